@@ -1,0 +1,23 @@
+"""mlirc: a compiler from PyTorch and Hugging Face models to PTX, scheduled by transform scripts written in Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__version__ = "0.1.0"
+__all__ = ["compile", "load"]
+
+
+def compile(module: Any, args: tuple = (), kwargs: dict | None = None, **options: Any) -> Any:  # noqa: A001
+    """Compiles a torch module for the given example inputs and returns a callable bound to its weights; see
+    `mlirc.driver.compile_torch` for the options."""
+    from mlirc.driver import compile_torch
+
+    return compile_torch(module, args, kwargs or {}, **options)
+
+
+def load(path: str, **options: Any) -> Any:
+    """Loads a compiled model file; see `mlirc.runtime.load`."""
+    from mlirc.runtime import load as runtime_load
+
+    return runtime_load(path, **options)

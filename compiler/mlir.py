@@ -1,0 +1,67 @@
+"""The MLIR bindings: the only module that names the wheel which carries them.
+
+Everything else says `from mlirc.mlir import ir, linalg, ...`, so that another build of the bindings can take its place.
+"""
+
+from __future__ import annotations
+
+from torch_mlir import execution_engine, ir, passmanager, rewrite, runtime  # noqa: F401
+from torch_mlir.dialects import (  # noqa: F401
+    affine,
+    arith,
+    bufferization,
+    cf,
+    ext,
+    func,
+    gpu,
+    linalg,
+    llvm,
+    math,
+    memref,
+    nvgpu,
+    nvvm,
+    scf,
+    tensor,
+    transform,
+    vector,
+)
+from torch_mlir.dialects import torch as torch_dialect
+from torch_mlir.dialects.transform import interpreter as transform_interpreter  # noqa: F401
+from torch_mlir.passmanager import PassManager  # noqa: F401
+
+_context: ir.Context | None = None
+
+
+def context() -> ir.Context:
+    """The process's one MLIR context, with every dialect of ours loaded.
+
+    A Python-defined dialect is bound to the context it was loaded into, so there is just one. Multithreading is off:
+    Python-defined ops cannot be verified from MLIR's worker threads.
+    """
+    global _context
+    if _context is None:
+        ctx = ir.Context()
+        ctx.enable_multithreading(False)
+        torch_dialect.register_dialect(ctx)
+        _context = ctx
+        from mlirc import dialects
+
+        dialects.load_all(ctx)
+    return _context
+
+
+def parse(text: str, what: str = "module") -> ir.Module:
+    """Parses a module in the process's context; raises MlircError with MLIR's own diagnostics."""
+    from mlirc.errors import MlircError
+
+    with context(), ir.Location.unknown():
+        try:
+            return ir.Module.parse(text)
+        except ir.MLIRError as e:
+            raise MlircError(f"{what}: not valid MLIR: {' '.join(str(e).split())}") from e
+
+
+def run_passes(module: ir.Module, pipeline: str) -> None:
+    """Runs a textual pass pipeline, such as `canonicalize,func.func(cse)`, on the module in place."""
+    with context():
+        PassManager.parse(f"builtin.module({pipeline})").run(module.operation)

@@ -1,0 +1,1 @@
+"""Transform ops of our own, one per file."""
