@@ -1,0 +1,194 @@
+"""What the back end makes of one kernel, and how its launches are read off the host function of its `gpu` level."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mlirc.errors import MlircError
+from mlirc.mlir import ir
+
+ELEMENT_BYTES = {"f64": 8, "i64": 8, "index": 8, "f32": 4, "i32": 4, "f16": 2, "bf16": 2, "i16": 2, "i8": 1, "i1": 1}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch. `args[i]` is the buffer bound to pointer parameter i: the host function's arguments come first
+    (kernel inputs, then results), then the workspaces; `offsets[i]` is added to its address, in bytes. `smem` is the
+    dynamic shared memory in bytes."""
+
+    symbol: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    smem: int
+    args: list[int]
+    offsets: list[int] = field(default_factory=list)
+    cluster: tuple[int, int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.offsets:
+            object.__setattr__(self, "offsets", [0] * len(self.args))
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A device-to-device copy of `size` bytes between two buffers, numbered as in `Launch.args`."""
+
+    source: int
+    target: int
+    size: int
+    source_offset: int = 0
+    target_offset: int = 0
+
+
+@dataclass
+class CompiledKernel:
+    """One kernel function after the back end: its PTX and LLVM IR as text, its launches in order, and the workspaces
+    (bytes each) that they share."""
+
+    name: str
+    ptx: str
+    llvm: str
+    launches: list[Launch | Copy]
+    workspaces: list[int]
+
+
+def memref_bytes(type_: ir.Type, where: str) -> int:
+    """The bytes that a static memref type occupies (i1 is one byte per element)."""
+    if not isinstance(type_, ir.MemRefType) or not type_.has_static_shape:
+        raise MlircError(f"{where}: {type_} is not a memref of static shape: kernels are compiled for fixed shapes")
+    count = 1
+    for extent in type_.shape:
+        count *= extent
+    name = str(type_.element_type)
+    if name not in ELEMENT_BYTES:
+        raise MlircError(f"{where}: element type {name} is not supported: use one of {', '.join(ELEMENT_BYTES)}")
+    return count * ELEMENT_BYTES[name]
+
+
+_VIEWS = {
+    "memref.cast",
+    "memref.expand_shape",
+    "memref.collapse_shape",
+    "memref.memory_space_cast",
+    "memref.reinterpret_cast",
+    "memref.subview",
+    "memref.view",
+}
+_IGNORED = {"arith.constant", "memref.dealloc", "gpu.wait", "memref.assume_alignment"}
+
+
+class _HostReader:
+    """Walks a host function's one block, keeping for each memref value the buffer it lies in and its byte offset."""
+
+    def __init__(self, host: ir.Operation):
+        self.name = ir.StringAttr(host.attributes["sym_name"]).value
+        self.host = host
+        block = host.regions[0].blocks[0]
+        self.buffers: dict[ir.Value, tuple[int, int]] = {}
+        self.nargs = len(block.arguments)
+        for i, arg in enumerate(block.arguments):
+            memref_bytes(arg.type, f"kernel {self.name}, argument {i}")
+            self.buffers[arg] = (i, 0)
+        self.constants: dict[ir.Value, int] = {}
+        self.workspaces: list[int] = []
+        self.launches: list[Launch | Copy] = []
+
+    def error(self, op: ir.Operation, why: str) -> MlircError:
+        return MlircError(f"kernel {self.name}: host operation {op.name} {why}")
+
+    def buffer(self, op: ir.Operation, value: ir.Value) -> tuple[int, int]:
+        if value not in self.buffers:
+            raise self.error(op, f"takes {value.type}, which is no argument, allocation or view of one")
+        return self.buffers[value]
+
+    def constant(self, op: ir.Operation, value: ir.Value) -> int:
+        if value not in self.constants:
+            raise self.error(op, "needs constant sizes: kernels are compiled for fixed shapes")
+        return self.constants[value]
+
+    def read(self) -> tuple[list[Launch | Copy], list[int]]:
+        for view in self.host.regions[0].blocks[0].operations:
+            op = view.operation
+            if op.name == "arith.constant":
+                if isinstance(op.attributes["value"], ir.IntegerAttr):
+                    self.constants[op.results[0]] = ir.IntegerAttr(op.attributes["value"]).value
+            elif op.name in ("memref.alloc", "memref.alloca", "gpu.alloc"):
+                self.workspaces.append(memref_bytes(op.results[0].type, f"kernel {self.name}, workspace"))
+                self.buffers[op.results[0]] = (self.nargs + len(self.workspaces) - 1, 0)
+            elif op.name in _VIEWS:
+                self.read_view(op)
+            elif op.name == "memref.assume_alignment":
+                if len(op.results):
+                    self.buffers[op.results[0]] = self.buffer(op, op.operands[0])
+            elif op.name == "gpu.launch_func":
+                self.read_launch(op)
+            elif op.name in ("memref.copy", "gpu.memcpy"):
+                self.read_copy(op)
+            elif op.name not in _IGNORED and op.name != "func.return":
+                raise self.error(op, "is not allowed: a host function only allocates workspaces, copies and launches")
+        return self.launches, self.workspaces
+
+    def read_view(self, op: ir.Operation) -> None:
+        buffer, offset = self.buffer(op, op.operands[0])
+        if op.name == "memref.view":
+            offset += self.constant(op, op.operands[1])
+        else:
+            offset = self.buffers[op.operands[0]][1] + self.strided_delta(op)
+        self.buffers[op.results[0]] = (buffer, offset)
+
+    def strided_delta(self, op: ir.Operation) -> int:
+        """Bytes from the source's first element to the result's; the result has to be contiguous, since a launch binds
+        a bare pointer."""
+        source, result = op.operands[0].type, op.results[0].type
+        strides, offset = result.get_strides_and_offset()
+        dense = 1
+        for extent, stride in zip(reversed(result.shape), reversed(strides), strict=True):
+            if extent != 1 and stride != dense:
+                raise self.error(op, f"makes {result}, which is not contiguous")
+            dense *= extent
+        dynamic = ir.ShapedType.get_dynamic_stride_or_offset()
+        base = 0 if op.name == "memref.reinterpret_cast" else source.get_strides_and_offset()[1]
+        if dynamic in (offset, base):
+            raise self.error(op, "needs a constant offset")
+        return (offset - base) * ELEMENT_BYTES[str(result.element_type)]
+
+    def read_launch(self, op: ir.Operation) -> None:
+        segments = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
+        starts = [sum(segments[:i]) for i in range(len(segments) + 1)]
+        if segments[0]:
+            raise self.error(op, "is asynchronous; launches run in program order: drop the async dependencies")
+
+        def dims(first: int) -> tuple[int, int, int]:
+            x, y, z = (self.constant(op, op.operands[starts[first + i]]) for i in range(3))
+            return x, y, z
+
+        # Segments: async tokens, grid xyz, block xyz, cluster xyz (0 or 1 each), shared memory, operands, async object.
+        grid, block = dims(1), dims(4)
+        cluster = dims(7) if segments[7] else None
+        smem = self.constant(op, op.operands[starts[10]]) if segments[10] else 0
+        bound = [self.buffer(op, v) for v in list(op.operands)[starts[11] : starts[12]]]
+        symbol = ir.SymbolRefAttr(op.attributes["kernel"]).value[-1]
+        args, offsets = [b for b, _ in bound], [o for _, o in bound]
+        self.launches.append(Launch(symbol, grid, block, smem, args, offsets, cluster))
+
+    def read_copy(self, op: ir.Operation) -> None:
+        first = 1 if op.name == "memref.copy" else 0  # gpu.memcpy names the target first
+        (src, src_offset) = self.buffer(op, op.operands[1 - first])
+        (dst, dst_offset) = self.buffer(op, op.operands[first])
+        size = memref_bytes(op.operands[first].type, f"kernel {self.name}, copy")
+        self.launches.append(Copy(src, dst, size, src_offset, dst_offset))
+
+
+def launches_from_gpu_module(module: ir.Module) -> tuple[list[Launch | Copy], list[int]]:
+    """Reads (launches, workspaces in bytes) off the host function of one kernel's `gpu`-level module.
+
+    The host function is the one `func.func` with a body that is not nested in a `gpu.module`. Views with a constant
+    offset are seen through; anything that is not known at compile time, or not contiguous, raises MlircError.
+    """
+    hosts = [op.operation for op in module.body.operations if op.operation.name == "func.func"]
+    hosts = [op for op in hosts if len(op.regions[0].blocks)]
+    if len(hosts) != 1:
+        raise MlircError(f"gpu level: expected one host function with a body, found {len(hosts)}")
+    if len(hosts[0].regions[0].blocks) != 1:
+        raise MlircError("gpu level: the host function has control flow; launches must be straight-line code")
+    return _HostReader(hosts[0]).read()
