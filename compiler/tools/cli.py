@@ -1,0 +1,28 @@
+"""What the command-line programs share."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+from mlirc.errors import MlircError
+
+
+def run_main(fn: Callable[[], int | None]) -> int:
+    """Runs a program's body and returns its exit status.
+
+    An MlircError prints as `error: ...` with status 1; an interrupt gives 130, and a reader that went away (`| head`)
+    gives 141, both silently. Any other exception is a bug in mlirc and keeps its traceback.
+    """
+    try:
+        return fn() or 0
+    except MlircError as e:
+        print(f"error: {' '.join(str(e).split())}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The interpreter flushes stdout on exit, which would raise again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
