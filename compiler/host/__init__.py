@@ -1,1 +1,5 @@
-"""host"""
+"""Runs the `linalg`, `kernels` and `tiles` levels on the CPU through MLIR's JIT, to pin a wrong answer to its step."""
+
+from mlirc.host.jit import HostFunction, TensorSpec, run_module, tensor_spec
+
+__all__ = ["HostFunction", "TensorSpec", "run_module", "tensor_spec"]

@@ -1,0 +1,101 @@
+"""Compiles a lowered module with MLIR's ExecutionEngine and calls it with NumPy arrays."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+from mlirc.errors import MlircError
+from mlirc.host.lowering import find_function, lower_to_llvm
+from mlirc.mlir import context, execution_engine, ir
+
+_DTYPES = {
+    "f64": np.dtype(np.float64),
+    "f32": np.dtype(np.float32),
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "i1": np.dtype(np.bool_),
+    "i8": np.dtype(np.int8),
+    "i16": np.dtype(np.int16),
+    "i32": np.dtype(np.int32),
+    "i64": np.dtype(np.int64),
+    "index": np.dtype(np.int64),
+}
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Shape and NumPy dtype of one argument or result."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+def tensor_spec(type_: ir.Type) -> TensorSpec:
+    """The spec of a static ranked tensor type; raises MlircError for any other type."""
+    if not isinstance(type_, ir.RankedTensorType):
+        raise MlircError(f"a value of type {type_} cannot be passed on the CPU: only static ranked tensors can")
+    tensor = ir.RankedTensorType(type_)
+    if not tensor.has_static_shape or str(tensor.element_type) not in _DTYPES:
+        raise MlircError(f"a tensor of type {type_} cannot be passed on the CPU: static shape and f64 f32 f16 bf16 i1-i64")
+    return TensorSpec(tuple(tensor.shape), _DTYPES[str(tensor.element_type)])
+
+
+class HostFunction:
+    """One function of a module, compiled for this CPU. The engine and its code live as long as this object."""
+
+    def __init__(self, module: ir.Module, function: str = "main", opt_level: int = 2):
+        with context():
+            entry = find_function(module, function)
+            self.name = function
+            self.inputs = [tensor_spec(t) for t in entry.type.inputs]
+            self.outputs = [tensor_spec(t) for t in entry.type.results]
+            clone = module.operation.clone()
+            lowered = ir.Module.parse(str(clone)) if not isinstance(clone, ir.Module) else clone
+            lower_to_llvm(lowered, function)
+            self._engine = execution_engine.ExecutionEngine(lowered, opt_level=opt_level)
+            self._call = self._engine.lookup(function)
+
+    def __call__(self, *args: np.ndarray) -> list[np.ndarray]:
+        """Runs with one array per argument; returns fresh arrays. Raises MlircError for a wrong count, shape or dtype."""
+        if len(args) != len(self.inputs):
+            raise MlircError(f"'{self.name}' takes {len(self.inputs)} arguments, not {len(args)}")
+        arrays = [_checked(a, spec, f"argument {i} of '{self.name}'") for i, (a, spec) in enumerate(zip(args, self.inputs, strict=True))]
+        results = [np.empty(spec.shape, spec.dtype) for spec in self.outputs]
+        descriptors = [_descriptor(a) for a in arrays + results]
+        packed = (ctypes.c_void_p * len(descriptors))(*[ctypes.addressof(d) for d in descriptors])
+        pointers = (ctypes.c_void_p * len(descriptors))()
+        for i in range(len(descriptors)):
+            pointers[i] = ctypes.addressof(packed) + i * ctypes.sizeof(ctypes.c_void_p)
+        self._call(pointers)
+        return results
+
+
+def _checked(array: np.ndarray, spec: TensorSpec, what: str) -> np.ndarray:
+    array = np.asarray(array)
+    if array.shape != spec.shape or array.dtype != spec.dtype:
+        raise MlircError(f"{what} is {array.dtype}{list(array.shape)}, but must be {spec.dtype}{list(spec.shape)}")
+    return np.ascontiguousarray(array).reshape(spec.shape)
+
+
+def _descriptor(array: np.ndarray) -> ctypes.Structure:
+    """MLIR's ranked memref descriptor: allocated, aligned, offset, sizes, strides (in elements)."""
+    rank = array.ndim
+    words = [array.ctypes.data, array.ctypes.data, 0, *array.shape]
+    strides = [1] * rank
+    for i in range(rank - 2, -1, -1):
+        strides[i] = strides[i + 1] * array.shape[i + 1]
+    return (ctypes.c_int64 * (3 + 2 * rank))(*words, *strides)
+
+
+def run_module(module: ir.Module, args: Sequence[np.ndarray], function: str = "main") -> list[np.ndarray]:
+    """Runs a `linalg`-, `kernels`- or `tiles`-level function on the CPU.
+
+    `args`: one array per argument (bf16 as `ml_dtypes.bfloat16`, i1 as bool). Returns one array per result. The
+    module and the arrays are left unchanged. Raises MlircError for arguments that do not fit.
+    """
+    return HostFunction(module, function)(*args)

@@ -1,0 +1,116 @@
+"""Lowers a module of tensors to LLVM's dialect for the CPU.
+
+The aim is an oracle: right for everything that the levels hold, and quick enough for a small model. Loops are scalar;
+LLVM vectorizes the innermost one, which `_order_loops` chooses to be contiguous.
+"""
+
+from __future__ import annotations
+
+from mlirc.mlir import context, ir, run_passes
+
+_BUFFERIZE = (
+    "func.func(refback-generalize-tensor-concat,refback-generalize-tensor-pad,tm-tensor-bufferize),"
+    "one-shot-bufferize{bufferize-function-boundaries=1 "
+    "function-boundary-type-conversion=identity-layout-map allow-unknown-ops=1},"
+    "buffer-results-to-out-params{hoist-static-allocs=1 modify-public-functions=1},"
+    "func.func(tm-tensor-to-loops),"
+    "buffer-deallocation-pipeline"
+)
+
+# 16-bit floats are computed in f32 and rounded after each operation; both the x86 back end and the C library lack them.
+_TO_LLVM = (
+    "func.func(refback-munge-memref-copy,convert-linalg-to-loops,scf-forall-to-for,"
+    "math-extend-to-supported-types,arith-emulate-unsupported-floats{source-types=bf16,f16 target-type=f32}),"
+    "canonicalize,cse,"
+    "func.func(refback-expand-ops-for-llvm),"
+    "convert-vector-to-scf,convert-scf-to-cf,memref-expand,expand-strided-metadata,lower-affine,"
+    "arith-expand{include-bf16=1},"
+    "convert-math-to-llvm,convert-math-to-libm,convert-vector-to-llvm,convert-index-to-llvm,"
+    "finalize-memref-to-llvm,convert-func-to-llvm,convert-arith-to-llvm,convert-cf-to-llvm,convert-ub-to-llvm,"
+    "reconcile-unrealized-casts"
+)
+
+
+def lower_to_llvm(module: ir.Module, function: str) -> None:
+    """Lowers in place; `function` gets a C interface whose results are trailing memref arguments."""
+    from mlirc.passes import get_pass
+
+    get_pass("mlirc-decompose-attention")(module)
+    with context(), ir.Location.unknown():
+        entry = find_function(module, function)
+        _protect_arguments(entry)
+        run_passes(module, "func.func(linalg-generalize-named-ops)")
+        _order_loops(module)
+        run_passes(module, _BUFFERIZE)
+        find_function(module, function).attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
+        run_passes(module, _TO_LLVM)
+
+
+def find_function(module: ir.Module, name: str) -> ir.Operation:
+    """The function of that name; raises MlircError when there is none."""
+    from mlirc.errors import MlircError
+
+    names = []
+    for op in module.body.operations:
+        if op.operation.name in ("func.func", "llvm.func"):
+            names.append(ir.StringAttr(op.attributes["sym_name"]).value)
+            if names[-1] == name:
+                return op
+    raise MlircError(f"no function '{name}' in the module: it has {', '.join(names) or 'none'}")
+
+
+def _protect_arguments(entry: ir.Operation) -> None:
+    """Tells bufferization not to write into the caller's arrays."""
+    count = len(entry.type.inputs)
+    old = ir.ArrayAttr(entry.attributes["arg_attrs"]) if "arg_attrs" in entry.attributes else [{}] * count
+    attrs = []
+    for i in range(count):
+        kept = {name.name: name.attr for name in ir.DictAttr(old[i])} if old[i] else {}
+        kept = {k: v for k, v in kept.items() if not k.startswith("mlirc.")}
+        kept["bufferization.writable"] = ir.BoolAttr.get(False)
+        attrs.append(ir.DictAttr.get(kept))
+    entry.attributes["arg_attrs"] = ir.ArrayAttr.get(attrs)
+
+
+def _order_loops(module: ir.Module) -> None:
+    """Makes the contiguous dimension of every contraction its innermost loop, and lets LLVM reorder its sum."""
+    found: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name == "linalg.generic" and "reduction" in str(op.attributes["iterator_types"]):
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    fast = ir.Attribute.parse("#arith.fastmath<reassoc,contract,nsz>")
+    for op in found:
+        body = op.regions[0].blocks[0].operations
+        if any(o.operation.name == "linalg.index" for o in body):
+            continue
+        for o in body:
+            if o.operation.name == "arith.addf":
+                o.attributes["fastmath"] = fast
+        _move_innermost(op)
+
+
+def _move_innermost(op: ir.Operation) -> None:
+    """Permutes the loops of a generic so that the one with the fewest strided accesses is last."""
+    maps = [ir.AffineMapAttr(a).value for a in ir.ArrayAttr(op.attributes["indexing_maps"])]
+    rank = maps[0].n_dims
+    results = [[r.position for r in m.results if isinstance(r, ir.AffineDimExpr)] for m in maps]
+    if any(len(r) != len(m.results) for r, m in zip(results, maps, strict=True)) or rank < 2:
+        return
+
+    def cost(dim: int) -> tuple[int, int]:
+        strided = sum(dim in r[:-1] for r in results)
+        return strided, rank - dim
+
+    last = min(range(rank), key=cost)
+    order = [d for d in range(rank) if d != last] + [last]
+    if order == list(range(rank)):
+        return
+    place = {d: i for i, d in enumerate(order)}
+    new_maps = [ir.AffineMap.get(rank, 0, [ir.AffineDimExpr.get(place[d]) for d in r]) for r in results]
+    iterators = list(ir.ArrayAttr(op.attributes["iterator_types"]))
+    op.attributes["indexing_maps"] = ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in new_maps])
+    op.attributes["iterator_types"] = ir.ArrayAttr.get([iterators[d] for d in order])
