@@ -16,7 +16,9 @@ def run_main(fn: Callable[[], int | None]) -> int:
     gives 141, both silently. Any other exception is a bug in mlirc and keeps its traceback.
     """
     try:
-        return fn() or 0
+        status = fn() or 0
+        sys.stdout.flush()  # here, so that a reader that went away is met inside the `try`
+        return status
     except MlircError as e:
         print(f"error: {' '.join(str(e).split())}", file=sys.stderr)
         return 1
