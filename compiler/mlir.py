@@ -47,6 +47,8 @@ def context() -> ir.Context:
         from mlirc import dialects
 
         dialects.load_all(ctx)
+        with ctx:  # torch-mlir's tm_tensor dialect has no registration hook: a pass that depends on it loads it
+            PassManager.parse("builtin.module(func.func(convert-torch-to-tmtensor))").run(ir.Module.parse("").operation)
     return _context
 
 
