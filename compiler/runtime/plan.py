@@ -25,8 +25,8 @@ Dim3 = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A named tensor of the model's boundary: dense, row-major, i1 as one byte per element. `kind` is `input`, `output`,
-    `weight` (a state-dict entry) or `constant` (a tensor that is in no state dict)."""
+    """A named tensor of the model's boundary: dense, row-major, i1 as one byte per element. `kind` is `input`,
+    `output`, `weight` (a state-dict entry) or `constant` (a tensor that is in no state dict)."""
 
     name: str
     dtype: str
@@ -54,8 +54,8 @@ class Ref:
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """One launch: the PTX entry `symbol` with one pointer parameter per argument. `kernel` is the kernel function at the
-    `kernels` level, `origin` the model's modules that it came from; `smem` is dynamic shared memory in bytes."""
+    """One launch: the PTX entry `symbol` with one pointer parameter per argument. `kernel` is the kernel function at
+    the `kernels` level, `origin` the model's modules that it came from; `smem` is dynamic shared memory in bytes."""
 
     symbol: str
     grid: Dim3
@@ -77,8 +77,8 @@ class CopyStep:
 
 @dataclass
 class Plan:
-    """Everything that the runtime needs to run a model: sizes in bytes, steps in order. `unpacked_size` is what the arena
-    would take with a buffer of its own for every intermediate result."""
+    """Everything that the runtime needs to run a model: sizes in bytes, steps in order. `unpacked_size` is what the
+    arena would take with a buffer of its own for every intermediate result."""
 
     model: str
     target: str
@@ -192,9 +192,7 @@ def from_json(text: str) -> Plan:
     try:
         data = json.loads(text)
         if data["version"] != VERSION:
-            raise MlircError(
-                f"plan: format version {data['version']}, but this mlirc reads version {VERSION}: compile the model again"
-            )
+            raise MlircError(f"plan: format version {data['version']}, but this mlirc reads {VERSION}: compile again")
         tables = {
             name: [TensorSpec(str(n), str(t), tuple(map(int, s)), str(k)) for n, t, s, k in data[name]]
             for name in _TABLES
