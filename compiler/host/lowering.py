@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from mlirc.mlir import context, ir, run_passes
 
+_NORMALIZE = (
+    "func.func(linalg-generalize-named-ops,refback-generalize-tensor-concat,refback-generalize-tensor-pad,"
+    "tm-tensor-bufferize)"
+)
+
 _BUFFERIZE = (
-    "func.func(refback-generalize-tensor-concat,refback-generalize-tensor-pad,tm-tensor-bufferize),"
     "one-shot-bufferize{bufferize-function-boundaries=1 "
     "function-boundary-type-conversion=identity-layout-map allow-unknown-ops=1},"
     "buffer-results-to-out-params{hoist-static-allocs=1 modify-public-functions=1},"
@@ -39,7 +43,8 @@ def lower_to_llvm(module: ir.Module, function: str) -> None:
     with context(), ir.Location.unknown():
         entry = find_function(module, function)
         _protect_arguments(entry)
-        run_passes(module, "func.func(linalg-generalize-named-ops)")
+        run_passes(module, _NORMALIZE)
+        _vouch_for_buffers(module)
         _order_loops(module)
         run_passes(module, _BUFFERIZE)
         find_function(module, function).attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
@@ -70,6 +75,19 @@ def _protect_arguments(entry: ir.Operation) -> None:
         kept["bufferization.writable"] = ir.BoolAttr.get(False)
         attrs.append(ir.DictAttr.get(kept))
     entry.attributes["arg_attrs"] = ir.ArrayAttr.get(attrs)
+
+
+def _vouch_for_buffers(module: ir.Module) -> None:
+    """tm-tensor-bufferize reads its operands' buffers and writes fresh ones; the analysis needs to be told so."""
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name == "bufferization.to_tensor":
+            op.attributes["restrict"] = ir.UnitAttr.get()
+        elif op.name == "bufferization.to_buffer":
+            op.attributes["read_only"] = ir.UnitAttr.get()
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
 
 
 def _order_loops(module: ir.Module) -> None:
