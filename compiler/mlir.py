@@ -64,6 +64,12 @@ def parse(text: str, what: str = "module") -> ir.Module:
 
 
 def run_passes(module: ir.Module, pipeline: str) -> None:
-    """Runs a textual pass pipeline, such as `canonicalize,func.func(cse)`, on the module in place."""
+    """Runs a textual pass pipeline, such as `canonicalize,func.func(cse)`, on the module in place; raises MlircError
+    with MLIR's own diagnostics."""
+    from mlirc.errors import MlircError
+
     with context():
-        PassManager.parse(f"builtin.module({pipeline})").run(module.operation)
+        try:
+            PassManager.parse(f"builtin.module({pipeline})").run(module.operation)
+        except (ir.MLIRError, ValueError) as e:  # ValueError: the pipeline does not parse
+            raise MlircError(f"pass pipeline '{pipeline}': {' '.join(str(e).split())}") from e

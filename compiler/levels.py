@@ -1,0 +1,74 @@
+"""The ladder's levels as data: which level a module is at, and its kernels one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mlirc.errors import MlircError
+from mlirc.mlir import context, ir
+
+LEVELS = ("torch", "linalg", "kernels", "schedule", "tiles", "gpu", "llvm", "ptx")
+
+
+def functions(module: ir.Module) -> dict[str, ir.OpView]:
+    """Name to function of every `func.func` in the module, in order."""
+    found = [op for op in module.body.operations if op.operation.name == "func.func"]
+    return {op.name.value: op for op in found}
+
+
+def kernels(module: ir.Module) -> dict[str, ir.OpView]:
+    """Name to function of every kernel in a `kernels`- or `tiles`-level module, in order."""
+    return {name: f for name, f in functions(module).items() if "mlirc.kernel" in f.attributes}
+
+
+def strings(function: ir.OpView, attribute: str) -> list[str]:
+    """An attribute that is a string or an array of strings, as a list; empty when absent."""
+    if attribute not in function.attributes:
+        return []
+    value = function.attributes[attribute]
+    return [value.value] if isinstance(value, ir.StringAttr) else [s.value for s in value]
+
+
+def isolate(module: ir.Module, name: str) -> ir.Module:
+    """A new module that holds only (a copy of) the named function."""
+    found = functions(module)
+    if name not in found:
+        raise MlircError(f"no function '{name}' in the module: it has {', '.join(found) or 'none'}")
+    with context(), ir.Location.unknown():
+        alone = ir.Module.create()
+        with ir.InsertionPoint(alone.body):
+            found[name].operation.clone()
+    return alone
+
+
+def replace(module: ir.Module, new: Mapping[str, ir.Module]) -> ir.Module:
+    """A new module with every function named in `new` replaced by the contents of its module."""
+    with context(), ir.Location.unknown():
+        result = ir.Module.create()
+        with ir.InsertionPoint(result.body):
+            for op in module.body.operations:
+                name = op.name.value if op.operation.name == "func.func" else ""
+                for part in new[name].body.operations if name in new else [op]:
+                    part.operation.clone()
+    return result
+
+
+def detect(module: ir.Module) -> str:
+    """The level of a module, told by the operations in it: one of torch, linalg, kernels, tiles, gpu, llvm."""
+    seen: set[str] = set()
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        seen.add(op.name)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    if any(name.startswith("torch.") for name in seen):
+        return "torch"
+    if "gpu.module" in seen:
+        return "gpu"
+    if "llvm.func" in seen:
+        return "llvm"
+    lowered = any("mlirc.lowering" in f.attributes for f in kernels(module).values())
+    if "scf.forall" in seen or lowered:
+        return "tiles"
+    return "kernels" if kernels(module) else "linalg"

@@ -1,0 +1,156 @@
+"""`mlirc-opt`: runs our passes, upstream's pass pipelines and schedule scripts on an .mlir file, in the order given."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from mlirc.errors import MlircError
+from mlirc.tools.cli import run_main
+
+_USAGE = """steps run in the order given:
+  --pass 'mlirc-loops{threads=128}'      one of our passes (--list names them), with options
+  --pipeline 'canonicalize,cse'          upstream passes, on the builtin.module
+  --script graph                         linalg to kernels, by the graph-level script
+  --script 'matmul:block_m=64,stages=2'  kernels to tiles, by the script of that kind, with knobs
+  --script FILE.py | FILE.mlir           kernels to tiles, by a script of your own
+  --script auto                          kernels to tiles, by the script that the registry picks
+
+The file may hold several modules, divided by lines `// -----`."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "mlirc-opt", description=__doc__, epilog=_USAGE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("file", nargs="?", help="an .mlir file, or - for standard input")
+    step = {"action": "append", "dest": "steps"}
+    parser.add_argument("--pass", metavar="NAME{options}", type=lambda s: ("pass", s), **step)
+    parser.add_argument("--pipeline", metavar="PASSES", type=lambda s: ("pipeline", s), **step)
+    parser.add_argument("--script", metavar="SCRIPT", type=lambda s: ("script", s), **step)
+    parser.add_argument("--target", default="sm_90a", help="what scripts schedule for (default %(default)s)")
+    parser.add_argument("-o", dest="output", metavar="FILE", help="write here instead of standard output")
+    parser.add_argument("--loc", action="store_true", help="print locations")
+    parser.add_argument("--list", action="store_true", help="list our passes and the scripts, and exit")
+    return parser
+
+
+def parse_pass(text: str) -> tuple[str, dict[str, str]]:
+    """Splits `name{a=1 b-c}` into the name and its options (`a`: "1", `b_c`: "true")."""
+    match = re.fullmatch(r"([\w-]+)(?:\{(.*)\})?", text.strip())
+    if not match:
+        raise MlircError(f"--pass '{text}': write NAME or NAME{{option=value ...}}")
+    options = {}
+    for word in (match[2] or "").split():
+        key, _, value = word.partition("=")
+        options[key.replace("-", "_")] = value or "true"
+    return match[1], options
+
+
+def _run_step(module, kind: str, text: str, target):
+    """Runs one step and returns the resulting module (the same one, or a new one)."""
+    from mlirc.mlir import context, ir, run_passes
+
+    with context(), ir.Location.unknown():
+        if kind == "pipeline":
+            run_passes(module, text)
+        elif kind == "pass":
+            from mlirc.passes import get_pass
+
+            name, options = parse_pass(text)
+            function = get_pass(name)
+            try:
+                function(module, **options)
+            except TypeError as e:
+                if "unexpected keyword argument" in str(e):
+                    raise MlircError(f"--pass '{text}': {name} has no option {str(e).split()[-1]}") from e
+                raise
+        else:
+            return _run_script(module, text, target)
+    return module
+
+
+def _run_script(module, text: str, target):
+    from mlirc import levels
+
+    if text == "graph" or text.startswith("graph:"):
+        from mlirc.scripts.graph import to_kernels
+
+        return to_kernels(module, target, **parse_knobs(text.partition(":")[2])) or module
+    from mlirc.schedule import Schedules
+
+    schedules = Schedules([] if text == "auto" else [text])
+    names = levels.kernels(module) or levels.functions(module)
+    return levels.replace(
+        module, {name: schedules.schedule_kernel(levels.isolate(module, name), target)[0] for name in names}
+    )
+
+
+def parse_knobs(text: str) -> dict[str, object]:
+    """`a=1,b=true,c=x` as a dictionary of int, bool and str values."""
+    knobs: dict[str, object] = {}
+    for word in filter(None, (w.strip() for w in text.split(","))):
+        key, eq, value = word.partition("=")
+        if not eq:
+            raise MlircError(f"knob '{word}': write NAME=VALUE")
+        constants = {"true": True, "false": False, "none": None}
+        number = re.fullmatch(r"-?\d+", value)
+        knobs[key] = constants[value.lower()] if value.lower() in constants else int(value) if number else value
+    return knobs
+
+
+def _list() -> None:
+    from mlirc import passes, scripts
+
+    for name, function in passes.all_passes().items():
+        doc = (sys.modules[function.__module__].__doc__ or "").strip().split("\n")[0]
+        print(f"pass    {name:32} {doc}")
+    for path in sorted(Path(scripts.__path__[0]).glob("[!_]*.py")):
+        doc = path.read_text().split('"""')[1].strip().split("\n")[0]
+        print(f"script  {path.stem:32} {doc}")
+
+
+def _main(argv: list[str] | None) -> int:
+    options = _parser().parse_args(argv)
+    if options.list:
+        _list()
+        return 0
+    if not options.file:
+        raise MlircError("no input: give an .mlir file, or - for standard input (see --help)")
+    from mlirc import mlir
+    from mlirc.targets import get_target
+
+    target = get_target(options.target)
+    try:
+        text = sys.stdin.read() if options.file == "-" else Path(options.file).read_text()
+    except (OSError, UnicodeDecodeError) as e:
+        raise MlircError(f"cannot read {options.file}: {getattr(e, 'strerror', None) or 'not a text file'}") from e
+    results = []
+    for part in re.split(r"^// -----.*\n", text, flags=re.MULTILINE):
+        module = mlir.parse(part, options.file)
+        for kind, step in options.steps or ():
+            try:
+                module = _run_step(module, kind, step, target)
+            except mlir.ir.MLIRError as e:
+                raise MlircError(f"--{kind} '{step}': {e}") from e
+        results.append(module.operation.get_asm(enable_debug_info=options.loc).rstrip() + "\n")
+    printed = "\n// -----\n\n".join(results)
+    if options.output:
+        try:
+            Path(options.output).write_text(printed)
+        except OSError as e:
+            raise MlircError(f"cannot write {options.output}: {e.strerror}") from e
+    else:
+        sys.stdout.write(printed)
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The program; returns its exit status."""
+    return run_main(lambda: _main(argv))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
