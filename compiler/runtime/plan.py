@@ -238,9 +238,7 @@ def extract(text: str, where: str = "PTX file") -> Plan:
     """Reads the plan out of a PTX file's text; raises MlircError (naming `where`) when it is missing, truncated or
     damaged, or when the PTX was changed after the plan was made."""
     if not text.startswith(PREFIX):
-        raise MlircError(
-            f"{where}: carries no mlirc launch plan: it was not made by mlirc, or its comments were removed"
-        )
+        raise MlircError(f"{where}: carries no launch plan: it was not made by mlirc, or its comments were removed")
     header, _, rest = text.partition("\n")
     fields = header[len(PREFIX) :].split()
     if len(fields) != 5 or fields[0] != "plan" or not all(f.isascii() and f.isdigit() for f in fields[1:4]):

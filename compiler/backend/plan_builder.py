@@ -1,0 +1,290 @@
+"""Builds the launch plan from the `kernels` level's `@main` and what the back end made of each kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mlirc.backend.arena import Lifetime, aligned, pack
+from mlirc.backend.kernel import ELEMENT_BYTES, CompiledKernel, Copy
+from mlirc.errors import MlircError
+from mlirc.mlir import ir
+from mlirc.runtime.plan import DTYPE_BYTES, CopyStep, KernelLaunch, Plan, Ref, TensorSpec
+
+# Kernels load 16 bytes at a time from what they are given; a view that starts elsewhere is copied first.
+POINTER_ALIGNMENT = 16
+
+
+@dataclass
+class _Buffer:
+    """One allocation: a boundary tensor (`space` and `index` say which) or an intermediate (`space` is `arena`)."""
+
+    space: str
+    size: int
+    index: int = 0
+    first: int = 0
+    last: int = 0
+
+
+@dataclass(frozen=True)
+class _View:
+    """`size` bytes of a buffer from `offset` on: what a tensor value of `@main` is in memory."""
+
+    buffer: int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A launch, or a copy (no kernel), whose arguments are still views."""
+
+    views: tuple[_View, ...]
+    launch: KernelLaunch | None = None
+
+
+def tensor_spec(type_: ir.Type, name: str, kind: str) -> TensorSpec:
+    """The plan's description of a static ranked tensor type."""
+    if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
+        raise MlircError(f"{kind} '{name}': {type_} is not a tensor of static shape")
+    dtype = str(type_.element_type)
+    if dtype not in DTYPE_BYTES:
+        raise MlircError(f"{kind} '{name}': element type {dtype} is not supported: use one of {', '.join(DTYPE_BYTES)}")
+    return TensorSpec(name, dtype, tuple(type_.shape), kind)
+
+
+def tensor_bytes(type_: ir.Type, where: str) -> int:
+    """Bytes of a static tensor type, i1 as one byte per element."""
+    if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
+        raise MlircError(f"{where}: {type_} is not a tensor of static shape")
+    size = ELEMENT_BYTES.get(str(type_.element_type))
+    if size is None:
+        raise MlircError(f"{where}: element type {type_.element_type} is not supported")
+    for extent in type_.shape:
+        size *= extent
+    return size
+
+
+def origins(location: ir.Location) -> list[str]:
+    """The module paths named by a location, in order, without repetitions."""
+    if isinstance(location, ir.NameLoc):
+        return [location.name_str]
+    if isinstance(location, ir.FusedLoc):
+        return list(dict.fromkeys(name for part in location.locations for name in origins(part)))
+    if isinstance(location, ir.CallSiteLoc):
+        return origins(location.callee) or origins(location.caller)
+    return []
+
+
+def _string(attributes: Mapping[str, ir.Attribute] | None, name: str, default: str) -> str:
+    if attributes is None or name not in attributes:
+        return default
+    return ir.StringAttr(attributes[name]).value
+
+
+def _dicts(attribute: ir.Attribute | None, count: int) -> list:
+    return list(attribute) if attribute is not None else [None] * count
+
+
+@dataclass
+class _Builder:
+    """Walks `@main` once; afterwards `steps` and `buffers` hold the plan with the arena not yet laid out."""
+
+    compiled: Mapping[str, CompiledKernel]
+    buffers: list[_Buffer] = field(default_factory=list)
+    values: dict[ir.Value, _View] = field(default_factory=dict)
+    steps: list[_Step] = field(default_factory=list)
+    boundary: dict[str, list[TensorSpec]] = field(default_factory=lambda: {"input": [], "weight": [], "output": []})
+    realigned: dict[_View, _View] = field(default_factory=dict)
+    kernels: dict[str, ir.Operation] = field(default_factory=dict)
+
+    def new_buffer(self, space: str, size: int, index: int = 0) -> _View:
+        self.buffers.append(_Buffer(space, size, index, first=len(self.steps), last=len(self.steps)))
+        return _View(len(self.buffers) - 1, 0, size)
+
+    def walk(self, main: ir.Operation) -> None:
+        block = main.regions[0].blocks[0]
+        attrs = main.attributes
+        self.read_arguments(block, _dicts(attrs["arg_attrs"] if "arg_attrs" in attrs else None, len(block.arguments)))
+        for view in block.operations:
+            op = view.operation
+            if op.name == "func.call":
+                self.read_call(op)
+            elif op.name == "func.return":
+                results = _dicts(attrs["res_attrs"] if "res_attrs" in attrs else None, len(op.operands))
+                self.read_return(op, results)
+            else:
+                self.read_view(op)
+
+    def read_arguments(self, block: ir.Block, attributes: list) -> None:
+        for i, (arg, attrs) in enumerate(zip(block.arguments, attributes, strict=True)):
+            kind = _string(attrs, "mlirc.kind", "input")
+            spec = tensor_spec(arg.type, _string(attrs, "mlirc.name", f"arg{i}"), kind)
+            if kind not in ("input", "weight", "constant"):
+                raise MlircError(f"main: argument '{spec.name}' has kind '{kind}': use input, weight or constant")
+            space = "input" if kind == "input" else "weight"
+            self.values[arg] = self.new_buffer(space, spec.nbytes, len(self.boundary[space]))
+            self.boundary[space].append(spec)
+
+    def read_view(self, op: ir.Operation) -> None:
+        if op.name in ("tensor.expand_shape", "tensor.collapse_shape", "tensor.cast"):
+            self.values[op.results[0]] = self.values[op.operands[0]]
+        elif op.name == "tensor.extract_slice":
+            source = self.values[op.operands[0]]
+            offset, size = _slice_range(op)
+            self.values[op.results[0]] = _View(source.buffer, source.offset + offset, size)
+        else:
+            raise MlircError(f"main: {op.name} at {op.location} is neither a kernel call nor a free view")
+
+    def read_call(self, op: ir.Operation) -> None:
+        name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
+        if name not in self.compiled:
+            raise MlircError(f"main: kernel '{name}' is called but was not compiled")
+        kernel = self.compiled[name]
+        inputs = [self.align(self.values[v]) for v in op.operands]
+        first = len(self.steps)
+        results = [self.new_buffer("arena", tensor_bytes(v.type, f"kernel {name}, result")) for v in op.results]
+        workspaces = [self.new_buffer("arena", size) for size in kernel.workspaces]
+        views = [*inputs, *results, *workspaces]
+        origin = tuple(origins(op.location) or self.kernel_origin(name))
+        for launch in kernel.launches:
+            self.add_launch(name, launch, views, origin)
+        if len(self.steps) == first and any(v.size for v in results):
+            raise MlircError(f"kernel '{name}' has results but launches nothing")
+        for value, result in zip(op.results, results, strict=True):
+            self.values[value] = result
+        # Results and workspaces of one call must not share memory: all of them live through the whole call.
+        for view in views:
+            self.buffers[view.buffer].last = max(self.buffers[view.buffer].last, len(self.steps) - 1)
+
+    def kernel_origin(self, name: str) -> list[str]:
+        function = self.kernels.get(name)
+        if function is None or "mlirc.origin" not in function.attributes:
+            return []
+        return [ir.StringAttr(a).value for a in ir.ArrayAttr(function.attributes["mlirc.origin"])]
+
+    def add_launch(self, kernel: str, launch, views: list[_View], origin: tuple[str, ...]) -> None:
+        if isinstance(launch, Copy):
+            source, target = views[launch.source], views[launch.target]
+            if launch.size:
+                a = _View(source.buffer, source.offset + launch.source_offset, launch.size)
+                b = _View(target.buffer, target.offset + launch.target_offset, launch.size)
+                self.steps.append(_Step((a, b)))
+            return
+        if 0 in launch.grid:
+            return  # nothing to compute, and the driver refuses an empty grid
+        bound = []
+        for index, offset in zip(launch.args, launch.offsets, strict=True):
+            if not 0 <= index < len(views):
+                raise MlircError(f"kernel '{kernel}': launch {launch.symbol} binds buffer {index} of {len(views)}")
+            view = views[index]
+            bound.append(_View(view.buffer, view.offset + offset, view.size - offset))
+        step = KernelLaunch(
+            launch.symbol, launch.grid, launch.block, launch.smem, (), kernel, origin, cluster=launch.cluster
+        )
+        self.steps.append(_Step(tuple(bound), step))
+
+    def align(self, view: _View) -> _View:
+        """The view itself when kernels may load 16 bytes at a time from it, else a copy of it in the arena."""
+        if view.offset % POINTER_ALIGNMENT == 0 or view.size == 0:
+            return view
+        if view not in self.realigned:
+            target = self.new_buffer("arena", view.size)
+            self.copy(view, target)
+            self.realigned[view] = target
+        return self.realigned[view]
+
+    def copy(self, source: _View, target: _View) -> None:
+        for view in (source, target):
+            self.buffers[view.buffer].last = len(self.steps)
+        self.steps.append(_Step((source, target)))
+
+    def read_return(self, op: ir.Operation, attributes: list) -> None:
+        for i, (value, attrs) in enumerate(zip(op.operands, attributes, strict=True)):
+            spec = tensor_spec(value.type, _string(attrs, "mlirc.name", f"out{i}"), "output")
+            self.boundary["output"].append(spec)
+            view = self.values[value]
+            buffer = self.buffers[view.buffer]
+            if buffer.space == "arena" and buffer.size == view.size == spec.nbytes:
+                buffer.space, buffer.index = "output", i  # written in place by the kernel that makes it
+            elif spec.nbytes:
+                self.copy(view, self.new_buffer("output", spec.nbytes, i))
+
+
+def _slice_range(op: ir.Operation) -> tuple[int, int]:
+    """(byte offset, bytes) of a contiguous static `tensor.extract_slice`."""
+    source = op.operands[0].type
+    where = f"main: tensor.extract_slice at {op.location}"
+    if len(op.operands) != 1:
+        raise MlircError(f"{where} has sizes or offsets that are not constant")
+    lists = [list(ir.DenseI64ArrayAttr(op.attributes[n])) for n in ("static_offsets", "static_sizes", "static_strides")]
+    element = ELEMENT_BYTES[str(source.element_type)]
+    offset, stride, count, dense = 0, 1, 1, True
+    for extent, start, size, step in zip(*(reversed(x) for x in (source.shape, *lists)), strict=True):
+        if size != 1 and (step != 1 or not dense):
+            raise MlircError(f"{where} is not contiguous: it has to be a kernel")
+        dense = dense and size == extent
+        offset, count, stride = offset + start * stride, count * size, stride * extent
+    return offset * element, count * element
+
+
+def _lay_out(buffers: list[_Buffer]) -> tuple[list[int], int, int]:
+    """(arena offset of every buffer, arena size, size without packing), all in bytes."""
+    indices = [i for i, b in enumerate(buffers) if b.space == "arena"]
+    lifetimes = [Lifetime(buffers[i].size, buffers[i].first, buffers[i].last) for i in indices]
+    packed, size = pack(lifetimes)
+    offsets = [0] * len(buffers)
+    for i, offset in zip(indices, packed, strict=True):
+        offsets[i] = offset
+    return offsets, size, sum(aligned(b.size) for b in lifetimes)
+
+
+def build_plan(
+    kernels_module: ir.Module,
+    compiled: Mapping[str, CompiledKernel],
+    *,
+    model: str,
+    target: str,
+    versions: Mapping[str, str] | None = None,
+) -> Plan:
+    """Builds the launch plan of a `kernels`-level module.
+
+    `compiled` maps each kernel function's name to its CompiledKernel; `target` is the target's name. Intermediate
+    results and workspaces share one arena by their lifetimes; a kernel's result that the model returns is written
+    straight into the output; an input, a weight or a part of a tensor that the model returns, or one returned twice, is
+    copied. Names default to `argN` and `outN`, and an argument without `mlirc.kind` is an input. Raises MlircError for
+    an operation in `@main` that is neither a call nor a free view.
+    """
+    functions = [op.operation for op in kernels_module.body.operations if op.operation.name == "func.func"]
+    by_name = {ir.StringAttr(f.attributes["sym_name"]).value: f for f in functions}
+    if "main" not in by_name:
+        raise MlircError("kernels level: the module has no function @main")
+    builder = _Builder(compiled, kernels=by_name)
+    with kernels_module.context:
+        builder.walk(by_name["main"])
+    offsets, arena_size, unpacked = _lay_out(builder.buffers)
+
+    def ref(view: _View) -> Ref:
+        buffer = builder.buffers[view.buffer]
+        return Ref(buffer.space, buffer.index, offsets[view.buffer] + view.offset, view.size)
+
+    steps: list[KernelLaunch | CopyStep] = []
+    for step in builder.steps:
+        refs = tuple(ref(v) for v in step.views)
+        if step.launch is None:
+            steps.append(CopyStep(*refs))
+        else:
+            steps.append(KernelLaunch(**{**vars(step.launch), "args": refs}))
+    plan = Plan(
+        model=model,
+        target=target,
+        inputs=builder.boundary["input"],
+        outputs=builder.boundary["output"],
+        weights=builder.boundary["weight"],
+        arena_size=arena_size,
+        steps=steps,
+        unpacked_size=unpacked,
+        versions=dict(versions or {}),
+    )
+    plan.validate()
+    return plan
