@@ -1,0 +1,248 @@
+"""`gpu` level to LLVM IR: one kernel's gpu.module through upstream's conversions, with what NVPTX needs added.
+
+What is added to upstream's pipeline: math ops become arithmetic before the conversion (which would call libdevice);
+products and sums may contract to FMA; index arithmetic that ends in an address is marked as not wrapping, so that
+constant offsets fold into loads and stores; pointer parameters are marked noalias and aligned, so that data that a
+kernel only reads goes through ld.global.nc.
+"""
+
+from __future__ import annotations
+
+import re
+
+from mlirc.backend.narrow import narrow_addresses
+from mlirc.errors import MlircError
+from mlirc.mlir import PassManager, ir, llvm
+from mlirc.targets import Target
+
+POINTER_ALIGN = 16  # bytes; buffers lie at multiples of 256, but a launch may bind a view into one
+SHARED_ALIGN = 1024  # bytes; what a 128-byte swizzle of a tensor copy needs (PTX ISA, swizzling modes)
+_INDEX_LIMIT = (1 << 31) - (1 << 24)  # head room for the rounding up of a grid
+
+_ADDRESS_OPS = {"llvm.add", "llvm.mul", "llvm.sub", "llvm.shl"}
+_CONTRACT = {"arith.addf", "arith.subf", "arith.mulf"}
+
+
+def walk(op: ir.Operation):
+    """Yields every operation nested in `op`, `op` excluded, in order."""
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                yield inner.operation
+                yield from walk(inner.operation)
+
+
+def gpu_module_of(module: ir.Operation) -> ir.Operation:
+    """The one gpu.module of a kernel's `gpu`-level module."""
+    found = [op.operation for op in module.regions[0].blocks[0].operations if op.operation.name == "gpu.module"]
+    if len(found) != 1:
+        raise MlircError(f"gpu level: expected one gpu.module, found {len(found)}: compile one kernel at a time")
+    return found[0]
+
+
+def _elements(type_: ir.Type) -> int:
+    if not isinstance(type_, ir.MemRefType):
+        return 0
+    count = 1
+    for extent in type_.shape:
+        if extent >= 0:  # a dynamic extent is dynamic shared memory, always small
+            count *= extent
+    return count
+
+
+def index_bits(gpu_module: ir.Operation) -> int:
+    """32 when every element number of every memref, and every index constant, fits in 31 bits; else 64."""
+    for op in walk(gpu_module):
+        if op.name == "arith.constant" and isinstance(op.results[0].type, ir.IndexType):
+            if abs(ir.IntegerAttr(op.attributes["value"]).value) >= _INDEX_LIMIT:
+                return 64
+        elif op.name == "gpu.func":
+            if any(_elements(a.type) >= _INDEX_LIMIT for a in op.regions[0].blocks[0].arguments):
+                return 64
+        elif any(_elements(r.type) >= _INDEX_LIMIT for r in op.results):
+            return 64
+    return 32
+
+
+def _root(value: ir.Value) -> ir.Value:
+    """The argument or allocation that a host value is a view of."""
+    while isinstance(value.owner, ir.Operation | ir.OpView) and len(value.owner.operands):
+        value = value.owner.operands[0]
+    return value
+
+
+def exclusive_arguments(module: ir.Operation) -> dict[str, list[bool]]:
+    """Per gpu.func symbol: for each argument, whether it shares its buffer with no other argument in any launch."""
+    result: dict[str, list[bool]] = {}
+    for op in walk(module):
+        if op.name != "gpu.launch_func":
+            continue
+        segments = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
+        start = sum(segments[:11])
+        roots = [_root(v) for v in list(op.operands)[start : start + segments[11]]]
+        alone = [sum(r == other for other in roots) == 1 for r in roots]
+        symbol = ir.SymbolRefAttr(op.attributes["kernel"]).value[-1]
+        known = result.get(symbol, [True] * len(alone))
+        result[symbol] = [a and b for a, b in zip(known, alone, strict=True)]
+    return result
+
+
+def block_sizes(module: ir.Operation) -> dict[str, tuple[int, ...]]:
+    """Per gpu.func symbol: the constant block size of its launches."""
+    result: dict[str, tuple[int, ...]] = {}
+    for op in walk(module):
+        if op.name != "gpu.launch_func":
+            continue
+        segments = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
+        sizes = []
+        for value in list(op.operands)[sum(segments[:4]) : sum(segments[:7])]:
+            owner = value.owner
+            if not isinstance(owner, ir.Operation | ir.OpView) or owner.operation.name != "arith.constant":
+                raise MlircError("gpu level: a launch's block size is not constant: kernels are compiled for fixed shapes")
+            sizes.append(ir.IntegerAttr(owner.operation.attributes["value"]).value)
+        symbol = ir.SymbolRefAttr(op.attributes["kernel"]).value[-1]
+        if result.setdefault(symbol, tuple(sizes)) != tuple(sizes):
+            raise MlircError(f"gpu level: kernel {symbol} is launched with two block sizes: make it two kernels")
+    return result
+
+
+def allow_contraction(gpu_module: ir.Operation) -> None:
+    """Lets f32 and f64 products and sums fuse into FMA, as CUDA compilers do by default."""
+    flags = ir.Attribute.parse("#arith.fastmath<contract>")
+    none = ir.Attribute.parse("#arith.fastmath<none>")
+    for op in walk(gpu_module):
+        if op.name in _CONTRACT and op.attributes["fastmath"] == none:
+            op.attributes["fastmath"] = flags
+
+
+def _mark_addresses(func: ir.Operation) -> None:
+    """Marks integer arithmetic that computes the index of a getelementptr as not wrapping (nsw).
+
+    Sound because an address is in bounds, and index_bits has checked that bounds fit.
+    """
+    nsw = ir.Attribute.parse("#llvm.overflow<nsw>")
+    seen: set = set()
+    work = [v for op in walk(func) if op.name == "llvm.getelementptr" for v in list(op.operands)[1:]]
+    while work:
+        value = work.pop()
+        owner = value.owner
+        if not isinstance(owner, ir.Operation | ir.OpView) or owner.operation.name not in _ADDRESS_OPS:
+            continue
+        if value in seen:
+            continue
+        seen.add(value)
+        owner.operation.attributes["overflowFlags"] = nsw
+        work.extend(owner.operation.operands)
+
+
+def _finish_kernel(func: ir.Operation, exclusive: list[bool], block: tuple[int, ...]) -> None:
+    """Sets the attributes of one llvm.func that is a kernel: launch bounds, and what is known of its parameters."""
+    attrs = func.attributes
+    attrs["nvvm.reqntid"] = ir.DenseI32ArrayAttr.get(list(block))
+    for name in ("nvvm.maxntid", "gpu.known_block_size", "known_block_size", "gpu.known_grid_size"):
+        if name in attrs:
+            del attrs[name]
+    if "mlirc.min_blocks" in attrs:
+        attrs["nvvm.minctasm"] = ir.IntegerAttr.get(
+            ir.IntegerType.get_signless(32), ir.IntegerAttr(attrs["mlirc.min_blocks"]).value
+        )
+    arguments = func.regions[0].blocks[0].arguments
+    old = ir.ArrayAttr(attrs["arg_attrs"]) if "arg_attrs" in attrs else [ir.DictAttr.get({})] * len(arguments)
+    merged = []
+    for arg, alone, known in zip(arguments, exclusive, old, strict=True):
+        extra = {n.name: n.attr for n in ir.DictAttr(known)}
+        if str(arg.type).startswith("!llvm.ptr") and "llvm.byval" not in extra:
+            align = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), POINTER_ALIGN)
+            extra.setdefault("llvm.align", align)
+            if alone:
+                extra["llvm.noalias"] = ir.UnitAttr.get()
+        merged.append(ir.DictAttr.get(extra))
+    attrs["arg_attrs"] = ir.ArrayAttr.get(merged)
+
+
+def _finish_globals(gpu_module: ir.Operation, prefix: str) -> None:
+    """Aligns the dynamic shared array, and makes every other global's name unique to this kernel."""
+    for view in gpu_module.regions[0].blocks[0].operations:
+        op = view.operation
+        if op.name != "llvm.mlir.global":
+            continue
+        name = ir.StringAttr(op.attributes["sym_name"]).value
+        if name.startswith("__dynamic_shmem__"):
+            # Internal linkage would let LLVM turn it into a static variable of no size.
+            op.attributes["linkage"] = ir.Attribute.parse("#llvm.linkage<external>")
+            op.attributes["alignment"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), SHARED_ALIGN)
+        elif not name.startswith(prefix):
+            fresh = f"{prefix}_{name}"
+            ir.SymbolTable.replace_all_symbol_uses(name, fresh, gpu_module)
+            op.attributes["sym_name"] = ir.StringAttr.get(fresh)
+
+
+def _pipeline(bits: int) -> str:
+    # convert-cf-to-llvm has to run on the builtin.module.
+    return (
+        "builtin.module("
+        "gpu.module(convert-nvgpu-to-nvvm),canonicalize,"
+        "gpu.module(expand-strided-metadata,lower-affine,convert-vector-to-scf,"
+        f"convert-gpu-to-nvvm{{use-bare-ptr-memref-call-conv=1 has-redux=1 index-bitwidth={bits}}},"
+        f"convert-vector-to-llvm,convert-scf-to-cf),convert-cf-to-llvm{{index-bitwidth={bits}}},"
+        f"gpu.module(convert-arith-to-llvm{{index-bitwidth={bits}}},convert-ub-to-llvm{{index-bitwidth={bits}}},"
+        f"convert-index-to-llvm{{index-bitwidth={bits}}}))"
+    )
+
+
+_CLEANUP = "builtin.module(gpu.module(reconcile-unrealized-casts,canonicalize,cse))"
+
+
+def _check_lowered(gpu_module: ir.Operation, where: str) -> None:
+    for op in walk(gpu_module):
+        dialect = op.name.split(".")[0]
+        if dialect not in ("llvm", "nvvm"):
+            raise MlircError(f"{where}: {op.name} at {op.location} has no lowering to LLVM: expand it at the gpu level")
+        if op.name == "llvm.func" and not len(op.regions[0].blocks):
+            name = ir.StringAttr(op.attributes["sym_name"]).value
+            if name.startswith("__nv_"):
+                raise MlircError(f"{where}: a math op became a call of {name}: give mlirc-expand-math a case for it")
+
+
+def lower_to_llvm_ir(module: ir.Module, target: Target, name: str) -> str:
+    """LLVM IR text of the gpu.module in a kernel's `gpu`-level module, which is left as it was.
+
+    Raises MlircError with MLIR's diagnostics when an op has no lowering.
+    """
+    from mlirc.passes.expand_math import expand_math
+
+    where = f"kernel {name}"
+    with module.context, ir.Location.unknown():
+        copy = module.operation.clone()
+        copy = getattr(copy, "operation", copy)
+        bits = index_bits(gpu_module_of(copy))
+        exclusive, blocks = exclusive_arguments(copy), block_sizes(copy)
+        allow_contraction(gpu_module_of(copy))
+        expand_math(gpu_module_of(copy), approx=True)
+        try:
+            PassManager.parse(_pipeline(bits)).run(copy)
+            if bits == 32:
+                narrow_addresses(gpu_module_of(copy))
+            PassManager.parse(_CLEANUP).run(copy)
+        except ir.MLIRError as e:
+            raise MlircError(f"{where}: gpu to llvm: {' '.join(str(e).split())[:600]}") from e
+        gpu_module = gpu_module_of(copy)
+        _check_lowered(gpu_module, where)
+        for view in gpu_module.regions[0].blocks[0].operations:
+            op = view.operation
+            if op.name == "llvm.func" and "nvvm.kernel" in op.attributes:
+                symbol = ir.StringAttr(op.attributes["sym_name"]).value
+                if symbol not in blocks:
+                    raise MlircError(f"{where}: nothing launches {symbol}: remove it or launch it")
+                _mark_addresses(op)
+                _finish_kernel(op, exclusive[symbol], blocks[symbol])
+        _finish_globals(gpu_module, name)
+        text = llvm.translate_module_to_llvmir(gpu_module)
+        if not text:
+            raise MlircError(f"{where}: MLIR could not translate the llvm dialect to LLVM IR")
+    return _tidy(text)
+
+
+def _tidy(text: str) -> str:
+    # The debug-info flag only says which version of metadata would be there; there is none.
+    return re.sub(r"^(; ModuleID = .*|source_filename = .*)\n", "", text, flags=re.MULTILINE)
