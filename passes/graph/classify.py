@@ -1,0 +1,116 @@
+"""What an op of the `linalg` level is, seen from the kernels: a map, a reduction, a contraction, ..."""
+
+from __future__ import annotations
+
+from mlirc.mlir import ir
+
+CONTRACTIONS = (
+    "linalg.matmul",
+    "linalg.batch_matmul",
+    "linalg.matvec",
+    "linalg.vecmat",
+    "linalg.batch_matvec",
+    "linalg.batch_vecmat",
+    "linalg.dot",
+    "linalg.contract",
+)
+REDUCERS = (
+    "arith.addf",
+    "arith.addi",
+    "arith.mulf",
+    "arith.muli",
+    "arith.maximumf",
+    "arith.minimumf",
+    "arith.maxnumf",
+    "arith.minnumf",
+    "arith.maxsi",
+    "arith.minsi",
+    "arith.maxui",
+    "arith.minui",
+    "arith.andi",
+    "arith.ori",
+    "arith.xori",
+)
+_CASTS = ("arith.extf", "arith.extsi", "arith.extui", "arith.sitofp", "arith.truncf")
+
+
+def iterators(op: ir.Operation) -> list[str]:
+    """The iterator types of a `linalg.generic`, as `parallel` or `reduction`."""
+    return [str(a).split("<")[1].rstrip(">") for a in op.operation.attributes["iterator_types"]]
+
+
+def maps(op: ir.Operation) -> list[ir.AffineMap]:
+    """The indexing maps of a `linalg.generic`, inputs first."""
+    return [a.value for a in op.operation.attributes["indexing_maps"]]
+
+
+def body(op: ir.Operation) -> list[ir.Operation]:
+    """The ops of the body of a `linalg.generic`, the yield last."""
+    return [o.operation for o in op.operation.regions[0].blocks[0].operations]
+
+
+def generic_inits(op: ir.Operation) -> int:
+    """How many init operands a linalg op has."""
+    return list(op.operation.attributes["operandSegmentSizes"])[1]
+
+
+def is_map_generic(op: ir.Operation) -> bool:
+    """Whether a `linalg.generic` computes each result element alone: all parallel, permuted results, init not read."""
+    op = op.operation
+    if op.name != "linalg.generic" or "reduction" in iterators(op):
+        return False
+    inits = generic_inits(op)
+    arguments = list(op.regions[0].blocks[0].arguments)
+    reads_init = any(list(a.uses) for a in arguments[len(arguments) - inits :])
+    return not reads_init and all(m.is_permutation for m in maps(op)[-inits:])
+
+
+def is_reduction_generic(op: ir.Operation) -> bool:
+    """Whether a `linalg.generic` with one result folds one input into its init by a known associative operation."""
+    op = op.operation
+    if op.name != "linalg.generic" or "reduction" not in iterators(op) or len(op.results) != 1 or len(op.operands) != 2:
+        return False
+    ops = body(op)
+    block = op.regions[0].blocks[0]
+    return (
+        len(ops) == 2
+        and ops[0].name in REDUCERS
+        and set(ops[0].operands) == set(block.arguments)
+        and maps(op)[0].is_permutation
+    )
+
+
+def is_contraction(op: ir.Operation) -> bool:
+    """Whether an op is a matmul of any kind: named, or a generic that adds the product of two inputs to its init."""
+    op = op.operation
+    if op.name in CONTRACTIONS:
+        return True
+    if op.name != "linalg.generic" or "reduction" not in iterators(op) or len(op.operands) != 3:
+        return False
+    if not all(m.is_projected_permutation for m in maps(op)):
+        return False
+    lhs, rhs, acc = op.regions[0].blocks[0].arguments
+    rest = body(op)
+    if len(rest) < 3 or rest[-2].name not in ("arith.addf", "arith.addi"):
+        return False
+    add, products = rest[-2], [o for o in rest if o.name in ("arith.mulf", "arith.muli")]
+    casts = [o for o in rest[:-1] if o.name in _CASTS]
+    if len(products) != 1 or len(casts) + 3 != len(rest) or acc not in list(add.operands):
+        return False
+    factors = [
+        v.owner.operands[0] if isinstance(v.owner, ir.OpView | ir.Operation) else v for v in products[0].operands
+    ]
+    return set(factors) == {lhs, rhs} and products[0].results[0] in list(add.operands)
+
+
+def kind_of(op: ir.Operation) -> str:
+    """The kind of the kernel that computes just this op: `elementwise`, `reduction`, `matmul`, `attention`, `gather`
+    (a map that reads a table at loaded indices) or `generic`."""
+    op = op.operation
+    if op.name == "mlirc.attention":
+        return "attention"
+    if is_contraction(op):
+        return "matmul"
+    if is_map_generic(op):
+        return "gather" if any(o.name == "tensor.extract" for o in body(op)) else "elementwise"
+    return "reduction" if is_reduction_generic(op) else "generic"
