@@ -1,1 +1,28 @@
-"""Transform ops of our own, one per file."""
+"""Transform ops of our own (dialect `schedule`), one per file: a new op is a new file and nothing else.
+
+A file defines one op with `@transform_op(...)`, and beside it the pure functions that analyse the payload. Files whose
+name starts with an underscore hold shared analysis only. `load` imports every file and registers the dialect.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from mlirc.dialects.schedule._base import Schedule, attach, build
+
+
+def load(ctx) -> None:
+    """Loads the dialect with all its ops into the context, once per process (there is one context per process)."""
+    from mlirc.mlir import ir
+
+    for info in sorted(pkgutil.iter_modules(__path__), key=lambda i: i.name):
+        if not info.name.startswith("_"):
+            importlib.import_module(f"{__name__}.{info.name}")
+    with ctx, ir.Location.unknown():
+        Schedule.load()
+        for op in Schedule.operations:
+            attach(op, ctx)
+
+
+__all__ = ["build", "load"]
