@@ -1,0 +1,162 @@
+"""The dialect `mlirc`: payload ops that stay whole until a schedule takes them apart. So far: `mlirc.attention`.
+
+    %o = "mlirc.attention"(%q, %k, %v [, %mask]) {scale : f64, causal : bool, window : i64, softcap : f64,
+                                                 layouts = ["bhsd", "bhsd", "bhsd", "bhsd"]}
+
+computes softmax(softcap(q k^T * scale) + mask) v, accumulating in f32 (f64 for f64). Logical shapes: q [B,Hq,Sq,D],
+k [B,Hkv,Sk,D], v [B,Hkv,Sk,Dv], o [B,Hq,Sq,Dv]; `layouts` gives each one's physical order of dimensions.
+"""
+
+# No `from __future__ import annotations` here: the bindings read the op class's annotations as types.
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlirc.mlir import ext, ir
+
+ATTENTION = "mlirc.attention"
+_ATTRIBUTES = {
+    "scale": ir.FloatAttr,
+    "causal": ir.BoolAttr,
+    "window": ir.IntegerAttr,
+    "softcap": ir.FloatAttr,
+    "layouts": ir.ArrayAttr,
+}
+PLAIN_LAYOUTS = ("bhsd", "bhsd", "bhsd", "bhsd")
+
+
+class Mlirc(ext.Dialect, name="mlirc"):
+    """The dialect object."""
+
+
+class AttentionOp(Mlirc.Operation, name="attention", traits=[ext.Pure]):
+    """Scaled dot-product attention as one op; see the module's docstring."""
+
+    q: ext.Operand[Any]
+    k: ext.Operand[Any]
+    v: ext.Operand[Any]
+    scale: Any
+    causal: Any
+    window: Any
+    softcap: Any
+    layouts: Any
+    result: ext.Result[Any]
+    mask: ext.Operand[Any] | None = None
+
+    @staticmethod
+    def verify_invariants(op: ir.Operation) -> bool:
+        """Called by MLIR's verifier; emits one error at the op's location for the first broken rule."""
+        try:
+            AttentionInfo.of(op)
+        except ValueError as e:
+            op.operation.location.emit_error(f"'{ATTENTION}' op {e}")
+            return False
+        return True
+
+
+@dataclass(frozen=True)
+class AttentionInfo:
+    """What an attention op says, with logical sizes: what a schedule or a lowering needs to know."""
+
+    batch: int
+    q_heads: int
+    kv_heads: int
+    q_len: int
+    kv_len: int
+    head_dim: int
+    value_dim: int
+    element_type: ir.Type
+    scale: float
+    causal: bool
+    window: int
+    softcap: float
+    layouts: tuple[str, str, str, str]
+    mask_shape: tuple[int, ...] | None
+
+    @classmethod
+    def of(cls, op: Any) -> "AttentionInfo":
+        """Reads and checks an attention op; raises ValueError naming the broken rule."""
+        op = op.operation
+        operands, attributes = list(op.operands), op.attributes
+        for name, kind in _ATTRIBUTES.items():
+            if not isinstance(attributes[name], kind):
+                raise ValueError(f"attribute '{name}' must be a {kind.__name__}, not {attributes[name]}")
+        layouts = tuple(ir.StringAttr(a).value for a in ir.ArrayAttr(attributes["layouts"]))
+        if len(layouts) != 4 or any(sorted(layout) != sorted("bhsd") for layout in layouts):
+            raise ValueError(f"layouts must be four permutations of 'bhsd' (q, k, v, o), not {list(layouts)}")
+        types = [ir.RankedTensorType(x.type) for x in (*operands[:3], op.results[0])]
+        if any(t.rank != 4 or not t.has_static_shape for t in types):
+            raise ValueError(f"q, k, v and the result must be static rank-4 tensors, not {', '.join(map(str, types))}")
+        element = types[0].element_type
+        if str(element) not in ("f16", "bf16", "f32", "f64") or any(t.element_type != element for t in types):
+            raise ValueError(f"q, k, v and the result must share one float type, not {', '.join(map(str, types))}")
+        q, k, v, o = (dict(zip(layout, t.shape, strict=True)) for layout, t in zip(layouts, types, strict=True))
+        info = cls(
+            q["b"], q["h"], k["h"], q["s"], k["s"], q["d"], v["d"], element,
+            ir.FloatAttr(attributes["scale"]).value, ir.BoolAttr(attributes["causal"]).value,
+            ir.IntegerAttr(attributes["window"]).value, ir.FloatAttr(attributes["softcap"]).value,
+            layouts, tuple(ir.RankedTensorType(operands[3].type).shape) if len(operands) > 3 else None,
+        )  # fmt: skip
+        info._check(k, v, o, operands[3].type if len(operands) > 3 else None)
+        return info
+
+    def _check(self, k: dict, v: dict, o: dict, mask: ir.Type | None) -> None:
+        expected = {
+            "k": (k, dict(b=self.batch, h=self.kv_heads, s=self.kv_len, d=self.head_dim)),
+            "v": (v, dict(b=self.batch, h=self.kv_heads, s=self.kv_len, d=self.value_dim)),
+            "the result": (o, dict(b=self.batch, h=self.q_heads, s=self.q_len, d=self.value_dim)),
+        }
+        for name, (found, wanted) in expected.items():
+            if found != wanted:
+                raise ValueError(f"{name} has sizes {found} but q, k and v ask for {wanted}")
+        if self.kv_heads == 0 or self.q_heads % self.kv_heads:
+            raise ValueError(f"{self.q_heads} query heads are no multiple of {self.kv_heads} key heads")
+        if self.window < 0 or self.softcap < 0:
+            raise ValueError(f"window ({self.window}) and softcap ({self.softcap}) must be 0 (none) or positive")
+        if mask is not None:
+            element = str(ir.RankedTensorType(mask).element_type)
+            full = (self.batch, self.q_heads, self.q_len, self.kv_len)
+            shape = self.mask_shape or ()
+            if len(shape) != 4 or any(m not in (1, n) for m, n in zip(shape, full, strict=True)):
+                raise ValueError(f"the mask {mask} does not broadcast to {list(full)}")
+            if element not in ("i1", "f16", "bf16", "f32", "f64"):
+                raise ValueError(f"the mask must be i1 or float, not {element}")
+
+
+def attention(
+    q: ir.Value,
+    k: ir.Value,
+    v: ir.Value,
+    mask: ir.Value | None = None,
+    *,
+    scale: float,
+    causal: bool = False,
+    window: int = 0,
+    softcap: float = 0.0,
+    layouts: Sequence[str] = PLAIN_LAYOUTS,
+    loc: ir.Location | None = None,
+) -> ir.Value:
+    """Builds `mlirc.attention` at the current insertion point and returns its result; the result's shape is inferred."""
+    sizes = dict(zip(layouts[0], ir.RankedTensorType(q.type).shape, strict=True))
+    sizes["d"] = ir.RankedTensorType(v.type).shape[layouts[2].index("d")]
+    result = ir.RankedTensorType.get([sizes[c] for c in layouts[3]], ir.RankedTensorType(q.type).element_type)
+    f64, i64 = ir.F64Type.get(), ir.IntegerType.get_signless(64)
+    return ir.Operation.create(
+        ATTENTION,
+        results=[result],
+        operands=[q, k, v] + ([mask] if mask is not None else []),
+        attributes={
+            "scale": ir.FloatAttr.get(f64, scale),
+            "causal": ir.BoolAttr.get(causal),
+            "window": ir.IntegerAttr.get(i64, window),
+            "softcap": ir.FloatAttr.get(f64, softcap),
+            "layouts": ir.ArrayAttr.get([ir.StringAttr.get(layout) for layout in layouts]),
+        },
+        loc=loc,
+    ).results[0]
+
+
+def load(ctx: ir.Context) -> None:
+    """Loads the dialect into the context, once per process."""
+    with ctx, ir.Location.unknown():
+        Mlirc.load()

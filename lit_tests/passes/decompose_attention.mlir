@@ -1,0 +1,38 @@
+// RUN: %mlirc-opt %s --pass mlirc-decompose-attention | %filecheck %s
+
+// Grouped heads: q is split into (key head, group); k and v are read as they are.
+// CHECK-LABEL: func.func @grouped_causal
+// CHECK-NOT: mlirc.attention
+// CHECK: tensor.expand_shape %{{.*}} {{\[\[}}0], [1, 2], [3], [4]] output_shape [1, 2, 2, 3, 8]
+// CHECK: linalg.generic
+// CHECK-SAME: iterator_types = ["parallel", "parallel", "parallel", "parallel", "parallel", "reduction"]
+// CHECK-SAME: tensor<1x2x2x3x8xbf16>, tensor<1x2x5x8xbf16>
+// CHECK: arith.extf
+// CHECK: linalg.index 3
+// CHECK: linalg.index 4
+// CHECK: arith.cmpi sle
+// CHECK: arith.maximumf
+// CHECK: math.exp
+// CHECK: arith.divf
+// CHECK: arith.truncf
+// CHECK: tensor.collapse_shape
+// CHECK-SAME: into tensor<1x4x3x8xbf16>
+func.func @grouped_causal(%q: tensor<1x4x3x8xbf16>, %k: tensor<1x2x5x8xbf16>) -> tensor<1x4x3x8xbf16> {
+  %o = "mlirc.attention"(%q, %k, %k) {scale = 0.5 : f64, causal = true, window = 0 : i64, softcap = 0.0 : f64,
+    layouts = ["bhsd", "bhsd", "bhsd", "bhsd"]}
+    : (tensor<1x4x3x8xbf16>, tensor<1x2x5x8xbf16>, tensor<1x2x5x8xbf16>) -> tensor<1x4x3x8xbf16>
+  return %o : tensor<1x4x3x8xbf16>
+}
+
+// A padding mask selects; no causal comparison is made; layouts become indexing maps.
+// CHECK-LABEL: func.func @padding
+// CHECK-NOT: mlirc.attention
+// CHECK-NOT: arith.cmpi
+// CHECK: arith.select %{{.*}}, %{{.*}}, %{{.*}} : f32
+// CHECK: into tensor<2x3x4x8xf32>
+func.func @padding(%q: tensor<2x3x4x8xf32>, %m: tensor<2x1x1x3xi1>) -> tensor<2x3x4x8xf32> {
+  %o = "mlirc.attention"(%q, %q, %q, %m) {scale = 0.5 : f64, causal = false, window = 0 : i64, softcap = 0.0 : f64,
+    layouts = ["bshd", "bshd", "bshd", "bshd"]}
+    : (tensor<2x3x4x8xf32>, tensor<2x3x4x8xf32>, tensor<2x3x4x8xf32>, tensor<2x1x1x3xi1>) -> tensor<2x3x4x8xf32>
+  return %o : tensor<2x3x4x8xf32>
+}

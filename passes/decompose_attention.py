@@ -1,0 +1,169 @@
+"""Turns `mlirc.attention` into linalg ops: for the CPU, for the generic GPU path, and as the op's exact meaning.
+
+The scores are materialized (f32, or f64 for f64 inputs). Heads are kept as two dimensions, key head and group, so that
+grouped-query attention needs no copies of k and v: every indexing map stays a projected permutation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mlirc.dialects.mlirc_dialect import ATTENTION, AttentionInfo
+from mlirc.mlir import arith, ir, linalg, math, tensor
+from mlirc.passes import register
+
+_LOOPS = "bhgijd"  # batch, key head, group, query, key, head or value dimension
+
+
+@register("mlirc-decompose-attention")
+def run(module: ir.Module, **options: str) -> None:
+    """Replaces every `mlirc.attention` of the module. A query row that sees no key gives 0. Takes no options."""
+    found: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name == ATTENTION:
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    for op in found:
+        with module.context, op.location, ir.InsertionPoint(op):
+            op.results[0].replace_all_uses_with(_decompose(op))
+        op.erase()
+
+
+def _decompose(op: ir.Operation) -> ir.Value:
+    info = AttentionInfo.of(op)
+    acc = ir.F64Type.get() if str(info.element_type) == "f64" else ir.F32Type.get()
+    group = info.q_heads // info.kv_heads
+    sizes = dict(b=info.batch, h=info.kv_heads, g=group, i=info.q_len, j=info.kv_len)
+    lowest = arith.constant(acc, float("-inf"))
+    zero = arith.constant(acc, 0.0)
+
+    q, q_loops = _split_heads(op.operands[0], info.layouts[0], "hg", group, "i")
+    k, k_loops = op.operands[1], info.layouts[1].replace("s", "j")
+    v, v_loops = op.operands[2], info.layouts[2].replace("s", "j")
+
+    def fill(loops: str, value: ir.Value, **more: int) -> ir.Value:
+        empty = tensor.empty([(sizes | more)[c] for c in loops], acc)
+        return linalg.fill(value, outs=[empty])
+
+    def product(x: ir.Value, y: ir.Value, sum_: ir.Value) -> ir.Value:
+        return arith.addf(arith.mulf(_widen(x, acc), _widen(y, acc)), sum_)
+
+    scores = _generic("bhgijd", [(q, q_loops), (k, k_loops)], (fill("bhgij", zero), "bhgij"), product)
+    visible = _mask_scores(op, info, scores, sizes, lowest)
+    top = _generic("bhgij", [(visible, "bhgij")], (fill("bhgi", lowest), "bhgi"), arith.maximumf)
+
+    def weight(score: ir.Value, highest: ir.Value, _: ir.Value) -> ir.Value:
+        nothing = arith.cmpf(arith.CmpFPredicate.OEQ, highest, lowest)
+        return arith.select(nothing, zero, math.exp(arith.subf(score, highest)))
+
+    empty = tensor.empty([sizes[c] for c in "bhgij"], acc)
+    weights = _generic("bhgij", [(visible, "bhgij"), (top, "bhgi")], (empty, "bhgij"), weight)
+    total = _generic("bhgij", [(weights, "bhgij")], (fill("bhgi", zero), "bhgi"), arith.addf)
+    sums = fill("bhgid", zero, d=info.value_dim)
+    weighted = _generic("bhgijd", [(weights, "bhgij"), (v, v_loops)], (sums, "bhgid"), product)
+
+    def quotient(x: ir.Value, total: ir.Value, _: ir.Value) -> ir.Value:
+        nothing = arith.cmpf(arith.CmpFPredicate.OEQ, total, zero)
+        return _narrow(arith.select(nothing, zero, arith.divf(x, total)), info.element_type)
+
+    o_loops = info.layouts[3].replace("h", "hg").replace("s", "i")
+    empty = tensor.empty([(sizes | {"d": info.value_dim})[c] for c in o_loops], info.element_type)
+    out = _generic("bhgid", [(weighted, "bhgid"), (total, "bhgi")], (empty, o_loops), quotient)
+    at = o_loops.index("h")
+    return tensor.collapse_shape(op.results[0].type, out, _groups(4, at))
+
+
+def _groups(rank: int, at: int) -> list[list[int]]:
+    """The reassociation of `rank` dimensions where dimension `at` is a pair."""
+    return [[d] if d < at else [d, d + 1] if d == at else [d + 1] for d in range(rank)]
+
+
+def _split_heads(x: ir.Value, layout: str, heads: str, group: int, s: str) -> tuple[ir.Value, str]:
+    """Splits the dimension `h` into (h / group, group), or (1, 1) when it has size 1; returns it with its loops."""
+    type_ = ir.RankedTensorType(x.type)
+    at = layout.index("h")
+    size = type_.shape[at]
+    pair = [1, 1] if size == 1 else [size // group, group]
+    shape = [*type_.shape[:at], *pair, *type_.shape[at + 1 :]]
+    split = ir.RankedTensorType.get(shape, type_.element_type)
+    expanded = tensor.expand_shape(split, x, _groups(4, at), [], shape)
+    return expanded, layout.replace("h", heads).replace("s", s)
+
+
+def _mask_scores(
+    op: ir.Operation, info: AttentionInfo, scores: ir.Value, sizes: dict[str, int], lowest: ir.Value
+) -> ir.Value:
+    """Scale, soft cap, mask, and the causal and window limits: scores [b,h,g,i,j] in and out."""
+    acc = ir.RankedTensorType(scores.type).element_type
+    inputs = [(scores, "bhgij")]
+    if info.mask_shape is not None:
+        group = info.q_heads // info.kv_heads
+        mask, _ = _split_heads(op.operands[3], "bhij", "hg", group, "s")
+        shape = ir.RankedTensorType(mask.type).shape
+        inputs.append((mask, "".join(c if n != 1 else "1" for c, n in zip("bhgij", shape, strict=True))))
+    index = ir.IndexType.get()
+
+    def body(score: ir.Value, *rest: ir.Value) -> ir.Value:
+        x = arith.mulf(score, arith.constant(acc, info.scale))
+        if info.softcap:
+            cap = arith.constant(acc, info.softcap)
+            x = arith.mulf(cap, math.tanh(arith.divf(x, cap)))
+        if len(rest) > 1:
+            x = _apply_mask(x, rest[0], acc, lowest)
+        if info.causal or info.window:
+            last = arith.addi(linalg.IndexOp(3).result, arith.constant(index, info.kv_len - info.q_len))
+            key = linalg.IndexOp(4).result
+        if info.causal:
+            x = arith.select(arith.cmpi(arith.CmpIPredicate.sle, key, last), x, lowest)
+        if info.window:
+            first = arith.subi(last, arith.constant(index, info.window))
+            x = arith.select(arith.cmpi(arith.CmpIPredicate.sgt, key, first), x, lowest)
+        return x
+
+    empty = tensor.empty([sizes[c] for c in "bhgij"], acc)
+    return _generic("bhgij", inputs, (empty, "bhgij"), body)
+
+
+def _apply_mask(x: ir.Value, mask: ir.Value, acc: ir.Type, lowest: ir.Value) -> ir.Value:
+    if isinstance(mask.type, ir.IntegerType):
+        return arith.select(mask, x, lowest)
+    narrower = ir.FloatType(mask.type).width > ir.FloatType(acc).width
+    return arith.addf(x, _narrow(mask, acc) if narrower else _widen(mask, acc))
+
+
+def _generic(
+    loops: str, inputs: Sequence[tuple[ir.Value, str]], output: tuple[ir.Value, str], body: Callable
+) -> ir.Value:
+    """A linalg.generic over named loops; each operand has one letter per dimension (`1`: a dimension of size 1)."""
+    out, out_loops = output
+    zero = ir.AffineConstantExpr.get(0)
+
+    def map_(letters: str) -> ir.AffineMap:
+        exprs = [zero if c == "1" else ir.AffineDimExpr.get(loops.index(c)) for c in letters]
+        return ir.AffineMap.get(len(loops), 0, exprs)
+
+    maps = [map_(letters) for _, letters in inputs] + [map_(out_loops)]
+    iterators = ["parallel" if c in out_loops else "reduction" for c in loops]
+    op = linalg.GenericOp(
+        [out.type],
+        [x for x, _ in inputs],
+        [out],
+        ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in maps]),
+        ir.ArrayAttr.get([ir.Attribute.parse(f"#linalg.iterator_type<{i}>") for i in iterators]),
+    )
+    elements = [ir.RankedTensorType(x.type).element_type for x in (*[x for x, _ in inputs], out)]
+    block = op.regions[0].blocks.append(*elements)
+    with ir.InsertionPoint(block):
+        linalg.yield_([body(*block.arguments)])
+    return op.results[0]
+
+
+def _widen(x: ir.Value, to: ir.Type) -> ir.Value:
+    return x if x.type == to else arith.extf(to, x)
+
+
+def _narrow(x: ir.Value, to: ir.Type) -> ir.Value:
+    return x if x.type == to else arith.truncf(to, x)
