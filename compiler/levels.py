@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mlirc.errors import MlircError
-from mlirc.mlir import context, ir
+from mlirc.mlir import context, func, ir
 
 LEVELS = ("torch", "linalg", "kernels", "schedule", "tiles", "gpu", "llvm", "ptx")
 
@@ -72,3 +72,59 @@ def detect(module: ir.Module) -> str:
     if "scf.forall" in seen or lowered:
         return "tiles"
     return "kernels" if kernels(module) else "linalg"
+
+
+def host_function(module: ir.Module) -> str:
+    """The kernel's name in its `gpu`-level module: that of its host function."""
+    hosts = [name for name, f in functions(module).items() if not f.is_external]
+    if len(hosts) != 1:
+        raise MlircError(f"gpu level: a kernel's module needs one host function with a body, found {len(hosts)}")
+    return hosts[0]
+
+
+def with_main(module: ir.Module) -> ir.Module:
+    """The module, given a `@main` if it has none: a lone function that is no kernel becomes it, and a lone kernel gets
+    one that calls it. Memref arguments of a `gpu`-level host function become tensors, which are all inputs but the
+    last, the result. Raises MlircError when it is not clear what `@main` should be."""
+    found = functions(module)
+    if "main" in found:
+        return module
+    if len(found) != 1:
+        raise MlircError(f"the module needs a function @main: it has {', '.join(found) or 'no function'}")
+    [(name, function)] = found.items()
+    with context(), ir.Location.unknown():
+        if "mlirc.kernel" not in function.attributes and detect(module) == "linalg":
+            function.attributes["sym_name"] = ir.StringAttr.get("main")
+            return module
+        function.attributes["mlirc.kernel"] = ir.UnitAttr.get()
+        inputs, results = _tensor_signature(function)
+        with ir.InsertionPoint(module.body):
+            main = func.FuncOp("main", (inputs, results))
+        with ir.InsertionPoint(main.add_entry_block()):
+            call = func.CallOp(results, ir.FlatSymbolRefAttr.get(name), list(main.arguments))
+            func.ReturnOp(list(call.operation.results))
+    return module
+
+
+def _tensor_signature(function: ir.OpView) -> tuple[list[ir.Type], list[ir.Type]]:
+    inputs, results = list(function.type.inputs), list(function.type.results)
+    if any(isinstance(t, ir.MemRefType) for t in inputs):
+        tensors = [ir.RankedTensorType.get(t.shape, t.element_type) for t in inputs]
+        return tensors[:-1], tensors[-1:]
+    return inputs, results
+
+
+def declare_kernels(module: ir.Module) -> ir.Module:
+    """A new module with `@main` as it is, and each kernel as a declaration that keeps its attributes."""
+    with context(), ir.Location.unknown():
+        result = ir.Module.create()
+        with ir.InsertionPoint(result.body):
+            for op in module.body.operations:
+                if op.operation.name != "func.func" or "mlirc.kernel" not in op.attributes:
+                    op.operation.clone()
+                    continue
+                declared = func.FuncOp(op.name.value, _tensor_signature(op), visibility="private")
+                for attribute in op.attributes:
+                    if attribute.name.startswith("mlirc."):
+                        declared.attributes[attribute.name] = attribute.attr
+    return result

@@ -41,7 +41,9 @@ def tensor_spec(type_: ir.Type) -> TensorSpec:
         raise MlircError(f"a value of type {type_} cannot be passed on the CPU: only static ranked tensors can")
     tensor = ir.RankedTensorType(type_)
     if not tensor.has_static_shape or str(tensor.element_type) not in _DTYPES:
-        raise MlircError(f"a tensor of type {type_} cannot be passed on the CPU: static shape and f64 f32 f16 bf16 i1-i64")
+        raise MlircError(
+            f"a tensor of type {type_} cannot be passed on the CPU: static shape and f64 f32 f16 bf16 i1-i64"
+        )
     return TensorSpec(tuple(tensor.shape), _DTYPES[str(tensor.element_type)])
 
 
@@ -64,7 +66,10 @@ class HostFunction:
         """Runs with one array per argument; returns fresh arrays. Raises MlircError for a wrong count, shape or dtype."""
         if len(args) != len(self.inputs):
             raise MlircError(f"'{self.name}' takes {len(self.inputs)} arguments, not {len(args)}")
-        arrays = [_checked(a, spec, f"argument {i} of '{self.name}'") for i, (a, spec) in enumerate(zip(args, self.inputs, strict=True))]
+        arrays = [
+            _checked(a, spec, f"argument {i} of '{self.name}'")
+            for i, (a, spec) in enumerate(zip(args, self.inputs, strict=True))
+        ]
         results = [np.empty(spec.shape, spec.dtype) for spec in self.outputs]
         descriptors = [_descriptor(a) for a in arrays + results]
         packed = (ctypes.c_void_p * len(descriptors))(*[ctypes.addressof(d) for d in descriptors])

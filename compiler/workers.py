@@ -1,0 +1,125 @@
+"""Compiles kernels in helper processes, one per core.
+
+The helpers are plain subprocesses that read pickled jobs and write pickled results: unlike `multiprocessing`, they
+never import the caller's main module, and so `mlirc.compile` works in a script without a main guard.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO
+
+from mlirc.errors import MlircError
+from mlirc.kernel_build import KernelBuild, KernelJob, build_kernel
+
+# Below this many kernels a helper's start (about half a second) costs more than it saves.
+MIN_JOBS = 4
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def build_kernels(jobs: Sequence[KernelJob], helpers: int | None = None) -> Iterator[KernelBuild]:
+    """Compiles the jobs and yields the results as they are ready, in any order; raises the first error.
+
+    `helpers`: the number of helper processes; 0 compiles in this process.
+    """
+    count = min(cores() if helpers is None else helpers, len(jobs))
+    if count < 2 or len(jobs) < MIN_JOBS:
+        yield from map(build_kernel, jobs)
+        return
+    todo: queue.SimpleQueue[KernelJob | None] = queue.SimpleQueue()
+    for job in sorted(jobs, key=lambda j: -len(j.text)):  # the long ones first
+        todo.put(job)
+    done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    pool = [_Helper(todo, done) for _ in range(count)]
+    try:
+        for _ in jobs:
+            result = done.get()
+            if isinstance(result, BaseException):
+                raise result
+            yield result
+    finally:
+        for helper in pool:
+            helper.stop()
+
+
+class _Helper:
+    """One subprocess, fed by a thread of its own."""
+
+    def __init__(self, todo: queue.SimpleQueue, done: queue.SimpleQueue) -> None:
+        command = [sys.executable, "-P", "-m", "mlirc.workers"]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        self.thread = threading.Thread(target=self._feed, args=(todo, done), daemon=True)
+        self.thread.start()
+
+    def _feed(self, todo: queue.SimpleQueue, done: queue.SimpleQueue) -> None:
+        assert self.process.stdin and self.process.stdout
+        while True:
+            try:
+                job = todo.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                _send(self.process.stdin, job)
+                done.put(_receive(self.process.stdout))
+            except (OSError, EOFError):
+                status = self.process.wait()
+                done.put(MlircError(f"kernel {job.name}: the compiler process ended with status {status} on it"))
+                return
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.thread.join()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream:
+                try:
+                    stream.close()
+                except OSError:
+                    pass  # the helper is gone, and what was on its way to it
+
+
+def _send(stream: BinaryIO, value: Any) -> None:
+    data = pickle.dumps(value)
+    stream.write(struct.pack("<Q", len(data)) + data)
+    stream.flush()
+
+
+def _receive(stream: BinaryIO) -> Any:
+    header = stream.read(8)
+    if len(header) < 8:
+        raise EOFError
+    return pickle.loads(stream.read(struct.unpack("<Q", header)[0]))
+
+
+def _serve() -> None:
+    """The helper's main loop. Results go to a private copy of standard output: a script may print."""
+    results = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    while True:
+        try:
+            job = _receive(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            answer: Any = build_kernel(job)
+        except Exception as e:
+            import traceback
+
+            answer = e if isinstance(e, MlircError) else RuntimeError(f"kernel {job.name}:\n{traceback.format_exc()}")
+        _send(results, answer)
+
+
+if __name__ == "__main__":
+    _serve()
