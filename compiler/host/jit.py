@@ -63,13 +63,12 @@ class HostFunction:
             self._call = self._engine.lookup(function)
 
     def __call__(self, *args: np.ndarray) -> list[np.ndarray]:
-        """Runs with one array per argument; returns fresh arrays. Raises MlircError for a wrong count, shape or dtype."""
+        """Runs with one array per argument; returns fresh arrays. Raises MlircError for arguments that do not fit."""
         if len(args) != len(self.inputs):
             raise MlircError(f"'{self.name}' takes {len(self.inputs)} arguments, not {len(args)}")
-        arrays = [
-            _checked(a, spec, f"argument {i} of '{self.name}'")
-            for i, (a, spec) in enumerate(zip(args, self.inputs, strict=True))
-        ]
+        arrays = []
+        for i, (array, spec) in enumerate(zip(args, self.inputs, strict=True)):
+            arrays.append(_checked(array, spec, f"argument {i} of '{self.name}'"))
         results = [np.empty(spec.shape, spec.dtype) for spec in self.outputs]
         descriptors = [_descriptor(a) for a in arrays + results]
         packed = (ctypes.c_void_p * len(descriptors))(*[ctypes.addressof(d) for d in descriptors])
