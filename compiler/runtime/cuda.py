@@ -1,0 +1,285 @@
+"""The part of the CUDA driver API that the runtime uses, through `cuda.bindings.driver`.
+
+Everything above this file takes a `Driver`, so that tests can put another object with the same methods in its place.
+Pointers and streams are plain integers; sizes are bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from mlirc.errors import MlircError
+
+NO_GPU = "without a GPU, `mlirc-run --level linalg|kernels|tiles` runs that level on the CPU"
+DEFAULT_SMEM = 48 * 1024  # a launch with more dynamic shared memory has to opt in (CUDA C++ guide, shared memory)
+
+
+@dataclass
+class KernelCall:
+    """A launch with its addresses: what `Driver.launch` and graph nodes take."""
+
+    function: Any
+    symbol: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    smem: int
+    pointers: list[int]
+    cluster: tuple[int, int, int] | None = None
+
+
+@dataclass
+class CopyCall:
+    """A device-to-device copy with its addresses."""
+
+    target: int
+    source: int
+    size: int
+
+
+Call = KernelCall | CopyCall
+
+
+class Graph(Protocol):
+    """A chain of calls that is launched as one."""
+
+    def update(self, index: int, call: Call) -> None: ...
+    def launch(self, stream: int) -> None: ...
+    def close(self) -> None: ...
+
+
+def _pack(pointers: Sequence[int]) -> tuple[Any, Any]:
+    """Kernel parameters as the driver wants them: an array of pointers to the values, and the values it points into."""
+    values = (ctypes.c_uint64 * max(len(pointers), 1))(*pointers)
+    base, step = ctypes.addressof(values), ctypes.sizeof(ctypes.c_uint64)
+    table = (ctypes.c_void_p * max(len(pointers), 1))(*(base + i * step for i in range(len(pointers))))
+    return table, values
+
+
+class Driver:
+    """One device, through its primary context, which PyTorch uses too."""
+
+    def __init__(self, ordinal: int = 0):
+        try:
+            from cuda.bindings import driver as cu
+        except ImportError as e:
+            raise MlircError(f"running on a GPU needs the package cuda-bindings ({e}); {NO_GPU}") from e
+        self.cu = cu
+        self.ordinal = ordinal
+        try:
+            status = cu.cuInit(0)[0]
+        except Exception as e:  # the bindings raise classes of their own when libcuda is not there
+            raise MlircError(f"no CUDA driver on this machine ({type(e).__name__}); {NO_GPU}") from e
+        if status != cu.CUresult.CUDA_SUCCESS:
+            raise MlircError(f"no usable GPU on this machine ({status.name}); {NO_GPU}")
+        count = self._check(cu.cuDeviceGetCount(), "counting devices")
+        if not 0 <= ordinal < count:
+            raise MlircError(
+                f"device {ordinal}: this machine has {count} GPU(s)" + (f"; {NO_GPU}" if not count else "")
+            )
+        self._device = self._check(cu.cuDeviceGet(ordinal), "opening the device")
+        attribute = cu.CUdevice_attribute
+        major, minor = (
+            self._check(cu.cuDeviceGetAttribute(a, self._device), "reading the compute capability")
+            for a in (
+                attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+            )
+        )
+        self.cc = 10 * major + minor
+        name = self._check(cu.cuDeviceGetName(128, self._device), "reading the device's name")
+        self.name = name.split(b"\0")[0].decode(errors="replace")
+        self._context = self._check(cu.cuDevicePrimaryCtxRetain(self._device), "opening the primary context")
+
+    def _check(self, result: tuple, doing: str) -> Any:
+        """The values of a driver call's result, or MlircError with the driver's own name for what went wrong."""
+        status, *values = result
+        if status != self.cu.CUresult.CUDA_SUCCESS:
+            sticky = ("ILLEGAL_ADDRESS", "LAUNCH_FAILED", "MISALIGNED", "ILLEGAL_INSTRUCTION", "ASSERT")
+            hint = "; the CUDA context is unusable from here on" if any(s in status.name for s in sticky) else ""
+            raise MlircError(f"CUDA: {doing} failed: {status.name}{hint}")
+        return values[0] if len(values) == 1 else tuple(values) or None
+
+    @contextlib.contextmanager
+    def current(self) -> Iterator[None]:
+        """Makes the device's context the calling thread's for the duration."""
+        self._check(self.cu.cuCtxPushCurrent(self._context), "entering the context")
+        try:
+            yield
+        finally:
+            self.cu.cuCtxPopCurrent()
+
+    def close(self) -> None:
+        """Gives the primary context back; the object is of no use afterwards."""
+        self.cu.cuDevicePrimaryCtxRelease(self._device)
+
+    # Memory
+
+    def alloc(self, size: int) -> int:
+        """Device memory of at least `size` bytes, aligned to 256."""
+        status, pointer = self.cu.cuMemAlloc(max(size, 1))
+        if status == self.cu.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+            raise MlircError(f"{self.name}: out of memory: {size:,} bytes are not free")
+        return int(self._check((status, pointer), f"allocating {size:,} bytes"))
+
+    def free(self, pointer: int) -> None:
+        self.cu.cuMemFree(pointer)
+
+    def copy_in(self, target: int, host: int, size: int, stream: int) -> None:
+        """Host to device; pageable memory may be reused as soon as this returns."""
+        self._check(self.cu.cuMemcpyHtoDAsync(target, host, size, stream), "copying to the device")
+
+    def copy_out(self, host: int, source: int, size: int, stream: int) -> None:
+        """Device to host; complete after `synchronize(stream)`."""
+        self._check(self.cu.cuMemcpyDtoHAsync(host, source, size, stream), "copying from the device")
+
+    def copy(self, target: int, source: int, size: int, stream: int) -> None:
+        self._check(self.cu.cuMemcpyDtoDAsync(target, source, size, stream), "copying on the device")
+
+    # Streams
+
+    def stream(self) -> int:
+        """A new stream that does not wait for the legacy default stream."""
+        flags = self.cu.CUstream_flags.CU_STREAM_NON_BLOCKING.value
+        return int(self._check(self.cu.cuStreamCreate(flags), "creating a stream"))
+
+    def destroy_stream(self, stream: int) -> None:
+        self.cu.cuStreamDestroy(stream)
+
+    def synchronize(self, stream: int | None = None) -> None:
+        """Waits for a stream, or for everything that the context runs."""
+        result = self.cu.cuCtxSynchronize() if stream is None else self.cu.cuStreamSynchronize(stream)
+        self._check(result, "running the model")
+
+    # Kernels
+
+    def load(self, ptx: str, where: str) -> Any:
+        """Compiles PTX for the device; MlircError carries the log of the driver's own assembler."""
+        cu, option = self.cu, self.cu.CUjit_option
+        log = bytearray(8192)
+        options = [option.CU_JIT_ERROR_LOG_BUFFER, option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
+        status, module = cu.cuModuleLoadDataEx(ptx.encode() + b"\0", len(options), options, [log, len(log)])
+        if status != cu.CUresult.CUDA_SUCCESS:
+            said = " ".join(bytes(log).split(b"\0")[0].decode(errors="replace").split())
+            raise MlircError(f"{where}: the driver refused the PTX: {status.name}{': ' + said if said else ''}")
+        return module
+
+    def unload(self, module: Any) -> None:
+        self.cu.cuModuleUnload(module)
+
+    def function(self, module: Any, symbol: str, smem: int) -> Any:
+        """The kernel `symbol`, prepared for launches with up to `smem` bytes of dynamic shared memory."""
+        function = self._check(self.cu.cuModuleGetFunction(module, symbol.encode()), f"finding kernel {symbol}")
+        if smem > DEFAULT_SMEM:
+            attribute = self.cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            result = self.cu.cuFuncSetAttribute(function, attribute, smem)
+            self._check(result, f"kernel {symbol}: reserving {smem} bytes of shared memory on {self.name}")
+        return function
+
+    def launch(self, call: Call, stream: int) -> None:
+        """Enqueues one call."""
+        cu = self.cu
+        if isinstance(call, CopyCall):
+            self.copy(call.target, call.source, call.size, stream)
+            return
+        table, values = _pack(call.pointers)
+        config = cu.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = call.grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = call.block
+        config.sharedMemBytes = call.smem
+        config.hStream = stream
+        if call.cluster:
+            attribute = cu.CUlaunchAttribute()
+            attribute.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            attribute.value = self._cluster_value(call.cluster)
+            config.attrs, config.numAttrs = [attribute], 1
+        result = cu.cuLaunchKernelEx(config, call.function, ctypes.addressof(table), 0)
+        del values  # the driver has read them
+        self._check(result, f"launching kernel {call.symbol}")
+
+    def _cluster_value(self, cluster: tuple[int, int, int]) -> Any:
+        value = self.cu.CUkernelNodeAttrValue()  # a CUlaunchAttributeValue, too
+        value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = cluster
+        return value
+
+    def graph(self, calls: Sequence[Call]) -> Graph:
+        """An executable CUDA graph of the calls, one after the other."""
+        return CudaGraph(self, calls)
+
+
+class CudaGraph:
+    """An executable graph with a handle on each node, so that a call's addresses can change without a new graph."""
+
+    def __init__(self, driver: Driver, calls: Sequence[Call]):
+        self._driver, self._check = driver, driver._check
+        cu = driver.cu
+        self._graph = self._check(cu.cuGraphCreate(0), "creating a graph")
+        self._exec = None
+        self._nodes: list[Any] = []
+        try:
+            for call in calls:
+                self._nodes.append(self._add(call, self._nodes[-1:]))
+            self._exec = self._check(cu.cuGraphInstantiate(self._graph, 0), "instantiating the graph")
+        except BaseException:
+            self.close()
+            raise
+
+    def _kernel_params(self, call: KernelCall) -> tuple[Any, Any]:
+        params = self._driver.cu.CUDA_KERNEL_NODE_PARAMS()
+        params.func = call.function
+        params.gridDimX, params.gridDimY, params.gridDimZ = call.grid
+        params.blockDimX, params.blockDimY, params.blockDimZ = call.block
+        params.sharedMemBytes = call.smem
+        memory = _pack(call.pointers)
+        params.kernelParams = ctypes.addressof(memory[0])
+        return params, memory  # the driver copies the values; `memory` only has to live through that call
+
+    def _copy_params(self, call: CopyCall) -> Any:
+        cu = self._driver.cu
+        params = cu.CUDA_MEMCPY3D()
+        params.srcMemoryType = params.dstMemoryType = cu.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        params.srcDevice, params.dstDevice = call.source, call.target
+        params.WidthInBytes, params.Height, params.Depth = call.size, 1, 1
+        return params
+
+    def _add(self, call: Call, after: list) -> Any:
+        cu = self._driver.cu
+        if isinstance(call, CopyCall):
+            params = self._copy_params(call)
+            result = cu.cuGraphAddMemcpyNode(self._graph, after, len(after), params, self._driver._context)
+            return self._check(result, "adding a copy to the graph")
+        params, memory = self._kernel_params(call)
+        node = self._check(
+            cu.cuGraphAddKernelNode(self._graph, after, len(after), params),
+            f"adding kernel {call.symbol} to the graph",
+        )
+        del memory
+        if call.cluster:
+            attribute = cu.CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            value = self._driver._cluster_value(call.cluster)
+            self._check(cu.cuGraphKernelNodeSetAttribute(node, attribute, value), f"clustering kernel {call.symbol}")
+        return node
+
+    def update(self, index: int, call: Call) -> None:
+        """Gives node `index` new addresses; launches already enqueued keep the old ones."""
+        cu, node = self._driver.cu, self._nodes[index]
+        if isinstance(call, CopyCall):
+            params = self._copy_params(call)
+            result = cu.cuGraphExecMemcpyNodeSetParams(self._exec, node, params, self._driver._context)
+        else:
+            params, memory = self._kernel_params(call)
+            result = cu.cuGraphExecKernelNodeSetParams(self._exec, node, params)
+            del memory
+        self._check(result, "updating the graph")
+
+    def launch(self, stream: int) -> None:
+        self._check(self._driver.cu.cuGraphLaunch(self._exec, stream), "launching the graph")
+
+    def close(self) -> None:
+        if self._exec is not None:
+            self._driver.cu.cuGraphExecDestroy(self._exec)
+        self._driver.cu.cuGraphDestroy(self._graph)
+        self._exec, self._nodes = None, []
