@@ -109,11 +109,11 @@ class Compilation:
         self.observe("linalg")
 
     def _to_kernels(self) -> None:
+        from mlirc import levels
         from mlirc.scripts.graph import to_kernels
 
         with self.timer.step("kernels"):
-            copy = _clone(self.modules["linalg"])
-            self.modules["kernels"] = to_kernels(copy, self.target) or copy
+            self.modules["kernels"] = to_kernels(levels.copy(self.modules["linalg"]), self.target)
         self.observe("kernels")
 
     def _jobs(self) -> list[KernelJob]:
@@ -216,14 +216,6 @@ class Compilation:
                     text = self.text(level)
                     outputs.add(output.with_suffix(".levels") / f"{level}.mlir", lambda p, t=text: p.write_text(t))
             outputs.add(output, lambda p: p.write_text(self.ptx))
-
-
-def _clone(module: Any) -> Any:
-    from mlirc.mlir import context, ir
-
-    with context(), ir.Location.unknown():
-        copy = module.operation.clone()
-    return copy if isinstance(copy, ir.Module) else ir.Module.parse(copy.get_asm(enable_debug_info=True))
 
 
 def _versions() -> dict[str, str]:

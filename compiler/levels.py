@@ -29,6 +29,18 @@ def strings(function: ir.OpView, attribute: str) -> list[str]:
     return [value.value] if isinstance(value, ir.StringAttr) else [s.value for s in value]
 
 
+def copy(module: ir.Module) -> ir.Module:
+    """A module equal to the given one, which a pass may then change."""
+    with context(), ir.Location.unknown():
+        result = ir.Module.create(module.operation.location)
+        for name in module.operation.attributes:
+            result.operation.attributes[name] = module.operation.attributes[name]
+        with ir.InsertionPoint(result.body):
+            for op in module.body.operations:
+                op.operation.clone()
+    return result
+
+
 def isolate(module: ir.Module, name: str) -> ir.Module:
     """A new module that holds only (a copy of) the named function."""
     found = functions(module)
@@ -124,7 +136,7 @@ def declare_kernels(module: ir.Module) -> ir.Module:
                     op.operation.clone()
                     continue
                 declared = func.FuncOp(op.name.value, _tensor_signature(op), visibility="private")
-                for attribute in op.attributes:
-                    if attribute.name.startswith("mlirc."):
-                        declared.attributes[attribute.name] = attribute.attr
+                for name in op.attributes:
+                    if name.startswith("mlirc."):
+                        declared.attributes[name] = op.attributes[name]
     return result

@@ -72,4 +72,5 @@ def run_passes(module: ir.Module, pipeline: str) -> None:
         try:
             PassManager.parse(f"builtin.module({pipeline})").run(module.operation)
         except (ir.MLIRError, ValueError) as e:  # ValueError: the pipeline does not parse
-            raise MlircError(f"pass pipeline '{pipeline}': {' '.join(str(e).split())}") from e
+            shown = pipeline if len(pipeline) < 60 else pipeline[:60] + "..."
+            raise MlircError(f"pass pipeline '{shown}': {' '.join(str(e).split())}") from e

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
+from mlirc import levels
 from mlirc.errors import MlircError
 from mlirc.host.lowering import find_function, lower_to_llvm
 from mlirc.mlir import context, execution_engine, ir
@@ -56,8 +57,7 @@ class HostFunction:
             self.name = function
             self.inputs = [tensor_spec(t) for t in entry.type.inputs]
             self.outputs = [tensor_spec(t) for t in entry.type.results]
-            clone = module.operation.clone()
-            lowered = ir.Module.parse(str(clone)) if not isinstance(clone, ir.Module) else clone
+            lowered = levels.copy(module)
             lower_to_llvm(lowered, function)
             self._engine = execution_engine.ExecutionEngine(lowered, opt_level=opt_level)
             self._call = self._engine.lookup(function)

@@ -26,7 +26,6 @@ _TO_LLVM = (
     "func.func(refback-munge-memref-copy,convert-linalg-to-loops,scf-forall-to-for,"
     "math-extend-to-supported-types,arith-emulate-unsupported-floats{source-types=bf16,f16 target-type=f32}),"
     "canonicalize,cse,"
-    "func.func(refback-expand-ops-for-llvm),"
     "convert-vector-to-scf,convert-scf-to-cf,memref-expand,expand-strided-metadata,lower-affine,"
     "arith-expand{include-bf16=1},"
     "convert-math-to-llvm,convert-math-to-libm,convert-vector-to-llvm,convert-index-to-llvm,"

@@ -1,0 +1,7 @@
+"""`python -m mlirc` is `mlirc`."""
+
+import sys
+
+from mlirc.tools.mlirc import main
+
+sys.exit(main())

@@ -1,0 +1,75 @@
+"""The table that `mlirc -v` prints: one row per distinct kernel."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+
+def kernel_table(job: Any) -> str:
+    """The kernels of a finished `mlirc.driver.Compilation`, in order of first call, and a summary line."""
+    from mlirc import levels
+
+    functions = levels.kernels(job.modules["kernels"])
+    calls = Counter(launch.kernel for launch in job.plan.launches)
+    head = ("kernel", "calls", "origin", "shapes", "script", "grid", "block", "shared", "compile")
+    rows = []
+    for name, build in job.builds.items():
+        launches = [x for x in build.launches if hasattr(x, "grid")]
+        function = functions.get(name)
+        rows.append(
+            (
+                name,
+                str(calls[name] // max(len(launches), 1)),
+                _origin(levels.strings(function, "mlirc.origin") if function else []),
+                _shapes(function) if function else "",
+                build.script + _knobs(build.knobs),
+                " ".join("x".join(map(str, _trim(x.grid))) for x in launches),
+                " ".join(str(x.block[0] * x.block[1] * x.block[2]) for x in launches),
+                " ".join(f"{x.smem + _static_shared(build.ptx, x.symbol)}" for x in launches),
+                "cached" if build.cached else f"{build.seconds:.2f} s",
+            )
+        )
+    total = f"{len(rows)} kernels, {len(job.plan.launches)} launches, arena {job.plan.arena_size / 2**20:.1f} MiB"
+    if job.plan.unpacked_size:
+        total += f" ({job.plan.unpacked_size / 2**20:.1f} MiB unpacked)"
+    return f"{table(head, rows)}\n{total}"
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Plain text columns, two spaces apart."""
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]]
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+
+def _trim(dims: tuple[int, ...]) -> list[int]:
+    kept = list(dims)
+    while len(kept) > 1 and kept[-1] == 1:
+        kept.pop()
+    return kept
+
+
+def _origin(paths: list[str], limit: int = 2) -> str:
+    shown = ", ".join(paths[:limit])
+    return shown + (f" +{len(paths) - limit}" if len(paths) > limit else "")
+
+
+def _knobs(knobs: dict[str, Any]) -> str:
+    shown = ",".join(f"{k}={v}" for k, v in knobs.items() if v is not None)
+    return f":{shown}" if shown else ""
+
+
+def _shapes(function: Any) -> str:
+    def short(type_: Any) -> str:
+        return f"{type_.element_type}[{','.join(map(str, type_.shape))}]"
+
+    return f"{' '.join(map(short, function.type.inputs))} -> {' '.join(map(short, function.type.results))}"
+
+
+def _static_shared(ptx: str, symbol: str) -> int:
+    """Bytes of the `.shared` arrays that the entry declares for itself, or that the file declares for its entries."""
+    import re
+
+    sizes = re.findall(r"^\s*\.shared \.align \d+ \.b8 (\w+)\[(\d+)\];", ptx, flags=re.MULTILINE)
+    return sum(int(size) for name, size in sizes if name.startswith(symbol) or "$" not in name)

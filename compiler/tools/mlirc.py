@@ -1,0 +1,122 @@
+"""`mlirc MODEL -o OUT.ptx`: compiles a PyTorch or Hugging Face model to one PTX file that carries its launch plan."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from mlirc.errors import MlircError
+from mlirc.levels import LEVELS
+from mlirc.outputs import check_writable
+from mlirc.targets import DEFAULT_TARGET, TARGETS, get_target
+from mlirc.timing import Progress, Timer
+from mlirc.tools.cli import run_main
+
+_EPILOG = """MODEL is one of
+  a torch.export archive (.pt2, or .pt so saved), or a TorchScript .pt
+  a Hugging Face directory (config.json, with safetensors or with --random-weights)
+  a factory package.module:function that returns a module and its example inputs
+  a pickled nn.Module .pt, with --allow-pickle only, since opening it runs its code
+  an .mlir file at level linalg, kernels, tiles or gpu: compilation goes on from there
+
+examples
+  mlirc model.pt2 -o model.ptx -v
+  mlirc llama/ -o llama.ptx --input 'input_ids=i64[1,512]' --dtype bf16 --weights none
+  mlirc model.pt2 --emit schedule
+  mlirc model.pt2 -o model.ptx --schedule 'matmul:block_m=64,stages=2' --schedule my_softmax.py"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "mlirc", description=__doc__, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="what to compile: see below")
+    add("-o", dest="output", metavar="OUT.ptx", type=Path, help="the compiled model; weights go beside it")
+    model = parser.add_argument_group("the model")
+    add = model.add_argument
+    add("--input", action="append", default=[], metavar="NAME=DTYPE[SHAPE]", help="an input, as input_ids=i64[1,128]")
+    add("--dtype", metavar="DTYPE", help="compute in this type: f32, bf16 or f16")
+    add("--random-weights", type=int, metavar="SEED", help="make weights up, the same for the same seed")
+    add("--allow-pickle", action="store_true", help="open a pickled module: this runs the code in it")
+    add("--weights", choices=["file", "none"], default="file", help="write OUT.safetensors (default), or leave it out")
+    how = parser.add_argument_group("how to compile")
+    add = how.add_argument
+    add("--target", default=DEFAULT_TARGET, help=f"{', '.join(TARGETS)} (default %(default)s)")
+    add(
+        "--schedule",
+        action="append",
+        default=[],
+        metavar="S",
+        help="FILE.py, FILE.mlir, or KIND_OR_KERNEL:knob=value,...",
+    )
+    add("--no-cache", action="store_true", help="compile every kernel, even those compiled before")
+    show = parser.add_argument_group("what to show")
+    add = show.add_argument
+    add("--emit", choices=LEVELS, metavar="LEVEL", help=f"print a level: {', '.join(LEVELS)}")
+    add("--dump-dir", type=Path, metavar="DIR", help="write every level, and a runnable check of every kernel, to DIR")
+    add("-v", "--verbose", action="store_true", help="print a table of the kernels")
+    add("--timing", action="store_true", help="print the time spent on each level")
+    return parser
+
+
+def _compile(options: argparse.Namespace, timer: Timer) -> Any:
+    from mlirc.driver import Compilation, model_name
+    from mlirc.kernel_build import KernelCache, cache_folder
+
+    target = get_target(options.target)
+    if options.output:
+        check_writable(options.output)
+    cache = None if options.no_cache else KernelCache(cache_folder())
+    job = Compilation(model_name(options.model), target, tuple(options.schedule), cache, timer)
+    if options.dump_dir:
+        from mlirc.dump import Dump
+
+        job.observe = Dump(options.dump_dir, job).level
+    if options.model.endswith(".mlir"):
+        job.read_levels(Path(options.model))
+    else:
+        job.import_model(
+            options.model,
+            inputs=options.input,
+            random_weights=options.random_weights,
+            allow_pickle=options.allow_pickle,
+            dtype=options.dtype,
+        )
+    everything = options.output or options.dump_dir or options.verbose
+    job.lower("ptx" if everything else options.emit or "ptx")
+    if options.output:
+        job.write(options.output, weights=options.weights == "file")
+    return job
+
+
+def _main(argv: list[str] | None) -> int:
+    options = _parser().parse_args(argv)
+    if not (options.output or options.emit or options.dump_dir or options.verbose or options.timing):
+        raise MlircError("nothing to do: give -o OUT.ptx, --emit LEVEL, --dump-dir DIR or -v")
+    progress = Progress()
+    timer = Timer(progress)
+    try:
+        job = _compile(options, timer)
+    finally:
+        progress.close()
+    if options.emit:
+        print(job.text(options.emit).rstrip())
+    if options.verbose:
+        from mlirc.tools.kernel_table import kernel_table
+
+        print(kernel_table(job), file=sys.stderr)
+    if options.timing:
+        print(timer.report(), file=sys.stderr)
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The program; returns its exit status."""
+    return run_main(lambda: _main(argv))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
