@@ -26,7 +26,8 @@ def _where(operation: ir.Operation) -> str:
     return str(operation.location).removeprefix("loc(").removesuffix(")")
 
 
-_ATTRIBUTE_CLASSES = {int: ir.IntegerAttr, str: ir.StringAttr, bool: ir.BoolAttr, list: ir.DenseI64ArrayAttr}
+# IRDL has no name for array attributes: those are left unconstrained, and checked when they are read.
+_ATTRIBUTE_CLASSES = {int: ir.IntegerAttr, str: ir.StringAttr, bool: Any, list: Any}
 
 
 def _to_attribute(value: Any) -> ir.Attribute:

@@ -48,6 +48,12 @@ def shape_of(value: ir.Value) -> tuple[int, ...]:
     return tuple(ir.RankedTensorType(value.type).shape) if isinstance(value.type, ir.RankedTensorType) else ()
 
 
+def producer(value: ir.Value) -> ir.Operation | None:
+    """The op that makes a value; None for a block argument."""
+    owner = value.owner
+    return None if isinstance(owner, ir.Block) else owner.operation
+
+
 def _parse_map(affine_map: ir.AffineMap, op: ir.Operation) -> Map:
     result: list[int | None] = []
     for e in affine_map.results:
@@ -126,19 +132,18 @@ def _is_multiply_accumulate(op: ir.Operation) -> bool:
         return False
     ops = list(body.operations)
     term = ops[-1].operation
-    add = term.operands[0].owner if len(term.operands) == 1 else None
-    if not isinstance(add, ir.Operation) or add.name not in ("arith.addf", "arith.addi"):
+    add = producer(term.operands[0]) if len(term.operands) == 1 else None
+    if add is None or add.name not in ("arith.addf", "arith.addi"):
         return False
     others = [o for o in add.operands if o != body.arguments[2]]
-    if len(others) != 1 or not isinstance(others[0].owner, ir.Operation):
-        return False
-    mul = others[0].owner
-    if mul.name not in ("arith.mulf", "arith.muli"):
+    mul = producer(others[0]) if len(others) == 1 else None
+    if mul is None or mul.name not in ("arith.mulf", "arith.muli"):
         return False
     sources = []
     for v in mul.operands:
-        if isinstance(v.owner, ir.Operation) and v.owner.name in _EXTENSIONS:
-            v = v.owner.operands[0]
+        made_by = producer(v)
+        if made_by is not None and made_by.name in _EXTENSIONS:
+            v = made_by.operands[0]
         sources.append(v)
     return set(sources) == {body.arguments[0], body.arguments[1]} and len(sources) == 2
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from mlirc.dialects.schedule import _build
 from mlirc.dialects.schedule._base import PayloadError, transform_op
-from mlirc.dialects.schedule._dims import Dims, contraction, indexed_dims, shape_of, structured_ops
+from mlirc.dialects.schedule._dims import Dims, contraction, indexed_dims, producer, shape_of, structured_ops
 from mlirc.mlir import ir, tensor
 
 
@@ -103,7 +103,8 @@ class _Collapse:
             return value
         shape = [_product(shape_of(value)[j] for j in g) for g in groups]
         element = ir.RankedTensorType(value.type).element_type
-        if isinstance(value.owner, ir.Operation) and value.owner.name == "tensor.empty":
+        made_by = producer(value)
+        if made_by is not None and made_by.name == "tensor.empty":
             return _build.empty(shape, element)
         return tensor.CollapseShapeOp(ir.RankedTensorType.get(shape, element), value, groups).result
 

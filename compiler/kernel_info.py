@@ -1,0 +1,238 @@
+"""What a schedule script may know of a kernel before it is transformed: shapes, types and the roles of dimensions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlirc.dialects.schedule._base import PayloadError
+from mlirc.dialects.schedule._dims import Dims, Structure, body_of, contraction, producer, structure, structured_ops
+from mlirc.dialects.schedule.collapse_dims import collapse
+from mlirc.dialects.schedule.generalize import generalize_all
+from mlirc.dialects.schedule.match_root import root_of
+from mlirc.mlir import ir
+
+ELEMENT_BYTES = {"i1": 1, "i8": 1, "f16": 2, "bf16": 2, "f32": 4, "i32": 4, "f64": 8, "i64": 8}
+_COMBINERS = {
+    f"arith.{n}"
+    for n in "addf addi mulf muli maximumf minimumf maxnumf minnumf maxsi minsi maxui minui andi ori xori".split()
+}
+_FREE_OPS = {"tensor.empty", "tensor.collapse_shape", "tensor.expand_shape", "tensor.extract_slice", "arith.constant"}
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Shape and element type (`f32`, `bf16`, `i64`, ...) of an argument or result."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class RootDim:
+    """One iteration dimension of the kernel's root op: its size, and whether some op of the kernel reduces it."""
+
+    extent: int
+    reduced: bool
+
+
+@dataclass(frozen=True)
+class ContractionInfo:
+    """A matmul-like kernel: sizes, operand types, and which root dimensions are batch, m and n."""
+
+    batch: tuple[int, ...]  # root dimensions
+    m: tuple[int, ...]  # root dimensions
+    n: tuple[int, ...]  # root dimensions
+    k: int  # extent
+    a_type: str
+    b_type: str
+    acc_type: str
+    count: int  # contractions that share the loop over k
+
+
+@dataclass(frozen=True)
+class KernelInfo:
+    """A kernel as scripts see it. `dims` are the root op's dimensions after `schedule.collapse_dims`.
+
+    `obstacle` says why the kernel's ops cannot be tiled together into one block program ("" when they can).
+    """
+
+    name: str
+    kind: str
+    arguments: tuple[TensorInfo, ...]
+    results: tuple[TensorInfo, ...]
+    ops: tuple[str, ...]  # names of the ops of the function's body, in order
+    dims: tuple[RootDim, ...] = ()
+    reduced_length: int = 0  # extent of the reduced dimension; 0 when nothing is reduced, or for contractions
+    contraction: ContractionInfo | None = None
+    permuted: bool = False  # some operand is read with its dimensions in another order than the root's
+    obstacle: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """True when some result has no elements."""
+        return any(0 in r.shape for r in self.results)
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of the widest element type among the tensors."""
+        return max((ELEMENT_BYTES.get(t.dtype, 8) for t in self.arguments + self.results), default=4)
+
+
+def _tensor_info(type_: ir.Type) -> TensorInfo:
+    if not isinstance(type_, ir.RankedTensorType):
+        return TensorInfo((), str(type_))
+    tensor = ir.RankedTensorType(type_)
+    return TensorInfo(tuple(tensor.shape), str(tensor.element_type))
+
+
+def describe(function: ir.Operation) -> KernelInfo:
+    """Analyses a kernel function, which it leaves as it is. Never fails: what it cannot analyse becomes `obstacle`."""
+    type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    block = function.regions[0].blocks[0]
+    attributes = function.attributes
+    basic = dict(
+        name=ir.StringAttr(attributes["sym_name"]).value,
+        kind=ir.StringAttr(attributes["mlirc.kind"]).value if "mlirc.kind" in attributes else "generic",
+        arguments=tuple(map(_tensor_info, type_.inputs)),
+        results=tuple(map(_tensor_info, type_.results)),
+        ops=tuple(o.operation.name for o in block.operations),
+    )
+    if any(0 in r.shape for r in basic["results"]):  # type: ignore[attr-defined]
+        return KernelInfo(**basic, obstacle="a result is empty")  # type: ignore[arg-type]
+    with function.location:
+        module = ir.Module.create()
+        clone = function.clone(ip=ir.InsertionPoint(module.body)).operation
+        try:
+            generalize_all(clone)
+            _check_ops(clone)
+            collapse(clone)
+            return KernelInfo(**basic, **_analyse(clone))  # type: ignore[arg-type]
+        except PayloadError as e:
+            return KernelInfo(**basic, obstacle=str(e))  # type: ignore[arg-type]
+
+
+def _check_ops(function: ir.Operation) -> None:
+    block = function.regions[0].blocks[0]
+    ops = structured_ops(block)
+    if not ops:
+        raise PayloadError("it holds no linalg op")
+    produced = {r for op in ops for r in op.results}
+    late: set[ir.Value] = set()
+    for op in list(block.operations)[:-1]:
+        op = op.operation
+        if op in ops:
+            if any(v in late for v in op.operands):
+                raise PayloadError("a reshape stands between its ops", op)
+            _check_body(op, produced)
+        elif op.name not in _FREE_OPS:
+            raise PayloadError(f"it holds a {op.name}", op)
+        elif any(v in produced or v in late for v in op.operands):
+            late.update(op.results)
+        for v in [*op.operands, *op.results]:
+            if isinstance(v.type, ir.RankedTensorType) and not _plain(v.type):
+                raise PayloadError(f"it holds a value of type {v.type}", op)
+
+
+def _plain(type_: ir.Type) -> bool:
+    tensor = ir.RankedTensorType(type_)
+    return tensor.has_static_shape and str(tensor.element_type) in ELEMENT_BYTES
+
+
+def _check_body(op: ir.Operation, produced: set[ir.Value]) -> None:
+    for inner in body_of(op).operations:
+        inner = inner.operation
+        name = inner.name
+        if name == "tensor.extract":
+            if inner.operands[0] in produced:
+                raise PayloadError("it gathers from a tensor that it computes itself", op)
+        elif name.split(".")[0] not in ("arith", "math") and name not in ("linalg.index", "linalg.yield"):
+            raise PayloadError(f"the body of an op holds a {name}", op)
+
+
+def is_reduction_body(s: Structure) -> bool:
+    """True when every result is one combiner applied to the accumulator and something that does not read it."""
+    block = body_of(s.op)
+    accumulators = list(block.arguments)[len(s.inputs) :]
+    for acc, value in zip(accumulators, list(block.operations)[-1].operation.operands, strict=True):
+        combine = producer(value)
+        if combine is None or combine.name not in _COMBINERS or len(list(acc.uses)) != 1:
+            return False
+        if acc not in list(combine.operands):
+            return False
+    return True
+
+
+def _analyse(function: ir.Operation) -> dict:
+    ops = structured_ops(function.regions[0].blocks[0])
+    dims = Dims(ops)
+    root = root_of(function)
+    row = dims.of[dims.ops.index(root.operation)]
+    found = contraction_info(dims, row)
+    for s in dims.structures:
+        if not all(s.parallel) and not is_reduction_body(s):
+            raise PayloadError("a reduction's body is not one combining op", s.op)
+        if not all(s.parallel) and len(s.outputs) != 1:
+            raise PayloadError("a reduction has several results", s.op)
+    outside = {c for r in dims.of for c in r} - set(row) - dims.reduced
+    if outside:
+        raise PayloadError("its ops do not share one iteration space", root)
+    loose = [c for c in row if c not in dims.reduced]
+    for value in dims.escaping():
+        if any(c not in dims.value_classes(value) and dims.extent[c] > 1 for c in loose):
+            raise PayloadError("a result lacks a dimension that others have", value.owner)
+    if dims.reduced and not found:
+        _check_trailing(dims)
+    return dict(
+        dims=tuple(RootDim(dims.extent[c], c in dims.reduced) for c in row),
+        reduced_length=0 if found or not dims.reduced else max(dims.extent[c] for c in dims.reduced),
+        contraction=found,
+        permuted=_is_permuted(dims, row),
+    )
+
+
+def _check_trailing(dims: Dims) -> None:
+    """Row-wise reductions: the reduced dimension is the last of every operand that has it, and there is one."""
+    if len(dims.reduced) != 1:
+        raise PayloadError("it reduces several dimensions", dims.ops[-1])
+    (c,) = dims.reduced
+    for i, s in enumerate(dims.structures):
+        for m in s.maps:
+            classes = dims.map_classes(i, m)
+            if c in classes[:-1]:
+                raise PayloadError("it reduces a dimension that is not the last", s.op)
+
+
+def _is_permuted(dims: Dims, row: tuple[int, ...]) -> bool:
+    order = {c: p for p, c in enumerate(row)}
+    for i, s in enumerate(dims.structures):
+        for m in s.maps:
+            places = [order[c] for c in dims.map_classes(i, m) if c in order]
+            if places != sorted(places):
+                return True
+    return False
+
+
+def contraction_info(dims: Dims, row: tuple[int, ...]) -> ContractionInfo | None:
+    """The common roles of the group's contractions in terms of the root's dimensions; None when there are none.
+
+    Raises PayloadError when they do not share batch, m and n, or when other ops reduce.
+    """
+    found = [(i, contraction(op)) for i, op in enumerate(dims.ops)]
+    found = [(i, r) for i, r in found if r]
+    # without m (or n) it is a matrix-vector product, which is scheduled as the reduction that it is
+    if not found or any(not (r.m and r.n) for _, r in found if r):
+        return None
+    if any(not all(s.parallel) and i not in dict(found) for i, s in enumerate(dims.structures)):
+        raise PayloadError("a contraction together with another reduction", dims.ops[found[0][0]])
+    roles = {tuple(tuple(dims.of[i][d] for d in g) for g in (r.batch, r.m, r.n)) for i, r in found if r}
+    ks = [[dims.extent[dims.of[i][d]] for d in r.k] for i, r in found if r]
+    if len(roles) != 1 or any(k != ks[0] for k in ks) or len(ks[0]) != 1:
+        raise PayloadError("its contractions do not share one loop", dims.ops[found[0][0]])
+    batch, m, n = roles.pop()
+    if any(c not in row for c in batch + m + n):
+        raise PayloadError("the contraction's dimensions are not those of the result", dims.ops[found[0][0]])
+    s = structure(dims.ops[found[0][0]])
+    types = [str(ir.RankedTensorType(v.type).element_type) for v in s.operands]
+    place = {c: p for p, c in enumerate(row)}
+    groups = [tuple(place[c] for c in g) for g in (batch, m, n)]
+    return ContractionInfo(*groups, ks[0][0], *types, len(found))

@@ -1,0 +1,334 @@
+"""Which script schedules which kernel, and the application of a script to a kernel.
+
+A script is a Python function registered with `@register(...)`: it gets a `KernelInfo` and the `Target`, takes its knobs as
+keyword arguments with defaults, and returns a transform module whose `@__transform_main` is applied to the kernel's
+function. The files of `mlirc.scripts` are found by themselves; `--schedule` adds a user's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import pkgutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlirc.errors import MlircError
+from mlirc.kernel_info import KernelInfo, describe
+from mlirc.mlir import context, func, ir, transform_interpreter
+from mlirc.schedule_errors import apply_error, python_error, script_frames
+from mlirc.targets import Target
+
+__all__ = ["KernelInfo", "Schedules", "ScheduleRecord", "Script", "register", "script_registry"]
+
+
+@dataclass(frozen=True)
+class Script:
+    """A registered script. `matches(kernel)` must be exact: a script that matches must be able to schedule."""
+
+    name: str
+    build: Callable[..., ir.Module]
+    matches: Callable[[KernelInfo], bool]
+    priority: int
+    file: str
+
+    @property
+    def knobs(self) -> dict[str, Any]:
+        """Knob names and their defaults (None: chosen from the kernel's shapes)."""
+        parameters = inspect.signature(self.build).parameters.values()
+        return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+@dataclass(frozen=True)
+class ScheduleRecord:
+    """How a kernel was scheduled: the script's name, the knobs that were given or chosen, and the printed script."""
+
+    script: str
+    knobs: dict[str, Any]
+    text: str
+
+
+USER_PRIORITY = 1000  # added to a user's scripts, so that they are asked first
+_registry: dict[str, Script] = {}
+_loading_user_file = False
+
+
+def register(
+    *, matches: Callable[[KernelInfo], bool], priority: int = 0, name: str | None = None
+) -> Callable[[Callable[..., ir.Module]], Callable[..., ir.Module]]:
+    """Registers a script under its function's name. Among the scripts that match a kernel the highest priority is used;
+    those of a `--schedule FILE.py` come before the built-in ones."""
+
+    def add(build: Callable[..., ir.Module]) -> Callable[..., ir.Module]:
+        bonus = USER_PRIORITY if _loading_user_file else 0
+        key = name or build.__name__
+        _registry[key] = Script(key, build, matches, priority + bonus, build.__code__.co_filename)
+        return build
+
+    return add
+
+
+def script_registry() -> dict[str, Script]:
+    """All scripts by name, with every file of `mlirc.scripts` loaded."""
+    from mlirc import scripts
+
+    for info in pkgutil.iter_modules(scripts.__path__):
+        if not info.name.startswith("_"):
+            importlib.import_module(f"{scripts.__name__}.{info.name}")
+    return _registry
+
+
+@contextmanager
+def _user_registry() -> Iterator[dict[str, Script]]:
+    """The registry while a user's file is loaded: what it adds is taken out again and handed to one `Schedules`."""
+    global _loading_user_file
+    saved = dict(script_registry())
+    added: dict[str, Script] = {}
+    _loading_user_file = True
+    try:
+        yield added
+        added.update({k: s for k, s in _registry.items() if saved.get(k) is not s})
+    finally:
+        _loading_user_file = False
+        _registry.clear()
+        _registry.update(saved)
+
+
+@dataclass
+class _Override:
+    """`TARGET[=SCRIPT][:knob=value,...]`; the target is a kernel's name, its kind, a script's name or `*`."""
+
+    text: str
+    target: str
+    script: str | None
+    knobs: dict[str, Any]
+    used: bool = False
+
+
+@dataclass
+class _FileScript:
+    """A transform module from a .mlir file, for the kernels (names or kinds) that its `mlirc.kernels` lists."""
+
+    file: str
+    module: ir.Module
+    kernels: list[str]
+    used: bool = False
+
+
+@dataclass
+class Schedules:
+    """The scripts of one compilation, with the user's `--schedule` values; see docs/schedules.md for their forms.
+
+    Raises MlircError for a file that cannot be read, a script with a Python error, and an unknown script or knob.
+    """
+
+    overrides: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._scripts = dict(script_registry())
+        self._knobs: list[_Override] = []
+        self._modules: list[_FileScript] = []
+        self._uses: dict[str, list[str]] = {}
+        for text in self.overrides:
+            if text.endswith(".py"):
+                self._scripts |= _load_python(text)
+            elif text.endswith(".mlir"):
+                self._modules += _load_mlir(text)
+            else:
+                self._knobs.append(parse_override(text))
+        for o in self._knobs:
+            if o.script is not None and o.script not in self._scripts:
+                raise MlircError(f"--schedule '{o.text}': no script '{o.script}': choose one of {', '.join(self._scripts)}")
+
+    def select(self, kernel: KernelInfo) -> Script:
+        """The script for a kernel: one that the user named, else the matching one of the highest priority."""
+        for o in reversed(self._knobs):
+            if o.script is not None and o.target in (kernel.name, kernel.kind, "*"):
+                o.used = True
+                return self._scripts[o.script]
+        matching = [s for s in self._scripts.values() if _matches(s, kernel)]
+        if not matching:
+            why = f" ({kernel.obstacle})" if kernel.obstacle else ""
+            raise MlircError(f"kernel '{kernel.name}' of kind '{kernel.kind}': no script can schedule it{why}")
+        return max(matching, key=lambda s: s.priority)
+
+    def knobs_for(self, kernel: KernelInfo, script: Script) -> dict[str, Any]:
+        """The user's knob values for this kernel, the most specific last; raises MlircError for an unknown knob."""
+        rank = {"*": 0, kernel.kind: 1, script.name: 2, kernel.name: 3}
+        found = sorted((o for o in self._knobs if o.target in rank), key=lambda o: rank[o.target])
+        values: dict[str, Any] = {}
+        for o in found:
+            o.used = True
+            for knob in o.knobs:
+                if knob not in script.knobs:
+                    valid = ", ".join(script.knobs) or "none"
+                    raise MlircError(f"--schedule '{o.text}': script '{script.name}' has no knob '{knob}': it has {valid}")
+            values |= o.knobs
+        return values
+
+    def schedule_kernel(self, module: ir.Module, target: Target) -> tuple[ir.Module, ScheduleRecord]:
+        """Applies the script for the kernel that stands alone in `module`, which is left as it is.
+
+        Returns the module at the `tiles` level (or, for the generic script, annotated for `mlirc-loops`) and the record.
+        """
+        with context(), ir.Location.unknown():
+            tiles = ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
+            function = _kernel_function(tiles)
+            kernel = describe(function)
+            file_script = next((m for m in reversed(self._modules) if {kernel.name, kernel.kind, "*"} & {*m.kernels}), None)
+            if file_script:
+                file_script.used = True
+                script_module, name, knobs = file_script.module, file_script.file, {}
+            else:
+                script = self.select(kernel)
+                given = self.knobs_for(kernel, script)
+                script_module = _build(script, kernel, target, given)
+                name, knobs = script.name, _chosen_knobs(script_module, given)
+            _apply(script_module, function, kernel)
+        text = str(script_module).rstrip() + "\n"
+        self._uses.setdefault(f"// script: {name}\n{text}", []).append(kernel.name)
+        return tiles, ScheduleRecord(name, knobs, text)
+
+    def printed(self) -> str:
+        """All scripts used so far, each once, with the kernels it scheduled; `--schedule FILE.mlir` takes it back."""
+        parts = []
+        for text, kernels in self._uses.items():
+            listed = ", ".join(f'"{k}"' for k in kernels)
+            first, body = text.split("\n", 1)
+            body = body.replace("module attributes {", f"module attributes {{mlirc.kernels = [{listed}], ", 1)
+            parts.append(f"{first}\n// kernels: {', '.join(kernels)}\n{body}")
+        return "// -----\n".join(parts)
+
+    def check_used(self) -> None:
+        """Raises MlircError when a `--schedule` value met no kernel: a misspelt name must not pass unnoticed."""
+        for o in self._knobs:
+            if not o.used:
+                raise MlircError(f"--schedule '{o.text}': no kernel has the name or kind '{o.target}' (see -v for the names)")
+        for m in self._modules:
+            if not m.used:
+                raise MlircError(f"--schedule {m.file}: no kernel has a name or kind in its mlirc.kernels {m.kernels}")
+
+
+def _matches(script: Script, kernel: KernelInfo) -> bool:
+    try:
+        return script.matches(kernel)
+    except Exception as e:
+        raise python_error(script.file, e) from e
+
+
+def parse_override(text: str) -> _Override:
+    """Parses `TARGET[=SCRIPT][:knob=value,...]`; raises MlircError for another form."""
+    head, colon, tail = text.partition(":")
+    target, equals, script = head.partition("=")
+    form = "expected FILE.py, FILE.mlir, or TARGET[=SCRIPT][:knob=value,...]"
+    if not target or (equals and not script) or not (equals or colon) or (colon and not tail):
+        raise MlircError(f"--schedule '{text}': {form}")
+    knobs: dict[str, Any] = {}
+    for item in tail.split(",") if tail else []:
+        name, eq, value = item.partition("=")
+        if not eq or not name.strip() or not value.strip():
+            raise MlircError(f"--schedule '{text}': '{item}' is not of the form knob=value: {form}")
+        knobs[name.strip()] = _parse_value(value.strip())
+    return _Override(text, target, script or None, knobs)
+
+
+def _parse_value(text: str) -> Any:
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def _load_python(path: str) -> dict[str, Script]:
+    if not os.path.isfile(path):
+        raise MlircError(f"--schedule {path}: no such file")
+    spec = importlib.util.spec_from_file_location(f"mlirc_user_{abs(hash(os.path.abspath(path)))}", path)
+    assert spec is not None and spec.loader is not None
+    with _user_registry() as added:
+        try:
+            with context(), ir.Location.unknown():
+                spec.loader.exec_module(importlib.util.module_from_spec(spec))
+        except MlircError:
+            raise
+        except BaseException as e:
+            if isinstance(e, KeyboardInterrupt):
+                raise
+            raise python_error(path, e) from e
+    if not added:
+        raise MlircError(f"--schedule {path}: it registers no script (decorate one with mlirc.schedule.register)")
+    return added
+
+
+def _load_mlir(path: str) -> list[_FileScript]:
+    if not os.path.isfile(path):
+        raise MlircError(f"--schedule {path}: no such file")
+    with open(path) as f:
+        lines = f.read().split("\n")
+    found, start = [], 0
+    for end in [i for i, line in enumerate(lines) if line.startswith("// -----")] + [len(lines)]:
+        chunk = "\n".join(lines[start:end])
+        # empty lines in front keep the file's line numbers in the locations
+        padded = "\n" * start + chunk
+        start = end + 1
+        if not chunk.strip():
+            continue
+        with context():
+            try:
+                module = ir.Module.parse(padded)
+            except ir.MLIRError as e:
+                raise MlircError(f"--schedule {path}: {' '.join(str(e).split())}".replace('"-":', f"{path}:")) from e
+            if "mlirc.kernels" not in module.operation.attributes:
+                raise MlircError(f'{path}:{end}: name the kernels or kinds: module attributes {{mlirc.kernels = ["matmul"]}}')
+            kernels = [ir.StringAttr(a).value for a in ir.ArrayAttr(module.operation.attributes["mlirc.kernels"])]
+            found.append(_FileScript(path, module, kernels))
+    return found
+
+
+def _kernel_function(module: ir.Module) -> func.FuncOp:
+    functions = [o for o in module.body.operations if o.operation.name == "func.func"]
+    if len(functions) != 1:
+        raise MlircError(f"a kernel's module holds one function, this one has {len(functions)}")
+    return functions[0].operation
+
+
+def _build(script: Script, kernel: KernelInfo, target: Target, knobs: dict[str, Any]) -> ir.Module:
+    try:
+        with script_frames():
+            module = script.build(kernel, target, **knobs)
+    except MlircError:
+        raise
+    except Exception as e:
+        raise python_error(script.file, e) from e
+    if not isinstance(module, ir.Module):
+        raise MlircError(f"{script.file}: script '{script.name}' returned {type(module).__name__}, not a transform module")
+    return module
+
+
+def _chosen_knobs(module: ir.Module, given: dict[str, Any]) -> dict[str, Any]:
+    attributes = module.operation.attributes
+    if "mlirc.knobs" not in attributes:
+        return given
+    knobs = {}
+    for named in ir.DictAttr(attributes["mlirc.knobs"]):
+        value = getattr(named.attr, "value", named.attr)
+        knobs[named.name] = value
+    return knobs
+
+
+def _apply(script: ir.Module, function: ir.Operation, kernel: KernelInfo) -> None:
+    sequences = [o.operation for o in script.body.operations if o.operation.name == "transform.named_sequence"]
+    main = [s for s in sequences if ir.StringAttr(s.attributes["sym_name"]).value == "__transform_main"]
+    if not main:
+        raise MlircError(f"the script for kernel '{kernel.name}' has no named_sequence @__transform_main")
+    try:
+        transform_interpreter.apply_named_sequence(function, main[0], script)
+    except ValueError as e:
+        raise apply_error(str(e), kernel.name) from e
+    if not function.operation.verify():
+        raise MlircError(f"kernel '{kernel.name}': the script left invalid IR")

@@ -1,0 +1,81 @@
+"""Errors of schedule scripts: the script's file and line, the transform op, and the payload op it met."""
+
+from __future__ import annotations
+
+import os
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mlirc.errors import MlircError
+from mlirc.mlir import ir
+
+_excluded = False
+
+
+@contextmanager
+def script_frames() -> Iterator[None]:
+    """Ops built inside carry the Python frames of the script as their location; frames of builders are left out."""
+    global _excluded
+    if not _excluded:
+        from mlirc import dialects
+        from mlirc.mlir import transform
+
+        folders = (
+            os.path.dirname(os.path.dirname(transform.__file__)),
+            os.path.join(os.path.dirname(dialects.__file__), "schedule"),
+            os.path.dirname(__file__),
+        )
+        for folder in folders:
+            ir._globals.register_traceback_file_exclusion(folder)
+        _excluded = True
+    with ir.loc_tracebacks():
+        yield
+
+
+_FRAME = re.compile(r'"([^"]+)":(\d+):\d+')
+_BUILDERS = ("_verbs.py",)
+
+
+def script_place(location: str) -> str:
+    """`file:line` of the innermost script frame in a printed location; "" when it holds none."""
+    for file, line in _FRAME.findall(location):
+        if not file.endswith(_BUILDERS):
+            return f"{file}:{line}"
+    return ""
+
+
+def apply_error(text: str, kernel: str) -> MlircError:
+    """The error for a failed application, from the interpreter's message with its diagnostics."""
+    messages = []
+    place = ""
+    for part in text.split("Diagnostic message at ")[1:]:
+        location, _, message = _split_location(part)
+        place = place or script_place(location)
+        messages.append(" ".join(message.split()))
+    what = "; ".join(messages) or " ".join(text.split())
+    return MlircError(f"{place + ': ' if place else ''}schedule of kernel '{kernel}' failed: {what}")
+
+
+def _split_location(text: str) -> tuple[str, str, str]:
+    """Splits `loc(...): message` at the end of the balanced location."""
+    depth, quoted = 0, False
+    for i, c in enumerate(text):
+        if c == '"' and (i == 0 or text[i - 1] != "\\"):
+            quoted = not quoted
+        elif not quoted and c in "()":
+            depth += 1 if c == "(" else -1
+            if depth == 0:
+                return text[: i + 1], ":", text[i + 1 :].lstrip(": ")
+    return "", "", text
+
+
+def python_error(file: str, error: BaseException) -> MlircError:
+    """The error for a Python exception from a user's script, at the last line of that file on the stack."""
+    line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else None
+    for frame in traceback.extract_tb(error.__traceback__):
+        if os.path.abspath(frame.filename) == os.path.abspath(file):
+            line = frame.lineno
+    message = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+    return MlircError(f"{file}{f':{line}' if line else ''}: {type(error).__name__}: {message}")

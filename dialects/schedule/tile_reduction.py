@@ -1,0 +1,142 @@
+"""`schedule.tile_reduction`: contractions of a block become one `scf.for` over their common reduction dimension."""
+
+from __future__ import annotations
+
+from mlirc.dialects.schedule import _build
+from mlirc.dialects.schedule._base import PayloadError, transform_op
+from mlirc.dialects.schedule._dims import Dims, contraction, producer, structured_ops
+from mlirc.dialects.schedule.tile_to_blocks import Tile, Tiler
+from mlirc.mlir import ir, scf
+
+
+class _LoopTiler(Tiler):
+    """A Tiler inside the loop: a block-level slice of a global tensor is sliced again at its source."""
+
+    def operand(self, value: ir.Value, classes, is_output: bool) -> ir.Value:
+        if value in self.values or not isinstance(value.type, ir.RankedTensorType):
+            return self.values.get(value, value)
+        cut_here = [j for j, c in enumerate(classes) if c is not None and self.tiles[c].offset != 0]
+        if not cut_here:
+            return value
+        made_by = producer(value)
+        if made_by is not None and made_by.name == "tensor.extract_slice":
+            return self._slice_of_slice(made_by, classes, cut_here)
+        if made_by is not None and made_by.name == "tensor.empty":
+            dynamic = iter(list(made_by.operands))
+            type_ = ir.RankedTensorType(value.type)
+            sizes = [next(dynamic) if s == _build.DYNAMIC else s for s in type_.shape]
+            for j in cut_here:
+                sizes[j] = self.tiles[classes[j]].size
+            return _build.empty(sizes, type_.element_type)
+        return super().operand(value, classes, is_output)
+
+    def _slice_of_slice(self, made_by: ir.Operation, classes, cut_here) -> ir.Value:
+        offsets, sizes = _mixed(made_by, "static_offsets", 1), _mixed(made_by, "static_sizes", 2)
+        kept = _kept_dims(made_by)
+        for j in cut_here:
+            tile = self.tiles[classes[j]]
+            if offsets[kept[j]] != 0:
+                raise PayloadError("the reduction dimension is already cut", made_by)
+            offsets[kept[j]], sizes[kept[j]] = tile.offset, tile.size
+        dropped = [j for j in range(len(sizes)) if j not in kept]
+        return _build.extract_slice(made_by.operands[0], offsets, sizes, dropped)
+
+
+def _mixed(op: ir.Operation, attribute: str, segment: int) -> list:
+    segments = list(op.attributes["operandSegmentSizes"])
+    start = sum(segments[:segment])
+    dynamic = iter(list(op.operands)[start : start + segments[segment]])
+    return [next(dynamic) if s == _build.DYNAMIC else s for s in op.attributes[attribute]]
+
+
+def _kept_dims(op: ir.Operation) -> list[int]:
+    """Source dimension of each result dimension of a slice (those left out have static size 1)."""
+    sizes = list(op.attributes["static_sizes"])
+    shape = list(ir.RankedTensorType(op.results[0].type).shape)
+    kept: list[int] = []
+    for j, size in enumerate(sizes):
+        left_in_source, left_in_result = len(sizes) - j, len(shape) - len(kept)
+        if len(kept) < len(shape) and size == shape[len(kept)] and (size != 1 or left_in_source == left_in_result):
+            kept.append(j)
+        elif len(kept) < len(shape) and size == 1 and shape[len(kept)] == 1 and 1 not in sizes[j + 1 :]:
+            kept.append(j)
+    return kept
+
+
+def loop_body(dims: Dims, contractions: list[ir.Operation], k: int) -> list[int]:
+    """Indices of the ops that go into the loop: the contractions, and the elementwise producers along k that feed them."""
+    inside = {dims.ops.index(c) for c in contractions}
+    for i in range(len(dims.ops) - 1, -1, -1):
+        s = dims.structures[i]
+        readers = {dims.ops.index(u.owner.operation) for r in s.op.results for u in r.uses if u.owner.operation in dims.ops}
+        if i in inside or k not in dims.of[i] or not readers:
+            continue
+        if not all(s.parallel):
+            raise PayloadError("a reduction along the contraction's reduction dimension cannot join its loop", s.op)
+        outside_users = any(u.owner.operation not in dims.ops for r in s.op.results for u in r.uses)
+        if outside_users or not readers <= inside:
+            raise PayloadError("is used both inside and outside the reduction loop", s.op)
+        inside.add(i)
+    return sorted(inside)
+
+
+def tile_loop(contractions: list[ir.Operation], size: int, erase) -> tuple[list[ir.Operation], ir.Operation]:
+    """Makes the loop; returns (contractions inside, loop). See `tile_reduction`."""
+    contractions = [c.operation for c in contractions]
+    block = contractions[0].block
+    if any(c.block != block for c in contractions):
+        raise PayloadError("the contractions are not in one block", contractions[0])
+    dims = Dims(structured_ops(block))
+    indices = [dims.ops.index(c) for c in contractions]
+    roles = [contraction(c) for c in contractions]
+    ks = {dims.of[i][d] for i, r in zip(indices, roles, strict=True) for d in (r.k if r else ())}
+    extents = {dims.extent[k] for k in ks}
+    if any(r is None or len(r.k) != 1 for r in roles) or len(extents) != 1:
+        raise PayloadError("the contractions need one reduction dimension each, of one size", contractions[0])
+    extent = extents.pop()
+    inside = sorted({i for k in ks for i in loop_body(dims, [c for c, j in zip(contractions, indices, strict=True) if k in dims.of[j]], k)})
+    location = contractions[0].location
+    accumulators = [dims.structures[i].outputs[0] for i in indices]
+    with ir.InsertionPoint(dims.ops[inside[-1]]), location:
+        loop = scf.ForOp(_build.index(0), _build.index(extent), _build.index(size), accumulators)
+    with ir.InsertionPoint(loop.body), location:
+        iv = loop.induction_variable
+        tiles = {c: Tile(0, n) for c, n in dims.extent.items()}
+        k_size = _build.remaining(iv, extent, size) if extent % size else size
+        tiles |= {k: Tile(iv, k_size) for k in ks}
+        tiler = _LoopTiler(dims, tiles)
+        tiler.values = dict(zip(accumulators, loop.inner_iter_args, strict=True))
+        shared = len(set(accumulators)) != len(accumulators)
+        inner = []
+        for i in inside:
+            if i in indices:
+                # two contractions may start from one fill: each continues its own accumulator
+                if shared:
+                    tiler.values[dims.structures[i].outputs[0]] = loop.inner_iter_args[indices.index(i)]
+                inner.append(tiler.clone(i))
+            else:
+                tiler.clone(i)
+        scf.YieldOp([tiler.values[dims.ops[i].results[0]] for i in indices])
+    for i, result in zip(indices, loop.results, strict=True):
+        dims.ops[i].results[0].replace_all_uses_with(result)
+    for i in reversed(inside):
+        erase(dims.ops[i])
+    return inner, loop.operation
+
+
+@transform_op(
+    "tile_reduction",
+    operands=("contractions",),
+    consumes=("contractions",),
+    results=("tiled", "loop"),
+    attributes={"size": int},
+)
+def tile_reduction(rewriter, contractions, size):
+    """Tiles the reduction dimension of all given contractions by `size`, in one loop with their accumulators carried.
+
+    Elementwise producers along the reduction dimension that feed only the contractions move into the loop.
+    """
+    if not contractions:
+        raise PayloadError("tile_reduction got no contraction")
+    inner, loop = tile_loop(contractions, size, rewriter.erase_op)
+    return [inner, [loop]]

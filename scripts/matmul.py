@@ -1,0 +1,131 @@
+"""Matmul, batched matmul, and several contractions that share a loop, with elementwise prologue and epilogue."""
+
+from __future__ import annotations
+
+from mlirc.kernel_info import ContractionInfo, KernelInfo
+from mlirc.mlir import ir
+from mlirc.schedule import register
+from mlirc.scripts._verbs import (
+    annotate,
+    ceil_div,
+    collapse_dims,
+    generalize,
+    match,
+    match_contractions,
+    match_root,
+    power_of_two,
+    product,
+    script,
+    tidy,
+    tile_reduction,
+    tile_to_blocks,
+)
+from mlirc.targets import Target
+
+HALF = ("f16", "bf16")
+
+
+def is_matmul(kernel: KernelInfo) -> bool:
+    return not kernel.obstacle and kernel.contraction is not None and kernel.contraction.k > 0
+
+
+def uses_tensor_cores(c: ContractionInfo) -> bool:
+    """mma.sync takes 16-bit operands of one type and accumulates in f32."""
+    return c.a_type in HALF and c.a_type == c.b_type and c.acc_type == "f32"
+
+
+def default_tile(m: int, n: int, batch: int, count: int, half: bool, sms: int) -> tuple[int, int]:
+    """(block_m, block_n): the largest tile that still keeps most multiprocessors busy, else the smallest.
+
+    Candidates go from the most reuse of operands to the most blocks. Two accumulators (`count`) halve the tile.
+    """
+    if half:
+        candidates = [(128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (32, 64), (16, 64), (16, 32)]
+    else:
+        candidates = [(128, 128), (128, 64), (64, 64), (32, 64), (32, 32), (16, 32)]
+    limit = (128 * 256 if half else 128 * 128) // count
+    rows = 1 << (m - 1).bit_length()
+    fitting = [(bm, bn) for bm, bn in candidates if bm * bn <= limit and (bm <= max(rows, 16))]
+    for bm, bn in fitting:
+        if 4 * batch * ceil_div(m, bm) * ceil_div(n, bn) >= 3 * sms:
+            return bm, bn
+    if m <= 32:
+        return fitting[-1]
+    # nothing fills the machine: prefer more blocks, but keep enough reuse to feed the tensor cores
+    return max(fitting[-3:], key=lambda t: batch * ceil_div(m, t[0]) * ceil_div(n, t[1]))
+
+
+def default_warps(block_m: int, block_n: int, half: bool) -> tuple[int, int]:
+    """(warps_m, warps_n): warp tiles of 64x64 at most for tensor cores; 8 warps on a large FMA tile."""
+    if not half:
+        warps = min(max(block_m * block_n // 1024, 1), 8)
+        warps_m = power_of_two(min(max(block_m // 32, 1), 2 if warps > 2 else 1))
+        return warps_m, max(warps // warps_m, 1)
+    warps_m = max(block_m // 64, 1) if block_m * block_n > 64 * 64 else max(min(block_m // 32, 2), 1)
+    warps_n = max(block_n // 64, 1) if block_n >= 128 else max(block_n // 32, 1)
+    return warps_m, warps_n
+
+
+def shared_bytes(block_m: int, block_n: int, block_k: int, count: int, element: int) -> int:
+    """Shared memory of one stage, in bytes, when the contractions share their first operand."""
+    return (block_m + count * block_n) * block_k * element
+
+
+@register(matches=is_matmul, priority=20)
+def matmul(
+    kernel: KernelInfo,
+    target: Target,
+    *,
+    block_m: int | None = None,
+    block_n: int | None = None,
+    block_k: int | None = None,
+    warps_m: int | None = None,
+    warps_n: int | None = None,
+    stages: int | None = None,
+    mma: str | None = None,
+    vector: int | None = None,
+) -> ir.Module:
+    """A `block_m` x `block_n` tile of the result per block, with a loop over `block_k` slices of the operands.
+
+    Prologues along k run inside the loop, epilogues after it. Knobs: the tile; `warps_m` x `warps_n` warps; `stages` of the
+    copy pipeline; `mma` is `mma` (tensor cores, 16-bit operands) or `fma`; `vector` elements per thread in the epilogue.
+    """
+    c = kernel.contraction
+    assert c is not None
+    extents = [d.extent for d in kernel.dims]
+    half = uses_tensor_cores(c)
+    mma = mma or ("mma" if half else "fma")
+    m_dim, n_dim = (max(dims, key=lambda d: extents[d]) for dims in (c.m, c.n))
+    batch = product([extents[d] for d in (*c.batch, *c.m, *c.n) if d not in (m_dim, n_dim)])
+    default_m, default_n = default_tile(extents[m_dim], extents[n_dim], batch, c.count, half, target.sms)
+    block_m, block_n = block_m or default_m, block_n or default_n
+    element = 2 if half else 4
+    block_k = block_k or (64 if half and shared_bytes(block_m, block_n, 64, c.count, 2) * 2 <= target.max_smem else 32 if half else 16)
+    chosen_warps = default_warps(block_m, block_n, half)
+    warps_m, warps_n = warps_m or chosen_warps[0], warps_n or chosen_warps[1]
+    if stages is None:
+        stages = min(4 if half else 3, target.max_smem // shared_bytes(block_m, block_n, block_k, c.count, element), ceil_div(c.k, block_k))
+        stages = max(stages, 1)
+    vector = vector or max(16 // kernel.element_bytes, 1)
+
+    sizes = [1] * len(extents)
+    sizes[m_dim], sizes[n_dim] = block_m, block_n
+    # blocks that share a slice of the (large) right operand follow each other: m is the fastest block id
+    order = [d for d in range(len(extents)) if d not in (m_dim, n_dim)] + [n_dim, m_dim]
+    knobs = dict(
+        block_m=block_m, block_n=block_n, block_k=block_k, warps_m=warps_m, warps_n=warps_n, stages=stages, mma=mma,
+        vector=vector,
+    )
+    with script(**knobs) as (module, function):
+        generalize(function)
+        collapse_dims(function)
+        root = match_root(function)
+        forall = tile_to_blocks(root, sizes=sizes, keep=[m_dim, n_dim], order=order)
+        contractions = match_contractions(forall)
+        tiled, loop = tile_reduction(contractions, size=block_k)
+        annotate(match(forall, "linalg.generic"), vector=vector)
+        annotate(tiled, mma=mma, warp_grid=[warps_m, warps_n])
+        annotate(loop, stages=stages)
+        annotate(function, warps=warps_m * warps_n)
+        tidy(function)
+    return module
