@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -41,6 +42,23 @@ class CopyCall:
 
 
 Call = KernelCall | CopyCall
+
+
+def check_target(target: str, cc: int, gpu: str) -> None:
+    """Raises MlircError unless a GPU of compute capability `cc` (90 for 9.0) runs PTX made for `target`.
+
+    PTX runs on its own generation and later ones; that of a target with the suffix `a` uses instructions of just that
+    generation (PTX ISA, directive .target).
+    """
+    match = re.fullmatch(r"sm_(\d+)([af]?)", target)
+    if match is None:
+        raise MlircError(f"plan: unknown target '{target}'")
+    wanted, suffix = int(match[1]), match[2]
+    have = f"{gpu} is sm_{cc}"
+    if cc < wanted:
+        raise MlircError(f"compiled for {target}, but {have}, which is older: compile again with a lower --target")
+    if suffix == "a" and cc != wanted or suffix == "f" and cc // 10 != wanted // 10:
+        raise MlircError(f"compiled for {target}, which runs on sm_{wanted} only, but {have}: compile again for it")
 
 
 class Graph(Protocol):

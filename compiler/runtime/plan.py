@@ -170,7 +170,9 @@ def _json_lines(plan: Plan) -> Iterator[str]:
     head = {"version": VERSION, "model": plan.model, "target": plan.target, "versions": plan.versions}
     head |= {"arena_size": plan.arena_size, "unpacked_size": plan.unpacked_size}
     yield dump(head)[:-1] + ","
-    tables = [(n, [[t.name, t.dtype, t.shape, t.kind] for t in getattr(plan, n)]) for n in _TABLES]
+    tables: list[tuple[str, list]] = [
+        (n, [[t.name, t.dtype, t.shape, t.kind] for t in getattr(plan, n)]) for n in _TABLES
+    ]
     tables.append(("steps", [_step_out(s) for s in plan.steps]))
     for i, (name, rows) in enumerate(tables):
         yield f'"{name}":['

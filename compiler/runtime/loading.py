@@ -1,0 +1,76 @@
+"""Opening a compiled model: the PTX file with its plan, and the weights beside it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mlirc.errors import MlircError
+from mlirc.runtime.model import CompiledModel
+from mlirc.runtime.plan import Plan, extract
+from mlirc.runtime.weights import WeightFile
+
+
+def read_model(path: str | os.PathLike) -> tuple[str, Plan]:
+    """Reads a compiled model file: (the file's text, its plan). Raises MlircError when it is not one."""
+    try:
+        text = Path(path).read_bytes().decode()
+    except OSError as e:
+        raise MlircError(f"{path}: cannot read: {e.strerror}") from e
+    except UnicodeDecodeError as e:
+        raise MlircError(f"{path}: damaged, or no PTX file: it is not text") from e
+    return text, extract(text, str(path))
+
+
+def find_weights(
+    path: str | os.PathLike, plan: Plan, weights: str | os.PathLike | Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The plan's weights by name, as tensors or as views of a file.
+
+    They come from `weights` (a safetensors file, or tensors by name), or, where that is None, from the safetensors file
+    beside the model. Constants, which are in no state dict, are looked up there in any case. A name found nowhere is
+    left out; a missing file raises MlircError.
+    """
+    if not plan.weights:
+        return {}
+    file = Path(path).with_suffix(".safetensors")
+    given: Any = WeightFile(weights) if isinstance(weights, str | os.PathLike) else weights
+    beside = WeightFile(file) if file.exists() else None
+    if given is None and beside is None:
+        raise MlircError(f"{path}: its weights are missing: expected {file}; give them with --weights FILE or weights=")
+    found: dict[str, Any] = {}
+    for spec in plan.weights:
+        source = given
+        if given is None or (spec.kind == "constant" and spec.name not in given):
+            source = beside
+        if source is not None and spec.name in source:
+            found[spec.name] = source.view(spec.name) if isinstance(source, WeightFile) else source[spec.name]
+    return found
+
+
+def load(
+    path: str | os.PathLike,
+    weights: str | os.PathLike | Mapping[str, Any] | None = None,
+    device: int = 0,
+    *,
+    graph: bool = True,
+    driver: Any = None,
+) -> CompiledModel:
+    """Loads a compiled model file onto a GPU.
+
+    `weights`: None for the safetensors file beside it, another such file, or tensors by name (a live module's
+    `state_dict()`): those on the GPU are used in place. `graph=False` launches kernel by kernel. Raises MlircError for
+    a damaged file, missing or unfitting weights, a GPU that the file was not compiled for, or no GPU.
+    """
+    text, plan = read_model(path)
+    return CompiledModel(text, plan, find_weights(path, plan, weights), device, graph, driver, str(path))
+
+
+def load_text(
+    text: str, weights: Mapping[str, Any], device: int = 0, *, graph: bool = True, driver: Any = None
+) -> CompiledModel:
+    """Loads a compiled model from its text, as `load` does from a file, with weights and constants by name."""
+    plan = extract(text, "model")
+    return CompiledModel(text, plan, weights, device, graph, driver, plan.model)

@@ -1,0 +1,353 @@
+"""A compiled model on a GPU: binds weights and inputs, runs the plan."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from mlirc.errors import MlircError
+from mlirc.runtime.arrays import DeviceTensor, View, check, current_stream, empty_like, stream_handle, view
+from mlirc.runtime.cuda import Call, CopyCall, Driver, Graph, KernelCall, check_target
+from mlirc.runtime.plan import CopyStep, KernelLaunch, Plan, Ref, TensorSpec
+
+ALIGNMENT = 256
+POINTER_ALIGNMENT = 16  # kernels load 16 bytes at a time
+
+
+class _Resources:
+    """What a model holds on the device, apart from the model, so that it is freed however the model goes away."""
+
+    def __init__(self, driver: Any):
+        self.driver = driver
+        self.pointers: list[int] = []
+        self.modules: list[Any] = []
+        self.streams: list[int] = []
+        self.graph: Graph | None = None
+        self.lent = 0  # output tensors that outlive their call
+        self.closed = False
+
+    def alloc(self, size: int) -> int:
+        self.pointers.append(self.driver.alloc(size))
+        return self.pointers[-1]
+
+    def lend(self, size: int) -> int:
+        """Memory that `take_back` frees, maybe after `close`: the context stays until then."""
+        pointer = self.driver.alloc(size)
+        self.lent += 1
+        return pointer
+
+    def take_back(self, pointer: int) -> None:
+        with self.driver.current():
+            self.driver.free(pointer)
+        self.lent -= 1
+        self._leave()
+
+    def close(self) -> None:
+        with self.driver.current():
+            # After a failed kernel everything fails; what is left is freed with the context.
+            with contextlib.suppress(MlircError):
+                self.driver.synchronize()
+            if self.graph is not None:
+                self.graph.close()
+            for module in self.modules:
+                self.driver.unload(module)
+            for stream in self.streams:
+                self.driver.destroy_stream(stream)
+            for pointer in self.pointers:
+                self.driver.free(pointer)
+        self.closed = True
+        self._leave()
+
+    def _leave(self) -> None:
+        if self.closed and self.lent == 0:
+            self.driver.close()
+
+
+class CompiledModel:
+    """A model on one GPU, ready to run. Calls enqueue the whole plan as one CUDA graph; where the addresses of inputs
+    or outputs change, only the nodes that use them are updated. One call at a time: calls share one arena.
+
+    Make one with `load` or `load_text`; use it as a context manager, or call `close`, to free its memory early.
+    """
+
+    def __init__(
+        self, ptx: str, plan: Plan, weights: Mapping[str, Any], device: int, graph: bool, driver: Any, where: str
+    ):
+        self.plan, self.device, self._use_graph, self._where = plan, device, graph, where
+        driver = driver or Driver(device)
+        self._driver = driver
+        self._held = _Resources(driver)
+        self._close = weakref.finalize(self, self._held.close)
+        try:
+            check_target(plan.target, driver.cc, driver.name)
+            with driver.current():
+                self._load(ptx, weights)
+        except BaseException:
+            self._close()
+            raise
+
+    # Setting up
+
+    def _load(self, ptx: str, weights: Mapping[str, Any]) -> None:
+        plan, driver = self.plan, self._driver
+        self._bases: dict[str, list[int]] = {
+            "input": [0] * len(plan.inputs),
+            "output": [0] * len(plan.outputs),
+            "arena": [self._held.alloc(plan.arena_size) if plan.arena_size else 0],
+        }
+        self._bases["weight"] = self._bind_weights(weights)
+        module = driver.load(ptx, self._where)
+        self._held.modules.append(module)
+        smem: dict[str, int] = {}
+        for launch in plan.launches:
+            smem[launch.symbol] = max(smem.get(launch.symbol, 0), launch.smem)
+        functions = {symbol: driver.function(module, symbol, size) for symbol, size in smem.items()}
+        self._calls = [self._make_call(step, functions) for step in plan.steps]
+        self._users: dict[tuple[str, int], list[int]] = {}
+        for i, step in enumerate(plan.steps):
+            for ref in step.args if isinstance(step, KernelLaunch) else (step.source, step.target):
+                if ref.space in ("input", "output") and i not in self._users.setdefault((ref.space, ref.index), []):
+                    self._users[ref.space, ref.index].append(i)
+        self._stale: set[int] = set()
+        self._staging: dict[int, int] = {}
+        self._static: list[DeviceTensor] | None = None
+        self._in_use: list[Any] = []
+        self._bound = not plan.inputs
+        self._own_stream = driver.stream()
+        self._held.streams.append(self._own_stream)
+        driver.synchronize()
+
+    def _bind_weights(self, weights: Mapping[str, Any]) -> list[int]:
+        """The address of every weight: its own where it is dense, aligned and on the device, else of a copy."""
+        pointers: list[int] = []
+        copies: list[tuple[int, View]] = []
+        self._weights: list[View] = []  # keeps memory that is bound in place alive
+        size = 0
+        for spec in self.plan.weights:
+            if spec.name not in weights:
+                raise MlircError(f"{self._where}: {spec.kind} '{spec.name}' ({spec}) is missing from the given weights")
+            given = weights[spec.name]
+            seen = given if isinstance(given, View) else view(given, spec.name)
+            check(seen, spec)
+            in_place = seen.device == self.device and seen.pointer % POINTER_ALIGNMENT == 0
+            if in_place:
+                self._weights.append(seen)
+            else:
+                copies.append((len(pointers), seen))
+                size = -(-(size + seen.nbytes) // ALIGNMENT) * ALIGNMENT
+            pointers.append(seen.pointer if in_place else 0)
+        base = self._held.alloc(size) if size else 0
+        for index, seen in copies:
+            self._upload(base, seen, 0)
+            pointers[index] = base
+            base = -(-(base + seen.nbytes) // ALIGNMENT) * ALIGNMENT
+        return pointers
+
+    def _upload(self, target: int, seen: View, stream: int) -> None:
+        if seen.nbytes == 0:
+            return
+        if seen.device is None:
+            self._driver.copy_in(target, seen.pointer, seen.nbytes, stream)
+        else:
+            self._driver.copy(target, seen.pointer, seen.nbytes, stream)
+
+    def _address(self, ref: Ref) -> int:
+        return self._bases[ref.space][ref.index] + ref.offset
+
+    def _make_call(self, step: KernelLaunch | CopyStep, functions: Mapping[str, Any]) -> Call:
+        if isinstance(step, CopyStep):
+            return CopyCall(self._address(step.target), self._address(step.source), step.source.size)
+        pointers = [self._address(ref) for ref in step.args]
+        return KernelCall(functions[step.symbol], step.symbol, step.grid, step.block, step.smem, pointers, step.cluster)
+
+    # Binding tensors
+
+    def _resolve(self, tensors: tuple, named: Mapping[str, Any]) -> list[View]:
+        """The inputs in the plan's order, checked against it."""
+        specs = self.plan.inputs
+        names = [spec.name for spec in specs]
+        if len(tensors) > len(specs):
+            raise MlircError(f"{len(tensors)} inputs given, but the model takes {len(specs)}: {', '.join(names)}")
+        given = dict(zip(names, tensors, strict=False))
+        for name, tensor in named.items():
+            if name not in names:
+                raise MlircError(f"no input is called '{name}': the model takes {', '.join(names) or 'none'}")
+            if name in given:
+                raise MlircError(f"input '{name}' is given twice, by position and by name")
+            given[name] = tensor
+        missing = [str(f"'{s.name}' ({s})") for s in specs if s.name not in given]
+        if missing:
+            raise MlircError(f"input {', '.join(missing)} is missing")
+        seen = [view(given[name], name) for name in names]
+        for v, spec in zip(seen, specs, strict=True):
+            check(v, spec)
+            if v.device not in (None, self.device):
+                raise MlircError(f"input '{spec.name}': lies on GPU {v.device}, but the model on GPU {self.device}")
+        return seen
+
+    def _set_base(self, space: str, index: int, pointer: int) -> None:
+        if self._bases[space][index] == pointer:
+            return
+        self._bases[space][index] = pointer
+        for number in self._users.get((space, index), ()):
+            self._stale.add(number)
+
+    def _refresh(self) -> None:
+        """Brings the calls, and the graph's nodes, up to the current addresses."""
+        for number in sorted(self._stale):
+            step, call = self.plan.steps[number], self._calls[number]
+            if isinstance(call, CopyCall) and isinstance(step, CopyStep):
+                call.target, call.source = self._address(step.target), self._address(step.source)
+            elif isinstance(call, KernelCall) and isinstance(step, KernelLaunch):
+                call.pointers = [self._address(ref) for ref in step.args]
+            if self._held.graph is not None:
+                self._held.graph.update(number, call)
+        self._stale.clear()
+
+    def _bind_inputs(self, seen: list[View], stream: int) -> None:
+        for index, v in enumerate(seen):
+            pointer = v.pointer
+            if v.device is None or pointer % POINTER_ALIGNMENT:
+                if index not in self._staging:
+                    self._staging[index] = self._held.alloc(v.nbytes)
+                pointer = self._staging[index]
+                self._upload(pointer, v, stream)
+            self._set_base("input", index, pointer)
+        self._in_use = seen
+        self._bound = True
+
+    def _device_tensor(self, spec: TensorSpec, pointer: int, owner: Any) -> DeviceTensor:
+        driver = self._driver
+
+        def synchronize() -> None:
+            with driver.current():
+                driver.synchronize()
+
+        def download(host: int, source: int, size: int) -> None:
+            with driver.current():
+                driver.copy_out(host, source, size, 0)
+                driver.synchronize(0)
+
+        return DeviceTensor(pointer, spec, self.device, synchronize, download, owner)
+
+    def _fresh_tensor(self, spec: TensorSpec) -> DeviceTensor:
+        """A tensor in memory of its own, which is freed with the tensor."""
+        held = self._held
+        tensor = self._device_tensor(spec, held.lend(spec.nbytes), held)
+        weakref.finalize(tensor, held.take_back, tensor.pointer).atexit = False
+        return tensor
+
+    # Running
+
+    @property
+    def outputs(self) -> list[DeviceTensor]:
+        """The static output buffers that `launch` writes, one per output of the plan; gone after `close`."""
+        if self._static is None:
+            with self._driver.current():
+                self._static = [
+                    self._device_tensor(spec, self._held.alloc(spec.nbytes), None) for spec in self.plan.outputs
+                ]
+        return self._static
+
+    def bind(self, *tensors: Any, **named: Any) -> None:
+        """Sets the inputs for `launch`. GPU tensors are used in place on every launch; host tensors are copied now."""
+        with self._driver.current():
+            self._bind_inputs(self._resolve(tensors, named), self._own_stream)
+            self._driver.synchronize(self._own_stream)
+
+    def launch(self, stream: Any = 0) -> None:
+        """Enqueues the plan on a stream (a handle, or a torch or CuPy stream) with the inputs of the last `bind` or
+        call, into the static `outputs`; does not wait. For benchmarks."""
+        if not self._bound:
+            raise MlircError("launch: the inputs are not bound yet: call bind(...) first")
+        for index, tensor in enumerate(self.outputs):
+            self._set_base("output", index, tensor.pointer)
+        with self._driver.current():
+            self._enqueue(stream_handle(stream))
+
+    def _enqueue(self, stream: int) -> None:
+        self._refresh()
+        if not self._calls:
+            return
+        if not self._use_graph:
+            for call in self._calls:
+                self._driver.launch(call, stream)
+            return
+        if self._held.graph is None:
+            self._held.graph = self._driver.graph(self._calls)
+        self._held.graph.launch(stream)
+
+    def __call__(self, *tensors: Any, stream: Any = None, **named: Any) -> Any:
+        """Runs the model: inputs by position in the plan's order, or by name.
+
+        Outputs are of the library of the first input that lies on the GPU, or else of the first input: torch (or CuPy)
+        tensors, without waiting, on that library's current stream; NumPy arrays, waiting; `DeviceTensor`s for others.
+        `stream` runs it on a stream of the caller's. One output is returned as it is, several as a tuple.
+        """
+        seen = self._resolve(tensors, named)
+        like = next((v for v in seen if v.device is not None), seen[0] if seen else None)
+        with self._driver.current():
+            handle = self._pick_stream(like, stream)
+            self._bind_inputs(seen, handle)
+            results, downloads = self._fresh_outputs(like)
+            asks = like is not None and like.kind in ("torch", "cupy")
+            if like is not None and like.device is not None and not asks:
+                self._driver.synchronize()  # nothing says which stream makes the inputs
+            self._enqueue(handle)
+            for pointer, host in downloads:
+                self._driver.copy_out(host.pointer, pointer, host.nbytes, handle)
+            # Torch and CuPy order later work, and the reuse of memory, by the stream; others are not told of it, and
+            # host memory may change as soon as this returns.
+            if not asks or any(v.device is None for v in seen):
+                self._driver.synchronize(handle)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _pick_stream(self, like: View | None, stream: Any) -> int:
+        if stream is not None:
+            return stream_handle(stream)
+        current = current_stream(like, self.device) if like is not None else None
+        if current is not None:
+            return current
+        # Another library's GPU tensors: the legacy default stream waits for its (blocking) streams.
+        return 0 if like is not None and like.device is not None else self._own_stream
+
+    def _fresh_outputs(self, like: View | None) -> tuple[list[Any], list[tuple[int, View]]]:
+        """New output tensors, bound; and, for those on the host, (device address, host memory) to copy afterwards."""
+        results: list[Any] = []
+        downloads: list[tuple[int, View]] = []
+        host = View(0, None, "i8", (), True, None, "numpy")
+        for index, spec in enumerate(self.plan.outputs):
+            made = empty_like(like or host, spec, self.device)
+            if made is None:
+                tensor = self._fresh_tensor(spec)
+                results.append(tensor)
+                self._set_base("output", index, tensor.pointer)
+            elif made.device is None:
+                results.append(made.owner[0] if isinstance(made.owner, tuple) else made.owner)
+                pointer = self.outputs[index].pointer
+                self._set_base("output", index, pointer)
+                if made.nbytes:
+                    downloads.append((pointer, made))
+            else:
+                results.append(made.owner[0])
+                self._set_base("output", index, made.pointer)
+        return results, downloads
+
+    # Ending
+
+    def close(self) -> None:
+        """Frees the device memory and unloads the kernels; the model cannot run afterwards."""
+        self._close()
+
+    def __enter__(self) -> CompiledModel:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        p = self.plan
+        ins, outs = (", ".join(f"{t.name}: {t}" for t in ts) for ts in (p.inputs, p.outputs))
+        return f"CompiledModel({p.model}: ({ins}) -> ({outs}), {len(p.launches)} launches on cuda:{self.device})"
