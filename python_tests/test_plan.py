@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from mlirc.backend.arena import ALIGNMENT, Lifetime, aligned, pack, peak_live
 from mlirc.backend.kernel import CompiledKernel, Copy, Launch, launches_from_gpu_module
 from mlirc.backend.plan_builder import build_plan

@@ -1,0 +1,159 @@
+"""A stand-in for `mlirc.runtime.cuda.Driver` on a machine without a GPU.
+
+Device memory is host memory, and a kernel is a Python function of addresses. It checks the order of use: nothing outside
+of a context, no access to freed memory, no leaks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Callable
+
+import numpy as np
+
+from mlirc.runtime.cuda import CopyCall, KernelCall
+
+
+class FakeDriver:
+    """`kernels` maps symbols to functions of the launch's addresses."""
+
+    def __init__(self, kernels: dict[str, Callable], cc: int = 90, name: str = "Fake GPU"):
+        self.kernels, self.cc, self.name = kernels, cc, name
+        self.memory: dict[int, np.ndarray] = {}
+        self.depth = 0
+        self.graphs: list[FakeGraph] = []
+        self.launched: list[tuple[str, int]] = []
+        self.smem: dict[str, int] = {}
+        self.streams: set[int] = set()
+        self.modules = 0
+        self.synchronized = 0
+        self.closed = False
+
+    @contextlib.contextmanager
+    def current(self):
+        assert not self.closed
+        self.depth += 1
+        try:
+            yield
+        finally:
+            self.depth -= 1
+
+    def _used(self):
+        assert self.depth > 0 and not self.closed, "driver used outside of its context"
+
+    def close(self):
+        assert not self.closed
+        self.closed = True
+
+    def alloc(self, size):
+        self._used()
+        block = np.full(max(size, 1) + 256, 0xCD, np.uint8)
+        pointer = -(-block.ctypes.data // 256) * 256
+        self.memory[pointer] = block
+        return pointer
+
+    def free(self, pointer):
+        self._used()
+        del self.memory[pointer]
+
+    def copy_in(self, target, host, size, stream):
+        self._used()
+        ctypes.memmove(target, host, size)
+
+    copy_out = copy_in
+    copy = copy_in
+
+    def stream(self):
+        self._used()
+        self.streams.add(1000 + len(self.streams))
+        return max(self.streams)
+
+    def destroy_stream(self, stream):
+        self.streams.remove(stream)
+
+    def synchronize(self, stream=None):
+        self._used()
+        self.synchronized += 1
+
+    def load(self, ptx, where):
+        self._used()
+        self.modules += 1
+        return ptx
+
+    def unload(self, module):
+        self.modules -= 1
+
+    def function(self, module, symbol, smem):
+        self.smem[symbol] = smem
+        return self.kernels[symbol]
+
+    def launch(self, call, stream):
+        self._used()
+        if isinstance(call, CopyCall):
+            ctypes.memmove(call.target, call.source, call.size)
+            self.launched.append(("copy", stream))
+        else:
+            call.function(*call.pointers)
+            self.launched.append((call.symbol, stream))
+
+    def graph(self, calls):
+        self._used()
+        self.graphs.append(FakeGraph(self, calls))
+        return self.graphs[-1]
+
+
+class FakeGraph:
+    """Holds copies of its calls, as the driver does: only `update` changes what it runs."""
+
+    def __init__(self, driver, calls):
+        self.driver, self.updates, self.launches, self.closed = driver, 0, 0, False
+        self.calls = [self._copy(call) for call in calls]
+
+    @staticmethod
+    def _copy(call):
+        if isinstance(call, CopyCall):
+            return CopyCall(call.target, call.source, call.size)
+        return KernelCall(
+            call.function, call.symbol, call.grid, call.block, call.smem, list(call.pointers), call.cluster
+        )
+
+    def update(self, index, call):
+        self.updates += 1
+        self.calls[index] = self._copy(call)
+
+    def launch(self, stream):
+        self.launches += 1
+        for call in self.calls:
+            self.driver.launch(call, stream)
+
+    def close(self):
+        self.closed = True
+
+
+def at(pointer: int, count: int, dtype=np.float32) -> np.ndarray:
+    """The memory at an address as a NumPy array."""
+    dtype = np.dtype(dtype)
+    return np.frombuffer((ctypes.c_char * (count * dtype.itemsize)).from_address(pointer), dtype)
+
+
+class CudaArray:
+    """A tensor that claims to lie on GPU 0, through `__cuda_array_interface__`; its memory is a NumPy array's."""
+
+    def __init__(self, array: np.ndarray, skew: int = 0):
+        raw = np.zeros(array.nbytes + 512, np.uint8)
+        start = -raw.ctypes.data % 256 + skew
+        self.array = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+        self.array[...] = array
+        self.strides = None
+
+    @property
+    def __cuda_array_interface__(self):
+        pointer = (self.array.ctypes.data, False)
+        return {
+            "shape": self.array.shape,
+            "typestr": self.array.dtype.str,
+            "data": pointer,
+            "version": 3,
+            "strides": self.strides,
+        }
