@@ -1,0 +1,459 @@
+"""Products of tiles: mma.sync on tensor cores for 16-bit operands, FMA outer products for everything else.
+
+Operands come from shared memory (staged there by the K loop's asynchronous copies, or stored just before) or, when a
+fragment already has its elements in the right threads, straight from registers (the softmax weights of attention).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlirc.mlir import arith, ir, math, nvgpu, scf, vector
+from mlirc.passes.distribute import memory, staging
+from mlirc.passes.distribute.elementwise import map_dims
+from mlirc.passes.distribute.emitter import Emitter, Index, Unsupported
+from mlirc.passes.distribute.layout import (
+    Layout,
+    fma_accumulator,
+    mma_accumulator,
+    mma_operand_a,
+    mma_operand_b,
+    reg,
+)
+from mlirc.passes.distribute.reduction import mask
+from mlirc.passes.distribute.values import Fragment, Tile, elementwise_op
+
+
+@dataclass
+class Contraction:
+    """A generic recognised as C[m, n] += A[m, k] * B[n, k]: iteration dimensions (None: of size 1 and absent), per operand
+    the position of its two dimensions, and the chains of casts applied to A and B in the body."""
+
+    m: int | None
+    n: int | None
+    k: int | None
+    maps: list[list[int | None]]
+    casts: list[list]
+    multiply: str
+    add: str
+
+
+_PRODUCTS = {"arith.addf": "arith.mulf", "arith.addi": "arith.muli"}
+
+
+def match(op: ir.Operation) -> Contraction | None:
+    """Recognises a product of tiles; None for anything else."""
+    maps_attr = list(ir.ArrayAttr(op.attributes["indexing_maps"]))
+    if len(maps_attr) != 3 or len(op.operands) != 3:
+        return None
+    block = op.regions[0].blocks[0]
+    a, b, out = block.arguments
+    total = block.operations[len(block.operations) - 1].operands[0].owner
+    if isinstance(total, ir.Block) or total.name not in _PRODUCTS or out not in list(total.operands):
+        return None
+    product = next((v for v in total.operands if v != out), None)
+    if product is None or isinstance(product.owner, ir.Block) or product.owner.name != _PRODUCTS[total.name]:
+        return None
+    casts = [_casts(product.owner.operands[i], arg) for i, arg in ((0, a), (1, b))]
+    swapped = [_casts(product.owner.operands[i], arg) for i, arg in ((1, a), (0, b))]
+    casts = casts if None not in casts else swapped
+    if None in casts:
+        return None
+    try:
+        dims = [map_dims(ir.AffineMapAttr(m).value) for m in maps_attr]
+    except Unsupported:
+        return None
+    return _classify(op, dims, casts, product.owner.name, total.name)
+
+
+def _classify(op, dims, casts, multiply: str, add: str) -> Contraction | None:
+    in_a, in_b, in_c = ({d for d in m if d is not None} for m in dims)
+    extents: dict[int, int] = {}
+    for m, v in zip(dims, op.operands, strict=True):
+        for d, e in zip(m, ir.RankedTensorType(v.type).shape, strict=True):
+            if d is not None:
+                extents[d] = e if e >= 0 else 1 << 30
+    ms, ns = (in_a & in_c) - in_b, (in_b & in_c) - in_a
+    ks, batch = (in_a & in_b) - in_c, in_a & in_b & in_c
+    if not ms or not ns or not ks or any(extents[d] != 1 for d in batch):
+        return None
+    chosen = []
+    for group in (ms, ns, ks):
+        real = [d for d in group if extents[d] != 1]
+        if len(real) > 1:
+            return None
+        chosen.append(real[0] if real else min(group))
+    return Contraction(*chosen, maps=dims, casts=casts, multiply=multiply, add=add)
+
+
+_CASTS = ("arith.extf", "arith.truncf", "arith.extsi", "arith.extui", "arith.sitofp", "arith.uitofp")
+
+
+def _casts(value: ir.Value, argument: ir.Value) -> list | None:
+    """The cast ops between a block argument and its use as a factor, first applied first."""
+    chain: list = []
+    while value != argument:
+        owner = value.owner
+        if isinstance(owner, ir.Block) or owner.name not in _CASTS:
+            return None
+        chain.append(owner)
+        value = owner.operands[0]
+    return chain[::-1]
+
+
+def _place(dims: list[int | None], major: int | None, minor: int | None, layout: Layout) -> Layout:
+    """Spreads a two-dimensional layout over an operand's dimensions (all others have size 1)."""
+    out: list[tuple] = [()] * len(dims)
+    for i, d in enumerate(dims):
+        if d is not None and d == major:
+            out[i] = layout.dims[0]
+        elif d is not None and d == minor:
+            out[i] = layout.dims[1]
+    return Layout(tuple(out))
+
+
+def _round(extent: int, step: int) -> int:
+    return -(-extent // step) * step
+
+
+class Geometry:
+    """How one product is spread over the block: decided by types, extents and the schedule's attributes alone."""
+
+    def __init__(self, em: Emitter, op, info: Contraction, elements: list[ir.Type], shapes: list[list[int]]):
+        self.op, self.info = op, info
+        self.m, self.n = (shapes[2][info.maps[2].index(d)] for d in (info.m, info.n))
+        self.k = shapes[0][info.maps[0].index(info.k)]
+        self.kind = self._kind(elements)
+        self.warps_m, self.warps_n = self._warp_grid(em.warps)
+        if self.kind == "mma":
+            m, n = _round(self.m, 16 * self.warps_m), _round(self.n, 8 * self.warps_n)
+            self.layout2d = mma_accumulator(m, n, self.warps_m, self.warps_n)
+            self.k_padded = _round(self.k, 16)
+        else:
+            self.layout2d = fma_accumulator(self.m, self.n, self.warps_m, self.warps_n)
+            self.k_padded = self.k
+        self.layout = _place(info.maps[2], info.m, info.n, self.layout2d)
+
+    def _kind(self, elements: list[ir.Type]) -> str:
+        attr = self.op.attributes["mlirc.mma"] if "mlirc.mma" in self.op.attributes else None
+        kind = ir.StringAttr(attr).value if attr is not None else "auto"
+        if kind not in ("auto", "mma", "fma"):
+            raise Unsupported(f"mlirc.mma = '{kind}': choose mma or fma")
+        a, b, c = elements
+        fits = isinstance(a, ir.BF16Type | ir.F16Type) and a == b and isinstance(c, ir.F32Type)
+        if kind == "mma" and not fits:
+            raise Unsupported(f"mma.sync m16n8k16 takes two equal 16-bit float operands and f32 sums, not {a}; use fma")
+        return "mma" if fits and kind != "fma" else "fma"
+
+    def _warp_grid(self, warps: int) -> tuple[int, int]:
+        if "mlirc.warp_grid" in self.op.attributes:
+            m, n = list(ir.DenseI64ArrayAttr(self.op.attributes["mlirc.warp_grid"]))
+            if m * n != warps:
+                raise Unsupported(f"mlirc.warp_grid {m}x{n} does not have the block's {warps} warps")
+            return m, n
+        m, n = 1, 1
+        while m * n < warps:
+            if self.m // m >= self.n // n:
+                m *= 2
+            else:
+                n *= 2
+        return m, n
+
+    def operand_extents(self, which: int, shape: list[int]) -> list[int]:
+        """What a shared memory buffer of operand 0 (A) or 1 (B) must cover."""
+        outer = self.info.m if which == 0 else self.info.n
+        padded = {outer: self.layout2d.shape[which], self.info.k: self.k_padded}
+        return [padded.get(d, n) if d is not None else n for d, n in zip(self.info.maps[which], shape, strict=True)]
+
+
+class Product:
+    """Lowering of one contraction."""
+
+    def __init__(self, em: Emitter, op, info: Contraction, operands: list[Tile]):
+        self.em, self.op, self.info = em, op, info
+        self.a, self.b, self.c = operands
+        self.geometry = Geometry(em, op, info, [t.element for t in operands], [t.shape for t in operands])
+        self.layout, self.layout2d = self.geometry.layout, self.geometry.layout2d
+        self.warps_m, self.warps_n = self.geometry.warps_m, self.geometry.warps_n
+
+    # -- shared memory operands
+
+    def _shared(self, which: int) -> tuple[memory.View, bool]:
+        """Operand 0 or 1 in shared memory as a view with tile dimensions (outer, k), and whether k runs along rows."""
+        tile, dims = (self.a, self.b)[which], self.info.maps[which]
+        outer = self.info.m if which == 0 else self.info.n
+        staged = staging.staged(tile)
+        if staged is None:
+            staged = staging.store_to_shared(
+                self.em, tile, self._k_dims(dims), self.geometry.operand_extents(which, tile.shape)
+            )
+        positions = [i for i, d in enumerate(dims) if d in (outer, self.info.k) and d is not None]
+        if len(positions) < 2:
+            raise Unsupported("an operand of a product without an own dimension")
+        k_last = dims[positions[-1]] == self.info.k
+        view = staged.view
+        ordered = [view.dims[positions[0]], view.dims[positions[1]]]
+        return memory.View(view.base, view.offsets, ordered if k_last else ordered[::-1], view.swizzle), k_last
+
+    def _k_dims(self, dims: list[int | None]) -> list[int]:
+        return [i for i, d in enumerate(dims) if d == self.info.k]
+
+    def run(self) -> Fragment:
+        acc = self._accumulator()
+        return self._mma(acc) if self.geometry.kind == "mma" else self._fma(acc)
+
+    def _accumulator(self) -> Fragment:
+        from mlirc.passes.distribute.loop import LoopArgument
+
+        if self.geometry.kind == "mma" and isinstance(self.c, LoopArgument):
+            return self.c.get_accumulator(self.layout, self._tile_grid())
+        return self.c.get(self.layout)
+
+    def _tile_grid(self) -> tuple[int, int]:
+        """16x8 accumulator tiles per warp along m and n."""
+        return self.layout2d.shape[0] // self.warps_m // 16, self.layout2d.shape[1] // self.warps_n // 8
+
+    # -- tensor cores
+
+    def _mma(self, acc: Fragment) -> Fragment:
+        em = self.em
+        mt, nt = self._tile_grid()
+        kt = self.geometry.k_padded // 16
+        load_a = self._operand(0, mt, kt)
+        load_b = self._operand(1, nt, kt)
+        tiles = acc.mma_tiles() if isinstance(acc, MmaFragment) else pack_accumulator(em, acc, mt, nt)
+        tiles = list(tiles)
+        for k in range(kt):
+            a = load_a(k)
+            b = load_b(k)
+            for i in range(mt):
+                for j in range(nt):
+                    tiles[i * nt + j] = self._one_mma(a[i], b[j], tiles[i * nt + j])
+        return MmaFragment(em, acc.element, acc.shape, acc.sizes, self.layout, tiles, (mt, nt))
+
+    def _one_mma(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+        shape = ir.ArrayAttr.get([ir.IntegerAttr.get(ir.IntegerType.get_signless(64), x) for x in (16, 8, 16)])
+        return nvgpu.MmaSyncOp(c.type, a, b, c, shape).result
+
+    def _operand(self, which: int, tiles: int, kt: int):
+        """A function from k step to the list of operand registers (vector<4x2> for A, vector<2x2> for B)."""
+        tile, dims = ((self.a, self.info.maps[0]), (self.b, self.info.maps[1]))[which]
+        outer = self.info.m if which == 0 else self.info.n
+        if isinstance(tile, Fragment) or (staging.staged(tile) is None and tile.natural() is not None):
+            direct = self._from_registers(which, tile, dims, outer)
+            if direct is not None:
+                return direct
+        view, k_last = self._shared(which)
+        if which == 0:
+            return self._ldmatrix_a(view, k_last, tiles)
+        return self._ldmatrix_b(view, k_last, tiles)
+
+    def _from_registers(self, which: int, tile: Tile, dims, outer):
+        em, k = self.em, self.geometry.k_padded
+        if which == 0:
+            layout2d = mma_operand_a(self.layout2d.shape[0], k, self.warps_m, self.warps_n)
+        else:
+            layout2d = mma_operand_b(k, self.layout2d.shape[1], self.warps_n)
+        natural = tile.natural()
+        frag = tile.get(natural) if natural is not None else None
+        target = _place(dims, outer, self.info.k, layout2d)
+        if frag is None or target.register_map(frag.layout, em.warps) is None:
+            return None
+        frag = frag.get(target)
+        zero = ir.FloatAttr.get(frag.element, 0.0)
+        frag = mask(em, frag, self._k_dims(dims), zero)
+        table = {tuple(row): i for i, row in enumerate(target.reg_offsets)}
+        outer_at = dims.index(outer)
+        k_at = dims.index(self.info.k)
+
+        def pair(o: int, kk: int) -> ir.Value:
+            registers = []
+            for d in range(2):
+                coords = [0] * len(dims)
+                coords[outer_at], coords[k_at] = o, kk + d
+                registers.append(table[tuple(coords)])
+            return frag.read(registers)
+
+        def tiles_of(step: int) -> list[ir.Value]:
+            k0 = step * 16
+            if which == 0:
+                count = layout2d.shape[0] // self.warps_m // 16
+                offsets = [
+                    [(16 * i, k0), (16 * i + 8, k0), (16 * i, k0 + 8), (16 * i + 8, k0 + 8)] for i in range(count)
+                ]
+            else:
+                count = layout2d.shape[1] // self.warps_n // 8
+                offsets = [[(8 * i, k0), (8 * i, k0 + 8)] for i in range(count)]
+            return [self._stack([pair(o, kk) for o, kk in group]) for group in offsets]
+
+        return tiles_of
+
+    def _stack(self, pairs: list[ir.Value]) -> ir.Value:
+        t = ir.VectorType.get([len(pairs), 2], self.a.element)
+        scalars = [self.em.extract(p, i) for p in pairs for i in range(2)]
+        return vector.FromElementsOp(t, scalars).result
+
+    def _ldmatrix_a(self, view: memory.View, k_last: bool, mt: int):
+        em = self.em
+        address = _MatrixAddress(em, view, k_last, row_bit=0, k_bit=1)
+        warp_m = em.mul(em.div(em.warp, self.warps_n) if self.warps_m > 1 else 0, mt * 16)
+
+        def tiles_of(step: int) -> list[ir.Value]:
+            return [address.load(warp_m, 16 * i, step * 16, 4, self.a.element) for i in range(mt)]
+
+        return tiles_of
+
+    def _ldmatrix_b(self, view: memory.View, k_last: bool, nt: int):
+        em = self.em
+        address = _MatrixAddress(em, view, k_last, row_bit=1, k_bit=0)
+        warp_n = em.mul(em.rem(em.warp, self.warps_n) if self.warps_n > 1 else 0, nt * 8)
+
+        def tiles_of(step: int) -> list[ir.Value]:
+            out: list[ir.Value] = []
+            for j in range(0, nt - 1, 2):
+                both = address.load(warp_n, 8 * j, step * 16, 4, self.b.element)
+                out += [
+                    vector.ExtractStridedSliceOp(ir.VectorType.get([2, 2], self.b.element), both, [h], [2], [1]).result
+                    for h in (0, 2)
+                ]
+            if nt % 2:
+                out.append(address.load(warp_n, 8 * (nt - 1), step * 16, 2, self.b.element))
+            return out
+
+        return tiles_of
+
+    # -- scalar FMA
+
+    def _fma(self, acc: Fragment) -> Fragment:
+        em = self.em
+        view_a, _ = self._shared(0)
+        view_b, _ = self._shared(1)
+        rows, columns = self._own_registers(0), self._own_registers(1)
+        sums = acc.with_piece(columns)
+        k_extent = self.geometry.k_padded
+        chunk = 4 if k_extent % 4 == 0 else 1
+        if k_extent == chunk:
+            pieces = self._fma_chunk(view_a, view_b, 0, chunk, sums.pieces, rows, columns)
+        else:
+            loop = scf.ForOp(em.c(0), em.c(k_extent), em.c(chunk), sums.pieces)
+            with ir.InsertionPoint(loop.body):
+                k0 = em.known_multiple(loop.induction_variable, chunk)
+                inner = self._fma_chunk(view_a, view_b, k0, chunk, list(loop.inner_iter_args), rows, columns)
+                scf.YieldOp(inner)
+            pieces = list(loop.results)
+        return Fragment(em, acc.element, acc.shape, acc.sizes, acc.layout, pieces, columns)
+
+    def _own_registers(self, dim: int) -> int:
+        return Layout((self.layout2d.dims[dim],)).num_regs
+
+    def _fma_chunk(self, view_a, view_b, k0: Index, chunk: int, sums: list[ir.Value], rows: int, columns: int):
+        a = self._slice(view_a, 0, k0, chunk, self.a.element)
+        b = self._slice(view_b, 1, k0, chunk, self.b.element)
+        sums = list(sums)
+        for k in range(chunk):
+            line = b.read([j * chunk + k for j in range(columns)])
+            line = self._cast(line, 1)
+            for i in range(rows):
+                x = self._cast(a.scalar(i * chunk + k), 0)
+                sums[i] = self._multiply_add(self.em.splat(x, columns), line, sums[i])
+        return sums
+
+    def _slice(self, view: memory.View, dim: int, k0: Index, chunk: int, element: ir.Type) -> Fragment:
+        layout = Layout((self.layout2d.dims[dim], (reg(chunk),) if chunk > 1 else ()))
+        offsets = list(view.offsets)
+        offsets[view.dims[1]] = self.em.add(offsets[view.dims[1]], k0)
+        moved = memory.View(view.base, offsets, view.dims, view.swizzle)
+        shape = list(layout.shape)
+        return memory.load(self.em, moved, element, shape, shape, layout, whole=True)
+
+    def _cast(self, value: ir.Value, which: int) -> ir.Value:
+        for cast in self.info.casts[which]:
+            t = cast.results[0].type
+            if isinstance(value.type, ir.VectorType):
+                t = ir.VectorType.get(ir.VectorType(value.type).shape, t)
+            attributes = {name: cast.attributes[name] for name in cast.attributes}
+            value = elementwise_op(cast.name, [t], [value], attributes)[0]
+        return value
+
+    def _multiply_add(self, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
+        if self.info.add == "arith.addf":
+            return math.FmaOp(x, y, z).result
+        return arith.AddIOp(arith.MulIOp(x, y).result, z).result
+
+
+class _MatrixAddress:
+    """Addresses of ldmatrix (PTX ISA, "ldmatrix"): lane l supplies row l mod 8 of matrix l / 8. Of the matrix's number, bit
+    `row_bit` moves by eight rows (m or n) and bit `k_bit` by eight along k. Rows of memory that hold k go untransposed."""
+
+    def __init__(self, em: Emitter, view: memory.View, k_last: bool, row_bit: int, k_bit: int):
+        self.em, self.view, self.k_last = em, view, k_last
+        with em.at_entry():
+            matrix, self.row = em.div(em.lane, 8), em.rem(em.lane, 8)
+            self.outer8 = em.mul(em.rem(em.div(matrix, 1 << row_bit), 2), 8)
+            self.k8 = em.mul(em.rem(em.div(matrix, 1 << k_bit), 2), 8)
+
+    def load(self, warp_offset: Index, outer: int, k: int, count: int, element: ir.Type) -> ir.Value:
+        em, view = self.em, self.view
+        outer8, k8 = self.outer8, self.k8
+        if self.k_last:
+            row = em.add(em.add(warp_offset, em.add(outer8, self.row)), outer)
+            column = em.add(k8, k)
+        else:
+            row = em.add(em.add(k8, self.row), k)
+            column = em.add(em.add(warp_offset, outer8), outer)
+        indices: list[Index] = list(view.offsets)
+        row_dim = view.dims[0] if self.k_last else view.dims[1]
+        column_dim = view.dims[1] if self.k_last else view.dims[0]
+        if view.swizzle > 1:
+            # All terms of the row but the lane's are multiples of eight: the phase is the lane's alone.
+            phase = em.rem(em.div(self.row, max(8 // view.swizzle, 1)), view.swizzle)
+            column = arith.XOrIOp(em.value(column), em.value(em.mul(phase, 8))).result
+        indices[row_dim] = em.add(indices[row_dim], row)
+        indices[column_dim] = em.add(indices[column_dim], column)
+        t = ir.VectorType.get([count, 2], element)
+        values = [em.value(i) for i in indices]
+        return nvgpu.LdMatrixOp(t, view.base, values, not self.k_last, count).result
+
+
+class MmaFragment(Fragment):
+    """An mma.sync accumulator kept as the instruction's own operands, vector<2x2xf32> per 16x8 tile; taken apart when
+    something other than the next product reads it."""
+
+    def __init__(self, em, element, shape, sizes, layout: Layout, tiles: list[ir.Value], grid: tuple[int, int]):
+        self._tiles, self.grid = tiles, grid
+        self._unpacked: list[ir.Value] | None = None
+        super().__init__(em, element, shape, sizes, layout, [], 2)
+
+    def mma_tiles(self) -> list[ir.Value]:
+        return self._tiles
+
+    @property
+    def pieces(self) -> list[ir.Value]:
+        if self._unpacked is None:
+            mt, nt = self.grid
+            out = []
+            for i in range(mt):
+                for h in range(2):
+                    out += [vector.ExtractOp(self._tiles[i * nt + j], [], [h]).result for j in range(nt)]
+            self._unpacked = out
+        return self._unpacked
+
+    @pieces.setter
+    def pieces(self, value) -> None:
+        pass
+
+
+def pack_accumulator(em: Emitter, frag: Fragment, mt: int, nt: int) -> list[ir.Value]:
+    """The registers of an accumulator layout as mma.sync operands."""
+    t = ir.VectorType.get([2, 2], frag.element)
+    frag = frag.with_piece(2)
+    tiles = []
+    for i in range(mt):
+        for j in range(nt):
+            halves = [frag.pieces[(i * 2 + h) * nt + j] for h in range(2)]
+            tiles.append(_stack_halves(em, halves, t))
+    return tiles
+
+
+def _stack_halves(em: Emitter, halves: list[ir.Value], t: ir.Type) -> ir.Value:
+    return vector.FromElementsOp(t, [em.extract(h, i) for h in halves for i in range(2)]).result

@@ -1,0 +1,264 @@
+"""Building blocks for one `gpu.func`: index arithmetic that folds, constants, thread numbers, shared memory, barriers."""
+
+from __future__ import annotations
+
+import math
+
+from mlirc.errors import MlircError
+from mlirc.mlir import arith, gpu, ir, memref, vector
+from mlirc.passes.distribute.layout import Layout, pow2_divisor
+
+Index = int | ir.Value  # an index that may be known while compiling
+
+WORKGROUP = "#gpu.address_space<workgroup>"
+
+
+class Unsupported(MlircError):
+    """A `tiles`-level form that the distribution does not know."""
+
+
+def element_bytes(t: ir.Type) -> int:
+    """Bytes of one element in memory; i1 takes one byte."""
+    if isinstance(t, ir.IndexType):
+        return 8
+    return max(t.width // 8, 1)
+
+
+def vec(t: ir.Type, n: int) -> ir.Type:
+    """The type of n elements in registers: the element itself for n == 1."""
+    return t if n == 1 else ir.VectorType.get([n], t)
+
+
+class Emitter:
+    """Emission state of one `gpu.func`. Must be used inside a context, a location and an insertion point."""
+
+    def __init__(self, entry: ir.Block, warps: int):
+        self.warps = warps
+        self.threads = warps * 32
+        self.smem_bytes = 0
+        self._smem_base: ir.Value | None = None
+        self._constants: dict = {}
+        self._divisors: dict[ir.Value, int] = {}
+        self._thread_parts: dict = {}
+        self.index = ir.IndexType.get()
+        with ir.InsertionPoint(entry):
+            # Everything shared by the whole kernel (constants, thread numbers) is built in front of this marker.
+            self.marker = arith.ConstantOp(self.index, 0).operation
+            with ir.InsertionPoint(self.marker):
+                tid = gpu.ThreadIdOp(gpu.Dimension.x).result
+                self.tid = tid
+                self.lane = arith.RemUIOp(tid, self.c(32)).result
+                if warps == 1:
+                    self.warp: Index = 0
+                else:
+                    # A shuffle tells the compiler that the warp's number is the same in all lanes.
+                    i32 = ir.IntegerType.get_signless(32)
+                    number = arith.IndexCastOp(i32, arith.DivUIOp(tid, self.c(32)).result).result
+                    zero = arith.ConstantOp(i32, 0).result
+                    width = arith.ConstantOp(i32, 32).result
+                    shuffled = gpu.ShuffleOp(number, zero, width, gpu.ShuffleMode.IDX).results[0]
+                    self.warp = arith.IndexCastOp(self.index, shuffled).result
+
+    # -- constants and index arithmetic
+
+    def at_entry(self) -> ir.InsertionPoint:
+        return ir.InsertionPoint(self.marker)
+
+    def c(self, value: int) -> ir.Value:
+        """An index constant."""
+        return self.constant(ir.IntegerAttr.get(self.index, value))
+
+    def constant(self, attr: ir.Attribute, n: int = 1) -> ir.Value:
+        """A typed scalar constant, or a vector with it in all n elements."""
+        key = (attr, n)
+        if key not in self._constants:
+            with self.at_entry():
+                if n == 1:
+                    self._constants[key] = arith.ConstantOp(attr.type, attr).result
+                else:
+                    t = ir.VectorType.get([n], attr.type)
+                    self._constants[key] = arith.ConstantOp(t, ir.DenseElementsAttr.get_splat(t, attr)).result
+        return self._constants[key]
+
+    def value(self, x: Index) -> ir.Value:
+        return self.c(x) if isinstance(x, int) else x
+
+    def known_multiple(self, x: ir.Value, divisor: int) -> ir.Value:
+        """Records that x is a multiple of `divisor`: vector accesses are chosen by it."""
+        self._divisors[x] = math.gcd(divisor, 1 << 30) if divisor else 1 << 30
+        return x
+
+    def divisor(self, x: Index) -> int:
+        """A power of two known to divide x."""
+        return pow2_divisor(x) if isinstance(x, int) else pow2_divisor(self._divisors.get(x, 1))
+
+    def add(self, a: Index, b: Index) -> Index:
+        if isinstance(a, int) and isinstance(b, int):
+            return a + b
+        if isinstance(a, int) and a == 0:
+            return b
+        if isinstance(b, int) and b == 0:
+            return a
+        d = min(self.divisor(a), self.divisor(b))
+        return self.known_multiple(arith.AddIOp(self.value(a), self.value(b)).result, d)
+
+    def sub(self, a: Index, b: Index) -> Index:
+        if isinstance(a, int) and isinstance(b, int):
+            return a - b
+        if isinstance(b, int) and b == 0:
+            return a
+        d = min(self.divisor(a), self.divisor(b))
+        return self.known_multiple(arith.SubIOp(self.value(a), self.value(b)).result, d)
+
+    def mul(self, a: Index, b: Index) -> Index:
+        if isinstance(a, int) and isinstance(b, int):
+            return a * b
+        if 1 in (a, b):
+            return b if a == 1 else a
+        if 0 in (a, b):
+            return 0
+        d = min(self.divisor(a) * self.divisor(b), 1 << 30)
+        return self.known_multiple(arith.MulIOp(self.value(a), self.value(b)).result, d)
+
+    def div(self, a: Index, b: int) -> Index:
+        if b == 1:
+            return a
+        if isinstance(a, int):
+            return a // b
+        return arith.DivUIOp(a, self.c(b)).result
+
+    def rem(self, a: Index, b: int) -> Index:
+        if b == 1:
+            return 0
+        if isinstance(a, int):
+            return a % b
+        return arith.RemUIOp(a, self.c(b)).result
+
+    def min(self, a: Index, b: Index) -> Index:
+        if isinstance(a, int) and isinstance(b, int):
+            return min(a, b)
+        if isinstance(a, ir.Value) and isinstance(b, ir.Value) and a == b:
+            return a
+        d = min(self.divisor(a), self.divisor(b))
+        return self.known_multiple(arith.MinSIOp(self.value(a), self.value(b)).result, d)
+
+    def max(self, a: Index, b: Index) -> Index:
+        if isinstance(a, int) and isinstance(b, int):
+            return max(a, b)
+        d = min(self.divisor(a), self.divisor(b))
+        return self.known_multiple(arith.MaxSIOp(self.value(a), self.value(b)).result, d)
+
+    def less(self, a: Index, b: Index) -> bool | ir.Value:
+        if isinstance(a, int) and isinstance(b, int):
+            return a < b
+        return arith.CmpIOp(arith.CmpIPredicate.slt, self.value(a), self.value(b)).result
+
+    def both(self, a: bool | ir.Value, b: bool | ir.Value) -> bool | ir.Value:
+        if isinstance(a, bool):
+            return b if a else False
+        if isinstance(b, bool):
+            return a if b else False
+        return arith.AndIOp(a, b).result
+
+    def affine(self, expr: ir.AffineExpr, dims: list[Index], symbols: list[Index] = ()) -> Index:
+        """Evaluates an affine expression. Floor division and modulo are of non-negative numbers."""
+        if isinstance(expr, ir.AffineConstantExpr):
+            return expr.value
+        if isinstance(expr, ir.AffineDimExpr):
+            return dims[expr.position]
+        if isinstance(expr, ir.AffineSymbolExpr):
+            return symbols[expr.position]
+        lhs, rhs = self.affine(expr.lhs, dims, symbols), self.affine(expr.rhs, dims, symbols)
+        if isinstance(expr, ir.AffineAddExpr):
+            return self.add(lhs, rhs)
+        if isinstance(expr, ir.AffineMulExpr):
+            return self.mul(lhs, rhs)
+        if not isinstance(rhs, int):
+            raise Unsupported(f"affine expression {expr}: the divisor is not a constant")
+        if isinstance(expr, ir.AffineModExpr):
+            return self.rem(lhs, rhs)
+        if isinstance(expr, ir.AffineFloorDivExpr):
+            return self.div(lhs, rhs)
+        if isinstance(expr, ir.AffineCeilDivExpr):
+            return self.div(self.add(lhs, rhs - 1), rhs)
+        raise Unsupported(f"affine expression {expr}")
+
+    # -- threads
+
+    def thread_part(self, layout: Layout, dim: int) -> Index:
+        """The part of a coordinate that depends on the thread."""
+        key = (layout.dims[dim],)
+        if key not in self._thread_parts:
+            total: Index = 0
+            with self.at_entry():
+                for kind, number in (("l", self.lane), ("w", self.warp)):
+                    for f, weight in layout.thread_factors(dim, kind):
+                        whole = self.threads // 32 if kind == "w" else 32
+                        part = self.div(number, f.stride)
+                        if f.stride * f.size < whole:
+                            part = self.rem(part, f.size)
+                        total = self.add(total, self.mul(part, weight))
+            self._thread_parts[key] = total
+        return self._thread_parts[key]
+
+    # -- shared memory
+
+    def alloc_smem(self, shape: list[int], element: ir.Type, alignment: int = 128) -> ir.Value:
+        """A piece of dynamic shared memory, as a memref that lives until the kernel ends."""
+        if self._smem_base is None:
+            with self.at_entry():
+                t = ir.Type.parse(f"memref<?xi8, {WORKGROUP}>")
+                self._smem_base = gpu.DynamicSharedMemoryOp(t).result
+        offset = -(-self.smem_bytes // alignment) * alignment
+        self.smem_bytes = offset + math.prod(shape) * element_bytes(element)
+        with self.at_entry():
+            t = ir.MemRefType.get(shape, element, memory_space=ir.Attribute.parse(WORKGROUP))
+            return memref.ViewOp(t, self._smem_base, self.c(offset), []).result
+
+    def barrier(self) -> None:
+        if self.threads > 32:
+            gpu.BarrierOp()
+        else:
+            # One warp: memory order among its lanes is all that is needed.
+            ir.Operation.create("nvvm.bar.warp.sync", operands=[self._full_mask()])
+
+    def _full_mask(self) -> ir.Value:
+        return self.constant(ir.IntegerAttr.get(ir.IntegerType.get_signless(32), -1))
+
+    def shuffle_xor(self, x: ir.Value, offset: int) -> ir.Value:
+        """x of the lane whose number differs in `offset`; any element type of at most 64 bits."""
+        i32 = ir.IntegerType.get_signless(32)
+        t = x.type
+        bits = 64 if isinstance(t, ir.IndexType) else t.width
+        if bits < 32:
+            narrow = ir.IntegerType.get_signless(bits)
+            raw = x if isinstance(t, ir.IntegerType) else arith.BitcastOp(narrow, x).result
+            wide = self.shuffle_xor(arith.ExtUIOp(i32, raw).result, offset)
+            back = arith.TruncIOp(narrow, wide).result
+            return back if isinstance(t, ir.IntegerType) else arith.BitcastOp(t, back).result
+        if isinstance(t, ir.IndexType):
+            i64 = ir.IntegerType.get_signless(64)
+            return arith.IndexCastOp(t, self.shuffle_xor(arith.IndexCastOp(i64, x).result, offset)).result
+        off = self.constant(ir.IntegerAttr.get(i32, offset))
+        width = self.constant(ir.IntegerAttr.get(i32, 32))
+        return gpu.ShuffleOp(x, off, width, gpu.ShuffleMode.XOR).results[0]
+
+    # -- registers
+
+    def splat(self, x: ir.Value, n: int) -> ir.Value:
+        if n == 1 or isinstance(x.type, ir.VectorType):
+            return x
+        owner = x.owner
+        if isinstance(owner, ir.Operation | ir.OpView) and owner.name == "arith.constant":
+            return self.constant(owner.attributes["value"], n)
+        return vector.BroadcastOp(ir.VectorType.get([n], x.type), x).result
+
+    def extract(self, v: ir.Value, i: int) -> ir.Value:
+        if not isinstance(v.type, ir.VectorType):
+            return v
+        return vector.ExtractOp(v, [], [i]).result
+
+    def pack(self, values: list[ir.Value]) -> ir.Value:
+        if len(values) == 1:
+            return values[0]
+        return vector.FromElementsOp(ir.VectorType.get([len(values)], values[0].type), values).result

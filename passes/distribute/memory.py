@@ -1,0 +1,180 @@
+"""Reading tiles from memory into registers and writing them back: vector accesses where alignment is known, clamped
+addresses instead of branches for reads past an edge, predicated stores."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mlirc.mlir import arith, ir, memref, scf, vector
+from mlirc.passes.distribute.emitter import Emitter, Index, element_bytes, vec
+from mlirc.passes.distribute.layout import Layout
+from mlirc.passes.distribute.values import Fragment, piece_size
+
+
+@dataclass
+class View:
+    """A window of a memref: tile dimension i runs along memref dimension dims[i], starting at offsets. `swizzle` is the
+    number of 16-byte chunks that each row of a shared memory tile is permuted over (0: none)."""
+
+    base: ir.Value
+    offsets: list[Index]
+    dims: list[int]
+    swizzle: int = 0
+
+    @property
+    def shape(self) -> list[int]:
+        return list(ir.MemRefType(self.base.type).shape)
+
+    @property
+    def element(self) -> ir.Type:
+        return ir.MemRefType(self.base.type).element_type
+
+
+def storage_type(element: ir.Type) -> ir.Type:
+    """The element type in memory: i1 is stored as bytes."""
+    if isinstance(element, ir.IntegerType) and element.width == 1:
+        return ir.IntegerType.get_signless(8)
+    return element
+
+
+def swizzled(em: Emitter, view: View, indices: list[Index]) -> list[Index]:
+    """Permutes the 16-byte chunks within a row by the row's number, so that the accesses of mma operands and of copies
+    touch all banks (the scheme of CUTLASS's Swizzle<B, 3, 3>)."""
+    if view.swizzle <= 1:
+        return indices
+    per_chunk = 16 // element_bytes(view.element)
+    rows_per_line = max(8 // view.swizzle, 1)  # rows that share one 128-byte line of banks
+    phase = em.rem(em.div(indices[-2], rows_per_line), view.swizzle)
+    column = indices[-1]
+    if isinstance(phase, int) and isinstance(column, int):
+        return [*indices[:-1], column ^ (phase * per_chunk)]
+    moved = arith.XOrIOp(em.value(column), em.value(em.mul(phase, per_chunk))).result
+    return [*indices[:-1], em.known_multiple(moved, min(em.divisor(column), per_chunk))]
+
+
+def access_width(em: Emitter, view: View, shape: list[int], sizes: list[Index], layout: Layout, whole: bool) -> int:
+    """Elements per access: as many as are consecutive in a thread, aligned, inside or outside as one, and 16 bytes."""
+    if not view.dims or view.dims[-1] != len(view.shape) - 1:
+        return 1
+    if view.swizzle and view.dims[-1] != len(view.shape) - 1:
+        return 1
+    width = math.gcd(piece_size(layout), 16 // element_bytes(view.element))
+    width = math.gcd(width, em.divisor(view.offsets[-1]))
+    width = math.gcd(width, view.shape[-1]) if len(view.shape) > 1 else width
+    if not whole and (not isinstance(sizes[-1], int) or sizes[-1] != layout.shape[-1]):
+        width = math.gcd(width, em.divisor(sizes[-1]))
+    return max(width, 1)
+
+
+def coordinate(
+    em: Emitter, layout: Layout, dim: int, offset: int, size: Index, width: int, whole: bool
+) -> tuple[Index, bool | ir.Value]:
+    """One coordinate of an access of `width` elements, clamped into the tile, and whether it lay inside."""
+    c = em.add(em.thread_part(layout, dim), offset)
+    if whole or (isinstance(size, int) and layout.shape[dim] <= size):
+        return c, True
+    return em.min(c, em.sub(size, width)), em.less(c, size)
+
+
+def accesses(em: Emitter, view: View, shape, sizes, layout: Layout, whole: bool):
+    """Yields (first register, width, memref indices, inside) for every access of a tile."""
+    width = access_width(em, view, shape, sizes, layout, whole)
+    memo: dict = {}
+    last = layout.rank - 1
+    for r in range(0, layout.num_regs, width):
+        indices = list(view.offsets)
+        inside: bool | ir.Value = True
+        for d in range(layout.rank):
+            offset = int(layout.reg_offsets[r, d])
+            key = (d, offset)
+            if key not in memo:
+                c, ok = coordinate(em, layout, d, offset, sizes[d], width if d == last else 1, whole)
+                memo[key] = (em.add(view.offsets[view.dims[d]], c), ok)
+            indices[view.dims[d]] = memo[key][0]
+            inside = em.both(inside, memo[key][1])
+        yield r, width, swizzled(em, view, indices), inside
+
+
+def load_elements(em: Emitter, view: View, indices: list[Index], width: int) -> ir.Value:
+    values = [em.value(i) for i in indices]
+    align = width * element_bytes(view.element)
+    if width == 1:
+        return memref.LoadOp(view.base, values).result
+    return vector.LoadOp(vec(view.element, width), view.base, values, alignment=align).result
+
+
+def load(em: Emitter, view: View, element: ir.Type, shape, sizes, layout: Layout, whole: bool = False) -> Fragment:
+    """Reads a tile. Elements past the tile's sizes hold some element of the tile. `whole`: the memory covers the layout's
+    padded shape, so nothing needs clamping."""
+    parts: list[tuple[ir.Value, int]] = []
+    for _, width, indices, _ in accesses(em, view, shape, sizes, layout, whole):
+        parts.append((load_elements(em, view, indices, width), width))
+    piece = piece_size(layout)
+    width = parts[0][1]
+    per_piece = piece // width
+    pieces = []
+    for i in range(0, len(parts), per_piece):
+        group = [p for p, _ in parts[i : i + per_piece]]
+        value = join(em, group, width, element, piece)
+        pieces.append(value)
+    return Fragment(em, element, shape, sizes, layout, pieces, piece)
+
+
+def join(em: Emitter, group: list[ir.Value], width: int, element: ir.Type, piece: int) -> ir.Value:
+    """Concatenates accesses into one piece, turning stored bytes back into i1."""
+    if len(group) == 1:
+        value = group[0]
+    elif width == 1:
+        value = em.pack(group)
+    else:
+        value = em.pack([em.extract(g, i) for g in group for i in range(width)])
+    stored = storage_type(element)
+    if stored != element:
+        zero = em.constant(ir.IntegerAttr.get(stored, 0), piece)
+        value = arith.CmpIOp(arith.CmpIPredicate.ne, value, zero).result
+    return value
+
+
+def store(em: Emitter, frag: Fragment, view: View, whole: bool = False) -> None:
+    """Writes a tile; elements past its sizes are left alone."""
+    stored = storage_type(frag.element)
+    if stored != frag.element:
+        pieces = [arith.ExtUIOp(vec(stored, frag.piece), p).result for p in frag.pieces]
+        frag = Fragment(em, stored, frag.shape, frag.sizes, frag.layout, pieces, frag.piece)
+    single = first_copy(em, frag.layout)
+    for r, width, indices, inside in accesses(em, view, frag.shape, frag.sizes, frag.layout, whole):
+        condition = em.both(inside, single)
+        if condition is False:
+            continue
+        value = frag.read(list(range(r, r + width)))
+        if condition is True:
+            store_elements(em, view, indices, value, width)
+            continue
+        branch = scf.IfOp(condition)
+        with ir.InsertionPoint(branch.then_block):
+            store_elements(em, view, indices, value, width)
+            scf.YieldOp([])
+
+
+def store_elements(em: Emitter, view: View, indices: list[Index], value: ir.Value, width: int) -> None:
+    values = [em.value(i) for i in indices]
+    if width == 1:
+        memref.StoreOp(value, view.base, values)
+    else:
+        vector.StoreOp(value, view.base, values, alignment=width * element_bytes(view.element))
+
+
+def first_copy(em: Emitter, layout: Layout) -> bool | ir.Value:
+    """Whether this thread holds the first of several copies of its elements; True where there is just one."""
+    condition: bool | ir.Value = True
+    for kind, number, count in (("l", em.lane, 32), ("w", em.warp, em.warps)):
+        used = sorted((f.stride, f.size) for d in range(layout.rank) for f, _ in layout.thread_factors(d, kind))
+        step = 1
+        for stride, size in [*used, (count, 1)]:
+            if stride > step:  # the digit between `step` and `stride` is free: copies differ in it
+                digit = em.rem(em.div(number, step), stride // step)
+                zero = arith.CmpIOp(arith.CmpIPredicate.eq, em.value(digit), em.c(0)).result
+                condition = em.both(condition, zero)
+            step = stride * size
+    return condition

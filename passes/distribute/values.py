@@ -1,0 +1,217 @@
+"""Tile values while a kernel is being distributed: fragments in registers, and values that wait for a layout.
+
+A `tiles`-level tensor becomes one of these. A `Fragment` has its elements in registers. The others are lazy: they know
+where they were defined (a marker op in the `gpu` function) and are built there, in the layout that their first user asks
+for. That way loads and cheap elementwise chains take the layout of the anchors (products, reductions) that they feed.
+"""
+
+from __future__ import annotations
+
+import math
+
+from mlirc.mlir import arith, ir
+from mlirc.passes.distribute.emitter import Emitter, Index, Unsupported, element_bytes
+from mlirc.passes.distribute.layout import Layout
+
+
+def piece_size(layout: Layout) -> int:
+    """Registers per SSA value: at most eight neighbours along the last dimension."""
+    return math.gcd(layout.run, 8)
+
+
+class Tile:
+    """A tile value: `shape` bounds each dimension, `sizes` are the exact extents (equal to shape unless at an edge)."""
+
+    def __init__(self, em: Emitter, element: ir.Type, shape: list[int], sizes: list[Index]):
+        self.em, self.element, self.shape, self.sizes = em, element, list(shape), list(sizes)
+
+    def natural(self) -> Layout | None:
+        """The layout that this value has or prefers, if it has one."""
+        return None
+
+    def get(self, layout: Layout) -> Fragment:
+        raise NotImplementedError  # every subclass overrides it
+
+
+class Fragment(Tile):
+    """A tile in registers: `pieces[i]` holds registers [i * piece, (i + 1) * piece) of the layout."""
+
+    def __init__(self, em, element, shape, sizes, layout: Layout, pieces: list[ir.Value], piece: int):
+        super().__init__(em, element, shape, sizes)
+        self.layout, self.pieces, self.piece = layout, pieces, piece
+        self._converted: dict[Layout, Fragment] = {}
+        self._scalars: dict[int, ir.Value] = {}
+
+    def natural(self) -> Layout:
+        return self.layout
+
+    def scalar(self, i: int) -> ir.Value:
+        """Register i."""
+        return self.em.extract(self.pieces[i // self.piece], i % self.piece)
+
+    def read(self, registers: list[int]) -> ir.Value:
+        """The given registers as one value."""
+        first, n = registers[0], len(registers)
+        if n == self.piece and first % n == 0 and registers == list(range(first, first + n)):
+            return self.pieces[first // n]
+        return self.em.pack([self.scalar(i) for i in registers])
+
+    def with_piece(self, piece: int) -> Fragment:
+        """The same registers, grouped differently."""
+        if piece == self.piece:
+            return self
+        n = self.layout.num_regs
+        pieces = [self.read(list(range(i, i + piece))) for i in range(0, n, piece)]
+        return Fragment(self.em, self.element, self.shape, self.sizes, self.layout, pieces, piece)
+
+    def get(self, layout: Layout) -> Fragment:
+        if layout == self.layout:
+            return self
+        registers = layout.register_map(self.layout, self.em.warps)
+        if registers is not None:
+            p = piece_size(layout)
+            pieces = [self.read(registers[i : i + p]) for i in range(0, len(registers), p)]
+            return Fragment(self.em, self.element, self.shape, self.sizes, layout, pieces, p)
+        return self._through_shared_memory(layout)
+
+    def _through_shared_memory(self, layout: Layout) -> Fragment:
+        from mlirc.passes.distribute import memory
+
+        em = self.em
+        shape = [max(a, b) for a, b in zip(self.layout.shape, layout.shape, strict=True)]
+        stored = memory.storage_type(self.element)
+        if shape and shape[-1] * element_bytes(stored) >= 128:
+            shape[-1] += 16 // element_bytes(stored)  # a pad of one access keeps columns off a single bank
+        buffer = em.alloc_smem(shape, stored)
+        em.barrier()
+        memory.store(em, self, memory.View(buffer, [0] * len(shape), list(range(len(shape)))), whole=True)
+        em.barrier()
+        view = memory.View(buffer, [0] * len(shape), list(range(len(shape))))
+        return memory.load(em, view, self.element, self.shape, self.sizes, layout, whole=True)
+
+
+class Splat(Tile):
+    """A tile of one scalar (a fill)."""
+
+    def __init__(self, em, element, shape, sizes, scalar: ir.Value):
+        super().__init__(em, element, shape, sizes)
+        self.scalar = scalar
+
+    def get(self, layout: Layout) -> Fragment:
+        p = piece_size(layout)
+        n = layout.num_regs // p
+        return Fragment(self.em, self.element, self.shape, self.sizes, layout, [self.em.splat(self.scalar, p)] * n, p)
+
+
+class Marked(Tile):
+    """A lazy value: built at the place of its definition, once per layout."""
+
+    def __init__(self, em, element, shape, sizes):
+        super().__init__(em, element, shape, sizes)
+        self.marker = arith.ConstantOp(em.index, 0).operation
+        self._built: dict[Layout, Fragment] = {}
+
+    def get(self, layout: Layout) -> Fragment:
+        if layout not in self._built:
+            with ir.InsertionPoint(self.marker):
+                self._built[layout] = self.build(layout)
+        return self._built[layout]
+
+    def build(self, layout: Layout) -> Fragment:
+        raise NotImplementedError  # every subclass overrides it
+
+
+class Load(Marked):
+    """A slice of global memory (or of a staged shared memory buffer)."""
+
+    def __init__(self, em, element, shape, sizes, view):
+        super().__init__(em, element, shape, sizes)
+        self.view = view
+
+    def build(self, layout: Layout) -> Fragment:
+        from mlirc.passes.distribute import memory
+
+        return memory.load(self.em, self.view, self.element, self.shape, self.sizes, layout)
+
+
+class Reshaped(Marked):
+    """A tile with dimensions merged or split: `groups[i]` lists the wide side's dimensions that make up the narrow side's
+    dimension i; `expand` tells whether the result is the wide side."""
+
+    def __init__(self, em, source: Tile, shape, sizes, groups: list[list[int]], expand: bool):
+        super().__init__(em, source.element, shape, sizes)
+        self.source, self.groups, self.expand = source, groups, expand
+
+    def natural(self) -> Layout | None:
+        inner = self.source.natural()
+        return None if inner is None else self._forward(inner)
+
+    def _forward(self, layout: Layout) -> Layout | None:
+        if not self.expand:
+            return _collapse(layout, self.groups, self.source.shape)
+        return _expand(layout, self.groups, self.shape)
+
+    def _backward(self, layout: Layout) -> Layout | None:
+        if self.expand:
+            return _collapse(layout, self.groups, self.shape)
+        return _expand(layout, self.groups, self.source.shape)
+
+    def build(self, layout: Layout) -> Fragment:
+        inner = self._backward(layout)
+        if inner is None:
+            natural = self.natural()
+            if natural is None:
+                raise Unsupported(f"reshape of a tile {self.source.shape} to {self.shape} has no register layout")
+            frag = self.source.get(self.source.natural())  # type: ignore[arg-type]
+            moved = Fragment(self.em, self.element, self.shape, self.sizes, natural, frag.pieces, frag.piece)
+            return moved.with_piece(piece_size(natural)).get(layout)
+        frag = self.source.get(inner)
+        out = Fragment(self.em, self.element, self.shape, self.sizes, layout, frag.pieces, frag.piece)
+        return out.with_piece(piece_size(layout))
+
+
+def _collapse(layout: Layout, groups: list[list[int]], shape: list[int]) -> Layout | None:
+    """Merges dimensions; None where an inner one is padded, so that elements would not be numbered consecutively."""
+    dims = []
+    for group in groups:
+        real = [d for d in group if shape[d] != 1] or group[-1:]
+        if any(layout.shape[d] != shape[d] for d in real[1:]):
+            return None
+        dims.append(tuple(f for d in real for f in layout.dims[d]))
+    return Layout.of(*dims)
+
+
+def _expand(layout: Layout, groups: list[list[int]], shape: list[int]) -> Layout | None:
+    """Splits dimensions at factor boundaries (splitting a factor where it divides)."""
+    from mlirc.passes.distribute.layout import Factor
+
+    dims: list[tuple] = [()] * sum(len(g) for g in groups)
+    for i, group in enumerate(groups):
+        factors = list(layout.dims[i])
+        real = [d for d in group if shape[d] != 1]
+        for d in reversed(real[1:]):
+            want, taken = shape[d], []
+            while want > 1:
+                if not factors:
+                    return None
+                f = factors.pop()
+                if want % f.size == 0:
+                    taken.append(f)
+                    want //= f.size
+                elif f.size % want == 0:
+                    taken.append(Factor(f.kind, want, f.stride))
+                    factors.append(Factor(f.kind, f.size // want, f.stride * want if f.kind != "r" else 1))
+                    want = 1
+                else:
+                    return None
+            dims[d] = tuple(reversed(taken))
+        if real:
+            dims[real[0]] = tuple(factors)
+        elif factors:
+            dims[group[0]] = tuple(factors)
+    return Layout.of(*dims)
+
+
+def elementwise_op(name: str, results: list[ir.Type], operands: list[ir.Value], attributes: dict) -> list[ir.Value]:
+    """Creates an op of the given name; used to replay a linalg body on pieces."""
+    return list(ir.Operation.create(name, results=results, operands=operands, attributes=attributes).results)
