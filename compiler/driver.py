@@ -35,11 +35,14 @@ class Compilation:
     helpers: int | None = None
     imported: Any = None
     modules: dict[str, Any] = field(default_factory=dict)
+    records: dict[str, Any] = field(default_factory=dict)
+    schedule_text: str = ""
     builds: dict[str, KernelBuild] = field(default_factory=dict)
     plan: Any = None
     ptx: str = ""
     observe: Callable[[str], None] = lambda level: None
     _given: str = "torch"
+    _gpu_parts: dict[str, Any] = field(default_factory=dict)
 
     def import_model(self, spec: str, **options: Any) -> None:
         """Reads the model that the user named; options as of `mlirc.frontend.open_model`."""
@@ -88,18 +91,18 @@ class Compilation:
 
     def lower(self, level: str) -> None:
         """Makes every level down to the named one, except those that exist."""
-        steps = {
-            "linalg": self._to_linalg,
-            "kernels": self._to_kernels,
-            "schedule": self._to_ptx,
-            "tiles": self._to_ptx,
-            "gpu": self._to_ptx,
-            "llvm": self._to_ptx,
-            "ptx": self._to_ptx,
-        }
-        for name in LEVELS[1 : LEVELS.index(level) + 1]:
-            if LEVELS.index(name) > LEVELS.index(self._given) and name not in self.modules and not self.ptx:
-                steps[name]()
+        depth = LEVELS.index(level)
+        if depth > LEVELS.index("torch") and self.imported and "linalg" not in self.modules:
+            self._to_linalg()
+        if depth > LEVELS.index("linalg") and "kernels" not in self.modules:
+            self._to_kernels()
+        if depth > LEVELS.index("kernels") and self._given != "gpu" and "tiles" not in self.modules:
+            self._to_tiles()
+        if level == "gpu" and not self.ptx:
+            self._build("gpu")
+        if level in ("llvm", "ptx") and not self.ptx:
+            self._build("ptx")
+            self._to_ptx()
 
     def _to_linalg(self) -> None:
         from mlirc import frontend
@@ -116,40 +119,62 @@ class Compilation:
             self.modules["kernels"] = to_kernels(levels.copy(self.modules["linalg"]), self.target)
         self.observe("kernels")
 
-    def _jobs(self) -> list[KernelJob]:
+    def _to_tiles(self) -> None:
+        """Schedules every kernel, each by its script."""
+        from mlirc import levels
+        from mlirc.schedule import Schedules
+
+        with self.timer.step("tiles"):
+            schedules = Schedules(list(self.schedules))
+            module = self.modules["kernels"]
+            tiles = {}
+            for name in levels.kernels(module):
+                alone = levels.isolate(module, name)
+                tiles[name], self.records[name] = schedules.schedule_kernel(alone, self.target)
+            schedules.check_used()
+            self.schedule_text = schedules.printed()
+            self.modules["tiles"] = levels.replace(module, tiles)
+        self.observe("schedule")
+        self.observe("tiles")
+
+    def _jobs(self, until: str) -> list[KernelJob]:
         from mlirc import levels
 
-        level = self._given if self._given in ("tiles", "gpu") else "kernels"
-        if level == "gpu":
-            alone = self._gpu_parts
-        else:
-            module = self.modules["kernels"]
+        level = "gpu" if self._given == "gpu" else "tiles"
+        alone = self._gpu_parts
+        if level == "tiles":
+            module = self.modules["tiles"]
             alone = {name: levels.isolate(module, name) for name in levels.kernels(module)}
         jobs = []
         for name, module in alone.items():
             text = module.operation.get_asm(enable_debug_info=True)
-            jobs.append(KernelJob(name, text, str(module), level, self.target.name, self.schedules))
+            jobs.append(KernelJob(name, text, str(module), level, self.target.name, until))
         return jobs
 
-    def _to_ptx(self) -> None:
-        """Compiles the kernels, and makes the PTX file's text with the plan in it."""
-        from mlirc.backend.plan_builder import build_plan
-        from mlirc.backend.ptx import merge_ptx
-        from mlirc.runtime import plan
+    def _build(self, until: str) -> None:
+        """Takes every kernel down to `until`, those that the cache does not have in helper processes."""
         from mlirc.workers import build_kernels
 
-        with self.timer.step("kernels to ptx"):
-            jobs = {job.name: job for job in self._jobs()}
-            found = {name: self.cache.get(job) for name, job in jobs.items()} if self.cache else {}
+        with self.timer.step(until):
+            jobs = {job.name: job for job in self._jobs(until)}
+            cache = self.cache if until == "ptx" else None
+            found = {name: cache.get(job) for name, job in jobs.items()} if cache else {}
             built = {name: build for name, build in found.items() if build}
             missing = [job for name, job in jobs.items() if name not in built]
             self.timer.advance(len(built), len(jobs))
             for build in build_kernels(missing, self.helpers):
                 built[build.name] = build
                 self.timer.advance(len(built), len(jobs))
-                if self.cache:
-                    self.cache.put(jobs[build.name], build)
+                if cache:
+                    cache.put(jobs[build.name], build)
             self.builds = {name: built[name] for name in jobs}
+
+    def _to_ptx(self) -> None:
+        """Makes the PTX file's text, with the plan in it, out of the compiled kernels."""
+        from mlirc.backend.plan_builder import build_plan
+        from mlirc.backend.ptx import merge_ptx
+        from mlirc.runtime import plan
+
         with self.timer.step("plan"):
             compiled = {name: build.compiled for name, build in self.builds.items()}
             self.plan = build_plan(
@@ -157,51 +182,25 @@ class Compilation:
             )
             merged = merge_ptx([build.ptx for build in self.builds.values()], self.target)
             self.ptx = plan.embed(merged, self.plan)
-        for level in ("schedule", "tiles", "gpu", "llvm", "ptx"):
+        for level in ("gpu", "llvm", "ptx"):
             self.observe(level)
 
     def text(self, level: str) -> str:
         """The level as text. `lower` it first."""
-        if level == "ptx":
-            return self.ptx
-        if level in ("torch", "linalg", "kernels") and level in self.modules:
-            return str(self.modules[level])
-        if level == "tiles":
-            return self._tiles_text()
-        if level == "schedule":
-            return self._schedule_text()
-        if level == "gpu":
-            return "\n// -----\n\n".join([self._main_text(), *(b.gpu for b in self.builds.values())])
-        if level == "llvm":
-            return "\n".join(f"; kernel {b.name}\n{b.llvm}" for b in self.builds.values())
-        raise MlircError(f"level {level} is not there: the compilation started below it, from {self._given}")
-
-    def _tiles_text(self) -> str:
-        from mlirc import levels, mlir
-
-        if self._given == "gpu":
-            raise MlircError("level tiles is not there: the compilation started below it, from gpu")
-        tiles = {name: mlir.parse(build.tiles, f"kernel {name}") for name, build in self.builds.items()}
-        return str(levels.replace(self.modules["kernels"], tiles))
-
-    def _main_text(self) -> str:
-        """`@main` with its kernels declared: what the `gpu` level's kernels are called by."""
         from mlirc import levels
 
-        return str(levels.declare_kernels(self.modules["kernels"]))
-
-    def _schedule_text(self) -> str:
-        """Every script in use, once, with the kernels that it schedules named in a comment."""
-        users: dict[str, list[KernelBuild]] = {}
-        for build in self.builds.values():
-            users.setdefault(build.schedule, []).append(build)
-        parts = []
-        for script, builds in users.items():
-            knobs = ",".join(f"{k}={v}" for k, v in builds[0].knobs.items())
-            head = f"// script: {builds[0].script}{':' if knobs else ''}{knobs}\n"
-            head += f"// kernels: {', '.join(b.name for b in builds)}\n"
-            parts.append(head + script.strip() + "\n")
-        return "\n// -----\n\n".join(parts)
+        if level in self.modules:
+            return str(self.modules[level])
+        if level == "schedule" and self.schedule_text:
+            return self.schedule_text
+        if level == "gpu":
+            main = levels.declare_kernels(self.modules["kernels"])
+            return "\n// -----\n\n".join([str(main), *(b.gpu for b in self.builds.values())])
+        if level == "llvm":
+            return "\n".join(f"; kernel {b.name}\n{b.llvm}" for b in self.builds.values())
+        if level == "ptx":
+            return self.ptx
+        raise MlircError(f"level {level} is not there: the compilation started below it, from {self._given}")
 
     def write(self, output: Path, *, weights: bool = True) -> None:
         """Writes OUT.ptx, OUT.safetensors (when there are weights and they are wanted) and OUT.levels/, all or none."""
@@ -212,7 +211,7 @@ class Compilation:
             if weights and tensors:
                 outputs.add(output.with_suffix(".safetensors"), lambda p: frontend.write_weights(p, tensors))
             for level in HOST_LEVELS:
-                if level in self.modules or (level == "tiles" and self._given != "gpu"):
+                if level in self.modules:
                     text = self.text(level)
                     outputs.add(output.with_suffix(".levels") / f"{level}.mlir", lambda p, t=text: p.write_text(t))
             outputs.add(output, lambda p: p.write_text(self.ptx))

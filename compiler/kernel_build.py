@@ -1,4 +1,4 @@
-"""One kernel from the `kernels` level to PTX, with every level between kept as text; and the folder that caches it."""
+"""One kernel from the `tiles` level to PTX, with every level between kept as text; and the folder that caches it."""
 
 from __future__ import annotations
 
@@ -21,33 +21,29 @@ from mlirc.targets import Target, get_target
 @dataclass(frozen=True)
 class KernelJob:
     """What has to be compiled. `text` has source locations, for errors; `identity` is the same without them, for the
-    cache. `level` is the text's level, one of kernels, tiles and gpu; `schedules` are the `--schedule` values, for the
-    level `kernels`. Plain data: it travels to helper processes."""
+    cache. `level` is the text's level, tiles or gpu; `until` is the last level wanted, gpu or ptx. Plain data: it
+    travels to helper processes."""
 
     name: str
     text: str
     identity: str
     level: str
     target: str
-    schedules: tuple[str, ...] = ()
+    until: str = "ptx"
 
 
 @dataclass
 class KernelBuild:
-    """A compiled kernel: its text at each level, its launches, and how it was made. `seconds` is the compile time,
-    `cached` tells that this process did not spend it."""
+    """A compiled kernel: its text at each level (empty below the last one wanted) and its launches. `seconds` is the
+    compile time, `cached` tells that this process did not spend it."""
 
     name: str
-    script: str
-    knobs: dict[str, Any]
-    schedule: str
-    tiles: str
-    gpu: str
-    llvm: str
-    ptx: str
-    launches: list[Launch | Copy]
-    workspaces: list[int]
-    seconds: float
+    gpu: str = ""
+    llvm: str = ""
+    ptx: str = ""
+    launches: list[Launch | Copy] = field(default_factory=list)
+    workspaces: list[int] = field(default_factory=list)
+    seconds: float = 0.0
     cached: bool = field(default=False, compare=False)
 
     @property
@@ -57,45 +53,23 @@ class KernelBuild:
 
 
 def build_kernel(job: KernelJob) -> KernelBuild:
-    """Compiles one kernel; raises MlircError that names the kernel and the step."""
+    """Takes one kernel down to `job.until`; raises MlircError that names the kernel and the step."""
     from mlirc import mlir
     from mlirc.backend.ptx import compile_kernel
 
     start = time.perf_counter()
     target = get_target(job.target)
     module = mlir.parse(job.text, f"kernel {job.name}")
-    script, knobs, schedule, tiles = "given", {}, "", ""
-    if job.level == "kernels":
-        module, record = _schedules(job.schedules).schedule_kernel(module, target)
-        script, knobs, schedule = record.script, dict(record.knobs), record.text
-    if job.level != "gpu":
-        tiles = _text(module)
+    build = KernelBuild(job.name)
+    if job.level == "tiles":
         to_gpu(module, job.name, target)
-    compiled = compile_kernel(module, target)
-    return KernelBuild(
-        name=job.name,
-        script=script,
-        knobs={k: v if isinstance(v, int | float | str | bool | None) else str(v) for k, v in knobs.items()},
-        schedule=schedule,
-        tiles=tiles,
-        gpu=_text(module),
-        llvm=compiled.llvm,
-        ptx=compiled.ptx,
-        launches=compiled.launches,
-        workspaces=compiled.workspaces,
-        seconds=time.perf_counter() - start,
-    )
-
-
-def _text(module: Any) -> str:
-    return module.operation.get_asm(enable_debug_info=False)
-
-
-@functools.lru_cache(maxsize=4)
-def _schedules(overrides: tuple[str, ...]) -> Any:
-    from mlirc.schedule import Schedules
-
-    return Schedules(list(overrides))
+    build.gpu = str(module)
+    if job.until == "ptx":
+        compiled = compile_kernel(module, target)
+        build.llvm, build.ptx = compiled.llvm, compiled.ptx
+        build.launches, build.workspaces = compiled.launches, compiled.workspaces
+    build.seconds = time.perf_counter() - start
+    return build
 
 
 def to_gpu(module: Any, name: str, target: Target) -> None:
@@ -142,8 +116,8 @@ def cache_folder() -> Path:
 
 
 class KernelCache:
-    """A folder with one JSON file per compiled kernel, named by a hash of its text, its schedule overrides (with the
-    contents of the files they name), the target, and the versions of the tools and of our sources.
+    """A folder with one JSON file per compiled kernel, named by a hash of its scheduled text, the target, and the
+    versions of the tools and of our sources.
 
     Several processes may use it at once: a file appears whole, by a rename. A file that cannot be read is as good as
     absent, and a folder that cannot be written only costs time.
@@ -154,12 +128,8 @@ class KernelCache:
 
     def key(self, job: KernelJob) -> str:
         digest = hashlib.sha256(_versions_digest().encode())
-        for part in (job.name, job.identity, job.level, job.target, *job.schedules):
+        for part in (job.name, job.identity, job.level, job.target):
             digest.update(f"{len(part)} {part}\n".encode())
-        for part in job.schedules:
-            path = Path(part)
-            if path.suffix in (".py", ".mlir") and path.is_file():
-                digest.update(path.read_bytes())
         return digest.hexdigest()
 
     def get(self, job: KernelJob) -> KernelBuild | None:

@@ -23,7 +23,7 @@ def kernel_table(job: Any) -> str:
                 str(calls[name] // max(len(launches), 1)),
                 _origin(levels.strings(function, "mlirc.origin") if function else []),
                 _shapes(function) if function else "",
-                build.script + _knobs(build.knobs),
+                _script(job.records.get(name)),
                 " ".join("x".join(map(str, _trim(x.grid))) for x in launches),
                 " ".join(str(x.block[0] * x.block[1] * x.block[2]) for x in launches),
                 " ".join(f"{x.smem + _static_shared(build.ptx, x.symbol)}" for x in launches),
@@ -55,9 +55,11 @@ def _origin(paths: list[str], limit: int = 2) -> str:
     return shown + (f" +{len(paths) - limit}" if len(paths) > limit else "")
 
 
-def _knobs(knobs: dict[str, Any]) -> str:
-    shown = ",".join(f"{k}={v}" for k, v in knobs.items() if v is not None)
-    return f":{shown}" if shown else ""
+def _script(record: Any) -> str:
+    if record is None:
+        return "given"
+    shown = ",".join(f"{k}={v}" for k, v in record.knobs.items() if v is not None)
+    return record.script + (f":{shown}" if shown else "")
 
 
 def _shapes(function: Any) -> str:
