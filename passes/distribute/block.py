@@ -202,7 +202,8 @@ class Scope:
             self.tiles[op.results[0]] = self.tile(op.operands[0])
 
     def slice_geometry(self, op, lookup):
-        """(offsets, bounds, sizes, kept dimensions) of a unit-stride tensor.extract_slice (or parallel_insert_slice)."""
+        """(offsets, bounds, sizes, kept dimensions) of a unit-stride tensor.extract_slice (or
+        parallel_insert_slice)."""
         segments = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
         operands = list(op.operands)
         first = len(operands) - sum(segments[-3:])

@@ -26,8 +26,8 @@ from mlirc.passes.distribute.values import Fragment, Tile, elementwise_op
 
 @dataclass
 class Contraction:
-    """A generic recognised as C[m, n] += A[m, k] * B[n, k]: iteration dimensions (None: of size 1 and absent), per operand
-    the position of its two dimensions, and the chains of casts applied to A and B in the body."""
+    """A generic recognised as C[m, n] += A[m, k] * B[n, k]: iteration dimensions (None: of size 1 and absent), per
+    operand the position of its two dimensions, and the chains of casts applied to A and B in the body."""
 
     m: int | None
     n: int | None
@@ -382,8 +382,9 @@ class Product:
 
 
 class _MatrixAddress:
-    """Addresses of ldmatrix (PTX ISA, "ldmatrix"): lane l supplies row l mod 8 of matrix l / 8. Of the matrix's number, bit
-    `row_bit` moves by eight rows (m or n) and bit `k_bit` by eight along k. Rows of memory that hold k go untransposed."""
+    """Addresses of ldmatrix (PTX ISA, "ldmatrix"): lane l supplies row l mod 8 of matrix l / 8. Of the matrix's
+    number, bit `row_bit` moves by eight rows (m or n) and bit `k_bit` by eight along k. Rows of memory that hold k go
+    untransposed."""
 
     def __init__(self, em: Emitter, view: memory.View, k_last: bool, row_bit: int, k_bit: int):
         self.em, self.view, self.k_last = em, view, k_last

@@ -1,8 +1,7 @@
 """Bodies of `linalg.generic` on fragments: every op of the body is replayed on pieces of registers.
 
-A value of the body depends on some of the iteration dimensions only. It is computed once for each distinct position along
-those, and as a scalar unless it varies within a piece: a row's statistic is not recomputed per column.
-"""
+A value of the body depends on some of the iteration dimensions only. It is computed once for each distinct position
+along those, and as a scalar unless it varies within a piece: a row's statistic is not recomputed per column."""
 
 from __future__ import annotations
 
@@ -143,8 +142,8 @@ class Body:
         return memory.join(em, loads, 1, element, self.piece)
 
     def _contiguous(self, index_values: list[ir.Value], view: memory.View) -> bool:
-        """Whether a piece's gather reads consecutive, aligned elements: only its last index varies, and that is the last
-        coordinate itself."""
+        """Whether a piece's gather reads consecutive, aligned elements: only its last index varies, and that is the
+        last coordinate itself."""
         last = index_values[-1]
         if any(self.wide(v) for v in index_values[:-1]):
             return False

@@ -1,4 +1,5 @@
-"""Building blocks for one `gpu.func`: index arithmetic that folds, constants, thread numbers, shared memory, barriers."""
+"""Building blocks for one `gpu.func`: index arithmetic that folds, constants, thread numbers, shared memory,
+barriers."""
 
 from __future__ import annotations
 

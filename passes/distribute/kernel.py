@@ -200,8 +200,9 @@ class Kernel:
 
 
 class Grid:
-    """The blocks of a forall: one launch dimension over all its induction variables, the last one fastest. The attribute
-    `mlirc.group_m` visits that many rows of a two-dimensional grid before moving on along columns, for reuse in L2."""
+    """The blocks of a forall: one launch dimension over all its induction variables, the last one fastest. The
+    attribute `mlirc.group_m` visits that many rows of a two-dimensional grid before moving on along columns, for
+    reuse in L2."""
 
     def __init__(self, forall):
         self.forall = forall

@@ -1,11 +1,11 @@
 """Layouts: how the elements of a tile sit in the registers of a block's threads.
 
-Every dimension of a tile is split into factors, from major to minor; each factor is spread over registers (`r`), lanes of a
-warp (`l`) or warps of the block (`w`). A lane factor of size n and stride s takes the value (lane / s) mod n. This covers
-row-vectorized tiles, the operands and accumulators of mma.sync (PTX ISA, "Matrix Fragments for mma.m16n8k16"), the
-operands of an FMA outer product, and what is left of any of them after a reduction. Lanes and warps that no factor names
-hold copies. Registers are numbered with the last dimension, and in it the most minor factor, running fastest.
-"""
+Every dimension of a tile is split into factors, from major to minor; each factor is spread over registers (`r`),
+lanes of a warp (`l`) or warps of the block (`w`). A lane factor of size n and stride s takes the value (lane / s) mod
+n. This covers row-vectorized tiles, the operands and accumulators of mma.sync (PTX ISA, "Matrix Fragments for
+mma.m16n8k16"), the operands of an FMA outer product, and what is left of any of them after a reduction. Lanes and
+warps that no factor names hold copies. Registers are numbered with the last dimension, and in it the most minor
+factor, running fastest."""
 
 from __future__ import annotations
 
@@ -118,7 +118,8 @@ class Layout:
         return out
 
     def project(self, dims: list[int | None]) -> Layout:
-        """The layout of an operand whose dimension i is this layout's dimension dims[i] (None: a dimension of size 1)."""
+        """The layout of an operand whose dimension i is this layout's dimension dims[i] (None: a dimension of size
+        1)."""
         return Layout(tuple(() if d is None else self.dims[d] for d in dims))
 
     def lift(self, dims: list[int | None], rank: int) -> Layout:
@@ -130,8 +131,8 @@ class Layout:
         return Layout(tuple(out))
 
     def register_map(self, source: Layout, warps: int) -> list[int] | None:
-        """For each register of this layout, the register of `source` that holds the same element in the same thread; None
-        if some element sits in another thread."""
+        """For each register of this layout, the register of `source` that holds the same element in the same thread;
+        None if some element sits in another thread."""
         shape = tuple(max(a, b) for a, b in zip(self.shape, source.shape, strict=True))
         strides = np.array([math.prod(shape[i + 1 :]) for i in range(len(shape))], dtype=np.int64)
 
@@ -159,9 +160,9 @@ def pow2_divisor(n: int) -> int:
 
 
 def row_layout(shape: tuple[int, ...], warps: int, vector: int) -> Layout:
-    """The default layout: `vector` elements of the last dimension per access, lanes along the last dimension first so that
-    a warp's access is one contiguous piece, warps along the outermost dimensions first so that a row stays in one warp when
-    there are rows enough for all warps, what is left in registers."""
+    """The default layout: `vector` elements of the last dimension per access, lanes along the last dimension first so
+    that a warp's access is one contiguous piece, warps along the outermost dimensions first so that a row stays in
+    one warp when there are rows enough for all warps, what is left in registers."""
     rank = len(shape)
     if rank == 0:
         return Layout(())
@@ -217,8 +218,8 @@ def mma_operand_b(block_k: int, block_n: int, warps_n: int) -> Layout:
 
 
 def fma_accumulator(block_m: int, block_n: int, warps_m: int, warps_n: int) -> Layout:
-    """The result of an outer product with scalar FMA: a thread holds every fourth row and every eighth column of its warp's
-    tile, so that the lanes of a warp read neighbouring rows of a swizzled operand without bank conflicts."""
+    """The result of an outer product with scalar FMA: a thread holds every fourth row and every eighth column of its
+    warp's tile, so that the lanes of a warp read neighbouring rows of a swizzled operand without bank conflicts."""
 
     def split(extent: int, warps: int, lanes: int, warp_stride: int, lane_stride: int):
         return (warp(warps, warp_stride), reg(-(-extent // (warps * lanes))), lane(lanes, lane_stride))

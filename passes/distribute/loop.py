@@ -1,8 +1,8 @@
 """`scf.for` in a tile program: loop-carried tiles take the layout of their first use in the body, and the tiles that
 products read are fetched `mlirc.stages` - 1 iterations ahead by asynchronous copies into a ring of buffers.
 
-One barrier per iteration suffices: it comes after the wait for this iteration's tile and before the copies into the buffer
-that the previous iteration read (the multistage scheme of CUTLASS's sm80 mainloop)."""
+One barrier per iteration suffices: it comes after the wait for this iteration's tile and before the copies into the
+buffer that the previous iteration read (the multistage scheme of CUTLASS's sm80 mainloop)."""
 
 from __future__ import annotations
 

@@ -105,8 +105,8 @@ def load_elements(em: Emitter, view: View, indices: list[Index], width: int) -> 
 
 
 def load(em: Emitter, view: View, element: ir.Type, shape, sizes, layout: Layout, whole: bool = False) -> Fragment:
-    """Reads a tile. Elements past the tile's sizes hold some element of the tile. `whole`: the memory covers the layout's
-    padded shape, so nothing needs clamping."""
+    """Reads a tile. Elements past the tile's sizes hold some element of the tile. `whole`: the memory covers the
+    layout's padded shape, so nothing needs clamping."""
     parts: list[tuple[ir.Value, int]] = []
     for _, width, indices, _ in accesses(em, view, shape, sizes, layout, whole):
         parts.append((load_elements(em, view, indices, width), width))

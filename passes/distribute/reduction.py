@@ -1,5 +1,5 @@
-"""Reductions: in registers, then across lanes by butterfly shuffles, then across warps through shared memory. The order is
-fixed, so results are the same from run to run."""
+"""Reductions: in registers, then across lanes by butterfly shuffles, then across warps through shared memory. The
+order is fixed, so results are the same from run to run."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ def _compare(em: Emitter, c: Index, size: Index) -> ir.Value:
 def reduce_generic(em: Emitter, op, num_inputs: int, operands, inits, space, dims_reduced: list[int], scalars):
     """Lowers a reducing generic.
 
-    operands: (tile, dims) of the inputs; inits: (tile, dims) of the outputs; space: (layout, shape, sizes) of the iteration
-    space. Returns one fragment per result."""
+    operands: (tile, dims) of the inputs; inits: (tile, dims) of the outputs; space: (layout, shape, sizes) of the
+    iteration space. Returns one fragment per result."""
     layout, shape, sizes = space
     combiners = find_combiners(op, num_inputs)
     if combiners is None:

@@ -1,6 +1,6 @@
 """Tiles in shared memory: what products read. A K loop fills them with asynchronous copies (cp.async, PTX ISA "Data
-Movement and Conversion Instructions: Asynchronous copy"), several iterations ahead; anything else is stored there through
-registers."""
+Movement and Conversion Instructions: Asynchronous copy"), several iterations ahead; anything else is stored there
+through registers."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def _swizzle_for(buffer: ir.Value, element: ir.Type) -> int:
 
 
 def store_to_shared(em: Emitter, tile: Tile, zero_dims: list[int], extents: list[int]) -> Staged:
-    """Stores any tile into shared memory through registers, between two barriers; zero past its sizes along zero_dims. The
-    buffer covers `extents` at least."""
+    """Stores any tile into shared memory through registers, between two barriers; zero past its sizes along
+    zero_dims. The buffer covers `extents` at least."""
     layout = tile.natural()
     if layout is None:
         layout = row_layout(tuple(tile.shape), em.warps, _vector_for(tile.shape, tile.element))

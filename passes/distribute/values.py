@@ -1,9 +1,9 @@
 """Tile values while a kernel is being distributed: fragments in registers, and values that wait for a layout.
 
 A `tiles`-level tensor becomes one of these. A `Fragment` has its elements in registers. The others are lazy: they know
-where they were defined (a marker op in the `gpu` function) and are built there, in the layout that their first user asks
-for. That way loads and cheap elementwise chains take the layout of the anchors (products, reductions) that they feed.
-"""
+where they were defined (a marker op in the `gpu` function) and are built there, in the layout that their first user
+asks for. That way loads and cheap elementwise chains take the layout of the anchors (products, reductions) that they
+feed."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ class Load(Marked):
 
 
 class Reshaped(Marked):
-    """A tile with dimensions merged or split: `groups[i]` lists the wide side's dimensions that make up the narrow side's
-    dimension i; `expand` tells whether the result is the wide side."""
+    """A tile with dimensions merged or split: `groups[i]` lists the wide side's dimensions that make up the narrow
+    side's dimension i; `expand` tells whether the result is the wide side."""
 
     def __init__(self, em, source: Tile, shape, sizes, groups: list[list[int]], expand: bool):
         super().__init__(em, source.element, shape, sizes)
