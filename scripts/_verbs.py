@@ -78,9 +78,15 @@ def match(inside: ir.Value, *names: str) -> ir.Value:
     return require(found.results[0], what=" or ".join(names))
 
 
-def tidy(kernel: ir.Value) -> None:
-    """Merges equal ops and removes dead ones. Not `canonicalize`: it would inline a forall or loop of one trip."""
-    transform.apply_cse(kernel)
+def tidy(function: ir.Value, *block_programs: ir.Value) -> None:
+    """Removes dead ops of the function and merges equal ops of its block programs.
+
+    Not `canonicalize`, which would inline a forall or loop of one trip; and no merging over the whole function, which
+    would let two results share one `tensor.empty`.
+    """
+    transform.apply_dce(function)
+    for forall in block_programs:
+        transform.apply_cse(forall)
 
 
 def power_of_two(n: int) -> int:

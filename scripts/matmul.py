@@ -127,5 +127,5 @@ def matmul(
         annotate(tiled, mma=mma, warp_grid=[warps_m, warps_n])
         annotate(loop, stages=stages)
         annotate(function, warps=warps_m * warps_n)
-        tidy(function)
+        tidy(function, forall)
     return module

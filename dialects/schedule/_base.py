@@ -78,8 +78,14 @@ def transform_op(
             unknown = set(values) ^ set(fields)
             if unknown or len(handles) != len(operands):
                 raise TypeError(f"schedule.{name} takes handles {tuple(operands)} and attributes {tuple(fields)}")
-            op = op_class(*map(_handle, handles), **{k: _to_attribute(v) for k, v in values.items()})
-            found = tuple(op.operation.results)
+            # not through op_class: its constructor takes an empty array attribute for a missing one
+            op = ir.Operation.create(
+                f"schedule.{name}",
+                [transform.AnyOpType.get()] * len(results),
+                [_handle(h) for h in handles],
+                {k: _to_attribute(v) for k, v in values.items()},
+            )
+            found = tuple(op.results)
             return found[0] if len(found) == 1 else found or None
 
         builder.__name__ = name

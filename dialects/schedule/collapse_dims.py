@@ -15,7 +15,7 @@ from mlirc.mlir import ir, tensor
 
 
 def kept_units(dims: Dims) -> set[int]:
-    """Unit classes that must stay: one each of m, n and k of a contraction; one of the last op if it has no other."""
+    """Unit classes that must stay: one each of m, n and k of a contraction; one parallel one of the last op if it has no other."""
     kept: set[int] = set()
     for i, op in enumerate(dims.ops):
         roles = contraction(op)
@@ -24,8 +24,9 @@ def kept_units(dims: Dims) -> set[int]:
                 classes = [dims.of[i][d] for d in group]
                 if classes and all(dims.extent[c] == 1 for c in classes):
                     kept.add(classes[-1])
-    if dims.of and dims.of[-1] and all(dims.extent[c] == 1 and c not in kept for c in dims.of[-1]):
-        kept.add(dims.of[-1][-1])
+    rows = [c for c in dims.of[-1] if c not in dims.reduced]
+    if rows and all(dims.extent[c] == 1 and c not in kept for c in rows):
+        kept.add(rows[-1])
     return kept
 
 

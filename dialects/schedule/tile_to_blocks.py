@@ -50,8 +50,7 @@ class Tiler:
         if is_output and made_by is not None and made_by.name == "tensor.empty":
             kept = [s for j, s in enumerate(sizes) if j not in dropped]
             return _build.empty(kept, ir.RankedTensorType(value.type).element_type)
-        if list(shape_of(value)) == sizes and not dropped:
-            return value
+        # even a whole tensor is read through a slice: slices are the reads from global memory
         return _build.extract_slice(value, offsets, sizes, dropped)
 
     def clone(self, i: int) -> ir.Operation:
@@ -104,9 +103,11 @@ def tile(root: ir.Operation, sizes: Sequence[int], keep: Sequence[int], order: S
         raise PayloadError(f"{len(sizes)} tile sizes for {len(row)} dimensions", root)
     tiled = {row[d]: size for d, size in enumerate(sizes) if size}
     check(dims, tiled, s)
-    loops = [row[d] for d in (order or range(len(row))) if sizes[d]]
-    if set(loops) != set(tiled) or not loops:
+    listed = [row[d] for d in (order or range(len(row))) if sizes[d]]
+    if set(listed) != set(tiled) or not listed:
         raise PayloadError("`order` must list every tiled dimension once, and at least one must be tiled", root)
+    # loops of one trip are left out, but a launch has at least one block
+    loops = [c for c in listed if tiled[c] < dims.extent[c]] or listed[-1:]
     escaping = dims.escaping()
     anchor = _move_users_behind(block, dims)
     with ir.InsertionPoint(anchor), root.location:

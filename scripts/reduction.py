@@ -1,0 +1,79 @@
+"""Row reductions: norms, softmax, sums, matrix-vector products. A block holds whole rows."""
+
+from __future__ import annotations
+
+from mlirc.kernel_info import KernelInfo
+from mlirc.mlir import ir
+from mlirc.schedule import register
+from mlirc.scripts._verbs import (
+    annotate,
+    ceil_div,
+    collapse_dims,
+    generalize,
+    match,
+    match_root,
+    power_of_two,
+    product,
+    script,
+    tidy,
+    tile_to_blocks,
+)
+from mlirc.scripts.elementwise import vector_width
+from mlirc.targets import Target
+
+MAX_ROW = 32 * 1024  # elements of a row that one block can hold in registers
+
+
+def is_row_reduction(kernel: KernelInfo) -> bool:
+    """Reduces the last dimension, has rows, and its rows fit one block."""
+    return (
+        not kernel.obstacle
+        and kernel.contraction is None
+        and kernel.reduced_length > 0
+        and any(not d.reduced for d in kernel.dims)
+        and kernel.reduced_length <= MAX_ROW
+    )
+
+
+def rows_and_warps(length: int, rows: int, sms: int) -> tuple[int, int]:
+    """(rows per block, warps per block): a warp per short row, several warps on a long one."""
+    if length <= 1024:
+        block_rows = 4
+        while block_rows > 1 and ceil_div(rows, block_rows) < sms:
+            block_rows //= 2
+        return block_rows, block_rows
+    return 1, min(max(power_of_two(length // 512), 4), 32)
+
+
+@register(matches=is_row_reduction, priority=10)
+def reduction(
+    kernel: KernelInfo,
+    target: Target,
+    *,
+    rows: int | None = None,
+    warps: int | None = None,
+    vector: int | None = None,
+) -> ir.Module:
+    """Each block takes `rows` rows with their whole length in one tile, so that every operand is read once.
+
+    Knobs: `rows` and `warps` per block, `vector` elements per thread along the row.
+    """
+    extents = [d.extent for d in kernel.dims]
+    row_dims = [i for i, d in enumerate(kernel.dims) if not d.reduced]
+    total_rows = product([extents[i] for i in row_dims])
+    default_rows, default_warps = rows_and_warps(kernel.reduced_length, total_rows, target.sms)
+    rows = rows or min(default_rows, extents[row_dims[-1]])
+    warps = warps or default_warps
+    vector = vector or vector_width(kernel, kernel.reduced_length)
+    sizes = [0] * len(extents)
+    for i in row_dims:
+        sizes[i] = rows if i == row_dims[-1] else 1
+    with script(rows=rows, warps=warps, vector=vector) as (module, function):
+        generalize(function)
+        collapse_dims(function)
+        root = match_root(function)
+        forall = tile_to_blocks(root, sizes=sizes, keep=[row_dims[-1]], order=[])
+        annotate(match(forall, "linalg.generic"), vector=vector)
+        annotate(function, warps=warps)
+        tidy(function, forall)
+    return module
