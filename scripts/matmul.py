@@ -108,10 +108,10 @@ def matmul(
         stages = max(stages, 1)
     vector = vector or max(16 // kernel.element_bytes, 1)
 
-    sizes = [1] * len(extents)
+    sizes = [0 if d.reduced else 1 for d in kernel.dims]
     sizes[m_dim], sizes[n_dim] = block_m, block_n
     # blocks that share a slice of the (large) right operand follow each other: m is the fastest block id
-    order = [d for d in range(len(extents)) if d not in (m_dim, n_dim)] + [n_dim, m_dim]
+    order = [d for d, size in enumerate(sizes) if size and d not in (m_dim, n_dim)] + [n_dim, m_dim]
     knobs = dict(
         block_m=block_m, block_n=block_n, block_k=block_k, warps_m=warps_m, warps_n=warps_n, stages=stages, mma=mma,
         vector=vector,
