@@ -1,7 +1,7 @@
 """A stand-in for `mlirc.runtime.cuda.Driver` on a machine without a GPU.
 
-Device memory is host memory, and a kernel is a Python function of addresses. It checks the order of use: nothing outside
-of a context, no access to freed memory, no leaks.
+Device memory is host memory, and a kernel is a Python function of addresses. It checks the order of use: nothing
+outside of a context, no access to freed memory, no leaks.
 """
 
 from __future__ import annotations

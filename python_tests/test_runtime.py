@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 
 import ml_dtypes
 import numpy as np
@@ -13,7 +14,7 @@ from mlirc.errors import MlircError
 from mlirc.runtime import load, load_text
 from mlirc.runtime.cuda import check_target
 from mlirc.runtime.plan import CopyStep, KernelLaunch, Plan, Ref, TensorSpec, embed
-from mlirc.runtime.weights import WeightFile, write_weights
+from mlirc.runtime.weights import WeightFile
 
 N = 37
 
@@ -74,6 +75,21 @@ KERNELS = {
     "add": lambda a, b, c: np.add(at(a, N), at(b, N), out=at(c, N)),
     "twice": lambda a, b: np.multiply(at(a, N), 2, out=at(b, N)),
 }
+
+
+def write_weights(path, tensors):
+    """Writes NumPy arrays as safetensors (8 bytes of header length, JSON, data); the package has no bf16 for NumPy."""
+    names = {"bool": "BOOL", "bfloat16": "BF16", "float64": "F64", "float32": "F32", "float16": "F16"}
+    names |= {"int8": "I8", "int32": "I32", "int64": "I64"}
+    header, data = {}, b""
+    for name, tensor in sorted(tensors.items(), key=lambda item: -item[1].itemsize):
+        raw = np.ascontiguousarray(tensor).tobytes()
+        offsets = [len(data), len(data) + len(raw)]
+        header[name] = {"dtype": names[tensor.dtype.name], "shape": tensor.shape, "data_offsets": offsets}
+        data += raw
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
 
 
 def ref(space: str, offset: int = 0, index: int = 0) -> Ref:
@@ -348,14 +364,6 @@ def test_damaged_weight_files(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(MlircError, match="w.safetensors"):
             WeightFile(path)
-
-
-def test_a_failed_write_leaves_nothing(tmp_path):
-    with pytest.raises(MlircError, match="complex64"):
-        write_weights(tmp_path / "w.safetensors", {"a": np.zeros(2), "b": np.zeros(2, np.complex64)})
-    with pytest.raises(MlircError, match="cannot write"):
-        write_weights(tmp_path / "nowhere" / "w.safetensors", {"a": np.zeros(2)})
-    assert list(tmp_path.iterdir()) == []
 
 
 # On the GPU

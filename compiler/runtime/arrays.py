@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,6 +158,25 @@ def _cuda_view(tensor: Any, name: str, kind: str) -> View:
     contiguous = _is_contiguous(shape, tuple(strides) if strides else None, DTYPE_BYTES[dtype])
     device = int(getattr(getattr(tensor, "device", 0), "id", 0) or 0)
     return View(int(about["data"][0]), device, dtype, shape, contiguous, tensor, kind)
+
+
+def match(specs: Sequence[TensorSpec], tensors: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+    """The inputs in the order of `specs`, from those given by position and those given by name; raises MlircError for
+    one that is missing, unknown or given twice."""
+    names = [spec.name for spec in specs]
+    if len(tensors) > len(specs):
+        raise MlircError(f"{len(tensors)} inputs given, but the model takes {len(specs)}: {', '.join(names)}")
+    given = dict(zip(names, tensors, strict=False))
+    for name, tensor in named.items():
+        if name not in names:
+            raise MlircError(f"no input is called '{name}': the model takes {', '.join(names) or 'none'}")
+        if name in given:
+            raise MlircError(f"input '{name}' is given twice, by position and by name")
+        given[name] = tensor
+    missing = [f"'{spec.name}' ({spec})" for spec in specs if spec.name not in given]
+    if missing:
+        raise MlircError(f"input {', '.join(missing)} is missing")
+    return [given[name] for name in names]
 
 
 def check(seen: View, spec: TensorSpec) -> None:

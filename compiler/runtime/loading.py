@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,30 @@ def read_model(path: str | os.PathLike) -> tuple[str, Plan]:
     return text, extract(text, str(path))
 
 
+class Weights(Mapping[str, Any]):
+    """A plan's weights by name, each as a tensor or as a view of a file, made when it is asked for."""
+
+    def __init__(self, sources: Mapping[str, Any]):
+        self._sources = sources
+
+    def __getitem__(self, name: str) -> Any:
+        source = self._sources[name]
+        return source.view(name) if isinstance(source, WeightFile) else source[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._sources
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sources)
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+
 def find_weights(
     path: str | os.PathLike, plan: Plan, weights: str | os.PathLike | Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """The plan's weights by name, as tensors or as views of a file.
+) -> Mapping[str, Any]:
+    """The plan's weights by name.
 
     They come from `weights` (a safetensors file, or tensors by name), or, where that is None, from the safetensors file
     beside the model. Constants, which are in no state dict, are looked up there in any case. A name found nowhere is
@@ -40,14 +60,14 @@ def find_weights(
     beside = WeightFile(file) if file.exists() else None
     if given is None and beside is None:
         raise MlircError(f"{path}: its weights are missing: expected {file}; give them with --weights FILE or weights=")
-    found: dict[str, Any] = {}
+    sources: dict[str, Any] = {}
     for spec in plan.weights:
         source = given
         if given is None or (spec.kind == "constant" and spec.name not in given):
             source = beside
         if source is not None and spec.name in source:
-            found[spec.name] = source.view(spec.name) if isinstance(source, WeightFile) else source[spec.name]
-    return found
+            sources[spec.name] = source
+    return Weights(sources)
 
 
 def load(

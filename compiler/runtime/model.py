@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlirc.errors import MlircError
-from mlirc.runtime.arrays import DeviceTensor, View, check, current_stream, empty_like, stream_handle, view
+from mlirc.runtime.arrays import DeviceTensor, View, check, current_stream, empty_like, match, stream_handle, view
 from mlirc.runtime.cuda import Call, CopyCall, Driver, Graph, KernelCall, check_target
 from mlirc.runtime.plan import CopyStep, KernelLaunch, Plan, Ref, TensorSpec
 
-ALIGNMENT = 256
 POINTER_ALIGNMENT = 16  # kernels load 16 bytes at a time
 
 
@@ -120,29 +119,23 @@ class CompiledModel:
         driver.synchronize()
 
     def _bind_weights(self, weights: Mapping[str, Any]) -> list[int]:
-        """The address of every weight: its own where it is dense, aligned and on the device, else of a copy."""
+        """The address of every weight: its own where it is dense, aligned and on the device, else of a copy. One after
+        the other, so that weights made on demand are never all on the host."""
         pointers: list[int] = []
-        copies: list[tuple[int, View]] = []
         self._weights: list[View] = []  # keeps memory that is bound in place alive
-        size = 0
         for spec in self.plan.weights:
             if spec.name not in weights:
                 raise MlircError(f"{self._where}: {spec.kind} '{spec.name}' ({spec}) is missing from the given weights")
             given = weights[spec.name]
             seen = given if isinstance(given, View) else view(given, spec.name)
             check(seen, spec)
-            in_place = seen.device == self.device and seen.pointer % POINTER_ALIGNMENT == 0
-            if in_place:
+            if seen.device == self.device and seen.pointer % POINTER_ALIGNMENT == 0:
                 self._weights.append(seen)
+                pointers.append(seen.pointer)
             else:
-                copies.append((len(pointers), seen))
-                size = -(-(size + seen.nbytes) // ALIGNMENT) * ALIGNMENT
-            pointers.append(seen.pointer if in_place else 0)
-        base = self._held.alloc(size) if size else 0
-        for index, seen in copies:
-            self._upload(base, seen, 0)
-            pointers[index] = base
-            base = -(-(base + seen.nbytes) // ALIGNMENT) * ALIGNMENT
+                pointers.append(self._held.alloc(seen.nbytes))
+                self._upload(pointers[-1], seen, 0)
+                self._driver.synchronize(0)
         return pointers
 
     def _upload(self, target: int, seen: View, stream: int) -> None:
@@ -167,20 +160,7 @@ class CompiledModel:
     def _resolve(self, tensors: tuple, named: Mapping[str, Any]) -> list[View]:
         """The inputs in the plan's order, checked against it."""
         specs = self.plan.inputs
-        names = [spec.name for spec in specs]
-        if len(tensors) > len(specs):
-            raise MlircError(f"{len(tensors)} inputs given, but the model takes {len(specs)}: {', '.join(names)}")
-        given = dict(zip(names, tensors, strict=False))
-        for name, tensor in named.items():
-            if name not in names:
-                raise MlircError(f"no input is called '{name}': the model takes {', '.join(names) or 'none'}")
-            if name in given:
-                raise MlircError(f"input '{name}' is given twice, by position and by name")
-            given[name] = tensor
-        missing = [str(f"'{s.name}' ({s})") for s in specs if s.name not in given]
-        if missing:
-            raise MlircError(f"input {', '.join(missing)} is missing")
-        seen = [view(given[name], name) for name in names]
+        seen = [view(t, spec.name) for t, spec in zip(match(specs, tensors, named), specs, strict=True)]
         for v, spec in zip(seen, specs, strict=True):
             check(v, spec)
             if v.device not in (None, self.device):

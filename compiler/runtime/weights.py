@@ -1,4 +1,4 @@
-"""Weights in safetensors files: read through a memory map, written in one pass.
+"""Weights in safetensors files, read through a memory map.
 
 The format: 8 bytes of header length, a JSON header {name: {dtype, shape, data_offsets}}, then the tensors' bytes
 (huggingface/safetensors, README, "Format"). Read here without the package's NumPy back end, which knows no bf16.
@@ -6,22 +6,18 @@ The format: 8 bytes of header length, a JSON header {name: {dtype, shape, data_o
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
 import math
 import mmap
 import os
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from mlirc.errors import MlircError
-from mlirc.runtime.arrays import NUMPY_DTYPES, View, view
+from mlirc.runtime.arrays import NUMPY_DTYPES, View
 from mlirc.runtime.plan import DTYPE_BYTES
 
 _TO_FILE = {
@@ -34,7 +30,7 @@ _TO_FILE = {
     "i8": "I8",
     "i1": "BOOL",
 }
-_FROM_FILE = {v: k for k, v in _TO_FILE.items()} | {"U8": "i8"}
+_DTYPES = {v: k for k, v in _TO_FILE.items()} | {"U8": "i8"}
 
 
 @dataclass(frozen=True)
@@ -77,10 +73,10 @@ class WeightFile:
 
     def _read_entries(self, header: dict, base: int, size: int) -> Iterator[tuple[str, Entry]]:
         for name, about in header.items():
-            if name == "__metadata__" or about["dtype"] not in _FROM_FILE:
+            if name == "__metadata__" or about["dtype"] not in _DTYPES:
                 continue
             start, end = map(int, about["data_offsets"])
-            entry = Entry(_FROM_FILE[about["dtype"]], tuple(map(int, about["shape"])), base + start)
+            entry = Entry(_DTYPES[about["dtype"]], tuple(map(int, about["shape"])), base + start)
             if start < 0 or base + end > size:
                 raise MlircError(f"{self.path}: truncated: '{name}' ends at byte {base + end} of {size}")
             if entry.nbytes != end - start:
@@ -101,66 +97,3 @@ class WeightFile:
         entry = self.entries[name]
         pointer = self._bytes.ctypes.data + entry.start
         return View(pointer, None, entry.dtype, entry.shape, True, self, "numpy")
-
-
-@contextlib.contextmanager
-def atomic_file(path: str | os.PathLike) -> Iterator[Any]:
-    """A binary file that appears under its name only when the block ends without an error."""
-    path = Path(path)
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as e:
-        raise MlircError(f"{path}: cannot write: {e.strerror}") from e
-    try:
-        with os.fdopen(handle, "wb") as f:
-            yield f
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)  # mkstemp makes files that only their owner can read
-        os.replace(temporary, path)
-    except OSError as e:
-        Path(temporary).unlink(missing_ok=True)
-        raise MlircError(f"{path}: cannot write: {e.strerror}") from e
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def write_weights(path: str | os.PathLike, tensors: Mapping[str, Any]) -> None:
-    """Writes tensors (NumPy, or torch on the host) as a safetensors file, without gathering them in memory first.
-
-    Tensors that share memory (tied weights) are written once under each name. Raises MlircError for an unsupported
-    dtype or a path that cannot be written.
-    """
-    views = {name: _dense(view(tensor, name), tensor, name) for name, tensor in tensors.items()}
-    # Widest elements first, as the format asks, so that every tensor is aligned to its element.
-    names = sorted(views, key=lambda n: (-DTYPE_BYTES[views[n].dtype], n))
-    header: dict[str, dict] = {}
-    offset = 0
-    for name in names:
-        v = views[name]
-        header[name] = {
-            "dtype": _TO_FILE[v.dtype],
-            "shape": list(v.shape),
-            "data_offsets": [offset, offset + v.nbytes],
-        }
-        offset += v.nbytes
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with atomic_file(path) as f:
-        f.write(len(text).to_bytes(8, "little") + text)
-        for name in names:
-            v = views[name]
-            if v.nbytes:
-                f.write((ctypes.c_char * v.nbytes).from_address(v.pointer))
-
-
-def _dense(seen: View, tensor: Any, name: str) -> View:
-    """The view itself, or that of a dense copy where the tensor's library can make one."""
-    if seen.device is not None:
-        raise MlircError(f"'{name}': lies on a GPU: bring it to the host before writing it")
-    if seen.contiguous:
-        return seen
-    if not hasattr(tensor, "contiguous"):
-        raise MlircError(f"'{name}': not contiguous")
-    return view(tensor.contiguous(), name)
