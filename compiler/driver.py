@@ -217,6 +217,19 @@ class Compilation:
             outputs.add(output, lambda p: p.write_text(self.ptx))
 
 
+def single_kernel_model(job: Compilation, name: str) -> str:
+    """The text of a PTX file that holds one kernel of a finished compilation as a model of its own."""
+    from mlirc import levels
+    from mlirc.backend.plan_builder import build_plan
+    from mlirc.backend.ptx import merge_ptx
+    from mlirc.runtime import plan
+
+    build = job.builds[name]
+    alone = levels.with_main(levels.isolate(job.modules["kernels"], name))
+    made = build_plan(alone, {name: build.compiled}, model=name, target=job.target.name, versions=_versions())
+    return plan.embed(merge_ptx([build.ptx], job.target), made)
+
+
 def _versions() -> dict[str, str]:
     from importlib import metadata
 

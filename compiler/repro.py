@@ -1,0 +1,135 @@
+"""What the `repro.py` files of `mlirc --dump-dir` share: run one compiled kernel and compare it with PyTorch."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mlirc.errors import MlircError
+from mlirc.tools.cli import run_main
+
+# ||out - ref|| / ||ref|| above this fails, by the result's dtype; exact for everything else.
+TOLERANCE = {"torch.float64": 1e-12, "torch.float32": 1e-5, "torch.float16": 2e-3, "torch.bfloat16": 1e-2}
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any = None,
+    *,
+    scale: float,
+    causal: bool = False,
+    window: int = 0,
+    softcap: float = 0.0,
+    layouts: Sequence[str] = ("bhsd",) * 4,
+) -> Any:
+    """`mlirc.attention` in PyTorch, with f32 accumulation; see docs/architecture.md for its meaning."""
+    import torch
+
+    q, k, v = (x.permute([layout.index(c) for c in "bhsd"]) for x, layout in zip((q, k, v), layouts, strict=False))
+    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    groups, sq, sk = q.shape[1] // k.shape[1], q.shape[2], k.shape[2]
+    k, v = (x.to(wide).repeat_interleave(groups, 1) for x in (k, v))
+    scores = q.to(wide) @ k.transpose(-1, -2) * scale
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    i, j = torch.arange(sq)[:, None] + sk - sq, torch.arange(sk)[None, :]
+    visible = torch.ones(sq, sk, dtype=torch.bool)
+    if causal:
+        visible &= j <= i
+    if window:
+        visible &= j > i - window
+    if mask is not None and mask.dtype == torch.bool:
+        visible = visible & mask
+    elif mask is not None:
+        scores = scores + mask.to(wide)
+    weights = torch.softmax(scores.masked_fill(~visible, float("-inf")), -1).nan_to_num(0.0)
+    return (weights @ v).to(q.dtype).permute(["bhsd".index(c) for c in layouts[3]]).contiguous()
+
+
+def host_reference(folder: Path, function: str) -> Callable[..., tuple]:
+    """The kernel's meaning as computed on the CPU from its `kernels` level, for those that PyTorch has no words for."""
+
+    def reference(*inputs: Any) -> tuple:
+        return _run_level(folder, "kernels", inputs)
+
+    return reference
+
+
+def _run_level(folder: Path, level: str, inputs: Sequence[Any]) -> tuple:
+    from mlirc.host import run_module
+    from mlirc.mlir import parse
+
+    path = folder / "model.levels" / f"{level}.mlir"
+    results = run_module(parse(path.read_text(), str(path)), [_to_numpy(x) for x in inputs])
+    return tuple(_from_numpy(r) for r in results)
+
+
+def _to_numpy(tensor: Any) -> Any:
+    import ml_dtypes
+    import torch
+
+    if tensor.dtype == torch.bfloat16:
+        return tensor.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.contiguous().numpy()
+
+
+def _from_numpy(array: Any) -> Any:
+    import ml_dtypes
+    import numpy as np
+    import torch
+
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def relative_error(out: Any, ref: Any) -> float:
+    """||out - ref|| / ||ref|| in f64; NaN-safe: NaN or infinity in one of the two only counts as infinite."""
+    import torch
+
+    if out.shape != ref.shape or not torch.equal(out.isfinite(), ref.isfinite()):
+        return float("inf")
+    out, ref = (torch.where(x.isfinite(), x, torch.zeros_like(x)).double() for x in (out, ref))
+    norm = ref.norm().item()
+    return (out - ref).norm().item() / norm if norm else float((out - ref).norm())
+
+
+def main(folder: Path, reference: Callable[..., tuple], inputs: Sequence[Any]) -> int:
+    """Runs the kernel in `folder` on `inputs` and prints its error against `reference`; 1 when it is too large."""
+    parser = argparse.ArgumentParser(description="Compares one compiled kernel with PyTorch.")
+    help_text = "gpu, or kernels or tiles on the CPU (default: gpu if there is one, else tiles)"
+    parser.add_argument("--level", choices=["gpu", "kernels", "tiles"], help=help_text)
+    level = parser.parse_args().level
+    return run_main(lambda: _compare(folder, reference, inputs, level))
+
+
+def _compare(folder: Path, reference: Callable[..., tuple], inputs: Sequence[Any], level: str | None) -> int:
+    import torch
+
+    level = level or ("gpu" if torch.cuda.is_available() else "tiles")
+    kept = [x.clone() for x in inputs]
+    if level == "gpu":
+        import mlirc
+
+        on_gpu = [x.cuda() for x in inputs]
+        out = mlirc.load(str(folder / "model.ptx"))(*on_gpu)
+        got = [x.cpu() for x in (out if isinstance(out, tuple | list) else (out,))]
+    else:
+        got = list(_run_level(folder, level, inputs))
+    wanted = reference(*kept)
+    if len(got) != len(wanted):
+        raise MlircError(f"{folder.name}: {len(got)} results, but PyTorch gives {len(wanted)}")
+    status = 0
+    for i, (out, ref) in enumerate(zip(got, wanted, strict=True)):
+        error, limit = relative_error(out, ref), TOLERANCE.get(str(ref.dtype), 0.0)
+        verdict = "ok" if error <= limit else "WRONG"
+        status |= error > limit
+        where = f"level {level}" + ("" if level == "gpu" else " on the CPU")
+        print(f"{folder.name} result {i} {ref.dtype} {list(ref.shape)}: error {error:.2e} ({where}) {verdict}")
+    sys.stdout.flush()
+    return status
