@@ -247,6 +247,11 @@ class CompiledModel:
         with self._driver.current():
             self._enqueue(stream_handle(stream))
 
+    def synchronize(self) -> None:
+        """Waits for everything that the GPU was given to do."""
+        with self._driver.current():
+            self._driver.synchronize()
+
     def _enqueue(self, stream: int) -> None:
         self._refresh()
         if not self._calls:

@@ -1,0 +1,298 @@
+"""`mlirc-run MODEL.ptx --input x.npy -o y.npy`: runs a compiled model on the GPU, or one of its levels on the CPU."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlirc.errors import MlircError
+from mlirc.outputs import Outputs, check_writable
+from mlirc.runtime.arrays import NUMPY_DTYPES, check, match, view
+from mlirc.runtime.loading import find_weights, read_model
+from mlirc.runtime.plan import CopyStep, Plan, TensorSpec
+from mlirc.tools.cli import run_main
+
+HOST_LEVELS = ("linalg", "kernels", "tiles")
+
+_EPILOG = """NumPy has no bf16: a bf16 input is read from float32 (rounded) or from two-byte data (as it is), and a bf16
+output is written as float32, which holds it exactly.
+
+examples
+  mlirc-run model.ptx --input ids.npy --input attention_mask=mask.npy -o y.npy
+  mlirc-run model.ptx --input inputs.npz -o outputs.npz --time
+  mlirc-run model.ptx --random-inputs 0 --level tiles
+  mlirc-run model.ptx --info"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "mlirc-run", description=__doc__, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("model", metavar="MODEL.ptx", type=Path, help="what mlirc made")
+    add("--input", action="append", default=[], metavar="[NAME=]FILE", help=".npy (in order, or by name), or .npz")
+    add(
+        "-o",
+        dest="output",
+        action="append",
+        default=[],
+        metavar="[NAME=]FILE",
+        help=".npy of one output, or .npz of all",
+    )
+    add("--weights", metavar="FILE", type=Path, help="safetensors (default: MODEL.safetensors)")
+    add("--random-inputs", type=int, metavar="SEED", help="normal floats; integers and booleans 0 or 1")
+    add("--time", action="store_true", help="print the time of a run: median of graph replays with hot caches")
+    add("--level", choices=HOST_LEVELS, metavar="LEVEL", help=f"run {', '.join(HOST_LEVELS)} on the CPU, without a GPU")
+    add("--device", type=int, default=0, metavar="N", help="the GPU's number (default 0)")
+    add("--no-graph", action="store_true", help="launch kernel by kernel, not as one CUDA graph")
+    add("--info", action="store_true", help="print inputs, outputs, memory and launches, and run nothing")
+    return parser
+
+
+# Files
+
+
+def _named(text: str) -> tuple[str | None, Path]:
+    """Splits NAME=FILE; a file whose own name has a `=` is taken as a file."""
+    name, separator, file = text.partition("=")
+    if not separator or Path(text).exists():
+        return None, Path(text)
+    return name, Path(file)
+
+
+def _read_arrays(path: Path) -> np.ndarray | dict[str, np.ndarray]:
+    try:
+        data = np.load(path, allow_pickle=False)
+        return data if isinstance(data, np.ndarray) else dict(data)
+    except OSError as e:
+        raise MlircError(f"{path}: cannot read: {e.strerror or e}") from e
+    except (ValueError, EOFError, zipfile.BadZipFile) as e:
+        raise MlircError(f"{path}: no .npy or .npz file ({' '.join(str(e).split())})") from e
+
+
+def as_input(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    """What a file holds for an input: for bf16 as ml_dtypes.bfloat16, bytes as int8, anything else as it is."""
+    bf16 = NUMPY_DTYPES["bf16"]
+    if spec.dtype == "i8" and array.dtype == np.uint8:
+        return array.view(np.int8)
+    if spec.dtype != "bf16" or array.dtype == bf16:
+        return array
+    if array.dtype.kind == "V" and array.dtype.itemsize == 2 or array.dtype == np.uint16:
+        return array.view(bf16)
+    return array.astype(bf16) if array.dtype == np.float32 else array
+
+
+def _read_inputs(options: argparse.Namespace, specs: list[TensorSpec]) -> list[np.ndarray]:
+    """The inputs in the plan's order, from files or made up; checked against the plan."""
+    if options.random_inputs is not None:
+        if options.input:
+            raise MlircError("--input and --random-inputs exclude each other")
+        return random_inputs(specs, options.random_inputs)
+    by_position: list[np.ndarray] = []
+    by_name: dict[str, np.ndarray] = {}
+    for text in options.input:
+        name, path = _named(text)
+        data = _read_arrays(path)
+        found = data if isinstance(data, dict) else {name: data} if name else {}
+        if isinstance(data, dict) and name:
+            raise MlircError(f"{path}: an .npz file names its own arrays: give it without '{name}='")
+        if not isinstance(data, dict) and not name:
+            by_position.append(data)
+        for key, array in found.items():
+            if key in by_name:
+                raise MlircError(f"input '{key}' is given twice")
+            by_name[key] = array
+    arrays = [as_input(a, spec) for a, spec in zip(match(specs, by_position, by_name), specs, strict=True)]
+    for array, spec in zip(arrays, specs, strict=True):
+        check(view(array, spec.name), spec)
+    return arrays
+
+
+def random_inputs(specs: list[TensorSpec], seed: int) -> list[np.ndarray]:
+    """Normal floats; integers and booleans 0 or 1, which are right for masks and inside of any table of two rows."""
+    rng = np.random.default_rng(seed)
+    arrays = []
+    for spec in specs:
+        dtype = NUMPY_DTYPES[spec.dtype]
+        if spec.dtype in ("f64", "f32", "f16", "bf16"):
+            arrays.append(rng.standard_normal(spec.shape).astype(dtype))
+        else:
+            arrays.append(rng.integers(0, 2, spec.shape).astype(dtype))
+    return arrays
+
+
+def _plan_writes(options: argparse.Namespace, specs: list[TensorSpec]) -> list[tuple[Path, int | None]]:
+    """(file, number of the output, or None for all) per `-o`; complains before anything runs."""
+    names = [spec.name for spec in specs]
+    writes: list[tuple[Path, int | None]] = []
+    for text in options.output:
+        name, separator, file = text.partition("=")
+        path = Path(file if separator else text)
+        if path.suffix not in (".npy", ".npz"):
+            raise MlircError(f"-o {text}: the file must end in .npy (one output) or .npz (all of them)")
+        if separator and name not in names:
+            raise MlircError(f"-o {text}: no output is called '{name}': the model gives {', '.join(names)}")
+        if path.suffix == ".npy" and not separator and len(names) != 1:
+            raise MlircError(
+                f"-o {text}: the model gives {len(names)} outputs ({', '.join(names)}): use NAME={text} or .npz"
+            )
+        check_writable(path)
+        writes.append((path, (names.index(name) if separator else 0) if path.suffix == ".npy" else None))
+    return writes
+
+
+def _write(writes: list[tuple[Path, int | None]], specs: list[TensorSpec], results: list[np.ndarray]) -> None:
+    arrays = [r.astype(np.float32) if r.dtype == NUMPY_DTYPES["bf16"] else r for r in results]
+
+    def save(path: Path, number: int | None) -> None:
+        with path.open("wb") as f:  # a file, because np.save would append .npy to the temporary name
+            if number is None:
+                named: dict[str, Any] = {spec.name: a for spec, a in zip(specs, arrays, strict=True)}
+                np.savez(f, **named)
+            else:
+                np.save(f, arrays[number])
+
+    with Outputs() as outputs:
+        for path, number in writes:
+            outputs.add(path, lambda p, n=number: save(p, n))
+
+
+# Running
+
+
+def run_level(model: Path, level: str, plan: Plan, inputs: list[np.ndarray], weights: Path | None) -> list[np.ndarray]:
+    """Runs a level that mlirc kept beside the model on the CPU; raises MlircError when it is not there."""
+    from mlirc import host, mlir
+
+    file = model.with_suffix(".levels") / f"{level}.mlir"
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as e:
+        why = getattr(e, "strerror", None) or "not a text file"
+        raise MlircError(f"{file}: cannot read level {level} ({why}): mlirc writes it beside the PTX file") from e
+    module = mlir.parse(text, str(file))
+    given: dict[str, np.ndarray] = dict(zip((spec.name for spec in plan.inputs), inputs, strict=True))
+    found = find_weights(model, plan, weights)
+    for spec in plan.weights:
+        if spec.name not in found:
+            raise MlircError(f"{model}: {spec.kind} '{spec.name}' ({spec}) is missing from the given weights")
+        seen = found[spec.name]
+        check(seen, spec)
+        given[spec.name] = seen.owner.array(spec.name)
+    arguments = []
+    for i, name in enumerate(_argument_names(module)):
+        name = name or f"arg{i}"
+        if name not in given:
+            raise MlircError(f"{file}: argument '{name}' is not in the model's plan: compile the model again")
+        arguments.append(given[name])
+    return host.run_module(module, arguments)
+
+
+def _argument_names(module) -> list[str | None]:
+    """`mlirc.name` of every argument of `@main`, None where there is none."""
+    from mlirc import levels
+    from mlirc.mlir import ir
+
+    main = levels.functions(module).get("main")
+    if main is None:
+        raise MlircError("the level has no function @main")
+    attributes = main.operation.attributes
+    if "arg_attrs" not in attributes:
+        return [None] * len(main.type.inputs)
+    return [ir.StringAttr(a["mlirc.name"]).value if "mlirc.name" in a else None for a in attributes["arg_attrs"]]
+
+
+def _run_on_gpu(options: argparse.Namespace, inputs: list[np.ndarray]) -> list[np.ndarray]:
+    from mlirc.runtime.loading import load
+
+    with load(options.model, options.weights, options.device, graph=not options.no_graph) as model:
+        results = model(*inputs)
+        if options.time:
+            times = time_model(model)
+            print(f"time: {_microseconds(statistics.median(times))} median of {len(times)} samples, hot caches")
+    return list(results) if isinstance(results, tuple) else [results]
+
+
+def time_model(model, samples: int = 100, replays: int = 20) -> list[float]:
+    """Seconds per run of the inputs last bound, each sample the mean of back-to-back replays."""
+
+    def sample() -> float:
+        start = time.perf_counter()
+        for _ in range(replays):
+            model.launch()
+        model.synchronize()
+        return (time.perf_counter() - start) / replays
+
+    sample()  # warms up
+    return [sample() for _ in range(samples)]
+
+
+def _microseconds(seconds: float) -> str:
+    return f"{seconds * 1e6:,.1f} us"
+
+
+def _describe(name: str, array: np.ndarray) -> str:
+    text = f"{name}: {array.dtype}[{','.join(map(str, array.shape))}]"
+    if array.size == 0:
+        return text
+    wide = array.astype(np.float64)
+    return f"{text} mean {wide.mean():.6g} std {wide.std():.6g} min {wide.min():.6g} max {wide.max():.6g}"
+
+
+def info(plan: Plan) -> str:
+    """What a plan says, for people: boundary, memory, and every launch with the module it came from."""
+    lines = [", ".join([f"model {plan.model}, target {plan.target}", *(f"{k} {v}" for k, v in plan.versions.items())])]
+    lines += [f"{spec.kind} {spec.name}: {spec}" for spec in (*plan.inputs, *plan.outputs)]
+    total = sum(spec.nbytes for spec in plan.weights)
+    lines.append(f"{len(plan.weights)} weights and constants, {total:,} bytes")
+    lines.append(f"arena {plan.arena_size:,} bytes ({plan.unpacked_size:,} if buffers shared no memory)")
+    kernels = {launch.symbol for launch in plan.launches}
+    lines.append(f"{len(plan.steps)} steps, {len(kernels)} distinct kernels")
+    for step in plan.steps:
+        if isinstance(step, CopyStep):
+            lines.append(f"  copy {step.source.size} bytes to {step.target.space} {step.target.index}")
+            continue
+        sizes = " ".join("x".join(map(str, d)) for d in (step.grid, step.block))
+        lines.append(f"  {step.symbol} {sizes} smem {step.smem} {' '.join(step.origin)}".rstrip())
+    return "\n".join(lines)
+
+
+def _main(argv: list[str] | None) -> int:
+    options = _parser().parse_args(argv)
+    _text, plan = read_model(options.model)
+    if options.info:
+        print(info(plan))
+        return 0
+    writes = _plan_writes(options, plan.outputs)
+    inputs = _read_inputs(options, plan.inputs)
+    if options.level:
+        start = time.perf_counter()
+        results = run_level(options.model, options.level, plan, inputs, options.weights)
+        where = f"level {options.level} on the CPU"
+        if options.time:
+            print(f"time: {time.perf_counter() - start:.2f} s, compiling for the CPU included")
+    else:
+        results = _run_on_gpu(options, inputs)
+        where = f"GPU {options.device}"
+    _write(writes, plan.outputs, results)
+    if not writes:
+        print(f"ran on {where}")
+        for spec, array in zip(plan.outputs, results, strict=True):
+            print(_describe(spec.name, array))
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The program; returns its exit status."""
+    return run_main(lambda: _main(argv))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
