@@ -1,7 +1,237 @@
-"""`mlirc-expand-math`: math ops become arithmetic."""
+"""`mlirc-expand-math`: math ops that NVPTX has no instruction for become arithmetic, on scalars and vectors.
+
+Left in place are the ops that LLVM's NVPTX back end selects itself: absf, ceil, floor, trunc, round, roundeven,
+copysign, fma, sqrt, the bit counts, and exp2 of f32 (ex2.approx). f16 and bf16 go through f32, where the fast variants
+are accurate enough; f32 functions without an f32 version of their own go through f64. `fastmath<afn>` or `<fast>` on an
+op picks the fast variant.
+"""
 
 from __future__ import annotations
 
+from mlirc.errors import MlircError
+from mlirc.mlir import arith, ir, math, scf
+from mlirc.passes import register
+from mlirc.passes.mathlib import f32, f64
+from mlirc.passes.mathlib.builder import Number, constant, element_type, fma, select
 
-def expand_math(gpu_module, approx: bool = True) -> None:
-    """Expands the math ops nested in an operation, in place."""
+_NATIVE = {
+    "absf", "absi", "ceil", "floor", "trunc", "round", "roundeven", "copysign", "fma", "sqrt", "ctlz", "cttz", "ctpop",
+    "isfinite", "isinf", "isnan", "isnormal",
+}  # fmt: skip
+_NAMES = {"powf": "pow"}
+_LARGEST_POWER = 16
+
+
+def _splat(value: ir.Value) -> float | None:
+    """The number that a constant (or a constant extended or broadcast) holds in every element, or None."""
+    owner = value.owner
+    if not isinstance(owner, ir.Operation | ir.OpView):
+        return None
+    op = owner.operation
+    if op.name in ("arith.extf", "arith.truncf", "vector.broadcast", "arith.sitofp"):
+        return _splat(op.operands[0])
+    if op.name != "arith.constant":
+        return None
+    attr = op.attributes["value"]
+    if isinstance(attr, ir.DenseElementsAttr):
+        if not attr.is_splat:
+            return None
+        attr = attr.get_splat_value()
+    if isinstance(attr, ir.FloatAttr | ir.IntegerAttr):
+        return float(attr.value)
+    return None
+
+
+def _integral_power(x: Number, exponent: int) -> Number:
+    """x^exponent by repeated squaring, for a small constant exponent."""
+    if exponent < 0:
+        return 1.0 / _integral_power(x, -exponent)
+    result: Number | None = None
+    square = x
+    while exponent:
+        if exponent & 1:
+            result = square if result is None else result * square
+        exponent >>= 1
+        if exponent:
+            square = square * square
+    return x.const(1.0) if result is None else result
+
+
+def _constant_power(x: Number, exponent: float | None) -> Number | None:
+    """x^exponent without logarithms where the exponent allows."""
+    if exponent is None:
+        return None
+    if exponent == int(exponent) and abs(exponent) <= _LARGEST_POWER:
+        return _integral_power(x, int(exponent))
+    if exponent == 0.5:
+        return x.sqrt()
+    if exponent == -0.5:
+        return 1.0 / x.sqrt()
+    return None
+
+
+def _squaring_loop(base: Number, exponent: Number) -> Number:
+    """base^exponent for a runtime exponent >= 0, one bit of it per trip."""
+    zero, one = ir.IntegerAttr.get(ir.IndexType.get(), 0), ir.IntegerAttr.get(ir.IndexType.get(), 1)
+    count = ir.IntegerAttr.get(ir.IndexType.get(), exponent.width)
+    bounds = [arith.ConstantOp(ir.IndexType.get(), a).result for a in (zero, count, one)]
+    loop = scf.ForOp(*bounds, [base.const(1).value, base.value, exponent.value])
+    with ir.InsertionPoint(loop.body):
+        result, square, bits = (Number(a) for a in loop.inner_iter_args)
+        taken = select((bits & 1).compare("ne", 0), result * square, result)
+        scf.YieldOp([taken.value, (square * square).value, (bits >> 1).value])
+    return Number(loop.results[0])
+
+
+def _ipowi(base: Number, exponent: Number) -> Number:
+    """Integer power; for a negative exponent the integer part of 1 / base^|exponent|."""
+    power = _squaring_loop(base, select(exponent.compare("lt", 0), exponent.const(0), exponent))
+    odd_sign = select((exponent & 1).compare("ne", 0), base, base.const(1))
+    unit = select(abs(base).compare("eq", 1), odd_sign, base.const(0))
+    return select(exponent.compare("lt", 0), unit, power)
+
+
+def _fpowi(base: Number, exponent: Number) -> Number:
+    power = _squaring_loop(base, abs(exponent))
+    return select(exponent.compare("lt", 0), 1.0 / power, power)
+
+
+def _round_to(value: Number, type_: ir.Type) -> Number:
+    if value.type == type_:
+        return value
+    return Number(arith.TruncFOp(type_, value.value).result)
+
+
+def _in_f64(name: str, operands: list[Number]) -> Number:
+    wide = [x if x.width == 64 else x.to_f64() for x in operands]
+    return f64.FUNCTIONS[name](*wide)
+
+
+def _float_function(op: ir.Operation, name: str) -> Number | None:
+    """The expansion of a float function of float operands, in the op's own type."""
+    type_ = op.results[0].type
+    width = element_type(type_).width
+    operands = [Number(v) for v in op.operands]
+    if name == "powf":
+        power = _constant_power(operands[0].to_f32() if width < 32 else operands[0], _splat(op.operands[1]))
+        if power is not None:
+            return _round_to(power, type_)
+    name = _NAMES.get(name, name)
+    if name not in f64.FUNCTIONS:
+        return None
+    if width == 64:
+        return _in_f64(name, operands)
+    narrow = [x.to_f32() for x in operands]
+    if name == "exp2":
+        return _round_to(f32.ex2(narrow[0]), type_) if width < 32 else None
+    if name in f32.FUNCTIONS:
+        flags = str(op.attributes["fastmath"]) if "fastmath" in op.attributes else ""
+        fast = width < 32 or "afn" in flags or "<fast>" in flags
+        return _round_to(f32.FUNCTIONS[name](narrow[0], fast=fast), type_)
+    return _round_to(_in_f64(name, narrow), type_)
+
+
+def _remainder(op: ir.Operation) -> Number:
+    """arith.remf, C's fmod: x - trunc(x/y) y by FMA in f64, exact while the quotient is below 2^53."""
+    type_ = op.results[0].type
+    x, y = (Number(v) for v in op.operands)
+    if x.width < 32:
+        x, y = x.to_f32(), y.to_f32()
+    if x.width < 64:
+        x, y = x.to_f64(), y.to_f64()
+    size, step = abs(x), abs(y)
+    quotient = Number(math.TruncOp((size / step).value).result)
+    rest = fma(-quotient, step, size)
+    rest = select(rest.compare("lt", 0.0), rest + step, rest)  # the quotient had been rounded up to an integer
+    finite = size.compare("lt", float("inf"))
+    rest = select(step.compare("eq", float("inf")) & finite, size, rest).with_sign_of(x)
+    if element_type(type_).width < 64:
+        rest = rest.to_f32()
+    return _round_to(rest, type_)
+
+
+def _division(op: ir.Operation) -> Number:
+    """arith.ceildivsi, ceildivui and floordivsi by quotient and remainder."""
+    a, b = op.operands
+    zero = constant(0, a.type) if not isinstance(a.type, ir.IndexType) else None
+    zero_value = zero.value if zero else arith.ConstantOp(a.type, ir.IntegerAttr.get(a.type, 0)).result
+    signed = op.name != "arith.ceildivui"
+    quotient = (arith.DivSIOp if signed else arith.DivUIOp)(a, b).result
+    remainder = (arith.RemSIOp if signed else arith.RemUIOp)(a, b).result
+    inexact = arith.CmpIOp(1, remainder, zero_value).result
+    if signed:
+        same = arith.CmpIOp(0, arith.CmpIOp(2, a, zero_value).result, arith.CmpIOp(2, b, zero_value).result).result
+        if op.name == "arith.floordivsi":
+            one = ir.IntegerAttr.get(same.type, 1)
+            same = arith.XOrIOp(same, arith.ConstantOp(same.type, one).result).result
+        inexact = arith.AndIOp(inexact, same).result
+    one_attr = ir.IntegerAttr.get(element_type(a.type), 1)
+    if isinstance(a.type, ir.VectorType):
+        one_attr = ir.DenseElementsAttr.get_splat(a.type, one_attr)
+    one_value = arith.ConstantOp(a.type, one_attr).result
+    step = arith.SelectOp(inexact, one_value, zero_value).result
+    build = arith.SubIOp if op.name == "arith.floordivsi" else arith.AddIOp
+    return Number(build(quotient, step).result)
+
+
+def _expand(op: ir.Operation) -> list[Number] | None:
+    name = op.name.split(".")[1]
+    if op.name == "arith.remf":
+        return [_remainder(op)]
+    if op.name.startswith("arith."):
+        return [_division(op)]
+    if name in _NATIVE:
+        return None
+    operands = [Number(v) for v in op.operands]
+    if name == "ipowi":
+        return [_ipowi(*operands)]
+    if name == "fpowi":
+        base = operands[0].to_f32() if operands[0].width < 32 else operands[0]
+        return [_round_to(_fpowi(base, operands[1]), op.results[0].type)]
+    if name == "clampf":
+        raised = arith.MaximumFOp(op.operands[0], op.operands[1]).result
+        return [Number(arith.MinimumFOp(raised, op.operands[2]).result)]
+    if name == "sincos":
+        parts = [math.SinOp(op.operands[0]).operation, math.CosOp(op.operands[0]).operation]
+        results = [_float_function(part, part.name.split(".")[1]) for part in parts]
+        for part in parts:
+            part.erase()
+        return results  # type: ignore[return-value]
+    result = _float_function(op, name)
+    if result is None and name != "exp2":
+        raise MlircError(f"{op.name} at {op.location} has no expansion: add one to passes/mathlib")
+    return None if result is None else [result]
+
+
+_ARITH = {"arith.remf", "arith.ceildivsi", "arith.ceildivui", "arith.floordivsi"}
+
+
+def _math_ops(op: ir.Operation, found: list[ir.Operation]) -> list[ir.Operation]:
+    for region in op.regions:
+        for block in region.blocks:
+            for view in block.operations:
+                inner = view.operation
+                name = inner.name
+                if name.startswith("math.") or name in _ARITH:
+                    found.append(inner)
+                elif inner.regions:
+                    _math_ops(inner, found)
+    return found
+
+
+def expand_math(op: ir.Operation) -> None:
+    """Expands the math ops nested in an operation, in place; raises MlircError for an op it does not know."""
+    with op.context:
+        for inner in _math_ops(op, []):
+            with inner.location, ir.InsertionPoint(inner):
+                results = _expand(inner)
+            if results is not None:
+                for old, new in zip(inner.results, results, strict=True):
+                    old.replace_all_uses_with(new.value)
+                inner.erase()
+
+
+@register("mlirc-expand-math")
+def run(module: ir.Module) -> None:
+    """Expands math ops into arithmetic; see the file's head."""
+    expand_math(module.operation)

@@ -8,11 +8,14 @@ kernel only reads goes through ld.global.nc.
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
 
+from mlirc.backend.llvm_text import for_older_llvm
 from mlirc.backend.narrow import narrow_addresses
 from mlirc.errors import MlircError
-from mlirc.mlir import PassManager, ir, llvm
+from mlirc.mlir import PassManager, ir, llvm, vector
 from mlirc.targets import Target
 
 POINTER_ALIGN = 16  # bytes; buffers lie at multiples of 256, but a launch may bind a view into one
@@ -98,7 +101,9 @@ def block_sizes(module: ir.Operation) -> dict[str, tuple[int, ...]]:
         for value in list(op.operands)[sum(segments[:4]) : sum(segments[:7])]:
             owner = value.owner
             if not isinstance(owner, ir.Operation | ir.OpView) or owner.operation.name != "arith.constant":
-                raise MlircError("gpu level: a launch's block size is not constant: kernels are compiled for fixed shapes")
+                raise MlircError(
+                    "gpu level: a launch's block size is not constant: kernels are compiled for fixed shapes"
+                )
             sizes.append(ir.IntegerAttr(owner.operation.attributes["value"]).value)
         symbol = ir.SymbolRefAttr(op.attributes["kernel"]).value[-1]
         if result.setdefault(symbol, tuple(sizes)) != tuple(sizes):
@@ -177,17 +182,54 @@ def _finish_globals(gpu_module: ir.Operation, prefix: str) -> None:
             op.attributes["sym_name"] = ir.StringAttr.get(fresh)
 
 
-def _pipeline(bits: int) -> str:
+_PREPARE = (
+    "builtin.module(gpu.module(convert-nvgpu-to-nvvm),canonicalize,"
+    "gpu.module(expand-strided-metadata,lower-affine,convert-vector-to-scf,convert-math-to-llvm))"
+)
+
+
+def _convert(bits: int) -> str:
     # convert-cf-to-llvm has to run on the builtin.module.
     return (
         "builtin.module("
-        "gpu.module(convert-nvgpu-to-nvvm),canonicalize,"
-        "gpu.module(expand-strided-metadata,lower-affine,convert-vector-to-scf,"
-        f"convert-gpu-to-nvvm{{use-bare-ptr-memref-call-conv=1 has-redux=1 index-bitwidth={bits}}},"
+        f"gpu.module(convert-gpu-to-nvvm{{use-bare-ptr-memref-call-conv=1 has-redux=1 index-bitwidth={bits}}},"
         f"convert-vector-to-llvm,convert-scf-to-cf),convert-cf-to-llvm{{index-bitwidth={bits}}},"
         f"gpu.module(convert-arith-to-llvm{{index-bitwidth={bits}}},convert-ub-to-llvm{{index-bitwidth={bits}}},"
         f"convert-index-to-llvm{{index-bitwidth={bits}}}))"
     )
+
+
+_SHIELDED = {
+    f"llvm.intr.{name}": f"llvm.{name}"
+    for name in ("ceil", "copysign", "exp2", "fabs", "floor", "rint", "round", "roundeven", "sqrt", "trunc")
+} | {"arith.minnumf": "llvm.minnum", "arith.maxnumf": "llvm.maxnum"}
+
+
+def _flat(value: ir.Value) -> ir.Value:
+    """A vector of rank 2 or more as one of rank 1, which LLVM has; anything else as it is."""
+    if isinstance(value.type, ir.VectorType) and value.type.rank > 1:
+        count = functools.reduce(operator.mul, value.type.shape)
+        return vector.ShapeCastOp(ir.VectorType.get([count], value.type.element_type), value).result
+    return value
+
+
+def _shield_intrinsics(gpu_module: ir.Operation) -> None:
+    """Spells intrinsics as llvm.call_intrinsic: convert-gpu-to-nvvm forbids the ops that libdevice has functions for,
+    although NVPTX selects these itself."""
+    for op in list(walk(gpu_module)):
+        if op.name not in _SHIELDED:
+            continue
+        flags = op.attributes["fastmathFlags"] if "fastmathFlags" in op.attributes else None
+        name = ir.StringAttr.get(_SHIELDED[op.name])
+        bundles = ir.DenseI32ArrayAttr.get([])
+        with op.location, ir.InsertionPoint(op):
+            operands = [_flat(v) for v in op.operands]
+            call = llvm.CallIntrinsicOp(operands[0].type, name, operands, [], bundles, fastmathFlags=flags)
+            fresh = call.results[0]
+            if fresh.type != op.results[0].type:
+                fresh = vector.ShapeCastOp(op.results[0].type, fresh).result
+        op.results[0].replace_all_uses_with(fresh)
+        op.erase()
 
 
 _CLEANUP = "builtin.module(gpu.module(reconcile-unrealized-casts,canonicalize,cse))"
@@ -218,9 +260,11 @@ def lower_to_llvm_ir(module: ir.Module, target: Target, name: str) -> str:
         bits = index_bits(gpu_module_of(copy))
         exclusive, blocks = exclusive_arguments(copy), block_sizes(copy)
         allow_contraction(gpu_module_of(copy))
-        expand_math(gpu_module_of(copy), approx=True)
+        expand_math(gpu_module_of(copy))
         try:
-            PassManager.parse(_pipeline(bits)).run(copy)
+            PassManager.parse(_PREPARE).run(copy)
+            _shield_intrinsics(gpu_module_of(copy))
+            PassManager.parse(_convert(bits)).run(copy)
             if bits == 32:
                 narrow_addresses(gpu_module_of(copy))
             PassManager.parse(_CLEANUP).run(copy)
@@ -240,9 +284,4 @@ def lower_to_llvm_ir(module: ir.Module, target: Target, name: str) -> str:
         text = llvm.translate_module_to_llvmir(gpu_module)
         if not text:
             raise MlircError(f"{where}: MLIR could not translate the llvm dialect to LLVM IR")
-    return _tidy(text)
-
-
-def _tidy(text: str) -> str:
-    # The debug-info flag only says which version of metadata would be there; there is none.
-    return re.sub(r"^(; ModuleID = .*|source_filename = .*)\n", "", text, flags=re.MULTILINE)
+    return for_older_llvm(re.sub(r"^(; ModuleID = .*|source_filename = .*)\n", "", text, flags=re.MULTILINE))

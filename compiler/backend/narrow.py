@@ -106,4 +106,6 @@ def _resize_cast(op: ir.Operation) -> None:
         if _is_int(source.type, 32) and _is_int(result.type, 64):
             result.replace_all_uses_with(llvm.SExtOp(result.type, source).result)
         elif _is_int(source.type, 64) and _is_int(result.type, 32):
-            result.replace_all_uses_with(llvm.TruncOp(result.type, source).result)
+            result.replace_all_uses_with(
+                llvm.TruncOp(result.type, source, ir.Attribute.parse("#llvm.overflow<none>")).result
+            )

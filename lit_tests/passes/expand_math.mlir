@@ -1,0 +1,58 @@
+// RUN: %mlirc-opt %s --pass mlirc-expand-math | %filecheck %s
+
+// exp of f32 keeps one exp2, of an argument in [-1/2, 1/2].
+// CHECK-LABEL: func.func @exp
+// CHECK: arith.maximumf
+// CHECK: arith.minimumf
+// CHECK: math.fma
+// CHECK: math.exp2 {{.*}} : vector<4xf32>
+// CHECK: arith.shli
+// CHECK-NOT: math.exp %
+// CHECK: return
+func.func @exp(%x: vector<4xf32>) -> vector<4xf32> {
+  %0 = math.exp %x : vector<4xf32>
+  return %0 : vector<4xf32>
+}
+
+// CHECK-LABEL: func.func @fast_exp
+// CHECK: %[[SCALED:.*]] = arith.mulf
+// CHECK-NEXT: %[[R:.*]] = math.exp2 %[[SCALED]] : f32
+// CHECK-NEXT: return %[[R]]
+func.func @fast_exp(%x: f32) -> f32 {
+  %0 = math.exp %x fastmath<afn> : f32
+  return %0 : f32
+}
+
+// 16-bit floats go through f32.
+// CHECK-LABEL: func.func @bf16_tanh
+// CHECK: arith.extf %{{.*}} : vector<8xbf16> to vector<8xf32>
+// CHECK-NOT: math.tanh
+// CHECK: arith.truncf %{{.*}} : vector<8xf32> to vector<8xbf16>
+func.func @bf16_tanh(%x: vector<8xbf16>) -> vector<8xbf16> {
+  %0 = math.tanh %x : vector<8xbf16>
+  return %0 : vector<8xbf16>
+}
+
+// CHECK-LABEL: func.func @cube
+// CHECK-NOT: math.
+// CHECK: arith.mulf
+// CHECK: arith.mulf
+// CHECK-NOT: arith
+// CHECK: return
+func.func @cube(%x: f32) -> f32 {
+  %c = arith.constant 3.0 : f32
+  %0 = math.powf %x, %c : f32
+  return %0 : f32
+}
+
+// What NVPTX selects itself stays.
+// CHECK-LABEL: func.func @native
+// CHECK: math.sqrt
+// CHECK: math.floor
+// CHECK: math.absf
+func.func @native(%x: f32) -> f32 {
+  %0 = math.sqrt %x : f32
+  %1 = math.floor %0 : f32
+  %2 = math.absf %1 : f32
+  return %2 : f32
+}
