@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -202,13 +202,17 @@ class Compilation:
             return self.ptx
         raise MlircError(f"level {level} is not there: the compilation started below it, from {self._given}")
 
+    def tensors(self) -> Mapping[str, Any]:
+        """Weights and constants by name; the weights maybe made on demand, so that a large model is never all there."""
+        return ChainMap(self.imported.constants, self.imported.weights) if self.imported else {}
+
     def write(self, output: Path, *, weights: bool = True) -> None:
         """Writes OUT.ptx, OUT.safetensors (when there are weights and they are wanted) and OUT.levels/, all or none."""
-        from mlirc import frontend
-
         with self.timer.step("write"), Outputs() as outputs:
-            tensors = {**self.imported.weights, **self.imported.constants} if self.imported else {}
+            tensors = self.tensors()
             if weights and tensors:
+                from mlirc import frontend
+
                 outputs.add(output.with_suffix(".safetensors"), lambda p: frontend.write_weights(p, tensors))
             for level in HOST_LEVELS:
                 if level in self.modules:
@@ -290,18 +294,13 @@ def compile_torch(
     The weights are the module's own: bound without a copy where they are on the GPU. `target` defaults to the GPU of
     this machine. `load_options` go to `mlirc.runtime.load`.
     """
-    from mlirc.runtime import load
+    from mlirc.runtime.loading import load_text
 
     folder = KernelCache(cache_folder()) if cache else None
     job = Compilation(name, get_target(target or _this_gpu()), tuple(schedule), folder)
     job.import_module(module, tuple(args), dict(kwargs or {}))
     job.lower("ptx")
-    tensors = {**job.imported.weights, **job.imported.constants}
-    digest = hashlib.sha256(job.ptx.encode()).hexdigest()[:16]
-    path = cache_folder() / "models" / f"{name}-{digest}.ptx"
-    with Outputs() as outputs:
-        outputs.add(path, lambda p: p.write_text(job.ptx))
-    return load(str(path), weights=tensors, **load_options)
+    return load_text(job.ptx, job.tensors(), **load_options)
 
 
 def _this_gpu() -> str:
