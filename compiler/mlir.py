@@ -5,6 +5,8 @@ Everything else says `from mlirc.mlir import ir, linalg, ...`, so that another b
 
 from __future__ import annotations
 
+from types import ModuleType
+
 from torch_mlir import execution_engine, ir, passmanager, rewrite, runtime  # noqa: F401
 from torch_mlir.dialects import (  # noqa: F401
     affine,
@@ -75,3 +77,17 @@ def run_passes(module: ir.Module, pipeline: str) -> None:
         except (ir.MLIRError, ValueError) as e:  # ValueError: the pipeline does not parse
             shown = pipeline if len(pipeline) < 60 else pipeline[:60] + "..."
             raise MlircError(f"pass pipeline '{shown}': {' '.join(str(e).split())}") from e
+
+
+def fx_importer() -> ModuleType:
+    """The wheel's FX importer module; it imports PyTorch, so that only the frontend asks for it."""
+    from torch_mlir.extras import fx_importer
+
+    return fx_importer
+
+
+def fx_decompositions() -> dict:
+    """The wheel's decomposition table for torch.export programs; it imports PyTorch."""
+    from torch_mlir.extras.fx_decomp_util import get_decomposition_table
+
+    return dict(get_decomposition_table())

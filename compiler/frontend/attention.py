@@ -1,0 +1,210 @@
+"""Attention as one op on its way into MLIR: the torch op `mlirc::attention`, and the ways models reach it.
+
+Hugging Face models reach it through transformers' attention and mask interfaces, everything else through a
+decomposition of `aten.scaled_dot_product_attention` (see `decompositions.py`). `simplify.py` then turns constant masks
+into the causal and window attributes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+IMPLEMENTATION = "mlirc"
+
+
+@torch.library.custom_op("mlirc::attention", mutates_args=())
+def attention_op(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    scale: float,
+    causal: bool,
+    window: int,
+    softcap: float,
+) -> torch.Tensor:
+    """softmax(softcap(q k^T * scale) + bias, where mask) v for q [B,Hq,Sq,D], k [B,Hkv,Sk,D], v [B,Hkv,Sk,Dv].
+
+    `mask` (bool, True: visible) and `bias` (float) broadcast to [B,Hq,Sq,Sk]. `causal` and `window` count from the last
+    key: query i sees keys j with i + Sk - Sq - window < j <= i + Sk - Sq. A row that sees nothing gives 0.
+    """
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    scores = q.to(wide) @ k.to(wide).transpose(-1, -2) * scale
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    if bias is not None:
+        scores = scores + bias.to(wide)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    scores = scores.masked_fill(~visible_keys(q.shape[2], k.shape[2], causal, window), float("-inf"))
+    return (torch.nan_to_num(torch.softmax(scores, -1), nan=0.0) @ v.to(wide)).to(q.dtype)
+
+
+@attention_op.register_fake
+def _(q, k, v, mask, bias, scale, causal, window, softcap):
+    return q.new_empty((q.shape[0], q.shape[1], q.shape[2], v.shape[3]))
+
+
+def visible_keys(q_len: int, kv_len: int, causal: bool, window: int) -> torch.Tensor:
+    """The bool matrix [Sq,Sk] of the causal and window limits of `mlirc::attention`."""
+    last = torch.arange(q_len)[:, None] + (kv_len - q_len)
+    key = torch.arange(kv_len)[None, :]
+    seen = torch.ones(q_len, kv_len, dtype=torch.bool)
+    if causal:
+        seen &= key <= last
+    if window:
+        seen &= key > last - window
+    return seen
+
+
+def scaled_dot_product_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """PyTorch's function of that name on tensors of any rank from 2, as `mlirc::attention` and reshapes.
+
+    PyTorch's `is_causal` counts from the first key, so that it becomes a mask when the lengths differ.
+    """
+    if dropout_p:
+        raise ValueError("attention with dropout: put the model in eval mode before exporting it")
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    q_len, kv_len = query.shape[-2], key.shape[-2]
+    batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+
+    def rank4(x: torch.Tensor) -> torch.Tensor:
+        heads = x.shape[-3] if x.dim() > 2 else 1
+        if tuple(x.shape[:-3]) != tuple(batch):
+            x = x.expand(*batch, heads, *x.shape[-2:])
+        return x if x.dim() == 4 else x.reshape(-1, heads, *x.shape[-2:])
+
+    q, k, v = rank4(query), rank4(key), rank4(value)
+    if k.shape[1] != v.shape[1] or (q.shape[1] != k.shape[1] and not enable_gqa):
+        heads = max(q.shape[1], k.shape[1], v.shape[1])
+        q, k, v = (x.expand(x.shape[0], heads, *x.shape[2:]) for x in (q, k, v))
+    mask = bias = None
+    if attn_mask is not None:
+        attn_mask = _mask_of_rank4(attn_mask, query.dim(), tuple(batch), q_len, kv_len)
+        mask, bias = (attn_mask, None) if attn_mask.dtype == torch.bool else (None, attn_mask)
+    causal = is_causal and q_len == kv_len
+    if is_causal and not causal:
+        mask = torch.ones(q_len, kv_len, dtype=torch.bool, device=q.device).tril()[None, None]
+    out = torch.ops.mlirc.attention(q, k, v, mask, bias, scale, causal, 0, 0.0)
+    return out.reshape(*query.shape[:-1], value.shape[-1]) if query.dim() != 4 else out
+
+
+def _mask_of_rank4(
+    mask: torch.Tensor, query_rank: int, batch: tuple[int, ...], q_len: int, kv_len: int
+) -> torch.Tensor:
+    """The mask of a call whose query has the given rank and batch dimensions, as [B or 1, H or 1, Sq or 1, Sk or 1]."""
+    while mask.dim() < max(query_rank, 4):
+        mask = mask.unsqueeze(0 if mask.dim() < query_rank else -3)
+    if mask.dim() > 4:
+        if any(n != 1 for n in mask.shape[:-3]):
+            mask = mask.expand(*batch, *mask.shape[-3:])
+        mask = mask.reshape(-1, *mask.shape[-3:])
+    return mask
+
+
+def _transformers_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: torch.Tensor | None = None,
+    softcap: float | None = None,
+    sliding_window: int | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """What transformers calls for `attn_implementation="mlirc"`; the result is [B,Sq,Hq,Dv]."""
+    if kwargs.get("s_aux") is not None:
+        raise ValueError("attention sinks are not supported")
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    causal = bool(causal and attention_mask is None and query.shape[2] > 1)
+    mask = bias = None
+    if attention_mask is not None:
+        mask, bias = (attention_mask, None) if attention_mask.dtype == torch.bool else (None, attention_mask)
+    if position_bias is not None:
+        bias = position_bias if bias is None else position_bias + bias
+    window = (sliding_window or 0) if causal else 0  # with a mask, the window is in the mask already
+    out = torch.ops.mlirc.attention(query, key, value, mask, bias, scale, causal, window, softcap or 0.0)
+    return out.transpose(1, 2), None
+
+
+def _transformers_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int = 0,
+    kv_offset: int = 0,
+    mask_function: Any = None,
+    attention_mask: torch.Tensor | None = None,
+    **kwargs: Any,
+) -> torch.Tensor | None:
+    """The mask for `_transformers_attention`: a constant [1,1,Sq,Sk] pattern and a [B,1,1,Sk] padding, kept apart by an
+    `and` that `simplify.py` undoes; only what a model really needs becomes a tensor."""
+    from transformers import masking_utils
+
+    padding = masking_utils.prepare_padding_mask(attention_mask, kv_length, kv_offset)
+    if padding is not None:
+        padding = padding[:, kv_offset : kv_offset + kv_length].bool()[:, None, None, :]
+    if mask_function is masking_utils.bidirectional_mask_function:
+        return padding
+    pattern = masking_utils.sdpa_mask(
+        batch_size=batch_size,
+        q_length=q_length,
+        kv_length=kv_length,
+        q_offset=q_offset,
+        kv_offset=kv_offset,
+        mask_function=mask_function,
+        attention_mask=None,
+        allow_is_causal_skip=False,
+        allow_is_bidirectional_skip=False,
+        use_vmap=kwargs.get("use_vmap", False),
+        device=kwargs.get("device", "cpu"),
+    )
+    return pattern if padding is None else pattern & padding
+
+
+def register_with_transformers() -> None:
+    """Makes `attn_implementation="mlirc"` known to transformers; may be called any number of times."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(IMPLEMENTATION, _transformers_attention)
+    AttentionMaskInterface.register(IMPLEMENTATION, _transformers_mask)
+
+
+@contextlib.contextmanager
+def attention_implementation(module: torch.nn.Module, name: str) -> Iterator[None]:
+    """Runs the body with another attention implementation in every Hugging Face model inside `module`."""
+    register_with_transformers()
+    configs = {}
+    for child in module.modules():
+        config = getattr(child, "config", None)
+        if hasattr(config, "_attn_implementation"):
+            for part in (config, *(c for c in vars(config).values() if hasattr(c, "_attn_implementation"))):
+                configs[id(part)] = (part, part._attn_implementation)
+    try:
+        for config, _ in configs.values():
+            config._attn_implementation = name
+        yield
+    finally:
+        for config, old in configs.values():
+            config._attn_implementation = old

@@ -1,0 +1,231 @@
+"""How aten ops are taken apart before the import: torch-mlir's table, with our own entries where its are poor.
+
+The rules of our own entries: what PyTorch computes in f32 for 16-bit inputs is computed in f32 here (and rounded once);
+nothing is computed in f64 for f32; a reduction carries no index that nobody reads; attention stays whole.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mlirc.frontend.attention import scaled_dot_product_attention
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+_HALF = (torch.float16, torch.bfloat16)
+_own: dict[Any, Callable] = {}
+
+
+def _decomposes(*ops: Any) -> Callable[[Callable], Callable]:
+    def add(function: Callable) -> Callable:
+        for op in ops:
+            _own[op] = function
+        return function
+
+    return add
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in _HALF else x
+
+
+# Ops whose 16-bit form PyTorch computes in f32: torch-mlir would round every step to 16 bits.
+_COMPUTED_IN_F32 = (
+    aten.gelu.default,
+    aten.silu.default,
+    aten.sigmoid.default,
+    aten.tanh.default,
+    aten.exp.default,
+    aten.exp2.default,
+    aten.expm1.default,
+    aten.log.default,
+    aten.log1p.default,
+    aten.log2.default,
+    aten.erf.default,
+    aten.rsqrt.default,
+    aten.sqrt.default,
+    aten.sin.default,
+    aten.cos.default,
+    aten.softplus.default,
+    aten.elu.default,
+    aten.mish.default,
+    aten.hardswish.default,
+    aten.hardsigmoid.default,
+    aten.log_sigmoid_forward.default,
+    aten.cumsum.default,
+    aten.reciprocal.default,
+    aten.avg_pool2d.default,
+    aten.avg_pool1d.default,
+)
+
+
+def _in_f32(op: Any) -> Callable:
+    def decomposed(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(x, Tensor) or x.dtype not in _HALF:
+            return NotImplemented
+        out = op(x.float(), *args, **kwargs)
+        return tuple(o.to(x.dtype) for o in out) if isinstance(out, tuple) else out.to(x.dtype)
+
+    return decomposed
+
+
+for _op in _COMPUTED_IN_F32:
+    _own[_op] = _in_f32(_op)
+
+_own[aten.scaled_dot_product_attention.default] = scaled_dot_product_attention
+
+
+@_decomposes(aten._scaled_dot_product_flash_attention_for_cpu.default)
+def _flash_attention_for_cpu(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    out = scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    return out, query.new_empty(query.shape[:-1])
+
+
+@_decomposes(aten.native_layer_norm.default)
+def _native_layer_norm(
+    x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    dims = list(range(x.dim() - len(shape), x.dim()))
+    wide = _wide(x)
+    mean = _mean(wide, dims)
+    centered = wide - mean
+    rstd = torch.rsqrt(_mean(centered * centered, dims) + eps)
+    out = centered * rstd
+    out = out * weight if weight is not None else out
+    out = out + bias if bias is not None else out
+    return out.to(x.dtype), mean, rstd
+
+
+def _mean(x: Tensor, dims: list[int], keepdim: bool = True) -> Tensor:
+    return aten.sum.dim_IntList(x, dims, keepdim) / max(1, math.prod(x.shape[d] for d in dims))
+
+
+def _all_dims(x: Tensor, dims: list[int] | None) -> list[int]:
+    return list(dims) if dims else list(range(x.dim()))
+
+
+@_decomposes(aten.rms_norm.default)
+def _rms_norm(x: Tensor, shape: list[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+    wide = _wide(x)
+    eps = torch.finfo(wide.dtype).eps if eps is None else eps
+    dims = list(range(x.dim() - len(shape), x.dim()))
+    out = wide * torch.rsqrt(_mean(wide * wide, dims) + eps)
+    return (out * weight if weight is not None else out).to(x.dtype)
+
+
+@_decomposes(aten._fused_rms_norm.default)
+def _fused_rms_norm(x: Tensor, shape: list[int], weight: Tensor | None, eps: float | None) -> tuple[Tensor, Tensor]:
+    return _rms_norm(x, shape, weight, eps), x.new_empty(())
+
+
+@_decomposes(aten._softmax.default)
+def _softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    wide = _wide(x)
+    e = torch.exp(wide - aten.amax.default(wide, [dim], True))
+    out = e / aten.sum.dim_IntList(e, [dim], True)
+    return out if half_to_float else out.to(x.dtype)
+
+
+@_decomposes(aten._log_softmax.default)
+def _log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    wide = _wide(x)
+    shifted = wide - aten.amax.default(wide, [dim], True)
+    out = shifted - torch.log(aten.sum.dim_IntList(torch.exp(shifted), [dim], True))
+    return out if half_to_float else out.to(x.dtype)
+
+
+@_decomposes(aten.mean.dim)
+def _mean_dim(x: Tensor, dim: list[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
+    out = dtype or x.dtype
+    return _mean(_wide(x.to(out)), _all_dims(x, dim), keepdim).to(out)
+
+
+@_decomposes(aten.mean.default)
+def _mean_all(x: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
+    return _mean_dim(x, None, dtype=dtype)
+
+
+@_decomposes(aten.sum.dim_IntList)
+def _sum(x: Tensor, dim: list[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
+    if (dtype or x.dtype) not in _HALF:
+        return NotImplemented
+    return aten.sum.dim_IntList(x.float(), dim, keepdim).to(dtype or x.dtype)
+
+
+@_decomposes(aten.var_mean.correction)
+def _var_mean(
+    x: Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    dims = _all_dims(x, dim)
+    wide = _wide(x)
+    mean = _mean(wide, dims)
+    centered = wide - mean
+    count = math.prod(x.shape[d] for d in dims) - (1 if correction is None else correction)
+    var = aten.sum.dim_IntList(centered * centered, dims, keepdim) / max(count, 0)
+    mean = mean if keepdim else mean.reshape(var.shape)
+    return var.to(x.dtype), mean.to(x.dtype)
+
+
+@_decomposes(aten.var.correction)
+def _var(x: Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
+    return _var_mean(x, dim, correction=correction, keepdim=keepdim)[0]
+
+
+@_decomposes(aten.linalg_vector_norm.default)
+def _vector_norm(
+    x: Tensor, ord: float = 2, dim: list[int] | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    if ord not in (1, 2) or x.is_complex():
+        return NotImplemented
+    out = dtype or x.dtype
+    wide = _wide(x.to(out))
+    powers = wide * wide if ord == 2 else wide.abs()
+    total = aten.sum.dim_IntList(powers, _all_dims(x, dim), keepdim)
+    return (torch.sqrt(total) if ord == 2 else total).to(out)
+
+
+@_decomposes(aten.pow.Tensor_Scalar)
+def _pow(x: Tensor, exponent: float) -> Tensor:
+    if not x.is_floating_point():
+        return NotImplemented
+    wide = _wide(x)
+    if exponent in (1, 2, 3, 4):
+        square = wide * wide
+        out = {1: wide, 2: square, 3: square * wide, 4: square * square}[int(exponent)]
+    elif exponent in (0.5, -0.5, -1):
+        out = {0.5: torch.sqrt, -0.5: torch.rsqrt, -1: torch.reciprocal}[exponent](wide)
+    elif x.dtype in _HALF:
+        out = aten.pow.Tensor_Scalar(wide, exponent)
+    else:
+        return NotImplemented
+    return out.to(x.dtype)
+
+
+# Ops that torch-mlir lowers better whole than decomposed.
+_KEPT = (aten.max_pool2d.default, aten.gelu.default, aten.silu.default, aten.max_pool1d.default)
+
+
+@functools.cache
+def decomposition_table() -> dict[Any, Callable]:
+    """The table for `ExportedProgram.run_decompositions`."""
+    from mlirc.mlir import fx_decompositions
+
+    table = fx_decompositions()
+    for op in _KEPT:
+        table.pop(op, None)
+    return table | _own

@@ -1,0 +1,39 @@
+"""Turns the exceptions of torch.export and of the importer into one line for the person at the command line."""
+
+from __future__ import annotations
+
+import re
+import traceback
+
+from mlirc.errors import MlircError
+
+
+def export_error(name: str, error: Exception) -> MlircError:
+    """One line: what could not be exported, where in the model's source, and what to do."""
+    if isinstance(error, MlircError):
+        return error
+    text = str(error)
+    where = _where(error, text)
+    kind = type(error).__name__
+    if "DataDependent" in kind or "data-dependent" in text.lower() or "DynamicOutputShape" in kind:
+        return MlircError(
+            f"{name}: control flow or a shape depends on the values of a tensor{where}: a compiled model has one fixed "
+            "path; use torch.where or torch.cond's branches computed both, or fixed sizes"
+        )
+    return MlircError(f"{name}: cannot be exported{where}: {kind}: {first_line(text)}")
+
+
+def first_line(text: str, limit: int = 300) -> str:
+    """The first line of a message that says something, shortened."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    line = lines[0] if lines else "no message"
+    return line if len(line) <= limit else line[: limit - 3] + "..."
+
+
+def _where(error: Exception, text: str) -> str:
+    """` (at file:line)` of the innermost frame outside of the libraries, if there is one."""
+    frames = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
+    frames += [(file, int(line)) for file, line in re.findall(r'File "([^"]+)", line (\d+)', text)]
+    own = [f for f in frames if not re.search(r"/(torch|torch_mlir|contextlib|mlirc)/|/compiler/frontend/|<", f[0])]
+    own = [f for f in own if "contextlib" not in f[0] and "functools" not in f[0]]
+    return f" (at {own[-1][0]}:{own[-1][1]})" if own else ""

@@ -1,0 +1,94 @@
+"""The wheel's FX importer with our locations, and with attention as a call of a declared function."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+import torch
+
+from mlirc.mlir import context, func, fx_importer, ir
+
+_FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
+ATTENTION_CALL = "mlirc.attention"
+
+
+def module_path(node: torch.fx.Node) -> str:
+    """The path of the innermost module of the model that a node comes from; empty for the model itself."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = stack[-1][0] if stack else ""
+    return re.sub(r"@\d+$", "", path.removeprefix("L['self']").removeprefix("."))
+
+
+def source_line(node: torch.fx.Node) -> tuple[str, int] | None:
+    """File and line of the model's code that a node comes from; the file is relative to its package's folder."""
+    frames = [f for f in _FRAME.findall(node.meta.get("stack_trace") or "") if "/torch/" not in f[0]]
+    if not frames:
+        return None
+    file, line = frames[-1]
+    for folder in sorted((p for p in sys.path if p), key=len, reverse=True):
+        if file.startswith(folder.rstrip("/") + "/"):
+            return file[len(folder.rstrip("/")) + 1 :], int(line)
+    return file, int(line)
+
+
+def make_importer(root: str) -> Any:
+    """An FxImporter into the process's context; `root` names the location of ops outside any submodule."""
+    fx = fx_importer()
+
+    class Cache(fx.ContextCache):
+        __slots__ = ["_known"]
+
+        def get_node_location(self, node: torch.fx.Node) -> ir.Location | None:
+            if not hasattr(self, "_known"):
+                self._known = {}
+            key = (module_path(node) or root, source_line(node))
+            if key not in self._known:
+                name, line = key
+                child = ir.Location.file(*line, 0, context=self._c) if line else None
+                self._known[key] = ir.Location.name(name, childLoc=child, context=self._c)
+            return self._known[key]
+
+    class Nodes(fx.GraphNodeImporter):
+        __slots__: list[str] = []
+
+        def _import_torch_op_overload(self, loc: Any, node: Any, concrete_target: Any = None) -> None:
+            if node.target is torch.ops.mlirc.attention.default:
+                _import_attention(self, loc, node)
+            else:
+                super()._import_torch_op_overload(loc, node, concrete_target)
+
+    importer = fx.FxImporter(context=context(), graph_node_importer_cls=Nodes)
+    importer._cc = Cache(context(), py_attr_tracker=importer._py_attr_tracker)
+    return importer
+
+
+def _import_attention(importer: Any, loc: ir.Location, node: torch.fx.Node) -> None:
+    """Imports `mlirc::attention` as a call of a private function whose attributes say what the call computes."""
+    q, k, v, mask, bias, scale, causal, window, softcap = node.args
+    assert bias is None, "simplify() merges the bias into the mask"
+    operands = [importer.resolve_node_value(x) for x in (q, k, v, mask) if x is not None]
+    result = importer._cc.node_val_to_type(node)
+    body = importer.fx_importer.module.body
+    with loc:
+        f64, i64 = ir.F64Type.get(), ir.IntegerType.get_signless(64)
+        attributes = ir.DictAttr.get(
+            {
+                "scale": ir.FloatAttr.get(f64, scale),
+                "causal": ir.BoolAttr.get(causal),
+                "window": ir.IntegerAttr.get(i64, window),
+                "softcap": ir.FloatAttr.get(f64, softcap),
+            }
+        )
+        type_ = ir.FunctionType.get([x.type for x in operands], [result])
+        declared = [op for op in body.operations if ATTENTION_CALL in op.attributes]
+        for op in declared:
+            if op.attributes[ATTENTION_CALL] == attributes and op.type == type_:
+                break
+        else:
+            with ir.InsertionPoint(body):
+                op = func.FuncOp(f"mlirc_attention_{len(declared)}", type_, visibility="private")
+            op.attributes[ATTENTION_CALL] = attributes
+        call = func.CallOp([result], op.name.value, operands)
+    importer.bind_node_value(node, call.result)

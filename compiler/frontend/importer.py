@@ -1,0 +1,251 @@
+"""From a `SourceModel` to the `torch` level: export, decompose, simplify, import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
+
+from mlirc.errors import MlircError
+from mlirc.frontend.attention import IMPLEMENTATION, attention_implementation
+from mlirc.frontend.decompositions import decomposition_table
+from mlirc.frontend.diagnose import export_error
+from mlirc.frontend.fx_import import make_importer, module_path
+from mlirc.frontend.inputs import DTYPES, dtype_name
+from mlirc.frontend.noise import quiet
+from mlirc.frontend.simplify import simplify
+from mlirc.frontend.source import SourceModel, is_byproduct
+from mlirc.frontend.weights import Renamed
+from mlirc.mlir import context, ir
+
+Described = tuple[str, str, tuple[int, ...]]  # name, dtype (`f32`), shape
+
+
+@dataclass
+class ImportedModel:
+    """The `torch` level and what belongs to it.
+
+    `weights` and `constants` hold the values of the arguments of those kinds, by name (weights maybe made on demand);
+    `inputs` and `outputs` describe the rest in order; `reference` runs the PyTorch model on input tensors in order.
+    """
+
+    name: str
+    module: ir.Module
+    weights: Mapping[str, torch.Tensor]
+    constants: dict[str, torch.Tensor]
+    inputs: list[Described]
+    outputs: list[Described]
+    reference: Callable[[list[torch.Tensor]], list[torch.Tensor]]
+    source: SourceModel = field(repr=False)
+
+
+@dataclass
+class _Argument:
+    """One placeholder of the graph that becomes an argument of `main`."""
+
+    node: torch.fx.Node
+    kind: str
+    name: str
+
+
+def import_torch(source: SourceModel) -> ImportedModel:
+    """Exports (unless the source is an exported program) and imports the model at its example inputs' shapes.
+
+    Raises MlircError for control flow that depends on data, dynamic shapes, and ops that cannot be imported.
+    """
+    with quiet(), torch.no_grad():
+        program = source.program if source.program is not None else export(source)
+        _require_static(program, source)
+        try:
+            program = program.run_decompositions(decomposition_table())
+        except Exception as e:
+            raise export_error(source.name, e) from e
+        arguments, constants = _arguments(program, source)
+        outputs = _select_outputs(program)
+        arguments, constants = _simplify(program, arguments, constants)
+        arguments = _drop_unused(program, arguments)
+        _rewrite_signature(program, arguments, outputs)
+        _require_known_dtypes(program, source)
+        module = _import(program, source, arguments, outputs)
+    nodes = {a.name: a.node.meta["val"] for a in arguments}
+    weights = {a.name: a.name for a in arguments if a.kind == "weight"}
+    return ImportedModel(
+        source.name,
+        module,
+        Renamed(source.weights, weights),
+        {a.name: constants[a.name] for a in arguments if a.kind == "constant"},
+        [_describe(a.name, nodes[a.name]) for a in arguments if a.kind == "input"],
+        [_describe(name, node.meta["val"]) for name, node in outputs],
+        source.reference,
+        source,
+    )
+
+
+def export(source: SourceModel) -> Any:
+    """torch.export of the source's module, with attention as one op."""
+    assert source.module is not None
+    with attention_implementation(source.module, IMPLEMENTATION):
+        try:
+            return torch.export.export(source.module, source.args, source.kwargs, strict=False)
+        except Exception as e:
+            raise export_error(source.name, e) from e
+
+
+def _describe(name: str, value: torch.Tensor) -> Described:
+    return name, dtype_name(value.dtype), tuple(int(n) for n in value.shape)
+
+
+def _require_static(program: Any, source: SourceModel) -> None:
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt) or (
+            isinstance(value, torch.Tensor) and any(isinstance(n, torch.SymInt) for n in value.shape)
+        ):
+            where = module_path(node) or node.name
+            raise MlircError(
+                f"{source.name}: the shape of '{node.name}' (in {where}) is dynamic: give every input's shape with "
+                "--input name=dtype[sizes]"
+            )
+
+
+def _require_known_dtypes(program: Any, source: SourceModel) -> None:
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.dtype not in DTYPES.values():
+            raise MlircError(
+                f"{source.name}: {node.target if node.op == 'call_function' else node.name} in module "
+                f"'{module_path(node) or source.name}' makes a tensor of {value.dtype}, which is not supported"
+            )
+
+
+def _arguments(program: Any, source: SourceModel) -> tuple[list[_Argument], dict[str, torch.Tensor]]:
+    """The graph's tensor placeholders; tied weights are merged, non-tensor inputs dropped."""
+    signature = program.graph_signature
+    nodes = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
+    names = iter([spec.name for spec in source.input_specs()])
+    found: list[_Argument] = []
+    constants: dict[str, torch.Tensor] = {}
+    first: dict[Any, _Argument] = {}
+    for spec in signature.input_specs:
+        node = nodes[spec.arg.name]
+        if isinstance(spec.arg, ConstantArgument):
+            continue
+        if not isinstance(spec.arg, TensorArgument):
+            raise MlircError(f"{source.name}: input '{spec.arg.name}' is no tensor: only tensors can be inputs")
+        if spec.kind == InputKind.USER_INPUT:
+            found.append(_Argument(node, "input", next(names, spec.arg.name)))
+            continue
+        stored = spec.kind == InputKind.PARAMETER or (spec.kind == InputKind.BUFFER and spec.persistent)
+        value = (program.state_dict if stored else program.constants)[spec.target]
+        if stored and spec.target not in source.weights:
+            raise MlircError(f"{source.name}: no weight '{spec.target}' among the weights")
+        argument = _Argument(node, "weight" if stored else "constant", spec.target)
+        tied = first.setdefault(_identity(value), argument)
+        if tied is not argument:
+            node.replace_all_uses_with(tied.node)
+            continue
+        if not stored:
+            constants[spec.target] = value.detach()
+        found.append(argument)
+    return found, constants
+
+
+def _identity(value: torch.Tensor) -> Any:
+    """Equal for tensors that share their storage and look at it in the same way."""
+    if isinstance(value, torch._subclasses.FakeTensor) or value.numel() == 0:
+        return id(value)
+    return value.data_ptr(), value.dtype, tuple(value.shape), value.stride()
+
+
+def _select_outputs(program: Any) -> list[tuple[str, torch.fx.Node]]:
+    """The main outputs by name, with the nodes that make them; mutated buffers come last, under their own names."""
+    nodes = {n.name: n for n in program.graph.nodes}
+    call = program.module_call_graph[0].signature
+    names = iter(spec_names(call.out_spec))
+    found = []
+    mutated = []
+    for spec in program.graph_signature.output_specs:
+        if spec.kind == OutputKind.USER_OUTPUT:
+            name = next(names, None)
+            if name and isinstance(spec.arg, TensorArgument):
+                found.append((name, nodes[spec.arg.name]))
+        elif spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
+            mutated.append((spec.target, nodes[spec.arg.name]))
+    return found + mutated
+
+
+def spec_names(spec: Any) -> list[str | None]:
+    """One name per leaf of a pytree spec, as `named_outputs` would name the leaves; None for by-products."""
+    found: list[str | None] = []
+
+    def visit(spec: Any, name: str, top: bool, keep: bool) -> None:
+        children = spec.children_specs if not spec.is_leaf() else []
+        if spec.is_leaf():
+            found.append((name or "output") if keep else None)
+        elif spec.type in (tuple, list) or not isinstance(spec.context, (list, tuple)):
+            for i, child in enumerate(children):
+                visit(child, f"{name or 'output'}_{i}", False, keep)
+        else:
+            keys = spec.context if len(spec.context) == len(children) else spec.context[0]
+            for key, child in zip(keys, children, strict=True):
+                wanted = keep and not (top and spec.type is not dict and is_byproduct(str(key)))
+                visit(child, f"{name}_{key}" if name else str(key), False, wanted)
+
+    visit(spec, "", True, True)
+    return found
+
+
+def _simplify(
+    program: Any, arguments: list[_Argument], constants: dict[str, torch.Tensor]
+) -> tuple[list[_Argument], dict[str, torch.Tensor]]:
+    graph = program.graph
+    output = next(n for n in graph.nodes if n.op == "output")
+    real = {a.node.name: constants[a.name] for a in arguments if a.kind == "constant"}
+    real = {k: v for k, v in real.items() if not isinstance(v, torch._subclasses.FakeTensor)}
+    made = simplify(graph, real)
+    nodes = {n.name: n for n in graph.nodes}
+    added = [_Argument(nodes[name], "constant", name) for name in made]
+    assert output in graph.nodes
+    return arguments + added, constants | made
+
+
+def _drop_unused(program: Any, arguments: list[_Argument]) -> list[_Argument]:
+    """Only inputs stay when nobody reads them; returns the arguments in the order of their placeholders."""
+    kept = [a for a in arguments if a.kind == "input" or a.node.users]
+    nodes = {a.node for a in kept}
+    for node in list(program.graph.nodes):
+        if node.op == "placeholder" and node not in nodes and not node.users:
+            program.graph.erase_node(node)
+    order = {n: i for i, n in enumerate(program.graph.nodes)}
+    return sorted(kept, key=lambda a: order[a.node])
+
+
+def _rewrite_signature(program: Any, arguments: list[_Argument], outputs: list[tuple[str, torch.fx.Node]]) -> None:
+    signature = program.graph_signature
+    signature.input_specs = [
+        InputSpec(kind=InputKind.USER_INPUT, arg=TensorArgument(name=a.node.name), target=None) for a in arguments
+    ]
+    signature.output_specs = [
+        OutputSpec(kind=OutputKind.USER_OUTPUT, arg=TensorArgument(name=node.name), target=None) for _, node in outputs
+    ]
+
+
+def _import(
+    program: Any, source: SourceModel, arguments: list[_Argument], outputs: list[tuple[str, torch.fx.Node]]
+) -> ir.Module:
+    importer = make_importer(source.name)
+    try:
+        main = importer.import_program(program)
+    except Exception as e:
+        raise export_error(source.name, e) from e
+    with context():
+        text = ir.StringAttr.get
+        main.attributes["arg_attrs"] = ir.ArrayAttr.get(
+            [ir.DictAttr.get({"mlirc.name": text(a.name), "mlirc.kind": text(a.kind)}) for a in arguments]
+        )
+        main.attributes["res_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get({"mlirc.name": text(n)}) for n, _ in outputs])
+        importer.module.operation.attributes["mlirc.model"] = text(source.name)
+    return importer.module

@@ -1,0 +1,180 @@
+"""From the `torch` level to the `linalg` level."""
+
+from __future__ import annotations
+
+import re
+
+from mlirc.dialects.mlirc_dialect import attention
+from mlirc.errors import MlircError
+from mlirc.frontend.diagnose import first_line
+from mlirc.frontend.fx_import import ATTENTION_CALL
+from mlirc.frontend.importer import ImportedModel
+from mlirc.mlir import context, ir, run_passes
+
+_SIMPLIFY = (
+    "func.func(torch-reduce-op-variants,canonicalize,torch-decompose-complex-ops{legal-ops=aten.amax},"
+    "torch-recompose-complex-ops,canonicalize)"
+)
+
+# torch-mlir's own pipeline without its verifier at the end, which knows nothing of calls.
+_TO_LINALG = (
+    "func.func(torch-restructure-non-constant-axes,torch-fuse-quantized-ops,"
+    "convert-torch-to-tmtensor{allow-non-finites=true},canonicalize,convert-torch-to-linalg{allow-non-finites=true},"
+    "canonicalize,convert-torch-to-scf,convert-torch-to-arith,convert-torch-to-tensor),"
+    "convert-torch-conversion-to-mlprogram,"
+    "func.func(memref-expand,canonicalize,resolve-shaped-type-result-dims,cse),"
+    "torch-func-backend-type-conversion,func.func(canonicalize,torch-finalizing-backend-type-conversion)"
+)
+
+
+def lower_to_linalg(imported: ImportedModel | ir.Module) -> ir.Module:
+    """A new module of the `linalg` level from the `torch` level, which stays as it is.
+
+    Raises MlircError naming the op and the model's module for an op that torch-mlir cannot lower.
+    """
+    torch_level = imported.module if isinstance(imported, ImportedModel) else imported
+    with context(), ir.Location.unknown():
+        module = _clone(torch_level)
+        kept = _interface(module)
+        _run(module, _SIMPLIFY)
+        _require_known_ops(module)
+        _run(module, _TO_LINALG)
+        _restore_interface(module, kept)
+        _replace_attention_calls(module)
+        _drop_asserts(module)
+        run_passes(module, "canonicalize,cse,symbol-dce")
+        _require_linalg(module)
+    return module
+
+
+def _clone(module: ir.Module) -> ir.Module:
+    return ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
+
+
+def _main(module: ir.Module) -> ir.Operation:
+    for op in module.body.operations:
+        if "sym_name" in op.attributes and ir.StringAttr(op.attributes["sym_name"]).value == "main":
+            return op
+    raise MlircError("the module has no function 'main'")
+
+
+def _interface(module: ir.Module) -> dict[str, ir.Attribute]:
+    main = _main(module)
+    return {name: main.attributes[name] for name in ("arg_attrs", "res_attrs") if name in main.attributes}
+
+
+def _restore_interface(module: ir.Module, kept: dict[str, ir.Attribute]) -> None:
+    main = _main(module)
+    if "torch.assume_strict_symbolic_shapes" in main.attributes:
+        del main.attributes["torch.assume_strict_symbolic_shapes"]
+    for name, value in kept.items():
+        main.attributes[name] = value
+
+
+def _run(module: ir.Module, pipeline: str) -> None:
+    try:
+        run_passes(module, pipeline)
+    except ir.MLIRError as e:
+        raise _failure(e) from e
+
+
+def _failure(error: ir.MLIRError) -> MlircError:
+    diagnostics = getattr(error, "error_diagnostics", None) or []
+    for diagnostic in diagnostics:
+        op = re.search(r"failed to legalize operation '([^']+)'", diagnostic.message)
+        if op:
+            return MlircError(
+                f"op {_op_name(op[1], diagnostic)} in module '{_name(diagnostic.location)}' cannot be lowered to linalg"
+            )
+    text = "; ".join(first_line(d.message) for d in diagnostics) or first_line(str(error))
+    where = f" in module '{_name(diagnostics[0].location)}'" if diagnostics else ""
+    return MlircError(f"lowering to linalg failed{where}: {text}")
+
+
+def _op_name(name: str, diagnostic: object) -> str:
+    return name.removeprefix("torch.").replace("aten.", "aten::", 1)
+
+
+def _name(location: ir.Location) -> str:
+    match = re.search(r'loc\("([^"]*)"', str(location))
+    return match[1] if match else str(location)
+
+
+def _walk(module: ir.Module, names: tuple[str, ...]) -> list[ir.Operation]:
+    found: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name in names:
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return found
+
+
+def _require_known_ops(module: ir.Module) -> None:
+    for op in _walk(module, ("torch.operator",)):
+        name = ir.StringAttr(op.attributes["name"]).value.removeprefix("torch.").replace(".", "::", 1)
+        raise MlircError(f"op {name} in module '{_name(op.location)}' cannot be imported: torch-mlir does not know it")
+
+
+def _replace_attention_calls(module: ir.Module) -> None:
+    declared = {}
+    for op in module.body.operations:
+        if ATTENTION_CALL in op.attributes:
+            declared[ir.StringAttr(op.attributes["sym_name"]).value] = ir.DictAttr(op.attributes[ATTENTION_CALL])
+    for call in _walk(module, ("func.call",)):
+        name = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
+        if name not in declared:
+            continue
+        attributes = declared[name]
+        with call.location, ir.InsertionPoint(call):
+            new = attention(
+                *call.operands,
+                scale=ir.FloatAttr(attributes["scale"]).value,
+                causal=ir.BoolAttr(attributes["causal"]).value,
+                window=ir.IntegerAttr(attributes["window"]).value,
+                softcap=ir.FloatAttr(attributes["softcap"]).value,
+            )
+        call.results[0].replace_all_uses_with(new)
+        call.erase()
+
+
+def _drop_asserts(module: ir.Module) -> None:
+    """Bounds checks of gathers: a kernel cannot report them, and they keep ops from fusing."""
+    for op in _walk(module, ("cf.assert",)):
+        op.erase()
+
+
+_ALLOWED = (
+    "linalg",
+    "tensor",
+    "arith",
+    "math",
+    "func",
+    "builtin",
+    "scf",
+    "tm_tensor",
+    "mlirc",
+    "cf",
+    "complex",
+    "affine",
+    "ml_program",
+)
+
+
+def _require_linalg(module: ir.Module) -> None:
+    """Raises MlircError for an op of another level, or a tensor whose shape is not static."""
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name.split(".")[0] not in _ALLOWED:
+            raise MlircError(f"op {op.name} in module '{_name(op.location)}' cannot be lowered to linalg")
+        for result in op.results:
+            if isinstance(result.type, ir.RankedTensorType) and not ir.RankedTensorType(result.type).has_static_shape:
+                raise MlircError(
+                    f"{op.name} in module '{_name(op.location)}' has the dynamic shape {result.type}: give every "
+                    "input's shape with --input name=dtype[sizes]"
+                )
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)

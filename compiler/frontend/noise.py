@@ -1,0 +1,29 @@
+"""Keeps libraries from writing to the terminal: a compiler's stderr is for its own messages."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silences Python warnings, the libraries' loggers and progress bars inside the body."""
+    loggers = [logging.getLogger(name) for name in ("transformers", "torch", "huggingface_hub", "torch.export", "root")]
+    levels = [logger.level for logger in loggers]
+    old = {name: os.environ.get(name) for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_VERBOSITY", "TQDM_DISABLE")}
+    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="critical", TQDM_DISABLE="1")
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        for name, value in old.items():
+            os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)

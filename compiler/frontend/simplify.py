@@ -1,0 +1,323 @@
+"""Rewrites of an exported and decomposed graph before its import: constants, attention masks, embeddings.
+
+What depends on nothing but constants (position ids, rotary tables, causal masks) is computed here, with PyTorch. A
+uniform result becomes `aten.full`, any other becomes a constant argument. A mask that is a causal or window pattern
+becomes an attribute of the attention.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from mlirc.frontend.attention import visible_keys
+
+aten = torch.ops.aten
+_LARGEST = 1 << 26  # bytes of one folded constant
+_NEVER = ("rand", "bernoulli", "dropout", "multinomial", "empty", "normal", "uniform")
+
+
+class Constants:
+    """The values of the graph's nodes that depend on constants alone, computed on demand and kept."""
+
+    def __init__(self, graph: Graph, placeholders: dict[str, torch.Tensor]):
+        self._values: dict[Node, Any] = {}
+        self._is: dict[Node, bool] = {}
+        for node in graph.nodes:
+            self._classify(node, placeholders)
+
+    def _classify(self, node: Node, placeholders: dict[str, torch.Tensor]) -> None:
+        constant = False
+        if node.op == "placeholder":
+            constant = node.name in placeholders
+            if constant:
+                self._values[node] = placeholders[node.name]
+        elif node.op == "call_function":
+            target = node.target
+            known = isinstance(target, torch._ops.OpOverload) or target is operator.getitem
+            name = str(target)
+            if known and not name.startswith("mlirc") and not any(word in name for word in _NEVER):
+                constant = all(self._is.get(n, False) for n in node.all_input_nodes)
+                if target is not operator.getitem and target._schema.is_mutable:
+                    constant = False
+        self._is[node] = constant
+
+    def __contains__(self, node: object) -> bool:
+        return isinstance(node, Node) and self._is.get(node, False)
+
+    def value(self, node: Node) -> Any:
+        """The value of a constant node, without gradients."""
+        todo = [node]
+        while todo:
+            top = todo[-1]
+            missing = [n for n in top.all_input_nodes if n not in self._values]
+            if missing:
+                todo += missing
+                continue
+            todo.pop()
+            if top not in self._values:
+                args, kwargs = torch.fx.node.map_arg((top.args, dict(top.kwargs)), lambda n: self._values[n])
+                with torch.no_grad():
+                    self._values[top] = top.target(*args, **kwargs)  # type: ignore[operator]
+        return self._values[node]
+
+    def set(self, node: Node, value: Any) -> None:
+        """Makes a new node known."""
+        self._values[node], self._is[node] = value, True
+
+
+def simplify(graph: Graph, placeholders: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Simplifies the graph in place. `placeholders`: the values of placeholders that are constants, by node name.
+
+    Returns the values of the new constant placeholders, by node name, that were added after the existing ones.
+    """
+    _drop_no_ops(graph)
+    constants = Constants(graph, placeholders)
+    for node in list(graph.nodes):
+        if node.op == "call_function" and node.target is torch.ops.mlirc.attention.default:
+            _simplify_attention(graph, node, constants)
+    graph.eliminate_dead_code()
+    for node in list(graph.nodes):
+        if node.target is aten.embedding.default:
+            _simplify_embedding(graph, node, constants)
+    graph.eliminate_dead_code()
+    return _fold(graph, constants)
+
+
+def _drop_no_ops(graph: Graph) -> None:
+    """Copies, detaches and additions of zero that tracing leaves behind."""
+    same = (aten.alias.default, aten.clone.default, aten.detach.default, aten.lift_fresh_copy.default)
+    for node in list(graph.nodes):
+        if node.op == "call_function" and "_assert_" in str(node.target) and not node.users:
+            graph.erase_node(node)
+            continue
+        if node.op != "call_function" or not node.all_input_nodes:
+            continue
+        source = node.args[0]
+        if not isinstance(source, Node) or not _same_tensor(node, source):
+            continue
+        copies = node.target in same or node.target in (aten.expand.default, aten.view.default, aten.permute.default)
+        if node.target is aten.permute.default:
+            copies = list(node.args[1]) == list(range(len(node.args[1])))  # type: ignore[arg-type]
+        elif node.target in (aten._to_copy.default, aten.to.dtype, aten.slice.Tensor):
+            copies = True
+        elif node.target in (aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor, aten.div.Scalar):
+            copies = isinstance(node.args[1], (int, float)) and node.args[1] == 1
+        elif node.target in (aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar):
+            copies = isinstance(node.args[1], (int, float)) and node.args[1] == 0
+        if copies:
+            node.replace_all_uses_with(source)
+            graph.erase_node(node)
+
+
+def _same_tensor(node: Node, source: Node) -> bool:
+    a, b = node.meta.get("val"), source.meta.get("val")
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        return False
+    return a.shape == b.shape and a.dtype == b.dtype
+
+
+def _call(graph: Graph, like: Node, target: Callable, *args: Any) -> Node:
+    """A new node at the insertion point, with metadata computed from its arguments'."""
+    node = graph.call_function(target, args)
+    node.meta = {k: v for k, v in like.meta.items() if k not in ("val", "tensor_meta")}
+    values = torch.fx.node.map_arg(args, lambda n: n.meta["val"])
+    fakes = [n.meta["val"] for n in node.all_input_nodes] or [like.meta["val"]]
+    with fakes[0].fake_mode, torch.no_grad():
+        node.meta["val"] = target(*values)
+    return node
+
+
+def _simplify_attention(graph: Graph, node: Node, constants: Constants) -> None:
+    """Splits the mask into attributes (causal, window) and what remains, and merges that with the bias."""
+    q, k, v, mask, bias, scale, causal, window, softcap = node.args
+    q_len, kv_len = q.meta["val"].shape[2], k.meta["val"].shape[2]  # type: ignore[union-attr]
+    rest: list[Node] = []
+    terms = _terms(mask) if isinstance(mask, Node) else []
+    if isinstance(bias, Node) and (visible := _bool_of_bias(graph, bias, constants)) is not None:
+        terms, bias = [*terms, *_terms(visible)], None
+    for term in terms:
+        pattern = pattern_of(constants.value(term), q_len, kv_len) if term in constants else None
+        if pattern is None:
+            rest.append(term)
+        else:
+            causal = causal or pattern[0]
+            window = min(w for w in (window, pattern[1]) if w) if window or pattern[1] else 0  # type: ignore[type-var]
+    with graph.inserting_before(node):
+        merged = None
+        for term in rest:
+            term = _shrink(graph, _rank4(graph, term), constants)
+            merged = term if merged is None else _call(graph, node, aten.logical_and.default, merged, term)
+        if isinstance(bias, Node):
+            bias = _rank4(graph, bias)
+            if merged is not None:
+                dtype = bias.meta["val"].dtype
+                lowest = graph.call_function(aten.full.default, ([], float("-inf")), {"dtype": dtype})
+                lowest.meta = {"val": bias.meta["val"].new_empty(()), **_place(node)}
+                merged = _call(graph, node, aten.where.self, merged, bias, lowest)
+            else:
+                merged = bias
+    node.args = (q, k, v, merged, None, scale, causal, window, softcap)
+
+
+def _place(node: Node) -> dict[str, Any]:
+    return {k: node.meta[k] for k in ("nn_module_stack", "stack_trace") if k in node.meta}
+
+
+def _terms(mask: Node) -> list[Node]:
+    """The masks that a bool mask is the conjunction of; expansions are looked through, since masks broadcast."""
+    while mask.target is aten.expand.default and mask.args[0].meta["val"].dim() == mask.meta["val"].dim():  # type: ignore[union-attr]
+        mask = mask.args[0]  # type: ignore[assignment]
+    if mask.target in (aten.bitwise_and.Tensor, aten.logical_and.default):
+        parts = [a for a in mask.args if isinstance(a, Node)]
+        if len(parts) == 2:
+            return [t for part in parts for t in _terms(part)]
+    return [mask]
+
+
+def _bool_of_bias(graph: Graph, bias: Node, constants: Constants) -> Node | None:
+    """The bool mask that a float mask of zeros and lowest values says, or None when it says more."""
+    if bias in constants:
+        value = constants.value(bias)
+        visible = value == 0
+        if not bool((visible | _is_lowest(value)).all()):
+            return None
+        with graph.inserting_after(bias):
+            node = graph.call_function(aten.eq.Scalar, (bias, 0))
+        node.meta = {"val": bias.meta["val"] == 0, **_place(bias)}
+        constants.set(node, visible)
+        return node
+    if bias.target is aten.where.self:
+        cond, yes, no = bias.args
+        if yes in constants and no in constants and isinstance(cond, Node):
+            if bool((constants.value(yes) == 0).all()) and bool(_is_lowest(constants.value(no)).all()):
+                return cond
+    return None
+
+
+def _is_lowest(value: torch.Tensor) -> torch.Tensor:
+    return value <= max(torch.finfo(value.dtype).min, -3.0e38) if value.is_floating_point() else value != value
+
+
+def pattern_of(mask: torch.Tensor, q_len: int, kv_len: int) -> tuple[bool, int] | None:
+    """(causal, window) if a bool mask says just that, else None. All visible is (False, 0)."""
+    if mask.dim() > 2:
+        first = mask[(0,) * (mask.dim() - 2)]
+        if not bool((mask == first).all()):
+            return None
+        mask = first
+    mask = mask.expand(q_len, kv_len)
+    if bool(mask.all()):
+        return False, 0
+    if q_len == 0 or not bool((mask == visible_keys(q_len, kv_len, True, 0)).logical_or(~mask).all()):
+        return None
+    if torch.equal(mask, visible_keys(q_len, kv_len, True, 0)):
+        return True, 0
+    window = int(mask[-1].sum())
+    return (True, window) if window and torch.equal(mask, visible_keys(q_len, kv_len, True, window)) else None
+
+
+def _rank4(graph: Graph, node: Node) -> Node:
+    while node.meta["val"].dim() < 4:
+        node = _call(graph, node, aten.unsqueeze.default, node, 0)
+    return node
+
+
+def _shrink(graph: Graph, node: Node, constants: Constants) -> Node:
+    """A constant mask without the dimensions along which it is uniform."""
+    if node not in constants:
+        return node
+    value = constants.value(node)
+    for dim, size in enumerate(value.shape):
+        first = value.narrow(dim, 0, 1) if size else value
+        if size > 1 and bool((value == first).all()):
+            node = _call(graph, node, aten.slice.Tensor, node, dim, 0, 1)
+            value = first
+            constants.set(node, value)
+    return node
+
+
+def _simplify_embedding(graph: Graph, node: Node, constants: Constants) -> None:
+    """A lookup of constant indices that count up by one, or are all equal, is a slice of the table."""
+    table, indices = node.args[0], node.args[1]
+    if indices not in constants or not isinstance(table, Node):
+        return
+    value = constants.value(indices)  # type: ignore[arg-type]
+    if value.numel() == 0 or value.dim() == 0 or int(value.min()) < 0:
+        return
+    row = value.reshape(-1, value.shape[-1])[0]
+    first, count = int(row[0]), value.shape[-1]
+    if not bool((value == row).all()):
+        return
+    width = table.meta["val"].shape[1]
+    with graph.inserting_before(node):
+        if bool((row == first).all()):
+            new = _call(graph, node, aten.slice.Tensor, table, 0, first, first + 1)
+        elif torch.equal(row, torch.arange(first, first + count, dtype=row.dtype)):
+            new = _call(graph, node, aten.slice.Tensor, table, 0, first, first + count)
+        else:
+            return
+        rows = new.meta["val"].shape[0]
+        new = _call(graph, node, aten.view.default, new, [1] * (value.dim() - 1) + [rows, width])
+        new = _call(graph, node, aten.expand.default, new, [*value.shape, width])
+    node.replace_all_uses_with(new)
+
+
+def _fold(graph: Graph, constants: Constants) -> dict[str, torch.Tensor]:
+    """Replaces the constant nodes that others read."""
+    frontier = []
+    for node in graph.nodes:
+        if node in constants and node.op == "call_function":
+            if any(user not in constants for user in node.users):
+                frontier.append(node)
+    last = [n for n in graph.nodes if n.op == "placeholder"][-1:]
+    made: dict[str, torch.Tensor] = {}
+    known: dict[Any, Node] = {}
+    for node in frontier:
+        source = node
+        while source.target is aten.expand.default and source.args[0] in constants:
+            source = source.args[0]  # type: ignore[assignment]
+        value = constants.value(source)
+        if not isinstance(value, torch.Tensor) or source.op == "placeholder":
+            continue
+        if source.target is aten.full.default or value.numel() * value.element_size() > _LARGEST:
+            continue
+        new = _uniform(graph, source, value)
+        if new is None:
+            key = (value.dtype, tuple(value.shape), value.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+            new = known.get(key)
+            if new is None:
+                new = known[key] = _placeholder(graph, last, len(made), source, value)
+                made[new.name] = value.contiguous()
+        users = [u for u in source.users if u not in constants or u.target is aten.expand.default]
+        for user in users:
+            user.replace_input_with(source, new)
+    graph.eliminate_dead_code()
+    return {name: value for name, value in made.items()}
+
+
+def _uniform(graph: Graph, node: Node, value: torch.Tensor) -> Node | None:
+    if value.numel() == 0 or value.is_complex() or not bool((value == value.reshape(-1)[0]).all()):
+        return None
+    with graph.inserting_before(node):
+        new = graph.call_function(
+            aten.full.default, (list(value.shape), value.reshape(-1)[0].item()), {"dtype": value.dtype}
+        )
+    new.meta = {"val": node.meta["val"], **_place(node)}
+    return new
+
+
+def _placeholder(graph: Graph, last: list[Node], count: int, node: Node, value: torch.Tensor) -> Node:
+    if last:
+        with graph.inserting_after(last[0]):
+            new = graph.placeholder(f"folded_constant_{count}")
+    else:
+        with graph.inserting_before(next(iter(graph.nodes))):
+            new = graph.placeholder(f"folded_constant_{count}")
+    last[:] = [new]
+    new.meta = {"val": node.meta["val"].contiguous(), **_place(node)}
+    return new

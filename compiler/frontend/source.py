@@ -1,0 +1,126 @@
+"""`SourceModel`: a model as it came in, before any MLIR, with its inputs and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from mlirc.errors import MlircError
+from mlirc.frontend.inputs import InputSpec
+
+# Fields of Hugging Face outputs that are by-products; what a caller wants is the rest.
+_BYPRODUCTS = ("past_key_values", "hidden_states", "attentions", "cross_attentions", "loss", "encoder_", "decoder_")
+
+
+@dataclass
+class SourceModel:
+    """A torch module (or an exported program) with example inputs.
+
+    `module`'s parameters may be fake tensors without storage: `weights` has the values, by state-dict name, possibly
+    made on demand. `inputs` describes the tensor inputs in order, under the names that the compiled model will use.
+    """
+
+    name: str
+    kind: str
+    args: tuple = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    module: torch.nn.Module | None = None
+    program: Any = None
+    weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    index_limits: dict[str, int] = field(default_factory=dict)
+    build: Any = None
+
+    def torch_module(self) -> torch.nn.Module:
+        """The PyTorch module with real weights on the CPU, in eval mode: what a result is compared with.
+
+        It is called with this model's `args` and `kwargs`. Builds the weights if they are made on demand.
+        """
+        if self.build is not None:
+            return self.build()
+        if self.module is not None:
+            return self.module
+        return self.program.module()
+
+    def reference(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Runs the PyTorch model on tensors in the order of the example inputs; returns its main outputs in order."""
+        with torch.no_grad():
+            args, kwargs = self.bind(tensors)
+            output = self.torch_module()(*args, **kwargs)
+        return [tensor for _, tensor in named_outputs(output)]
+
+    def bind(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple, dict[str, Any]]:
+        """`args` and `kwargs` with the tensors in place of the example tensors; raises MlircError for a wrong count."""
+        leaves, spec = torch.utils._pytree.tree_flatten((self.args, self.kwargs))
+        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        if len(places) != len(tensors):
+            raise MlircError(f"{self.name} takes {len(places)} inputs, not {len(tensors)}")
+        for place, tensor in zip(places, tensors, strict=True):
+            leaves[place] = tensor
+        return torch.utils._pytree.tree_unflatten(leaves, spec)
+
+    def example_inputs(self) -> list[torch.Tensor]:
+        """The example tensors, in order."""
+        leaves = torch.utils._pytree.tree_leaves((self.args, self.kwargs))
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+    def input_specs(self) -> list[InputSpec]:
+        """Name, dtype and shape of each tensor input, in order; nested inputs are named by their path."""
+        import inspect
+
+        names: list[str] = []
+        if self.module is not None:
+            parameters = inspect.signature(self.module.forward).parameters.values()
+            names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        specs = []
+        for path, leaf in torch.utils._pytree.tree_flatten_with_path((self.args, self.kwargs))[0]:
+            if isinstance(leaf, torch.Tensor):
+                keys = [str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", k)))) for k in path]
+                if keys[0] == "0" and int(keys[1]) < len(names):
+                    keys[1] = names[int(keys[1])]
+                elif keys[0] == "0":
+                    keys[1] = f"input_{keys[1]}"
+                specs.append(InputSpec.of("_".join(keys[1:]), leaf))
+        return specs
+
+
+def named_outputs(output: Any) -> list[tuple[str, Any]]:
+    """The main outputs of a model's result, named by their fields; by-products such as caches are left out.
+
+    A lone tensor is `output`, the elements of a tuple `output_0` and so on, those of a dict or a Hugging Face output
+    have their keys.
+    """
+    leaves: list[tuple[str, Any]] = []
+
+    def visit(value: Any, name: str, top: bool) -> None:
+        if isinstance(value, Mapping):
+            for key, child in value.items():
+                if not (top and type(value) is not dict and is_byproduct(str(key))):
+                    visit(child, f"{name}_{key}" if name else str(key), False)
+        elif isinstance(value, (tuple, list)):
+            for i, child in enumerate(value):
+                visit(child, f"{name or 'output'}_{i}", False)
+        elif value is not None:
+            leaves.append((name or "output", value))
+
+    visit(output, "", True)
+    return leaves
+
+
+def is_byproduct(name: str) -> bool:
+    """Whether a field of a Hugging Face output is one that inference does not ask for."""
+    return name.startswith(_BYPRODUCTS)
+
+
+def from_torch(
+    module: torch.nn.Module, args: tuple = (), kwargs: dict[str, Any] | None = None, name: str = "model"
+) -> SourceModel:
+    """A model in this process: its parameters are used as they are. Raises MlircError when it is no module."""
+    if not isinstance(module, torch.nn.Module):
+        raise MlircError(f"{name}: a torch.nn.Module is needed, not {type(module).__name__}")
+    if not isinstance(args, tuple):
+        args = (args,)
+    weights = dict(module.state_dict(keep_vars=False))
+    return SourceModel(name, "module", args, dict(kwargs or {}), module=module.eval(), weights=weights)

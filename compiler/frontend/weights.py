@@ -1,0 +1,135 @@
+"""Weights by name: random ones made on demand, and the safetensors file beside a compiled model."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+import tempfile
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import torch
+
+from mlirc.errors import MlircError
+from mlirc.frontend.inputs import InputSpec, name_seed
+
+_SAFETENSORS = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+
+
+class RandomWeights(Mapping[str, torch.Tensor]):
+    """A state dict whose tensors are made when they are asked for, each from (seed, name, shape) alone.
+
+    Not cached: a model of any size costs no memory until its weights are read, and any process gets the same values.
+    """
+
+    def __init__(self, specs: Mapping[str, InputSpec], seed: int):
+        self.specs, self.seed = dict(specs), seed
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return random_weight(self.specs[name], self.seed)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.specs)
+
+    def __len__(self) -> int:
+        return len(self.specs)
+
+
+class Renamed(Mapping[str, torch.Tensor]):
+    """A mapping seen under other names, still lazy: `names` maps the new name to the old one."""
+
+    def __init__(self, source: Mapping[str, torch.Tensor], names: Mapping[str, str]):
+        self.source, self.names = source, dict(names)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self.source[self.names[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def random_weight(spec: InputSpec, seed: int) -> torch.Tensor:
+    """The random value of one weight, made in f32 and rounded to the spec's dtype.
+
+    Generator seed: `name_seed(name, seed)`. With n standard normal: norm weights, scales and variances (vectors whose
+    name does not say bias or mean) 1 + n/50 (variances 1 + |n|/50); convolutions n * sqrt(2/fan_in); everything else
+    n/50. Integer buffers are 0.
+    """
+    if not spec.dtype.is_floating_point:
+        return torch.zeros(spec.shape, dtype=spec.dtype)
+    generator = torch.Generator().manual_seed(name_seed(spec.name, seed))
+    value = torch.randn(spec.shape, generator=generator)
+    leaf = spec.name.rsplit(".", 1)[-1].lower()
+    if len(spec.shape) > 2 and leaf == "weight":
+        value.mul_(math.sqrt(2.0 / max(1, math.prod(spec.shape[1:]))))
+    else:
+        value.mul_(0.02)
+    if "var" in leaf:
+        value.abs_().add_(1.0)
+    elif len(spec.shape) == 1 and not any(word in leaf for word in ("bias", "mean", "token", "embed")):
+        value.add_(1.0)
+    return value.to(spec.dtype)
+
+
+def write_weights(
+    path: str | Path, weights: Mapping[str, torch.Tensor], progress: Callable[[int, int], None] | None = None
+) -> int:
+    """Writes a safetensors file, one tensor in memory at a time, and puts it in place only when it is whole.
+
+    `progress(done_bytes, all_bytes)` is called after each tensor. Returns the file's size in bytes. Raises MlircError
+    when the file cannot be written.
+    """
+    specs = {name: _spec(weights, name) for name in weights}
+    header, at = {}, 0
+    for name, spec in specs.items():
+        size = math.prod(spec.shape) * spec.dtype.itemsize
+        header[name] = {
+            "dtype": _SAFETENSORS[spec.dtype], "shape": list(spec.shape), "data_offsets": [at, at + size],
+        }  # fmt: skip
+        at += size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    path = Path(path)
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            temporary = Path(file.name)
+            file.write(struct.pack("<Q", len(text)) + text)
+            for name, spec in specs.items():
+                tensor = weights[name].detach().cpu().contiguous()
+                file.write(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))  # type: ignore[arg-type]
+                if progress:
+                    progress(header[name]["data_offsets"][1], at)
+        os.chmod(temporary, 0o666 & ~_umask())
+        temporary.replace(path)
+    except OSError as e:
+        raise MlircError(f"cannot write the weights to {path}: {e.strerror or e}") from e
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+    return 8 + len(text) + at
+
+
+def _spec(weights: Mapping[str, torch.Tensor], name: str) -> InputSpec:
+    source, key = weights, name
+    while isinstance(source, Renamed | ChainMap):
+        if isinstance(source, ChainMap):
+            source = next(m for m in source.maps if key in m)
+        else:
+            source, key = source.source, source.names[key]
+    return source.specs[key] if isinstance(source, RandomWeights) else InputSpec.of(name, source[key])
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
