@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mlirc.dialects.mlirc_dialect import ATTENTION, AttentionInfo
 from mlirc.dialects.schedule._base import PayloadError
 from mlirc.dialects.schedule._dims import Dims, Structure, body_of, contraction, producer, structure, structured_ops
 from mlirc.dialects.schedule.collapse_dims import collapse
@@ -50,6 +51,21 @@ class ContractionInfo:
 
 
 @dataclass(frozen=True)
+class AttentionShape:
+    """A kernel that is one `mlirc.attention`."""
+
+    batch: int
+    q_heads: int
+    kv_heads: int
+    q_len: int
+    kv_len: int
+    head_dim: int
+    value_dim: int
+    dtype: str
+    causal: bool
+
+
+@dataclass(frozen=True)
 class KernelInfo:
     """A kernel as scripts see it. `dims` are the root op's dimensions after `schedule.collapse_dims`.
 
@@ -64,6 +80,7 @@ class KernelInfo:
     dims: tuple[RootDim, ...] = ()
     reduced_length: int = 0  # extent of the reduced dimension; 0 when nothing is reduced, or for contractions
     contraction: ContractionInfo | None = None
+    attention: AttentionShape | None = None
     permuted: bool = False  # some operand is read with its dimensions in another order than the root's
     obstacle: str = ""
 
@@ -97,6 +114,8 @@ def describe(function: ir.Operation) -> KernelInfo:
         results=tuple(map(_tensor_info, type_.results)),
         ops=tuple(o.operation.name for o in block.operations),
     )
+    if ATTENTION in basic["ops"]:  # type: ignore[operator]
+        return KernelInfo(**basic, attention=_attention_shape(block), obstacle="it holds attention")  # type: ignore[arg-type]
     if any(0 in r.shape for r in basic["results"]):  # type: ignore[attr-defined]
         return KernelInfo(**basic, obstacle="a result is empty")  # type: ignore[arg-type]
     with function.location:
@@ -109,6 +128,17 @@ def describe(function: ir.Operation) -> KernelInfo:
             return KernelInfo(**basic, **_analyse(clone))  # type: ignore[arg-type]
         except PayloadError as e:
             return KernelInfo(**basic, obstacle=str(e))  # type: ignore[arg-type]
+
+
+def _attention_shape(block: ir.Block) -> AttentionShape | None:
+    """The shape of the one attention op that, but for reshapes, is the kernel; None when there is more."""
+    ops = [o.operation for o in block.operations]
+    found = [o for o in ops if o.name == ATTENTION]
+    if len(found) != 1 or any(o.name not in _FREE_OPS | {ATTENTION, "func.return"} for o in ops):
+        return None
+    a = AttentionInfo.of(found[0])
+    sizes = (a.batch, a.q_heads, a.kv_heads, a.q_len, a.kv_len, a.head_dim, a.value_dim)
+    return AttentionShape(*sizes, str(a.element_type), a.causal)
 
 
 def _check_ops(function: ir.Operation) -> None:
