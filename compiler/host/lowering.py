@@ -14,7 +14,7 @@ _NORMALIZE = (
 )
 
 _BUFFERIZE = (
-    "one-shot-bufferize{bufferize-function-boundaries=1 "
+    "one-shot-bufferize{bufferize-function-boundaries=1 allow-return-allocs-from-loops=1 "
     "function-boundary-type-conversion=identity-layout-map allow-unknown-ops=1},"
     "buffer-results-to-out-params{hoist-static-allocs=1 modify-public-functions=1},"
     "func.func(tm-tensor-to-loops),"
