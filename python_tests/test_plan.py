@@ -24,7 +24,7 @@ def sample_plan() -> Plan:
     args = (Ref("input", 0, 0, 12), Ref("weight", 0, 4, 8), Ref("arena", 0, 256, 100), Ref("output", 0, 0, 7))
     launch = KernelLaunch("k0", (4, 1, 1), (128, 1, 1), 49152, args, "elementwise_0", ("layer.0",), (2, 1, 1))
     copy = CopyStep(Ref("arena", 0, 0, 7), Ref("output", 0, 0, 7))
-    return Plan("tiny", "sm_90a", [x], [y], [w], 512, [launch, copy], 900, {"mlirc": "0.1.0"})
+    return Plan("tiny", "sm_90a", [x], [y], [w], 512, [launch, copy], 900, 0, {"mlirc": "0.1.0"})
 
 
 def test_plan_survives_json_and_embedding():
@@ -187,6 +187,32 @@ def test_returned_inputs_weights_and_repeated_results_are_copied():
         CopyStep(Ref("weight", 0, 0, 12), Ref("output", 2, 0, 12)),
         CopyStep(Ref("output", 1, 0, 12), Ref("output", 3, 0, 12)),
     ]
+
+
+def test_calls_on_constants_run_once_at_load():
+    t = "tensor<6xbf16>"
+    body = """%a = func.call @f(%x) : (tensor<6xbf16>) -> tensor<6xbf16>
+      %c = func.call @f(%w) : (tensor<6xbf16>) -> tensor<6xbf16>
+      %d = func.call @f(%c) : (tensor<6xbf16>) -> tensor<6xbf16>
+      %e = tensor.expand_shape %d [[0, 1]] output_shape [2, 3] : tensor<6xbf16> into tensor<2x3xbf16>
+      %g = tensor.collapse_shape %e [[0, 1]] : tensor<2x3xbf16> into tensor<6xbf16>
+      %b = func.call @g(%a, %g) : (tensor<6xbf16>, tensor<6xbf16>) -> tensor<6xbf16>
+      %h = func.call @g(%b, %g) : (tensor<6xbf16>, tensor<6xbf16>) -> tensor<6xbf16>"""
+    text = returning("%h, %d", f"{t}, {t}", body) + f"\nfunc.func private @g({t}, {t}) -> {t}"
+    g = CompiledKernel("g", "", "", [Launch("g_k", (1, 1, 1), (32, 1, 1), 0, [0, 1, 2])], [])
+    plan = plan_of(text, f=F, g=g)
+    assert plan.setup == 2 and len(plan.steps) == 6
+    first, second, on_x, use, _last, out = plan.steps
+    assert first.args[0].space == "weight" and second.args[0] == first.args[1]
+    kept = second.args[1]
+    assert use.args[1] == kept and out == CopyStep(kept, Ref("output", 1, 0, 12))
+    # What is kept from run to run shares its memory with nothing that a run writes.
+    written = [step.args[-1] for step in (on_x, use)]
+    assert kept.space == "arena" and all(w.offset != kept.offset for w in written)
+    assert first.args[1].offset in [w.offset for w in written]
+    plan.steps[0], plan.steps[2] = plan.steps[2], plan.steps[0]
+    with pytest.raises(MlircError, match="runs at load but uses input"):
+        plan.validate()
 
 
 def test_a_returned_part_is_copied_and_a_returned_reshape_is_not():

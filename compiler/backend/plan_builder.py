@@ -24,6 +24,7 @@ class _Buffer:
     index: int = 0
     first: int = 0
     last: int = 0
+    static: bool = False  # the same for every run: a constant, or computed from constants
 
 
 @dataclass(frozen=True)
@@ -97,24 +98,48 @@ class _Builder:
     boundary: dict[str, list[TensorSpec]] = field(default_factory=lambda: {"input": [], "weight": [], "output": []})
     realigned: dict[_View, _View] = field(default_factory=dict)
     kernels: dict[str, ir.Operation] = field(default_factory=dict)
+    setup: int = 0
+    in_setup: bool = True
 
     def new_buffer(self, space: str, size: int, index: int = 0) -> _View:
-        self.buffers.append(_Buffer(space, size, index, first=len(self.steps), last=len(self.steps)))
+        now = len(self.steps)
+        self.buffers.append(_Buffer(space, size, index, first=now, last=now, static=self.in_setup and space == "arena"))
         return _View(len(self.buffers) - 1, 0, size)
 
     def walk(self, main: ir.Operation) -> None:
         block = main.regions[0].blocks[0]
         attrs = main.attributes
         self.read_arguments(block, _dicts(attrs["arg_attrs"] if "arg_attrs" in attrs else None, len(block.arguments)))
-        for view in block.operations:
-            op = view.operation
-            if op.name == "func.call":
-                self.read_call(op)
-            elif op.name == "func.return":
-                results = _dicts(attrs["res_attrs"] if "res_attrs" in attrs else None, len(op.operands))
-                self.read_return(op, results)
+        operations = [view.operation for view in block.operations]
+        now, later = self.split(operations)
+        for op in now:
+            self.read(op)
+        self.setup, self.in_setup = len(self.steps), False
+        for op in later[:-1]:
+            self.read(op)
+        results = later[-1].operands
+        self.read_return(later[-1], _dicts(attrs["res_attrs"] if "res_attrs" in attrs else None, len(results)))
+        for buffer in self.buffers:
+            if buffer.static and buffer.last >= self.setup:
+                buffer.last = len(self.steps)  # kept from one run to the next
+
+    def split(self, operations: list[ir.Operation]) -> tuple[list[ir.Operation], list[ir.Operation]]:
+        """(operations that depend on constants only, which run once when the model is loaded; all others)."""
+        static = {value for value, view in self.values.items() if self.buffers[view.buffer].static}
+        now, later = [], []
+        for op in operations:
+            if op.name != "func.return" and all(v in static for v in op.operands):
+                static.update(op.results)
+                now.append(op)
             else:
-                self.read_view(op)
+                later.append(op)
+        return now, later
+
+    def read(self, op: ir.Operation) -> None:
+        if op.name == "func.call":
+            self.read_call(op)
+        else:
+            self.read_view(op)
 
     def read_arguments(self, block: ir.Block, attributes: list) -> None:
         for i, (arg, attrs) in enumerate(zip(block.arguments, attributes, strict=True)):
@@ -124,6 +149,7 @@ class _Builder:
                 raise MlircError(f"main: argument '{spec.name}' has kind '{kind}': use input, weight or constant")
             space = "input" if kind == "input" else "weight"
             self.values[arg] = self.new_buffer(space, spec.nbytes, len(self.boundary[space]))
+            self.buffers[-1].static = kind == "constant"
             self.boundary[space].append(spec)
 
     def read_view(self, op: ir.Operation) -> None:
@@ -205,7 +231,7 @@ class _Builder:
             self.boundary["output"].append(spec)
             view = self.values[value]
             buffer = self.buffers[view.buffer]
-            if buffer.space == "arena" and buffer.size == view.size == spec.nbytes:
+            if buffer.space == "arena" and not buffer.static and buffer.size == view.size == spec.nbytes:
                 buffer.space, buffer.index = "output", i  # written in place by the kernel that makes it
             elif spec.nbytes:
                 self.copy(view, self.new_buffer("output", spec.nbytes, i))
@@ -252,8 +278,9 @@ def build_plan(
     `compiled` maps each kernel function's name to its CompiledKernel; `target` is the target's name. Intermediate
     results and workspaces share one arena by their lifetimes; a kernel's result that the model returns is written
     straight into the output; an input, a weight or a part of a tensor that the model returns, or one returned twice, is
-    copied. Names default to `argN` and `outN`, and an argument without `mlirc.kind` is an input. Raises MlircError for
-    an operation in `@main` that is neither a call nor a free view.
+    copied. Calls that depend on constants only run once, when the model is loaded. Names default to `argN` and `outN`,
+    and an argument without `mlirc.kind` is an input. Raises MlircError for an operation in `@main` that is neither a
+    call nor a free view.
     """
     functions = [op.operation for op in kernels_module.body.operations if op.operation.name == "func.func"]
     by_name = {ir.StringAttr(f.attributes["sym_name"]).value: f for f in functions}
@@ -284,6 +311,7 @@ def build_plan(
         arena_size=arena_size,
         steps=steps,
         unpacked_size=unpacked,
+        setup=builder.setup,
         versions=dict(versions or {}),
     )
     plan.validate()

@@ -103,9 +103,12 @@ class CompiledModel:
         for launch in plan.launches:
             smem[launch.symbol] = max(smem.get(launch.symbol, 0), launch.smem)
         functions = {symbol: driver.function(module, symbol, size) for symbol, size in smem.items()}
-        self._calls = [self._make_call(step, functions) for step in plan.steps]
+        for step in plan.steps[: plan.setup]:
+            driver.launch(self._make_call(step, functions), 0)
+        self._steps = plan.steps[plan.setup :]
+        self._calls = [self._make_call(step, functions) for step in self._steps]
         self._users: dict[tuple[str, int], list[int]] = {}
-        for i, step in enumerate(plan.steps):
+        for i, step in enumerate(self._steps):
             for ref in step.args if isinstance(step, KernelLaunch) else (step.source, step.target):
                 if ref.space in ("input", "output") and i not in self._users.setdefault((ref.space, ref.index), []):
                     self._users[ref.space, ref.index].append(i)
@@ -177,7 +180,7 @@ class CompiledModel:
     def _refresh(self) -> None:
         """Brings the calls, and the graph's nodes, up to the current addresses."""
         for number in sorted(self._stale):
-            step, call = self.plan.steps[number], self._calls[number]
+            step, call = self._steps[number], self._calls[number]
             if isinstance(call, CopyCall) and isinstance(step, CopyStep):
                 call.target, call.source = self._address(step.target), self._address(step.source)
             elif isinstance(call, KernelCall) and isinstance(step, KernelLaunch):

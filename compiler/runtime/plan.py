@@ -77,8 +77,9 @@ class CopyStep:
 
 @dataclass
 class Plan:
-    """Everything that the runtime needs to run a model: sizes in bytes, steps in order. `unpacked_size` is what the
-    arena would take with a buffer of its own for every intermediate result."""
+    """Everything that the runtime needs to run a model: sizes in bytes, steps in order. The first `setup` steps depend
+    on constants only: they run once, when the model is loaded. `unpacked_size` is what the arena would take with a
+    buffer of its own for every intermediate result."""
 
     model: str
     target: str
@@ -88,6 +89,7 @@ class Plan:
     arena_size: int
     steps: list[KernelLaunch | CopyStep]
     unpacked_size: int = 0
+    setup: int = 0
     versions: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -114,6 +116,8 @@ class Plan:
                     room = tables[ref.space][ref.index].nbytes
                 else:
                     raise MlircError(f"plan: step {number} names buffer {ref.space} {ref.index}, which is not there")
+                if number < self.setup and ref.space in ("input", "output"):
+                    raise MlircError(f"plan: step {number} runs at load but uses {ref.space} {ref.index}")
                 if ref.offset < 0 or ref.size < 0 or ref.offset + ref.size > room:
                     raise MlircError(f"plan: step {number} reaches outside of {ref.space} {ref.index}")
             if isinstance(step, CopyStep) and step.source.size != step.target.size:
@@ -168,7 +172,7 @@ def _json_lines(plan: Plan) -> Iterator[str]:
         return json.dumps(value, separators=(",", ":"))
 
     head = {"version": VERSION, "model": plan.model, "target": plan.target, "versions": plan.versions}
-    head |= {"arena_size": plan.arena_size, "unpacked_size": plan.unpacked_size}
+    head |= {"arena_size": plan.arena_size, "unpacked_size": plan.unpacked_size, "setup": plan.setup}
     yield dump(head)[:-1] + ","
     tables: list[tuple[str, list]] = [
         (n, [[t.name, t.dtype, t.shape, t.kind] for t in getattr(plan, n)]) for n in _TABLES
@@ -205,6 +209,7 @@ def from_json(text: str) -> Plan:
             versions={str(k): str(v) for k, v in data["versions"].items()},
             arena_size=int(data["arena_size"]),
             unpacked_size=int(data["unpacked_size"]),
+            setup=int(data["setup"]),
             steps=[_step_in(s) for s in data["steps"]],
             **tables,
         )

@@ -255,12 +255,13 @@ def info(plan: Plan) -> str:
     lines.append(f"arena {plan.arena_size:,} bytes ({plan.unpacked_size:,} if buffers shared no memory)")
     kernels = {launch.symbol for launch in plan.launches}
     lines.append(f"{len(plan.steps)} steps, {len(kernels)} distinct kernels")
-    for step in plan.steps:
+    for number, step in enumerate(plan.steps):
+        once = " once" if number < plan.setup else ""
         if isinstance(step, CopyStep):
-            lines.append(f"  copy {step.source.size} bytes to {step.target.space} {step.target.index}")
+            lines.append(f"  copy {step.source.size} bytes to {step.target.space} {step.target.index}{once}")
             continue
         sizes = " ".join("x".join(map(str, d)) for d in (step.grid, step.block))
-        lines.append(f"  {step.symbol} {sizes} smem {step.smem} {' '.join(step.origin)}".rstrip())
+        lines.append(f"  {step.symbol} {sizes} smem {step.smem}{once} {' '.join(step.origin)}".rstrip())
     return "\n".join(lines)
 
 
