@@ -61,31 +61,11 @@ def host_reference(folder: Path, function: str) -> Callable[..., tuple]:
 
 
 def _run_level(folder: Path, level: str, inputs: Sequence[Any]) -> tuple:
-    from mlirc.host import run_module
+    from mlirc.host.tensors import run_level
     from mlirc.mlir import parse
 
     path = folder / "model.levels" / f"{level}.mlir"
-    results = run_module(parse(path.read_text(), str(path)), [_to_numpy(x) for x in inputs])
-    return tuple(_from_numpy(r) for r in results)
-
-
-def _to_numpy(tensor: Any) -> Any:
-    import ml_dtypes
-    import torch
-
-    if tensor.dtype == torch.bfloat16:
-        return tensor.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return tensor.contiguous().numpy()
-
-
-def _from_numpy(array: Any) -> Any:
-    import ml_dtypes
-    import numpy as np
-    import torch
-
-    if array.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
+    return tuple(run_level(parse(path.read_text(), str(path)), inputs, {}))
 
 
 def relative_error(out: Any, ref: Any) -> float:
