@@ -297,13 +297,13 @@ def compile_torch(
     from mlirc.runtime.loading import load_text
 
     folder = KernelCache(cache_folder()) if cache else None
-    job = Compilation(name, get_target(target or _this_gpu()), tuple(schedule), folder)
+    job = Compilation(name, get_target(target or this_gpu()), tuple(schedule), folder)
     job.import_module(module, tuple(args), dict(kwargs or {}))
     job.lower("ptx")
     return load_text(job.ptx, job.tensors(), **load_options)
 
 
-def _this_gpu() -> str:
+def this_gpu() -> str:
     """The best target for the GPU that torch uses; the default where there is none."""
     import torch
 
