@@ -199,6 +199,34 @@ def test_torch_on_the_host_gives_torch_on_the_host(model):
     assert_equal([g.numpy() for g in got], expected(x.detach().numpy()))
 
 
+def test_scalars_and_empty_tensors(driver):
+    specs = [TensorSpec("a", "i64", (), "input"), TensorSpec("b", "bf16", (0, 3), "input")]
+    outputs = [TensorSpec(s.name, s.dtype, s.shape, "output") for s in specs]
+    steps = [CopyStep(Ref("input", 0, 0, 8), Ref("output", 0, 0, 8))]
+    model = load_text(embed(PTX, Plan("p", "sm_80", specs, outputs, [], 0, steps)), {}, driver=driver)
+    for a in (np.array(5), np.int64(-3)):
+        got, empty = model(a, np.zeros((0, 3), ml_dtypes.bfloat16))
+        assert got.shape == () and got.dtype == np.int64 and got == a
+        assert empty.shape == (0, 3) and empty.dtype == ml_dtypes.bfloat16
+
+
+def test_a_model_without_inputs(driver):
+    plan = Plan("p", "sm_80", [], [TensorSpec("y", "f32", (N,), "output")], make_plan().weights, 0, [])
+    plan.steps = [CopyStep(ref("weight"), ref("output"))]
+    model = load_text(embed(PTX, plan), {"m.w": W}, driver=driver)
+    np.testing.assert_array_equal(model(), W[0])
+    model.launch()
+    np.testing.assert_array_equal(model.outputs[0].numpy(), W[0])
+
+
+def test_torch_weights_need_not_be_dense(driver):
+    torch = pytest.importorskip("torch")
+    w = torch.from_numpy(np.repeat(W, 2, axis=1))[:, ::2]
+    assert not w.is_contiguous()
+    model = load_text(embed(PTX, make_plan()), {"m.w": w}, driver=driver)
+    assert_equal(model(randn()), expected(randn()))
+
+
 def test_launch_replays_on_the_given_stream(driver, model):
     with pytest.raises(MlircError, match=r"bind\(...\) first"):
         model.launch()

@@ -130,6 +130,8 @@ class CompiledModel:
             if spec.name not in weights:
                 raise MlircError(f"{self._where}: {spec.kind} '{spec.name}' ({spec}) is missing from the given weights")
             given = weights[spec.name]
+            if hasattr(given, "is_contiguous") and not given.is_contiguous():
+                given = given.contiguous()
             seen = given if isinstance(given, View) else view(given, spec.name)
             check(seen, spec)
             if seen.device == self.device and seen.pointer % POINTER_ALIGNMENT == 0:
