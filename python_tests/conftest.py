@@ -1,0 +1,49 @@
+"""What the tests share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+# Models come from packages and folders, never from a hub; tests run side by side, so each keeps to one core.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@dataclass
+class Ran:
+    """What a command-line program did."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def error(self) -> str:
+        """The one line it printed on standard error; fails the test unless it is one `error: ` line with status 1."""
+        lines = self.err.strip().split("\n")
+        assert self.status == 1, f"status {self.status}, stderr: {self.err}"
+        assert len(lines) == 1 and lines[0].startswith("error: "), self.err
+        return lines[0]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory, monkeypatch):
+    """No test sees a kernel that another run compiled, unless it asks for that."""
+    monkeypatch.setenv("MLIRC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture
+def ran(capfd) -> Callable[..., Ran]:
+    """Calls a program's `main` with command-line words and gives back what it did."""
+
+    def call(main: Callable[[list[str]], int], *words: object) -> Ran:
+        capfd.readouterr()
+        status = main([str(w) for w in words])
+        captured = capfd.readouterr()
+        return Ran(status, captured.out, captured.err)
+
+    return call

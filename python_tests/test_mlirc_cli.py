@@ -1,0 +1,194 @@
+"""The `mlirc` program on .mlir files, where no model has to be imported: levels, re-entry, outputs, cache, errors."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from mlirc import levels
+from mlirc.host import run_module
+from mlirc.mlir import parse
+from mlirc.runtime import plan
+from mlirc.tools.mlirc import main
+
+PAYLOAD = """
+func.func @main(%a: tensor<5x7xf32> {mlirc.name = "a", mlirc.kind = "input"},
+                %w: tensor<7xf32> {mlirc.name = "w", mlirc.kind = "input"}) -> (tensor<5x7xf32> {mlirc.name = "y"}) {
+  %e = tensor.empty() : tensor<5x7xf32>
+  %s = linalg.generic {
+    indexing_maps = [affine_map<(i, j) -> (i, j)>, affine_map<(i, j) -> (j)>, affine_map<(i, j) -> (i, j)>],
+    iterator_types = ["parallel", "parallel"]
+  } ins(%a, %w : tensor<5x7xf32>, tensor<7xf32>) outs(%e : tensor<5x7xf32>) {
+  ^bb0(%x: f32, %y: f32, %z: f32):
+    %m = arith.mulf %x, %y : f32
+    %t = math.tanh %m : f32
+    linalg.yield %t : f32
+  } -> tensor<5x7xf32>
+  return %s : tensor<5x7xf32>
+}
+"""
+
+
+@pytest.fixture
+def payload(tmp_path):
+    path = tmp_path / "payload.mlir"
+    path.write_text(PAYLOAD)
+    return path
+
+
+def files(folder):
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+def test_all_outputs_appear_and_the_plan_fits(ran, payload, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    result = ran(main, payload, "-o", out / "m.ptx", "-v", "--timing")
+    assert result.status == 0, result.err
+    assert files(out) == ["m.levels/kernels.mlir", "m.levels/linalg.mlir", "m.levels/tiles.mlir", "m.ptx"]
+    found = plan.extract((out / "m.ptx").read_text())
+    assert [str(s) for s in found.inputs] == ["f32[5,7]", "f32[7]"]
+    assert [s.name for s in found.outputs] == ["y"]
+    assert len(found.launches) == 1
+    assert re.search(r"elementwise_0 +1 .*f32\[5,7\] f32\[7\] -> f32\[5,7\]", result.err)
+    assert re.search(r"peak memory +\d+ MiB", result.err)
+
+
+@pytest.mark.parametrize("level", ["linalg", "kernels", "tiles", "gpu"])
+def test_every_level_is_taken_back(ran, payload, tmp_path, level):
+    emitted = ran(main, payload, "--emit", level)
+    assert emitted.status == 0, emitted.err
+    again = tmp_path / f"{level}.mlir"
+    again.write_text(emitted.out)
+    assert ran(main, again, "--emit", level).out == emitted.out
+    whole, part = ran(main, payload, "--emit", "ptx").out, ran(main, again, "--emit", "ptx").out
+    assert plan.extract(whole).steps == plan.extract(part).steps
+    assert _code(whole) == _code(part)
+
+
+def _code(text):
+    return [line for line in text.split("\n") if not line.startswith("//")]
+
+
+@pytest.mark.parametrize("level", ["linalg", "kernels", "tiles"])
+def test_every_level_computes_the_same(ran, payload, level):
+    module = parse(ran(main, payload, "--emit", level).out)
+    a, w = np.random.default_rng(0).standard_normal((2, 35)).astype(np.float32)
+    a, w = a.reshape(5, 7), w[:7]
+    np.testing.assert_allclose(run_module(module, [a, w])[0], np.tanh(a * w), rtol=2e-6)
+
+
+def test_emit_schedule_is_a_script_that_is_taken_back(ran, payload, tmp_path):
+    script = tmp_path / "script.mlir"
+    script.write_text(ran(main, payload, "--emit", "schedule").out)
+    assert "transform.named_sequence @__transform_main" in script.read_text()
+    tiles = ran(main, payload, "--emit", "tiles").out
+    assert ran(main, payload, "--emit", "tiles", "--schedule", script).out == tiles
+
+
+def test_a_kernel_alone_becomes_a_model(ran, payload, tmp_path):
+    module = parse(ran(main, payload, "--emit", "kernels").out)
+    alone = tmp_path / "alone.mlir"
+    alone.write_text(str(levels.isolate(module, "elementwise_0")))
+    result = ran(main, alone, "--emit", "ptx")
+    assert result.status == 0, result.err
+    assert len(plan.extract(result.out).inputs) == 2
+
+
+def test_dump_dir_has_levels_and_a_repro_that_runs(ran, payload, tmp_path):
+    dump = tmp_path / "dump"
+    result = ran(main, payload, "--dump-dir", dump)
+    assert result.status == 0, result.err
+    assert [f for f in files(dump) if "/" not in f] == [
+        "01-linalg.mlir",
+        "02-kernels.mlir",
+        "03-schedule.mlir",
+        "04-tiles.mlir",
+        "05-gpu.mlir",
+        "06-llvm.ll",
+        "07-model.ptx",
+    ]
+    repro = dump / "kernels" / "elementwise_0" / "repro.py"
+    assert "torch.tanh((a0 * a1.reshape(1, 7)))" in repro.read_text()
+    done = subprocess.run([sys.executable, repro, "--level", "tiles"], capture_output=True, text=True)
+    assert done.returncode == 0 and "ok" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_repro_reports_a_wrong_kernel(ran, payload, tmp_path):
+    dump = tmp_path / "dump"
+    assert ran(main, payload, "--dump-dir", dump).status == 0
+    tiles = dump / "kernels" / "elementwise_0" / "model.levels" / "tiles.mlir"
+    tiles.write_text(tiles.read_text().replace("arith.mulf", "arith.addf"))
+    repro = dump / "kernels" / "elementwise_0" / "repro.py"
+    done = subprocess.run([sys.executable, repro, "--level", "tiles"], capture_output=True, text=True)
+    assert done.returncode == 1 and "WRONG" in done.stdout
+
+
+def test_the_cache_gives_the_same_file(ran, payload, tmp_path):
+    first, second = tmp_path / "1.ptx", tmp_path / "2.ptx"
+    assert "cached" not in ran(main, payload, "-o", first, "-v").err
+    assert "cached" in ran(main, payload, "-o", second, "-v").err
+    assert first.read_text() == second.read_text()
+    assert "cached" not in ran(main, payload, "-o", second, "-v", "--no-cache").err
+    assert "cached" not in ran(main, payload, "-o", second, "-v", "--target", "sm_80").err
+
+
+def test_a_damaged_cache_entry_is_compiled_again(ran, payload, tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("MLIRC_CACHE_DIR", str(cache))
+    assert ran(main, payload, "-o", tmp_path / "1.ptx").status == 0
+    [entry] = cache.iterdir()
+    entry.write_text(entry.read_text()[:100])
+    again = ran(main, payload, "-o", tmp_path / "2.ptx", "-v")
+    assert again.status == 0 and "cached" not in again.err
+    assert (tmp_path / "1.ptx").read_text() == (tmp_path / "2.ptx").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["missing.mlir", "-o", "x.ptx"], "cannot read missing.mlir: No such file"),
+        (["PAYLOAD", "-o", "x.ptx", "--target", "sm_10"], "unknown target 'sm_10': choose one of sm_80"),
+        (["PAYLOAD", "-o", "no/such/folder/x.ptx"], "cannot write no/such/folder/x.ptx: folder no/such/folder does not"),
+        (["PAYLOAD", "-o", "/proc/x.ptx"], "cannot write /proc/x.ptx"),
+        (["PAYLOAD"], "nothing to do: give -o"),
+        (["BROKEN", "-o", "x.ptx"], "broken.mlir: not valid MLIR"),
+        (["EMPTY", "-o", "x.ptx"], "empty.mlir: is empty"),
+        (["PAYLOAD", "-o", "x.ptx", "--schedule", "matmul"], "--schedule 'matmul'"),
+        (["PAYLOAD", "-o", "x.ptx", "--schedule", "matmul:block_m=64"], "no kernel has the name or kind 'matmul'"),
+        (["PAYLOAD", "-o", "x.ptx", "--schedule", "elementwise:blok=1"], "no knob 'blok'"),
+        (["PAYLOAD", "-o", "x.ptx", "--schedule", "missing.py"], "missing.py: no such file"),
+        (["PAYLOAD", "-o", "x.ptx", "--schedule", "RAISES"], "raises.py:8: ZeroDivisionError"),
+    ],
+)
+def test_errors_are_one_line_and_leave_nothing(ran, payload, tmp_path, monkeypatch, words, message):
+    (tmp_path / "broken.mlir").write_text(PAYLOAD[:300])
+    (tmp_path / "empty.mlir").write_text("\n")
+    (tmp_path / "raises.py").write_text(
+        "from mlirc.schedule import register\n\n\n"
+        "@register(matches=lambda kernel: True)\n"
+        "def mine(kernel, target, *, knob=0):\n"
+        '    """A script with a bug."""\n'
+        "    print('building')\n"
+        "    return 1 // knob\n"
+    )
+    names = {"PAYLOAD": payload, "BROKEN": "broken.mlir", "EMPTY": "empty.mlir", "RAISES": "raises.py"}
+    monkeypatch.chdir(tmp_path)
+    before = files(tmp_path)
+    result = ran(main, *(names.get(w, w) for w in words))
+    assert message in result.error
+    assert files(tmp_path) == before
+
+
+def test_usage_errors_come_from_the_parser(ran, payload):
+    with pytest.raises(SystemExit) as e:
+        ran(main, payload, "--emit", "nonsense")
+    assert e.value.code == 2
+
+
+def test_python_m_mlirc_and_a_closed_pipe(payload):
+    command = f"{sys.executable} -m mlirc {payload} --emit ptx | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.stdout.startswith("//mlirc: plan") and done.stderr == ""
