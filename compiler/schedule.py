@@ -1,8 +1,8 @@
 """Which script schedules which kernel, and the application of a script to a kernel.
 
-A script is a Python function registered with `@register(...)`: it gets a `KernelInfo` and the `Target`, takes its knobs as
-keyword arguments with defaults, and returns a transform module whose `@__transform_main` is applied to the kernel's
-function. The files of `mlirc.scripts` are found by themselves; `--schedule` adds a user's.
+A script is a Python function registered with `@register(...)`: it gets a `KernelInfo` and the `Target`, takes its
+knobs as keyword arguments with defaults, and returns a transform module whose `@__transform_main` is applied to the
+kernel's function. The files of `mlirc.scripts` are found by themselves; `--schedule` adds a user's.
 """
 
 from __future__ import annotations
@@ -141,7 +141,9 @@ class Schedules:
                 self._knobs.append(parse_override(text))
         for o in self._knobs:
             if o.script is not None and o.script not in self._scripts:
-                raise MlircError(f"--schedule '{o.text}': no script '{o.script}': choose one of {', '.join(self._scripts)}")
+                raise MlircError(
+                    f"--schedule '{o.text}': no script '{o.script}': choose one of {', '.join(self._scripts)}"
+                )
 
     def select(self, kernel: KernelInfo) -> Script:
         """The script for a kernel: one that the user named, else the matching one of the highest priority."""
@@ -165,20 +167,25 @@ class Schedules:
             for knob in o.knobs:
                 if knob not in script.knobs:
                     valid = ", ".join(script.knobs) or "none"
-                    raise MlircError(f"--schedule '{o.text}': script '{script.name}' has no knob '{knob}': it has {valid}")
+                    raise MlircError(
+                        f"--schedule '{o.text}': script '{script.name}' has no knob '{knob}': it has {valid}"
+                    )
             values |= o.knobs
         return values
 
     def schedule_kernel(self, module: ir.Module, target: Target) -> tuple[ir.Module, ScheduleRecord]:
         """Applies the script for the kernel that stands alone in `module`, which is left as it is.
 
-        Returns the module at the `tiles` level (or, for the generic script, annotated for `mlirc-loops`) and the record.
+        Returns the module at the `tiles` level (or, for the generic script, annotated for `mlirc-loops`) and the
+        record.
         """
         with context(), ir.Location.unknown():
             tiles = ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
             function = _kernel_function(tiles)
             kernel = describe(function)
-            file_script = next((m for m in reversed(self._modules) if {kernel.name, kernel.kind, "*"} & {*m.kernels}), None)
+            file_script = next(
+                (m for m in reversed(self._modules) if {kernel.name, kernel.kind, "*"} & {*m.kernels}), None
+            )
             if file_script:
                 file_script.used = True
                 script_module, name, knobs = file_script.module, file_script.file, {}
@@ -206,7 +213,9 @@ class Schedules:
         """Raises MlircError when a `--schedule` value met no kernel: a misspelt name must not pass unnoticed."""
         for o in self._knobs:
             if not o.used:
-                raise MlircError(f"--schedule '{o.text}': no kernel has the name or kind '{o.target}' (see -v for the names)")
+                raise MlircError(
+                    f"--schedule '{o.text}': no kernel has the name or kind '{o.target}' (see -v for the names)"
+                )
         for m in self._modules:
             if not m.used:
                 raise MlircError(f"--schedule {m.file}: no kernel has a name or kind in its mlirc.kernels {m.kernels}")
@@ -284,7 +293,9 @@ def _load_mlir(path: str) -> list[_FileScript]:
             except ir.MLIRError as e:
                 raise MlircError(f"--schedule {path}: {' '.join(str(e).split())}".replace('"-":', f"{path}:")) from e
             if "mlirc.kernels" not in module.operation.attributes:
-                raise MlircError(f'{path}:{end}: name the kernels or kinds: module attributes {{mlirc.kernels = ["matmul"]}}')
+                raise MlircError(
+                    f'{path}:{end}: name the kernels or kinds: module attributes {{mlirc.kernels = ["matmul"]}}'
+                )
             kernels = [ir.StringAttr(a).value for a in ir.ArrayAttr(module.operation.attributes["mlirc.kernels"])]
             found.append(_FileScript(path, module, kernels))
     return found
@@ -306,7 +317,9 @@ def _build(script: Script, kernel: KernelInfo, target: Target, knobs: dict[str, 
     except Exception as e:
         raise python_error(script.file, e) from e
     if not isinstance(module, ir.Module):
-        raise MlircError(f"{script.file}: script '{script.name}' returned {type(module).__name__}, not a transform module")
+        raise MlircError(
+            f"{script.file}: script '{script.name}' returned {type(module).__name__}, not a transform module"
+        )
     return module
 
 

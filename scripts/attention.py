@@ -33,8 +33,8 @@ def attention(
     """FlashAttention-2's loop order. Each warp owns whole rows (16 of them for tensor cores), so that the softmax's
     reductions stay inside a warp.
 
-    Knobs: `block_q` queries and `warps` per block; `block_kv` keys per step; `stages` of the copy pipeline; `split` runs
-    the steps that need no causal test in a loop of their own; `vector` elements per thread in elementwise ops.
+    Knobs: `block_q` queries and `warps` per block; `block_kv` keys per step; `stages` of the copy pipeline; `split`
+    runs the steps that need no causal test in a loop of their own; `vector` elements per thread in elementwise ops.
     """
     a = kernel.attention
     assert a is not None

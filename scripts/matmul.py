@@ -71,6 +71,13 @@ def shared_bytes(block_m: int, block_n: int, block_k: int, count: int, element: 
     return (block_m + count * block_n) * block_k * element
 
 
+def default_group(m_blocks: int, n_blocks: int) -> int:
+    """Block columns to visit together: with few block rows a column at a time already shares everything."""
+    if m_blocks <= 8:
+        return 1
+    return next(g for g in (8, 4, 2, 1) if n_blocks % g == 0)
+
+
 @register(matches=is_matmul, priority=20)
 def matmul(
     kernel: KernelInfo,
@@ -83,12 +90,14 @@ def matmul(
     warps_n: int | None = None,
     stages: int | None = None,
     mma: str | None = None,
+    group: int | None = None,
     vector: int | None = None,
 ) -> ir.Module:
     """A `block_m` x `block_n` tile of the result per block, with a loop over `block_k` slices of the operands.
 
-    Prologues along k run inside the loop, epilogues after it. Knobs: the tile; `warps_m` x `warps_n` warps; `stages` of the
-    copy pipeline; `mma` is `mma` (tensor cores, 16-bit operands) or `fma`; `vector` elements per thread in the epilogue.
+    Prologues along k run inside the loop, epilogues after it. Knobs: the tile; `warps_m` x `warps_n` warps; `stages`
+    of the copy pipeline; `mma` is `mma` (tensor cores, 16-bit operands) or `fma`; `group` columns of blocks are
+    visited together, row by row, so that both operands are found in L2; `vector` elements per thread in the epilogue.
     """
     c = kernel.contraction
     assert c is not None
@@ -100,22 +109,25 @@ def matmul(
     default_m, default_n = default_tile(extents[m_dim], extents[n_dim], batch, c.count, half, target.sms)
     block_m, block_n = block_m or default_m, block_n or default_n
     element = 2 if half else 4
-    block_k = block_k or (64 if half and shared_bytes(block_m, block_n, 64, c.count, 2) * 2 <= target.max_smem else 32 if half else 16)
+    if block_k is None:
+        deep = half and 2 * shared_bytes(block_m, block_n, 64, c.count, element) <= target.max_smem
+        block_k = 64 if deep else 32 if half else 16
     chosen_warps = default_warps(block_m, block_n, half)
     warps_m, warps_n = warps_m or chosen_warps[0], warps_n or chosen_warps[1]
     if stages is None:
-        stages = min(4 if half else 3, target.max_smem // shared_bytes(block_m, block_n, block_k, c.count, element), ceil_div(c.k, block_k))
-        stages = max(stages, 1)
+        fitting = target.max_smem // shared_bytes(block_m, block_n, block_k, c.count, element)
+        stages = max(min(4 if half else 3, fitting, ceil_div(c.k, block_k)), 1)
     vector = vector or max(16 // kernel.element_bytes, 1)
 
     sizes = [0 if d.reduced else 1 for d in kernel.dims]
     sizes[m_dim], sizes[n_dim] = block_m, block_n
     # blocks that share a slice of the (large) right operand follow each other: m is the fastest block id
     order = [d for d, size in enumerate(sizes) if size and d not in (m_dim, n_dim)] + [n_dim, m_dim]
+    group = group or default_group(ceil_div(extents[m_dim], block_m), ceil_div(extents[n_dim], block_n))
     knobs = dict(
         block_m=block_m, block_n=block_n, block_k=block_k, warps_m=warps_m, warps_n=warps_n, stages=stages, mma=mma,
-        vector=vector,
-    )
+        group=group, vector=vector,
+    )  # fmt: skip
     with script(**knobs) as (module, function):
         generalize(function)
         collapse_dims(function)
@@ -126,6 +138,8 @@ def matmul(
         annotate(match(forall, "linalg.generic"), vector=vector)
         annotate(tiled, mma=mma, warp_grid=[warps_m, warps_n])
         annotate(loop, stages=stages)
+        if group > 1:
+            annotate(forall, group_m=group)
         annotate(function, warps=warps_m * warps_n)
         tidy(function, forall)
     return module

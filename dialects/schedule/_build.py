@@ -1,4 +1,4 @@
-"""Small builders shared by the transform ops: slices with mixed sizes, generics that take over a body, index arithmetic."""
+"""Small builders shared by the transform ops: slices of mixed sizes, generics, index arithmetic."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ def generic(
         "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(inputs), len(outputs)]),
     }
     results = [v.type for v in outputs]
-    return ir.Operation.create(
-        "linalg.generic", results, [*inputs, *outputs], attributes, regions=1, loc=location
-    )
+    return ir.Operation.create("linalg.generic", results, [*inputs, *outputs], attributes, regions=1, loc=location)
 
 
-def take_body(new: ir.Operation, old: ir.Operation, renumber: dict[int, int | None], offsets: dict[int, ir.Value]) -> None:
+def take_body(
+    new: ir.Operation, old: ir.Operation, renumber: dict[int, int | None], offsets: dict[int, ir.Value]
+) -> None:
     """Moves the body of `old` into `new` and mends its linalg.index ops.
 
     `renumber` maps an old iteration dimension to the new one (None: gone, its index is the offset, or 0);

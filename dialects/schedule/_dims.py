@@ -1,7 +1,7 @@
 """Iteration dimensions of a group of linalg ops, unified across the values that flow between them.
 
-Dimension `d` of an op and dimension `j` of a value that flows inside the group are the same *class* when an indexing map
-joins them. Classes are what is tiled, merged or dropped: a tile size given for one op then means the same for all.
+Dimension `d` of an op and dimension `j` of a value that flows inside the group are the same *class* when an indexing
+map joins them. Classes are what is tiled, merged or dropped: a tile size given for one op then means the same for all.
 Values from outside the group join nothing: one tensor may be read in two roles (say as a matmul's operand and as the
 residual).
 """
@@ -170,7 +170,8 @@ def contraction(op: ir.Operation) -> Contraction | None:
 class Dims:
     """Dimension classes of a group of linalg ops in program order.
 
-    `of[i][d]` is the class of dimension d of op i; `extent[c]` its size; `reduced` holds the classes that some op reduces.
+    `of[i][d]` is the class of dimension d of op i; `extent[c]` its size; `reduced` holds the classes that some op
+    reduces.
     """
 
     def __init__(self, ops: Sequence[ir.Operation]) -> None:

@@ -1,7 +1,7 @@
 """`schedule.collapse_dims`: drops unit dimensions of a kernel and merges dimensions that are always contiguous.
 
-Reshapes move to the arguments and results of the function, where they are free views; what is between has the lowest rank
-that says the same: a bias added to `[1,128,768]` becomes a 2-D op, a pure elementwise chain a 1-D one.
+Reshapes move to the arguments and results of the function, where they are free views; what is between has the lowest
+rank that says the same: a bias added to `[1,128,768]` becomes a 2-D op, a pure elementwise chain a 1-D one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mlirc.mlir import ir, tensor
 
 
 def kept_units(dims: Dims) -> set[int]:
-    """Unit classes that must stay: one each of m, n and k of a contraction; one parallel one of the last op if it has no other."""
+    """Unit classes that must stay: one each of a contraction's m, n and k, and one row if the last op has no other."""
     kept: set[int] = set()
     for i, op in enumerate(dims.ops):
         roles = contraction(op)
@@ -37,7 +37,9 @@ def merge_groups(dims: Dims) -> tuple[dict[int, int], set[int]]:
     maps = []  # per op: its operand maps in classes, without dropped ones
     for i, s in enumerate(dims.structures):
         maps.append([[c for c in dims.map_classes(i, m) if c not in dropped] for m in s.maps])
-    pairs = {(a, b) for op in maps for m in op for a, b in zip(m, m[1:], strict=False) if a is not None and b is not None}
+    pairs = {
+        (a, b) for op in maps for m in op for a, b in zip(m, m[1:], strict=False) if a is not None and b is not None
+    }
     follows = {a: b for a, b in pairs if _always_adjacent(dims, maps, a, b)}
     leader = {c: c for c in dims.extent}
     for start in sorted(set(follows) - set(follows.values())):

@@ -1,8 +1,8 @@
 """`schedule.tile_attention`: `mlirc.attention` as a block program with an online softmax.
 
-One block computes `block_q` query rows of one head; loops over the keys carry the running maximum, the sum of exponentials
-and the unnormalized output, as in FlashAttention-2 (Dao, 2023): each step rescales them by 2^(old max - new max).
-Exponentials are powers of two, with log2(e) folded into the scale.
+One block computes `block_q` query rows of one head; loops over the keys carry the running maximum, the sum of
+exponentials and the unnormalized output, as in FlashAttention-2 (Dao, 2023): each step rescales them by
+2^(old max - new max). Exponentials are powers of two, with log2(e) folded into the scale.
 """
 
 from __future__ import annotations
@@ -26,17 +26,10 @@ LOWEST_F32 = -3.4028234663852886e38  # also below a float mask's finfo.min, whos
 
 @dataclass
 class _Tile:
-    """A tile value and the loop letter of each of its dimensions: i query, j key, d head dimension, e value dimension."""
+    """A tile value, and the loop of each of its dimensions: i query, j key, d head dimension, e value dimension."""
 
     value: ir.Value
     letters: str
-
-
-@dataclass
-class _Loops:
-    """The key loops of a block: (first key, end, whether its steps need the causal, window or edge tests)."""
-
-    ranges: list[tuple[Size, Size, bool]]
 
 
 class AttentionTiler:
@@ -48,6 +41,7 @@ class AttentionTiler:
         self.block_q, self.block_kv = min(block_q, info.q_len), block_kv
         self.acc = ir.F64Type.get() if str(info.element_type) == "f64" else ir.F32Type.get()
         self.index = ir.IndexType.get()
+        self.extent: dict[str, Size] = {}  # of each loop letter, in the step being built
         self.mask_type = ir.RankedTensorType(op.operands[3].type).element_type if info.mask_shape is not None else None
         float_mask = self.mask_type is not None and not isinstance(self.mask_type, ir.IntegerType)
         # With nothing between q k^T and the softmax but a positive factor, the factor waits for the exponent.
@@ -56,7 +50,6 @@ class AttentionTiler:
         self.shift = info.kv_len - info.q_len  # query i stands at key position i + shift
         self.contractions: list[ir.Operation] = []
         self.loops: list[ir.Operation] = []
-        self.forall: ir.Operation | None = None
 
     # -- small builders ------------------------------------------------------------------------------------------
 
@@ -69,9 +62,7 @@ class AttentionTiler:
     def sizes(self, letters: str) -> list[Size]:
         return [self.extent[c] for c in letters]
 
-    def generic(
-        self, inputs: Sequence[_Tile], out: _Tile, letters: str, body: Callable[..., ir.Value], element: ir.Type | None = None
-    ) -> _Tile:
+    def generic(self, inputs: Sequence[_Tile], out: _Tile, letters: str, body: Callable[..., ir.Value]) -> _Tile:
         """A generic over `letters`; dimensions that the output lacks are reduced."""
         maps = [[letters.index(c) for c in t.letters] for t in (*inputs, out)]
         op = _build.generic([t.value for t in inputs], [out.value], maps, [c in out.letters for c in letters])
@@ -142,7 +133,7 @@ class AttentionTiler:
             self.row0 = self.affine_value(affine.AffineApplyOp, [number * self.block_q], [block])
             edge = info.q_len % self.block_q
             rows: Size = _build.remaining(self.row0, info.q_len, self.block_q) if edge else self.block_q
-            self.extent: dict[str, Size] = {"i": rows, "d": info.head_dim, "e": info.value_dim, "j": self.block_kv}
+            self.extent = {"i": rows, "d": info.head_dim, "e": info.value_dim, "j": self.block_kv}
             group = info.q_heads // info.kv_heads
             kv_head = head
             if group > 1:
@@ -153,13 +144,19 @@ class AttentionTiler:
             place: dict[str, tuple[Size, Size]] = {"b": (batch, 1), "h": (head, 1), "s": (self.row0, rows)}
             place["d"] = (0, info.value_dim)
             cut = [place[c] for c in info.layouts[3]]
-            _build.parallel_insert_slice(result.value, forall.inner_iter_args[0], [c[0] for c in cut], [c[1] for c in cut])
+            _build.parallel_insert_slice(
+                result.value, forall.inner_iter_args[0], [c[0] for c in cut], [c[1] for c in cut]
+            )
         return forall.results[0]
 
     def attend(self, batch: ir.Value, head: ir.Value, kv_head: ir.Value) -> _Tile:
         at: dict[str, Size] = {"b": batch, "h": head, "s": self.row0}
         q = self.load(0, self.info.layouts[0], at, {"s": "i", "d": "d"})
-        state = [self.filled("i", LOWEST_RAW if self.raw else LOWEST_F32), self.filled("i", 0.0), self.filled("ie", 0.0)]
+        state = [
+            self.filled("i", LOWEST_RAW if self.raw else LOWEST_F32),
+            self.filled("i", 0.0),
+            self.filled("ie", 0.0),
+        ]
         for start, end, tested in self.key_ranges():
             bounds = [_build.index(x) if isinstance(x, int) else x for x in (start, end)]
             loop = scf.ForOp(*bounds, _build.index(self.block_kv), [t.value for t in state])
@@ -207,7 +204,14 @@ class AttentionTiler:
         return [(0, middle, False), (middle, end, True)]
 
     def step(
-        self, q: _Tile, state: list[_Tile], key: ir.Value, batch: ir.Value, head: ir.Value, kv_head: ir.Value, tested: bool
+        self,
+        q: _Tile,
+        state: list[_Tile],
+        key: ir.Value,
+        batch: ir.Value,
+        head: ir.Value,
+        kv_head: ir.Value,
+        tested: bool,
     ) -> list[_Tile]:
         """One block of keys: returns the new (maximum, sum, output)."""
         info = self.info
@@ -291,8 +295,8 @@ class AttentionTiler:
 def tile_attention(rewriter, targets, block_q, block_kv, split):
     """Replaces one `mlirc.attention` by its block program: `block_q` queries a block, `block_kv` keys a step.
 
-    `split`: keys that all rows of the block see go through a loop of their own, without tests on positions. Results: the
-    forall, the key loops, and the contractions in them.
+    `split`: keys that all rows of the block see go through a loop of their own, without tests on positions. Results:
+    the forall, the key loops, and the contractions in them.
     """
     if len(targets) != 1 or targets[0].operation.name != ATTENTION:
         raise PayloadError(f"tile_attention needs one {ATTENTION}", targets[0] if targets else None)

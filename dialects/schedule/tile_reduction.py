@@ -63,18 +63,18 @@ def _kept_dims(op: ir.Operation) -> list[int]:
     return kept
 
 
-def loop_body(dims: Dims, contractions: list[ir.Operation], k: int) -> list[int]:
-    """Indices of the ops that go into the loop: the contractions, and the elementwise producers along k that feed them."""
-    inside = {dims.ops.index(c) for c in contractions}
+def loop_body(dims: Dims, contractions: list[int], k: int) -> list[int]:
+    """Indices of the ops that go into the loop: the contractions, and their elementwise producers along k."""
+    inside = set(contractions)
     for i in range(len(dims.ops) - 1, -1, -1):
         s = dims.structures[i]
-        readers = {dims.ops.index(u.owner.operation) for r in s.op.results for u in r.uses if u.owner.operation in dims.ops}
+        users = [u.owner.operation for r in s.op.results for u in r.uses]
+        readers = {dims.ops.index(u) for u in users if u in dims.ops}
         if i in inside or k not in dims.of[i] or not readers:
             continue
         if not all(s.parallel):
             raise PayloadError("a reduction along the contraction's reduction dimension cannot join its loop", s.op)
-        outside_users = any(u.owner.operation not in dims.ops for r in s.op.results for u in r.uses)
-        if outside_users or not readers <= inside:
+        if any(u not in dims.ops for u in users) or not readers <= inside:
             raise PayloadError("is used both inside and outside the reduction loop", s.op)
         inside.add(i)
     return sorted(inside)
@@ -94,7 +94,7 @@ def tile_loop(contractions: list[ir.Operation], size: int, erase) -> tuple[list[
     if any(r is None or len(r.k) != 1 for r in roles) or len(extents) != 1:
         raise PayloadError("the contractions need one reduction dimension each, of one size", contractions[0])
     extent = extents.pop()
-    inside = sorted({i for k in ks for i in loop_body(dims, [c for c, j in zip(contractions, indices, strict=True) if k in dims.of[j]], k)})
+    inside = sorted({i for k in ks for i in loop_body(dims, [c for c in indices if k in dims.of[c]], k)})
     location = contractions[0].location
     accumulators = [dims.structures[i].outputs[0] for i in indices]
     with ir.InsertionPoint(dims.ops[inside[-1]]), location:

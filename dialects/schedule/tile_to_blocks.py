@@ -168,7 +168,7 @@ def _tile_of(iv: ir.Value, extent: int, size: int, keep: bool) -> Tile:
     attributes={"sizes": list, "keep": list, "order": list},
 )
 def tile_to_blocks(rewriter, roots, sizes, keep, order):
-    """Tiles the root op and all linalg ops of its block with it, into one `scf.forall`; each op is computed once a block.
+    """Tiles the root op, and all linalg ops of its block with it, into one `scf.forall` in which each op occurs once.
 
     `sizes`: one per iteration dimension of the root, 0 for whole. Sizes of 1 leave the rank of tiles, unless the root's
     dimension is in `keep`. `order`: the tiled dimensions from the outermost loop (slowest block id) to the innermost
