@@ -1,0 +1,88 @@
+"""Helper processes, files written all or none, the package's folders, and the PyTorch form of kernels."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import mlirc
+from mlirc.errors import MlircError
+from mlirc.kernel_build import KernelJob, build_kernel
+from mlirc.outputs import Outputs
+from mlirc.workers import build_kernels
+
+TILES = """
+func.func private @NAME(%a: tensor<4x8xf32>) -> tensor<4x8xf32> attributes {mlirc.kernel, mlirc.warps = 1 : i32} {
+  %e = tensor.empty() : tensor<4x8xf32>
+  %r = scf.forall (%b) in (4) shared_outs(%o = %e) -> (tensor<4x8xf32>) {
+    %x = tensor.extract_slice %a[%b, 0] [1, 8] [1, 1] : tensor<4x8xf32> to tensor<1x8xf32>
+    %y = tensor.extract_slice %o[%b, 0] [1, 8] [1, 1] : tensor<4x8xf32> to tensor<1x8xf32>
+    %s = linalg.generic {
+      indexing_maps = [affine_map<(i, j) -> (i, j)>, affine_map<(i, j) -> (i, j)>],
+      iterator_types = ["parallel", "parallel"]
+    } ins(%x : tensor<1x8xf32>) outs(%y : tensor<1x8xf32>) {
+    ^bb0(%u: f32, %v: f32):
+      %t = arith.addf %u, %u : f32
+      linalg.yield %t : f32
+    } -> tensor<1x8xf32>
+    scf.forall.in_parallel {
+      tensor.parallel_insert_slice %s into %o[%b, 0] [1, 8] [1, 1] : tensor<1x8xf32> into tensor<4x8xf32>
+    }
+  } {mapping = [#gpu.block<x>]}
+  return %r : tensor<4x8xf32>
+}"""
+
+
+def job(name, text=TILES):
+    text = text.replace("NAME", name)
+    return KernelJob(name, text, text, "tiles", "sm_90a")
+
+
+def test_helpers_compile_what_this_process_would():
+    jobs = [job(f"k_{i}") for i in range(5)]
+    built = {b.name: b for b in build_kernels(jobs, helpers=2)}
+    assert list(sorted(built)) == [j.name for j in jobs]
+    here = build_kernel(jobs[3])
+    assert built["k_3"].ptx == here.ptx and built["k_3"].launches == here.launches
+    assert built["k_3"].launches[0].grid == (4, 1, 1)
+
+
+def test_an_error_in_a_helper_reaches_the_caller():
+    jobs = [job(f"k_{i}") for i in range(4)] + [job("bad", TILES.replace("arith.addf", "arith.no_such_op"))]
+    with pytest.raises(MlircError, match="kernel bad: not valid MLIR.*no_such_op"):
+        list(build_kernels(jobs, helpers=2))
+
+
+def test_a_helper_that_dies_is_reported(monkeypatch):
+    monkeypatch.setattr("mlirc.workers._send", lambda stream, value: stream.close())
+    with pytest.raises(MlircError, match="kernel k_.: the compiler process ended with status"):
+        list(build_kernels([job(f"k_{i}") for i in range(4)], helpers=2))
+
+
+def test_outputs_appear_together_or_not_at_all(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_text("old")
+    with pytest.raises(ZeroDivisionError), Outputs() as outputs:
+        outputs.add(first, lambda p: p.write_text("new"))
+        outputs.add(second, lambda p: 1 // 0)
+    assert [p.name for p in tmp_path.iterdir()] == ["first"] and first.read_text() == "old"
+    with Outputs() as outputs:
+        outputs.add(first, lambda p: p.write_text("new"))
+        outputs.add(second, lambda p: p.write_text("new"))
+        assert first.read_text() == "old"
+    assert first.read_text() == second.read_text() == "new"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_every_folder_with_code_is_packaged():
+    root = Path(mlirc.__file__).resolve().parent.parent
+    if not (root / "pyproject.toml").is_file():
+        pytest.skip("mlirc is installed from a wheel: its sources are not here")
+    settings = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]
+    names = {"compiler": "mlirc", **{d: f"mlirc.{d}" for d in ("dialects", "passes", "scripts")}}
+    found = set()
+    for folder, package in names.items():
+        for path in (root / folder).rglob("*.py"):
+            inside = path.parent.relative_to(root / folder).parts
+            found.add(".".join((package, *inside)))
+    assert sorted(settings["packages"]) == sorted(found)
