@@ -1,40 +1,71 @@
-"""`mlirc-outline-kernels`: every op of `@main` that computes becomes a kernel function and a call."""
+"""`mlirc-outline-kernels`: makes a kernel function of every group that `mlirc-group-kernels` marked, and calls it."""
 
 from __future__ import annotations
 
 from mlirc.mlir import func, ir, run_passes
 from mlirc.passes import register
-from mlirc.passes.graph.classify import kind_of
-from mlirc.passes.graph.outline import VIEW_OPS, Outliner, is_contiguous_slice, is_recomputed
+from mlirc.passes.graph.emit import reshape
+from mlirc.passes.graph.evaluate import VIEWS
+from mlirc.passes.graph.grouping import kind
+from mlirc.passes.graph.kernels import KernelBuilder
+from mlirc.passes.graph.outline import Outliner, is_contiguous_slice, is_recomputed, origins
+from mlirc.passes.group_kernels import KERNELS, ROOT
 
 
 @register("mlirc-outline-kernels")
 def run(module: ir.Module, **options: str) -> None:
-    """Turns a `linalg`-level module into a `kernels`-level one, in place.
+    """Turns a marked `linalg`-level module into a `kernels`-level one, in place.
 
     Free views stay in `@main`. A constant, empty or filled tensor that a view or the return needs is a kernel too.
     """
     with ir.Location.unknown(module.context):
         outliner = Outliner(module)
-        for op in list(outliner.body.operations):
-            op = op.operation
-            if _stays_in_main(op):
+        ops = [op.operation for op in outliner.body.operations]
+        members: dict[int, list[ir.Operation]] = {}
+        for op in ops:
+            for number in op.attributes[KERNELS] if KERNELS in op.attributes else ():
+                members.setdefault(number, []).append(op)
+        for op in ops:
+            if op.name in (*VIEWS, "tensor.cast", "func.return") or _is_view_slice(op):
                 _materialise_operands(op, outliner)
-            elif not is_recomputed(op):
-                for old, new in zip(op.results, outliner.outline([op], kind_of(op), list(op.results)), strict=True):
-                    old.replace_all_uses_with(new)
+            elif ROOT in op.attributes:
+                _outline(op, members[op.attributes[ROOT].value], outliner)
         outliner.finish()
         _erase_dead(outliner.body)
     run_passes(module, "canonicalize,cse")
 
 
-def _stays_in_main(op: ir.Operation) -> bool:
-    if op.name == "tensor.extract_slice":
-        return is_contiguous_slice(op)
-    return op.name in (*VIEW_OPS, "func.return", "func.call")
+def _outline(root: ir.Operation, members: list[ir.Operation], outliner: Outliner) -> None:
+    if kind(root) == "generic":
+        for result, new in zip(root.results, outliner.outline([root], "generic", list(root.results)), strict=True):
+            result.replace_all_uses_with(new)
+        return
+    inside = set(members)
+    names: dict[str, None] = {}
+    for op in members:
+        origins(op.location, names)
+    builder = KernelBuilder(outliner.module.body, root, lambda op: op in inside)
+    built = builder.build()
+    results = outliner.call(built.function, built.kind, built.arguments, names, root)
+    for old, new, shape in zip(builder.outputs, results, built.shapes, strict=True):
+        with ir.InsertionPoint(root), root.location:
+            seen = reshape(new, shape)
+        old.replace_all_uses_with(seen)
+
+
+def _is_view_slice(op: ir.Operation) -> bool:
+    """Whether a slice that must exist is a free view of a tensor that exists."""
+    if op.name != "tensor.extract_slice" or ROOT not in op.attributes or not is_contiguous_slice(op):
+        return False
+    owner = op.operands[0].owner
+    while not isinstance(owner, ir.Block) and owner.operation.name in VIEWS:
+        owner = owner.operation.operands[0].owner
+    return isinstance(owner, ir.Block) or owner.operation.name == "func.call"
 
 
 def _materialise_operands(op: ir.Operation, outliner: Outliner) -> None:
+    if op.name != "func.return" and not any(list(r.uses) for r in op.results):
+        return
     for i, value in enumerate(op.operands):
         owner = value.owner
         if not isinstance(owner, ir.Block) and is_recomputed(owner):
@@ -44,5 +75,5 @@ def _materialise_operands(op: ir.Operation, outliner: Outliner) -> None:
 
 def _erase_dead(block: ir.Block) -> None:
     for op in reversed(list(block.operations)):
-        if not isinstance(op, func.ReturnOp | func.CallOp) and not any(list(r.uses) for r in op.operation.results):
+        if not isinstance(op, func.ReturnOp) and not any(list(r.uses) for r in op.operation.results):
             op.operation.erase()

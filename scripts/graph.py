@@ -30,6 +30,7 @@ def build_script() -> ir.Module:
             module = sequence.bodyTarget
             for name in ("canonicalize", "cse"):
                 module = transform.apply_registered_pass(any_op, module, name)
+            apply_pass(module, pass_name="mlirc-group-kernels", options="")
             apply_pass(module, pass_name="mlirc-outline-kernels", options="")
             transform.YieldOp([])
     return script

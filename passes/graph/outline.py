@@ -161,6 +161,9 @@ def clone_into(op: ir.Operation, mapping: dict[ir.Value, ir.Value]) -> ir.Operat
         if value not in mapping:
             clone_into(value.owner, mapping)
     new = op.clone()
+    for name in ("mlirc.kernels", "mlirc.root"):
+        if name in new.attributes:
+            del new.attributes[name]
     _remap(new, mapping)
     for old, result in zip(op.results, new.results, strict=True):
         mapping[old] = result

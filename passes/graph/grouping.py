@@ -1,0 +1,552 @@
+"""Decides which ops of `@main` are computed in which kernel.
+
+One pass over the ops, last to first. A kernel starts at a root op, whose result it writes; a producer joins the kernels
+of its users when that costs no more than writing its result and reading it back would:
+
+- data movement (transpose, broadcast, slice, concat, pad) joins all its users;
+- a map joins its only user kernel, and cheap ones (casts, index computations) every user kernel; expensive maths is not
+  repeated: it joins only where each of its elements is computed once;
+- a contraction claims the chain of maps that follows it as its epilogue, before all else. Two contractions of the same
+  left operand that meet in one map (SwiGLU) share a kernel;
+- a reduction joins the kernel of its only user when its rows are rows of that kernel: a norm or softmax is one kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+from mlirc.mlir import ir, linalg
+from mlirc.passes.graph import classify
+from mlirc.passes.graph.evaluate import (
+    VIEWS,
+    Evaluator,
+    Indices,
+    is_move,
+    loop_indices,
+    map_results,
+    owner_of,
+    shape_of,
+    sources,
+)  # fmt: skip
+from mlirc.passes.graph.index import Index, dim, linearize
+from mlirc.passes.graph.layout import plain_dims
+from mlirc.passes.graph.outline import is_recomputed
+from mlirc.passes.graph.scalar import EXPENSIVE, Scalars
+
+MAX_EVALUATIONS = 2  # how many different elements of a cheap map a kernel may compute per element of its result
+ATTENTION_OPERANDS = ("bhsd", "bktd", "bkte")  # logical dimensions of q, k, v; the mask is "bhst"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Which fusions are allowed; see `mlirc.scripts.graph.build_script`."""
+
+    epilogue: bool = True
+    siblings: bool = True
+    reductions: bool = True
+    maps: bool = True
+
+
+@dataclass(eq=False)
+class Kernel:
+    """One kernel: its root, its loops (those of the root's result first), and the ops computed in it."""
+
+    number: int
+    root: ir.Operation
+    dims: list[Index]
+    rows: frozenset | None = None  # loop numbers of the rows, once a reduction is in
+    cols: list[Index] = field(default_factory=list)
+    reduction_sizes: list[int] = field(default_factory=list)
+    contractions: list[ir.Operation] = field(default_factory=list)
+    members: list[ir.Operation] = field(default_factory=list)
+    opaque: bool = False
+
+    @property
+    def size(self) -> int:
+        return prod(d.range()[1] + 1 for d in self.dims)
+
+
+@dataclass
+class Demand:
+    """Which elements of a value each kernel reads: `indices` per kernel (None: data dependent); `plain` where the read
+    must be a plain one; `whole` when the value itself must exist."""
+
+    indices: dict[Kernel, set[Indices | None]] = field(default_factory=dict)
+    plain: set[Kernel] = field(default_factory=set)
+    whole: bool = False
+
+
+class Grouping:
+    """The kernels of a function's body and, for each op, the kernels that compute it."""
+
+    def __init__(self, ops: list[ir.Operation], options: Options) -> None:
+        self.options = options
+        self.ops = ops
+        self.order = {op: i for i, op in enumerate(ops)}
+        self.kernels: list[Kernel] = []
+        self.kernels_of: dict[ir.Operation, list[Kernel]] = {}
+        self.root_of: dict[ir.Operation, Kernel] = {}
+        self._demands: dict[ir.Value, Demand] = {}
+        self._users = self._collect_users()
+        self._claims: dict[ir.Operation, ir.Operation] = {}  # map op -> the first contraction whose epilogue it is in
+        self._epilogue_root: dict[ir.Operation, ir.Operation] = {}  # contraction -> last op of its epilogue
+        self._region_root: dict[ir.Operation, ir.Operation] = {}  # map op -> last op of the epilogue that it is in
+        self._after_reduction = self._find_after_reduction()
+        if options.epilogue:
+            for op in reversed(ops):
+                if classify.is_contraction(op):
+                    self._claim_epilogue(op)
+        for op in reversed(ops):
+            self._place(op)
+
+    # What is known of the ops before any kernel exists.
+
+    def _collect_users(self) -> dict[ir.Value, list[ir.Operation]]:
+        users: dict[ir.Value, list[ir.Operation]] = {}
+        for op in self.ops:
+            read = list(op.operands)
+            for inner in _nested(op):
+                read.extend(inner.operands)
+            for value in dict.fromkeys(read):
+                if isinstance(value.type, ir.RankedTensorType):
+                    users.setdefault(value, []).append(op)
+        return users
+
+    def users(self, value: ir.Value) -> list[ir.Operation]:
+        """The ops that read a value, through views."""
+        found = []
+        for user in self._users.get(value, ()):
+            found.extend(self.users(user.results[0]) if user.name in VIEWS else [user])
+        return found
+
+    def _find_after_reduction(self) -> set[ir.Operation]:
+        """Maps that continue a reduction's result and have one user: they belong to the reduction's kernel."""
+        found: set[ir.Operation] = set()
+        for op in self.ops:
+            if is_map(op):
+                producers = [owner_through_views(v) for v in op.operands]
+                if any(p is not None and (classify.is_reduction_generic(p) or p in found) for p in producers):
+                    if len(self.users(op.results[0])) == 1:
+                        found.add(op)
+        return found
+
+    # Epilogues: forward from each contraction, last contraction first.
+
+    def _claim_epilogue(self, contraction: ir.Operation) -> None:
+        region, candidates = self._grow(contraction)
+        evaluator = Evaluator(Scalars(), lambda op: op in region)
+        while candidates:
+            last = candidates.pop()
+            owner = self._claims.get(last)
+            if is_widening_cast(last) or (owner is not None and last is not self._epilogue_root[owner]):
+                continue
+            value = last.results[0]
+            indices = tuple(dim(i, n) for i, n in enumerate(shape_of(value)))
+            loads = [s for s in evaluator.element(value, indices).walk() if s.kind == "load"]
+            if all(all(i.is_linear() for i in s.data[1]) for s in loads):
+                break
+        else:
+            return
+        self._epilogue_root[contraction] = last
+        for op in region:
+            if op is not contraction and self.order[op] <= self.order[last]:
+                self._claims.setdefault(op, contraction)
+                self._region_root[op] = last
+
+    def _grow(self, contraction: ir.Operation) -> tuple[set[ir.Operation], list[ir.Operation]]:
+        """Maps after the contraction that compute element by element on its result, and those among them that all of
+        the result flows through, in order."""
+        region, candidates = {contraction}, []
+        waiting = set(self.users(contraction.results[0]))
+        while waiting:
+            op = min(waiting, key=self.order.__getitem__)
+            if not self._continues(op, region, contraction):
+                break
+            waiting.remove(op)
+            region.add(op)
+            if not waiting:
+                candidates.append(op)
+            waiting |= set(self.users(op.results[0]))
+        return region, candidates
+
+    def _continues(self, op: ir.Operation, region: set[ir.Operation], contraction: ir.Operation) -> bool:
+        if not is_map(op) or len(op.results) != 1 or not self._users.get(op.results[0]):
+            return False
+        owner = self._claims.get(op)
+        if owner is not None and not (self.options.siblings and self._are_siblings(owner, contraction)):
+            return False
+        indices = tuple(dim(i, n) for i, n in enumerate(shape_of(op.results[0])))
+        here = linearize(indices, shape_of(op.results[0]))
+        for value, read in sources(op, indices):
+            if owner_through_views(value) in region and (read is None or linearize(read, shape_of(value)) != here):
+                return False
+        return prod(shape_of(op.results[0])) == prod(shape_of(contraction.results[0]))
+
+    def _are_siblings(self, first: ir.Operation, second: ir.Operation) -> bool:
+        """Whether two contractions read the same left operand in the same way, and make results of one shape; no more
+        than two share a kernel."""
+        others = [c for c in self._epilogue_root if self._epilogue_root[c] is self._epilogue_root.get(first)]
+        return (
+            len(others) == 1
+            and first.name == second.name
+            and first.operands[0] == second.operands[0]
+            and all(a.type == b.type for a, b in zip(first.operands, second.operands, strict=True))
+            and (first.name != "linalg.generic" or classify.maps(first) == classify.maps(second))
+        )
+
+    # Placement, last op to first.
+
+    def demand(self, value: ir.Value) -> Demand:
+        return self._demands.setdefault(value, Demand())
+
+    def _place(self, op: ir.Operation) -> None:
+        if op.name == "func.return":
+            for value in op.operands:
+                self.demand(value).whole = True
+        elif op.name in (*VIEWS, "tensor.cast"):
+            self._pass_through(op)
+        elif is_recomputed(op):
+            for value in op.operands:
+                if isinstance(value.type, ir.RankedTensorType):
+                    self.demand(value).whole = True
+        elif not any(self._is_read(r) for r in op.results):
+            pass  # dead
+        elif self._joins(op):
+            kernels = {k: None for r in op.results for k in self.demand(r).indices}
+            self.kernels_of[op] = list(kernels)
+            for kernel in kernels:
+                self._enter(op, kernel)
+        else:
+            self._start(op)
+
+    def _is_read(self, value: ir.Value) -> bool:
+        demand = self._demands.get(value)
+        return demand is not None and (demand.whole or bool(demand.indices))
+
+    def _pass_through(self, op: ir.Operation) -> None:
+        demand, source = self.demand(op.results[0]), self.demand(op.operands[0])
+        source.whole |= demand.whole
+        for kernel, reads in demand.indices.items():
+            found = source.indices.setdefault(kernel, set())
+            for read in reads:
+                if read is None or op.name == "tensor.cast":
+                    found.add(read)
+                else:
+                    found.add(sources(op, read)[0][1])
+            if kernel in demand.plain:
+                source.plain.add(kernel)
+
+    def _joins(self, op: ir.Operation) -> bool:
+        """Whether the op is computed in the kernels that read it, rather than in one of its own."""
+        demands = [self.demand(r) for r in op.results]
+        kernels = {k for d in demands for k in d.indices}
+        if any(d.whole for d in demands) or not kernels or any(k.opaque for k in kernels):
+            return False
+        if op in self._region_root:
+            return self._region_root[op] is not op and kernels == {self.root_of.get(self._region_root[op])}
+        if op in self._epilogue_root:
+            return self._joins_epilogue(op, kernels)
+        if is_move(op) or is_plain_copy(op):
+            return self.options.maps and all(self._may_move(op, k, demands[0]) for k in kernels)
+        if classify.is_reduction_generic(op):
+            return self.options.reductions and len(kernels) == 1 and self._may_reduce(op, next(iter(kernels)))
+        if not is_map(op) or not self.options.maps or any(k in d.plain for d in demands for k in kernels):
+            return False
+        if len(kernels) > 1 and not is_free(op):
+            return False
+        return all(self._may_compute(op, k) for k in kernels)
+
+    def _joins_epilogue(self, op: ir.Operation, kernels: set[Kernel]) -> bool:
+        kernel = self.root_of.get(self._epilogue_root[op])
+        return kernels == {kernel} and len(self.demand(op.results[0]).indices[kernel]) == 1
+
+    def _may_move(self, op: ir.Operation, kernel: Kernel, demand: Demand) -> bool:
+        reads = demand.indices[kernel]
+        if kernel in demand.plain:
+            evaluator = Evaluator(Scalars(), lambda o: is_move(o) or is_plain_copy(o))
+            for read in reads:
+                scalar = evaluator.element(op.results[0], read)
+                if scalar.kind != "load" or plain_dims(scalar.data[1], shape_of(scalar.data[0])) is None:
+                    return False
+        if kernel.contractions or self._has_claim(kernel):
+            return all(_is_linear(i) for read in reads if read for _, i in sources(op, read)) and None not in reads
+        return len(reads) <= 2 * MAX_EVALUATIONS
+
+    def _has_claim(self, kernel: Kernel) -> bool:
+        return self._region_root.get(kernel.root) is kernel.root
+
+    def _may_compute(self, op: ir.Operation, kernel: Kernel) -> bool:
+        reads = {r for result in op.results for r in self.demand(result).indices.get(kernel, ())}
+        loads_nothing = not any(isinstance(v, ir.Value) and not _is_constant(v) for v, _ in sources(op, _zeros(op)))
+        if None in reads:
+            return loads_nothing and not is_expensive(op)
+        if self._has_claim(kernel) and (op in self._after_reduction or not all(map(_is_linear, reads))):
+            return False
+        if not is_expensive(op):
+            return len(reads) <= MAX_EVALUATIONS
+        if len(reads) == 1 and self._is_per_row(op, kernel, next(iter(reads))):
+            return True
+        return len(reads) == 1 and prod(shape_of(op.results[0])) >= kernel.size
+
+    def _is_per_row(self, op: ir.Operation, kernel: Kernel, read: Indices | None) -> bool:
+        """Whether the kernel computes the op once per row, because the op follows a reduction that is in the kernel or
+        will be."""
+        if kernel.rows is not None:
+            return _dims(read) <= kernel.rows
+        rest = [d.range()[1] + 1 for d in kernel.dims if not _dims((d,)) <= _dims(read)]
+        return not self._has_claim(kernel) and any(_loop_sizes(r) == rest for r in self._reductions_before(op))
+
+    def _reductions_before(self, op: ir.Operation) -> list[ir.Operation]:
+        """The reductions whose results reach a map through maps of no larger size."""
+        found: list[ir.Operation] = []
+        pending, seen = [op], {op}
+        while pending:
+            current = pending.pop()
+            for value in current.operands:
+                producer = owner_through_views(value)
+                if producer is None or producer in seen:
+                    continue
+                seen.add(producer)
+                if classify.is_reduction_generic(producer):
+                    found.append(producer)
+                elif is_map(producer) and prod(shape_of(producer.results[0])) <= prod(shape_of(op.results[0])):
+                    pending.append(producer)
+        return found
+
+    def _may_reduce(self, op: ir.Operation, kernel: Kernel) -> bool:
+        """Whether the reduction's rows are rows of the kernel, and what it reduces the rest of the kernel's loops."""
+        reads = self.demand(op.results[0]).indices[kernel]
+        if self._has_claim(kernel) or kind(kernel.root) not in ("map", "move", "reduction"):
+            return False
+        if len(reads) != 1 or None in reads:
+            return False
+        (read,) = reads
+        rows = _dims(read)
+        if not all(i == Index() or (len(i.terms) == 1 and i.is_linear() and not i.const) for i in read):  # type: ignore[union-attr]
+            return False
+        if sum(len(i.terms) for i in read) != len(rows) or any(c != 1 for i in read for c in i.terms.values()):  # type: ignore[union-attr]
+            return False
+        sizes = _loop_sizes(op)
+        if kernel.rows is not None:
+            return kernel.rows == rows and kernel.reduction_sizes == sizes
+        rest = [d for d in kernel.dims if not _dims((d,)) <= rows]
+        if rest and [d.range()[1] + 1 for d in rest] != sizes:
+            return False
+        self._set_rows(kernel, rows, rest, sizes)
+        return True
+
+    def _set_rows(self, kernel: Kernel, rows: frozenset, cols: list[Index], sizes: list[int]) -> None:
+        if not cols:
+            cols = [dim(1000 + i, n) for i, n in enumerate(sizes)]
+            kernel.dims = kernel.dims + cols
+        kernel.rows, kernel.cols, kernel.reduction_sizes = rows, cols, sizes
+
+    def _start(self, op: ir.Operation) -> None:
+        shape = shape_of(op.results[0])
+        dims = [dim(i, n) for i, n in enumerate(shape)]
+        kernel = Kernel(len(self.kernels), op, [d for d in dims if d.terms])
+        kernel.opaque = kind(op) == "generic"
+        self.kernels.append(kernel)
+        self.kernels_of[op] = [kernel]
+        self.root_of[op] = kernel
+        for result in op.results:
+            self.demand(result).indices[kernel] = set()
+        self.demand(op.results[0]).indices[kernel] = {tuple(dims)}
+        if classify.is_reduction_generic(op):
+            self._set_rows(kernel, _dims(dims), [], _loop_sizes(op))
+        self._enter(op, kernel)
+
+    def _enter(self, op: ir.Operation, kernel: Kernel) -> None:
+        """Adds the op to the kernel and records what it reads."""
+        kernel.members.append(op)
+        if kernel.opaque:
+            for value in _tensors_read(op):
+                self.demand(value).whole = True
+        elif op.name == "mlirc.attention":
+            self._read_attention(op, kernel)
+        elif classify.is_contraction(op):
+            self._read_contraction(op, kernel)
+        elif classify.is_reduction_generic(op):
+            self._read_reduction(op, kernel)
+        else:
+            for number, result in enumerate(op.results):
+                for read in self.demand(result).indices.get(kernel, ()):
+                    for value, where in sources(op, read if read is not None else _zeros(op), number):
+                        self._read(value, kernel, where if read is not None else None)
+
+    def _read(self, value: ir.Value, kernel: Kernel, indices: Indices | None, plain: bool = False) -> None:
+        demand = self.demand(value)
+        demand.indices.setdefault(kernel, set()).add(indices)
+        if plain:
+            demand.plain.add(kernel)
+
+    def _read_reduction(self, op: ir.Operation, kernel: Kernel) -> None:
+        (read,) = self.demand(op.results[0]).indices[kernel]
+        loops = reduction_loops(op, read, kernel.cols)
+        self._read(op.operands[0], kernel, tuple(f(loops) for f in map_results(classify.maps(op)[0])))
+        self._read(op.operands[1], kernel, read)
+
+    def _read_contraction(self, op: ir.Operation, kernel: Kernel) -> None:
+        kernel.contractions.append(op)
+        (read,) = self.demand(op.results[0]).indices[kernel]
+        if kernel.root is not op:  # in an epilogue the kernel's loops are those of the contraction
+            read = tuple(dim(i, n) for i, n in enumerate(shape_of(op.results[0])))
+        for value, where in zip(list(op.operands)[:2], contraction_reads(op, read), strict=True):
+            self._read(value, kernel, where, plain=True)
+        self._read(op.operands[2], kernel, read)
+
+    def _read_attention(self, op: ir.Operation, kernel: Kernel) -> None:
+        for value, where in zip(op.operands, attention_reads(op), strict=False):
+            self._read(value, kernel, where, plain=True)
+
+
+# Pure facts about single ops.
+
+
+def kind(op: ir.Operation) -> str:
+    """`move`, `map`, `reduction`, `matmul`, `attention` or `generic` (anything else)."""
+    if is_move(op):
+        return "move"
+    found = classify.kind_of(op)
+    if found in ("elementwise", "gather"):
+        return "map" if is_map(op) else "generic"
+    return found
+
+
+def is_map(op: ir.Operation) -> bool:
+    """Whether the op computes each element alone, with a body of plain scalar ops."""
+    return classify.is_map_generic(op) and not any(True for inner in classify.body(op) for _ in inner.regions)
+
+
+def is_plain_copy(op: ir.Operation) -> bool:
+    """Whether a map only moves elements (a broadcast or transpose written as `linalg.generic`)."""
+    return is_map(op) and len(classify.body(op)) == 1 and len(op.results) == 1 and len(op.operands) == 2
+
+
+def is_expensive(op: ir.Operation) -> bool:
+    return op.name == "linalg.generic" and any(inner.name in EXPENSIVE for inner in classify.body(op))
+
+
+def is_widening_cast(op: ir.Operation) -> bool:
+    """Whether a map only casts one tensor to a wider type."""
+    if not is_map(op) or len(op.operands) != 2 or len(classify.body(op)) != 2:
+        return False
+    return classify.body(op)[0].name in ("arith.extf", "arith.extsi", "arith.extui", "arith.sitofp", "arith.uitofp")
+
+
+def is_free(op: ir.Operation) -> bool:
+    """Whether every kernel that reads a map may as well compute it: casts to wider types, and maps of no tensors."""
+    if is_expensive(op):
+        return False
+    return is_widening_cast(op) or all(_is_constant(v) for v, _ in sources(op, _zeros(op)))
+
+
+def reduced_sizes(op: ir.Operation) -> list[int]:
+    """The sizes of the loops that a reduction generic reduces, in loop order."""
+    loops = classify.iterators(op)
+    sizes = [0] * len(loops)
+    for value, affine_map in zip(op.operands, classify.maps(op), strict=True):
+        for expr, n in zip(affine_map.results, shape_of(value), strict=True):
+            if isinstance(expr, ir.AffineDimExpr):
+                sizes[expr.position] = n
+    return [n for n, kind_ in zip(sizes, loops, strict=True) if kind_ == "reduction"]
+
+
+def _loop_sizes(op: ir.Operation) -> list[int]:
+    """`reduced_sizes`, those of 1 left out."""
+    return [n for n in reduced_sizes(op) if n != 1]
+
+
+def reduction_loops(op: ir.Operation, read: Indices, cols: list[Index]) -> list[Index]:
+    """All loop indices of a reduction whose result is read at `read` and whose reduced loops of size > 1 are `cols`."""
+    loops, rest = loop_indices(op, 0, read), iter(cols)
+    sizes = iter(reduced_sizes(op))
+    for i, kind_ in enumerate(classify.iterators(op)):
+        if kind_ == "reduction":
+            loops[i] = next(rest) if next(sizes) != 1 else Index()
+    return loops
+
+
+def contraction_maps(op: ir.Operation) -> tuple[list[ir.AffineMap], list[str]]:
+    """Indexing maps (lhs, rhs, result) and iterator types of a contraction, named or generic."""
+    if op.name == "linalg.generic":
+        return classify.maps(op), classify.iterators(op)
+    all_maps = list(linalg.get_indexing_maps(op))
+    all_maps = [m.value if isinstance(m, ir.AffineMapAttr) else m for m in all_maps]
+    parallel = {e.position for e in all_maps[2].results}
+    return all_maps, ["parallel" if i in parallel else "reduction" for i in range(all_maps[0].n_dims)]
+
+
+def contraction_reads(op: ir.Operation, read: Indices) -> tuple[Indices, Indices]:
+    """The indices at which a contraction's operands are read for the result element `read`; reduced loops are
+    numbered from 2000."""
+    all_maps, kinds = contraction_maps(op)
+    loops = [Index()] * len(kinds)
+    for expr, index in zip(all_maps[2].results, read, strict=True):
+        loops[expr.position] = index
+    sizes = {}
+    for value, affine_map in zip(list(op.operands)[:2], all_maps, strict=False):
+        for expr, n in zip(affine_map.results, shape_of(value), strict=True):
+            sizes[expr.position] = n
+    for i, kind_ in enumerate(kinds):
+        if kind_ == "reduction":
+            loops[i] = dim(2000 + i, sizes[i])
+    lhs, rhs = (tuple(f(loops) for f in map_results(m)) for m in all_maps[:2])
+    return lhs, rhs
+
+
+def attention_reads(op: ir.Operation) -> list[Indices]:
+    """The indices at which `mlirc.attention` reads q, k, v and the mask, over loops named by the logical dimensions
+    b h k(ey head) s t d e, numbered in this order."""
+    layouts = [a.value for a in op.attributes["layouts"]]
+    sizes: dict[str, int] = {}
+    names = []
+    for value, logical, layout in zip(op.operands, ATTENTION_OPERANDS, layouts, strict=False):
+        physical = [logical["bhsd".index(letter)] for letter in layout]
+        sizes |= dict(zip(physical, shape_of(value), strict=True))
+        names.append(physical)
+    loops = {letter: dim(i, sizes[letter]) for i, letter in enumerate("bhkstde")}
+    found = [tuple(loops[letter] for letter in physical) for physical in names]
+    if len(op.operands) > 3:
+        mask = shape_of(op.operands[3])
+        found.append(tuple(loops[x] if n != 1 else Index() for x, n in zip("bhst", mask, strict=True)))
+    return found
+
+
+def owner_through_views(value: ir.Value) -> ir.Operation | None:
+    """The op that makes a value, looking through views."""
+    op = owner_of(value)
+    while op is not None and op.name in VIEWS:
+        op = owner_of(op.operands[0])
+    return op
+
+
+def _nested(op: ir.Operation):
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                yield inner.operation
+                yield from _nested(inner.operation)
+
+
+def _tensors_read(op: ir.Operation) -> list[ir.Value]:
+    read = list(op.operands) + [v for inner in _nested(op) for v in inner.operands]
+    return [v for v in dict.fromkeys(read) if isinstance(v.type, ir.RankedTensorType)]
+
+
+def _is_constant(value: ir.Value) -> bool:
+    op = owner_through_views(value)
+    return op is not None and is_recomputed(op)
+
+
+def _zeros(op: ir.Operation) -> Indices:
+    return tuple(Index() for _ in shape_of(op.results[0]))
+
+
+def _is_linear(indices: Indices | None) -> bool:
+    return indices is not None and all(i.is_linear() for i in indices)
+
+
+def _dims(indices) -> frozenset:
+    return frozenset(a[1] for i in indices or () for a in i.atoms() if a[0] == "d")
