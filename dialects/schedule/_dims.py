@@ -189,6 +189,7 @@ class Dims:
             for result, m in zip(s.op.results, s.out_maps, strict=False):
                 produced[result] = (i, m)
         self.produced = produced
+        self._join_reduced_inputs()
         ids: dict[tuple[int, int], int] = {}
         self.of: list[tuple[int, ...]] = []
         self.extent: dict[int, int] = {}
@@ -202,6 +203,31 @@ class Dims:
                 self.extent[c] = s.extents[d]
                 if not s.parallel[d]:
                     self.reduced.add(c)
+
+    def _join_reduced_inputs(self) -> None:
+        """Joins the dimension that a row reduction reduces with the one along which another op reads the same outside value,
+        when they agree on the rows: a softmax reads its argument for the maximum and again for the exponentials."""
+        readers: dict[ir.Value, list[tuple[int, Map]]] = {}
+        for i, s in enumerate(self.structures):
+            for value, m in zip(s.inputs, s.maps, strict=False):
+                if value not in self.produced and m:
+                    readers.setdefault(value, []).append((i, m))
+        for uses in readers.values():
+            for i, m in uses:
+                s = self.structures[i]
+                if all(s.parallel) or contraction(s.op) is not None:
+                    continue
+                for j, n in uses:
+                    self._join_along(i, m, j, n)
+
+    def _join_along(self, i: int, m: Map, j: int, n: Map) -> None:
+        parallel = self.structures[i].parallel
+        pairs = [(d, e) for d, e in zip(m, n, strict=True) if d is not None and e is not None]
+        same = all(self._find((i, d)) == self._find((j, e)) for d, e in pairs if parallel[d])
+        kept = any(parallel[d] for d, _ in pairs)
+        if same and kept and len(pairs) == len(m):
+            for d, e in pairs:
+                self._union((i, d), (j, e))
 
     def _find(self, node: tuple[int, int]) -> tuple[int, int]:
         while node in self._parent:

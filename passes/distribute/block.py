@@ -105,6 +105,10 @@ class Scope:
                 self._alias(op)
             elif name == "tensor.extract":
                 self._extract(op)
+            elif name == "linalg.fill":
+                out = self.tile(op.operands[1])
+                scalar = self.em.value(self.scalar(op.operands[0]))
+                self.tiles[op.results[0]] = Splat(self.em, out.element, out.shape, out.sizes, scalar)
             elif name == "linalg.generic":
                 self._generic(op.operation)
             elif name == "scf.for":

@@ -38,6 +38,7 @@ class Emitter:
         self.threads = warps * 32
         self.smem_bytes = 0
         self._smem_base: ir.Value | None = None
+        self._live_smem: dict[ir.Value, tuple[int, int]] = {}
         self._constants: dict = {}
         self._divisors: dict[ir.Value, int] = {}
         self._thread_parts: dict = {}
@@ -205,16 +206,32 @@ class Emitter:
     # -- shared memory
 
     def alloc_smem(self, shape: list[int], element: ir.Type, alignment: int = 128) -> ir.Value:
-        """A piece of dynamic shared memory, as a memref that lives until the kernel ends."""
+        """A piece of dynamic shared memory, as a memref that lives until it is given to `free_smem`."""
         if self._smem_base is None:
             with self.at_entry():
                 t = ir.Type.parse(f"memref<?xi8, {WORKGROUP}>")
                 self._smem_base = gpu.DynamicSharedMemoryOp(t).result
-        offset = -(-self.smem_bytes // alignment) * alignment
-        self.smem_bytes = offset + math.prod(shape) * element_bytes(element)
+        size = math.prod(shape) * element_bytes(element)
+        offset = self._find_smem(size, alignment)
+        self.smem_bytes = max(self.smem_bytes, offset + size)
         with self.at_entry():
             t = ir.MemRefType.get(shape, element, memory_space=ir.Attribute.parse(WORKGROUP))
-            return memref.ViewOp(t, self._smem_base, self.c(offset), []).result
+            view = memref.ViewOp(t, self._smem_base, self.c(offset), []).result
+        self._live_smem[view] = (offset, size)
+        return view
+
+    def _find_smem(self, size: int, alignment: int) -> int:
+        """The lowest aligned offset at which `size` bytes overlap no live buffer."""
+        offset = 0
+        for start, extent in sorted(self._live_smem.values()):
+            if offset + size <= start:
+                break
+            offset = max(offset, -(-(start + extent) // alignment) * alignment)
+        return offset
+
+    def free_smem(self, view: ir.Value) -> None:
+        """Lets later buffers take a buffer's place; a barrier must stand between its last access and theirs."""
+        del self._live_smem[view]
 
     def barrier(self) -> None:
         if self.threads > 32:

@@ -208,13 +208,15 @@ class Pipeline:
         if isinstance(owner, ir.Block) and owner == self.body:
             position = list(self.body.arguments).index(value) - 1
             return list(self.outer.tile(list(self.op.operands)[3 + position]).shape)
-        if not isinstance(owner, ir.Block) and owner.name in ("linalg.generic", "tensor.empty", "tensor.cast"):
+        if not isinstance(owner, ir.Block) and owner.name in ("linalg.generic", "linalg.fill", "tensor.empty", "tensor.cast"):
             if owner.name == "tensor.empty":
                 dynamic = list(owner.operands)
                 return [bound(dynamic.pop(0)) or 1 if n == DYNAMIC else n for n in t.shape]
             if owner.name == "tensor.cast":
                 source = owner.operands[0]
                 return self._bounds(source, ir.RankedTensorType(source.type))
+            if owner.name == "linalg.fill":
+                return self._bounds(owner.operands[1], ir.RankedTensorType(owner.operands[1].type))
             result = list(owner.results).index(value)
             segments = list(ir.DenseI32ArrayAttr(owner.attributes["operandSegmentSizes"]))
             out = list(owner.operands)[segments[0] + result]
@@ -298,6 +300,8 @@ class Pipeline:
         if self.tiles:
             wait_groups(0)
             self.em.barrier()
+            for _, tile in self.tiles:
+                self.em.free_smem(tile.buffer)
 
 
 def wait_groups(pending: int) -> None:
