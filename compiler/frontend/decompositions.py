@@ -37,7 +37,6 @@ def _wide(x: Tensor) -> Tensor:
 
 # Ops whose 16-bit form PyTorch computes in f32: torch-mlir would round every step to 16 bits.
 _COMPUTED_IN_F32 = (
-    aten.gelu.default,
     aten.silu.default,
     aten.sigmoid.default,
     aten.tanh.default,
@@ -216,8 +215,72 @@ def _pow(x: Tensor, exponent: float) -> Tensor:
     return out.to(x.dtype)
 
 
+@_decomposes(aten.gelu.default)
+def _gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
+    wide = _wide(x)
+    if approximate == "tanh":
+        inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * (wide * wide * wide))
+        return (0.5 * wide * (1.0 + torch.tanh(inner))).to(x.dtype)
+    return (0.5 * wide * (1.0 + torch.erf(wide * math.sqrt(0.5)))).to(x.dtype)
+
+
+@_decomposes(aten.linear.default)
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    rows = x.reshape(-1, x.shape[-1])
+    out = aten.mm.default(rows, weight.t())
+    out = out if bias is None else out + bias
+    return out.reshape(*x.shape[:-1], weight.shape[0])
+
+
+@_decomposes(aten.convolution.default)
+def _convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+) -> Tensor:
+    """Convolutions whose windows do not overlap (patch embeddings, 1x1) are matmuls of reordered input."""
+    kernel, sizes = list(weight.shape[2:]), list(x.shape[2:])
+    rank = len(kernel)
+    apart = list(stride) * (rank // len(stride)) == kernel and not any(padding) and groups == 1 and not transposed
+    dense = all(d == 1 or k == 1 for d, k in zip(list(dilation) * (rank // len(dilation)), kernel, strict=True))
+    if not (apart and dense and x.dim() == rank + 2 and all(n % k == 0 for n, k in zip(sizes, kernel, strict=True))):
+        return NotImplemented
+    counts = [n // k for n, k in zip(sizes, kernel, strict=True)]
+    split = x.reshape(x.shape[0], x.shape[1], *[n for pair in zip(counts, kernel, strict=True) for n in pair])
+    # [B, C, n0, k0, n1, k1, ...] -> [B, n0, n1, ..., C, k0, k1, ...]
+    split = split.permute(0, *range(2, 2 + 2 * rank, 2), 1, *range(3, 3 + 2 * rank, 2))
+    out = _linear(split.reshape(-1, weight[0].numel()), weight.reshape(weight.shape[0], -1), bias)
+    return out.reshape(x.shape[0], *counts, -1).permute(0, rank + 1, *range(1, rank + 1))
+
+
+@_decomposes(aten._native_batch_norm_legit_no_training.default)
+def _batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x * a + b with a and b of one value per channel, as a fused kernel wants it."""
+    factor = torch.rsqrt(_wide(running_var) + eps)
+    factor = factor * weight if weight is not None else factor
+    offset = -_wide(running_mean) * factor
+    offset = offset + bias if bias is not None else offset
+    shape = [1, -1] + [1] * (x.dim() - 2)
+    empty = x.new_empty((0,))
+    return (_wide(x) * factor.reshape(shape) + offset.reshape(shape)).to(x.dtype), empty, empty
+
+
 # Ops that torch-mlir lowers better whole than decomposed.
-_KEPT = (aten.max_pool2d.default, aten.gelu.default, aten.silu.default, aten.max_pool1d.default)
+_KEPT = (aten.max_pool2d.default, aten.silu.default, aten.max_pool1d.default)
 
 
 @functools.cache

@@ -64,8 +64,9 @@ def import_torch(source: SourceModel) -> ImportedModel:
         except Exception as e:
             raise export_error(source.name, e) from e
         arguments, constants = _arguments(program, source)
-        outputs = _select_outputs(program)
+        places = _select_outputs(program)
         arguments, constants = _simplify(program, arguments, constants)
+        outputs = _output_nodes(program, places)
         arguments = _drop_unused(program, arguments)
         _rewrite_signature(program, arguments, outputs)
         _require_known_dtypes(program, source)
@@ -160,21 +161,30 @@ def _identity(value: torch.Tensor) -> Any:
     return value.data_ptr(), value.dtype, tuple(value.shape), value.stride()
 
 
-def _select_outputs(program: Any) -> list[tuple[str, torch.fx.Node]]:
-    """The main outputs by name, with the nodes that make them; mutated buffers come last, under their own names."""
-    nodes = {n.name: n for n in program.graph.nodes}
+def _select_outputs(program: Any) -> list[tuple[str, int]]:
+    """The main outputs by name, with their places among the graph's outputs, and prunes the others from the graph.
+
+    Mutated buffers come last, under their own names.
+    """
     call = program.module_call_graph[0].signature
     names = iter(spec_names(call.out_spec))
-    found = []
-    mutated = []
-    for spec in program.graph_signature.output_specs:
+    found, mutated = [], []
+    for place, spec in enumerate(program.graph_signature.output_specs):
         if spec.kind == OutputKind.USER_OUTPUT:
             name = next(names, None)
             if name and isinstance(spec.arg, TensorArgument):
-                found.append((name, nodes[spec.arg.name]))
+                found.append((name, place))
         elif spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
-            mutated.append((spec.target, nodes[spec.arg.name]))
-    return found + mutated
+            mutated.append((spec.target, place))
+    chosen = found + mutated
+    output = next(n for n in program.graph.nodes if n.op == "output")
+    output.args = (tuple(output.args[0][place] for _, place in chosen),)
+    return [(name, i) for i, (name, _) in enumerate(chosen)]
+
+
+def _output_nodes(program: Any, places: list[tuple[str, int]]) -> list[tuple[str, torch.fx.Node]]:
+    output = next(n for n in program.graph.nodes if n.op == "output")
+    return [(name, output.args[0][place]) for name, place in places]
 
 
 def spec_names(spec: Any) -> list[str | None]:
@@ -202,13 +212,11 @@ def _simplify(
     program: Any, arguments: list[_Argument], constants: dict[str, torch.Tensor]
 ) -> tuple[list[_Argument], dict[str, torch.Tensor]]:
     graph = program.graph
-    output = next(n for n in graph.nodes if n.op == "output")
     real = {a.node.name: constants[a.name] for a in arguments if a.kind == "constant"}
     real = {k: v for k, v in real.items() if not isinstance(v, torch._subclasses.FakeTensor)}
     made = simplify(graph, real)
     nodes = {n.name: n for n in graph.nodes}
     added = [_Argument(nodes[name], "constant", name) for name in made]
-    assert output in graph.nodes
     return arguments + added, constants | made
 
 

@@ -9,7 +9,7 @@ from mlirc.errors import MlircError
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.fx_import import ATTENTION_CALL
 from mlirc.frontend.importer import ImportedModel
-from mlirc.mlir import context, ir, run_passes
+from mlirc.mlir import arith, context, ir, run_passes
 
 _SIMPLIFY = (
     "func.func(torch-reduce-op-variants,canonicalize,torch-decompose-complex-ops{legal-ops=aten.amax},"
@@ -42,6 +42,7 @@ def lower_to_linalg(imported: ImportedModel | ir.Module) -> ir.Module:
         _restore_interface(module, kept)
         _replace_attention_calls(module)
         _drop_asserts(module)
+        _narrow_constants(module)
         run_passes(module, "canonicalize,cse,symbol-dce")
         _require_linalg(module)
     return module
@@ -144,6 +145,20 @@ def _drop_asserts(module: ir.Module) -> None:
     """Bounds checks of gathers: a kernel cannot report them, and they keep ops from fusing."""
     for op in _walk(module, ("cf.assert",)):
         op.erase()
+
+
+def _narrow_constants(module: ir.Module) -> None:
+    """Scalars come as f64 constants that bodies truncate: makes them constants of the narrow type."""
+    for op in _walk(module, ("arith.truncf",)):
+        source = op.operands[0].owner
+        if isinstance(source, ir.Block) or source.name != "arith.constant" or op.parent is None:
+            continue
+        value = source.attributes["value"]
+        if isinstance(value, ir.FloatAttr):
+            with op.location, ir.InsertionPoint(op):
+                new = arith.constant(op.results[0].type, ir.FloatAttr(value).value)
+            op.results[0].replace_all_uses_with(new)
+            op.erase()
 
 
 _ALLOWED = (

@@ -7,6 +7,7 @@ becomes an attribute of the attention.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -98,6 +99,9 @@ def _drop_no_ops(graph: Graph) -> None:
         if node.op != "call_function" or not node.all_input_nodes:
             continue
         source = node.args[0]
+        if node.target in _FILLS:
+            _replace_fill(graph, node)
+            continue
         if not isinstance(source, Node) or not _same_tensor(node, source):
             continue
         copies = node.target in same or node.target in (aten.expand.default, aten.view.default, aten.permute.default)
@@ -112,6 +116,31 @@ def _drop_no_ops(graph: Graph) -> None:
         if copies:
             node.replace_all_uses_with(source)
             graph.erase_node(node)
+
+
+_FILLS = {
+    aten.full_like.default: None,
+    aten.zeros_like.default: 0,
+    aten.ones_like.default: 1,
+    aten.new_zeros.default: 0,
+    aten.new_ones.default: 1,
+    aten.new_full.default: None,
+}
+
+
+def _replace_fill(graph: Graph, node: Node) -> None:
+    """A fill takes nothing but a shape from its operand."""
+    value = _FILLS[node.target]  # type: ignore[index]
+    if value is None:
+        value = node.args[2] if node.target is aten.new_full.default else node.args[1]
+    if isinstance(value, Node):
+        return
+    val = node.meta["val"]
+    with graph.inserting_before(node):
+        new = graph.call_function(aten.full.default, (list(val.shape), value), {"dtype": val.dtype})
+    new.meta = dict(node.meta)
+    node.replace_all_uses_with(new)
+    graph.erase_node(node)
 
 
 def _same_tensor(node: Node, source: Node) -> bool:
@@ -140,13 +169,17 @@ def _simplify_attention(graph: Graph, node: Node, constants: Constants) -> None:
     terms = _terms(mask) if isinstance(mask, Node) else []
     if isinstance(bias, Node) and (visible := _bool_of_bias(graph, bias, constants)) is not None:
         terms, bias = [*terms, *_terms(visible)], None
-    for term in terms:
-        pattern = pattern_of(constants.value(term), q_len, kv_len) if term in constants else None
+    fixed = [t for t in terms if t in constants]
+    if fixed:
+        # Only the conjunction of all constant terms may be a pattern: a window alone is none.
+        seen = functools.reduce(torch.logical_and, (constants.value(t) for t in fixed))
+        pattern = pattern_of(seen, q_len, kv_len)
         if pattern is None:
-            rest.append(term)
+            rest += fixed
         else:
             causal = causal or pattern[0]
             window = min(w for w in (window, pattern[1]) if w) if window or pattern[1] else 0  # type: ignore[type-var]
+    rest += [t for t in terms if t not in constants]
     with graph.inserting_before(node):
         merged = None
         for term in rest:
@@ -271,7 +304,7 @@ def _fold(graph: Graph, constants: Constants) -> dict[str, torch.Tensor]:
     """Replaces the constant nodes that others read."""
     frontier = []
     for node in graph.nodes:
-        if node in constants and node.op == "call_function":
+        if node in constants:
             if any(user not in constants for user in node.users):
                 frontier.append(node)
     last = [n for n in graph.nodes if n.op == "placeholder"][-1:]
@@ -282,11 +315,13 @@ def _fold(graph: Graph, constants: Constants) -> dict[str, torch.Tensor]:
         while source.target is aten.expand.default and source.args[0] in constants:
             source = source.args[0]  # type: ignore[assignment]
         value = constants.value(source)
-        if not isinstance(value, torch.Tensor) or source.op == "placeholder":
+        if not isinstance(value, torch.Tensor):
             continue
         if source.target is aten.full.default or value.numel() * value.element_size() > _LARGEST:
             continue
         new = _uniform(graph, source, value)
+        if new is None and source.op == "placeholder":
+            continue
         if new is None:
             key = (value.dtype, tuple(value.shape), value.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
             new = known.get(key)
@@ -303,7 +338,8 @@ def _fold(graph: Graph, constants: Constants) -> dict[str, torch.Tensor]:
 def _uniform(graph: Graph, node: Node, value: torch.Tensor) -> Node | None:
     if value.numel() == 0 or value.is_complex() or not bool((value == value.reshape(-1)[0]).all()):
         return None
-    with graph.inserting_before(node):
+    anchor = next(n for n in graph.nodes if n.op != "placeholder") if node.op == "placeholder" else node
+    with graph.inserting_before(anchor):
         new = graph.call_function(
             aten.full.default, (list(value.shape), value.reshape(-1)[0].item()), {"dtype": value.dtype}
         )

@@ -71,6 +71,10 @@ class SourceModel:
         import inspect
 
         names: list[str] = []
+        if self.program is not None:
+            nodes = {n.name: n.meta.get("val") for n in self.program.graph.nodes if n.op == "placeholder"}
+            user = [n for n in self.program.graph_signature.user_inputs if isinstance(nodes.get(n), torch.Tensor)]
+            return [InputSpec.of(n, t) for n, t in zip(user, self.example_inputs(), strict=True)]
         if self.module is not None:
             parameters = inspect.signature(self.module.forward).parameters.values()
             names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

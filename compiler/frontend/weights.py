@@ -28,11 +28,20 @@ class RandomWeights(Mapping[str, torch.Tensor]):
     Not cached: a model of any size costs no memory until its weights are read, and any process gets the same values.
     """
 
-    def __init__(self, specs: Mapping[str, InputSpec], seed: int):
-        self.specs, self.seed = dict(specs), seed
+    def __init__(
+        self,
+        specs: Mapping[str, InputSpec],
+        seed: int,
+        fixed: Mapping[str, torch.Tensor] | None = None,
+        tied: Mapping[str, str] | None = None,
+    ):
+        """`fixed`: tensors that are not random; `tied`: names that share the value of another name."""
+        self.specs, self.seed, self.fixed, self.tied = dict(specs), seed, dict(fixed or {}), dict(tied or {})
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        return random_weight(self.specs[name], self.seed)
+        if name in self.fixed:
+            return self.fixed[name]
+        return random_weight(self.specs[self.tied.get(name, name)], self.seed)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.specs)
@@ -104,7 +113,7 @@ def write_weights(
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
             temporary = Path(file.name)
             file.write(struct.pack("<Q", len(text)) + text)
-            for name, spec in specs.items():
+            for name in specs:
                 tensor = weights[name].detach().cpu().contiguous()
                 file.write(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))  # type: ignore[arg-type]
                 if progress:

@@ -1,0 +1,278 @@
+"""Hugging Face directories: config.json with safetensors, or with random weights made on demand."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses import FakeTensorMode
+
+from mlirc.errors import MlircError
+from mlirc.frontend.diagnose import first_line
+from mlirc.frontend.inputs import InputSpec, check_names, dtype_of, sample
+from mlirc.frontend.noise import quiet
+from mlirc.frontend.source import SourceModel
+from mlirc.frontend.weights import RandomWeights
+
+_LENGTH = 128
+
+
+def open_directory(
+    path: Path, *, inputs: Mapping[str, InputSpec], random_weights: int | None, dtype: str | None
+) -> SourceModel:
+    """Opens a Hugging Face directory. Raises MlircError for a missing or bad config, and missing or wrong weights."""
+    with quiet():
+        config = _read_config(path)
+        model_class = _model_class(path, config)
+        torch_dtype = dtype_of(dtype) if dtype else _config_dtype(config)
+        if not torch_dtype.is_floating_point:
+            raise MlircError(f"--dtype {dtype}: a model's dtype must be a float type")
+        if random_weights is None:
+            module = _load(path, model_class, torch_dtype)
+            weights: Mapping[str, torch.Tensor] = module.state_dict()
+            build = None
+        else:
+            module = _skeleton(model_class, config, torch_dtype)
+            weights = _random_weights(module, random_weights)
+            build = _builder(model_class, config, torch_dtype, weights)
+            _make_fake(module)
+        specs = _input_specs(path, module, config, torch_dtype, inputs)
+    kwargs: dict[str, Any] = {name: sample(s, upper=_index_limit(config, name)) for name, s in specs.items()}
+    if "use_cache" in inspect.signature(module.forward).parameters:
+        kwargs["use_cache"] = False
+    return SourceModel(path.resolve().name, "huggingface", (), kwargs, module=module, weights=weights, build=build)
+
+
+def random_state_dict(config_dir: str | Path, seed: int, dtype: str | None = None) -> Mapping[str, torch.Tensor]:
+    """The weights that `--random-weights SEED` gives the model of a directory, each made when it is read.
+
+    The same names, shapes and values as `open_model(config_dir, random_weights=seed, dtype=dtype).weights`, in any
+    process; `random_weight` says how a value is made.
+    """
+    return open_directory(Path(config_dir), inputs={}, random_weights=seed, dtype=dtype).weights
+
+
+def _read_config(path: Path) -> Any:
+    import transformers
+
+    if not (path / "config.json").is_file():
+        raise MlircError(f"{path}: not a Hugging Face model: the directory has no config.json")
+    try:
+        return transformers.AutoConfig.from_pretrained(str(path), local_files_only=True)
+    except Exception as e:
+        raise MlircError(f"{path / 'config.json'}: not a usable config: {first_line(str(e))}") from e
+
+
+def _model_class(path: Path, config: Any) -> Any:
+    import transformers
+
+    names = getattr(config, "architectures", None) or []
+    for name in names:
+        if hasattr(transformers, name):
+            return getattr(transformers, name)
+    if names:
+        raise MlircError(f"{path}: transformers {transformers.__version__} has no model class '{names[0]}'")
+    try:
+        return transformers.MODEL_MAPPING[type(config)]
+    except KeyError:
+        raise MlircError(
+            f"{path}: config.json names no architecture and its type '{config.model_type}' no model"
+        ) from None
+
+
+def _config_dtype(config: Any) -> torch.dtype:
+    dtype = getattr(config, "dtype", None)
+    if dtype is None and hasattr(config, "text_config"):
+        dtype = getattr(config.text_config, "dtype", None)
+    return dtype if isinstance(dtype, torch.dtype) else dtype_of(str(dtype)) if dtype else torch.float32
+
+
+def _load(path: Path, model_class: Any, dtype: torch.dtype) -> torch.nn.Module:
+    """The model with the directory's weights."""
+    _require_weight_files(path)
+    try:
+        module, report = model_class.from_pretrained(
+            str(path), dtype=dtype, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True
+        )
+    except Exception as e:
+        raise MlircError(f"{path}: the weights cannot be read: {type(e).__name__}: {first_line(str(e))}") from e
+    missing = sorted(report.get("missing_keys") or [])
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise MlircError(f"{path}: the weights lack '{missing[0]}'{more}, which {model_class.__name__} needs")
+    for name, found, wanted in sorted(report.get("mismatched_keys") or []):
+        raise MlircError(f"{path}: weight '{name}' has shape {list(found)}, but the config asks for {list(wanted)}")
+    return module.eval().requires_grad_(False)
+
+
+def _require_weight_files(path: Path) -> None:
+    for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
+        if (path / index).is_file():
+            try:
+                files = set(json.loads((path / index).read_text())["weight_map"].values())
+            except (ValueError, KeyError, AttributeError) as e:
+                raise MlircError(f"{path / index}: not a weight index") from e
+            for file in sorted(files):
+                if not (path / file).is_file():
+                    raise MlircError(f"{path}: the weight file {file} that {index} names is missing")
+            return
+    if not any((path / name).is_file() for name in ("model.safetensors", "pytorch_model.bin")):
+        raise MlircError(f"{path}: no weights (model.safetensors): add them, or give --random-weights SEED")
+
+
+@contextlib.contextmanager
+def _parameters_on_meta() -> Iterator[None]:
+    """Modules built inside have parameters without storage, but real buffers."""
+    original = torch.nn.Module.register_parameter
+
+    def register(self: torch.nn.Module, name: str, parameter: torch.nn.Parameter | None) -> None:
+        if parameter is not None and parameter.device.type != "meta":
+            parameter = torch.nn.Parameter(parameter.detach().to("meta"), requires_grad=False)
+        original(self, name, parameter)
+
+    torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.nn.Module.register_parameter = original  # type: ignore[method-assign]
+
+
+def _skeleton(model_class: Any, config: Any, dtype: torch.dtype) -> torch.nn.Module:
+    try:
+        with _parameters_on_meta():
+            return model_class._from_config(config, dtype=dtype).eval().requires_grad_(False)
+    except Exception as e:
+        raise MlircError(f"{model_class.__name__} cannot be built from the config: {first_line(str(e))}") from e
+
+
+def _random_weights(module: torch.nn.Module, seed: int) -> RandomWeights:
+    """Random parameters and running statistics; other persistent buffers keep the values that the model gave them."""
+    specs, fixed = {}, {}
+    buffers = dict(module.named_buffers())
+    for name, tensor in module.state_dict().items():
+        if name in buffers and not name.endswith(("running_mean", "running_var")):
+            fixed[name] = tensor
+        specs[name] = InputSpec.of(name, tensor)
+    tied = {}
+    first: dict[int, str] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        tied[name] = first.setdefault(id(parameter), name)
+    return RandomWeights(specs, seed, fixed, tied)
+
+
+def _builder(model_class: Any, config: Any, dtype: torch.dtype, weights: RandomWeights) -> Any:
+    def build() -> torch.nn.Module:
+        with quiet():
+            module = _skeleton(model_class, config, dtype)
+            made: dict[str, torch.Tensor] = {}
+            for name in weights:
+                tied = weights.tied.get(name, name)
+                made[name] = made[tied] if tied in made else weights[name]
+            module.load_state_dict(made, assign=True)
+            module.tie_weights()
+        return module.eval().requires_grad_(False)
+
+    return build
+
+
+def _make_fake(module: torch.nn.Module) -> None:
+    """Replaces parameters on the meta device by fake ones on the CPU, which export traces like real ones."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    made: dict[int, torch.nn.Parameter] = {}
+    with mode:
+        for child in module.modules():
+            for name, parameter in list(child._parameters.items()):
+                if parameter is not None:
+                    if id(parameter) not in made:
+                        empty = torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
+                        made[id(parameter)] = torch.nn.Parameter(empty, requires_grad=False)
+                    child._parameters[name] = made[id(parameter)]
+
+
+def _input_specs(
+    path: Path, module: Any, config: Any, dtype: torch.dtype, given: Mapping[str, InputSpec]
+) -> dict[str, InputSpec]:
+    """The inputs asked for, and default ones that the model cannot do without."""
+    known = [n for n, p in inspect.signature(module.forward).parameters.items() if p.kind != p.VAR_KEYWORD]
+    check_names(list(given), known, str(path))
+    specs = _default_inputs(module, config, dtype, given, known)
+    for name, spec in given.items():
+        _check_input(path, config, spec, specs.get(name))
+        specs[name] = spec
+    return {name: specs[name] for name in sorted(specs, key=known.index)}
+
+
+def _default_inputs(
+    module: Any, config: Any, dtype: torch.dtype, given: Mapping[str, InputSpec], known: list[str]
+) -> dict[str, InputSpec]:
+    main = getattr(module, "main_input_name", "input_ids")
+    text = getattr(config, "text_config", config)
+    length = min(_LENGTH, getattr(text, "max_position_embeddings", None) or _LENGTH)
+    specs: dict[str, InputSpec] = {}
+
+    def add(name: str, dtype: torch.dtype, *shape: int) -> None:
+        if name in known:
+            specs[name] = InputSpec(name, dtype, shape)
+
+    if main == "pixel_values" or hasattr(config, "vision_config"):
+        vision = getattr(config, "vision_config", config)
+        size = getattr(vision, "image_size", None) or 224
+        height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]
+        add("pixel_values", dtype, 1, getattr(vision, "num_channels", None) or 3, height, width)
+    if main == "input_features":
+        add("input_features", dtype, 1, config.num_mel_bins, 2 * getattr(config, "max_source_positions", 1500))
+    if main == "input_values":
+        add("input_values", dtype, 1, 16000)
+    if main == "input_ids" or hasattr(config, "text_config"):
+        ids = given.get("input_ids", InputSpec("input_ids", torch.int64, (1, length)))
+        if "inputs_embeds" not in given:
+            add("input_ids", torch.int64, *ids.shape)
+        if not _is_causal(module) and not config.is_encoder_decoder:
+            add("attention_mask", torch.int64, *ids.shape)
+    if config.is_encoder_decoder:
+        most = getattr(config, "max_target_positions", None) or length
+        add("decoder_input_ids", torch.int64, 1, min(length, most))
+    return specs
+
+
+def _is_causal(module: Any) -> bool:
+    return (
+        type(module).__name__.endswith(("ForCausalLM", "LMHeadModel"))
+        or getattr(module.config, "is_decoder", False)
+        or (
+            not getattr(module.config, "is_encoder_decoder", False)
+            and "ForCausalLM" in str(module.config.architectures)
+        )
+    )
+
+
+def _check_input(path: Path, config: Any, spec: InputSpec, default: InputSpec | None) -> None:
+    integers = spec.name.endswith(("_ids", "_mask"))
+    if integers and spec.dtype.is_floating_point:
+        raise MlircError(f"{path}: input '{spec.name}' must have an integer dtype, not {spec}")
+    if default is not None and not integers and spec.dtype != default.dtype:
+        raise MlircError(f"{path}: input '{spec.name}' must have the model's dtype, as in {default}, not {spec}")
+    if default is not None and len(spec.shape) != len(default.shape):
+        raise MlircError(f"{path}: input '{spec.name}' must have {len(default.shape)} dimensions, as in {default}")
+    text = getattr(config, "text_config", config)
+    limits = {
+        "input_ids": getattr(text, "max_position_embeddings", None),
+        "decoder_input_ids": getattr(config, "max_target_positions", None),
+    }
+    most = limits.get(spec.name)
+    if most and spec.shape[-1:] and spec.shape[-1] > most:
+        raise MlircError(f"{path}: input {spec} is longer than the {most} positions of the model")
+    if math.prod(spec.shape) == 0:
+        raise MlircError(f"{path}: input {spec} is empty")
+
+
+def _index_limit(config: Any, name: str) -> int | None:
+    if name in ("input_ids", "decoder_input_ids"):
+        return getattr(getattr(config, "text_config", config), "vocab_size", None)
+    return None

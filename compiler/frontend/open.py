@@ -1,0 +1,61 @@
+"""`open_model`: whatever the command line names, as a `SourceModel`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from mlirc.errors import MlircError
+from mlirc.frontend.archives import open_factory, open_file
+from mlirc.frontend.huggingface import open_directory
+from mlirc.frontend.inputs import dtype_of, parse_inputs
+from mlirc.frontend.noise import quiet
+from mlirc.frontend.source import SourceModel
+
+_FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def open_model(
+    spec: str,
+    *,
+    inputs: Sequence[str] = (),
+    random_weights: int | None = None,
+    allow_pickle: bool = False,
+    dtype: str | None = None,
+) -> SourceModel:
+    """Opens a model; its kind is found from the content.
+
+    `spec`: a torch.export archive, a TorchScript file, a Hugging Face directory, a factory `package.module:function`,
+    or, with `allow_pickle`, a pickled module. `inputs`: strings such as `input_ids=i64[1,128]`. `random_weights`: a
+    seed, for a Hugging Face directory. `dtype`: the float type to run the model in (`f32`, `bf16`, ...), where the
+    model is not fixed yet. Raises MlircError, of one line, for everything that can be wrong with these.
+    """
+    given = parse_inputs(inputs)
+    path = Path(spec)
+    with quiet():
+        if path.is_dir():
+            return open_directory(path, inputs=given, random_weights=random_weights, dtype=dtype)
+        if random_weights is not None:
+            raise MlircError(f"{spec}: --random-weights needs a Hugging Face directory")
+        if path.is_file():
+            source = open_file(path, inputs=given, allow_pickle=allow_pickle)
+        elif _FACTORY.fullmatch(spec):
+            source = open_factory(spec, given)
+        else:
+            raise MlircError(f"{spec}: no such file or directory, and no factory (package.module:function)")
+        return source if dtype is None else _cast(source, spec, dtype)
+
+
+def _cast(source: SourceModel, spec: str, dtype: str) -> SourceModel:
+    to = dtype_of(dtype)
+    if source.module is None or source.kind != "module" or not to.is_floating_point:
+        raise MlircError(f"{spec}: --dtype {dtype} is not possible: the archive fixes the dtypes of its operations")
+    module = source.module.to(to)
+    tensors = [t.to(to) if t.is_floating_point() else t for t in source.example_inputs()]
+    source.args, source.kwargs = source.bind(tensors)
+    source.weights = dict(module.state_dict())
+    assert all(isinstance(w, torch.Tensor) for w in source.weights.values())
+    return source
