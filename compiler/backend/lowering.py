@@ -56,6 +56,9 @@ def _elements(type_: ir.Type) -> int:
 def index_bits(gpu_module: ir.Operation) -> int:
     """32 when every element number of every memref, and every index constant, fits in 31 bits; else 64."""
     for op in walk(gpu_module):
+        values = list(op.results) + [a for r in op.regions for b in r.blocks for a in b.arguments]
+        if any(isinstance(v.type, ir.MemRefType) and isinstance(v.type.element_type, ir.IndexType) for v in values):
+            return 64  # an index in memory has 64 bits in every kernel
         if op.name == "arith.constant" and isinstance(op.results[0].type, ir.IndexType):
             if abs(ir.IntegerAttr(op.attributes["value"]).value) >= _INDEX_LIMIT:
                 return 64

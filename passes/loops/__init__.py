@@ -1,0 +1,52 @@
+"""`mlirc-loops`: a kernel of any linalg, tm_tensor or tensor ops becomes launches with one thread per iteration point.
+
+The generic path: slower than a schedule, but right for whatever the frontend emits. A kernel's function (attribute
+`mlirc.lowering = "loops"`, block size `mlirc.threads`) is bufferized with its results as trailing arguments; every
+linalg op becomes a launch over its parallel dimensions with its reductions serial in each thread; loops left by other
+ops are launched over those dimensions that carry no dependence; what is serial runs in one thread.
+
+`stage=buffers` stops after bufferization and `stage=parallel` before the mapping to launches; both run on the CPU.
+"""
+
+from __future__ import annotations
+
+from mlirc.errors import MlircError
+from mlirc.mlir import ir
+from mlirc.passes import register
+from mlirc.passes.loops.buffers import bufferize, to_parallel_loops
+from mlirc.passes.loops.launches import map_to_launches
+
+DEFAULT_THREADS = 256
+_STAGES = ("buffers", "parallel", "gpu")
+
+
+@register("mlirc-loops")
+def run(module: ir.Module, stage: str = "gpu", target: str = "", **options: str) -> None:
+    """Lowers every function of the module that asks for it, in place; raises MlircError for an op with no lowering."""
+    if options:
+        raise MlircError(f"mlirc-loops has no option '{next(iter(options))}': it has stage and target")
+    if stage not in _STAGES:
+        raise MlircError(f"mlirc-loops: unknown stage '{stage}': choose one of {', '.join(_STAGES)}")
+    with module.context, ir.Location.unknown():
+        names = [ir.StringAttr(op.attributes["sym_name"]).value for op in _kernels(module)]
+        if not names:
+            raise MlircError('mlirc-loops: no function has the attribute mlirc.lowering = "loops"')
+        bufferize(module)
+        if stage != "buffers":
+            to_parallel_loops(module)
+        if stage == "gpu":
+            for op in list(_kernels(module)):
+                threads = DEFAULT_THREADS
+                if "mlirc.threads" in op.attributes:
+                    threads = ir.IntegerAttr(op.attributes["mlirc.threads"]).value
+                map_to_launches(module, op, threads)
+
+
+def _kernels(module: ir.Module) -> list[ir.Operation]:
+    found = []
+    for view in module.body.operations:
+        op = view.operation
+        if op.name == "func.func" and "mlirc.lowering" in op.attributes:
+            if ir.StringAttr(op.attributes["mlirc.lowering"]).value == "loops":
+                found.append(op)
+    return found
