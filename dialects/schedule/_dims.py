@@ -205,29 +205,28 @@ class Dims:
                     self.reduced.add(c)
 
     def _join_reduced_inputs(self) -> None:
-        """Joins the dimension that a row reduction reduces with the one along which another op reads the same outside value,
-        when they agree on the rows: a softmax reads its argument for the maximum and again for the exponentials."""
+        """Joins the dimension that a row reduction reduces with the one along which another op reads the same outside
+        value, when they agree on the rows: a norm reads its argument for the statistics and again to scale it."""
+        reduced = set()
+        for i, s in enumerate(self.structures):
+            if not all(s.parallel) and contraction(s.op) is None:
+                reduced |= {(i, d) for d, parallel in enumerate(s.parallel) if not parallel}
         readers: dict[ir.Value, list[tuple[int, Map]]] = {}
         for i, s in enumerate(self.structures):
             for value, m in zip(s.inputs, s.maps, strict=False):
-                if value not in self.produced and m:
+                if value not in self.produced and m and None not in m:
                     readers.setdefault(value, []).append((i, m))
         for uses in readers.values():
             for i, m in uses:
-                s = self.structures[i]
-                if all(s.parallel) or contraction(s.op) is not None:
-                    continue
                 for j, n in uses:
-                    self._join_along(i, m, j, n)
+                    self._join_along([(i, d) for d in m], [(j, d) for d in n], {self._find(r) for r in reduced})
 
-    def _join_along(self, i: int, m: Map, j: int, n: Map) -> None:
-        parallel = self.structures[i].parallel
-        pairs = [(d, e) for d, e in zip(m, n, strict=True) if d is not None and e is not None]
-        same = all(self._find((i, d)) == self._find((j, e)) for d, e in pairs if parallel[d])
-        kept = any(parallel[d] for d, _ in pairs)
-        if same and kept and len(pairs) == len(m):
-            for d, e in pairs:
-                self._union((i, d), (j, e))
+    def _join_along(self, one: list, other: list, reduced: set) -> None:
+        pairs = [(self._find(a), self._find(b)) for a, b in zip(one, other, strict=True)]
+        agree = [a == b for a, b in pairs]
+        if any(agree) and all(same or a in reduced for same, (a, _) in zip(agree, pairs, strict=True)):
+            for a, b in pairs:
+                self._union(a, b)
 
     def _find(self, node: tuple[int, int]) -> tuple[int, int]:
         while node in self._parent:
