@@ -15,9 +15,7 @@ from mlirc.errors import MlircError
 from mlirc.mlir import ir
 from mlirc.passes import register
 from mlirc.passes.graph.grouping import Grouping, Options
-from mlirc.passes.graph.outline import main_function
-
-KERNELS, ROOT = "mlirc.kernels", "mlirc.root"
+from mlirc.passes.graph.outline import KERNELS, ROOT, main_function
 
 
 @register("mlirc-group-kernels")

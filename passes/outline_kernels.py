@@ -8,8 +8,7 @@ from mlirc.passes.graph.emit import reshape
 from mlirc.passes.graph.evaluate import VIEWS
 from mlirc.passes.graph.grouping import kind
 from mlirc.passes.graph.kernels import KernelBuilder
-from mlirc.passes.graph.outline import Outliner, is_contiguous_slice, is_recomputed, origins
-from mlirc.passes.group_kernels import KERNELS, ROOT
+from mlirc.passes.graph.outline import KERNELS, ROOT, Outliner, is_contiguous_slice, is_recomputed, origins
 
 
 @register("mlirc-outline-kernels")

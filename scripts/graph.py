@@ -15,9 +15,23 @@ from mlirc.targets import Target
 ENTRY = "__transform_main"
 
 
-def build_script() -> ir.Module:
-    """The transform script that takes a `linalg`-level module to the `kernels` level."""
+def build_script(
+    *, fuse_epilogue: bool = True, fuse_siblings: bool = True, fuse_reductions: bool = True, fuse_maps: bool = True
+) -> ir.Module:
+    """The transform script that takes a `linalg`-level module to the `kernels` level.
+
+    fuse_epilogue: maps after a contraction (bias, activation, residual) join its kernel.
+    fuse_siblings: two contractions of one left operand that meet in a map (SwiGLU) share a kernel.
+    fuse_reductions: a norm or a softmax is one kernel, with the maps before and after it.
+    fuse_maps: chains of maps, and data movement, join the kernels of their users.
+    """
     apply_pass = build("apply_pass")
+    grouping = {
+        "epilogue": fuse_epilogue,
+        "siblings": fuse_siblings,
+        "reductions": fuse_reductions,
+        "maps": fuse_maps,
+    }
     with context(), ir.Location.unknown():
         script = ir.Module.create()
         script.operation.attributes["transform.with_named_sequence"] = ir.UnitAttr.get()
@@ -30,7 +44,9 @@ def build_script() -> ir.Module:
             module = sequence.bodyTarget
             for name in ("canonicalize", "cse"):
                 module = transform.apply_registered_pass(any_op, module, name)
-            apply_pass(module, pass_name="mlirc-group-kernels", options="")
+            apply_pass(module, pass_name="mlirc-fold-attention-layouts", options="")
+            options = " ".join(f"{name}={str(value).lower()}" for name, value in grouping.items())
+            apply_pass(module, pass_name="mlirc-group-kernels", options=options)
             apply_pass(module, pass_name="mlirc-outline-kernels", options="")
             transform.YieldOp([])
     return script

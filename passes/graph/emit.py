@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mlirc.mlir import arith, ir, tensor
 from mlirc.passes.graph.evaluate import owner_of, shape_of, zero_attribute
-from mlirc.passes.graph.index import Index
+from mlirc.passes.graph.index import Index, delinearize, linearize
 from mlirc.passes.graph.layout import common_coarsening, reassociation
 from mlirc.passes.graph.scalar import Scalar
 from mlirc.passes.graph.space import Space, affine_map, tensor_type
@@ -55,6 +55,11 @@ class Arguments:
                 self._known[key] = self.block.add_argument(seen.type, ir.Location.unknown())
         return self._known[key]
 
+    def seen_shapes(self, value: ir.Value) -> Sequence[int] | None:
+        """The shape that the tensor has as a parameter so far; None if it is not one, or only for all its elements."""
+        found = [shape for known, shape in self._known if known == value]
+        return found[0] if found else None
+
 
 class BodyEmitter:
     """Emits generics into a kernel. `tiles` maps a scalar's number to a tensor that already holds it."""
@@ -73,6 +78,15 @@ class BodyEmitter:
         if not loops:
             return self.arguments.get(value, [1]), [None]
         return self.arguments.get(value, self.space.sizes(loops)), list(loops)
+
+    def gathered(self, node: Scalar) -> tuple[ir.Value, Sequence[Index]]:
+        """The parameter that a load that is not plain reads, and where: in the shape that a plain load has already,
+        if there is one, so that both read one parameter."""
+        value, indices = node.data
+        shape = self.arguments.seen_shapes(value)
+        if shape is None:
+            return self.arguments.get(value, shape_of(value)), indices
+        return self.arguments.get(value, shape), delinearize(linearize(indices, shape_of(value)), shape)
 
     def tensor(self, node: Scalar, loops: Sequence[int]) -> Tile:
         """A tensor that holds the scalar for all iterations of `loops`."""
@@ -143,8 +157,7 @@ class ScalarWriter:
 
     def _write(self, node: Scalar) -> ir.Value:
         if node.kind == "load":
-            value, indices = node.data
-            source = self.emitter.arguments.get(value, shape_of(value))
+            source, indices = self.emitter.gathered(node)
             return tensor.extract(source, [self.index(i) for i in indices])
         if node.kind == "index":
             return self._integer(node.data, node.type)

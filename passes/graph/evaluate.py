@@ -60,7 +60,7 @@ def dim_positions(affine_map: ir.AffineMap) -> tuple[int | None, ...]:
 
 
 def loop_indices(op: ir.Operation, result: int, indices: Indices) -> list[Index]:
-    """The loop indices of a `linalg.generic` at which it makes this element of a result (0 for loops not in its map)."""
+    """The loop indices of a `linalg.generic` at which it makes this element of a result; 0 for loops not in its map."""
     all_maps = maps(op)
     found = [Index()] * all_maps[0].n_dims
     for position, index in zip(dim_positions(all_maps[len(all_maps) - len(op.results) + result]), indices, strict=True):

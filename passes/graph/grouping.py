@@ -69,11 +69,15 @@ class Kernel:
 
 @dataclass
 class Demand:
-    """Which elements of a value each kernel reads: `indices` per kernel (None: data dependent); `plain` where the read
-    must be a plain one; `whole` when the value itself must exist."""
+    """Which elements of a value each kernel reads.
+
+    `indices` per kernel, None among them where they depend on data; `plain` where the read must be a plain one;
+    `ordered` where it must walk the tensor in the order of the loops; `whole` when the value itself must exist.
+    """
 
     indices: dict[Kernel, set[Indices | None]] = field(default_factory=dict)
     plain: set[Kernel] = field(default_factory=set)
+    ordered: set[Kernel] = field(default_factory=set)
     whole: bool = False
 
 
@@ -234,8 +238,8 @@ class Grouping:
                     found.add(read)
                 else:
                     found.add(sources(op, read)[0][1])
-            if kernel in demand.plain:
-                source.plain.add(kernel)
+        source.plain |= demand.plain
+        source.ordered |= demand.ordered
 
     def _joins(self, op: ir.Operation) -> bool:
         """Whether the op is computed in the kernels that read it, rather than in one of its own."""
@@ -267,7 +271,8 @@ class Grouping:
             evaluator = Evaluator(Scalars(), lambda o: is_move(o) or is_plain_copy(o))
             for read in reads:
                 scalar = evaluator.element(op.results[0], read)
-                if scalar.kind != "load" or plain_dims(scalar.data[1], shape_of(scalar.data[0])) is None:
+                dims = plain_dims(scalar.data[1], shape_of(scalar.data[0])) if scalar.kind == "load" else None
+                if dims is None or (kernel in demand.ordered and dims != sorted(dims)):
                     return False
         if kernel.contractions or self._has_claim(kernel):
             return all(_is_linear(i) for read in reads if read for _, i in sources(op, read)) and None not in reads
@@ -371,15 +376,17 @@ class Grouping:
             self._read_reduction(op, kernel)
         else:
             for number, result in enumerate(op.results):
-                for read in self.demand(result).indices.get(kernel, ()):
+                demand = self.demand(result)
+                for read in demand.indices.get(kernel, ()):
                     for value, where in sources(op, read if read is not None else _zeros(op), number):
-                        self._read(value, kernel, where if read is not None else None)
+                        source = self._read(value, kernel, where if read is not None else None)
+                        source.plain |= demand.plain & {kernel}
+                        source.ordered |= demand.ordered & {kernel}
 
-    def _read(self, value: ir.Value, kernel: Kernel, indices: Indices | None, plain: bool = False) -> None:
+    def _read(self, value: ir.Value, kernel: Kernel, indices: Indices | None) -> Demand:
         demand = self.demand(value)
         demand.indices.setdefault(kernel, set()).add(indices)
-        if plain:
-            demand.plain.add(kernel)
+        return demand
 
     def _read_reduction(self, op: ir.Operation, kernel: Kernel) -> None:
         (read,) = self.demand(op.results[0]).indices[kernel]
@@ -393,12 +400,15 @@ class Grouping:
         if kernel.root is not op:  # in an epilogue the kernel's loops are those of the contraction
             read = tuple(dim(i, n) for i, n in enumerate(shape_of(op.results[0])))
         for value, where in zip(list(op.operands)[:2], contraction_reads(op, read), strict=True):
-            self._read(value, kernel, where, plain=True)
+            self._read(value, kernel, where).plain.add(kernel)
         self._read(op.operands[2], kernel, read)
 
     def _read_attention(self, op: ir.Operation, kernel: Kernel) -> None:
-        for value, where in zip(op.operands, attention_reads(op), strict=False):
-            self._read(value, kernel, where, plain=True)
+        for i, (value, where) in enumerate(zip(op.operands, attention_reads(op), strict=False)):
+            demand = self._read(value, kernel, where)
+            demand.plain.add(kernel)
+            if i == 3:  # the mask has no layout
+                demand.ordered.add(kernel)
 
 
 # Pure facts about single ops.

@@ -22,6 +22,7 @@ from mlirc.passes.graph.grouping import (
 )
 from mlirc.passes.graph.index import Index, delinearize, dim, linearize
 from mlirc.passes.graph.layout import plain_dims
+from mlirc.passes.graph.outline import KERNELS, ROOT
 from mlirc.passes.graph.scalar import Scalar, Scalars
 from mlirc.passes.graph.space import Space, affine_map, tensor_type
 
@@ -123,9 +124,11 @@ class KernelBuilder:
                 layouts.append(layout)
                 operands.append((value, indices, [sizes[x] for x in physical]))
             else:
+                if loops != sorted(loops, key="bhkstde".index):
+                    raise MlircError(f"attention mask of type {value.type} is not a tensor in memory")
                 operands.append((value, indices, list(shape_of(value))))
         layouts.append(self.root.attributes["layouts"][3].value)
-        attributes = {n: self.root.attributes[n] for n in self.root.attributes}
+        attributes = {n: self.root.attributes[n] for n in self.root.attributes if n not in (KERNELS, ROOT)}
         attributes["layouts"] = ir.ArrayAttr.get([ir.StringAttr.get(x) for x in layouts])
         tensors = []
         for value, indices, sizes in operands:
@@ -236,8 +239,8 @@ class ReductionEmitter:
                 results.extend(self.emitter.generic([node], loops))
         return results
 
-    def _prepare(self, node: Scalar, loops: list[int], top: bool = True) -> None:
-        """Makes tensors of what the scalar needs: reduced values, values per row, costly values needed elsewhere too."""
+    def _prepare(self, node: Scalar, loops: list[int], top: bool = True, share: bool = True) -> None:
+        """Makes tensors of what the scalar needs: reduced values, values per row, costly values that others need."""
         if node.number in self.emitter.tiles:
             return
         if node.kind == "reduced":
@@ -248,12 +251,12 @@ class ReductionEmitter:
                 self._prepare(node, self.rows)
                 self.emitter.tiles[node.number] = self.emitter.tensor(node, self.rows)
                 return
-            if node.number in self.shared:
-                self._prepare(node, self.full)
+            if share and node.number in self.shared:
+                self._prepare(node, self.full, share=False)
                 self.emitter.tiles[node.number] = self.emitter.tensor(node, self.full)
                 return
         for operand in node.inputs():
-            self._prepare(operand, loops, top=False)
+            self._prepare(operand, loops, top=False, share=share)
 
     def _reduce(self, node: Scalar) -> None:
         op, read = node.data

@@ -9,6 +9,7 @@ from mlirc.errors import MlircError
 from mlirc.mlir import func, ir
 
 VIEW_OPS = ("tensor.expand_shape", "tensor.collapse_shape")
+KERNELS, ROOT = "mlirc.kernels", "mlirc.root"  # marks of `mlirc-group-kernels`
 ORIGIN_LIMIT = 8  # module paths kept per kernel
 
 
@@ -161,7 +162,7 @@ def clone_into(op: ir.Operation, mapping: dict[ir.Value, ir.Value]) -> ir.Operat
         if value not in mapping:
             clone_into(value.owner, mapping)
     new = op.clone()
-    for name in ("mlirc.kernels", "mlirc.root"):
+    for name in (KERNELS, ROOT):
         if name in new.attributes:
             del new.attributes[name]
     _remap(new, mapping)
