@@ -264,5 +264,5 @@ def contraction_info(dims: Dims, row: tuple[int, ...]) -> ContractionInfo | None
     s = structure(dims.ops[found[0][0]])
     types = [str(ir.RankedTensorType(v.type).element_type) for v in s.operands]
     place = {c: p for p, c in enumerate(row)}
-    groups = [tuple(place[c] for c in g) for g in (batch, m, n)]
-    return ContractionInfo(*groups, ks[0][0], *types, len(found))
+    batch, m, n = (tuple(place[c] for c in g) for g in (batch, m, n))
+    return ContractionInfo(batch, m, n, ks[0][0], types[0], types[1], types[2], len(found))

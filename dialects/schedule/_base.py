@@ -8,7 +8,7 @@ from typing import Any
 from mlirc.mlir import ext, ir, transform
 
 
-class Schedule(ext.Dialect, name="schedule"):
+class Schedule(ext.Dialect, name="schedule"):  # type: ignore[call-arg]
     """The dialect object; ops join it through `transform_op`."""
 
 
@@ -71,8 +71,8 @@ def transform_op(
 
     def decorate(function: Callable) -> Callable:
         op_class = _make_class(name, operands, results, fields)
-        op_class.mlirc_apply = staticmethod(function)
-        op_class.mlirc_signature = (tuple(operands), tuple(consumes), tuple(results), fields, modifies)
+        op_class.mlirc_apply = staticmethod(function)  # type: ignore[attr-defined]
+        op_class.mlirc_signature = (tuple(operands), tuple(consumes), tuple(results), fields, modifies)  # type: ignore[attr-defined]
 
         def builder(*handles: Any, **values: Any) -> Any:
             unknown = set(values) ^ set(fields)

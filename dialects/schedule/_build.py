@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from mlirc.mlir import affine, arith, ir, linalg, tensor
 
-Size = int | ir.Value  # an index: static, or an SSA value
+Size: TypeAlias = "int | ir.Value"  # an index: static, or an SSA value
 DYNAMIC = ir.ShapedType.get_dynamic_size()
 
 
