@@ -1,4 +1,4 @@
-"""Any kernel: one thread per point of every op, by the pass `mlirc-loops`. Slower than a schedule of its own, but right."""
+"""Any kernel: one thread per point of every op, by the pass `mlirc-loops`; slower than a schedule of its own."""
 
 from __future__ import annotations
 

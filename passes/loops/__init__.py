@@ -5,7 +5,8 @@ The generic path: slower than a schedule, but right for whatever the frontend em
 linalg op becomes a launch over its parallel dimensions with its reductions serial in each thread; loops left by other
 ops are launched over those dimensions that carry no dependence; what is serial runs in one thread.
 
-`stage=buffers` stops after bufferization and `stage=parallel` before the mapping to launches; both run on the CPU.
+Options: `threads` overrides the block size; `stage=buffers` stops after bufferization and `stage=parallel` before the
+mapping to launches; both run on the CPU.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ _STAGES = ("buffers", "parallel", "gpu")
 
 
 @register("mlirc-loops")
-def run(module: ir.Module, stage: str = "gpu", target: str = "", **options: str) -> None:
+def run(module: ir.Module, stage: str = "gpu", target: str = "", threads: str = "", **options: str) -> None:
     """Lowers every function of the module that asks for it, in place; raises MlircError for an op with no lowering."""
     if options:
-        raise MlircError(f"mlirc-loops has no option '{next(iter(options))}': it has stage and target")
+        raise MlircError(f"mlirc-loops has no option '{next(iter(options))}': it has stage, threads and target")
     if stage not in _STAGES:
         raise MlircError(f"mlirc-loops: unknown stage '{stage}': choose one of {', '.join(_STAGES)}")
     with module.context, ir.Location.unknown():
@@ -36,10 +37,18 @@ def run(module: ir.Module, stage: str = "gpu", target: str = "", **options: str)
             to_parallel_loops(module)
         if stage == "gpu":
             for op in list(_kernels(module)):
-                threads = DEFAULT_THREADS
-                if "mlirc.threads" in op.attributes:
-                    threads = ir.IntegerAttr(op.attributes["mlirc.threads"]).value
-                map_to_launches(module, op, threads)
+                map_to_launches(module, op, _threads(op, threads))
+
+
+def _threads(function: ir.Operation, option: str) -> int:
+    """Threads per block: the option, else the function's `mlirc.threads`, else the default."""
+    if option:
+        if not option.isdigit():
+            raise MlircError(f"mlirc-loops: threads={option}: give a number of threads per block")
+        return int(option)
+    if "mlirc.threads" in function.attributes:
+        return ir.IntegerAttr(function.attributes["mlirc.threads"]).value
+    return DEFAULT_THREADS
 
 
 def _kernels(module: ir.Module) -> list[ir.Operation]:

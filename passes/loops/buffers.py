@@ -99,9 +99,7 @@ def _move_reductions_inside(op: ir.Operation) -> None:
     replacements = [ir.AffineDimExpr.get(place[d]) for d in range(rank)]
     permutation = ir.AffineMap.get(rank, 0, replacements)
     maps = [ir.AffineMapAttr(a).value for a in ir.ArrayAttr(op.attributes["indexing_maps"])]
-    composed = [
-        ir.AffineMap.get(rank, 0, [ir.AffineExpr.compose(e, permutation) for e in m.results]) for m in maps
-    ]
+    composed = [ir.AffineMap.get(rank, 0, [ir.AffineExpr.compose(e, permutation) for e in m.results]) for m in maps]
     op.attributes["indexing_maps"] = ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in composed])
     op.attributes["iterator_types"] = ir.ArrayAttr.get([iterators[d] for d in order])
     for view in op.regions[0].blocks[0].operations:
