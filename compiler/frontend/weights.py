@@ -43,6 +43,9 @@ class RandomWeights(Mapping[str, torch.Tensor]):
             return self.fixed[name]
         return random_weight(self.specs[self.tied.get(name, name)], self.seed)
 
+    def __contains__(self, name: object) -> bool:  # Mapping's own would make the tensor
+        return name in self.specs
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.specs)
 
@@ -58,6 +61,9 @@ class Renamed(Mapping[str, torch.Tensor]):
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self.source[self.names[name]]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
