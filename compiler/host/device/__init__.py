@@ -1,0 +1,7 @@
+"""The host device: executes the `gpu` level of a kernel on the CPU, all threads of many blocks at a time, and reports
+what a GPU would leave to luck."""
+
+from mlirc.host.device.launch import run_kernel
+from mlirc.host.device.report import Finding, Report
+
+__all__ = ["Finding", "Report", "run_kernel"]

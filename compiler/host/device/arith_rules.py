@@ -1,0 +1,309 @@
+"""arith on arrays. Integer types wrap; floats round to nearest even after every operation, as their dtype does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mlirc.errors import MlircError
+from mlirc.host.device.machine import State
+from mlirc.host.device.numbers import dtype_of, signed_from, spread, unsigned, vector_shape
+from mlirc.host.device.translate import Translator, rule
+from mlirc.mlir import ir
+
+
+def unary(tr: Translator, op, f: Callable) -> Callable:
+    """A step that applies f to the operand."""
+    a, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
+
+    def step(s: State) -> None:
+        s.r[out] = f(s.r[a])
+
+    return step
+
+
+def binary(tr: Translator, op, f: Callable) -> Callable:
+    """A step that applies f to both operands."""
+    a, b, out = tr.reg(op.operands[0]), tr.reg(op.operands[1]), tr.reg(op.results[0])
+
+    def step(s: State) -> None:
+        r = s.r
+        r[out] = f(r[a], r[b])
+
+    return step
+
+
+def same_type(f: Callable, dtype: np.dtype) -> Callable:
+    """f with its result rounded to the type (ml_dtypes and bool functions may widen)."""
+
+    def g(*args):
+        out = f(*args)
+        return out if out.dtype == dtype else out.astype(dtype)
+
+    return g
+
+
+_FLOAT = {
+    "arith.addf": np.add,
+    "arith.subf": np.subtract,
+    "arith.mulf": np.multiply,
+    "arith.divf": np.divide,
+    "arith.remf": np.fmod,
+    "arith.maximumf": np.maximum,
+    "arith.minimumf": np.minimum,
+    "arith.maxnumf": np.fmax,
+    "arith.minnumf": np.fmin,
+}
+
+
+@rule(*_FLOAT)
+def _float(tr: Translator, op):
+    return binary(tr, op, same_type(_FLOAT[op.name], dtype_of(op.results[0].type)))
+
+
+@rule("arith.negf")
+def _negf(tr: Translator, op):
+    return unary(tr, op, np.negative)
+
+
+def _unsigned_op(f: Callable) -> Callable:
+    return lambda a, b: signed_from(f(unsigned(a), unsigned(b)), a.dtype)
+
+
+def _wide_shift(f: Callable, width: int) -> Callable:
+    """Shifts by the width or more, undefined in MLIR and not wrapped by PTX, give what shifting bit by bit would."""
+
+    def g(a, b):
+        return f(a, np.minimum(unsigned(b), width - 1).astype(b.dtype)) if b.size > 1 or b.flat[0] >= width else f(a, b)
+
+    return g
+
+
+def _signed_divide(a, b):
+    q = np.floor_divide(a, b)
+    return q + ((np.remainder(a, b) != 0) & ((a < 0) != (b < 0))).astype(a.dtype)
+
+
+_INTEGER = {
+    "arith.addi": np.add,
+    "arith.subi": np.subtract,
+    "arith.muli": np.multiply,
+    "arith.andi": np.bitwise_and,
+    "arith.ori": np.bitwise_or,
+    "arith.xori": np.bitwise_xor,
+    "arith.divsi": _signed_divide,
+    "arith.floordivsi": np.floor_divide,
+    "arith.ceildivsi": lambda a, b: -np.floor_divide(-a, b),
+    "arith.remsi": np.fmod,
+    "arith.divui": _unsigned_op(np.floor_divide),
+    "arith.ceildivui": _unsigned_op(lambda a, b: np.where(a == 0, a, (a - (a != 0)) // b + (a != 0)).astype(a.dtype)),
+    "arith.remui": _unsigned_op(np.remainder),
+    "arith.maxsi": np.maximum,
+    "arith.minsi": np.minimum,
+    "arith.maxui": _unsigned_op(np.maximum),
+    "arith.minui": _unsigned_op(np.minimum),
+}
+_BOOL = {
+    "arith.addi": np.logical_xor,
+    "arith.subi": np.logical_xor,
+    "arith.muli": np.logical_and,
+    "arith.maxsi": np.logical_and,  # true is -1
+    "arith.minsi": np.logical_or,
+    "arith.maxui": np.logical_or,
+    "arith.minui": np.logical_and,
+}
+
+
+@rule(*_INTEGER)
+def _integer(tr: Translator, op):
+    dtype = dtype_of(op.results[0].type)
+    if dtype == np.bool_:
+        if op.name not in _BOOL and op.name not in ("arith.andi", "arith.ori", "arith.xori"):
+            raise MlircError(f"host device: {tr.where}: {op.name} of i1 at {op.location} has no meaning")
+        return binary(tr, op, _BOOL.get(op.name, _INTEGER[op.name]))
+    if op.name in ("arith.divui", "arith.remui"):
+        fast = _by_power_of_two(tr, op)
+        if fast is not None:
+            return fast
+    return binary(tr, op, _INTEGER[op.name])
+
+
+def _by_power_of_two(tr: Translator, op):
+    n = tr.known(op.operands[1])
+    if n is None or n <= 0 or n & (n - 1):
+        return None
+    shift, low = n.bit_length() - 1, n - 1
+    if op.name == "arith.remui":
+        return unary(tr, op, lambda a: a & low)
+    return unary(tr, op, lambda a: signed_from(unsigned(a) >> shift, a.dtype))
+
+
+_SHIFTS = {
+    "arith.shli": lambda a, b: np.left_shift(a, b),
+    "arith.shrsi": lambda a, b: np.right_shift(a, b),
+    "arith.shrui": _unsigned_op(lambda a, b: np.right_shift(a, b)),
+}
+
+
+@rule(*_SHIFTS)
+def _shift(tr: Translator, op):
+    width = dtype_of(op.results[0].type).itemsize * 8
+    f = _SHIFTS[op.name]
+    if op.name == "arith.shrsi":
+        return binary(tr, op, _wide_shift(f, width))
+
+    def shifted(a, b):
+        far = unsigned(b) >= width
+        return np.where(far, 0, f(a, np.where(far, 0, b).astype(b.dtype))).astype(a.dtype)
+
+    return binary(tr, op, shifted)
+
+
+@rule("arith.addui_extended", "arith.mulsi_extended", "arith.mului_extended")
+def _extended(tr: Translator, op):
+    a, b = (tr.reg(v) for v in op.operands)
+    low, high = (tr.reg(v) for v in op.results)
+    bits = dtype_of(op.results[0].type).itemsize * 8
+
+    def step(s: State) -> None:
+        x, y = s.r[a], s.r[b]
+        if op.name == "arith.addui_extended":
+            total = x + y
+            s.r[low], s.r[high] = total, unsigned(total) < unsigned(x)
+            return
+        wide = (lambda v: v) if op.name == "arith.mulsi_extended" else unsigned
+        product = wide(x).astype(object) * wide(y).astype(object)
+        s.r[low] = (product & ((1 << bits) - 1)).astype(np.uint64).astype(x.dtype)
+        s.r[high] = ((product >> bits) & ((1 << bits) - 1)).astype(np.uint64).astype(x.dtype)
+
+    return step
+
+
+_CMPI = (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal)
+
+
+@rule("arith.cmpi")
+def _cmpi(tr: Translator, op):
+    p = ir.IntegerAttr(op.attributes["predicate"]).value
+    boolean = dtype_of(op.operands[0].type) == np.bool_
+    if p <= 5:
+        f = _CMPI[p]
+        return binary(tr, op, (lambda a, b: f(b, a)) if boolean and p > 1 else f)  # true is -1
+    f = _CMPI[p - 4]
+    return binary(tr, op, lambda a, b: f(unsigned(a), unsigned(b)))
+
+
+def _ordered(f: Callable) -> Callable:
+    return lambda a, b: f(a, b) & ~(np.isnan(a) | np.isnan(b))
+
+
+def _unordered(f: Callable) -> Callable:
+    return lambda a, b: f(a, b) | np.isnan(a) | np.isnan(b)
+
+
+_CMPF = [
+    lambda a, b: np.zeros(np.broadcast_shapes(a.shape, b.shape), dtype=bool),
+    np.equal,
+    np.greater,
+    np.greater_equal,
+    np.less,
+    np.less_equal,
+    _ordered(np.not_equal),
+    lambda a, b: ~(np.isnan(a) | np.isnan(b)),
+    _unordered(np.equal),
+    _unordered(np.greater),
+    _unordered(np.greater_equal),
+    _unordered(np.less),
+    _unordered(np.less_equal),
+    np.not_equal,
+    lambda a, b: np.isnan(a) | np.isnan(b),
+    lambda a, b: np.ones(np.broadcast_shapes(a.shape, b.shape), dtype=bool),
+]
+
+
+@rule("arith.cmpf")
+def _cmpf(tr: Translator, op):
+    return binary(tr, op, _CMPF[ir.IntegerAttr(op.attributes["predicate"]).value])
+
+
+@rule("arith.select")
+def _select(tr: Translator, op):
+    c, a, b = (tr.reg(v) for v in op.operands)
+    out = tr.reg(op.results[0])
+    rank = len(vector_shape(op.results[0].type)) - len(vector_shape(op.operands[0].type))
+    if isinstance(op.results[0].type, ir.MemRefType):
+        raise MlircError(f"host device: {tr.where}: a select between memrefs at {op.location} is not supported")
+
+    def step(s: State) -> None:
+        r = s.r
+        r[out] = np.where(spread(r[c], rank), r[a], r[b])
+
+    return step
+
+
+# -- conversions
+
+
+def _round_to_integer(a: np.ndarray, dtype: np.dtype, low: float, high: float) -> np.ndarray:
+    """cvt.rzi: toward zero, saturating, NaN as zero."""
+    wide = np.nan_to_num(a.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
+    wide = np.trunc(wide)
+    top = np.iinfo(dtype).max
+    clipped = np.clip(wide, low, high)
+    out = np.where(clipped >= float(top), top, np.where(clipped >= float(top), 0, clipped).astype(dtype))
+    return out.astype(dtype)
+
+
+@rule("arith.fptosi", "arith.fptoui")
+def _float_to_integer(tr: Translator, op):
+    dtype = dtype_of(op.results[0].type)
+    signed = op.name == "arith.fptosi"
+    bits = max(dtype.itemsize * 8, 32) if dtype != np.bool_ else 32
+    wide = np.dtype(f"{'i' if signed else 'u'}{bits // 8}")
+    info = np.iinfo(wide)
+    return unary(tr, op, lambda a: _round_to_integer(a, wide, float(info.min), float(info.max)).astype(dtype))
+
+
+@rule("arith.sitofp", "arith.uitofp")
+def _integer_to_float(tr: Translator, op):
+    dtype = dtype_of(op.results[0].type)
+    boolean = dtype_of(op.operands[0].type) == np.bool_
+    if op.name == "arith.uitofp":
+        return unary(tr, op, lambda a: unsigned(a).astype(dtype))
+    return unary(tr, op, lambda a: (-a.astype(np.int8) if boolean else a).astype(dtype))
+
+
+@rule("arith.extf", "arith.truncf")
+def _float_cast(tr: Translator, op):
+    dtype = dtype_of(op.results[0].type)
+    return unary(tr, op, lambda a: a.astype(dtype))
+
+
+@rule("arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast", "arith.index_castui")
+def _integer_cast(tr: Translator, op):
+    dtype = dtype_of(op.results[0].type)
+    boolean = dtype_of(op.operands[0].type) == np.bool_
+    if op.name in ("arith.extui", "arith.index_castui"):
+        return unary(tr, op, lambda a: unsigned(a).astype(dtype))
+    if dtype == np.bool_:
+        return unary(tr, op, lambda a: (a & 1).astype(np.bool_))
+    return unary(tr, op, lambda a: -a.astype(dtype) if boolean else a.astype(dtype))
+
+
+@rule("arith.bitcast")
+def _bitcast(tr: Translator, op):
+    dtype = dtype_of(op.results[0].type)
+    return unary(tr, op, lambda a: a.view(dtype))
+
+
+@rule("ub.poison")
+def _poison(tr: Translator, op):
+    dtype, shape = dtype_of(op.results[0].type), vector_shape(op.results[0].type)
+    out = tr.reg(op.results[0])
+    fill = np.full((1, 1, *shape, dtype.itemsize), 0xFF, dtype=np.uint8)
+
+    def step(s: State) -> None:
+        s.r[out] = fill.view(dtype)[..., 0] if dtype != np.bool_ else np.ones((1, 1, *shape), dtype=bool)
+
+    return step

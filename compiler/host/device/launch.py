@@ -1,0 +1,187 @@
+"""Runs the host function of one kernel's `gpu` level: its workspaces, its launches, batch of blocks by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mlirc.backend.kernel import Copy, Launch, launches_from_gpu_module
+from mlirc.errors import MlircError
+from mlirc.host.device.machine import Machine, State, Stop
+from mlirc.host.device.memory import Buffer, MemRef
+from mlirc.host.device.memref_rules import item_size
+from mlirc.host.device.numbers import dtype_of
+from mlirc.host.device.report import Report
+from mlirc.host.device.sync import Scheduler
+from mlirc.host.device.translate import Program, granule, translate
+from mlirc.mlir import ir
+
+BATCH_THREADS = 4096  # threads executed together: larger arrays leave the cache, smaller ones pay for the interpreter
+MAX_BATCH_SHARED = 64 << 20  # bytes of shared memory of a batch
+
+
+class DeviceKernel:
+    """A kernel's `gpu`-level module, translated: callable any number of times."""
+
+    def __init__(self, module: ir.Module):
+        self.module = module
+        hosts = [op.operation for op in module.body.operations if op.operation.name == "func.func"]
+        hosts = [op for op in hosts if len(op.regions[0].blocks)]
+        self.launches, self.workspaces = launches_from_gpu_module(module)
+        self.name = ir.StringAttr(hosts[0].attributes["sym_name"]).value
+        self.arguments = [ir.MemRefType(a.type) for a in hosts[0].regions[0].blocks[0].arguments]
+        self.programs: dict[str, Program] = {}
+        for op in module.body.operations:
+            if op.operation.name == "gpu.module":
+                for f in op.operation.regions[0].blocks[0].operations:
+                    if f.operation.name == "gpu.func":
+                        program = translate(f)
+                        self.programs[program.name] = program
+
+    def run(
+        self,
+        args: Sequence[np.ndarray],
+        *,
+        blocks: Sequence[int] | None = None,
+        check: bool = True,
+        seed: int = 0,
+    ) -> Report:
+        """Runs all launches; see `run_kernel`."""
+        report = Report()
+        if len(args) != len(self.arguments):
+            raise MlircError(f"host device: kernel {self.name} takes {len(self.arguments)} arguments, not {len(args)}")
+        written = self._written_arguments()
+        buffers = [
+            self._bind(i, a, t, i not in written) for i, (a, t) in enumerate(zip(args, self.arguments, strict=True))
+        ]
+        buffers += [Buffer(f"workspace {i}", "global", n) for i, n in enumerate(self.workspaces)]
+        with np.errstate(all="ignore"):
+            for launch in self.launches:
+                if isinstance(launch, Copy):
+                    self._copy(launch, buffers)
+                else:
+                    self._launch(launch, buffers, report, blocks, check, seed)
+        for i in written:
+            target = args[i]
+            raw = buffers[i].data[: target.nbytes].view(target.dtype).reshape(target.shape)
+            if buffers[i].written is not None and blocks is not None:
+                known = buffers[i].written[: target.nbytes].reshape(-1, target.itemsize).all(axis=1)
+                raw = np.where(known.reshape(target.shape), raw, target)
+            target[...] = raw
+        return report
+
+    def _written_arguments(self) -> set[int]:
+        """The host arguments that a launch or copy may write to: those whose memrefs a store reaches."""
+        out = set()
+        for launch in self.launches:
+            if isinstance(launch, Copy):
+                out.add(launch.target)
+                continue
+            stored = stored_parameters(self.programs[launch.symbol].function)
+            out.update(launch.args[i] for i in stored)
+        return {i for i in out if i < len(self.arguments)}
+
+    def _bind(self, i: int, array: np.ndarray, t: ir.MemRefType, full: bool) -> Buffer:
+        want, shape = dtype_of(t), tuple(t.shape)
+        compatible = array.dtype == want or (want.itemsize == 1 and array.dtype in (np.bool_, np.uint8, np.int8))
+        if not compatible or array.shape != shape:
+            raise MlircError(
+                f"host device: kernel {self.name}, argument {i}: got {array.dtype}{list(array.shape)}, "
+                f"but it must be {want}{list(shape)}"
+            )
+        nbytes = array.nbytes
+        contents = np.frombuffer(np.ascontiguousarray(array).tobytes(), dtype=np.uint8) if full else None
+        return Buffer(f"argument {i}", "global", nbytes, contents=contents)
+
+    def _copy(self, copy: Copy, buffers: list[Buffer]) -> None:
+        source, target = buffers[copy.source], buffers[copy.target]
+        for plane in ("data", "written"):
+            if getattr(target, plane) is None:
+                continue
+            into = getattr(target, plane)[copy.target_offset : copy.target_offset + copy.size]
+            from_ = getattr(source, plane)
+            into[:] = 0xFF if from_ is None else from_[copy.source_offset : copy.source_offset + copy.size]
+
+    def _launch(self, launch: Launch, buffers: list[Buffer], report: Report, blocks, check: bool, seed: int) -> None:
+        program = self.programs[launch.symbol]
+        total = int(np.prod(launch.grid))
+        threads = int(np.prod(launch.block))
+        chosen = (
+            np.arange(total) if blocks is None else np.array(sorted(b for b in blocks if b < total), dtype=np.int64)
+        )
+        stored = stored_parameters(program.function)
+        tracked = {launch.args[i] for i in stored}
+        for i, buffer in enumerate(buffers):
+            buffer.tracked = check and i in tracked
+            buffer.start_launch()
+        per = max(1, BATCH_THREADS // threads)
+        if launch.smem:
+            per = max(1, min(per, MAX_BATCH_SHARED // launch.smem))
+        for first in range(0, len(chosen), per):
+            batch = chosen[first : first + per]
+            machine = Machine(launch.symbol, batch, launch.grid, launch.block, report, check)
+            if machine.races is not None:
+                machine.races.granule = granule(program)
+            machine.dynamic_shared = machine.allocate("shared memory", "shared", max(launch.smem, 1))
+            try:
+                Scheduler(machine, seed).run(
+                    program.code, State(self._registers(program, launch, buffers), None, machine)
+                )
+            except Stop:
+                return
+            if machine.races is not None:
+                machine.races.barrier()
+
+    def _registers(self, program: Program, launch: Launch, buffers: list[Buffer]) -> list:
+        r = list(program.initial)
+        entry = program.function.regions[0].blocks[0]
+        for k, (number, argument) in enumerate(zip(program.parameters, entry.arguments, strict=False)):
+            t = ir.MemRefType(argument.type)
+            strides, _ = t.get_strides_and_offset()
+            item = item_size(t)
+            r[number] = MemRef(buffers[launch.args[k]], launch.offsets[k] // item, tuple(t.shape), tuple(strides), item)
+        return r
+
+
+_VIEWS = ("memref.cast", "memref.expand_shape", "memref.collapse_shape", "memref.reinterpret_cast", "memref.subview",
+          "memref.view", "memref.memory_space_cast", "memref.assume_alignment")  # fmt: skip
+_STORES = {"memref.store": 1, "vector.store": 1, "vector.transfer_write": 1, "memref.copy": 1, "memref.atomic_rmw": 1,
+           "nvgpu.device_async_copy": 0, "vector.maskedstore": 0}  # fmt: skip
+
+
+def stored_parameters(function) -> set[int]:
+    """The numbers of the parameters of a gpu.func that it writes to."""
+    arguments = list(function.regions[0].blocks[0].arguments)
+    found: set[int] = set()
+
+    def visit(op) -> ir.WalkResult:
+        if op.name in _STORES:
+            value = op.operands[_STORES[op.name]]
+            while not isinstance(value.owner, ir.Block) and value.owner.operation.name in _VIEWS:
+                value = value.owner.operation.operands[0]
+            if value in arguments:
+                found.add(arguments.index(value))
+        return ir.WalkResult.ADVANCE
+
+    function.walk(visit)
+    return found
+
+
+def run_kernel(
+    gpu_module: ir.Module,
+    args: Sequence[np.ndarray],
+    *,
+    blocks: Sequence[int] | None = None,
+    check: bool = True,
+    seed: int = 0,
+) -> Report:
+    """Executes one kernel at the `gpu` level.
+
+    `args`: the host function's arguments, inputs then results, as arrays (bf16 as `ml_dtypes.bfloat16`, i1 as bool or
+    uint8). Arguments that the kernel writes are changed in place; what was in them before counts as uninitialized.
+    `blocks`: linear numbers of the blocks to run, None for all. `check`: look for out of bounds, misaligned and
+    uninitialized accesses and for races. Raises MlircError for arguments that do not fit and for operations that the
+    device does not know.
+    """
+    return DeviceKernel(gpu_module).run(args, blocks=blocks, check=check, seed=seed)

@@ -1,0 +1,213 @@
+"""The state of one launch, for a batch of blocks that run at the same time, and its memory accesses.
+
+All threads of a batch execute an operation together: a legal schedule of the kernel. What other schedules could do is
+found by the race detector (races.py), not by trying them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlirc.host.device.memory import Buffer, MemRef, gather, scatter
+from mlirc.host.device.numbers import UNSIGNED
+from mlirc.host.device.races import RaceLog
+from mlirc.host.device.report import Report
+
+WARP = 32
+
+
+class Stop(Exception):
+    """The launch cannot go on (a deadlock): it has been reported."""
+
+
+class State:
+    """A group of threads that executes together: registers by number (shared with the groups that it split from), and
+    which threads are active (bool [blocks or 1, threads or 1], None: all)."""
+
+    __slots__ = ("r", "mask", "m")
+
+    def __init__(self, registers: list, mask, machine: Machine):
+        self.r, self.mask, self.m = registers, mask, machine
+
+
+class Machine:
+    """A batch of blocks of one launch."""
+
+    def __init__(self, kernel: str, blocks: np.ndarray, grid, block, report: Report, check: bool):
+        self.kernel, self.report, self.check = kernel, report, check
+        self.blocks = blocks  # linear numbers of the batch's blocks
+        self.grid, self.block = grid, block
+        self.nb, self.nt = len(blocks), block[0] * block[1] * block[2]
+        self.instances: dict[int, np.ndarray] = {}
+        self.shared: list[Buffer] = []
+        self.dynamic_shared: Buffer | None = None
+        self.races = RaceLog(self) if check else None
+        self.copies: list = []  # asynchronous copies under way, as (group number, Copy)
+        self.groups = 0  # groups committed so far
+        self.arrived: dict = {}
+        t = np.arange(self.nt, dtype=np.int64)[None, :]
+        x, y = block[0], block[1]
+        self.thread_id = {"x": t % x, "y": t // x % y, "z": t // (x * y)}
+        b = blocks.astype(np.int64)[:, None]
+        self.block_id = {"x": b % grid[0], "y": b // grid[0] % grid[1], "z": b // (grid[0] * grid[1])}
+        self.lane = t % WARP
+
+    # -- shared and local memory
+
+    def allocate(self, name: str, space: str, nbytes: int) -> Buffer:
+        """Memory of every block (or thread) of the batch."""
+        instances = self.nb if space == "shared" else self.nb * self.nt
+        buffer = Buffer(name, space, nbytes, max(instances, 2))  # two at least: the stride keeps instances apart
+        if space == "shared":
+            self.shared.append(buffer)
+        return buffer
+
+    def absolute(self, buffer: Buffer, offset, item: int):
+        """Element numbers in a buffer's storage from those within an instance."""
+        if buffer.space == "global":
+            return offset
+        if buffer.space == "shared":
+            return offset + (np.arange(self.nb, dtype=np.int64) * (buffer.stride // item))[:, None]
+        number = np.arange(self.nb * self.nt, dtype=np.int64).reshape(self.nb, self.nt)
+        return offset + number * (buffer.stride // item)
+
+    # -- checks
+
+    def where(self, bad: np.ndarray) -> str:
+        """The first thread of a mask, in words."""
+        b, t = np.argwhere(np.broadcast_to(bad, (self.nb, self.nt)))[0]
+        return f"block {int(self.blocks[b])} thread {int(t)}"
+
+    def active(self, mask, flags: np.ndarray) -> np.ndarray | None:
+        """The threads for which a flag is set and that are active; None if there is none."""
+        if mask is not None:
+            flags = flags & mask
+        return flags if flags.any() else None
+
+    def complain(self, kind: str, bad: np.ndarray, message: str, op) -> None:
+        full = np.broadcast_to(bad, (self.nb, self.nt))
+        self.report.add(kind, f"{self.where(bad)} {message}", op, self.kernel, int(full.sum()))
+
+    def in_bounds(self, ref: MemRef, indices: list, width: int, mask, op) -> tuple[list, object]:
+        """Checks indices against a memref's shape; returns them, and the threads that may go on (mask semantics)."""
+        last = len(indices) - 1
+        for d, (i, n) in enumerate(zip(indices, ref.shape, strict=True)):
+            top = n - (width - 1 if d == last else 0)
+            if isinstance(i, int):
+                if 0 <= i < top:
+                    continue
+                i = np.full((1, 1), i)
+            if top > 0 and i.view(np.uint64).max() < top:
+                continue
+            bad = self.active(mask, (i < 0) | (i >= top))
+            if bad is None:
+                continue
+            value = int(
+                np.broadcast_to(i, np.broadcast_shapes(i.shape, bad.shape))[
+                    np.broadcast_to(bad, np.broadcast_shapes(i.shape, bad.shape))
+                ][0]
+            )
+            many = f" ({width} elements)" if width > 1 and d == last else ""
+            self.complain(
+                "out of bounds",
+                bad,
+                f"uses index {value}{many} in dimension {d} of extent {n} of {ref.buffer.name}",
+                op,
+            )
+            good = ~bad if mask is None else mask & ~bad
+            mask = good
+        return indices, mask
+
+    def aligned(self, ref: MemRef, offset, width: int, align: int, mask, op) -> bool:
+        """Whether every access lies at a multiple of `align` bytes; reports those that do not."""
+        per = align // ref.item
+        if per <= 1:
+            return width == 1
+        at = offset if isinstance(offset, np.ndarray) else np.full((1, 1), offset)
+        off = at % per != 0 if per & (per - 1) else (at & (per - 1)) != 0
+        if off.any():
+            bad = self.active(mask, off)
+            if bad is not None:
+                byte = (
+                    int(
+                        np.broadcast_to(at, np.broadcast_shapes(at.shape, bad.shape))[
+                            np.broadcast_to(bad, np.broadcast_shapes(at.shape, bad.shape))
+                        ][0]
+                    )
+                    * ref.item
+                )
+                self.complain(
+                    "misaligned", bad, f"accesses byte {byte} of {ref.buffer.name}, which is no multiple of {align}", op
+                )
+            return False
+        return per >= width
+
+    # -- accesses
+
+    def load(self, ref: MemRef, indices: list, width: int, align: int, mask, op, log: bool = True) -> np.ndarray:
+        """Reads `width` elements per thread: unsigned words [blocks or 1, threads or 1, width]. Inactive threads get
+        anything."""
+        if self.check:
+            indices, mask = self.in_bounds(ref, indices, width, mask, op)
+        offset = ref.offset(indices)
+        fits = self.aligned(ref, offset, width, align, mask, op) if width > 1 else True
+        if not isinstance(offset, np.ndarray):
+            offset = np.full((1, 1), offset, dtype=np.int64)
+        buffer = ref.buffer
+        address = self.absolute(buffer, offset, ref.item)
+        out = gather(buffer, "data", address, ref.item, width, fits)
+        if self.check:
+            self._check_read(ref, address, width, fits, mask, op)
+            if buffer.tracked and log and self.races is not None:
+                self.races.note(buffer, address, width, ref.item, False, mask, op)
+        return out
+
+    def _check_read(self, ref: MemRef, address, width: int, fits: bool, mask, op) -> None:
+        buffer = ref.buffer
+        if buffer.written is not None:
+            known = gather(buffer, "written", address, ref.item, width, fits)
+            if known.min() != np.iinfo(known.dtype).max:
+                bad = self.active(mask, (known != np.iinfo(known.dtype).max).any(axis=-1))
+                if bad is not None:
+                    self.complain("uninitialized read", bad, f"reads {buffer.name}, where nobody wrote", op)
+        if buffer.pending is not None:
+            busy = gather(buffer, "pending", address, ref.item, width, fits)
+            if busy.any():
+                bad = self.active(mask, busy.any(axis=-1))
+                if bad is not None:
+                    self.complain(
+                        "unfinished copy", bad, f"reads {buffer.name} while an asynchronous copy writes there", op
+                    )
+
+    def lanes(self, mask):
+        """The numbers of the active threads, counted through the batch; None if all are active."""
+        if mask is None:
+            return None
+        return np.flatnonzero(np.broadcast_to(mask, (self.nb, self.nt)))
+
+    def compress(self, a: np.ndarray, chosen) -> np.ndarray:
+        """A per-thread array [blocks or 1, threads or 1, ...] as [number of chosen threads, ...]."""
+        full = np.broadcast_to(a, (self.nb, self.nt, *a.shape[2:])).reshape(self.nb * self.nt, *a.shape[2:])
+        return full if chosen is None else full[chosen]
+
+    def store(self, ref: MemRef, indices: list, value: np.ndarray, align: int, mask, op) -> None:
+        """Writes elements [blocks or 1, threads or 1, width] (any dtype of the right size)."""
+        width = value.shape[-1]
+        if self.check:
+            indices, mask = self.in_bounds(ref, indices, width, mask, op)
+        offset = ref.offset(indices)
+        fits = self.aligned(ref, offset, width, align, mask, op) if width > 1 else True
+        if not isinstance(offset, np.ndarray):
+            offset = np.full((1, 1), offset, dtype=np.int64)
+        address = self.absolute(ref.buffer, offset, ref.item)
+        chosen = self.lanes(mask)
+        words = np.ascontiguousarray(self.compress(value, chosen)).view(UNSIGNED[ref.item])
+        self.write(ref.buffer, self.compress(address, chosen), words, ref.item, fits)
+        if self.check and ref.buffer.tracked and self.races is not None:
+            self.races.note(ref.buffer, address, width, ref.item, True, mask, op)
+
+    def write(self, buffer: Buffer, address: np.ndarray, words: np.ndarray, item: int, fits: bool) -> None:
+        """Writes rows of words at addresses (in elements), and marks them as written."""
+        scatter(buffer, "data", address, words, item, fits)
+        if self.check and buffer.written is not None:
+            ones = np.full((1, words.shape[1]), np.iinfo(UNSIGNED[item]).max, dtype=UNSIGNED[item])
+            scatter(buffer, "written", address, np.broadcast_to(ones, words.shape).copy(), item, fits)

@@ -1,0 +1,116 @@
+"""Memory of the host device: buffers of bytes, gathered from and scattered to by arrays of addresses."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlirc.host.device.numbers import UNSIGNED
+
+POISON = 0xFF  # what fresh memory holds: NaN as a float of any width
+_SLACK = 64  # bytes past the end, so that any access width divides the storage
+
+
+class Buffer:
+    """`instances` pieces of `nbytes` bytes each (one per block for shared memory, one per thread for local memory, a
+    single one for global memory), with a shadow that tells which bytes have been written."""
+
+    def __init__(self, name: str, space: str, nbytes: int, instances: int = 1, contents: np.ndarray | None = None):
+        self.name, self.space, self.nbytes, self.instances = name, space, nbytes, instances
+        self.stride = -(-nbytes // 1024) * 1024 if instances > 1 else nbytes
+        total = self.stride * instances
+        total += _SLACK + (-total) % _SLACK
+        self.data = np.full(total, POISON, dtype=np.uint8)
+        self.written: np.ndarray | None = None  # per byte 0xFF once written; None: all of it was, from the start
+        if contents is None:
+            self.written = np.zeros(total, dtype=np.uint8)
+        else:
+            self.data[:nbytes] = contents
+        self.pending: np.ndarray | None = None  # per byte 0xFF while an asynchronous copy is on its way
+        self.tracked = space == "shared"  # whether accesses are logged for the race detector
+        self.writer_block: np.ndarray | None = None  # per granule, in this launch; -1: nobody
+        self.reader_block: np.ndarray | None = None  # likewise; -2: several
+        self._views: dict = {}
+
+    def clear(self) -> None:
+        """Forgets the contents: a new block's shared memory."""
+        self.data.fill(POISON)
+        if self.written is not None:
+            self.written.fill(0)
+        if self.pending is not None:
+            self.pending.fill(0)
+
+    def start_launch(self) -> None:
+        """Forgets which blocks wrote where: launches are ordered."""
+        self.writer_block = self.reader_block = None
+
+    def words(self, plane: str, size: int) -> np.ndarray:
+        """The storage ("data"), or one of its shadows, as unsigned words of 1, 2, 4 or 8 bytes; as rows of 8-byte
+        words for larger multiples of 8."""
+        key = (plane, size)
+        found = self._views.get(key)
+        if found is None:
+            raw = getattr(self, plane)
+            if size <= 8:
+                found = raw[: len(raw) // size * size].view(UNSIGNED[size])
+            else:
+                found = raw[: len(raw) // size * size].view(np.uint64).reshape(-1, size // 8)
+            self._views[key] = found
+        return found
+
+    def mark_pending(self) -> np.ndarray:
+        if self.pending is None:
+            self.pending = np.zeros(len(self.data), dtype=np.uint8)
+        return self.pending
+
+
+def word_size(nbytes: int) -> bool:
+    """Whether an access of so many bytes can be made as one word (or row of words)."""
+    return nbytes in (1, 2, 4, 8, 16, 32)
+
+
+def gather(buffer: Buffer, plane: str, address: np.ndarray, item: int, width: int, aligned: bool) -> np.ndarray:
+    """Reads `width` elements of `item` bytes at each address (in elements): unsigned words with the shape of the
+    address array, and a last dimension for the elements of an access."""
+    nbytes = item * width
+    if aligned and word_size(nbytes):
+        index = address // width if width > 1 else address
+        if nbytes <= 8:
+            out = buffer.words(plane, nbytes).take(index, mode="clip")[..., None]
+        else:
+            out = buffer.words(plane, nbytes).take(index, axis=0, mode="clip")
+        return out.view(UNSIGNED[item]) if width > 1 else out
+    return buffer.words(plane, item).take(address[..., None] + np.arange(width), mode="clip")
+
+
+def scatter(buffer: Buffer, plane: str, address: np.ndarray, values: np.ndarray, item: int, aligned: bool) -> None:
+    """Writes rows of elements, `values` [n, width] as unsigned words, at `address` [n] (in elements)."""
+    width = values.shape[-1]
+    nbytes = item * width
+    if aligned and word_size(nbytes):
+        index = address // width if width > 1 else address
+        if nbytes <= 8:
+            buffer.words(plane, nbytes)[index] = values.view(UNSIGNED[nbytes])[:, 0]
+        else:
+            buffer.words(plane, nbytes)[index] = values.view(np.uint64)
+        return
+    buffer.words(plane, item)[address[:, None] + np.arange(width)] = values
+
+
+class MemRef:
+    """A memref value: a window of a buffer. `base` is its first element's number within an instance (an int, or an
+    array [blocks or 1, threads or 1]); strides are in elements."""
+
+    __slots__ = ("buffer", "base", "strides", "shape", "item")
+
+    def __init__(self, buffer: Buffer, base, shape: tuple[int, ...], strides: tuple[int, ...], item: int):
+        self.buffer, self.base, self.shape, self.strides, self.item = buffer, base, shape, strides, item
+
+    def offset(self, indices: list):
+        """The element number of an access, within an instance: an int or an array."""
+        total = self.base
+        for i, s in zip(indices, self.strides, strict=True):
+            if s == 1:
+                total = total + i
+            elif s:
+                total = total + i * s
+        return total

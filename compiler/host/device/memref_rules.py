@@ -1,0 +1,308 @@
+"""memref on arrays, and the loads and stores of vector and affine."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlirc.errors import MlircError
+from mlirc.host.device.machine import State
+from mlirc.host.device.memory import MemRef
+from mlirc.host.device.numbers import dtype_of, vector_shape
+from mlirc.host.device.translate import Translator, rule
+from mlirc.mlir import ir
+
+_DYNAMIC = ir.ShapedType.get_dynamic_size()
+_DYNAMIC_OFFSET = ir.ShapedType.get_dynamic_stride_or_offset()
+
+
+def item_size(t: ir.Type) -> int:
+    """Bytes of one element of a memref or vector in memory."""
+    return dtype_of(t).itemsize
+
+
+def indices_of(tr: Translator, values) -> list:
+    """Index operands as numbers where constant, else as registers wrapped in a one-element tuple."""
+    return [k if (k := tr.known(v)) is not None else (tr.reg(v),) for v in values]
+
+
+def fetch(r: list, indices: list) -> list:
+    return [i if isinstance(i, int) else r[i[0]] for i in indices]
+
+
+def _alignment(op, item: int) -> int:
+    if "alignment" in op.attributes:
+        value = ir.IntegerAttr(op.attributes["alignment"]).value
+        return value if value > 0 else item
+    return item
+
+
+@rule("memref.load", "vector.load")
+def _load(tr: Translator, op):
+    ref, indices, out = tr.reg(op.operands[0]), indices_of(tr, list(op.operands)[1:]), tr.reg(op.results[0])
+    shape, dtype = vector_shape(op.results[0].type), dtype_of(op.results[0].type)
+    width = int(np.prod(shape)) if shape else 1
+    item = dtype.itemsize
+    align = _alignment(op, item)
+    tr.accesses += [item, align]
+    if len(shape) > 1:
+        raise MlircError(f"host device: {tr.where}: vector.load of rank {len(shape)} at {op.location}")
+
+    def step(s: State) -> None:
+        r = s.r
+        words = s.m.load(r[ref], fetch(r, indices), width, align, s.mask, op)
+        value = words != 0 if dtype == np.bool_ else words.view(dtype)
+        r[out] = value if shape else value[:, :, 0]
+
+    return step
+
+
+@rule("memref.store", "vector.store")
+def _store(tr: Translator, op):
+    value, ref = tr.reg(op.operands[0]), tr.reg(op.operands[1])
+    indices = indices_of(tr, list(op.operands)[2:])
+    shape, item = vector_shape(op.operands[0].type), item_size(op.operands[0].type)
+    align = _alignment(op, item)
+    tr.accesses += [item, align]
+
+    def step(s: State) -> None:
+        r = s.r
+        v = r[value]
+        s.m.store(r[ref], fetch(r, indices), v if shape else v[..., None], align, s.mask, op)
+
+    return step
+
+
+# -- views
+
+
+def _mixed(tr: Translator, op, name: str, values: list) -> list:
+    """Static numbers with dynamic operands filled in, as numbers or wrapped registers."""
+    return [
+        indices_of(tr, [values.pop(0)])[0] if n in (_DYNAMIC, _DYNAMIC_OFFSET) else n
+        for n in ir.DenseI64ArrayAttr(op.attributes[name])
+    ]
+
+
+def _uniform(x, what: str) -> int:
+    """An extent or a stride, which must be the same in all threads."""
+    if isinstance(x, int):
+        return x
+    first = int(x.flat[0])
+    if (x != first).any():
+        raise MlircError(f"host device: {what} differs between threads")
+    return first
+
+
+@rule("memref.subview", "memref.reinterpret_cast")
+def _window(tr: Translator, op):
+    segments = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
+    operands = list(op.operands)
+    parts = [operands[sum(segments[:i]) : sum(segments[: i + 1])] for i in range(4)]
+    offsets, sizes, strides = (
+        _mixed(tr, op, f"static_{n}", list(p)) for n, p in zip(("offsets", "sizes", "strides"), parts[1:], strict=True)
+    )
+    ref, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
+    subview = op.name == "memref.subview"
+    rank = ir.MemRefType(op.results[0].type).rank
+    kept = _kept(op, sizes, rank) if subview else list(range(rank))
+
+    def step(s: State) -> None:
+        source: MemRef = s.r[ref]
+        where = fetch(s.r, offsets)
+        shape = [_uniform(x, "a memref's extent") for x in fetch(s.r, sizes)]
+        steps = [_uniform(x, "a memref's stride") for x in fetch(s.r, strides)]
+        if subview:
+            if s.m.check:
+                _check_window(s, source, where, shape, steps, op)
+            base = source.offset(where)
+            steps = [a * b for a, b in zip(steps, source.strides, strict=True)]
+        else:
+            base = where[0]
+        s.r[out] = MemRef(
+            source.buffer, base, tuple(shape[i] for i in kept), tuple(steps[i] for i in kept), source.item
+        )
+
+    return step
+
+
+def _kept(op, sizes: list, rank: int) -> list[int]:
+    """The dimensions that a rank-reducing subview keeps."""
+    kept, drop = [], len(sizes) - rank
+    shape = list(ir.MemRefType(op.results[0].type).shape)
+    for i, n in enumerate(sizes):
+        if drop and n == 1 and (len(kept) >= len(shape) or shape[len(kept)] != 1 or len(sizes) - i > rank - len(kept)):
+            drop -= 1
+        else:
+            kept.append(i)
+    return kept
+
+
+def _check_window(s: State, source: MemRef, where: list, shape: list[int], steps: list[int], op) -> None:
+    for d, (o, n, st, extent) in enumerate(zip(where, shape, steps, source.shape, strict=True)):
+        last = o + (n - 1) * st if n else o
+        bad = np.asarray((np.asarray(last) >= extent) | (np.asarray(o) < 0)).reshape(
+            np.shape(o) if np.ndim(o) else (1, 1)
+        )
+        found = s.m.active(s.mask, bad) if n else None
+        if found is not None:
+            s.m.complain("out of bounds", found, f"takes a window past extent {extent} of dimension {d}", op)
+
+
+@rule("memref.view")
+def _view(tr: Translator, op):
+    t = ir.MemRefType(op.results[0].type)
+    ref, out, item = tr.reg(op.operands[0]), tr.reg(op.results[0]), item_size(op.results[0].type)
+    (shift,) = indices_of(tr, [op.operands[1]])
+    if not t.has_static_shape:
+        raise MlircError(f"host device: {tr.where}: memref.view of dynamic extents at {op.location}")
+    strides, _ = t.get_strides_and_offset()
+    shape = tuple(t.shape)
+    nbytes = int(np.prod(shape)) * item
+
+    def step(s: State) -> None:
+        source: MemRef = s.r[ref]
+        (byte,) = fetch(s.r, [shift])
+        end = int(np.max(byte)) + nbytes
+        if s.m.check and end > source.shape[0]:
+            s.m.complain("out of bounds", np.ones((1, 1), bool), f"takes bytes up to {end} of {source.shape[0]}", op)
+        s.r[out] = MemRef(source.buffer, (source.base + byte) // item, shape, tuple(strides), item)
+
+    return step
+
+
+@rule("memref.cast", "memref.memory_space_cast", "memref.assume_alignment")
+def _alias(tr: Translator, op):
+    ref = tr.reg(op.operands[0])
+    out = tr.reg(op.results[0]) if len(op.results) else None
+
+    def step(s: State) -> None:
+        if out is not None:
+            s.r[out] = s.r[ref]
+
+    return step
+
+
+@rule("memref.expand_shape", "memref.collapse_shape")
+def _reshape(tr: Translator, op):
+    t = ir.MemRefType(op.results[0].type)
+    ref, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
+    strides, _ = t.get_strides_and_offset()
+    if not t.has_static_shape or _DYNAMIC_OFFSET in strides:
+        raise MlircError(f"host device: {tr.where}: {op.name} to {t} at {op.location}: extents must be static")
+
+    def step(s: State) -> None:
+        source: MemRef = s.r[ref]
+        s.r[out] = MemRef(source.buffer, source.base, tuple(t.shape), tuple(strides), source.item)
+
+    shape = tuple(t.shape)
+
+    def quick(s: State) -> None:
+        source: MemRef = s.r[ref]
+        s.r[out] = MemRef(source.buffer, source.base, shape, tuple(strides), source.item)
+
+    return quick if shape == tuple(t.shape) else step
+
+
+@rule("memref.dim")
+def _dim(tr: Translator, op):
+    ref, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
+    (which,) = indices_of(tr, [op.operands[1]])
+
+    def step(s: State) -> None:
+        (d,) = fetch(s.r, [which])
+        s.r[out] = np.full((1, 1), s.r[ref].shape[_uniform(d, "a dimension's number")], dtype=np.int64)
+
+    return step
+
+
+@rule("memref.extract_strided_metadata")
+def _metadata(tr: Translator, op):
+    ref, outs = tr.reg(op.operands[0]), [tr.reg(v) for v in op.results]
+
+    def step(s: State) -> None:
+        source: MemRef = s.r[ref]
+        s.r[outs[0]] = MemRef(source.buffer, 0, (), (), source.item)
+        for o, x in zip(outs[1:], [source.base, *source.shape, *source.strides], strict=True):
+            s.r[o] = x if isinstance(x, np.ndarray) else np.full((1, 1), x, dtype=np.int64)
+
+    return step
+
+
+@rule("memref.alloca", "memref.alloc")
+def _alloca(tr: Translator, op):
+    t = ir.MemRefType(op.results[0].type)
+    out, item = tr.reg(op.results[0]), item_size(op.results[0].type)
+    if not t.has_static_shape:
+        raise MlircError(f"host device: {tr.where}: {op.name} of dynamic extents at {op.location}")
+    strides, _ = t.get_strides_and_offset()
+    nbytes = int(np.prod(list(t.shape))) * item
+    space = "shared" if "workgroup" in str(t.memory_space) or str(t.memory_space).startswith("3") else "local"
+
+    def step(s: State) -> None:
+        key = hash(op)
+        if key not in s.m.instances:
+            s.m.instances[key] = s.m.allocate(f"{space} memory", space, nbytes)
+        s.r[out] = MemRef(s.m.instances[key], 0, tuple(t.shape), tuple(strides), item)
+
+    return step
+
+
+@rule("memref.dealloc")
+def _dealloc(tr: Translator, op):
+    return lambda s: None
+
+
+@rule("memref.copy")
+def _copy(tr: Translator, op):
+    source, target = (tr.reg(v) for v in op.operands)
+    item = item_size(op.operands[0].type)
+    tr.accesses.append(item)
+
+    def step(s: State) -> None:
+        a, b = s.r[source], s.r[target]
+        for index in np.ndindex(*a.shape):
+            words = s.m.load(a, list(index), 1, item, s.mask, op)
+            s.m.store(b, list(index), words, item, s.mask, op)
+
+    return step
+
+
+# -- affine
+
+
+def affine_value(expr: ir.AffineExpr, dims: list, symbols: list):
+    """An affine expression over numbers or arrays."""
+    if isinstance(expr, ir.AffineConstantExpr):
+        return expr.value
+    if isinstance(expr, ir.AffineDimExpr):
+        return dims[expr.position]
+    if isinstance(expr, ir.AffineSymbolExpr):
+        return symbols[expr.position]
+    a, b = affine_value(expr.lhs, dims, symbols), affine_value(expr.rhs, dims, symbols)
+    if isinstance(expr, ir.AffineAddExpr):
+        return a + b
+    if isinstance(expr, ir.AffineMulExpr):
+        return a * b
+    if isinstance(expr, ir.AffineModExpr):
+        return a % b
+    if isinstance(expr, ir.AffineFloorDivExpr):
+        return a // b
+    return -(-a // b)
+
+
+@rule("affine.apply", "affine.min", "affine.max")
+def _affine(tr: Translator, op):
+    m = ir.AffineMapAttr(op.attributes["map"]).value
+    operands, out = indices_of(tr, op.operands), tr.reg(op.results[0])
+    exprs, n = list(m.results), m.n_dims
+    choose = np.minimum if op.name == "affine.min" else np.maximum
+
+    def step(s: State) -> None:
+        values = fetch(s.r, operands)
+        total = None
+        for e in exprs:
+            x = affine_value(e, values[:n], values[n:])
+            total = x if total is None else choose(total, x)
+        s.r[out] = total if isinstance(total, np.ndarray) and total.ndim == 2 else np.full((1, 1), int(total))
+
+    return step

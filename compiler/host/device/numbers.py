@@ -1,0 +1,82 @@
+"""MLIR types as NumPy ones, and constants. A value of a kernel is an array [blocks or 1, threads or 1, *vector shape]:
+what does not depend on the block, or on the thread, is kept once."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+
+from mlirc.errors import MlircError
+from mlirc.mlir import ir
+
+_DTYPES = {
+    "f64": np.float64,
+    "f32": np.float32,
+    "tf32": np.float32,
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "f8E4M3FN": ml_dtypes.float8_e4m3fn,
+    "f8E5M2": ml_dtypes.float8_e5m2,
+    "index": np.int64,
+    "i1": np.bool_,
+    "i8": np.int8,
+    "i16": np.int16,
+    "i32": np.int32,
+    "i64": np.int64,
+}
+UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+def dtype_of(t: ir.Type) -> np.dtype:
+    """The NumPy dtype of a scalar type, or of a vector's or memref's elements."""
+    if isinstance(t, ir.VectorType | ir.MemRefType):
+        t = t.element_type
+    name = str(t)
+    if name not in _DTYPES:
+        raise MlircError(f"host device: values of type {t} are not supported")
+    return np.dtype(_DTYPES[name])
+
+
+def vector_shape(t: ir.Type) -> tuple[int, ...]:
+    """The shape of a vector type, () for a scalar."""
+    return tuple(t.shape) if isinstance(t, ir.VectorType) else ()
+
+
+def float_bits(attr: ir.FloatAttr) -> float:
+    return float(attr.value)
+
+
+def constant_array(attr: ir.Attribute, t: ir.Type) -> np.ndarray:
+    """A constant as an array [1, 1, *vector shape]."""
+    dtype, shape = dtype_of(t), vector_shape(t)
+    if isinstance(attr, ir.DenseElementsAttr):
+        if attr.is_splat:
+            splat = constant_array(attr.get_splat_value(), attr.type.element_type)
+            return np.broadcast_to(splat.reshape((1, 1) + (1,) * len(shape)), (1, 1, *shape))
+        return _elements(attr, dtype).reshape((1, 1, *shape))
+    value = ir.FloatAttr(attr).value if isinstance(attr, ir.FloatAttr) else ir.IntegerAttr(attr).value
+    if dtype == np.bool_:
+        value = bool(value)
+    return np.full((1, 1), value).astype(dtype) if dtype.kind not in "iub" else np.array([[value]], dtype=dtype)
+
+
+def _elements(attr: ir.DenseElementsAttr, dtype: np.dtype) -> np.ndarray:
+    """The elements of a dense attribute that is no splat."""
+    for kind in (ir.DenseIntElementsAttr, ir.DenseFPElementsAttr):
+        if kind.isinstance(attr):
+            return np.array(list(kind(attr))).astype(dtype)
+    raise MlircError(f"host device: constant {attr} is not supported")
+
+
+def unsigned(a: np.ndarray) -> np.ndarray:
+    """An integer array seen as unsigned."""
+    return a if a.dtype == np.bool_ else a.view(UNSIGNED[a.dtype.itemsize])
+
+
+def signed_from(a: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    return a if a.dtype == np.bool_ else a.view(dtype)
+
+
+def spread(c: np.ndarray, rank: int) -> np.ndarray:
+    """A per-thread array with `rank` vector dimensions of size 1 added, to go with a vector."""
+    return c.reshape(c.shape + (1,) * rank) if rank else c

@@ -1,0 +1,146 @@
+"""nvgpu and nvvm on arrays: asynchronous copies, matrix loads, tensor core products.
+
+Fragments follow the PTX ISA, "Matrix Fragments for mma.m16n8k16" and "ldmatrix". With g = lane / 4 and t = lane mod 4,
+register i, half j of A is row g + 8 (i mod 2), column 2t + j + 8 (i / 2); of B it is row (k) 2t + j + 8i, column g;
+of C row g + 8i, column 2t + j."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlirc.errors import MlircError
+from mlirc.host.device.copies import commit, copy_async, wait_group
+from mlirc.host.device.machine import WARP, State
+from mlirc.host.device.memref_rules import fetch, indices_of, item_size
+from mlirc.host.device.numbers import dtype_of, vector_shape
+from mlirc.host.device.sync import warp_barrier
+from mlirc.host.device.translate import Translator, rule
+from mlirc.mlir import ir
+
+
+def _segments(op) -> list[list[ir.Value]]:
+    sizes = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
+    operands = list(op.operands)
+    return [operands[sum(sizes[:i]) : sum(sizes[: i + 1])] for i in range(len(sizes))]
+
+
+@rule("nvgpu.device_async_copy")
+def _async_copy(tr: Translator, op):
+    (dst,), dst_indices, (src,), src_indices, count = _segments(op)
+    width = ir.IntegerAttr(op.attributes["dstElements"]).value
+    item = item_size(dst.type)
+    to, at = (tr.reg(dst), indices_of(tr, dst_indices)), (tr.reg(src), indices_of(tr, src_indices))
+    number = indices_of(tr, count)
+    tr.accesses += [item * width]
+    if item * width not in (4, 8, 16):
+        raise MlircError(f"host device: {tr.where}: cp.async of {item * width} bytes at {op.location}: 4, 8 or 16")
+
+    def step(s: State) -> None:
+        r = s.r
+        n = fetch(r, number)
+        copy_async(s, (r[to[0]], fetch(r, to[1])), (r[at[0]], fetch(r, at[1])), width, n[0] if n else width, op)
+
+    return step
+
+
+@rule("nvgpu.device_async_create_group", "nvvm.cp.async.commit.group")
+def _create_group(tr: Translator, op):
+    return lambda s: commit(s, op)
+
+
+@rule("nvgpu.device_async_wait", "nvvm.cp.async.wait.group")
+def _wait_group(tr: Translator, op):
+    name = "n" if op.name.startswith("nvvm") else "numGroups"
+    pending = ir.IntegerAttr(op.attributes[name]).value if name in op.attributes else 0
+    return lambda s: wait_group(s, pending)
+
+
+@rule("nvvm.bar.warp.sync")
+def _warp_sync(tr: Translator, op):
+    mask = tr.reg(op.operands[0])
+    return lambda s: warp_barrier(s, s.r[mask], op)
+
+
+def whole_warps(s: State, op) -> None:
+    """Reports a warp-wide instruction that only part of a warp executes."""
+    if s.mask is None:
+        return
+    m = s.m
+    warps = np.broadcast_to(s.mask, (m.nb, m.nt)).reshape(m.nb, -1, min(WARP, m.nt))
+    missing = warps.any(axis=2, keepdims=True) & ~warps
+    if missing.any():
+        m.complain("divergent warp", missing.reshape(m.nb, m.nt), f"does not take part in {op.name} of its warp", op)
+
+
+@rule("nvgpu.ldmatrix")
+def _ldmatrix(tr: Translator, op):
+    ref, indices, out = tr.reg(op.operands[0]), indices_of(tr, list(op.operands)[1:]), tr.reg(op.results[0])
+    tiles = ir.IntegerAttr(op.attributes["numTiles"]).value
+    transpose = ir.BoolAttr(op.attributes["transpose"]).value
+    dtype, item = dtype_of(op.results[0].type), item_size(op.results[0].type)
+    shape = vector_shape(op.results[0].type)
+    per_row = 16 // item
+    if transpose and item != 2:
+        raise MlircError(f"host device: {tr.where}: a transposed ldmatrix at {op.location} takes 16-bit elements")
+    tr.accesses.append(16)
+
+    def step(s: State) -> None:
+        m = s.m
+        whole_warps(s, op)
+        first = m.lane < 8 * tiles  # the lanes whose addresses count
+        mask = (first if s.mask is None else first & s.mask) if tiles < 4 else s.mask
+        where = fetch(s.r, indices)
+        words = m.load(s.r[ref], where, per_row, 16, mask, op)  # each lane's row of 16 bytes
+        rows = np.broadcast_to(words, (m.nb, m.nt, per_row)).reshape(m.nb, m.nt // WARP, 4, 8, per_row)[:, :, :tiles]
+        if transpose:
+            rows = rows.swapaxes(3, 4)
+        # Lane 4g + t gets elements 2t, 2t + 1 (4 bytes) of row g of every matrix.
+        per_lane = 4 // item
+        cut = rows.reshape(m.nb, -1, tiles, 8, 4, per_lane)
+        lanes = np.ascontiguousarray(cut.transpose(0, 1, 3, 4, 2, 5)).reshape(m.nb, m.nt, tiles, per_lane)
+        s.r[out] = lanes.view(dtype).reshape(m.nb, m.nt, *shape)
+
+    return step
+
+
+def to_f32(a: np.ndarray) -> np.ndarray:
+    """16-bit floats as f32, quickly."""
+    if str(a.dtype) == "bfloat16":
+        return (np.ascontiguousarray(a).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return a.astype(np.float32)
+
+
+def tf32(a: np.ndarray) -> np.ndarray:
+    """f32 cut to TF32's 10 bits of mantissa, as the tensor cores read it."""
+    return (np.ascontiguousarray(a).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+@rule("nvgpu.mma.sync")
+def _mma(tr: Translator, op):
+    a, b, c = (tr.reg(v) for v in op.operands)
+    out = tr.reg(op.results[0])
+    mnk = [ir.IntegerAttr(x).value for x in ir.ArrayAttr(op.attributes["mmaShape"])]
+    in_type, out_type = dtype_of(op.operands[0].type), dtype_of(op.results[0].type)
+    per = 4 // in_type.itemsize  # elements of a 32-bit register
+    m_, n_, k_ = mnk
+    if (m_, n_) != (16, 8) or k_ % (4 * per) or in_type.itemsize not in (2, 4):
+        raise MlircError(f"host device: {tr.where}: nvgpu.mma.sync of shape {mnk} on {in_type} at {op.location}")
+    k_halves = k_ // (4 * per)
+    widen = tf32 if in_type == np.float32 else to_f32
+
+    def step(s: State) -> None:
+        whole_warps(s, op)
+        r, m = s.r, s.m
+        warps = m.nb * m.nt // WARP
+        full = [np.broadcast_to(r[x], (m.nb, m.nt, *r[x].shape[2:])) for x in (a, b, c)]
+        left = widen(full[0]).reshape(warps, 8, 4, k_halves, 2, per)  # g, t, column half, row half, j
+        left = left.transpose(0, 4, 1, 3, 2, 5).reshape(warps, 16, k_)
+        right = widen(full[1]).reshape(warps, 8, 4, k_halves, per)  # g, t, half, j
+        right = right.transpose(0, 3, 2, 4, 1).reshape(warps, k_, 8)
+        acc = full[2].astype(np.float32).reshape(warps, 8, 4, 2, 2).transpose(0, 3, 1, 2, 4).reshape(warps, 16, 8)
+        total = np.matmul(left, right)
+        total += acc
+        back = total.reshape(warps, 2, 8, 4, 2).transpose(0, 2, 3, 1, 4)
+        r[out] = np.ascontiguousarray(back).reshape(m.nb, m.nt, 2, 2).astype(out_type, copy=False)
+
+    return step

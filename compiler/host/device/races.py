@@ -1,0 +1,124 @@
+"""Races: two accesses to the same bytes by different threads, one of them a write, with no barrier between them.
+
+Accesses are logged and examined at each barrier: a barrier cuts the log, so within one cut nothing orders two threads.
+The writer of every byte is noted, and every access of another thread to that byte is a race. Barriers of a warp cut
+the log for the threads of that warp only. For global memory, which no barrier orders between blocks, the writing block
+is kept for the whole launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlirc.host.device.memory import Buffer
+
+
+@dataclass
+class Access:
+    """One operation's accesses: first granule [n], granules per access, threads [n] (counted through the batch)."""
+
+    buffer: Buffer
+    first: np.ndarray
+    span: int
+    thread: np.ndarray
+    write: bool
+    op: object
+
+
+class RaceLog:
+    """The accesses of a batch since its last barrier."""
+
+    def __init__(self, machine):
+        self.machine = machine
+        self.granule = 1  # bytes; a divisor of every access's size and alignment
+        self.recent: list[Access] = []  # since the last barrier of the block or of the warps
+        self.older: list[Access] = []  # since the last barrier of the block, in front of `recent`
+        self._owner: dict[int, np.ndarray] = {}
+
+    def note(self, buffer: Buffer, address, width: int, item: int, write: bool, mask, op) -> None:
+        """Logs an access of every active thread; address in elements of the buffer's storage."""
+        m = self.machine
+        chosen = m.lanes(mask)
+        first = m.compress(address, chosen)
+        per = item // self.granule
+        if per != 1:
+            first = first * per
+        thread = np.arange(m.nb * m.nt, dtype=np.int32) if chosen is None else chosen.astype(np.int32)
+        self.recent.append(Access(buffer, first, width * per, thread, write, op))
+
+    def arrived(self, buffer: Buffer, first: np.ndarray, width: int, item: int, threads, op) -> None:
+        """Logs the end of an asynchronous copy: a write by the thread that waited for it."""
+        m, per = self.machine, item // self.granule
+        thread = np.arange(m.nb * m.nt, dtype=np.int32) if threads is None else threads.astype(np.int32)
+        self.recent.append(Access(buffer, first * per, width * per, thread, True, op))
+
+    def barrier(self) -> None:
+        """All threads have met: nothing before can race with anything after."""
+        self._examine(self.recent, 1)
+        if self.older:
+            self._examine(self.older + self.recent, 32)
+            self.older.clear()
+        self.recent.clear()
+
+    def warp_barrier(self) -> None:
+        """The threads of each warp have met."""
+        if self.machine.nt <= 32:
+            self.barrier()
+            return
+        self._examine(self.recent, 1)
+        self.older += self.recent
+        self.recent.clear()
+
+    def _examine(self, accesses: list[Access], group: int) -> None:
+        """Finds accesses of different groups (threads, or warps) to a byte that one of them writes."""
+        written = {id(a.buffer): a.buffer for a in accesses if a.write}
+        for buffer in written.values():
+            mine = [a for a in accesses if a.buffer is buffer]
+            self._examine_buffer(buffer, mine, group)
+
+    def _examine_buffer(self, buffer: Buffer, accesses: list[Access], group: int) -> None:
+        owner = self._owner.get(id(buffer))
+        if owner is None:
+            owner = self._owner[id(buffer)] = np.full(len(buffer.data) // self.granule, -1, dtype=np.int32)
+        touched = []
+        for a in accesses:
+            if a.write:
+                cells = _cells(a)
+                owner[cells] = (a.thread // group)[:, None]
+                touched.append(cells)
+        for a in accesses:
+            cells = _cells(a)
+            last = owner[cells]
+            clash = (last != (a.thread // group)[:, None]) & (last >= 0)
+            if clash.any():
+                self._report(a, clash, last, accesses, group)
+        for cells in touched:
+            owner[cells] = -1
+
+    def _report(self, a: Access, clash: np.ndarray, last: np.ndarray, accesses: list[Access], group: int) -> None:
+        m = self.machine
+        row, column = np.argwhere(clash)[0]
+        cell = int(a.first[row]) + int(column)
+        other = next(
+            (b for b in accesses if b.write and ((b.first <= cell) & (cell < b.first + b.span)
+                                                 & (b.thread // group == last[row, column])).any()), a
+        )  # fmt: skip
+        thread, number = int(a.thread[row]), int(last[row, column])
+        what = "warp" if group > 1 else "thread"
+        block = int(m.blocks[thread // m.nt])
+        byte = cell * self.granule - (thread // m.nt) * (a.buffer.stride if a.buffer.space == "shared" else 0)
+        self.machine.report.add(
+            "race",
+            f"block {block} thread {thread % m.nt} {'writes' if a.write else 'reads'} byte {byte} of {a.buffer.name}, "
+            f"which {what} {number % (m.nt // group if m.nt >= group else 1)} writes ({other.op.name} at "
+            f"{other.op.location}) without a barrier in between",
+            a.op,
+            m.kernel,
+            int(clash.any(axis=1).sum()),
+        )
+
+
+def _cells(a: Access) -> np.ndarray:
+    """All granules of an access, [n, span]."""
+    return a.first[:, None] + np.arange(a.span)

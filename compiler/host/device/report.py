@@ -1,0 +1,69 @@
+"""What a run on the host device found: one finding per kind and place, with the first case and how many there were."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mlirc.errors import MlircError
+
+
+@dataclass
+class Finding:
+    """One thing that is wrong with a kernel. `kind` is a short fixed word, `message` tells the first case seen,
+    `location` is the operation's MLIR location, `op` its name, `count` the number of threads or bytes concerned."""
+
+    kind: str
+    message: str
+    op: str
+    location: str
+    kernel: str
+    count: int = 1
+
+    def __str__(self) -> str:
+        more = f" (and {self.count - 1} more)" if self.count > 1 else ""
+        return f"{self.kernel}: {self.kind}: {self.op}: {self.message}{more} at {self.location}"
+
+
+@dataclass
+class Report:
+    """The findings of one or several launches, and their counters (kernel name to counter to value)."""
+
+    findings: list[Finding] = field(default_factory=list)
+    counters: dict[str, dict[str, int]] = field(default_factory=dict)
+    _places: dict = field(default_factory=dict, repr=False)
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings
+
+    def kinds(self) -> set[str]:
+        """The kinds of what was found."""
+        return {f.kind for f in self.findings}
+
+    def add(self, kind: str, message: str, op, kernel: str, count: int = 1) -> None:
+        """Notes a case; cases of one kind at one operation are counted, not listed. `op` is an Operation, or None for
+        the kernel as a whole."""
+        name, location = ("gpu.func", "kernel") if op is None else (op.name, str(op.location))
+        key = (kind, kernel, name, location, None if op is None else hash(op))
+        if key in self._places:
+            self._places[key].count += count
+            return
+        self._places[key] = Finding(kind, message, name, location, kernel, count)
+        self.findings.append(self._places[key])
+
+    def count(self, kernel: str, counter: str, amount: int) -> None:
+        table = self.counters.setdefault(kernel, {})
+        table[counter] = table.get(counter, 0) + amount
+
+    def merge(self, other: Report) -> None:
+        """Adds another report's findings and counters to this one."""
+        self.findings += other.findings
+        for kernel, table in other.counters.items():
+            for name, value in table.items():
+                self.count(kernel, name, value)
+
+    def raise_if_bad(self) -> None:
+        """Raises MlircError with the first finding, if there is one."""
+        if self.findings:
+            more = f"; {len(self.findings) - 1} further findings" if len(self.findings) > 1 else ""
+            raise MlircError(f"host device: {self.findings[0]}{more}")

@@ -1,0 +1,221 @@
+"""Structured control flow on masks: a branch that only some threads take runs with the others inactive, a loop goes on
+until its last thread is done. Where the two sides of a branch can wait for each other (barriers inside), they run as
+separate groups of threads."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlirc.host.device.machine import State
+from mlirc.host.device.numbers import spread
+from mlirc.host.device.translate import Code, Translator, rule, waiting
+
+
+class Fork:
+    """Event of a step: go on when these (code, state) have run."""
+
+    def __init__(self, branches: list):
+        self.branches = branches
+
+
+def _as_step(run, waits: bool):
+    """A generator function as a step: kept as it is when it may wait, else driven to its end."""
+    if waits:
+        return waiting(run)
+
+    def step(s: State) -> None:
+        for _ in run(s):
+            pass
+
+    return step
+
+
+def _inside(code: Code, s: State):
+    if code.waits:
+        yield from code.start(s)
+    else:
+        code.run(s)
+
+
+def merge(c: np.ndarray, a, b):
+    """Per thread a where c, else b. Memrefs must be the same on both sides."""
+    if a is b:
+        return a
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
+        return a if b is None else b
+    return np.where(spread(c, a.ndim - 2), a, b)
+
+
+@rule("scf.if")
+def _if(tr: Translator, op):
+    condition, outs = tr.reg(op.operands[0]), [tr.reg(v) for v in op.results]
+    then, then_values = tr.block(op.regions[0].blocks[0])
+    has_else = len(op.regions[1].blocks) > 0
+    other, other_values = tr.block(op.regions[1].blocks[0]) if has_else else (Code(), [])
+    waits = then.waits or other.waits
+
+    def run(s: State):
+        r, mask, c = s.r, s.mask, s.r[condition]
+        yes, no = (c, ~c) if mask is None else (c & mask, ~c & mask)
+        some, rest = yes.any(), no.any()
+        if not rest or not some:
+            yield from _inside(then if some else other, s)
+            for out, v in zip(outs, then_values if some else other_values, strict=True):
+                r[out] = r[v]
+            return
+        if waits:
+            yield Fork([(then, State(r, yes, s.m)), (other, State(r, no, s.m))])
+        else:
+            s.mask = yes
+            then.run(s)
+            if other.steps:
+                s.mask = no
+                other.run(s)
+            s.mask = mask
+        for out, a, b in zip(outs, then_values, other_values, strict=False):
+            r[out] = merge(c, r[a], r[b])
+
+    return _as_step(run, waits)
+
+
+def _number(x: np.ndarray, mask) -> int | None:
+    """The value that all active threads share, or None."""
+    if x.size == 1:
+        return int(x.flat[0])
+    if mask is not None:
+        x = np.broadcast_to(x, np.broadcast_shapes(x.shape, mask.shape))[
+            np.broadcast_to(mask, np.broadcast_shapes(x.shape, mask.shape))
+        ]
+    first = x.flat[0]
+    return int(first) if (x == first).all() else None
+
+
+@rule("scf.for")
+def _for(tr: Translator, op):
+    lo, hi, stride = (tr.reg(v) for v in list(op.operands)[:3])
+    inits = [tr.reg(v) for v in list(op.operands)[3:]]
+    block = op.regions[0].blocks[0]
+    iv, *carried = (tr.reg(a) for a in block.arguments)
+    body, yielded = tr.block(block)
+    outs = [tr.reg(v) for v in op.results]
+    dtype = np.int64 if str(block.arguments[0].type) == "index" else np.dtype(f"i{block.arguments[0].type.width // 8}")
+
+    def run(s: State):
+        r = s.r
+        for a, v in zip(carried, [r[i] for i in inits], strict=True):
+            r[a] = v
+        bounds = [_number(r[x], s.mask) for x in (lo, hi, stride)]
+        if None in bounds:
+            yield from masked(s)
+        else:
+            for i in range(*bounds):
+                r[iv] = np.full((1, 1), i, dtype=dtype)
+                yield from _inside(body, s)
+                for a, v in zip(carried, [r[y] for y in yielded], strict=True):
+                    r[a] = v
+        for out, a in zip(outs, carried, strict=True):
+            r[out] = r[a]
+
+    def masked(s: State):
+        r, outer = s.r, s.mask
+        i, top, by = r[lo], r[hi], r[stride]
+        active = i < top if outer is None else (i < top) & outer
+        while active.any():
+            s.mask = None if active.all() else active
+            r[iv] = i
+            old = [r[a] for a in carried]
+            yield from _inside(body, s)
+            new = [r[y] for y in yielded]
+            for a, o, v in zip(carried, old, new, strict=True):
+                r[a] = merge(active, v, o)
+            i = i + by
+            active = active & (i < top)
+        s.mask = outer
+
+    return _as_step(run, body.waits)
+
+
+@rule("scf.while")
+def _while(tr: Translator, op):
+    inits = [tr.reg(v) for v in op.operands]
+    before, after = op.regions[0].blocks[0], op.regions[1].blocks[0]
+    before_args, after_args = ([tr.reg(a) for a in b.arguments] for b in (before, after))
+    test, (condition, *passed) = tr.block(before)
+    body, yielded = tr.block(after)
+    outs = [tr.reg(v) for v in op.results]
+    waits = test.waits or body.waits
+
+    def run(s: State):
+        r, outer = s.r, s.mask
+        for a, v in zip(before_args, [r[i] for i in inits], strict=True):
+            r[a] = v
+        active, final = outer, [None] * len(outs)
+        while True:
+            yield from _inside(test, s)
+            c = r[condition] if active is None else r[condition] & active
+            values = [r[p] for p in passed]
+            if active is None:
+                final = values
+            else:
+                final = [v if f is None else merge(active, v, f) for f, v in zip(final, values, strict=True)]
+            if not c.any():
+                break
+            active = None if active is None and c.all() else c
+            s.mask = active
+            for a, v in zip(after_args, values, strict=True):
+                r[a] = v
+            yield from _inside(body, s)
+            for a, v in zip(before_args, [r[y] for y in yielded], strict=True):
+                r[a] = v
+        s.mask = outer
+        for out, v in zip(outs, final, strict=True):
+            r[out] = v
+
+    return _as_step(run, waits)
+
+
+@rule("scf.execute_region")
+def _execute_region(tr: Translator, op):
+    body, yielded = tr.block(op.regions[0].blocks[0])
+    outs = [tr.reg(v) for v in op.results]
+
+    def run(s: State):
+        yield from _inside(body, s)
+        for out, y in zip(outs, yielded, strict=True):
+            s.r[out] = s.r[y]
+
+    return _as_step(run, body.waits)
+
+
+@rule("scf.index_switch")
+def _switch(tr: Translator, op):
+    from mlirc.mlir import ir
+
+    selector, outs = tr.reg(op.operands[0]), [tr.reg(v) for v in op.results]
+    cases = list(ir.DenseI64ArrayAttr(op.attributes["cases"]))
+    default, *regions = (tr.block(region.blocks[0]) for region in op.regions)
+    waits = any(code.waits for code, _ in [default, *regions])
+
+    def run(s: State):
+        r, mask, x = s.r, s.mask, s.r[selector]
+        rest = np.ones((1, 1), bool) if mask is None else mask
+        chosen = []
+        for value, (code, values) in zip(cases, regions, strict=True):
+            chosen.append((rest & (x == value), code, values))
+            rest = rest & (x != value)
+        chosen.append((rest, *default))
+        chosen = [c for c in chosen if c[0].any()]
+        if waits and len(chosen) > 1:
+            yield Fork([(code, State(r, m, s.m)) for m, code, _ in chosen])
+        else:
+            for m, code, _ in chosen:
+                s.mask = m if len(chosen) > 1 else mask
+                yield from _inside(code, s)
+            s.mask = mask
+        for i, out in enumerate(outs):
+            total = r[chosen[0][2][i]]
+            for m, _, values in chosen[1:]:
+                total = merge(m, r[values[i]], total)
+            r[out] = total
+
+    return _as_step(run, waits)

@@ -1,0 +1,135 @@
+"""Barriers and the scheduler of the groups of threads that a launch has split into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mlirc.host.device.machine import Machine, State, Stop
+from mlirc.host.device.scf_rules import Fork
+from mlirc.host.device.translate import Code
+
+
+@dataclass
+class Wait:
+    """Event of a step: go on when `ready()` holds. `what` says what is waited for, `who` which threads wait."""
+
+    ready: Callable[[], bool]
+    what: str
+    who: np.ndarray
+    op: object
+
+
+@dataclass
+class Barrier:
+    """One barrier of every block of the batch: who has arrived, and how often it has opened."""
+
+    arrived: np.ndarray
+    opened: np.ndarray
+
+
+def block_barrier(s: State, op, number: int = 0):
+    """bar.sync: waits for all threads of the block. A generator of events."""
+    m: Machine = s.m
+    if s.mask is not None:
+        counts = np.broadcast_to(s.mask, (m.nb, m.nt)).sum(axis=1)
+    if s.mask is None or ((counts == 0) | (counts == m.nt)).all():
+        if m.races is not None:
+            m.races.barrier()
+        return
+    b: Barrier = m.arrived.setdefault(number, Barrier(np.zeros((m.nb, m.nt), bool), np.zeros(m.nb, np.int64)))
+    mine = np.broadcast_to(s.mask, (m.nb, m.nt))
+    blocks = mine.any(axis=1)
+    target = b.opened[blocks] + 1
+    b.arrived |= mine
+    complete = b.arrived.all(axis=1)
+    if complete.any():
+        b.opened[complete] += 1
+        b.arrived[complete] = False
+        if m.races is not None:
+            m.races.barrier()
+    yield Wait(lambda: bool((b.opened[blocks] >= target).all()), "the barrier of the block", mine, op)
+
+
+def warp_barrier(s: State, needed: np.ndarray, op) -> None:
+    """bar.warp.sync: the lanes of the 32-bit mask must all be here."""
+    m = s.m
+    if s.mask is not None:
+        here = np.broadcast_to(s.mask, (m.nb, m.nt))
+        lanes = m.lane
+        wanted = (np.broadcast_to(needed, (1, 1)).astype(np.int64) >> lanes) & 1 != 0
+        warps = here.reshape(m.nb, -1, min(32, m.nt))
+        missing = warps.any(axis=2, keepdims=True) & ~warps & np.broadcast_to(wanted, (m.nb, m.nt)).reshape(warps.shape)
+        if missing.any():
+            m.complain("divergent barrier", missing.reshape(m.nb, m.nt), "does not reach a barrier of its warp", op)
+    if m.races is not None:
+        m.races.warp_barrier()
+
+
+@dataclass
+class Task:
+    """A group of threads under way."""
+
+    run: object
+    parent: Task | None = None
+    children: int = 0
+    wait: Wait | None = None
+
+
+@dataclass
+class Scheduler:
+    """Runs tasks until all have ended; which of several ready ones goes next is drawn from the seed."""
+
+    machine: Machine
+    seed: int = 0
+    blocked: list[Task] = field(default_factory=list)
+
+    def run(self, code: Code, state: State) -> None:
+        """Runs a kernel's code; raises Stop after reporting a deadlock."""
+        draw = np.random.default_rng(self.seed)
+        ready = [Task(code.start(state))]
+        while ready or self.blocked:
+            if not ready:
+                ready = [t for t in self.blocked if t.wait is None or t.wait.ready()]
+                if not ready:
+                    self._deadlock()
+                self.blocked = [t for t in self.blocked if not any(t is o for o in ready)]
+            task = ready.pop(int(draw.integers(len(ready))) if len(ready) > 1 else 0)
+            task.wait = None
+            ready += self._advance(task)
+
+    def _advance(self, task: Task) -> list[Task]:
+        event = next(task.run, None)  # type: ignore[call-overload]
+        if event is None:
+            parent = task.parent
+            if parent is None:
+                return []
+            parent.children -= 1
+            return [parent] if parent.children == 0 else []
+        if isinstance(event, Fork):
+            children = [Task(code.start(state), task) for code, state in event.branches]
+            task.children = len(children)
+            return children
+        task.wait = event
+        self.blocked.append(task)
+        return []
+
+    def _deadlock(self) -> None:
+        m = self.machine
+        for task in self.blocked:
+            w = task.wait
+            assert w is not None
+            per_block = w.who.sum(axis=1)
+            b = int(np.flatnonzero(per_block)[0])
+            threads = np.flatnonzero(w.who[b])
+            m.report.add(
+                "deadlock",
+                f"{per_block[b]} of {m.nt} threads of block {int(m.blocks[b])} ({threads[0]}..{threads[-1]}) wait for "
+                f"{w.what}, which the others never reach",
+                w.op,
+                m.kernel,
+                int(w.who.sum()),
+            )
+        raise Stop

@@ -1,0 +1,184 @@
+"""Translates a `gpu.func`, once, into lists of Python closures: one per operation, each working on all threads of a
+batch. Operations that can wait (barriers, and control flow around them) become generators; all else is called.
+
+Rules are registered by operation name: `@rule("arith.addi")` on `f(tr, op) -> step`, where step(state) reads and writes
+`state.r[tr.reg(value)]`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+
+import numpy as np
+
+from mlirc.errors import MlircError
+from mlirc.host.device.machine import State
+from mlirc.host.device.numbers import constant_array
+from mlirc.mlir import ir
+
+_rules: dict[str, Callable] = {}
+_RULE_FILES = ("arith_rules", "math_rules", "vector_rules", "memref_rules", "scf_rules", "gpu_rules", "nvgpu_rules")
+
+
+def rule(*names: str) -> Callable:
+    """Registers the translation of operations."""
+
+    def add(function: Callable) -> Callable:
+        for name in names:
+            _rules[name] = function
+        return function
+
+    return add
+
+
+def waiting(step: Callable) -> Callable:
+    """Marks a step as a generator: it may wait for other threads."""
+    step.waits = True
+    return step
+
+
+class Code:
+    """The operations of one block of IR. `waits`: some of them may wait, so that it has to be run as a generator."""
+
+    def __init__(self) -> None:
+        self.steps: list[Callable] = []
+        self.waits = False
+
+    def add(self, step: Callable) -> None:
+        self.steps.append(step)
+        self.waits = self.waits or hasattr(step, "waits")
+
+    def run(self, s: State) -> None:
+        for step in self.steps:
+            step(s)
+
+    def start(self, s: State):
+        for step in self.steps:
+            if hasattr(step, "waits"):
+                yield from step(s)
+            else:
+                step(s)
+
+
+class Program:
+    """A translated kernel: `initial` registers (constants filled in), the numbers of its parameters, its code."""
+
+    def __init__(self, name: str, code: Code, initial: list, parameters: list, function):
+        self.name, self.code, self.initial, self.parameters, self.function = name, code, initial, parameters, function
+        self.shared: list[tuple[int, object]] = []  # (register, memref type) of workgroup attributions
+        self.accesses: list[int] = []  # bytes of every access
+
+
+class Translator:
+    """State of translating one function."""
+
+    def __init__(self, where: str):
+        self.where = where
+        self.numbers: dict[ir.Value, int] = {}
+        self.initial: list = []
+        self.constants: dict[ir.Value, int | float] = {}
+        self.accesses: list[int] = []  # sizes and alignments, in bytes, of accesses to memory
+
+    def reg(self, value: ir.Value) -> int:
+        """The register of a value."""
+        n = self.numbers.get(value)
+        if n is None:
+            n = self.numbers[value] = len(self.initial)
+            self.initial.append(None)
+        return n
+
+    def constant(self, op) -> None:
+        value, attr = op.results[0], op.attributes["value"]
+        self.initial[self.reg(value)] = constant_array(attr, value.type)
+        if isinstance(attr, ir.IntegerAttr) and not isinstance(value.type, ir.VectorType):
+            self.constants[value] = ir.IntegerAttr(attr).value
+
+    def known(self, value: ir.Value) -> int | None:
+        """The number that an integer constant is."""
+        found = self.constants.get(value)
+        return None if found is None else int(found)
+
+    def block(self, block: ir.Block) -> tuple[Code, list[int]]:
+        """The code of a block, and the registers of its terminator's operands."""
+        code = Code()
+        ops = [o.operation for o in block.operations]
+        here = {a for a in block.arguments}
+        for op in ops:
+            here.update(op.results)
+        steps: list = []
+        for op in ops[:-1]:
+            if op.name == "arith.constant":
+                self.constant(op)
+                here.discard(op.results[0])
+                steps.append(None)
+                continue
+            steps.append(self.step(op))
+        dead = self._last_uses(ops, here)
+        for i, step in enumerate(steps):
+            if step is not None:
+                code.add(step)
+            if dead[i]:
+                code.add(_free(dead[i]))
+        return code, [self.reg(v) for v in ops[-1].operands]
+
+    def step(self, op) -> Callable:
+        found = _rules.get(op.name)
+        if found is None:
+            raise MlircError(
+                f"host device: {self.where}: no rule for {op.name} at {op.location}: add one in host/device"
+            )
+        return found(self, op)
+
+    def _last_uses(self, ops: list, here: set) -> list[list[int]]:
+        """For each operation the registers that nothing after it reads."""
+        seen = set(ops[-1].operands) if ops else set()
+        dead: list[list[int]] = [[] for _ in ops]
+        for i in range(len(ops) - 2, -1, -1):
+            for v in _values_in(ops[i]):
+                if v in here and v not in seen:
+                    seen.add(v)
+                    dead[i].append(self.reg(v))
+        return dead
+
+
+def _values_in(op):
+    """The results and operands of an operation and of all that is nested in it."""
+    yield from op.results
+    yield from op.operands
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                yield from _values_in(inner.operation)
+
+
+def _free(registers: list[int]) -> Callable:
+    def step(s: State) -> None:
+        r = s.r
+        for i in registers:
+            r[i] = None
+
+    return step
+
+
+def translate(function) -> Program:
+    """Translates a gpu.func; raises MlircError for an operation without a rule."""
+    for name in _RULE_FILES:
+        importlib.import_module(f"mlirc.host.device.{name}")
+    function = function.operation
+    name = ir.StringAttr(function.attributes["sym_name"]).value
+    tr = Translator(f"kernel {name}")
+    blocks = function.regions[0].blocks
+    if len(blocks) != 1:
+        raise MlircError(f"host device: kernel {name} has unstructured control flow: give it at the gpu level with scf")
+    arguments = [tr.reg(a) for a in blocks[0].arguments]
+    code, _ = tr.block(blocks[0])
+    count = len(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).inputs)
+    program = Program(name, code, tr.initial, arguments[:count], function)
+    program.shared = [(tr.reg(a), a.type) for a in list(blocks[0].arguments)[count:]]
+    program.accesses = tr.accesses
+    return program
+
+
+def granule(program: Program) -> int:
+    """The largest power of two of bytes that divides every access of the kernel."""
+    return int(np.gcd.reduce([16, *program.accesses])) if program.accesses else 1
