@@ -6,6 +6,7 @@ import re
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -216,8 +217,8 @@ class Compilation:
                 outputs.add(output.with_suffix(".safetensors"), lambda p: frontend.write_weights(p, tensors))
             for level in HOST_LEVELS:
                 if level in self.modules:
-                    text = self.text(level)
-                    outputs.add(output.with_suffix(".levels") / f"{level}.mlir", lambda p, t=text: p.write_text(t))
+                    path = output.with_suffix(".levels") / f"{level}.mlir"
+                    outputs.add(path, partial(_write_text, text=self.text(level)))
             outputs.add(output, lambda p: p.write_text(self.ptx))
 
 
@@ -241,6 +242,10 @@ def _versions() -> dict[str, str]:
 
     versions = {p: metadata.version(p) for p in ("torch-mlir", "llvmlite")}
     return {"mlirc": mlirc.__version__, **versions}
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text)
 
 
 def model_name(spec: str) -> str:

@@ -159,6 +159,8 @@ def _to_json(build: KernelBuild) -> dict[str, Any]:
 def _from_json(record: Mapping[str, Any]) -> KernelBuild:
     launches: list[Launch | Copy] = []
     for item in record["launches"]:
-        fields = {k: tuple(v) if k in ("grid", "block", "cluster") and v else v for k, v in item.items() if k != "kind"}
+        fields: dict[str, Any] = {
+            k: tuple(v) if k in ("grid", "block", "cluster") and v else v for k, v in item.items() if k != "kind"
+        }
         launches.append(Launch(**fields) if item["kind"] == "Launch" else Copy(**fields))
     return KernelBuild(**{**record, "launches": launches}, cached=True)

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from mlirc.errors import MlircError
 from mlirc.kernel_build import KernelBuild, KernelJob, build_kernel
@@ -90,13 +90,13 @@ class _Helper:
                     pass  # the helper is gone, and what was on its way to it
 
 
-def _send(stream: BinaryIO, value: Any) -> None:
+def _send(stream: IO[bytes], value: Any) -> None:
     data = pickle.dumps(value)
     stream.write(struct.pack("<Q", len(data)) + data)
     stream.flush()
 
 
-def _receive(stream: BinaryIO) -> Any:
+def _receive(stream: IO[bytes]) -> Any:
     header = stream.read(8)
     if len(header) < 8:
         raise EOFError

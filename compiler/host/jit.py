@@ -86,7 +86,7 @@ def _checked(array: np.ndarray, spec: TensorSpec, what: str) -> np.ndarray:
     return np.ascontiguousarray(array).reshape(spec.shape)
 
 
-def _descriptor(array: np.ndarray) -> ctypes.Structure:
+def _descriptor(array: np.ndarray) -> ctypes.Array:
     """MLIR's ranked memref descriptor: allocated, aligned, offset, sizes, strides (in elements)."""
     rank = array.ndim
     words = [array.ctypes.data, array.ctypes.data, 0, *array.shape]

@@ -6,6 +6,7 @@ LLVM vectorizes the innermost one, which `_order_loops` chooses to be contiguous
 
 from __future__ import annotations
 
+from mlirc.host.outline import outline_linalg
 from mlirc.mlir import context, ir, run_passes
 
 _NORMALIZE = (
@@ -46,7 +47,9 @@ def lower_to_llvm(module: ir.Module, function: str) -> None:
         _vouch_for_buffers(module)
         _order_loops(module)
         run_passes(module, _BUFFERIZE)
-        find_function(module, function).attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
+        entry = find_function(module, function)
+        entry.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
+        outline_linalg(module, entry)
         run_passes(module, _TO_LLVM)
 
 

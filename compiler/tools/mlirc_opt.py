@@ -6,6 +6,7 @@ import argparse
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from mlirc.errors import MlircError
 from mlirc.tools.cli import run_main
@@ -26,7 +27,7 @@ def _parser() -> argparse.ArgumentParser:
         "mlirc-opt", description=__doc__, epilog=_USAGE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("file", nargs="?", help="an .mlir file, or - for standard input")
-    step = {"action": "append", "dest": "steps"}
+    step: dict[str, Any] = {"action": "append", "dest": "steps"}
     parser.add_argument("--pass", metavar="NAME{options}", type=lambda s: ("pass", s), **step)
     parser.add_argument("--pipeline", metavar="PASSES", type=lambda s: ("pipeline", s), **step)
     parser.add_argument("--script", metavar="SCRIPT", type=lambda s: ("script", s), **step)
