@@ -252,6 +252,13 @@ class CompiledModel:
         with self._driver.current():
             self._enqueue(stream_handle(stream))
 
+    def launch_step(self, number: int, stream: Any = 0) -> None:
+        """Enqueues one step of the plan alone, counted without the setup steps, on the buffers that the last `launch`
+        used; does not wait. For timing a kernel by itself."""
+        with self._driver.current():
+            self._refresh()
+            self._driver.launch(self._calls[number], stream_handle(stream))
+
     def synchronize(self) -> None:
         """Waits for everything that the GPU was given to do."""
         with self._driver.current():

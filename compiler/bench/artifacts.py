@@ -1,0 +1,91 @@
+"""The folder that carries compiled cases to the machine with the GPU: a manifest, and one small archive per case.
+
+No weights travel (but MiniLM's, trimmed, where a case wants them): the other machine makes them from the case's seed.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlirc.bench.cases import Case
+from mlirc.errors import MlircError
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+MINILM = "minilm.safetensors"
+_PTX, _CONSTANTS = "model.ptx", "constants.safetensors"
+
+
+@dataclass
+class Compiled:
+    """A compiled case: the PTX file's text and the constants (plan constants and the module's buffers) by name."""
+
+    ptx: str
+    constants: dict[str, Any]
+
+
+def archive_name(case: Case) -> str:
+    """The file that holds a case."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", case.name) + ".zip"
+
+
+def write_compiled(folder: Path, case: Case, compiled: Compiled) -> int:
+    """Writes a case's archive; returns its size in bytes."""
+    from safetensors.torch import save
+
+    path = folder / archive_name(case)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        archive.writestr(_PTX, compiled.ptx)
+        archive.writestr(_CONSTANTS, save({k: v.contiguous().clone() for k, v in compiled.constants.items()}))
+    return path.stat().st_size
+
+
+def read_compiled(folder: Path, case: Case) -> Compiled:
+    """Reads a case's archive; raises MlircError when it is missing or damaged."""
+    from safetensors.torch import load
+
+    path = folder / archive_name(case)
+    try:
+        with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
+            return Compiled(archive.read(_PTX).decode(), load(archive.read(_CONSTANTS)))
+    except OSError as e:
+        raise MlircError(f"{path}: cannot read: {e.strerror}") from e
+    except (zipfile.BadZipFile, KeyError, ValueError) as e:
+        raise MlircError(f"{path}: damaged ({e}): compile the suite again") from e
+
+
+@dataclass
+class Entry:
+    """A case in the manifest: `info` is what the compiling side found out (`compiling.compile_case`)."""
+
+    case: Case
+    info: dict[str, Any]
+
+
+def write_manifest(folder: Path, entries: list[Entry], about: dict[str, Any]) -> None:
+    """Writes the manifest; `about` is target, versions, commit and the like."""
+    data = {"format": FORMAT, **about, "cases": [{"case": e.case.to_json(), "info": e.info} for e in entries]}
+    temporary = folder / (MANIFEST + ".new")
+    temporary.write_text(json.dumps(data, indent=1) + "\n")
+    temporary.replace(folder / MANIFEST)
+
+
+def read_manifest(folder: Path) -> tuple[list[Entry], dict[str, Any]]:
+    """The manifest's entries, and what it says about the compilation; raises MlircError when it is not readable."""
+    path = folder / MANIFEST
+    try:
+        data = json.loads(path.read_text())
+    except OSError as e:
+        raise MlircError(f"{path}: cannot read: {e.strerror}: compile with --compile-only {folder} first") from e
+    except ValueError as e:
+        raise MlircError(f"{path}: damaged ({e}): compile the suite again") from e
+    if data.get("format") != FORMAT:
+        raise MlircError(f"{path}: format {data.get('format')}, but this mlirc reads {FORMAT}: compile again")
+    entries = [Entry(Case.from_json(c["case"]), c["info"]) for c in data.pop("cases")]
+    return entries, data

@@ -1,0 +1,124 @@
+"""What can be measured, as data: a case is JSON, so that another machine rebuilds the same module and inputs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from mlirc.errors import MlircError
+
+DTYPE_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i8": 1, "i1": 1}
+# Input kinds: what random values an input gets (see `build.make_input`).
+Input = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to measure.
+
+    `builder` is `operator`, `huggingface`, `network` (a small module of `networks.py`, compiled through a `.pt2`) or
+    `file` (a model that the user named). `options` is what that builder needs, in JSON's types; `inputs` maps each
+    input's name to {dtype, shape, kind, ...}; `dtype` is the type computed in; `seed` fixes weights and inputs.
+    """
+
+    name: str
+    suite: str
+    builder: str
+    options: dict[str, Any]
+    inputs: dict[str, Input]
+    dtype: str
+    seed: int = 0
+
+    @property
+    def group(self) -> str:
+        """Equal for cases that share one torch module, such as the sequence lengths of one model."""
+        return repr((self.builder, sorted(self.options.items(), key=str), self.dtype, self.seed))
+
+    def to_json(self) -> dict[str, Any]:
+        """The case as JSON data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Case:
+        """Reads `to_json` back; raises MlircError when fields are missing or unknown."""
+        try:
+            return cls(**data)
+        except TypeError as e:
+            raise MlircError(f"case {data.get('name', '?')}: not a benchmark case of this version ({e})") from e
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A named list of cases, made when asked for."""
+
+    name: str
+    about: str
+    make: Any = field(repr=False)
+
+
+def suites() -> dict[str, Suite]:
+    """Every suite by name."""
+    from mlirc.bench import models, operators
+
+    found = [
+        Suite("fp32", "84 f32 operators of TinyLlama-1.1B and Qwen2.5-7B at 32, 128 and 512 tokens", operators.fp32),
+        Suite("bf16-basics", "bf16 matmul, RMSNorm, softmax and attention at one large shape each", operators.basics),
+        Suite("anchors", "products, attention and memory-bound operators at the usual shapes", operators.anchors),
+        Suite("models", "14 models in f32 and bf16 at sequence lengths 1, 7, 128 and 512", models.models),
+        Suite("speed", "the models whose speed is claimed: TinyLlama bf16 prefill, MiniLM", models.speed),
+    ]
+    return {s.name: s for s in found}
+
+
+def suite_cases(name: str) -> list[Case]:
+    """The cases of a suite; raises MlircError for a name that is none."""
+    known = suites()
+    if name not in known:
+        raise MlircError(f"no suite '{name}': there are {', '.join(known)}; a model needs a path that exists")
+    found = list(known[name].make())
+    names = [c.name for c in found]
+    if len(set(names)) != len(names):
+        raise MlircError(f"suite {name}: two cases have one name")
+    return found
+
+
+def select(cases: Iterable[Case], pattern: str | None) -> list[Case]:
+    """The cases whose name matches the regular expression anywhere; raises MlircError when none does."""
+    found = list(cases)
+    if pattern is None:
+        return found
+    try:
+        regex = re.compile(pattern)
+    except re.error as e:
+        raise MlircError(f"--filter '{pattern}': not a regular expression: {e}") from e
+    kept = [c for c in found if regex.search(c.name)]
+    if not kept:
+        raise MlircError(f"--filter '{pattern}': no case matches; --list prints their names")
+    return kept
+
+
+def tensor(dtype: str, *shape: int, kind: str = "normal", **more: Any) -> Input:
+    """An input description: `kind` is normal, ids (integers below `upper`), tail_mask, or text."""
+    return {"dtype": dtype, "shape": list(shape), "kind": kind, **more}
+
+
+def input_bytes(inputs: dict[str, Input]) -> int:
+    """The size of a case's inputs in bytes."""
+    return sum(_nbytes(i) for i in inputs.values())
+
+
+def _nbytes(one: Input) -> int:
+    size = DTYPE_BYTES[one["dtype"]]
+    for extent in one["shape"]:
+        size *= extent
+    return size
+
+
+def in_groups(cases: Iterable[Case]) -> Iterator[list[Case]]:
+    """The cases by group, in order of first appearance."""
+    groups: dict[str, list[Case]] = {}
+    for case in cases:
+        groups.setdefault(case.group, []).append(case)
+    yield from groups.values()

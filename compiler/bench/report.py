@@ -1,0 +1,204 @@
+"""Results as tables: short ones for the terminal, Markdown ones to keep."""
+
+from __future__ import annotations
+
+import datetime
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mlirc.bench.compiling import geometric_mean
+
+PEERS = {"eager": "eager", "compile": "torch.compile", "max-autotune": "max-autotune"}
+
+
+def environment() -> dict[str, Any]:
+    """What a reader needs to judge the figures: date, GPU, driver, versions, clocks, commit. Works without a GPU."""
+    import torch
+    import transformers
+
+    import mlirc
+
+    found: dict[str, Any] = {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "mlirc": mlirc.__version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+    if torch.cuda.is_available():
+        found |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
+        query = "driver_version,clocks.sm,clocks.mem,power.limit,temperature.gpu"
+        answer = _output(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader", "-i", "0"])
+        found |= dict(zip(query.split(","), [a.strip() for a in answer.split(",")], strict=False))
+    return found
+
+
+def commit() -> str:
+    """The source's commit, with `+` after it when files differ from it; "" outside of a checkout."""
+    here = str(Path(__file__).resolve().parent)
+    head = _output(["git", "-C", here, "rev-parse", "--short=12", "HEAD"])
+    changed = _output(["git", "-C", here, "status", "--porcelain", "--untracked-files=no"])
+    return head + ("+" if head and changed else "")
+
+
+def _output(command: list[str]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+HEAD = ("case", "verdict", "error", "eager's", "mlirc us", "eager us", "compile us", "bound us", "of bound", "vs best")
+
+
+def rows(results: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """One row of text per result, in HEAD's columns."""
+    return [_row(r) for r in results]
+
+
+def _row(record: dict[str, Any]) -> tuple[str, ...]:
+    result = record.get("result", {})
+    if "check" not in result:
+        why = result.get("error") or result.get("skipped") or record["info"].get("error") or "not run"
+        stage = "compile" if record["info"].get("error") else "skipped" if "skipped" in result else "run"
+        return (record["case"]["name"], f"{stage}: {why}"[:90], *[""] * (len(HEAD) - 2))
+    check = result["check"]
+    worst = max(check["outputs"], key=lambda o: (o["verdict"] == "FAIL", o["error"]))
+    verdict = check["verdict"] + (f" ({', '.join(check['changed'])} changed)" if check["changed"] else "")
+    times = {n: t["median_us"] for n, t in result.get("times", {}).items()}
+    mine = times.get("mlirc")
+    peers = [t for n, t in times.items() if n != "mlirc"]
+    bound = result.get("bound_us")
+    return (
+        record["case"]["name"],
+        verdict,
+        f"{worst['error']:.1e}",
+        f"{worst['eager_error']:.1e}",
+        _us(mine),
+        _us(times.get("eager")),
+        _us(times.get("max-autotune") or times.get("compile")),
+        _us(bound),
+        f"{100 * bound / mine:.0f}%" if bound and mine else "",
+        f"{min(peers) / mine:.2f}x" if peers and mine else "",
+    )
+
+
+def _us(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.2f}" if value < 100 else f"{value:,.0f}"
+
+
+def summary(results: Sequence[dict[str, Any]]) -> list[str]:
+    """Lines that sum up: how many are right, and the geometric mean of the speed-up over each peer.
+
+    A case that failed counts with the speed of PyTorch eager, to which a user would fall back.
+    """
+    right = [r for r in results if str(_verdict(r)).startswith("ok")]
+    lines = [f"{len(right)} of {len(results)} right"]
+    for peer, shown in PEERS.items():
+        ratios, wins = [], 0
+        for record in results:
+            times = record.get("result", {}).get("times", {})
+            if peer not in times or "mlirc" not in times:
+                continue
+            failed = not str(_verdict(record)).startswith("ok")
+            mine = times.get("eager", times[peer]) if failed else times["mlirc"]
+            ratios.append(times[peer]["median_us"] / mine["median_us"])
+            wins += ratios[-1] > 1 and not failed
+        if ratios:
+            mean = geometric_mean(ratios)
+            lines.append(f"against {shown}: {mean:.2f}x (geometric mean of {len(ratios)}), faster in {wins}")
+    suspicious = [r["case"]["name"] for r in results if _too_fast(r)]
+    if suspicious:
+        lines.append(f"faster than the bound, so the measurement is wrong: {', '.join(suspicious)}")
+    return lines
+
+
+def _verdict(record: dict[str, Any]) -> str:
+    return str(record.get("result", {}).get("check", {}).get("verdict", "error"))
+
+
+def _too_fast(record: dict[str, Any]) -> bool:
+    result = record.get("result", {})
+    return any(t["median_us"] < 0.97 * result["bound_us"] for t in result.get("times", {}).values())
+
+
+def worst(results: Sequence[dict[str, Any]], count: int = 10) -> list[tuple[str, float]]:
+    """The cases furthest behind their best peer: (name, our time over the peer's)."""
+    found = []
+    for record in results:
+        times = {n: t["median_us"] for n, t in record.get("result", {}).get("times", {}).items()}
+        mine = times.pop("mlirc", None)
+        if mine and times:
+            found.append((record["case"]["name"], mine / min(times.values())))
+    return sorted(found, key=lambda x: -x[1])[:count]
+
+
+def kernel_rows(record: dict[str, Any], limit: int = 12) -> list[tuple[str, ...]]:
+    """The costliest kernels of one result: kernel, script, calls, us per call, bound, us per run, origin."""
+    found = record.get("result", {}).get("kernels", [])[:limit]
+    return [
+        (
+            k["kernel"], k["script"], str(k["calls"]), _us(k["us_per_call"]) + (" (hot)" if k["hot"] else ""),
+            _us(k["bound_us_per_call"]), _us(k["us_per_run"]), ", ".join(k["origin"][:1]),
+        )
+        for k in found
+    ]  # fmt: skip
+
+
+KERNEL_HEAD = ("kernel", "script", "calls", "us/call", "bound", "us/run", "origin")
+
+
+def markdown(data: dict[str, Any]) -> str:
+    """The whole result file as a Markdown page."""
+    about = data["about"]
+    title = ", ".join(dict.fromkeys(r["case"]["suite"] for r in data["results"]))
+    lines = [f"# Results: {title}", ""]
+    lines += [", ".join(f"{k} {v}" for k, v in about.items() if v and not isinstance(v, dict)) + ".", ""]
+    lines += [
+        "Medians in microseconds; every contender in CUDA graphs, interleaved, L2 cache cold; errors are relative"
+    ]
+    lines += ["Frobenius norms against FP64; docs/benchmarking.md says how each figure is taken.", ""]
+    lines += [f"- {line}" for line in summary(data["results"])] + [""]
+    lines += _markdown_table(HEAD, rows(data["results"]))
+    behind = worst(data["results"])
+    if behind:
+        lines += ["", "Furthest behind the best peer: " + ", ".join(f"{n} {x:.1f}x" for n, x in behind) + "."]
+    for record in data["results"]:
+        if kernel_rows(record):
+            lines += ["", f"## Kernels of {record['case']['name']}", ""]
+            lines += _markdown_table(KERNEL_HEAD, kernel_rows(record))
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(c.replace("|", "\\|").replace("\n", " ") for c in cells) + " |"
+
+    return [line(head), "|" + "---|" * len(head), *map(line, body)]
+
+
+def print_table(data: dict[str, Any]) -> None:
+    """The short table, last on the terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=None if _is_terminal() else 200)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    shown = [i for i in range(len(HEAD)) if i < 2 or any(r[i] for r in rows(data["results"]))]
+    for i in shown:
+        table.add_column(HEAD[i], justify="left" if i < 2 else "right", overflow="fold")
+    for row in rows(data["results"]):
+        colour = "red" if not row[1].startswith("ok") else ""
+        table.add_row(*[row[i] for i in shown], style=colour)
+    console.print(table)
+    for line in summary(data["results"]):
+        console.print(line, highlight=False)
+
+
+def _is_terminal() -> bool:
+    import sys
+
+    return sys.stdout.isatty()

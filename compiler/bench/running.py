@@ -1,0 +1,165 @@
+"""The half of a benchmark that needs a GPU and no MLIR: checks a compiled case and times it against PyTorch."""
+
+from __future__ import annotations
+
+import gc
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mlirc.bench import reference, timing
+from mlirc.bench.artifacts import MINILM, Compiled, read_compiled
+from mlirc.bench.bound import bound_us, limited_by
+from mlirc.bench.build import Built, build_real, make_inputs
+from mlirc.bench.cases import Case, input_bytes
+from mlirc.bench.kernels import time_kernels
+from mlirc.errors import MlircError
+from mlirc.runtime import load_text
+from mlirc.runtime.model import CompiledModel
+
+_CODES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+
+
+class Runner:
+    """Runs cases in one process; keeps the last torch module, since cases of one group follow each other.
+
+    `settings`: `peers` (of eager, compile, max-autotune), `samples`, `check_only`, `kernels` (time each kernel alone).
+    """
+
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        if not torch.cuda.is_available():
+            raise MlircError("no GPU on this machine: --compile-only DIR compiles here, --run DIR measures elsewhere")
+        self.folder, self.settings = folder, settings
+        self._group = ""
+        self._built: Built | None = None
+        self._wide: Built | None = None
+
+    def run(self, case: Case, info: dict[str, Any]) -> dict[str, Any]:
+        """Checks, then times; the result is JSON data. Raises what goes wrong."""
+        with reference.exact_math():
+            return self._run(case, info)
+
+    def _run(self, case: Case, info: dict[str, Any]) -> dict[str, Any]:
+        start = time.perf_counter()
+        compiled = read_compiled(self.folder, case)
+        built, wide = self._modules(case, compiled)
+        weights = {**built.module.state_dict(), **{k: v.cuda() for k, v in compiled.constants.items()}}
+        operator = case.builder == "operator"
+        loading = time.perf_counter()
+        # Operators are captured many times over in torch's own graph; models run as users run them.
+        model = load_text(compiled.ptx, weights, graph=not operator)
+        result: dict[str, Any] = {"load_s": round(time.perf_counter() - loading, 3)}
+        try:
+            result["check"] = check(case, model, built, wide)
+            result["check_s"] = round(time.perf_counter() - start, 3)
+            if not self.settings["check_only"]:
+                result |= self._time(case, info, model, built)
+        finally:
+            model.close()
+            gc.collect()
+            torch.cuda.empty_cache()
+        result["total_s"] = round(time.perf_counter() - start, 3)
+        return result
+
+    def _modules(self, case: Case, compiled: Compiled) -> tuple[Built, Built]:
+        if case.group != self._group:
+            self._built = self._wide = None
+            gc.collect()
+            torch.cuda.empty_cache()
+            self._built = build_real(case, "cuda", self.folder / MINILM)
+            _set_buffers(self._built, compiled.constants)
+            self._wide = reference.widen(self._built)
+            self._group = case.group
+        assert self._built and self._wide
+        return self._built, self._wide
+
+    def _time(self, case: Case, info: dict[str, Any], model: CompiledModel, built: Built) -> dict[str, Any]:
+        work = info["work"]
+        inputs = make_inputs(case, "cuda")
+        flush = timing.Flusher()
+        outcome: dict[str, Any] = {"bound_us": bound_us(work), "limited_by": limited_by(work), "peer_errors": {}}
+        if case.builder == "operator":
+            run_us = timing.quick_us(lambda: built(inputs))
+            sets, runs = timing.copies_for(input_bytes(case.inputs) + work["written"], min(run_us, 4 * bound_us(work)))
+            many = [inputs, *(make_inputs(case, "cuda", i) for i in range(1, sets))]
+            arms = [timing.capture("mlirc", lambda x: model(*x.values()), many, runs)]
+        else:
+            sets, runs, many = 1, 1, [inputs]
+            model.bind(**inputs)
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            arms = [timing.Arm("mlirc", lambda: model.launch(torch.cuda.current_stream()), 1)]
+        outcome |= {"input_sets": sets, "runs_per_graph": runs}
+        for peer in self.settings["peers"]:
+            try:
+                arms.append(_peer(peer, built, many, runs))
+            except Exception as e:  # a peer that cannot do it is a result, too
+                outcome["peer_errors"][peer] = f"{type(e).__name__}: {' '.join(str(e).split())}"[:500]
+        outcome["times"] = {n: t.to_json() for n, t in timing.interleave(arms, self.settings["samples"], flush).items()}
+        del arms
+        if self.settings["kernels"]:
+            model.bind(*inputs.values())
+            model.launch()
+            outcome["kernels"] = time_kernels(model, info["kernels"], flush)
+        return outcome
+
+
+def _peer(name: str, built: Built, sets: list[dict[str, Tensor]], runs: int) -> timing.Arm:
+    if name == "eager":
+        return timing.capture(name, built, sets, runs)
+    torch._dynamo.reset()
+    mode = None if name == "compile" else "max-autotune-no-cudagraphs"
+    faster = Built(torch.compile(built.module, dynamic=False, mode=mode), built.call)  # type: ignore[arg-type]
+    faster_run = faster if not hasattr(built.module, "function") else (lambda x: faster.module(*x.values()))
+    return timing.capture(name, faster_run, sets, runs)
+
+
+def _set_buffers(built: Built, values: dict[str, Tensor]) -> None:
+    """Gives the module's buffers the values that were compiled in: another CPU may compute other last bits."""
+    for name, buffer in built.module.named_buffers():
+        if name in values:
+            buffer.copy_(values[name])
+
+
+def check(case: Case, model: CompiledModel, built: Built, wide: Built) -> dict[str, Any]:
+    """Compares one run with FP64 and with eager's own error; outputs are poisoned before, inputs and weights must stay
+    as they were, and a second run must give the same bits."""
+    inputs = make_inputs(case, "cuda")
+    before = {name: tensor.clone() for name, tensor in inputs.items()}
+    weights = reference.fingerprint(built.module)
+    model.bind(*inputs.values()) if case.builder == "operator" else model.bind(**inputs)
+    first = _poisoned_run(model)
+    second = _poisoned_run(model)
+    names = [spec.name for spec in model.plan.outputs]
+    eager = reference.pick_outputs(built(inputs), names)
+    exact = reference.pick_outputs(reference.run_wide(wide, inputs), names)
+    torch.cuda.synchronize()
+    rows = []
+    if not len(first) == len(eager) == len(exact):
+        raise MlircError(f"{len(first)} outputs, but PyTorch gives {len(eager)}")
+    for name, out, theirs, ref in zip(names, first, eager, exact, strict=True):
+        dtype = _CODES.get(out.dtype, str(out.dtype))
+        ours, own = reference.relative_error(out, ref), reference.relative_error(theirs, ref)
+        verdict = reference.judge(ours, own, dtype)
+        rows.append({"output": name, "dtype": dtype, "error": ours, "eager_error": own, "verdict": verdict})
+    changed = [n for n in inputs if not torch.equal(inputs[n], before[n])]
+    if weights != reference.fingerprint(built.module):
+        changed.append("weights")
+    same = all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=True))
+    verdicts = [r["verdict"] for r in rows]
+    verdict = "FAIL" if "FAIL" in verdicts or changed else max(verdicts, key=len)
+    return {"outputs": rows, "changed": changed, "repeats": same, "verdict": verdict}
+
+
+def _poisoned_run(model: CompiledModel) -> list[Tensor]:
+    """Runs the bound model with NaN (or the largest integer) in its outputs first; returns copies of them."""
+    outputs = [torch.from_dlpack(o) for o in model.outputs]
+    for out in outputs:
+        out.fill_(float("nan") if out.is_floating_point() else True if out.dtype == torch.bool else 77)
+    torch.cuda.synchronize()
+    model.launch()
+    model.synchronize()
+    return [out.clone() for out in outputs]

@@ -1,0 +1,219 @@
+"""`mlirc-bench`: measures compiled operators and models against PyTorch, with speed-of-light bounds and FP64 errors."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from mlirc.bench import cases as suites
+from mlirc.bench.artifacts import MINILM, Entry, read_manifest, write_manifest
+from mlirc.bench.cases import Case
+from mlirc.bench.pool import Task, run_tasks
+from mlirc.errors import MlircError
+from mlirc.targets import DEFAULT_TARGET, get_target
+from mlirc.tools.cli import run_main
+
+_EPILOG = """examples
+  mlirc-bench bf16-basics                        compile here, measure here
+  mlirc-bench fp32 --filter rmsnorm --kernels    some cases, and each kernel's time
+  mlirc-bench models --compile-only OUT          on a machine without a GPU ...
+  mlirc-bench --run OUT --check-only -j 8        ... and on one with a GPU, without MLIR
+docs/benchmarking.md says how each figure is taken."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "mlirc-bench", description=__doc__, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("what", nargs="*", metavar="SUITE", help=f"{', '.join(suites.suites())}")
+    add("--filter", metavar="REGEX", help="only the cases whose name matches")
+    add("--list", action="store_true", help="print the cases and stop")
+    where = parser.add_argument_group("two machines")
+    where.add_argument("--compile-only", type=Path, metavar="DIR", help="compile into DIR; needs no GPU")
+    where.add_argument("--run", type=Path, metavar="DIR", help="measure what was compiled into DIR; needs no MLIR")
+    how = parser.add_argument_group("compiling")
+    how.add_argument("--target", default=DEFAULT_TARGET, help="the GPU to compile for (default %(default)s)")
+    how.add_argument("--schedule", action="append", default=[], metavar="S", help="as in mlirc")
+    how.add_argument("--compile-jobs", type=int, metavar="N", help="cases compiled side by side (default: cores)")
+    measure = parser.add_argument_group("measuring")
+    add = measure.add_argument
+    add("--peers", default="eager,compile", help="of eager, compile, max-autotune; '' for none (default %(default)s)")
+    add("--samples", type=int, default=100, help="samples per contender (default %(default)s)")
+    add("--check-only", action="store_true", help="errors only, no times")
+    add("--kernels", action="store_true", help="time each kernel alone, too")
+    add("-j", "--jobs", type=int, default=1, help="cases checked side by side on the GPU, with --check-only")
+    add("--timeout", type=float, default=300, help="seconds for one case (default %(default)s)")
+    add("--time-limit", type=float, metavar="S", help="start no case after S seconds; the rest counts as skipped")
+    add("-o", "--output", type=Path, metavar="OUT.json", help="write all results; a page goes to OUT.md beside it")
+    return parser
+
+
+PEERS = ("eager", "compile", "max-autotune")
+
+
+def _cases(options: argparse.Namespace) -> list[Case]:
+    if not options.what:
+        raise MlircError(f"nothing to measure: name a suite ({', '.join(suites.suites())}), or give --run DIR")
+    found = [case for name in options.what for case in suites.suite_cases(name)]
+    return suites.select(found, options.filter)
+
+
+def compile_cases(cases: list[Case], folder: Path, options: argparse.Namespace) -> list[Entry]:
+    """Compiles every case into the folder, side by side, and writes the manifest; a case that fails keeps its error."""
+    from mlirc.bench.report import commit
+
+    target = get_target(options.target).name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise MlircError(f"--compile-only {folder}: cannot make the folder: {e.strerror}") from e
+    settings = {"folder": str(folder), "target": target, "schedule": options.schedule}
+    jobs = options.compile_jobs or len(os.sched_getaffinity(0))
+    infos: dict[str, dict[str, Any]] = {}
+    start = time.monotonic()
+    tasks = [Task([{"name": case.name, "case": case.to_json()}]) for case in cases]
+    for name, info in run_tasks(tasks, "compile", settings, jobs=jobs, timeout=options.timeout):
+        infos[name] = info
+        outcome = info.get("error") or f"{info['launches']} launches, {info['seconds']:.1f} s"
+        print(f"[{len(infos)}/{len(cases)}] {name}: {outcome}"[:200], file=sys.stderr, flush=True)
+    entries = [Entry(case, infos[case.name]) for case in cases]
+    if any(case.options.get("weights") == "minilm" for case in cases):
+        _carry_minilm(folder)
+    about = {"target": target, "schedule": options.schedule, "commit": commit()}
+    write_manifest(folder, entries, {**about, "compile_s": round(time.monotonic() - start, 1)})
+    return entries
+
+
+def _carry_minilm(folder: Path) -> None:
+    from mlirc.bench.build import find_minilm, trim_minilm
+
+    source = find_minilm()
+    if source is None:
+        print("MiniLM's package is not installed: its cases need it on the other machine", file=sys.stderr)
+    elif not (folder / MINILM).exists():
+        trim_minilm(source, folder / MINILM)
+
+
+def run_cases(entries: list[Entry], folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measures the compiled cases in worker processes; returns one record per case, in order."""
+    from mlirc.bench.compiling import case_memory
+
+    peers = [p for p in options.peers.split(",") if p]
+    unknown = [p for p in peers if p not in PEERS]
+    if unknown:
+        raise MlircError(f"--peers: no peer '{unknown[0]}': there are {', '.join(PEERS)}")
+    if options.jobs > 1 and not options.check_only:
+        raise MlircError("-j: times are taken one at a time: use it with --check-only")
+    settings = {"folder": str(folder), "peers": peers, "samples": options.samples}
+    settings |= {"check_only": options.check_only, "kernels": options.kernels}
+    groups: dict[str, Task] = {}
+    for e in entries:
+        if "error" not in e.info:
+            task = groups.setdefault(e.case.group, Task([]))
+            task.cases.append({"name": e.case.name, "case": e.case.to_json(), "info": e.info})
+            if options.jobs > 1:
+                task.memory = max(task.memory, case_memory(e.info, e.case.dtype))
+    tasks = sorted(groups.values(), key=lambda t: -t.memory)
+    deadline = time.monotonic() + options.time_limit if options.time_limit else float("inf")
+    total = sum(len(t.cases) for t in tasks)
+    results: dict[str, dict[str, Any]] = {}
+    ran = run_tasks(
+        tasks, "run", settings, jobs=options.jobs, timeout=options.timeout, memory=1.2e11, deadline=deadline
+    )
+    for name, result in ran:
+        results[name] = result
+        print(f"[{len(results)}/{total}] {name}: {_outcome(result)}"[:300], file=sys.stderr, flush=True)
+        if options.output:
+            _write(options.output, entries, results, folder)
+    return [{"case": e.case.to_json(), "info": e.info, "result": results.get(e.case.name, {})} for e in entries]
+
+
+def _outcome(result: dict[str, Any]) -> str:
+    if "check" not in result:
+        return str(result.get("error") or result.get("skipped"))
+    errors = ", ".join(f"{o['error']:.1e} (eager {o['eager_error']:.1e})" for o in result["check"]["outputs"])
+    times = ", ".join(f"{n} {t['median_us']:.1f} us" for n, t in result.get("times", {}).items())
+    return f"{result['check']['verdict']} {errors} {times}".rstrip()
+
+
+def _write(path: Path, entries: list[Entry], results: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Writes what is known so far: a machine may be taken away at any time."""
+    from mlirc.bench import report
+
+    _, about = read_manifest(folder)
+    records = [{"case": e.case.to_json(), "info": e.info, "result": results.get(e.case.name, {})} for e in entries]
+    data = {"about": {**_environment(), **about}, "results": records}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for target, text in ((path, json.dumps(data, indent=1) + "\n"), (path.with_suffix(".md"), report.markdown(data))):
+        temporary = target.with_name(target.name + ".new")
+        temporary.write_text(text)
+        temporary.replace(target)
+    return data
+
+
+_ENVIRONMENT: dict[str, Any] = {}
+
+
+def _environment() -> dict[str, Any]:
+    from mlirc.bench import report
+
+    if not _ENVIRONMENT:
+        _ENVIRONMENT.update(report.environment())
+    return _ENVIRONMENT
+
+
+def _measure(entries: list[Entry], folder: Path, options: argparse.Namespace) -> int:
+    from mlirc.bench import report
+
+    records = run_cases(entries, folder, options)
+    results = {r["case"]["name"]: r["result"] for r in records}
+    _, about = read_manifest(folder)
+    data = {"about": {**_environment(), **about}, "results": records}
+    if options.output:
+        _write(options.output, entries, results, folder)
+    report.print_table(data)
+    return 0
+
+
+def _main(argv: list[str] | None) -> int:
+    options = _parser().parse_args(argv)
+    if options.run:
+        if options.what or options.compile_only:
+            raise MlircError("--run DIR measures what DIR holds: give no suite and no --compile-only with it")
+        entries, _ = read_manifest(options.run)
+        chosen = {c.name for c in suites.select([e.case for e in entries], options.filter)}
+        entries = [e for e in entries if e.case.name in chosen]
+        if options.list:
+            print("\n".join(e.case.name for e in entries))
+            return 0
+        return _measure(entries, options.run, options)
+    cases = _cases(options)
+    if options.list:
+        print("\n".join(c.name for c in cases))
+        return 0
+    if options.compile_only:
+        entries = compile_cases(cases, options.compile_only, options)
+        failed = [e for e in entries if "error" in e.info]
+        size = sum(f.stat().st_size for f in options.compile_only.iterdir())
+        print(
+            f"{len(entries) - len(failed)} of {len(entries)} compiled, {size / 2**20:.1f} MiB in {options.compile_only}"
+        )
+        return 0
+    with tempfile.TemporaryDirectory(prefix="mlirc-bench-") as folder:
+        return _measure(compile_cases(cases, Path(folder), options), Path(folder), options)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The program; returns its exit status."""
+    return run_main(lambda: _main(argv))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
