@@ -159,8 +159,9 @@ def _to_json(build: KernelBuild) -> dict[str, Any]:
 def _from_json(record: Mapping[str, Any]) -> KernelBuild:
     launches: list[Launch | Copy] = []
     for item in record["launches"]:
-        fields: dict[str, Any] = {
-            k: tuple(v) if k in ("grid", "block", "cluster") and v else v for k, v in item.items() if k != "kind"
-        }
+        fields: dict[str, Any] = {k: v for k, v in item.items() if k != "kind"}
+        for name in ("grid", "block", "cluster"):
+            if fields.get(name):
+                fields[name] = tuple(fields[name])
         launches.append(Launch(**fields) if item["kind"] == "Launch" else Copy(**fields))
     return KernelBuild(**{**record, "launches": launches}, cached=True)

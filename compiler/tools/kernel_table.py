@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def kernel_table(job: Any) -> str:
-    """The kernels of a finished `mlirc.driver.Compilation`, in order of first call, and a summary line."""
+def kernel_table(job: Any, *, full: bool = False) -> str:
+    """The kernels of a finished `mlirc.driver.Compilation`, in order of first call, and a summary line. `full` adds the
+    scripts' knobs and keeps long cells whole."""
     from mlirc import levels
 
     functions = levels.kernels(job.modules["kernels"])
@@ -22,9 +23,9 @@ def kernel_table(job: Any) -> str:
             (
                 name,
                 str(calls[name] // max(len(launches), 1)),
-                _origin(levels.strings(function, "mlirc.origin") if function else []),
-                _shapes(function) if function else "",
-                _script(job.records.get(name)),
+                _shorten(_origin(levels.strings(function, "mlirc.origin") if function else []), 40, full),
+                _shorten(_shapes(function) if function else "", 56, full),
+                _script(job.records.get(name), full),
                 " ".join("x".join(map(str, _trim(x.grid))) for x in launches),
                 " ".join(str(x.block[0] * x.block[1] * x.block[2]) for x in launches),
                 " ".join(f"{x.smem + _static_shared(build.ptx, x.symbol)}" for x in launches),
@@ -56,9 +57,18 @@ def _origin(paths: list[str], limit: int = 2) -> str:
     return shown + (f" +{len(paths) - limit}" if len(paths) > limit else "")
 
 
-def _script(record: Any) -> str:
+def _shorten(text: str, limit: int, full: bool) -> str:
+    """Cuts the middle out of a long cell: paths and shapes differ at both ends."""
+    if full or len(text) <= limit:
+        return text
+    return text[: limit // 2 - 1] + ".." + text[len(text) - limit // 2 + 1 :]
+
+
+def _script(record: Any, full: bool) -> str:
     if record is None:
         return "given"
+    if not full:
+        return record.script
     shown = ",".join(f"{k}={v}" for k, v in record.knobs.items() if v is not None)
     return record.script + (f":{shown}" if shown else "")
 

@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     add = show.add_argument
     add("--emit", choices=LEVELS, metavar="LEVEL", help=f"print a level: {', '.join(LEVELS)}")
     add("--dump-dir", type=Path, metavar="DIR", help="write every level, and a runnable check of every kernel, to DIR")
-    add("-v", "--verbose", action="store_true", help="print a table of the kernels")
+    add("-v", "--verbose", action="count", default=0, help="print a table of the kernels; -vv: with every knob")
     add("--timing", action="store_true", help="print the time spent on each level")
     return parser
 
@@ -107,7 +107,7 @@ def _main(argv: list[str] | None) -> int:
     if options.verbose:
         from mlirc.tools.kernel_table import kernel_table
 
-        print(kernel_table(job), file=sys.stderr)
+        print(kernel_table(job, full=options.verbose > 1), file=sys.stderr)
     if options.timing:
         print(timer.report(), file=sys.stderr)
     return 0
