@@ -18,8 +18,9 @@ from typing import Any
 
 from mlirc.errors import MlircError
 from mlirc.kernel_info import KernelInfo, describe
-from mlirc.mlir import context, func, ir, transform_interpreter
-from mlirc.schedule_errors import apply_error, python_error, script_frames
+from mlirc.mlir import context, func, ir
+from mlirc.schedule_apply import apply_script
+from mlirc.schedule_errors import python_error, script_frames
 from mlirc.targets import Target
 
 __all__ = ["KernelInfo", "Schedules", "ScheduleRecord", "Script", "register", "script_registry"]
@@ -131,7 +132,7 @@ class Schedules:
         self._scripts = dict(script_registry())
         self._knobs: list[_Override] = []
         self._modules: list[_FileScript] = []
-        self._uses: dict[str, list[str]] = {}
+        self._uses: dict[tuple[str, str], list[str]] = {}  # (script, its text) to kernels
         for text in self.overrides:
             if text.endswith(".py"):
                 self._scripts |= _load_python(text)
@@ -194,20 +195,20 @@ class Schedules:
                 given = self.knobs_for(kernel, script)
                 script_module = _build(script, kernel, target, given)
                 name, knobs = script.name, _chosen_knobs(script_module, given)
-            _apply(script_module, function, kernel)
+            apply_script(script_module, function, kernel.name, file_script.file if file_script else "")
         text = str(script_module).rstrip() + "\n"
-        self._uses.setdefault(f"// script: {name}\n{text}", []).append(kernel.name)
+        self._uses.setdefault((name, text), []).append(kernel.name)
         return tiles, ScheduleRecord(name, knobs, text)
 
     def printed(self) -> str:
         """All scripts used so far, each once, with the kernels it scheduled; `--schedule FILE.mlir` takes it back."""
         parts = []
-        for text, kernels in self._uses.items():
-            listed = ", ".join(f'"{k}"' for k in kernels)
-            first, body = text.split("\n", 1)
-            body = body.replace("module attributes {", f"module attributes {{mlirc.kernels = [{listed}], ", 1)
-            parts.append(f"{first}\n// kernels: {', '.join(kernels)}\n{body}")
-        return "// -----\n".join(parts)
+        for (name, text), kernels in self._uses.items():
+            with context(), ir.Location.unknown():
+                module = ir.Module.parse(text)
+                module.operation.attributes["mlirc.kernels"] = ir.ArrayAttr.get([ir.StringAttr.get(k) for k in kernels])
+                parts.append(f"// script: {name}\n// kernels: {', '.join(kernels)}\n{str(module).rstrip()}\n")
+        return "\n// -----\n\n".join(parts)
 
     def check_used(self) -> None:
         """Raises MlircError when a `--schedule` value met no kernel: a misspelt name must not pass unnoticed."""
@@ -291,7 +292,8 @@ def _load_mlir(path: str) -> list[_FileScript]:
             try:
                 module = ir.Module.parse(padded)
             except ir.MLIRError as e:
-                raise MlircError(f"--schedule {path}: {' '.join(str(e).split())}".replace('"-":', f"{path}:")) from e
+                what = " ".join(str(e).split()).replace('"-":', f"{path}:")
+                raise MlircError(f"--schedule {path}: not valid MLIR: {what}") from e
             if "mlirc.kernels" not in module.operation.attributes:
                 raise MlircError(
                     f'{path}:{end}: name the kernels or kinds: module attributes {{mlirc.kernels = ["matmul"]}}'
@@ -332,16 +334,3 @@ def _chosen_knobs(module: ir.Module, given: dict[str, Any]) -> dict[str, Any]:
         value = getattr(named.attr, "value", named.attr)
         knobs[named.name] = value
     return knobs
-
-
-def _apply(script: ir.Module, function: ir.Operation, kernel: KernelInfo) -> None:
-    sequences = [o.operation for o in script.body.operations if o.operation.name == "transform.named_sequence"]
-    main = [s for s in sequences if ir.StringAttr(s.attributes["sym_name"]).value == "__transform_main"]
-    if not main:
-        raise MlircError(f"the script for kernel '{kernel.name}' has no named_sequence @__transform_main")
-    try:
-        transform_interpreter.apply_named_sequence(function, main[0], script)
-    except ValueError as e:
-        raise apply_error(str(e), kernel.name) from e
-    if not function.operation.verify():
-        raise MlircError(f"kernel '{kernel.name}': the script left invalid IR")

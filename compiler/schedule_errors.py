@@ -46,19 +46,31 @@ def script_place(location: str) -> str:
     return ""
 
 
-def apply_error(text: str, kernel: str) -> MlircError:
-    """The error for a failed application, from the interpreter's message with its diagnostics."""
+def apply_error(text: str, kernel: str, failing: ir.Operation | None, file: str) -> MlircError:
+    """The error for a failed application.
+
+    `text` is the interpreter's message with its diagnostics, `failing` the transform op that failed, `file` the .mlir
+    file the script was parsed from, if it was.
+    """
     messages = []
-    place = ""
     for part in text.split("Diagnostic message at ")[1:]:
-        location, _, message = _split_location(part)
-        place = place or script_place(location)
-        messages.append(" ".join(message.split()))
+        location, message = _split_location(part)
+        message = " ".join(message.split())
+        if failing is not None and location != str(failing.location):
+            message += f" [payload op at {location.removeprefix('loc(').removesuffix(')')}]"
+        messages.append(message)
     what = "; ".join(messages) or " ".join(text.split())
+    place = ""
+    if failing is not None:
+        place = script_place(str(failing.location))
+        if file and place.startswith("-:"):
+            place = file + place[1:]
+        if not what.startswith(failing.name):
+            what = f"{failing.name}: {what}"
     return MlircError(f"{place + ': ' if place else ''}schedule of kernel '{kernel}' failed: {what}")
 
 
-def _split_location(text: str) -> tuple[str, str, str]:
+def _split_location(text: str) -> tuple[str, str]:
     """Splits `loc(...): message` at the end of the balanced location."""
     depth, quoted = 0, False
     for i, c in enumerate(text):
@@ -67,8 +79,8 @@ def _split_location(text: str) -> tuple[str, str, str]:
         elif not quoted and c in "()":
             depth += 1 if c == "(" else -1
             if depth == 0:
-                return text[: i + 1], ":", text[i + 1 :].lstrip(": ")
-    return "", "", text
+                return text[: i + 1], text[i + 1 :].lstrip(": ")
+    return "", text
 
 
 def python_error(file: str, error: BaseException) -> MlircError:

@@ -63,7 +63,8 @@ def inputs_of(module: ir.Module, seed: int = 0, integers: int = 4) -> list[np.nd
 
 
 def assert_same(text: str, overrides: tuple[str, ...] = (), tolerance: float = 1e-5) -> tuple[str, ScheduleRecord]:
-    """Schedules the kernel and compares both levels on random inputs, relative to the largest value; returns the tiles."""
+    """Schedules the kernel and compares both levels on random inputs, relative to the largest value; returns the
+    tiles."""
     module = mlir.parse(text)
     tiles, record = Schedules(list(overrides)).schedule_kernel(module, get_target("sm_90a"))
     with mlir.context():
@@ -98,7 +99,9 @@ def matmul(
     if prologue:
         left = "%p"
         square = f"%y = arith.{mul} %x0, %x0 : {dtype}"
-        lines += [f"  %ex = tensor.empty() : {x}", generic("p", f"{b}m, k", [("%x", x, f"{b}m, k")], ("%ex", x, f"{b}m, k"), square)]  # fmt: skip
+        tile = (x, f"{b}m, k")
+        lines.append(f"  %ex = tensor.empty() : {x}")
+        lines.append(generic("p", f"{b}m, k", [("%x", *tile)], ("%ex", *tile), square))
     for i in range(2 if gates else 1):
         operands = [(left, x, f"{b}m, k"), (f"%w{i}", w, f"{b}n, k" if transposed else f"{b}k, n")]
         lines.append(generic(f"c{i}", f"{b}m, n, k", operands, ("%f", c, f"{b}m, n"), mac))
@@ -139,8 +142,8 @@ def norm(rows: int, length: int, dtype: str = "f32", lead: int = 1) -> str:
 
 
 def attention(
-    *, batch: int = 1, heads: tuple[int, int] = (2, 1), lengths: tuple[int, int] = (16, 16), dims: tuple[int, int] = (8, 8),
-    dtype: str = "f32", causal: bool = False, window: int = 0, softcap: float = 0.0, mask: str = "",
+    *, batch: int = 1, heads: tuple[int, int] = (2, 1), lengths: tuple[int, int] = (16, 16),
+    dims: tuple[int, int] = (8, 8), dtype: str = "f32", causal: bool = False, window: int = 0, softcap: float = 0.0, mask: str = "",
     layouts: tuple[str, ...] = ("bhsd",) * 4, scale: float = 0.3,
 ) -> str:  # fmt: skip
     """One mlirc.attention; heads and lengths are (query, key), dims (head, value)."""

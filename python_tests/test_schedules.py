@@ -59,13 +59,14 @@ def test_norm_with_several_rows_per_block():
 
 
 @pytest.mark.parametrize(
-    "shape", [(1, 1, 1), (1, 1, 4097), (3, 1, 5), (2, 128, 64), (7, 129, 3), (2, 0, 4), (1, 1, 512), (1, 1, 513)], ids=str
-)  # fmt: skip
+    "shape", [(1, 1, 1), (1, 1, 4097), (3, 1, 5), (2, 128, 64), (7, 129, 3), (2, 0, 4), (1, 1, 513)], ids=str
+)
 def test_elementwise_with_broadcasts_and_indices(shape):
     a, b, c = shape
     x, bias, column = f"tensor<{a}x{b}x{c}xf32>", f"tensor<{c}xf32>", f"tensor<{a}x{b}x1xf32>"
     yields = (
-        "%i = linalg.index 1 : index\n    %j = arith.index_cast %i : index to i32\n    %f = arith.sitofp %j : i32 to f32\n"
+        "%i = linalg.index 1 : index\n    %j = arith.index_cast %i : index to i32\n"
+        "    %f = arith.sitofp %j : i32 to f32\n"
         "    %s = arith.addf %x0, %x1 : f32\n    %t = arith.mulf %s, %x2 : f32\n    %y = arith.addf %t, %f : f32"
     )
     ins = [("%x", x, "a, b, c"), ("%bias", bias, "c"), ("%column", column, "a, b, 0")]
