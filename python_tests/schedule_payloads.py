@@ -143,8 +143,8 @@ def norm(rows: int, length: int, dtype: str = "f32", lead: int = 1) -> str:
 
 def attention(
     *, batch: int = 1, heads: tuple[int, int] = (2, 1), lengths: tuple[int, int] = (16, 16),
-    dims: tuple[int, int] = (8, 8), dtype: str = "f32", causal: bool = False, window: int = 0, softcap: float = 0.0, mask: str = "",
-    layouts: tuple[str, ...] = ("bhsd",) * 4, scale: float = 0.3,
+    dims: tuple[int, int] = (8, 8), dtype: str = "f32", causal: bool = False, window: int = 0, softcap: float = 0.0,
+    mask: str = "", layouts: tuple[str, ...] = ("bhsd",) * 4, scale: float = 0.3,
 ) -> str:  # fmt: skip
     """One mlirc.attention; heads and lengths are (query, key), dims (head, value)."""
     q = {"b": batch, "h": heads[0], "s": lengths[0], "d": dims[0]}
