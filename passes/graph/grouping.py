@@ -32,9 +32,10 @@ from mlirc.passes.graph.evaluate import (
 from mlirc.passes.graph.index import Index, dim, linearize
 from mlirc.passes.graph.layout import plain_dims
 from mlirc.passes.graph.outline import is_recomputed
-from mlirc.passes.graph.scalar import EXPENSIVE, Scalars
+from mlirc.passes.graph.scalar import EXPENSIVE, Scalar, Scalars
 
-MAX_EVALUATIONS = 2  # how many different elements of a cheap map a kernel may compute per element of its result
+MAX_EVALUATIONS = 3  # how many different elements of a cheap map a kernel may compute per element of its result
+WIDENING = ("arith.extf", "arith.extsi", "arith.extui", "arith.sitofp", "arith.uitofp")
 ATTENTION_OPERANDS = ("bhsd", "bktd", "bkte")  # logical dimensions of q, k, v; the mask is "bhst"
 
 
@@ -97,6 +98,7 @@ class Grouping:
         self._epilogue_root: dict[ir.Operation, ir.Operation] = {}  # contraction -> last op of its epilogue
         self._region_root: dict[ir.Operation, ir.Operation] = {}  # map op -> last op of the epilogue that it is in
         self._after_reduction = self._find_after_reduction()
+        self._heavy = self._find_heavy()
         if options.epilogue:
             for op in reversed(ops):
                 if classify.is_contraction(op):
@@ -133,6 +135,17 @@ class Grouping:
                 if any(p is not None and (classify.is_reduction_generic(p) or p in found) for p in producers):
                     if len(self.users(op.results[0])) == 1:
                         found.add(op)
+        return found
+
+    def _find_heavy(self) -> set[ir.Operation]:
+        """Maps that compute expensive maths, or continue a map of as many elements that does."""
+        found: set[ir.Operation] = set()
+        for op in self.ops:
+            if is_map(op):
+                size = prod(shape_of(op.results[0]))
+                producers = [owner_through_views(v) for v in op.operands]
+                if is_expensive(op) or any(p in found and prod(shape_of(p.results[0])) == size for p in producers if p):
+                    found.add(op)
         return found
 
     # Epilogues: forward from each contraction, last contraction first.
@@ -255,8 +268,12 @@ class Grouping:
             return self.options.maps and all(self._may_move(op, k, demands[0]) for k in kernels)
         if classify.is_reduction_generic(op):
             return self.options.reductions and len(kernels) == 1 and self._may_reduce(op, next(iter(kernels)))
-        if not is_map(op) or not self.options.maps or any(k in d.plain for d in demands for k in kernels):
+        if not is_map(op) or not self.options.maps:
             return False
+        for kernel in kernels:
+            if kernel in demands[0].plain:
+                if not (kernel.contractions and is_widening_cast(op) and self._is_plain(op, kernel, demands[0])):
+                    return False
         if len(kernels) > 1 and not is_free(op):
             return False
         return all(self._may_compute(op, k) for k in kernels)
@@ -267,16 +284,24 @@ class Grouping:
 
     def _may_move(self, op: ir.Operation, kernel: Kernel, demand: Demand) -> bool:
         reads = demand.indices[kernel]
-        if kernel in demand.plain:
-            evaluator = Evaluator(Scalars(), lambda o: is_move(o) or is_plain_copy(o))
-            for read in reads:
-                scalar = evaluator.element(op.results[0], read)
-                dims = plain_dims(scalar.data[1], shape_of(scalar.data[0])) if scalar.kind == "load" else None
-                if dims is None or (kernel in demand.ordered and dims != sorted(dims)):
-                    return False
+        if kernel in demand.plain and not self._is_plain(op, kernel, demand):
+            return False
         if kernel.contractions or self._has_claim(kernel):
             return all(_is_linear(i) for read in reads if read for _, i in sources(op, read)) and None not in reads
         return len(reads) <= 2 * MAX_EVALUATIONS
+
+    def _is_plain(self, op: ir.Operation, kernel: Kernel, demand: Demand) -> bool:
+        """Whether the reads of a moved (for a contraction, also widened) tensor are plain reads of its source."""
+        casts = bool(kernel.contractions)
+        evaluator = Evaluator(Scalars(), lambda o: is_move(o) or is_plain_copy(o) or (casts and is_widening_cast(o)))
+        for read in demand.indices[kernel]:
+            scalar = evaluator.element(op.results[0], read)
+            if casts:
+                scalar = without_cast(scalar)
+            dims = plain_dims(scalar.data[1], shape_of(scalar.data[0])) if scalar.kind == "load" else None
+            if dims is None or (kernel in demand.ordered and dims != sorted(dims)):
+                return False
+        return True
 
     def _has_claim(self, kernel: Kernel) -> bool:
         return self._region_root.get(kernel.root) is kernel.root
@@ -288,7 +313,7 @@ class Grouping:
             return loads_nothing and not is_expensive(op)
         if self._has_claim(kernel) and (op in self._after_reduction or not all(map(_is_linear, reads))):
             return False
-        if not is_expensive(op):
+        if op not in self._heavy:
             return len(reads) <= MAX_EVALUATIONS
         if len(reads) == 1 and self._is_per_row(op, kernel, next(iter(reads))):
             return True
@@ -442,7 +467,7 @@ def is_widening_cast(op: ir.Operation) -> bool:
     """Whether a map only casts one tensor to a wider type."""
     if not is_map(op) or len(op.operands) != 2 or len(classify.body(op)) != 2:
         return False
-    return classify.body(op)[0].name in ("arith.extf", "arith.extsi", "arith.extui", "arith.sitofp", "arith.uitofp")
+    return classify.body(op)[0].name in WIDENING
 
 
 def is_free(op: ir.Operation) -> bool:
@@ -548,6 +573,11 @@ def _tensors_read(op: ir.Operation) -> list[ir.Value]:
 def _is_constant(value: ir.Value) -> bool:
     op = owner_through_views(value)
     return op is not None and is_recomputed(op)
+
+
+def without_cast(node: Scalar) -> Scalar:
+    """What a scalar widens, if it is a widening cast; else the scalar itself."""
+    return node.operands[0] if node.kind == "op" and node.data[0] in WIDENING else node
 
 
 def _zeros(op: ir.Operation) -> Indices:

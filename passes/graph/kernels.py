@@ -19,6 +19,7 @@ from mlirc.passes.graph.grouping import (
     contraction_reads,
     reduced_sizes,
     reduction_loops,
+    without_cast,
 )
 from mlirc.passes.graph.index import Index, delinearize, dim, linearize
 from mlirc.passes.graph.layout import plain_dims
@@ -270,7 +271,8 @@ class ReductionEmitter:
         maps = [affine_map(self.full, tile[1]), affine_map(self.full, self.rows)]
         kinds = ["parallel" if i in self.rows else "reduction" for i in self.full]
         generic = make_generic([tile[0]], [start], maps, kinds)
-        clone_body(op, generic)
+        with ir.InsertionPoint(generic.regions[0].blocks[0]):
+            clone_body(op, list(generic.regions[0].blocks[0].arguments))
         self.emitter.tiles[node.number] = (generic.results[0], list(self.rows))
 
 
@@ -284,10 +286,13 @@ class MatmulEmitter:
         self.dots = {n.number: n for n in node.walk() if n.kind == "dot"}
         evaluator = builder.evaluator
         self.operands: dict[int, tuple[Scalar, Scalar]] = {}
+        self.casts: dict[int, list[Scalar | None]] = {}
         for number, dot in self.dots.items():
             op = dot.data[0]
             reads = contraction_reads(op, dims)
             lhs, rhs = (evaluator.element(v, r) for v, r in zip(list(op.operands)[:2], reads, strict=True))
+            self.casts[number] = [None if s.kind == "load" else s for s in (lhs, rhs)]
+            lhs, rhs = without_cast(lhs), without_cast(rhs)
             if lhs.kind != "load" or rhs.kind != "load":
                 raise MlircError(f"contraction operand of {op.name} is not a tensor in memory")
             self.operands[number] = (lhs, rhs)
@@ -342,7 +347,6 @@ class MatmulEmitter:
 
     def _contract(self, dot: Scalar, lhs: Scalar, rhs: Scalar, parallel: list[int], results: list[int]) -> ir.Value:
         op = dot.data[0]
-        element = op.results[0].type.element_type
         init = self.builder.evaluator.element(op.operands[2], dot.data[1])
         constant = _constant_of(init)
         if constant is not None:
@@ -356,10 +360,14 @@ class MatmulEmitter:
         maps = [affine_map(loops, tiles[i][1]) for i in order] + [affine_map(loops, results)]
         kinds = ["parallel"] * len(parallel) + ["reduction"] * len(self.k)
         generic = make_generic([tiles[i][0] for i in order], [start], maps, kinds)
-        if op.name == "linalg.generic":
-            clone_body(op, generic, swap=self.swap)
-        else:
-            _multiply_add(generic, element)
+        block = generic.regions[0].blocks[0]
+        with ir.InsertionPoint(block):
+            arguments = list(block.arguments)
+            factors = [_widen(arguments[order[i]], self.casts[dot.number][i]) for i in (0, 1)]
+            if op.name == "linalg.generic":
+                clone_body(op, [*factors, arguments[2]])
+            else:
+                _multiply_add(*factors, arguments[2])
         return generic.results[0]
 
     def _operand(self, load: Scalar, free: list[int]) -> Tile:
@@ -374,33 +382,34 @@ class MatmulEmitter:
         return self.builder.arguments.get(load.data[0], self.space.sizes(loops)), list(loops)
 
 
-def clone_body(op: ir.Operation, into: ir.Operation, swap: bool = False) -> None:
-    """Copies the body of a generic of two inputs or one into another with arguments of the same types."""
-    old, new = op.regions[0].blocks[0], into.regions[0].blocks[0]
-    targets = list(new.arguments)
-    if swap:
-        targets[0], targets[1] = targets[1], targets[0]
-    mapping = dict(zip(old.arguments, targets, strict=True))
-    with ir.InsertionPoint(new):
-        for inner in old.operations:
-            clone = inner.operation.clone()
-            for i, value in enumerate(clone.operands):
-                clone.operands[i] = mapping.get(value, value)
-            mapping |= dict(zip(inner.operation.results, clone.results, strict=True))
+def clone_body(op: ir.Operation, values: Sequence[ir.Value]) -> None:
+    """Copies the body of a generic to the insertion point, with `values` for its arguments."""
+    old = op.regions[0].blocks[0]
+    mapping = dict(zip(old.arguments, values, strict=True))
+    for inner in old.operations:
+        clone = inner.operation.clone()
+        for i, value in enumerate(clone.operands):
+            clone.operands[i] = mapping.get(value, value)
+        mapping |= dict(zip(inner.operation.results, clone.results, strict=True))
 
 
-def _multiply_add(generic: ir.Operation, element: ir.Type) -> None:
+def _multiply_add(lhs: ir.Value, rhs: ir.Value, acc: ir.Value) -> None:
     """The body of a named contraction: both factors cast to the accumulator's type, multiplied and added to it."""
-    block = generic.regions[0].blocks[0]
+    element = acc.type
     is_float = not isinstance(element, ir.IntegerType)
-    with ir.InsertionPoint(block):
-        lhs, rhs = (_cast(a, element, is_float) for a in list(block.arguments)[:2])
-        acc = block.arguments[2]
-        if is_float:
-            total = arith.addf(acc, arith.mulf(lhs, rhs))
-        else:
-            total = arith.addi(acc, arith.muli(lhs, rhs))
-        ir.Operation.create("linalg.yield", operands=[total])
+    lhs, rhs = (_cast(a, element, is_float) for a in (lhs, rhs))
+    if is_float:
+        total = arith.addf(acc, arith.mulf(lhs, rhs))
+    else:
+        total = arith.addi(acc, arith.muli(lhs, rhs))
+    ir.Operation.create("linalg.yield", operands=[total])
+
+
+def _widen(value: ir.Value, cast: Scalar | None) -> ir.Value:
+    """The value through the cast that the payload applies to it, if any."""
+    if cast is None:
+        return value
+    return ir.Operation.create(cast.data[0], [cast.type], [value], dict(cast.data[1])).results[0]
 
 
 def _cast(value: ir.Value, type_: ir.Type, is_float: bool) -> ir.Value:
