@@ -249,6 +249,18 @@ def _check_lowered(gpu_module: ir.Operation, where: str) -> None:
                 raise MlircError(f"{where}: a math op became a call of {name}: give mlirc-expand-math a case for it")
 
 
+_VECTOR_ACCESSES = {"vector.load", "vector.store", "vector.maskedload", "vector.maskedstore"}
+
+
+def _check_accesses(gpu_module: ir.Operation, where: str) -> None:
+    """LLVM packs vectors of i1 into bits, while a buffer of i1 has a byte per element."""
+    for op in walk(gpu_module):
+        if op.name in _VECTOR_ACCESSES:
+            buffer = next(v.type for v in op.operands if isinstance(v.type, ir.MemRefType))
+            if isinstance(buffer.element_type, ir.IntegerType) and buffer.element_type.width == 1:
+                raise MlircError(f"{where}: {op.name} at {op.location} on {buffer}: a vector of i1 goes through i8")
+
+
 def lower_to_llvm_ir(module: ir.Module, target: Target, name: str) -> str:
     """LLVM IR text of the gpu.module in a kernel's `gpu`-level module, which is left as it was.
 
@@ -262,6 +274,7 @@ def lower_to_llvm_ir(module: ir.Module, target: Target, name: str) -> str:
         copy = getattr(copy, "operation", copy)
         bits = index_bits(gpu_module_of(copy))
         exclusive, blocks = exclusive_arguments(copy), block_sizes(copy)
+        _check_accesses(gpu_module_of(copy), where)
         allow_contraction(gpu_module_of(copy))
         expand_math(gpu_module_of(copy))
         try:

@@ -30,12 +30,6 @@ def _power_of_two(exponent: Number) -> Number:
     return ((exponent + 127) << 23).bits()
 
 
-def _scale(x: Number, exponent: Number) -> Number:
-    """x * 2^i for an i32 i in [-252, 254], rounded once: two steps, so that neither factor leaves the range."""
-    half = exponent >> 1
-    return x * _power_of_two(half) * _power_of_two(exponent - half)
-
-
 def _split_exponent(x: Number) -> tuple[Number, Number]:
     """(round(x log2(e)) as f32, as i32) for |x| < 2^20."""
     shifted = fma(x, LOG2E_HI, _ROUNDER)
@@ -47,9 +41,10 @@ def exp(x: Number, fast: bool = False) -> Number:
     if fast:
         return ex2(x * LOG2E)
     clamped = x.clamp(-104.0, 89.0)
-    n, i = _split_exponent(clamped)
-    fraction = fma(clamped, LOG2E_LO, fma(clamped, LOG2E_HI, -n))
-    return _scale(ex2(fraction), i)
+    power = clamped * LOG2E_HI
+    lost = fma(clamped, LOG2E_LO, fma(clamped, LOG2E_HI, -power))
+    # 2^lost is 1 + lost ln 2: lost is at most 2^-18.
+    return ex2(power) * fma(lost, LN2, 1.0)
 
 
 def expm1(x: Number, fast: bool = False) -> Number:

@@ -1,0 +1,254 @@
+"""The back end: what PTX the `gpu` level becomes, and that ptxas takes it for every target."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from mlirc import mlir
+from mlirc.backend.ptx import check_ptxas, compile_kernel, find_ptxas, main, merge_ptx
+from mlirc.errors import MlircError
+from mlirc.targets import TARGETS, get_target
+
+SM80 = get_target("sm_80")
+WORKGROUP = "#gpu.address_space<workgroup>"
+
+
+def gpu_level(
+    body: str, arguments: dict[str, str], passed: dict[str, str] | None = None, *, name: str = "k", smem: int = 0,
+    allocate: str = "",
+) -> str:  # fmt: skip
+    """A kernel of one launch: `arguments` are the gpu.func's, bound to the host's of the same name unless `passed`."""
+    bound = passed or {n: n for n in arguments}
+    signature = ", ".join(f"%{n}: {t}" for n, t in arguments.items())
+    operands = ", ".join(f"%{bound[n]} : {t}" for n, t in arguments.items())
+    host = ", ".join(f"%{n}: {t}" for n, t in arguments.items())
+    shared = "dynamic_shared_memory_size %smem" if smem else ""
+    return f"""
+module attributes {{gpu.container_module}} {{
+  gpu.module @{name}_gpu {{
+    gpu.func @{name}_0({signature}) kernel attributes {{known_block_size = array<i32: 128, 1, 1>}} {{
+      %tx = gpu.thread_id x
+      %bx = gpu.block_id x
+      %c0 = arith.constant 0 : index
+      {body}
+      gpu.return
+    }}
+  }}
+  func.func @{name}({host}) {{
+    %one = arith.constant 1 : index
+    %threads = arith.constant 128 : index
+    %smem = arith.constant {smem} : i32
+    {allocate}
+    gpu.launch_func @{name}_gpu::@{name}_0 blocks in (%one, %one, %one) threads in (%threads, %one, %one)
+      {shared} args({operands})
+    return
+  }}
+}}"""
+
+
+def ptx(text: str, target=SM80) -> str:
+    return compile_kernel(mlir.parse(text), target).ptx
+
+
+COPY = """
+  %c64 = arith.constant 64 : index
+  %o = arith.muli %tx, %c64 : index
+  %v = vector.load %a[%bx, %o] {alignment = 16 : i64} : memref<64x8192xf32>, vector<64xf32>
+  %w = arith.addf %v, %v : vector<64xf32>
+  vector.store %w, %b[%bx, %o] {alignment = 16 : i64} : memref<64x8192xf32>, vector<64xf32>"""
+MATRIX = "memref<64x8192xf32>"
+
+
+def test_long_vectors_are_16_byte_accesses_of_read_only_data():
+    text = ptx(gpu_level(COPY, {"a": MATRIX, "b": MATRIX}))
+    assert len(re.findall(r"ld\.global\.nc\.v4\.b32", text)) == 16
+    assert len(re.findall(r"st\.global\.v4\.b32", text)) == 16
+    assert ".reqntid 128" in text
+    # One address computation serves all the accesses.
+    assert text.count("mul.wide") + text.count("mad.wide") <= 2
+
+
+def test_sixteen_bit_vectors_are_16_byte_accesses():
+    body = """
+      %c8 = arith.constant 8 : index
+      %o = arith.muli %tx, %c8 : index
+      %v = vector.load %a[%o] {alignment = 16 : i64} : memref<1024xbf16>, vector<8xbf16>
+      %x = arith.extf %v : vector<8xbf16> to vector<8xf32>
+      %q = math.sqrt %x : vector<8xf32>
+      %y = arith.mulf %q, %x : vector<8xf32>
+      %z = arith.truncf %y : vector<8xf32> to vector<8xbf16>
+      vector.store %z, %b[%o] {alignment = 16 : i64} : memref<1024xbf16>, vector<8xbf16>"""
+    text = ptx(gpu_level(body, {"a": "memref<1024xbf16>", "b": "memref<1024xbf16>"}))
+    assert "ld.global.nc.v4.b32" in text and "st.global.v4.b32" in text
+    assert text.count("cvt.rn.bf16x2.f32") == 4  # pairs, not single elements
+
+
+def test_a_buffer_bound_twice_is_not_read_through_the_read_only_cache():
+    text = gpu_level(COPY, {"a": MATRIX, "b": MATRIX}, {"a": "b", "b": "b"})
+    assert ".nc" not in ptx(text)
+
+
+def test_a_view_counts_as_its_buffer():
+    views = """
+    %low = memref.subview %a[0, 0] [64, 8192] [1, 1] : memref<64x8192xf32> to memref<64x8192xf32, strided<[8192, 1]>>
+    %va = memref.cast %low : memref<64x8192xf32, strided<[8192, 1]>> to memref<64x8192xf32>"""
+    text = gpu_level(COPY, {"a": MATRIX, "b": MATRIX}, {"a": "va", "b": "a"}, allocate=views)
+    assert ".nc" not in ptx(text)
+
+
+TENSOR_CORE = f"""
+  %c8 = arith.constant 8 : index
+  %valid = arith.constant 4 : index
+  %second = arith.constant 16384 : index
+  %dyn = gpu.dynamic_shared_memory : memref<?xi8, {WORKGROUP}>
+  %s = memref.view %dyn[%c0][] : memref<?xi8, {WORKGROUP}> to memref<128x64xbf16, {WORKGROUP}>
+  %t = memref.view %dyn[%second][] : memref<?xi8, {WORKGROUP}> to memref<1024xf32, {WORKGROUP}>
+  %0 = nvgpu.device_async_copy %a[%tx, %c0], %s[%tx, %c0], 8 {{bypassL1}} : memref<128x64xbf16>
+    to memref<128x64xbf16, {WORKGROUP}>
+  %1 = nvgpu.device_async_copy %a[%tx, %c8], %s[%tx, %c8], 8, %valid {{bypassL1}} : memref<128x64xbf16>
+    to memref<128x64xbf16, {WORKGROUP}>
+  %2 = nvgpu.device_async_create_group %0, %1
+  nvgpu.device_async_wait %2 {{numGroups = 0 : i32}}
+  gpu.barrier
+  %x = nvgpu.ldmatrix %s[%tx, %c0] {{numTiles = 4 : i32, transpose = false}} : memref<128x64xbf16, {WORKGROUP}>
+    -> vector<4x2xbf16>
+  %y = nvgpu.ldmatrix %s[%tx, %c8] {{numTiles = 2 : i32, transpose = true}} : memref<128x64xbf16, {WORKGROUP}>
+    -> vector<2x2xbf16>
+  %z = arith.constant dense<0.0> : vector<2x2xf32>
+  %d = nvgpu.mma.sync (%x, %y, %z) {{mmaShape = [16, 8, 16]}}
+    : (vector<4x2xbf16>, vector<2x2xbf16>, vector<2x2xf32>) -> vector<2x2xf32>
+  %f = vector.shape_cast %d : vector<2x2xf32> to vector<4xf32>
+  %mask = arith.constant 1 : i32
+  %width = arith.constant 32 : i32
+  %e = vector.extract %f[0] : f32 from vector<4xf32>
+  %g, %ok = gpu.shuffle xor %e, %mask, %width : f32
+  %h = vector.insert %g, %f[0] : f32 into vector<4xf32>
+  vector.store %h, %t[%tx] {{alignment = 16 : i64}} : memref<1024xf32, {WORKGROUP}>, vector<4xf32>
+  gpu.barrier
+  vector.store %h, %b[%tx, %c0] {{alignment = 16 : i64}} : memref<128x16xf32>, vector<4xf32>"""
+TENSOR_CORE_ARGUMENTS = {"a": "memref<128x64xbf16>", "b": "memref<128x16xf32>"}
+
+
+def test_tensor_core_kernel():
+    text = ptx(gpu_level(TENSOR_CORE, TENSOR_CORE_ARGUMENTS, smem=65536))
+    assert ".extern .shared .align 1024 .b8 __dynamic_shmem__0[];" in text
+    assert re.search(r"cp\.async\.cg\.shared\.global \[%r\d+\], \[%rd\d+\], 16;", text)
+    # Four of eight elements are valid: the other 8 bytes are filled with zeros.
+    assert re.search(r"cp\.async\.cg\.shared\.global \[%r\d+\+16\], \[%rd\d+\+16\], 16, 8;", text)
+    assert "ldmatrix.sync.aligned.m8n8.x4.shared.b16" in text
+    assert "ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16" in text
+    assert "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" in text
+    assert "shfl.sync.bfly.b32" in text
+
+
+WGMMA = f"""
+  %dyn = gpu.dynamic_shared_memory : memref<?xi8, {WORKGROUP}>
+  %bar = memref.view %dyn[%c0][] : memref<?xi8, {WORKGROUP}> to memref<1xi64, {WORKGROUP}>
+  %ptr = memref.extract_aligned_pointer_as_index %bar : memref<1xi64, {WORKGROUP}> -> index
+  %num = arith.index_cast %ptr : index to i64
+  nvvm.wgmma.fence.aligned
+  nvvm.wgmma.commit.group.sync.aligned
+  nvvm.wgmma.wait.group.sync.aligned 0
+  memref.store %num, %b[%tx] : memref<128xi64>"""
+
+
+@pytest.mark.skipif(find_ptxas() is None, reason="no ptxas")
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_ptxas_accepts(target):
+    kernels = {
+        "copy": gpu_level(COPY, {"a": MATRIX, "b": MATRIX}, name="copy"),
+        "mma": gpu_level(TENSOR_CORE, TENSOR_CORE_ARGUMENTS, smem=65536, name="mma"),
+    }
+    if target.has_wgmma:
+        kernels["wgmma"] = gpu_level(WGMMA, {"b": "memref<128xi64>"}, smem=1024, name="wgmma")
+    texts = [ptx(text, target) for text in kernels.values()]
+    report = check_ptxas(merge_ptx(texts, target), target)
+    assert all(f"'{name}_0'" in report for name in kernels) and "0 bytes spill stores" in report
+
+
+def test_merging_keeps_one_header_and_one_shared_array():
+    texts = [ptx(gpu_level(TENSOR_CORE, TENSOR_CORE_ARGUMENTS, smem=65536, name=n)) for n in ("p", "q")]
+    merged = merge_ptx(texts, SM80)
+    assert merged.count(".version") == merged.count(".target") == merged.count(".address_size") == 1
+    assert merged.count(".extern .shared") == 1
+    assert merged.count(".visible .entry") == 2
+    assert merged.index(".version") < merged.index(".extern .shared") < merged.index(".visible .entry")
+
+
+def test_merging_refuses_equal_names():
+    text = ptx(gpu_level(COPY, {"a": MATRIX, "b": MATRIX}))
+    with pytest.raises(MlircError, match="k_0"):
+        merge_ptx([text, text], SM80)
+
+
+def test_entries_are_named_after_their_kernel():
+    text = gpu_level(COPY, {"a": MATRIX, "b": MATRIX}).replace("@k_0", "@body")
+    kernel = compile_kernel(mlir.parse(text), SM80)
+    assert kernel.launches[0].symbol == "k_body" and ".entry k_body(" in kernel.ptx
+
+
+def test_compilation_is_deterministic():
+    text = gpu_level(TENSOR_CORE, TENSOR_CORE_ARGUMENTS, smem=65536)
+    assert ptx(text) == ptx(text)
+
+
+@pytest.mark.parametrize("rows, wide", [(1 << 18, False), (1 << 19, True)])
+def test_indices_have_64_bits_where_32_do_not_reach(rows, wide):
+    memref = f"memref<{rows}x8192xi8>"
+    body = f"""
+      %v = memref.load %a[%bx, %tx] : {memref}
+      memref.store %v, %b[%tx, %bx] : {memref}"""
+    kernel = compile_kernel(mlir.parse(gpu_level(body, {"a": memref, "b": memref})), SM80)
+    widths = re.findall(r"getelementptr [a-z ]*i8, ptr %\d+, i(32|64)", kernel.llvm)
+    assert widths == (["64", "64"] if wide else ["32", "32"])
+
+
+def test_products_and_sums_fuse():
+    body = """
+      %x = memref.load %a[%tx] : memref<128xf32>
+      %y = arith.mulf %x, %x : f32
+      %z = arith.addf %y, %x : f32
+      memref.store %z, %b[%tx] : memref<128xf32>"""
+    text = ptx(gpu_level(body, {"a": "memref<128xf32>", "b": "memref<128xf32>"}))
+    assert "fma.rn.f32" in text and "mul.rn.f32" not in text
+
+
+def test_division_is_exact_and_maximum_keeps_nan():
+    body = """
+      %x = memref.load %a[%tx] : memref<128xf32>
+      %y = memref.load %b[%tx] : memref<128xf32>
+      %z = arith.divf %x, %y : f32
+      %m = arith.maximumf %z, %y : f32
+      memref.store %m, %b[%tx] : memref<128xf32>"""
+    text = ptx(gpu_level(body, {"a": "memref<128xf32>", "b": "memref<128xf32>"}))
+    assert "div.rn.f32" in text and "max.NaN.f32" in text
+
+
+def test_vectors_of_i1_in_memory_are_refused():
+    body = """
+      %v = vector.load %a[%tx] : memref<512xi1>, vector<4xi1>
+      vector.store %v, %b[%tx] : memref<512xi1>, vector<4xi1>"""
+    with pytest.raises(MlircError, match="i1.*i8"):
+        ptx(gpu_level(body, {"a": "memref<512xi1>", "b": "memref<512xi1>"}))
+
+
+def test_too_much_shared_memory_is_refused():
+    with pytest.raises(MlircError, match="200000 bytes of shared memory, sm_80 has 166912"):
+        ptx(gpu_level(TENSOR_CORE, TENSOR_CORE_ARGUMENTS, smem=200000))
+
+
+def test_a_failure_names_the_kernel_and_reproduces(capsys):
+    text = gpu_level('"test.unknown"() : () -> ()', {"b": "memref<128xf32>"})
+    with mlir.context() as ctx:
+        allowed = ctx.allow_unregistered_dialects
+        ctx.allow_unregistered_dialects = True
+    try:
+        with pytest.raises(MlircError, match="kernel k: .*test.unknown") as error:
+            ptx(text)
+        command = re.search(r"python -m mlirc.backend.ptx (\S+) --target (\S+)\)", str(error.value))
+        assert command and main([command[1], "--target", command[2]]) == 1
+        assert "test.unknown" in capsys.readouterr().err
+    finally:
+        ctx.allow_unregistered_dialects = allowed
