@@ -94,7 +94,7 @@ class Outliner:
         self, kernel: func.FuncOp, kind: str, inputs: Sequence[ir.Value], names: dict[str, None], before: ir.Operation
     ) -> list[ir.Value]:
         """Names the kernel (or drops it for an equal one that is known) and calls it before the op `before`."""
-        text = kind + kernel.operation.get_asm(enable_debug_info=False)
+        text = kind + kernel.operation.get_asm(enable_debug_info=False, use_local_scope=True, assume_verified=True)
         if text in self._known:
             kernel.operation.erase()
             kernel, known_names = self._known[text]
