@@ -194,7 +194,7 @@ def test_compilation_is_deterministic():
     assert ptx(text) == ptx(text)
 
 
-@pytest.mark.parametrize("rows, wide", [(1 << 18, False), (1 << 19, True)])
+@pytest.mark.parametrize("rows, wide", [(1 << 17, False), (1 << 18, True)])
 def test_indices_have_64_bits_where_32_do_not_reach(rows, wide):
     memref = f"memref<{rows}x8192xi8>"
     body = f"""
