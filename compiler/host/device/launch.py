@@ -9,7 +9,7 @@ import numpy as np
 from mlirc.backend.kernel import Copy, Launch, launches_from_gpu_module
 from mlirc.errors import MlircError
 from mlirc.host.device.machine import Machine, State, Stop
-from mlirc.host.device.memory import Buffer, MemRef
+from mlirc.host.device.memory import OTHER_POISON, POISON, Buffer, MemRef
 from mlirc.host.device.memref_rules import item_size
 from mlirc.host.device.numbers import dtype_of
 from mlirc.host.device.report import Report
@@ -38,38 +38,59 @@ class DeviceKernel:
                     if f.operation.name == "gpu.func":
                         program = translate(f)
                         self.programs[program.name] = program
+        self.written = self._written_arguments()
 
     def run(
-        self,
-        args: Sequence[np.ndarray],
-        *,
-        blocks: Sequence[int] | None = None,
-        check: bool = True,
-        seed: int = 0,
+        self, args: Sequence[np.ndarray], *, blocks: Sequence[int] | None = None, check: bool = True, seed: int = 0
     ) -> Report:
         """Runs all launches; see `run_kernel`."""
-        report = Report()
         if len(args) != len(self.arguments):
             raise MlircError(f"host device: kernel {self.name} takes {len(self.arguments)} arguments, not {len(args)}")
-        written = self._written_arguments()
-        buffers = [
-            self._bind(i, a, t, i not in written) for i, (a, t) in enumerate(zip(args, self.arguments, strict=True))
-        ]
-        buffers += [Buffer(f"workspace {i}", "global", n) for i, n in enumerate(self.workspaces)]
+        report = Report()
+        buffers = self._run(args, report, blocks, check, seed, POISON)
+        if "uninitialized read" in report.kinds() and self._same_without_poison(args, buffers, blocks, seed):
+            report.findings = [f for f in report.findings if f.kind != "uninitialized read"]
+        if check and blocks is None:
+            self._complain_of_holes(buffers, report)
+        for i in self.written:
+            target, buffer = args[i], buffers[i]
+            raw = buffer.data[: target.nbytes].view(target.dtype).reshape(target.shape)
+            if check and blocks is not None and buffer.written is not None:
+                known = buffer.written[: target.nbytes].reshape(-1, target.itemsize).all(axis=1)
+                raw = np.where(known.reshape(target.shape), raw, target)
+            target[...] = raw
+        return report
+
+    def _run(self, args, report: Report, blocks, check: bool, seed: int, poison: int) -> list[Buffer]:
+        """One run from fresh buffers, which it returns."""
+        buffers = [self._bind(i, a, t, poison) for i, (a, t) in enumerate(zip(args, self.arguments, strict=True))]
+        buffers += [Buffer(f"workspace {i}", "global", n, poison=poison) for i, n in enumerate(self.workspaces)]
         with np.errstate(all="ignore"):
             for launch in self.launches:
                 if isinstance(launch, Copy):
                     self._copy(launch, buffers)
                 else:
-                    self._launch(launch, buffers, report, blocks, check, seed)
-        for i in written:
-            target = args[i]
-            raw = buffers[i].data[: target.nbytes].view(target.dtype).reshape(target.shape)
-            if buffers[i].written is not None and blocks is not None:
-                known = buffers[i].written[: target.nbytes].reshape(-1, target.itemsize).all(axis=1)
-                raw = np.where(known.reshape(target.shape), raw, target)
-            target[...] = raw
-        return report
+                    self._launch(launch, buffers, report, blocks, check, seed, poison)
+        return buffers
+
+    def _complain_of_holes(self, buffers: list[Buffer], report: Report) -> None:
+        """Every element of a result must have been written."""
+        for i in sorted(self.written):
+            known = buffers[i].written
+            holes = 0 if known is None else int((known[: buffers[i].nbytes] == 0).sum())
+            if holes:
+                report.add("unwritten result", f"{holes} bytes of argument {i} are never written", None, self.name)
+
+    def _same_without_poison(self, args, buffers: list[Buffer], blocks, seed: int) -> bool:
+        """Whether the results are the same with other contents in fresh memory: then what was read there was never
+        used (the rows and columns that pad a tile are computed, but not stored)."""
+        other = self._run(args, Report(), blocks, True, seed, OTHER_POISON)
+        for i in self.written:
+            known = buffers[i].written
+            same = buffers[i].data == other[i].data
+            if not (same if known is None else same | (known == 0)).all():
+                return False
+        return True
 
     def _written_arguments(self) -> set[int]:
         """The host arguments that a launch or copy may write to: those whose memrefs a store reaches."""
@@ -82,7 +103,7 @@ class DeviceKernel:
             out.update(launch.args[i] for i in stored)
         return {i for i in out if i < len(self.arguments)}
 
-    def _bind(self, i: int, array: np.ndarray, t: ir.MemRefType, full: bool) -> Buffer:
+    def _bind(self, i: int, array: np.ndarray, t: ir.MemRefType, poison: int) -> Buffer:
         want, shape = dtype_of(t), tuple(t.shape)
         compatible = array.dtype == want or (want.itemsize == 1 and array.dtype in (np.bool_, np.uint8, np.int8))
         if not compatible or array.shape != shape:
@@ -90,9 +111,10 @@ class DeviceKernel:
                 f"host device: kernel {self.name}, argument {i}: got {array.dtype}{list(array.shape)}, "
                 f"but it must be {want}{list(shape)}"
             )
-        nbytes = array.nbytes
-        contents = np.frombuffer(np.ascontiguousarray(array).tobytes(), dtype=np.uint8) if full else None
-        return Buffer(f"argument {i}", "global", nbytes, contents=contents)
+        contents = None
+        if i not in self.written:
+            contents = np.frombuffer(np.ascontiguousarray(array).tobytes(), dtype=np.uint8)
+        return Buffer(f"argument {i}", "global", array.nbytes, contents=contents, poison=poison)
 
     def _copy(self, copy: Copy, buffers: list[Buffer]) -> None:
         source, target = buffers[copy.source], buffers[copy.target]
@@ -103,7 +125,9 @@ class DeviceKernel:
             from_ = getattr(source, plane)
             into[:] = 0xFF if from_ is None else from_[copy.source_offset : copy.source_offset + copy.size]
 
-    def _launch(self, launch: Launch, buffers: list[Buffer], report: Report, blocks, check: bool, seed: int) -> None:
+    def _launch(
+        self, launch: Launch, buffers: list[Buffer], report: Report, blocks, check: bool, seed: int, poison: int
+    ) -> None:
         program = self.programs[launch.symbol]
         total = int(np.prod(launch.grid))
         threads = int(np.prod(launch.block))
@@ -120,7 +144,7 @@ class DeviceKernel:
             per = max(1, min(per, MAX_BATCH_SHARED // launch.smem))
         for first in range(0, len(chosen), per):
             batch = chosen[first : first + per]
-            machine = Machine(launch.symbol, batch, launch.grid, launch.block, report, check)
+            machine = Machine(launch.symbol, batch, launch.grid, launch.block, report, check, poison)
             if machine.races is not None:
                 machine.races.granule = granule(program)
             machine.dynamic_shared = machine.allocate("shared memory", "shared", max(launch.smem, 1))

@@ -32,8 +32,8 @@ class State:
 class Machine:
     """A batch of blocks of one launch."""
 
-    def __init__(self, kernel: str, blocks: np.ndarray, grid, block, report: Report, check: bool):
-        self.kernel, self.report, self.check = kernel, report, check
+    def __init__(self, kernel: str, blocks: np.ndarray, grid, block, report: Report, check: bool, poison: int):
+        self.kernel, self.report, self.check, self.poison = kernel, report, check, poison
         self.blocks = blocks  # linear numbers of the batch's blocks
         self.grid, self.block = grid, block
         self.nb, self.nt = len(blocks), block[0] * block[1] * block[2]
@@ -56,7 +56,9 @@ class Machine:
     def allocate(self, name: str, space: str, nbytes: int) -> Buffer:
         """Memory of every block (or thread) of the batch."""
         instances = self.nb if space == "shared" else self.nb * self.nt
-        buffer = Buffer(name, space, nbytes, max(instances, 2))  # two at least: the stride keeps instances apart
+        buffer = Buffer(
+            name, space, nbytes, max(instances, 2), poison=self.poison
+        )  # two at least: the stride keeps instances apart
         if space == "shared":
             self.shared.append(buffer)
         return buffer

@@ -7,6 +7,7 @@ import numpy as np
 from mlirc.host.device.numbers import UNSIGNED
 
 POISON = 0xFF  # what fresh memory holds: NaN as a float of any width
+OTHER_POISON = 0x3C  # small numbers, for a second run that tells whether fresh memory reaches a result
 _SLACK = 64  # bytes past the end, so that any access width divides the storage
 
 
@@ -14,12 +15,20 @@ class Buffer:
     """`instances` pieces of `nbytes` bytes each (one per block for shared memory, one per thread for local memory, a
     single one for global memory), with a shadow that tells which bytes have been written."""
 
-    def __init__(self, name: str, space: str, nbytes: int, instances: int = 1, contents: np.ndarray | None = None):
+    def __init__(
+        self,
+        name: str,
+        space: str,
+        nbytes: int,
+        instances: int = 1,
+        contents: np.ndarray | None = None,
+        poison: int = POISON,
+    ):
         self.name, self.space, self.nbytes, self.instances = name, space, nbytes, instances
         self.stride = -(-nbytes // 1024) * 1024 if instances > 1 else nbytes
         total = self.stride * instances
         total += _SLACK + (-total) % _SLACK
-        self.data = np.full(total, POISON, dtype=np.uint8)
+        self.data = np.full(total, poison, dtype=np.uint8)
         self.written: np.ndarray | None = None  # per byte 0xFF once written; None: all of it was, from the start
         if contents is None:
             self.written = np.zeros(total, dtype=np.uint8)
@@ -30,14 +39,6 @@ class Buffer:
         self.writer_block: np.ndarray | None = None  # per granule, in this launch; -1: nobody
         self.reader_block: np.ndarray | None = None  # likewise; -2: several
         self._views: dict = {}
-
-    def clear(self) -> None:
-        """Forgets the contents: a new block's shared memory."""
-        self.data.fill(POISON)
-        if self.written is not None:
-            self.written.fill(0)
-        if self.pending is not None:
-            self.pending.fill(0)
 
     def start_launch(self) -> None:
         """Forgets which blocks wrote where: launches are ordered."""

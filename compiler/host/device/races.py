@@ -45,7 +45,45 @@ class RaceLog:
         if per != 1:
             first = first * per
         thread = np.arange(m.nb * m.nt, dtype=np.int32) if chosen is None else chosen.astype(np.int32)
-        self.recent.append(Access(buffer, first, width * per, thread, write, op))
+        access = Access(buffer, first, width * per, thread, write, op)
+        self.recent.append(access)
+        if buffer.space == "global":
+            self._between_blocks(access)
+
+    def _between_blocks(self, a: Access) -> None:
+        """Checks an access to global memory against those of other blocks in this launch."""
+        m, buffer, cells = self.machine, a.buffer, _cells(a)
+        block = m.blocks[a.thread // m.nt].astype(np.int32)[:, None]
+        if buffer.writer_block is None:
+            buffer.writer_block = np.full(len(buffer.data) // self.granule, -1, dtype=np.int32)
+        writer, reader = buffer.writer_block, buffer.reader_block
+        last = writer[cells]
+        clash = (last >= 0) & (last != block)
+        if a.write:
+            if reader is not None:
+                last = np.where(clash, last, reader[cells])
+                clash |= (last != -1) & (last != block)
+            writer[cells] = np.broadcast_to(block, cells.shape)
+            again = writer[cells]  # of several blocks that write at once, the last one is left
+            last = np.where(clash, last, again)
+            clash |= again != block
+        else:
+            if reader is None:
+                reader = buffer.reader_block = np.full(len(writer), -1, dtype=np.int32)
+            before = reader[cells]
+            reader[cells] = np.where((before == -1) | (before == block), block, -2)
+        if clash.any():
+            row, column = np.argwhere(clash)[0]
+            byte, other = int(cells[row, column]) * self.granule, int(last[row, column])
+            whom = "other blocks use" if other < 0 else f"block {other} {'uses' if a.write else 'writes'}"
+            m.report.add(
+                "race between blocks",
+                f"block {int(block[row, 0])} thread {int(a.thread[row]) % m.nt} {'writes' if a.write else 'reads'} "
+                f"byte {byte} of {buffer.name}, which {whom} in the same launch",
+                a.op,
+                m.kernel,
+                int(clash.any(axis=1).sum()),
+            )
 
     def arrived(self, buffer: Buffer, first: np.ndarray, width: int, item: int, threads, op) -> None:
         """Logs the end of an asynchronous copy: a write by the thread that waited for it."""
