@@ -6,6 +6,7 @@ import re
 
 from mlirc.dialects.mlirc_dialect import attention
 from mlirc.errors import MlircError
+from mlirc.frontend.amax import lower_amax
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.fx_import import ATTENTION_CALL
 from mlirc.frontend.importer import ImportedModel
@@ -36,8 +37,10 @@ def lower_to_linalg(imported: ImportedModel | ir.Module) -> ir.Module:
     with context(), ir.Location.unknown():
         module = _clone(torch_level)
         kept = _interface(module)
-        _run(module, _SIMPLIFY)
         _require_known_ops(module)
+        for op in _walk(module, ("torch.aten.amax",)):
+            lower_amax(op)
+        _run(module, _SIMPLIFY)
         _run(module, _TO_LINALG)
         _restore_interface(module, kept)
         _replace_attention_calls(module)
@@ -75,8 +78,8 @@ def _restore_interface(module: ir.Module, kept: dict[str, ir.Attribute]) -> None
 def _run(module: ir.Module, pipeline: str) -> None:
     try:
         run_passes(module, pipeline)
-    except ir.MLIRError as e:
-        raise _failure(e) from e
+    except MlircError as e:
+        raise (_failure(e.__cause__) if isinstance(e.__cause__, ir.MLIRError) else e) from e
 
 
 def _failure(error: ir.MLIRError) -> MlircError:
