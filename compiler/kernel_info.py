@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from mlirc.dialects.mlirc_dialect import ATTENTION, AttentionInfo
 from mlirc.dialects.schedule._base import PayloadError
@@ -30,10 +31,11 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class RootDim:
-    """One iteration dimension of the kernel's root op: its size, and whether some op of the kernel reduces it."""
+    """One iteration dimension of the kernel's root op: its size, and whether blocks must take it whole, because an op
+    of the kernel reduces it (or, in a kernel of row reductions, because it is no row)."""
 
     extent: int
-    reduced: bool
+    whole: bool
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class KernelInfo:
     results: tuple[TensorInfo, ...]
     ops: tuple[str, ...]  # names of the ops of the function's body, in order
     dims: tuple[RootDim, ...] = ()
-    reduced_length: int = 0  # extent of the reduced dimension; 0 when nothing is reduced, or for contractions
+    row_length: int = 0  # elements per row of a kernel of row reductions; 0 for others
     contraction: ContractionInfo | None = None
     attention: AttentionShape | None = None
     permuted: bool = False  # some operand is read with its dimensions in another order than the root's
@@ -91,8 +93,9 @@ class KernelInfo:
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of the widest element type among the tensors."""
-        return max((ELEMENT_BYTES.get(t.dtype, 8) for t in self.arguments + self.results), default=4)
+        """Bytes of the widest element type among the large tensors (as large as the results, or half that)."""
+        large = max((prod(r.shape) for r in self.results), default=1) // 2
+        return max(ELEMENT_BYTES.get(t.dtype, 8) for t in self.arguments + self.results if prod(t.shape) >= large)
 
 
 def _tensor_info(type_: ir.Type) -> TensorInfo:
@@ -203,32 +206,36 @@ def _analyse(function: ir.Operation) -> dict:
             raise PayloadError("a reduction's body is not one combining op", s.op)
         if not all(s.parallel) and len(s.outputs) != 1:
             raise PayloadError("a reduction has several results", s.op)
-    outside = {c for r in dims.of for c in r} - set(row) - dims.reduced
-    if outside:
-        raise PayloadError("its ops do not share one iteration space", root)
-    loose = [c for c in row if c not in dims.reduced]
+    reduces = bool(dims.reduced) and not found
+    if reduces:
+        _check_rows(dims)
+        loose = [c for c in row if c in dims.row_classes()]
+    else:
+        loose = [c for c in row if c not in dims.reduced]
+        if {c for r in dims.of for c in r} - set(row) - dims.reduced:
+            raise PayloadError("its ops do not share one iteration space", root)
     for value in dims.escaping():
         if any(c not in dims.value_classes(value) and dims.extent[c] > 1 for c in loose):
             raise PayloadError("a result lacks a dimension that others have", value.owner)
-    if dims.reduced and not found:
-        _check_trailing(dims)
     return dict(
-        dims=tuple(RootDim(dims.extent[c], c in dims.reduced) for c in row),
-        reduced_length=0 if found or not dims.reduced else max(dims.extent[c] for c in dims.reduced),
+        dims=tuple(RootDim(dims.extent[c], c not in loose) for c in row),
+        row_length=max(prod(dims.extent[c] for c in r if c not in loose) for r in dims.of) if reduces else 0,
         contraction=found,
         permuted=_is_permuted(dims, row),
     )
 
 
-def _check_trailing(dims: Dims) -> None:
-    """Row-wise reductions: the reduced dimension is the last of every operand that has it, and there is one."""
-    if len(dims.reduced) != 1:
-        raise PayloadError("it reduces several dimensions", dims.ops[-1])
-    (c,) = dims.reduced
+def _check_rows(dims: Dims) -> None:
+    """Row reductions: each reduces one dimension, the last of every operand that has it, and keeps all rows."""
+    rows = dims.row_classes()
+    if rows & dims.reduced:
+        raise PayloadError("a dimension is a row of one reduction and reduced by another", dims.ops[-1])
     for i, s in enumerate(dims.structures):
+        reduced = [c for c, parallel in zip(dims.of[i], s.parallel, strict=True) if not parallel]
+        if reduced and (len(reduced) > 1 or rows - set(dims.of[i])):
+            raise PayloadError("it reduces several dimensions, or not all rows alike", s.op)
         for m in s.maps:
-            classes = dims.map_classes(i, m)
-            if c in classes[:-1]:
+            if any(c in dims.reduced for c in dims.map_classes(i, m)[:-1]):
                 raise PayloadError("it reduces a dimension that is not the last", s.op)
 
 

@@ -58,6 +58,23 @@ def test_norm_with_several_rows_per_block():
     assert "affine.min" in text
 
 
+def test_reductions_of_rows_that_are_gathered_and_tied_by_nothing():
+    table, x, r, y = "tensor<9x40xf32>", "tensor<1x40xf32>", "tensor<1xf32>", "tensor<1x40xf32>"
+    read = (
+        "%i = arith.constant 3 : index\n    %j = linalg.index 1 : index\n"
+        f"    %t = tensor.extract %table[%i, %j] : {table}\n    "
+    )
+    lines = [
+        f"  %zero = arith.constant 0.0 : f32\n  %ex = tensor.empty() : {x}\n  %er = tensor.empty() : {r}",
+        f"  %f = linalg.fill ins(%zero : f32) outs(%er : {r}) -> {r}",
+        generic("a", "m, k", [], ("%ex", x, "m, k"), f"{read}%y = math.exp %t : f32"),
+        generic("s", "m, k", [("%a", x, "m, k")], ("%f", r, "m"), "%y = arith.addf %x0, %o : f32"),
+        generic("r", "m, k", [("%s", r, "m")], ("%ex", x, "m, k"), f"{read}%y = arith.divf %t, %x0 : f32"),
+    ]
+    text, record = assert_same(kernel("reduction_0", "reduction", {"table": table}, y, "\n".join(lines)))
+    assert record.script == "reduction" and "in (1)" in text
+
+
 @pytest.mark.parametrize(
     "shape", [(1, 1, 1), (1, 1, 4097), (3, 1, 5), (2, 128, 64), (7, 129, 3), (2, 0, 4), (1, 1, 513)], ids=str
 )

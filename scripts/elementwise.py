@@ -22,7 +22,8 @@ from mlirc.targets import Target
 
 
 def is_elementwise(kernel: KernelInfo) -> bool:
-    return not kernel.obstacle and len(kernel.dims) > 0 and not any(d.reduced for d in kernel.dims)
+    nothing_reduced = kernel.row_length == 0 and kernel.contraction is None
+    return not kernel.obstacle and nothing_reduced and len(kernel.dims) > 0 and not any(d.whole for d in kernel.dims)
 
 
 def vector_width(kernel: KernelInfo, extent: int) -> int:

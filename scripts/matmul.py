@@ -119,7 +119,7 @@ def matmul(
         stages = max(min(4 if half else 3, fitting, ceil_div(c.k, block_k)), 1)
     vector = vector or max(16 // kernel.element_bytes, 1)
 
-    sizes = [0 if d.reduced else 1 for d in kernel.dims]
+    sizes = [0 if d.whole else 1 for d in kernel.dims]
     sizes[m_dim], sizes[n_dim] = block_m, block_n
     # blocks that share a slice of the (large) right operand follow each other: m is the fastest block id
     order = [d for d, size in enumerate(sizes) if size and d not in (m_dim, n_dim)] + [n_dim, m_dim]

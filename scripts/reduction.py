@@ -29,9 +29,9 @@ def is_row_reduction(kernel: KernelInfo) -> bool:
     return (
         not kernel.obstacle
         and kernel.contraction is None
-        and kernel.reduced_length > 0
-        and any(not d.reduced for d in kernel.dims)
-        and kernel.reduced_length <= MAX_ROW
+        and kernel.row_length > 0
+        and any(not d.whole for d in kernel.dims)
+        and kernel.row_length <= MAX_ROW
     )
 
 
@@ -59,12 +59,12 @@ def reduction(
     Knobs: `rows` and `warps` per block, `vector` elements per thread along the row.
     """
     extents = [d.extent for d in kernel.dims]
-    row_dims = [i for i, d in enumerate(kernel.dims) if not d.reduced]
+    row_dims = [i for i, d in enumerate(kernel.dims) if not d.whole]
     total_rows = product([extents[i] for i in row_dims])
-    default_rows, default_warps = rows_and_warps(kernel.reduced_length, total_rows, target.sms)
+    default_rows, default_warps = rows_and_warps(kernel.row_length, total_rows, target.sms)
     rows = rows or min(default_rows, extents[row_dims[-1]])
     warps = warps or default_warps
-    vector = vector or vector_width(kernel, kernel.reduced_length)
+    vector = vector or vector_width(kernel, kernel.row_length)
     sizes = [0] * len(extents)
     for i in row_dims:
         sizes[i] = rows if i == row_dims[-1] else 1
