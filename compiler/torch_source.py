@@ -75,6 +75,25 @@ def torch_source(module: ir.Module, name: str) -> str:
         return "\n".join(f"    {line}" for line in _Function(levels.functions(alone)[name]).lines)
 
 
+def program_source(module: ir.Module) -> str:
+    """Python source of a whole `linalg`- or `kernels`-level module: one function per MLIR function, `main` among them,
+    each on tensors `a0, a1, ...` and returning a tuple. Needs `torch` and `mlirc.repro.attention` as names around it.
+
+    Raises Untranslatable.
+    """
+    from mlirc import levels
+
+    parts = []
+    with context(), ir.Location.unknown():
+        plain = levels.copy(module)
+        run_passes(plain, "func.func(linalg-generalize-named-ops)")
+        for name, function in levels.functions(plain).items():
+            arguments = ", ".join(f"a{i}" for i in range(len(function.type.inputs)))
+            body = "\n".join(f"    {line}" for line in _Function(function).lines)
+            parts.append(f"def {name}({arguments}):\n{body}\n")
+    return "\n".join(parts)
+
+
 def _dtype(type_: ir.Type) -> str:
     return DTYPES[str(getattr(type_, "element_type", type_))]
 
@@ -108,6 +127,14 @@ class _Function:
 
     def op_func_return(self, op: ir.Operation) -> None:
         self.lines.append(f"return ({', '.join(self.names[v] for v in op.operands)},)")
+
+    def op_func_call(self, op: ir.Operation) -> None:
+        callee = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
+        self.lines.append(f"c{self.count} = {callee}({', '.join(self.names[v] for v in op.operands)})")
+        result = f"c{self.count}"
+        self.count += 1
+        for i, value in enumerate(op.results):
+            self.names[value] = f"{result}[{i}]"
 
     def op_arith_constant(self, op: ir.Operation) -> None:
         value, type_ = op.attributes["value"], op.results[0].type

@@ -1,13 +1,32 @@
-"""Model files in, `torch` and `linalg` levels out."""
+"""Model files in, `torch` and `linalg` levels out.
+
+The parts are imported when they are asked for: opening a model needs PyTorch only, so that `mlirc-bench` can do it on a
+machine without MLIR.
+"""
 
 from __future__ import annotations
 
-from mlirc.frontend.huggingface import random_state_dict
-from mlirc.frontend.importer import ImportedModel, import_torch
-from mlirc.frontend.lower import lower_to_linalg
-from mlirc.frontend.open import open_model
-from mlirc.frontend.source import SourceModel, from_torch
-from mlirc.frontend.weights import write_weights
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mlirc.frontend.huggingface import random_state_dict
+    from mlirc.frontend.importer import ImportedModel, import_torch
+    from mlirc.frontend.lower import lower_to_linalg
+    from mlirc.frontend.open import open_model
+    from mlirc.frontend.source import SourceModel, from_torch
+    from mlirc.frontend.weights import write_weights
+
+_HOME = {
+    "ImportedModel": "importer",
+    "SourceModel": "source",
+    "from_torch": "source",
+    "import_torch": "importer",
+    "lower_to_linalg": "lower",
+    "open_model": "open",
+    "random_state_dict": "huggingface",
+    "write_weights": "weights",
+}
 
 __all__ = [
     "ImportedModel",
@@ -19,3 +38,9 @@ __all__ = [
     "random_state_dict",
     "write_weights",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
