@@ -35,15 +35,12 @@ def script_frames() -> Iterator[None]:
 
 
 _FRAME = re.compile(r'"([^"]+)":(\d+):\d+')
-_BUILDERS = ("_verbs.py",)
 
 
 def script_place(location: str) -> str:
     """`file:line` of the innermost script frame in a printed location; "" when it holds none."""
-    for file, line in _FRAME.findall(location):
-        if not file.endswith(_BUILDERS):
-            return f"{file}:{line}"
-    return ""
+    frames = _FRAME.findall(location)
+    return ":".join(frames[0]) if frames else ""
 
 
 def apply_error(text: str, kernel: str, failing: ir.Operation | None, file: str) -> MlircError:

@@ -13,7 +13,7 @@ from mlirc.targets import get_target
 KERNEL = matmul(20, 24, 32)
 HEAD = """
 from mlirc.schedule import register
-from mlirc.scripts._verbs import annotate, match, match_root, script, tile_to_blocks, tidy
+from mlirc.verbs import annotate, match, match_root, script, tile_to_blocks, tidy
 from mlirc.mlir import transform
 
 @register(matches=lambda kernel: kernel.kind == "matmul")

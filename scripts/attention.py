@@ -6,8 +6,8 @@ from mlirc.dialects.schedule.tile_attention import tile_attention
 from mlirc.kernel_info import KernelInfo
 from mlirc.mlir import ir
 from mlirc.schedule import register
-from mlirc.scripts._verbs import annotate, ceil_div, match, script, tidy
 from mlirc.targets import Target
+from mlirc.verbs import annotate, ceil_div, match, script, tidy
 
 HALF = ("f16", "bf16")
 

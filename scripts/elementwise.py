@@ -5,7 +5,8 @@ from __future__ import annotations
 from mlirc.kernel_info import KernelInfo
 from mlirc.mlir import ir
 from mlirc.schedule import register
-from mlirc.scripts._verbs import (
+from mlirc.targets import Target
+from mlirc.verbs import (
     annotate,
     ceil_div,
     collapse_dims,
@@ -18,7 +19,6 @@ from mlirc.scripts._verbs import (
     tidy,
     tile_to_blocks,
 )
-from mlirc.targets import Target
 
 
 def is_elementwise(kernel: KernelInfo) -> bool:

@@ -6,8 +6,8 @@ from mlirc.errors import MlircError
 from mlirc.kernel_info import KernelInfo
 from mlirc.mlir import ir
 from mlirc.schedule import register
-from mlirc.scripts._verbs import annotate, script
 from mlirc.targets import Target
+from mlirc.verbs import annotate, script
 
 
 @register(matches=lambda kernel: True, priority=-100)

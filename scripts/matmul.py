@@ -5,7 +5,8 @@ from __future__ import annotations
 from mlirc.kernel_info import ContractionInfo, KernelInfo
 from mlirc.mlir import ir
 from mlirc.schedule import register
-from mlirc.scripts._verbs import (
+from mlirc.targets import Target
+from mlirc.verbs import (
     annotate,
     ceil_div,
     collapse_dims,
@@ -20,7 +21,6 @@ from mlirc.scripts._verbs import (
     tile_reduction,
     tile_to_blocks,
 )
-from mlirc.targets import Target
 
 HALF = ("f16", "bf16")
 

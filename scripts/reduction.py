@@ -5,7 +5,9 @@ from __future__ import annotations
 from mlirc.kernel_info import KernelInfo
 from mlirc.mlir import ir
 from mlirc.schedule import register
-from mlirc.scripts._verbs import (
+from mlirc.scripts.elementwise import vector_width
+from mlirc.targets import Target
+from mlirc.verbs import (
     annotate,
     ceil_div,
     collapse_dims,
@@ -18,8 +20,6 @@ from mlirc.scripts._verbs import (
     tidy,
     tile_to_blocks,
 )
-from mlirc.scripts.elementwise import vector_width
-from mlirc.targets import Target
 
 MAX_ROW = 32 * 1024  # elements of a row that one block can hold in registers
 
