@@ -6,7 +6,7 @@ buffer that the previous iteration read (the multistage scheme of CUTLASS's sm80
 
 from __future__ import annotations
 
-from mlirc.mlir import arith, ir, nvgpu, scf
+from mlirc.mlir import arith, ir, scf
 from mlirc.passes.distribute import contraction, staging
 from mlirc.passes.distribute.emitter import Emitter, Index, vec
 from mlirc.passes.distribute.layout import Layout, row_layout
@@ -208,7 +208,12 @@ class Pipeline:
         if isinstance(owner, ir.Block) and owner == self.body:
             position = list(self.body.arguments).index(value) - 1
             return list(self.outer.tile(list(self.op.operands)[3 + position]).shape)
-        if not isinstance(owner, ir.Block) and owner.name in ("linalg.generic", "linalg.fill", "tensor.empty", "tensor.cast"):
+        if not isinstance(owner, ir.Block) and owner.name in (
+            "linalg.generic",
+            "linalg.fill",
+            "tensor.empty",
+            "tensor.cast",
+        ):
             if owner.name == "tensor.empty":
                 dynamic = list(owner.operands)
                 return [bound(dynamic.pop(0)) or 1 if n == DYNAMIC else n for n in t.shape]
@@ -255,7 +260,8 @@ class Pipeline:
         for op, tile in self.tiles:
             view, _, sizes = self._at(op, iv)
             tile.copy(view, sizes, stage, enabled)
-        nvgpu.DeviceAsyncCreateGroupOp([], results=[ir.Type.parse("!nvgpu.device.async.token")])
+        # Not nvgpu.device_async_create_group: what it prints without operands takes the next line for them.
+        ir.Operation.create("nvvm.cp.async.commit.group")
 
     def prologue(self) -> None:
         """Copies for the first stages - 1 iterations."""
