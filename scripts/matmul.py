@@ -55,14 +55,20 @@ def default_tile(m: int, n: int, batch: int, count: int, half: bool, sms: int) -
     return max(fitting[-3:], key=lambda t: batch * ceil_div(m, t[0]) * ceil_div(n, t[1]))
 
 
-def default_warps(block_m: int, block_n: int, half: bool) -> tuple[int, int]:
-    """(warps_m, warps_n): warp tiles of 64x64 at most for tensor cores; 8 warps on a large FMA tile."""
+def default_warps(block_m: int, block_n: int, count: int, half: bool) -> tuple[int, int]:
+    """(warps_m, warps_n): warp tiles of 64x64 at most for tensor cores; 8 warps on a large FMA tile.
+
+    All accumulators together take at most 128 registers of a thread, half of what it has.
+    """
     if not half:
         warps = min(max(block_m * block_n // 1024, 1), 8)
         warps_m = power_of_two(min(max(block_m // 32, 1), 2 if warps > 2 else 1))
-        return warps_m, max(warps // warps_m, 1)
-    warps_m = max(block_m // 64, 1) if block_m * block_n > 64 * 64 else max(min(block_m // 32, 2), 1)
-    warps_n = max(block_n // 64, 1) if block_n >= 128 else max(block_n // 32, 1)
+        warps_n = max(warps // warps_m, 1)
+    else:
+        warps_m = max(block_m // 64, 1) if block_m * block_n > 64 * 64 else max(min(block_m // 32, 2), 1)
+        warps_n = max(block_n // 64, 1) if block_n >= 128 else max(block_n // 32, 1)
+    while count * block_m * block_n > 128 * 32 * warps_m * warps_n and block_n // warps_n >= 32:
+        warps_n *= 2
     return warps_m, warps_n
 
 
@@ -112,7 +118,7 @@ def matmul(
     if block_k is None:
         deep = half and 2 * shared_bytes(block_m, block_n, 64, c.count, element) <= target.max_smem
         block_k = 64 if deep else 32 if half else 16
-    chosen_warps = default_warps(block_m, block_n, half)
+    chosen_warps = default_warps(block_m, block_n, c.count, half)
     warps_m, warps_n = warps_m or chosen_warps[0], warps_n or chosen_warps[1]
     if stages is None:
         fitting = target.max_smem // shared_bytes(block_m, block_n, block_k, c.count, element)
