@@ -164,6 +164,9 @@ class Schedules:
         found = sorted((o for o in self._knobs if o.target in rank), key=lambda o: rank[o.target])
         values: dict[str, Any] = {}
         for o in found:
+            # `matmul:...` speaks of the script `matmul`, not of another script that got a kernel of that kind
+            if o.target not in (script.name, kernel.name) and o.target in self._scripts and o.script is None:
+                continue
             o.used = True
             for knob in o.knobs:
                 if knob not in script.knobs:

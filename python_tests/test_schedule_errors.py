@@ -60,6 +60,12 @@ def test_malformed_overrides(override, wanted):
     assert wanted in error(KERNEL, override)
 
 
+def test_knobs_of_a_script_pass_by_a_kernel_of_that_kind_that_another_script_got():
+    _, record = schedule(norm(4, 1), "reduction:rows=2")
+    assert record.script == "elementwise"
+    assert "script 'elementwise' has no knob 'rows'" in error(norm(4, 1), "reduction_0:rows=2")
+
+
 def test_an_override_that_meets_no_kernel_is_an_error():
     schedules = Schedules(["reduction:rows=2"])
     schedules.schedule_kernel(mlir.parse(KERNEL), get_target("sm_90a"))
