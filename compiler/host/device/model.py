@@ -1,0 +1,94 @@
+"""A whole model at the `gpu` level: `@main`'s calls one after the other, each kernel on the host device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from mlirc import levels, mlir
+from mlirc.errors import MlircError
+from mlirc.host.device.launch import DeviceKernel
+from mlirc.host.device.report import Report
+from mlirc.host.jit import tensor_spec
+from mlirc.mlir import ir
+
+SEPARATOR = re.compile(r"^// -----.*\n", flags=re.MULTILINE)  # between the parts of the `gpu` level's text
+
+
+class DeviceModel:
+    """`@main` of the `kernels` level (its kernels may be declarations), and each kernel's `gpu`-level module by name."""
+
+    def __init__(self, main: ir.Module, kernels: Mapping[str, ir.Module]):
+        found = levels.functions(main)
+        if "main" not in found:
+            raise MlircError("host device: the gpu level has no function @main")
+        self.module, self.main = main, found["main"]
+        self.parts = dict(kernels)
+        self.kernels: dict[str, DeviceKernel] = {}
+
+    @staticmethod
+    def parse(text: str, what: str = "gpu level") -> DeviceModel:
+        """From the text of the `gpu` level: `@main`, then the kernels, between lines of `// -----`."""
+        main, *parts = (mlir.parse(t, what) for t in SEPARATOR.split(text) if t.strip())
+        return DeviceModel(main, {levels.host_function(p): p for p in parts})
+
+    def run(
+        self,
+        args: Sequence[np.ndarray],
+        *,
+        check: bool = True,
+        seed: int = 0,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> tuple[list[np.ndarray], Report]:
+        """Runs `@main` with one array per argument; returns its results and what was found. `progress` is called with
+        the number of calls done and their total. Raises MlircError for arguments that do not fit."""
+        block = self.main.operation.regions[0].blocks[0]
+        if len(args) != len(block.arguments):
+            raise MlircError(f"host device: @main takes {len(block.arguments)} arguments, not {len(args)}")
+        values: dict[ir.Value, np.ndarray] = {}
+        for i, (value, array) in enumerate(zip(block.arguments, args, strict=True)):
+            spec = tensor_spec(value.type)
+            if array.shape != spec.shape or array.dtype != spec.dtype:
+                raise MlircError(
+                    f"host device: argument {i} of @main is {array.dtype}{list(array.shape)}, but must be "
+                    f"{spec.dtype}{list(spec.shape)}"
+                )
+            values[value] = array
+        report = Report()
+        ops = [o.operation for o in block.operations]
+        total, done = sum(op.name == "func.call" for op in ops), 0
+        for op in ops[:-1]:
+            self._step(op, values, report, check, seed)
+            done += op.name == "func.call"
+            progress(done, total)
+        return [values[v] for v in ops[-1].operands], report
+
+    def _step(self, op: ir.Operation, values: dict, report: Report, check: bool, seed: int) -> None:
+        if op.name == "func.call":
+            name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
+            results = [np.zeros(spec.shape, spec.dtype) for spec in (tensor_spec(r.type) for r in op.results)]
+            report.merge(self._kernel(name).run([*(values[v] for v in op.operands), *results], check=check, seed=seed))
+            values.update(zip(op.results, results, strict=True))
+        elif op.name in ("tensor.expand_shape", "tensor.collapse_shape", "tensor.cast"):
+            values[op.results[0]] = values[op.operands[0]].reshape(tensor_spec(op.results[0].type).shape)
+        elif op.name == "tensor.extract_slice":
+            starts, sizes, strides = (
+                list(ir.DenseI64ArrayAttr(op.attributes[f"static_{n}"])) for n in ("offsets", "sizes", "strides")
+            )
+            window = tuple(slice(o, o + (n - 1) * s + 1, s) for o, n, s in zip(starts, sizes, strides, strict=True))
+            part = np.ascontiguousarray(values[op.operands[0]][window])
+            values[op.results[0]] = part.reshape(tensor_spec(op.results[0].type).shape)
+        elif op.name == "tensor.empty":
+            spec = tensor_spec(op.results[0].type)
+            values[op.results[0]] = np.zeros(spec.shape, spec.dtype)
+        else:
+            raise MlircError(f"host device: {op.name} in @main at {op.location}: only calls and views are expected")
+
+    def _kernel(self, name: str) -> DeviceKernel:
+        if name not in self.kernels:
+            if name not in self.parts:
+                raise MlircError(f"host device: kernel {name} has no gpu-level module")
+            self.kernels[name] = DeviceKernel(self.parts[name])
+        return self.kernels[name]
