@@ -18,7 +18,7 @@ SEPARATOR = re.compile(r"^// -----.*\n", flags=re.MULTILINE)  # between the part
 
 
 class DeviceModel:
-    """`@main` of the `kernels` level (its kernels may be declarations), and each kernel's `gpu`-level module by name."""
+    """`@main` of the `kernels` level (its kernels may be declarations), and the `gpu`-level module of each kernel."""
 
     def __init__(self, main: ir.Module, kernels: Mapping[str, ir.Module]):
         found = levels.functions(main)
