@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import pickletools
+import re
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -59,10 +61,20 @@ def open_file(path: Path, *, inputs: Mapping[str, InputSpec], allow_pickle: bool
 
 def _open_program(path: Path, inputs: Mapping[str, InputSpec]) -> SourceModel:
     try:
+        _register_output_types(path)
         program = torch.export.load(str(path))
     except Exception as e:
         raise MlircError(f"{path}: the torch.export archive cannot be loaded: {first_line(str(e))}") from e
     return from_program(program, path.stem, inputs)
+
+
+def _register_output_types(path: Path) -> None:
+    """Imports transformers when the archive's outputs are of its types: loading needs them registered."""
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            if name.endswith(("models/model.json", "serialized_exported_program.json")):
+                if b"transformers.modeling_outputs" in archive.read(name):
+                    importlib.import_module("transformers.modeling_outputs")
 
 
 def from_program(program: Any, name: str, inputs: Mapping[str, InputSpec] | None = None) -> SourceModel:
@@ -146,6 +158,7 @@ def _open_torchscript(path: Path, inputs: Mapping[str, InputSpec]) -> SourceMode
         ) from e
     source = from_program(program, path.stem)
     source.kind, source.args, source.kwargs = "torchscript", args, {}
+    source.input_names = known[:count]
     source.build = lambda: script
     return source
 
@@ -183,7 +196,10 @@ def _pickle_refusal(path: Path) -> MlircError:
     except Exception:
         pass
     try:
-        classes = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(str(path)))
+        if zipfile.is_zipfile(path):
+            classes = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(str(path)))
+        else:
+            classes = _classes_of_legacy_pickle(path)
     except Exception as e:
         return MlircError(f"{path}: damaged PyTorch file: {first_line(str(e))}")
     listed = ", ".join(classes[:8]) + (f" and {len(classes) - 8} more" if len(classes) > 8 else "")
@@ -193,12 +209,28 @@ def _pickle_refusal(path: Path) -> MlircError:
     )
 
 
+def _classes_of_legacy_pickle(path: Path) -> list[str]:
+    """The classes that a file of PyTorch's old format wants; its fourth pickle is the saved object."""
+    found: set[str] = set()
+    with path.open("rb") as file:
+        for _ in range(4):
+            strings: list[str] = []
+            for op, argument, _ in pickletools.genops(file):
+                if op.name == "GLOBAL":
+                    found.add(str(argument).replace(" ", "."))
+                elif op.name == "STACK_GLOBAL":
+                    found.add(".".join(strings[-2:]))
+                elif isinstance(argument, str):
+                    strings.append(argument)
+    return sorted(c for c in found if not re.match(r"(torch\._utils|torch\.\w+Storage|collections)\b", c))
+
+
 def _no_module(path: Path, found: Any) -> str:
     if isinstance(found, Mapping) and found and all(isinstance(v, torch.Tensor) for v in found.values()):
         return (
             f"{path}: a state dict (weights without a model): load it into its module and save that with {_EXPORT_HINT}"
         )
-    return f"{path}: holds a {type(found).__name__}, not a torch.nn.Module"
+    return f"{path}: holds a {type(found).__name__}, not a torch.nn.Module: save the model with {_EXPORT_HINT}"
 
 
 @contextlib.contextmanager

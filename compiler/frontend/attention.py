@@ -49,6 +49,12 @@ def attention_op(
 
 @attention_op.register_fake
 def _(q, k, v, mask, bias, scale, causal, window, softcap):
+    scores = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    for x in (mask, bias):
+        if x is not None and (
+            len(x.shape) > 4 or any(m not in (1, n) for m, n in zip(x.shape[::-1], scores[::-1], strict=False))
+        ):
+            raise ValueError(f"an attention mask of shape {list(x.shape)} does not fit scores of shape {list(scores)}")
     return q.new_empty((q.shape[0], q.shape[1], q.shape[2], v.shape[3]))
 
 

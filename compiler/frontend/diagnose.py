@@ -18,7 +18,7 @@ def export_error(name: str, error: Exception) -> MlircError:
     if "DataDependent" in kind or "data-dependent" in text.lower() or "DynamicOutputShape" in kind:
         return MlircError(
             f"{name}: control flow or a shape depends on the values of a tensor{where}: a compiled model has one fixed "
-            "path; use torch.where or torch.cond's branches computed both, or fixed sizes"
+            "path; select between results with torch.where, or take the branch out of the model"
         )
     return MlircError(f"{name}: cannot be exported{where}: {kind}: {first_line(text)}")
 

@@ -205,6 +205,9 @@ def _input_specs(
     for name, spec in given.items():
         _check_input(path, config, spec, specs.get(name))
         specs[name] = spec
+    ids, mask = specs.get("input_ids"), specs.get("attention_mask")
+    if ids and mask and ids.shape != mask.shape and len(mask.shape) == 2:
+        raise MlircError(f"{path}: inputs {ids} and {mask} must have the same shape")
     return {name: specs[name] for name in sorted(specs, key=known.index)}
 
 
@@ -231,6 +234,8 @@ def _default_inputs(
         add("input_values", dtype, 1, 16000)
     if main == "input_ids" or hasattr(config, "text_config"):
         ids = given.get("input_ids", InputSpec("input_ids", torch.int64, (1, length)))
+        if len(ids.shape) != 2:
+            raise MlircError(f"input '{ids}' must have 2 dimensions (batch, length)")
         if "inputs_embeds" not in given:
             add("input_ids", torch.int64, *ids.shape)
         if not _is_causal(module) and not config.is_encoder_decoder:
@@ -260,6 +265,8 @@ def _check_input(path: Path, config: Any, spec: InputSpec, default: InputSpec | 
         raise MlircError(f"{path}: input '{spec.name}' must have the model's dtype, as in {default}, not {spec}")
     if default is not None and len(spec.shape) != len(default.shape):
         raise MlircError(f"{path}: input '{spec.name}' must have {len(default.shape)} dimensions, as in {default}")
+    if default is None and spec.name.endswith("_ids") and len(spec.shape) != 2:
+        raise MlircError(f"{path}: input '{spec.name}' must have 2 dimensions (batch, length), not {spec}")
     text = getattr(config, "text_config", config)
     limits = {
         "input_ids": getattr(text, "max_position_embeddings", None),

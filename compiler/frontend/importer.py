@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -88,7 +90,8 @@ def import_torch(source: SourceModel) -> ImportedModel:
 def export(source: SourceModel) -> Any:
     """torch.export of the source's module, with attention as one op."""
     assert source.module is not None
-    with attention_implementation(source.module, IMPLEMENTATION):
+    silence = contextlib.redirect_stderr(io.StringIO())  # a failing export prints the graph that it had so far
+    with attention_implementation(source.module, IMPLEMENTATION), silence:
         try:
             return torch.export.export(source.module, source.args, source.kwargs, strict=False)
         except Exception as e:
@@ -102,13 +105,18 @@ def _describe(name: str, value: torch.Tensor) -> Described:
 def _require_static(program: Any, source: SourceModel) -> None:
     for node in program.graph.nodes:
         value = node.meta.get("val")
-        if isinstance(value, torch.SymInt) or (
-            isinstance(value, torch.Tensor) and any(isinstance(n, torch.SymInt) for n in value.shape)
-        ):
-            where = module_path(node) or node.name
+        sizes = list(value.shape) if isinstance(value, torch.Tensor) else [value]
+        symbols = [str(s) for n in sizes if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols]
+        if symbols:
+            where = module_path(node) or source.name
+            if any(s.startswith("u") for s in symbols):  # torch's name for a size read from a tensor
+                raise MlircError(
+                    f"{source.name}: the shape of '{node.name}' (in module '{where}') depends on the values of a "
+                    "tensor: a compiled model has fixed shapes"
+                )
             raise MlircError(
-                f"{source.name}: the shape of '{node.name}' (in {where}) is dynamic: give every input's shape with "
-                "--input name=dtype[sizes]"
+                f"{source.name}: the shape of '{node.name}' (in module '{where}') is dynamic: give every input's shape "
+                "with --input name=dtype[sizes]"
             )
 
 

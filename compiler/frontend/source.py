@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,8 +31,8 @@ class SourceModel:
     module: torch.nn.Module | None = None
     program: Any = None
     weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    index_limits: dict[str, int] = field(default_factory=dict)
     build: Any = None
+    input_names: Sequence[str] | None = None
 
     def torch_module(self) -> torch.nn.Module:
         """The PyTorch module with real weights on the CPU, in eval mode: what a result is compared with.
@@ -68,8 +69,8 @@ class SourceModel:
 
     def input_specs(self) -> list[InputSpec]:
         """Name, dtype and shape of each tensor input, in order; nested inputs are named by their path."""
-        import inspect
-
+        if self.input_names is not None:
+            return [InputSpec.of(n, t) for n, t in zip(self.input_names, self.example_inputs(), strict=True)]
         names: list[str] = []
         if self.program is not None:
             nodes = {n.name: n.meta.get("val") for n in self.program.graph.nodes if n.op == "placeholder"}

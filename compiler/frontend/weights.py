@@ -135,13 +135,12 @@ def write_weights(
 
 
 def _spec(weights: Mapping[str, torch.Tensor], name: str) -> InputSpec:
-    source, key = weights, name
-    while isinstance(source, Renamed | ChainMap):
-        if isinstance(source, ChainMap):
-            source = next(m for m in source.maps if key in m)
-        else:
-            source, key = source.source, source.names[key]
-    return source.specs[key] if isinstance(source, RandomWeights) else InputSpec.of(name, source[key])
+    """The description of one weight, without making it where that is possible."""
+    if isinstance(weights, ChainMap):
+        return _spec(next(m for m in weights.maps if name in m), name)
+    if isinstance(weights, Renamed):
+        return _spec(weights.source, weights.names[name])
+    return weights.specs[name] if isinstance(weights, RandomWeights) else InputSpec.of(name, weights[name])
 
 
 def _umask() -> int:
