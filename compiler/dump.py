@@ -70,8 +70,9 @@ class Dump:
         job, build, folder = self.job, self.job.builds[name], f"kernels/{name}"
         for level in ("kernels", "tiles"):
             if level in job.modules and name in levels.kernels(job.modules[level]):
-                alone = levels.with_main(levels.isolate(job.modules[level], name))
-                self._write(f"{folder}/model.levels/{level}.mlir", str(alone))
+                alone = levels.isolate(job.modules[level], name)
+                self._write(f"{folder}/{level}.mlir", str(alone))
+                self._write(f"{folder}/model.levels/{level}.mlir", str(levels.with_main(alone)))
         self._write(f"{folder}/gpu.mlir", build.gpu)
         self._write(f"{folder}/llvm.ll", build.llvm)
         if job.records.get(name):

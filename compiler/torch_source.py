@@ -294,6 +294,8 @@ class _Generic:
         if len(dims) < len(self.maps[output]):
             raise Untranslatable("linalg.generic that writes at a constant index")
         kept = sorted(dims)
+        if not self.reduced and _is_literal(self.name(value)):
+            return f"torch.full({tuple(kind.shape)}, {self.name(value)}, dtype={_dtype(kind)})"
         if self.reduced:
             text = self.reduction(value, self.block.arguments[output])
         else:

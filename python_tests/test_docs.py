@@ -1,0 +1,67 @@
+"""The commands in docs/schedules.md do what the page says."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlirc.tools import mlirc, mlirc_opt, mlirc_run
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAMS = {"mlirc": mlirc.main, "mlirc-opt": mlirc_opt.main, "mlirc-run": mlirc_run.main}
+
+
+@pytest.fixture
+def model(ran, tmp_path):
+    """The page's model at the `linalg` level: importing it anew for each command would take a minute."""
+    sys.path.insert(0, str(ROOT))
+    path = tmp_path / "mlp.mlir"
+    path.write_text(ran(mlirc.main, "examples.mlp:make", "--emit", "linalg").out)
+    sys.path.remove(str(ROOT))
+    return path
+
+
+def test_the_schedules_page(ran, model, tmp_path, monkeypatch):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "schedules.md").read_text()
+    commands = re.findall(r"^    (?:\$ )?((?:mlirc|mlirc-opt|mlirc-run|diff|python) .*)$", page, flags=re.MULTILINE)
+    assert len(commands) >= 12
+    printed = {}
+    for command in commands:
+        # -o needs the weights, which only the model itself has
+        words = shlex.split(command if " -o " in command else command.replace("examples.mlp:make", str(model)))
+        target = words.pop() if ">" in words else ""
+        words = [w for w in words if w != ">"]
+        if words[0] in PROGRAMS:
+            result = ran(PROGRAMS[words[0]], *words[1:])
+            assert result.status == 0, f"{command}: {result.err}"
+            output = result.out + result.err
+        else:
+            words[0] = {"python": sys.executable}.get(words[0], words[0])
+            output = subprocess.run(words, capture_output=True, text=True).stdout
+        if target:
+            Path(target).write_text(output)
+        printed[command] = output
+
+    forall = "%1 = scf.forall (%arg3, %arg4) in (16, 2) shared_outs(%arg5 = %0) -> (tensor<64x1024xf32>)"
+    difference = printed["diff before.mlir after.mlir"]
+    assert forall in difference and forall in page
+    assert len(re.findall(r"> .* = scf.forall", difference)) == 1
+    assert "wide_rows:warps=4" in printed[next(c for c in commands if "wide_rows:warps=4" in c)]
+    assert " ok\n" in printed["python dump/kernels/reduction_0/repro.py"]
+
+
+def test_the_page_shows_the_example_script():
+    source = (ROOT / "examples" / "wide_rows.py").read_text()
+    shown = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "schedules.md").read_text(), flags=re.DOTALL)[1]
+    assert shown in source
+
+
+def test_every_file_that_the_docs_link_to_is_there():
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name} links to {link}"
