@@ -133,7 +133,11 @@ class Body:
         if not wide:
             return memory.join(em, [memory.load_elements(em, view, indices, 1)], 1, element, 1)
         if self._contiguous(index_values, view):
-            first = [*indices[:-1], em.extract(indices[-1], 0)]
+            # The whole piece is clamped into the tile, not each of its elements.
+            last = self.layout.rank - 1
+            offset = int(self.layout.reg_offsets[p * self.piece, last])
+            start, _ = memory.coordinate(em, self.layout, last, offset, self.sizes[last], self.piece, False)
+            first = [*indices[:-1], start]
             return memory.join(em, [memory.load_elements(em, view, first, self.piece)], self.piece, element, self.piece)
         loads = []
         for k in range(self.piece):
