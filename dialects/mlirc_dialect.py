@@ -25,11 +25,11 @@ _ATTRIBUTES = {
 PLAIN_LAYOUTS = ("bhsd", "bhsd", "bhsd", "bhsd")
 
 
-class Mlirc(ext.Dialect, name="mlirc"):
+class Mlirc(ext.Dialect, name="mlirc"):  # type: ignore[call-arg]
     """The dialect object."""
 
 
-class AttentionOp(Mlirc.Operation, name="attention", traits=[ext.Pure]):
+class AttentionOp(Mlirc.Operation, name="attention", traits=[ext.Pure]):  # type: ignore
     """Scaled dot-product attention as one op; see the module's docstring."""
 
     q: ext.Operand[Any]

@@ -83,7 +83,7 @@ def from_program(program: Any, name: str, inputs: Mapping[str, InputSpec] | None
     for spec in (inputs or {}).values():
         check_names([spec.name], list(specs), name)
         _check_against(name, spec, specs[spec.name], dynamic[spec.name])
-    example = program.example_inputs or ((), {})
+    example: Any = program.example_inputs or ((), {})
     leaves, tree = torch.utils._pytree.tree_flatten(example)
     tensors = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     weights = dict(program.state_dict)

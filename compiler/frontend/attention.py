@@ -186,7 +186,7 @@ def _transformers_mask(
         use_vmap=kwargs.get("use_vmap", False),
         device=kwargs.get("device", "cpu"),
     )
-    return pattern if padding is None else pattern & padding
+    return pattern if padding is None or pattern is None else pattern & padding
 
 
 def register_with_transformers() -> None:

@@ -35,14 +35,14 @@ def source_line(node: torch.fx.Node) -> tuple[str, int] | None:
 
 def make_importer(root: str) -> Any:
     """An FxImporter into the process's context; `root` names the location of ops outside any submodule."""
-    fx = fx_importer()
+    fx: Any = fx_importer()
 
     class Cache(fx.ContextCache):
         __slots__ = ["_known"]
 
         def get_node_location(self, node: torch.fx.Node) -> ir.Location | None:
             if not hasattr(self, "_known"):
-                self._known = {}
+                self._known: dict[Any, ir.Location] = {}
             key = (module_path(node) or root, source_line(node))
             if key not in self._known:
                 name, line = key

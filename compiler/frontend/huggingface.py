@@ -136,7 +136,7 @@ def _parameters_on_meta() -> Iterator[None]:
             parameter = torch.nn.Parameter(parameter.detach().to("meta"), requires_grad=False)
         original(self, name, parameter)
 
-    torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
+    torch.nn.Module.register_parameter = register  # type: ignore
     try:
         yield
     finally:
@@ -175,7 +175,7 @@ def _builder(model_class: Any, config: Any, dtype: torch.dtype, weights: RandomW
                 tied = weights.tied.get(name, name)
                 made[name] = made[tied] if tied in made else weights[name]
             module.load_state_dict(made, assign=True)
-            module.tie_weights()
+            module.tie_weights()  # type: ignore[operator]
         return module.eval().requires_grad_(False)
 
     return build

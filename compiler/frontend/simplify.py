@@ -38,7 +38,7 @@ class Constants:
             if constant:
                 self._values[node] = placeholders[node.name]
         elif node.op == "call_function":
-            target = node.target
+            target: Any = node.target
             known = isinstance(target, torch._ops.OpOverload) or target is operator.getitem
             name = str(target)
             if known and not name.startswith("mlirc") and not any(word in name for word in _NEVER):
@@ -130,7 +130,7 @@ _FILLS = {
 
 def _replace_fill(graph: Graph, node: Node) -> None:
     """A fill takes nothing but a shape from its operand."""
-    value = _FILLS[node.target]  # type: ignore[index]
+    value: Any = _FILLS[node.target]  # type: ignore[index]
     if value is None:
         value = node.args[2] if node.target is aten.new_full.default else node.args[1]
     if isinstance(value, Node):
@@ -225,7 +225,8 @@ def _bool_of_bias(graph: Graph, bias: Node, constants: Constants) -> Node | None
         constants.set(node, visible)
         return node
     if bias.target is aten.where.self:
-        cond, yes, no = bias.args
+        arguments: Any = bias.args
+        cond, yes, no = arguments
         if yes in constants and no in constants and isinstance(cond, Node):
             if bool((constants.value(yes) == 0).all()) and bool(_is_lowest(constants.value(no)).all()):
                 return cond
