@@ -16,7 +16,7 @@ from torch._subclasses import FakeTensorMode
 from mlirc.errors import MlircError
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.inputs import InputSpec, check_names, dtype_of, sample
-from mlirc.frontend.noise import quiet
+from mlirc.frontend.noise import no_progress_bars, quiet
 from mlirc.frontend.source import SourceModel
 from mlirc.frontend.weights import RandomWeights
 
@@ -97,9 +97,10 @@ def _load(path: Path, model_class: Any, dtype: torch.dtype) -> torch.nn.Module:
     """The model with the directory's weights."""
     _require_weight_files(path)
     try:
-        module, report = model_class.from_pretrained(
-            str(path), dtype=dtype, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True
-        )
+        with no_progress_bars():
+            module, report = model_class.from_pretrained(
+                str(path), dtype=dtype, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True
+            )
     except Exception as e:
         raise MlircError(f"{path}: the weights cannot be read: {type(e).__name__}: {first_line(str(e))}") from e
     missing = sorted(report.get("missing_keys") or [])

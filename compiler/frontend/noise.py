@@ -27,3 +27,17 @@ def quiet() -> Iterator[None]:
             logger.setLevel(level)
         for name, value in old.items():
             os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+
+
+@contextlib.contextmanager
+def no_progress_bars() -> Iterator[None]:
+    """Switches transformers' progress bars off inside the body: it reads the environment only when it is imported."""
+    from transformers.utils import logging as transformers_logging
+
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
