@@ -26,8 +26,11 @@ _LOWER = (
 
 def to_host(module: ir.Module) -> ir.Module:
     """A `gpu`-level module of `mlirc-loops` as functions and loops."""
-    text = str(module)
-    text = re.sub(r"gpu\.module @\w+ \{", "module {", text, count=1)
+    parts = []
+    for view in module.body.operations:
+        inner = view.operation.regions[0].blocks[0] if view.operation.name == "gpu.module" else [view]
+        parts += [str(op) for op in (inner if isinstance(inner, list) else inner.operations)]
+    text = "\n".join(parts)
     text = re.sub(
         r"gpu\.func @(\w+)\((.*?)\) kernel attributes \{.*?\} \{",
         lambda m: f"func.func @{m[1]}({m[2] + ', ' if m[2] else ''}%bid: index, %tid: index) {{",
@@ -42,12 +45,9 @@ def to_host(module: ir.Module) -> ir.Module:
         _launch,
         text,
     )
-    # One symbol table: the inner module's functions move out.
-    text = text.replace("module attributes {gpu.container_module} {\n  module {", "module {", 1)
-    first_host = re.search(r"\n  \}\n  func\.func", text)
-    assert first_host is not None
-    text = text[: first_host.start()] + "\n  func.func" + text[first_host.end() :]
-    return mlir.parse(text, "emulated kernel")
+    whole = str(module)
+    resources = whole[whole.index("{-#") :] if "{-#" in whole else ""
+    return mlir.parse(f"module {{\n{text}\n}}\n{resources}", "emulated kernel")
 
 
 def _launch(match: re.Match) -> str:

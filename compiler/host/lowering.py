@@ -9,10 +9,7 @@ from __future__ import annotations
 from mlirc.host.outline import outline_linalg
 from mlirc.mlir import context, ir, run_passes
 
-_NORMALIZE = (
-    "func.func(linalg-generalize-named-ops,refback-generalize-tensor-concat,refback-generalize-tensor-pad,"
-    "tm-tensor-bufferize)"
-)
+_NORMALIZE = "func.func(linalg-generalize-named-ops,refback-generalize-tensor-concat,tm-tensor-bufferize)"
 
 _BUFFERIZE = (
     "one-shot-bufferize{bufferize-function-boundaries=1 allow-return-allocs-from-loops=1 "
@@ -38,9 +35,12 @@ _TO_LLVM = (
 def lower_to_llvm(module: ir.Module, function: str) -> None:
     """Lowers in place; `function` gets a C interface whose results are trailing memref arguments."""
     from mlirc.passes import get_pass
+    from mlirc.passes.loops.buffers import expand_pads, separate_results
 
     get_pass("mlirc-decompose-attention")(module)
     with context(), ir.Location.unknown():
+        expand_pads(module)
+        separate_results(module)
         entry = find_function(module, function)
         _protect_arguments(entry)
         run_passes(module, _NORMALIZE)

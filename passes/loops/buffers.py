@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from mlirc.errors import MlircError
-from mlirc.mlir import ir, linalg, run_passes
+from mlirc.mlir import bufferization, ir, linalg, run_passes
 from mlirc.passes.loops.nests import walk
+from mlirc.passes.loops.pads import expand_pad
 
-# Pads and concatenations become copies into slices; a chain of elementwise ops becomes one.
-_NORMALIZE = (
-    "func.func(linalg-generalize-named-ops,refback-generalize-tensor-concat,refback-generalize-tensor-pad,"
-    "linalg-fuse-elementwise-ops),canonicalize,cse,func.func(tm-tensor-bufferize)"
-)
+# Concatenations become copies into slices; a chain of elementwise ops becomes one.
+_NORMALIZE = "func.func(linalg-generalize-named-ops,refback-generalize-tensor-concat,linalg-fuse-elementwise-ops),canonicalize,cse"
 _BUFFERIZE = (
     "eliminate-empty-tensors,empty-tensor-to-alloc-tensor,"
     "one-shot-bufferize{bufferize-function-boundaries=1 function-boundary-type-conversion=identity-layout-map "
@@ -41,6 +39,9 @@ def bufferize(module: ir.Module) -> None:
     for function in _walk(module, "func.func"):
         _protect_arguments(function)
     run_passes(module, _NORMALIZE)
+    expand_pads(module)
+    run_passes(module, "func.func(tm-tensor-bufferize)")
+    separate_results(module)
     # tm-tensor-bufferize reads its operands' buffers and writes fresh ones; the analysis has to be told so.
     for op in _walk(module, "bufferization.to_tensor"):
         op.attributes["restrict"] = ir.UnitAttr.get()
@@ -48,6 +49,22 @@ def bufferize(module: ir.Module) -> None:
         op.attributes["read_only"] = ir.UnitAttr.get()
     run_passes(module, _BUFFERIZE)
     _check_buffers(module)
+
+
+def expand_pads(module: ir.Module) -> None:
+    """Replaces every tensor.pad by a linalg.generic; see `expand_pad`."""
+    for op in _walk(module, "tensor.pad"):
+        expand_pad(op)
+
+
+def separate_results(module: ir.Module) -> None:
+    """Gives each result a buffer of its own, where one value is returned twice: upstream's conversion of results to
+    arguments crashes there."""
+    for op in _walk(module, "func.return"):
+        for i, value in enumerate(op.operands):
+            if isinstance(value.type, ir.RankedTensorType) and value in list(op.operands)[:i]:
+                with op.location, ir.InsertionPoint(op):
+                    op.operands[i] = bufferization.AllocTensorOp(value.type, [], copy=value).result
 
 
 def _check_buffers(module: ir.Module) -> None:

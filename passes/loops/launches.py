@@ -40,7 +40,12 @@ class _Mapper:
         self.unwritten = set(self.block.arguments) - self._written(ops)
         result: list[Nest] = []
         for op in ops:
-            if op.name in _HOST or self._stays(op):
+            if op.name in _HOST:
+                continue
+            if self._stays(op):
+                makers = [maker for v in op.operands if (maker := owner(v)) is not None]
+                if result and result[-1].is_serial and any(maker in result[-1].body for maker in makers):
+                    result[-1].body.append(op)
                 continue
             nest = nest_of(op) or Nest([], [], [op])
             if nest.ivs and math.prod(nest.extents) == 0:
@@ -113,6 +118,20 @@ class _Mapper:
             with nest.body[0].location:
                 self._launch(container, f"{self.name}_{number}", nest)
         self._remove_leftovers()
+        self._move_globals(container)
+
+    def _move_globals(self, container: gpu.GPUModuleOp) -> None:
+        """Constant tables go where the kernels are."""
+        used = {
+            ir.FlatSymbolRefAttr(op.attributes["name"]).value
+            for op in walk(container.operation)
+            if op.name == "memref.get_global"
+        }
+        first = container.bodyRegion.blocks[0].operations[0] if used else None
+        for view in self.module.body.operations:
+            op = view.operation
+            if op.name == "memref.global" and ir.StringAttr(op.attributes["sym_name"]).value in used:
+                op.move_before(first.operation)
 
     def _launch(self, container: gpu.GPUModuleOp, name: str, nest: Nest) -> None:
         """Moves a nest into a kernel of its own, and puts a launch in its place."""

@@ -33,6 +33,8 @@ def is_view(op: ir.Operation) -> bool:
 
 
 def is_pure(op: ir.Operation) -> bool:
+    if op.name == "memref.get_global":
+        return True
     return not op.regions and op.name.split(".")[0] in _PURE_DIALECTS and op.name != "vector.store"
 
 
