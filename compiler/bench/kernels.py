@@ -18,8 +18,8 @@ _SAMPLES = 20
 def time_kernels(model: CompiledModel, known: dict[str, Any], flush: Callable[[], None]) -> list[dict[str, Any]]:
     """One row per kernel, the costliest first: microseconds per call and per run of the model, and the bound.
 
-    A kernel's calls are replayed one after the other, each with its own weights and buffers, at least 20 in a graph; its
-    data is `hot` where all calls together stay below four times the L2 cache. The model has run at least once.
+    A kernel's calls are replayed one after the other, each with its own weights and buffers, at least 20 in a graph;
+    its data is `hot` where all calls together stay below four times the L2 cache. The model has run at least once.
     """
     calls: dict[str, list[int]] = {}
     for number, step in enumerate(model.plan.steps[model.plan.setup :]):

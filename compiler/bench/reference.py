@@ -20,7 +20,7 @@ _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Float64Mode(TorchFunctionMode):
-    """Inside, every request for a narrower float type asks for FP64: models write `.to(torch.float32)` in their norms."""
+    """Inside, a request for a narrower float type asks for FP64: models write `.to(torch.float32)` in their norms."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (Tensor.float, Tensor.half, Tensor.bfloat16):
@@ -34,20 +34,20 @@ def _widened(value: Any) -> Any:
 
 @contextmanager
 def exact_math() -> Iterator[None]:
-    """No TF32 and no reduced-precision sums in PyTorch's products, no gradients."""
+    """No TF32 in PyTorch's products and convolutions, no gradients."""
     matmul = torch.backends.cuda.matmul
-    saved = matmul.allow_tf32, torch.backends.cudnn.allow_tf32, matmul.allow_bf16_reduced_precision_reduction
+    saved = matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     try:
         with torch.inference_mode(False), torch.no_grad():
             yield
     finally:
-        matmul.allow_tf32, torch.backends.cudnn.allow_tf32, matmul.allow_bf16_reduced_precision_reduction = saved
+        matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = saved
 
 
 def widen(built: Built) -> Built:
     """The module with its parameters and buffers in FP64, which represents the narrow values exactly."""
-    return Built(copy.deepcopy(built.module).double(), built.call)
+    return Built(copy.deepcopy(built.module).double(), built.arguments)
 
 
 def run_wide(wide: Built, inputs: Mapping[str, Tensor]) -> Any:

@@ -66,6 +66,8 @@ def _row(record: dict[str, Any]) -> tuple[str, ...]:
     check = result["check"]
     worst = max(check["outputs"], key=lambda o: (o["verdict"] == "FAIL", o["error"]))
     verdict = check["verdict"] + (f" ({', '.join(check['changed'])} changed)" if check["changed"] else "")
+    if "time_error" in result:
+        verdict += f"; timing: {result['time_error']}"[:60]
     times = {n: t["median_us"] for n, t in result.get("times", {}).items()}
     mine = times.get("mlirc")
     peers = [t for n, t in times.items() if n != "mlirc"]
@@ -95,7 +97,7 @@ def summary(results: Sequence[dict[str, Any]]) -> list[str]:
 
     A case that failed counts with the speed of PyTorch eager, to which a user would fall back.
     """
-    right = [r for r in results if str(_verdict(r)).startswith("ok")]
+    right = [r for r in results if is_right(r)]
     lines = [f"{len(right)} of {len(results)} right"]
     for peer, shown in PEERS.items():
         ratios, wins = [], 0
@@ -103,7 +105,7 @@ def summary(results: Sequence[dict[str, Any]]) -> list[str]:
             times = record.get("result", {}).get("times", {})
             if peer not in times or "mlirc" not in times:
                 continue
-            failed = not str(_verdict(record)).startswith("ok")
+            failed = not is_right(record)
             mine = times.get("eager", times[peer]) if failed else times["mlirc"]
             ratios.append(times[peer]["median_us"] / mine["median_us"])
             wins += ratios[-1] > 1 and not failed
@@ -116,8 +118,9 @@ def summary(results: Sequence[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _verdict(record: dict[str, Any]) -> str:
-    return str(record.get("result", {}).get("check", {}).get("verdict", "error"))
+def is_right(record: dict[str, Any]) -> bool:
+    """Whether a case ran and its result passed."""
+    return str(record.get("result", {}).get("check", {}).get("verdict", "error")).startswith("ok")
 
 
 def _too_fast(record: dict[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
 from pathlib import Path
@@ -26,13 +27,12 @@ _CODES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torc
 class Runner:
     """Runs cases in one process; keeps the last torch module, since cases of one group follow each other.
 
-    `settings`: `peers` (of eager, compile, max-autotune), `samples`, `check_only`, `kernels` (time each kernel alone).
+    `settings`: `check` and `time` (what to do), `warm` (run the compiling peers once, so that their caches are filled),
+    `peers` (of eager, compile, max-autotune), `samples`, `kernels` (time each kernel alone).
     """
 
-    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
-        if not torch.cuda.is_available():
-            raise MlircError("no GPU on this machine: --compile-only DIR compiles here, --run DIR measures elsewhere")
-        self.folder, self.settings = folder, settings
+    def __init__(self, folder: Path, settings: dict[str, Any], device: str = "cuda") -> None:
+        self.folder, self.settings, self.device = folder, settings, device
         self._group = ""
         self._built: Built | None = None
         self._wide: Built | None = None
@@ -45,31 +45,41 @@ class Runner:
     def _run(self, case: Case, info: dict[str, Any]) -> dict[str, Any]:
         start = time.perf_counter()
         compiled = read_compiled(self.folder, case)
+        if case.builder == "mlir" and not case.options["source"]:
+            raise MlircError(f"PyTorch has no form of {case.options['untranslatable']}: nothing to compare with")
         built, wide = self._modules(case, compiled)
-        weights = {**built.module.state_dict(), **{k: v.cuda() for k, v in compiled.constants.items()}}
-        operator = case.builder == "operator"
+        weights = {**built.module.state_dict(), **{k: v.to(self.device) for k, v in compiled.constants.items()}}
         loading = time.perf_counter()
         # Operators are captured many times over in torch's own graph; models run as users run them.
-        model = load_text(compiled.ptx, weights, graph=not operator)
+        model = load_text(compiled.ptx, weights, graph=not _rotated(case))
         result: dict[str, Any] = {"load_s": round(time.perf_counter() - loading, 3)}
         try:
-            result["check"] = check(case, model, built, wide)
-            result["check_s"] = round(time.perf_counter() - start, 3)
-            if not self.settings["check_only"]:
+            if self.settings["check"]:
+                result["check"] = check(case, model, built, wide, self.device)
+                result["check_s"] = round(time.perf_counter() - start, 3)
+            if self.settings["warm"]:
+                self._warm(case, built)
+            if self.settings["time"]:
                 result |= self._time(case, info, model, built)
         finally:
             model.close()
             gc.collect()
             torch.cuda.empty_cache()
-        result["total_s"] = round(time.perf_counter() - start, 3)
+        result["total_s" if self.settings["time"] else "check_total_s"] = round(time.perf_counter() - start, 3)
         return result
+
+    def _warm(self, case: Case, built: Built) -> None:
+        for peer in self.settings["peers"]:
+            if peer != "eager":
+                with contextlib.suppress(Exception):  # timing it will say what is wrong
+                    _compiled_peer(peer, built)(make_inputs(case, self.device))
 
     def _modules(self, case: Case, compiled: Compiled) -> tuple[Built, Built]:
         if case.group != self._group:
             self._built = self._wide = None
             gc.collect()
             torch.cuda.empty_cache()
-            self._built = build_real(case, "cuda", self.folder / MINILM)
+            self._built = build_real(case, self.device, self.folder / MINILM)
             _set_buffers(self._built, compiled.constants)
             self._wide = reference.widen(self._built)
             self._group = case.group
@@ -81,7 +91,7 @@ class Runner:
         inputs = make_inputs(case, "cuda")
         flush = timing.Flusher()
         outcome: dict[str, Any] = {"bound_us": bound_us(work), "limited_by": limited_by(work), "peer_errors": {}}
-        if case.builder == "operator":
+        if _rotated(case):
             run_us = timing.quick_us(lambda: built(inputs))
             sets, runs = timing.copies_for(input_bytes(case.inputs) + work["written"], min(run_us, 4 * bound_us(work)))
             many = [inputs, *(make_inputs(case, "cuda", i) for i in range(1, sets))]
@@ -89,8 +99,6 @@ class Runner:
         else:
             sets, runs, many = 1, 1, [inputs]
             model.bind(**inputs)
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
             arms = [timing.Arm("mlirc", lambda: model.launch(torch.cuda.current_stream()), 1)]
         outcome |= {"input_sets": sets, "runs_per_graph": runs}
         for peer in self.settings["peers"]:
@@ -107,14 +115,19 @@ class Runner:
         return outcome
 
 
+def _rotated(case: Case) -> bool:
+    """Whether a case is all inputs and no weights, so that many copies of it keep the cache cold."""
+    return case.builder in ("operator", "mlir")
+
+
 def _peer(name: str, built: Built, sets: list[dict[str, Tensor]], runs: int) -> timing.Arm:
-    if name == "eager":
-        return timing.capture(name, built, sets, runs)
+    return timing.capture(name, built if name == "eager" else _compiled_peer(name, built), sets, runs)
+
+
+def _compiled_peer(name: str, built: Built) -> Built:
     torch._dynamo.reset()
     mode = None if name == "compile" else "max-autotune-no-cudagraphs"
-    faster = Built(torch.compile(built.module, dynamic=False, mode=mode), built.call)  # type: ignore[arg-type]
-    faster_run = faster if not hasattr(built.module, "function") else (lambda x: faster.module(*x.values()))
-    return timing.capture(name, faster_run, sets, runs)
+    return Built(torch.compile(built.module, dynamic=False, mode=mode), built.arguments)  # type: ignore[arg-type]
 
 
 def _set_buffers(built: Built, values: dict[str, Tensor]) -> None:
@@ -124,19 +137,18 @@ def _set_buffers(built: Built, values: dict[str, Tensor]) -> None:
             buffer.copy_(values[name])
 
 
-def check(case: Case, model: CompiledModel, built: Built, wide: Built) -> dict[str, Any]:
+def check(case: Case, model: CompiledModel, built: Built, wide: Built, device: str = "cuda") -> dict[str, Any]:
     """Compares one run with FP64 and with eager's own error; outputs are poisoned before, inputs and weights must stay
     as they were, and a second run must give the same bits."""
-    inputs = make_inputs(case, "cuda")
+    inputs = make_inputs(case, device)
     before = {name: tensor.clone() for name, tensor in inputs.items()}
     weights = reference.fingerprint(built.module)
-    model.bind(*inputs.values()) if case.builder == "operator" else model.bind(**inputs)
+    model.bind(*inputs.values()) if _rotated(case) else model.bind(**inputs)
     first = _poisoned_run(model)
     second = _poisoned_run(model)
     names = [spec.name for spec in model.plan.outputs]
     eager = reference.pick_outputs(built(inputs), names)
     exact = reference.pick_outputs(reference.run_wide(wide, inputs), names)
-    torch.cuda.synchronize()
     rows = []
     if not len(first) == len(eager) == len(exact):
         raise MlircError(f"{len(first)} outputs, but PyTorch gives {len(eager)}")
@@ -159,7 +171,8 @@ def _poisoned_run(model: CompiledModel) -> list[Tensor]:
     outputs = [torch.from_dlpack(o) for o in model.outputs]
     for out in outputs:
         out.fill_(float("nan") if out.is_floating_point() else True if out.dtype == torch.bool else 77)
-    torch.cuda.synchronize()
+    if outputs and outputs[0].is_cuda:
+        torch.cuda.synchronize()
     model.launch()
     model.synchronize()
     return [out.clone() for out in outputs]

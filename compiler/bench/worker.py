@@ -52,6 +52,8 @@ def _compiler(settings: dict[str, Any]) -> Callable[[Case, dict], dict]:
 
 
 def _runner(settings: dict[str, Any]) -> Callable[[Case, dict], dict]:
+    if settings["warm"]:  # many of these processes at once: no more compiler processes under each
+        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     from mlirc.bench.running import Runner
 
     runner = Runner(Path(settings["folder"]), settings)

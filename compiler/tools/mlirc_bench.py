@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,17 @@ def _parser() -> argparse.ArgumentParser:
         "mlirc-bench", description=__doc__, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("what", nargs="*", metavar="SUITE", help=f"{', '.join(suites.suites())}")
+    add("what", nargs="*", metavar="WHAT", help=f"a suite ({', '.join(suites.suites())}), a model, or an .mlir file")
     add("--filter", metavar="REGEX", help="only the cases whose name matches")
     add("--list", action="store_true", help="print the cases and stop")
     where = parser.add_argument_group("two machines")
     where.add_argument("--compile-only", type=Path, metavar="DIR", help="compile into DIR; needs no GPU")
     where.add_argument("--run", type=Path, metavar="DIR", help="measure what was compiled into DIR; needs no MLIR")
+    model = parser.add_argument_group("a model of your own, as in mlirc")
+    model.add_argument("--input", action="append", default=[], metavar="NAME=DTYPE[SHAPE]")
+    model.add_argument("--dtype", metavar="DTYPE")
+    model.add_argument("--random-weights", type=int, metavar="SEED")
+    model.add_argument("--allow-pickle", action="store_true")
     how = parser.add_argument_group("compiling")
     how.add_argument("--target", default=DEFAULT_TARGET, help="the GPU to compile for (default %(default)s)")
     how.add_argument("--schedule", action="append", default=[], metavar="S", help="as in mlirc")
@@ -48,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--samples", type=int, default=100, help="samples per contender (default %(default)s)")
     add("--check-only", action="store_true", help="errors only, no times")
     add("--kernels", action="store_true", help="time each kernel alone, too")
-    add("-j", "--jobs", type=int, default=1, help="cases checked side by side on the GPU, with --check-only")
+    add("-j", "--jobs", type=int, default=1, help="cases checked side by side; times are one by one")
     add("--timeout", type=float, default=300, help="seconds for one case (default %(default)s)")
     add("--time-limit", type=float, metavar="S", help="start no case after S seconds; the rest counts as skipped")
     add("-o", "--output", type=Path, metavar="OUT.json", help="write all results; a page goes to OUT.md beside it")
@@ -56,13 +62,26 @@ def _parser() -> argparse.ArgumentParser:
 
 
 PEERS = ("eager", "compile", "max-autotune")
+GPU_MEMORY = 1.2e11  # what the cases of `-j` may take together, in bytes
 
 
 def _cases(options: argparse.Namespace) -> list[Case]:
     if not options.what:
         raise MlircError(f"nothing to measure: name a suite ({', '.join(suites.suites())}), or give --run DIR")
-    found = [case for name in options.what for case in suites.suite_cases(name)]
+    found = [case for name in options.what for case in _named(name, options)]
     return suites.select(found, options.filter)
+
+
+def _named(what: str, options: argparse.Namespace) -> list[Case]:
+    """The cases of one command-line argument."""
+    if what in suites.suites() or not (Path(what).exists() or ":" in what):
+        return suites.suite_cases(what)
+    name = Path(what).stem or what
+    if what.endswith(".mlir"):
+        return [Case(name, "file", "mlir", {"spec": what}, {}, "f32")]
+    given = {"inputs": options.input, "dtype": options.dtype, "random_weights": options.random_weights}
+    given["allow_pickle"] = options.allow_pickle
+    return [Case(name, "file", "file", {"spec": what, "open": given}, {}, options.dtype or "f32")]
 
 
 def compile_cases(cases: list[Case], folder: Path, options: argparse.Namespace) -> list[Entry]:
@@ -83,12 +102,19 @@ def compile_cases(cases: list[Case], folder: Path, options: argparse.Namespace) 
         infos[name] = info
         outcome = info.get("error") or f"{info['launches']} launches, {info['seconds']:.1f} s"
         print(f"[{len(infos)}/{len(cases)}] {name}: {outcome}"[:200], file=sys.stderr, flush=True)
-    entries = [Entry(case, infos[case.name]) for case in cases]
+    entries = [_entry(case, infos[case.name]) for case in cases]
     if any(case.options.get("weights") == "minilm" for case in cases):
         _carry_minilm(folder)
     about = {"target": target, "schedule": options.schedule, "commit": commit()}
     write_manifest(folder, entries, {**about, "compile_s": round(time.monotonic() - start, 1)})
     return entries
+
+
+def _entry(case: Case, info: dict[str, Any]) -> Entry:
+    """A compiled case, with what only its compilation could tell put into the case."""
+    known = {k: info.pop(k) for k in ("source", "untranslatable") if k in info}
+    inputs = info.pop("inputs", case.inputs)
+    return Entry(replace(case, inputs=inputs, options={**case.options, **known}), info)
 
 
 def _carry_minilm(folder: Path) -> None:
@@ -102,53 +128,74 @@ def _carry_minilm(folder: Path) -> None:
 
 
 def run_cases(entries: list[Entry], folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Measures the compiled cases in worker processes; returns one record per case, in order."""
-    from mlirc.bench.compiling import case_memory
+    """Measures the compiled cases in worker processes; returns one record per case, in order.
 
+    With several jobs, all cases are checked side by side first (which also fills the caches of the driver's and of
+    torch.compile's compilers), and then timed one by one.
+    """
     peers = [p for p in options.peers.split(",") if p]
     unknown = [p for p in peers if p not in PEERS]
     if unknown:
         raise MlircError(f"--peers: no peer '{unknown[0]}': there are {', '.join(PEERS)}")
-    if options.jobs > 1 and not options.check_only:
-        raise MlircError("-j: times are taken one at a time: use it with --check-only")
-    settings = {"folder": str(folder), "peers": peers, "samples": options.samples}
-    settings |= {"check_only": options.check_only, "kernels": options.kernels}
+    deadline = time.monotonic() + options.time_limit if options.time_limit else float("inf")
+    settings = {"folder": str(folder), "peers": peers, "samples": options.samples, "kernels": options.kernels}
+    settings |= {"check": True, "time": not options.check_only, "warm": False}
+    results: dict[str, dict[str, Any]] = {}
+    if options.jobs > 1:
+        first = {**settings, "time": False, "warm": not options.check_only and peers not in ([], ["eager"])}
+        _phase(entries, first, options, deadline, results)
+        settings["check"] = False
+    if options.jobs == 1 or not options.check_only:
+        left = [e for e in entries if options.jobs == 1 or "check" in results.get(e.case.name, {})]
+        _phase(left, settings, options, deadline, results)
+    return _records(entries, results)
+
+
+def _phase(
+    entries: list[Entry], settings: dict[str, Any], options: argparse.Namespace, deadline: float, results: dict
+) -> None:
+    """Runs the entries and merges what comes back into `results`."""
+    from mlirc.bench.compiling import case_memory
+
+    jobs = 1 if settings["time"] else options.jobs
     groups: dict[str, Task] = {}
     for e in entries:
         if "error" not in e.info:
             task = groups.setdefault(e.case.group, Task([]))
             task.cases.append({"name": e.case.name, "case": e.case.to_json(), "info": e.info})
-            if options.jobs > 1:
+            if jobs > 1:
                 task.memory = max(task.memory, case_memory(e.info, e.case.dtype))
     tasks = sorted(groups.values(), key=lambda t: -t.memory)
-    deadline = time.monotonic() + options.time_limit if options.time_limit else float("inf")
-    total = sum(len(t.cases) for t in tasks)
-    results: dict[str, dict[str, Any]] = {}
-    ran = run_tasks(
-        tasks, "run", settings, jobs=options.jobs, timeout=options.timeout, memory=1.2e11, deadline=deadline
-    )
-    for name, result in ran:
-        results[name] = result
-        print(f"[{len(results)}/{total}] {name}: {_outcome(result)}"[:300], file=sys.stderr, flush=True)
+    total, done = sum(len(t.cases) for t in tasks), 0
+    for name, result in run_tasks(
+        tasks, "run", settings, jobs=jobs, timeout=options.timeout, memory=GPU_MEMORY, deadline=deadline
+    ):
+        done += 1
+        known = results.setdefault(name, {})
+        known.update({f"time_{k}" if k in ("error", "skipped") and known else k: v for k, v in result.items()})
+        print(f"[{done}/{total}] {name}: {_outcome(result)}"[:300], file=sys.stderr, flush=True)
         if options.output:
-            _write(options.output, entries, results, folder)
+            _write(options.output, _records(entries, results), Path(settings["folder"]))
+
+
+def _records(entries: list[Entry], results: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"case": e.case.to_json(), "info": e.info, "result": results.get(e.case.name, {})} for e in entries]
 
 
 def _outcome(result: dict[str, Any]) -> str:
-    if "check" not in result:
+    if "error" in result or "skipped" in result:
         return str(result.get("error") or result.get("skipped"))
-    errors = ", ".join(f"{o['error']:.1e} (eager {o['eager_error']:.1e})" for o in result["check"]["outputs"])
+    check = result.get("check", {"verdict": "", "outputs": []})
+    errors = ", ".join(f"{o['error']:.1e} (eager {o['eager_error']:.1e})" for o in check["outputs"])
     times = ", ".join(f"{n} {t['median_us']:.1f} us" for n, t in result.get("times", {}).items())
-    return f"{result['check']['verdict']} {errors} {times}".rstrip()
+    return " ".join(part for part in (check["verdict"], errors, times) if part)
 
 
-def _write(path: Path, entries: list[Entry], results: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Writes what is known so far: a machine may be taken away at any time."""
+def _write(path: Path, records: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
+    """Writes what is known so far, since a machine may be taken away at any time; returns the data."""
     from mlirc.bench import report
 
     _, about = read_manifest(folder)
-    records = [{"case": e.case.to_json(), "info": e.info, "result": results.get(e.case.name, {})} for e in entries]
     data = {"about": {**_environment(), **about}, "results": records}
     path.parent.mkdir(parents=True, exist_ok=True)
     for target, text in ((path, json.dumps(data, indent=1) + "\n"), (path.with_suffix(".md"), report.markdown(data))):
@@ -173,13 +220,18 @@ def _measure(entries: list[Entry], folder: Path, options: argparse.Namespace) ->
     from mlirc.bench import report
 
     records = run_cases(entries, folder, options)
-    results = {r["case"]["name"]: r["result"] for r in records}
     _, about = read_manifest(folder)
-    data = {"about": {**_environment(), **about}, "results": records}
     if options.output:
-        _write(options.output, entries, results, folder)
-    report.print_table(data)
-    return 0
+        _write(options.output, records, folder)
+    report.print_table({"about": {**_environment(), **about}, "results": records})
+    return 0 if all(report.is_right(r) for r in records) else 1
+
+
+def _require_gpu() -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise MlircError("no GPU here: compile with --compile-only DIR, and measure with --run DIR where there is one")
 
 
 def _main(argv: list[str] | None) -> int:
@@ -193,6 +245,7 @@ def _main(argv: list[str] | None) -> int:
         if options.list:
             print("\n".join(e.case.name for e in entries))
             return 0
+        _require_gpu()
         return _measure(entries, options.run, options)
     cases = _cases(options)
     if options.list:
@@ -205,7 +258,8 @@ def _main(argv: list[str] | None) -> int:
         print(
             f"{len(entries) - len(failed)} of {len(entries)} compiled, {size / 2**20:.1f} MiB in {options.compile_only}"
         )
-        return 0
+        return 1 if failed else 0
+    _require_gpu()
     with tempfile.TemporaryDirectory(prefix="mlirc-bench-") as folder:
         return _measure(compile_cases(cases, Path(folder), options), Path(folder), options)
 
