@@ -18,7 +18,7 @@ from mlirc.targets import DEFAULT_TARGET, Target, get_target
 from mlirc.timing import Timer
 
 # Kept beside the PTX, so that `mlirc-run --level` can run them on the CPU.
-HOST_LEVELS = ("linalg", "kernels", "tiles")
+HOST_LEVELS = ("linalg", "kernels", "tiles", "gpu")
 
 
 @dataclass
@@ -216,7 +216,7 @@ class Compilation:
 
                 outputs.add(output.with_suffix(".safetensors"), lambda p: frontend.write_weights(p, tensors))
             for level in HOST_LEVELS:
-                if level in self.modules:
+                if level in self.modules or (level == "gpu" and self.builds):
                     path = output.with_suffix(".levels") / f"{level}.mlir"
                     outputs.add(path, partial(_write_text, text=self.text(level)))
             outputs.add(output, lambda p: p.write_text(self.ptx))

@@ -19,7 +19,7 @@ from mlirc.runtime.loading import find_weights, read_model
 from mlirc.runtime.plan import CopyStep, Plan, TensorSpec
 from mlirc.tools.cli import run_main
 
-HOST_LEVELS = ("linalg", "kernels", "tiles")
+HOST_LEVELS = ("linalg", "kernels", "tiles", "gpu")
 
 _EPILOG = """NumPy has no bf16: a bf16 input is read from float32 (rounded) or from two-byte data (as it is), and a bf16
 output is written as float32, which holds it exactly.
@@ -168,8 +168,10 @@ def _write(writes: list[tuple[Path, int | None]], specs: list[TensorSpec], resul
 
 
 def run_level(model: Path, level: str, plan: Plan, inputs: list[np.ndarray], weights: Path | None) -> list[np.ndarray]:
-    """Runs a level that mlirc kept beside the model on the CPU; raises MlircError when it is not there."""
+    """Runs a level that mlirc kept beside the model on the CPU, the gpu level on the host device; raises MlircError
+    when it is not there, or when the host device finds something wrong with a kernel."""
     from mlirc import host, mlir
+    from mlirc.host.device import DeviceModel
 
     file = model.with_suffix(".levels") / f"{level}.mlir"
     try:
@@ -177,7 +179,8 @@ def run_level(model: Path, level: str, plan: Plan, inputs: list[np.ndarray], wei
     except (OSError, UnicodeDecodeError) as e:
         why = getattr(e, "strerror", None) or "not a text file"
         raise MlircError(f"{file}: cannot read level {level} ({why}): mlirc writes it beside the PTX file") from e
-    module = mlir.parse(text, str(file))
+    device = DeviceModel.parse(text, str(file)) if level == "gpu" else None
+    module = device.module if device else mlir.parse(text, str(file))
     given: dict[str, np.ndarray] = dict(zip((spec.name for spec in plan.inputs), inputs, strict=True))
     found = find_weights(model, plan, weights)
     for spec in plan.weights:
@@ -192,7 +195,11 @@ def run_level(model: Path, level: str, plan: Plan, inputs: list[np.ndarray], wei
         if name not in given:
             raise MlircError(f"{file}: argument '{name}' is not in the model's plan: compile the model again")
         arguments.append(given[name])
-    return host.run_module(module, arguments)
+    if device is None:
+        return host.run_module(module, arguments)
+    results, report = device.run(arguments)
+    report.raise_if_bad()
+    return results
 
 
 def _argument_names(module) -> list[str | None]:

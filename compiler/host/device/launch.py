@@ -41,12 +41,18 @@ class DeviceKernel:
         self.written = self._written_arguments()
 
     def run(
-        self, args: Sequence[np.ndarray], *, blocks: Sequence[int] | None = None, check: bool = True, seed: int = 0
+        self,
+        args: Sequence[np.ndarray],
+        *,
+        blocks: Sequence[int] | None = None,
+        check: bool = True,
+        seed: int = 0,
+        source: str = "",
     ) -> Report:
         """Runs all launches; see `run_kernel`."""
         if len(args) != len(self.arguments):
             raise MlircError(f"host device: kernel {self.name} takes {len(self.arguments)} arguments, not {len(args)}")
-        report = Report()
+        report = Report(source=source)
         buffers = self._run(args, report, blocks, check, seed, POISON)
         if "uninitialized read" in report.kinds() and self._same_without_poison(args, buffers, blocks, seed):
             report.findings = [f for f in report.findings if f.kind != "uninitialized read"]

@@ -20,19 +20,28 @@ SEPARATOR = re.compile(r"^// -----.*\n", flags=re.MULTILINE)  # between the part
 class DeviceModel:
     """`@main` of the `kernels` level (its kernels may be declarations), and the `gpu`-level module of each kernel."""
 
-    def __init__(self, main: ir.Module, kernels: Mapping[str, ir.Module]):
+    def __init__(self, main: ir.Module, kernels: Mapping[str, ir.Module], source: str = ""):
         found = levels.functions(main)
         if "main" not in found:
             raise MlircError("host device: the gpu level has no function @main")
         self.module, self.main = main, found["main"]
-        self.parts = dict(kernels)
+        self.parts, self.source = dict(kernels), source
         self.kernels: dict[str, DeviceKernel] = {}
 
     @staticmethod
     def parse(text: str, what: str = "gpu level") -> DeviceModel:
-        """From the text of the `gpu` level: `@main`, then the kernels, between lines of `// -----`."""
-        main, *parts = (mlir.parse(t, what) for t in SEPARATOR.split(text) if t.strip())
-        return DeviceModel(main, {levels.host_function(p): p for p in parts})
+        """From the text of the `gpu` level: `@main`, then the kernels, between lines of `// -----`. Reports give
+        lines of that text, called `what`."""
+        parts, line = [], 0
+        for part in SEPARATOR.split(text):
+            if part.strip():
+                parts.append(mlir.parse("\n" * line + part, what))  # so that lines are those of the whole text
+            line += part.count("\n") + 1
+        if len(parts) < 2:
+            raise MlircError(
+                f"{what}: holds no kernels: it must be @main and then each kernel, between `// -----` lines"
+            )
+        return DeviceModel(parts[0], {levels.host_function(p): p for p in parts[1:]}, what)
 
     def run(
         self,
@@ -56,7 +65,7 @@ class DeviceModel:
                     f"{spec.dtype}{list(spec.shape)}"
                 )
             values[value] = array
-        report = Report()
+        report = Report(source=self.source)
         ops = [o.operation for o in block.operations]
         total, done = sum(op.name == "func.call" for op in ops), 0
         for op in ops[:-1]:
@@ -69,7 +78,11 @@ class DeviceModel:
         if op.name == "func.call":
             name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
             results = [np.zeros(spec.shape, spec.dtype) for spec in (tensor_spec(r.type) for r in op.results)]
-            report.merge(self._kernel(name).run([*(values[v] for v in op.operands), *results], check=check, seed=seed))
+            report.merge(
+                self._kernel(name).run(
+                    [*(values[v] for v in op.operands), *results], check=check, seed=seed, source=self.source
+                )
+            )
             values.update(zip(op.results, results, strict=True))
         elif op.name in ("tensor.expand_shape", "tensor.collapse_shape", "tensor.cast"):
             values[op.results[0]] = values[op.operands[0]].reshape(tensor_spec(op.results[0].type).shape)

@@ -129,6 +129,8 @@ class RaceLog:
             cells = _cells(a)
             last = owner[cells]
             clash = (last != (a.thread // group)[:, None]) & (last >= 0)
+            if clash.any() and buffer.space == "global":  # other blocks are the business of `_between_blocks`
+                clash &= last * group // self.machine.nt == (a.thread // self.machine.nt)[:, None]
             if clash.any():
                 self._report(a, clash, last, accesses, group)
         for cells in touched:
@@ -150,7 +152,7 @@ class RaceLog:
             "race",
             f"block {block} thread {thread % m.nt} {'writes' if a.write else 'reads'} byte {byte} of {a.buffer.name}, "
             f"which {what} {number % (m.nt // group if m.nt >= group else 1)} writes ({other.op.name} at "
-            f"{other.op.location}) without a barrier in between",
+            f"{m.report.place(other.op)}) without a barrier in between",
             a.op,
             m.kernel,
             int(clash.any(axis=1).sum()),

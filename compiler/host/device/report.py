@@ -30,6 +30,7 @@ class Report:
 
     findings: list[Finding] = field(default_factory=list)
     counters: dict[str, dict[str, int]] = field(default_factory=dict)
+    source: str = ""  # the name of the text that was parsed, for its lines
     _places: dict = field(default_factory=dict, repr=False)
 
     @property
@@ -43,13 +44,18 @@ class Report:
     def add(self, kind: str, message: str, op, kernel: str, count: int = 1) -> None:
         """Notes a case; cases of one kind at one operation are counted, not listed. `op` is an Operation, or None for
         the kernel as a whole."""
-        name, location = ("gpu.func", "kernel") if op is None else (op.name, str(op.location))
+        name, location = ("gpu.func", "kernel") if op is None else (op.name, self.place(op))
         key = (kind, kernel, name, location, None if op is None else hash(op))
         if key in self._places:
             self._places[key].count += count
             return
         self._places[key] = Finding(kind, message, name, location, kernel, count)
         self.findings.append(self._places[key])
+
+    def place(self, op) -> str:
+        """The location of an operation: file, line and column, and what it came from where that is known."""
+        text = str(op.location).removeprefix("loc(").removesuffix(")")
+        return text.replace('"-"', self.source or "line") if '"-":' in text else text
 
     def count(self, kernel: str, counter: str, amount: int) -> None:
         table = self.counters.setdefault(kernel, {})
