@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from mlirc.dialects.schedule.tile_attention import tile_attention
-from mlirc.kernel_info import KernelInfo
+from mlirc.kernel_info import AttentionShape, KernelInfo
 from mlirc.mlir import ir
 from mlirc.schedule import register
 from mlirc.targets import Target
@@ -18,6 +20,41 @@ def is_attention(kernel: KernelInfo) -> bool:
     return a is not None and a.dtype in (*HALF, "f32") and min(a.q_len, a.kv_len, a.head_dim, a.value_dim) > 0
 
 
+@dataclass(frozen=True)
+class Blocking:
+    """Sizes that decide how much shared memory a block takes."""
+
+    block_q: int
+    block_kv: int
+    stages: int
+
+    def shared_bytes(self, a: AttentionShape, loops: int) -> int:
+        """Queries for each loop, the ring of key and value tiles, and, for f32, the weights between products."""
+        element = 2 if a.dtype in HALF else 4
+        d, e = (1 << (n - 1).bit_length() for n in (a.head_dim, a.value_dim))
+        weights = 0 if a.dtype in HALF else self.block_q * self.block_kv
+        return element * (loops * (self.block_q * d + weights) + self.stages * self.block_kv * (d + e))
+
+
+def default_blocking(a: AttentionShape, target: Target, loops: int) -> Blocking:
+    """The largest blocks that keep the machine busy and fit its shared memory."""
+    half = a.dtype in HALF
+    widest = max(a.head_dim, a.value_dim)
+    full = 128 if half and widest <= 128 else 64
+    fills = a.batch * a.q_heads * ceil_div(a.q_len, full) >= target.sms
+    block_q = full if fills else 64
+    while block_q > 16 and block_q >= 2 * a.q_len:
+        block_q //= 2
+    block_kv = min(64 if half and widest <= 128 else 32, max(1 << (a.kv_len - 1).bit_length(), 16))
+    found = Blocking(block_q, block_kv, 2)
+    smaller = [(1, 2, 1), (1, 4, 1), (2, 4, 1), (2, 4, 2), (4, 4, 2)]  # divisors to try when it does not fit
+    for dq, dkv, ds in smaller:
+        if found.shared_bytes(a, loops) <= target.max_smem:
+            break
+        found = Blocking(max(block_q // dq, 16), min(64 // dkv, block_kv), 2 // ds)
+    return found
+
+
 @register(matches=is_attention, priority=20)
 def attention(
     kernel: KernelInfo,
@@ -26,7 +63,7 @@ def attention(
     block_q: int | None = None,
     block_kv: int | None = None,
     warps: int | None = None,
-    stages: int = 2,
+    stages: int | None = None,
     split: bool = True,
     vector: int | None = None,
 ) -> ir.Module:
@@ -39,14 +76,8 @@ def attention(
     a = kernel.attention
     assert a is not None
     half = a.dtype in HALF
-    widest = max(a.head_dim, a.value_dim)
-    if block_q is None:
-        full = 128 if half and widest <= 128 else 64
-        fills = a.batch * a.q_heads * ceil_div(a.q_len, full) >= target.sms
-        block_q = full if fills else 64
-        while block_q > 16 and block_q >= 2 * a.q_len:
-            block_q //= 2
-    block_kv = block_kv or (64 if half and widest <= 128 else 32)
+    default = default_blocking(a, target, 2 if split else 1)
+    block_q, block_kv, stages = block_q or default.block_q, block_kv or default.block_kv, stages or default.stages
     warps = warps or max(block_q // 16, 1)
     vector = vector or (8 if half else 4)
     knobs = dict(block_q=block_q, block_kv=block_kv, warps=warps, stages=stages, split=split, vector=vector)
