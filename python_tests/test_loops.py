@@ -328,6 +328,17 @@ ATTENTION = kernel(
   return %o : tensor<1x4x5x6xf32>""",
 )
 
+TORCH_ATTENTION = kernel(
+    "%q: tensor<2x4x8xf32>, %k: tensor<2x5x8xf32>, %v: tensor<2x5x6xf32>, %m: tensor<2x1x4x5xf32>",
+    "tensor<2x4x6xf32>",
+    """
+  %e = tensor.empty() : tensor<2x4x6xf32>
+  %m3 = tensor.collapse_shape %m [[0, 1], [2], [3]] : tensor<2x1x4x5xf32> into tensor<2x4x5xf32>
+  %r = tm_tensor.attention ins(%q, %k, %v, %m3 : tensor<2x4x8xf32>, tensor<2x5x8xf32>, tensor<2x5x6xf32>,
+      tensor<2x4x5xf32>) outs(%e : tensor<2x4x6xf32>) -> tensor<2x4x6xf32>
+  return %r : tensor<2x4x6xf32>""",
+)
+
 IDENTITY = kernel("%x: tensor<13xf64>", "tensor<13xf64>", "return %x : tensor<13xf64>")
 
 KERNELS = {
@@ -379,6 +390,14 @@ def test_ptx_assembles(name):
         module = mlir.parse(KERNELS[name])
         get_pass("mlirc-loops")(module)
         check_ptxas(compile_kernel(module, target).ptx, target)
+
+
+def test_attention_of_torch_mlir_is_softmax_of_scaled_scores():
+    q, k, v, m = random_inputs(HostFunction(mlir.parse(public(KERNELS["torch_attention"])), "k"), "")
+    (got,) = HostFunction(mlir.parse(public(KERNELS["torch_attention"])), "k")(q, k, v, m)
+    scores = q.astype(np.float64) @ k.swapaxes(1, 2) / np.sqrt(8) + m[:, 0]
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    np.testing.assert_allclose(got, (weights / weights.sum(-1, keepdims=True)) @ v, rtol=1e-5, atol=1e-6)
 
 
 def test_every_target_is_accepted():

@@ -35,10 +35,11 @@ _TO_LLVM = (
 def lower_to_llvm(module: ir.Module, function: str) -> None:
     """Lowers in place; `function` gets a C interface whose results are trailing memref arguments."""
     from mlirc.passes import get_pass
-    from mlirc.passes.loops.buffers import expand_pads, separate_results
+    from mlirc.passes.loops.buffers import expand_attentions, expand_pads, separate_results
 
-    get_pass("mlirc-decompose-attention")(module)
     with context(), ir.Location.unknown():
+        expand_attentions(module)
+        get_pass("mlirc-decompose-attention")(module)
         expand_pads(module)
         separate_results(module)
         entry = find_function(module, function)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from mlirc.errors import MlircError
 from mlirc.mlir import bufferization, ir, linalg, run_passes
+from mlirc.passes.loops.attention import expand_attention
 from mlirc.passes.loops.nests import walk
 from mlirc.passes.loops.pads import expand_pad
 
 # Concatenations become copies into slices; a chain of elementwise ops becomes one.
-_NORMALIZE = "func.func(linalg-generalize-named-ops,refback-generalize-tensor-concat,linalg-fuse-elementwise-ops),canonicalize,cse"
+_NORMALIZE = (
+    "func.func(linalg-generalize-named-ops,refback-generalize-tensor-concat,linalg-fuse-elementwise-ops),"
+    "canonicalize,cse"
+)
 _BUFFERIZE = (
     "eliminate-empty-tensors,empty-tensor-to-alloc-tensor,"
     "one-shot-bufferize{bufferize-function-boundaries=1 function-boundary-type-conversion=identity-layout-map "
@@ -35,6 +39,7 @@ def bufferize(module: ir.Module) -> None:
     """Gives every function memref arguments of identity layout: its own, then one per result."""
     from mlirc.passes import get_pass
 
+    expand_attentions(module)
     get_pass("mlirc-decompose-attention")(module)
     for function in _walk(module, "func.func"):
         _protect_arguments(function)
@@ -49,6 +54,12 @@ def bufferize(module: ir.Module) -> None:
         op.attributes["read_only"] = ir.UnitAttr.get()
     run_passes(module, _BUFFERIZE)
     _check_buffers(module)
+
+
+def expand_attentions(module: ir.Module) -> None:
+    """Replaces every tm_tensor.attention by a `mlirc.attention`; see `expand_attention`."""
+    for op in _walk(module, "tm_tensor.attention"):
+        expand_attention(op)
 
 
 def expand_pads(module: ir.Module) -> None:

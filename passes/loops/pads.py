@@ -1,4 +1,4 @@
-"""tensor.pad as one linalg.generic that reads the source where there is one: a single launch, low or high padding negative."""
+"""tensor.pad as one linalg.generic that reads the source where there is one: one launch; padding may be negative."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from mlirc.mlir import arith, ir, linalg, tensor
 
 
 def expand_pad(op: ir.Operation) -> None:
-    """Replaces a tensor.pad of static shape. Raises MlircError for a dynamic one, or one with computed padding values."""
+    """Replaces a tensor.pad; raises MlircError for a dynamic shape and for computed padding values."""
     type_ = ir.RankedTensorType(op.results[0].type)
     source = op.operands[0]
     low = list(ir.DenseI64ArrayAttr(op.attributes["static_low"]))
@@ -33,9 +33,7 @@ def _padding_value(op: ir.Operation) -> ir.Value:
     body = [o.operation for o in block.operations]
     for inner in body[:-1]:
         if inner.name != "arith.constant":
-            raise MlircError(
-                f"tensor.pad at {op.location}: it pads with computed values ({inner.name}), not a constant"
-            )
+            raise MlircError(f"tensor.pad at {op.location}: it pads with a computed value ({inner.name})")
         inner.move_before(op)
     value = body[-1].operands[0]
     if value in list(block.arguments):
