@@ -15,7 +15,7 @@
 
 // CHECK-LABEL: func.func private @elementwise_1
 // CHECK: scf.forall {{.*}} in (8, 16)
-// CHECK: tensor.extract_slice {{.*}} [32, 16] [1, 1] : tensor<256x256xf32> to tensor<32x16xf32>
+// CHECK: tensor.extract_slice {{.*}} [16, 32] [1, 1] : tensor<256x256xf32> to tensor<16x32xf32>
 
 // A gather: the table is read in the body, by the index of the block's tile.
 
