@@ -42,10 +42,6 @@ def vector_shape(t: ir.Type) -> tuple[int, ...]:
     return tuple(t.shape) if isinstance(t, ir.VectorType) else ()
 
 
-def float_bits(attr: ir.FloatAttr) -> float:
-    return float(attr.value)
-
-
 def constant_array(attr: ir.Attribute, t: ir.Type) -> np.ndarray:
     """A constant as an array [1, 1, *vector shape]."""
     dtype, shape = dtype_of(t), vector_shape(t)
@@ -62,9 +58,8 @@ def constant_array(attr: ir.Attribute, t: ir.Type) -> np.ndarray:
 
 def _elements(attr: ir.DenseElementsAttr, dtype: np.dtype) -> np.ndarray:
     """The elements of a dense attribute that is no splat."""
-    for kind in (ir.DenseIntElementsAttr, ir.DenseFPElementsAttr):
-        if kind.isinstance(attr):
-            return np.array(list(kind(attr))).astype(dtype)
+    if isinstance(attr, ir.DenseIntElementsAttr | ir.DenseFPElementsAttr):
+        return np.array(list(attr)).astype(dtype)
     raise MlircError(f"host device: constant {attr} is not supported")
 
 
