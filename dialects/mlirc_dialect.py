@@ -136,7 +136,7 @@ def attention(
     layouts: Sequence[str] = PLAIN_LAYOUTS,
     loc: ir.Location | None = None,
 ) -> ir.Value:
-    """Builds `mlirc.attention` at the current insertion point and returns its result; the result's shape is inferred."""
+    """Builds `mlirc.attention` at the current insertion point and returns its result, of inferred shape."""
     sizes = dict(zip(layouts[0], ir.RankedTensorType(q.type).shape, strict=True))
     sizes["d"] = ir.RankedTensorType(v.type).shape[layouts[2].index("d")]
     result = ir.RankedTensorType.get([sizes[c] for c in layouts[3]], ir.RankedTensorType(q.type).element_type)

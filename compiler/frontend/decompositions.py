@@ -279,8 +279,30 @@ def _batch_norm(
     return (_wide(x) * factor.reshape(shape) + offset.reshape(shape)).to(x.dtype), empty, empty
 
 
+@_decomposes(aten.batch_norm.default)
+def _batch_norm_in_eval(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Tensor:
+    if training or running_mean is None or running_var is None:
+        return NotImplemented
+    return _batch_norm(x, weight, bias, running_mean, running_var, momentum, eps)[0]
+
+
 # Ops that torch-mlir lowers better whole than decomposed.
 _KEPT = (aten.max_pool2d.default, aten.silu.default, aten.max_pool1d.default)
+
+
+def is_kept(op: Any) -> bool:
+    """Whether an op stays whole in spite of a decomposition that PyTorch has for it."""
+    return op in _KEPT and op not in _own
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec,
 
 from mlirc.errors import MlircError
 from mlirc.frontend.attention import IMPLEMENTATION, attention_implementation
-from mlirc.frontend.decompositions import decomposition_table
+from mlirc.frontend.decompose import decompose
 from mlirc.frontend.diagnose import export_error
 from mlirc.frontend.fx_import import make_importer, module_path
 from mlirc.frontend.inputs import DTYPES, dtype_name
@@ -62,7 +62,7 @@ def import_torch(source: SourceModel) -> ImportedModel:
         program = source.program if source.program is not None else export(source)
         _require_static(program, source)
         try:
-            program = program.run_decompositions(decomposition_table())
+            program = decompose(program)
         except Exception as e:
             raise export_error(source.name, e) from e
         arguments, constants = _arguments(program, source)

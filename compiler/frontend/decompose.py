@@ -1,0 +1,157 @@
+"""Applies the decompositions to an exported program, each distinct call once.
+
+`ExportedProgram.run_decompositions` traces the whole model again. Here a call (an op with the shapes, dtypes and
+strides of its arguments) is traced once and its ops are copied wherever it occurs, so that the time does not grow with
+the number of layers. Programs that mutate tensors or hold higher-order ops go through PyTorch's own way, which makes
+them functional first.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from mlirc.frontend.decompositions import decomposition_table, is_kept
+
+_KEPT_META = ("nn_module_stack", "stack_trace", "source_fn_stack")
+
+
+@dataclass
+class Program:
+    """The parts of an ExportedProgram that an import needs; `graph` is a copy that may be changed."""
+
+    graph: Graph
+    graph_signature: Any
+    state_dict: Mapping[str, torch.Tensor]
+    constants: Mapping[str, Any]
+    module_call_graph: Any
+
+
+def decompose(program: Any) -> Program:
+    """The decomposed program; the given one stays as it is."""
+    if not _is_plain(program.graph):
+        program = program.run_decompositions(decomposition_table())
+        graph = Graph()
+        graph.output(graph.graph_copy(program.graph, {}))
+    else:
+        graph = _Decomposer().run(program.graph)
+    graph.owning_module = torch.nn.Module()
+    return Program(graph, program.graph_signature, program.state_dict, program.constants, program.module_call_graph)
+
+
+def _is_plain(graph: Graph) -> bool:
+    for node in graph.nodes:
+        if node.op not in ("placeholder", "output") and node.target is not operator.getitem:
+            target = node.target
+            if not isinstance(target, torch._ops.OpOverload) or (target._schema.is_mutable and node.users):
+                return False
+    return True
+
+
+class _Decomposer:
+    """Copies a graph, with decomposed calls in place of the calls that the table or PyTorch takes apart."""
+
+    def __init__(self) -> None:
+        self._table = decomposition_table()
+        self._traced: dict[Any, Graph | None] = {}
+        self._new = Graph()
+        self._map: dict[Node, Any] = {}
+
+    def run(self, graph: Graph) -> Graph:
+        for node in graph.nodes:
+            if node.op == "output":
+                self._new.output(torch.fx.node.map_arg(node.args[0], self._map.__getitem__))
+            elif node.target is operator.getitem and not isinstance(self._map[node.args[0]], Node):
+                self._map[node] = self._map[node.args[0]][node.args[1]]
+            else:
+                traced = self._trace(node) if node.op == "call_function" else None
+                if traced is None:
+                    self._map[node] = self._new.node_copy(node, self._map.__getitem__)
+                else:
+                    self._map[node] = self._inline(node, traced)
+        return self._new
+
+    def _trace(self, node: Node) -> Graph | None:
+        """The graph of the call's decomposition over its tensor arguments in order, or None if the op stays."""
+        target: Any = node.target
+        if target is operator.getitem or is_kept(target):
+            return None
+        if target not in self._table and not _is_composite(target):
+            return None
+        values = [n.meta["val"] for n in _tensor_arguments(node)]
+        if not all(isinstance(v, torch.Tensor) for v in values):
+            return None
+        places = {n: i for i, n in enumerate(_tensor_arguments(node))}
+        pattern = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: _Place(places[n]))
+        key = (target, repr(pattern), *((v.shape, v.dtype, v.stride()) for v in values))
+        if key not in self._traced:
+            self._traced[key] = self._make(target, pattern, values)
+        return self._traced[key]
+
+    def _make(self, target: Any, pattern: Any, values: list[torch.Tensor]) -> Graph | None:
+        function = self._table.get(target)
+
+        def call(*tensors: torch.Tensor) -> Any:
+            args, kwargs = _fill(pattern, tensors)
+            out = function(*args, **kwargs) if function is not None else NotImplemented
+            return target(*args, **kwargs) if out is NotImplemented else out
+
+        mode = next((v.fake_mode for v in values if hasattr(v, "fake_mode")), None)
+        if mode is None:  # a constructor, such as arange
+            return None
+        with mode, torch.no_grad():
+            graph = make_fx(call, decomposition_table=self._table, _allow_non_fake_inputs=True)(*values).graph
+        graph.eliminate_dead_code()
+        calls = [n for n in graph.nodes if n.op == "call_function"]
+        if any(n.op == "get_attr" for n in graph.nodes):
+            return None
+        same = len(calls) == 1 and calls[0].target is target
+        return None if same else graph
+
+    def _inline(self, node: Node, traced: Graph) -> Any:
+        meta = {k: node.meta[k] for k in _KEPT_META if k in node.meta}
+        inner: dict[Node, Any] = dict(
+            zip(
+                (n for n in traced.nodes if n.op == "placeholder"),
+                (self._map[n] for n in _tensor_arguments(node)),
+                strict=True,
+            )
+        )
+        for part in traced.nodes:
+            if part.op == "output":
+                return torch.fx.node.map_arg(part.args[0], inner.__getitem__)
+            if part.op == "call_function":
+                new = self._new.node_copy(part, inner.__getitem__)
+                new.meta = {"val": part.meta.get("val"), **meta}
+                inner[part] = new
+        raise AssertionError("a traced graph has an output")
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Stands for a tensor argument in a call's key."""
+
+    index: int
+
+
+def _fill(pattern: Any, tensors: tuple[torch.Tensor, ...]) -> Any:
+    if isinstance(pattern, _Place):
+        return tensors[pattern.index]
+    if isinstance(pattern, (tuple, list)):
+        return type(pattern)(_fill(p, tensors) for p in pattern)
+    return {k: _fill(v, tensors) for k, v in pattern.items()} if isinstance(pattern, dict) else pattern
+
+
+def _tensor_arguments(node: Node) -> list[Node]:
+    return list(node.all_input_nodes)
+
+
+def _is_composite(target: Any) -> bool:
+    key = "CompositeImplicitAutograd"
+    return torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), key)
