@@ -8,6 +8,7 @@ them functional first.
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ _KEPT_META = ("nn_module_stack", "stack_trace", "source_fn_stack")
 
 @dataclass
 class Program:
-    """The parts of an ExportedProgram that an import needs; `graph` is a copy that may be changed."""
+    """The parts of an ExportedProgram that an import needs; `graph` and `graph_signature` are copies."""
 
     graph: Graph
     graph_signature: Any
@@ -41,8 +42,9 @@ def decompose(program: Any) -> Program:
         graph.output(graph.graph_copy(program.graph, {}))
     else:
         graph = _Decomposer().run(program.graph)
-    graph.owning_module = torch.nn.Module()
-    return Program(graph, program.graph_signature, program.state_dict, program.constants, program.module_call_graph)
+    graph.owning_module = torch.nn.Module()  # type: ignore[assignment]
+    signature = copy.copy(program.graph_signature)  # the import replaces its lists
+    return Program(graph, signature, program.state_dict, program.constants, program.module_call_graph)
 
 
 def _is_plain(graph: Graph) -> bool:
@@ -88,7 +90,7 @@ class _Decomposer:
         if not all(isinstance(v, torch.Tensor) for v in values):
             return None
         places = {n: i for i, n in enumerate(_tensor_arguments(node))}
-        pattern = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: _Place(places[n]))
+        pattern: Any = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: _Place(places[n]))  # type: ignore
         key = (target, repr(pattern), *((v.shape, v.dtype, v.stride()) for v in values))
         if key not in self._traced:
             self._traced[key] = self._make(target, pattern, values)
