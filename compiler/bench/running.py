@@ -51,7 +51,7 @@ class Runner:
         weights = {**built.module.state_dict(), **{k: v.to(self.device) for k, v in compiled.constants.items()}}
         loading = time.perf_counter()
         # Operators are captured many times over in torch's own graph; models run as users run them.
-        model = load_text(compiled.ptx, weights, graph=not _rotated(case))
+        model = load_text(compiled.ptx, weights, graph=not case.rotated)
         result: dict[str, Any] = {"load_s": round(time.perf_counter() - loading, 3)}
         try:
             if self.settings["check"]:
@@ -91,7 +91,7 @@ class Runner:
         inputs = make_inputs(case, "cuda")
         flush = timing.Flusher()
         outcome: dict[str, Any] = {"bound_us": bound_us(work), "limited_by": limited_by(work), "peer_errors": {}}
-        if _rotated(case):
+        if case.rotated:
             run_us = timing.quick_us(lambda: built(inputs))
             sets, runs = timing.copies_for(input_bytes(case.inputs) + work["written"], min(run_us, 4 * bound_us(work)))
             many = [inputs, *(make_inputs(case, "cuda", i) for i in range(1, sets))]
@@ -113,11 +113,6 @@ class Runner:
             model.launch()
             outcome["kernels"] = time_kernels(model, info["kernels"], flush)
         return outcome
-
-
-def _rotated(case: Case) -> bool:
-    """Whether a case is all inputs and no weights, so that many copies of it keep the cache cold."""
-    return case.builder in ("operator", "mlir")
 
 
 def _peer(name: str, built: Built, sets: list[dict[str, Tensor]], runs: int) -> timing.Arm:
@@ -143,7 +138,7 @@ def check(case: Case, model: CompiledModel, built: Built, wide: Built, device: s
     inputs = make_inputs(case, device)
     before = {name: tensor.clone() for name, tensor in inputs.items()}
     weights = reference.fingerprint(built.module)
-    model.bind(*inputs.values()) if _rotated(case) else model.bind(**inputs)
+    model.bind(*inputs.values()) if case.rotated else model.bind(**inputs)
     first = _poisoned_run(model)
     second = _poisoned_run(model)
     names = [spec.name for spec in model.plan.outputs]
@@ -161,7 +156,7 @@ def check(case: Case, model: CompiledModel, built: Built, wide: Built, device: s
     if weights != reference.fingerprint(built.module):
         changed.append("weights")
     same = all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=True))
-    verdicts = [r["verdict"] for r in rows]
+    verdicts = [str(r["verdict"]) for r in rows]
     verdict = "FAIL" if "FAIL" in verdicts or changed else max(verdicts, key=len)
     return {"outputs": rows, "changed": changed, "repeats": same, "verdict": verdict}
 

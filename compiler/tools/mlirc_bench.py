@@ -112,9 +112,9 @@ def compile_cases(cases: list[Case], folder: Path, options: argparse.Namespace) 
 
 def _entry(case: Case, info: dict[str, Any]) -> Entry:
     """A compiled case, with what only its compilation could tell put into the case."""
-    known = {k: info.pop(k) for k in ("source", "untranslatable") if k in info}
+    known: dict[str, Any] = {k: info.pop(k) for k in ("source", "untranslatable") if k in info}
     inputs = info.pop("inputs", case.inputs)
-    return Entry(replace(case, inputs=inputs, options={**case.options, **known}), info)
+    return Entry(replace(case, inputs=inputs, options=case.options | known), info)
 
 
 def _carry_minilm(folder: Path) -> None:
@@ -163,7 +163,7 @@ def _phase(
         if "error" not in e.info:
             task = groups.setdefault(e.case.group, Task([]))
             task.cases.append({"name": e.case.name, "case": e.case.to_json(), "info": e.info})
-            if jobs > 1:
+            if jobs > 1 and not e.case.rotated:
                 task.memory = max(task.memory, case_memory(e.info, e.case.dtype))
     tasks = sorted(groups.values(), key=lambda t: -t.memory)
     total, done = sum(len(t.cases) for t in tasks), 0
