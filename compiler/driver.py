@@ -165,6 +165,7 @@ class Compilation:
             self.timer.advance(len(built), len(jobs))
             for build in build_kernels(missing, self.helpers):
                 built[build.name] = build
+                self.timer.add_helper_time(build.seconds)
                 self.timer.advance(len(built), len(jobs))
                 if cache:
                     cache.put(jobs[build.name], build)

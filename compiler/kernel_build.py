@@ -35,7 +35,7 @@ class KernelJob:
 @dataclass
 class KernelBuild:
     """A compiled kernel: its text at each level (empty below the last one wanted) and its launches. `seconds` is the
-    compile time, `cached` tells that this process did not spend it."""
+    compile time by step (`gpu`, and `llvm, ptx`), `cached` tells that it was spent earlier."""
 
     name: str
     gpu: str = ""
@@ -43,7 +43,7 @@ class KernelBuild:
     ptx: str = ""
     launches: list[Launch | Copy] = field(default_factory=list)
     workspaces: list[int] = field(default_factory=list)
-    seconds: float = 0.0
+    seconds: dict[str, float] = field(default_factory=dict)
     cached: bool = field(default=False, compare=False)
 
     @property
@@ -64,11 +64,12 @@ def build_kernel(job: KernelJob) -> KernelBuild:
     if job.level == "tiles":
         to_gpu(module, job.name, target)
     build.gpu = str(module)
+    build.seconds["gpu"] = time.perf_counter() - start
     if job.until == "ptx":
         compiled = compile_kernel(module, target)
         build.llvm, build.ptx = compiled.llvm, compiled.ptx
         build.launches, build.workspaces = compiled.launches, compiled.workspaces
-    build.seconds = time.perf_counter() - start
+        build.seconds["llvm, ptx"] = time.perf_counter() - start - build.seconds["gpu"]
     return build
 
 

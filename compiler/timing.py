@@ -6,7 +6,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ class Timer:
 
     def __init__(self, progress: Progress | None = None) -> None:
         self.seconds: dict[str, float] = {}
+        self.helper_seconds: dict[str, float] = {}
         self._progress = progress
         self._start = time.perf_counter()
 
@@ -33,6 +34,11 @@ class Timer:
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
+    def add_helper_time(self, seconds: Mapping[str, float]) -> None:
+        """Adds time by step that helper processes spent inside of the current step, side by side."""
+        for name, value in seconds.items():
+            self.helper_seconds[name] = self.helper_seconds.get(name, 0.0) + value
+
     def advance(self, done: int, total: int) -> None:
         """Tells the progress line that `done` of `total` parts of the current step are ready."""
         if self._progress:
@@ -43,6 +49,9 @@ class Timer:
         total = time.perf_counter() - self._start
         rows = [*self.seconds.items(), ("other", total - sum(self.seconds.values())), ("total", total)]
         lines = [f"{name:<12}{seconds:9.2f} s" for name, seconds in rows]
+        if self.helper_seconds:
+            parts = "; ".join(f"{name} {seconds:.2f} s" for name, seconds in self.helper_seconds.items())
+            lines.append(f"kernels, summed over helper processes: {parts}")
         own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         helpers = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
         lines.append(f"{'peak memory':<12}{own / 1024:9.0f} MiB (largest helper process: {helpers / 1024:.0f} MiB)")

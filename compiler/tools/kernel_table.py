@@ -29,7 +29,7 @@ def kernel_table(job: Any, *, full: bool = False) -> str:
                 " ".join("x".join(map(str, _trim(x.grid))) for x in launches),
                 " ".join(str(x.block[0] * x.block[1] * x.block[2]) for x in launches),
                 " ".join(f"{x.smem + _static_shared(build.ptx, x.symbol)}" for x in launches),
-                "cached" if build.cached else f"{build.seconds:.2f} s",
+                "cached" if build.cached else f"{sum(build.seconds.values()):.2f} s",
             )
         )
     total = f"{len(rows)} kernels, {len(job.plan.launches)} launches, arena {job.plan.arena_size / 2**20:.1f} MiB"
