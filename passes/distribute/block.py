@@ -58,19 +58,18 @@ class Scope:
         return self._find("views", value)
 
     def tile(self, value: ir.Value) -> Tile:
-        """A tensor (or scalar operand) as a tile; a tensor in global memory becomes a load of all of it."""
+        """A tensor (or scalar operand) as a tile."""
         found = self._find("tiles", value)
         if found is not None:
             return found
         if not isinstance(value.type, ir.RankedTensorType):
             return Splat(self.em, value.type, [], [], self.em.value(self.scalar(value)))
-        view = self.view(value)
-        if view is None:
-            raise Unsupported(f"tensor {value.type} is neither a tile nor a kernel argument")
-        where, shape, sizes = view
-        tile = Load(self.em, ir.RankedTensorType(value.type).element_type, shape, sizes, where)
-        self.tiles[value] = tile
-        return tile
+        raise Unsupported(f"tensor {value.type} is neither a tile nor a kernel argument")
+
+    def bind_view(self, value: ir.Value, view: memory.View, shape: list[int], sizes: list[Index]) -> None:
+        """Makes a tensor a window of global memory: as a tile, a load at the place where it is defined."""
+        self.views[value] = (view, shape, sizes)
+        self.tiles[value] = Load(self.em, ir.RankedTensorType(value.type).element_type, shape, sizes, view)
 
     def body_value(self, value: ir.Value):
         """A value that a linalg body captures: a scalar, or the memref of a tensor that it gathers from."""
@@ -201,7 +200,7 @@ class Scope:
     def _alias(self, op) -> None:
         view = self.view(op.operands[0])
         if view is not None:
-            self.views[op.results[0]] = view
+            self.bind_view(op.results[0], *view)
         else:
             self.tiles[op.results[0]] = self.tile(op.operands[0])
 
@@ -270,8 +269,7 @@ class Scope:
     def _extract_slice(self, op) -> None:
         found = self.slice_view(op, self.scalar)
         if found is not None:
-            view, shape, sizes = found
-            self.views[op.results[0]] = (view, shape, sizes)
+            self.bind_view(op.results[0], *found)
             return
         tile = self.tile(op.operands[0])
         offsets, bounds, sizes = self.slice_geometry(op, self.scalar)
@@ -353,7 +351,7 @@ class Scope:
                     return False
                 order.append(real[0] if real else g[0])
         new = memory.View(where.base, where.offsets, [where.dims[i] for i in order], where.swizzle)
-        self.views[result] = (new, [shape[i] for i in order], [sizes[i] for i in order])
+        self.bind_view(result, new, [shape[i] for i in order], [sizes[i] for i in order])
         return True
 
     def _extract(self, op) -> None:

@@ -21,7 +21,11 @@ from mlirc.passes.distribute.layout import (
     reg,
 )
 from mlirc.passes.distribute.reduction import mask
-from mlirc.passes.distribute.values import Fragment, Tile, elementwise_op
+from mlirc.passes.distribute.values import Fragment, Marked, Tile, elementwise_op
+
+
+# An operand that no iteration of a loop changes stays in registers if it takes at most this many.
+HOISTED_REGISTERS = 64
 
 
 @dataclass
@@ -184,9 +188,7 @@ class Product:
         outer = self.info.m if which == 0 else self.info.n
         staged = staging.staged(tile)
         if staged is None:
-            staged = staging.store_to_shared(
-                self.em, tile, self._k_dims(dims), self.geometry.operand_extents(which, tile.shape)
-            )
+            staged = self._store(tile, self._k_dims(dims), self.geometry.operand_extents(which, tile.shape))
         positions = [i for i, d in enumerate(dims) if d in (outer, self.info.k) and d is not None]
         if len(positions) < 2:
             raise Unsupported("an operand of a product without an own dimension")
@@ -194,6 +196,16 @@ class Product:
         view = staged.view
         ordered = [view.dims[positions[0]], view.dims[positions[1]]]
         return memory.View(view.base, view.offsets, ordered if k_last else ordered[::-1], view.swizzle), k_last
+
+    def _store(self, tile: Tile, zero_dims: list[int], extents: list[int]) -> staging.Staged:
+        """Copies a tile to shared memory; a lazy one where it is defined, so once if that is outside of a loop."""
+        if not isinstance(tile, Marked):
+            return staging.store_to_shared(self.em, tile, zero_dims, extents)
+        key = ("shared", *zero_dims, *extents)
+        if key not in tile.cache:
+            with ir.InsertionPoint(tile.marker):
+                tile.cache[key] = staging.store_to_shared(self.em, tile, zero_dims, extents)
+        return tile.cache[key]
 
     def _k_dims(self, dims: list[int | None]) -> list[int]:
         return [i for i, d in enumerate(dims) if d == self.info.k]
@@ -243,10 +255,16 @@ class Product:
             direct = self._from_registers(which, tile, dims, outer)
             if direct is not None:
                 return direct
-        view, k_last = self._shared(which)
-        if which == 0:
-            return self._ldmatrix_a(view, k_last, tiles)
-        return self._ldmatrix_b(view, k_last, tiles)
+        load = self._ldmatrix_a if which == 0 else self._ldmatrix_b
+        registers = tiles * kt * (4 if which == 0 else 2)
+        if not isinstance(tile, Marked) or not tile.outside_loop() or registers > HOISTED_REGISTERS:
+            return load(*self._shared(which), tiles)
+        key = ("operand", which, self.warps_m, self.warps_n, tiles, kt)
+        if key not in tile.cache:
+            with ir.InsertionPoint(tile.marker):
+                tiles_of = load(*self._shared(which), tiles)
+                tile.cache[key] = [tiles_of(k) for k in range(kt)]
+        return tile.cache[key].__getitem__
 
     def _from_registers(self, which: int, tile: Tile, dims, outer):
         em, k = self.em, self.geometry.k_padded
@@ -332,16 +350,24 @@ class Product:
         sums = acc.with_piece(columns)
         k_extent = self.geometry.k_padded
         chunk = 4 if k_extent % 4 == 0 else 1
+        # Each slice of K is summed from zero and then added: the error grows with the number of slices, not with K.
+        start = [self._zeros(columns)] * rows
         if k_extent == chunk:
-            pieces = self._fma_chunk(view_a, view_b, 0, chunk, sums.pieces, rows, columns)
+            pieces = self._fma_chunk(view_a, view_b, 0, chunk, start, rows, columns)
         else:
-            loop = scf.ForOp(em.c(0), em.c(k_extent), em.c(chunk), sums.pieces)
+            loop = scf.ForOp(em.c(0), em.c(k_extent), em.c(chunk), start)
             with ir.InsertionPoint(loop.body):
                 k0 = em.known_multiple(loop.induction_variable, chunk)
                 inner = self._fma_chunk(view_a, view_b, k0, chunk, list(loop.inner_iter_args), rows, columns)
                 scf.YieldOp(inner)
             pieces = list(loop.results)
-        return Fragment(em, acc.element, acc.shape, acc.sizes, acc.layout, pieces, columns)
+        total = [elementwise_op(self.info.add, [a.type], [a, b], {})[0] for a, b in zip(sums.pieces, pieces,
+        strict=True)] return Fragment(em, acc.element, acc.shape, acc.sizes, acc.layout, total, columns)
+
+    def _zeros(self, n: int) -> ir.Value:
+        t = self.c.element
+        zero = ir.IntegerAttr.get(t, 0) if isinstance(t, ir.IntegerType) else ir.FloatAttr.get(t, 0.0)
+        return self.em.constant(zero, n)
 
     def _own_registers(self, dim: int) -> int:
         return Layout((self.layout2d.dims[dim],)).num_regs

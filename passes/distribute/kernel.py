@@ -182,7 +182,7 @@ class Kernel:
             return
         shape = list(ir.RankedTensorType(t).shape)
         base = reshaped(base, shape)
-        scope.views[value] = (memory.View(base, [0] * len(shape), list(range(len(shape)))), shape, shape)
+        scope.bind_view(value, memory.View(base, [0] * len(shape), list(range(len(shape)))), shape, shape)
 
     def _function_level(self, scope: Scope, op, arguments) -> None:
         """Ops in front of the forall: constants and scalars, and reshapes of arguments and of earlier results."""

@@ -109,6 +109,7 @@ class Marked(Tile):
     def __init__(self, em, element, shape, sizes):
         super().__init__(em, element, shape, sizes)
         self.marker = arith.ConstantOp(em.index, 0).operation
+        self.cache: dict = {}  # what products keep of this tile: its copy in shared memory, operand registers
         self._built: dict[Layout, Fragment] = {}
 
     def get(self, layout: Layout) -> Fragment:
@@ -116,6 +117,10 @@ class Marked(Tile):
             with ir.InsertionPoint(self.marker):
                 self._built[layout] = self.build(layout)
         return self._built[layout]
+
+    def outside_loop(self) -> bool:
+        """Whether the value is defined outside of the region that is being built."""
+        return self.marker.parent != ir.InsertionPoint.current.block.owner
 
     def build(self, layout: Layout) -> Fragment:
         raise NotImplementedError  # every subclass overrides it
