@@ -209,10 +209,11 @@ class Compilation:
         return ChainMap(self.imported.constants, self.imported.weights) if self.imported else {}
 
     def write(self, output: Path, *, weights: bool = True) -> None:
-        """Writes OUT.ptx, OUT.safetensors (when there are weights and they are wanted) and OUT.levels/, all or none."""
+        """Writes OUT.ptx, OUT.safetensors and OUT.levels/, all or none. Constants, which are in no state dict, go into the
+        safetensors file even where the weights are not wanted: nobody else has them."""
         with self.timer.step("write"), Outputs() as outputs:
-            tensors = self.tensors()
-            if weights and tensors:
+            tensors = self.tensors() if weights or not self.imported else self.imported.constants
+            if tensors:
                 from mlirc import frontend
 
                 outputs.add(output.with_suffix(".safetensors"), lambda p: frontend.write_weights(p, tensors))

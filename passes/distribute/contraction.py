@@ -23,7 +23,6 @@ from mlirc.passes.distribute.layout import (
 from mlirc.passes.distribute.reduction import mask
 from mlirc.passes.distribute.values import Fragment, Marked, Tile, elementwise_op
 
-
 # An operand that no iteration of a loop changes stays in registers if it takes at most this many.
 HOISTED_REGISTERS = 64
 
@@ -361,8 +360,11 @@ class Product:
                 inner = self._fma_chunk(view_a, view_b, k0, chunk, list(loop.inner_iter_args), rows, columns)
                 scf.YieldOp(inner)
             pieces = list(loop.results)
-        total = [elementwise_op(self.info.add, [a.type], [a, b], {})[0] for a, b in zip(sums.pieces, pieces,
-        strict=True)] return Fragment(em, acc.element, acc.shape, acc.sizes, acc.layout, total, columns)
+        total = [self._sum(a, b) for a, b in zip(sums.pieces, pieces, strict=True)]
+        return Fragment(em, acc.element, acc.shape, acc.sizes, acc.layout, total, columns)
+
+    def _sum(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        return elementwise_op(self.info.add, [a.type], [a, b], {})[0]
 
     def _zeros(self, n: int) -> ir.Value:
         t = self.c.element
