@@ -209,8 +209,8 @@ class Compilation:
         return ChainMap(self.imported.constants, self.imported.weights) if self.imported else {}
 
     def write(self, output: Path, *, weights: bool = True) -> None:
-        """Writes OUT.ptx, OUT.safetensors and OUT.levels/, all or none. Constants, which are in no state dict, go into the
-        safetensors file even where the weights are not wanted: nobody else has them."""
+        """Writes OUT.ptx, OUT.safetensors and OUT.levels/, all or none. Constants, which are in no state dict, go into
+        the safetensors file even where the weights are not wanted: nobody else has them."""
         with self.timer.step("write"), Outputs() as outputs:
             tensors = self.tensors() if weights or not self.imported else self.imported.constants
             if tensors:

@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--dtype", metavar="DTYPE", help="compute in this type: f32, bf16 or f16")
     add("--random-weights", type=int, metavar="SEED", help="make weights up, the same for the same seed")
     add("--allow-pickle", action="store_true", help="open a pickled module: this runs the code in it")
-    add("--weights", choices=["file", "none"], default="file", help="write OUT.safetensors (default), or only its constants")
+    add("--weights", choices=["file", "none"], default="file", help="write them (default), or constants only")
     how = parser.add_argument_group("how to compile")
     add = how.add_argument
     add("--target", default=DEFAULT_TARGET, help=f"{', '.join(TARGETS)} (default %(default)s)")
