@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+
 from mlirc.dialects.mlirc_dialect import AttentionInfo, attention
 from mlirc.errors import MlircError
 from mlirc.host import run_module

@@ -151,7 +151,10 @@ def test_a_damaged_cache_entry_is_compiled_again(ran, payload, tmp_path, monkeyp
     [
         (["missing.mlir", "-o", "x.ptx"], "cannot read missing.mlir: No such file"),
         (["PAYLOAD", "-o", "x.ptx", "--target", "sm_10"], "unknown target 'sm_10': choose one of sm_80"),
-        (["PAYLOAD", "-o", "no/such/folder/x.ptx"], "cannot write no/such/folder/x.ptx: folder no/such/folder does not"),
+        (
+            ["PAYLOAD", "-o", "no/such/folder/x.ptx"],
+            "cannot write no/such/folder/x.ptx: folder no/such/folder does not",
+        ),
         (["PAYLOAD", "-o", "/proc/x.ptx"], "cannot write /proc/x.ptx"),
         (["PAYLOAD"], "nothing to do: give -o"),
         (["BROKEN", "-o", "x.ptx"], "broken.mlir: not valid MLIR"),

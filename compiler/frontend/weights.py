@@ -10,6 +10,7 @@ import tempfile
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -104,7 +105,8 @@ def write_weights(
     when the file cannot be written.
     """
     specs = {name: _spec(weights, name) for name in weights}
-    header, at = {}, 0
+    header: dict[str, dict[str, Any]] = {}
+    at = 0
     for name, spec in specs.items():
         size = math.prod(spec.shape) * spec.dtype.itemsize
         header[name] = {

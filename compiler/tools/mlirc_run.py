@@ -7,6 +7,7 @@ import statistics
 import sys
 import time
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,7 @@ def _write(writes: list[tuple[Path, int | None]], specs: list[TensorSpec], resul
 
     with Outputs() as outputs:
         for path, number in writes:
-            outputs.add(path, lambda p, n=number: save(p, n))
+            outputs.add(path, partial(save, number=number))
 
 
 # Running

@@ -86,7 +86,8 @@ def _classify(op, dims, casts, multiply: str, add: str) -> Contraction | None:
         if len(real) > 1:
             return None
         chosen.append(real[0] if real else min(group))
-    return Contraction(*chosen, maps=dims, casts=casts, multiply=multiply, add=add)
+    m, n, k = chosen
+    return Contraction(m, n, k, maps=dims, casts=casts, multiply=multiply, add=add)
 
 
 _CASTS = ("arith.extf", "arith.truncf", "arith.extsi", "arith.extui", "arith.sitofp", "arith.uitofp")

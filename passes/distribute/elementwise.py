@@ -105,6 +105,7 @@ class Body:
     def _argument(self, i: int, p: int, wide: bool) -> ir.Value:
         frag, dims = self.operands[i]
         table = self._registers[i]
+        assert table is not None  # operands that are read have one
         count = self.piece if wide else 1
         registers = []
         for k in range(count):

@@ -4,12 +4,14 @@ barriers."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import TypeAlias
 
 from mlirc.errors import MlircError
 from mlirc.mlir import arith, gpu, ir, memref, vector
 from mlirc.passes.distribute.layout import Layout, pow2_divisor
 
-Index = int | ir.Value  # an index that may be known while compiling
+Index: TypeAlias = int | ir.Value  # an index that may be known while compiling
 
 WORKGROUP = "#gpu.address_space<workgroup>"
 
@@ -162,7 +164,7 @@ class Emitter:
             return a if b else False
         return arith.AndIOp(a, b).result
 
-    def affine(self, expr: ir.AffineExpr, dims: list[Index], symbols: list[Index] = ()) -> Index:
+    def affine(self, expr: ir.AffineExpr, dims: Sequence[Index], symbols: Sequence[Index] = ()) -> Index:
         """Evaluates an affine expression. Floor division and modulo are of non-negative numbers."""
         if isinstance(expr, ir.AffineConstantExpr):
             return expr.value

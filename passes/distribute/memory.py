@@ -4,6 +4,7 @@ addresses instead of branches for reads past an edge, predicated stores."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlirc.mlir import arith, ir, memref, scf, vector
@@ -53,7 +54,7 @@ def swizzled(em: Emitter, view: View, indices: list[Index]) -> list[Index]:
     return [*indices[:-1], em.known_multiple(moved, min(em.divisor(column), per_chunk))]
 
 
-def access_width(em: Emitter, view: View, shape: list[int], sizes: list[Index], layout: Layout, whole: bool) -> int:
+def access_width(em: Emitter, view: View, shape: Sequence[int], sizes: list[Index], layout: Layout, whole: bool) -> int:
     """Elements per access: as many as are consecutive in a thread, aligned, inside or outside as one, and 16 bytes."""
     if not view.dims or view.dims[-1] != len(view.shape) - 1:
         return 1

@@ -131,6 +131,7 @@ class _Mapper:
         for view in self.module.body.operations:
             op = view.operation
             if op.name == "memref.global" and ir.StringAttr(op.attributes["sym_name"]).value in used:
+                assert first is not None  # the kernel that uses the global
                 op.move_before(first.operation)
 
     def _launch(self, container: gpu.GPUModuleOp, name: str, nest: Nest) -> None:
