@@ -35,6 +35,7 @@ def run_tiles(
         types = ir.FunctionType(ir.TypeAttr(module.body.operations[0].attributes["function_type"]).value).results
         results = [np.zeros(spec.shape, spec.dtype) for spec in map(tensor_spec, types)]
         to_gpu(module, name, get_target(TARGET))
+        module = mlir.parse(str(module))  # what is printed parses back
         report = DeviceKernel(module).run([*arguments, *results], check=check, seed=seed)
     return results, report
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mlirc import levels
 from mlirc.backend.kernel import Copy, Launch, launches_from_gpu_module
 from mlirc.errors import MlircError
 from mlirc.host.device.machine import Machine, State, Stop
@@ -16,16 +17,21 @@ from mlirc.host.device.report import Report
 from mlirc.host.device.sync import Scheduler
 from mlirc.host.device.translate import Program, granule, translate
 from mlirc.mlir import ir
+from mlirc.passes.expand_math import expand_math
 
 BATCH_THREADS = 4096  # threads executed together: larger arrays leave the cache, smaller ones pay for the interpreter
 MAX_BATCH_SHARED = 64 << 20  # bytes of shared memory of a batch
 
 
 class DeviceKernel:
-    """A kernel's `gpu`-level module, translated: callable any number of times."""
+    """A kernel's `gpu`-level module, translated: callable any number of times. `expand`: math functions are computed as
+    in PTX, by what mlirc-expand-math makes of them, else as NumPy has them."""
 
-    def __init__(self, module: ir.Module):
-        self.module = module
+    def __init__(self, module: ir.Module, expand: bool = True):
+        if expand:
+            module = levels.copy(module)
+            expand_math(module.operation)
+        self.module = module  # keeps the operations alive
         hosts = [op.operation for op in module.body.operations if op.operation.name == "func.func"]
         hosts = [op for op in hosts if len(op.regions[0].blocks)]
         self.launches, self.workspaces = launches_from_gpu_module(module)
