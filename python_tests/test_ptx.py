@@ -98,6 +98,23 @@ def test_a_view_counts_as_its_buffer():
     assert ".nc" not in ptx(text)
 
 
+def test_only_whole_buffers_are_taken_to_be_aligned():
+    body = """
+      %x = memref.load %a[%c0] : memref<2xf32>
+      %one = arith.constant 1 : index
+      %y = memref.load %a[%one] : memref<2xf32>
+      %z = arith.addf %x, %y : f32
+      memref.store %z, %b[%tx] : memref<128xf32>"""
+    arguments = {"a": "memref<2xf32>", "b": "memref<128xf32>"}
+    assert "ld.global.nc.v2" in ptx(gpu_level(body, arguments))
+    views = """
+    %shift = arith.constant 4 : index
+    %bytes = memref.alloc() : memref<64xi8>
+    %va = memref.view %bytes[%shift][] : memref<64xi8> to memref<2xf32>"""
+    text = gpu_level(body, arguments, {"a": "va", "b": "b"}, allocate=views)
+    assert "v2" not in ptx(text) and "ld.global" in ptx(text)
+
+
 TENSOR_CORE = f"""
   %c8 = arith.constant 8 : index
   %valid = arith.constant 4 : index

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import operator
 import re
+from typing import NamedTuple
 
 from mlirc.backend.llvm_text import for_older_llvm
 from mlirc.backend.narrow import narrow_addresses
@@ -18,7 +19,7 @@ from mlirc.errors import MlircError
 from mlirc.mlir import PassManager, ir, llvm, vector
 from mlirc.targets import Target
 
-POINTER_ALIGN = 16  # bytes; buffers lie at multiples of 256, but a launch may bind a view into one
+POINTER_ALIGN = 16  # bytes; what the plan and the runtime keep for every buffer that they bind to a kernel
 SHARED_ALIGN = 1024  # bytes; what a 128-byte swizzle of a tensor copy needs (PTX ISA, swizzling modes)
 _INDEX_LIMIT = (1 << 31) - (1 << 24)  # head room for the rounding up of a grid
 
@@ -77,19 +78,27 @@ def _root(value: ir.Value) -> ir.Value:
     return value
 
 
-def exclusive_arguments(module: ir.Operation) -> dict[str, list[bool]]:
-    """Per gpu.func symbol: for each argument, whether it shares its buffer with no other argument in any launch."""
-    result: dict[str, list[bool]] = {}
+class Pointer(NamedTuple):
+    """What holds of a pointer parameter in every launch: no other parameter has its buffer; it is a buffer's start."""
+
+    alone: bool
+    whole: bool
+
+
+def pointer_parameters(module: ir.Operation) -> dict[str, list[Pointer]]:
+    """Per gpu.func symbol: what is known of each argument from the launches."""
+    result: dict[str, list[Pointer]] = {}
     for op in walk(module):
         if op.name != "gpu.launch_func":
             continue
         segments = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
         start = sum(segments[:11])
-        roots = [_root(v) for v in list(op.operands)[start : start + segments[11]]]
-        alone = [sum(r == other for other in roots) == 1 for r in roots]
+        bound = list(op.operands)[start : start + segments[11]]
+        roots = [_root(v) for v in bound]
+        here = [Pointer(sum(r == x for x in roots) == 1, v == r) for v, r in zip(bound, roots, strict=True)]
         symbol = ir.SymbolRefAttr(op.attributes["kernel"]).value[-1]
-        known = result.get(symbol, [True] * len(alone))
-        result[symbol] = [a and b for a, b in zip(known, alone, strict=True)]
+        known = result.get(symbol, here)
+        result[symbol] = [Pointer(a.alone and b.alone, a.whole and b.whole) for a, b in zip(known, here, strict=True)]
     return result
 
 
@@ -143,7 +152,7 @@ def _mark_addresses(func: ir.Operation) -> None:
         work.extend(owner.operation.operands)
 
 
-def _finish_kernel(func: ir.Operation, exclusive: list[bool], block: tuple[int, ...]) -> None:
+def _finish_kernel(func: ir.Operation, pointers: list[Pointer], block: tuple[int, ...]) -> None:
     """Sets the attributes of one llvm.func that is a kernel: launch bounds, and what is known of its parameters."""
     attrs = func.attributes
     attrs["nvvm.reqntid"] = ir.DenseI32ArrayAttr.get(list(block))
@@ -157,12 +166,13 @@ def _finish_kernel(func: ir.Operation, exclusive: list[bool], block: tuple[int, 
     arguments = func.regions[0].blocks[0].arguments
     old = ir.ArrayAttr(attrs["arg_attrs"]) if "arg_attrs" in attrs else [ir.DictAttr.get({})] * len(arguments)
     merged = []
-    for arg, alone, known in zip(arguments, exclusive, old, strict=True):
+    for arg, pointer, known in zip(arguments, pointers, old, strict=True):
         extra = {n.name: n.attr for n in ir.DictAttr(known)}
         if str(arg.type).startswith("!llvm.ptr") and "llvm.byval" not in extra:
-            align = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), POINTER_ALIGN)
-            extra.setdefault("llvm.align", align)
-            if alone:
+            if pointer.whole:
+                align = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), POINTER_ALIGN)
+                extra.setdefault("llvm.align", align)
+            if pointer.alone:
                 extra["llvm.noalias"] = ir.UnitAttr.get()
         merged.append(ir.DictAttr.get(extra))
     attrs["arg_attrs"] = ir.ArrayAttr.get(merged)
@@ -273,7 +283,7 @@ def lower_to_llvm_ir(module: ir.Module, target: Target, name: str) -> str:
         copy = module.operation.clone()
         copy = getattr(copy, "operation", copy)
         bits = index_bits(gpu_module_of(copy))
-        exclusive, blocks = exclusive_arguments(copy), block_sizes(copy)
+        pointers, blocks = pointer_parameters(copy), block_sizes(copy)
         _check_accesses(gpu_module_of(copy), where)
         allow_contraction(gpu_module_of(copy))
         expand_math(gpu_module_of(copy))
@@ -295,7 +305,7 @@ def lower_to_llvm_ir(module: ir.Module, target: Target, name: str) -> str:
                 if symbol not in blocks:
                     raise MlircError(f"{where}: nothing launches {symbol}: remove it or launch it")
                 _mark_addresses(op)
-                _finish_kernel(op, exclusive[symbol], blocks[symbol])
+                _finish_kernel(op, pointers[symbol], blocks[symbol])
         _finish_globals(gpu_module, name)
         text = llvm.translate_module_to_llvmir(gpu_module)
         if not text:
