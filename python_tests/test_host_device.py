@@ -8,7 +8,8 @@ import pytest
 
 from mlirc import mlir
 from mlirc.errors import MlircError
-from mlirc.host.device import DeviceModel, run_kernel
+from mlirc.host.device import DeviceKernel, DeviceModel, run_kernel
+from mlirc.host.device.counters import sectors, wavefronts
 
 SHARED = "#gpu.address_space<workgroup>"
 
@@ -345,3 +346,46 @@ func.func @main(%x: tensor<8x8xf32>) -> tensor<64xf32> {
         next(t for t in broken.split("\n") if "memref.load" in t and "workgroup" in t)
     )
     assert f"at gpu.mlir:{line}:" in str(report.findings[0])
+
+
+@pytest.mark.parametrize(
+    "byte, size, expected",
+    [
+        (lambda t: 4 * t, 4, (1, 1)),
+        (lambda t: 8 * t, 4, (2, 1)),
+        (lambda t: 128 * t, 4, (32, 1)),
+        (lambda t: 0 * t, 4, (1, 1)),
+        (lambda t: 2 * t, 2, (1, 1)),
+        (lambda t: 132 * t, 4, (1, 1)),
+        (lambda t: 8 * t, 8, (2, 2)),
+        (lambda t: 16 * t, 16, (4, 4)),
+        (lambda t: 128 * t, 16, (32, 4)),
+        (lambda t: 16 * (t // 2), 16, (2, 2)),
+    ],
+)
+def test_bank_conflicts(byte, size, expected):
+    assert wavefronts(byte(np.arange(32))[None], size, None) == expected
+
+
+@pytest.mark.parametrize(
+    "byte, size, expected",
+    [
+        (lambda t: 4 * t, 4, (4, 4)),
+        (lambda t: 4 * t + 16, 4, (5, 4)),
+        (lambda t: 32 * t, 4, (32, 4)),
+        (lambda t: 16 * t, 16, (16, 16)),
+        (lambda t: 0 * t, 4, (1, 4)),
+    ],
+)
+def test_global_sectors(byte, size, expected):
+    assert sectors(byte(np.arange(32))[None], size, None) == expected
+
+
+def test_counters_of_a_kernel():
+    x, y = np.zeros(64, np.float32), np.zeros(64, np.float32)
+    report = DeviceKernel(launch(REVERSED, X, smem=256), count=True).run([x, y])
+    found = report.counters["k"]
+    assert found["global requests"] == 4 and found["global sectors"] == 16
+    assert found["shared requests"] == 4 and found["shared bank conflicts"] == 0
+    assert found["instructions: barrier"] == 2 and found["instructions: integer"] == 2
+    assert "global sectors" in report.table()

@@ -42,6 +42,8 @@ def copy_async(s: State, to: tuple, at: tuple, width: int, count, op) -> None:
     fits = m.aligned(target, offset, width, nbytes, mask, op)
     if not isinstance(offset, np.ndarray):
         offset = np.full((1, 1), offset, dtype=np.int64)
+    if m.counters is not None:
+        m.count_access(target, offset, width, mask, True, op)
     address = m.absolute(target.buffer, offset, item)
     chosen = m.lanes(mask)
     if m.check and m.races is not None:

@@ -9,6 +9,7 @@ import numpy as np
 from mlirc import levels
 from mlirc.backend.kernel import Copy, Launch, launches_from_gpu_module
 from mlirc.errors import MlircError
+from mlirc.host.device.counters import Counters
 from mlirc.host.device.machine import Machine, State, Stop
 from mlirc.host.device.memory import OTHER_POISON, POISON, Buffer, MemRef
 from mlirc.host.device.memref_rules import item_size
@@ -25,12 +26,14 @@ MAX_BATCH_SHARED = 64 << 20  # bytes of shared memory of a batch
 
 class DeviceKernel:
     """A kernel's `gpu`-level module, translated: callable any number of times. `expand`: math functions are computed as
-    in PTX, by what mlirc-expand-math makes of them, else as NumPy has them."""
+    in PTX, by what mlirc-expand-math makes of them, else as NumPy has them. `count`: runs fill the report's counters
+    too."""
 
-    def __init__(self, module: ir.Module, expand: bool = True):
+    def __init__(self, module: ir.Module, expand: bool = True, count: bool = False):
         if expand:
             module = levels.copy(module)
             expand_math(module.operation)
+        self.count = count
         self.module = module  # keeps the operations alive
         hosts = [op.operation for op in module.body.operations if op.operation.name == "func.func"]
         hosts = [op for op in hosts if len(op.regions[0].blocks)]
@@ -42,7 +45,7 @@ class DeviceKernel:
             if op.operation.name == "gpu.module":
                 for f in op.operation.regions[0].blocks[0].operations:
                     if f.operation.name == "gpu.func":
-                        program = translate(f)
+                        program = translate(f, count)
                         self.programs[program.name] = program
         self.written = self._written_arguments()
 
@@ -159,6 +162,8 @@ class DeviceKernel:
             machine = Machine(launch.symbol, batch, launch.grid, launch.block, report, check, poison)
             if machine.races is not None:
                 machine.races.granule = granule(program)
+            if self.count:
+                machine.counters = Counters(report, launch.symbol, machine.nt)
             machine.dynamic_shared = machine.allocate("shared memory", "shared", max(launch.smem, 1))
             try:
                 Scheduler(machine, seed).run(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mlirc.host.device.counters import Counters
 from mlirc.host.device.memory import Buffer, MemRef, gather, scatter
 from mlirc.host.device.numbers import UNSIGNED
 from mlirc.host.device.races import RaceLog
@@ -41,6 +42,7 @@ class Machine:
         self.shared: list[Buffer] = []
         self.dynamic_shared: Buffer | None = None
         self.races = RaceLog(self) if check else None
+        self.counters: Counters | None = None
         self.copies: list = []  # asynchronous copies under way, as (group number, Copy)
         self.groups = 0  # groups committed so far
         self.arrived: dict = {}
@@ -155,6 +157,8 @@ class Machine:
         if not isinstance(offset, np.ndarray):
             offset = np.full((1, 1), offset, dtype=np.int64)
         buffer = ref.buffer
+        if self.counters is not None:
+            self.count_access(ref, offset, width, mask, False, op)
         address = self.absolute(buffer, offset, ref.item)
         out = gather(buffer, "data", address, ref.item, width, fits)
         if self.check:
@@ -200,12 +204,31 @@ class Machine:
         fits = self.aligned(ref, offset, width, align, mask, op) if width > 1 else True
         if not isinstance(offset, np.ndarray):
             offset = np.full((1, 1), offset, dtype=np.int64)
+        if self.counters is not None:
+            self.count_access(ref, offset, width, mask, True, op)
         address = self.absolute(ref.buffer, offset, ref.item)
         chosen = self.lanes(mask)
         words = np.ascontiguousarray(self.compress(value, chosen)).view(UNSIGNED[ref.item])
         self.write(ref.buffer, self.compress(address, chosen), words, ref.item, fits)
         if self.check and ref.buffer.tracked and self.races is not None:
             self.races.note(ref.buffer, address, width, ref.item, True, mask, op)
+
+    def count_access(self, ref: MemRef, offset: np.ndarray, width: int, mask, write: bool, op) -> None:
+        """Counts an access at element numbers `offset` within an instance."""
+        assert self.counters is not None
+        byte = np.broadcast_to(offset * ref.item, (self.nb, self.nt))
+        self.counters.access(ref.buffer.space, byte, width * ref.item, mask, write, op)
+
+    def count_instructions(self, kind: str, each: int, mask) -> None:
+        """Counts the warps that execute an operation, `each` instructions per warp."""
+        assert self.counters is not None
+        lanes = min(WARP, self.nt)
+        if mask is None:
+            warps = self.nb * self.nt // lanes
+        else:
+            full = np.ascontiguousarray(np.broadcast_to(mask, (self.nb, self.nt)))
+            warps = int(full.reshape(-1, lanes).any(axis=1).sum())
+        self.counters.add(f"instructions: {kind}", warps * each)
 
     def write(self, buffer: Buffer, address: np.ndarray, words: np.ndarray, item: int, fits: bool) -> None:
         """Writes rows of words at addresses (in elements), and marks them as written."""

@@ -30,6 +30,7 @@ class Report:
 
     findings: list[Finding] = field(default_factory=list)
     counters: dict[str, dict[str, int]] = field(default_factory=dict)
+    by_operation: dict[tuple, list[int]] = field(default_factory=dict)
     source: str = ""  # the name of the text that was parsed, for its lines
     _places: dict = field(default_factory=dict, repr=False)
 
@@ -61,9 +62,35 @@ class Report:
         table = self.counters.setdefault(kernel, {})
         table[counter] = table.get(counter, 0) + amount
 
+    def traffic(self, kernel: str, op, space: str, requests: int, taken: int, least: int) -> None:
+        """Adds to an operation's memory traffic: requests, wavefronts or sectors taken, and the fewest possible."""
+        row = self.by_operation.setdefault((kernel, space, op.name, self.place(op)), [0, 0, 0])
+        for i, x in enumerate((requests, taken, least)):
+            row[i] += x
+
+    def table(self) -> str:
+        """The counters as text: each kernel's totals, and the operations that take more than they need."""
+        lines = []
+        for kernel, counters in self.counters.items():
+            lines.append(kernel)
+            lines += [f"  {name:32} {value:16,}" for name, value in sorted(counters.items())]
+            wasteful = sorted(
+                ((t - n, key, r, t, n) for key, (r, t, n) in self.by_operation.items() if key[0] == kernel and t > n),
+                key=lambda row: -row[0],
+            )
+            for _, (_, space, op, place), requests, taken, least in wasteful[:10]:
+                unit = "wavefronts" if space == "shared" else "sectors"
+                lines.append(
+                    f"  {op} at {place}: {taken / requests:.2f} {unit} per request, {least / requests:.2f} suffice"
+                )
+        return "\n".join(lines)
+
     def merge(self, other: Report) -> None:
         """Adds another report's findings and counters to this one."""
         self.findings += other.findings
+        for key, row in other.by_operation.items():
+            mine = self.by_operation.setdefault(key, [0, 0, 0])
+            mine[:] = [a + b for a, b in zip(mine, row, strict=True)]
         for kernel, table in other.counters.items():
             for name, value in table.items():
                 self.count(kernel, name, value)

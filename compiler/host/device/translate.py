@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.host.device.counters import kind_of
 from mlirc.host.device.machine import State
 from mlirc.host.device.numbers import constant_array
 from mlirc.mlir import ir
@@ -72,8 +73,8 @@ class Program:
 class Translator:
     """State of translating one function."""
 
-    def __init__(self, where: str):
-        self.where = where
+    def __init__(self, where: str, count: bool = False):
+        self.where, self.count = where, count
         self.numbers: dict[ir.Value, int] = {}
         self.initial: list = []
         self.constants: dict[ir.Value, int | float] = {}
@@ -127,7 +128,9 @@ class Translator:
             raise MlircError(
                 f"host device: {self.where}: no rule for {op.name} at {op.location}: add one in host/device"
             )
-        return found(self, op)
+        step = found(self, op)
+        kind = kind_of(op) if self.count else None
+        return _counted(step, *kind) if kind else step
 
     def _last_uses(self, ops: list, here: set) -> list[list[int]]:
         """For each operation the registers that nothing after it reads."""
@@ -151,6 +154,23 @@ def _values_in(op):
                 yield from _values_in(inner.operation)
 
 
+def _counted(step: Callable, kind: str, each: int) -> Callable:
+    """The step with its warp instructions counted."""
+    if hasattr(step, "waits"):
+
+        def waits(s: State):
+            s.m.count_instructions(kind, each, s.mask)
+            yield from step(s)
+
+        return waiting(waits)
+
+    def counted(s: State) -> None:
+        s.m.count_instructions(kind, each, s.mask)
+        step(s)
+
+    return counted
+
+
 def _free(registers: list[int]) -> Callable:
     def step(s: State) -> None:
         r = s.r
@@ -160,13 +180,14 @@ def _free(registers: list[int]) -> Callable:
     return step
 
 
-def translate(function) -> Program:
-    """Translates a gpu.func; raises MlircError for an operation without a rule."""
+def translate(function, count: bool = False) -> Program:
+    """Translates a gpu.func, with code that counts its instructions if asked for; raises MlircError for an operation
+    without a rule."""
     for name in _RULE_FILES:
         importlib.import_module(f"mlirc.host.device.{name}")
     function = function.operation
     name = ir.StringAttr(function.attributes["sym_name"]).value
-    tr = Translator(f"kernel {name}")
+    tr = Translator(f"kernel {name}", count)
     blocks = function.regions[0].blocks
     if len(blocks) != 1:
         raise MlircError(f"host device: kernel {name} has unstructured control flow: give it at the gpu level with scf")
