@@ -245,8 +245,17 @@ def _convolution(
     groups: int,
 ) -> Tensor:
     """Convolutions whose windows do not overlap (patch embeddings, 1x1) are matmuls of reordered input."""
-    kernel, sizes = list(weight.shape[2:]), list(x.shape[2:])
+    kernel = list(weight.shape[2:])
     rank = len(kernel)
+    if all(k == 1 for k in kernel) and not any(padding) and groups == 1 and not transposed and x.dim() == rank + 2:
+        for dim, step in enumerate(list(stride) * (rank // len(stride)), start=2):
+            x = x if step == 1 else aten.slice.Tensor(x, dim, 0, x.shape[dim], step)
+        stride = [1] * rank
+        if x.shape[0] == 1:  # pixels stay the columns
+            out = aten.mm.default(weight.reshape(weight.shape[0], -1), x.reshape(x.shape[1], -1))
+            out = out if bias is None else out + bias[:, None]
+            return out.reshape(1, -1, *x.shape[2:])
+    sizes = list(x.shape[2:])
     apart = list(stride) * (rank // len(stride)) == kernel and not any(padding) and groups == 1 and not transposed
     dense = all(d == 1 or k == 1 for d, k in zip(list(dilation) * (rank // len(dilation)), kernel, strict=True))
     if not (apart and dense and x.dim() == rank + 2 and all(n % k == 0 for n, k in zip(sizes, kernel, strict=True))):

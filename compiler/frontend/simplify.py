@@ -83,8 +83,8 @@ def simplify(graph: Graph, placeholders: dict[str, torch.Tensor]) -> dict[str, t
             _simplify_attention(graph, node, constants)
     graph.eliminate_dead_code()
     for node in list(graph.nodes):
-        if node.target is aten.embedding.default:
-            _simplify_embedding(graph, node, constants)
+        if node.target in (aten.embedding.default, aten.index.Tensor):
+            _simplify_lookup(graph, node, constants)
     graph.eliminate_dead_code()
     return _fold(graph, constants)
 
@@ -275,12 +275,17 @@ def _shrink(graph: Graph, node: Node, constants: Constants) -> Node:
     return node
 
 
-def _simplify_embedding(graph: Graph, node: Node, constants: Constants) -> None:
-    """A lookup of constant indices that count up by one, or are all equal, is a slice of the table."""
-    table, indices = node.args[0], node.args[1]
-    if indices not in constants or not isinstance(table, Node):
+def _simplify_lookup(graph: Graph, node: Node, constants: Constants) -> None:
+    """A lookup of constant rows that count up by one, or are all equal, is a slice of the table."""
+    table: Any = node.args[0]
+    indices: Any = node.args[1]
+    if node.target is aten.index.Tensor and isinstance(indices, (list, tuple)) and len(indices) == 1:
+        indices = indices[0]
+    if indices not in constants or table in constants or table.meta["val"].dim() != 2:
         return
-    value = constants.value(indices)  # type: ignore[arg-type]
+    value = constants.value(indices)
+    if value.dtype not in (torch.int64, torch.int32):
+        return
     if value.numel() == 0 or value.dim() == 0 or int(value.min()) < 0:
         return
     row = value.reshape(-1, value.shape[-1])[0]
