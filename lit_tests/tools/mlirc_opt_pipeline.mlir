@@ -5,7 +5,7 @@
 // RUN: not %mlirc-opt no_such_file.mlir 2>&1 | %filecheck %s --check-prefix=MISSING
 
 // UNKNOWN: error: unknown pass 'mlirc-no-such-pass'
-// PIPELINE: error: --pipeline 'no-such-pass': {{.*}}no-such-pass
+// PIPELINE: error: pass pipeline 'no-such-pass': {{.*}}no-such-pass
 // TARGET: error: unknown target 'sm_10': choose one of sm_80
 // MISSING: error: cannot read no_such_file.mlir: No such file or directory
 
