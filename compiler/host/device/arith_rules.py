@@ -85,7 +85,7 @@ def _signed_divide(a, b):
     return q + ((np.remainder(a, b) != 0) & ((a < 0) != (b < 0))).astype(a.dtype)
 
 
-_INTEGER = {
+_INTEGER: dict[str, Callable] = {
     "arith.addi": np.add,
     "arith.subi": np.subtract,
     "arith.muli": np.multiply,
@@ -104,7 +104,7 @@ _INTEGER = {
     "arith.maxui": _unsigned_op(np.maximum),
     "arith.minui": _unsigned_op(np.minimum),
 }
-_BOOL = {
+_BOOL: dict[str, Callable] = {
     "arith.addi": np.logical_xor,
     "arith.subi": np.logical_xor,
     "arith.muli": np.logical_and,

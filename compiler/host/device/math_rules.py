@@ -32,7 +32,7 @@ def _elementwise(f: Callable[[float], float]) -> Callable:
     return np.vectorize(f, otypes=[np.float64])
 
 
-_WIDE = {
+_WIDE: dict[str, Callable] = {
     "math.round": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x),
     "math.exp": np.exp,
     "math.exp2": np.exp2,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from mlirc.errors import MlircError
@@ -127,7 +129,8 @@ def _window(tr: Translator, op):
 
 def _kept(op, sizes: list, rank: int) -> list[int]:
     """The dimensions that a rank-reducing subview keeps."""
-    kept, drop = [], len(sizes) - rank
+    kept: list[int] = []
+    drop = len(sizes) - rank
     shape = list(ir.MemRefType(op.results[0].type).shape)
     for i, n in enumerate(sizes):
         if drop and n == 1 and (len(kept) >= len(shape) or shape[len(kept)] != 1 or len(sizes) - i > rank - len(kept)):
@@ -190,17 +193,13 @@ def _reshape(tr: Translator, op):
     if not t.has_static_shape or _DYNAMIC_OFFSET in strides:
         raise MlircError(f"host device: {tr.where}: {op.name} to {t} at {op.location}: extents must be static")
 
-    def step(s: State) -> None:
-        source: MemRef = s.r[ref]
-        s.r[out] = MemRef(source.buffer, source.base, tuple(t.shape), tuple(strides), source.item)
-
     shape = tuple(t.shape)
 
-    def quick(s: State) -> None:
+    def step(s: State) -> None:
         source: MemRef = s.r[ref]
         s.r[out] = MemRef(source.buffer, source.base, shape, tuple(strides), source.item)
 
-    return quick if shape == tuple(t.shape) else step
+    return step
 
 
 @rule("memref.dim")
@@ -299,10 +298,7 @@ def _affine(tr: Translator, op):
 
     def step(s: State) -> None:
         values = fetch(s.r, operands)
-        total = None
-        for e in exprs:
-            x = affine_value(e, values[:n], values[n:])
-            total = x if total is None else choose(total, x)
+        total = functools.reduce(choose, [affine_value(e, values[:n], values[n:]) for e in exprs])
         s.r[out] = total if isinstance(total, np.ndarray) and total.ndim == 2 else np.full((1, 1), int(total))
 
     return step

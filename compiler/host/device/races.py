@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlirc.host.device.memory import Buffer
+from mlirc.mlir import ir
 
 
 @dataclass
@@ -23,13 +24,13 @@ class Access:
     span: int
     thread: np.ndarray
     write: bool
-    op: object
+    op: ir.Operation
 
 
 class RaceLog:
     """The accesses of a batch since its last barrier."""
 
-    def __init__(self, machine):
+    def __init__(self, machine) -> None:
         self.machine = machine
         self.granule = 1  # bytes; a divisor of every access's size and alignment
         self.recent: list[Access] = []  # since the last barrier of the block or of the warps

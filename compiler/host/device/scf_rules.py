@@ -108,7 +108,7 @@ def _for(tr: Translator, op):
         if None in bounds:
             yield from masked(s)
         else:
-            for i in range(*bounds):
+            for i in range(*bounds):  # type: ignore[arg-type]
                 r[iv] = np.full((1, 1), i, dtype=dtype)
                 yield from _inside(body, s)
                 for a, v in zip(carried, [r[y] for y in yielded], strict=True):

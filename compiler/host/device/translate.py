@@ -34,7 +34,7 @@ def rule(*names: str) -> Callable:
 
 def waiting(step: Callable) -> Callable:
     """Marks a step as a generator: it may wait for other threads."""
-    step.waits = True
+    step.waits = True  # type: ignore[attr-defined]
     return step
 
 
@@ -193,9 +193,9 @@ def translate(function, count: bool = False) -> Program:
         raise MlircError(f"host device: kernel {name} has unstructured control flow: give it at the gpu level with scf")
     arguments = [tr.reg(a) for a in blocks[0].arguments]
     code, _ = tr.block(blocks[0])
-    count = len(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).inputs)
-    program = Program(name, code, tr.initial, arguments[:count], function)
-    program.shared = [(tr.reg(a), a.type) for a in list(blocks[0].arguments)[count:]]
+    inputs = len(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).inputs)
+    program = Program(name, code, tr.initial, arguments[:inputs], function)
+    program.shared = [(tr.reg(a), a.type) for a in list(blocks[0].arguments)[inputs:]]
     program.accesses = tr.accesses
     return program
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from mlirc.errors import MlircError
@@ -60,7 +62,7 @@ def _insert(tr: Translator, op):
     out, static = tr.reg(op.results[0]), _position(op, "static_position")
     if _DYNAMIC in static:
         raise MlircError(f"host device: {tr.where}: vector.insert at a dynamic position at {op.location}")
-    where = (slice(None), slice(None), *static)
+    where: tuple = (slice(None), slice(None), *static)
 
     def step(s: State) -> None:
         v, t = s.r[value], s.r[target]
@@ -190,9 +192,9 @@ def _reduction(tr: Translator, op):
 
     def step(s: State) -> None:
         v = s.r[operands[0]]
-        total = s.r[operands[1]] if len(operands) > 1 else None
-        for i in range(v.shape[2]):
-            total = v[:, :, i] if total is None else f(total, v[:, :, i])
+        parts = [s.r[operands[1]]] if len(operands) > 1 else []
+        parts += [v[:, :, i] for i in range(v.shape[2])]
+        total = functools.reduce(f, parts)
         s.r[out] = total.astype(dtype)
 
     return step
