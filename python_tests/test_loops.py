@@ -416,6 +416,35 @@ def test_fill_convolution_and_epilogue_are_one_launch():
     assert names.count("gpu.launch_func") == 2  # the pad, and the rest
 
 
+def test_sorting_has_a_thread_per_element():
+    module = mlir.parse(KERNELS["sort"])
+    get_pass("mlirc-loops")(module)
+    kernel = compile_kernel(module, get_target("sm_80"))
+    assert all(launch.grid[0] * launch.block[0] >= 36 for launch in kernel.launches)
+
+
+@pytest.mark.parametrize("comparison", ["slt", "sle"])
+def test_sorting_is_stable(comparison):
+    text = KERNELS["sort"].replace("xf32>", "xi32>").replace(": f32", ": i32")
+    module = mlir.parse(text.replace("arith.cmpf ole", f"arith.cmpi {comparison}"))
+    get_pass("mlirc-loops")(module)
+    x = np.random.default_rng(1).integers(0, 3, (4, 9)).astype(np.int32)
+    got = [np.zeros((4, 9), np.int32), np.zeros((4, 9), np.int64)]
+    run_launches(module, "k", [x, np.tile(np.arange(9), (4, 1))], got)
+    np.testing.assert_array_equal(got[0], np.sort(x, axis=1))
+    np.testing.assert_array_equal(got[1], np.argsort(x, axis=1, kind="stable"))
+
+
+def test_sorting_nans_stays_within_the_row():
+    module = mlir.parse(KERNELS["sort"])
+    get_pass("mlirc-loops")(module)
+    x = np.array([[3, np.nan, 1, 2, np.nan, 0, 5, 4, np.nan]] * 4, np.float32)
+    places = np.tile(np.arange(9), (4, 1))
+    got = [np.full((4, 9), 77, np.float32), np.full((4, 9), 77)]
+    run_launches(module, "k", [x, places], got)
+    assert got[1].min() >= 0 and got[1].max() < 9
+
+
 def test_no_copies_of_the_result():
     module = mlir.parse(KERNELS["column_sum"])
     get_pass("mlirc-loops")(module)

@@ -7,6 +7,7 @@ from mlirc.mlir import bufferization, ir, linalg, run_passes
 from mlirc.passes.loops.attention import expand_attention
 from mlirc.passes.loops.nests import walk
 from mlirc.passes.loops.pads import expand_pad
+from mlirc.passes.loops.sorts import expand_sort
 
 # Concatenations become copies into slices; a chain of elementwise ops becomes one.
 _NORMALIZE = (
@@ -45,6 +46,8 @@ def bufferize(module: ir.Module) -> None:
         _protect_arguments(function)
     run_passes(module, _NORMALIZE)
     expand_pads(module)
+    for op in _walk(module, "tm_tensor.sort"):
+        expand_sort(op)
     run_passes(module, "func.func(tm-tensor-bufferize)")
     separate_results(module)
     # tm-tensor-bufferize reads its operands' buffers and writes fresh ones; the analysis has to be told so.
