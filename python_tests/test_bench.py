@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mlirc.bench import cases, reference, report
+from mlirc.bench import cases, reference, report, running, timing
 from mlirc.bench.artifacts import Compiled, Entry, read_compiled, read_manifest, write_compiled, write_manifest
 from mlirc.bench.bound import Ceiling, bound_us, limited_by
 from mlirc.bench.build import Built, Operator, build_abstract, build_real, by_position, make_inputs
@@ -23,9 +23,10 @@ from mlirc.bench.count import count_kernels, count_program, visible_pairs
 from mlirc.bench.models import CONFIGS, NETWORKS, model_case
 from mlirc.bench.pool import Task, run_tasks
 from mlirc.bench.running import check
-from mlirc.bench.timing import COLD_BYTES, MIN_COPIES, copies_for, summarize
+from mlirc.bench.timing import COLD_BYTES, MAX_COPIES, MIN_COPIES, copies_for, summarize
 from mlirc.errors import MlircError
 from mlirc.mlir import parse
+from mlirc.runtime.plan import KernelLaunch
 from mlirc.tools.mlirc_bench import main
 
 
@@ -317,6 +318,84 @@ def test_check_sees_a_changed_input():
 def test_check_sees_a_result_that_differs_between_runs():
     count = iter(range(10))
     assert not checked(lambda x: (x.softmax(-1) * (1 + 6e-8 * next(count)),))["repeats"]
+
+
+class LoadedModel(HostModel):
+    """A stand-in for a loaded model with every method that timing uses."""
+
+    def __init__(self, function, shapes, inputs):
+        super().__init__(function, shapes)
+        launch = KernelLaunch("k", (1, 1, 1), (32, 1, 1), 0, (), kernel="reduction_0")
+        self.plan.steps, self.plan.setup = [launch], 0
+        self.plan.inputs = [SimpleNamespace(name=n) for n in inputs]
+        self.closed = False
+
+    def bind(self, *inputs, **named):
+        super().bind(*inputs, *named.values())
+
+    def __call__(self, *inputs):
+        return self.function(*inputs)
+
+    def launch(self, stream=0):
+        super().launch()
+
+    def launch_step(self, number, stream):
+        self.launch()
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def host_timing(monkeypatch):
+    """Timing's parts that need CUDA, replaced by a clock on the host."""
+
+    def capture(name, run, sets, runs):
+        return timing.Arm(name, lambda: [run(sets[i % len(sets)]) for i in range(runs)], runs)
+
+    def interleave(arms, samples, flush):
+        return {a.name: (a.replay(), timing.summarize([8.0 / a.copies] * samples))[1] for a in arms}
+
+    monkeypatch.setattr(timing, "Flusher", lambda: lambda: None)
+    monkeypatch.setattr(timing, "capture", capture)
+    monkeypatch.setattr(timing, "interleave", interleave)
+    monkeypatch.setattr(timing, "quick_us", lambda run: (run(), 60.0)[1])
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *a: 0)
+    monkeypatch.setattr(running, "_compiled_peer", lambda name, built: built)
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+def test_the_runner_checks_and_times_an_operator(tmp_path, monkeypatch, host_timing, kernels):
+    case = operator("softmax", (3, 8))
+    info = compile_case(case, tmp_path, "sm_90a")
+    model = LoadedModel(lambda x: (x.softmax(-1),), [(3, 8)], ["x0"])
+    monkeypatch.setattr(running, "load_text", lambda ptx, weights, graph: model)
+    settings = {"check": True, "time": True, "warm": True, "peers": ["eager", "compile"], "samples": 3}
+    result = running.Runner(tmp_path, {**settings, "kernels": kernels}, "cpu").run(case, info)
+    assert result["check"]["verdict"] == "ok" and not result["peer_errors"] and model.closed
+    assert set(result["times"]) == {"mlirc", "eager", "compile"} and result["runs_per_graph"] == MAX_COPIES
+    assert [k["kernel"] for k in result.get("kernels", [])] == ["reduction_0"] * kernels
+    json.dumps(result)
+
+
+def test_the_runner_binds_a_models_weights_by_name(tmp_path, monkeypatch, host_timing):
+    case = small_model()
+    info = compile_case(case, tmp_path, "sm_90a")
+    built = build_real(case, "cpu")
+    given = {}
+
+    def load(ptx, weights, graph):
+        given.update(weights)
+        assert graph
+        run = lambda ids: (built.module(input_ids=ids, use_cache=False).logits,)  # noqa: E731
+        return LoadedModel(run, [(1, 5, 64)], ["input_ids"])
+
+    monkeypatch.setattr(running, "load_text", load)
+    monkeypatch.setattr(reference, "pick_outputs", lambda result, names: [result.logits])
+    settings = {"check": True, "time": True, "warm": False, "peers": ["eager"], "samples": 2, "kernels": False}
+    result = running.Runner(tmp_path, settings, "cpu").run(case, info)
+    assert result["check"]["verdict"] == "ok" and result["runs_per_graph"] == 1
+    assert all(torch.equal(given[k], v) for k, v in built.module.state_dict().items())
 
 
 # Timing arithmetic

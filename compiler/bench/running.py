@@ -47,7 +47,7 @@ class Runner:
         compiled = read_compiled(self.folder, case)
         if case.builder == "mlir" and not case.options["source"]:
             raise MlircError(f"PyTorch has no form of {case.options['untranslatable']}: nothing to compare with")
-        built, wide = self._modules(case, compiled)
+        built = self._module(case, compiled)
         weights = {**built.module.state_dict(), **{k: v.to(self.device) for k, v in compiled.constants.items()}}
         loading = time.perf_counter()
         # Operators are captured many times over in torch's own graph; models run as users run them.
@@ -55,7 +55,8 @@ class Runner:
         result: dict[str, Any] = {"load_s": round(time.perf_counter() - loading, 3)}
         try:
             if self.settings["check"]:
-                result["check"] = check(case, model, built, wide, self.device)
+                self._wide = self._wide or reference.widen(built)
+                result["check"] = check(case, model, built, self._wide, self.device)
                 result["check_s"] = round(time.perf_counter() - start, 3)
             if self.settings["warm"]:
                 self._warm(case, built)
@@ -74,27 +75,25 @@ class Runner:
                 with contextlib.suppress(Exception):  # timing it will say what is wrong
                     _compiled_peer(peer, built)(make_inputs(case, self.device))
 
-    def _modules(self, case: Case, compiled: Compiled) -> tuple[Built, Built]:
-        if case.group != self._group:
+    def _module(self, case: Case, compiled: Compiled) -> Built:
+        if self._built is None or case.group != self._group:
             self._built = self._wide = None
             gc.collect()
             torch.cuda.empty_cache()
             self._built = build_real(case, self.device, self.folder / MINILM)
             _set_buffers(self._built, compiled.constants)
-            self._wide = reference.widen(self._built)
             self._group = case.group
-        assert self._built and self._wide
-        return self._built, self._wide
+        return self._built
 
     def _time(self, case: Case, info: dict[str, Any], model: CompiledModel, built: Built) -> dict[str, Any]:
         work = info["work"]
-        inputs = make_inputs(case, "cuda")
+        inputs = make_inputs(case, self.device)
         flush = timing.Flusher()
         outcome: dict[str, Any] = {"bound_us": bound_us(work), "limited_by": limited_by(work), "peer_errors": {}}
         if case.rotated:
             run_us = timing.quick_us(lambda: built(inputs))
             sets, runs = timing.copies_for(input_bytes(case.inputs) + work["written"], min(run_us, 4 * bound_us(work)))
-            many = [inputs, *(make_inputs(case, "cuda", i) for i in range(1, sets))]
+            many = [inputs, *(make_inputs(case, self.device, i) for i in range(1, sets))]
             arms = [timing.capture("mlirc", lambda x: model(*x.values()), many, runs)]
         else:
             sets, runs, many = 1, 1, [inputs]
