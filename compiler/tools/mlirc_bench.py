@@ -123,7 +123,7 @@ def _carry_minilm(folder: Path) -> None:
     source = find_minilm()
     if source is None:
         print("MiniLM's package is not installed: its cases need it on the other machine", file=sys.stderr)
-    elif not (folder / MINILM).exists():
+    else:
         trim_minilm(source, folder / MINILM)
 
 
