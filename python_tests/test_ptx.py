@@ -206,6 +206,14 @@ def test_entries_are_named_after_their_kernel():
     assert kernel.launches[0].symbol == "k_body" and ".entry k_body(" in kernel.ptx
 
 
+@pytest.mark.parametrize("container", ["", "gpu.module @k_gpu {}"])
+def test_a_kernel_without_launches_has_no_ptx(container):
+    text = f"module attributes {{gpu.container_module}} {{ {container} func.func @k(%a: memref<0xf32>) {{ return }} }}"
+    kernel = compile_kernel(mlir.parse(text), SM80)
+    assert kernel.ptx == "" and kernel.launches == []
+    assert ".version" in merge_ptx([kernel.ptx], SM80)
+
+
 def test_compilation_is_deterministic():
     text = gpu_level(TENSOR_CORE, TENSOR_CORE_ARGUMENTS, smem=65536)
     assert ptx(text) == ptx(text)

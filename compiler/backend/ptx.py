@@ -59,7 +59,10 @@ def kernel_name(gpu_module: ir.Module) -> str:
 
 def _unique_entries(module: ir.Operation, name: str) -> None:
     """Gives every gpu.func a name that starts with its kernel's, so that many kernels fit in one PTX file."""
-    container = next(op.operation for op in module.regions[0].blocks[0].operations if op.operation.name == "gpu.module")
+    inner = [op.operation for op in module.regions[0].blocks[0].operations]
+    container = next((op for op in inner if op.name == "gpu.module"), None)
+    if container is None:
+        return
     outer = ir.StringAttr(container.attributes["sym_name"]).value
     renamed = {}
     for view in container.regions[0].blocks[0].operations:
@@ -96,6 +99,8 @@ def compile_kernel(gpu_module: ir.Module, target: Target) -> CompiledKernel:
         with gpu_module.context, ir.Location.unknown():
             _unique_entries(gpu_module.operation, name)
         launches, workspaces = launches_from_gpu_module(gpu_module)
+        if not any(isinstance(x, Launch) for x in launches):  # results without elements, or copies alone
+            return CompiledKernel(name=name, ptx="", llvm="", launches=launches, workspaces=workspaces)
         _check_launches(name, [x for x in launches if isinstance(x, Launch)], target)
         llvm_text = lower_to_llvm_ir(gpu_module, target, name)
         ptx = ptx_from_llvm(llvm_text, target, name)
