@@ -12,7 +12,7 @@ without `mlirc.kernels` is dead, or costs nothing (views, constants). Options, e
 from __future__ import annotations
 
 from mlirc.errors import MlircError
-from mlirc.mlir import ir
+from mlirc.mlir import ir, tensor
 from mlirc.passes import register
 from mlirc.passes.graph.grouping import Grouping, Options
 from mlirc.passes.graph.outline import KERNELS, ROOT, main_function
@@ -26,14 +26,31 @@ def run(module: ir.Module, **options: str) -> None:
     if unknown:
         raise MlircError(f"mlirc-group-kernels: unknown option '{min(unknown)}'")
     block = main_function(module).regions[0].blocks[0]
-    ops = [op.operation for op in block.operations]
     with ir.Location.unknown(module.context):
+        _drop_empty(block)
+        ops = [op.operation for op in block.operations]
         grouping = Grouping(ops, Options(**chosen))
         i64 = ir.IntegerType.get_signless(64)
         for op, kernels in grouping.kernels_of.items():
             op.attributes[KERNELS] = ir.DenseI64ArrayAttr.get(sorted(k.number for k in kernels))
         for op, kernel in grouping.root_of.items():
             op.attributes[ROOT] = ir.IntegerAttr.get(i64, kernel.number)
+
+
+def _drop_empty(block: ir.Block) -> None:
+    """Tensors without elements need no computing, and a fold over none of them is its initial value."""
+    for op in [op.operation for op in block.operations]:
+        tensors = [r for r in op.results if isinstance(r.type, ir.RankedTensorType)]
+        if not tensors or op.name in ("tensor.empty", "arith.constant"):
+            continue
+        for result in tensors:
+            if 0 in result.type.shape:
+                with ir.InsertionPoint(op):
+                    result.replace_all_uses_with(tensor.empty(list(result.type.shape), result.type.element_type))
+        operands = list(op.operands)
+        if op.name.startswith("linalg.") and len(op.results) == 1 and 0 not in tensors[0].type.shape:
+            if any(0 in v.type.shape for v in operands if isinstance(v.type, ir.RankedTensorType)):
+                tensors[0].replace_all_uses_with(operands[-1])
 
 
 def _boolean(name: str, value: str) -> bool:

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from mlirc.dialects.schedule import build
 from mlirc.errors import MlircError
-from mlirc.mlir import context, ir, transform, transform_interpreter
+from mlirc.mlir import context, ir, transform, transform_interpreter, transform_structured
 from mlirc.targets import Target
 
+# Named ops that compute each element alone or fold rows: the grouping sees them as `linalg.generic`.
+NAMED_MAPS = (
+    "abs add ceil copy div div_unsigned elementwise erf exp floor log map max min mul negf powf reciprocal reduce "
+    "round rsqrt select sqrt square sub tanh"
+).split()
 ENTRY = "__transform_main"
 
 
@@ -44,6 +49,8 @@ def build_script(
             module = sequence.bodyTarget
             for name in ("canonicalize", "cse"):
                 module = transform.apply_registered_pass(any_op, module, name)
+            named = transform_structured.structured_match(any_op, module, ops=[f"linalg.{name}" for name in NAMED_MAPS])
+            transform_structured.structured_generalize(any_op, named)
             apply_pass(module, pass_name="mlirc-fold-attention-layouts", options="")
             options = " ".join(f"{name}={str(value).lower()}" for name, value in grouping.items())
             apply_pass(module, pass_name="mlirc-group-kernels", options=options)

@@ -121,7 +121,12 @@ def sources(op: ir.Operation, indices: Indices, result: int = 0) -> list[tuple[i
             if inner.name == "tensor.extract":
                 found.append((inner.operands[0], None))
         return found
-    return [(value, moved) for value, moved, _ in _moved(op, indices)]
+    return [(value, clamped(moved, value)) for value, moved, _ in _moved(op, indices)]
+
+
+def clamped(indices: Sequence[Index], value: ir.Value) -> Indices:
+    """The indices kept within the tensor's shape: what is read where a guard fails does not matter."""
+    return tuple(i.clamp(n) for i, n in zip(indices, shape_of(value), strict=True))
 
 
 Guard = list[tuple[Index, int, int]]  # (index, low, high): all must hold
@@ -195,6 +200,8 @@ class Evaluator:
 
     def _element(self, value: ir.Value, indices: Indices) -> Scalar:
         op = owner_of(value)
+        if 0 in shape_of(value):  # a part of a concatenation, say: never read
+            return self.scalars.constant(zero_attribute(value.type.element_type))
         if op is None:
             return self.scalars.load(value, indices)
         if op.name in VIEWS:
@@ -233,7 +240,7 @@ class Evaluator:
             last = None
         tests = []
         for candidate, where, guard in candidates:
-            where = tuple(i.clamp(n) for i, n in zip(where, shape_of(candidate), strict=True))
+            where = clamped(where, candidate)
             if op.name == "tensor.concat":  # what lies before was taken by an earlier candidate
                 guard = [(index, -1 << 62, high) for index, _, high in guard]
             tests.append((candidate, where, self._guard(guard)))
@@ -242,7 +249,7 @@ class Evaluator:
                 tests, last = tests[:i], self.element(candidate, where)
                 break
         if last is None:
-            last = self.element(value, (i.clamp(n) for i, n in zip(moved, shape_of(value), strict=True)))
+            last = self.element(value, clamped(moved, value))
         for candidate, where, test in reversed(tests):
             last = self.scalars.select(test, self.element(candidate, where), last)
         return last
@@ -294,7 +301,7 @@ class Evaluator:
         if inner.name == "tensor.extract":
             tensor, *where = inner.operands
             indices = [self.scalars.as_index(get(i)) for i in where]
-            return self.element(tensor, (i.clamp(n) for i, n in zip(indices, shape_of(tensor), strict=True)))
+            return self.element(tensor, clamped(indices, tensor))
         attributes = tuple((name, inner.attributes[name]) for name in inner.attributes)
         return self.scalars.op(inner.name, attributes, [get(v) for v in inner.operands], inner.results[0].type)
 

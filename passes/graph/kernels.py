@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from mlirc.errors import MlircError
 from mlirc.mlir import arith, func, ir
@@ -155,6 +154,7 @@ class ReductionEmitter:
         self.builder = builder
         self.evaluator = builder.evaluator
         self.nodes = nodes
+        self.root_dims = {n for n, _ in _pairs(dims)}
         rows, self.cols = self._rows_and_cols(dims)
         inputs = self._stage_inputs()
         self.row_dims = frozenset(n for n, _ in rows)
@@ -227,15 +227,14 @@ class ReductionEmitter:
         self.emitter.load = load  # type: ignore[method-assign]
 
     def emit(self) -> list[ir.Value]:
+        """The outputs: over full rows if the root's dimensions include those of a row, else one element per row."""
         results = []
+        loops = self.full if {a[1] for c in self.cols for a in c.terms} & self.root_dims else self.rows
         for node in self.nodes:
-            per_row = node.dims <= self.row_dims and not node.dims & {a[1] for c in self.cols for a in c.terms}
-            loops = self.rows if per_row and len(self.builder.shapes[0]) <= len(self.builder.shapes[0]) else self.full
-            if prod(self.space.sizes(loops)) != prod(self.builder.shapes[0]):
-                loops = self.full if loops == self.rows else self.rows
             self._prepare(node, loops)
-            if node.number in self.emitter.tiles and self.emitter.tiles[node.number][1] == loops:
-                results.append(self.emitter.tiles[node.number][0])
+            tile = self.emitter.tiles.get(node.number)
+            if tile is not None and tile[1] == loops:
+                results.append(tile[0])
             else:
                 results.extend(self.emitter.generic([node], loops))
         return results
@@ -264,6 +263,8 @@ class ReductionEmitter:
         source = self._input(node)
         self._prepare(source, self.full, top=False)
         tile = self.emitter.tensor(source, self.full)
+        if set(tile[1]) != set(self.full):  # a reduction's operand walks all of its loops
+            tile = self.emitter.generic([source], self.full)[0], list(self.full)
         init = self.evaluator.element(op.operands[1], read)
         sizes = self.space.sizes(self.rows)
         constant = _constant_of(init)
