@@ -68,7 +68,7 @@ class Compilation:
         self.observe("torch")
 
     def read_levels(self, path: Path) -> None:
-        """Takes an .mlir file at any level from `linalg` to `gpu`; the level is told by its content."""
+        """Takes an .mlir file at any level from `torch` to `gpu`; the level is told by its content."""
         from mlirc import levels, mlir
 
         try:
@@ -77,15 +77,15 @@ class Compilation:
             raise MlircError(f"cannot read {path}: {getattr(e, 'strerror', None) or 'not a text file'}") from e
         parts = [mlir.parse(t, str(path)) for t in re.split(r"^// -----.*\n", text, flags=re.MULTILINE) if t.strip()]
         if not parts:
-            raise MlircError(f"{path}: is empty: give a module at level linalg, kernels, tiles or gpu")
+            raise MlircError(f"{path}: is empty: give a module at level torch, linalg, kernels, tiles or gpu")
         level = levels.detect(parts[-1])
-        if level not in ("linalg", "kernels", "tiles", "gpu") or (len(parts) > 1 and level != "gpu"):
-            raise MlircError(f"{path}: holds the {level} level: compilation can start from linalg, kernels, tiles, gpu")
+        if level == "llvm" or (len(parts) > 1 and level != "gpu"):
+            raise MlircError(f"{path}: compilation starts from one module, or from the gpu level: this is {level}")
         self._given = level
         module = levels.with_main(parts[0])
         if level == "gpu":
             self._gpu_parts = {levels.host_function(p): p for p in parts[1:] or parts}
-        self.modules["linalg" if level == "linalg" else "kernels"] = module
+        self.modules[level if level in ("torch", "linalg") else "kernels"] = module
         if level == "tiles":
             self.modules["tiles"] = module
         self.observe(level)
@@ -93,7 +93,7 @@ class Compilation:
     def lower(self, level: str) -> None:
         """Makes every level down to the named one, except those that exist."""
         depth = LEVELS.index(level)
-        if depth > LEVELS.index("torch") and self.imported and "linalg" not in self.modules:
+        if depth > LEVELS.index("torch") and "torch" in self.modules and "linalg" not in self.modules:
             self._to_linalg()
         if depth > LEVELS.index("linalg") and "kernels" not in self.modules:
             self._to_kernels()
@@ -109,7 +109,7 @@ class Compilation:
         from mlirc import frontend
 
         with self.timer.step("linalg"):
-            self.modules["linalg"] = frontend.lower_to_linalg(self.imported)
+            self.modules["linalg"] = frontend.lower_to_linalg(self.modules["torch"])
         self.observe("linalg")
 
     def _to_kernels(self) -> None:

@@ -79,6 +79,16 @@ def test_an_archive_becomes_three_files(ran, tmp_path):
     assert result.status == 0 and not (tmp_path / "bare.safetensors").exists()
 
 
+def test_the_torch_level_is_taken_back(ran, tmp_path):
+    archive(tmp_path / "scale.pt2")
+    emitted = ran(main, tmp_path / "scale.pt2", "--emit", "torch")
+    assert "torch.aten.mul.Tensor" in emitted.out
+    (tmp_path / "torch.mlir").write_text(emitted.out)
+    again = ran(main, tmp_path / "torch.mlir", "--emit", "linalg")
+    assert again.status == 0, again.err
+    assert again.out == ran(main, tmp_path / "scale.pt2", "--emit", "linalg").out
+
+
 @pytest.mark.parametrize(
     ("name", "words", "message"),
     [

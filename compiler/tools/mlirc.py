@@ -19,7 +19,7 @@ _EPILOG = """MODEL is one of
   a Hugging Face directory (config.json, with safetensors or with --random-weights)
   a factory package.module:function that returns a module and its example inputs
   a pickled nn.Module .pt, with --allow-pickle only, since opening it runs its code
-  an .mlir file at level linalg, kernels, tiles or gpu: compilation goes on from there
+  an .mlir file at level torch, linalg, kernels, tiles or gpu: compilation goes on from there
 
 examples
   mlirc model.pt2 -o model.ptx -v
