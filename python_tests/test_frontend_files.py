@@ -242,3 +242,23 @@ def test_encoder_module_is_usable_after_import():
     before = module(x)
     import_torch(from_torch(module, (x,)))
     assert torch.equal(module(x), before)
+
+
+def test_module_keeps_its_mode():
+    module = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 3).eval())
+    check(from_torch(module, (torch.randn(5, 4),)))
+    assert [m.training for m in module.modules()] == [True, True, True, False]
+
+
+def test_changed_buffers_are_outputs():
+    class Counter(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("total", torch.zeros(3))
+
+        def forward(self, x):
+            self.total.add_(x)
+            return self.total * 2
+
+    imported = import_torch(from_torch(Counter(), (torch.randn(3),)))
+    assert [name for name, *_ in imported.outputs] == ["output", "total"]

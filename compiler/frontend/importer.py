@@ -19,7 +19,7 @@ from mlirc.frontend.fx_import import make_importer, module_path
 from mlirc.frontend.inputs import DTYPES, dtype_name
 from mlirc.frontend.noise import quiet
 from mlirc.frontend.simplify import simplify
-from mlirc.frontend.source import SourceModel, is_byproduct
+from mlirc.frontend.source import SourceModel, in_eval_mode, is_byproduct
 from mlirc.frontend.weights import Renamed
 from mlirc.mlir import context, ir
 
@@ -91,7 +91,7 @@ def export(source: SourceModel) -> Any:
     """torch.export of the source's module, with attention as one op."""
     assert source.module is not None
     silence = contextlib.redirect_stderr(io.StringIO())  # a failing export prints the graph that it had so far
-    with attention_implementation(source.module, IMPLEMENTATION), silence:
+    with attention_implementation(source.module, IMPLEMENTATION), in_eval_mode(source.module), silence:
         try:
             return torch.export.export(source.module, source.args, source.kwargs, strict=False)
         except Exception as e:
@@ -157,14 +157,18 @@ def _arguments(program: Any, source: SourceModel) -> tuple[list[_Argument], dict
             node.replace_all_uses_with(tied.node)
             continue
         if not stored:
-            constants[spec.target] = value.detach()
+            constants[spec.target] = value.detach() if _is_fake(value) else value.detach().cpu()
         found.append(argument)
     return found, constants
 
 
+def _is_fake(value: torch.Tensor) -> bool:
+    return isinstance(value, torch._subclasses.FakeTensor)
+
+
 def _identity(value: torch.Tensor) -> Any:
     """Equal for tensors that share their storage and look at it in the same way."""
-    if isinstance(value, torch._subclasses.FakeTensor) or value.numel() == 0:
+    if _is_fake(value) or value.numel() == 0:
         return id(value)
     return value.data_ptr(), value.dtype, tuple(value.shape), value.stride()
 
@@ -221,7 +225,7 @@ def _simplify(
 ) -> tuple[list[_Argument], dict[str, torch.Tensor]]:
     graph = program.graph
     real = {a.node.name: constants[a.name] for a in arguments if a.kind == "constant"}
-    real = {k: v for k, v in real.items() if not isinstance(v, torch._subclasses.FakeTensor)}
+    real = {k: v for k, v in real.items() if not _is_fake(v)}
     made = simplify(graph, real)
     nodes = {n.name: n for n in graph.nodes}
     added = [_Argument(nodes[name], "constant", name) for name in made]

@@ -18,6 +18,7 @@ from torch.fx import Graph, Node
 from mlirc.frontend.attention import visible_keys
 
 aten = torch.ops.aten
+_CPU = torch.device("cpu")  # constants are computed here, wherever the model is
 _LARGEST = 1 << 26  # bytes of one folded constant
 _NEVER = ("rand", "bernoulli", "dropout", "multinomial", "empty", "normal", "uniform")
 
@@ -62,6 +63,8 @@ class Constants:
             todo.pop()
             if top not in self._values:
                 args, kwargs = torch.fx.node.map_arg((top.args, dict(top.kwargs)), lambda n: self._values[n])
+                args = tuple(_CPU if isinstance(a, torch.device) else a for a in args)
+                kwargs = {k: _CPU if isinstance(a, torch.device) else a for k, a in kwargs.items()}
                 with torch.no_grad():
                     self._values[top] = top.target(*args, **kwargs)  # type: ignore[operator]
         return self._values[node]

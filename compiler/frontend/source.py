@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +36,7 @@ class SourceModel:
     input_names: Sequence[str] | None = None
 
     def torch_module(self) -> torch.nn.Module:
-        """The PyTorch module with real weights on the CPU, in eval mode: what a result is compared with.
+        """The PyTorch module with real weights: what a result is compared with. One of this process is given as it is.
 
         It is called with this model's `args` and `kwargs`. Builds the weights if they are made on demand.
         """
@@ -47,10 +48,11 @@ class SourceModel:
 
     def reference(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Runs the PyTorch model on tensors in the order of the example inputs; returns its main outputs in order."""
-        with torch.no_grad():
-            args, kwargs = self.bind(tensors)
-            output = self.torch_module()(*args, **kwargs)
-        return [tensor for _, tensor in named_outputs(output)]
+        args, kwargs = self.bind(tensors)
+        module = self.torch_module()
+        with torch.no_grad(), in_eval_mode(module):
+            output = module(*args, **kwargs)
+        return [value for _, value in named_outputs(output) if isinstance(value, torch.Tensor)]
 
     def bind(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple, dict[str, Any]]:
         """`args` and `kwargs` with the tensors in place of the example tensors; raises MlircError for a wrong count."""
@@ -91,6 +93,19 @@ class SourceModel:
         return specs
 
 
+@contextlib.contextmanager
+def in_eval_mode(module: torch.nn.Module) -> Iterator[None]:
+    """Runs the body with the module in eval mode, and leaves each of its modules in the mode it had."""
+    training = [child for child in module.modules() if child.training]
+    if training:
+        module.eval()
+    try:
+        yield
+    finally:
+        for child in training:
+            child.training = True
+
+
 def named_outputs(output: Any) -> list[tuple[str, Any]]:
     """The main outputs of a model's result, named by their fields; by-products such as caches are left out.
 
@@ -128,4 +143,4 @@ def from_torch(
     if not isinstance(args, tuple):
         args = (args,)
     weights = dict(module.state_dict(keep_vars=False))
-    return SourceModel(name, "module", args, dict(kwargs or {}), module=module.eval(), weights=weights)
+    return SourceModel(name, "module", args, dict(kwargs or {}), module=module, weights=weights)
