@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlirc.host.device.machine import State
-from mlirc.host.device.memory import MemRef, scatter
+from mlirc.host.device.memory import MemRef, gather, scatter
 from mlirc.host.device.numbers import UNSIGNED
 
 
@@ -51,7 +51,10 @@ def copy_async(s: State, to: tuple, at: tuple, width: int, count, op) -> None:
     rows = np.ascontiguousarray(m.compress(words, chosen))
     copy = Copy(target, m.compress(address, chosen), rows, chosen, op)
     if m.check:
-        target.buffer.mark_pending()
+        busy = gather(target.buffer.mark_pending(), "pending", address, item, width, fits).any(axis=-1)
+        bad = m.active(mask, busy)
+        if bad is not None:
+            m.complain("overlapping copies", bad, f"copies to {target.buffer.name} where another copy is under way", op)
         _mark(copy, 0xFF, fits)
     m.copies.append((m.groups, copy))
 

@@ -58,10 +58,11 @@ class Buffer:
             self._views[key] = found
         return found
 
-    def mark_pending(self) -> np.ndarray:
+    def mark_pending(self) -> Buffer:
+        """Starts to keep track of asynchronous copies."""
         if self.pending is None:
             self.pending = np.zeros(len(self.data), dtype=np.uint8)
-        return self.pending
+        return self
 
 
 def word_size(nbytes: int) -> bool:
