@@ -81,6 +81,25 @@ def test_elementwise_of_every_dtype(dtype):
     np.testing.assert_array_equal(got, a + b)
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_every_operation_rounds(dtype):
+    text = f"""
+    func.func @main(%a: tensor<64x{dtype}>, %b: tensor<64x{dtype}>) -> tensor<64x{dtype}> {{
+      %e = tensor.empty() : tensor<64x{dtype}>
+      %r = linalg.generic {{indexing_maps = [affine_map<(i) -> (i)>, affine_map<(i) -> (i)>, affine_map<(i) -> (i)>],
+                            iterator_types = ["parallel"]}}
+          ins(%a, %b : tensor<64x{dtype}>, tensor<64x{dtype}>) outs(%e : tensor<64x{dtype}>) {{
+      ^bb0(%x: {dtype}, %y: {dtype}, %z: {dtype}):
+        %m = arith.mulf %x, %y : {dtype}
+        %s = arith.addf %m, %x : {dtype}
+        linalg.yield %s : {dtype}
+      }} -> tensor<64x{dtype}>
+      return %r : tensor<64x{dtype}>
+    }}"""
+    a, b = np.random.default_rng(0).standard_normal((2, 64)).astype(FLOATS[dtype])
+    np.testing.assert_array_equal(run_module(parse(text), [a, b])[0], a * b + a)
+
+
 def test_booleans_and_comparison():
     text = """
     func.func @main(%a: tensor<9xi1>, %b: tensor<9xi64>) -> tensor<9xi1> {

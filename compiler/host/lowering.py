@@ -20,9 +20,12 @@ _BUFFERIZE = (
 )
 
 # 16-bit floats are computed in f32 and rounded after each operation; both the x86 back end and the C library lack them.
-_TO_LLVM = (
+_TO_LOOPS = (
     "func.func(refback-munge-memref-copy,convert-linalg-to-loops,scf-forall-to-for,"
-    "math-extend-to-supported-types,arith-emulate-unsupported-floats{source-types=bf16,f16 target-type=f32}),"
+    "math-extend-to-supported-types,arith-emulate-unsupported-floats{source-types=bf16,f16 target-type=f32})"
+)
+
+_TO_LLVM = (
     "canonicalize,cse,"
     "convert-vector-to-scf,convert-scf-to-cf,memref-expand,expand-strided-metadata,lower-affine,"
     "arith-expand{include-bf16=1},"
@@ -51,6 +54,8 @@ def lower_to_llvm(module: ir.Module, function: str) -> None:
         entry = find_function(module, function)
         entry.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
         outline_linalg(module, entry)
+        run_passes(module, _TO_LOOPS)
+        _round_every_time(module)
         run_passes(module, _TO_LLVM)
 
 
@@ -88,6 +93,18 @@ def _vouch_for_buffers(module: ir.Module) -> None:
             op.attributes["restrict"] = ir.UnitAttr.get()
         elif op.name == "bufferization.to_buffer":
             op.attributes["read_only"] = ir.UnitAttr.get()
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+
+
+def _round_every_time(module: ir.Module) -> None:
+    """Emulated arithmetic may skip the rounding between two operations; PyTorch and the IR's meaning do not."""
+    exact = ir.Attribute.parse("#arith.fastmath<none>")
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name in ("arith.extf", "arith.truncf") and "fastmath" in op.attributes:
+            op.attributes["fastmath"] = exact
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
