@@ -51,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--random-inputs", type=int, metavar="SEED", help="normal floats; integers and booleans 0 or 1")
     add("--time", action="store_true", help="print the time of a run: median of graph replays with hot caches")
     add("--level", choices=HOST_LEVELS, metavar="LEVEL", help=f"run {', '.join(HOST_LEVELS)} on the CPU, without a GPU")
+    add("--counters", action="store_true", help="with --level gpu: print what each kernel does to memory")
     add("--device", type=int, default=0, metavar="N", help="the GPU's number (default 0)")
     add("--no-graph", action="store_true", help="launch kernel by kernel, not as one CUDA graph")
     add("--info", action="store_true", help="print inputs, outputs, memory and launches, and run nothing")
@@ -168,7 +169,9 @@ def _write(writes: list[tuple[Path, int | None]], specs: list[TensorSpec], resul
 # Running
 
 
-def run_level(model: Path, level: str, plan: Plan, inputs: list[np.ndarray], weights: Path | None) -> list[np.ndarray]:
+def run_level(
+    model: Path, level: str, plan: Plan, inputs: list[np.ndarray], weights: Path | None, counters: bool = False
+) -> list[np.ndarray]:
     """Runs a level that mlirc kept beside the model on the CPU, the gpu level on the host device; raises MlircError
     when it is not there, or when the host device finds something wrong with a kernel."""
     from mlirc import host, mlir
@@ -180,7 +183,7 @@ def run_level(model: Path, level: str, plan: Plan, inputs: list[np.ndarray], wei
     except (OSError, UnicodeDecodeError) as e:
         why = getattr(e, "strerror", None) or "not a text file"
         raise MlircError(f"{file}: cannot read level {level} ({why}): mlirc writes it beside the PTX file") from e
-    device = DeviceModel.parse(text, str(file)) if level == "gpu" else None
+    device = DeviceModel.parse(text, str(file), counters) if level == "gpu" else None
     module = device.module if device else mlir.parse(text, str(file))
     given: dict[str, np.ndarray] = dict(zip((spec.name for spec in plan.inputs), inputs, strict=True))
     found = find_weights(model, plan, weights)
@@ -199,6 +202,10 @@ def run_level(model: Path, level: str, plan: Plan, inputs: list[np.ndarray], wei
     if device is None:
         return host.run_module(module, arguments)
     results, report = device.run(arguments)
+    if counters:
+        print(report.table())
+    for finding in report.findings[1:]:
+        print(f"finding: {finding}", file=sys.stderr)
     report.raise_if_bad()
     return results
 
@@ -281,9 +288,11 @@ def _main(argv: list[str] | None) -> int:
         return 0
     writes = _plan_writes(options, plan.outputs)
     inputs = _read_inputs(options, plan.inputs)
+    if options.counters and options.level != "gpu":
+        raise MlircError("--counters counts what the host device does: it goes with --level gpu")
     if options.level:
         start = time.perf_counter()
-        results = run_level(options.model, options.level, plan, inputs, options.weights)
+        results = run_level(options.model, options.level, plan, inputs, options.weights, options.counters)
         where = f"level {options.level} on the CPU"
         if options.time:
             print(f"time: {time.perf_counter() - start:.2f} s, compiling for the CPU included")

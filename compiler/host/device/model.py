@@ -20,16 +20,18 @@ SEPARATOR = re.compile(r"^// -----.*\n", flags=re.MULTILINE)  # between the part
 class DeviceModel:
     """`@main` of the `kernels` level (its kernels may be declarations), and the `gpu`-level module of each kernel."""
 
-    def __init__(self, main: ir.Module, kernels: Mapping[str, ir.Module], source: str = ""):
+    def __init__(self, main: ir.Module, kernels: Mapping[str, ir.Module], source: str = "", count: bool = False):
         found = levels.functions(main)
         if "main" not in found:
             raise MlircError("host device: the gpu level has no function @main")
         self.module, self.main = main, found["main"]
         self.parts, self.source = dict(kernels), source
         self.kernels: dict[str, DeviceKernel] = {}
+        self.origins = {n: ", ".join(levels.strings(f, "mlirc.origin")) for n, f in found.items()}
+        self.count = count
 
     @staticmethod
-    def parse(text: str, what: str = "gpu level") -> DeviceModel:
+    def parse(text: str, what: str = "gpu level", count: bool = False) -> DeviceModel:
         """From the text of the `gpu` level: `@main`, then the kernels, between lines of `// -----`. Reports give
         lines of that text, called `what`."""
         parts, line = [], 0
@@ -41,7 +43,7 @@ class DeviceModel:
             raise MlircError(
                 f"{what}: holds no kernels: it must be @main and then each kernel, between `// -----` lines"
             )
-        return DeviceModel(parts[0], {levels.host_function(p): p for p in parts[1:]}, what)
+        return DeviceModel(parts[0], {levels.host_function(p): p for p in parts[1:]}, what, count)
 
     def run(
         self,
@@ -78,11 +80,11 @@ class DeviceModel:
         if op.name == "func.call":
             name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
             results = [np.zeros(spec.shape, spec.dtype) for spec in (tensor_spec(r.type) for r in op.results)]
-            report.merge(
-                self._kernel(name).run(
-                    [*(values[v] for v in op.operands), *results], check=check, seed=seed, source=self.source
-                )
-            )
+            arguments = [*(values[v] for v in op.operands), *results]
+            found = self._kernel(name).run(arguments, check=check, seed=seed, source=self.source)
+            for finding in found.findings:
+                finding.origin = self.origins.get(name, "")
+            report.merge(found)
             values.update(zip(op.results, results, strict=True))
         elif op.name in ("tensor.expand_shape", "tensor.collapse_shape", "tensor.cast"):
             values[op.results[0]] = values[op.operands[0]].reshape(tensor_spec(op.results[0].type).shape)
@@ -103,5 +105,5 @@ class DeviceModel:
         if name not in self.kernels:
             if name not in self.parts:
                 raise MlircError(f"host device: kernel {name} has no gpu-level module")
-            self.kernels[name] = DeviceKernel(self.parts[name])
+            self.kernels[name] = DeviceKernel(self.parts[name], count=self.count)
         return self.kernels[name]

@@ -10,7 +10,8 @@ from mlirc.errors import MlircError
 @dataclass
 class Finding:
     """One thing that is wrong with a kernel. `kind` is a short fixed word, `message` tells the first case seen,
-    `location` is the operation's MLIR location, `op` its name, `count` the number of threads or bytes concerned."""
+    `location` is the operation's MLIR location, `op` its name, `count` the number of threads or bytes concerned,
+    `origin` the modules of the model that the kernel came from, where known."""
 
     kind: str
     message: str
@@ -18,10 +19,12 @@ class Finding:
     location: str
     kernel: str
     count: int = 1
+    origin: str = ""
 
     def __str__(self) -> str:
         more = f" (and {self.count - 1} more)" if self.count > 1 else ""
-        return f"{self.kernel}: {self.kind}: {self.op}: {self.message}{more} at {self.location}"
+        kernel = f"{self.kernel} ({self.origin})" if self.origin else self.kernel
+        return f"{kernel}: {self.kind}: {self.op}: {self.message}{more} at {self.location}"
 
 
 @dataclass
@@ -98,5 +101,6 @@ class Report:
     def raise_if_bad(self) -> None:
         """Raises MlircError with the first finding, if there is one."""
         if self.findings:
-            more = f"; {len(self.findings) - 1} further findings" if len(self.findings) > 1 else ""
+            others = len(self.findings) - 1
+            more = f"; {others} further finding{'s' if others > 1 else ''}" if others else ""
             raise MlircError(f"host device: {self.findings[0]}{more}")
