@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from mlirc.backend.ptx import find_ptxas
 from mlirc.bench import cases, reference, report, running, timing
 from mlirc.bench.artifacts import Compiled, Entry, read_compiled, read_manifest, write_compiled, write_manifest
 from mlirc.bench.bound import Ceiling, bound_us, limited_by
@@ -22,6 +23,7 @@ from mlirc.bench.compiling import compile_case, geometric_mean
 from mlirc.bench.count import count_kernels, count_program, visible_pairs
 from mlirc.bench.models import CONFIGS, NETWORKS, model_case
 from mlirc.bench.pool import Task, run_tasks
+from mlirc.bench.ptxas import summarize as summarize_log
 from mlirc.bench.running import check
 from mlirc.bench.timing import COLD_BYTES, MAX_COPIES, MIN_COPIES, copies_for, summarize
 from mlirc.errors import MlircError
@@ -459,6 +461,22 @@ def test_a_damaged_folder_is_named(tmp_path):
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(MlircError, match="damaged"):
         read_compiled(tmp_path, case)
+
+
+def test_ptxas_logs_are_summed_up():
+    log = """ptxas info    : Compiling entry function 'a' for 'sm_90a'
+    0 bytes stack frame, 16 bytes spill stores, 8 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 32 registers"""
+    assert summarize_log(log) == {"kernels": 2, "registers": 255, "spilling": 1, "spill_bytes": 16}
+
+
+def test_a_compiled_case_knows_what_ptxas_says(tmp_path):
+    if find_ptxas() is None:
+        pytest.skip("no ptxas on this machine")
+    info = compile_case(operator("softmax", (3, 8)), tmp_path, "sm_80", ptxas=True)
+    assert info["ptxas"]["kernels"] == info["launches"] and 0 < info["ptxas"]["registers"] <= 255
 
 
 # Workers

@@ -11,14 +11,19 @@ from typing import Any
 
 from mlirc.bench.artifacts import Compiled, write_compiled
 from mlirc.bench.cases import Case
+from mlirc.bench.ptxas import summarize
 from mlirc.errors import MlircError
 
 
-def compile_case(case: Case, folder: Path, target: str, schedule: Sequence[str] = ()) -> dict[str, Any]:
-    """Compiles one case into `folder` and returns what the manifest says of it: compile times, sizes, counted work.
+def compile_case(
+    case: Case, folder: Path, target: str, schedule: Sequence[str] = (), ptxas: bool = False
+) -> dict[str, Any]:
+    """Compiles one case into `folder` and returns what the manifest says of it: compile times, sizes, counted work;
+    with `ptxas`, what the assembler says, too.
 
     Kernels are compiled in this process: cases run side by side, in processes of their own. Raises MlircError.
     """
+    from mlirc.backend.ptx import check_ptxas
     from mlirc.bench.count import count_kernels, count_program
     from mlirc.driver import Compilation
     from mlirc.kernel_build import KernelCache, cache_folder
@@ -34,6 +39,8 @@ def compile_case(case: Case, folder: Path, target: str, schedule: Sequence[str] 
     kernels = count_kernels(job.modules["kernels"])
     job.lower("ptx")
     seconds = time.perf_counter() - start
+    if ptxas:
+        found["ptxas"] = summarize(check_ptxas(job.ptx, job.target))
     constants = {**(job.imported.constants if job.imported else {}), **buffers}
     size = write_compiled(folder, case, Compiled(job.ptx, constants))
     return {

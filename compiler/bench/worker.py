@@ -48,7 +48,7 @@ def _compiler(settings: dict[str, Any]) -> Callable[[Case, dict], dict]:
     from mlirc.bench.compiling import compile_case
 
     folder, target, schedule = Path(settings["folder"]), settings["target"], settings["schedule"]
-    return lambda case, item: compile_case(case, folder, target, schedule)
+    return lambda case, item: compile_case(case, folder, target, schedule, settings["ptxas"])
 
 
 def _runner(settings: dict[str, Any]) -> Callable[[Case, dict], dict]:

@@ -47,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     how = parser.add_argument_group("compiling")
     how.add_argument("--target", default=DEFAULT_TARGET, help="the GPU to compile for (default %(default)s)")
     how.add_argument("--schedule", action="append", default=[], metavar="S", help="as in mlirc")
+    how.add_argument("--ptxas", action="store_true", help="have ptxas assemble every case; a refusal is an error")
     how.add_argument("--compile-jobs", type=int, metavar="N", help="cases compiled side by side (default: cores)")
     measure = parser.add_argument_group("measuring")
     add = measure.add_argument
@@ -69,7 +70,8 @@ def _cases(options: argparse.Namespace) -> list[Case]:
     if not options.what:
         raise MlircError(f"nothing to measure: name a suite ({', '.join(suites.suites())}), or give --run DIR")
     found = [case for name in options.what for case in _named(name, options)]
-    return suites.select(found, options.filter)
+    # Two suites may share a case.
+    return suites.select({c.name: c for c in found}.values(), options.filter)
 
 
 def _named(what: str, options: argparse.Namespace) -> list[Case]:
@@ -93,7 +95,7 @@ def compile_cases(cases: list[Case], folder: Path, options: argparse.Namespace) 
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise MlircError(f"--compile-only {folder}: cannot make the folder: {e.strerror}") from e
-    settings = {"folder": str(folder), "target": target, "schedule": options.schedule}
+    settings = {"folder": str(folder), "target": target, "schedule": options.schedule, "ptxas": options.ptxas}
     jobs = options.compile_jobs or len(os.sched_getaffinity(0))
     infos: dict[str, dict[str, Any]] = {}
     start = time.monotonic()
@@ -101,6 +103,8 @@ def compile_cases(cases: list[Case], folder: Path, options: argparse.Namespace) 
     for name, info in run_tasks(tasks, "compile", settings, jobs=jobs, timeout=options.timeout):
         infos[name] = info
         outcome = info.get("error") or f"{info['launches']} launches, {info['seconds']:.1f} s"
+        if "ptxas" in info:
+            outcome += f", at most {info['ptxas']['registers']} registers, {info['ptxas']['spilling']} kernels spill"
         print(f"[{len(infos)}/{len(cases)}] {name}: {outcome}"[:200], file=sys.stderr, flush=True)
     entries = [_entry(case, infos[case.name]) for case in cases]
     if any(case.options.get("weights") == "minilm" for case in cases):

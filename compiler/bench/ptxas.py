@@ -1,0 +1,18 @@
+"""What NVIDIA's assembler says of a PTX file, summed up over its kernels."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+
+def summarize(log: str) -> dict[str, Any]:
+    """From the log of `ptxas -v`: kernels, the most registers of any, how many spill, and bytes of spill stores."""
+    spills = [int(n) for n in re.findall(r"(\d+) bytes spill stores", log)]
+    registers = [int(n) for n in re.findall(r"Used (\d+) registers", log)]
+    return {
+        "kernels": len(registers),
+        "registers": max(registers, default=0),
+        "spilling": sum(1 for n in spills if n),
+        "spill_bytes": sum(spills),
+    }
