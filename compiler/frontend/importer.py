@@ -133,13 +133,12 @@ def _require_known_dtypes(program: Any, source: SourceModel) -> None:
 def _arguments(program: Any, source: SourceModel) -> tuple[list[_Argument], dict[str, torch.Tensor]]:
     """The graph's tensor placeholders; tied weights are merged, non-tensor inputs dropped."""
     signature = program.graph_signature
-    nodes = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
+    placeholders = [n for n in program.graph.nodes if n.op == "placeholder"]  # a copied graph may rename them
     names = iter([spec.name for spec in source.input_specs()])
     found: list[_Argument] = []
     constants: dict[str, torch.Tensor] = {}
     first: dict[Any, _Argument] = {}
-    for spec in signature.input_specs:
-        node = nodes[spec.arg.name]
+    for spec, node in zip(signature.input_specs, placeholders, strict=True):
         if isinstance(spec.arg, ConstantArgument):
             continue
         if not isinstance(spec.arg, TensorArgument):

@@ -97,8 +97,8 @@ class SourceModel:
 def in_eval_mode(module: torch.nn.Module) -> Iterator[None]:
     """Runs the body with the module in eval mode, and leaves each of its modules in the mode it had."""
     training = [child for child in module.modules() if child.training]
-    if training:
-        module.eval()
+    for child in training:  # not module.eval(), which exported programs' modules do not have
+        child.training = False
     try:
         yield
     finally:
