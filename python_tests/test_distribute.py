@@ -128,6 +128,21 @@ def test_matmul_variants(options):
     check_schedule(matmul(**options), (SMALL,), 1e-2 if options.get("dtype") in ("f16", "bf16") else 1e-5)
 
 
+@pytest.mark.parametrize("n, k", [(1, 1), (3, 5), (16, 16), (33, 20)])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_a_product_of_a_matrix_with_itself(n, k, dtype):
+    x, y = f"tensor<{n}x{k}x{dtype}>", f"tensor<{n}x{n}xf32>"
+    widen = "" if dtype == "f32" else "".join(f"%e{i} = arith.extf %x{i} : {dtype} to f32\n    " for i in (0, 1))
+    a, b = ("%x0", "%x1") if dtype == "f32" else ("%e0", "%e1")
+    mac = f"{widen}%p = arith.mulf {a}, {b} : f32\n    %y = arith.addf %o, %p : f32"
+    body = (
+        f"  %zero = arith.constant 0.0 : f32\n  %e = tensor.empty() : {y}\n"
+        f"  %f = linalg.fill ins(%zero : f32) outs(%e : {y}) -> {y}\n"
+        + generic("r", "m, n, k", [("%x", x, "m, k"), ("%x", x, "n, k")], ("%f", y, "m, n"), mac)
+    )
+    check_schedule(kernel("matmul_0", "matmul", {"x": x}, y, body), (), 1e-5 if dtype == "f32" else 1e-2)
+
+
 # -- attention
 
 

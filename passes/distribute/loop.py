@@ -155,14 +155,20 @@ class Pipeline:
         self.body = op.regions[0].blocks[0]
         self.iv = self.body.arguments[0]
         self.tiles: list[tuple] = []  # (slice op, AsyncTile)
+        self._wanted: dict[ir.Value, tuple] = {}  # (slice op, element, extents, elements per copy)
         self._by_result: dict[ir.Value, AsyncTile] = {}
         self.stage: Index = 0
         for inner in self.body.operations:
             if inner.operation.name == "linalg.generic":
-                self._stage_operands(inner.operation)
+                self._find_operands(inner.operation)
+        for value, (slice_op, element, extents, width) in self._wanted.items():
+            tile = AsyncTile(self.em, element, extents, width, self.stages)
+            self._by_result[value] = tile
+            self.tiles.append((slice_op, tile))
 
-    def _stage_operands(self, generic) -> None:
-        """Finds the operands of a product that are slices of global memory and can be copied asynchronously."""
+    def _find_operands(self, generic) -> None:
+        """Finds the operands of a product that are slices of global memory and can be copied asynchronously, and what
+        their buffers must cover; one slice may be an operand of several products, or both of one."""
         info = contraction.match(generic)
         if info is None:
             return
@@ -175,7 +181,7 @@ class Pipeline:
         for which in (0, 1):
             value = generic.operands[which]
             owner = value.owner
-            if isinstance(owner, ir.Block) or owner.name != "tensor.extract_slice" or value in self._by_result:
+            if isinstance(owner, ir.Block) or owner.name != "tensor.extract_slice":
                 continue
             if owner.operation.parent != self.op or self.outer.view(owner.operands[0]) is None:
                 continue
@@ -184,9 +190,9 @@ class Pipeline:
             if width is None:
                 continue
             extents = geometry.operand_extents(which, shape)
-            tile = AsyncTile(self.em, elements[which], extents, width, self.stages)
-            self._by_result[value] = tile
-            self.tiles.append((owner.operation, tile))
+            if value in self._wanted:
+                extents = [max(a, b) for a, b in zip(extents, self._wanted[value][2], strict=True)]
+            self._wanted[value] = (owner.operation, elements[which], extents, width)
 
     def _bounds(self, value: ir.Value, t: ir.RankedTensorType) -> list[int]:
         """Bounds of an operand's extents: a slice's own, or those that its other uses give."""
