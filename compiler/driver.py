@@ -44,6 +44,7 @@ class Compilation:
     observe: Callable[[str], None] = lambda level: None
     _given: str = "torch"
     _gpu_parts: dict[str, Any] = field(default_factory=dict)
+    _schedules: Any = None
 
     def import_model(self, spec: str, **options: Any) -> None:
         """Reads the model that the user named; options as of `mlirc.frontend.open_model`."""
@@ -117,16 +118,24 @@ class Compilation:
         from mlirc.scripts.graph import to_kernels
 
         with self.timer.step("kernels"):
-            self.modules["kernels"] = to_kernels(levels.copy(self.modules["linalg"]), self.target)
+            script = self._scripts().graph_script(self.target)
+            self.modules["kernels"] = to_kernels(levels.copy(self.modules["linalg"]), self.target, script=script)
         self.observe("kernels")
+
+    def _scripts(self) -> Any:
+        """The scripts of this compilation, with the user's."""
+        from mlirc.schedule import Schedules
+
+        if self._schedules is None:
+            self._schedules = Schedules(list(self.schedules))
+        return self._schedules
 
     def _to_tiles(self) -> None:
         """Schedules every kernel, each by its script."""
         from mlirc import levels
-        from mlirc.schedule import Schedules
 
         with self.timer.step("tiles"):
-            schedules = Schedules(list(self.schedules))
+            schedules = self._scripts()
             module = self.modules["kernels"]
             tiles = {}
             for name in levels.kernels(module):

@@ -52,6 +52,7 @@ class ScheduleRecord:
     text: str
 
 
+GRAPH = "graph"  # the script of the whole model, linalg to kernels
 USER_PRIORITY = 1000  # added to a user's scripts, so that they are asked first
 _registry: dict[str, Script] = {}
 _loading_user_file = False
@@ -146,6 +147,25 @@ class Schedules:
                     f"--schedule '{o.text}': no script '{o.script}': choose one of {', '.join(self._scripts)}"
                 )
 
+    def graph_script(self, target: Target) -> ir.Module:
+        """The script that takes the `linalg` level to the `kernels` level, which is named `graph`: from the user's
+        `.mlir` or `.py` file, or the built-in one, with the user's knobs."""
+        chosen = next((m for m in reversed(self._modules) if GRAPH in m.kernels), None)
+        if chosen is not None:
+            chosen.used = True
+            module = chosen.module
+        else:
+            script, knobs = self._scripts[GRAPH], {}
+            for o in self._knobs:
+                if o.target == GRAPH and o.script is None:
+                    o.used = True
+                    _check_knobs(o, script)
+                    knobs |= o.knobs
+            with context(), ir.Location.unknown():
+                module = _build(script, None, target, knobs)
+        self._uses.setdefault((GRAPH, str(module).rstrip() + "\n"), []).append(GRAPH)
+        return module
+
     def select(self, kernel: KernelInfo) -> Script:
         """The script for a kernel: one that the user named, else the matching one of the highest priority."""
         for o in reversed(self._knobs):
@@ -168,12 +188,7 @@ class Schedules:
             if o.target not in (script.name, kernel.name) and o.target in self._scripts and o.script is None:
                 continue
             o.used = True
-            for knob in o.knobs:
-                if knob not in script.knobs:
-                    valid = ", ".join(script.knobs) or "none"
-                    raise MlircError(
-                        f"--schedule '{o.text}': script '{script.name}' has no knob '{knob}': it has {valid}"
-                    )
+            _check_knobs(o, script)
             values |= o.knobs
         return values
 
@@ -230,6 +245,14 @@ def _matches(script: Script, kernel: KernelInfo) -> bool:
         return script.matches(kernel)
     except Exception as e:
         raise python_error(script.file, e) from e
+
+
+def _check_knobs(override: _Override, script: Script) -> None:
+    for knob in override.knobs:
+        if knob not in script.knobs:
+            valid = ", ".join(script.knobs) or "none"
+            what = f"script '{script.name}' has no knob '{knob}': it has {valid}"
+            raise MlircError(f"--schedule '{override.text}': {what}")
 
 
 def parse_override(text: str) -> _Override:
@@ -313,7 +336,7 @@ def _kernel_function(module: ir.Module) -> func.FuncOp:
     return functions[0].operation
 
 
-def _build(script: Script, kernel: KernelInfo, target: Target, knobs: dict[str, Any]) -> ir.Module:
+def _build(script: Script, kernel: KernelInfo | None, target: Target, knobs: dict[str, Any]) -> ir.Module:
     try:
         with script_frames():
             module = script.build(kernel, target, **knobs)

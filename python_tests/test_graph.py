@@ -252,7 +252,7 @@ func.func @main(%x: tensor<0x3xf32>, %y: tensor<2x3xf32>) -> (tensor<0x3xf32>, t
 
 def test_unknown_knob_and_failing_script_are_errors():
     with pytest.raises(MlircError, match="unknown knob 'colour': choose one of fuse_epilogue"):
-        make_script(colour=True)
+        make_script(TARGET, colour=True)
     with pytest.raises(MlircError, match="no function @main"):
         kernels_of("func.func @other() { return }")
     script = mlir.parse(

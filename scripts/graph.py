@@ -7,21 +7,30 @@ given back.
 
 from __future__ import annotations
 
-from mlirc.dialects.schedule import build
+from mlirc.dialects.schedule.apply_pass import apply_pass
 from mlirc.errors import MlircError
 from mlirc.mlir import context, ir, transform, transform_interpreter, transform_structured
+from mlirc.schedule import register
+from mlirc.schedule_errors import script_frames, script_place
 from mlirc.targets import Target
+from mlirc.verbs import script
 
 # Named ops that compute each element alone or fold rows: the grouping sees them as `linalg.generic`.
 NAMED_MAPS = (
     "abs add ceil copy div div_unsigned elementwise erf exp floor log map max min mul negf powf reciprocal reduce "
     "round rsqrt select sqrt square sub tanh"
 ).split()
-ENTRY = "__transform_main"
 
 
-def build_script(
-    *, fuse_epilogue: bool = True, fuse_siblings: bool = True, fuse_reductions: bool = True, fuse_maps: bool = True
+@register(matches=lambda kernel: False)
+def graph(
+    kernel: None,
+    target: Target,
+    *,
+    fuse_epilogue: bool = True,
+    fuse_siblings: bool = True,
+    fuse_reductions: bool = True,
+    fuse_maps: bool = True,
 ) -> ir.Module:
     """The transform script that takes a `linalg`-level module to the `kernels` level.
 
@@ -30,54 +39,52 @@ def build_script(
     fuse_reductions: a norm or a softmax is one kernel, with the maps before and after it.
     fuse_maps: chains of maps, and data movement, join the kernels of their users.
     """
-    apply_pass = build("apply_pass")
-    grouping = {
+    knobs = {
         "epilogue": fuse_epilogue,
         "siblings": fuse_siblings,
         "reductions": fuse_reductions,
         "maps": fuse_maps,
     }
-    with context(), ir.Location.unknown():
-        script = ir.Module.create()
-        script.operation.attributes["transform.with_named_sequence"] = ir.UnitAttr.get()
+    with script(**{f"fuse_{name}": value for name, value in knobs.items()}) as (schedule, module):
+        with ir.InsertionPoint(transform.ApplyPatternsOp(module).patterns):
+            transform.apply_patterns_canonicalization()
+        transform.apply_cse(module)
         any_op = transform.AnyOpType.get()
-        with ir.InsertionPoint(script.body):
-            sequence = transform.NamedSequenceOp(
-                ENTRY, [any_op], [], arg_attrs=[{"transform.consumed": ir.UnitAttr.get()}]
-            )
-        with ir.InsertionPoint(sequence.body):
-            module = sequence.bodyTarget
-            for name in ("canonicalize", "cse"):
-                module = transform.apply_registered_pass(any_op, module, name)
-            named = transform_structured.structured_match(any_op, module, ops=[f"linalg.{name}" for name in NAMED_MAPS])
-            transform_structured.structured_generalize(any_op, named)
-            apply_pass(module, pass_name="mlirc-fold-attention-layouts", options="")
-            options = " ".join(f"{name}={str(value).lower()}" for name, value in grouping.items())
-            apply_pass(module, pass_name="mlirc-group-kernels", options=options)
-            apply_pass(module, pass_name="mlirc-outline-kernels", options="")
-            transform.YieldOp([])
-    return script
+        named = transform_structured.structured_match(any_op, module, ops=[f"linalg.{name}" for name in NAMED_MAPS])
+        transform_structured.structured_generalize(any_op, named)
+        apply_pass(module, pass_name="mlirc-fold-attention-layouts", options="")
+        options = " ".join(f"{name}={str(value).lower()}" for name, value in knobs.items())
+        apply_pass(module, pass_name="mlirc-group-kernels", options=options)
+        apply_pass(module, pass_name="mlirc-outline-kernels", options="")
+    return schedule
 
 
 def to_kernels(module: ir.Module, target: Target, *, script: ir.Module | None = None, **knobs) -> ir.Module:
     """Takes a `linalg`-level module to the `kernels` level, in place, and returns it.
 
-    `knobs` go to `build_script`; `script` replaces the built one. Raises MlircError when the script fails or a knob is
-    unknown.
+    `knobs` go to `graph`; `script` replaces the built one. Raises MlircError that names the script's line when the
+    script fails, and for an unknown knob.
     """
-    script = script or make_script(**knobs)
+    script = script or make_script(target, **knobs)
     with context():
+        entry = next((o for o in script.body.operations if "@__transform_main" in str(o).split("(")[0]), None)
+        if entry is None:
+            raise MlircError("the graph script has no named_sequence @__transform_main")
         try:
-            transform_interpreter.apply_named_sequence(module, script.body.operations[0], script)
+            transform_interpreter.apply_named_sequence(module, entry, script)
         except (ir.MLIRError, ValueError) as e:
-            raise MlircError(f"graph script: {' '.join(str(e).split())}") from e
+            text = " ".join(str(e).split())
+            place = script_place(text)
+            what = text[text.rfind("schedule.apply_pass:") :] if "schedule.apply_pass:" in text else text
+            raise MlircError(f"{place + ': ' if place else ''}graph script: {what}") from e
     return module
 
 
-def make_script(**knobs) -> ir.Module:
-    """`build_script`, with a clear error for an unknown knob."""
-    known = build_script.__kwdefaults__ or {}
+def make_script(target: Target, **knobs) -> ir.Module:
+    """`graph` with these knobs. Raises MlircError for an unknown one."""
+    known = graph.__kwdefaults__ or {}
     for name in knobs:
         if name not in known:
-            raise MlircError(f"graph: unknown knob '{name}': choose one of {', '.join(known) or 'none'}")
-    return build_script(**knobs)
+            raise MlircError(f"graph: unknown knob '{name}': choose one of {', '.join(known)}")
+    with context(), ir.Location.unknown(), script_frames():
+        return graph(None, target, **knobs)

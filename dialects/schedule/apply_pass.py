@@ -30,4 +30,4 @@ def apply_pass(rewriter, targets, *, pass_name: str, options: str) -> None:
             try:
                 function(target.operation.opview, **parse_options(options))
             except MlircError as e:
-                raise PayloadError(f"{pass_name}: {e}") from e
+                raise PayloadError(f"{pass_name}: {str(e).removeprefix(pass_name + ': ')}") from e

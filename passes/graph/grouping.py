@@ -41,7 +41,7 @@ ATTENTION_OPERANDS = ("bhsd", "bktd", "bkte")  # logical dimensions of q, k, v; 
 
 @dataclass(frozen=True)
 class Options:
-    """Which fusions are allowed; see `mlirc.scripts.graph.build_script`."""
+    """Which fusions are allowed; see `mlirc.scripts.graph.graph`."""
 
     epilogue: bool = True
     siblings: bool = True
