@@ -1,4 +1,4 @@
-"""Random graphs all the way to the `gpu` level: the host device gives what the `linalg` level gives, with no finding."""
+"""Random graphs down to the `gpu` level: the host device gives what the `linalg` level gives, and finds nothing."""
 
 from __future__ import annotations
 
