@@ -155,7 +155,8 @@ class Schedules:
             chosen.used = True
             module = chosen.module
         else:
-            script, knobs = self._scripts[GRAPH], {}
+            script = self._scripts[GRAPH]
+            knobs: dict[str, Any] = {}
             for o in self._knobs:
                 if o.target == GRAPH and o.script is None:
                     o.used = True
