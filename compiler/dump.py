@@ -86,7 +86,8 @@ class Dump:
 def repro_source(job: Any, name: str) -> str:
     """The text of a kernel's `repro.py`."""
     from mlirc import levels
-    from mlirc.torch_source import Untranslatable, input_source, torch_source
+    from mlirc.repro_inputs import input_source, integer_bound, positive_arguments
+    from mlirc.torch_source import Untranslatable, torch_source
 
     module = job.modules["kernels"]
     function = levels.kernels(module)[name]
@@ -100,7 +101,7 @@ def repro_source(job: Any, name: str) -> str:
         imports = "host_reference, main"
         reference = f"# PyTorch has no short form of {e}: the reference is the `kernels` level on the CPU.\n"
         reference += f'reference = host_reference(HERE, "{name}")\n'
-    bound = _integer_bound(function)
+    bound, positive = integer_bound(function), positive_arguments(function)
     record = job.records.get(name)
     return _REPRO.format(
         name=name,
@@ -110,20 +111,7 @@ def repro_source(job: Any, name: str) -> str:
         file=f"kernels/{name}/repro.py",
         imports=imports,
         reference=reference,
-        inputs="\n".join(f"        {input_source(t, bound)}," for t in function.type.inputs),
+        inputs="\n".join(
+            f"        {input_source(t, bound, i in positive)}," for i, t in enumerate(function.type.inputs)
+        ),
     )
-
-
-def _integer_bound(function: Any) -> int:
-    """What random integers have to stay below: they may index any dimension of the tables that the kernel reads."""
-    from mlirc.mlir import ir
-
-    extents: list[int] = []
-
-    def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name == "tensor.extract":
-            extents.extend(n for n in op.operands[0].type.shape if n > 1)
-        return ir.WalkResult.ADVANCE
-
-    function.operation.walk(visit)
-    return min(extents, default=8)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Container
 
 from mlirc.mlir import context, ir, run_passes
 
@@ -34,21 +33,18 @@ _CALLS = {
 }
 _CASTS = {"extf", "truncf", "extsi", "trunci", "sitofp", "fptosi", "index_cast"}
 _COMPARE_INT = ["==", "!=", "<", "<=", ">", ">="]
-# cmpf predicates: ordered 1-6 as oeq ogt oge olt ole one, and unordered 8-13; equal but for NaNs, which repros lack.
-_COMPARE_FLOAT = {
-    1: "==",
-    2: ">",
-    3: ">=",
-    4: "<",
-    5: "<=",
-    6: "!=",
-    8: "==",
-    9: ">",
-    10: ">=",
-    11: "<",
-    12: "<=",
-    13: "!=",
-}
+# By arith.cmpf's predicate, from 1: oeq ogt oge olt ole one ord ueq ugt uge ult ule une uno.
+_COMPARE_FLOAT = dict(
+    enumerate(
+        (
+            *("({0} == {1})", "({0} > {1})", "({0} >= {1})", "({0} < {1})", "({0} <= {1})"),
+            *("(({0} < {1}) | ({0} > {1}))", "(({0} == {0}) & ({1} == {1}))", "(~(({0} < {1}) | ({0} > {1})))"),
+            *("(~({0} <= {1}))", "(~({0} < {1}))", "(~({0} >= {1}))", "(~({0} > {1}))", "({0} != {1})"),
+            "(({0} != {0}) | ({1} != {1}))",
+        ),
+        start=1,
+    )
+)
 _REDUCERS = {
     **{op: ("{0}.sum({1})", "{0} + {1}") for op in ("arith.addf", "arith.addi")},
     **{op: ("{0}.amax({1})", "torch.maximum({0}, {1})") for op in ("arith.maximumf", "arith.maxnumf", "arith.maxsi")},
@@ -119,11 +115,15 @@ class _Function:
                 raise Untranslatable(op.operation.name)
             handler(op.operation)
 
-    def assign(self, value: ir.Value, text: str) -> None:
+    def shared(self, text: str) -> str:
+        """A variable that holds the expression."""
         name = f"v{self.count}"
         self.count += 1
-        self.names[value] = name
         self.lines.append(f"{name} = {text}")
+        return name
+
+    def assign(self, value: ir.Value, text: str) -> None:
+        self.names[value] = self.shared(text)
 
     def op_func_return(self, op: ir.Operation) -> None:
         self.lines.append(f"return ({', '.join(self.names[v] for v in op.operands)},)")
@@ -177,7 +177,7 @@ class _Function:
         self.assign(op.results[0], f"attention({operands}, {', '.join(options)})")
 
     def op_linalg_generic(self, op: ir.Operation) -> None:
-        results = _Generic(op, self.names).results()
+        results = _Generic(op, self.names, self.shared).results()
         for value, text in zip(op.results, results, strict=True):
             self.assign(value, text)
 
@@ -185,8 +185,9 @@ class _Function:
 class _Generic:
     """One linalg.generic as broadcast tensor expressions over its iteration space."""
 
-    def __init__(self, op: ir.Operation, names: dict[ir.Value, str]) -> None:
+    def __init__(self, op: ir.Operation, names: dict[ir.Value, str], name_it: Callable[[str], str]) -> None:
         self.op = op
+        self.name_it = name_it
         self.outer = names
         self.maps = [[r for r in ir.AffineMapAttr(a).value.results] for a in op.attributes["indexing_maps"]]
         self.rank = ir.AffineMapAttr(op.attributes["indexing_maps"][0]).value.n_dims
@@ -196,31 +197,45 @@ class _Generic:
             for axis, expr in enumerate(results):
                 if isinstance(expr, ir.AffineDimExpr):
                     self.extents[expr.position] = value.type.shape[axis]
-                elif not isinstance(expr, ir.AffineConstantExpr):
+                elif not isinstance(expr, ir.AffineConstantExpr) and len(_window(expr)) != 2:
                     raise Untranslatable(f"linalg.generic with the index expression {expr}")
         self.block = op.regions[0].blocks[0]
         self.inner: dict[ir.Value, str] = {}
         self.outputs = len(op.results)
         self.first_output = len(op.operands) - self.outputs
 
-    def aligned(self, i: int) -> str:
-        """Operand i, permuted and padded with ones so that it broadcasts over the iteration space."""
-        text, value = self.outer[self.op.operands[i]], self.op.operands[i]
-        if not isinstance(value.type, ir.RankedTensorType):
-            return text
-        shape = value.type.shape
-        kept = [a for a, e in enumerate(self.maps[i]) if isinstance(e, ir.AffineDimExpr)]
-        if len(kept) < len(self.maps[i]):
-            fixed = [":" if a in kept else str(e.value) for a, e in enumerate(self.maps[i])]
+    def view(self, i: int) -> tuple[str, list[int]]:
+        """Operand i with one axis per iteration dimension: as it is, without constant indices, and with the windows of
+        convolutions and poolings unfolded. Also the dimensions, in the axes' order."""
+        text, shape = self.outer[self.op.operands[i]], self.op.operands[i].type.shape
+        if any(isinstance(e, ir.AffineConstantExpr) for e in self.maps[i]):
+            fixed = [str(e.value) if isinstance(e, ir.AffineConstantExpr) else ":" for e in self.maps[i]]
             text += f"[{', '.join(fixed)}]"
-        dims = [self.maps[i][a].position for a in kept]
+        left = [e for e in self.maps[i] if not isinstance(e, ir.AffineConstantExpr)]
+        dims = [e.position if isinstance(e, ir.AffineDimExpr) else -1 for e in left]
+        for axis, expr in enumerate(left):
+            if dims[axis] < 0:
+                (outer, stride), (inner, dilation) = sorted(_window(expr), key=lambda term: term[0] in self.reduced)
+                size = (self.extents[inner] - 1) * dilation + 1
+                text += f".unfold({axis}, {size}, {stride})" + (f"[..., ::{dilation}]" if dilation > 1 else "")
+                if (shape[axis] - size) // stride + 1 != self.extents[outer]:
+                    text += f".narrow({axis}, 0, {self.extents[outer]})"
+                dims[axis] = outer
+                dims.append(inner)
         if len(set(dims)) < len(dims):
             raise Untranslatable("linalg.generic that reads a diagonal")
+        return text, dims
+
+    def aligned(self, i: int) -> str:
+        """Operand i, permuted and padded with ones so that it broadcasts over the iteration space."""
+        if not isinstance(self.op.operands[i].type, ir.RankedTensorType):
+            return self.outer[self.op.operands[i]]
+        text, dims = self.view(i)
         order = sorted(range(len(dims)), key=lambda j: dims[j])
         if order != list(range(len(dims))):
             text += f".permute{tuple(order)}"
         padded = [self.extents[d] if d in dims else 1 for d in range(self.rank)]
-        if padded != [shape[kept[j]] for j in order]:
+        if len(dims) < self.rank:
             text += f".reshape({', '.join(map(str, padded))})"
         return text
 
@@ -229,7 +244,10 @@ class _Generic:
             self.inner[argument] = f"\0{i}"  # aligned when it is used: an output's old value often is not
         operations = [o.operation for o in self.block.operations]
         for op in operations[:-1]:
-            self.inner[op.results[0]] = self.scalar(op) if len(op.results) == 1 else self.fail(op.name)
+            text = self.scalar(op) if len(op.results) == 1 else self.fail(op.name)
+            if len(list(op.results[0].uses)) > 1 and text != "\1" and not _is_literal(text):
+                text = self.name_it(text)
+            self.inner[op.results[0]] = text
         return [self.result(i, value) for i, value in enumerate(operations[-1].operands)]
 
     def fail(self, what: str) -> str:
@@ -264,9 +282,9 @@ class _Generic:
                 x[1] = f"torch.tensor({x[1]}, dtype={_dtype(op.results[0].type)})"
             return f"torch.where({', '.join(x)})"
         if op.name == "arith.cmpi":
-            return f"({x[0]} {_COMPARE_INT[self.predicate(op, 6)]} {x[1]})"
+            return f"({x[0]} {_COMPARE_INT[self.predicate(op, range(6))]} {x[1]})"
         if op.name == "arith.cmpf":
-            return f"({x[0]} {_COMPARE_FLOAT[self.predicate(op, 14)]} {x[1]})"
+            return _COMPARE_FLOAT[self.predicate(op, _COMPARE_FLOAT)].format(*x)
         if op.name.startswith("arith.") and short in _INFIX:
             return f"({x[0]} {_INFIX[short]} {x[1]})"
         if op.name == "arith.divsi":
@@ -281,11 +299,9 @@ class _Generic:
             return f"{_CALLS[op.name]}({', '.join(_tensor(v, _dtype(op.results[0].type)) for v in x)})"
         return self.fail(op.name)
 
-    def predicate(self, op: ir.Operation, limit: int) -> int:
+    def predicate(self, op: ir.Operation, known: Container[int]) -> int:
         value = ir.IntegerAttr(op.attributes["predicate"]).value
-        if value >= limit or (limit == 14 and value not in _COMPARE_FLOAT):
-            self.fail(f"{op.name} with predicate {value}")
-        return value
+        return value if value in known else int(self.fail(f"{op.name} with predicate {value}"))
 
     def result(self, number: int, value: ir.Value) -> str:
         output = self.first_output + number
@@ -337,14 +353,27 @@ class _Generic:
             if not isinstance(value.owner, ir.Block) or value not in list(self.block.arguments):
                 return ""
             i = list(self.block.arguments).index(value)
-            if not all(isinstance(e, ir.AffineDimExpr) for e in self.maps[i]) or self.rank > 26:
+            if self.rank > 26:
                 return ""
-            specs.append("".join(chr(97 + e.position) for e in self.maps[i]))
-            texts.append(self.outer[self.op.operands[i]] + casts)
+            text, dims = self.view(i)
+            specs.append("".join(chr(97 + d) for d in dims))
+            texts.append(text + casts)
         out = "".join(chr(97 + d) for d in range(self.rank) if d not in self.reduced)
         if not set(out) <= set("".join(specs)):
             return ""
         return f'torch.einsum("{",".join(specs)}->{out}", {", ".join(texts)})'
+
+
+def _window(expr: ir.AffineExpr) -> list[tuple[int, int]]:
+    """The (dimension, factor) terms of a sum of dimensions times factors; empty when the expression is another."""
+    if isinstance(expr, ir.AffineDimExpr):
+        return [(expr.position, 1)]
+    if isinstance(expr, ir.AffineMulExpr) and isinstance(expr.lhs, ir.AffineDimExpr):
+        return [(expr.lhs.position, expr.rhs.value)] if isinstance(expr.rhs, ir.AffineConstantExpr) else []
+    if isinstance(expr, ir.AffineAddExpr):
+        left, right = _window(expr.lhs), _window(expr.rhs)
+        return left + right if left and right else []
+    return []
 
 
 def _is_literal(text: str) -> bool:
@@ -355,13 +384,3 @@ def _tensor(text: str, dtype: str | None = None) -> str:
     if not _is_literal(text):
         return text
     return f"torch.tensor({text}, dtype={dtype})" if dtype else f"torch.tensor({text})"
-
-
-def input_source(type_: Any, integer_bound: int) -> str:
-    """An expression for a random tensor of that type, drawn from the generator `g`."""
-    shape, dtype = tuple(type_.shape), _dtype(type_)
-    if dtype == "torch.bool":
-        return f"torch.rand({shape}, generator=g) < 0.5"
-    if "int" in dtype:
-        return f"torch.randint(0, {integer_bound}, {shape}, generator=g, dtype={dtype})"
-    return f"torch.randn({shape}, generator=g).to({dtype})"
