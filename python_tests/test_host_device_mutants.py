@@ -46,9 +46,8 @@ MUTATIONS = {
 }
 
 
-def shipped(name: str) -> tuple[str, list[np.ndarray], list]:
-    """A kernel's `gpu` level as text, its inputs, and the specs of its results."""
-    text, knobs = KERNELS[name]
+def lowered(text: str, knobs: str) -> tuple[str, list[np.ndarray], list]:
+    """A scheduled kernel's `gpu` level as text, its inputs, and the specs of its results."""
     module = mlir.parse(text)
     tiles, _ = Schedules([knobs]).schedule_kernel(module, get_target(TARGET))
     with mlir.context(), ir.Location.unknown():
@@ -78,7 +77,7 @@ def run(text: str, arguments: list[np.ndarray], specs: list, seed: int = 0) -> t
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_mutants(name):
-    text, arguments, specs = shipped(name)
+    text, arguments, specs = lowered(*KERNELS[name])
     right, findings = run(text, arguments, specs)
     assert not findings
     reported: Counter[str] = Counter()
@@ -97,7 +96,7 @@ def test_mutants(name):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_shipped_kernels_have_no_findings_over_many_seeds(name):
-    text, _, specs = shipped(name)
+    text, _, specs = lowered(*KERNELS[name])
     module = mlir.parse(KERNELS[name][0])
     kernel = DeviceKernel(mlir.parse(text))
     for seed in range(20):
