@@ -206,6 +206,7 @@ class Evaluator:
             return self.scalars.load(value, indices)
         if op.name in VIEWS:
             ((source, moved),) = sources(op, indices)
+            assert moved is not None  # views have known indices
             return self.element(source, moved)
         if op.name == "tensor.cast":
             return self.element(op.operands[0], indices)

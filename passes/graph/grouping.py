@@ -35,8 +35,6 @@ from mlirc.passes.graph.outline import is_recomputed
 from mlirc.passes.graph.scalar import EXPENSIVE, Scalar, Scalars
 
 MAX_EVALUATIONS = 3  # how many different elements of a cheap map a kernel may compute per element of its result
-WIDENING = ("arith.extf", "arith.extsi", "arith.extui", "arith.sitofp", "arith.uitofp")
-ATTENTION_OPERANDS = ("bhsd", "bktd", "bkte")  # logical dimensions of q, k, v; the mask is "bhst"
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,7 @@ class Grouping:
         users: dict[ir.Value, list[ir.Operation]] = {}
         for op in self.ops:
             read = list(op.operands)
-            for inner in _nested(op):
+            for inner in nested(op):
                 read.extend(inner.operands)
             for value in dict.fromkeys(read):
                 if isinstance(value.type, ir.RankedTensorType):
@@ -280,14 +278,14 @@ class Grouping:
 
     def _joins_epilogue(self, op: ir.Operation, kernels: set[Kernel]) -> bool:
         kernel = self.root_of.get(self._epilogue_root[op])
-        return kernels == {kernel} and len(self.demand(op.results[0]).indices[kernel]) == 1
+        return kernel is not None and kernels == {kernel} and len(self.demand(op.results[0]).indices[kernel]) == 1
 
     def _may_move(self, op: ir.Operation, kernel: Kernel, demand: Demand) -> bool:
         reads = demand.indices[kernel]
         if kernel in demand.plain and not self._is_plain(op, kernel, demand):
             return False
         if kernel.contractions or self._has_claim(kernel):
-            return all(_is_linear(i) for read in reads if read for _, i in sources(op, read)) and None not in reads
+            return all(is_linear(i) for read in reads if read for _, i in sources(op, read)) and None not in reads
         return len(reads) <= 2 * MAX_EVALUATIONS
 
     def _is_plain(self, op: ir.Operation, kernel: Kernel, demand: Demand) -> bool:
@@ -295,6 +293,8 @@ class Grouping:
         casts = bool(kernel.contractions)
         evaluator = Evaluator(Scalars(), lambda o: is_move(o) or is_plain_copy(o) or (casts and is_widening_cast(o)))
         for read in demand.indices[kernel]:
+            if read is None:
+                return False
             scalar = evaluator.element(op.results[0], read)
             if casts:
                 scalar = without_cast(scalar)
@@ -308,10 +308,10 @@ class Grouping:
 
     def _may_compute(self, op: ir.Operation, kernel: Kernel) -> bool:
         reads = {r for result in op.results for r in self.demand(result).indices.get(kernel, ())}
-        loads_nothing = not any(isinstance(v, ir.Value) and not _is_constant(v) for v, _ in sources(op, _zeros(op)))
+        loads_nothing = not any(isinstance(v, ir.Value) and not is_constant(v) for v, _ in sources(op, first_element(op)))
         if None in reads:
             return loads_nothing and not is_expensive(op)
-        if self._has_claim(kernel) and (op in self._after_reduction or not all(map(_is_linear, reads))):
+        if self._has_claim(kernel) and (op in self._after_reduction or not all(map(is_linear, reads))):
             return False
         if op not in self._heavy:
             return len(reads) <= MAX_EVALUATIONS
@@ -323,9 +323,9 @@ class Grouping:
         """Whether the kernel computes the op once per row, because the op follows a reduction that is in the kernel or
         will be."""
         if kernel.rows is not None:
-            return _dims(read) <= kernel.rows
-        rest = [d.range()[1] + 1 for d in kernel.dims if not _dims((d,)) <= _dims(read)]
-        return not self._has_claim(kernel) and any(_loop_sizes(r) == rest for r in self._reductions_before(op))
+            return dims_in(read) <= kernel.rows
+        rest = [d.range()[1] + 1 for d in kernel.dims if not dims_in((d,)) <= dims_in(read)]
+        return not self._has_claim(kernel) and any(loop_sizes(r) == rest for r in self._reductions_before(op))
 
     def _reductions_before(self, op: ir.Operation) -> list[ir.Operation]:
         """The reductions whose results reach a map through maps of no larger size."""
@@ -352,15 +352,15 @@ class Grouping:
         if len(reads) != 1 or None in reads:
             return False
         (read,) = reads
-        rows = _dims(read)
+        rows = dims_in(read)
         if not all(i == Index() or (len(i.terms) == 1 and i.is_linear() and not i.const) for i in read):  # type: ignore[union-attr]
             return False
-        if sum(len(i.terms) for i in read) != len(rows) or any(c != 1 for i in read for c in i.terms.values()):  # type: ignore[union-attr]
+        if sum(len(i.terms) for i in read) != len(rows) or any(c != 1 for i in read for c in i.terms.values()):  # type: ignore[union-attr,misc]
             return False
-        sizes = _loop_sizes(op)
+        sizes = loop_sizes(op)
         if kernel.rows is not None:
             return kernel.rows == rows and kernel.reduction_sizes == sizes
-        rest = [d for d in kernel.dims if not _dims((d,)) <= rows]
+        rest = [d for d in kernel.dims if not dims_in((d,)) <= rows]
         if rest and [d.range()[1] + 1 for d in rest] != sizes:
             return False
         self._set_rows(kernel, rows, rest, sizes)
@@ -384,14 +384,14 @@ class Grouping:
             self.demand(result).indices[kernel] = set()
         self.demand(op.results[0]).indices[kernel] = {tuple(dims)}
         if classify.is_reduction_generic(op):
-            self._set_rows(kernel, _dims(dims), [], _loop_sizes(op))
+            self._set_rows(kernel, dims_in(dims), [], loop_sizes(op))
         self._enter(op, kernel)
 
     def _enter(self, op: ir.Operation, kernel: Kernel) -> None:
         """Adds the op to the kernel and records what it reads."""
         kernel.members.append(op)
         if kernel.opaque:
-            for value in _tensors_read(op):
+            for value in tensors_read(op):
                 self.demand(value).whole = True
         elif op.name == "mlirc.attention":
             self._read_attention(op, kernel)
@@ -403,7 +403,7 @@ class Grouping:
             for number, result in enumerate(op.results):
                 demand = self.demand(result)
                 for read in demand.indices.get(kernel, ()):
-                    for value, where in sources(op, read if read is not None else _zeros(op), number):
+                    for value, where in sources(op, read if read is not None else first_element(op), number):
                         source = self._read(value, kernel, where if read is not None else None)
                         source.plain |= demand.plain & {kernel}
                         source.ordered |= demand.ordered & {kernel}
@@ -415,6 +415,7 @@ class Grouping:
 
     def _read_reduction(self, op: ir.Operation, kernel: Kernel) -> None:
         (read,) = self.demand(op.results[0]).indices[kernel]
+        assert read is not None  # roots are read at known indices
         loops = reduction_loops(op, read, kernel.cols)
         self._read(op.operands[0], kernel, tuple(f(loops) for f in map_results(classify.maps(op)[0])))
         self._read(op.operands[1], kernel, read)
@@ -424,6 +425,7 @@ class Grouping:
         (read,) = self.demand(op.results[0]).indices[kernel]
         if kernel.root is not op:  # in an epilogue the kernel's loops are those of the contraction
             read = tuple(dim(i, n) for i, n in enumerate(shape_of(op.results[0])))
+        assert read is not None  # contractions are read at known indices
         for value, where in zip(list(op.operands)[:2], contraction_reads(op, read), strict=True):
             self._read(value, kernel, where).plain.add(kernel)
         self._read(op.operands[2], kernel, read)
@@ -434,159 +436,3 @@ class Grouping:
             demand.plain.add(kernel)
             if i == 3:  # the mask has no layout
                 demand.ordered.add(kernel)
-
-
-# Pure facts about single ops.
-
-
-def kind(op: ir.Operation) -> str:
-    """`move`, `map`, `reduction`, `matmul`, `attention` or `generic` (anything else)."""
-    if is_move(op):
-        return "move"
-    found = classify.kind_of(op)
-    if found in ("elementwise", "gather"):
-        return "map" if is_map(op) else "generic"
-    return found
-
-
-def is_map(op: ir.Operation) -> bool:
-    """Whether the op computes each element alone, with a body of plain scalar ops."""
-    return classify.is_map_generic(op) and not any(True for inner in classify.body(op) for _ in inner.regions)
-
-
-def is_plain_copy(op: ir.Operation) -> bool:
-    """Whether a map only moves elements (a broadcast or transpose written as `linalg.generic`)."""
-    return is_map(op) and len(classify.body(op)) == 1 and len(op.results) == 1 and len(op.operands) == 2
-
-
-def is_expensive(op: ir.Operation) -> bool:
-    return op.name == "linalg.generic" and any(inner.name in EXPENSIVE for inner in classify.body(op))
-
-
-def is_widening_cast(op: ir.Operation) -> bool:
-    """Whether a map only casts one tensor to a wider type."""
-    if not is_map(op) or len(op.operands) != 2 or len(classify.body(op)) != 2:
-        return False
-    return classify.body(op)[0].name in WIDENING
-
-
-def is_free(op: ir.Operation) -> bool:
-    """Whether every kernel that reads a map may as well compute it: casts to wider types, and maps of no tensors."""
-    if is_expensive(op):
-        return False
-    return is_widening_cast(op) or all(_is_constant(v) for v, _ in sources(op, _zeros(op)))
-
-
-def reduced_sizes(op: ir.Operation) -> list[int]:
-    """The sizes of the loops that a reduction generic reduces, in loop order."""
-    loops = classify.iterators(op)
-    sizes = [0] * len(loops)
-    for value, affine_map in zip(op.operands, classify.maps(op), strict=True):
-        for expr, n in zip(affine_map.results, shape_of(value), strict=True):
-            if isinstance(expr, ir.AffineDimExpr):
-                sizes[expr.position] = n
-    return [n for n, kind_ in zip(sizes, loops, strict=True) if kind_ == "reduction"]
-
-
-def _loop_sizes(op: ir.Operation) -> list[int]:
-    """`reduced_sizes`, those of 1 left out."""
-    return [n for n in reduced_sizes(op) if n != 1]
-
-
-def reduction_loops(op: ir.Operation, read: Indices, cols: list[Index]) -> list[Index]:
-    """All loop indices of a reduction whose result is read at `read` and whose reduced loops of size > 1 are `cols`."""
-    loops, rest = loop_indices(op, 0, read), iter(cols)
-    sizes = iter(reduced_sizes(op))
-    for i, kind_ in enumerate(classify.iterators(op)):
-        if kind_ == "reduction":
-            loops[i] = next(rest) if next(sizes) != 1 else Index()
-    return loops
-
-
-def contraction_maps(op: ir.Operation) -> tuple[list[ir.AffineMap], list[str]]:
-    """Indexing maps (lhs, rhs, result) and iterator types of a contraction, named or generic."""
-    if op.name == "linalg.generic":
-        return classify.maps(op), classify.iterators(op)
-    all_maps = list(linalg.get_indexing_maps(op))
-    all_maps = [m.value if isinstance(m, ir.AffineMapAttr) else m for m in all_maps]
-    parallel = {e.position for e in all_maps[2].results}
-    return all_maps, ["parallel" if i in parallel else "reduction" for i in range(all_maps[0].n_dims)]
-
-
-def contraction_reads(op: ir.Operation, read: Indices) -> tuple[Indices, Indices]:
-    """The indices at which a contraction's operands are read for the result element `read`; reduced loops are
-    numbered from 2000."""
-    all_maps, kinds = contraction_maps(op)
-    loops = [Index()] * len(kinds)
-    for expr, index in zip(all_maps[2].results, read, strict=True):
-        loops[expr.position] = index
-    sizes = {}
-    for value, affine_map in zip(list(op.operands)[:2], all_maps, strict=False):
-        for expr, n in zip(affine_map.results, shape_of(value), strict=True):
-            sizes[expr.position] = n
-    for i, kind_ in enumerate(kinds):
-        if kind_ == "reduction":
-            loops[i] = dim(2000 + i, sizes[i])
-    lhs, rhs = (tuple(f(loops) for f in map_results(m)) for m in all_maps[:2])
-    return lhs, rhs
-
-
-def attention_reads(op: ir.Operation) -> list[Indices]:
-    """The indices at which `mlirc.attention` reads q, k, v and the mask, over loops named by the logical dimensions
-    b h k(ey head) s t d e, numbered in this order."""
-    layouts = [a.value for a in op.attributes["layouts"]]
-    sizes: dict[str, int] = {}
-    names = []
-    for value, logical, layout in zip(op.operands, ATTENTION_OPERANDS, layouts, strict=False):
-        physical = [logical["bhsd".index(letter)] for letter in layout]
-        sizes |= dict(zip(physical, shape_of(value), strict=True))
-        names.append(physical)
-    loops = {letter: dim(i, sizes[letter]) for i, letter in enumerate("bhkstde")}
-    found = [tuple(loops[letter] for letter in physical) for physical in names]
-    if len(op.operands) > 3:
-        mask = shape_of(op.operands[3])
-        found.append(tuple(loops[x] if n != 1 else Index() for x, n in zip("bhst", mask, strict=True)))
-    return found
-
-
-def owner_through_views(value: ir.Value) -> ir.Operation | None:
-    """The op that makes a value, looking through views."""
-    op = owner_of(value)
-    while op is not None and op.name in VIEWS:
-        op = owner_of(op.operands[0])
-    return op
-
-
-def _nested(op: ir.Operation):
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                yield inner.operation
-                yield from _nested(inner.operation)
-
-
-def _tensors_read(op: ir.Operation) -> list[ir.Value]:
-    read = list(op.operands) + [v for inner in _nested(op) for v in inner.operands]
-    return [v for v in dict.fromkeys(read) if isinstance(v.type, ir.RankedTensorType)]
-
-
-def _is_constant(value: ir.Value) -> bool:
-    op = owner_through_views(value)
-    return op is not None and is_recomputed(op)
-
-
-def without_cast(node: Scalar) -> Scalar:
-    """What a scalar widens, if it is a widening cast; else the scalar itself."""
-    return node.operands[0] if node.kind == "op" and node.data[0] in WIDENING else node
-
-
-def _zeros(op: ir.Operation) -> Indices:
-    return tuple(Index() for _ in shape_of(op.results[0]))
-
-
-def _is_linear(indices: Indices | None) -> bool:
-    return indices is not None and all(i.is_linear() for i in indices)
-
-
-def _dims(indices) -> frozenset:
-    return frozenset(a[1] for i in indices or () for a in i.atoms() if a[0] == "d")

@@ -131,9 +131,9 @@ class KernelBuilder:
         attributes = {n: self.root.attributes[n] for n in self.root.attributes if n not in (KERNELS, ROOT)}
         attributes["layouts"] = ir.ArrayAttr.get([ir.StringAttr.get(x) for x in layouts])
         tensors = []
-        for value, indices, sizes in operands:
+        for value, indices, extents in operands:
             node = self.evaluator.element(value, indices)
-            tensors.append(self.arguments.get(node.data[0], sizes))
+            tensors.append(self.arguments.get(node.data[0], extents))
         created = ir.Operation.create(
             "mlirc.attention", [self.root.results[0].type], tensors, attributes, loc=self.root.location
         )
@@ -290,7 +290,7 @@ class MatmulEmitter:
         self.casts: dict[int, list[Scalar | None]] = {}
         for number, dot in self.dots.items():
             op = dot.data[0]
-            reads = contraction_reads(op, dims)
+            reads = contraction_reads(op, tuple(dims))
             lhs, rhs = (evaluator.element(v, r) for v, r in zip(list(op.operands)[:2], reads, strict=True))
             self.casts[number] = [None if s.kind == "load" else s for s in (lhs, rhs)]
             lhs, rhs = without_cast(lhs), without_cast(rhs)
@@ -368,7 +368,7 @@ class MatmulEmitter:
             if op.name == "linalg.generic":
                 clone_body(op, [*factors, arguments[2]])
             else:
-                _multiply_add(*factors, arguments[2])
+                _multiply_add(factors[0], factors[1], arguments[2])
         return generic.results[0]
 
     def _operand(self, load: Scalar, free: list[int]) -> Tile:
