@@ -1,0 +1,166 @@
+"""Facts about single ops that the grouping and the kernel builders share: what an op is and which elements it reads."""
+
+from __future__ import annotations
+
+from mlirc.mlir import ir, linalg
+from mlirc.passes.graph import classify
+from mlirc.passes.graph.evaluate import VIEWS, Indices, is_move, loop_indices, map_results, owner_of, shape_of, sources
+from mlirc.passes.graph.index import Index, dim
+from mlirc.passes.graph.outline import is_recomputed
+from mlirc.passes.graph.scalar import EXPENSIVE, Scalar
+
+WIDENING = ("arith.extf", "arith.extsi", "arith.extui", "arith.sitofp", "arith.uitofp")
+ATTENTION_OPERANDS = ("bhsd", "bktd", "bkte")  # logical dimensions of q, k, v; the mask is "bhst"
+
+
+def kind(op: ir.Operation) -> str:
+    """`move`, `map`, `reduction`, `matmul`, `attention` or `generic` (anything else)."""
+    if is_move(op):
+        return "move"
+    found = classify.kind_of(op)
+    if found in ("elementwise", "gather"):
+        return "map" if is_map(op) else "generic"
+    return found
+
+
+def is_map(op: ir.Operation) -> bool:
+    """Whether the op computes each element alone, with a body of plain scalar ops."""
+    return classify.is_map_generic(op) and not any(True for inner in classify.body(op) for _ in inner.regions)
+
+
+def is_plain_copy(op: ir.Operation) -> bool:
+    """Whether a map only moves elements (a broadcast or transpose written as `linalg.generic`)."""
+    return is_map(op) and len(classify.body(op)) == 1 and len(op.results) == 1 and len(op.operands) == 2
+
+
+def is_expensive(op: ir.Operation) -> bool:
+    return op.name == "linalg.generic" and any(inner.name in EXPENSIVE for inner in classify.body(op))
+
+
+def is_widening_cast(op: ir.Operation) -> bool:
+    """Whether a map only casts one tensor to a wider type."""
+    if not is_map(op) or len(op.operands) != 2 or len(classify.body(op)) != 2:
+        return False
+    return classify.body(op)[0].name in WIDENING
+
+
+def is_free(op: ir.Operation) -> bool:
+    """Whether every kernel that reads a map may as well compute it: casts to wider types, and maps of no tensors."""
+    if is_expensive(op):
+        return False
+    return is_widening_cast(op) or all(is_constant(v) for v, _ in sources(op, first_element(op)))
+
+
+def reduced_sizes(op: ir.Operation) -> list[int]:
+    """The sizes of the loops that a reduction generic reduces, in loop order."""
+    loops = classify.iterators(op)
+    sizes = [0] * len(loops)
+    for value, affine_map in zip(op.operands, classify.maps(op), strict=True):
+        for expr, n in zip(affine_map.results, shape_of(value), strict=True):
+            if isinstance(expr, ir.AffineDimExpr):
+                sizes[expr.position] = n
+    return [n for n, kind_ in zip(sizes, loops, strict=True) if kind_ == "reduction"]
+
+
+def loop_sizes(op: ir.Operation) -> list[int]:
+    """`reduced_sizes`, those of 1 left out."""
+    return [n for n in reduced_sizes(op) if n != 1]
+
+
+def reduction_loops(op: ir.Operation, read: Indices, cols: list[Index]) -> list[Index]:
+    """All loop indices of a reduction whose result is read at `read` and whose reduced loops of size > 1 are `cols`."""
+    loops, rest = loop_indices(op, 0, read), iter(cols)
+    sizes = iter(reduced_sizes(op))
+    for i, kind_ in enumerate(classify.iterators(op)):
+        if kind_ == "reduction":
+            loops[i] = next(rest) if next(sizes) != 1 else Index()
+    return loops
+
+
+def contraction_maps(op: ir.Operation) -> tuple[list[ir.AffineMap], list[str]]:
+    """Indexing maps (lhs, rhs, result) and iterator types of a contraction, named or generic."""
+    if op.name == "linalg.generic":
+        return classify.maps(op), classify.iterators(op)
+    all_maps = list(linalg.get_indexing_maps(op))
+    all_maps = [m.value if isinstance(m, ir.AffineMapAttr) else m for m in all_maps]
+    parallel = {e.position for e in all_maps[2].results}
+    return all_maps, ["parallel" if i in parallel else "reduction" for i in range(all_maps[0].n_dims)]
+
+
+def contraction_reads(op: ir.Operation, read: Indices) -> tuple[Indices, Indices]:
+    """The indices at which a contraction's operands are read for the result element `read`; reduced loops are
+    numbered from 2000."""
+    all_maps, kinds = contraction_maps(op)
+    loops = [Index()] * len(kinds)
+    for expr, index in zip(all_maps[2].results, read, strict=True):
+        loops[expr.position] = index
+    sizes = {}
+    for value, affine_map in zip(list(op.operands)[:2], all_maps, strict=False):
+        for expr, n in zip(affine_map.results, shape_of(value), strict=True):
+            sizes[expr.position] = n
+    for i, kind_ in enumerate(kinds):
+        if kind_ == "reduction":
+            loops[i] = dim(2000 + i, sizes[i])
+    lhs, rhs = (tuple(f(loops) for f in map_results(m)) for m in all_maps[:2])
+    return lhs, rhs
+
+
+def attention_reads(op: ir.Operation) -> list[Indices]:
+    """The indices at which `mlirc.attention` reads q, k, v and the mask, over loops named by the logical dimensions
+    b h k(ey head) s t d e, numbered in this order."""
+    layouts = [a.value for a in op.attributes["layouts"]]
+    sizes: dict[str, int] = {}
+    names = []
+    for value, logical, layout in zip(op.operands, ATTENTION_OPERANDS, layouts, strict=False):
+        physical = [logical["bhsd".index(letter)] for letter in layout]
+        sizes |= dict(zip(physical, shape_of(value), strict=True))
+        names.append(physical)
+    loops = {letter: dim(i, sizes[letter]) for i, letter in enumerate("bhkstde")}
+    found = [tuple(loops[letter] for letter in physical) for physical in names]
+    if len(op.operands) > 3:
+        mask = shape_of(op.operands[3])
+        found.append(tuple(loops[x] if n != 1 else Index() for x, n in zip("bhst", mask, strict=True)))
+    return found
+
+
+def owner_through_views(value: ir.Value) -> ir.Operation | None:
+    """The op that makes a value, looking through views."""
+    op = owner_of(value)
+    while op is not None and op.name in VIEWS:
+        op = owner_of(op.operands[0])
+    return op
+
+
+def nested(op: ir.Operation):
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                yield inner.operation
+                yield from nested(inner.operation)
+
+
+def tensors_read(op: ir.Operation) -> list[ir.Value]:
+    read = list(op.operands) + [v for inner in nested(op) for v in inner.operands]
+    return [v for v in dict.fromkeys(read) if isinstance(v.type, ir.RankedTensorType)]
+
+
+def is_constant(value: ir.Value) -> bool:
+    op = owner_through_views(value)
+    return op is not None and is_recomputed(op)
+
+
+def without_cast(node: Scalar) -> Scalar:
+    """What a scalar widens, if it is a widening cast; else the scalar itself."""
+    return node.operands[0] if node.kind == "op" and node.data[0] in WIDENING else node
+
+
+def first_element(op: ir.Operation) -> Indices:
+    return tuple(Index() for _ in shape_of(op.results[0]))
+
+
+def is_linear(indices: Indices | None) -> bool:
+    return indices is not None and all(i.is_linear() for i in indices)
+
+
+def dims_in(indices) -> frozenset:
+    return frozenset(a[1] for i in indices or () for a in i.atoms() if a[0] == "d")
