@@ -16,3 +16,19 @@ def summarize(log: str) -> dict[str, Any]:
         "spilling": sum(1 for n in spills if n),
         "spill_bytes": sum(spills),
     }
+
+
+_ENTRY = re.compile(r"Compiling entry function '(\w+)'(.*?)(?=Compiling entry function|\Z)", re.DOTALL)
+
+
+def entries(log: str) -> dict[str, dict[str, int]]:
+    """From the log of `ptxas -v`: each kernel's registers, and its bytes of spill stores."""
+    found = {}
+    for name, text in _ENTRY.findall(log):
+        registers = re.search(r"Used (\d+) registers", text)
+        spills = re.search(r"(\d+) bytes spill stores", text)
+        found[name] = {
+            "registers": int(registers[1]) if registers else 0,
+            "spill_bytes": int(spills[1]) if spills else 0,
+        }
+    return found
