@@ -48,6 +48,7 @@ def _dynamic_shared(tr: Translator, op):
 
     def step(s: State) -> None:
         buffer = s.m.dynamic_shared
+        assert buffer is not None  # a launch without dynamic shared memory has an empty one
         s.r[out] = MemRef(buffer, 0, (buffer.nbytes,), (1,), 1)
 
     return step

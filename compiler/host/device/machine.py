@@ -5,6 +5,8 @@ found by the race detector (races.py), not by trying them."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from mlirc.host.device.counters import Counters
@@ -38,7 +40,7 @@ class Machine:
         self.blocks = blocks  # linear numbers of the batch's blocks
         self.grid, self.block = grid, block
         self.nb, self.nt = len(blocks), block[0] * block[1] * block[2]
-        self.instances: dict[int, np.ndarray] = {}
+        self.instances: dict[int, Buffer] = {}
         self.shared: list[Buffer] = []
         self.dynamic_shared: Buffer | None = None
         self.races = RaceLog(self) if check else None
@@ -81,7 +83,7 @@ class Machine:
         b, t = np.argwhere(np.broadcast_to(bad, (self.nb, self.nt)))[0]
         return f"block {int(self.blocks[b])} thread {int(t)}"
 
-    def active(self, mask, flags: np.ndarray) -> np.ndarray | None:
+    def active(self, mask, flags: Any) -> np.ndarray | None:
         """The threads for which a flag is set and that are active; None if there is none."""
         if mask is not None:
             flags = flags & mask

@@ -3,6 +3,8 @@ what does not depend on the block, or on the thread, is kept once."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 
@@ -24,7 +26,7 @@ _DTYPES = {
     "i32": np.int32,
     "i64": np.int64,
 }
-UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+UNSIGNED: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def dtype_of(t: ir.Type) -> np.dtype:
