@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from mlirc.mlir import func, ir, run_passes
 from mlirc.passes import register
+from mlirc.passes.graph.classify import is_contraction
 from mlirc.passes.graph.emit import reshape
 from mlirc.passes.graph.evaluate import VIEWS
-from mlirc.passes.graph.grouping import kind
+from mlirc.passes.graph.facts import kind
 from mlirc.passes.graph.kernels import KernelBuilder
 from mlirc.passes.graph.outline import KERNELS, ROOT, Outliner, is_contiguous_slice, is_recomputed, origins
 
@@ -40,6 +41,9 @@ def _outline(root: ir.Operation, members: list[ir.Operation], outliner: Outliner
             result.replace_all_uses_with(new)
         return
     inside = set(members)
+    for op in members:
+        if is_contraction(op) or op.name == "mlirc.attention":
+            _materialise_constants(op, inside, outliner)
     names: dict[str, None] = {}
     for op in members:
         origins(op.location, names)
@@ -50,6 +54,20 @@ def _outline(root: ir.Operation, members: list[ir.Operation], outliner: Outliner
         with ir.InsertionPoint(root), root.location:
             seen = reshape(new, shape)
         old.replace_all_uses_with(seen)
+
+
+def _materialise_constants(op: ir.Operation, inside: set[ir.Operation], outliner: Outliner) -> None:
+    """Contractions and attention read tensors in memory: a filled tensor that one reads gets a kernel of its own."""
+    inits = 1 if op.name.startswith("linalg.") else 0
+    for i, value in enumerate(list(op.operands)[: len(op.operands) - inits]):
+        owner = value.owner
+        if isinstance(owner, ir.Block):
+            continue
+        owner = owner.operation
+        if owner in inside or owner.name in VIEWS:
+            _materialise_constants(owner, inside, outliner)
+        elif is_recomputed(owner) and isinstance(value.type, ir.RankedTensorType):
+            (op.operands[i],) = outliner.outline([owner], "elementwise", [value])
 
 
 def _is_view_slice(op: ir.Operation) -> bool:

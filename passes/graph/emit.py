@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mlirc.mlir import arith, ir, tensor
-from mlirc.passes.graph.evaluate import owner_of, shape_of, zero_attribute
+from mlirc.mlir import arith, ir, linalg, tensor
+from mlirc.passes.graph.evaluate import owner_of, shape_of
 from mlirc.passes.graph.index import Index, delinearize, linearize
 from mlirc.passes.graph.layout import common_coarsening, reassociation
 from mlirc.passes.graph.scalar import Scalar
@@ -244,16 +244,22 @@ def make_generic(
     return op
 
 
+def clone_body(op: ir.Operation, values: Sequence[ir.Value]) -> None:
+    """Copies the body of a generic to the insertion point, with `values` for its arguments."""
+    old = op.regions[0].blocks[0]
+    mapping = dict(zip(old.arguments, values, strict=True))
+    for inner in old.operations:
+        clone = inner.operation.clone()
+        for i, value in enumerate(clone.operands):
+            clone.operands[i] = mapping.get(value, value)
+        mapping |= dict(zip(inner.operation.results, clone.results, strict=True))
+
+
 def iterator_attribute(kind: str) -> ir.Attribute:
     return ir.Attribute.parse(f"#linalg.iterator_type<{kind}>")
 
 
 def filled(sizes: Sequence[int], attribute: ir.Attribute) -> ir.Value:
     """A tensor filled with a constant."""
-    from mlirc.mlir import linalg
-
     value = arith.constant(attribute.type, attribute)
     return linalg.fill(value, outs=[tensor.empty(list(sizes), attribute.type)])
-
-
-__all__ = ["Arguments", "BodyEmitter", "Tile", "filled", "make_generic", "reshape", "zero_attribute"]

@@ -16,23 +16,33 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
-from mlirc.mlir import ir, linalg
+from mlirc.mlir import ir
 from mlirc.passes.graph import classify
-from mlirc.passes.graph.evaluate import (
-    VIEWS,
-    Evaluator,
-    Indices,
-    is_move,
-    loop_indices,
-    map_results,
-    owner_of,
-    shape_of,
-    sources,
-)  # fmt: skip
-from mlirc.passes.graph.index import Index, dim, linearize
+from mlirc.passes.graph.epilogue import Epilogues, Uses
+from mlirc.passes.graph.evaluate import VIEWS, Evaluator, Indices, is_move, map_results, shape_of, sources
+from mlirc.passes.graph.facts import (
+    attention_reads,
+    contraction_reads,
+    dims_in,
+    first_element,
+    is_constant,
+    is_expensive,
+    is_free,
+    is_linear,
+    is_map,
+    is_plain_copy,
+    is_widening_cast,
+    kind,
+    loop_sizes,
+    owner_through_views,
+    reduction_loops,
+    tensors_read,
+    without_cast,
+)
+from mlirc.passes.graph.index import Index, dim
 from mlirc.passes.graph.layout import plain_dims
 from mlirc.passes.graph.outline import is_recomputed
-from mlirc.passes.graph.scalar import EXPENSIVE, Scalar, Scalars
+from mlirc.passes.graph.scalar import Scalars
 
 MAX_EVALUATIONS = 3  # how many different elements of a cheap map a kernel may compute per element of its result
 
@@ -86,43 +96,18 @@ class Grouping:
     def __init__(self, ops: list[ir.Operation], options: Options) -> None:
         self.options = options
         self.ops = ops
-        self.order = {op: i for i, op in enumerate(ops)}
         self.kernels: list[Kernel] = []
         self.kernels_of: dict[ir.Operation, list[Kernel]] = {}
         self.root_of: dict[ir.Operation, Kernel] = {}
         self._demands: dict[ir.Value, Demand] = {}
-        self._users = self._collect_users()
-        self._claims: dict[ir.Operation, ir.Operation] = {}  # map op -> the first contraction whose epilogue it is in
-        self._epilogue_root: dict[ir.Operation, ir.Operation] = {}  # contraction -> last op of its epilogue
-        self._region_root: dict[ir.Operation, ir.Operation] = {}  # map op -> last op of the epilogue that it is in
+        self._uses = Uses(ops)
+        self._epilogues = Epilogues(self._uses, ops if options.epilogue else [], options.siblings)
         self._after_reduction = self._find_after_reduction()
         self._heavy = self._find_heavy()
-        if options.epilogue:
-            for op in reversed(ops):
-                if classify.is_contraction(op):
-                    self._claim_epilogue(op)
         for op in reversed(ops):
             self._place(op)
 
     # What is known of the ops before any kernel exists.
-
-    def _collect_users(self) -> dict[ir.Value, list[ir.Operation]]:
-        users: dict[ir.Value, list[ir.Operation]] = {}
-        for op in self.ops:
-            read = list(op.operands)
-            for inner in nested(op):
-                read.extend(inner.operands)
-            for value in dict.fromkeys(read):
-                if isinstance(value.type, ir.RankedTensorType):
-                    users.setdefault(value, []).append(op)
-        return users
-
-    def users(self, value: ir.Value) -> list[ir.Operation]:
-        """The ops that read a value, through views."""
-        found = []
-        for user in self._users.get(value, ()):
-            found.extend(self.users(user.results[0]) if user.name in VIEWS else [user])
-        return found
 
     def _find_after_reduction(self) -> set[ir.Operation]:
         """Maps that continue a reduction's result and have one user: they belong to the reduction's kernel."""
@@ -131,7 +116,7 @@ class Grouping:
             if is_map(op):
                 producers = [owner_through_views(v) for v in op.operands]
                 if any(p is not None and (classify.is_reduction_generic(p) or p in found) for p in producers):
-                    if len(self.users(op.results[0])) == 1:
+                    if len(self._uses.of(op.results[0])) == 1:
                         found.add(op)
         return found
 
@@ -145,70 +130,6 @@ class Grouping:
                 if is_expensive(op) or any(p in found and prod(shape_of(p.results[0])) == size for p in producers if p):
                     found.add(op)
         return found
-
-    # Epilogues: forward from each contraction, last contraction first.
-
-    def _claim_epilogue(self, contraction: ir.Operation) -> None:
-        region, candidates = self._grow(contraction)
-        evaluator = Evaluator(Scalars(), lambda op: op in region)
-        while candidates:
-            last = candidates.pop()
-            owner = self._claims.get(last)
-            if is_widening_cast(last) or (owner is not None and last is not self._epilogue_root[owner]):
-                continue
-            value = last.results[0]
-            indices = tuple(dim(i, n) for i, n in enumerate(shape_of(value)))
-            loads = [s for s in evaluator.element(value, indices).walk() if s.kind == "load"]
-            if all(all(i.is_linear() for i in s.data[1]) for s in loads):
-                break
-        else:
-            return
-        self._epilogue_root[contraction] = last
-        for op in region:
-            if op is not contraction and self.order[op] <= self.order[last]:
-                self._claims.setdefault(op, contraction)
-                self._region_root[op] = last
-
-    def _grow(self, contraction: ir.Operation) -> tuple[set[ir.Operation], list[ir.Operation]]:
-        """Maps after the contraction that compute element by element on its result, and those among them that all of
-        the result flows through, in order."""
-        region, candidates = {contraction}, []
-        waiting = set(self.users(contraction.results[0]))
-        while waiting:
-            op = min(waiting, key=self.order.__getitem__)
-            if not self._continues(op, region, contraction):
-                break
-            waiting.remove(op)
-            region.add(op)
-            if not waiting:
-                candidates.append(op)
-            waiting |= set(self.users(op.results[0]))
-        return region, candidates
-
-    def _continues(self, op: ir.Operation, region: set[ir.Operation], contraction: ir.Operation) -> bool:
-        if not is_map(op) or len(op.results) != 1 or not self._users.get(op.results[0]):
-            return False
-        owner = self._claims.get(op)
-        if owner is not None and not (self.options.siblings and self._are_siblings(owner, contraction)):
-            return False
-        indices = tuple(dim(i, n) for i, n in enumerate(shape_of(op.results[0])))
-        here = linearize(indices, shape_of(op.results[0]))
-        for value, read in sources(op, indices):
-            if owner_through_views(value) in region and (read is None or linearize(read, shape_of(value)) != here):
-                return False
-        return prod(shape_of(op.results[0])) == prod(shape_of(contraction.results[0]))
-
-    def _are_siblings(self, first: ir.Operation, second: ir.Operation) -> bool:
-        """Whether two contractions read the same left operand in the same way, and make results of one shape; no more
-        than two share a kernel."""
-        others = [c for c in self._epilogue_root if self._epilogue_root[c] is self._epilogue_root.get(first)]
-        return (
-            len(others) == 1
-            and first.name == second.name
-            and first.operands[0] == second.operands[0]
-            and all(a.type == b.type for a, b in zip(first.operands, second.operands, strict=True))
-            and (first.name != "linalg.generic" or classify.maps(first) == classify.maps(second))
-        )
 
     # Placement, last op to first.
 
@@ -258,9 +179,9 @@ class Grouping:
         kernels = {k for d in demands for k in d.indices}
         if any(d.whole for d in demands) or not kernels or any(k.opaque for k in kernels):
             return False
-        if op in self._region_root:
-            return self._region_root[op] is not op and kernels == {self.root_of.get(self._region_root[op])}
-        if op in self._epilogue_root:
+        if op in self._epilogues.last_of:
+            return self._epilogues.last_of[op] is not op and kernels == {self.root_of.get(self._epilogues.last_of[op])}
+        if op in self._epilogues.root_of:
             return self._joins_epilogue(op, kernels)
         if is_move(op) or is_plain_copy(op):
             return self.options.maps and all(self._may_move(op, k, demands[0]) for k in kernels)
@@ -277,7 +198,7 @@ class Grouping:
         return all(self._may_compute(op, k) for k in kernels)
 
     def _joins_epilogue(self, op: ir.Operation, kernels: set[Kernel]) -> bool:
-        kernel = self.root_of.get(self._epilogue_root[op])
+        kernel = self.root_of.get(self._epilogues.root_of[op])
         return kernel is not None and kernels == {kernel} and len(self.demand(op.results[0]).indices[kernel]) == 1
 
     def _may_move(self, op: ir.Operation, kernel: Kernel, demand: Demand) -> bool:
@@ -304,11 +225,13 @@ class Grouping:
         return True
 
     def _has_claim(self, kernel: Kernel) -> bool:
-        return self._region_root.get(kernel.root) is kernel.root
+        return self._epilogues.last_of.get(kernel.root) is kernel.root
 
     def _may_compute(self, op: ir.Operation, kernel: Kernel) -> bool:
         reads = {r for result in op.results for r in self.demand(result).indices.get(kernel, ())}
-        loads_nothing = not any(isinstance(v, ir.Value) and not is_constant(v) for v, _ in sources(op, first_element(op)))
+        loads_nothing = not any(
+            isinstance(v, ir.Value) and not is_constant(v) for v, _ in sources(op, first_element(op))
+        )
         if None in reads:
             return loads_nothing and not is_expensive(op)
         if self._has_claim(kernel) and (op in self._after_reduction or not all(map(is_linear, reads))):

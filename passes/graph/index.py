@@ -186,3 +186,8 @@ def delinearize(offset: Index, shape: Sequence[int]) -> tuple[Index, ...]:
         found.append(offset.mod(size) if i else offset)
         offset = offset.floordiv(size)
     return tuple(reversed(found))
+
+
+def loop_pairs(indices: Sequence[Index]) -> list[tuple[int, int]]:
+    """(number, size) of the loop dimensions in these indices, each once, in order."""
+    return list(dict.fromkeys((a[1], a[2]) for i in indices for a in i.atoms() if a[0] == "d"))

@@ -233,3 +233,17 @@ def _fits(index: Index, type_: ir.Type) -> bool:
     low, high = index.range()
     unknown = low < -INFINITY or high > INFINITY
     return type_.width >= 64 or (not unknown and -(1 << (type_.width - 1)) <= low and high < 1 << (type_.width - 1))
+
+
+def constant_of(node: Scalar) -> ir.Attribute | None:
+    """The constant that a scalar is, None if it is not one."""
+    if node.kind == "index" and not node.data.terms:
+        return ir.IntegerAttr.get(node.type, node.data.const)
+    if node.kind == "op" and node.data[0] == "arith.constant":
+        return node.data[1][0][1]
+    return None
+
+
+def is_gather(node: Scalar) -> bool:
+    """Whether a scalar is an element of a tensor at an index that depends on data."""
+    return node.kind == "load" and any(a[0] == "s" for i in node.data[1] for a in i.atoms())

@@ -1,0 +1,147 @@
+"""Builds the body of a kernel around one contraction, or two that share their left operand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlirc.errors import MlircError
+from mlirc.mlir import arith, ir
+from mlirc.passes.graph.emit import Arguments, BodyEmitter, Tile, clone_body, filled, make_generic
+from mlirc.passes.graph.evaluate import Evaluator
+from mlirc.passes.graph.facts import contraction_reads, without_cast
+from mlirc.passes.graph.index import Index, loop_pairs
+from mlirc.passes.graph.scalar import Scalar, constant_of
+from mlirc.passes.graph.space import Space, affine_map
+
+UNIT_M, UNIT_N, UNIT_K = 3000, 3001, 3002  # loops of size 1 that keep a matmul's form
+
+
+class MatmulEmitter:
+    """Emits contractions over shared batch, row, column and inner loops, and the map over their results."""
+
+    def __init__(self, evaluator: Evaluator, arguments: Arguments, node: Scalar, dims: Sequence[Index]) -> None:
+        self.evaluator = evaluator
+        self.arguments = arguments
+        self.node = node
+        self.out_order = [n for n, _ in loop_pairs(dims)]
+        self.dots = {n.number: n for n in node.walk() if n.kind == "dot"}
+        self.operands: dict[int, tuple[Scalar, Scalar]] = {}
+        self.casts: dict[int, list[Scalar | None]] = {}
+        for number, dot in self.dots.items():
+            op = dot.data[0]
+            reads = contraction_reads(op, tuple(dims))
+            lhs, rhs = (evaluator.element(v, r) for v, r in zip(list(op.operands)[:2], reads, strict=True))
+            self.casts[number] = [None if s.kind == "load" else s for s in (lhs, rhs)]
+            lhs, rhs = without_cast(lhs), without_cast(rhs)
+            if lhs.kind != "load" or rhs.kind != "load":
+                raise MlircError(f"contraction operand of {op.name} is not a tensor in memory")
+            self.operands[number] = (lhs, rhs)
+        lhs, rhs = next(iter(self.operands.values()))
+        sizes = dict(loop_pairs([*dims, *(i for s in (lhs, rhs) for i in s.data[1])]))
+        out = set(self.out_order)
+        batch = [n for n in self.out_order if n in lhs.dims and n in rhs.dims]
+        m = [n for n in self.out_order if n in lhs.dims and n not in rhs.dims]
+        n_ = [n for n in self.out_order if n not in lhs.dims]
+        k = [n for n in sizes if n not in out]
+        self.swap = bool(m and n_ and self.out_order.index(n_[0]) < self.out_order.index(m[0]))
+        if self.swap:
+            m, n_ = n_, m
+        nodes = [node, *(s for pair in self.operands.values() for s in pair)]
+        groups = [[(d, sizes[d]) for d in group] for group in (batch, m, n_, k)]
+        units = (UNIT_M, UNIT_N, UNIT_K)
+        classes = [groups[0]] + [g or [(u, 1)] for g, u in zip(groups[1:], units, strict=True)]
+        self.space = Space(self._split_by_order(classes), nodes)
+        self.batch, self.m, self.n, self.k = (self.space.loops_of(d for d, _ in g) for g in classes)
+        self.emitter = BodyEmitter(self.space, arguments)
+
+    def _split_by_order(self, classes: list[list[tuple[int, int]]]) -> list[list[tuple[int, int]]]:
+        """Cuts classes where the result does not walk their dimensions one right after the other."""
+        found = []
+        for group in classes:
+            run: list[tuple[int, int]] = []
+            for n, size in group:
+                if run and n in self.out_order and self.out_order.index(n) != self.out_order.index(run[-1][0]) + 1:
+                    found.append(run)
+                    run = []
+                run.append((n, size))
+            found.append(run)
+        return [g for g in found if g]
+
+    def emit(self) -> list[ir.Value]:
+        parallel = [*self.batch, *self.m, *self.n]
+        walked = self.space.loops_of(self.out_order)
+        results = [i for i in parallel if i not in walked]  # loops of size 1 in front of those that the result walks
+        results = self._with_units(walked) if results else walked
+        for number, dot in self.dots.items():
+            self.emitter.tiles[number] = (self._contract(dot, *self.operands[number], parallel, results), list(results))
+        if self.node.kind == "dot":
+            return [self.emitter.tiles[self.node.number][0]]
+        return self.emitter.generic([self.node], parallel, results)
+
+    def _with_units(self, walked: list[int]) -> list[int]:
+        """The result's loops with the unit row or column put where it belongs: batch, rows, columns."""
+        if self.m[0] not in walked:
+            at = len([i for i in walked if i in self.batch])
+            walked = walked[:at] + self.m + walked[at:]
+        return walked if self.n[0] in walked else walked + self.n
+
+    def _contract(self, dot: Scalar, lhs: Scalar, rhs: Scalar, parallel: list[int], results: list[int]) -> ir.Value:
+        op = dot.data[0]
+        init = self.evaluator.element(op.operands[2], dot.data[1])
+        constant = constant_of(init)
+        if constant is not None:
+            start = filled(self.space.sizes(results), constant)
+        else:
+            start = self.emitter.generic([init], parallel, results)[0]
+        loops = [*parallel, *self.k]
+        rows, columns = (self.n, self.m) if self.swap else (self.m, self.n)
+        tiles = [self._operand(lhs, rows), self._operand(rhs, columns)]
+        order = [1, 0] if self.swap else [0, 1]
+        maps = [affine_map(loops, tiles[i][1]) for i in order] + [affine_map(loops, results)]
+        kinds = ["parallel"] * len(parallel) + ["reduction"] * len(self.k)
+        generic = make_generic([tiles[i][0] for i in order], [start], maps, kinds)
+        block = generic.regions[0].blocks[0]
+        with ir.InsertionPoint(block):
+            arguments = list(block.arguments)
+            factors = [_widen(arguments[order[i]], self.casts[dot.number][i]) for i in (0, 1)]
+            if op.name == "linalg.generic":
+                clone_body(op, [*factors, arguments[2]])
+            else:
+                _multiply_add(factors[0], factors[1], arguments[2])
+        return generic.results[0]
+
+    def _operand(self, load: Scalar, free: list[int]) -> Tile:
+        """A contraction's operand, with loops of size 1 for a missing row, column or inner dimension."""
+        loops = self.space.plain_loops(load)
+        if loops is None:
+            raise MlircError("contraction operand is not a plain read of a tensor")
+        for unit in (*self.k, *free):  # [K] becomes [1, K], [M] becomes [M, 1]
+            if unit not in loops and self.space.loops[unit].size == 1:
+                loops = [*loops, unit] if unit in self.k else [*(i for i in loops if i in self.batch), unit,
+                                                               *(i for i in loops if i not in self.batch)]  # fmt: skip
+        return self.arguments.get(load.data[0], self.space.sizes(loops)), list(loops)
+
+
+def _multiply_add(lhs: ir.Value, rhs: ir.Value, acc: ir.Value) -> None:
+    """The body of a named contraction: both factors cast to the accumulator's type, multiplied and added to it."""
+    element = acc.type
+    is_float = not isinstance(element, ir.IntegerType)
+    lhs, rhs = (_cast(a, element, is_float) for a in (lhs, rhs))
+    if is_float:
+        total = arith.addf(acc, arith.mulf(lhs, rhs))
+    else:
+        total = arith.addi(acc, arith.muli(lhs, rhs))
+    ir.Operation.create("linalg.yield", operands=[total])
+
+
+def _widen(value: ir.Value, cast: Scalar | None) -> ir.Value:
+    """The value through the cast that the payload applies to it, if any."""
+    if cast is None:
+        return value
+    return ir.Operation.create(cast.data[0], [cast.type], [value], dict(cast.data[1])).results[0]
+
+
+def _cast(value: ir.Value, type_: ir.Type, is_float: bool) -> ir.Value:
+    if value.type == type_:
+        return value
+    return arith.extf(type_, value) if is_float else arith.extsi(type_, value)
