@@ -64,12 +64,20 @@ _TENSOR_CORES_TWICE = (
     Tile(64, 32, 64, 2, 1, 4),
     Tile(32, 32, 128, 1, 2, 4),
 )
-_FMA = tuple(
-    Tile(m, n, 16, *warps, 3)
-    for m, n, warps in (
-        (128, 128, (2, 4)), (128, 64, (2, 4)), (64, 64, (2, 2)), (32, 64, (1, 2)), (32, 32, (1, 1)), (16, 32, (1, 1)),
-    )
-)  # fmt: skip
+# Scalar FMA: eight by eight sums per thread where the shape allows.
+_FMA = (
+    Tile(128, 64, 32, 4, 1, 2),
+    Tile(64, 32, 32, 4, 1, 3),
+    Tile(32, 32, 64, 2, 2, 4),
+    Tile(16, 32, 128, 1, 4, 4),
+    Tile(4, 16, 128, 1, 2, 4),
+)
+_FMA_TWICE = (
+    Tile(64, 64, 32, 2, 2, 2),
+    Tile(32, 32, 64, 2, 2, 2),
+    Tile(16, 32, 64, 1, 4, 2),
+    Tile(4, 16, 128, 1, 2, 2),
+)
 
 
 def few_rows(n: int, k: int, count: int) -> Tile:
@@ -80,17 +88,17 @@ def few_rows(n: int, k: int, count: int) -> Tile:
 
 
 def default_tile(m: int, n: int, k: int, batch: int, count: int, half: bool, sms: int) -> Tile:
-    """The tile with the most reuse of operands that still keeps three quarters of the multiprocessors busy, else the
-    one with the most blocks. `count` products share the loop."""
+    """The tile with the most reuse of operands that still keeps two thirds of the multiprocessors busy, else the one
+    with the most blocks. `count` products share the loop."""
     if half and m <= 16:
         return few_rows(n, k, count)
-    tiles = (_TENSOR_CORES if count == 1 else _TENSOR_CORES_TWICE) if half else _FMA
-    rows = max(1 << (m - 1).bit_length(), 16)
-    fitting = [t for t in tiles if t.block_m <= rows] or [tiles[-1]]
-    if not half:
-        fitting = [t for t in fitting if t.block_m * t.block_n * count <= 128 * 128] or fitting[-1:]
+    one, several = (_TENSOR_CORES, _TENSOR_CORES_TWICE) if half else (_FMA, _FMA_TWICE)
+    tiles = one if count == 1 else several
+    rows = max(1 << (m - 1).bit_length(), 4)
+    least = 16 if m > 8 else 1
+    fitting = [t for t in tiles if least <= t.block_m <= rows] or [tiles[-1]]
     for t in fitting:
-        if 4 * batch * ceil_div(m, t.block_m) * ceil_div(n, t.block_n) >= 3 * sms:
+        if 3 * batch * ceil_div(m, t.block_m) * ceil_div(n, t.block_n) >= 2 * sms:
             return t
     return fitting[-1]
 
