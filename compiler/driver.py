@@ -46,8 +46,15 @@ class Compilation:
     _gpu_parts: dict[str, Any] = field(default_factory=dict)
     _schedules: Any = None
 
+    def open(self, spec: str, **options: Any) -> None:
+        """Reads what the user named, a model or an .mlir file; options as of `mlirc.frontend.open_model`."""
+        if is_mlir(spec):
+            self.read_levels(Path(spec))
+        else:
+            self.import_model(spec, **options)
+
     def import_model(self, spec: str, **options: Any) -> None:
-        """Reads the model that the user named; options as of `mlirc.frontend.open_model`."""
+        """Reads a model; options as of `mlirc.frontend.open_model`."""
         with self.timer.step("load"):
             from mlirc import frontend
 
@@ -259,6 +266,19 @@ def _write_text(path: Path, text: str) -> None:
     path.write_text(text)
 
 
+def is_mlir(spec: str) -> bool:
+    """Whether a path names MLIR: told by its content, and by its name only where there is no telling."""
+    try:
+        with Path(spec).open("rb") as file:
+            head = file.read(4096)
+    except OSError:
+        return spec.endswith(".mlir")
+    if head.startswith((b"PK", b"\x80")):  # a zip archive, a pickle
+        return False
+    starts = rb"\s*(//.*\s*|#\w+ = .*\s*)*(builtin\.)?(module|func\.func|\"builtin\.module\")\b"
+    return spec.endswith(".mlir") or re.match(starts, head) is not None
+
+
 def model_name(spec: str) -> str:
     """A short name for a model: the last part of its path, or its factory function."""
     return Path(spec).stem if Path(spec).exists() else re.split(r"[./:]", spec)[-1]
@@ -284,10 +304,7 @@ def compile_model(
         check_writable(path)
     folder = KernelCache(cache_folder()) if cache else None
     job = Compilation(model_name(spec), get_target(target), tuple(schedule), folder, timer or Timer())
-    if spec.endswith(".mlir"):
-        job.read_levels(Path(spec))
-    else:
-        job.import_model(spec, **options)
+    job.open(spec, **options)
     job.lower("ptx")
     if path:
         job.write(path, weights=weights)

@@ -80,6 +80,14 @@ def test_every_level_computes_the_same(ran, payload, level):
     np.testing.assert_allclose(run_module(module, [a, w])[0], np.tanh(a * w), rtol=2e-6)
 
 
+def test_mlir_is_told_by_its_content(ran, payload, tmp_path):
+    renamed = payload.rename(tmp_path / "payload.pt2")
+    assert ran(main, renamed, "--emit", "kernels").status == 0
+    archive = tmp_path / "archive.mlir"
+    archive.write_bytes(b"PK\x03\x04 and no more")
+    assert "truncated or damaged archive" in ran(main, archive, "--emit", "kernels").error
+
+
 def test_emit_schedule_is_a_script_that_is_taken_back(ran, payload, tmp_path):
     script = tmp_path / "script.mlir"
     script.write_text(ran(main, payload, "--emit", "schedule").out)

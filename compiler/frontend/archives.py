@@ -17,7 +17,7 @@ import torch
 
 from mlirc.errors import MlircError
 from mlirc.frontend.diagnose import first_line
-from mlirc.frontend.inputs import InputSpec, check_names, sample
+from mlirc.frontend.inputs import InputSpec, check_names, dtype_name, sample
 from mlirc.frontend.source import SourceModel, from_torch
 
 _EXPORT_HINT = "torch.export.save(torch.export.export(model, args), 'model.pt2')"
@@ -123,7 +123,7 @@ def _program_inputs(program: Any) -> tuple[dict[str, tuple[torch.dtype, tuple]],
 def _check_against(name: str, spec: InputSpec, found: tuple[torch.dtype, tuple], dynamic: list[bool]) -> None:
     dtype, shape = found
     if spec.dtype != dtype:
-        raise MlircError(f"{name}: input '{spec.name}' is {InputSpec(spec.name, dtype, ())} in the archive, not {spec}")
+        raise MlircError(f"{name}: input '{spec.name}' has the dtype {dtype_name(dtype)} in the archive, not {spec}")
     fits = len(spec.shape) == len(shape) and all(
         free or a == b for a, b, free in zip(spec.shape, shape, dynamic, strict=True)
     )

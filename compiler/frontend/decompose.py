@@ -18,7 +18,10 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from mlirc.errors import MlircError
 from mlirc.frontend.decompositions import decomposition_table, is_kept
+from mlirc.frontend.diagnose import first_line
+from mlirc.frontend.fx_import import module_path
 
 _KEPT_META = ("nn_module_stack", "stack_trace", "source_fn_stack")
 
@@ -93,7 +96,14 @@ class _Decomposer:
         pattern: Any = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: _Place(places[n]))  # type: ignore
         key = (target, repr(pattern), *((v.shape, v.dtype, v.stride()) for v in values))
         if key not in self._traced:
-            self._traced[key] = self._make(target, pattern, values)
+            try:
+                self._traced[key] = self._make(target, pattern, values)
+            except Exception as e:
+                where = module_path(node)
+                raise MlircError(
+                    f"op {target.name()} in {f'module {where!r}' if where else 'the model'} cannot be decomposed: "
+                    f"{first_line(str(e))}"
+                ) from e
         return self._traced[key]
 
     def _make(self, target: Any, pattern: Any, values: list[torch.Tensor]) -> Graph | None:

@@ -56,7 +56,6 @@ _COMPUTED_IN_F32 = (
     aten.mish.default,
     aten.hardswish.default,
     aten.hardsigmoid.default,
-    aten.log_sigmoid_forward.default,
     aten.cumsum.default,
     aten.reciprocal.default,
     aten.avg_pool2d.default,
@@ -226,6 +225,8 @@ def _gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
 
 @_decomposes(aten.linear.default)
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    if x.dtype != weight.dtype:  # shapes alone are traced, and they would fit
+        raise ValueError(f"its input is {x.dtype} and its weight {weight.dtype}: give an input of the weight's dtype")
     rows = x.reshape(-1, x.shape[-1])
     out = aten.mm.default(rows, weight.t())
     out = out if bias is None else out + bias
@@ -303,6 +304,52 @@ def _batch_norm_in_eval(
     if training or running_mean is None or running_var is None:
         return NotImplemented
     return _batch_norm(x, weight, bias, running_mean, running_var, momentum, eps)[0]
+
+
+@_decomposes(aten.roll.default)
+def _roll(x: Tensor, shifts: list[int], dims: list[int] = ()) -> Tensor:  # type: ignore[assignment]
+    """Two slices, each of static size, joined; torch-mlir's own lowering computes the sizes at run time."""
+    if not dims:
+        return _roll(x.reshape(-1), shifts, [0]).reshape(x.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        size = x.shape[dim]
+        cut = (size - shift) % size if size else 0
+        if cut:
+            x = aten.cat.default(
+                [aten.slice.Tensor(x, dim, cut, size), aten.slice.Tensor(x, dim, 0, cut)], dim % x.dim()
+            )
+    return x.clone()
+
+
+@_decomposes(aten._pad_circular.default)
+def _pad_circular(x: Tensor, pad: list[int]) -> Tensor:
+    """`pad` counts from the last dimension; a negative entry crops, and what is left wraps around, as in PyTorch."""
+    for i in range(len(pad) // 2):
+        dim, (before, after) = x.dim() - 1 - i, pad[2 * i : 2 * i + 2]
+        if before < 0 or after < 0:
+            x = aten.slice.Tensor(x, dim, max(0, -before), x.shape[dim] - max(0, -after))
+        size = x.shape[dim]
+        ends = [aten.slice.Tensor(x, dim, size - before, size)] if before > 0 else []
+        starts = [aten.slice.Tensor(x, dim, 0, after)] if after > 0 else []
+        x = aten.cat.default([*ends, x, *starts], dim) if ends or starts else x
+    return x.clone()
+
+
+@_decomposes(aten.pad.default)
+def _pad(x: Tensor, pad: list[int], mode: str = "constant", value: float | None = None) -> Tensor:
+    """PyTorch's own circular padding writes into an empty tensor, which has no functional form here."""
+    return _pad_circular(x, pad) if mode == "circular" else NotImplemented
+
+
+@_decomposes(aten.log_sigmoid.default)
+def _log_sigmoid(x: Tensor) -> Tensor:
+    wide = _wide(x)
+    return (aten.clamp.default(wide, None, 0.0) - torch.log1p(torch.exp(-torch.abs(wide)))).to(x.dtype)
+
+
+@_decomposes(aten.log_sigmoid_forward.default)
+def _log_sigmoid_forward(x: Tensor) -> tuple[Tensor, Tensor]:
+    return _log_sigmoid(x), x.new_empty((0,))
 
 
 # Ops that torch-mlir lowers better whole than decomposed.

@@ -58,7 +58,8 @@ def import_torch(source: SourceModel) -> ImportedModel:
 
     Raises MlircError for control flow that depends on data, dynamic shapes, and ops that cannot be imported.
     """
-    with quiet(), torch.no_grad():
+    # oneDNN's recurrent layers are one opaque op; without oneDNN, PyTorch takes the layer apart.
+    with quiet(), torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
         program = source.program if source.program is not None else export(source)
         _require_static(program, source)
         try:

@@ -52,7 +52,10 @@ def lower_to_linalg(imported: ImportedModel | ir.Module) -> ir.Module:
 
 
 def _clone(module: ir.Module) -> ir.Module:
-    return ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
+    try:
+        return ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
+    except ir.MLIRError as e:  # the importer builds ops without verifying them
+        raise _failure(e) from e
 
 
 def _main(module: ir.Module) -> ir.Operation:
@@ -104,11 +107,12 @@ def _name(location: ir.Location) -> str:
     return match[1] if match else str(location)
 
 
-def _walk(module: ir.Module, names: tuple[str, ...]) -> list[ir.Operation]:
+def _walk(module: ir.Module, names: tuple[str, ...] | None = None) -> list[ir.Operation]:
+    """The ops of these names, or all: a list, as an exception must not leave the walk's callback."""
     found: list[ir.Operation] = []
 
     def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name in names:
+        if names is None or op.name in names:
             found.append(op)
         return ir.WalkResult.ADVANCE
 
@@ -183,16 +187,15 @@ _ALLOWED = (
 
 def _require_linalg(module: ir.Module) -> None:
     """Raises MlircError for an op of another level, or a tensor whose shape is not static."""
-
-    def visit(op: ir.Operation) -> ir.WalkResult:
+    for op in _walk(module):
+        where = f"in module '{_name(op.location)}'"
+        if op.name == "ml_program.global_load":  # the state of torch-mlir's generator of random numbers
+            raise MlircError(f"random numbers {where}: a compiled model cannot draw them; make them an input")
         if op.name.split(".")[0] not in _ALLOWED:
-            raise MlircError(f"op {op.name} in module '{_name(op.location)}' cannot be lowered to linalg")
+            raise MlircError(f"op {op.name} {where} cannot be lowered to linalg")
         for result in op.results:
             if isinstance(result.type, ir.RankedTensorType) and not ir.RankedTensorType(result.type).has_static_shape:
                 raise MlircError(
-                    f"{op.name} in module '{_name(op.location)}' has the dynamic shape {result.type}: give every "
-                    "input's shape with --input name=dtype[sizes]"
+                    f"{op.name} {where} has the dynamic shape {result.type}: give every input's shape with --input "
+                    "name=dtype[sizes]"
                 )
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)

@@ -51,7 +51,9 @@ def open_model(
 
 def _cast(source: SourceModel, spec: str, dtype: str) -> SourceModel:
     to = dtype_of(dtype)
-    if source.module is None or source.kind != "module" or not to.is_floating_point:
+    if not to.is_floating_point:
+        raise MlircError(f"--dtype {dtype}: a model computes in a float type: f32, bf16, f16 or f64")
+    if source.module is None or source.kind != "module":
         raise MlircError(f"{spec}: --dtype {dtype} is not possible: the archive fixes the dtypes of its operations")
     module = source.module.to(to)
     tensors = [t.to(to) if t.is_floating_point() else t for t in source.example_inputs()]

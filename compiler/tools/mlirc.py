@@ -75,16 +75,13 @@ def _compile(options: argparse.Namespace, timer: Timer) -> Any:
         from mlirc.dump import Dump
 
         job.observe = Dump(options.dump_dir, job).level
-    if options.model.endswith(".mlir"):
-        job.read_levels(Path(options.model))
-    else:
-        job.import_model(
-            options.model,
-            inputs=options.input,
-            random_weights=options.random_weights,
-            allow_pickle=options.allow_pickle,
-            dtype=options.dtype,
-        )
+    job.open(
+        options.model,
+        inputs=options.input,
+        random_weights=options.random_weights,
+        allow_pickle=options.allow_pickle,
+        dtype=options.dtype,
+    )
     everything = options.output or options.dump_dir or options.verbose
     job.lower("ptx" if everything else options.emit or "ptx")
     if options.output:

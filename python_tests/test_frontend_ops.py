@@ -1,0 +1,70 @@
+"""Ops that need a form of their own on the way to linalg, and the errors of those that have none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from frontend_models import check
+from torch import nn
+
+from mlirc.errors import MlircError
+from mlirc.frontend import from_torch, import_torch, lower_to_linalg
+
+
+class Calls(nn.Module):
+    """A module that calls a function."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args):
+        return self.function(*args)
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (lambda x: torch.roll(x, (2, -1), (0, 1)), (7, 5)),
+        (lambda x: torch.roll(x, 9), (2, 7)),
+        (lambda x: torch.roll(x, 3, -1), (1, 3)),
+        (lambda x: F.pad(x, (1, 2, 3, 1), mode="circular"), (1, 2, 7, 5)),
+        (lambda x: F.pad(x, (-1, 2, 0, 3), mode="circular"), (1, 1, 4, 7)),
+        (lambda x: F.pad(x, (1, -2, -1, -1), mode="circular"), (1, 1, 4, 7)),
+        (lambda x: F.pad(x, (1, 2), mode="reflect"), (2, 5)),
+        (F.logsigmoid, (3, 7)),
+        (lambda x: F.logsigmoid(x * 200), (3, 7)),
+    ],
+)
+def test_ops_with_a_decomposition_of_ours(function, shape):
+    torch.manual_seed(0)
+    check(from_torch(Calls(function), (torch.randn(shape),)))
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM(5, 7), nn.GRU(5, 7, batch_first=True, bidirectional=True)])
+def test_recurrent_layers_are_unrolled(layer):
+    check(from_torch(layer, (torch.randn(3, 2, 5),)))
+
+
+class Outer(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.block = nn.ModuleList([Calls(function)])
+
+    def forward(self, x):
+        return self.block[0](x) + 1
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: x + torch.rand_like(x), "random numbers in module 'block.0'"),
+        (lambda x: torch.linalg.svd(x)[0], "op aten::_linalg_svd in module 'block.0' cannot be imported"),
+        (lambda x: F.linear(x.to(torch.int64), x), "op aten::linear in module 'block.0' .* is torch.int64 and its"),
+        (lambda x: torch.fft.fft(x).real, "in module 'block.0' makes a tensor of torch.complex64"),
+    ],
+)
+def test_ops_that_cannot_be_imported_are_named_with_their_module(function, message):
+    with pytest.raises(MlircError, match=message):
+        lower_to_linalg(import_torch(from_torch(Outer(function), (torch.ones(4, 4),))))
