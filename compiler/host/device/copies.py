@@ -51,7 +51,9 @@ def copy_async(s: State, to: tuple, at: tuple, width: int, count, op) -> None:
     rows = np.ascontiguousarray(m.compress(words, chosen))
     copy = Copy(target, m.compress(address, chosen), rows, chosen, op)
     if m.check:
-        busy = gather(target.buffer.mark_pending(), "pending", address, item, width, fits).any(axis=-1)
+        if target.buffer.reading is not None:
+            m.check_reading(target.buffer, address, item, width, fits, mask, op)
+        busy = gather(target.buffer.mark("pending"), "pending", address, item, width, fits).any(axis=-1)
         bad = m.active(mask, busy)
         if bad is not None:
             m.complain("overlapping copies", bad, f"copies to {target.buffer.name} where another copy is under way", op)

@@ -10,7 +10,7 @@ from mlirc import levels
 from mlirc.backend.kernel import Copy, Launch, launches_from_gpu_module
 from mlirc.errors import MlircError
 from mlirc.host.device.counters import Counters
-from mlirc.host.device.machine import Machine, State, Stop
+from mlirc.host.device.machine import Machine, Stop
 from mlirc.host.device.memory import OTHER_POISON, POISON, Buffer, MemRef
 from mlirc.host.device.memref_rules import item_size
 from mlirc.host.device.numbers import dtype_of
@@ -22,6 +22,40 @@ from mlirc.passes.expand_math import expand_math
 
 BATCH_THREADS = 4096  # threads executed together: larger arrays leave the cache, smaller ones pay for the interpreter
 MAX_BATCH_SHARED = 64 << 20  # bytes of shared memory of a batch
+
+
+def execute(
+    program: Program,
+    registers: list,
+    shape: tuple[tuple[int, int, int], tuple[int, int, int], int],
+    blocks: np.ndarray,
+    report: Report,
+    *,
+    check: bool,
+    seed: int,
+    poison: int = POISON,
+    count: bool = False,
+) -> None:
+    """Runs the given blocks of one launch, batch by batch. `shape`: grid, block, bytes of dynamic shared memory."""
+    grid, block, smem = shape
+    threads = int(np.prod(block))
+    per = max(1, BATCH_THREADS // threads)
+    if smem:
+        per = max(1, min(per, MAX_BATCH_SHARED // smem))
+    for first in range(0, len(blocks), per):
+        machine = Machine(program.name, blocks[first : first + per], grid, block, report, check, poison)
+        if machine.races is not None:
+            machine.races.granule = granule(program)
+        machine.proxies = program.proxies
+        if count:
+            machine.counters = Counters(report, program.name, machine.nt)
+        machine.dynamic_shared = machine.allocate("shared memory", "shared", max(smem, 1))
+        try:
+            Scheduler(machine, seed).run(program.code, list(registers), program.group)
+        except Stop:
+            return
+        if machine.races is not None:
+            machine.races.barrier()
 
 
 class DeviceKernel:
@@ -145,7 +179,6 @@ class DeviceKernel:
     ) -> None:
         program = self.programs[launch.symbol]
         total = int(np.prod(launch.grid))
-        threads = int(np.prod(launch.block))
         chosen = (
             np.arange(total) if blocks is None else np.array(sorted(b for b in blocks if b < total), dtype=np.int64)
         )
@@ -154,25 +187,17 @@ class DeviceKernel:
         for i, buffer in enumerate(buffers):
             buffer.tracked = check and i in tracked
             buffer.start_launch()
-        per = max(1, BATCH_THREADS // threads)
-        if launch.smem:
-            per = max(1, min(per, MAX_BATCH_SHARED // launch.smem))
-        for first in range(0, len(chosen), per):
-            batch = chosen[first : first + per]
-            machine = Machine(launch.symbol, batch, launch.grid, launch.block, report, check, poison)
-            if machine.races is not None:
-                machine.races.granule = granule(program)
-            if self.count:
-                machine.counters = Counters(report, launch.symbol, machine.nt)
-            machine.dynamic_shared = machine.allocate("shared memory", "shared", max(launch.smem, 1))
-            try:
-                Scheduler(machine, seed).run(
-                    program.code, State(self._registers(program, launch, buffers), None, machine)
-                )
-            except Stop:
-                return
-            if machine.races is not None:
-                machine.races.barrier()
+        execute(
+            program,
+            self._registers(program, launch, buffers),
+            (launch.grid, launch.block, launch.smem),
+            chosen,
+            report,
+            check=check,
+            seed=seed,
+            poison=poison,
+            count=self.count,
+        )
 
     def _registers(self, program: Program, launch: Launch, buffers: list[Buffer]) -> list:
         r = list(program.initial)

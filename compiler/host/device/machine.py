@@ -42,9 +42,12 @@ class Machine:
         self.nb, self.nt = len(blocks), block[0] * block[1] * block[2]
         self.instances: dict[int, Buffer] = {}
         self.shared: list[Buffer] = []
-        self.dynamic_shared: Buffer | None = None
+        self.dynamic_shared: Any = None  # a Buffer, from the start
         self.races = RaceLog(self) if check else None
         self.counters: Counters | None = None
+        self.engine: Any = None  # an Engine, once an asynchronous instruction of Hopper's is used
+        self.proxies = False  # whether instructions read shared memory through the asynchronous proxy
+        self.named: dict[str, Buffer] = {}
         self.copies: list = []  # asynchronous copies under way, as (group number, Copy)
         self.groups = 0  # groups committed so far
         self.arrived: dict = {}
@@ -209,11 +212,20 @@ class Machine:
         if self.counters is not None:
             self.count_access(ref, offset, width, mask, True, op)
         address = self.absolute(ref.buffer, offset, ref.item)
+        if self.check and ref.buffer.reading is not None:
+            self.check_reading(ref.buffer, address, ref.item, width, fits, mask, op)
         chosen = self.lanes(mask)
         words = np.ascontiguousarray(self.compress(value, chosen)).view(UNSIGNED[ref.item])
         self.write(ref.buffer, self.compress(address, chosen), words, ref.item, fits)
         if self.check and ref.buffer.tracked and self.races is not None:
             self.races.note(ref.buffer, address, width, ref.item, True, mask, op)
+
+    def check_reading(self, buffer: Buffer, address, item: int, width: int, fits: bool, mask, op) -> None:
+        """Complains about writes to what a wgmma under way reads."""
+        busy = gather(buffer, "reading", address, item, width, fits)
+        bad = self.active(mask, busy.any(axis=-1)) if busy.any() else None
+        if bad is not None:
+            self.complain("race", bad, f"overwrites {buffer.name} that a wgmma still reads", op)
 
     def count_access(self, ref: MemRef, offset: np.ndarray, width: int, mask, write: bool, op) -> None:
         """Counts an access at element numbers `offset` within an instance."""
@@ -235,6 +247,11 @@ class Machine:
     def write(self, buffer: Buffer, address: np.ndarray, words: np.ndarray, item: int, fits: bool) -> None:
         """Writes rows of words at addresses (in elements), and marks them as written."""
         scatter(buffer, "data", address, words, item, fits)
-        if self.check and buffer.written is not None:
-            ones = np.full((1, words.shape[1]), np.iinfo(UNSIGNED[item]).max, dtype=UNSIGNED[item])
-            scatter(buffer, "written", address, np.broadcast_to(ones, words.shape).copy(), item, fits)
+        if not self.check:
+            return
+        ones = np.full(words.shape, np.iinfo(UNSIGNED[item]).max, dtype=UNSIGNED[item])
+        if self.proxies and buffer.space == "shared":
+            buffer.mark("generic")
+            scatter(buffer, "generic", address, ones, item, fits)
+        if buffer.written is not None:
+            scatter(buffer, "written", address, ones, item, fits)

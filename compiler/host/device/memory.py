@@ -35,6 +35,8 @@ class Buffer:
         else:
             self.data[:nbytes] = contents
         self.pending: np.ndarray | None = None  # per byte 0xFF while an asynchronous copy is on its way
+        self.generic: np.ndarray | None = None  # 0xFF where a thread wrote and no fence between proxies followed
+        self.reading: np.ndarray | None = None  # how many wgmmas under way read a byte
         self.tracked = space == "shared"  # whether accesses are logged for the race detector
         self.writer_block: np.ndarray | None = None  # per granule, in this launch; -1: nobody
         self.reader_block: np.ndarray | None = None  # likewise; -2: several
@@ -58,10 +60,10 @@ class Buffer:
             self._views[key] = found
         return found
 
-    def mark_pending(self) -> Buffer:
-        """Starts to keep track of asynchronous copies."""
-        if self.pending is None:
-            self.pending = np.zeros(len(self.data), dtype=np.uint8)
+    def mark(self, plane: str) -> Buffer:
+        """Starts to keep a shadow: `pending`, `generic` or `reading`."""
+        if getattr(self, plane) is None:
+            setattr(self, plane, np.zeros(len(self.data), dtype=np.uint8))
         return self
 
 

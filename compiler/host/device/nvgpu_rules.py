@@ -18,7 +18,7 @@ from mlirc.host.device.translate import Translator, rule
 from mlirc.mlir import ir
 
 
-def _segments(op) -> list[list[ir.Value]]:
+def segments_of(op) -> list[list[ir.Value]]:
     sizes = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
     operands = list(op.operands)
     return [operands[sum(sizes[:i]) : sum(sizes[: i + 1])] for i in range(len(sizes))]
@@ -26,7 +26,7 @@ def _segments(op) -> list[list[ir.Value]]:
 
 @rule("nvgpu.device_async_copy")
 def _async_copy(tr: Translator, op):
-    (dst,), dst_indices, (src,), src_indices, count = _segments(op)
+    (dst,), dst_indices, (src,), src_indices, count = segments_of(op)
     width = ir.IntegerAttr(op.attributes["dstElements"]).value
     item = item_size(dst.type)
     to, at = (tr.reg(dst), indices_of(tr, dst_indices)), (tr.reg(src), indices_of(tr, src_indices))

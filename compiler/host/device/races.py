@@ -40,6 +40,8 @@ class RaceLog:
     def note(self, buffer: Buffer, address, width: int, item: int, write: bool, mask, op) -> None:
         """Logs an access of every active thread; address in elements of the buffer's storage."""
         m = self.machine
+        if m.engine is not None and m.engine.counts and buffer.space == "shared":
+            return  # mbarriers order threads too, which this log does not know; the engine watches its own accesses
         chosen = m.lanes(mask)
         first = m.compress(address, chosen)
         per = item // self.granule
@@ -85,6 +87,14 @@ class RaceLog:
                 m.kernel,
                 int(clash.any(axis=1).sum()),
             )
+
+    def note_bytes(self, buffer: Buffer, first: np.ndarray, size: int, thread: int, op) -> None:
+        """Logs reads by one thread of `size` bytes at each of the given byte addresses."""
+        if self.machine.engine is not None and self.machine.engine.counts:
+            return
+        threads = np.full(len(first), thread, dtype=np.int32)
+        cells = np.unique(first // self.granule)
+        self.recent.append(Access(buffer, cells, -(-size // self.granule), threads[: len(cells)], False, op))
 
     def arrived(self, buffer: Buffer, first: np.ndarray, width: int, item: int, threads, op) -> None:
         """Logs the end of an asynchronous copy: a write by the thread that waited for it."""

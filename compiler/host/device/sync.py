@@ -17,7 +17,7 @@ class Wait:
     """Event of a step: go on when `ready()` holds. `what` says what is waited for, `who` which threads wait."""
 
     ready: Callable[[], bool]
-    what: str
+    what: str | Callable[[], str]
     who: np.ndarray
     op: object
 
@@ -30,27 +30,32 @@ class Barrier:
     opened: np.ndarray
 
 
-def block_barrier(s: State, op, number: int = 0):
-    """bar.sync: waits for all threads of the block. A generator of events."""
+def block_barrier(s: State, op, number: int = 0, threads: int | None = None):
+    """bar.sync: waits for all threads of the block, or for a number of them. A generator of events."""
     m: Machine = s.m
-    if s.mask is not None:
-        counts = np.broadcast_to(s.mask, (m.nb, m.nt)).sum(axis=1)
-    if s.mask is None or ((counts == 0) | (counts == m.nt)).all():
+    wanted = m.nt if threads is None else threads
+    mine = np.ones((m.nb, m.nt), bool) if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))
+    counts = mine.sum(axis=1)
+    if wanted == m.nt and ((counts == 0) | (counts == m.nt)).all():
         if m.races is not None:
             m.races.barrier()
         return
     b: Barrier = m.arrived.setdefault(number, Barrier(np.zeros((m.nb, m.nt), bool), np.zeros(m.nb, np.int64)))
-    mine = np.broadcast_to(s.mask, (m.nb, m.nt))
-    blocks = mine.any(axis=1)
+    blocks = counts > 0
     target = b.opened[blocks] + 1
     b.arrived |= mine
-    complete = b.arrived.all(axis=1)
+    complete = b.arrived.sum(axis=1) >= wanted
     if complete.any():
         b.opened[complete] += 1
         b.arrived[complete] = False
-        if m.races is not None:
+        if m.races is not None:  # of some threads only: taken for one of all, so that no order is overlooked
             m.races.barrier()
-    yield Wait(lambda: bool((b.opened[blocks] >= target).all()), "the barrier of the block", mine, op)
+    yield Wait(
+        lambda: bool((b.opened[blocks] >= target).all()),
+        "the barrier of the block, which the others never reach",
+        mine,
+        op,
+    )
 
 
 def warp_barrier(s: State, needed: np.ndarray, op) -> None:
@@ -86,14 +91,23 @@ class Scheduler:
     seed: int = 0
     blocked: list[Task] = field(default_factory=list)
 
-    def run(self, code: Code, state: State) -> None:
-        """Runs a kernel's code; raises Stop after reporting a deadlock."""
+    def run(self, code: Code, registers: list, group: int | None = None) -> None:
+        """Runs a kernel's code, all threads together or in groups of so many; raises Stop after reporting a
+        deadlock."""
         draw = np.random.default_rng(self.seed)
-        ready = [Task(code.start(state))]
+        m = self.machine
+        if group is None or group >= m.nt:
+            ready = [Task(code.start(State(registers, None, m)))]
+        else:
+            number = np.arange(m.nt)[None, :] // group
+            masks = [number == g for g in range(-(-m.nt // group))]
+            ready = [Task(code.start(State(list(registers), mask, m))) for mask in masks]
         while ready or self.blocked:
             if not ready:
                 ready = [t for t in self.blocked if t.wait is None or t.wait.ready()]
                 if not ready:
+                    if self.machine.engine is not None and self.machine.engine.advance():
+                        continue
                     self._deadlock()
                 self.blocked = [t for t in self.blocked if not any(t is o for o in ready)]
             task = ready.pop(int(draw.integers(len(ready))) if len(ready) > 1 else 0)
@@ -127,7 +141,7 @@ class Scheduler:
             m.report.add(
                 "deadlock",
                 f"{per_block[b]} of {m.nt} threads of block {int(m.blocks[b])} ({threads[0]}..{threads[-1]}) wait for "
-                f"{w.what}, which the others never reach",
+                f"{w.what if isinstance(w.what, str) else w.what()}",
                 w.op,
                 m.kernel,
                 int(w.who.sum()),

@@ -18,7 +18,10 @@ from mlirc.host.device.numbers import constant_array
 from mlirc.mlir import ir
 
 _rules: dict[str, Callable] = {}
-_RULE_FILES = ("arith_rules", "math_rules", "vector_rules", "memref_rules", "scf_rules", "gpu_rules", "nvgpu_rules")
+_RULE_FILES = (
+    "arith_rules", "math_rules", "vector_rules", "memref_rules", "scf_rules", "gpu_rules", "nvgpu_rules",
+    "pointer_rules", "hopper_rules",
+)  # fmt: skip
 
 
 def rule(*names: str) -> Callable:
@@ -68,6 +71,8 @@ class Program:
         self.name, self.code, self.initial, self.parameters, self.function = name, code, initial, parameters, function
         self.shared: list[tuple[int, object]] = []  # (register, memref type) of workgroup attributions
         self.accesses: list[int] = []  # bytes of every access
+        self.group: int | None = None  # threads that execute together; None: all of a block
+        self.proxies = False  # whether instructions read shared memory through the asynchronous proxy
 
 
 class Translator:
@@ -78,6 +83,9 @@ class Translator:
         self.numbers: dict[ir.Value, int] = {}
         self.initial: list = []
         self.constants: dict[ir.Value, int | float] = {}
+        self.group: int | None = None
+        self.proxies = False
+        self.globals: dict[str, int] = {}  # shared globals: bytes, 0 for the dynamic one
         self.accesses: list[int] = []  # sizes and alignments, in bytes, of accesses to memory
 
     def reg(self, value: ir.Value) -> int:
@@ -191,13 +199,29 @@ def translate(function, count: bool = False) -> Program:
     blocks = function.regions[0].blocks
     if len(blocks) != 1:
         raise MlircError(f"host device: kernel {name} has unstructured control flow: give it at the gpu level with scf")
+    tr.globals = _shared_globals(function)
     arguments = [tr.reg(a) for a in blocks[0].arguments]
     code, _ = tr.block(blocks[0])
-    inputs = len(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).inputs)
+    inputs = len(arguments)
+    if function.name == "gpu.func":  # what follows are its buffers in shared memory
+        inputs = len(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).inputs)
     program = Program(name, code, tr.initial, arguments[:inputs], function)
     program.shared = [(tr.reg(a), a.type) for a in list(blocks[0].arguments)[inputs:]]
-    program.accesses = tr.accesses
+    program.accesses, program.group, program.proxies = tr.accesses, tr.group, tr.proxies
     return program
+
+
+def _shared_globals(function) -> dict[str, int]:
+    """The arrays in shared memory beside a kernel, and their bytes (0: the dynamic one)."""
+    found = {}
+    for op in function.parent.regions[0].blocks[0].operations:
+        space = op.operation.attributes["addr_space"] if "addr_space" in op.operation.attributes else None
+        if op.operation.name == "llvm.mlir.global" and space is not None and ir.IntegerAttr(space).value == 3:
+            from mlirc.host.device.pointer_rules import type_bytes
+
+            name = ir.StringAttr(op.operation.attributes["sym_name"]).value
+            found[name] = type_bytes(ir.TypeAttr(op.operation.attributes["global_type"]).value)
+    return found
 
 
 def granule(program: Program) -> int:

@@ -1,0 +1,70 @@
+"""Launches one function of a gpu.module without a host function: for kernels written by hand, and those that take
+tensor maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mlirc.errors import MlircError
+from mlirc.host.device.hopper_rules import TensorMap
+from mlirc.host.device.launch import execute
+from mlirc.host.device.memory import POISON, Buffer, MemRef
+from mlirc.host.device.report import Report
+from mlirc.host.device.translate import translate
+from mlirc.mlir import ir
+
+
+def run_function(
+    module: ir.Module,
+    name: str,
+    args: Sequence[np.ndarray | TensorMap],
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+    smem: int = 0,
+    *,
+    blocks: Sequence[int] | None = None,
+    check: bool = True,
+    seed: int = 0,
+) -> Report:
+    """Runs an `llvm.func` or `gpu.func` of a gpu.module. `args`: an array for each pointer or memref, changed in place,
+    and a TensorMap for each tensor map. Raises MlircError for an unknown function or arguments that do not fit."""
+    found = _find(module, name)
+    program = translate(found)
+    if len(args) != len(program.parameters):
+        raise MlircError(f"host device: function {name} takes {len(program.parameters)} arguments, not {len(args)}")
+    registers = list(program.initial)
+    buffers: list[tuple[Buffer, np.ndarray]] = []
+    for i, (number, value, a) in enumerate(
+        zip(program.parameters, found.regions[0].blocks[0].arguments, args, strict=False)
+    ):
+        if isinstance(a, TensorMap):
+            registers[number] = a
+            continue
+        contents = np.frombuffer(a.tobytes(), dtype=np.uint8)
+        buffer = Buffer(f"argument {i}", "global", a.nbytes, contents=contents, poison=POISON)
+        buffer.tracked = check
+        buffers.append((buffer, a))
+        if isinstance(value.type, ir.MemRefType):
+            strides, _ = value.type.get_strides_and_offset()
+            registers[number] = MemRef(buffer, 0, tuple(value.type.shape), tuple(strides), a.itemsize)
+        else:
+            registers[number] = MemRef(buffer, 0, (), (), 1)
+    report = Report()
+    total = int(np.prod(grid))
+    chosen = np.arange(total) if blocks is None else np.array(sorted(b for b in blocks if b < total), dtype=np.int64)
+    with np.errstate(all="ignore"):
+        execute(program, registers, (grid, block, smem), chosen, report, check=check, seed=seed)
+    for buffer, a in buffers:
+        a[...] = buffer.data[: a.nbytes].view(a.dtype).reshape(a.shape)
+    return report
+
+
+def _find(module: ir.Module, name: str) -> ir.Operation:
+    for op in module.body.operations:
+        if op.operation.name == "gpu.module":
+            for f in op.operation.regions[0].blocks[0].operations:
+                if "sym_name" in f.operation.attributes and ir.StringAttr(f.attributes["sym_name"]).value == name:
+                    return f.operation
+    raise MlircError(f"host device: no function {name} in a gpu.module")

@@ -1,0 +1,397 @@
+"""Hopper's instructions: mbarriers, tensor copies (TMA), wgmma, fences, named barriers.
+
+Shared-memory layouts follow the PTX ISA: "Tensor copies: swizzling modes" and "Asynchronous warpgroup level matrix
+instructions: Matrix descriptor"."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlirc.errors import MlircError
+from mlirc.host.device.engine import Engine
+from mlirc.host.device.machine import State
+from mlirc.host.device.memory import Buffer
+from mlirc.host.device.numbers import dtype_of
+from mlirc.host.device.nvgpu_rules import segments_of, tf32, to_f32
+from mlirc.host.device.pointer_rules import struct_fields
+from mlirc.host.device.sync import Wait, block_barrier
+from mlirc.host.device.translate import Translator, rule, waiting
+from mlirc.mlir import ir
+
+WARPGROUP = 128
+_SWIZZLE_BITS = {128: 7, 64: 3, 32: 1}  # bytes of the pattern's rows -> which 16-byte chunks are exchanged
+
+
+@dataclass
+class TensorMap:
+    """What cuTensorMapEncodeTiled makes: a global array, the box that one copy moves (innermost dimension last, as in
+    the array), and the swizzle in bytes (0: none). Elements outside the array are zeros."""
+
+    array: np.ndarray
+    box: tuple[int, ...]
+    swizzle: int = 0
+
+
+def swizzled(byte: np.ndarray, swizzle: int) -> np.ndarray:
+    """Shared memory addresses under a swizzling mode: bits 4.. are exchanged with bits 7.. of the address."""
+    if not swizzle:
+        return byte
+    return byte ^ ((byte >> 7 & _SWIZZLE_BITS[swizzle]) << 4)
+
+
+def engine_of(s: State) -> Engine:
+    if s.m.engine is None:
+        s.m.engine = Engine(s.m)
+    return s.m.engine
+
+
+# -- mbarriers
+
+
+@rule("nvvm.mbarrier.init")
+def _init(tr: Translator, op):
+    pointer, count = (tr.reg(v) for v in list(op.operands)[:2])
+    return lambda s: engine_of(s).init(s, s.r[pointer], s.r[count], op)
+
+
+@rule("nvvm.mbarrier.inval")
+def _inval(tr: Translator, op):
+    pointer = tr.reg(op.operands[0])
+
+    def step(s: State) -> None:
+        engine = engine_of(s)
+        for b, _, byte in engine.each(s, s.r[pointer]):
+            engine.barriers.pop((b, byte), None)
+
+    return step
+
+
+@rule("nvvm.mbarrier.arrive", "nvvm.mbarrier.arrive.expect_tx")
+def _arrive(tr: Translator, op):
+    pointer = tr.reg(op.operands[0])
+    nbytes = tr.reg(op.operands[1]) if op.name.endswith("expect_tx") else None
+    out = tr.reg(op.results[0]) if len(op.results) else None
+
+    def step(s: State) -> None:
+        engine_of(s).arrive(s, s.r[pointer], None if nbytes is None else s.r[nbytes], op)
+        if out is not None:
+            s.r[out] = np.zeros((1, 1), dtype=np.int64)  # the token; nothing here waits by tokens
+
+    return step
+
+
+@rule("nvvm.mbarrier.try_wait.parity")
+def _wait_parity(tr: Translator, op):
+    pointer, parity = (tr.reg(v) for v in list(op.operands)[:2])
+    tr.group = WARPGROUP  # warpgroups may wait for each other
+
+    def run(s: State):
+        engine, where, want = engine_of(s), s.r[pointer], s.r[parity]
+        while not engine.passed(s, where, want, op):
+            m = s.m
+            who = np.ones((m.nb, m.nt), bool) if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))
+            yield Wait(lambda: engine.passed(s, where, want, op), lambda: engine.describe(s, where), who, op)
+
+    return waiting(run)
+
+
+# -- barriers by number, fences
+
+
+@rule("nvvm.barrier")
+def _named_barrier(tr: Translator, op):
+    number, count = segments_of(op)[:2]
+    identifier = (tr.known(number[0]) if number else 0) or 0
+    threads = tr.known(count[0]) if count else None
+    if (number and tr.known(number[0]) is None) or (count and threads is None):
+        raise MlircError(f"host device: {tr.where}: nvvm.barrier with a number that is not constant at {op.location}")
+    return waiting(lambda s: block_barrier(s, op, identifier, threads))
+
+
+@rule("nvvm.barrier.arrive")
+def _barrier_arrive(tr: Translator, op):
+    number, count = segments_of(op)[:2] if "operandSegmentSizes" in op.attributes else ([], list(op.operands))
+    identifier, threads = tr.known(number[0]) if number else 0, tr.known(count[0])
+    if identifier is None or threads is None:
+        raise MlircError(f"host device: {tr.where}: nvvm.barrier.arrive with a number not constant at {op.location}")
+
+    def step(s: State) -> None:
+        next(block_barrier(s, op, identifier, threads), None)
+
+    return step
+
+
+@rule(
+    "nvvm.fence.mbarrier.init", "nvvm.setmaxregister", "nvvm.wgmma.fence.aligned",
+    "nvvm.griddepcontrol", "nvvm.griddepcontrol.wait", "nvvm.griddepcontrol.launch.dependents", "nvvm.prefetch",
+)  # fmt: skip
+def _nothing(tr: Translator, op):
+    return lambda s: None
+
+
+@rule("nvvm.fence.proxy")
+def _fence_proxy(tr: Translator, op):
+    def step(s: State) -> None:
+        for buffer in s.m.shared:
+            if buffer.generic is not None:
+                buffer.generic.fill(0)
+
+    return step
+
+
+def _check_proxy(s: State, buffer: Buffer, address: np.ndarray, lone: np.ndarray, op) -> None:
+    """What threads wrote is read through the asynchronous proxy: there must be a fence in between."""
+    if s.m.check and buffer.generic is not None and buffer.generic[address].any():
+        s.m.complain("missing proxy fence", lone, f"reads {buffer.name} that threads wrote, with no fence.proxy", op)
+
+
+# -- tensor copies
+
+
+@rule("nvvm.cp.async.bulk.tensor.shared.cluster.global")
+def _tensor_load(tr: Translator, op):
+    tr.proxies = True
+    (dst,), (tensor,), coordinates, (barrier,), offsets, multicast, _, predicate = segments_of(op)
+    if offsets or multicast or "tile" not in str(op.attributes["mode"]):
+        raise MlircError(f"host device: {tr.where}: {op.name} with im2col or multicast at {op.location}")
+    to, what, at = tr.reg(dst), tr.reg(tensor), [tr.reg(c) for c in coordinates]
+    signal, when = tr.reg(barrier), tr.reg(predicate[0]) if predicate else None
+
+    def step(s: State) -> None:
+        r, m, engine = s.r, s.m, engine_of(s)
+        source: TensorMap = r[what]
+        inner = s if when is None else State(r, r[when] if s.mask is None else r[when] & s.mask, m)
+        bars = {(b, t): byte for b, t, byte in engine.each(inner, r[signal])}
+        for b, t, byte in engine.each(inner, r[to]):
+            start = [int(np.broadcast_to(r[c], (m.nb, m.nt))[b, t]) for c in at][::-1]
+            _start_copy(engine, source, r[to].buffer, (b, t, byte), start, bars[b, t], op)
+
+    return step
+
+
+def _start_copy(engine: Engine, source: TensorMap, buffer: Buffer, where, start: list[int], bar: int, op) -> None:
+    m, (b, t, byte) = engine.machine, where
+    lone = np.zeros((m.nb, m.nt), bool)
+    lone[b, t] = True
+    box = _box(source, start)
+    size = box.nbytes
+    if byte % 128 or byte + size > buffer.nbytes:
+        m.complain("out of bounds", lone, f"copies {size} bytes to byte {byte} of {buffer.name}", op)
+        return
+    raw = box.reshape(-1).view(np.uint8)
+    address = b * buffer.stride + swizzled(byte + np.arange(size), source.swizzle)
+    buffer.mark("pending")
+    assert buffer.pending is not None
+    if buffer.pending[address].any():
+        m.complain("overlapping copies", lone, f"copies to {buffer.name} where another copy is under way", op)
+    engine.check_overwrite(b, t, buffer, address, op)
+    buffer.pending[address] = 0xFF
+    barrier = engine.find(b, t, bar, op)
+
+    def finish() -> None:
+        buffer.data[address] = raw
+        if buffer.written is not None:
+            buffer.written[address] = 0xFF
+        assert buffer.pending is not None
+        buffer.pending[address] = 0
+        barrier.nbytes -= size
+        barrier.settle()
+
+    engine.start(finish)
+
+
+@rule("nvvm.cp.async.bulk.tensor.global.shared.cta")
+def _tensor_store(tr: Translator, op):
+    tr.proxies = True
+    if "tile" not in str(op.attributes["mode"]):
+        raise MlircError(f"host device: {tr.where}: {op.name} with im2col at {op.location}")
+    (tensor,), (src,), coordinates, _, predicate = segments_of(op)
+    what, at, coords = tr.reg(tensor), tr.reg(src), [tr.reg(c) for c in coordinates]
+    when = tr.reg(predicate[0]) if predicate else None
+
+    def step(s: State) -> None:
+        r, m = s.r, s.m
+        target: TensorMap = r[what]
+        inner = s if when is None else State(r, r[when] if s.mask is None else r[when] & s.mask, m)
+        for b, t, byte in engine_of(s).each(inner, r[at]):
+            start = [int(np.broadcast_to(r[c], (m.nb, m.nt))[b, t]) for c in coords][::-1]
+            _store_box(s, target, r[at].buffer, (b, t, byte), start, op)
+
+    return step
+
+
+def _store_box(s: State, target: TensorMap, buffer: Buffer, where, start: list[int], op) -> None:
+    """Writes the part of a box that lies inside the array. The source is read at once: that it is reused too early is
+    never seen."""
+    m, (b, t, byte) = s.m, where
+    lone = np.zeros((m.nb, m.nt), bool)
+    lone[b, t] = True
+    item = target.array.dtype.itemsize
+    size = int(np.prod(target.box)) * item
+    if byte % 128 or byte + size > buffer.nbytes:
+        m.complain("out of bounds", lone, f"copies {size} bytes from byte {byte} of {buffer.name}", op)
+        return
+    address = b * buffer.stride + swizzled(byte + np.arange(size), target.swizzle)
+    _check_proxy(s, buffer, address, lone, op)
+    if m.check and buffer.written is not None and not buffer.written[address].all():
+        m.complain("uninitialized read", lone, f"reads {buffer.name}, where nobody wrote", op)
+    box = buffer.data[address].view(target.array.dtype).reshape(target.box)
+    to, at = _overlap(target, start)
+    target.array[at] = box[to]
+
+
+@rule("nvvm.cp.async.bulk.commit.group", "nvvm.cp.async.bulk.wait_group")
+def _bulk_group(tr: Translator, op):
+    return lambda s: None
+
+
+def _box(source: TensorMap, start: list[int]) -> np.ndarray:
+    """The elements of a box, zeros outside the array."""
+    out = np.zeros(source.box, dtype=source.array.dtype)
+    to, at = _overlap(source, start)
+    out[to] = source.array[at]
+    return out
+
+
+def _overlap(source: TensorMap, start: list[int]) -> tuple[tuple, tuple]:
+    """Where a box and the array overlap: slices of the box, and of the array."""
+    to, at = [], []
+    for o, n, extent in zip(start, source.box, source.array.shape, strict=True):
+        low, high = max(o, 0), min(o + n, extent)
+        to.append(slice(low - o, max(high, low) - o))
+        at.append(slice(low, max(high, low)))
+    return tuple(to), tuple(at)
+
+
+# -- wgmma
+
+
+@functools.lru_cache(maxsize=4096)
+def descriptor_bytes(descriptor: int, outer: int, inner_bytes: int, k_major: bool, item: int) -> np.ndarray:
+    """Shared memory addresses of a matrix operand [outer (m or n), k], from its 64-bit descriptor."""
+    start = (descriptor & 0x3FFF) << 4
+    leading, stride = (descriptor >> 16 & 0x3FFF) << 4, (descriptor >> 32 & 0x3FFF) << 4
+    swizzle = {0: 0, 1: 128, 2: 64, 3: 32}[descriptor >> 62 & 3]
+    row = np.arange(outer)[:, None]
+    k = np.arange(inner_bytes // item)[None, :]
+    if k_major:
+        if swizzle:
+            byte = row // 8 * stride + row % 8 * swizzle + k * item
+        else:  # core matrices of 8 rows of 16 bytes
+            byte = row // 8 * stride + row % 8 * 16 + k * item // 16 * leading + k * item % 16
+    else:
+        width = swizzle or 16
+        per = width // item  # elements along m or n in one row of the pattern
+        byte = row // per * leading + k // 8 * stride + k % 8 * width + row % per * item
+    return swizzled(start + byte, swizzle)
+
+
+def _word(op, attribute: str) -> str:
+    """The last word of an enumeration attribute, as in `#nvvm.wgmma_type<bf16>`."""
+    return str(op.attributes[attribute]).rstrip(">").replace("<", " ").split()[-1]
+
+
+@rule("nvvm.wgmma.mma_async")
+def _wgmma(tr: Translator, op):
+    tr.proxies = True
+    inputs = [v for v in op.operands if "struct" not in str(v.type)]
+    (acc,) = [v for v in op.operands if "struct" in str(v.type)]
+    if len(inputs) != 2:
+        raise MlircError(f"host device: {tr.where}: wgmma with A in registers at {op.location}")
+    a, b, c, out = tr.reg(inputs[0]), tr.reg(inputs[1]), tr.reg(acc), tr.reg(op.results[0])
+    count, out_type = struct_fields(acc.type)
+    numbers = dict(
+        p.split("=") for p in str(op.attributes["shape"]).split("<")[-1].rstrip(">").replace(" ", "").split(",")
+    )
+    n, k = int(numbers["n"]), int(numbers["k"])
+    name = _word(op, "typeA")
+    dtype = dtype_of(ir.Type.parse("f32" if name == "tf32" else name, op.context))
+    major = ["row" in str(op.attributes["layoutA"]), "col" in str(op.attributes["layoutB"])]
+    scales = [_word(op, s) for s in ("scaleA", "scaleB", "scaleD")]
+    signs = [-1.0 if s == "neg" else 1.0 for s in scales[:2]]
+    widen = tf32 if dtype == np.float32 else to_f32
+    if count != n // 2:
+        raise MlircError(f"host device: {tr.where}: wgmma n={n} with {count} accumulators per thread at {op.location}")
+
+    def step(s: State) -> None:
+        m, engine, r = s.m, engine_of(s), s.r
+        full = np.broadcast_to(r[c], (m.nb, m.nt, count)).astype(np.float32)
+        result = np.empty((m.nb, m.nt, count), dtype=out_type)
+        descriptors = [np.broadcast_to(r[x], (m.nb, m.nt)) for x in (a, b)]
+        for block, t in _warpgroups(s, op):
+            operands = []
+            for d, rows, is_major in zip(descriptors, (64, n), major, strict=True):
+                cells = descriptor_bytes(
+                    int(d[block, t]) & (2**64 - 1), rows, k * dtype.itemsize, is_major, dtype.itemsize
+                )
+                operands.append(_matrix(s, engine, cells, dtype, (block, t, result), op))
+            total = np.matmul(signs[0] * widen(operands[0]), (signs[1] * widen(operands[1])).T)
+            lanes = slice(t, t + WARPGROUP)
+            if scales[2] != "zero":
+                # Register j * 4 + h * 2 + i of lane 4g + q of warp w: row 16w + 8h + g, column 8j + 2q + i.
+                grid = full[block, lanes].reshape(4, 8, 4, n // 8, 2, 2)  # w, g, q, j, h, i
+                total += grid.transpose(0, 4, 1, 3, 2, 5).reshape(64, n)
+            back = total.reshape(4, 2, 8, n // 8, 4, 2).transpose(0, 2, 4, 3, 1, 5)
+            result[block, lanes] = back.reshape(WARPGROUP, count)
+        r[out] = result
+
+    return step
+
+
+def _warpgroups(s: State, op):
+    """Yields (block, first thread) of every warpgroup that is active; complains about one that is so in part."""
+    m = s.m
+    active = np.ones((m.nb, m.nt), bool) if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))
+    groups = active.reshape(m.nb, -1, WARPGROUP)
+    missing = groups.any(axis=2, keepdims=True) & ~groups
+    if missing.any():
+        m.complain("divergent warp", missing.reshape(m.nb, m.nt), f"does not take part in {op.name}", op)
+    for b, g in np.argwhere(groups.any(axis=2)):
+        yield int(b), int(g) * WARPGROUP
+
+
+def _matrix(s: State, engine: Engine, cells: np.ndarray, dtype: np.dtype, where, op) -> np.ndarray:
+    """Reads an operand; its bytes stay in use until the wgmma is waited for."""
+    m, (b, t, result) = s.m, where
+    buffer = m.dynamic_shared
+    assert buffer is not None
+    lone = np.zeros((m.nb, m.nt), bool)
+    lone[b, t] = True
+    if cells.max() + dtype.itemsize > buffer.nbytes:
+        m.complain("out of bounds", lone, f"reads byte {int(cells.max())} of {buffer.name}", op)
+        return np.zeros(cells.shape, dtype)
+    address = b * buffer.stride + cells
+    byte = address[..., None] + np.arange(dtype.itemsize)
+    if m.check:
+        _check_proxy(s, buffer, byte, lone, op)
+        if buffer.pending is not None and buffer.pending[byte].any():
+            m.complain("unfinished copy", lone, f"reads {buffer.name} while an asynchronous copy writes there", op)
+        elif buffer.written is not None and not buffer.written[byte].all():
+            m.complain("uninitialized read", lone, f"reads {buffer.name}, where nobody wrote", op)
+        if m.races is not None:
+            m.races.note_bytes(buffer, address.ravel(), dtype.itemsize, b * m.nt + t, op)
+        engine.reads(b, t, buffer, byte.ravel(), result)
+    return buffer.data[byte].reshape(cells.shape[0], -1).view(dtype)
+
+
+@rule("nvvm.wgmma.commit.group.sync.aligned")
+def _commit(tr: Translator, op):
+    def step(s: State) -> None:
+        for t in {t for _, t in _warpgroups(s, op)}:
+            engine_of(s).commit(t)
+
+    return step
+
+
+@rule("nvvm.wgmma.wait.group.sync.aligned")
+def _wait(tr: Translator, op):
+    pending = ir.IntegerAttr(op.attributes["group"]).value
+
+    def step(s: State) -> None:
+        for t in {t for _, t in _warpgroups(s, op)}:
+            engine_of(s).wait(t, pending)
+
+    return step

@@ -1,0 +1,271 @@
+"""The parts of the llvm dialect that kernels with Hopper's instructions need at the `gpu` level: pointers, structs of
+registers, and special registers. A pointer is a `MemRef` of rank 0 whose base counts bytes; a struct of equal floats
+(an accumulator) is an array with one more dimension."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from mlirc.errors import MlircError
+from mlirc.host.device.arith_rules import unary
+from mlirc.host.device.gpu_rules import shuffled
+from mlirc.host.device.machine import WARP, State
+from mlirc.host.device.memory import MemRef
+from mlirc.host.device.memref_rules import fetch, indices_of
+from mlirc.host.device.numbers import constant_array, dtype_of, vector_shape
+from mlirc.host.device.translate import Translator, rule
+from mlirc.mlir import ir
+
+_DYNAMIC_INDEX = -(1 << 31)
+
+
+def type_bytes(t: ir.Type) -> int:
+    """The size of an llvm type in memory."""
+    array = re.fullmatch(r"!llvm\.array<(\d+) x (.*)>", str(t))
+    if array:
+        return int(array[1]) * type_bytes(ir.Type.parse(array[2], t.context))
+    return dtype_of(t).itemsize * int(np.prod(vector_shape(t)))
+
+
+def shift(pointer: MemRef, byte) -> MemRef:
+    """A pointer moved by a number (or an array) of bytes."""
+    return MemRef(pointer.buffer, pointer.base + byte, (), (), 1)
+
+
+def element_of(s: State, pointer: MemRef, item: int, op) -> tuple[MemRef, list]:
+    """A pointer as a one-dimensional memref of elements of `item` bytes, and the index it points to."""
+    base = pointer.base if isinstance(pointer.base, np.ndarray) else np.full((1, 1), pointer.base, dtype=np.int64)
+    off = s.m.active(s.mask, base % item != 0)
+    if off is not None:
+        s.m.complain("misaligned", off, f"points into an element of {item} bytes of {pointer.buffer.name}", op)
+    buffer = pointer.buffer
+    return MemRef(buffer, 0, (buffer.nbytes // item,), (1,), item), [base // item]
+
+
+@rule("llvm.mlir.addressof")
+def _address_of(tr: Translator, op):
+    out, name = tr.reg(op.results[0]), ir.FlatSymbolRefAttr(op.attributes["global_name"]).value
+    size = tr.globals.get(name)
+    if size is None:
+        raise MlircError(f"host device: {tr.where}: no shared global @{name} at {op.location}")
+
+    def step(s: State) -> None:
+        m = s.m
+        if size and name not in m.named:
+            m.named[name] = m.allocate(f"shared memory @{name}", "shared", size)
+        s.r[out] = MemRef(m.named[name] if size else m.dynamic_shared, 0, (), (), 1)
+
+    return step
+
+
+@rule("llvm.getelementptr")
+def _gep(tr: Translator, op):
+    base, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
+    static, dynamic = list(ir.DenseI32ArrayAttr(op.attributes["rawConstantIndices"])), list(op.operands)[1:]
+    indices = [indices_of(tr, [dynamic.pop(0)])[0] if i == _DYNAMIC_INDEX else i for i in static]
+    t = ir.TypeAttr(op.attributes["elem_type"]).value
+    sizes = [type_bytes(t)]
+    for _ in indices[1:]:
+        array = re.fullmatch(r"!llvm\.array<(\d+) x (.*)>", str(t))
+        if not array:
+            raise MlircError(f"host device: {tr.where}: llvm.getelementptr into {t} at {op.location}: arrays only")
+        t = ir.Type.parse(array[2], t.context)
+        sizes.append(type_bytes(t))
+
+    def step(s: State) -> None:
+        offset = 0
+        for i, size in zip(fetch(s.r, indices), sizes, strict=True):
+            offset = offset + (i if isinstance(i, int) else i.astype(np.int64)) * size
+        s.r[out] = shift(s.r[base], offset)
+
+    return step
+
+
+@rule("llvm.addrspacecast")
+def _space_cast(tr: Translator, op):
+    return unary(tr, op, lambda pointer: pointer)
+
+
+@rule("llvm.ptrtoint", "memref.extract_aligned_pointer_as_index")
+def _to_integer(tr: Translator, op):
+    ref, out, dtype = tr.reg(op.operands[0]), tr.reg(op.results[0]), dtype_of(op.results[0].type)
+
+    def step(s: State) -> None:
+        source: MemRef = s.r[ref]
+        # A memref's aligned pointer is the start of its buffer; its offset is not in it, except for a memref.view's.
+        byte = source.base * source.item
+        s.r[out] = byte.astype(dtype) if isinstance(byte, np.ndarray) else np.full((1, 1), byte, dtype=dtype)
+
+    return step
+
+
+@rule("llvm.inttoptr")
+def _to_pointer(tr: Translator, op):
+    number, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
+    if "<3>" not in str(op.results[0].type):
+        raise MlircError(f"host device: {tr.where}: llvm.inttoptr to {op.results[0].type} at {op.location}")
+
+    def step(s: State) -> None:
+        s.r[out] = MemRef(s.m.dynamic_shared, s.r[number].astype(np.int64), (), (), 1)
+
+    return step
+
+
+@rule("llvm.load")
+def _load(tr: Translator, op):
+    ref, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
+    shape, dtype = vector_shape(op.results[0].type), dtype_of(op.results[0].type)
+    width, item = int(np.prod(shape)), dtype.itemsize
+    align = ir.IntegerAttr(op.attributes["alignment"]).value if "alignment" in op.attributes else item * width
+    tr.accesses += [item, align]
+
+    def step(s: State) -> None:
+        target, index = element_of(s, s.r[ref], item, op)
+        words = s.m.load(target, index, width, align, s.mask, op)
+        value = words != 0 if dtype == np.bool_ else words.view(dtype)
+        s.r[out] = value if shape else value[:, :, 0]
+
+    return step
+
+
+@rule("llvm.store")
+def _store(tr: Translator, op):
+    value, ref = tr.reg(op.operands[0]), tr.reg(op.operands[1])
+    shape, item = vector_shape(op.operands[0].type), dtype_of(op.operands[0].type).itemsize
+    natural = item * int(np.prod(shape))
+    align = ir.IntegerAttr(op.attributes["alignment"]).value if "alignment" in op.attributes else natural
+    tr.accesses += [item, align]
+
+    def step(s: State) -> None:
+        target, index = element_of(s, s.r[ref], item, op)
+        v = s.r[value]
+        s.m.store(target, index, v if shape else v[..., None], align, s.mask, op)
+
+    return step
+
+
+# -- structs of registers
+
+
+def struct_fields(t: ir.Type) -> tuple[int, np.dtype]:
+    """The number and dtype of a struct's fields, which are all of one type."""
+    inner = re.fullmatch(r"!llvm\.struct<\((.*)\)>", str(t))
+    names = [n.strip() for n in inner[1].split(",")] if inner else []
+    if not names or len(set(names)) != 1:
+        raise MlircError(f"host device: a value of type {t}: only structs of equal numbers are supported")
+    return len(names), dtype_of(ir.Type.parse(names[0], t.context))
+
+
+@rule("llvm.mlir.undef", "llvm.mlir.poison", "llvm.mlir.zero")
+def _undefined(tr: Translator, op):
+    out = tr.reg(op.results[0])
+    count, dtype = struct_fields(op.results[0].type)
+    fill = np.zeros((1, 1, count), dtype=dtype)
+    if op.name != "llvm.mlir.zero" and dtype.kind != "i":
+        fill[...] = np.nan
+
+    def step(s: State) -> None:
+        s.r[out] = fill
+
+    return step
+
+
+@rule("llvm.insertvalue")
+def _insert(tr: Translator, op):
+    target, value = (tr.reg(v) for v in op.operands)
+    out, (at,) = tr.reg(op.results[0]), list(ir.DenseI64ArrayAttr(op.attributes["position"]))
+
+    def step(s: State) -> None:
+        t, v = s.r[target], s.r[value]
+        result = np.broadcast_to(t, (*np.broadcast_shapes(t.shape[:2], v.shape), t.shape[2])).copy()
+        result[:, :, at] = v
+        s.r[out] = result
+
+    return step
+
+
+@rule("llvm.extractvalue")
+def _extract(tr: Translator, op):
+    source, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
+    (at,) = list(ir.DenseI64ArrayAttr(op.attributes["position"]))
+
+    def step(s: State) -> None:
+        value = s.r[source]
+        if s.m.engine is not None:
+            s.m.engine.check_accumulator(s, value, op)
+        s.r[out] = value[:, :, at]
+
+    return step
+
+
+@rule("llvm.mlir.constant")
+def _constant(tr: Translator, op):
+    out, attr = tr.reg(op.results[0]), op.attributes["value"]
+    value = constant_array(attr, op.results[0].type)
+    if isinstance(attr, ir.IntegerAttr):
+        tr.constants[op.results[0]] = attr.value
+
+    def step(s: State) -> None:
+        s.r[out] = value
+
+    return step
+
+
+@rule("llvm.fptrunc", "llvm.fpext")
+def _float_cast(tr: Translator, op):
+    dtype = dtype_of(op.results[0].type)
+    return unary(tr, op, lambda a: a.astype(dtype))
+
+
+# -- special registers and shuffles of the nvvm dialect
+
+_SREG = "nvvm.read.ptx.sreg."
+_TABLES = {"tid": "thread_id", "ctaid": "block_id"}
+
+
+@rule(
+    *(f"{_SREG}{table}.{d}" for table in ("tid", "ctaid", "ntid", "nctaid") for d in "xyz"),
+    f"{_SREG}laneid", f"{_SREG}warpid",
+)  # fmt: skip
+def _special(tr: Translator, op):
+    out = tr.reg(op.results[0])
+    name, _, d = op.name.removeprefix(_SREG).partition(".")
+    dtype = dtype_of(op.results[0].type)
+
+    def step(s: State) -> None:
+        m = s.m
+        if name in _TABLES:
+            value = getattr(m, _TABLES[name])[d]
+        elif name == "laneid":
+            value = m.lane
+        elif name == "warpid":
+            value = np.arange(m.nt)[None, :] // WARP
+        else:
+            value = np.full((1, 1), (m.block if name == "ntid" else m.grid)["xyz".index(d)])
+        s.r[out] = value.astype(dtype)
+
+    return step
+
+
+@rule("nvvm.shfl.sync")
+def _shfl(tr: Translator, op):
+    _, value, offset, clamp = (tr.reg(v) for v in op.operands)
+    out, kind = tr.reg(op.results[0]), str(op.attributes["kind"]).split()[-1].rstrip(">")
+    if isinstance(op.results[0].type, ir.Type) and "struct" in str(op.results[0].type):
+        raise MlircError(f"host device: {tr.where}: nvvm.shfl.sync with a predicate at {op.location}")
+
+    def step(s: State) -> None:
+        m, r = s.m, s.r
+        lane, off = m.lane, r[offset].astype(np.int64)
+        bound, segment = r[clamp].astype(np.int64) & 31, r[clamp].astype(np.int64) >> 8 & 31
+        low, high = lane & segment, (lane & segment) | (bound & ~segment)
+        source = {"idx": low | (off & ~segment), "bfly": lane ^ off, "up": lane - off, "down": lane + off}[kind]
+        # For `up` the third operand bounds from below (PTX ISA, shfl.sync).
+        good = source >= high if kind == "up" else source <= high
+        source = np.where(good & (source >= 0), source, lane)
+        thread = np.arange(m.nt, dtype=np.int64)[None, :] // WARP * WARP + source
+        r[out] = shuffled(s, r[value], np.minimum(thread, m.nt - 1), op)
+
+    return step
