@@ -164,6 +164,7 @@ SPOILED = {
     "producer does not wait": (f"nvvm.mbarrier.try_wait.parity %empty, %free, %patience : {SMEM}, i32, i32", ""),
     "buffer never given back": (f"%gone = nvvm.mbarrier.arrive %empty : {SMEM} -> i64", ""),
     "buffer given back early": ("nvvm.wgmma.wait.group.sync.aligned 0", ""),
+    "registers not fenced": ("nvvm.wgmma.fence.aligned", ""),
     "group not committed": ("nvvm.wgmma.commit.group.sync.aligned", ""),
     "too many bytes expected": (
         "%token = nvvm.mbarrier.arrive.expect_tx %full, %nbytes",

@@ -7,6 +7,7 @@ come, a count of bytes still to come, and the parity of its phase."""
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -57,6 +58,8 @@ class Engine:
     transfers: deque[Callable[[], None]] = field(default_factory=deque)
     readings: list[Reading] = field(default_factory=list)
     groups: dict[int, int] = field(default_factory=dict)  # first thread of a warpgroup -> groups committed
+    fenced: set[int] = field(default_factory=set)  # warpgroups whose registers wgmma.fence has ordered
+    results: weakref.WeakValueDictionary = field(default_factory=weakref.WeakValueDictionary)  # of wgmmas, by identity
     unfinished: dict[int, np.ndarray] = field(default_factory=dict)  # accumulators by identity
 
     # -- mbarriers
@@ -124,6 +127,12 @@ class Engine:
 
     # -- wgmma
 
+    def check_fence(self, b: int, t: int, accumulator: np.ndarray, op) -> None:
+        """An accumulator that no wgmma made needs a wgmma.fence after it was made (PTX ISA, "wgmma.fence")."""
+        if t not in self.fenced and id(accumulator) not in self.results:
+            message = "uses an accumulator that no wgmma made, with no wgmma.fence"
+            self.machine.complain("missing wgmma fence", _one(self.machine, b, t), message, op)
+
     def reads(self, b: int, t: int, buffer: Buffer, cells: np.ndarray, result: np.ndarray) -> None:
         """Notes that a warpgroup's wgmma reads these bytes of the storage until it is waited for."""
         buffer.mark("reading").reading[cells] += 1  # type: ignore[index]
@@ -136,6 +145,7 @@ class Engine:
     def wait(self, t: int, pending: int) -> None:
         """Ends all but the latest `pending` groups of a warpgroup."""
         done = self.groups.get(t, 0) - pending
+        self.fenced.discard(t)  # registers may change now
         kept = [r for r in self.readings if r.thread != t or r.group >= done]
         left = {id(r.result) for r in kept}
         for r in self.readings:

@@ -125,7 +125,7 @@ def _barrier_arrive(tr: Translator, op):
 
 
 @rule(
-    "nvvm.fence.mbarrier.init", "nvvm.setmaxregister", "nvvm.wgmma.fence.aligned",
+    "nvvm.fence.mbarrier.init", "nvvm.setmaxregister",
     "nvvm.griddepcontrol", "nvvm.griddepcontrol.wait", "nvvm.griddepcontrol.launch.dependents", "nvvm.prefetch",
 )  # fmt: skip
 def _nothing(tr: Translator, op):
@@ -322,6 +322,8 @@ def _wgmma(tr: Translator, op):
         result = np.empty((m.nb, m.nt, count), dtype=out_type)
         descriptors = [np.broadcast_to(r[x], (m.nb, m.nt)) for x in (a, b)]
         for block, t in _warpgroups(s, op):
+            if m.check:
+                engine.check_fence(block, t, r[c], op)
             operands = []
             for d, rows, is_major in zip(descriptors, (64, n), major, strict=True):
                 cells = descriptor_bytes(
@@ -336,6 +338,7 @@ def _wgmma(tr: Translator, op):
                 total += grid.transpose(0, 4, 1, 3, 2, 5).reshape(64, n)
             back = total.reshape(4, 2, 8, n // 8, 4, 2).transpose(0, 2, 4, 3, 1, 5)
             result[block, lanes] = back.reshape(WARPGROUP, count)
+        engine.results[id(result)] = result
         r[out] = result
 
     return step
@@ -375,6 +378,11 @@ def _matrix(s: State, engine: Engine, cells: np.ndarray, dtype: np.dtype, where,
             m.races.note_bytes(buffer, address.ravel(), dtype.itemsize, b * m.nt + t, op)
         engine.reads(b, t, buffer, byte.ravel(), result)
     return buffer.data[byte].reshape(cells.shape[0], -1).view(dtype)
+
+
+@rule("nvvm.wgmma.fence.aligned")
+def _wgmma_fence(tr: Translator, op):
+    return lambda s: engine_of(s).fenced.update(t for _, t in _warpgroups(s, op))
 
 
 @rule("nvvm.wgmma.commit.group.sync.aligned")
