@@ -208,7 +208,7 @@ def _convert(bits: int) -> str:
         f"gpu.module(convert-gpu-to-nvvm{{use-bare-ptr-memref-call-conv=1 has-redux=1 index-bitwidth={bits}}},"
         f"convert-vector-to-llvm,convert-scf-to-cf),convert-cf-to-llvm{{index-bitwidth={bits}}},"
         f"gpu.module(convert-arith-to-llvm{{index-bitwidth={bits}}},convert-ub-to-llvm{{index-bitwidth={bits}}},"
-        f"convert-index-to-llvm{{index-bitwidth={bits}}}))"
+        f"convert-index-to-llvm{{index-bitwidth={bits}}},convert-nvvm-to-llvm))"
     )
 
 

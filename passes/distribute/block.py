@@ -402,6 +402,8 @@ class Scope:
         """Row-major with 16-byte accesses, or `mlirc.vector` elements per access."""
         if "mlirc.vector" in op.attributes:
             vector = ir.IntegerAttr(op.attributes["mlirc.vector"]).value
+            if vector < 1:
+                raise Unsupported(f"mlirc.vector = {vector}: give 1 or more")
         else:
             widths = [element_bytes(t.element) for t, dims in operands if t.shape and len(shape) - 1 in dims]
             wide = [w for w in widths if w > 1] or widths or [4]

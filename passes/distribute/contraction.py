@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlirc.mlir import arith, ir, math, nvgpu, scf, vector
-from mlirc.passes.distribute import memory, staging
+from mlirc.passes.distribute import memory, staging, wgmma
+from mlirc.passes.distribute.accumulators import MmaFragment, WgmmaFragment
 from mlirc.passes.distribute.elementwise import map_dims
 from mlirc.passes.distribute.emitter import Emitter, Index, Unsupported
 from mlirc.passes.distribute.layout import (
@@ -129,7 +130,11 @@ class Geometry:
         self.k = shapes[0][info.maps[0].index(info.k)]
         self.kind = self._kind(elements)
         self.warps_m, self.warps_n = self._warp_grid(em.warps)
-        if self.kind == "mma":
+        if self.kind == "wgmma":
+            m, n = wgmma.padded(self.m, self.n, self.warps_m, self.warps_n)
+            self.layout2d = wgmma.accumulator(m, n, self.warps_m, self.warps_n)
+            self.k_padded = _round(self.k, 16)
+        elif self.kind == "mma":
             m, n = _round(self.m, 16 * self.warps_m), _round(self.n, 8 * self.warps_n)
             self.layout2d = mma_accumulator(m, n, self.warps_m, self.warps_n)
             self.k_padded = _round(self.k, 16)
@@ -141,13 +146,15 @@ class Geometry:
     def _kind(self, elements: list[ir.Type]) -> str:
         attr = self.op.attributes["mlirc.mma"] if "mlirc.mma" in self.op.attributes else None
         kind = ir.StringAttr(attr).value if attr is not None else "auto"
-        if kind not in ("auto", "mma", "fma"):
-            raise Unsupported(f"mlirc.mma = '{kind}': choose mma or fma")
+        if kind not in ("auto", "mma", "wgmma", "fma"):
+            raise Unsupported(f"mlirc.mma = '{kind}': choose mma, wgmma or fma")
         a, b, c = elements
         fits = isinstance(a, ir.BF16Type | ir.F16Type) and a == b and isinstance(c, ir.F32Type)
-        if kind == "mma" and not fits:
-            raise Unsupported(f"mma.sync m16n8k16 takes two equal 16-bit float operands and f32 sums, not {a}; use fma")
-        return "mma" if fits and kind != "fma" else "fma"
+        if kind in ("mma", "wgmma") and not fits:
+            raise Unsupported(f"tensor cores take two equal 16-bit float operands and f32 sums, not {a}; use fma")
+        if kind == "auto":
+            return "mma" if fits else "fma"
+        return kind
 
     def _warp_grid(self, warps: int) -> tuple[int, int]:
         if "mlirc.warp_grid" in self.op.attributes:
@@ -212,17 +219,21 @@ class Product:
 
     def run(self) -> Fragment:
         acc = self._accumulator()
-        return self._mma(acc) if self.geometry.kind == "mma" else self._fma(acc)
+        lower = {"mma": self._mma, "wgmma": self._wgmma, "fma": self._fma}[self.geometry.kind]
+        return lower(acc)
 
     def _accumulator(self) -> Fragment:
         from mlirc.passes.distribute.loop import LoopArgument
 
-        if self.geometry.kind == "mma" and isinstance(self.c, LoopArgument):
-            return self.c.get_accumulator(self.layout, self._tile_grid())
+        form = {"mma": MmaFragment, "wgmma": WgmmaFragment}.get(self.geometry.kind)
+        if form is not None and isinstance(self.c, LoopArgument):
+            return self.c.get_accumulator(self.layout, form, self._tile_grid())
         return self.c.get(self.layout)
 
     def _tile_grid(self) -> tuple[int, int]:
-        """16x8 accumulator tiles per warp along m and n."""
+        """Accumulator tiles along m and n: 16x8 per warp, for wgmma 64x8 per warpgroup."""
+        if self.geometry.kind == "wgmma":
+            return self.layout2d.shape[0] // (self.warps_m // 4) // 64, self.layout2d.shape[1] // self.warps_n // 8
         return self.layout2d.shape[0] // self.warps_m // 16, self.layout2d.shape[1] // self.warps_n // 8
 
     # -- tensor cores
@@ -233,8 +244,7 @@ class Product:
         kt = self.geometry.k_padded // 16
         load_a = self._operand(0, mt, kt)
         load_b = self._operand(1, nt, kt)
-        tiles = acc.mma_tiles() if isinstance(acc, MmaFragment) else pack_accumulator(em, acc, mt, nt)
-        tiles = list(tiles)
+        tiles = MmaFragment.pack(em, acc, (mt, nt))
         for k in range(kt):
             a = load_a(k)
             b = load_b(k)
@@ -340,6 +350,25 @@ class Product:
 
         return tiles_of
 
+    def _wgmma(self, acc: Fragment) -> Fragment:
+        em, geometry = self.em, self.geometry
+        if any(staging.staged(t) is None or not isinstance(self.em.pipeline_depth, int) for t in (self.a, self.b)):
+            raise Unsupported("wgmma reads operands that a loop with mlirc.stages >= 3 copies asynchronously; use mma")
+        grid = self._tile_grid()
+        group = em.div(em.warp, 4)
+        group_m = em.div(group, self.warps_n) if self.warps_m > 4 else 0
+        group_n = em.rem(group, self.warps_n) if self.warps_n > 1 else 0
+        a = wgmma.Operand(em, *self._shared(0), em.mul(group_m, grid[0] * 64))
+        b = wgmma.Operand(em, *self._shared(1), em.mul(group_n, grid[1] * 8))
+        values = WgmmaFragment.pack(em, acc, grid)
+        values = wgmma.multiply(em, a, b, self.a.element, values, grid[1] * 8, geometry.k_padded)
+        users = {use.owner.name for use in self.op.results[0].uses}
+        if users == {"scf.yield"}:
+            em.deferred_products += 1  # the loop waits for them, one iteration later
+        else:
+            wgmma.wait(0)
+        return WgmmaFragment(em, acc.element, acc.shape, acc.sizes, self.layout, values, grid)
+
     # -- scalar FMA
 
     def _fma(self, acc: Fragment) -> Fragment:
@@ -443,47 +472,3 @@ class _MatrixAddress:
         t = ir.VectorType.get([count, 2], element)
         values = [em.value(i) for i in indices]
         return nvgpu.LdMatrixOp(t, view.base, values, not self.k_last, count).result
-
-
-class MmaFragment(Fragment):
-    """An mma.sync accumulator kept as the instruction's own operands, vector<2x2xf32> per 16x8 tile; taken apart when
-    something other than the next product reads it."""
-
-    def __init__(self, em, element, shape, sizes, layout: Layout, tiles: list[ir.Value], grid: tuple[int, int]):
-        self._tiles, self.grid = tiles, grid
-        self._unpacked: list[ir.Value] | None = None
-        super().__init__(em, element, shape, sizes, layout, [], 2)
-
-    def mma_tiles(self) -> list[ir.Value]:
-        return self._tiles
-
-    @property
-    def pieces(self) -> list[ir.Value]:
-        if self._unpacked is None:
-            mt, nt = self.grid
-            out = []
-            for i in range(mt):
-                for h in range(2):
-                    out += [vector.ExtractOp(self._tiles[i * nt + j], [], [h]).result for j in range(nt)]
-            self._unpacked = out
-        return self._unpacked
-
-    @pieces.setter
-    def pieces(self, value) -> None:
-        pass
-
-
-def pack_accumulator(em: Emitter, frag: Fragment, mt: int, nt: int) -> list[ir.Value]:
-    """The registers of an accumulator layout as mma.sync operands."""
-    t = ir.VectorType.get([2, 2], frag.element)
-    frag = frag.with_piece(2)
-    tiles = []
-    for i in range(mt):
-        for j in range(nt):
-            halves = [frag.pieces[(i * 2 + h) * nt + j] for h in range(2)]
-            tiles.append(_stack_halves(em, halves, t))
-    return tiles
-
-
-def _stack_halves(em: Emitter, halves: list[ir.Value], t: ir.Type) -> ir.Value:
-    return vector.FromElementsOp(t, [em.extract(h, i) for h in halves for i in range(2)]).result

@@ -42,6 +42,9 @@ class Emitter:
         self._smem_base: ir.Value | None = None
         self._live_smem: dict[ir.Value, tuple[int, int]] = {}
         self._constants: dict = {}
+        # Of the loop that is being built: iterations its copies run ahead, and products that nobody has waited for.
+        self.pipeline_depth: int | None = None
+        self.deferred_products = 0
         self._divisors: dict[ir.Value, int] = {}
         self._thread_parts: dict = {}
         self.index = ir.IndexType.get()

@@ -41,6 +41,8 @@ class Kernel:
         self.block = function.regions[0].blocks[0]
         attributes = function.attributes
         self.warps = ir.IntegerAttr(attributes["mlirc.warps"]).value if "mlirc.warps" in attributes else 4
+        if not 1 <= self.warps <= 32:
+            raise Unsupported(f"mlirc.warps = {self.warps}: a block has 1 to 32 warps")
         self.roots: dict[ir.Value, ir.Value] = {}  # tensor at function level -> the buffer it is a view of
         self.buffers: dict[ir.Value, ir.Value] = {}  # root tensor -> memref in the host function
         self.reshapes: dict[ir.Value, object] = {}

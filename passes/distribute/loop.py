@@ -7,8 +7,9 @@ buffer that the previous iteration read (the multistage scheme of CUTLASS's sm80
 from __future__ import annotations
 
 from mlirc.mlir import arith, ir, scf
-from mlirc.passes.distribute import contraction, staging
-from mlirc.passes.distribute.emitter import Emitter, Index, vec
+from mlirc.passes.distribute import contraction, staging, wgmma
+from mlirc.passes.distribute.accumulators import AccumulatorFragment, Grid
+from mlirc.passes.distribute.emitter import Emitter, Index, Unsupported, vec
 from mlirc.passes.distribute.layout import Layout, row_layout
 from mlirc.passes.distribute.staging import AsyncTile, Staged
 from mlirc.passes.distribute.values import Fragment, Tile, piece_size
@@ -22,7 +23,8 @@ class LoopArgument(Tile):
         self.block = block
         self.fragment: Fragment | None = None
         self.arguments: list[ir.Value] = []
-        self.grid: tuple[int, int] | None = None  # of an mma.sync accumulator
+        self.form: type[AccumulatorFragment] | None = None  # of a tensor core accumulator
+        self.grid: Grid = (0, 0)
 
     def natural(self) -> Layout | None:
         return None if self.fragment is None else self.fragment.layout
@@ -35,14 +37,12 @@ class LoopArgument(Tile):
             self.fragment = Fragment(self.em, self.element, self.shape, self.sizes, layout, self.arguments, p)
         return self.fragment.get(layout)
 
-    def get_accumulator(self, layout: Layout, grid: tuple[int, int]) -> Fragment:
-        """Like `get`, in the form of mma.sync accumulators."""
+    def get_accumulator(self, layout: Layout, form: type[AccumulatorFragment], grid: Grid) -> Fragment:
+        """Like `get`, in the form of a tensor core instruction's accumulators."""
         if self.fragment is None:
-            self.grid = grid
-            self.arguments = self._add(ir.VectorType.get([2, 2], self.element), grid[0] * grid[1])
-            self.fragment = contraction.MmaFragment(
-                self.em, self.element, self.shape, self.sizes, layout, self.arguments, grid
-            )
+            self.form, self.grid = form, grid
+            self.arguments = [self._add(t, 1)[0] for t in form.types(self.element, grid)]
+            self.fragment = form(self.em, self.element, self.shape, self.sizes, layout, self.arguments, grid)
         return self.fragment.get(layout)
 
     def _add(self, t: ir.Type, n: int) -> list[ir.Value]:
@@ -52,17 +52,15 @@ class LoopArgument(Tile):
         """Another tile as this argument's block argument values."""
         assert self.fragment is not None
         frag = tile.get(self.fragment.layout)
-        if self.grid is None:
+        if self.form is None:
             return list(frag.with_piece(self.fragment.piece).pieces)
-        if isinstance(frag, contraction.MmaFragment):
-            return list(frag.mma_tiles())
-        return contraction.pack_accumulator(self.em, frag, *self.grid)
+        return self.form.pack(self.em, frag, self.grid)
 
     def result(self, values: list[ir.Value]) -> Fragment:
         assert self.fragment is not None
         f = self.fragment
-        if self.grid is not None:
-            return contraction.MmaFragment(self.em, self.element, self.shape, self.sizes, f.layout, values, self.grid)
+        if self.form is not None:
+            return self.form(self.em, self.element, self.shape, self.sizes, f.layout, values, self.grid)
         return Fragment(self.em, self.element, self.shape, self.sizes, f.layout, values, f.piece)
 
 
@@ -79,13 +77,13 @@ def lower(outer, op) -> None:
 
     pipeline = Pipeline(outer, op, max(stages, 1), (lb, ub, step))
     pipeline.prologue()
+    outer_depth, outer_deferred = em.pipeline_depth, em.deferred_products
+    em.pipeline_depth, em.deferred_products = (pipeline.ahead if pipeline.warpgroups else None), 0
     draft = scf.ForOp(em.value(lb), em.value(ub), em.value(step), [])
     scope = Scope(em, outer)
     arguments: list[LoopArgument] = []
     scalar_arguments = [v for v in carried if not isinstance(v.type, ir.RankedTensorType)]
     if scalar_arguments:
-        from mlirc.passes.distribute.emitter import Unsupported
-
         raise Unsupported("a loop that carries a scalar; carry a tensor of rank 0")
     for value, init in zip(carried, inits, strict=True):
         tile = outer.tile(init)
@@ -107,11 +105,16 @@ def lower(outer, op) -> None:
         for argument, tile in zip(arguments, yielded, strict=True):
             if argument.fragment is None:
                 argument.get(tile.natural() or row_layout(tuple(tile.shape), em.warps, 1))
+        if em.deferred_products:
+            wgmma.wait(em.deferred_products)  # the previous iteration's are done
         next_values = [v for a, t in zip(arguments, yielded, strict=True) for v in a.values_of(t)]
         scf.YieldOp(next_values)
     results = _finish(em, draft, arguments, [outer.tile(v) for v in inits])
     for value, frag in zip(op.results, results, strict=True):
         outer.tiles[value] = frag
+    if em.deferred_products:
+        wgmma.wait(0)
+    em.pipeline_depth, em.deferred_products = outer_depth, outer_deferred
     pipeline.epilogue()
 
 
@@ -158,9 +161,14 @@ class Pipeline:
         self._wanted: dict[ir.Value, tuple] = {}  # (slice op, element, extents, elements per copy)
         self._by_result: dict[ir.Value, AsyncTile] = {}
         self.stage: Index = 0
+        self.warpgroups = False  # whether wgmma reads the tiles
         for inner in self.body.operations:
             if inner.operation.name == "linalg.generic":
                 self._find_operands(inner.operation)
+        if self.warpgroups and stages < 3:
+            raise Unsupported(f"wgmma needs mlirc.stages >= 3, not {stages}: it reads a buffer one iteration longer")
+        # wgmma may still read the previous iteration's buffer when a copy is issued: copies go one buffer less far.
+        self.ahead = stages - (2 if self.warpgroups else 1)
         for value, (slice_op, element, extents, width) in self._wanted.items():
             tile = AsyncTile(self.em, element, extents, width, self.stages)
             self._by_result[value] = tile
@@ -178,6 +186,7 @@ class Pipeline:
             shapes.append(self._bounds(v, t))
             elements.append(t.element_type)
         geometry = contraction.Geometry(self.em, generic, info, elements, shapes)
+        self.warpgroups |= geometry.kind == "wgmma"
         for which in (0, 1):
             value = generic.operands[which]
             owner = value.owner
@@ -270,11 +279,11 @@ class Pipeline:
         ir.Operation.create("nvvm.cp.async.commit.group")
 
     def prologue(self) -> None:
-        """Copies for the first stages - 1 iterations."""
+        """Copies for the first iterations."""
         if not self.tiles:
             return
         self.em.barrier()  # earlier readers of shared memory are done
-        for s in range(self.stages - 1):
+        for s in range(self.ahead):
             self._issue(self._iv(self.lb, s), s)
 
     def iteration(self, scope, iv: ir.Value) -> None:
@@ -294,10 +303,12 @@ class Pipeline:
         else:
             number = arith.DivUIOp(em.value(number), em.value(self.step)).result
         self.stage = em.rem(number, self.stages)
-        wait_groups(self.stages - 2)
+        wait_groups(self.ahead - 1)
+        if self.warpgroups:
+            wgmma.proxy_fence()
         em.barrier()
-        ahead = em.rem(em.add(number, self.stages - 1), self.stages)
-        self._issue(self._iv(iv, self.stages - 1), ahead)
+        ahead = em.rem(em.add(number, self.ahead), self.stages)
+        self._issue(self._iv(iv, self.ahead), ahead)
 
     def bind(self, scope, slice_op) -> bool:
         """Makes a staged slice a tile in shared memory; False for other slices."""
