@@ -1,0 +1,113 @@
+"""Accumulators of tensor-core products, kept in the form that the instruction takes. They are taken apart into pieces
+of registers when something other than the next product reads them."""
+
+from __future__ import annotations
+
+from mlirc.mlir import ir, llvm, vector
+from mlirc.passes.distribute.emitter import Emitter
+from mlirc.passes.distribute.layout import Layout
+from mlirc.passes.distribute.values import Fragment
+
+Grid = tuple[int, int]
+
+
+class AccumulatorFragment(Fragment):
+    """A fragment whose registers sit in `values`, the operands of an instruction. `grid` counts its row tiles and its
+    tiles of eight columns."""
+
+    def __init__(self, em: Emitter, element, shape, sizes, layout: Layout, values: list[ir.Value], grid: Grid):
+        self.values, self.grid = values, grid
+        self._unpacked: list[ir.Value] | None = None
+        super().__init__(em, element, shape, sizes, layout, [], 2)
+
+    @property
+    def pieces(self) -> list[ir.Value]:  # type: ignore[override]
+        if self._unpacked is None:
+            rows, columns = self.grid
+            places = [(i, h, j) for i in range(rows) for h in range(2) for j in range(columns)]
+            self._unpacked = [self.pair(i, h, j) for i, h, j in places]
+        return self._unpacked
+
+    @pieces.setter
+    def pieces(self, value) -> None:
+        pass
+
+    def pair(self, row_tile: int, half: int, column_tile: int) -> ir.Value:
+        """The two neighbours that a thread holds in rows 8 * half.. of a tile."""
+        raise NotImplementedError  # every subclass overrides it
+
+    @staticmethod
+    def types(element: ir.Type, grid: Grid) -> list[ir.Type]:
+        """The types of `values`."""
+        raise NotImplementedError  # every subclass overrides it
+
+    @classmethod
+    def pack(cls, em: Emitter, frag: Fragment, grid: Grid) -> list[ir.Value]:
+        """The registers of a fragment of the accumulator's layout as `values`."""
+        if isinstance(frag, cls):
+            return list(frag.values)
+        frag = frag.with_piece(2)
+        return cls.pack_pairs(em, frag.element, [p for p in frag.pieces], grid)
+
+    @classmethod
+    def pack_pairs(cls, em: Emitter, element: ir.Type, pairs: list[ir.Value], grid: Grid) -> list[ir.Value]:
+        raise NotImplementedError  # every subclass overrides it
+
+
+class MmaFragment(AccumulatorFragment):
+    """mma.sync: vector<2x2xf32> per 16x8 tile."""
+
+    def pair(self, row_tile: int, half: int, column_tile: int) -> ir.Value:
+        return vector.ExtractOp(self.values[row_tile * self.grid[1] + column_tile], [], [half]).result
+
+    @staticmethod
+    def types(element: ir.Type, grid: Grid) -> list[ir.Type]:
+        return [ir.VectorType.get([2, 2], element)] * (grid[0] * grid[1])
+
+    @classmethod
+    def pack_pairs(cls, em: Emitter, element: ir.Type, pairs: list[ir.Value], grid: Grid) -> list[ir.Value]:
+        rows, columns = grid
+        t = ir.VectorType.get([2, 2], element)
+        out = []
+        for i in range(rows):
+            for j in range(columns):
+                halves = [pairs[(i * 2 + h) * columns + j] for h in range(2)]
+                out.append(vector.FromElementsOp(t, [em.extract(h, k) for h in halves for k in range(2)]).result)
+        return out
+
+
+class WgmmaFragment(AccumulatorFragment):
+    """wgmma: a struct of registers per 64 rows (PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16"): four for
+    every eight columns, two in rows 0-7 and two in rows 8-15 of the warp's sixteen."""
+
+    def pair(self, row_tile: int, half: int, column_tile: int) -> ir.Value:
+        first = 4 * column_tile + 2 * half
+        registers = [
+            llvm.ExtractValueOp(self.element, self.values[row_tile], ir.DenseI64ArrayAttr.get([first + k])).result
+            for k in range(2)
+        ]
+        return self.em.pack(registers)
+
+    @staticmethod
+    def types(element: ir.Type, grid: Grid) -> list[ir.Type]:
+        return [struct_type(element, 4 * grid[1])] * grid[0]
+
+    @classmethod
+    def pack_pairs(cls, em: Emitter, element: ir.Type, pairs: list[ir.Value], grid: Grid) -> list[ir.Value]:
+        rows, columns = grid
+        t = struct_type(element, 4 * columns)
+        out = []
+        for i in range(rows):
+            struct = llvm.UndefOp(t).result
+            for j in range(columns):
+                for h in range(2):
+                    for k in range(2):
+                        x = em.extract(pairs[(i * 2 + h) * columns + j], k)
+                        at = ir.DenseI64ArrayAttr.get([4 * j + 2 * h + k])
+                        struct = llvm.InsertValueOp(struct, x, at).result
+            out.append(struct)
+        return out
+
+
+def struct_type(element: ir.Type, n: int) -> ir.Type:
+    return ir.Type.parse(f"!llvm.struct<({', '.join([str(element)] * n)})>")

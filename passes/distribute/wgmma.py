@@ -1,0 +1,110 @@
+"""Products by wgmma (sm_90a): a warpgroup of four warps multiplies 64 rows at a time, both operands read from shared
+memory through descriptors (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions").
+
+The staged tiles are what it wants as they are: rows of 128 bytes along k whose 16-byte chunks are permuted by the row's
+number are the 128-byte swizzling mode."""
+
+from __future__ import annotations
+
+from mlirc.mlir import arith, ir, memref, nvvm
+from mlirc.passes.distribute import memory
+from mlirc.passes.distribute.accumulators import WgmmaFragment, struct_type
+from mlirc.passes.distribute.emitter import Emitter, Index, Unsupported
+from mlirc.passes.distribute.layout import Layout, lane, reg, warp
+
+ROW_BYTES = 128  # one row of a swizzle atom
+ATOM_BYTES = 8 * ROW_BYTES
+STEP_K = 16
+# Matrix descriptor: leading dimension offset 1 (unused with swizzling), stride between groups of eight rows, mode 1.
+_DESCRIPTOR = (1 << 62) | ((ATOM_BYTES >> 4) << 32) | (1 << 16)
+
+
+def accumulator(block_m: int, block_n: int, warps_m: int, warps_n: int) -> Layout:
+    """D of wgmma m64nNk16: dims (m, n); warpgroups are warps_m / 4 along m and warps_n along n."""
+    groups_m = warps_m // 4
+    return Layout.of(
+        (warp(groups_m, 4 * warps_n), reg(block_m // groups_m // 64), warp(4, 1), reg(2), lane(8, 4)),
+        (warp(warps_n, 4), reg(block_n // warps_n // 8), lane(4, 1), reg(2)),
+    )
+
+
+def padded(m: int, n: int, warps_m: int, warps_n: int) -> tuple[int, int]:
+    """The tile extents that whole instructions cover; raises Unsupported for warps that form no warpgroups."""
+    if warps_m % 4:
+        raise Unsupported(f"wgmma takes warps_m in multiples of 4, not {warps_m}: a warpgroup is four warps along m")
+    m = -(-m // (16 * warps_m)) * 16 * warps_m
+    n = -(-n // (8 * warps_n)) * 8 * warps_n
+    if n // warps_n > 256:
+        raise Unsupported(f"wgmma computes at most 256 columns per warpgroup, not {n // warps_n}: raise warps_n")
+    return m, n
+
+
+class Operand:
+    """Descriptors of one operand's tile in shared memory."""
+
+    def __init__(self, em: Emitter, view: memory.View, k_last: bool, first_row: Index):
+        shape = view.shape
+        if not k_last or view.swizzle != 8 or shape[-1] * 2 != ROW_BYTES:
+            raise Unsupported("wgmma reads operands whose rows run along k, in slices of 64 (block_k = 64); use mma")
+        self.em = em
+        with em.at_entry():
+            start = memref.ExtractAlignedPointerAsIndexOp(view.base).result
+        rows = shape[-2]
+        stage = em.mul(view.offsets[0], rows * ROW_BYTES)
+        address = em.add(em.add(start, stage), em.mul(first_row, ROW_BYTES))
+        i64 = ir.IntegerType.get_signless(64)
+        shifted = arith.AndIOp(arith.ShRUIOp(em.value(address), em.c(4)).result, em.c(0x3FFF)).result
+        low = arith.IndexCastUIOp(i64, shifted).result
+        self.base = arith.AddIOp(low, em.constant(ir.IntegerAttr.get(i64, _DESCRIPTOR))).result
+
+    def at(self, row: int, k: int) -> ir.Value:
+        """The descriptor of the slice that starts `row` rows and `k` elements into the operand."""
+        offset = (row * ROW_BYTES + k * 2) >> 4
+        if offset == 0:
+            return self.base
+        i64 = ir.IntegerType.get_signless(64)
+        return arith.AddIOp(self.base, self.em.constant(ir.IntegerAttr.get(i64, offset))).result
+
+
+def multiply(em: Emitter, a: Operand, b: Operand, element: ir.Type, values: list[ir.Value], columns: int, k: int):
+    """Issues the products of one tile and commits them as a group; returns the new accumulators, which nothing may read
+    before `wait`."""
+    nvvm.WgmmaFenceAlignedOp()
+    t = struct_type(ir.F32Type.get(), columns // 2)
+    name = "bf16" if isinstance(element, ir.BF16Type) else "f16"
+    parse = ir.Attribute.parse
+    out = []
+    for i, value in enumerate(values):
+        for step in range(0, k, STEP_K):
+            value = nvvm.WgmmaMmaAsyncOp(
+                t,
+                value,
+                a.at(64 * i, step),
+                b.at(0, step),
+                parse(f"#nvvm.shape<m = 64, n = {columns}, k = {STEP_K}>"),
+                parse(f"#nvvm.wgmma_type<{name}>"),
+                parse(f"#nvvm.wgmma_type<{name}>"),
+                parse("#nvvm.wgmma_type<f32>"),
+                parse("#nvvm.wgmma_scale_out<one>"),
+                parse("#nvvm.wgmma_scale_in<one>"),
+                parse("#nvvm.wgmma_scale_in<one>"),
+                parse("#nvvm.mma_layout<row>"),
+                parse("#nvvm.mma_layout<col>"),
+            ).results_
+        out.append(value)
+    nvvm.WgmmaGroupSyncAlignedOp()
+    return out
+
+
+def wait(pending: int) -> None:
+    """At most `pending` of the latest groups are still under way."""
+    nvvm.WgmmaWaitGroupSyncOp(pending)
+
+
+def proxy_fence() -> None:
+    """Makes this thread's writes to shared memory visible to wgmma, which reads through another proxy."""
+    parse = ir.Attribute.parse
+    nvvm.FenceProxyOp(parse("#nvvm.proxy_kind<async.shared>"), space=parse("#nvvm.shared_space<cta>"))
+
+
+__all__ = ["Operand", "WgmmaFragment", "accumulator", "multiply", "padded", "proxy_fence", "wait"]
