@@ -62,7 +62,10 @@ def register(
     *, matches: Callable[[KernelInfo], bool], priority: int = 0, name: str | None = None
 ) -> Callable[[Callable[..., ir.Module]], Callable[..., ir.Module]]:
     """Registers a script under its function's name. Among the scripts that match a kernel the highest priority is used;
-    those of a `--schedule FILE.py` come before the built-in ones."""
+    those of a `--schedule FILE.py` come before the built-in ones.
+
+    The annotation of a knob (`int`, `bool` or `str`, maybe `| None`) says what `--schedule` may give it. An integer is
+    a size or a count, 1 or more, unless the knob's default is less."""
 
     def add(build: Callable[..., ir.Module]) -> Callable[..., ir.Module]:
         bonus = USER_PRIORITY if _loading_user_file else 0
@@ -172,7 +175,13 @@ class Schedules:
         for o in reversed(self._knobs):
             if o.script is not None and o.target in (kernel.name, kernel.kind, "*"):
                 o.used = True
-                return self._scripts[o.script]
+                script = self._scripts[o.script]
+                if not _matches(script, kernel):
+                    raise MlircError(
+                        f"--schedule '{o.text}': script '{o.script}' cannot schedule kernel '{kernel.name}' of kind "
+                        f"'{kernel.kind}': choose a script that matches it, or generic"
+                    )
+                return script
         matching = [s for s in self._scripts.values() if _matches(s, kernel)]
         if not matching:
             why = f" ({kernel.obstacle})" if kernel.obstacle else ""
@@ -249,11 +258,34 @@ def _matches(script: Script, kernel: KernelInfo) -> bool:
 
 
 def _check_knobs(override: _Override, script: Script) -> None:
-    for knob in override.knobs:
+    """Raises MlircError for a knob that the script does not have, or a value that its annotation does not allow."""
+    for knob, value in override.knobs.items():
         if knob not in script.knobs:
             valid = ", ".join(script.knobs) or "none"
             what = f"script '{script.name}' has no knob '{knob}': it has {valid}"
             raise MlircError(f"--schedule '{override.text}': {what}")
+        wanted = _wanted(script, knob, value)
+        if wanted:
+            what = f"knob '{knob}' of script '{script.name}' takes {wanted}, not {value}"
+            raise MlircError(f"--schedule '{override.text}': {what}")
+
+
+def _wanted(script: Script, knob: str, value: Any) -> str:
+    """What a knob takes, when that is not `value`; "" when it is."""
+    annotation = inspect.get_annotations(script.build).get(knob)
+    allowed = {part.strip() for part in str(getattr(annotation, "__name__", annotation)).split("|")}
+    default = script.knobs[knob]
+    if value is None:
+        return "" if default is None or "None" in allowed or annotation is None else "a value"
+    if "int" in allowed:
+        least = 1 if default is None else min(1, default)
+        fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
+        return "" if fits else f"an integer of at least {least}"
+    if "bool" in allowed:
+        return "" if isinstance(value, bool) else "true or false"
+    if "str" in allowed:
+        return "" if isinstance(value, str) else "a word"
+    return ""
 
 
 def parse_override(text: str) -> _Override:

@@ -119,7 +119,7 @@ def test_a_failing_upstream_op_names_the_line(tmp_path):
 
 
 def test_a_printed_script_can_be_edited_and_given_back(tmp_path):
-    schedules = Schedules(["matmul:block_m=16"])
+    schedules = Schedules(["matmul:block_m=16,block_k=16"])
     tiles, _ = schedules.schedule_kernel(mlir.parse(KERNEL), get_target("sm_90a"))
     path = tmp_path / "edited.mlir"
     path.write_text(schedules.printed())
@@ -170,3 +170,26 @@ def test_the_schedule_leaves_the_kernel_as_it_was():
     before = str(module)
     Schedules().schedule_kernel(module, get_target("sm_90a"))
     assert str(module) == before
+
+
+@pytest.mark.parametrize(
+    "override, wanted",
+    [
+        ("matmul:block_m=0", "knob 'block_m' of script 'matmul' takes an integer of at least 1, not 0"),
+        ("matmul_0:warps_m=-2", "knob 'warps_m' of script 'matmul' takes an integer of at least 1, not -2"),
+        ("matmul:block_k=many", "knob 'block_k' of script 'matmul' takes an integer of at least 1, not many"),
+        ("matmul:stages=true", "knob 'stages' of script 'matmul' takes an integer of at least 1, not True"),
+        ("matmul:mma=3", "knob 'mma' of script 'matmul' takes a word, not 3"),
+        ("matmul:mma=mma", "kernel 'matmul_0': mma=mma: operands of f32 take fma only"),
+        ("matmul_0=reduction", "script 'reduction' cannot schedule kernel 'matmul_0' of kind 'matmul': choose"),
+    ],
+)
+def test_values_that_a_script_cannot_use(override, wanted):
+    assert wanted in error(KERNEL, override)
+
+
+def test_a_knob_whose_default_is_zero_takes_zero(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(HEAD.replace("block=8", "block: int = 0") + "        pass\n    return module\n")
+    assert schedule(KERNEL, str(path), "mine:block=0")[1].knobs == {"block": 0}
+    assert "takes an integer of at least 0, not -1" in error(KERNEL, str(path), "mine:block=-1")

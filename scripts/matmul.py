@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mlirc.errors import MlircError
 from mlirc.kernel_info import ContractionInfo, KernelInfo
 from mlirc.mlir import ir
 from mlirc.schedule import register
@@ -38,7 +39,8 @@ def uses_tensor_cores(c: ContractionInfo) -> bool:
 
 @dataclass(frozen=True)
 class Tile:
-    """How a block cuts a product: its tile, the slice of K per step, its warps, the depth of the copy pipeline."""
+    """How a block cuts a product: its tile, the slice of K per step, its warps, the depth of the copy pipeline, and the
+    instruction."""
 
     block_m: int
     block_n: int
@@ -46,6 +48,7 @@ class Tile:
     warps_m: int
     warps_n: int
     stages: int
+    mma: str = "mma"
 
 
 # Fastest of some twenty each on an H200, for the layers of TinyLlama-1.1B at 1, 128 and 512 tokens and for 4096^3,
@@ -64,19 +67,29 @@ _TENSOR_CORES_TWICE = (
     Tile(64, 32, 64, 2, 1, 4),
     Tile(32, 32, 128, 1, 2, 4),
 )
+# Warpgroups, where the target has them; where none of these fills the machine, the tiles above do better.
+_WARPGROUPS = (
+    Tile(128, 256, 64, 8, 1, 4, "wgmma"),
+    Tile(128, 128, 64, 8, 1, 5, "wgmma"),
+    Tile(128, 64, 64, 8, 1, 6, "wgmma"),
+)
+_WARPGROUPS_TWICE = (
+    Tile(128, 96, 64, 8, 1, 4, "wgmma"),
+    Tile(128, 64, 64, 8, 1, 4, "wgmma"),
+)
 # Scalar FMA: eight by eight sums per thread where the shape allows.
 _FMA = (
-    Tile(128, 64, 32, 4, 1, 2),
-    Tile(64, 32, 32, 4, 1, 3),
-    Tile(32, 32, 64, 2, 2, 4),
-    Tile(16, 32, 128, 1, 4, 4),
-    Tile(4, 16, 128, 1, 2, 4),
+    Tile(128, 64, 32, 4, 1, 2, "fma"),
+    Tile(64, 32, 32, 4, 1, 3, "fma"),
+    Tile(32, 32, 64, 2, 2, 4, "fma"),
+    Tile(16, 32, 128, 1, 4, 4, "fma"),
+    Tile(4, 16, 128, 1, 2, 4, "fma"),
 )
 _FMA_TWICE = (
-    Tile(64, 64, 32, 2, 2, 2),
-    Tile(32, 32, 64, 2, 2, 2),
-    Tile(16, 32, 64, 1, 4, 2),
-    Tile(4, 16, 128, 1, 2, 2),
+    Tile(64, 64, 32, 2, 2, 2, "fma"),
+    Tile(32, 32, 64, 2, 2, 2, "fma"),
+    Tile(16, 32, 64, 1, 4, 2, "fma"),
+    Tile(4, 16, 128, 1, 2, 2, "fma"),
 )
 
 
@@ -85,6 +98,17 @@ def few_rows(n: int, k: int, count: int) -> Tile:
     if count > 1:
         return Tile(16, 32, 128, 1, 2, 4)
     return Tile(16, 16, 256, 1, 2, 6) if k >= 4096 and n <= 8192 else Tile(16, 32, 256, 1, 4, 6)
+
+
+def warpgroup_tile(m: int, n: int, batch: int, count: int, sms: int) -> Tile | None:
+    """The largest warpgroup tile whose blocks fill the machine (twice for the largest ones); None if no tile's do."""
+    if m <= 64:
+        return None
+    tiles = _WARPGROUPS if count == 1 else _WARPGROUPS_TWICE if count == 2 else ()
+    for t, enough in zip(tiles, (2.0, 1.0, 0.66) if count == 1 else (1.33, 0.66), strict=False):
+        if batch * ceil_div(m, t.block_m) * ceil_div(n, t.block_n) >= enough * sms:
+            return t
+    return None
 
 
 def default_tile(m: int, n: int, k: int, batch: int, count: int, half: bool, sms: int) -> Tile:
@@ -150,29 +174,40 @@ def matmul(
     """A `block_m` x `block_n` tile of the result per block, with a loop over `block_k` slices of the operands.
 
     Prologues along k run inside the loop, epilogues after it. Knobs: the tile; `warps_m` x `warps_n` warps; `stages`
-    of the copy pipeline; `mma` is `mma` (tensor cores, 16-bit operands) or `fma`; `group` columns of blocks are
+    of the copy pipeline; `mma` is `mma` or `wgmma` (tensor cores, 16-bit operands) or `fma`; `group` columns of blocks are
     visited together, row by row, so that both operands are found in L2; `vector` elements per thread in the epilogue.
     """
     c = kernel.contraction
     assert c is not None
     extents = [d.extent for d in kernel.dims]
     half = uses_tensor_cores(c)
-    mma = mma or ("mma" if half else "fma")
+    if not half and mma not in (None, "fma"):
+        raise MlircError(f"kernel '{kernel.name}': mma={mma}: operands of {c.a_type} take fma only")
     m_dim, n_dim = (max(dims, key=lambda d: extents[d]) for dims in (c.m, c.n))
     batch = product([extents[d] for d in (*c.batch, *c.m, *c.n) if d not in (m_dim, n_dim)])
-    tile = default_tile(extents[m_dim], extents[n_dim], c.k, batch, c.count, half, target.sms)
+    m, n = extents[m_dim], extents[n_dim]
+    # cp.async moves at least four bytes, so wgmma's operands need even rows; its pipeline needs three slices of 64.
+    warpgroups = half and target.has_wgmma and c.direct and c.k % 2 == 0 and c.k > 128
+    tile = warpgroup_tile(m, n, batch, c.count, target.sms) if warpgroups and mma in (None, "wgmma") else None
+    if tile is None or any(knob is not None for knob in (block_m, block_n, block_k, warps_m, warps_n, stages)):
+        tile = default_tile(m, n, c.k, batch, c.count, half, target.sms)
+    mma = mma or (tile.mma if half else "fma")
     own_tile = (block_m or tile.block_m, block_n or tile.block_n) != (tile.block_m, tile.block_n)
     block_m, block_n = block_m or tile.block_m, block_n or tile.block_n
-    chosen_warps = default_warps(block_m, block_n, c.count, half) if own_tile else (tile.warps_m, tile.warps_n)
+    chosen_warps = (tile.warps_m, tile.warps_n)
+    if mma == "wgmma" and warps_m is None and tile.mma != "wgmma":
+        chosen_warps = (8 if block_m > 64 else 4, 1)
+    elif own_tile:
+        chosen_warps = default_warps(block_m, block_n, c.count, half)
     warps_m, warps_n = warps_m or chosen_warps[0], warps_n or chosen_warps[1]
     element = 2 if half else 4
     if block_k is None:
-        block_k = min(tile.block_k, max(16, 1 << (c.k - 1).bit_length()))
+        block_k = 64 if mma == "wgmma" else min(tile.block_k, max(16, 1 << (c.k - 1).bit_length()))
         while block_k > 16 and 2 * shared_bytes(block_m, block_n, block_k, c.count, element) > target.max_smem:
             block_k //= 2
     if stages is None:
         fitting = target.max_smem // shared_bytes(block_m, block_n, block_k, c.count, element)
-        stages = max(min(tile.stages, fitting, ceil_div(c.k, block_k)), 1)
+        stages = max(min(tile.stages, fitting, ceil_div(c.k, block_k)), 3 if mma == "wgmma" else 1)
     vector = vector or max(16 // kernel.element_bytes, 1)
 
     sizes = [0 if d.whole else 1 for d in kernel.dims]

@@ -174,7 +174,7 @@ def first_copy(em: Emitter, layout: Layout) -> bool | ir.Value:
         step = 1
         for stride, size in [*used, (count, 1)]:
             if stride > step:  # the digit between `step` and `stride` is free: copies differ in it
-                digit = em.rem(em.div(number, step), stride // step)
+                digit = em.rem(em.div(number, step), -(-stride // step))  # 7 warps may be 3 x 2 and one left over
                 zero = arith.CmpIOp(arith.CmpIPredicate.eq, em.value(digit), em.c(0)).result
                 condition = em.both(condition, zero)
             step = stride * size
