@@ -50,6 +50,7 @@ class ContractionInfo:
     b_type: str
     acc_type: str
     count: int  # contractions that share the loop over k
+    direct: bool  # every operand is a kernel argument (or a view of one) whose rows run along k
 
 
 @dataclass(frozen=True)
@@ -272,4 +273,18 @@ def contraction_info(dims: Dims, row: tuple[int, ...]) -> ContractionInfo | None
     types = [str(ir.RankedTensorType(v.type).element_type) for v in s.operands]
     place = {c: p for p, c in enumerate(row)}
     batch, m, n = (tuple(place[c] for c in g) for g in (batch, m, n))
-    return ContractionInfo(batch, m, n, ks[0][0], types[0], types[1], types[2], len(found))
+    direct = all(_runs_along_k(dims.structures[i], r.k) for i, r in found if r)
+    return ContractionInfo(batch, m, n, ks[0][0], types[0], types[1], types[2], len(found), direct)
+
+
+def _runs_along_k(s: Structure, k: tuple[int, ...]) -> bool:
+    """Whether both operands of a contraction are arguments, or views of them, with k innermost."""
+    for value, m in zip(s.inputs, s.maps, strict=False):
+        while (made_by := producer(value)) is not None and made_by.name in VIEWS:
+            value = made_by.operands[0]
+        if made_by is not None or m[-1] not in k:
+            return False
+    return True
+
+
+VIEWS = ("tensor.expand_shape", "tensor.collapse_shape")

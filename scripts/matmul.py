@@ -174,8 +174,9 @@ def matmul(
     """A `block_m` x `block_n` tile of the result per block, with a loop over `block_k` slices of the operands.
 
     Prologues along k run inside the loop, epilogues after it. Knobs: the tile; `warps_m` x `warps_n` warps; `stages`
-    of the copy pipeline; `mma` is `mma` or `wgmma` (tensor cores, 16-bit operands) or `fma`; `group` columns of blocks are
-    visited together, row by row, so that both operands are found in L2; `vector` elements per thread in the epilogue.
+    of the copy pipeline; `mma` is `mma` or `wgmma` (tensor cores, 16-bit operands) or `fma`; `group` columns of blocks
+    are visited together, row by row, so that both operands are found in L2; `vector` elements per thread in the
+    epilogue.
     """
     c = kernel.contraction
     assert c is not None
