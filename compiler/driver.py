@@ -13,7 +13,7 @@ from typing import Any
 from mlirc.errors import MlircError
 from mlirc.kernel_build import KernelBuild, KernelCache, KernelJob, cache_folder
 from mlirc.levels import LEVELS
-from mlirc.outputs import Outputs, check_writable
+from mlirc.outputs import Outputs, check_model_output
 from mlirc.targets import DEFAULT_TARGET, Target, get_target
 from mlirc.timing import Timer
 
@@ -301,7 +301,7 @@ def compile_model(
     """
     path = Path(output) if output else None
     if path:
-        check_writable(path)
+        check_model_output(path)
     folder = KernelCache(cache_folder()) if cache else None
     job = Compilation(model_name(spec), get_target(target), tuple(schedule), folder, timer or Timer())
     job.open(spec, **options)

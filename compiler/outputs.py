@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Callable
@@ -23,6 +24,18 @@ def check_writable(path: Path) -> None:
         raise MlircError(f"cannot write {path}: {e.strerror}") from e
 
 
+def check_model_output(path: Path) -> None:
+    """Raises MlircError when a compiled model, which has files beside it, could not be written as `path`."""
+    if path.suffix in (".safetensors", ".levels"):
+        raise MlircError(f"cannot write {path}: the model's {path.suffix} lies beside it: give a name such as OUT.ptx")
+    check_writable(path)
+    weights, levels = path.with_suffix(".safetensors"), path.with_suffix(".levels")
+    if weights.is_dir():
+        raise MlircError(f"cannot write {weights}: it is a folder")
+    if levels.is_file():
+        raise MlircError(f"cannot write {levels}: it is a file, and has to be a folder")
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Writes one text file so that readers, and other processes that write it too, never see half of it."""
     with Outputs() as outputs:
@@ -34,12 +47,16 @@ class Outputs:
 
     def __init__(self) -> None:
         self._renames: list[tuple[Path, Path]] = []
+        self._made: list[Path] = []  # folders
 
     def add(self, path: Path, write: Callable[[Path], object]) -> None:
         """Calls `write` with a temporary path beside `path`, which takes its place at the end."""
         temporary = path.with_name(f".{path.name}.{os.getpid()}.{len(self._renames)}.tmp")
         self._renames.append((temporary, path))
         try:
+            if path.is_dir():
+                raise IsADirectoryError(0, "it is a folder")
+            self._made += [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
             path.parent.mkdir(parents=True, exist_ok=True)
             write(temporary)
         except OSError as e:
@@ -58,3 +75,7 @@ class Outputs:
         finally:
             for temporary, _path in self._renames:
                 temporary.unlink(missing_ok=True)
+            if kind is not None:
+                for folder in sorted(self._made, reverse=True):
+                    with contextlib.suppress(OSError):
+                        folder.rmdir()

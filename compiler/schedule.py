@@ -337,8 +337,11 @@ def _load_python(path: str) -> dict[str, Script]:
 def _load_mlir(path: str) -> list[_FileScript]:
     if not os.path.isfile(path):
         raise MlircError(f"--schedule {path}: no such file")
-    with open(path) as f:
-        lines = f.read().split("\n")
+    try:
+        with open(path, encoding="utf-8") as f:
+            lines = f.read().split("\n")
+    except (OSError, UnicodeDecodeError) as e:
+        raise MlircError(f"--schedule {path}: {getattr(e, 'strerror', None) or 'not a text file'}") from e
     found, start = [], 0
     for end in [i for i, line in enumerate(lines) if line.startswith("// -----")] + [len(lines)]:
         chunk = "\n".join(lines[start:end])

@@ -71,6 +71,11 @@ def test_row_sums(columns, warps):
     check_schedule(row_reduction(5, columns, "f32", "0.0", "addf"), (f"reduction:warps={warps}",))
 
 
+@pytest.mark.parametrize("warps, rows", [(3, 1), (5, 2), (7, 2), (31, 4)])
+def test_warps_that_are_left_over_write_nothing(warps, rows):
+    check_schedule(row_reduction(5, 101, "f32", "0.0", "addf"), (f"reduction:warps={warps},rows={rows}",))
+
+
 @pytest.mark.parametrize(
     "dtype, start, combine",
     [

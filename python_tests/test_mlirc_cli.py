@@ -164,6 +164,8 @@ def test_a_damaged_cache_entry_is_compiled_again(ran, payload, tmp_path, monkeyp
             "cannot write no/such/folder/x.ptx: folder no/such/folder does not",
         ),
         (["PAYLOAD", "-o", "/proc/x.ptx"], "cannot write /proc/x.ptx"),
+        (["PAYLOAD", "-o", "x.safetensors"], "the model's .safetensors lies beside it: give a name such as OUT.ptx"),
+        (["PAYLOAD", "-o", "taken.ptx"], "cannot write taken.levels: it is a file, and has to be a folder"),
         (["PAYLOAD"], "nothing to do: give -o"),
         (["BROKEN", "-o", "x.ptx"], "broken.mlir: not valid MLIR"),
         (["EMPTY", "-o", "x.ptx"], "empty.mlir: is empty"),
@@ -172,11 +174,27 @@ def test_a_damaged_cache_entry_is_compiled_again(ran, payload, tmp_path, monkeyp
         (["PAYLOAD", "-o", "x.ptx", "--schedule", "elementwise:blok=1"], "no knob 'blok'"),
         (["PAYLOAD", "-o", "x.ptx", "--schedule", "missing.py"], "missing.py: no such file"),
         (["PAYLOAD", "-o", "x.ptx", "--schedule", "RAISES"], "raises.py:8: ZeroDivisionError"),
+        (["PAYLOAD", "-o", "x.ptx", "--schedule", "latin.mlir"], "--schedule latin.mlir: not a text file"),
+        (
+            ["PAYLOAD", "-o", "x.ptx", "--schedule", "idle.mlir"],
+            "launches nothing: its schedule must tile it to blocks",
+        ),
+        (
+            ["PAYLOAD", "-o", "x.ptx", "--schedule", "elementwise:warps=33"],
+            "mlirc.warps = 33: a block has 1 to 32 warps",
+        ),
     ],
 )
 def test_errors_are_one_line_and_leave_nothing(ran, payload, tmp_path, monkeypatch, words, message):
     (tmp_path / "broken.mlir").write_text(PAYLOAD[:300])
     (tmp_path / "empty.mlir").write_text("\n")
+    (tmp_path / "taken.levels").write_text("")
+    (tmp_path / "latin.mlir").write_bytes(b"// \xff\n")
+    (tmp_path / "idle.mlir").write_text(
+        'module attributes {transform.with_named_sequence, mlirc.kernels = ["elementwise"]} {\n'
+        "  transform.named_sequence @__transform_main(%k: !transform.any_op {transform.readonly}) {\n"
+        "    transform.yield\n  }\n}\n"
+    )
     (tmp_path / "raises.py").write_text(
         "from mlirc.schedule import register\n\n\n"
         "@register(matches=lambda kernel: True)\n"

@@ -176,7 +176,7 @@ class _Builder:
         for launch in kernel.launches:
             self.add_launch(name, launch, views, origin)
         if len(self.steps) == first and any(v.size for v in results):
-            raise MlircError(f"kernel '{name}' has results but launches nothing")
+            raise MlircError(f"kernel '{name}' has results but launches nothing: its schedule must tile it to blocks")
         for value, result in zip(op.results, results, strict=True):
             self.values[value] = result
         # Results and workspaces of one call must not share memory: all of them live through the whole call.

@@ -9,7 +9,7 @@ from typing import Any
 
 from mlirc.errors import MlircError
 from mlirc.levels import LEVELS
-from mlirc.outputs import check_writable
+from mlirc.outputs import check_model_output
 from mlirc.targets import DEFAULT_TARGET, TARGETS, get_target
 from mlirc.timing import Progress, Timer
 from mlirc.tools.cli import run_main
@@ -68,7 +68,7 @@ def _compile(options: argparse.Namespace, timer: Timer) -> Any:
 
     target = get_target(options.target)
     if options.output:
-        check_writable(options.output)
+        check_model_output(options.output)
     cache = None if options.no_cache else KernelCache(cache_folder())
     job = Compilation(model_name(options.model), target, tuple(options.schedule), cache, timer)
     if options.dump_dir:

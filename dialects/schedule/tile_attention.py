@@ -300,6 +300,8 @@ def tile_attention(rewriter, targets, block_q, block_kv, split):
     """
     if len(targets) != 1 or targets[0].operation.name != ATTENTION:
         raise PayloadError(f"tile_attention needs one {ATTENTION}", targets[0] if targets else None)
+    if min(block_q, block_kv) < 1:
+        raise PayloadError(f"block_q {block_q}, block_kv {block_kv}: blocks have 1 or more rows", targets[0])
     op = targets[0].operation
     with ir.InsertionPoint(op), op.location:
         tiler = AttentionTiler(op, block_q, block_kv, split)

@@ -83,6 +83,8 @@ def loop_body(dims: Dims, contractions: list[int], k: int) -> list[int]:
 def tile_loop(contractions: list[ir.Operation], size: int, erase) -> tuple[list[ir.Operation], ir.Operation]:
     """Makes the loop; returns (contractions inside, loop). See `tile_reduction`."""
     contractions = [c.operation for c in contractions]
+    if size < 1:
+        raise PayloadError(f"size {size}: a step of the loop takes 1 or more", contractions[0])
     block = contractions[0].block
     if any(c.block != block for c in contractions):
         raise PayloadError("the contractions are not in one block", contractions[0])

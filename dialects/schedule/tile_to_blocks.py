@@ -101,6 +101,8 @@ def tile(root: ir.Operation, sizes: Sequence[int], keep: Sequence[int], order: S
     s, row = dims.structures[root_index], dims.of[root_index]
     if len(sizes) != len(row):
         raise PayloadError(f"{len(sizes)} tile sizes for {len(row)} dimensions", root)
+    if min(sizes, default=0) < 0:
+        raise PayloadError(f"tile sizes {list(sizes)}: a size is 0 (the whole dimension) or more", root)
     tiled = {row[d]: size for d, size in enumerate(sizes) if size}
     check(dims, tiled, s)
     listed = [row[d] for d in (order or range(len(row))) if sizes[d]]
