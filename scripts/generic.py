@@ -7,14 +7,20 @@ from mlirc.kernel_info import KernelInfo
 from mlirc.mlir import ir
 from mlirc.schedule import register
 from mlirc.targets import Target
-from mlirc.verbs import annotate, script
+from mlirc.verbs import annotate, script, split_reductions
 
 
 @register(matches=lambda kernel: True, priority=-100)
-def generic(kernel: KernelInfo, target: Target, *, threads: int = 256) -> ir.Module:
-    """Leaves the kernel as it is and asks for `mlirc-loops`. Knob: `threads` per block, a multiple of 32."""
+def generic(kernel: KernelInfo, target: Target, *, threads: int = 256, length: int = 64) -> ir.Module:
+    """Splits long reductions with few results and asks for `mlirc-loops`.
+
+    Knobs: `threads` per block, a multiple of 32; `length`, how many elements of a split reduction one thread takes.
+    """
     if threads % 32 or not 32 <= threads <= 1024:
         raise MlircError(f"kernel '{kernel.name}': threads={threads}: give a multiple of 32 from 32 to 1024")
-    with script(threads=threads) as (module, function):
+    if length < 2:
+        raise MlircError(f"kernel '{kernel.name}': length={length}: give 2 or more")
+    with script(threads=threads, length=length) as (module, function):
+        split_reductions(function, length=length)
         annotate(function, lowering="loops", threads=threads)
     return module
