@@ -105,6 +105,9 @@ def _drop_no_ops(graph: Graph) -> None:
         if node.target in _FILLS:
             _replace_fill(graph, node)
             continue
+        if node.target in (aten.view.default, aten.reshape.default) and not node.meta["val"].numel():
+            _replace(graph, node, 0)  # torch-mlir divides by the number of elements
+            continue
         if not isinstance(source, Node) or not _same_tensor(node, source):
             continue
         copies = node.target in same or node.target in (aten.expand.default, aten.view.default, aten.permute.default)
@@ -136,8 +139,12 @@ def _replace_fill(graph: Graph, node: Node) -> None:
     value: Any = _FILLS[node.target]  # type: ignore[index]
     if value is None:
         value = node.args[2] if node.target is aten.new_full.default else node.args[1]
-    if isinstance(value, Node):
-        return
+    if not isinstance(value, Node):
+        _replace(graph, node, value)
+
+
+def _replace(graph: Graph, node: Node, value: Any) -> None:
+    """Puts a tensor filled with `value` in a node's place."""
     val = node.meta["val"]
     with graph.inserting_before(node):
         new = graph.call_function(aten.full.default, (list(val.shape), value), {"dtype": val.dtype})

@@ -39,7 +39,7 @@ class DeviceModel:
             if part.strip():
                 parts.append(mlir.parse("\n" * line + part, what))  # so that lines are those of the whole text
             line += part.count("\n") + 1
-        if len(parts) < 2:
+        if not parts or len(parts) <= bool(levels.kernels(parts[0])):  # a model may return its inputs as they are
             raise MlircError(
                 f"{what}: holds no kernels: it must be @main and then each kernel, between `// -----` lines"
             )
