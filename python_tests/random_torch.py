@@ -56,15 +56,16 @@ class Chooser(random.Random):
         return DTYPES[name], {"f32": 2e-5, "bf16": 4e-2, "f16": 6e-3, "f64": 1e-9}[name]
 
 
+# Continuous functions, without poles: rounding must not decide.
 UNARY: list[Callable] = [
     torch.tanh, torch.sigmoid, F.silu, F.gelu, F.relu, torch.neg, torch.abs, torch.sin, torch.cos, torch.square,
     lambda x: F.gelu(x, approximate="tanh"), lambda x: torch.rsqrt(x.abs() + 0.5), lambda x: x.clamp(-0.5, 0.75),
     lambda x: torch.exp(-x.abs()), lambda x: torch.log1p(x.abs()), lambda x: x * 2 - 1, F.softplus, torch.erf,
-    lambda x: torch.where(x > 0.25, x, 0.5 * x), F.elu, F.hardswish, lambda x: (x + 3).pow(2.0), lambda x: 1 / (2 + x.abs()),
+    lambda x: torch.where(x > 0, x, 0.5 * x), F.elu, F.hardswish, lambda x: (x + 3).pow(2.0), lambda x: 1 / (2 + x.abs()),
 ]  # fmt: skip
 BINARY: list[Callable] = [
     torch.add, torch.sub, torch.mul, torch.maximum, torch.minimum, lambda x, y: x / (y.abs() + 1),
-    lambda x, y: torch.where(x > y, x, y * 0.5), lambda x, y: torch.atan2(x, y.abs() + 1),
+    lambda x, y: torch.where(x > y, x - y, (y - x) * 0.5), lambda x, y: torch.atan2(x, y.abs() + 1),
 ]  # fmt: skip
 
 
