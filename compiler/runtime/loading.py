@@ -73,19 +73,29 @@ def find_weights(
 def load(
     path: str | os.PathLike,
     weights: str | os.PathLike | Mapping[str, Any] | None = None,
-    device: int = 0,
+    device: int | str = 0,
     *,
     graph: bool = True,
     driver: Any = None,
-) -> CompiledModel:
-    """Loads a compiled model file onto a GPU.
+) -> Any:
+    """Loads a compiled model file onto a GPU: a `CompiledModel`. With `device="host"` onto the host device, which needs
+    no GPU but MLIR: a `mlirc.host.device.HostModel`, which is called in the same way.
 
     `weights`: None for the safetensors file beside it, another such file, or tensors by name (a live module's
     `state_dict()`): those on the GPU are used in place. `graph=False` launches kernel by kernel. Raises MlircError for
     a damaged file, missing or unfitting weights, a GPU that the file was not compiled for, or no GPU.
     """
     text, plan = read_model(path)
-    return CompiledModel(text, plan, find_weights(path, plan, weights), device, graph, driver, str(path))
+    found = find_weights(path, plan, weights)
+    if isinstance(device, int):
+        return CompiledModel(text, plan, found, device, graph, driver, str(path))
+    if device != "host":
+        raise MlircError(f"device '{device}': give a GPU's number, or 'host'")
+    try:
+        from mlirc.host.device import HostModel  # here, because the runtime stands without MLIR
+    except ImportError as e:
+        raise MlircError(f"device 'host' needs the MLIR bindings: {e}") from e
+    return HostModel(Path(path), plan, found)
 
 
 def load_text(

@@ -18,6 +18,7 @@ from mlirc.outputs import Outputs, check_writable
 from mlirc.runtime.arrays import NUMPY_DTYPES, check, match, view
 from mlirc.runtime.loading import find_weights, read_model
 from mlirc.runtime.plan import CopyStep, Plan, TensorSpec
+from mlirc.timing import Progress
 from mlirc.tools.cli import run_main
 
 HOST_LEVELS = ("linalg", "kernels", "tiles", "gpu")
@@ -51,11 +52,34 @@ def _parser() -> argparse.ArgumentParser:
     add("--random-inputs", type=int, metavar="SEED", help="normal floats; integers and booleans 0 or 1")
     add("--time", action="store_true", help="print the time of a run: median of graph replays with hot caches")
     add("--level", choices=HOST_LEVELS, metavar="LEVEL", help=f"run {', '.join(HOST_LEVELS)} on the CPU, without a GPU")
-    add("--counters", action="store_true", help="with --level gpu: print what each kernel does to memory")
-    add("--device", type=int, default=0, metavar="N", help="the GPU's number (default 0)")
+    add(
+        "--device",
+        type=_device,
+        default=0,
+        metavar="N|host",
+        help="the GPU's number (default 0), or host: execute and check the GPU's kernels on the CPU (as --level gpu)",
+    )
+    add("--blocks", type=_numbers, metavar="LIST", help="with --device host: run only these blocks, as in 0,4-7")
+    add("--seed", type=int, default=0, help="with --device host: the order of threads that could go next")
+    add("--counters", action="store_true", help="with --device host: print what each kernel does to memory")
     add("--no-graph", action="store_true", help="launch kernel by kernel, not as one CUDA graph")
     add("--info", action="store_true", help="print inputs, outputs, memory and launches, and run nothing")
     return parser
+
+
+def _device(text: str) -> int | str:
+    return text if text == "host" else int(text)
+
+
+def _numbers(text: str) -> list[int]:
+    """Numbers and ranges: `0,4-7`."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    if not found:
+        raise ValueError(text)
+    return sorted(found)
 
 
 # Files
@@ -170,12 +194,13 @@ def _write(writes: list[tuple[Path, int | None]], specs: list[TensorSpec], resul
 
 
 def run_level(
-    model: Path, level: str, plan: Plan, inputs: list[np.ndarray], weights: Path | None, counters: bool = False
+    model: Path, level: str, plan: Plan, inputs: list[np.ndarray], weights: Path | None, **options: Any
 ) -> list[np.ndarray]:
-    """Runs a level that mlirc kept beside the model on the CPU, the gpu level on the host device; raises MlircError
-    when it is not there, or when the host device finds something wrong with a kernel."""
+    """Runs a level that mlirc kept beside the model on the CPU, the gpu level on the host device with the options of
+    `run_on_host_device`; raises MlircError when it is not there, or when the host device finds something wrong."""
+    if level == "gpu":
+        return run_on_host_device(model, plan, inputs, weights, **options)
     from mlirc import host, mlir
-    from mlirc.host.device import DeviceModel
 
     file = model.with_suffix(".levels") / f"{level}.mlir"
     try:
@@ -183,8 +208,7 @@ def run_level(
     except (OSError, UnicodeDecodeError) as e:
         why = getattr(e, "strerror", None) or "not a text file"
         raise MlircError(f"{file}: cannot read level {level} ({why}): mlirc writes it beside the PTX file") from e
-    device = DeviceModel.parse(text, str(file), counters) if level == "gpu" else None
-    module = device.module if device else mlir.parse(text, str(file))
+    module = mlir.parse(text, str(file))
     given: dict[str, np.ndarray] = dict(zip((spec.name for spec in plan.inputs), inputs, strict=True))
     found = find_weights(model, plan, weights)
     for spec in plan.weights:
@@ -199,15 +223,40 @@ def run_level(
         if name not in given:
             raise MlircError(f"{file}: argument '{name}' is not in the model's plan: compile the model again")
         arguments.append(given[name])
-    if device is None:
-        return host.run_module(module, arguments)
-    results, report = device.run(arguments)
-    if counters:
-        print(report.table())
-    for finding in report.findings[1:]:
-        print(f"finding: {finding}", file=sys.stderr)
-    report.raise_if_bad()
-    return results
+    return host.run_module(module, arguments)
+
+
+def run_on_host_device(
+    model: Path,
+    plan: Plan,
+    inputs: list[np.ndarray],
+    weights: Path | None,
+    *,
+    blocks: list[int] | None = None,
+    seed: int = 0,
+    counters: bool = False,
+) -> list[np.ndarray]:
+    """Runs a compiled model on the host device: of every launch only `blocks` where they are given. Prints all but the
+    first finding, which it raises as MlircError; with `counters` also the table of what each kernel does to memory."""
+    from mlirc.host.device import HostModel
+
+    loaded = HostModel(model, plan, find_weights(model, plan, weights), count=counters)
+    loaded.blocks, loaded.seed = blocks, seed
+    loaded.bind(*inputs)
+    progress = Progress()
+    progress.describe("kernels")
+    loaded.progress = progress.count
+    try:
+        loaded.launch()
+    except MlircError:
+        for finding in loaded.report.findings[1:]:
+            print(f"finding: {finding}", file=sys.stderr)
+        raise
+    finally:
+        progress.close()
+        if counters:
+            print(loaded.report.table())
+    return loaded.outputs
 
 
 def _argument_names(module) -> list[str | None]:
@@ -288,12 +337,17 @@ def _main(argv: list[str] | None) -> int:
         return 0
     writes = _plan_writes(options, plan.outputs)
     inputs = _read_inputs(options, plan.inputs)
-    if options.counters and options.level != "gpu":
-        raise MlircError("--counters counts what the host device does: it goes with --level gpu")
-    if options.level:
+    if options.device == "host" and options.level not in (None, "gpu"):
+        raise MlircError(f"--device host runs level gpu: give it or --level {options.level}, not both")
+    level = options.level or ("gpu" if options.device == "host" else None)
+    on_host = dict(blocks=options.blocks, seed=options.seed, counters=options.counters)
+    for option, value in on_host.items():
+        if value and level != "gpu":
+            raise MlircError(f"--{option} is for the host device: it goes with --device host")
+    if level:
         start = time.perf_counter()
-        results = run_level(options.model, options.level, plan, inputs, options.weights, options.counters)
-        where = f"level {options.level} on the CPU"
+        results = run_level(options.model, level, plan, inputs, options.weights, **on_host)
+        where = "the host device" if level == "gpu" else f"level {level} on the CPU"
         if options.time:
             print(f"time: {time.perf_counter() - start:.2f} s, compiling for the CPU included")
     else:

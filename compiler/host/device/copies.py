@@ -39,6 +39,8 @@ def copy_async(s: State, to: tuple, at: tuple, width: int, count, op) -> None:
     if not whole:
         words = np.where(np.arange(width) < np.asarray(count)[..., None], words, 0).astype(words.dtype)
     offset = target.offset(to_indices)
+    if m.check:
+        mask = m.inside(target, offset, width, mask, op)
     fits = m.aligned(target, offset, width, nbytes, mask, op)
     if not isinstance(offset, np.ndarray):
         offset = np.full((1, 1), offset, dtype=np.int64)

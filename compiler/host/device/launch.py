@@ -54,6 +54,10 @@ def execute(
             Scheduler(machine, seed).run(program.code, list(registers), program.group)
         except Stop:
             return
+        except (IndexError, ValueError, OverflowError, MemoryError) as e:
+            # what the checks let through, or were not asked to look for: a report, not a traceback
+            report.add("stopped", f"the kernel cannot go on: {type(e).__name__}: {e}", None, program.name)
+            return
         if machine.races is not None:
             machine.races.barrier()
 
@@ -113,7 +117,11 @@ class DeviceKernel:
     def _run(self, args, report: Report, blocks, check: bool, seed: int, poison: int) -> list[Buffer]:
         """One run from fresh buffers, which it returns."""
         buffers = [self._bind(i, a, t, poison) for i, (a, t) in enumerate(zip(args, self.arguments, strict=True))]
-        buffers += [Buffer(f"workspace {i}", "global", n, poison=poison) for i, n in enumerate(self.workspaces)]
+        workspaces = [Buffer(f"workspace {i}", "global", n, poison=poison) for i, n in enumerate(self.workspaces)]
+        if blocks is not None:  # a later launch reads what blocks that do not run would have written
+            for buffer in workspaces:
+                buffer.written = None
+        buffers += workspaces
         with np.errstate(all="ignore"):
             for launch in self.launches:
                 if isinstance(launch, Copy):

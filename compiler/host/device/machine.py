@@ -126,6 +126,20 @@ class Machine:
             mask = good
         return indices, mask
 
+    def inside(self, ref: MemRef, offset, width: int, mask, op):
+        """Checks element numbers against the memory itself, which a window may have left though an index fits the
+        window; returns the threads that may go on (mask semantics)."""
+        last = ref.buffer.nbytes // ref.item - width
+        at = offset if isinstance(offset, np.ndarray) else np.full((1, 1), offset, dtype=np.int64)
+        if at.size == 0 or (at.min() >= 0 and at.max() <= last):
+            return mask
+        outside = (at < 0) | (at > last)
+        bad = self.active(mask, outside)
+        if bad is not None:
+            size = ref.buffer.nbytes
+            self.complain("out of bounds", bad, f"leaves {ref.buffer.name}, which has {size} bytes", op)
+        return ~outside if mask is None else mask & ~outside
+
     def aligned(self, ref: MemRef, offset, width: int, align: int, mask, op) -> bool:
         """Whether every access lies at a multiple of `align` bytes; reports those that do not."""
         per = align // ref.item
@@ -158,6 +172,8 @@ class Machine:
         if self.check:
             indices, mask = self.in_bounds(ref, indices, width, mask, op)
         offset = ref.offset(indices)
+        if self.check:
+            mask = self.inside(ref, offset, width, mask, op)
         fits = self.aligned(ref, offset, width, align, mask, op) if width > 1 else True
         if not isinstance(offset, np.ndarray):
             offset = np.full((1, 1), offset, dtype=np.int64)
@@ -206,6 +222,8 @@ class Machine:
         if self.check:
             indices, mask = self.in_bounds(ref, indices, width, mask, op)
         offset = ref.offset(indices)
+        if self.check:
+            mask = self.inside(ref, offset, width, mask, op)
         fits = self.aligned(ref, offset, width, align, mask, op) if width > 1 else True
         if not isinstance(offset, np.ndarray):
             offset = np.full((1, 1), offset, dtype=np.int64)

@@ -45,16 +45,24 @@ class DeviceModel:
             )
         return DeviceModel(parts[0], {levels.host_function(p): p for p in parts[1:]}, what, count)
 
+    def argument_names(self) -> list[str]:
+        """`mlirc.name` of every argument of `@main`, `argN` where there is none."""
+        attributes, count = self.main.operation.attributes, len(self.main.type.inputs)
+        named = list(attributes["arg_attrs"]) if "arg_attrs" in attributes else [{}] * count
+        return [ir.StringAttr(a["mlirc.name"]).value if "mlirc.name" in a else f"arg{i}" for i, a in enumerate(named)]
+
     def run(
         self,
         args: Sequence[np.ndarray],
         *,
+        blocks: Sequence[int] | None = None,
         check: bool = True,
         seed: int = 0,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> tuple[list[np.ndarray], Report]:
-        """Runs `@main` with one array per argument; returns its results and what was found. `progress` is called with
-        the number of calls done and their total. Raises MlircError for arguments that do not fit."""
+        """Runs `@main` with one array per argument; returns its results and what was found. `blocks` are the blocks to
+        run of every launch, None for all. `progress` is called with the number of calls done and their total. Raises
+        MlircError for arguments that do not fit."""
         block = self.main.operation.regions[0].blocks[0]
         if len(args) != len(block.arguments):
             raise MlircError(f"host device: @main takes {len(block.arguments)} arguments, not {len(args)}")
@@ -71,17 +79,17 @@ class DeviceModel:
         ops = [o.operation for o in block.operations]
         total, done = sum(op.name == "func.call" for op in ops), 0
         for op in ops[:-1]:
-            self._step(op, values, report, check, seed)
+            self._step(op, values, report, dict(blocks=blocks, check=check, seed=seed))
             done += op.name == "func.call"
             progress(done, total)
         return [values[v] for v in ops[-1].operands], report
 
-    def _step(self, op: ir.Operation, values: dict, report: Report, check: bool, seed: int) -> None:
+    def _step(self, op: ir.Operation, values: dict, report: Report, options: dict) -> None:
         if op.name == "func.call":
             name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
             results = [np.zeros(spec.shape, spec.dtype) for spec in (tensor_spec(r.type) for r in op.results)]
             arguments = [*(values[v] for v in op.operands), *results]
-            found = self._kernel(name).run(arguments, check=check, seed=seed, source=self.source)
+            found = self._kernel(name).run(arguments, source=self.source, **options)
             for finding in found.findings:
                 finding.origin = self.origins.get(name, "")
             report.merge(found)

@@ -6,9 +6,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlirc.host.device.machine import State
+from mlirc.host.device.machine import State, Stop
 from mlirc.host.device.numbers import spread
 from mlirc.host.device.translate import Code, Translator, rule, waiting
+
+
+MAX_TRIPS = 1 << 22  # of a loop whose trip count is known
+MAX_TURNS = 1 << 16  # of a loop that ends when its condition says so
+
+
+def endless(s: State, op, why: str) -> Stop:
+    """Reports a loop that does not end; the launch cannot go on."""
+    everyone = np.ones((1, 1), bool) if s.mask is None else s.mask
+    s.m.complain("endless loop", everyone, why, op)
+    return Stop()
 
 
 class Fork:
@@ -108,7 +119,10 @@ def _for(tr: Translator, op):
         if None in bounds:
             yield from masked(s)
         else:
-            for i in range(*bounds):  # type: ignore[arg-type]
+            first, last, by = bounds
+            if by <= 0 or last - first > by * MAX_TRIPS:  # type: ignore[operator]
+                raise endless(s, op, f"would run from {first} to {last} by {by}")
+            for i in range(first, last, by):  # type: ignore[arg-type]
                 r[iv] = np.full((1, 1), i, dtype=dtype)
                 yield from _inside(body, s)
                 for a, v in zip(carried, [r[y] for y in yielded], strict=True):
@@ -120,6 +134,10 @@ def _for(tr: Translator, op):
         r, outer = s.r, s.mask
         i, top, by = r[lo], r[hi], r[stride]
         active = i < top if outer is None else (i < top) & outer
+        turns = (top - i) // np.maximum(by, 1)
+        bad = s.m.active(outer, (i < top) & ((by <= 0) | (turns > MAX_TRIPS)))
+        if bad is not None:
+            raise endless(s, op, f"would run for {int(turns.max())} turns or more")
         while active.any():
             s.mask = None if active.all() else active
             r[iv] = i
@@ -149,8 +167,11 @@ def _while(tr: Translator, op):
         r, outer = s.r, s.mask
         for a, v in zip(before_args, [r[i] for i in inits], strict=True):
             r[a] = v
-        active, final = outer, [None] * len(outs)
+        active, final, turns = outer, [None] * len(outs), 0
         while True:
+            turns += 1
+            if turns > MAX_TURNS:
+                raise endless(s, op, f"is still in this loop after {MAX_TURNS} turns")
             yield from _inside(test, s)
             c = r[condition] if active is None else r[condition] & active
             values = [r[p] for p in passed]
