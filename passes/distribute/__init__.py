@@ -7,6 +7,7 @@ loops carry fragments and pipeline their copies (loop.py)."""
 
 from __future__ import annotations
 
+from mlirc.errors import MlircError
 from mlirc.mlir import ir, run_passes
 from mlirc.passes import register
 from mlirc.passes.distribute.kernel import distribute_function
@@ -15,6 +16,7 @@ from mlirc.passes.distribute.kernel import distribute_function
 @register("mlirc-distribute")
 def run(module: ir.Module, **_: str) -> None:
     """Replaces every kernel function of the module that does not ask for the loops path by its `gpu`-level form."""
+    _require_kernels_alone(module)
     changed = False
     for op in list(module.body.operations):
         attributes = op.operation.attributes
@@ -23,3 +25,18 @@ def run(module: ir.Module, **_: str) -> None:
             changed = True
     if changed:
         run_passes(module, "canonicalize,cse")
+
+
+def _require_kernels_alone(module: ir.Module) -> None:
+    """A caller would keep calling the kernels by their old signatures: the driver takes kernels down one by one."""
+    functions = {op.name.value: op for op in module.body.operations if op.operation.name == "func.func"}
+    for name, function in functions.items():
+        if "mlirc.kernel" in function.attributes or function.is_external:
+            continue
+        for op in function.body.blocks[0].operations:
+            callee = op.operation.attributes["callee"].value if op.operation.name == "func.call" else ""
+            if callee in functions and "mlirc.kernel" in functions[callee].attributes:
+                raise MlircError(
+                    f"mlirc-distribute takes kernels without their callers, and @{name} calls @{callee}: give a file "
+                    "with the kernel alone, as --dump-dir writes them"
+                )

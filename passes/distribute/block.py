@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlirc.mlir import ir
-from mlirc.passes.distribute import contraction, memory, reduction
+from mlirc.passes.distribute import contraction, memory, products, reduction
 from mlirc.passes.distribute.elementwise import Elementwise, map_dims
 from mlirc.passes.distribute.emitter import Emitter, Index, Unsupported, element_bytes
 from mlirc.passes.distribute.layout import Layout, pow2_ceil, pow2_divisor, row_layout
@@ -372,7 +372,7 @@ class Scope:
         inputs = segments[0]
         iterators = [str(a) for a in ir.ArrayAttr(op.attributes["iterator_types"])]
         if any("reduction" in i for i in iterators):
-            info = contraction.match(op)
+            info = products.match(op)
             if info is not None and inputs == 2:
                 product = contraction.Product(self.em, op, info, [self.tile(v) for v in op.operands])
                 self.tiles[op.results[0]] = product.run()

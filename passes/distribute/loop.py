@@ -7,7 +7,7 @@ buffer that the previous iteration read (the multistage scheme of CUTLASS's sm80
 from __future__ import annotations
 
 from mlirc.mlir import arith, ir, scf
-from mlirc.passes.distribute import contraction, staging, wgmma
+from mlirc.passes.distribute import contraction, products, staging, wgmma
 from mlirc.passes.distribute.accumulators import AccumulatorFragment, Grid
 from mlirc.passes.distribute.emitter import Emitter, Index, Unsupported, vec
 from mlirc.passes.distribute.layout import Layout, row_layout
@@ -177,7 +177,7 @@ class Pipeline:
     def _find_operands(self, generic) -> None:
         """Finds the operands of a product that are slices of global memory and can be copied asynchronously, and what
         their buffers must cover; one slice may be an operand of several products, or both of one."""
-        info = contraction.match(generic)
+        info = products.match(generic)
         if info is None:
             return
         shapes, elements = [], []
