@@ -5,6 +5,8 @@
   bytes, twice as many where neighbours (lanes i and i xor 1, or i and i xor 2) all want the same; ldmatrix reads eight
   rows of 16 bytes at a time. Lanes of a wavefront that want different words of one bank take turns.
 - Global memory: requests, and the 32-byte sectors that they touch.
+  Both in total and by path: load, store, copy (cp.async, which reads global and writes shared memory), matrix
+  (ldmatrix and stmatrix).
 - Bytes that the threads asked for, and warp instructions by kind (operations of the `gpu` level; a vector operation
   counts once per element).
 """
@@ -17,6 +19,9 @@ from mlirc.host.device.numbers import vector_shape
 from mlirc.host.device.report import Report
 
 _BANK, _BANKS, _SECTOR, WARP = 4, 32, 32, 32
+# Accesses that are neither plain loads nor plain stores: hardware counters keep them apart, too.
+_PATHS = {"nvgpu.device_async_copy": "copy", "nvgpu.ldmatrix": "matrix", "nvvm.ldmatrix": "matrix",
+          "nvvm.stmatrix": "matrix", "nvvm.cp.async.shared.global": "copy"}  # fmt: skip
 
 
 def wavefronts(byte: np.ndarray, size: int, active: np.ndarray | None, merge: bool = True) -> tuple[int, int]:
@@ -81,18 +86,22 @@ class Counters:
         requests = len(rows) if active is None else int(active.any(axis=1).sum())
         threads = rows.size if active is None else int(active.sum())
         verb = "stored" if write else "loaded"
-        add = self.add
+        add, unit = self.add, _PATHS.get(op.name, "store" if write else "load")
         add(f"{space} requests", requests)
         add(f"{space} bytes {verb}", threads * size)
+        if space not in ("shared", "global"):
+            return
+        add(f"{space} {unit} requests", requests)
         if space == "shared":
-            taken, least = wavefronts(rows, size, active, op.name != "nvgpu.ldmatrix")
+            taken, least = wavefronts(rows, size, active, unit != "matrix")
             add("shared wavefronts", taken)
+            add(f"shared {unit} wavefronts", taken)
             add("shared bank conflicts", taken - least)
-        elif space == "global":
+            add(f"shared {unit} bank conflicts", taken - least)
+        else:
             taken, least = sectors(rows, size, active)
             add("global sectors", taken)
-        else:
-            return
+            add(f"global {unit} sectors", taken)
         self.report.traffic(self.kernel, op, space, requests, taken, least)
 
     def add(self, counter: str, amount: int) -> None:
@@ -100,7 +109,7 @@ class Counters:
 
 
 _KINDS = {
-    "nvgpu.mma.sync": "mma", "nvgpu.ldmatrix": "ldmatrix", "math.fma": "float", "vector.fma": "float",
+    "nvgpu.mma.sync": "mma", "nvvm.wgmma.mma_async": "wgmma", "nvgpu.ldmatrix": "ldmatrix", "math.fma": "float", "vector.fma": "float",
     "gpu.shuffle": "shuffle", "gpu.barrier": "barrier", "nvvm.bar.warp.sync": "barrier",
     "nvgpu.device_async_copy": "cp.async", "memref.load": "load", "vector.load": "load", "memref.store": "store",
     "vector.store": "store",
