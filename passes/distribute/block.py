@@ -3,31 +3,11 @@
 from __future__ import annotations
 
 from mlirc.mlir import ir
-from mlirc.passes.distribute import contraction, memory, products, reduction
+from mlirc.passes.distribute import contraction, memory, products, reduction, slices
 from mlirc.passes.distribute.elementwise import Elementwise, map_dims
 from mlirc.passes.distribute.emitter import Emitter, Index, Unsupported, element_bytes
 from mlirc.passes.distribute.layout import Layout, pow2_ceil, pow2_divisor, row_layout
 from mlirc.passes.distribute.values import Load, Reshaped, Splat, Tile, elementwise_op
-
-DYNAMIC = ir.ShapedType.get_dynamic_size()
-
-
-def bound(value: ir.Value) -> int | None:
-    """A constant that an index value never exceeds, if its definition shows one."""
-    owner = value.owner
-    if isinstance(owner, ir.Block):
-        return None
-    name = owner.name
-    if name == "arith.constant":
-        return ir.IntegerAttr(owner.attributes["value"]).value
-    if name == "affine.min":
-        m = ir.AffineMapAttr(owner.attributes["map"]).value
-        constants = [e.value for e in m.results if isinstance(e, ir.AffineConstantExpr)]
-        return min(constants) if constants else None
-    if name in ("arith.minsi", "arith.minui"):
-        bounds = [b for b in map(bound, owner.operands) if b is not None]
-        return min(bounds) if bounds else None
-    return None
 
 
 class Scope:
@@ -164,12 +144,12 @@ class Scope:
         """Bounds and exact sizes of a tensor type whose dynamic extents are the given values."""
         shape, sizes, rest = [], [], list(dynamic)
         for n in t.shape:
-            if n != DYNAMIC:
+            if n != slices.DYNAMIC:
                 shape.append(n)
                 sizes.append(n)
                 continue
             value = rest.pop(0)
-            limit = bound(value)
+            limit = slices.bound(value)
             size = self.scalar(value)
             if isinstance(size, int):
                 limit = size if limit is None else min(limit, size)
@@ -204,62 +184,15 @@ class Scope:
         else:
             self.tiles[op.results[0]] = self.tile(op.operands[0])
 
-    def slice_geometry(self, op, lookup):
-        """(offsets, bounds, sizes, kept dimensions) of a unit-stride tensor.extract_slice (or
-        parallel_insert_slice)."""
-        segments = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
-        operands = list(op.operands)
-        first = len(operands) - sum(segments[-3:])
-        dynamic_offsets = operands[first : first + segments[-3]]
-        dynamic_sizes = operands[first + segments[-3] : first + segments[-3] + segments[-2]]
-        strides = list(ir.DenseI64ArrayAttr(op.attributes["static_strides"]))
-        if any(s != 1 for s in strides):
-            raise Unsupported("a slice with a stride other than 1; use the generic script")
-        offsets: list[Index] = []
-        for n in ir.DenseI64ArrayAttr(op.attributes["static_offsets"]):
-            offsets.append(lookup(dynamic_offsets.pop(0)) if n == DYNAMIC else n)
-        bounds: list[int] = []
-        sizes: list[Index] = []
-        for n in ir.DenseI64ArrayAttr(op.attributes["static_sizes"]):
-            if n != DYNAMIC:
-                bounds.append(n)
-                sizes.append(n)
-                continue
-            value = dynamic_sizes.pop(0)
-            size, limit = lookup(value), bound(value)
-            if isinstance(size, int):
-                limit = size
-            if limit is None:
-                raise Unsupported("a slice whose dynamic size has no constant bound (an affine.min with a constant)")
-            bounds.append(limit)
-            sizes.append(size)
-        return offsets, bounds, sizes
-
-    @staticmethod
-    def kept_dims(bounds: list[int], static: list[int], result_shape: list[int]) -> list[int]:
-        """Which dimensions of a slice stay in its rank-reduced type."""
-        kept: list[int] = []
-        rest = list(result_shape)
-        to_drop = len(static) - len(result_shape)
-        for i, n in enumerate(static):
-            if to_drop and n == 1 and (not rest or rest[0] != 1 or len(rest) < len(static) - i - to_drop + 1):
-                to_drop -= 1
-                continue
-            if not rest or rest[0] != n:
-                raise Unsupported("a rank-reducing slice whose dropped dimensions cannot be told")
-            kept.append(i)
-            rest.pop(0)
-        return kept
-
     def slice_view(self, op, lookup):
         """The view, bounds and sizes of a slice of global memory; None for a slice of a tile."""
         source = self.view(op.operands[0])
         if source is None:
             return None
         base, _, _ = source
-        offsets, bounds, sizes = self.slice_geometry(op, lookup)
+        offsets, bounds, sizes = slices.slice_geometry(op, lookup)
         static = list(ir.DenseI64ArrayAttr(op.attributes["static_sizes"]))
-        kept = self.kept_dims(bounds, static, list(ir.RankedTensorType(op.results[0].type).shape))
+        kept = slices.kept_dims(static, list(ir.RankedTensorType(op.results[0].type).shape))
         moved = list(base.offsets)
         for i, o in enumerate(offsets):
             moved[base.dims[i]] = self.em.add(moved[base.dims[i]], o)
@@ -272,11 +205,11 @@ class Scope:
             self.bind_view(op.results[0], *found)
             return
         tile = self.tile(op.operands[0])
-        offsets, bounds, sizes = self.slice_geometry(op, self.scalar)
+        offsets, bounds, sizes = slices.slice_geometry(op, self.scalar)
         if any(o != 0 for o in offsets) or any(b != n for b, n in zip(bounds, tile.shape, strict=True)):
             raise Unsupported("a part of a tile: tiles are only cut from kernel arguments")
         static = list(ir.DenseI64ArrayAttr(op.attributes["static_sizes"]))
-        kept = self.kept_dims(bounds, static, list(ir.RankedTensorType(op.results[0].type).shape))
+        kept = slices.kept_dims(static, list(ir.RankedTensorType(op.results[0].type).shape))
         if len(kept) == len(bounds):
             self.tiles[op.results[0]] = tile
             return
@@ -313,7 +246,7 @@ class Scope:
             return out
         out = [n for n in t.shape]
         for i, g in enumerate(groups):
-            unknown = [d for d in g if t.shape[d] == DYNAMIC]
+            unknown = [d for d in g if t.shape[d] == slices.DYNAMIC]
             if len(unknown) == 1 and all(t.shape[d] == 1 for d in g if d != unknown[0]):
                 out[unknown[0]] = tile.sizes[i]
             elif unknown:
@@ -460,9 +393,9 @@ class Scope:
         """tensor.parallel_insert_slice into a shared output."""
         tile = self.tile(op.operands[0])
         base, _, _ = targets[op.operands[1]]
-        offsets, bounds, sizes = self.slice_geometry(op, self.scalar)
+        offsets, bounds, sizes = slices.slice_geometry(op, self.scalar)
         static = list(ir.DenseI64ArrayAttr(op.attributes["static_sizes"]))
-        kept = self.kept_dims(bounds, static, list(ir.RankedTensorType(op.operands[0].type).shape))
+        kept = slices.kept_dims(static, list(ir.RankedTensorType(op.operands[0].type).shape))
         layout = tile.natural()
         if layout is None:
             layout = self.default_layout(op, tile.shape, [(tile, list(range(len(tile.shape))))])

@@ -7,9 +7,10 @@ import math
 from mlirc.errors import MlircError
 from mlirc.mlir import arith, func, gpu, ir, memref
 from mlirc.passes.distribute import memory
-from mlirc.passes.distribute.block import DYNAMIC, Scope
+from mlirc.passes.distribute.block import Scope
 from mlirc.passes.distribute.emitter import Emitter, Index, Unsupported
 from mlirc.passes.distribute.memory import storage_type
+from mlirc.passes.distribute.slices import DYNAMIC
 
 MAX_GRID = (1 << 31) - 1
 

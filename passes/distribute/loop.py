@@ -7,7 +7,7 @@ buffer that the previous iteration read (the multistage scheme of CUTLASS's sm80
 from __future__ import annotations
 
 from mlirc.mlir import arith, ir, scf
-from mlirc.passes.distribute import contraction, products, staging, wgmma
+from mlirc.passes.distribute import contraction, products, slices, staging, wgmma
 from mlirc.passes.distribute.accumulators import AccumulatorFragment, Grid
 from mlirc.passes.distribute.emitter import Emitter, Index, Unsupported, vec
 from mlirc.passes.distribute.layout import Layout, row_layout
@@ -205,8 +205,6 @@ class Pipeline:
 
     def _bounds(self, value: ir.Value, t: ir.RankedTensorType) -> list[int]:
         """Bounds of an operand's extents: a slice's own, or those that its other uses give."""
-        from mlirc.passes.distribute.block import DYNAMIC, bound
-
         if t.has_static_shape:
             return list(t.shape)
         owner = value.owner
@@ -217,8 +215,8 @@ class Pipeline:
             first = len(operands) - sum(segments[-3:]) + segments[-3]
             dynamic = operands[first : first + segments[-2]]
             static = list(ir.DenseI64ArrayAttr(op.attributes["static_sizes"]))
-            full = [bound(dynamic.pop(0)) if n == DYNAMIC else n for n in static]
-            kept = self.outer.kept_dims(full, static, list(t.shape))
+            full = [slices.bound(dynamic.pop(0)) if n == slices.DYNAMIC else n for n in static]
+            kept = slices.kept_dims(static, list(t.shape))
             return [full[i] or 1 for i in kept]
         if isinstance(owner, ir.Block) and owner == self.body:
             position = list(self.body.arguments).index(value) - 1
@@ -231,7 +229,7 @@ class Pipeline:
         ):
             if owner.name == "tensor.empty":
                 dynamic = list(owner.operands)
-                return [bound(dynamic.pop(0)) or 1 if n == DYNAMIC else n for n in t.shape]
+                return [slices.bound(dynamic.pop(0)) or 1 if n == slices.DYNAMIC else n for n in t.shape]
             if owner.name == "tensor.cast":
                 source = owner.operands[0]
                 return self._bounds(source, ir.RankedTensorType(source.type))
