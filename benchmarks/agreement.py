@@ -53,7 +53,8 @@ def compile_all(folder: Path) -> None:
         "softmax_bf16": (cases.softmax(4, 4096, "bf16"), "", 1e-2),
         "bf16_attention": (causal, "attention:block_q=64,block_kv=64", 2e-2),
         "f32_attention": (
-            attention(lengths=(33, 33), dims=(16, 16), window=9, causal=True), "attention:block_q=16,block_kv=16", 1e-5),
+            attention(lengths=(33, 33), dims=(16, 16), window=9, causal=True),
+            "attention:block_q=16,block_kv=16", 1e-5),
     }  # fmt: skip
     for name, (text, knobs) in exact.items():
         cases.make(name, text, knobs, exact=True).save(folder)
@@ -116,9 +117,7 @@ def page(about: dict[str, str], results: dict[str, dict[str, Any]]) -> str:
             continue
         must = "bits" if r["exact"] else f"{r['tolerance']:.0e}"
         verdict = "yes" if r["ok"] else "**no**"
-        lines.append(
-            f"| {name} | {must} | {r['elements']:,} | {r['different']:,} | {r['largest']:.1e} | {verdict} |"
-        )
+        lines.append(f"| {name} | {must} | {r['elements']:,} | {r['different']:,} | {r['largest']:.1e} | {verdict} |")
     return "\n".join(lines) + "\n"
 
 

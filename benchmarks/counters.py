@@ -34,8 +34,8 @@ _WANTED = (
     "l1tex__t_sectors_pipe_lsu_mem_global_op_st", "l1tex__t_requests_pipe_lsu_mem_global_op_st",
     "smsp__inst_executed", "smsp__inst_executed_op_shared_ld", "smsp__inst_executed_op_shared_st",
     "smsp__inst_executed_op_global_ld", "smsp__inst_executed_op_global_st", "smsp__inst_executed_op_ldsm",
-    "smsp__inst_executed_op_ldgsts", "smsp__inst_executed_pipe_tensor_op_hmma", "smsp__inst_executed_pipe_tensor_op_gmma",
-    "smsp__inst_executed_op_shared",
+    "smsp__inst_executed_op_ldgsts", "smsp__inst_executed_op_shared", "smsp__inst_executed_pipe_tensor_op_hmma",
+    "smsp__inst_executed_pipe_tensor_op_gmma",
 )  # fmt: skip
 _MORE = re.compile(
     r"(l1tex__(t_sectors|t_requests|data_bank_conflicts|data_bank_reads|data_bank_writes|data_pipe_lsu_wavefronts)"
@@ -47,6 +47,14 @@ _MORE = re.compile(
 _SOURCE = (
     "memory_l1_wavefronts_shared", "memory_l1_wavefronts_shared_ideal", "memory_l2_theoretical_sectors_global",
     "memory_l2_theoretical_sectors_global_ideal", "memory_l1_tag_requests_global", "inst_executed",
+)  # fmt: skip
+# Loads of one warp from shared memory: f32 per lane, and the first of them as an expression in the lane `t`.
+_PROBES = (
+    (1, "t"), (1, "t * 2"), (1, "t * 8"), (1, "t * 32"), (1, "t * 33"), (1, "t floordiv 4"),
+    (2, "t * 2"), (2, "t * 4"), (2, "t * 32"), (2, "t * 34"), (2, "(t floordiv 2) * 2"), (2, "(t mod 16) * 2"),
+    (2, "(t mod 4) * 2 + (t floordiv 4) * 32"),
+    (4, "t * 4"), (4, "t * 8"), (4, "t * 32"), (4, "t * 36"), (4, "(t floordiv 2) * 4"), (4, "(t floordiv 4) * 4"),
+    (4, "(t mod 8) * 4"), (4, "(t mod 4) * 4 + (t floordiv 4) * 32"), (4, "(t floordiv 8) * 4"),
 )  # fmt: skip
 _AT_ONCE = 60  # metrics per run of ncu
 
@@ -68,7 +76,9 @@ def compile_all(folder: Path) -> None:
     }  # fmt: skip
     for name, (text, knobs, tolerance) in kernels.items():
         cases.make(name, text, knobs, tolerance=tolerance, count=True).save(folder)
-    print(f"{len(kernels)} kernels in {folder}")
+    for i, (width, first) in enumerate(_PROBES):
+        cases.probe(f"probe{i:02}_{width}", width, first).save(folder)
+    print(f"{len(kernels)} kernels and {len(_PROBES)} probes in {folder}")
 
 
 def launch_all(folder: Path) -> None:
@@ -96,8 +106,8 @@ def profile(folder: Path, metrics: list[str]) -> list[dict[str, str]]:
     """One row per launch, in order: metric name to value, and "Kernel Name". Raises MlircError with what ncu says."""
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "ncu.csv"
-        command = ["ncu", "--clock-control", "none", "--cache-control", "all", "--csv", "--page", "raw", "--print-units",
-                   "base", "--print-fp", "--log-file", str(log), "--metrics", ",".join(metrics),
+        command = ["ncu", "--clock-control", "none", "--cache-control", "all", "--csv", "--page", "raw",
+                   "--print-units", "base", "--print-fp", "--log-file", str(log), "--metrics", ",".join(metrics),
                    sys.executable, __file__, "launch", str(folder)]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         text = log.read_text() if log.exists() else ""
@@ -197,7 +207,8 @@ COMPARED: tuple[tuple[str, tuple[str, ...], Pick], ...] = (
     ("global sectors with cp.async", ("global sectors",), first("memory_l2_theoretical_sectors_global")),
     ("shared load wavefronts with ldmatrix", ("shared load wavefronts", "shared matrix wavefronts"),
      first("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld")),
-    ("shared store wavefronts", ("shared store wavefronts",), first("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st")),
+    ("shared store wavefronts", ("shared store wavefronts",),
+     first("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st")),
     ("shared wavefronts of all instructions", ("shared wavefronts",), first("memory_l1_wavefronts_shared")),
     ("shared bank conflicts, loads", ("shared load bank conflicts", "shared matrix bank conflicts"),
      first("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld")),
@@ -217,13 +228,16 @@ def page(data: dict[str, Any]) -> str:
     about = data["about"]
     lines = [
         "# The host device's counters against Nsight Compute's", "",
-        f"{about['gpu']}, Nsight Compute {about['ncu']}. Made by `benchmarks/counters.py`; every metric that was read is "
-        "in the JSON.", "",
+        f"{about['gpu']}, Nsight Compute {about['ncu']}. Made by `benchmarks/counters.py`; every metric that was read "
+        "is in the JSON.", "",
         "The host counts what the program asks for. Nsight Compute's totals hold other things as well: cp.async counts "
         "as requests of its own kind; wavefronts of stores to shared memory include those that the L1 cache needs for "
         "cp.async's data; an instruction count is of SASS, which ptxas made.", "",
     ]  # fmt: skip
+    probes = {n: k for n, k in data["kernels"].items() if n.startswith("probe")}
     for name, kernel in data["kernels"].items():
+        if name in probes:
+            continue
         lines += [f"## {name}", "", "| counter | host | Nsight Compute | ratio |", "|---|---|---|---|"]
         for words, keys, pick in COMPARED:
             host, card = sum(kernel["host"].get(k, 0) for k in keys), pick(kernel["ncu"])
@@ -236,8 +250,26 @@ def page(data: dict[str, Any]) -> str:
         total = kernel["ncu"].get("smsp__inst_executed")
         listed = ", ".join(f"{k} {v:,}" for k, v in sorted(kinds.items()))
         executed = "not read" if total is None else f"{total:,.0f}"
-        lines += ["", f"Warp instructions: {sum(kinds.values()):,} at the `gpu` level ({listed}); {executed} executed.", ""]
-    return "\n".join(lines)
+        made = f"{sum(kinds.values()):,} at the `gpu` level ({listed})"
+        lines += ["", f"Warp instructions: {made}; {executed} executed.", ""]
+    return "\n".join([*lines, *_probe_table(probes)]) + "\n"
+
+
+def _probe_table(probes: dict[str, dict[str, Any]]) -> list[str]:
+    lines = [
+        "## Loads of one warp from shared memory", "", "f32 per lane, from the element that the expression in the lane "
+        "`t` gives; the passes over the banks that the load takes.", "",
+        "| f32 | from element | wavefronts, host | Nsight Compute | conflicts, host | Nsight Compute |",
+        "|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for name, p in probes.items():
+        cells = []
+        metrics = {"wavefronts": "data_pipe_lsu_wavefronts", "bank conflicts": "data_bank_conflicts_pipe_lsu"}
+        for key, metric in metrics.items():
+            card = p["ncu"].get(f"l1tex__{metric}_mem_shared_op_ld")
+            cells += [f"{p['host'][f'shared load {key}']}", "not read" if card is None else f"{card:.0f}"]
+        lines.append(f"| {name.split('_')[1]} | `{p['knobs']}` | {' | '.join(cells)} |")
+    return lines
 
 
 def main() -> int:

@@ -76,6 +76,14 @@ def make(
     """Compiles a kernel and runs it on the host device, with its counters if asked for. Raises MlircError for any
     finding."""
     module, inputs, results = scheduled(text, knobs, name)
+    return saved(name, module, inputs, results, knobs, exact=exact, tolerance=tolerance, count=count)
+
+
+def saved(
+    name: str, module: ir.Module, inputs: list[np.ndarray], results: list[np.ndarray], note: str = "", *,
+    exact: bool = False, tolerance: float = 0.0, count: bool = False,
+) -> SavedKernel:  # fmt: skip
+    """Compiles and runs a kernel's `gpu`-level module; see `make`."""
     report = DeviceKernel(module, count=count).run([*inputs, *results])
     report.raise_if_bad()
     compiled = compile_kernel(module, get_target(TARGET))
@@ -88,5 +96,47 @@ def make(
     return SavedKernel(
         name, compiled.ptx, [asdict(x) for x in compiled.launches], compiled.workspaces, arguments,
         [*inputs, *(np.zeros_like(r) for r in results)],
-        {len(inputs) + i: r for i, r in enumerate(results)}, exact, tolerance, counters, knobs,
+        {len(inputs) + i: r for i, r in enumerate(results)}, exact, tolerance, counters, note,
     )  # fmt: skip
+
+
+def probe(name: str, width: int, first: str) -> SavedKernel:
+    """One warp that loads `width` f32 per lane from shared memory, from the element `first`: an affine expression in
+    `t`, the lane."""
+    w, shared = f"vector<{width}xf32>", "#gpu.address_space<workgroup>"
+    types = f"%x: memref<2048xf32>, %y: memref<{32 * width}xf32>"
+    module = mlir.parse(f"""
+module attributes {{gpu.container_module}} {{
+  gpu.module @{name}_gpu {{
+    gpu.func @{name}({types}) kernel attributes {{known_block_size = array<i32: 32, 1, 1>}} {{
+      %t = gpu.thread_id x
+      %c0 = arith.constant 0 : index
+      %c32 = arith.constant 32 : index
+      %n = arith.constant 2048 : index
+      %all = gpu.dynamic_shared_memory : memref<?xi8, {shared}>
+      %s = memref.view %all[%c0][] : memref<?xi8, {shared}> to memref<2048xf32, {shared}>
+      scf.for %i = %t to %n step %c32 {{
+        %v = memref.load %x[%i] : memref<2048xf32>
+        memref.store %v, %s[%i] : memref<2048xf32, {shared}>
+      }}
+      gpu.barrier
+      %at = affine.apply affine_map<(t) -> ({first})>(%t)
+      %r = vector.load %s[%at] {{alignment = {4 * width} : i64}} : memref<2048xf32, {shared}>, {w}
+      %to = affine.apply affine_map<(t) -> (t * {width})>(%t)
+      vector.store %r, %y[%to] {{alignment = {4 * width} : i64}} : memref<{32 * width}xf32>, {w}
+      gpu.return
+    }}
+  }}
+  func.func @{name}({types}) {{
+    %one = arith.constant 1 : index
+    %threads = arith.constant 32 : index
+    %smem = arith.constant 8192 : i32
+    gpu.launch_func @{name}_gpu::@{name} blocks in (%one, %one, %one) threads in (%threads, %one, %one)
+        dynamic_shared_memory_size %smem args(%x : memref<2048xf32>, %y : memref<{32 * width}xf32>)
+    return
+  }}
+}}""")
+    with mlir.context():
+        mlir.run_passes(module, "lower-affine,canonicalize")
+    x = np.random.default_rng(0).standard_normal(2048).astype(np.float32)
+    return saved(name, module, [x], [np.zeros(32 * width, np.float32)], first, exact=True, count=True)

@@ -1,7 +1,7 @@
 """Kernels on disk, with inputs and what the host device made of them: written where MLIR is, launched where a GPU is.
 
-`NAME.ptx`, `NAME.npz` (a0, a1, ... the arguments, h1, ... the host device's results) and `NAME.json`. Reading them needs
-NumPy and cuda-bindings only; `sh benchmarks/run.sh SCRIPT ...` runs a script from a checkout that is not installed."""
+`NAME.ptx`, `NAME.npz` (a0, a1, ... the arguments, h1, ... the host device's results) and `NAME.json`. Reading them
+needs NumPy and cuda-bindings only; `sh benchmarks/run.sh SCRIPT ...` runs a script from a checkout that is not installed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ FORMAT = 1
 
 @dataclass
 class Argument:
-    """One argument: dtype by name (bf16 and the 8-bit floats travel as unsigned integers), whether the kernel writes it,
-    and for a tensor map the box (innermost dimension last) and the swizzle in bytes."""
+    """One argument: dtype by name (bf16 and the 8-bit floats travel as unsigned integers), whether the kernel writes
+    it, and for a tensor map the box (innermost dimension last) and the swizzle in bytes."""
 
     dtype: str
     written: bool
@@ -33,8 +33,8 @@ class Argument:
 
 @dataclass
 class SavedKernel:
-    """A kernel, its launches (as of mlirc.backend.kernel, as dictionaries) and its arguments. `exact`: the GPU must give
-    the host's bits; else `tolerance` is the largest difference allowed, relative to the largest result."""
+    """A kernel, its launches (as of mlirc.backend.kernel, as dictionaries) and its arguments. `exact`: the GPU must
+    give the host's bits; else `tolerance` is the largest difference allowed, relative to the largest result."""
 
     name: str
     ptx: str
@@ -126,7 +126,7 @@ def launch(driver: Driver, kernel: SavedKernel) -> dict[int, np.ndarray]:
 
 def _step(driver: Driver, loaded, step: Mapping, buffers: Sequence[int], maps: Mapping, stream: int) -> None:
     if "symbol" not in step:
-        source, target = buffers[step["source"]] + step["source_offset"], buffers[step["target"]] + step["target_offset"]
+        source, target = (buffers[step[end]] + step[f"{end}_offset"] for end in ("source", "target"))
         driver.launch(CopyCall(target, source, step["size"]), stream)
         return
     function = driver.function(loaded, step["symbol"], step["smem"])

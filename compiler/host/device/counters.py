@@ -109,7 +109,8 @@ class Counters:
 
 
 _KINDS = {
-    "nvgpu.mma.sync": "mma", "nvvm.wgmma.mma_async": "wgmma", "nvgpu.ldmatrix": "ldmatrix", "math.fma": "float", "vector.fma": "float",
+    "nvgpu.mma.sync": "mma", "nvvm.mma.sync": "mma", "nvvm.wgmma.mma_async": "wgmma", "nvgpu.ldmatrix": "ldmatrix",
+    "nvvm.ldmatrix": "ldmatrix", "nvvm.stmatrix": "stmatrix", "math.fma": "float", "vector.fma": "float",
     "gpu.shuffle": "shuffle", "gpu.barrier": "barrier", "nvvm.bar.warp.sync": "barrier",
     "nvgpu.device_async_copy": "cp.async", "memref.load": "load", "vector.load": "load", "memref.store": "store",
     "vector.store": "store",
