@@ -9,7 +9,15 @@ from mlirc.passes.graph.emit import reshape
 from mlirc.passes.graph.evaluate import VIEWS
 from mlirc.passes.graph.facts import kind
 from mlirc.passes.graph.kernels import KernelBuilder
-from mlirc.passes.graph.outline import KERNELS, ROOT, Outliner, is_contiguous_slice, is_recomputed, origins
+from mlirc.passes.graph.outline import (
+    KERNELS,
+    ROOT,
+    Outliner,
+    is_contiguous_slice,
+    is_recomputed,
+    origins,
+    summarize_origins,
+)
 
 
 @register("mlirc-outline-kernels")
@@ -48,7 +56,8 @@ def _outline(root: ir.Operation, members: list[ir.Operation], outliner: Outliner
     for op in members:
         origins(op.location, names)
     builder = KernelBuilder(outliner.module.body, root, lambda op: op in inside)
-    built = builder.build()
+    with ir.Location.name(", ".join(summarize_origins(list(names)))) if names else root.location:
+        built = builder.build()
     results = outliner.call(built.function, built.kind, built.arguments, names, root)
     for old, new, shape in zip(builder.outputs, results, built.shapes, strict=True):
         with ir.InsertionPoint(root), root.location:

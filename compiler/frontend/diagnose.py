@@ -27,6 +27,8 @@ def first_line(text: str, limit: int = 300) -> str:
     """The first line of a message that says something, shortened."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     line = lines[0] if lines else "no message"
+    if line.endswith(":") and len(lines) > 1:  # announces the reason
+        line += " " + lines[1]
     return line if len(line) <= limit else line[: limit - 3] + "..."
 
 

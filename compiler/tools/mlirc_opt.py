@@ -15,7 +15,8 @@ _USAGE = """steps run in the order given:
   --pass 'mlirc-loops{threads=128}'      one of our passes (--list names them), with options
   --pipeline 'canonicalize,cse'          upstream passes, on the builtin.module
   --script graph                         linalg to kernels, by the graph-level script
-  --script 'matmul:block_m=64,stages=2'  kernels to tiles, by the script of that kind, with knobs
+  --script matmul                        kernels to tiles, by this script
+  --script 'matmul:block_m=64,stages=2'  kernels to tiles, with knobs for a script, a kind or a kernel
   --script FILE.py | FILE.mlir           kernels to tiles, by a script of your own
   --script auto                          kernels to tiles, by the script that the registry picks
 
@@ -82,7 +83,10 @@ def _run_script(module, text: str, target):
         return to_kernels(module, target, **parse_knobs(text.partition(":")[2])) or module
     from mlirc.schedule import Schedules
 
-    schedules = Schedules([] if text == "auto" else [text])
+    if re.fullmatch(r"\w+", text):
+        schedules = Schedules([] if text == "auto" else [f"*={text}"])
+    else:
+        schedules = Schedules([text])
     names = levels.kernels(module) or levels.functions(module)
     return levels.replace(
         module, {name: schedules.schedule_kernel(levels.isolate(module, name), target)[0] for name in names}
