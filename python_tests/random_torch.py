@@ -118,7 +118,7 @@ def long_reduction(r: Chooser) -> Case:
                             ([7, 3, length // 7], [0, 2]), ([length // 5, 5], [0, 1])])  # fmt: skip
     function = r.choice([
         lambda x: x.sum(dims), lambda x: x.square().mean(dims, keepdim=True), lambda x: x.amax(dims) - x.amin(dims),
-        lambda x: ((x * 10).int().sum(dims), (x * 10).to(torch.int32).amax(dims)), lambda x: x.softmax(dims[-1]),
+        lambda x: ((x.int() * 10).sum(dims), x.int().amax(dims)), lambda x: x.softmax(dims[-1]),
         lambda x: x / x.square().sum(dims, keepdim=True).sqrt(), lambda x: (x > 3).sum(dims),
     ])  # fmt: skip
     return Case(function, (r.floats(shape, dtype),), tolerance)

@@ -219,3 +219,24 @@ def test_wrong_arguments_are_named():
         function(x)
     with pytest.raises(MlircError, match="no function 'other' in the module: it has main"):
         HostFunction(parse(matmul(2, 3, 4, "f32")), "other")
+
+
+def test_scan_reads_its_operand_after_an_initial_value_was_written_to_the_same_empty_tensor():
+    module = parse("""
+      func.func @main(%a: tensor<2x3xi64>) -> tensor<2x3xi64> {
+        %zero = arith.constant 0 : i64
+        %e = tensor.empty() : tensor<2x3xi64>
+        %x = linalg.copy ins(%a : tensor<2x3xi64>) outs(%e : tensor<2x3xi64>) -> tensor<2x3xi64>
+        %f = linalg.fill ins(%zero : i64) outs(%e : tensor<2x3xi64>) -> tensor<2x3xi64>
+        %s = tensor.empty() : tensor<3xi64>
+        %t = linalg.fill ins(%zero : i64) outs(%s : tensor<3xi64>) -> tensor<3xi64>
+        %r:2 = tm_tensor.scan dimension(0) inclusive(true) ins(%x : tensor<2x3xi64>)
+            outs(%f, %t : tensor<2x3xi64>, tensor<3xi64>) {
+        ^bb0(%p: i64, %q: i64):
+          %sum = arith.addi %p, %q : i64
+          tm_tensor.yield %sum : i64
+        } -> tensor<2x3xi64>, tensor<3xi64>
+        return %r#0 : tensor<2x3xi64>
+      }""")
+    a = np.arange(1, 7).reshape(2, 3)
+    np.testing.assert_array_equal(run_module(module, [a])[0], a.cumsum(0))

@@ -38,7 +38,7 @@ _TO_LLVM = (
 def lower_to_llvm(module: ir.Module, function: str) -> None:
     """Lowers in place; `function` gets a C interface whose results are trailing memref arguments."""
     from mlirc.passes import get_pass
-    from mlirc.passes.loops.buffers import expand_attentions, expand_pads, separate_results
+    from mlirc.passes.loops.buffers import expand_attentions, expand_pads, separate_results, vouch_for_buffers
 
     with context(), ir.Location.unknown():
         expand_attentions(module)
@@ -48,7 +48,7 @@ def lower_to_llvm(module: ir.Module, function: str) -> None:
         entry = find_function(module, function)
         _protect_arguments(entry)
         run_passes(module, _NORMALIZE)
-        _vouch_for_buffers(module)
+        vouch_for_buffers(module)
         _order_loops(module)
         run_passes(module, _BUFFERIZE)
         entry = find_function(module, function)
@@ -83,19 +83,6 @@ def _protect_arguments(entry: ir.Operation) -> None:
         kept["bufferization.writable"] = ir.BoolAttr.get(False)
         attrs.append(ir.DictAttr.get(kept))
     entry.attributes["arg_attrs"] = ir.ArrayAttr.get(attrs)
-
-
-def _vouch_for_buffers(module: ir.Module) -> None:
-    """tm-tensor-bufferize reads its operands' buffers and writes fresh ones; the analysis needs to be told so."""
-
-    def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name == "bufferization.to_tensor":
-            op.attributes["restrict"] = ir.UnitAttr.get()
-        elif op.name == "bufferization.to_buffer":
-            op.attributes["read_only"] = ir.UnitAttr.get()
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
 
 
 def _round_every_time(module: ir.Module) -> None:

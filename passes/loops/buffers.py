@@ -50,13 +50,24 @@ def bufferize(module: ir.Module) -> None:
         expand_sort(op)
     run_passes(module, "func.func(tm-tensor-bufferize)")
     separate_results(module)
-    # tm-tensor-bufferize reads its operands' buffers and writes fresh ones; the analysis has to be told so.
+    vouch_for_buffers(module)
+    run_passes(module, _BUFFERIZE)
+    _check_buffers(module)
+
+
+def vouch_for_buffers(module: ir.Module) -> None:
+    """tm-tensor-bufferize reads its operands' buffers and writes fresh ones; the analysis has to be told so.
+
+    A buffer is asked for where it is read: what was written before counts as a conflict only then.
+    """
     for op in _walk(module, "bufferization.to_tensor"):
         op.attributes["restrict"] = ir.UnitAttr.get()
     for op in _walk(module, "bufferization.to_buffer"):
         op.attributes["read_only"] = ir.UnitAttr.get()
-    run_passes(module, _BUFFERIZE)
-    _check_buffers(module)
+        users = [use.owner.operation for use in op.results[0].uses]
+        first = next((o.operation for o in op.block.operations if o.operation in users), None)
+        if first is not None:
+            op.move_before(first)
 
 
 def expand_attentions(module: ir.Module) -> None:
