@@ -178,7 +178,7 @@ def _write(output: Path, kernels: list[saved_kernels.SavedKernel], read: dict[st
     gpu = driver.name
     driver.close()
     version = subprocess.run(["ncu", "--version"], capture_output=True, text=True, check=False).stdout
-    match = re.search(r"Version [\d.]+", version)
+    match = re.search(r"(?<=Version )[\d.]+", version)
     data = {
         "about": {"gpu": gpu, "ncu": match[0] if match else "unknown"},
         "kernels": {k.name: {"knobs": k.note, "host": k.counters, "ncu": read[k.name]} for k in kernels},

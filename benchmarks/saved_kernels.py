@@ -1,7 +1,8 @@
 """Kernels on disk, with inputs and what the host device made of them: written where MLIR is, launched where a GPU is.
 
 `NAME.ptx`, `NAME.npz` (a0, a1, ... the arguments, h1, ... the host device's results) and `NAME.json`. Reading them
-needs NumPy and cuda-bindings only; `sh benchmarks/run.sh SCRIPT ...` runs a script from a checkout that is not installed."""
+needs NumPy and cuda-bindings only; `sh benchmarks/run.sh SCRIPT ...` runs a script from a checkout that is not
+installed."""
 
 from __future__ import annotations
 
