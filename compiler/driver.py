@@ -87,6 +87,8 @@ class Compilation:
         if not parts:
             raise MlircError(f"{path}: is empty: give a module at level torch, linalg, kernels, tiles or gpu")
         level = levels.detect(parts[-1])
+        if level == "schedule":
+            raise MlircError(f"{path}: a schedule, not a model: give it with --schedule {path}")
         if level == "llvm" or (len(parts) > 1 and level != "gpu"):
             raise MlircError(f"{path}: compilation starts from one module, or from the gpu level: this is {level}")
         self._given = level

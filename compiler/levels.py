@@ -66,7 +66,7 @@ def replace(module: ir.Module, new: Mapping[str, ir.Module]) -> ir.Module:
 
 
 def detect(module: ir.Module) -> str:
-    """The level of a module, told by the operations in it: one of torch, linalg, kernels, tiles, gpu, llvm."""
+    """The level of a module, told by what is in it: one of torch, linalg, kernels, schedule, tiles, gpu, llvm."""
     seen: set[str] = set()
 
     def visit(op: ir.Operation) -> ir.WalkResult:
@@ -74,8 +74,12 @@ def detect(module: ir.Module) -> str:
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
-    if any(name.startswith("torch.") for name in seen):
+    # A model that is one attention has torch's types and none of its operations.
+    typed = any("!torch." in str(f.attributes["function_type"]) for f in functions(module).values())
+    if typed or any(name.startswith("torch.") for name in seen):
         return "torch"
+    if "transform.named_sequence" in seen and not functions(module):
+        return "schedule"
     if "gpu.module" in seen:
         return "gpu"
     if "llvm.func" in seen:

@@ -88,6 +88,25 @@ def test_mlir_is_told_by_its_content(ran, payload, tmp_path):
     assert "truncated or damaged archive" in ran(main, archive, "--emit", "kernels").error
 
 
+def test_a_torch_level_without_torch_ops_is_told_by_its_types(ran, tmp_path):
+    t = "!torch.vtensor<[1,2,8,16],f32>"
+    path = tmp_path / "attention.mlir"
+    path.write_text(
+        f"func.func @main(%q: {t}, %k: {t}, %v: {t}) -> {t} {{\n"
+        f"  %o = call @attend(%q, %k, %v) : ({t}, {t}, {t}) -> {t}\n  return %o : {t}\n}}\n"
+        f"func.func private @attend({t}, {t}, {t}) -> {t} attributes {{mlirc.attention = "
+        "{causal = true, scale = 0.25 : f64, softcap = 0.0 : f64, window = 0 : i64}}\n"
+    )
+    result = ran(main, path, "--emit", "kernels")
+    assert "@attention_0" in result.out, result.err
+
+
+def test_a_schedule_is_not_a_model(ran, payload, tmp_path):
+    script = tmp_path / "script.mlir"
+    script.write_text(ran(main, payload, "--emit", "schedule").out)
+    assert "a schedule, not a model: give it with --schedule" in ran(main, script, "--emit", "ptx").error
+
+
 def test_emit_schedule_is_a_script_that_is_taken_back(ran, payload, tmp_path):
     script = tmp_path / "script.mlir"
     script.write_text(ran(main, payload, "--emit", "schedule").out)
