@@ -80,6 +80,8 @@ def _reduction(op: ir.Operation) -> _Reduction | None:
         return None
     extents = [0] * len(kinds)
     for operand, map_ in zip(op.operands, maps, strict=True):
+        if not isinstance(operand.type, ir.RankedTensorType):
+            continue  # a scalar
         for size, expr in zip(ir.RankedTensorType(operand.type).shape, map_.results, strict=True):
             if isinstance(expr, ir.AffineDimExpr):
                 extents[expr.position] = size
@@ -210,5 +212,6 @@ def _generic(
         ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in maps]),
         ir.ArrayAttr.get([ir.Attribute.parse(f"#linalg.iterator_type<{k}>") for k in kinds]),
     ).operation
-    op.regions[0].blocks.append(*[ir.RankedTensorType(x.type).element_type for x in (*inputs, init)])
+    types = [x.type for x in (*inputs, init)]
+    op.regions[0].blocks.append(*[t.element_type if isinstance(t, ir.RankedTensorType) else t for t in types])
     return op

@@ -23,6 +23,9 @@
 // CHECK-LABEL: func.func @short
 // CHECK-COUNT-1: linalg.generic
 // CHECK-NOT: linalg.generic
+// CHECK-LABEL: func.func @with_scalar
+// CHECK: arith.constant 0xFF800000 : f32
+// CHECK: linalg.generic {{.*}} ins(%arg0, %arg1, %{{.*}} : tensor<103xf32>, f32, tensor<8xf32>)
 // CHECK-LABEL: func.func @two_operations
 // CHECK-COUNT-1: linalg.generic
 // CHECK-NOT: linalg.generic
@@ -49,6 +52,17 @@ module attributes {transform.with_named_sequence} {
       linalg.yield %s : f32
     } -> tensor<5x1xf32>
     return %r : tensor<5x1xf32>
+  }
+
+  func.func @with_scalar(%x: tensor<103xf32>, %y: f32, %init: tensor<f32>) -> tensor<f32> {
+    %r = linalg.generic {indexing_maps = [#all, #one, #one], iterator_types = ["reduction"]}
+        ins(%x, %y : tensor<103xf32>, f32) outs(%init : tensor<f32>) {
+    ^bb0(%in: f32, %scalar: f32, %out: f32):
+      %m = arith.mulf %in, %scalar : f32
+      %s = arith.maximumf %m, %out : f32
+      linalg.yield %s : f32
+    } -> tensor<f32>
+    return %r : tensor<f32>
   }
 
   func.func @two_operations(%x: tensor<103xf32>, %init: tensor<f32>) -> tensor<f32> {
