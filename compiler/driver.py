@@ -78,12 +78,14 @@ class Compilation:
     def read_levels(self, path: Path) -> None:
         """Takes an .mlir file at any level from `torch` to `gpu`; the level is told by its content."""
         from mlirc import levels, mlir
+        from mlirc.schedule_places import restore
 
         try:
             text = path.read_text()
         except (OSError, UnicodeDecodeError) as e:
             raise MlircError(f"cannot read {path}: {getattr(e, 'strerror', None) or 'not a text file'}") from e
-        parts = [mlir.parse(t, str(path)) for t in re.split(r"^// -----.*\n", text, flags=re.MULTILINE) if t.strip()]
+        texts = [t for t in re.split(r"^// -----.*\n", text, flags=re.MULTILINE) if t.strip()]
+        parts = [restore(mlir.parse(t, str(path)), t) for t in texts]
         if not parts:
             raise MlircError(f"{path}: is empty: give a module at level torch, linalg, kernels, tiles or gpu")
         level = levels.detect(parts[-1])
@@ -158,6 +160,7 @@ class Compilation:
 
     def _jobs(self, until: str) -> list[KernelJob]:
         from mlirc import levels
+        from mlirc.schedule_places import annotated
 
         level = "gpu" if self._given == "gpu" else "tiles"
         alone = self._gpu_parts
@@ -167,7 +170,7 @@ class Compilation:
         jobs = []
         for name, module in alone.items():
             text = module.operation.get_asm(enable_debug_info=True)
-            jobs.append(KernelJob(name, text, str(module), level, self.target.name, until))
+            jobs.append(KernelJob(name, text, annotated(module), level, self.target.name, until))
         return jobs
 
     def _build(self, until: str) -> None:

@@ -56,6 +56,7 @@ def build_kernel(job: KernelJob) -> KernelBuild:
     """Takes one kernel down to `job.until`; raises MlircError that names the kernel and the step."""
     from mlirc import mlir
     from mlirc.backend.ptx import compile_kernel
+    from mlirc.schedule_places import annotated
 
     start = time.perf_counter()
     target = get_target(job.target)
@@ -63,7 +64,7 @@ def build_kernel(job: KernelJob) -> KernelBuild:
     build = KernelBuild(job.name)
     if job.level == "tiles":
         to_gpu(module, job.name, target)
-    build.gpu = str(module)
+    build.gpu = annotated(module)
     build.seconds["gpu"] = time.perf_counter() - start
     if job.until == "ptx":
         compiled = compile_kernel(module, target)

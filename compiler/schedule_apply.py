@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from mlirc.errors import MlircError
 from mlirc.mlir import ir, transform_interpreter
-from mlirc.schedule_errors import apply_error
+from mlirc.schedule_errors import apply_error, script_place
+from mlirc.schedule_places import tag
 
 ENTRY = "__transform_main"
 
@@ -31,6 +32,9 @@ def apply_script(script: ir.Module, function: ir.Operation, name: str, file: str
         transform_interpreter.apply_named_sequence(function, entry, script)
     except ValueError as e:
         raise apply_error(str(e), name, _failing_op(script, before), file) from e
+    place = script_place(str(entry.location))
+    if place:  # what upstream's transform ops made has the script's own line
+        tag([function], file + place[1:] if file and place.startswith("-:") else place, all_ops=False)
     try:
         valid = function.operation.verify()
     except ir.MLIRError as e:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import traceback
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 
 from mlirc.errors import MlircError
 from mlirc.mlir import ir
+from mlirc.schedule_places import without_tag
 
 _excluded = False
 
@@ -26,6 +28,7 @@ def script_frames() -> Iterator[None]:
             os.path.dirname(os.path.dirname(transform.__file__)),
             os.path.join(os.path.dirname(dialects.__file__), "schedule"),
             os.path.dirname(__file__),
+            contextlib.__file__,  # of `with script(...)`
         )
         for folder in folders:
             ir._globals.register_traceback_file_exclusion(folder)
@@ -54,7 +57,7 @@ def apply_error(text: str, kernel: str, failing: ir.Operation | None, file: str)
         location, message = _split_location(part)
         message = " ".join(message.split())
         if failing is not None and location != str(failing.location):
-            message += f" [payload op at {location.removeprefix('loc(').removesuffix(')')}]"
+            message += f" [payload op at {without_tag(location.removeprefix('loc(').removesuffix(')'))}]"
         messages.append(message)
     what = "; ".join(messages) or " ".join(text.split())
     place = ""

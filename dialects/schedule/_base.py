@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mlirc.mlir import ext, ir, transform
+from mlirc.schedule_errors import script_place
+from mlirc.schedule_places import tag, without_tag
 
 
 class Schedule(ext.Dialect, name="schedule"):  # type: ignore[call-arg]
@@ -23,7 +25,7 @@ class PayloadError(Exception):
 
 
 def _where(operation: ir.Operation) -> str:
-    return str(operation.location).removeprefix("loc(").removesuffix(")")
+    return without_tag(str(operation.location).removeprefix("loc(").removesuffix(")"))
 
 
 # IRDL has no name for array attributes: those are left unconstrained, and checked when they are read.
@@ -122,8 +124,11 @@ def attach(op_class: type, ctx: ir.Context) -> None:
                 kind = "" if isinstance(e, PayloadError) else f"{type(e).__name__}: "
                 op.operation.location.emit_error(f"{op.operation.name}: {kind}{e}")
                 return transform.DiagnosedSilenceableFailure.DefiniteFailure
+            place = script_place(str(op.operation.location)) if modifies else ""
             for result, ops in zip(op.operation.results, produced or (), strict=True):
                 found.set_ops(result, ops)
+                if place:
+                    tag(ops, place)
             return transform.DiagnosedSilenceableFailure.Success
 
         @staticmethod

@@ -95,11 +95,13 @@ class DeviceKernel:
         check: bool = True,
         seed: int = 0,
         source: str = "",
+        scripts: Sequence[str] = (),
     ) -> Report:
-        """Runs all launches; see `run_kernel`."""
+        """Runs all launches; see `run_kernel`. `source` is the name of the text that the kernel was parsed from, and
+        `scripts` for each of its lines the line of the schedule script, for the report."""
         if len(args) != len(self.arguments):
             raise MlircError(f"host device: kernel {self.name} takes {len(self.arguments)} arguments, not {len(args)}")
-        report = Report(source=source)
+        report = Report(source=source, scripts=list(scripts))
         buffers = self._run(args, report, blocks, check, seed, POISON)
         if "uninitialized read" in report.kinds() and self._same_without_poison(args, buffers, blocks, seed):
             report.findings = [f for f in report.findings if f.kind != "uninitialized read"]

@@ -13,6 +13,7 @@ from mlirc.host.device.launch import DeviceKernel
 from mlirc.host.device.report import Report
 from mlirc.host.jit import tensor_spec
 from mlirc.mlir import ir
+from mlirc.schedule_places import places_by_line
 
 SEPARATOR = re.compile(r"^// -----.*\n", flags=re.MULTILINE)  # between the parts of the `gpu` level's text
 
@@ -20,12 +21,13 @@ SEPARATOR = re.compile(r"^// -----.*\n", flags=re.MULTILINE)  # between the part
 class DeviceModel:
     """`@main` of the `kernels` level (its kernels may be declarations), and the `gpu`-level module of each kernel."""
 
-    def __init__(self, main: ir.Module, kernels: Mapping[str, ir.Module], source: str = "", count: bool = False):
+    def __init__(self, main: ir.Module, kernels: Mapping[str, ir.Module], source: str = "", count: bool = False,
+                 scripts: Sequence[str] = ()):  # fmt: skip
         found = levels.functions(main)
         if "main" not in found:
             raise MlircError("host device: the gpu level has no function @main")
         self.module, self.main = main, found["main"]
-        self.parts, self.source = dict(kernels), source
+        self.parts, self.source, self.scripts = dict(kernels), source, list(scripts)
         self.kernels: dict[str, DeviceKernel] = {}
         self.origins = {n: ", ".join(levels.strings(f, "mlirc.origin")) for n, f in found.items()}
         self.count = count
@@ -43,7 +45,7 @@ class DeviceModel:
             raise MlircError(
                 f"{what}: holds no kernels: it must be @main and then each kernel, between `// -----` lines"
             )
-        return DeviceModel(parts[0], {levels.host_function(p): p for p in parts[1:]}, what, count)
+        return DeviceModel(parts[0], {levels.host_function(p): p for p in parts[1:]}, what, count, places_by_line(text))
 
     def argument_names(self) -> list[str]:
         """`mlirc.name` of every argument of `@main`, `argN` where there is none."""
@@ -75,7 +77,7 @@ class DeviceModel:
                     f"{spec.dtype}{list(spec.shape)}"
                 )
             values[value] = array
-        report = Report(source=self.source)
+        report = Report(source=self.source, scripts=self.scripts)
         ops = [o.operation for o in block.operations]
         total, done = sum(op.name == "func.call" for op in ops), 0
         for op in ops[:-1]:
@@ -89,7 +91,7 @@ class DeviceModel:
             name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
             results = [np.zeros(spec.shape, spec.dtype) for spec in (tensor_spec(r.type) for r in op.results)]
             arguments = [*(values[v] for v in op.operands), *results]
-            found = self._kernel(name).run(arguments, source=self.source, **options)
+            found = self._kernel(name).run(arguments, source=self.source, scripts=self.scripts, **options)
             for finding in found.findings:
                 finding.origin = self.origins.get(name, "")
             report.merge(found)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from mlirc.errors import MlircError
+from mlirc.schedule_places import script_line, without_tag
+
+_LINE = re.compile(r'":(\d+):\d+')
 
 
 @dataclass
 class Finding:
     """One thing that is wrong with a kernel. `kind` is a short fixed word, `message` tells the first case seen,
     `location` is the operation's MLIR location, `op` its name, `count` the number of threads or bytes concerned,
-    `origin` the modules of the model that the kernel came from, where known."""
+    `origin` the modules of the model that the kernel came from and `script` the line of the schedule script that made
+    the operation, where known."""
 
     kind: str
     message: str
@@ -20,11 +25,13 @@ class Finding:
     kernel: str
     count: int = 1
     origin: str = ""
+    script: str = ""
 
     def __str__(self) -> str:
         more = f" (and {self.count - 1} more)" if self.count > 1 else ""
         kernel = f"{self.kernel} ({self.origin})" if self.origin else self.kernel
-        return f"{kernel}: {self.kind}: {self.op}: {self.message}{more} at {self.location}"
+        made = f", made by {self.script}" if self.script else ""
+        return f"{kernel}: {self.kind}: {self.op}: {self.message}{more} at {self.location}{made}"
 
 
 @dataclass
@@ -35,6 +42,7 @@ class Report:
     counters: dict[str, dict[str, int]] = field(default_factory=dict)
     by_operation: dict[tuple, list[int]] = field(default_factory=dict)
     source: str = ""  # the name of the text that was parsed, for its lines
+    scripts: list[str] = field(default_factory=list, repr=False)  # for each line of it the line of the schedule script
     _places: dict = field(default_factory=dict, repr=False)
 
     @property
@@ -53,13 +61,23 @@ class Report:
         if key in self._places:
             self._places[key].count += count
             return
-        self._places[key] = Finding(kind, message, name, location, kernel, count)
+        self._places[key] = Finding(kind, message, name, location, kernel, count, script=self.script(op))
         self.findings.append(self._places[key])
 
     def place(self, op) -> str:
         """The location of an operation: file, line and column, and what it came from where that is known."""
-        text = str(op.location).removeprefix("loc(").removesuffix(")")
+        text = without_tag(str(op.location).removeprefix("loc(").removesuffix(")"))
         return text.replace('"-"', self.source or "line") if '"-":' in text else text
+
+    def script(self, op) -> str:
+        """The `file:line` of the schedule script that made an operation, or ""; for None that of the whole text."""
+        if op is None:
+            return ""
+        text = str(op.location)
+        line = _LINE.search(text)
+        if not self.scripts or line is None:
+            return script_line(text)
+        return self.scripts[min(int(line[1]), len(self.scripts)) - 1]
 
     def count(self, kernel: str, counter: str, amount: int) -> None:
         table = self.counters.setdefault(kernel, {})

@@ -10,7 +10,6 @@ from mlirc.host.device.machine import State, Stop
 from mlirc.host.device.numbers import spread
 from mlirc.host.device.translate import Code, Translator, rule, waiting
 
-
 MAX_TRIPS = 1 << 22  # of a loop whose trip count is known
 MAX_TURNS = 1 << 16  # of a loop that ends when its condition says so
 
