@@ -152,3 +152,14 @@ def test_attention_in_one_loop_equals_the_split_one():
 def test_attention_bf16():
     text, _ = assert_same(attention(lengths=(40, 70), dtype="bf16", causal=True), TILES, 2e-2)
     assert 'mlirc.mma = "mma"' in text and text.count("scf.for ") == 2
+
+
+def test_a_kernel_that_only_fills_its_result():
+    y = "tensor<2x3xf32>"
+    text = (
+        f'func.func private @elementwise_0() -> {y} attributes {{mlirc.kernel, mlirc.kind = "elementwise"}} {{\n'
+        f"  %one = arith.constant 1.0 : f32\n  %e = tensor.empty() : {y}\n"
+        f"  %f = linalg.fill ins(%one : f32) outs(%e : {y}) -> {y}\n  return %f : {y}\n}}\n"
+    )
+    _, record = assert_same(text)
+    assert record.script == "generic"

@@ -23,7 +23,9 @@ from mlirc.verbs import (
 
 def is_elementwise(kernel: KernelInfo) -> bool:
     nothing_reduced = kernel.row_length == 0 and kernel.contraction is None
-    return not kernel.obstacle and nothing_reduced and len(kernel.dims) > 0 and not any(d.whole for d in kernel.dims)
+    computes = any(name.startswith("linalg.") and name != "linalg.fill" for name in kernel.ops)  # not a fill alone
+    tileable = not kernel.obstacle and len(kernel.dims) > 0 and not any(d.whole for d in kernel.dims)
+    return nothing_reduced and computes and tileable
 
 
 def vector_width(kernel: KernelInfo, extent: int) -> int:

@@ -105,8 +105,9 @@ def _drop_no_ops(graph: Graph) -> None:
         if node.target in _FILLS:
             _replace_fill(graph, node)
             continue
-        if node.target in (aten.view.default, aten.reshape.default) and not node.meta["val"].numel():
-            _replace(graph, node, 0)  # torch-mlir divides by the number of elements
+        val = node.meta.get("val")
+        if isinstance(val, torch.Tensor) and not val.numel():
+            _replace(graph, node, 0)  # torch-mlir crashes on reshapes of nothing, and refuses to concatenate it
             continue
         if not isinstance(source, Node) or not _same_tensor(node, source):
             continue
