@@ -52,6 +52,7 @@ def _outline(root: ir.Operation, members: list[ir.Operation], outliner: Outliner
     for op in members:
         if is_contraction(op) or op.name == "mlirc.attention":
             _materialise_constants(op, inside, outliner)
+    inside = set(members)  # again: an operation's hash depends on its operands
     names: dict[str, None] = {}
     for op in members:
         origins(op.location, names)

@@ -47,6 +47,13 @@ def test_recurrent_layers_are_unrolled(layer):
     check(from_torch(layer, (torch.randn(3, 2, 5),)))
 
 
+@pytest.mark.parametrize(
+    "module, shape", [(nn.Linear(0, 4), (3, 0)), (nn.Softmax(-1), (3, 0)), (nn.LogSoftmax(0), (0, 3))]
+)
+def test_dimensions_of_size_zero(module, shape):
+    check(from_torch(module, (torch.randn(shape),)))
+
+
 class Outer(nn.Module):
     def __init__(self, function):
         super().__init__()

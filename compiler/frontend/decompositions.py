@@ -134,6 +134,8 @@ def _fused_rms_norm(x: Tensor, shape: list[int], weight: Tensor | None, eps: flo
 @_decomposes(aten._softmax.default)
 def _softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
     wide = _wide(x)
+    if not x.numel():  # no elements, and so no maximum
+        return wide.clone() if half_to_float else x.clone()
     e = torch.exp(wide - aten.amax.default(wide, [dim], True))
     out = e / aten.sum.dim_IntList(e, [dim], True)
     return out if half_to_float else out.to(x.dtype)
@@ -142,6 +144,8 @@ def _softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
 @_decomposes(aten._log_softmax.default)
 def _log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
     wide = _wide(x)
+    if not x.numel():
+        return wide.clone() if half_to_float else x.clone()
     shifted = wide - aten.amax.default(wide, [dim], True)
     out = shifted - torch.log(aten.sum.dim_IntList(torch.exp(shifted), [dim], True))
     return out if half_to_float else out.to(x.dtype)
@@ -227,7 +231,7 @@ def _gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if x.dtype != weight.dtype:  # shapes alone are traced, and they would fit
         raise ValueError(f"its input is {x.dtype} and its weight {weight.dtype}: give an input of the weight's dtype")
-    rows = x.reshape(-1, x.shape[-1])
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     out = aten.mm.default(rows, weight.t())
     out = out if bias is None else out + bias
     return out.reshape(*x.shape[:-1], weight.shape[0])
