@@ -26,12 +26,18 @@ class Barrier:
     pending: int
     nbytes: int = 0
     phase: int = 0
+    column: int = -1  # of the clocks, where there are any
+    left: np.ndarray | None = None  # the clocks of all who have arrived
+    done: np.ndarray | None = None  # those that had when the last phase ended
 
     def settle(self) -> None:
         """Ends the phase if everything has come."""
         if self.pending == 0 and self.nbytes == 0:
             self.phase += 1
             self.pending = self.count
+            if self.left is not None:
+                self.left[self.column] = self.phase
+                self.done = self.left.copy()
 
     def __str__(self) -> str:
         return f"phase {self.phase}: {self.pending} of {self.count} arrivals and {self.nbytes} bytes to come"
@@ -42,10 +48,11 @@ class Reading:
     """The shared memory bytes that a wgmma reads until its group is waited for."""
 
     group: int
-    thread: int
+    thread: int  # first of the warpgroup
     buffer: Buffer
     cells: np.ndarray
     result: np.ndarray
+    block: int = 0
 
 
 @dataclass
@@ -53,12 +60,13 @@ class Engine:
     """The asynchronous side of a batch of blocks."""
 
     machine: Machine
-    counts: bool = False  # whether an mbarrier has been used
     barriers: dict[tuple[int, int], Barrier] = field(default_factory=dict)  # (block in the batch, byte)
     transfers: deque[Callable[[], None]] = field(default_factory=deque)
     readings: list[Reading] = field(default_factory=list)
-    groups: dict[int, int] = field(default_factory=dict)  # first thread of a warpgroup -> groups committed
-    fenced: set[int] = field(default_factory=set)  # warpgroups whose registers wgmma.fence has ordered
+    groups: dict[tuple[int, int], int] = field(default_factory=dict)  # (block, first thread) -> groups committed
+    fenced: set[tuple[int, int]] = field(default_factory=set)  # warpgroups whose registers wgmma.fence has ordered
+    stores: list = field(default_factory=list)  # (block, thread, group, buffer, cells, op): bulk stores under way
+    bulk: dict[tuple[int, int], int] = field(default_factory=dict)  # (block, thread) -> bulk groups committed
     results: weakref.WeakValueDictionary = field(default_factory=weakref.WeakValueDictionary)  # of wgmmas, by identity
     unfinished: dict[int, np.ndarray] = field(default_factory=dict)  # accumulators by identity
 
@@ -73,33 +81,81 @@ class Engine:
             yield int(b), int(t), int(where[b, t])
 
     def init(self, s: State, pointer: MemRef, count: np.ndarray, op) -> None:
-        m, self.counts = self.machine, True
+        m = self.machine
         counts = np.broadcast_to(count, (m.nb, m.nt))
         for b, t, byte in self.each(s, pointer):
             if byte % 8 or byte + 8 > pointer.buffer.nbytes:
                 m.complain("misaligned", _one(m, b, t), f"puts an mbarrier at byte {byte} of shared memory", op)
-            self.barriers[b, byte] = Barrier(int(counts[b, t]), int(counts[b, t]))
+            self.barriers[b, byte] = self._new(int(counts[b, t]))
 
-    def find(self, b: int, t: int, byte: int, op) -> Barrier:
-        found = self.barriers.get((b, byte))
+    def _new(self, count: int) -> Barrier:
+        barrier, clocks = Barrier(count, count), self.machine.clocks
+        if clocks is not None:
+            barrier.column = clocks.column(len(self.barriers))
+            barrier.left, barrier.done = (np.zeros(clocks.columns, np.int32) for _ in range(2))
+        return barrier
+
+    def find(self, b: int, t: int, byte: int, op, rank: int | None = None) -> Barrier:
+        """The mbarrier that thread t of block b means by a byte of its own shared memory, or of another block's of the
+        cluster."""
+        size = self.machine.cluster_size
+        owner = b if rank is None else b // size * size + rank
+        found = self.barriers.get((owner, byte))
         if found is None:
             self.machine.complain("bad mbarrier", _one(self.machine, b, t), f"uses byte {byte}, where none is", op)
-            found = self.barriers[b, byte] = Barrier(1, 1)
+            found = self.barriers[owner, byte] = self._new(1)
         return found
 
-    def arrive(self, s: State, pointer: MemRef, nbytes: np.ndarray | None, op) -> None:
-        """Arrivals of all active threads, each of which first adds to the bytes expected."""
+    def rank(self, pointer: MemRef, b: int, t: int) -> int | None:
+        """The block of the cluster that a thread's pointer leads to; None for its own."""
+        if pointer.rank is None:
+            return None
+        m = self.machine
+        return int(np.broadcast_to(pointer.rank, (m.nb, m.nt))[b, t])
+
+    def arrive(
+        self, s: State, pointer: MemRef, nbytes: np.ndarray | None, op, count: np.ndarray | int = 1
+    ) -> np.ndarray:
+        """Arrivals of all active threads (`count` each), each of which first adds to the bytes expected. Returns the
+        phases that they arrived in, as tokens to wait by."""
         m = self.machine
         extra = None if nbytes is None else np.broadcast_to(nbytes, (m.nb, m.nt))
+        counts = np.broadcast_to(np.asarray(count).reshape(np.shape(count) or (1, 1)), (m.nb, m.nt))
+        tokens = np.zeros((m.nb, m.nt), np.int64)
+        released: set[tuple[int, int, int]] = set()
         for b, t, byte in self.each(s, pointer):
-            barrier = self.find(b, t, byte, op)
+            barrier = self.find(b, t, byte, op, self.rank(pointer, b, t))
+            tokens[b, t] = barrier.phase
             if extra is not None:
                 barrier.nbytes += int(extra[b, t])
-            if barrier.pending == 0:
+            if barrier.pending < counts[b, t]:
                 m.complain("bad mbarrier", _one(m, b, t), f"arrives too often at the mbarrier at byte {byte}", op)
                 continue
-            barrier.pending -= 1
+            if m.clocks is not None and (b, t // 32, id(barrier)) not in released:
+                released.add((b, t // 32, id(barrier)))
+                m.clocks.release(b, m.clocks.row(b, t), barrier.left)
+            barrier.pending -= int(counts[b, t])
             barrier.settle()
+        return tokens
+
+    def expect(self, s: State, pointer: MemRef, nbytes: np.ndarray, op, sign: int = 1) -> None:
+        """Adds to the bytes that are to come (`sign` -1: some have come), without arriving."""
+        m = self.machine
+        extra = np.broadcast_to(nbytes, (m.nb, m.nt))
+        for b, t, byte in self.each(s, pointer):
+            barrier = self.find(b, t, byte, op, self.rank(pointer, b, t))
+            barrier.nbytes += sign * int(extra[b, t])
+            barrier.settle()
+
+    def reached(self, s: State, pointer: MemRef, op) -> None:
+        """The active threads have waited for an mbarrier: they see what was done before its phase ended."""
+        m = self.machine
+        if m.clocks is None:
+            return
+        for b, w, byte in {(b, t // 32, byte) for b, t, byte in self.each(s, pointer)}:
+            m.clocks.acquire(b, m.clocks.row(b, 32 * w), self.find(b, 32 * w, byte, op).done)
+        if m.races is not None:
+            m.races.met(s.mask)
 
     def passed(self, s: State, pointer: MemRef, parity: np.ndarray, op) -> bool:
         """Whether the phase of the given parity has ended, for all active threads."""
@@ -129,36 +185,64 @@ class Engine:
 
     def check_fence(self, b: int, t: int, accumulator: np.ndarray, op) -> None:
         """An accumulator that no wgmma made needs a wgmma.fence after it was made (PTX ISA, "wgmma.fence")."""
-        if t not in self.fenced and id(accumulator) not in self.results:
+        if (b, t) not in self.fenced and id(accumulator) not in self.results:
             message = "uses an accumulator that no wgmma made, with no wgmma.fence"
             self.machine.complain("missing wgmma fence", _one(self.machine, b, t), message, op)
 
     def reads(self, b: int, t: int, buffer: Buffer, cells: np.ndarray, result: np.ndarray) -> None:
         """Notes that a warpgroup's wgmma reads these bytes of the storage until it is waited for."""
         buffer.mark("reading").reading[cells] += 1  # type: ignore[index]
-        self.readings.append(Reading(self.groups.get(t, 0), t, buffer, cells, result))
+        self.readings.append(Reading(self.groups.get((b, t), 0), t, buffer, cells, result, b))
         self.unfinished[id(result)] = result
 
-    def commit(self, t: int) -> None:
-        self.groups[t] = self.groups.get(t, 0) + 1
+    def commit(self, b: int, t: int) -> None:
+        self.groups[b, t] = self.groups.get((b, t), 0) + 1
 
-    def wait(self, t: int, pending: int) -> None:
+    def wait(self, b: int, t: int, pending: int) -> None:
         """Ends all but the latest `pending` groups of a warpgroup."""
-        done = self.groups.get(t, 0) - pending
-        self.fenced.discard(t)  # registers may change now
-        kept = [r for r in self.readings if r.thread != t or r.group >= done]
-        left = {id(r.result) for r in kept}
-        for r in self.readings:
-            if r.thread == t and r.group < done:
-                r.buffer.reading[r.cells] -= 1  # type: ignore[index]
-                if id(r.result) not in left:
-                    self.unfinished.pop(id(r.result), None)
-        self.readings = kept
+        done = self.groups.get((b, t), 0) - pending
+        self.fenced.discard((b, t))  # registers may change now
+        clocks = self.machine.clocks
+        if clocks is not None:  # the warpgroup has seen its own reads
+            column, row = clocks.group(b, t), clocks.row(b, t)
+            mine = clocks.now[clocks.unit(b), row : row + 4, column]
+            np.maximum(mine, done, out=mine)
+        ended = {id(r): r for r in self.readings if (r.block, r.thread) == (b, t) and r.group < done}
+        self.readings = [r for r in self.readings if id(r) not in ended]
+        left = {id(r.result) for r in self.readings}
+        for r in ended.values():
+            r.buffer.reading[r.cells] -= 1  # type: ignore[index]
+            if id(r.result) not in left:
+                self.unfinished.pop(id(r.result), None)
+
+    # -- bulk stores: they read shared memory until their group is waited for
+
+    def store(self, b: int, t: int, buffer: Buffer, cells: np.ndarray, op) -> None:
+        buffer.mark("reading").reading[cells] += 1  # type: ignore[index]
+        self.stores.append((b, t, self.bulk.get((b, t), 0), buffer, cells, op))
+
+    def commit_bulk(self, s: State) -> None:
+        m = self.machine
+        for b, t in np.argwhere(np.ones((m.nb, m.nt), bool) if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))):
+            self.bulk[int(b), int(t)] = self.bulk.get((int(b), int(t)), 0) + 1
+
+    def wait_bulk(self, s: State, pending: int) -> None:
+        """Ends all but the latest `pending` bulk groups of every active thread."""
+        m, kept = self.machine, []
+        active = np.ones((m.nb, m.nt), bool) if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))
+        for b, t, group, buffer, cells, op in self.stores:
+            if not active[b, t] or group >= self.bulk.get((b, t), 0) - pending:
+                kept.append((b, t, group, buffer, cells, op))
+                continue
+            buffer.reading[cells] -= 1
+            if m.clocks is not None:  # the reads end here
+                m.clocks.access(buffer, np.unique(cells // m.races.granule), 1, np.array([b * m.nt + t]), False, op)
+        self.stores = kept
 
     def check_overwrite(self, b: int, t: int, buffer: Buffer, address: np.ndarray, op) -> None:
         """Complains if a wgmma still reads what is about to be written: bytes of the storage."""
         if buffer.reading is not None and buffer.reading[address].any():
-            message = f"overwrites {buffer.name} that a wgmma still reads"
+            message = f"overwrites {buffer.name} that a wgmma or a bulk store still reads"
             self.machine.complain("race", _one(self.machine, b, t), message, op)
 
     def check_accumulator(self, s: State, value: np.ndarray, op) -> None:

@@ -53,6 +53,7 @@ def engine_of(s: State) -> Engine:
 
 @rule("nvvm.mbarrier.init")
 def _init(tr: Translator, op):
+    tr.clocks = True
     pointer, count = (tr.reg(v) for v in list(op.operands)[:2])
     return lambda s: engine_of(s).init(s, s.r[pointer], s.r[count], op)
 
@@ -86,7 +87,7 @@ def _arrive(tr: Translator, op):
 @rule("nvvm.mbarrier.try_wait.parity")
 def _wait_parity(tr: Translator, op):
     pointer, parity = (tr.reg(v) for v in list(op.operands)[:2])
-    tr.group = WARPGROUP  # warpgroups may wait for each other
+    tr.group, tr.clocks = WARPGROUP, True  # warpgroups may wait for each other
 
     def run(s: State):
         engine, where, want = engine_of(s), s.r[pointer], s.r[parity]
@@ -94,6 +95,7 @@ def _wait_parity(tr: Translator, op):
             m = s.m
             who = np.ones((m.nb, m.nt), bool) if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))
             yield Wait(lambda: engine.passed(s, where, want, op), lambda: engine.describe(s, where), who, op)
+        engine.reached(s, where, op)
 
     return waiting(run)
 
@@ -108,6 +110,7 @@ def _named_barrier(tr: Translator, op):
     threads = tr.known(count[0]) if count else None
     if (number and tr.known(number[0]) is None) or (count and threads is None):
         raise MlircError(f"host device: {tr.where}: nvvm.barrier with a number that is not constant at {op.location}")
+    tr.clocks = tr.clocks or identifier != 0 or threads is not None
     return waiting(lambda s: block_barrier(s, op, identifier, threads))
 
 
@@ -117,6 +120,8 @@ def _barrier_arrive(tr: Translator, op):
     identifier, threads = tr.known(number[0]) if number else 0, tr.known(count[0])
     if identifier is None or threads is None:
         raise MlircError(f"host device: {tr.where}: nvvm.barrier.arrive with a number not constant at {op.location}")
+
+    tr.clocks = True
 
     def step(s: State) -> None:
         next(block_barrier(s, op, identifier, threads), None)
@@ -135,8 +140,11 @@ def _nothing(tr: Translator, op):
 @rule("nvvm.fence.proxy")
 def _fence_proxy(tr: Translator, op):
     def step(s: State) -> None:
+        clocks = s.m.clocks
         for buffer in s.m.shared:
-            if buffer.generic is not None:
+            if buffer.generic is not None and clocks is not None:
+                clocks.fenced(buffer, clocks.active(s.mask))
+            elif buffer.generic is not None:
                 buffer.generic.fill(0)
 
     return step
@@ -190,6 +198,10 @@ def _start_copy(engine: Engine, source: TensorMap, buffer: Buffer, where, start:
     engine.check_overwrite(b, t, buffer, address, op)
     buffer.pending[address] = 0xFF
     barrier = engine.find(b, t, bar, op)
+    if m.clocks is not None:
+        cells = np.unique(address // m.races.granule)[:, None]
+        agent = (barrier.column, barrier.phase + 1)
+        m.clocks.touch(buffer, cells, (m.clocks.unit(b), m.clocks.row(b, t)), agent, True, op, b * m.nt + t)
 
     def finish() -> None:
         buffer.data[address] = raw
@@ -224,8 +236,8 @@ def _tensor_store(tr: Translator, op):
 
 
 def _store_box(s: State, target: TensorMap, buffer: Buffer, where, start: list[int], op) -> None:
-    """Writes the part of a box that lies inside the array. The source is read at once: that it is reused too early is
-    never seen."""
+    """Writes the part of a box that lies inside the array. The source counts as being read until its group is waited
+    for."""
     m, (b, t, byte) = s.m, where
     lone = np.zeros((m.nb, m.nt), bool)
     lone[b, t] = True
@@ -238,14 +250,24 @@ def _store_box(s: State, target: TensorMap, buffer: Buffer, where, start: list[i
     _check_proxy(s, buffer, address, lone, op)
     if m.check and buffer.written is not None and not buffer.written[address].all():
         m.complain("uninitialized read", lone, f"reads {buffer.name}, where nobody wrote", op)
+    engine = engine_of(s)
+    if m.clocks is not None:
+        m.clocks.access(buffer, np.unique(address // m.races.granule), 1, np.array([b * m.nt + t]), False, op)
+    engine.store(b, t, buffer, address, op)
     box = buffer.data[address].view(target.array.dtype).reshape(target.box)
     to, at = _overlap(target, start)
     target.array[at] = box[to]
 
 
-@rule("nvvm.cp.async.bulk.commit.group", "nvvm.cp.async.bulk.wait_group")
-def _bulk_group(tr: Translator, op):
-    return lambda s: None
+@rule("nvvm.cp.async.bulk.commit.group")
+def _bulk_commit(tr: Translator, op):
+    return lambda s: engine_of(s).commit_bulk(s)
+
+
+@rule("nvvm.cp.async.bulk.wait_group")
+def _bulk_wait(tr: Translator, op):
+    pending = ir.IntegerAttr(op.attributes["group"]).value
+    return lambda s: engine_of(s).wait_bulk(s, pending)
 
 
 def _box(source: TensorMap, start: list[int]) -> np.ndarray:
@@ -374,22 +396,34 @@ def _matrix(s: State, engine: Engine, cells: np.ndarray, dtype: np.dtype, where,
             m.complain("unfinished copy", lone, f"reads {buffer.name} while an asynchronous copy writes there", op)
         elif buffer.written is not None and not buffer.written[byte].all():
             m.complain("uninitialized read", lone, f"reads {buffer.name}, where nobody wrote", op)
-        if m.races is not None:
+        if m.clocks is not None:
+            _note_wgmma(engine, buffer, byte, b, t, op)
+        elif m.races is not None:
             m.races.note_bytes(buffer, address.ravel(), dtype.itemsize, b * m.nt + t, op)
         engine.reads(b, t, buffer, byte.ravel(), result)
     return buffer.data[byte].reshape(cells.shape[0], -1).view(dtype)
 
 
+def _note_wgmma(engine: Engine, buffer: Buffer, byte: np.ndarray, b: int, t: int, op) -> None:
+    """A wgmma's reads: every warp of the warpgroup must have seen what was written; they end with its group."""
+    clocks, granule = engine.machine.clocks, engine.machine.races.granule  # type: ignore[union-attr]
+    cells = np.unique(byte // granule)[:, None]
+    agent = (clocks.group(b, t), engine.groups.get((b, t), 0) + 1)
+    for warp in range(4):
+        row = clocks.row(b, t) + warp
+        clocks.touch(buffer, cells, (clocks.unit(b), row), agent, False, op, b * engine.machine.nt + t + 32 * warp)
+
+
 @rule("nvvm.wgmma.fence.aligned")
 def _wgmma_fence(tr: Translator, op):
-    return lambda s: engine_of(s).fenced.update(t for _, t in _warpgroups(s, op))
+    return lambda s: engine_of(s).fenced.update(_warpgroups(s, op))
 
 
 @rule("nvvm.wgmma.commit.group.sync.aligned")
 def _commit(tr: Translator, op):
     def step(s: State) -> None:
-        for t in {t for _, t in _warpgroups(s, op)}:
-            engine_of(s).commit(t)
+        for b, t in _warpgroups(s, op):
+            engine_of(s).commit(b, t)
 
     return step
 
@@ -399,7 +433,7 @@ def _wait(tr: Translator, op):
     pending = ir.IntegerAttr(op.attributes["group"]).value
 
     def step(s: State) -> None:
-        for t in {t for _, t in _warpgroups(s, op)}:
-            engine_of(s).wait(t, pending)
+        for b, t in _warpgroups(s, op):
+            engine_of(s).wait(b, t, pending)
 
     return step

@@ -9,6 +9,7 @@ import numpy as np
 from mlirc import levels
 from mlirc.backend.kernel import Copy, Launch, launches_from_gpu_module
 from mlirc.errors import MlircError
+from mlirc.host.device.clocks import Clocks
 from mlirc.host.device.counters import Counters
 from mlirc.host.device.machine import Machine, Stop
 from mlirc.host.device.memory import OTHER_POISON, POISON, Buffer, MemRef
@@ -35,17 +36,25 @@ def execute(
     seed: int,
     poison: int = POISON,
     count: bool = False,
+    cluster: tuple[int, int, int] | None = None,
 ) -> None:
-    """Runs the given blocks of one launch, batch by batch. `shape`: grid, block, bytes of dynamic shared memory."""
+    """Runs the given blocks of one launch (and all blocks of their clusters), batch by batch. `shape`: grid, block,
+    bytes of dynamic shared memory."""
     grid, block, smem = shape
     threads = int(np.prod(block))
     per = max(1, BATCH_THREADS // threads)
     if smem:
         per = max(1, min(per, MAX_BATCH_SHARED // smem))
+    cluster = cluster or program.cluster
+    size = int(np.prod(cluster))
+    if size > 1:
+        blocks, per = in_clusters(blocks, grid, cluster, program.name), max(per // size, 1) * size
     for first in range(0, len(blocks), per):
-        machine = Machine(program.name, blocks[first : first + per], grid, block, report, check, poison)
+        machine = Machine(program.name, blocks[first : first + per], grid, block, report, check, poison, cluster)
         if machine.races is not None:
             machine.races.granule = granule(program)
+            if program.clocks or size > 1:
+                machine.clocks = Clocks(machine)
         machine.proxies = program.proxies
         if count:
             machine.counters = Counters(report, program.name, machine.nt)
@@ -60,6 +69,22 @@ def execute(
             return
         if machine.races is not None:
             machine.races.barrier()
+
+
+def in_clusters(blocks: np.ndarray, grid, cluster, name: str) -> np.ndarray:
+    """The blocks of all clusters that hold one of the given blocks: each cluster's together, in the order of their
+    ranks."""
+    if any(g % c for g, c in zip(grid, cluster, strict=True)):
+        raise MlircError(f"host device: kernel {name}: clusters of {list(cluster)} do not divide a grid of {list(grid)}")
+    b = np.arange(int(np.prod(grid)))
+    at = [b % grid[0], b // grid[0] % grid[1], b // (grid[0] * grid[1])]
+    number = [x // c for x, c in zip(at, cluster, strict=True)]
+    wide = [g // c for g, c in zip(grid, cluster, strict=True)]
+    which = number[0] + wide[0] * (number[1] + wide[1] * number[2])
+    inner = [x % c for x, c in zip(at, cluster, strict=True)]
+    rank = inner[0] + cluster[0] * (inner[1] + cluster[1] * inner[2])
+    order = np.lexsort((rank, which))
+    return order[np.isin(which[order], which[blocks])].astype(np.int64)
 
 
 class DeviceKernel:
@@ -207,6 +232,7 @@ class DeviceKernel:
             seed=seed,
             poison=poison,
             count=self.count,
+            cluster=launch.cluster,
         )
 
     def _registers(self, program: Program, launch: Launch, buffers: list[Buffer]) -> list:

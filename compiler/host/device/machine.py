@@ -35,7 +35,9 @@ class State:
 class Machine:
     """A batch of blocks of one launch."""
 
-    def __init__(self, kernel: str, blocks: np.ndarray, grid, block, report: Report, check: bool, poison: int):
+    def __init__(self, kernel: str, blocks: np.ndarray, grid, block, report: Report, check: bool, poison: int,
+                 cluster: tuple[int, int, int] = (1, 1, 1)):  # fmt: skip
+        self.cluster, self.cluster_size = cluster, cluster[0] * cluster[1] * cluster[2]
         self.kernel, self.report, self.check, self.poison = kernel, report, check, poison
         self.blocks = blocks  # linear numbers of the batch's blocks
         self.grid, self.block = grid, block
@@ -44,6 +46,7 @@ class Machine:
         self.shared: list[Buffer] = []
         self.dynamic_shared: Any = None  # a Buffer, from the start
         self.races = RaceLog(self) if check else None
+        self.clocks: Any = None  # Clocks, for kernels that order warps by more than barriers of the block
         self.counters: Counters | None = None
         self.engine: Any = None  # an Engine, once an asynchronous instruction of Hopper's is used
         self.proxies = False  # whether instructions read shared memory through the asynchronous proxy
@@ -55,6 +58,7 @@ class Machine:
         x, y = block[0], block[1]
         self.thread_id = {"x": t % x, "y": t // x % y, "z": t // (x * y)}
         b = blocks.astype(np.int64)[:, None]
+        self.rank = np.arange(self.nb, dtype=np.int64)[:, None] % self.cluster_size  # within the cluster
         self.block_id = {"x": b % grid[0], "y": b // grid[0] % grid[1], "z": b // (grid[0] * grid[1])}
         self.lane = t % WARP
 
@@ -70,10 +74,14 @@ class Machine:
             self.shared.append(buffer)
         return buffer
 
-    def absolute(self, buffer: Buffer, offset, item: int):
-        """Element numbers in a buffer's storage from those within an instance."""
+    def absolute(self, buffer: Buffer, offset, item: int, rank=None):
+        """Element numbers in a buffer's storage from those within an instance; `rank`: that of the block of the cluster
+        whose shared memory is meant, None for the thread's own."""
         if buffer.space == "global":
             return offset
+        if buffer.space == "shared" and rank is not None:
+            block = np.arange(self.nb, dtype=np.int64)[:, None] // self.cluster_size * self.cluster_size + rank
+            return offset + block * (buffer.stride // item)
         if buffer.space == "shared":
             return offset + (np.arange(self.nb, dtype=np.int64) * (buffer.stride // item))[:, None]
         number = np.arange(self.nb * self.nt, dtype=np.int64).reshape(self.nb, self.nt)
@@ -180,7 +188,7 @@ class Machine:
         buffer = ref.buffer
         if self.counters is not None:
             self.count_access(ref, offset, width, mask, False, op)
-        address = self.absolute(buffer, offset, ref.item)
+        address = self.absolute(buffer, offset, ref.item, ref.rank)
         out = gather(buffer, "data", address, ref.item, width, fits)
         if self.check:
             self._check_read(ref, address, width, fits, mask, op)
@@ -229,7 +237,7 @@ class Machine:
             offset = np.full((1, 1), offset, dtype=np.int64)
         if self.counters is not None:
             self.count_access(ref, offset, width, mask, True, op)
-        address = self.absolute(ref.buffer, offset, ref.item)
+        address = self.absolute(ref.buffer, offset, ref.item, ref.rank)
         if self.check and ref.buffer.reading is not None:
             self.check_reading(ref.buffer, address, ref.item, width, fits, mask, op)
         chosen = self.lanes(mask)
@@ -243,7 +251,7 @@ class Machine:
         busy = gather(buffer, "reading", address, item, width, fits)
         bad = self.active(mask, busy.any(axis=-1)) if busy.any() else None
         if bad is not None:
-            self.complain("race", bad, f"overwrites {buffer.name} that a wgmma still reads", op)
+            self.complain("race", bad, f"overwrites {buffer.name} that a wgmma or a bulk store still reads", op)
 
     def count_access(self, ref: MemRef, offset: np.ndarray, width: int, mask, write: bool, op) -> None:
         """Counts an access at element numbers `offset` within an instance."""

@@ -104,10 +104,11 @@ class MemRef:
     """A memref value: a window of a buffer. `base` is its first element's number within an instance (an int, or an
     array [blocks or 1, threads or 1]); strides are in elements."""
 
-    __slots__ = ("buffer", "base", "strides", "shape", "item")
+    __slots__ = ("buffer", "base", "strides", "shape", "item", "rank")
 
-    def __init__(self, buffer: Buffer, base, shape: tuple[int, ...], strides: tuple[int, ...], item: int):
+    def __init__(self, buffer: Buffer, base, shape: tuple[int, ...], strides: tuple[int, ...], item: int, rank=None):
         self.buffer, self.base, self.shape, self.strides, self.item = buffer, base, shape, strides, item
+        self.rank = rank  # of the block of the cluster whose shared memory it is; None: the thread's own
 
     def offset(self, indices: list):
         """The element number of an access, within an instance: an int or an array."""

@@ -31,7 +31,7 @@ def type_bytes(t: ir.Type) -> int:
 
 def shift(pointer: MemRef, byte) -> MemRef:
     """A pointer moved by a number (or an array) of bytes."""
-    return MemRef(pointer.buffer, pointer.base + byte, (), (), 1)
+    return MemRef(pointer.buffer, pointer.base + byte, (), (), 1, pointer.rank)
 
 
 def element_of(s: State, pointer: MemRef, item: int, op) -> tuple[MemRef, list]:
@@ -41,7 +41,7 @@ def element_of(s: State, pointer: MemRef, item: int, op) -> tuple[MemRef, list]:
     if off is not None:
         s.m.complain("misaligned", off, f"points into an element of {item} bytes of {pointer.buffer.name}", op)
     buffer = pointer.buffer
-    return MemRef(buffer, 0, (buffer.nbytes // item,), (1,), item), [base // item]
+    return MemRef(buffer, 0, (buffer.nbytes // item,), (1,), item, pointer.rank), [base // item]
 
 
 @rule("llvm.mlir.addressof")

@@ -35,13 +35,12 @@ class RaceLog:
         self.granule = 1  # bytes; a divisor of every access's size and alignment
         self.recent: list[Access] = []  # since the last barrier of the block or of the warps
         self.older: list[Access] = []  # since the last barrier of the block, in front of `recent`
+        self.within: list[Access] = []  # with clocks: since the last barrier of each thread's warp
         self._owner: dict[int, np.ndarray] = {}
 
     def note(self, buffer: Buffer, address, width: int, item: int, write: bool, mask, op) -> None:
         """Logs an access of every active thread; address in elements of the buffer's storage."""
         m = self.machine
-        if m.engine is not None and m.engine.counts and buffer.space == "shared":
-            return  # mbarriers order threads too, which this log does not know; the engine watches its own accesses
         chosen = m.lanes(mask)
         first = m.compress(address, chosen)
         per = item // self.granule
@@ -49,6 +48,10 @@ class RaceLog:
             first = first * per
         thread = np.arange(m.nb * m.nt, dtype=np.int32) if chosen is None else chosen.astype(np.int32)
         access = Access(buffer, first, width * per, thread, write, op)
+        if m.clocks is not None and buffer.space == "shared":
+            m.clocks.access(buffer, first, width * per, thread, write, op)
+            self.within.append(access)
+            return
         self.recent.append(access)
         if buffer.space == "global":
             self._between_blocks(access)
@@ -90,8 +93,6 @@ class RaceLog:
 
     def note_bytes(self, buffer: Buffer, first: np.ndarray, size: int, thread: int, op) -> None:
         """Logs reads by one thread of `size` bytes at each of the given byte addresses."""
-        if self.machine.engine is not None and self.machine.engine.counts:
-            return
         threads = np.full(len(first), thread, dtype=np.int32)
         cells = np.unique(first // self.granule)
         self.recent.append(Access(buffer, cells, -(-size // self.granule), threads[: len(cells)], False, op))
@@ -100,18 +101,46 @@ class RaceLog:
         """Logs the end of an asynchronous copy: a write by the thread that waited for it."""
         m, per = self.machine, item // self.granule
         thread = np.arange(m.nb * m.nt, dtype=np.int32) if threads is None else threads.astype(np.int32)
+        if m.clocks is not None and buffer.space == "shared":
+            m.clocks.access(buffer, first * per, width * per, thread, True, op)
+            self.within.append(Access(buffer, first * per, width * per, thread, True, op))
+            return
         self.recent.append(Access(buffer, first * per, width * per, thread, True, op))
 
-    def barrier(self) -> None:
-        """All threads have met: nothing before can race with anything after."""
+    def met(self, mask) -> None:
+        """With clocks: the active threads' warps have met; what each warp's lanes did before is examined."""
+        m = self.machine
+        active = np.ones((m.nb, m.nt), bool) if mask is None else np.broadcast_to(mask, (m.nb, m.nt))
+        warp = np.arange(m.nt) // 32
+        warps = np.zeros((m.nb, int(warp[-1]) + 1), bool)
+        for w in range(warps.shape[1]):
+            warps[:, w] = active[:, warp == w].any(axis=1)
+        done, kept = [], []
+        for a in self.within:
+            here = warps[a.thread // m.nt, a.thread % m.nt // 32]
+            for chosen, into in ((here, done), (~here, kept)):
+                if chosen.all():
+                    into.append(a)
+                elif chosen.any():
+                    into.append(Access(a.buffer, a.first[chosen], a.span, a.thread[chosen], a.write, a.op))
+        self.within = kept
+        self._examine(done, 1)
+
+    def barrier(self, mask=None) -> None:
+        """All threads have met: nothing before can race with anything after. With clocks `mask` tells which threads,
+        and what is said here is of global memory."""
+        if self.machine.clocks is not None:
+            self.met(mask)
         self._examine(self.recent, 1)
         if self.older:
             self._examine(self.older + self.recent, 32)
             self.older.clear()
         self.recent.clear()
 
-    def warp_barrier(self) -> None:
-        """The threads of each warp have met."""
+    def warp_barrier(self, mask=None) -> None:
+        """The active threads of each warp have met."""
+        if self.machine.clocks is not None:
+            self.met(mask)
         if self.machine.nt <= 32:
             self.barrier()
             return
@@ -140,6 +169,8 @@ class RaceLog:
             cells = _cells(a)
             last = owner[cells]
             clash = (last != (a.thread // group)[:, None]) & (last >= 0)
+            if clash.any() and self.machine.clocks is not None and buffer.space == "shared":
+                clash &= last // 32 == (a.thread // 32)[:, None]  # of other warps the clocks know
             if clash.any() and buffer.space == "global":  # other blocks are the business of `_between_blocks`
                 clash &= last * group // self.machine.nt == (a.thread // self.machine.nt)[:, None]
             if clash.any():

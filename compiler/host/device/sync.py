@@ -28,6 +28,8 @@ class Barrier:
 
     arrived: np.ndarray
     opened: np.ndarray
+    left: dict[int, np.ndarray] = field(default_factory=dict)  # per block the clocks of who has arrived
+    taken: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)  # (block, times opened) -> clocks
 
 
 def block_barrier(s: State, op, number: int = 0, threads: int | None = None):
@@ -36,26 +38,49 @@ def block_barrier(s: State, op, number: int = 0, threads: int | None = None):
     wanted = m.nt if threads is None else threads
     mine = np.ones((m.nb, m.nt), bool) if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))
     counts = mine.sum(axis=1)
-    if wanted == m.nt and ((counts == 0) | (counts == m.nt)).all():
+    if wanted == m.nt and ((counts == 0) | (counts == m.nt)).all() and number not in m.arrived:
         if m.races is not None:
-            m.races.barrier()
+            m.races.barrier(s.mask)
+            if m.clocks is not None:
+                m.clocks.meet(m.clocks.active(s.mask))
         return
     b: Barrier = m.arrived.setdefault(number, Barrier(np.zeros((m.nb, m.nt), bool), np.zeros(m.nb, np.int64)))
     blocks = counts > 0
     target = b.opened[blocks] + 1
+    _check_arrivals(m, b, mine, wanted, op)
     b.arrived |= mine
+    here = m.clocks.active(s.mask) if m.clocks is not None else []
+    for k, row in here:
+        m.clocks.release(k, row, b.left.setdefault(k, np.zeros(m.clocks.columns, np.int32)))
     complete = b.arrived.sum(axis=1) >= wanted
     if complete.any():
         b.opened[complete] += 1
         b.arrived[complete] = False
+        for k in np.flatnonzero(complete):
+            b.taken[int(k), int(b.opened[k])] = b.left.pop(int(k), np.zeros(0, np.int32))
         if m.races is not None:  # of some threads only: taken for one of all, so that no order is overlooked
-            m.races.barrier()
+            m.races.barrier(s.mask)
+    goal = dict(zip(np.flatnonzero(blocks).tolist(), target.tolist(), strict=True))
     yield Wait(
         lambda: bool((b.opened[blocks] >= target).all()),
+        f"barrier {number} of the block, which the others never reach" if number else
         "the barrier of the block, which the others never reach",
         mine,
         op,
     )
+    for k, row in here:
+        m.clocks.acquire(k, row, b.taken[k, goal[k]])
+    if m.races is not None and m.clocks is not None:
+        m.races.met(s.mask)
+
+
+def _check_arrivals(m: Machine, b: Barrier, mine: np.ndarray, wanted: int, op) -> None:
+    """A barrier's count is of whole warps, and no thread arrives twice before it opens."""
+    twice = b.arrived & mine
+    if m.check and twice.any():
+        m.complain("divergent barrier", twice, "arrives twice at a barrier that has not opened", op)
+    if m.check and wanted % 32 and wanted != m.nt:
+        m.complain("divergent barrier", mine, f"waits for {wanted} threads: a barrier takes whole warps", op)
 
 
 def warp_barrier(s: State, needed: np.ndarray, op) -> None:
@@ -70,7 +95,7 @@ def warp_barrier(s: State, needed: np.ndarray, op) -> None:
         if missing.any():
             m.complain("divergent barrier", missing.reshape(m.nb, m.nt), "does not reach a barrier of its warp", op)
     if m.races is not None:
-        m.races.warp_barrier()
+        m.races.warp_barrier(s.mask)
 
 
 @dataclass

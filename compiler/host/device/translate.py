@@ -73,6 +73,8 @@ class Program:
         self.accesses: list[int] = []  # bytes of every access
         self.group: int | None = None  # threads that execute together; None: all of a block
         self.proxies = False  # whether instructions read shared memory through the asynchronous proxy
+        self.clocks = False  # whether warps are ordered by more than barriers of the whole block
+        self.cluster = (1, 1, 1)  # where the function itself says so
 
 
 class Translator:
@@ -84,7 +86,7 @@ class Translator:
         self.initial: list = []
         self.constants: dict[ir.Value, int | float] = {}
         self.group: int | None = None
-        self.proxies = False
+        self.proxies = self.clocks = False
         self.globals: dict[str, int] = {}  # shared globals: bytes, 0 for the dynamic one
         self.accesses: list[int] = []  # sizes and alignments, in bytes, of accesses to memory
 
@@ -208,7 +210,17 @@ def translate(function, count: bool = False) -> Program:
     program = Program(name, code, tr.initial, arguments[:inputs], function)
     program.shared = [(tr.reg(a), a.type) for a in list(blocks[0].arguments)[inputs:]]
     program.accesses, program.group, program.proxies = tr.accesses, tr.group, tr.proxies
+    program.clocks, program.cluster = tr.clocks, _cluster(function)
     return program
+
+
+def _cluster(function) -> tuple[int, int, int]:
+    """The cluster that a function declares (`nvvm.cluster_dim`, or gpu's `known_cluster_size`)."""
+    for name in ("nvvm.cluster_dim", "known_cluster_size"):
+        if name in function.attributes:
+            x, y, z = list(ir.DenseI32ArrayAttr(function.attributes[name]))
+            return x, y, z
+    return 1, 1, 1
 
 
 def _shared_globals(function) -> dict[str, int]:

@@ -1,0 +1,217 @@
+"""What happens before what, in kernels that order their warps by mbarriers, by named barriers of part of a block, or by
+barriers of a cluster: a vector clock for every warp.
+
+Warp w's clock says for every agent up to which of its epochs w has seen everything. Agents are the warps of a cluster
+(an epoch ends when the warp arrives somewhere), the wgmmas of each warpgroup (an epoch is a committed group: waiting for
+the group is seeing it) and the mbarriers that tensor copies signal (an epoch is a phase: passing the wait is seeing the
+bytes). An arrival leaves the warp's clock at the barrier; who waits for the phase takes over what was left there until
+the phase ended. Every granule of shared memory knows its last writer and each agent's last read, with their epochs: an
+access whose warp has not seen the other one's epoch is a race, in whatever order the two ran. (Flanagan and Freund,
+"FastTrack", PLDI 2009, with warps for threads.)
+
+Lanes of one warp are one agent here: races between them are found by the log (races.py). One lane's arrival stands for
+its warp, and a wait for wgmmas for the whole warpgroup, as kernels use them. Only shared memory is watched so; for
+global memory within a block the log takes every barrier for one of the whole block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mlirc.host.device.memory import Buffer
+
+_MBARRIERS = 64  # columns for the mbarriers of a block; more share them, which can hide a race but never invents one
+
+
+class Table:
+    """Who accessed the granules of one buffer: the last writer, its epoch and operation, and every agent's last
+    read."""
+
+    def __init__(self, cells: int, readers: int):
+        self.writer = np.full(cells, -1, np.int16)
+        self.epoch = np.zeros(cells, np.int32)
+        self.op = np.zeros(cells, np.int16)
+        self.read = np.zeros((cells, readers), np.int32)
+
+
+class Clocks:
+    """The clocks of a batch of blocks. A unit is a cluster, or a block where there are none; a row is a warp of it."""
+
+    def __init__(self, machine: Any):
+        self.machine = m = machine
+        self.size = m.cluster_size
+        self.warps = -(-m.nt // 32)
+        self.rows = self.size * self.warps
+        self.groups = self.size * -(-self.warps // 4)
+        self.columns = self.rows + self.groups + self.size * _MBARRIERS
+        self.now = np.zeros((m.nb // self.size, self.rows, self.columns), np.int32)
+        own = np.arange(self.rows)
+        self.now[:, own, own] = 1
+        self.tables: dict[int, Table] = {}
+        self.ops: list[Any] = []
+        self.numbers: dict[int, int] = {}  # of operations, by identity
+
+    # -- who is who
+
+    def unit(self, b):
+        """The unit of a block of the batch (a number or an array)."""
+        return b // self.size
+
+    def row(self, b, t):
+        """The row of a thread within its unit."""
+        return b % self.size * self.warps + t // 32
+
+    def group(self, b: int, t: int) -> int:
+        """The column of a warpgroup's wgmmas."""
+        return self.rows + b % self.size * -(-self.warps // 4) + t // 128
+
+    def column(self, number: int) -> int:
+        """The column of the unit's n-th mbarrier."""
+        return self.rows + self.groups + number % (self.size * _MBARRIERS)
+
+    def active(self, mask) -> list[tuple[int, int]]:
+        """(block, row) of every warp with an active thread."""
+        m = self.machine
+        full = np.ones((m.nb, m.nt), bool) if mask is None else np.broadcast_to(mask, (m.nb, m.nt))
+        padded = np.zeros((m.nb, self.warps * 32), bool)
+        padded[:, : m.nt] = full
+        found = padded.reshape(m.nb, self.warps, 32).any(axis=2)
+        return [(int(b), int(b % self.size * self.warps + w)) for b, w in np.argwhere(found)]
+
+    # -- synchronization
+
+    def seen(self, b: int, row: int) -> np.ndarray:
+        """A warp's clock."""
+        return self.now[self.unit(b), row]
+
+    def release(self, b: int, row: int, into: np.ndarray) -> None:
+        """Leaves a warp's clock at a barrier, and begins its next epoch."""
+        mine = self.now[self.unit(b), row]
+        np.maximum(into, mine, out=into)
+        mine[row] += 1
+
+    def acquire(self, b: int, row: int, from_: np.ndarray) -> None:
+        """Takes over what was left at a barrier."""
+        mine = self.now[self.unit(b), row]
+        np.maximum(mine, from_, out=mine)
+
+    def meet(self, pairs: list[tuple[int, int]], cluster: bool = False) -> None:
+        """Warps that all wait for each other, block by block (or cluster by cluster)."""
+        parties: dict[int, list[tuple[int, int]]] = {}
+        for b, row in pairs:
+            parties.setdefault(self.unit(b) if cluster else b, []).append((b, row))
+        for party in parties.values():
+            total = np.zeros(self.columns, np.int32)
+            for b, row in party:
+                self.release(b, row, total)
+            for b, row in party:
+                self.acquire(b, row, total)
+
+    # -- accesses
+
+    def table(self, buffer: Buffer) -> Table:
+        found = self.tables.get(id(buffer))
+        if found is None:
+            cells = len(buffer.data) // self.machine.races.granule
+            found = self.tables[id(buffer)] = Table(cells, self.rows + self.groups)
+        return found
+
+    def access(self, buffer: Buffer, first: np.ndarray, span: int, thread: np.ndarray, write: bool, op,
+               atomic: bool = False) -> None:  # fmt: skip
+        """Checks and notes one access per thread: granules [n] and how many each, threads counted through the batch."""
+        thread = np.broadcast_to(thread, len(first))
+        b, t = thread // self.machine.nt, thread % self.machine.nt
+        row, unit = self.row(b, t), self.unit(b)
+        epoch = self.now[unit, row, row]
+        cells = first[:, None] + np.arange(span)
+        self.touch(buffer, cells, (unit, row), (row, epoch), write, op, thread, atomic)
+
+    def touch(self, buffer: Buffer, cells: np.ndarray, knower: tuple, agent: tuple, write: bool, op, thread,
+              atomic: bool = False) -> None:  # fmt: skip
+        """Checks granules [n, span] against what the warps (unit [n], row [n]) have seen, then notes an access to them
+        by the agents (column [n], epoch [n])."""
+        table = self.table(buffer)
+        unit, row = (np.broadcast_to(np.asarray(x), len(cells)) for x in knower)
+        column, epoch = (np.broadcast_to(np.asarray(x), len(cells)) for x in agent)
+        clash = self._unseen_writes(table, cells, unit, row)
+        if atomic and clash.any():  # two atomics do not race
+            clash &= np.array([not _is_atomic(self.ops[i]) for i in range(len(self.ops))])[table.op[cells]]
+        if clash.any():
+            self._complain(buffer, table, cells, clash, thread, write, op, None)
+        elif write:
+            seen = self.now[unit, row][:, : self.rows + self.groups]
+            late = table.read[cells] > seen[:, None, :]
+            late[np.arange(len(cells)), :, row] = False
+            if late.any():
+                self._complain(buffer, table, cells, late.any(axis=2), thread, write, op, late)
+        if not write:
+            table.read[cells, column[:, None]] = epoch[:, None]
+            return
+        table.writer[cells] = column[:, None].astype(np.int16)
+        table.epoch[cells] = epoch[:, None]
+        table.op[cells] = self._number(op)
+        again = table.writer[cells] != column[:, None]
+        if again.any() and not atomic:  # several warps in this very operation
+            self._complain(buffer, table, cells, again, thread, write, op, None)
+
+    def _unseen_writes(self, table: Table, cells: np.ndarray, unit: np.ndarray, row: np.ndarray) -> np.ndarray:
+        writer = table.writer[cells]
+        known = self.now[unit[:, None], row[:, None], np.maximum(writer, 0)]
+        return (writer >= 0) & (known < table.epoch[cells])
+
+    def fenced(self, buffer: Buffer, pairs: list[tuple[int, int]]) -> None:
+        """A proxy fence by some warps: it covers the writes that they have seen, their own among them."""
+        flagged = np.flatnonzero(buffer.generic)  # type: ignore[arg-type]
+        if not len(flagged):
+            return
+        table, granule = self.table(buffer), self.machine.races.granule
+        block = flagged // buffer.stride
+        for b in {b for b, _ in pairs}:
+            unit = self.unit(b)
+            known = self.now[unit, [row for c, row in pairs if c == b]].max(axis=0)
+            mine = flagged[self.unit(block) == unit]
+            cells = mine // granule
+            covered = known[np.maximum(table.writer[cells], 0)] >= table.epoch[cells]
+            buffer.generic[mine[covered]] = 0  # type: ignore[index]
+
+    # -- reports
+
+    def _number(self, op) -> int:
+        n = self.numbers.get(hash(op))
+        if n is None:
+            n = self.numbers[hash(op)] = len(self.ops)
+            self.ops.append(op)
+        return n
+
+    def _name(self, column: int) -> str:
+        """An agent in words."""
+        if column < self.rows:
+            rank = f" of block {column // self.warps} of the cluster" if self.size > 1 else ""
+            return f"warp {column % self.warps}{rank}"
+        if column < self.rows + self.groups:
+            return f"a wgmma of warpgroup {(column - self.rows) % max(1, self.groups // self.size)}"
+        return "a tensor copy"
+
+    def _complain(self, buffer: Buffer, table: Table, cells, clash, thread, write: bool, op, late) -> None:
+        m = self.machine
+        i, j = np.argwhere(clash)[0]
+        cell, number = int(cells[i, j]), int(np.broadcast_to(thread, len(cells))[i])
+        byte = cell * m.races.granule % buffer.stride
+        if late is not None:
+            whom = f"{self._name(int(np.flatnonzero(late[i, j])[0]))} reads"
+        else:
+            other = self.ops[table.op[cell]]
+            whom = f"{self._name(int(table.writer[cell]))} writes ({other.name} at {m.report.place(other)})"
+        m.report.add(
+            "race",
+            f"block {int(m.blocks[number // m.nt])} thread {number % m.nt} {'writes' if write else 'reads'} byte {byte} "
+            f"of {buffer.name}, which {whom} with no arrival and wait in between",
+            op,
+            m.kernel,
+            int(clash.any(axis=1).sum()),
+        )
+
+
+def _is_atomic(op) -> bool:
+    return "atomic" in op.name or op.name in ("llvm.cmpxchg", "nvvm.atomicrmw")
