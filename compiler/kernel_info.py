@@ -148,6 +148,8 @@ def _attention_shape(block: ir.Block) -> AttentionShape | None:
 def _check_ops(function: ir.Operation) -> None:
     block = function.regions[0].blocks[0]
     ops = structured_ops(block)
+    if all(op.name == "linalg.fill" for op in ops):
+        raise PayloadError("it computes nothing but fills")
     if not ops:
         raise PayloadError("it holds no linalg op")
     produced = {r for op in ops for r in op.results}
