@@ -3,8 +3,9 @@
     python benchmarks/counters.py compile DIR                            # where MLIR is
     sh benchmarks/run.sh benchmarks/counters.py run DIR -o OUT.json      # where a GPU and ncu are; writes OUT.md, too
 
-`run` asks ncu which of the metrics it knows, profiles one launch of every kernel, and prints what is missing. Every
-metric that was read is in the JSON; `page OUT.json` makes the page again."""
+`run` asks ncu which of the metrics it knows, profiles every kernel in a process of its own, and prints what is missing.
+Every metric that was read and is not zero is in the JSON. `page DIR -o OUT.json` takes the host's counters from DIR
+again and makes the page."""
 
 from __future__ import annotations
 
@@ -81,12 +82,11 @@ def compile_all(folder: Path) -> None:
     print(f"{len(kernels)} kernels and {len(_PROBES)} probes in {folder}")
 
 
-def launch_all(folder: Path) -> None:
-    """Launches every kernel once: what ncu profiles."""
+def launch_one(path: Path) -> None:
+    """Launches a kernel once: what ncu profiles."""
     driver = Driver(0)
     with driver.current():
-        for kernel in saved_kernels.load_all(folder):
-            saved_kernels.launch(driver, kernel)
+        saved_kernels.launch(driver, saved_kernels.load(path))
     driver.close()
 
 
@@ -102,13 +102,13 @@ def known_metrics() -> set[str]:
     return names
 
 
-def profile(folder: Path, metrics: list[str]) -> list[dict[str, str]]:
+def profile(kernel: Path, metrics: list[str]) -> list[dict[str, str]]:
     """One row per launch, in order: metric name to value, and "Kernel Name". Raises MlircError with what ncu says."""
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "ncu.csv"
         command = ["ncu", "--clock-control", "none", "--cache-control", "all", "--csv", "--page", "raw",
                    "--print-units", "base", "--print-fp", "--log-file", str(log), "--metrics", ",".join(metrics),
-                   sys.executable, __file__, "launch", str(folder)]  # fmt: skip
+                   sys.executable, __file__, "launch", str(kernel)]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         text = log.read_text() if log.exists() else ""
     start = text.find('"ID"')
@@ -119,56 +119,56 @@ def profile(folder: Path, metrics: list[str]) -> list[dict[str, str]]:
     return [row for row in rows if row["ID"]]  # the line behind the head holds units
 
 
-def profile_best(folder: Path, metrics: list[str]) -> Iterator[list[dict[str, str]]]:
-    """Profiles as many of the metrics as ncu takes: a list that fails goes without what its message names, or in
-    halves."""
+def profile_best(kernel: Path, metrics: list[str]) -> Iterator[list[dict[str, str]]]:
+    """Profiles as many of the metrics as ncu takes: a list that fails twice (ncu crashes at times) goes without what
+    its message names, or in halves."""
     if not metrics:
         return
-    try:
-        yield profile(folder, metrics)
-        return
-    except MlircError as e:
-        said = str(e)
-        print(f"{len(metrics)} metrics: {said[:600]}", flush=True)
+    for last in (False, True):
+        try:
+            yield profile(kernel, metrics)
+            return
+        except MlircError as e:
+            said = str(e)
+            if last:
+                print(f"{kernel.stem}, {len(metrics)} metrics: {said[:600]}", flush=True)
     named = [m for m in metrics if re.search(rf"\b{re.escape(m)}\b", said)]
     if len(metrics) == 1:
         return
     if named and len(named) < len(metrics):
-        yield from profile_best(folder, [m for m in metrics if m not in named])
+        yield from profile_best(kernel, [m for m in metrics if m not in named])
     elif "ERR_NVGPUCTRPERM" in said or "Failed to initialize" in said:
         return
     else:
         middle = len(metrics) // 2
-        yield from profile_best(folder, metrics[:middle])
-        yield from profile_best(folder, metrics[middle:])
+        yield from profile_best(kernel, metrics[:middle])
+        yield from profile_best(kernel, metrics[middle:])
 
 
 def run_all(folder: Path, output: Path) -> None:
     """Profiles every kernel and writes the tables."""
     kernels = saved_kernels.load_all(folder)
-    names = [k.name for k in kernels for step in k.launches if "symbol" in step]
     known = known_metrics()
     wanted = [m for m in _WANTED if not known or m in known]
     print("not known to ncu:", ", ".join(m for m in _WANTED if m not in wanted) or "nothing", flush=True)
     more = sorted(m for m in known if _MORE.fullmatch(m) and m not in wanted)
-    lists = [[f"{m}.sum" for m in wanted], list(_SOURCE)]
-    lists += [[f"{m}.sum" for m in more[i : i + _AT_ONCE]] for i in range(0, len(more), _AT_ONCE)]
+    basic = [[f"{m}.sum" for m in wanted], list(_SOURCE)]
+    wide = [[f"{m}.sum" for m in more[i : i + _AT_ONCE]] for i in range(0, len(more), _AT_ONCE)]
     read: dict[str, dict[str, float]] = {k.name: {} for k in kernels}
-    for metrics in lists:
-        for rows in profile_best(folder, metrics):
-            if len(rows) != len(names):
-                print(f"ncu saw {len(rows)} launches, not {len(names)}: {[r['Kernel Name'] for r in rows]}", flush=True)
-                continue
-            for name, row in zip(names, rows, strict=True):
-                _add(read[name], row)
-        _write(output, kernels, read)  # what there is so far, should the machine's time end
+    for lists in (basic, wide):
+        for k in kernels:
+            for metrics in [] if lists is wide and k.name.startswith("probe") else lists:
+                for rows in profile_best(folder / f"{k.name}.json", metrics):
+                    for row in rows:
+                        _add(read[k.name], row)
+            _write(output, kernels, read)  # what there is so far, should the machine's time end
     print(output.with_suffix(".md").read_text())
 
 
 def _add(into: dict[str, float], row: dict[str, str]) -> None:
     for key, value in row.items():
         number = re.match(r"[\d,]+(\.\d+)?", value or "")
-        if ("__" in key or key.startswith(("memory_", "inst_"))) and number and "launch__" not in key:
+        if number and (key.endswith(".sum") or key in _SOURCE):
             base = key.removesuffix(".sum")
             into[base] = into.get(base, 0) + float(number[0].replace(",", ""))
 
@@ -181,7 +181,14 @@ def _write(output: Path, kernels: list[saved_kernels.SavedKernel], read: dict[st
     match = re.search(r"(?<=Version )[\d.]+", version)
     data = {
         "about": {"gpu": gpu, "ncu": match[0] if match else "unknown"},
-        "kernels": {k.name: {"knobs": k.note, "host": k.counters, "ncu": read[k.name]} for k in kernels},
+        "kernels": {
+            k.name: {
+                "knobs": k.note,
+                "host": k.counters,
+                "ncu": {m: v for m, v in read[k.name].items() if v or m in _WANTED},
+            }
+            for k in kernels
+        },
     }
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n")
@@ -193,33 +200,35 @@ def _write(output: Path, kernels: list[saved_kernels.SavedKernel], read: dict[st
 Pick = Callable[[dict[str, float]], float | None]
 
 
-def first(*names: str) -> Pick:
-    """The first of several metrics that was read."""
-    return lambda read: next((read[n] for n in names if n in read), None)
+def one(name: str) -> Pick:
+    """A metric, if it was read."""
+    return lambda read: read.get(name)
 
 
-# What is compared: (in words, host counters that are added up, ncu's metrics in order of preference).
+def _conflicts(read: dict[str, float]) -> float | None:
+    found = [read.get(f"memory_l1_wavefronts_shared{x}") for x in ("", "_ideal")]
+    return None if found[0] is None or found[1] is None else found[0] - found[1]
+
+
+# What is compared: (in words, host counters that are added up, ncu's metric).
 COMPARED: tuple[tuple[str, tuple[str, ...], Pick], ...] = (
-    ("global load requests", ("global load requests",), first("l1tex__t_requests_pipe_lsu_mem_global_op_ld")),
-    ("global load sectors", ("global load sectors",), first("l1tex__t_sectors_pipe_lsu_mem_global_op_ld")),
-    ("global store requests", ("global store requests",), first("l1tex__t_requests_pipe_lsu_mem_global_op_st")),
-    ("global store sectors", ("global store sectors",), first("l1tex__t_sectors_pipe_lsu_mem_global_op_st")),
-    ("global sectors with cp.async", ("global sectors",), first("memory_l2_theoretical_sectors_global")),
-    ("shared load wavefronts with ldmatrix", ("shared load wavefronts", "shared matrix wavefronts"),
-     first("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld")),
-    ("shared store wavefronts", ("shared store wavefronts",),
-     first("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st")),
-    ("shared wavefronts of all instructions", ("shared wavefronts",), first("memory_l1_wavefronts_shared")),
-    ("shared bank conflicts, loads", ("shared load bank conflicts", "shared matrix bank conflicts"),
-     first("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld")),
-    ("shared bank conflicts, stores", ("shared store bank conflicts",),
-     first("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st")),
-    ("cp.async instructions", ("instructions: cp.async",), first("smsp__inst_executed_op_ldgsts")),
-    ("ldmatrix instructions", ("instructions: ldmatrix",), first("smsp__inst_executed_op_ldsm")),
-    ("mma.sync instructions", ("instructions: mma",),
-     first("smsp__inst_executed_pipe_tensor_op_hmma", "sm__inst_executed_pipe_tensor_op_hmma")),
-    ("wgmma instructions", ("instructions: wgmma",),
-     first("smsp__inst_executed_pipe_tensor_op_gmma", "sm__inst_executed_pipe_tensor_op_gmma")),
+    ("global load requests, with cp.async", ("global load requests", "global copy requests"),
+     one("l1tex__t_requests_pipe_lsu_mem_global_op_ld")),
+    ("global load sectors, with cp.async", ("global load sectors", "global copy sectors"),
+     one("l1tex__t_sectors_pipe_lsu_mem_global_op_ld")),
+    ("global store requests", ("global store requests",), one("l1tex__t_requests_pipe_lsu_mem_global_op_st")),
+    ("global store sectors", ("global store sectors",), one("l1tex__t_sectors_pipe_lsu_mem_global_op_st")),
+    ("shared load wavefronts, with ldmatrix", ("shared load wavefronts", "shared matrix wavefronts"),
+     one("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld")),
+    ("shared store wavefronts", ("shared store wavefronts",), one("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st")),
+    ("shared wavefronts of wgmma", ("shared wgmma wavefronts",),
+     one("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_gmma")),
+    ("shared wavefronts, all", ("shared wavefronts",), one("memory_l1_wavefronts_shared")),
+    ("shared bank conflicts", ("shared bank conflicts",), _conflicts),
+    ("cp.async instructions", ("instructions: cp.async",), one("smsp__inst_executed_op_ldgsts")),
+    ("ldmatrix instructions", ("instructions: ldmatrix",), one("smsp__inst_executed_op_ldsm")),
+    ("mma.sync instructions", ("instructions: mma",), one("smsp__inst_executed_pipe_tensor_op_hmma")),
+    ("wgmma instructions", ("instructions: wgmma",), one("smsp__inst_executed_pipe_tensor_op_gmma")),
 )  # fmt: skip
 
 
@@ -230,9 +239,10 @@ def page(data: dict[str, Any]) -> str:
         "# The host device's counters against Nsight Compute's", "",
         f"{about['gpu']}, Nsight Compute {about['ncu']}. Made by `benchmarks/counters.py`; every metric that was read "
         "is in the JSON.", "",
-        "The host counts what the program asks for. Nsight Compute's totals hold other things as well: cp.async counts "
-        "as requests of its own kind; wavefronts of stores to shared memory include those that the L1 cache needs for "
-        "cp.async's data; an instruction count is of SASS, which ptxas made.", "",
+        "Bank conflicts are Nsight Compute's wavefronts less the fewest possible (`memory_l1_wavefronts_shared` and "
+        "`_ideal`); its `l1tex__data_bank_conflicts` holds waiting for other reasons, too. The host counts the `gpu` "
+        "level: LLVM reads neighbouring elements that every thread wants with one wider load (row_softmax), and ptxas "
+        "adds instructions of its own.", "",
     ]  # fmt: skip
     probes = {n: k for n, k in data["kernels"].items() if n.startswith("probe")}
     for name, kernel in data["kernels"].items():
@@ -241,7 +251,9 @@ def page(data: dict[str, Any]) -> str:
         lines += [f"## {name}", "", "| counter | host | Nsight Compute | ratio |", "|---|---|---|---|"]
         for words, keys, pick in COMPARED:
             host, card = sum(kernel["host"].get(k, 0) for k in keys), pick(kernel["ncu"])
-            if not host and not card:
+            if words == "shared bank conflicts" and not kernel["host"].get("shared wavefronts"):
+                continue
+            if words != "shared bank conflicts" and not host and (not card or words.startswith("mma.sync")):  # wgmma and packed f16 are in that metric
                 continue
             ratio = "" if card is None else "1.00" if host == card else f"{host / card:.2f}" if card else "-"
             shown = "not read" if card is None else f"{card:,.0f}"
@@ -276,17 +288,21 @@ def main() -> int:
     """The program; returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["compile", "run", "launch", "page"])
-    parser.add_argument("folder", type=Path, help="the saved kernels; for `page` the JSON file")
+    parser.add_argument("folder", type=Path, help="the saved kernels; for `launch` the JSON file of one")
     parser.add_argument("-o", "--output", type=Path, default=Path("counters.json"), metavar="OUT.json")
     options = parser.parse_args()
     if options.what == "compile":
         compile_all(options.folder)
     elif options.what == "launch":
-        launch_all(options.folder)
+        launch_one(options.folder)
     elif options.what == "run":
         run_all(options.folder, options.output)
     else:
-        options.folder.with_suffix(".md").write_text(page(json.loads(options.folder.read_text())))
+        data = json.loads(options.output.read_text())
+        for kernel in saved_kernels.load_all(options.folder):
+            data["kernels"][kernel.name]["host"] = kernel.counters
+        options.output.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n")
+        options.output.with_suffix(".md").write_text(page(data))
     return 0
 
 

@@ -6,7 +6,7 @@
   rows of 16 bytes at a time. Lanes of a wavefront that want different words of one bank take turns.
 - Global memory: requests, and the 32-byte sectors that they touch.
   Both in total and by path: load, store, copy (cp.async, which reads global and writes shared memory), matrix
-  (ldmatrix and stmatrix).
+  (ldmatrix and stmatrix), wgmma (what it reads through descriptors).
 - Bytes that the threads asked for, and warp instructions by kind (operations of the `gpu` level; a vector operation
   counts once per element).
 """
@@ -103,6 +103,13 @@ class Counters:
             add("global sectors", taken)
             add(f"global {unit} sectors", taken)
         self.report.traffic(self.kernel, op, space, requests, taken, least)
+
+    def wgmma(self, chunks: np.ndarray) -> None:
+        """Counts a wgmma's read of an operand: first bytes [n, 8] of chunks of 16 bytes that are read together."""
+        taken, least = wavefronts(chunks, 16, None, merge=False)
+        self.add("shared wavefronts", taken)
+        self.add("shared wgmma wavefronts", taken)
+        self.add("shared bank conflicts", taken - least)
 
     def add(self, counter: str, amount: int) -> None:
         self.report.count(self.kernel, counter, amount)

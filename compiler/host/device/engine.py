@@ -223,7 +223,8 @@ class Engine:
 
     def commit_bulk(self, s: State) -> None:
         m = self.machine
-        for b, t in np.argwhere(np.ones((m.nb, m.nt), bool) if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))):
+        active = np.ones((m.nb, m.nt), bool) if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))
+        for b, t in np.argwhere(active):
             self.bulk[int(b), int(t)] = self.bulk.get((int(b), int(t)), 0) + 1
 
     def wait_bulk(self, s: State, pending: int) -> None:

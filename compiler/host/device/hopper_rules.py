@@ -382,6 +382,9 @@ def _matrix(s: State, engine: Engine, cells: np.ndarray, dtype: np.dtype, where,
     """Reads an operand; its bytes stay in use until the wgmma is waited for."""
     m, (b, t, result) = s.m, where
     buffer = m.dynamic_shared
+    if m.counters is not None:  # a wavefront moves eight rows of 16 bytes; four warps share one request
+        chunks = cells[:, :: 16 // dtype.itemsize].T.reshape(-1, 8)
+        m.counters.wgmma(chunks)
     assert buffer is not None
     lone = np.zeros((m.nb, m.nt), bool)
     lone[b, t] = True

@@ -75,7 +75,7 @@ def in_clusters(blocks: np.ndarray, grid, cluster, name: str) -> np.ndarray:
     """The blocks of all clusters that hold one of the given blocks: each cluster's together, in the order of their
     ranks."""
     if any(g % c for g, c in zip(grid, cluster, strict=True)):
-        raise MlircError(f"host device: kernel {name}: clusters of {list(cluster)} do not divide a grid of {list(grid)}")
+        raise MlircError(f"host device: kernel {name}: clusters of {list(cluster)} do not divide the grid {list(grid)}")
     b = np.arange(int(np.prod(grid)))
     at = [b % grid[0], b // grid[0] % grid[1], b // (grid[0] * grid[1])]
     number = [x // c for x, c in zip(at, cluster, strict=True)]
