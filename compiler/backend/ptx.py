@@ -113,7 +113,9 @@ def _check_launches(name: str, launches: list[Launch], target: Target) -> None:
     for launch in launches:
         threads = launch.block[0] * launch.block[1] * launch.block[2]
         if threads > 1024:
-            raise MlircError(f"kernel {name}: {launch.symbol} asks for {threads} threads per block, at most 1024 fit: use fewer warps")
+            raise MlircError(
+                f"kernel {name}: {launch.symbol} asks for {threads} threads per block, at most 1024 fit: use fewer warps"
+            )
         if launch.smem > target.max_smem:
             raise MlircError(
                 f"kernel {name}: {launch.symbol} asks for {launch.smem} bytes of shared memory, {target.name} has "
