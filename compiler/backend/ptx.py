@@ -114,7 +114,7 @@ def _check_launches(name: str, launches: list[Launch], target: Target) -> None:
         threads = launch.block[0] * launch.block[1] * launch.block[2]
         if threads > 1024:
             raise MlircError(
-                f"kernel {name}: {launch.symbol} asks for {threads} threads per block, at most 1024 fit: use fewer warps"
+                f"kernel {name}: {launch.symbol} asks for {threads} threads per block, at most 1024 fit: take fewer"
             )
         if launch.smem > target.max_smem:
             raise MlircError(
