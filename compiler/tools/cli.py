@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Callable
+from typing import NoReturn
 
 from mlirc.errors import MlircError
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports a wrong command line as every other bad input: one line, status 1."""
+
+    def error(self, message: str) -> NoReturn:
+        raise MlircError(f"{message} ({self.prog} --help lists what it takes)")
 
 
 def run_main(fn: Callable[[], int | None]) -> int:

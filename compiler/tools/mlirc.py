@@ -12,7 +12,7 @@ from mlirc.levels import LEVELS
 from mlirc.outputs import check_model_output
 from mlirc.targets import DEFAULT_TARGET, TARGETS, get_target
 from mlirc.timing import Progress, Timer
-from mlirc.tools.cli import run_main
+from mlirc.tools.cli import Parser, run_main
 
 _EPILOG = """MODEL is one of
   a torch.export archive (.pt2, or .pt so saved), or a TorchScript .pt
@@ -29,7 +29,7 @@ examples
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "mlirc", description=__doc__, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument

@@ -18,7 +18,7 @@ from mlirc.bench.cases import Case
 from mlirc.bench.pool import Task, run_tasks
 from mlirc.errors import MlircError
 from mlirc.targets import DEFAULT_TARGET, get_target
-from mlirc.tools.cli import run_main
+from mlirc.tools.cli import Parser, run_main
 
 _EPILOG = """examples
   mlirc-bench bf16-basics                        compile here, measure here
@@ -29,7 +29,7 @@ docs/benchmarking.md says how each figure is taken."""
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "mlirc-bench", description=__doc__, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument

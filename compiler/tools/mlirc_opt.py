@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mlirc.errors import MlircError
-from mlirc.tools.cli import run_main
+from mlirc.tools.cli import Parser, run_main
 
 _USAGE = """steps run in the order given:
   --pass 'mlirc-loops{threads=128}'      one of our passes (--list names them), with options
@@ -24,7 +24,7 @@ The file may hold several modules, divided by lines `// -----`."""
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "mlirc-opt", description=__doc__, epilog=_USAGE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("file", nargs="?", help="an .mlir file, or - for standard input")

@@ -19,7 +19,7 @@ from mlirc.runtime.arrays import NUMPY_DTYPES, check, match, view
 from mlirc.runtime.loading import find_weights, read_model
 from mlirc.runtime.plan import CopyStep, Plan, TensorSpec
 from mlirc.timing import Progress
-from mlirc.tools.cli import run_main
+from mlirc.tools.cli import Parser, run_main
 
 HOST_LEVELS = ("linalg", "kernels", "tiles", "gpu")
 
@@ -34,7 +34,7 @@ examples
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "mlirc-run", description=__doc__, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument

@@ -24,6 +24,8 @@ from mlirc.passes.distribute.values import Fragment, Marked, Tile, elementwise_o
 
 # An operand that no iteration of a loop changes stays in registers if it takes at most this many.
 HOISTED_REGISTERS = 64
+# Products that scalar FMA sums one after the other before it adds them to the total.
+SUM_LENGTH = 32
 
 
 def _place(dims: list[int | None], major: int | None, minor: int | None, layout: Layout) -> Layout:
@@ -299,19 +301,26 @@ class Product:
         sums = acc.with_piece(columns)
         k_extent = self.geometry.k_padded
         chunk = 4 if k_extent % 4 == 0 else 1
-        # Each slice of K is summed from zero and then added: the error grows with the number of slices, not with K.
-        start = [self._zeros(columns)] * rows
-        if k_extent == chunk:
-            pieces = self._fma_chunk(view_a, view_b, 0, chunk, start, rows, columns)
-        else:
-            loop = scf.ForOp(em.c(0), em.c(k_extent), em.c(chunk), start)
-            with ir.InsertionPoint(loop.body):
-                k0 = em.known_multiple(loop.induction_variable, chunk)
-                inner = self._fma_chunk(view_a, view_b, k0, chunk, list(loop.inner_iter_args), rows, columns)
-                scf.YieldOp(inner)
-            pieces = list(loop.results)
-        total = [self._sum(a, b) for a, b in zip(sums.pieces, pieces, strict=True)]
+        # Short pieces of K are summed from zero and then added: the error grows with their number, not with K.
+        total = list(sums.pieces)
+        for first in range(0, k_extent, SUM_LENGTH):
+            last = min(first + SUM_LENGTH, k_extent)
+            part = self._fma_range(view_a, view_b, first, last, chunk, rows, columns)
+            total = [self._sum(a, b) for a, b in zip(total, part, strict=True)]
         return Fragment(em, acc.element, acc.shape, acc.sizes, acc.layout, total, columns)
+
+    def _fma_range(self, view_a, view_b, first: int, last: int, chunk: int, rows: int, columns: int) -> list[ir.Value]:
+        """The products of elements first .. last of K, summed in order."""
+        em = self.em
+        start = [self._zeros(columns)] * rows
+        if last - first == chunk:
+            return self._fma_chunk(view_a, view_b, first, chunk, start, rows, columns)
+        loop = scf.ForOp(em.c(first), em.c(last), em.c(chunk), start)
+        with ir.InsertionPoint(loop.body):
+            k0 = em.known_multiple(loop.induction_variable, chunk)
+            inner = self._fma_chunk(view_a, view_b, k0, chunk, list(loop.inner_iter_args), rows, columns)
+            scf.YieldOp(inner)
+        return list(loop.results)
 
     def _sum(self, a: ir.Value, b: ir.Value) -> ir.Value:
         return elementwise_op(self.info.add, [a.type], [a, b], {})[0]
