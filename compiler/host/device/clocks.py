@@ -3,10 +3,10 @@ barriers of a cluster: a vector clock for every warp.
 
 Warp w's clock says for every agent up to which of its epochs w has seen everything. Agents are the warps of a cluster
 (an epoch ends when the warp arrives somewhere), the wgmmas of each warpgroup (an epoch is a committed group: waiting
-for the group is seeing it) and the mbarriers that tensor copies signal (an epoch is a phase: passing the wait is seeing the
-bytes). An arrival leaves the warp's clock at the barrier; who waits for the phase takes over what was left there until
-the phase ended. Every granule of shared memory knows its last writer and each agent's last read, with their epochs: an
-access whose warp has not seen the other one's epoch is a race, in whatever order the two ran. (Flanagan and Freund,
+for the group is seeing it) and the mbarriers that tensor copies signal (an epoch is a phase: passing the wait is seeing
+the bytes). An arrival leaves the warp's clock at the barrier; who waits for the phase takes over what was left there
+until the phase ended. Every granule of shared memory knows its last writer and each agent's last read, with their
+epochs: an access whose warp has not seen the other one's epoch is a race, in whatever order the two ran. (Flanagan and Freund,
 "FastTrack", PLDI 2009, with warps for threads.)
 
 Lanes of one warp are one agent here: races between them are found by the log (races.py). One lane's arrival stands for

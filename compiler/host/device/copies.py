@@ -85,6 +85,11 @@ def wait_group(s: State, pending: int) -> None:
     m = s.m
     done = [c for g, c in m.copies if g < m.groups - pending]
     m.copies = [(g, c) for g, c in m.copies if g >= m.groups - pending]
+    finish(m, done)
+
+
+def finish(m, done: list[Copy]) -> None:
+    """The bytes of copies arrive."""
     for c in done:
         item = c.target.item
         m.write(c.target.buffer, c.address, c.words, item, True)

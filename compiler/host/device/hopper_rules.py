@@ -13,7 +13,7 @@ import numpy as np
 from mlirc.errors import MlircError
 from mlirc.host.device.engine import Engine
 from mlirc.host.device.machine import State
-from mlirc.host.device.memory import Buffer
+from mlirc.host.device.memory import Buffer, MemRef
 from mlirc.host.device.numbers import dtype_of
 from mlirc.host.device.nvgpu_rules import segments_of, tf32, to_f32
 from mlirc.host.device.pointer_rules import struct_fields
@@ -73,13 +73,16 @@ def _inval(tr: Translator, op):
 @rule("nvvm.mbarrier.arrive", "nvvm.mbarrier.arrive.expect_tx")
 def _arrive(tr: Translator, op):
     pointer = tr.reg(op.operands[0])
-    nbytes = tr.reg(op.operands[1]) if op.name.endswith("expect_tx") else None
+    extra = tr.reg(op.operands[1]) if len(op.operands) > 1 else None
+    expects = op.name.endswith("expect_tx")
     out = tr.reg(op.results[0]) if len(op.results) else None
 
     def step(s: State) -> None:
-        engine_of(s).arrive(s, s.r[pointer], None if nbytes is None else s.r[nbytes], op)
+        given = None if extra is None else s.r[extra]
+        count = 1 if expects or given is None else given
+        tokens = engine_of(s).arrive(s, s.r[pointer], given if expects else None, op, count)
         if out is not None:
-            s.r[out] = np.zeros((1, 1), dtype=np.int64)  # the token; nothing here waits by tokens
+            s.r[out] = tokens
 
     return step
 
@@ -161,45 +164,61 @@ def _check_proxy(s: State, buffer: Buffer, address: np.ndarray, lone: np.ndarray
 
 @rule("nvvm.cp.async.bulk.tensor.shared.cluster.global")
 def _tensor_load(tr: Translator, op):
-    tr.proxies = True
+    tr.proxies = tr.clocks = True
     (dst,), (tensor,), coordinates, (barrier,), offsets, multicast, _, predicate = segments_of(op)
-    if offsets or multicast or "tile" not in str(op.attributes["mode"]):
-        raise MlircError(f"host device: {tr.where}: {op.name} with im2col or multicast at {op.location}")
+    if offsets or "tile" not in str(op.attributes["mode"]):
+        raise MlircError(f"host device: {tr.where}: {op.name} with im2col at {op.location}")
     to, what, at = tr.reg(dst), tr.reg(tensor), [tr.reg(c) for c in coordinates]
     signal, when = tr.reg(barrier), tr.reg(predicate[0]) if predicate else None
+    mask = tr.reg(multicast[0]) if multicast else None
 
     def step(s: State) -> None:
-        r, m, engine = s.r, s.m, engine_of(s)
-        source: TensorMap = r[what]
-        inner = s if when is None else State(r, r[when] if s.mask is None else r[when] & s.mask, m)
-        bars = {(b, t): byte for b, t, byte in engine.each(inner, r[signal])}
-        for b, t, byte in engine.each(inner, r[to]):
-            start = [int(np.broadcast_to(r[c], (m.nb, m.nt))[b, t]) for c in at][::-1]
-            _start_copy(engine, source, r[to].buffer, (b, t, byte), start, bars[b, t], op)
+        r = s.r
+        inner = s if when is None else State(r, r[when] if s.mask is None else r[when] & s.mask, s.m)
+        start_box(inner, r[what], r[to], [r[c] for c in at], r[signal], op, None if mask is None else r[mask])
 
     return step
 
 
-def _start_copy(engine: Engine, source: TensorMap, buffer: Buffer, where, start: list[int], bar: int, op) -> None:
-    m, (b, t, byte) = engine.machine, where
-    lone = np.zeros((m.nb, m.nt), bool)
-    lone[b, t] = True
-    box = _box(source, start)
-    size = box.nbytes
-    if byte % 128 or byte + size > buffer.nbytes:
-        m.complain("out of bounds", lone, f"copies {size} bytes to byte {byte} of {buffer.name}", op)
-        return
-    raw = box.reshape(-1).view(np.uint8)
-    address = b * buffer.stride + swizzled(byte + np.arange(size), source.swizzle)
+def start_box(s: State, source: TensorMap, to: MemRef, coordinates: list, barrier: MemRef, op, multicast=None) -> None:
+    """Starts a tensor copy by every active thread. `multicast`: to the blocks of the cluster that its bits name, each
+    of whose mbarriers at the same place is told."""
+    m, engine = s.m, engine_of(s)
+    bars = {(b, t): byte for b, t, byte in engine.each(s, barrier)}
+    for b, t, byte in engine.each(s, to):
+        start = [int(np.broadcast_to(c, (m.nb, m.nt))[b, t]) for c in coordinates][::-1]
+        ranks: list[int | None] = [engine.rank(to, b, t)]
+        if multicast is not None:
+            bits = int(np.broadcast_to(multicast, (m.nb, m.nt))[b, t])
+            ranks = [k for k in range(m.cluster_size) if bits >> k & 1]
+        box = _box(source, start)
+        lone = np.zeros((m.nb, m.nt), bool)
+        lone[b, t] = True
+        if byte % 128 or byte + box.nbytes > to.buffer.nbytes:
+            m.complain("out of bounds", lone, f"copies {box.nbytes} bytes to byte {byte} of {to.buffer.name}", op)
+            continue
+        address = swizzled(byte + np.arange(box.nbytes), source.swizzle)
+        for rank in ranks:
+            begin_transfer(engine, box.reshape(-1).view(np.uint8), to.buffer, address, (b, t), rank, bars[b, t], op)
+
+
+def begin_transfer(engine: Engine, raw: np.ndarray, buffer: Buffer, byte: np.ndarray, who, rank, bar: int, op) -> None:
+    """Starts a copy of `raw` to the given bytes of the shared memory of a block (the thread's own, or number `rank` of
+    its cluster), which tells the mbarrier at byte `bar` there when it is done."""
+    m, (b, t), size = engine.machine, who, len(raw)
+    owner = b if rank is None else b // m.cluster_size * m.cluster_size + rank
+    address = owner * buffer.stride + byte
     buffer.mark("pending")
     assert buffer.pending is not None
+    lone = np.zeros((m.nb, m.nt), bool)
+    lone[b, t] = True
     if buffer.pending[address].any():
         m.complain("overlapping copies", lone, f"copies to {buffer.name} where another copy is under way", op)
     engine.check_overwrite(b, t, buffer, address, op)
     buffer.pending[address] = 0xFF
-    barrier = engine.find(b, t, bar, op)
+    barrier = engine.find(b, t, bar, op, rank)
     if m.clocks is not None:
-        cells = np.unique(address // m.races.granule)[:, None]
+        cells = np.unique(address // m.races.granule)[:, None]  # type: ignore[union-attr]
         agent = (barrier.column, barrier.phase + 1)
         m.clocks.touch(buffer, cells, (m.clocks.unit(b), m.clocks.row(b, t)), agent, True, op, b * m.nt + t)
 
@@ -209,10 +228,26 @@ def _start_copy(engine: Engine, source: TensorMap, buffer: Buffer, where, start:
             buffer.written[address] = 0xFF
         assert buffer.pending is not None
         buffer.pending[address] = 0
+        if buffer.generic is not None:
+            buffer.generic[address] = 0
         barrier.nbytes -= size
         barrier.settle()
 
     engine.start(finish)
+
+
+def read_for_store(s: State, buffer: Buffer, address: np.ndarray, who: tuple[int, int], op, group: bool = True) -> None:
+    """A bulk copy's read of shared memory (cells of the storage), which ends when its group is waited for."""
+    m, (b, t), engine = s.m, who, engine_of(s)
+    lone = np.zeros((m.nb, m.nt), bool)
+    lone[b, t] = True
+    _check_proxy(s, buffer, address, lone, op)
+    if m.check and buffer.written is not None and not buffer.written[address].all():
+        m.complain("uninitialized read", lone, f"reads {buffer.name}, where nobody wrote", op)
+    if m.clocks is not None:
+        m.clocks.access(buffer, np.unique(address // m.races.granule), 1, np.array([b * m.nt + t]), False, op)  # type: ignore[union-attr]
+    if group:
+        engine.store(b, t, buffer, address, op)
 
 
 @rule("nvvm.cp.async.bulk.tensor.global.shared.cta")
@@ -230,12 +265,12 @@ def _tensor_store(tr: Translator, op):
         inner = s if when is None else State(r, r[when] if s.mask is None else r[when] & s.mask, m)
         for b, t, byte in engine_of(s).each(inner, r[at]):
             start = [int(np.broadcast_to(r[c], (m.nb, m.nt))[b, t]) for c in coords][::-1]
-            _store_box(s, target, r[at].buffer, (b, t, byte), start, op)
+            store_box(s, target, r[at].buffer, (b, t, byte), start, op)
 
     return step
 
 
-def _store_box(s: State, target: TensorMap, buffer: Buffer, where, start: list[int], op) -> None:
+def store_box(s: State, target: TensorMap, buffer: Buffer, where, start: list[int], op) -> None:
     """Writes the part of a box that lies inside the array. The source counts as being read until its group is waited
     for."""
     m, (b, t, byte) = s.m, where
@@ -247,13 +282,7 @@ def _store_box(s: State, target: TensorMap, buffer: Buffer, where, start: list[i
         m.complain("out of bounds", lone, f"copies {size} bytes from byte {byte} of {buffer.name}", op)
         return
     address = b * buffer.stride + swizzled(byte + np.arange(size), target.swizzle)
-    _check_proxy(s, buffer, address, lone, op)
-    if m.check and buffer.written is not None and not buffer.written[address].all():
-        m.complain("uninitialized read", lone, f"reads {buffer.name}, where nobody wrote", op)
-    engine = engine_of(s)
-    if m.clocks is not None:
-        m.clocks.access(buffer, np.unique(address // m.races.granule), 1, np.array([b * m.nt + t]), False, op)
-    engine.store(b, t, buffer, address, op)
+    read_for_store(s, buffer, address, (b, t), op)
     box = buffer.data[address].view(target.array.dtype).reshape(target.box)
     to, at = _overlap(target, start)
     target.array[at] = box[to]
@@ -330,17 +359,21 @@ def _wgmma(tr: Translator, op):
     )
     n, k = int(numbers["n"]), int(numbers["k"])
     name = _word(op, "typeA")
-    dtype = dtype_of(ir.Type.parse("f32" if name == "tf32" else name, op.context))
+    names = {"tf32": "f32", "e4m3": "f8E4M3FN", "e5m2": "f8E5M2", "s8": "i8", "u8": "i8"}
+    dtype = dtype_of(ir.Type.parse(names.get(name, name), op.context))
+    if name == "u8" or name != _word(op, "typeB"):
+        raise MlircError(f"host device: {tr.where}: wgmma of {name} x {_word(op, 'typeB')} at {op.location}")
     major = ["row" in str(op.attributes["layoutA"]), "col" in str(op.attributes["layoutB"])]
     scales = [_word(op, s) for s in ("scaleA", "scaleB", "scaleD")]
     signs = [-1.0 if s == "neg" else 1.0 for s in scales[:2]]
-    widen = tf32 if dtype == np.float32 else to_f32
+    whole = dtype.kind == "i"  # exact in f64
+    widen = (lambda x: x.astype(np.float64)) if whole else tf32 if dtype == np.float32 else to_f32
     if count != n // 2:
         raise MlircError(f"host device: {tr.where}: wgmma n={n} with {count} accumulators per thread at {op.location}")
 
     def step(s: State) -> None:
         m, engine, r = s.m, engine_of(s), s.r
-        full = np.broadcast_to(r[c], (m.nb, m.nt, count)).astype(np.float32)
+        full = np.broadcast_to(r[c], (m.nb, m.nt, count)).astype(np.float64 if whole else np.float32)
         result = np.empty((m.nb, m.nt, count), dtype=out_type)
         descriptors = [np.broadcast_to(r[x], (m.nb, m.nt)) for x in (a, b)]
         for block, t in _warpgroups(s, op):

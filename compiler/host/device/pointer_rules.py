@@ -193,6 +193,9 @@ def _extract(tr: Translator, op):
 
     def step(s: State) -> None:
         value = s.r[source]
+        if isinstance(value, tuple):
+            s.r[out] = value[at]
+            return
         if s.m.engine is not None:
             s.m.engine.check_accumulator(s, value, op)
         s.r[out] = value[:, :, at]
@@ -211,6 +214,19 @@ def _constant(tr: Translator, op):
         s.r[out] = value
 
     return step
+
+
+@rule("llvm.bitcast")
+def _bitcast(tr: Translator, op):
+    t = op.results[0].type
+    shape, dtype = vector_shape(t), dtype_of(t)
+
+    def convert(a: np.ndarray) -> np.ndarray:
+        raw = np.ascontiguousarray(a)
+        flat = raw.reshape(*raw.shape[:2], -1).view(dtype)
+        return flat.reshape(*raw.shape[:2], *shape)
+
+    return unary(tr, op, convert)
 
 
 @rule("llvm.fptrunc", "llvm.fpext")
@@ -253,8 +269,7 @@ def _special(tr: Translator, op):
 def _shfl(tr: Translator, op):
     _, value, offset, clamp = (tr.reg(v) for v in op.operands)
     out, kind = tr.reg(op.results[0]), str(op.attributes["kind"]).split()[-1].rstrip(">")
-    if isinstance(op.results[0].type, ir.Type) and "struct" in str(op.results[0].type):
-        raise MlircError(f"host device: {tr.where}: nvvm.shfl.sync with a predicate at {op.location}")
+    pair = "struct" in str(op.results[0].type)
 
     def step(s: State) -> None:
         m, r = s.m, s.r
@@ -266,6 +281,7 @@ def _shfl(tr: Translator, op):
         good = source >= high if kind == "up" else source <= high
         source = np.where(good & (source >= 0), source, lane)
         thread = np.arange(m.nt, dtype=np.int64)[None, :] // WARP * WARP + source
-        r[out] = shuffled(s, r[value], np.minimum(thread, m.nt - 1), op)
+        moved = shuffled(s, r[value], np.minimum(thread, m.nt - 1), op)
+        r[out] = (moved, np.broadcast_to(good, (m.nb, m.nt))) if pair else moved
 
     return step

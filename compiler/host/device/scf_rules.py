@@ -51,6 +51,8 @@ def merge(c: np.ndarray, a, b):
     """Per thread a where c, else b. Memrefs must be the same on both sides."""
     if a is b:
         return a
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return tuple(merge(c, x, y) for x, y in zip(a, b, strict=True))
     if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
         return a if b is None else b
     return np.where(spread(c, a.ndim - 2), a, b)

@@ -1,0 +1,273 @@
+"""Clusters: who is who, barriers, the shared memory of the other blocks, and bulk copies without tensor maps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mlirc.host.device.engine import Engine
+from mlirc.host.device.hopper_rules import WARPGROUP, begin_transfer, engine_of, read_for_store
+from mlirc.host.device.machine import Machine, State
+from mlirc.host.device.memory import MemRef
+from mlirc.host.device.numbers import dtype_of
+from mlirc.host.device.nvgpu_rules import segments_of
+from mlirc.host.device.sync import Wait
+from mlirc.host.device.translate import Translator, rule, waiting
+from mlirc.mlir import ir
+
+_SREG = "nvvm.read.ptx.sreg."
+
+
+def _coordinate(m: Machine, what: str, axis: int):
+    """A number about clusters along one axis: within the cluster (`ctaid`), of the cluster (`clusterid`), extents."""
+    d = "xyz"[axis]
+    if what == "cluster.ctaid":
+        return m.block_id[d] % m.cluster[axis]
+    if what == "clusterid":
+        return m.block_id[d] // m.cluster[axis]
+    return np.full((1, 1), m.cluster[axis] if what == "cluster.nctaid" else m.grid[axis] // m.cluster[axis])
+
+
+_WORDS = ("cluster.ctaid", "cluster.nctaid", "clusterid", "nclusterid")
+_GPU = {
+    "gpu.cluster_block_id": "cluster.ctaid", "gpu.cluster_dim_blocks": "cluster.nctaid", "gpu.cluster_id": "clusterid",
+    "gpu.cluster_dim": "nclusterid",
+}  # fmt: skip
+
+
+@rule(*(f"{_SREG}{w}.{d}" for w in _WORDS for d in "xyz"), *_GPU)
+def _ids(tr: Translator, op):
+    out, dtype = tr.reg(op.results[0]), dtype_of(op.results[0].type)
+    if op.name in _GPU:
+        what, d = _GPU[op.name], str(op.attributes["dimension"]).split()[-1].rstrip(">")[-1]
+    else:
+        what, d = op.name.removeprefix(_SREG).rsplit(".", 1)
+    axis = "xyz".index(d)
+
+    def step(s: State) -> None:
+        s.r[out] = _coordinate(s.m, what, axis).astype(dtype)
+
+    return step
+
+
+@rule(f"{_SREG}cluster.ctarank", f"{_SREG}cluster.nctarank")
+def _rank(tr: Translator, op):
+    out, size = tr.reg(op.results[0]), op.name.endswith("nctarank")
+
+    def step(s: State) -> None:
+        s.r[out] = (np.full((1, 1), s.m.cluster_size) if size else s.m.rank).astype(np.int32)
+
+    return step
+
+
+@rule("nvvm.mapa")
+def _mapa(tr: Translator, op):
+    pointer, rank = (tr.reg(v) for v in op.operands)
+    out = tr.reg(op.results[0])
+    tr.clocks = True
+
+    def step(s: State) -> None:
+        m, p, to = s.m, s.r[pointer], s.r[rank].astype(np.int64)
+        bad = m.active(s.mask, (to < 0) | (to >= m.cluster_size))
+        if bad is not None:
+            m.complain("out of bounds", bad, f"names a block that a cluster of {m.cluster_size} does not have", op)
+            to = np.clip(to, 0, m.cluster_size - 1)
+        s.r[out] = MemRef(p.buffer, p.base, (), (), 1, to)
+
+    return step
+
+
+@dataclass
+class ClusterBarrier:
+    """How often every thread has arrived; the clocks left there, by unit and phase."""
+
+    arrived: np.ndarray
+    left: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
+
+
+def _barrier(m: Machine) -> ClusterBarrier:
+    return m.arrived.setdefault("cluster", ClusterBarrier(np.zeros((m.nb, m.nt), np.int64)))
+
+
+def _everyone(s: State) -> np.ndarray:
+    m = s.m
+    return np.ones((m.nb, m.nt), bool) if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))
+
+
+@rule("nvvm.cluster.arrive", "nvvm.cluster.arrive.relaxed")
+def _arrive(tr: Translator, op):
+    tr.clocks = True
+    orders = not op.name.endswith("relaxed")
+
+    def step(s: State) -> None:
+        m, b = s.m, _barrier(s.m)
+        mine = _everyone(s)
+        units = b.arrived.reshape(-1, m.cluster_size * m.nt).min(axis=1)
+        early = mine & (b.arrived > np.repeat(units, m.cluster_size)[:, None])
+        if early.any():
+            m.complain("divergent barrier", early, "arrives twice at the barrier of the cluster", op)
+        b.arrived += mine
+        if m.clocks is None or not orders:
+            return
+        for k, row in m.clocks.active(s.mask):
+            phase = int(b.arrived[k][mine[k]].max())
+            left = b.left.setdefault((m.clocks.unit(k), phase), np.zeros(m.clocks.columns, np.int32))
+            m.clocks.release(k, row, left)
+
+    return step
+
+
+@rule("nvvm.cluster.wait")
+def _wait(tr: Translator, op):
+    tr.group, tr.clocks = WARPGROUP, True
+
+    def run(s: State):
+        m, b, mine = s.m, _barrier(s.m), _everyone(s)
+        blocks = np.flatnonzero(mine.any(axis=1))
+        goal = {int(k): int(b.arrived[k][mine[k]].max()) for k in blocks}
+
+        def ready() -> bool:
+            units = b.arrived.reshape(-1, m.cluster_size * m.nt).min(axis=1)
+            return all(units[k // m.cluster_size] >= g for k, g in goal.items())
+
+        if not ready():
+            yield Wait(ready, "the barrier of the cluster, which others never reach", mine, op)
+        if m.clocks is None:
+            return
+        for k, row in m.clocks.active(s.mask):
+            left = b.left.get((m.clocks.unit(k), goal[k]))
+            if left is not None:
+                m.clocks.acquire(k, row, left)
+        if m.races is not None:
+            m.races.met(s.mask)
+
+    return waiting(run)
+
+
+@rule("nvvm.fence.sc.cluster", "nvvm.memory.barrier", "nvvm.nanosleep", "nvvm.cp.async.bulk.prefetch",
+      "nvvm.cp.async.bulk.tensor.prefetch", "nvvm.fence.proxy.acquire", "nvvm.fence.proxy.release",
+      "nvgpu.tma.prefetch.descriptor", "nvgpu.tma.fence.descriptor")  # fmt: skip
+def _nothing(tr: Translator, op):
+    """Orders or hints that decide nothing here: accesses are ordered by barriers, not by fences."""
+    return lambda s: None
+
+
+# -- bulk copies of bytes
+
+
+def _sources(s: State, engine: Engine, registers: list[int], predicate: int | None):
+    """Yields (block, thread, byte of each pointer ...) for every active thread."""
+    r, inner = s.r, s
+    if predicate is not None:
+        inner = State(r, r[predicate] if s.mask is None else r[predicate] & s.mask, s.m)
+    tables = [{(b, t): byte for b, t, byte in engine.each(inner, r[p])} for p in registers]
+    for key in tables[0]:
+        yield (*key, *(table[key] for table in tables))
+
+
+def _number(s: State, register: int, b: int, t: int) -> int:
+    return int(np.broadcast_to(s.r[register], (s.m.nb, s.m.nt))[b, t])
+
+
+def _fits(s: State, buffer, byte: int, size: int, b: int, t: int, op) -> bool:
+    lone = np.zeros((s.m.nb, s.m.nt), bool)
+    lone[b, t] = True
+    if byte % 16 or size % 16:
+        s.m.complain("misaligned", lone, f"copies {size} bytes at byte {byte} of {buffer.name}: multiples of 16", op)
+        return False
+    if byte < 0 or byte + size > buffer.nbytes:
+        s.m.complain("out of bounds", lone, f"copies {size} bytes at byte {byte} of {buffer.name}", op)
+        return False
+    return True
+
+
+@rule("nvvm.cp.async.bulk.shared.cluster.global")
+def _bulk_load(tr: Translator, op):
+    tr.proxies = tr.clocks = True
+    (dst,), (src,), (barrier,), (size,), multicast, *_ = segments_of(op)
+    registers, length = [tr.reg(v) for v in (dst, src, barrier)], tr.reg(size)
+    mask = tr.reg(multicast[0]) if multicast else None
+
+    def step(s: State) -> None:
+        engine, r = engine_of(s), s.r
+        target, source = r[registers[0]].buffer, r[registers[1]].buffer
+        for b, t, to, at, bar in _sources(s, engine, registers, None):
+            n = _number(s, length, b, t)
+            if not (_fits(s, target, to, n, b, t, op) and _fits(s, source, at, n, b, t, op)):
+                continue
+            raw = source.data[at : at + n].copy()
+            for rank in destinations(s, engine, r[registers[0]], mask, b, t):
+                begin_transfer(engine, raw, target, to + np.arange(n), (b, t), rank, bar, op)
+
+    return step
+
+
+def destinations(s: State, engine: Engine, pointer: MemRef, mask: int | None, b: int, t: int) -> list[int | None]:
+    """The blocks of the cluster that a copy goes to: those of a multicast mask, or the pointer's."""
+    if mask is None:
+        return [engine.rank(pointer, b, t)]
+    bits = _number(s, mask, b, t)
+    return [k for k in range(s.m.cluster_size) if bits >> k & 1]
+
+
+@rule("nvvm.cp.async.bulk.shared.cluster.shared.cta")
+def _bulk_between(tr: Translator, op):
+    tr.proxies = tr.clocks = True
+    registers, length = [tr.reg(op.operands[i]) for i in (0, 1, 2)], tr.reg(op.operands[3])
+
+    def step(s: State) -> None:
+        engine, r = engine_of(s), s.r
+        target, source = r[registers[0]].buffer, r[registers[1]].buffer
+        for b, t, to, at, bar in _sources(s, engine, registers, None):
+            n = _number(s, length, b, t)
+            if not (_fits(s, target, to, n, b, t, op) and _fits(s, source, at, n, b, t, op)):
+                continue
+            cells = b * source.stride + at + np.arange(n)
+            read_for_store(s, source, cells, (b, t), op, group=False)
+            rank = engine.rank(r[registers[0]], b, t)
+            begin_transfer(engine, source.data[cells], target, to + np.arange(n), (b, t), rank, bar, op)
+
+    return step
+
+
+@rule("nvvm.cp.async.bulk.global.shared.cta")
+def _bulk_store(tr: Translator, op):
+    tr.proxies = True
+    (dst,), (src,), (size,), *_ = segments_of(op)
+    registers, length = [tr.reg(v) for v in (dst, src)], tr.reg(size)
+
+    def step(s: State) -> None:
+        engine, r = engine_of(s), s.r
+        target, source = r[registers[0]].buffer, r[registers[1]].buffer
+        for b, t, to, at in _sources(s, engine, registers, None):
+            n = _number(s, length, b, t)
+            if not (_fits(s, target, to, n, b, t, op) and _fits(s, source, at, n, b, t, op)):
+                continue
+            cells = b * source.stride + at + np.arange(n)
+            read_for_store(s, source, cells, (b, t), op)
+            target.data[to : to + n] = source.data[cells]
+            if target.written is not None:
+                target.written[to : to + n] = 0xFF
+
+    return step
+
+
+@rule("nvvm.st.bulk")
+def _zeros(tr: Translator, op):
+    """Fills shared memory with zeros."""
+    registers, length = [tr.reg(op.operands[0])], tr.reg(op.operands[1])
+    value = ir.IntegerAttr(op.attributes["initVal"]).value if "initVal" in op.attributes else 0
+
+    def step(s: State) -> None:
+        engine = engine_of(s)
+        target = s.r[registers[0]].buffer
+        for b, t, to in _sources(s, engine, registers, None):
+            n = _number(s, length, b, t)
+            if _fits(s, target, to, n, b, t, op):
+                cells = b * target.stride + to + np.arange(n)
+                target.data[cells] = value
+                if target.written is not None:
+                    target.written[cells] = 0xFF
+
+    return step

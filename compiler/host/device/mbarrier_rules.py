@@ -1,0 +1,215 @@
+"""The rest of mbarriers: waits by token, arrivals that drop out or follow cp.async; and nvgpu's mbarriers and tensor
+copies, which name an mbarrier by its number in a group."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlirc.host.device.copies import finish
+from mlirc.host.device.engine import Engine
+from mlirc.host.device.hopper_rules import WARPGROUP, TensorMap, engine_of, start_box, store_box
+from mlirc.host.device.machine import State
+from mlirc.host.device.memory import MemRef
+from mlirc.host.device.nvgpu_rules import segments_of
+from mlirc.host.device.sync import Wait
+from mlirc.host.device.translate import Translator, rule, waiting
+from mlirc.mlir import ir
+
+
+def _waiting(s: State) -> np.ndarray:
+    m = s.m
+    return np.ones((m.nb, m.nt), bool) if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))
+
+
+def wait_for(s: State, pointer: MemRef, parity: np.ndarray, op):
+    """Waits until the phase of the given parity has ended: a generator of events."""
+    engine = engine_of(s)
+    if not engine.passed(s, pointer, parity, op):
+        yield Wait(
+            lambda: engine.passed(s, pointer, parity, op), lambda: engine.describe(s, pointer), _waiting(s), op
+        )
+    engine.reached(s, pointer, op)
+
+
+@rule("nvvm.mbarrier.test.wait", "nvvm.mbarrier.try_wait")
+def _test_wait(tr: Translator, op):
+    """Waits, and says true: the threads are never so quick that a test fails."""
+    tr.group, tr.clocks = WARPGROUP, True
+    pointer, token, out = tr.reg(op.operands[0]), tr.reg(op.operands[1]), tr.reg(op.results[0])
+
+    def run(s: State):
+        yield from wait_for(s, s.r[pointer], s.r[token], op)
+        s.r[out] = np.ones((1, 1), bool)
+
+    return waiting(run)
+
+
+@rule("nvvm.mbarrier.expect_tx", "nvvm.mbarrier.complete_tx")
+def _expect(tr: Translator, op):
+    pointer, nbytes = (tr.reg(v) for v in op.operands)
+    sign = 1 if op.name.endswith("expect_tx") else -1
+    return lambda s: engine_of(s).expect(s, s.r[pointer], s.r[nbytes], op, sign)
+
+
+@rule("nvvm.mbarrier.arrive.nocomplete", "nvvm.mbarrier.arrive_drop", "nvvm.mbarrier.arrive_drop.expect_tx",
+      "nvvm.mbarrier.arrive_drop.nocomplete")  # fmt: skip
+def _arrive(tr: Translator, op):
+    pointer, out = tr.reg(op.operands[0]), tr.reg(op.results[0]) if len(op.results) else None
+    extra = tr.reg(op.operands[1]) if len(op.operands) > 1 else None
+    expects, drops = op.name.endswith("expect_tx"), "drop" in op.name
+
+    def step(s: State) -> None:
+        engine, where = engine_of(s), s.r[pointer]
+        nbytes = s.r[extra] if expects and extra is not None else None
+        count = s.r[extra] if not expects and extra is not None else np.ones((1, 1), np.int32)
+        if drops:  # later phases expect so many fewer
+            counts = np.broadcast_to(count, (s.m.nb, s.m.nt))
+            for b, t, byte in engine.each(s, where):
+                engine.find(b, t, byte, op, engine.rank(where, b, t)).count -= int(counts[b, t])
+        tokens = engine.arrive(s, where, nbytes, op, count)
+        if out is not None:
+            s.r[out] = tokens
+
+    return step
+
+
+@rule("nvvm.cp.async.mbarrier.arrive")
+def _after_copies(tr: Translator, op):
+    """Arrives once the cp.asyncs issued so far are done. Without `noinc` the phase waits for this arrival on top of
+    those that the mbarrier was made for."""
+    pointer = tr.reg(op.operands[0])
+    extra = not ir.BoolAttr(op.attributes["noinc"]).value
+
+    def step(s: State) -> None:
+        engine, m, where, mask = engine_of(s), s.m, s.r[pointer], s.mask
+        mine = [c for _, c in m.copies]
+        if extra:
+            for b, t, byte in engine.each(s, where):
+                engine.find(b, t, byte, op).pending += 1
+
+        def arrive() -> None:
+            left = {id(c) for c in mine}
+            done = [c for _, c in m.copies if id(c) in left]
+            m.copies = [(g, c) for g, c in m.copies if id(c) not in left]
+            finish(m, done)
+            engine.arrive(State(s.r, mask, m), where, None, op)
+
+        engine.start(arrive)
+
+    return step
+
+
+# -- nvgpu: groups of mbarriers
+
+
+def _group_bytes(t: ir.Type) -> int:
+    return 8 * int(str(t).split("num_barriers =")[1].split(">")[0].split(",")[0])
+
+
+@rule("nvgpu.mbarrier.create")
+def _create(tr: Translator, op):
+    out, nbytes, name = tr.reg(op.results[0]), _group_bytes(op.results[0].type), f"mbarriers {len(tr.numbers)}"
+    tr.clocks = True
+
+    def step(s: State) -> None:
+        m = s.m
+        if name not in m.named:
+            m.named[name] = m.allocate(name, "shared", nbytes)
+        s.r[out] = MemRef(m.named[name], 0, (), (), 1)
+
+    return step
+
+
+def _nth(s: State, group: int, number: int) -> MemRef:
+    """The n-th mbarrier of a group."""
+    base = s.r[group]
+    return MemRef(base.buffer, base.base + 8 * s.r[number].astype(np.int64), (), (), 1)
+
+
+@rule("nvgpu.mbarrier.init")
+def _init(tr: Translator, op):
+    tr.clocks = True
+    group, count, number = (tr.reg(v) for v in list(op.operands)[:3])
+    when = tr.reg(op.operands[3]) if len(op.operands) > 3 else None
+    return lambda s: engine_of(s).init(_if(s, when), _nth(s, group, number), s.r[count], op)
+
+
+def _if(s: State, predicate: int | None) -> State:
+    """The state with only those threads active for which a predicate holds."""
+    if predicate is None:
+        return s
+    c = s.r[predicate].astype(bool)
+    return State(s.r, c if s.mask is None else c & s.mask, s.m)
+
+
+@rule("nvgpu.mbarrier.arrive", "nvgpu.mbarrier.arrive.nocomplete")
+def _group_arrive(tr: Translator, op):
+    group, number = tr.reg(op.operands[0]), tr.reg(op.operands[1])
+    count = tr.reg(op.operands[2]) if len(op.operands) > 2 else None
+    out = tr.reg(op.results[0])
+
+    def step(s: State) -> None:
+        many = 1 if count is None else s.r[count]
+        s.r[out] = engine_of(s).arrive(s, _nth(s, group, number), None, op, many)
+
+    return step
+
+
+@rule("nvgpu.mbarrier.arrive.expect_tx")
+def _group_expect(tr: Translator, op):
+    group, nbytes, number = (tr.reg(v) for v in list(op.operands)[:3])
+    when = tr.reg(op.operands[3]) if len(op.operands) > 3 else None
+    return lambda s: engine_of(s).arrive(_if(s, when), _nth(s, group, number), s.r[nbytes], op) and None
+
+
+@rule("nvgpu.mbarrier.try_wait.parity", "nvgpu.mbarrier.test.wait")
+def _group_wait(tr: Translator, op):
+    tr.group, tr.clocks = WARPGROUP, True
+    by_token = op.name.endswith("test.wait")
+    group, phase, number = tr.reg(op.operands[0]), tr.reg(op.operands[1]), tr.reg(op.operands[2 if by_token else 3])
+    out = tr.reg(op.results[0]) if len(op.results) else None
+
+    def run(s: State):
+        parity = s.r[phase]
+        yield from wait_for(s, _nth(s, group, number), parity.astype(np.int64), op)
+        if out is not None:
+            s.r[out] = np.ones((1, 1), bool)
+
+    return waiting(run)
+
+
+def _address(ref: MemRef) -> MemRef:
+    """Where a memref begins, in bytes."""
+    return MemRef(ref.buffer, ref.base * ref.item, (), (), 1, ref.rank)
+
+
+@rule("nvgpu.tma.async.load")
+def _tma_load(tr: Translator, op):
+    tr.proxies = tr.clocks = True
+    (dst,), (group,), (tensor,), coordinates, (number,), multicast, predicate = segments_of(op)
+    to, what, at = tr.reg(dst), tr.reg(tensor), [tr.reg(c) for c in coordinates]
+    bars, n = tr.reg(group), tr.reg(number)
+    mask, when = (tr.reg(x[0]) if x else None for x in (multicast, predicate))
+    return lambda s: start_box(
+        _if(s, when), s.r[what], _address(s.r[to]), [s.r[c] for c in at], _nth(s, bars, n), op,
+        None if mask is None else s.r[mask],
+    )  # fmt: skip
+
+
+@rule("nvgpu.tma.async.store")
+def _tma_store(tr: Translator, op):
+    tr.proxies = True
+    (src,), (tensor,), coordinates, predicate = segments_of(op)
+    at, what, coords = tr.reg(src), tr.reg(tensor), [tr.reg(c) for c in coordinates]
+    when = tr.reg(predicate[0]) if predicate else None
+
+    def step(s: State) -> None:
+        m, inner, target = s.m, _if(s, when), s.r[what]
+        assert isinstance(target, TensorMap)
+        engine: Engine = engine_of(s)
+        source = _address(s.r[at])
+        for b, t, byte in engine.each(inner, source):
+            start = [int(np.broadcast_to(s.r[c], (m.nb, m.nt))[b, t]) for c in coords][::-1]
+            store_box(s, target, source.buffer, (b, t, byte), start, op)
+
+    return step
