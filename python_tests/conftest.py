@@ -36,6 +36,28 @@ def _own_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("MLIRC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
 
 
+@pytest.fixture(params=["host", pytest.param("gpu", marks=pytest.mark.gpu)])
+def run_kernel(request) -> Callable[[str, list, list], None]:
+    """Runs a kernel, its `gpu` level as text with inputs and results as arrays (results are filled), on the host device,
+    where any finding fails the test, and on the GPU, which is skipped where there is none."""
+    from mlirc import mlir
+
+    if request.param == "gpu":
+        import gpu_kernel
+
+        if gpu_kernel.NO_GPU is not None:
+            pytest.skip(gpu_kernel.NO_GPU)
+        return lambda text, inputs, results: gpu_kernel.run_kernel(mlir.parse(text), inputs, results)
+
+    from mlirc.host.device import DeviceKernel
+
+    def on_host(text: str, inputs: list, results: list) -> None:
+        report = DeviceKernel(mlir.parse(text)).run([*inputs, *results])
+        assert report.ok, "\n".join(map(str, report.findings))
+
+    return on_host
+
+
 @pytest.fixture
 def ran(capfd) -> Callable[..., Ran]:
     """Calls a program's `main` with command-line words and gives back what it did."""

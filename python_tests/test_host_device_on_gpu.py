@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from gpu_kernel import on_gpu, run_kernel
 from kernel_check import assert_close
+from mutant_cases import lowered
 from schedule_payloads import attention, matmul, norm
 from test_distribute import row_reduction
-from test_host_device_mutants import lowered
 
 from mlirc import mlir
 from mlirc.host.device import DeviceKernel

@@ -42,19 +42,23 @@ class RaceLog:
         """Logs an access of every active thread; address in elements of the buffer's storage."""
         m = self.machine
         chosen = m.lanes(mask)
-        first = m.compress(address, chosen)
-        per = item // self.granule
-        if per != 1:
-            first = first * per
+        first, span = self._granules(m.compress(address, chosen), width, item)
         thread = np.arange(m.nb * m.nt, dtype=np.int32) if chosen is None else chosen.astype(np.int32)
-        access = Access(buffer, first, width * per, thread, write, op)
+        access = Access(buffer, first, span, thread, write, op)
         if m.clocks is not None and buffer.space == "shared":
-            m.clocks.access(buffer, first, width * per, thread, write, op)
+            m.clocks.access(buffer, first, span, thread, write, op)
             self.within.append(access)
             return
         self.recent.append(access)
         if buffer.space == "global":
             self._between_blocks(access)
+
+    def _granules(self, address: np.ndarray, width: int, item: int) -> tuple[np.ndarray, int]:
+        """First granules and their number, from element numbers, elements per access and bytes per element. A granule
+        may be several elements, where no access is of less."""
+        if item == self.granule:
+            return address, width
+        return address * item // self.granule, width * item // self.granule
 
     def _between_blocks(self, a: Access) -> None:
         """Checks an access to global memory against those of other blocks in this launch."""
@@ -99,13 +103,15 @@ class RaceLog:
 
     def arrived(self, buffer: Buffer, first: np.ndarray, width: int, item: int, threads, op) -> None:
         """Logs the end of an asynchronous copy: a write by the thread that waited for it."""
-        m, per = self.machine, item // self.granule
+        m = self.machine
+        cells, span = self._granules(first, width, item)
         thread = np.arange(m.nb * m.nt, dtype=np.int32) if threads is None else threads.astype(np.int32)
+        access = Access(buffer, cells, span, thread, True, op)
         if m.clocks is not None and buffer.space == "shared":
-            m.clocks.access(buffer, first * per, width * per, thread, True, op)
-            self.within.append(Access(buffer, first * per, width * per, thread, True, op))
+            m.clocks.access(buffer, cells, span, thread, True, op)
+            self.within.append(access)
             return
-        self.recent.append(Access(buffer, first * per, width * per, thread, True, op))
+        self.recent.append(access)
 
     def met(self, mask) -> None:
         """With clocks: the active threads' warps have met; what each warp's lanes did before is examined."""

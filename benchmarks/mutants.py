@@ -1,0 +1,148 @@
+"""Writes results/mutants.md: what the host device says to every mutant of the shipped kernels. Needs no GPU;
+takes two minutes:
+
+    python benchmarks/mutants.py
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "python_tests"))
+
+from mutant_cases import KERNELS, case  # noqa: E402
+from mutants import Mutant, mutants  # noqa: E402
+
+SUBJECTS = ("barrier", "fence", "wait", "commit", "arrive", "predicate", "bound", "offset")
+
+# Mutants that are wrong on a GPU and pass here: (part of the line, how).
+MISSED = {
+    (
+        "nvvm.fence.mbarrier.init",
+        "removed",
+    ): "makes an mbarrier's initialization visible to tensor copies: not modelled",
+    ("nvvm.fence.mbarrier.init", "moved up"): "likewise: in front of the initialization",
+}
+
+# Why a mutant of a kind can leave everything as it was.
+NO_EFFECT = {
+    "barrier removed": "orders nothing: no access before it meets one of another thread after it (the first barrier of "
+    "a loop, before shared memory is used; the last one, behind which nothing is written)",
+    "barrier moved up": "passes an operation of no other thread's concern (a wait for copies that nobody reads, or "
+    "global memory)",
+    "barrier moved down": "likewise",
+    "barrier weakened to the warp's": "only threads of one warp meet across it, or none",
+    "fence moved up": "still between the writes and the product that reads them",
+    "fence moved down": "likewise: behind the barrier, and every reader executes it",
+    "wait removed": "the last wait of a loop: the groups left over are empty, or nobody reads them",
+    "wait weakened": "likewise",
+    "wait moved down": "passes an operation that touches nothing of what is waited for",
+    "commit removed": "the prologue of a loop that no thread enters at this shape: nobody reads the copies",
+    "commit moved up": "likewise",
+    "commit moved down": "passes a wait or barrier with the same groups behind it, or nobody reads the copies",
+    "arrive moved down": "passes a copy that cannot end before it",
+    "arrive twice the count": "an mbarrier of a phase that nobody waits for at this number of tiles",
+    "predicate removed": "true for every thread that gets there",
+    "predicate always true": "true for every thread that gets there, or decides about what is never stored",
+    "predicate off by one": "no thread has the two sides equal, or the one that has computes what is never stored",
+    "bound removed": "the other side is never the smaller one at this shape, or the copy behind it is of zero elements",
+    "bound always at the end": "the index is at the end anyway, or the copy behind it is of zero elements",
+    "bound one too far": "what is read there is masked or never stored",
+    "bound zero fill removed": "what is read in its place lies inside of the tensor, meets zeros of the other operand, "
+    "or is never stored",
+    "bound one turn more": "the masked end of the loop adds zeros",
+    "offset one too far": "copies of a loop that no thread enters, whose bytes nobody reads",
+    "offset of a buffer dropped": "a buffer that is no longer in use where the other one is written",
+    "offset of a descriptor dropped": "the offset is 0",
+    "offset not swizzled": "the rows at hand are not swizzled (the factor is 0)",
+}  # fmt: skip
+
+
+def missed(mutant: Mutant) -> str:
+    """Why a mutant that should be reported is not; empty if it need not be."""
+    return next((why for (text, how), why in MISSED.items() if text in mutant.was and how == mutant.how), "")
+
+
+def main() -> int:
+    start = time.perf_counter()
+    table: dict[str, Counter[tuple[str, str]]] = {}
+    groups: dict[str, Counter[tuple[str, str]]] = {"wrong": Counter(), "same": Counter(), "missed": Counter()}
+    for name in KERNELS:
+        kernel, counts = case(name), Counter()
+        for mutant in mutants(kernel.text):
+            verdict = kernel.judge(mutant)
+            if verdict == "invalid":
+                continue
+            if verdict == "same" and missed(mutant):
+                verdict = "missed"
+            counts[mutant.what, verdict] += 1
+            if verdict != "reported":
+                groups[verdict][f"{mutant.what} {mutant.how}", name] += 1
+        table[name] = counts
+        print(f"{name}: {dict(counts)} {time.perf_counter() - start:.0f} s", flush=True)
+    path = ROOT / "benchmarks" / "results" / "mutants.md"
+    path.write_text(report(table, groups, time.perf_counter() - start))
+    return 0
+
+
+def report(table: dict, groups: dict, seconds: float) -> str:
+    """The page, in Markdown."""
+    total: Counter[str] = Counter()
+    for counts in table.values():
+        for (_, verdict), n in counts.items():
+            total[verdict] += n
+    harmful = total["reported"] + total["wrong"] + total["missed"]
+    lines = [
+        "# Mutants of the shipped kernels on the host device", "",
+        f"Made by `python benchmarks/mutants.py` in {seconds:.0f} s on 2 cores; the kernels are those of "
+        "`python_tests/mutant_cases.py`, the changes those of `python_tests/mutants.py`: one at a time, every place in "
+        "turn, each mutant run on two sets of inputs.", "",
+        f"{sum(total.values())} mutants; {harmful} of them change something. Of these the sanitizer reports "
+        f"{total['reported']} ({100 * total['reported'] / harmful:.1f} %), a comparison with the right result catches "
+        f"{total['wrong']} more, and {total['missed']} pass: "
+        f"{100 * (harmful - total['missed']) / harmful:.1f} % are caught.",
+        f"{total['same']} mutants report nothing and leave every bit of the results as it was.", "",
+        "By what was spoiled: mutants, reported, caught by comparison only, passed, without effect.", "",
+        "| | mutants | reported | comparison | passed | no effect |", "|---|---:|---:|---:|---:|---:|",
+    ]  # fmt: skip
+    for what in SUBJECTS:
+        lines.append(_row(what, [c for c in table.values()], lambda key, w=what: key == w))
+    lines += ["", "| kernel | mutants | reported | comparison | passed | no effect |", "|---|---:|---:|---:|---:|---:|"]
+    for name, counts in table.items():
+        lines.append(_row(name, [counts], lambda key: True))
+    lines += ["", "## Caught by comparison only", "",
+              "These read or write other elements of the right buffer than they should, at addresses that are in "
+              "bounds, initialized and ordered: no rule is broken, the numbers are wrong. Dropped bounds and loops "
+              "that end early are of this kind too.", "", "| change | mutants |", "|---|---:|"]  # fmt: skip
+    lines += [f"| {how} | {n} |" for how, n in _summed(groups["wrong"])]
+    lines += ["", "## Passed", "", "| change | kernel | why |", "|---|---|---|"]
+    for (text, how), why in MISSED.items():
+        lines.append(f"| {text} {how} | product, mbarriers and tensor copies | {why} |")
+    lines += ["", "## Without effect", "", "| change | mutants | why |", "|---|---:|---|"]
+    lines += [f"| {how} | {n} | {NO_EFFECT.get(how, '?')} |" for how, n in _summed(groups["same"])]
+    return "\n".join(lines) + "\n"
+
+
+def _row(name: str, tables: list, wanted) -> str:
+    found: Counter[str] = Counter()
+    for counts in tables:
+        for (what, verdict), n in counts.items():
+            if wanted(what):
+                found[verdict] += n
+    cells = [sum(found.values()), *(found[v] for v in ("reported", "wrong", "missed", "same"))]
+    return f"| {name} | " + " | ".join(map(str, cells)) + " |"
+
+
+def _summed(counts: Counter) -> list[tuple[str, int]]:
+    found: Counter[str] = Counter()
+    for (how, _), n in counts.items():
+        found[how] += n
+    return found.most_common()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

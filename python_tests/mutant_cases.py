@@ -1,0 +1,105 @@
+"""The kernels whose mutants are tried: every shipped script, at small and odd shapes."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+from kernel_check import TARGET, function_name
+from mutants import Case
+from schedule_payloads import attention, generic, inputs_of, kernel, matmul, norm
+from test_host_device_hopper import BARRIERS, STAGES, K, M, N, product
+
+from mlirc import mlir
+from mlirc.host.device.direct import run_function
+from mlirc.host.device.hopper_rules import TensorMap
+from mlirc.host.jit import tensor_spec
+from mlirc.kernel_build import to_gpu
+from mlirc.mlir import ir
+from mlirc.schedule import Schedules
+from mlirc.targets import get_target
+
+
+def add_transposed(m: int, n: int) -> str:
+    """x [m, n] plus the transpose of y [n, m]."""
+    x, y = f"tensor<{m}x{n}xf32>", f"tensor<{n}x{m}xf32>"
+    body = f"  %e = tensor.empty() : {x}\n" + generic(
+        "r", "a, b", [("%x", x, "a, b"), ("%z", y, "b, a")], ("%e", x, "a, b"), "%y = arith.addf %x0, %x1 : f32"
+    )
+    return kernel("elementwise_0", "elementwise", {"x": x, "z": y}, x, body)
+
+
+def column_sums(m: int, n: int) -> str:
+    """The sums of x [m, n] over m, for the generic script."""
+    x, y = f"tensor<{m}x{n}xf32>", f"tensor<{n}xf32>"
+    lines = [
+        "  %zero = arith.constant 0.0 : f32", f"  %e = tensor.empty() : {y}",
+        f"  %f = linalg.fill ins(%zero : f32) outs(%e : {y}) -> {y}",
+        generic("r", "b, a", [("%x", x, "a, b")], ("%f", y, "b"), "%y = arith.addf %o, %x0 : f32"),
+    ]  # fmt: skip
+    return kernel("generic_0", "generic", {"x": x}, y, "\n".join(lines))
+
+
+HOPPER = "product, mbarriers and tensor copies"  # not shipped yet: producer and consumer warpgroups
+
+KERNELS: dict[str, tuple[str, str]] = {
+    "elementwise": (add_transposed(13, 37), "elementwise:warps=2"),
+    "norm, 4 warps": (norm(3, 391), "reduction:warps=4"),
+    "norm, 1 warp": (norm(5, 67, "bf16"), "reduction:warps=1"),
+    "matmul, mma, 3 stages": (
+        matmul(33, 40, 102, "bf16"), "matmul:block_m=32,block_n=32,block_k=32,warps_m=2,warps_n=1,stages=3",
+    ),
+    "matmul, mma, 1 stage": (matmul(33, 40, 50, "f16"), "matmul:block_m=32,block_n=32,block_k=16,stages=1"),
+    "matmul, mma, odd": (matmul(17, 19, 23, "bf16"), "matmul:block_m=16,block_n=16,block_k=16,stages=2"),
+    "matmul, mma, gates": (
+        matmul(31, 33, 64, "bf16", gates=True), "matmul:block_m=32,block_n=32,block_k=32,stages=2",
+    ),
+    "matmul, wgmma": (matmul(67, 20, 264, "bf16"), "matmul:mma=wgmma,block_m=64,block_n=16,warps_m=4,warps_n=1"),
+    "matmul, fma": (matmul(33, 35, 70), "matmul:block_m=32,block_n=32,block_k=16,warps_m=2,warps_n=2,stages=3"),
+    "matmul, fma, batch": (matmul(5, 17, 33, batch=2), "matmul:block_m=4,block_n=16,block_k=16,stages=2"),
+    "attention, bf16": (
+        attention(lengths=(40, 70), dims=(16, 16), dtype="bf16", causal=True),
+        "attention:block_q=32,block_kv=32,warps=2,stages=2",
+    ),
+    "attention, f32": (
+        attention(lengths=(17, 33), dims=(16, 16), window=9, causal=True), "attention:block_q=16,block_kv=16",
+    ),
+    HOPPER: ("", ""),
+    "generic": (column_sums(67, 5), "generic_0=generic"),
+}  # fmt: skip
+
+
+def _operands(seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal((n, 3 * K)).astype(ml_dtypes.bfloat16) for n in (M, N)]
+
+
+def _run_product(text: str, arguments: list[np.ndarray], seed: int) -> tuple[list[np.ndarray], set[str]]:
+    d = np.zeros((M, N), np.float32)
+    maps = [TensorMap(x, (len(x), K), 128) for x in arguments]
+    shape = ((1, 1, 1), (256, 1, 1), BARRIERS + 16 * STAGES)
+    report = run_function(mlir.parse(text), "product", [*maps, d], *shape, seed=seed)
+    return [d], report.kinds()
+
+
+def lowered(text: str, knobs: str, seed: int = 0) -> tuple[str, list[np.ndarray], list]:
+    """A scheduled kernel's `gpu` level as text, its inputs, and the specs of its results."""
+    module = mlir.parse(text)
+    tiles, _ = Schedules([knobs] if knobs else []).schedule_kernel(module, get_target(TARGET))
+    with mlir.context(), ir.Location.unknown():
+        arguments = inputs_of(module, seed)
+        types = ir.FunctionType(ir.TypeAttr(tiles.body.operations[0].attributes["function_type"]).value).results
+        specs = [tensor_spec(t) for t in types]
+        mlir.run_passes(tiles, "func.func(linalg-generalize-named-ops)")
+        to_gpu(tiles, function_name(tiles), get_target(TARGET))
+    return str(tiles), arguments, specs
+
+
+def case(name: str, inputs: int = 2) -> Case:
+    """A kernel of the list at the `gpu` level, with so many sets of random arguments."""
+    if name == HOPPER:
+        return Case(product(3), [_operands(seed) for seed in range(inputs)], [], _run_product)
+    text, arguments, specs = lowered(*KERNELS[name])
+    module = mlir.parse(KERNELS[name][0])
+    with mlir.context():
+        more = [inputs_of(module, seed) for seed in range(1, inputs)]
+    return Case(text, [arguments, *more], specs)

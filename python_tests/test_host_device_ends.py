@@ -1,0 +1,79 @@
+"""A kernel that hangs, or tramples over memory, ends with a report: never a hung or crashed process, never a traceback."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from test_host_device import SHARED, X, launch
+
+from mlirc.host.device import run_kernel
+
+SPIN = """
+  scf.while (%turns = %c0) : (index) -> index {
+    %v = memref.load %x[%c0] : memref<64xf32>
+    %old = arith.cmpf oeq, %v, %v : f32
+    scf.condition(%old) %turns : index
+  } do {
+  ^bb0(%turns: index):
+    %more = arith.addi %turns, %c1 : index
+    scf.yield %more : index
+  }"""
+NO_STEP = "scf.for %i = %c0 to %c64 step %c0 {\n gpu.barrier\n }"
+NO_STEP_FOR_SOME = "scf.for %i = %c0 to %c64 step %t {\n memref.store %one, %y[%t] : memref<64xf32>\n }"
+FAR_END = "%far = arith.constant 9000000000000000000 : index\nscf.for %i = %c0 to %far step %c1 {\n gpu.barrier\n }"
+SOME_MISS_THE_BARRIER = """
+  %few = arith.cmpi ult, %t, %c32 : index
+  scf.if %few {
+    gpu.barrier
+  }
+  gpu.barrier"""
+HOPELESS = f"""
+  %s = memref.view %all[%c0][] : memref<?xi8, {SHARED}> to memref<64xf32, {SHARED}>
+  %first = arith.cmpi eq, %t, %c0 : index
+  scf.if %first {{
+    gpu.barrier
+  }} else {{
+    scf.for %i = %c0 to %c64 step %c1 {{
+      gpu.barrier
+    }}
+  }}"""
+FAR_WINDOW = """
+  %big = arith.constant 1000000 : index
+  %far = arith.muli %t, %big : index
+  %w = memref.reinterpret_cast %y to offset: [%far], sizes: [64], strides: [1]
+    : memref<64xf32> to memref<64xf32, strided<[1], offset: ?>>
+  memref.store %one, %w[%t] : memref<64xf32, strided<[1], offset: ?>>"""
+FAR_VIEW = f"""
+  %big = arith.constant 1000000 : index
+  %s = memref.view %all[%big][] : memref<?xi8, {SHARED}> to memref<64xf32, {SHARED}>
+  memref.store %one, %s[%t] : memref<64xf32, {SHARED}>
+  %v = memref.load %s[%t] : memref<64xf32, {SHARED}>
+  memref.store %v, %y[%t] : memref<64xf32>"""
+NEGATIVE = """
+  %n = arith.subi %c0, %t : index
+  memref.store %one, %y[%n] : memref<64xf32>"""
+
+
+@pytest.mark.parametrize(
+    "body, kind",
+    [
+        (SPIN, "endless loop"), (NO_STEP, "endless loop"), (NO_STEP_FOR_SOME, "endless loop"), (FAR_END, "endless loop"),
+        (SOME_MISS_THE_BARRIER, "deadlock"), (HOPELESS, "deadlock"), (FAR_WINDOW, "out of bounds"),
+        (FAR_VIEW, "out of bounds"), (NEGATIVE, "out of bounds"),
+    ],
+    ids=["spin", "no step", "no step for some", "far end", "missed barrier", "hopeless", "far window", "far view",
+         "negative"],
+)  # fmt: skip
+@pytest.mark.parametrize("check", [True, False])
+def test_it_ends_with_a_report(body, kind, check):
+    x, y = np.zeros(64, np.float32), np.zeros(64, np.float32)
+    start = time.perf_counter()
+    body = "%one = arith.constant 1.0 : f32\n" + body
+    report = run_kernel(launch(body, X, smem=256), [x, y], check=check)
+    assert time.perf_counter() - start < 30
+    if kind in ("endless loop", "deadlock") or check:
+        assert kind in report.kinds()
+    if kind == "deadlock":
+        assert "wait for the barrier of the block" in "\n".join(map(str, report.findings))
