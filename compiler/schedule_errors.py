@@ -27,8 +27,12 @@ def script_frames() -> Iterator[None]:
         folders = (
             os.path.dirname(os.path.dirname(transform.__file__)),
             os.path.join(os.path.dirname(dialects.__file__), "schedule"),
-            os.path.dirname(__file__),
             contextlib.__file__,  # of `with script(...)`
+            # not their whole folder: in an installed package the scripts lie inside of it
+            *(
+                os.path.join(os.path.dirname(__file__), f"{name}.py")
+                for name in ("verbs", "schedule", "schedule_apply")
+            ),
         )
         for folder in folders:
             ir._globals.register_traceback_file_exclusion(folder)
