@@ -26,6 +26,7 @@ class Barrier:
     pending: int
     nbytes: int = 0
     phase: int = 0
+    made: tuple[int, int] | None = None  # the row and epoch of its initialization
     column: int = -1  # of the clocks, where there are any
     left: np.ndarray | None = None  # the clocks of all who have arrived
     done: np.ndarray | None = None  # those that had when the last phase ended
@@ -86,7 +87,10 @@ class Engine:
         for b, t, byte in self.each(s, pointer):
             if byte % 8 or byte + 8 > pointer.buffer.nbytes:
                 m.complain("misaligned", _one(m, b, t), f"puts an mbarrier at byte {byte} of shared memory", op)
-            self.barriers[b, byte] = self._new(int(counts[b, t]))
+            barrier = self.barriers[b, byte] = self._new(int(counts[b, t]))
+            if m.clocks is not None:
+                row = m.clocks.row(b, t)
+                barrier.made = row, int(m.clocks.seen(b, row)[row])
 
     def _new(self, count: int) -> Barrier:
         barrier, clocks = Barrier(count, count), self.machine.clocks
@@ -104,6 +108,10 @@ class Engine:
         if found is None:
             self.machine.complain("bad mbarrier", _one(self.machine, b, t), f"uses byte {byte}, where none is", op)
             found = self.barriers[owner, byte] = self._new(1)
+        clocks = self.machine.clocks
+        if found.made is not None and clocks.seen(b, clocks.row(b, t))[found.made[0]] < found.made[1]:
+            message = f"uses the mbarrier at byte {byte} with no barrier behind its initialization"
+            self.machine.complain("race", _one(self.machine, b, t), message, op)
         return found
 
     def rank(self, pointer: MemRef, b: int, t: int) -> int | None:

@@ -119,7 +119,8 @@ def _named_barrier(tr: Translator, op):
 
 @rule("nvvm.barrier.arrive")
 def _barrier_arrive(tr: Translator, op):
-    number, count = segments_of(op)[:2] if "operandSegmentSizes" in op.attributes else ([], list(op.operands))
+    *number, many = op.operands
+    count = [many]
     identifier, threads = tr.known(number[0]) if number else 0, tr.known(count[0])
     if identifier is None or threads is None:
         raise MlircError(f"host device: {tr.where}: nvvm.barrier.arrive with a number not constant at {op.location}")
