@@ -253,7 +253,7 @@ def page(data: dict[str, Any]) -> str:
             host, card = sum(kernel["host"].get(k, 0) for k in keys), pick(kernel["ncu"])
             if words == "shared bank conflicts" and not kernel["host"].get("shared wavefronts"):
                 continue
-            if words != "shared bank conflicts" and not host and (not card or words.startswith("mma.sync")):  # wgmma and packed f16 are in that metric
+            if words != "shared bank conflicts" and not host and (not card or words.startswith("mma.sync")):
                 continue
             ratio = "" if card is None else "1.00" if host == card else f"{host / card:.2f}" if card else "-"
             shown = "not read" if card is None else f"{card:,.0f}"

@@ -55,7 +55,7 @@ def annotated(module: ir.Module) -> str:
     """A module's text with a comment `// schedule: file:line` wherever another line of the script begins to speak."""
     plain = str(module).split("\n")
     located = module.operation.get_asm(enable_debug_info=True).split("\n")
-    aliases = dict(m.groups() for m in map(_ALIAS.match, located) if m)
+    aliases = {m.group(1): m.group(2) for m in map(_ALIAS.match, located) if m}
     places = {alias: script_line(text) for alias, text in aliases.items()}
     located = [line for line in located if not line.startswith("#loc")]
     if not any(places.values()) or len(located) < len(plain):

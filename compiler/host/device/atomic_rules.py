@@ -48,7 +48,7 @@ def atomically(s: State, pointer: MemRef, item: int, count: int, change, op) -> 
     for cell, thread in zip(cells.tolist(), threads.tolist(), strict=True):
         before[thread] = memory[cell : cell + count]
         change(memory, cell, thread)
-    if m.clocks is not None and ref.buffer.space == "shared":
+    if m.clocks is not None and m.races is not None and ref.buffer.space == "shared":
         per = item * count // m.races.granule
         m.clocks.access(ref.buffer, cells * item // m.races.granule, max(per, 1), threads, True, op, atomic=True)
     return before.reshape(m.nb, m.nt, count)

@@ -6,8 +6,8 @@ Warp w's clock says for every agent up to which of its epochs w has seen everyth
 for the group is seeing it) and the mbarriers that tensor copies signal (an epoch is a phase: passing the wait is seeing
 the bytes). An arrival leaves the warp's clock at the barrier; who waits for the phase takes over what was left there
 until the phase ended. Every granule of shared memory knows its last writer and each agent's last read, with their
-epochs: an access whose warp has not seen the other one's epoch is a race, in whatever order the two ran. (Flanagan and Freund,
-"FastTrack", PLDI 2009, with warps for threads.)
+epochs: an access whose warp has not seen the other one's epoch is a race, in whatever order the two ran. (Flanagan and
+Freund, "FastTrack", PLDI 2009, with warps for threads.)
 
 Lanes of one warp are one agent here: races between them are found by the log (races.py). One lane's arrival stands for
 its warp, and a wait for wgmmas for the whole warpgroup, as kernels use them. Only shared memory is watched so; for

@@ -24,7 +24,7 @@ def as_array(seen: View, name: str) -> np.ndarray:
     if not seen.nbytes:
         return np.empty(seen.shape, dtype)
     memory = (ctypes.c_uint8 * seen.nbytes).from_address(seen.pointer)
-    array = np.frombuffer(memory, dtype=np.uint8).view(dtype).reshape(seen.shape)
+    array = np.ctypeslib.as_array(memory).view(dtype).reshape(seen.shape)
     memory.owner = seen.owner  # type: ignore[attr-defined]  # which the array keeps alive through its base
     return array
 
@@ -40,8 +40,8 @@ class HostModel:
     device = "host"
 
     def __init__(self, path: Path, plan: Plan, weights: Mapping[str, Any], *, count: bool = False):
-        self.plan, self.blocks, self.check, self.seed = plan, None, True, 0
-        self.blocks: Sequence[int] | None
+        self.plan, self.check, self.seed = plan, True, 0
+        self.blocks: Sequence[int] | None = None
         self.report = Report()
         self.progress: Callable[[int, int], None] = lambda done, total: None
         file = path.with_suffix(".levels") / "gpu.mlir"

@@ -244,7 +244,7 @@ class Engine:
                 kept.append((b, t, group, buffer, cells, op))
                 continue
             buffer.reading[cells] -= 1
-            if m.clocks is not None:  # the reads end here
+            if m.clocks is not None and m.races is not None:  # the reads end here
                 m.clocks.access(buffer, np.unique(cells // m.races.granule), 1, np.array([b * m.nt + t]), False, op)
         self.stores = kept
 

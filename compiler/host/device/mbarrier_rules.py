@@ -25,9 +25,7 @@ def wait_for(s: State, pointer: MemRef, parity: np.ndarray, op):
     """Waits until the phase of the given parity has ended: a generator of events."""
     engine = engine_of(s)
     if not engine.passed(s, pointer, parity, op):
-        yield Wait(
-            lambda: engine.passed(s, pointer, parity, op), lambda: engine.describe(s, pointer), _waiting(s), op
-        )
+        yield Wait(lambda: engine.passed(s, pointer, parity, op), lambda: engine.describe(s, pointer), _waiting(s), op)
     engine.reached(s, pointer, op)
 
 

@@ -121,7 +121,8 @@ class RaceLog:
         warps = np.zeros((m.nb, int(warp[-1]) + 1), bool)
         for w in range(warps.shape[1]):
             warps[:, w] = active[:, warp == w].any(axis=1)
-        done, kept = [], []
+        done: list = []
+        kept: list = []
         for a in self.within:
             here = warps[a.thread // m.nt, a.thread % m.nt // 32]
             for chosen, into in ((here, done), (~here, kept)):

@@ -63,8 +63,9 @@ def block_barrier(s: State, op, number: int = 0, threads: int | None = None):
     goal = dict(zip(np.flatnonzero(blocks).tolist(), target.tolist(), strict=True))
     yield Wait(
         lambda: bool((b.opened[blocks] >= target).all()),
-        f"barrier {number} of the block, which the others never reach" if number else
-        "the barrier of the block, which the others never reach",
+        f"barrier {number} of the block, which the others never reach"
+        if number
+        else "the barrier of the block, which the others never reach",
         mine,
         op,
     )
