@@ -29,9 +29,7 @@ examples
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        "mlirc", description=__doc__, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser("mlirc", description=__doc__, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("model", metavar="MODEL", help="what to compile: see below")
     add("-o", dest="output", metavar="OUT.ptx", type=Path, help="the compiled model; weights go beside it")
