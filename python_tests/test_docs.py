@@ -1,4 +1,4 @@
-"""The commands in docs/schedules.md do what the page says."""
+"""The commands in docs/schedules.md and docs/host-device.md do what the pages say."""
 
 import re
 import shlex
@@ -65,3 +65,25 @@ def test_every_file_that_the_docs_link_to_is_there():
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+def test_the_host_device_page(ran, tmp_path, monkeypatch):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "host-device.md").read_text()
+    commands = re.findall(r"^    ((?:mlirc|mlirc-run|sed) .*)$", page, flags=re.MULTILINE)
+    assert len(commands) >= 10
+    said = []
+    for command in commands:
+        words = shlex.split(command.split("#")[0])
+        if words[0] == "sed":
+            subprocess.run(words, check=True)
+            continue
+        result = ran(PROGRAMS[words[0]], *words[1:])
+        said.append(result.err)
+        assert result.status == (1 if "error" in result.err else 0), f"{command}: {result.err}"
+    text, failed = " ".join(page.split()), [s for s in said if "error: " in s]
+    assert len(failed) == 2
+    for output in failed:  # as on the page, but for the numbers of lines
+        error = next(line for line in output.split("\n") if line.startswith("error: "))
+        assert re.search(re.sub(r"\\?:\d+", r":\\d+", re.escape(error)), text), error

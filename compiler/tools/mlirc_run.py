@@ -21,6 +21,7 @@ from mlirc.runtime.plan import CopyStep, Plan, TensorSpec
 from mlirc.timing import Progress
 from mlirc.tools.cli import Parser, run_main
 
+SHOWN = 4  # findings printed beside the error
 HOST_LEVELS = ("linalg", "kernels", "tiles", "gpu")
 
 _EPILOG = """NumPy has no bf16: a bf16 input is read from float32 (rounded) or from two-byte data (as it is), and a bf16
@@ -236,8 +237,8 @@ def run_on_host_device(
     seed: int = 0,
     counters: bool = False,
 ) -> list[np.ndarray]:
-    """Runs a compiled model on the host device: of every launch only `blocks` where they are given. Prints all but the
-    first finding, which it raises as MlircError; with `counters` also the table of what each kernel does to memory."""
+    """Runs a compiled model on the host device: of every launch only `blocks` where they are given. Raises the first
+    finding as MlircError and prints some of the others; with `counters` prints what each kernel does to memory."""
     from mlirc.host.device import HostModel
 
     loaded = HostModel(model, plan, find_weights(model, plan, weights), count=counters)
@@ -249,7 +250,7 @@ def run_on_host_device(
     try:
         loaded.launch()
     except MlircError:
-        for finding in loaded.report.findings[1:]:
+        for finding in loaded.report.findings[1 : 1 + SHOWN]:
             print(f"finding: {finding}", file=sys.stderr)
         raise
     finally:

@@ -1,0 +1,96 @@
+"""A compiled model on the host device: `mlirc.load(path, device="host")` and `mlirc-run --device host`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from schedule_payloads import matmul
+
+import mlirc
+from mlirc.driver import compile_model
+from mlirc.errors import MlircError
+from mlirc.tools import mlirc_run
+
+PAYLOAD = matmul(33, 40, 50, "f32", epilogue=False)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A model of one product, of two blocks or more, compiled."""
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "m.mlir").write_text(PAYLOAD)
+    compile_model(str(folder / "m.mlir"), folder / "m.ptx", cache=False,
+                  schedule=["matmul:block_m=16,block_n=16,block_k=16,stages=2"])  # fmt: skip
+    return folder / "m.ptx"
+
+
+def inputs(loaded) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal(spec.shape).astype(np.float32) for spec in loaded.plan.inputs]
+
+
+def test_it_is_called_like_a_model_on_a_gpu(model):
+    with mlirc.load(str(model), device="host") as loaded:
+        arrays = inputs(loaded)
+        kept = [a.copy() for a in arrays]
+        found = loaded(*arrays)
+        np.testing.assert_allclose(found, arrays[0] @ arrays[1].T, rtol=0, atol=1e-4)
+        assert all((a == b).all() for a, b in zip(arrays, kept, strict=True)) and loaded.report.ok
+        names = [spec.name for spec in loaded.plan.inputs]
+        by_name = loaded(**{n: torch.from_numpy(a) for n, a in zip(names, arrays, strict=True)})
+        assert isinstance(by_name, torch.Tensor)
+        np.testing.assert_array_equal(by_name.numpy(), found)
+        loaded.bind(*arrays)
+        loaded.launch()
+        np.testing.assert_array_equal(loaded.outputs[0], found)
+        loaded.blocks = [0]
+        part = loaded(*arrays)
+        assert (part[:16, :16] == found[:16, :16]).all() and (part != 0).sum() == 256
+
+
+def test_what_does_not_fit_is_an_error(model, tmp_path):
+    loaded = mlirc.load(str(model), device="host")
+    arrays = inputs(loaded)
+    with pytest.raises(MlircError, match="compiled for"):
+        loaded(arrays[0].astype(np.float64), *arrays[1:])
+    with pytest.raises(MlircError, match="is missing"):
+        loaded(arrays[0])
+    with pytest.raises(MlircError, match="device 'card': give a GPU's number, or 'host'"):
+        mlirc.load(str(model), device="card")
+    alone = tmp_path / "alone.ptx"
+    alone.write_bytes(model.read_bytes())
+    with pytest.raises(MlircError, match="cannot read level gpu"):
+        mlirc.load(str(alone), device="host")
+
+
+def test_a_finding_names_the_kernel_the_line_and_the_scripts_line(model, tmp_path, ran):
+    (tmp_path / "m.levels").mkdir()
+    (tmp_path / "m.ptx").write_bytes(model.read_bytes())
+    lines = (model.parent / "m.levels" / "gpu.mlir").read_text().split("\n")
+    bad = next(i for i, line in enumerate(lines) if "wait.group" in line)
+    (tmp_path / "m.levels" / "gpu.mlir").write_text("\n".join([*lines[: bad + 1], *lines[bad + 2 :]]))
+    assert "bar" in lines[bad + 1]
+    result = ran(mlirc_run.main, tmp_path / "m.ptx", "--random-inputs", 0, "--device", "host")
+    error = next(line for line in result.err.split("\n") if line.startswith("error: "))
+    assert result.status == 1
+    for part in ("matmul_0: race: ", "gpu.mlir:", "made by scripts/matmul.py:"):
+        assert part in error
+
+
+def test_the_program_takes_blocks_and_a_seed(model, ran, tmp_path):
+    for words in (["--device", "host"], ["--level", "gpu"], ["--device", "host", "--blocks", "0-2,4", "--seed", 3]):
+        result = ran(mlirc_run.main, model, "--random-inputs", 0, *words)
+        assert result.status == 0 and "ran on the host device" in result.out, result.err
+    for words in (["--blocks", "0"], ["--seed", "1"], ["--counters"]):
+        assert "it goes with --device host" in ran(mlirc_run.main, model, "--random-inputs", 0, *words).error
+    both = ran(mlirc_run.main, model, "--random-inputs", 0, "--device", "host", "--level", "tiles")
+    assert "--device host runs level gpu" in both.error
+
+
+def test_the_runtime_does_not_import_mlir():
+    code = "import sys, mlirc.runtime; sys.exit(any(n.startswith(('torch', 'mlirc.mlir')) for n in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
