@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,11 @@ def compile_all(folder: Path) -> None:
         cases.make(name, text, knobs, exact=True).save(folder)
     for name, (text, knobs, tolerance) in close.items():
         cases.make(name, text, knobs, tolerance=tolerance).save(folder)
+    import instruction_cases
+
+    single = instruction_cases.save_all(folder)
     size = sum(f.stat().st_size for f in folder.iterdir())
-    print(f"{len(exact) + len(close)} kernels, {size / 1e6:.1f} MB, in {folder}")
+    print(f"{len(exact) + len(close)} kernels and {single} of single instructions, {size / 1e6:.1f} MB, in {folder}")
 
 
 def compare(kernel: saved_kernels.SavedKernel, card: dict[int, np.ndarray]) -> dict[str, Any]:
@@ -82,19 +86,35 @@ def compare(kernel: saved_kernels.SavedKernel, card: dict[int, np.ndarray]) -> d
     return row
 
 
-def run_all(folder: Path, output: Path) -> bool:
-    """Launches every kernel of a folder, writes the tables, and tells whether all agree."""
-    results: dict[str, dict[str, Any]] = {}
+def run_one(path: Path) -> None:
+    """Launches one kernel and prints the comparison as JSON."""
+    kernel = saved_kernels.load(path)
     driver = Driver(0)
-    about = {"gpu": driver.name}
     with driver.current():
-        for kernel in saved_kernels.load_all(folder):
-            try:
-                results[kernel.name] = compare(kernel, saved_kernels.launch(driver, kernel))
-            except MlircError as e:
-                results[kernel.name] = {"error": str(e), "ok": False}
-            print(kernel.name, results[kernel.name], flush=True)
+        row = compare(kernel, saved_kernels.launch(driver, kernel))
+    row["gpu"] = driver.name
     driver.close()
+    print(json.dumps(row))
+
+
+def run_all(folder: Path, output: Path) -> bool:
+    """Launches every kernel of a folder, each in a process of its own (one that faults spoils no other, one that hangs
+    is ended), writes the tables, and tells whether all agree."""
+    results: dict[str, dict[str, Any]] = {}
+    gpu = ""
+    for path in sorted(folder.glob("*.json")):
+        command = [sys.executable, __file__, "one", str(path)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+            row = json.loads(done.stdout) if done.returncode == 0 else {"error": done.stderr.strip(), "ok": False}
+        except subprocess.TimeoutExpired:
+            row = {"error": "hangs", "ok": False}
+        gpu = row.pop("gpu", gpu)
+        results[path.stem] = row
+        print(path.stem, row, flush=True)
+    if not results:
+        raise MlircError(f"{folder}: holds no saved kernels: make it with `compile`")
+    about = {"gpu": gpu}
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps({"about": about, "results": results}, indent=1) + "\n")
     output.with_suffix(".md").write_text(page(about, results))
@@ -124,12 +144,15 @@ def page(about: dict[str, str], results: dict[str, dict[str, Any]]) -> str:
 def main() -> int:
     """The program; returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["compile", "run"])
+    parser.add_argument("what", choices=["compile", "run", "one"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("-o", "--output", type=Path, default=Path("agreement.json"), metavar="OUT.json")
     options = parser.parse_args()
     if options.what == "compile":
         compile_all(options.folder)
+        return 0
+    if options.what == "one":
+        run_one(options.folder)
         return 0
     return 0 if run_all(options.folder, options.output) else 1
 

@@ -153,7 +153,7 @@ def tensor_map(driver: Driver, pointer: int, a: Argument, array: np.ndarray) -> 
     types, swizzles = cu.CUtensorMapDataType, cu.CUtensorMapSwizzle
     kind = {
         "bfloat16": types.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, "float16": types.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-        "float32": types.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+        "float32": types.CU_TENSOR_MAP_DATA_TYPE_FLOAT32, "int32": types.CU_TENSOR_MAP_DATA_TYPE_INT32,
     }.get(a.dtype, types.CU_TENSOR_MAP_DATA_TYPE_UINT8)  # fmt: skip
     mode = {
         0: swizzles.CU_TENSOR_MAP_SWIZZLE_NONE, 32: swizzles.CU_TENSOR_MAP_SWIZZLE_32B,

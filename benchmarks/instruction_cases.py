@@ -1,0 +1,100 @@
+"""Saved kernels out of the tests of single instructions: what those tests run on the host device without a finding."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import kernel_cases  # noqa: F401  (finds the tests)
+import numpy as np
+import test_host_device_hopper as hopper
+import test_host_device_instructions as instructions
+import test_host_device_order as order
+from saved_kernels import Argument, SavedKernel
+
+from mlirc import mlir
+from mlirc.backend.llvm_text import for_older_llvm
+from mlirc.backend.ptx import ptx_from_llvm
+from mlirc.host.device.hopper_rules import TensorMap
+from mlirc.mlir import llvm
+from mlirc.targets import get_target
+
+# What multiplies in floating point agrees up to the accumulation, all else in every bit.
+_TESTS: tuple[tuple[str, Callable, tuple, float], ...] = (
+    *((f"redux_{k}", instructions.test_redux, (k, f), 0.0) for k, f in (("add", np.add), ("umax", None))),
+    ("match", instructions.test_match, (), 0.0),
+    ("elect", instructions.test_elect_and_lane_masks, (), 0.0),
+    ("shuffle", instructions.test_shuffle_with_predicate, (), 0.0),
+    *((f"atomic{k.strip('_')}", instructions.test_atomics_of_other_kinds, (k, f), 0.0) for k, f in
+      (("max", lambda x: x.max()), ("_and", np.bitwise_and.reduce), ("_xor", np.bitwise_xor.reduce))),
+    *((f"mma_{n}_k{k}", instructions.test_mma, (n, d, k), 0.0 if n in ("s8", "u8") else 1e-5) for n, d, k in
+      (("tf32", np.float32, 4), ("tf32", np.float32, 8), ("bf16", instructions.BF16, 8),
+       ("bf16", instructions.BF16, 16), ("s8", np.int8, 16), ("s8", np.int8, 32), ("u8", np.uint8, 32))),
+    *((f"mma_{n}_k32", instructions.test_mma, (n, d, 32), 1e-3) for n, d in
+      (("e4m3", instructions.E4M3), ("e5m2", instructions.E5M2))),
+    *((f"matrices_{x}", instructions.test_stmatrix_and_ldmatrix_are_inverse, (x,), 0.0) for x in ("row", "col")),
+    ("distributed_memory", instructions.test_distributed_shared_memory, (), 0.0),
+    ("bulk_copy", instructions.test_bulk_copy, (), 0.0),
+    ("bulk_store", instructions.test_bulk_store_is_read_until_its_group_is_waited_for, (), 0.0),
+    ("multicast", instructions.test_multicast, (), 0.0),
+    ("tma_wgmma", hopper.test_product, (5,), 1e-5),
+    ("pipeline", order.test_a_right_pipeline_has_no_finding_in_any_order, (), 0.0),
+    ("named_barrier", order.test_a_named_barrier_hands_over, (), 0.0),
+)  # fmt: skip
+_PASSES = (
+    "gpu.module(convert-gpu-to-nvvm,convert-scf-to-cf,convert-nvvm-to-llvm,convert-arith-to-llvm,"
+    "reconcile-unrealized-casts)",
+    "convert-cf-to-llvm,convert-arith-to-llvm,reconcile-unrealized-casts",
+)
+
+
+def ptx_of(text: str) -> str:
+    """PTX of a gpu.module of llvm.funcs; of a newer ISA than the target's default, which fp8's mma.sync wants."""
+    module = mlir.parse(text)
+    with mlir.context():
+        for passes in _PASSES:
+            mlir.run_passes(module, passes)
+        container = next(op.operation for op in module.body.operations if op.operation.name == "gpu.module")
+        ir_text = llvm.translate_module_to_llvmir(container)
+    return ptx_from_llvm(for_older_llvm(ir_text), dataclasses.replace(get_target("sm_90a"), ptx_isa=86))
+
+
+def save_all(folder: Path) -> int:
+    """Runs the tests and saves the first run without a finding of each; returns how many."""
+    for name, test, arguments, tolerance in _TESTS:
+        first_run(name, test, arguments, tolerance).save(folder)
+    return len(_TESTS)
+
+
+def first_run(name: str, test: Callable, arguments: tuple, tolerance: float) -> SavedKernel:
+    """The first run of a test, as a saved kernel."""
+    runs: list[SavedKernel] = []
+
+    def spy(module, symbol, args, grid, block, smem=0, **options):
+        before = [a.array if isinstance(a, TensorMap) else a.copy() for a in args]
+        text = str(module)
+        report = original(module, symbol, args, grid, block, smem, **options)
+        if not runs and report.ok:
+            listed = [
+                Argument(a.array.dtype.name, False, list(a.box), a.swizzle) if isinstance(a, TensorMap)
+                else Argument(a.dtype.name, True) for a in args
+            ]  # fmt: skip
+            launch = {"symbol": symbol, "grid": list(grid), "block": list(block), "smem": smem,
+                      "args": list(range(len(args))), "offsets": [0] * len(args)}  # fmt: skip
+            host = {i: a.copy() for i, a in enumerate(args) if not isinstance(a, TensorMap)}
+            runs.append(
+                SavedKernel(name, ptx_of(text), [launch], [], listed, before, host, tolerance == 0.0, tolerance)
+            )
+        return report
+
+    modules = (instructions, order, hopper)
+    original = instructions.run_function
+    for m in modules:
+        m.run_function = spy  # type: ignore[attr-defined]
+    try:
+        test(*arguments)
+    finally:
+        for m in modules:
+            m.run_function = original  # type: ignore[attr-defined]
+    return runs[0]
