@@ -202,3 +202,58 @@ def test_boxes_past_the_edge_are_filled_with_zeros():
     run_function(mlir.parse(text), "product", [*maps, d], (1, 1, 1), (256, 1, 1), BARRIERS + 16 * STAGES).raise_if_bad()
     np.testing.assert_allclose(d[:50], a.astype(np.float64) @ b.astype(np.float64).T, rtol=0, atol=1e-4)
     assert not d[50:].any()
+
+
+WORKGROUP = "#gpu.address_space<workgroup>"
+GROUP = f"!nvgpu.mbarrier.group<memorySpace = {WORKGROUP}, num_barriers = 2>"
+MAP2D = ("!nvgpu.tensormap.descriptor<tensor = memref<8x16xi32, 3>, swizzle = none, l2promo = none, oob = zero, "
+         "interleave = none>")  # fmt: skip
+NVGPU = f"""module {{ gpu.module @m {{ gpu.func @k(%map: {MAP2D}, %y: memref<8x16xi32>) kernel {{
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c16 = arith.constant 16 : index
+  %even = arith.constant false
+  %n = arith.constant 512 : index
+  %patience = arith.constant 1000 : index
+  %t = gpu.thread_id x
+  %first = arith.cmpi eq, %t, %c0 : index
+  %all = gpu.dynamic_shared_memory : memref<?xi8, {WORKGROUP}>
+  %s = memref.view %all[%c0][] : memref<?xi8, {WORKGROUP}> to memref<8x16xi32, {WORKGROUP}>
+  %s3 = memref.memory_space_cast %s : memref<8x16xi32, {WORKGROUP}> to memref<8x16xi32, 3>
+  %b = nvgpu.mbarrier.create -> {GROUP}
+  nvgpu.mbarrier.init %b[%c1], %c1, predicate = %first : {GROUP}
+  gpu.barrier
+  nvgpu.mbarrier.arrive.expect_tx %b[%c1], %n, predicate = %first : {GROUP}
+  nvgpu.tma.async.load %map[%c0, %c0], %b[%c1] to %s3, predicate = %first : {MAP2D}, {GROUP} -> memref<8x16xi32, 3>
+  nvgpu.mbarrier.try_wait.parity %b[%c1], %even, %patience : {GROUP}
+  %i = arith.divui %t, %c16 : index
+  %j = arith.remui %t, %c16 : index
+  %v = memref.load %s[%i, %j] : memref<8x16xi32, {WORKGROUP}>
+  memref.store %v, %y[%i, %j] : memref<8x16xi32>
+  gpu.return }} }} }}"""
+
+
+@pytest.mark.parametrize(
+    "old, new, kinds",
+    [
+        ("", "", set()),
+        (
+            "nvgpu.mbarrier.try_wait.parity %b[%c1], %even, %patience",
+            "",
+            {"race", "unfinished copy", "uninitialized read"},
+        ),
+        ("constant 512", "constant 508", {"deadlock"}),
+        ("gpu.barrier\n", "\n", {"race"}),
+    ],
+)
+def test_copies_of_the_nvgpu_dialect(old, new, kinds):
+    wait = f"nvgpu.mbarrier.try_wait.parity %b[%c1], %even, %patience : {GROUP}"
+    text = NVGPU.replace(wait, "") if "try_wait" in old else NVGPU.replace(old, new) if old else NVGPU
+    x, y = np.arange(128, dtype=np.int32).reshape(8, 16), np.zeros((8, 16), np.int32)
+    found = set()
+    for seed in range(3):
+        arguments = [TensorMap(x, (8, 16)), y]
+        found |= run_function(mlir.parse(text), "k", arguments, (1, 1, 1), (256 // 2, 1, 1), 512, seed=seed).kinds()
+    assert bool(found) == bool(kinds) and found <= kinds | {"race"}
+    if not kinds:
+        np.testing.assert_array_equal(x, y)

@@ -157,7 +157,11 @@ def _group_arrive(tr: Translator, op):
 def _group_expect(tr: Translator, op):
     group, nbytes, number = (tr.reg(v) for v in list(op.operands)[:3])
     when = tr.reg(op.operands[3]) if len(op.operands) > 3 else None
-    return lambda s: engine_of(s).arrive(_if(s, when), _nth(s, group, number), s.r[nbytes], op) and None
+
+    def step(s: State) -> None:
+        engine_of(s).arrive(_if(s, when), _nth(s, group, number), s.r[nbytes], op)
+
+    return step
 
 
 @rule("nvgpu.mbarrier.try_wait.parity", "nvgpu.mbarrier.test.wait")
