@@ -109,7 +109,7 @@ def run_all(folder: Path, output: Path) -> bool:
             row = json.loads(done.stdout) if done.returncode == 0 else {"error": done.stderr.strip(), "ok": False}
         except subprocess.TimeoutExpired:
             row = {"error": "hangs", "ok": False}
-        gpu = row.pop("gpu", gpu)
+        gpu = str(row.pop("gpu", gpu))
         results[path.stem] = row
         print(path.stem, row, flush=True)
     if not results:

@@ -257,3 +257,30 @@ def test_copies_of_the_nvgpu_dialect(old, new, kinds):
     assert bool(found) == bool(kinds) and found <= kinds | {"race"}
     if not kinds:
         np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize(
+    "name, dtype",
+    [("e4m3", ml_dtypes.float8_e4m3fn), ("e5m2", ml_dtypes.float8_e5m2), ("tf32", np.float32), ("f16", np.float16)],
+)
+def test_products_of_other_types(name, dtype):
+    item = np.dtype(dtype).itemsize
+    wide = 128 // item  # elements in a row of the swizzle's pattern
+    text = product(3).replace("<bf16>", f"<{name}>").replace("k = 16>", f"k = {32 // item}>")
+    text = text.replace(f"%depth = arith.constant {K}", f"%depth = arith.constant {wide}")
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((n, 3 * wide)).astype(np.float32).astype(dtype) for n in (M, N))
+    d = np.zeros((M, N), np.float32)
+    maps = [TensorMap(x, (len(x), wide), 128) for x in (a, b)]
+    run_function(mlir.parse(text), "product", [*maps, d], (1, 1, 1), (256, 1, 1), BARRIERS + 16 * STAGES).raise_if_bad()
+    if name == "tf32":
+        a, b = ((x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32) for x in (a, b))
+    want = a.astype(np.float64) @ b.astype(np.float64).T
+    np.testing.assert_allclose(d, want, rtol=0, atol=1e-5 * np.abs(want).max())
+
+
+def test_a_buffer_given_back_by_arrival_before_the_wait_is_a_race():
+    early = product(5).replace("nvvm.wgmma.wait.group.sync.aligned 0\n", "\n")
+    early = early.replace("scf.yield %acc4", "nvvm.wgmma.wait.group.sync.aligned 0\n      scf.yield %acc4")
+    for seed in range(3):
+        assert "race" in run(early, 5, seed)[2]
