@@ -20,7 +20,8 @@ from mlirc.mlir import ir
 _rules: dict[str, Callable] = {}
 _RULE_FILES = (
     "arith_rules", "math_rules", "vector_rules", "memref_rules", "scf_rules", "gpu_rules", "nvgpu_rules",
-    "pointer_rules", "hopper_rules", "warp_rules", "atomic_rules", "matrix_rules", "cluster_rules", "mbarrier_rules",
+    "pointer_rules", "hopper_rules", "wgmma_rules", "warp_rules", "atomic_rules", "matrix_rules", "cluster_rules",
+    "mbarrier_rules",
 )  # fmt: skip
 
 

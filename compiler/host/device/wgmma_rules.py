@@ -1,0 +1,175 @@
+"""wgmma: products of a warpgroup whose operands lie in shared memory.
+
+Shared-memory layouts follow the PTX ISA, "Asynchronous warpgroup level matrix instructions: Matrix descriptor"."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from mlirc.errors import MlircError
+from mlirc.host.device.engine import Engine
+from mlirc.host.device.hopper_rules import WARPGROUP, check_proxy, engine_of, swizzled
+from mlirc.host.device.machine import State
+from mlirc.host.device.memory import Buffer
+from mlirc.host.device.numbers import dtype_of
+from mlirc.host.device.nvgpu_rules import tf32, to_f32
+from mlirc.host.device.pointer_rules import struct_fields
+from mlirc.host.device.translate import Translator, rule
+from mlirc.mlir import ir
+
+
+@functools.lru_cache(maxsize=4096)
+def descriptor_bytes(descriptor: int, outer: int, inner_bytes: int, k_major: bool, item: int) -> np.ndarray:
+    """Shared memory addresses of a matrix operand [outer (m or n), k], from its 64-bit descriptor."""
+    start = (descriptor & 0x3FFF) << 4
+    leading, stride = (descriptor >> 16 & 0x3FFF) << 4, (descriptor >> 32 & 0x3FFF) << 4
+    swizzle = {0: 0, 1: 128, 2: 64, 3: 32}[descriptor >> 62 & 3]
+    row = np.arange(outer)[:, None]
+    k = np.arange(inner_bytes // item)[None, :]
+    if k_major:
+        if swizzle:
+            byte = row // 8 * stride + row % 8 * swizzle + k * item
+        else:  # core matrices of 8 rows of 16 bytes
+            byte = row // 8 * stride + row % 8 * 16 + k * item // 16 * leading + k * item % 16
+    else:
+        width = swizzle or 16
+        per = width // item  # elements along m or n in one row of the pattern
+        byte = row // per * leading + k // 8 * stride + k % 8 * width + row % per * item
+    return swizzled(start + byte, swizzle)
+
+
+def _word(op, attribute: str) -> str:
+    """The last word of an enumeration attribute, as in `#nvvm.wgmma_type<bf16>`."""
+    return str(op.attributes[attribute]).rstrip(">").replace("<", " ").split()[-1]
+
+
+@rule("nvvm.wgmma.mma_async")
+def _wgmma(tr: Translator, op):
+    tr.proxies = True
+    inputs = [v for v in op.operands if "struct" not in str(v.type)]
+    (acc,) = [v for v in op.operands if "struct" in str(v.type)]
+    if len(inputs) != 2:
+        raise MlircError(f"host device: {tr.where}: wgmma with A in registers at {op.location}")
+    a, b, c, out = tr.reg(inputs[0]), tr.reg(inputs[1]), tr.reg(acc), tr.reg(op.results[0])
+    count, out_type = struct_fields(acc.type)
+    numbers = dict(
+        p.split("=") for p in str(op.attributes["shape"]).split("<")[-1].rstrip(">").replace(" ", "").split(",")
+    )
+    n, k = int(numbers["n"]), int(numbers["k"])
+    name = _word(op, "typeA")
+    names = {"tf32": "f32", "e4m3": "f8E4M3FN", "e5m2": "f8E5M2", "s8": "i8", "u8": "i8"}
+    dtype = dtype_of(ir.Type.parse(names.get(name, name), op.context))
+    if name == "u8" or name != _word(op, "typeB"):
+        raise MlircError(f"host device: {tr.where}: wgmma of {name} x {_word(op, 'typeB')} at {op.location}")
+    major = ["row" in str(op.attributes["layoutA"]), "col" in str(op.attributes["layoutB"])]
+    scales = [_word(op, s) for s in ("scaleA", "scaleB", "scaleD")]
+    signs = [-1.0 if s == "neg" else 1.0 for s in scales[:2]]
+    whole = dtype.kind == "i"  # exact in f64
+    widen = (lambda x: x.astype(np.float64)) if whole else tf32 if dtype == np.float32 else to_f32
+    if count != n // 2:
+        raise MlircError(f"host device: {tr.where}: wgmma n={n} with {count} accumulators per thread at {op.location}")
+
+    def step(s: State) -> None:
+        m, engine, r = s.m, engine_of(s), s.r
+        full = np.broadcast_to(r[c], (m.nb, m.nt, count)).astype(np.float64 if whole else np.float32)
+        result = np.empty((m.nb, m.nt, count), dtype=out_type)
+        descriptors = [np.broadcast_to(r[x], (m.nb, m.nt)) for x in (a, b)]
+        for block, t in _warpgroups(s, op):
+            if m.check:
+                engine.check_fence(block, t, r[c], op)
+            operands = []
+            for d, rows, is_major in zip(descriptors, (64, n), major, strict=True):
+                cells = descriptor_bytes(
+                    int(d[block, t]) & (2**64 - 1), rows, k * dtype.itemsize, is_major, dtype.itemsize
+                )
+                operands.append(_matrix(s, engine, cells, dtype, (block, t, result), op))
+            total = np.matmul(signs[0] * widen(operands[0]), (signs[1] * widen(operands[1])).T)
+            lanes = slice(t, t + WARPGROUP)
+            if scales[2] != "zero":
+                # Register j * 4 + h * 2 + i of lane 4g + q of warp w: row 16w + 8h + g, column 8j + 2q + i.
+                grid = full[block, lanes].reshape(4, 8, 4, n // 8, 2, 2)  # w, g, q, j, h, i
+                total += grid.transpose(0, 4, 1, 3, 2, 5).reshape(64, n)
+            back = total.reshape(4, 2, 8, n // 8, 4, 2).transpose(0, 2, 4, 3, 1, 5)
+            result[block, lanes] = back.reshape(WARPGROUP, count)
+        engine.results[id(result)] = result
+        r[out] = result
+
+    return step
+
+
+def _warpgroups(s: State, op):
+    """Yields (block, first thread) of every warpgroup that is active; complains about one that is so in part."""
+    m = s.m
+    active = np.ones((m.nb, m.nt), bool) if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))
+    groups = active.reshape(m.nb, -1, WARPGROUP)
+    missing = groups.any(axis=2, keepdims=True) & ~groups
+    if missing.any():
+        m.complain("divergent warp", missing.reshape(m.nb, m.nt), f"does not take part in {op.name}", op)
+    for b, g in np.argwhere(groups.any(axis=2)):
+        yield int(b), int(g) * WARPGROUP
+
+
+def _matrix(s: State, engine: Engine, cells: np.ndarray, dtype: np.dtype, where, op) -> np.ndarray:
+    """Reads an operand; its bytes stay in use until the wgmma is waited for."""
+    m, (b, t, result) = s.m, where
+    buffer = m.dynamic_shared
+    if m.counters is not None:  # a wavefront moves eight rows of 16 bytes; four warps share one request
+        chunks = cells[:, :: 16 // dtype.itemsize].T.reshape(-1, 8)
+        m.counters.wgmma(chunks)
+    assert buffer is not None
+    lone = np.zeros((m.nb, m.nt), bool)
+    lone[b, t] = True
+    if cells.max() + dtype.itemsize > buffer.nbytes:
+        m.complain("out of bounds", lone, f"reads byte {int(cells.max())} of {buffer.name}", op)
+        return np.zeros(cells.shape, dtype)
+    address = b * buffer.stride + cells
+    byte = address[..., None] + np.arange(dtype.itemsize)
+    if m.check:
+        check_proxy(s, buffer, byte, lone, op)
+        if buffer.pending is not None and buffer.pending[byte].any():
+            m.complain("unfinished copy", lone, f"reads {buffer.name} while an asynchronous copy writes there", op)
+        elif buffer.written is not None and not buffer.written[byte].all():
+            m.complain("uninitialized read", lone, f"reads {buffer.name}, where nobody wrote", op)
+        if m.clocks is not None:
+            _note_wgmma(engine, buffer, byte, b, t, op)
+        elif m.races is not None:
+            m.races.note_bytes(buffer, address.ravel(), dtype.itemsize, b * m.nt + t, op)
+        engine.reads(b, t, buffer, byte.ravel(), result)
+    return buffer.data[byte].reshape(cells.shape[0], -1).view(dtype)
+
+
+def _note_wgmma(engine: Engine, buffer: Buffer, byte: np.ndarray, b: int, t: int, op) -> None:
+    """A wgmma's reads: every warp of the warpgroup must have seen what was written; they end with its group."""
+    clocks, granule = engine.machine.clocks, engine.machine.races.granule  # type: ignore[union-attr]
+    cells = np.unique(byte // granule)[:, None]
+    agent = (clocks.group(b, t), engine.groups.get((b, t), 0) + 1)
+    for warp in range(4):
+        row = clocks.row(b, t) + warp
+        clocks.touch(buffer, cells, (clocks.unit(b), row), agent, False, op, b * engine.machine.nt + t + 32 * warp)
+
+
+@rule("nvvm.wgmma.fence.aligned")
+def _wgmma_fence(tr: Translator, op):
+    return lambda s: engine_of(s).fenced.update(_warpgroups(s, op))
+
+
+@rule("nvvm.wgmma.commit.group.sync.aligned")
+def _commit(tr: Translator, op):
+    def step(s: State) -> None:
+        for b, t in _warpgroups(s, op):
+            engine_of(s).commit(b, t)
+
+    return step
+
+
+@rule("nvvm.wgmma.wait.group.sync.aligned")
+def _wait(tr: Translator, op):
+    pending = ir.IntegerAttr(op.attributes["group"]).value
+
+    def step(s: State) -> None:
+        for b, t in _warpgroups(s, op):
+            engine_of(s).wait(b, t, pending)
+
+    return step
