@@ -44,9 +44,7 @@ class Kernel:
         self.warps = ir.IntegerAttr(attributes["mlirc.warps"]).value if "mlirc.warps" in attributes else 4
         if not 1 <= self.warps <= 32:
             raise Unsupported(f"mlirc.warps = {self.warps}: a block has 1 to 32 warps")
-        self.roots: dict[ir.Value, ir.Value] = {}  # tensor at function level -> the buffer it is a view of
         self.buffers: dict[ir.Value, ir.Value] = {}  # root tensor -> memref in the host function
-        self.reshapes: dict[ir.Value, object] = {}
 
     def lower(self) -> None:
         ops = [o.operation for o in self.block.operations]
@@ -55,7 +53,8 @@ class Kernel:
         kept = {a: self.function.attributes[a] for a in self.function.attributes if a.startswith("mlirc.")}
         with self.function.location, ir.InsertionPoint(self.function):
             gpu_module = gpu.GPUModuleOp(ir.StringAttr.get(f"{self.name}_gpu"))
-            gpu_module.regions[0].blocks.append() if not gpu_module.regions[0].blocks else None
+            if not gpu_module.regions[0].blocks:
+                gpu_module.regions[0].blocks.append()
             inputs = [memref_of(a.type) for a in self.block.arguments]
             outputs = [memref_of(v.type) for v in returned]
             host = func.FuncOp(f"{self.name}_host", ir.FunctionType.get([*inputs, *outputs], []))

@@ -93,9 +93,9 @@ def lower(outer, op) -> None:
     with ir.InsertionPoint(draft.body):
         index = draft.induction_variable
         if isinstance(step, int):
-            em.known_multiple(index, _gcd(em.divisor(lb), em.divisor(step)))
+            em.known_multiple(index, min(em.divisor(lb), em.divisor(step)))
         scope.scalars[iv] = index
-        pipeline.iteration(scope, index)
+        pipeline.iteration(index)
         ops = list(body.operations)
         for inner in ops[:-1]:
             if inner.operation.name == "tensor.extract_slice" and pipeline.bind(scope, inner.operation):
@@ -116,10 +116,6 @@ def lower(outer, op) -> None:
         wgmma.wait(0)
     em.pipeline_depth, em.deferred_products = outer_depth, outer_deferred
     pipeline.epilogue()
-
-
-def _gcd(a: int, b: int) -> int:
-    return min(a, b)  # both are powers of two
 
 
 def _finish(em: Emitter, draft: scf.ForOp, arguments: list[LoopArgument], inits: list[Tile]) -> list[Fragment]:
@@ -284,7 +280,7 @@ class Pipeline:
         for s in range(self.ahead):
             self._issue(self._iv(self.lb, s), s)
 
-    def iteration(self, scope, iv: ir.Value) -> None:
+    def iteration(self, iv: ir.Value) -> None:
         """Start of an iteration: its tile has arrived for everybody, and the copy of a later one is on its way."""
         if not self.tiles:
             return

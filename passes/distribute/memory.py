@@ -4,7 +4,8 @@ addresses instead of branches for reads past an edge, predicated stores."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mlirc.mlir import arith, ir, memref, scf, vector
@@ -57,8 +58,6 @@ def swizzled(em: Emitter, view: View, indices: list[Index]) -> list[Index]:
 def access_width(em: Emitter, view: View, shape: Sequence[int], sizes: list[Index], layout: Layout, whole: bool) -> int:
     """Elements per access: as many as are consecutive in a thread, aligned, inside or outside as one, and 16 bytes."""
     if not view.dims or view.dims[-1] != len(view.shape) - 1:
-        return 1
-    if view.swizzle and view.dims[-1] != len(view.shape) - 1:
         return 1
     width = math.gcd(piece_size(layout), 16 // element_bytes(view.element))
     width = math.gcd(width, em.divisor(view.offsets[-1]))
@@ -149,13 +148,20 @@ def store(em: Emitter, frag: Fragment, view: View, whole: bool = False) -> None:
         if condition is False:
             continue
         value = frag.read(list(range(r, r + width)))
-        if condition is True:
+        with predicated(condition):
             store_elements(em, view, indices, value, width)
-            continue
-        branch = scf.IfOp(condition)
-        with ir.InsertionPoint(branch.then_block):
-            store_elements(em, view, indices, value, width)
-            scf.YieldOp([])
+
+
+@contextmanager
+def predicated(condition: bool | ir.Value) -> Iterator[None]:
+    """What is built inside happens only where the condition holds (a False is for the caller to skip)."""
+    if condition is True:
+        yield
+        return
+    branch = scf.IfOp(condition)
+    with ir.InsertionPoint(branch.then_block):
+        yield
+        scf.YieldOp([])
 
 
 def store_elements(em: Emitter, view: View, indices: list[Index], value: ir.Value, width: int) -> None:

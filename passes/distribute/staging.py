@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 
-from mlirc.mlir import arith, ir, nvgpu, scf
+from mlirc.mlir import arith, ir, nvgpu
 from mlirc.passes.distribute import memory
 from mlirc.passes.distribute.emitter import Emitter, Index, element_bytes
 from mlirc.passes.distribute.layout import Layout, pow2_divisor, row_layout
@@ -117,9 +117,8 @@ class AsyncTile:
             count = None
             if condition is not True:
                 count = em.c(0) if condition is False else arith.SelectOp(condition, em.c(width), em.c(0)).result
-            _predicated(
-                em, once, lambda to=to, at=at, width=width, count=count: self._one(target, source, to, at, width, count)
-            )
+            with memory.predicated(once):
+                self._one(target, source, to, at, width, count)
 
     def _one(self, target, source, to, at, width, count) -> None:
         em = self.em
@@ -134,16 +133,6 @@ class AsyncTile:
             bypassL1=True if size == 16 else None,
             results=[ir.Type.parse("!nvgpu.device.async.token")],
         )
-
-
-def _predicated(em: Emitter, condition: bool | ir.Value, emit) -> None:
-    if condition is True:
-        emit()
-        return
-    branch = scf.IfOp(condition)
-    with ir.InsertionPoint(branch.then_block):
-        emit()
-        scf.YieldOp([])
 
 
 def async_vector(em: Emitter, view: memory.View, element: ir.Type, shape: list[int], sizes: list[Index]) -> int | None:

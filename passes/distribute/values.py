@@ -39,8 +39,6 @@ class Fragment(Tile):
     def __init__(self, em, element, shape, sizes, layout: Layout, pieces: list[ir.Value], piece: int):
         super().__init__(em, element, shape, sizes)
         self.layout, self.pieces, self.piece = layout, pieces, piece
-        self._converted: dict[Layout, Fragment] = {}
-        self._scalars: dict[int, ir.Value] = {}
 
     def natural(self) -> Layout:
         return self.layout

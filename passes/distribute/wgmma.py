@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mlirc.mlir import arith, ir, memref, nvvm
 from mlirc.passes.distribute import memory
-from mlirc.passes.distribute.accumulators import WgmmaFragment, struct_type
+from mlirc.passes.distribute.accumulators import struct_type
 from mlirc.passes.distribute.emitter import Emitter, Index, Unsupported
 from mlirc.passes.distribute.layout import Layout, lane, reg, warp
 
@@ -105,6 +105,3 @@ def proxy_fence() -> None:
     """Makes this thread's writes to shared memory visible to wgmma, which reads through another proxy."""
     parse = ir.Attribute.parse
     nvvm.FenceProxyOp(parse("#nvvm.proxy_kind<async.shared>"), space=parse("#nvvm.shared_space<cta>"))
-
-
-__all__ = ["Operand", "WgmmaFragment", "accumulator", "multiply", "padded", "proxy_fence", "wait"]

@@ -174,9 +174,9 @@ class Machine:
 
     # -- accesses
 
-    def load(self, ref: MemRef, indices: list, width: int, align: int, mask, op, log: bool = True) -> np.ndarray:
-        """Reads `width` elements per thread: unsigned words [blocks or 1, threads or 1, width]. Inactive threads get
-        anything."""
+    def _address(self, ref: MemRef, indices: list, width: int, align: int, mask, write: bool, op) -> tuple:
+        """Checks and counts an access; returns its byte addresses, which threads still make it, and whether all of
+        them are aligned to its width."""
         if self.check:
             indices, mask = self.in_bounds(ref, indices, width, mask, op)
         offset = ref.offset(indices)
@@ -185,10 +185,15 @@ class Machine:
         fits = self.aligned(ref, offset, width, align, mask, op) if width > 1 else True
         if not isinstance(offset, np.ndarray):
             offset = np.full((1, 1), offset, dtype=np.int64)
-        buffer = ref.buffer
         if self.counters is not None:
-            self.count_access(ref, offset, width, mask, False, op)
-        address = self.absolute(buffer, offset, ref.item, ref.rank)
+            self.count_access(ref, offset, width, mask, write, op)
+        return self.absolute(ref.buffer, offset, ref.item, ref.rank), mask, fits
+
+    def load(self, ref: MemRef, indices: list, width: int, align: int, mask, op, log: bool = True) -> np.ndarray:
+        """Reads `width` elements per thread: unsigned words [blocks or 1, threads or 1, width]. Inactive threads get
+        anything."""
+        address, mask, fits = self._address(ref, indices, width, align, mask, False, op)
+        buffer = ref.buffer
         out = gather(buffer, "data", address, ref.item, width, fits)
         if self.check:
             self._check_read(ref, address, width, fits, mask, op)
@@ -227,17 +232,7 @@ class Machine:
     def store(self, ref: MemRef, indices: list, value: np.ndarray, align: int, mask, op) -> None:
         """Writes elements [blocks or 1, threads or 1, width] (any dtype of the right size)."""
         width = value.shape[-1]
-        if self.check:
-            indices, mask = self.in_bounds(ref, indices, width, mask, op)
-        offset = ref.offset(indices)
-        if self.check:
-            mask = self.inside(ref, offset, width, mask, op)
-        fits = self.aligned(ref, offset, width, align, mask, op) if width > 1 else True
-        if not isinstance(offset, np.ndarray):
-            offset = np.full((1, 1), offset, dtype=np.int64)
-        if self.counters is not None:
-            self.count_access(ref, offset, width, mask, True, op)
-        address = self.absolute(ref.buffer, offset, ref.item, ref.rank)
+        address, mask, fits = self._address(ref, indices, width, align, mask, True, op)
         if self.check and ref.buffer.reading is not None:
             self.check_reading(ref.buffer, address, ref.item, width, fits, mask, op)
         chosen = self.lanes(mask)
