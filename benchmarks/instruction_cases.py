@@ -16,7 +16,7 @@ from saved_kernels import Argument, SavedKernel
 from mlirc import mlir
 from mlirc.backend.llvm_text import for_older_llvm
 from mlirc.backend.ptx import ptx_from_llvm
-from mlirc.host.device.hopper_rules import TensorMap
+from mlirc.host.device.tensor_maps import TensorMap
 from mlirc.mlir import llvm
 from mlirc.targets import get_target
 

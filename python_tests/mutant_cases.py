@@ -11,7 +11,7 @@ from test_host_device_hopper import BARRIERS, STAGES, K, M, N, product
 
 from mlirc import mlir
 from mlirc.host.device.direct import run_function
-from mlirc.host.device.hopper_rules import TensorMap
+from mlirc.host.device.tensor_maps import TensorMap
 from mlirc.host.jit import tensor_spec
 from mlirc.kernel_build import to_gpu
 from mlirc.mlir import ir

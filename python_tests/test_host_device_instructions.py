@@ -9,13 +9,13 @@ import pytest
 from mlirc import mlir
 from mlirc.errors import MlircError
 from mlirc.host.device.direct import run_function
-from mlirc.host.device.hopper_rules import TensorMap
+from mlirc.host.device.tensor_maps import TensorMap
 
 E4M3, E5M2, BF16 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.bfloat16
 RNG = np.random.default_rng(0)
 
 
-MAP = "!llvm.ptr {llvm.byval = !llvm.array<128 x i8>, nvvm.grid_constant}"
+MAP = "!llvm.ptr {llvm.align = 64 : i64, llvm.byval = !llvm.array<128 x i8>, nvvm.grid_constant}"
 
 
 def module(body: str, arguments: int, attributes: str = "", maps: int = 0) -> mlir.ir.Module:
@@ -351,32 +351,34 @@ def test_bulk_store_is_read_until_its_group_is_waited_for():
     assert run(body.replace(fence, ""), x, y, smem=128) == {"missing proxy fence"}
 
 
+MULTICAST_COPY = (
+    MEET
+    + """%rank = nvvm.read.ptx.sreg.cluster.ctarank : i32
+  %leader = arith.cmpi eq, %rank, %c0 : i32
+  %mine = arith.andi %leader, %first : i1
+  %both = arith.constant 3 : i16
+  scf.if %mine { %to = llvm.addrspacecast %smem : !llvm.ptr<3> to !llvm.ptr<7>
+    nvvm.cp.async.bulk.tensor.shared.cluster.global %to, %map0, %bar, box[%c0, %c0] multicast_mask = %both :
+      !llvm.ptr<7>, !llvm.ptr }"""
+)
+MULTICAST = (
+    WAIT.replace("START", MULTICAST_COPY)
+    + """%mul = arith.muli %b, %c128 : i32
+  %g = arith.addi %mul, %t : i32\n"""
+    + load("v", "%smem", "%t", "i32", "<3>")
+    + store("%v", "%p0", "%g")
+    + MEET
+)
+
+
 def test_multicast():
     """Block 0 of each cluster copies a box to both."""
     x, y = ints(8, 16), np.zeros((4, 8, 16), np.int32)
-    copy = (
-        MEET
-        + """%rank = nvvm.read.ptx.sreg.cluster.ctarank : i32
-      %leader = arith.cmpi eq, %rank, %c0 : i32
-      %mine = arith.andi %leader, %first : i1
-      %both = arith.constant 3 : i16
-      scf.if %mine { %to = llvm.addrspacecast %smem : !llvm.ptr<3> to !llvm.ptr<7>
-        nvvm.cp.async.bulk.tensor.shared.cluster.global %to, %map0, %bar, box[%c0, %c0] multicast_mask = %both :
-          !llvm.ptr<7>, !llvm.ptr }"""
-    )
-    body = (
-        WAIT.replace("START", copy)
-        + """%mul = arith.muli %b, %c128 : i32
-      %g = arith.addi %mul, %t : i32\n"""
-        + load("v", "%smem", "%t", "i32", "<3>")
-        + store("%v", "%p0", "%g")
-        + MEET
-    )
     report = run_function(
-        module(body, 1, CLUSTER, maps=1), "k", [y, TensorMap(x, (8, 16))], (4, 1, 1), (128, 1, 1), 1040
+        module(MULTICAST, 1, CLUSTER, maps=1), "k", [y, TensorMap(x, (8, 16))], (4, 1, 1), (128, 1, 1), 1040
     )
     assert report.ok, [str(f) for f in report.findings]
     np.testing.assert_array_equal(y, np.broadcast_to(x, (4, 8, 16)))
-    alone = module(body.replace("constant 3 : i16", "constant 1 : i16"), 1, CLUSTER, maps=1)
+    alone = module(MULTICAST.replace("constant 3 : i16", "constant 1 : i16"), 1, CLUSTER, maps=1)
     report = run_function(alone, "k", [y, TensorMap(x, (8, 16))], (4, 1, 1), (128, 1, 1), 1040)
     assert report.kinds() == {"deadlock"}  # the second block's bytes never come

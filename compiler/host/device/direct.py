@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlirc.errors import MlircError
-from mlirc.host.device.hopper_rules import TensorMap
 from mlirc.host.device.launch import execute
 from mlirc.host.device.memory import POISON, Buffer, MemRef
 from mlirc.host.device.report import Report
+from mlirc.host.device.tensor_maps import TensorMap, check_parameter
 from mlirc.host.device.translate import translate
 from mlirc.mlir import ir
 
@@ -34,13 +34,14 @@ def run_function(
     program = translate(found)
     if len(args) != len(program.parameters):
         raise MlircError(f"host device: function {name} takes {len(program.parameters)} arguments, not {len(args)}")
-    registers = list(program.initial)
+    report, registers = Report(), list(program.initial)
     buffers: list[tuple[Buffer, np.ndarray]] = []
     for i, (number, value, a) in enumerate(
         zip(program.parameters, found.regions[0].blocks[0].arguments, args, strict=False)
     ):
         if isinstance(a, TensorMap):
             registers[number] = a
+            check_parameter(found, i, name, report)
             continue
         contents = np.frombuffer(a.tobytes(), dtype=np.uint8)
         buffer = Buffer(f"argument {i}", "global", a.nbytes, contents=contents, poison=POISON)
@@ -51,7 +52,6 @@ def run_function(
             registers[number] = MemRef(buffer, 0, tuple(value.type.shape), tuple(strides), a.itemsize)
         else:
             registers[number] = MemRef(buffer, 0, (), (), 1)
-    report = Report()
     total = int(np.prod(grid))
     chosen = np.arange(total) if blocks is None else np.array(sorted(b for b in blocks if b < total), dtype=np.int64)
     with np.errstate(all="ignore"):

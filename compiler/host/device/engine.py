@@ -87,6 +87,7 @@ class Engine:
         for b, t, byte in self.each(s, pointer):
             if byte % 8 or byte + 8 > pointer.buffer.nbytes:
                 m.complain("misaligned", _one(m, b, t), f"puts an mbarrier at byte {byte} of shared memory", op)
+            m.placed(pointer.buffer, 8, _one(m, b, t), op)
             barrier = self.barriers[b, byte] = self._new(int(counts[b, t]))
             if m.clocks is not None:
                 row = m.clocks.row(b, t)

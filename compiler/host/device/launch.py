@@ -58,7 +58,7 @@ def execute(
         machine.proxies = program.proxies
         if count:
             machine.counters = Counters(report, program.name, machine.nt)
-        machine.dynamic_shared = machine.allocate("shared memory", "shared", max(smem, 1))
+        machine.dynamic_shared = machine.allocate("shared memory", "shared", max(smem, 1), program.dynamic_align)
         try:
             Scheduler(machine, seed).run(program.code, list(registers), program.group)
         except Stop:

@@ -64,11 +64,11 @@ class Machine:
 
     # -- shared and local memory
 
-    def allocate(self, name: str, space: str, nbytes: int) -> Buffer:
-        """Memory of every block (or thread) of the batch."""
+    def allocate(self, name: str, space: str, nbytes: int, align: int | None = None) -> Buffer:
+        """Memory of every block (or thread) of the batch; `align`: bytes, as the kernel declares."""
         instances = self.nb if space == "shared" else self.nb * self.nt
         buffer = Buffer(
-            name, space, nbytes, max(instances, 2), poison=self.poison
+            name, space, nbytes, max(instances, 2), poison=self.poison, align=align
         )  # two at least: the stride keeps instances apart
         if space == "shared":
             self.shared.append(buffer)
@@ -148,8 +148,22 @@ class Machine:
             self.complain("out of bounds", bad, f"leaves {ref.buffer.name}, which has {size} bytes", op)
         return ~outside if mask is None else mask & ~outside
 
+    def placed(self, buffer: Buffer, align: int, mask, op) -> bool:
+        """Whether memory is declared with so many bytes of alignment that its start is a multiple of `align`: where it
+        lies otherwise is luck."""
+        if buffer.align >= align:
+            return True
+        if self.check:
+            message = (
+                f"needs {buffer.name}, declared with an alignment of {buffer.align} bytes, at a multiple of {align}"
+            )
+            self.complain("misaligned", np.ones((1, 1), bool) if mask is None else mask, message, op)
+        return False
+
     def aligned(self, ref: MemRef, offset, width: int, align: int, mask, op) -> bool:
         """Whether every access lies at a multiple of `align` bytes; reports those that do not."""
+        if align > ref.buffer.align:
+            self.placed(ref.buffer, align, mask, op)
         per = align // ref.item
         if per <= 1:
             return width == 1

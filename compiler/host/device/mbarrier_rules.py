@@ -7,11 +7,13 @@ import numpy as np
 
 from mlirc.host.device.copies import finish
 from mlirc.host.device.engine import Engine
-from mlirc.host.device.hopper_rules import WARPGROUP, TensorMap, engine_of, start_box, store_box
+from mlirc.host.device.hopper_rules import WARPGROUP, engine_of
 from mlirc.host.device.machine import State
 from mlirc.host.device.memory import MemRef
 from mlirc.host.device.nvgpu_rules import segments_of
 from mlirc.host.device.sync import Wait
+from mlirc.host.device.tensor_copy_rules import start_box, store_box
+from mlirc.host.device.tensor_maps import TensorMap
 from mlirc.host.device.translate import Translator, rule, waiting
 from mlirc.mlir import ir
 

@@ -23,8 +23,10 @@ class Buffer:
         instances: int = 1,
         contents: np.ndarray | None = None,
         poison: int = POISON,
+        align: int | None = None,
     ):
         self.name, self.space, self.nbytes, self.instances = name, space, nbytes, instances
+        self.align = 256 if align is None else align  # bytes, as declared; cuMemAlloc gives 256
         self.stride = -(-nbytes // 1024) * 1024 if instances > 1 else nbytes
         total = self.stride * instances
         total += _SLACK + (-total) % _SLACK

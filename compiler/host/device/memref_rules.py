@@ -236,11 +236,12 @@ def _alloca(tr: Translator, op):
     strides, _ = t.get_strides_and_offset()
     nbytes = int(np.prod(list(t.shape))) * item
     space = "shared" if "workgroup" in str(t.memory_space) or str(t.memory_space).startswith("3") else "local"
+    align = ir.IntegerAttr(op.attributes["alignment"]).value if "alignment" in op.attributes else item
 
     def step(s: State) -> None:
         key = hash(op)
         if key not in s.m.instances:
-            s.m.instances[key] = s.m.allocate(f"{space} memory", space, nbytes)
+            s.m.instances[key] = s.m.allocate(f"{space} memory", space, nbytes, align)
         s.r[out] = MemRef(s.m.instances[key], 0, tuple(t.shape), tuple(strides), item)
 
     return step

@@ -29,6 +29,12 @@ def type_bytes(t: ir.Type) -> int:
     return dtype_of(t).itemsize * int(np.prod(vector_shape(t)))
 
 
+def natural_alignment(t: ir.Type) -> int:
+    """The alignment, in bytes, of a global of a type that says nothing of it: its elements'."""
+    array = re.fullmatch(r"!llvm\.array<(\d+) x (.*)>", str(t))
+    return natural_alignment(ir.Type.parse(array[2], t.context)) if array else type_bytes(t)
+
+
 def shift(pointer: MemRef, byte) -> MemRef:
     """A pointer moved by a number (or an array) of bytes."""
     return MemRef(pointer.buffer, pointer.base + byte, (), (), 1, pointer.rank)
@@ -41,20 +47,22 @@ def element_of(s: State, pointer: MemRef, item: int, op) -> tuple[MemRef, list]:
     if off is not None:
         s.m.complain("misaligned", off, f"points into an element of {item} bytes of {pointer.buffer.name}", op)
     buffer = pointer.buffer
+    if item > buffer.align:
+        s.m.placed(buffer, item, s.mask, op)
     return MemRef(buffer, 0, (buffer.nbytes // item,), (1,), item, pointer.rank), [base // item]
 
 
 @rule("llvm.mlir.addressof")
 def _address_of(tr: Translator, op):
     out, name = tr.reg(op.results[0]), ir.FlatSymbolRefAttr(op.attributes["global_name"]).value
-    size = tr.globals.get(name)
-    if size is None:
+    if name not in tr.globals:
         raise MlircError(f"host device: {tr.where}: no shared global @{name} at {op.location}")
+    size, align = tr.globals[name]
 
     def step(s: State) -> None:
         m = s.m
         if size and name not in m.named:
-            m.named[name] = m.allocate(f"shared memory @{name}", "shared", size)
+            m.named[name] = m.allocate(f"shared memory @{name}", "shared", size, align)
         s.r[out] = MemRef(m.named[name] if size else m.dynamic_shared, 0, (), (), 1)
 
     return step

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from mlirc.backend.lowering import SHARED_ALIGN
 from mlirc.errors import MlircError
 from mlirc.host.device.counters import kind_of
 from mlirc.host.device.machine import State
@@ -20,8 +21,8 @@ from mlirc.mlir import ir
 _rules: dict[str, Callable] = {}
 _RULE_FILES = (
     "arith_rules", "math_rules", "vector_rules", "memref_rules", "scf_rules", "gpu_rules", "nvgpu_rules",
-    "pointer_rules", "hopper_rules", "wgmma_rules", "warp_rules", "atomic_rules", "matrix_rules", "cluster_rules",
-    "mbarrier_rules",
+    "pointer_rules", "hopper_rules", "tensor_copy_rules", "wgmma_rules", "warp_rules", "atomic_rules", "matrix_rules",
+    "cluster_rules", "mbarrier_rules",
 )  # fmt: skip
 
 
@@ -76,6 +77,7 @@ class Program:
         self.proxies = False  # whether instructions read shared memory through the asynchronous proxy
         self.clocks = False  # whether warps are ordered by more than barriers of the whole block
         self.cluster = (1, 1, 1)  # where the function itself says so
+        self.dynamic_align = SHARED_ALIGN  # bytes, of dynamic shared memory
 
 
 class Translator:
@@ -88,7 +90,7 @@ class Translator:
         self.constants: dict[ir.Value, int | float] = {}
         self.group: int | None = None
         self.proxies = self.clocks = False
-        self.globals: dict[str, int] = {}  # shared globals: bytes, 0 for the dynamic one
+        self.globals: dict[str, tuple[int, int]] = {}  # shared globals: bytes (0: the dynamic one), alignment
         self.accesses: list[int] = []  # sizes and alignments, in bytes, of accesses to memory
 
     def reg(self, value: ir.Value) -> int:
@@ -212,6 +214,7 @@ def translate(function, count: bool = False) -> Program:
     program.shared = [(tr.reg(a), a.type) for a in list(blocks[0].arguments)[inputs:]]
     program.accesses, program.group, program.proxies = tr.accesses, tr.group, tr.proxies
     program.clocks, program.cluster = tr.clocks, _cluster(function)
+    program.dynamic_align = max([align for size, align in tr.globals.values() if not size], default=SHARED_ALIGN)
     return program
 
 
@@ -224,16 +227,18 @@ def _cluster(function) -> tuple[int, int, int]:
     return 1, 1, 1
 
 
-def _shared_globals(function) -> dict[str, int]:
-    """The arrays in shared memory beside a kernel, and their bytes (0: the dynamic one)."""
+def _shared_globals(function) -> dict[str, tuple[int, int]]:
+    """The arrays in shared memory beside a kernel: their bytes (0: the dynamic one), and their alignment."""
     found = {}
     for op in function.parent.regions[0].blocks[0].operations:
         space = op.operation.attributes["addr_space"] if "addr_space" in op.operation.attributes else None
         if op.operation.name == "llvm.mlir.global" and space is not None and ir.IntegerAttr(space).value == 3:
-            from mlirc.host.device.pointer_rules import type_bytes
+            from mlirc.host.device.pointer_rules import natural_alignment, type_bytes
 
-            name = ir.StringAttr(op.operation.attributes["sym_name"]).value
-            found[name] = type_bytes(ir.TypeAttr(op.operation.attributes["global_type"]).value)
+            attributes = op.operation.attributes
+            name, t = ir.StringAttr(attributes["sym_name"]).value, ir.TypeAttr(attributes["global_type"]).value
+            align = ir.IntegerAttr(attributes["alignment"]).value if "alignment" in attributes else natural_alignment(t)
+            found[name] = type_bytes(t), align
     return found
 
 

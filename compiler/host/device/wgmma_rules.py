@@ -10,14 +10,21 @@ import numpy as np
 
 from mlirc.errors import MlircError
 from mlirc.host.device.engine import Engine
-from mlirc.host.device.hopper_rules import WARPGROUP, check_proxy, engine_of, swizzled
-from mlirc.host.device.machine import State
+from mlirc.host.device.hopper_rules import WARPGROUP, engine_of
+from mlirc.host.device.machine import Machine, State
 from mlirc.host.device.memory import Buffer
 from mlirc.host.device.numbers import dtype_of
 from mlirc.host.device.nvgpu_rules import tf32, to_f32
 from mlirc.host.device.pointer_rules import struct_fields
+from mlirc.host.device.tensor_copy_rules import check_proxy
+from mlirc.host.device.tensor_maps import swizzled
 from mlirc.host.device.translate import Translator, rule
 from mlirc.mlir import ir
+
+
+def swizzle_of(descriptor: int) -> int:
+    """The bytes of a row of a matrix descriptor's swizzle; 0 for none."""
+    return {0: 0, 1: 128, 2: 64, 3: 32}[descriptor >> 62 & 3]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -25,7 +32,9 @@ def descriptor_bytes(descriptor: int, outer: int, inner_bytes: int, k_major: boo
     """Shared memory addresses of a matrix operand [outer (m or n), k], from its 64-bit descriptor."""
     start = (descriptor & 0x3FFF) << 4
     leading, stride = (descriptor >> 16 & 0x3FFF) << 4, (descriptor >> 32 & 0x3FFF) << 4
-    swizzle = {0: 0, 1: 128, 2: 64, 3: 32}[descriptor >> 62 & 3]
+    swizzle = swizzle_of(descriptor)
+    if descriptor >> 49 & 7:
+        raise ValueError("a matrix descriptor with a base offset: begin operands where the swizzle's pattern does")
     row = np.arange(outer)[:, None]
     k = np.arange(inner_bytes // item)[None, :]
     if k_major:
@@ -81,10 +90,10 @@ def _wgmma(tr: Translator, op):
                 engine.check_fence(block, t, r[c], op)
             operands = []
             for d, rows, is_major in zip(descriptors, (64, n), major, strict=True):
-                cells = descriptor_bytes(
-                    int(d[block, t]) & (2**64 - 1), rows, k * dtype.itemsize, is_major, dtype.itemsize
-                )
+                number = int(d[block, t]) & (2**64 - 1)
+                cells = descriptor_bytes(number, rows, k * dtype.itemsize, is_major, dtype.itemsize)
                 operands.append(_matrix(s, engine, cells, dtype, (block, t, result), op))
+                s.m.placed(m.dynamic_shared, max(16, 8 * swizzle_of(number)), _lane(m, block, t), op)
             total = np.matmul(signs[0] * widen(operands[0]), (signs[1] * widen(operands[1])).T)
             lanes = slice(t, t + WARPGROUP)
             if scales[2] != "zero":
@@ -111,6 +120,13 @@ def _warpgroups(s: State, op):
         yield int(b), int(g) * WARPGROUP
 
 
+def _lane(m: Machine, b: int, t: int) -> np.ndarray:
+    """A mask with one thread."""
+    lone = np.zeros((m.nb, m.nt), bool)
+    lone[b, t] = True
+    return lone
+
+
 def _matrix(s: State, engine: Engine, cells: np.ndarray, dtype: np.dtype, where, op) -> np.ndarray:
     """Reads an operand; its bytes stay in use until the wgmma is waited for."""
     m, (b, t, result) = s.m, where
@@ -119,8 +135,7 @@ def _matrix(s: State, engine: Engine, cells: np.ndarray, dtype: np.dtype, where,
         chunks = cells[:, :: 16 // dtype.itemsize].T.reshape(-1, 8)
         m.counters.wgmma(chunks)
     assert buffer is not None
-    lone = np.zeros((m.nb, m.nt), bool)
-    lone[b, t] = True
+    lone = _lane(m, b, t)
     if cells.max() + dtype.itemsize > buffer.nbytes:
         m.complain("out of bounds", lone, f"reads byte {int(cells.max())} of {buffer.name}", op)
         return np.zeros(cells.shape, dtype)

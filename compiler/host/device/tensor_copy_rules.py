@@ -1,0 +1,156 @@
+"""Tensor copies (TMA) between global and shared memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlirc.errors import MlircError
+from mlirc.host.device.engine import Engine
+from mlirc.host.device.hopper_rules import engine_of
+from mlirc.host.device.machine import State
+from mlirc.host.device.memory import Buffer, MemRef
+from mlirc.host.device.nvgpu_rules import segments_of
+from mlirc.host.device.tensor_maps import TensorMap, box_of, overlap, swizzled
+from mlirc.host.device.translate import Translator, rule
+
+
+def check_proxy(s: State, buffer: Buffer, address: np.ndarray, lone: np.ndarray, op) -> None:
+    """What threads wrote is read through the asynchronous proxy: there must be a fence in between."""
+    if s.m.check and buffer.generic is not None and buffer.generic[address].any():
+        s.m.complain("missing proxy fence", lone, f"reads {buffer.name} that threads wrote, with no fence.proxy", op)
+
+
+@rule("nvvm.cp.async.bulk.tensor.shared.cluster.global")
+def _tensor_load(tr: Translator, op):
+    tr.proxies = tr.clocks = True
+    (dst,), (tensor,), coordinates, (barrier,), offsets, multicast, _, predicate = segments_of(op)
+    if offsets or "tile" not in str(op.attributes["mode"]):
+        raise MlircError(f"host device: {tr.where}: {op.name} with im2col at {op.location}")
+    to, what, at = tr.reg(dst), tr.reg(tensor), [tr.reg(c) for c in coordinates]
+    signal, when = tr.reg(barrier), tr.reg(predicate[0]) if predicate else None
+    mask = tr.reg(multicast[0]) if multicast else None
+
+    def step(s: State) -> None:
+        r = s.r
+        inner = s if when is None else State(r, r[when] if s.mask is None else r[when] & s.mask, s.m)
+        start_box(inner, r[what], r[to], [r[c] for c in at], r[signal], op, None if mask is None else r[mask])
+
+    return step
+
+
+def _fits(s: State, tensor: TensorMap, buffer: Buffer, byte: int, size: int, lone: np.ndarray, op) -> bool:
+    """Whether a box lies inside shared memory, and where tensor copies can reach it; complains if not."""
+    if byte < 0 or byte + size > buffer.nbytes:
+        s.m.complain("out of bounds", lone, f"copies {size} bytes at byte {byte} of {buffer.name}", op)
+        return False
+    if byte % 128:
+        s.m.complain("misaligned", lone, f"copies a box at byte {byte} of {buffer.name}: a multiple of 128", op)
+        return False
+    s.m.placed(buffer, tensor.shared_align, lone, op)
+    return True
+
+
+def start_box(s: State, source: TensorMap, to: MemRef, coordinates: list, barrier: MemRef, op, multicast=None) -> None:
+    """Starts a tensor copy by every active thread. `multicast`: to the blocks of the cluster that its bits name, each
+    of whose mbarriers at the same place is told."""
+    m, engine = s.m, engine_of(s)
+    bars = {(b, t): byte for b, t, byte in engine.each(s, barrier)}
+    for b, t, byte in engine.each(s, to):
+        start = [int(np.broadcast_to(c, (m.nb, m.nt))[b, t]) for c in coordinates][::-1]
+        ranks: list[int | None] = [engine.rank(to, b, t)]
+        if multicast is not None:
+            bits = int(np.broadcast_to(multicast, (m.nb, m.nt))[b, t])
+            ranks = [k for k in range(m.cluster_size) if bits >> k & 1]
+        box = box_of(source, start)
+        lone = np.zeros((m.nb, m.nt), bool)
+        lone[b, t] = True
+        if not _fits(s, source, to.buffer, byte, box.nbytes, lone, op):
+            continue
+        address = swizzled(byte + np.arange(box.nbytes), source.swizzle)
+        for rank in ranks:
+            begin_transfer(engine, box.reshape(-1).view(np.uint8), to.buffer, address, (b, t), rank, bars[b, t], op)
+
+
+def begin_transfer(engine: Engine, raw: np.ndarray, buffer: Buffer, byte: np.ndarray, who, rank, bar: int, op) -> None:
+    """Starts a copy of `raw` to the given bytes of the shared memory of a block (the thread's own, or number `rank` of
+    its cluster), which tells the mbarrier at byte `bar` there when it is done."""
+    m, (b, t), size = engine.machine, who, len(raw)
+    owner = b if rank is None else b // m.cluster_size * m.cluster_size + rank
+    address = owner * buffer.stride + byte
+    buffer.mark("pending")
+    assert buffer.pending is not None
+    lone = np.zeros((m.nb, m.nt), bool)
+    lone[b, t] = True
+    if buffer.pending[address].any():
+        m.complain("overlapping copies", lone, f"copies to {buffer.name} where another copy is under way", op)
+    engine.check_overwrite(b, t, buffer, address, op)
+    buffer.pending[address] = 0xFF
+    barrier = engine.find(b, t, bar, op, rank)
+    if m.clocks is not None:
+        cells = np.unique(address // m.races.granule)[:, None]  # type: ignore[union-attr]
+        agent = (barrier.column, barrier.phase + 1)
+        m.clocks.touch(buffer, cells, (m.clocks.unit(b), m.clocks.row(b, t)), agent, True, op, b * m.nt + t)
+
+    def finish() -> None:
+        buffer.data[address] = raw
+        if buffer.written is not None:
+            buffer.written[address] = 0xFF
+        assert buffer.pending is not None
+        buffer.pending[address] = 0
+        if buffer.generic is not None:
+            buffer.generic[address] = 0
+        barrier.nbytes -= size
+        barrier.settle()
+
+    engine.start(finish)
+
+
+def read_for_store(s: State, buffer: Buffer, address: np.ndarray, who: tuple[int, int], op, group: bool = True) -> None:
+    """A bulk copy's read of shared memory (cells of the storage), which ends when its group is waited for."""
+    m, (b, t), engine = s.m, who, engine_of(s)
+    lone = np.zeros((m.nb, m.nt), bool)
+    lone[b, t] = True
+    check_proxy(s, buffer, address, lone, op)
+    if m.check and buffer.written is not None and not buffer.written[address].all():
+        m.complain("uninitialized read", lone, f"reads {buffer.name}, where nobody wrote", op)
+    if m.clocks is not None:
+        m.clocks.access(buffer, np.unique(address // m.races.granule), 1, np.array([b * m.nt + t]), False, op)  # type: ignore[union-attr]
+    if group:
+        engine.store(b, t, buffer, address, op)
+
+
+@rule("nvvm.cp.async.bulk.tensor.global.shared.cta")
+def _tensor_store(tr: Translator, op):
+    tr.proxies = True
+    if "tile" not in str(op.attributes["mode"]):
+        raise MlircError(f"host device: {tr.where}: {op.name} with im2col at {op.location}")
+    (tensor,), (src,), coordinates, _, predicate = segments_of(op)
+    what, at, coords = tr.reg(tensor), tr.reg(src), [tr.reg(c) for c in coordinates]
+    when = tr.reg(predicate[0]) if predicate else None
+
+    def step(s: State) -> None:
+        r, m = s.r, s.m
+        target: TensorMap = r[what]
+        inner = s if when is None else State(r, r[when] if s.mask is None else r[when] & s.mask, m)
+        for b, t, byte in engine_of(s).each(inner, r[at]):
+            start = [int(np.broadcast_to(r[c], (m.nb, m.nt))[b, t]) for c in coords][::-1]
+            store_box(s, target, r[at].buffer, (b, t, byte), start, op)
+
+    return step
+
+
+def store_box(s: State, target: TensorMap, buffer: Buffer, where, start: list[int], op) -> None:
+    """Writes the part of a box that lies inside the array. The source counts as being read until its group is waited
+    for."""
+    m, (b, t, byte) = s.m, where
+    lone = np.zeros((m.nb, m.nt), bool)
+    lone[b, t] = True
+    item = target.array.dtype.itemsize
+    size = int(np.prod(target.box)) * item
+    if not _fits(s, target, buffer, byte, size, lone, op):
+        return
+    address = b * buffer.stride + swizzled(byte + np.arange(size), target.swizzle)
+    read_for_store(s, buffer, address, (b, t), op)
+    box = buffer.data[address].view(target.array.dtype).reshape(target.box)
+    to, at = overlap(target, start)
+    target.array[at] = box[to]
