@@ -77,3 +77,63 @@ def test_it_ends_with_a_report(body, kind, check):
         assert kind in report.kinds()
     if kind == "deadlock":
         assert "wait for the barrier of the block" in "\n".join(map(str, report.findings))
+
+
+STORE = "memref.store %one, %y[%t] : memref<64xf32>"
+LONG = """
+  %far = arith.constant 4000000 : index
+  scf.for %i = %c0 to %far step %c1 {
+    memref.store %one, %y[%t] : memref<64xf32>
+  }"""
+
+
+def ends(body: str, seconds: float = 120.0, **options):
+    """The report of a kernel of 64 threads."""
+    x, y = np.zeros(64, np.float32), np.zeros(64, np.float32)
+    body = "%one = arith.constant 1.0 : f32\n" + body
+    return run_kernel(launch(body, X, **options), [x, y], seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(threads=0), "block is [0, 1, 1]: x must be from 1 to 1024"),
+        (dict(threads=-1), "block is [-1, 1, 1]"),
+        (dict(threads=1 << 40), "x must be from 1 to 1024"),
+        (dict(blocks=0), "grid is [0, 1, 1]: x must be from 1 to 2147483647"),
+        (dict(blocks=1 << 62), "x must be from 1 to 2147483647"),
+        (dict(smem=232449), "232449 bytes of dynamic shared memory: 232448 are the most"),
+        (dict(smem=-1), "-1 bytes of dynamic shared memory"),
+    ],
+)
+def test_launches_that_a_gpu_refuses(options, message):
+    (finding,) = ends(STORE, **options).findings
+    assert finding.kind == "bad launch"
+    assert message in str(finding)
+
+
+def test_the_largest_launches_that_a_gpu_takes():
+    assert ends(STORE, smem=232448).ok
+
+
+def test_a_launch_that_takes_too_long_is_stopped_and_says_where():
+    start = time.perf_counter()
+    (finding,) = ends(LONG, seconds=0.5).findings
+    assert time.perf_counter() - start < 5
+    assert finding.kind == "stopped" and finding.op == "scf.for"
+    assert "is still at work after 0.5 s: run fewer blocks (--blocks) or allow more (--seconds)" in finding.message
+
+
+def test_a_grid_without_end_is_stopped():
+    assert ends("", blocks=(1 << 31) - 1, seconds=0.5).kinds() == {"stopped"}
+
+
+def test_what_cannot_go_on_names_its_operation():
+    body = """
+      %z = arith.cmpi slt, %t, %c32 : index
+      %size = arith.select %z, %c1, %c32 : index
+      %w = memref.reinterpret_cast %y to offset: [0], sizes: [%size], strides: [1]
+        : memref<64xf32> to memref<?xf32, strided<[1]>>"""
+    (finding,) = ends(body).findings
+    assert finding.kind == "stopped" and finding.op == "memref.reinterpret_cast"
+    assert "a memref's extent differs between threads" in finding.message

@@ -62,6 +62,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--blocks", type=_numbers, metavar="LIST", help="with --device host: run only these blocks, as in 0,4-7")
     add("--seed", type=int, default=0, help="with --device host: the order of threads that could go next")
+    add(
+        "--seconds",
+        type=_seconds,
+        metavar="S",
+        help="with --device host: stop a launch that takes longer (default 120)",
+    )
     add("--counters", action="store_true", help="with --device host: print what each kernel does to memory")
     add("--no-graph", action="store_true", help="launch kernel by kernel, not as one CUDA graph")
     add("--info", action="store_true", help="print inputs, outputs, memory and launches, and run nothing")
@@ -70,6 +76,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _device(text: str) -> int | str:
     return text if text == "host" else int(text)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError(text)
+    return value
 
 
 def _numbers(text: str) -> list[int]:
@@ -236,6 +249,7 @@ def run_on_host_device(
     blocks: list[int] | None = None,
     seed: int = 0,
     counters: bool = False,
+    seconds: float | None = None,
 ) -> list[np.ndarray]:
     """Runs a compiled model on the host device: of every launch only `blocks` where they are given. Raises the first
     finding as MlircError and prints some of the others; with `counters` prints what each kernel does to memory."""
@@ -243,6 +257,7 @@ def run_on_host_device(
 
     loaded = HostModel(model, plan, find_weights(model, plan, weights), count=counters)
     loaded.blocks, loaded.seed = blocks, seed
+    loaded.seconds = seconds or loaded.seconds
     loaded.bind(*inputs)
     progress = Progress()
     progress.describe("kernels")
@@ -341,7 +356,7 @@ def _main(argv: list[str] | None) -> int:
     if options.device == "host" and options.level not in (None, "gpu"):
         raise MlircError(f"--device host runs level gpu: give it or --level {options.level}, not both")
     level = options.level or ("gpu" if options.device == "host" else None)
-    on_host = dict(blocks=options.blocks, seed=options.seed, counters=options.counters)
+    on_host = dict(blocks=options.blocks, seed=options.seed, counters=options.counters, seconds=options.seconds)
     for option, value in on_host.items():
         if value and level != "gpu":
             raise MlircError(f"--{option} is for the host device: it goes with --device host")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.host.device.limits import SECONDS
 from mlirc.host.device.model import DeviceModel
 from mlirc.host.device.report import Report
 from mlirc.runtime.arrays import NUMPY_DTYPES, View, check, empty_like, match, view
@@ -34,13 +35,15 @@ class HostModel:
 
     `check` looks for what the sanitizer finds: a finding raises MlircError, and all are in `report` after every run.
     `blocks` (linear numbers) runs only those blocks of every launch: what no other block computed is left as zeros.
-    `seed` chooses the order of threads where several could go next. `count` fills the report's counters.
+    `seed` chooses the order of threads where several could go next. A launch that takes longer than `seconds` is
+    stopped. `count` fills the report's counters.
     """
 
     device = "host"
 
     def __init__(self, path: Path, plan: Plan, weights: Mapping[str, Any], *, count: bool = False):
         self.plan, self.check, self.seed = plan, True, 0
+        self.seconds = SECONDS  # that a launch may take
         self.blocks: Sequence[int] | None = None
         self.report = Report()
         self.progress: Callable[[int, int], None] = lambda done, total: None
@@ -82,7 +85,7 @@ class HostModel:
         given = self._arrays | {s.name: a for s, a in zip(self.plan.inputs, self._bound, strict=True)}
         self._outputs, self.report = self._model.run(
             [given[name] for name in self._names],
-            blocks=self.blocks, check=self.check, seed=self.seed, progress=self.progress,
+            blocks=self.blocks, check=self.check, seed=self.seed, seconds=self.seconds, progress=self.progress,
         )  # fmt: skip
         self.report.raise_if_bad()
 

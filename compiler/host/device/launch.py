@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,13 +12,14 @@ from mlirc.backend.kernel import Copy, Launch, launches_from_gpu_module
 from mlirc.errors import MlircError
 from mlirc.host.device.clocks import Clocks
 from mlirc.host.device.counters import Counters
-from mlirc.host.device.machine import Machine, Stop
+from mlirc.host.device.limits import SECONDS, Deadline, Stop, launch_problem
+from mlirc.host.device.machine import Machine
 from mlirc.host.device.memory import OTHER_POISON, POISON, Buffer, MemRef
 from mlirc.host.device.memref_rules import item_size
 from mlirc.host.device.numbers import dtype_of
 from mlirc.host.device.report import Report
 from mlirc.host.device.sync import Scheduler
-from mlirc.host.device.translate import Program, granule, translate
+from mlirc.host.device.translate import Program, granule, operation_of, translate
 from mlirc.mlir import ir
 from mlirc.passes.expand_math import expand_math
 
@@ -29,7 +31,7 @@ def execute(
     program: Program,
     registers: list,
     shape: tuple[tuple[int, int, int], tuple[int, int, int], int],
-    blocks: np.ndarray,
+    blocks: Sequence[int] | None,
     report: Report,
     *,
     check: bool,
@@ -37,20 +39,27 @@ def execute(
     poison: int = POISON,
     count: bool = False,
     cluster: tuple[int, int, int] | None = None,
-) -> None:
-    """Runs the given blocks of one launch (and all blocks of their clusters), batch by batch. `shape`: grid, block,
-    bytes of dynamic shared memory."""
+    seconds: float = SECONDS,
+) -> bool:
+    """Runs the given blocks of one launch (None: all; with clusters, all blocks of their clusters), batch by batch.
+    `shape`: grid, block, bytes of dynamic shared memory. False if it could not run to its end, which the report
+    tells."""
     grid, block, smem = shape
-    threads = int(np.prod(block))
-    per = max(1, BATCH_THREADS // threads)
-    if smem:
-        per = max(1, min(per, MAX_BATCH_SHARED // smem))
     cluster = cluster or program.cluster
-    size = int(np.prod(cluster))
-    if size > 1:
-        blocks, per = in_clusters(blocks, grid, cluster, program.name), max(per // size, 1) * size
-    for first in range(0, len(blocks), per):
-        machine = Machine(program.name, blocks[first : first + per], grid, block, report, check, poison, cluster)
+    problem = launch_problem(grid, block, smem, cluster)
+    if problem:
+        report.add("bad launch", problem, None, program.name)
+        return False
+    size = math.prod(cluster)
+    per = max(1, BATCH_THREADS // (math.prod(block) * size))
+    if smem:
+        per = max(1, min(per, MAX_BATCH_SHARED // (smem * size)))
+    units = _units(blocks, grid, cluster)
+    deadline = Deadline(report, seconds)
+    for first in range(0, len(units), per):
+        batch = _blocks_of(np.array(units[first : first + per], dtype=np.int64), grid, cluster)
+        machine = Machine(program.name, batch, grid, block, report, check, poison, cluster)
+        machine.deadline = deadline
         if machine.races is not None:
             machine.races.granule = granule(program)
             if program.clocks or size > 1:
@@ -58,33 +67,46 @@ def execute(
         machine.proxies = program.proxies
         if count:
             machine.counters = Counters(report, program.name, machine.nt)
-        machine.dynamic_shared = machine.allocate("shared memory", "shared", max(smem, 1), program.dynamic_align)
         try:
+            deadline.check(machine, None, program.function)
+            machine.dynamic_shared = machine.allocate("shared memory", "shared", max(smem, 1), program.dynamic_align)
             Scheduler(machine, seed).run(program.code, list(registers), program.group)
+            if machine.races is not None:
+                machine.races.barrier()
         except Stop:
-            return
-        except (IndexError, ValueError, OverflowError, MemoryError) as e:
+            return False
+        except Exception as e:
             # what the checks let through, or were not asked to look for: a report, not a traceback
-            report.add("stopped", f"the kernel cannot go on: {type(e).__name__}: {e}", None, program.name)
-            return
-        if machine.races is not None:
-            machine.races.barrier()
+            why = str(e).removeprefix("host device: ") if isinstance(e, MlircError) else f"{type(e).__name__}: {e}"
+            report.add("stopped", f"the kernel cannot go on: {why}", operation_of(e), program.name)
+            return False
+    return True
 
 
-def in_clusters(blocks: np.ndarray, grid, cluster, name: str) -> np.ndarray:
-    """The blocks of all clusters that hold one of the given blocks: each cluster's together, in the order of their
-    ranks."""
-    if any(g % c for g, c in zip(grid, cluster, strict=True)):
-        raise MlircError(f"host device: kernel {name}: clusters of {list(cluster)} do not divide the grid {list(grid)}")
-    b = np.arange(int(np.prod(grid)))
-    at = [b % grid[0], b // grid[0] % grid[1], b // (grid[0] * grid[1])]
-    number = [x // c for x, c in zip(at, cluster, strict=True)]
+def _units(blocks: Sequence[int] | None, grid, cluster) -> Sequence[int]:
+    """The numbers of the blocks, or clusters, to run, in order."""
+    size, total = math.prod(cluster), math.prod(grid)
+    if blocks is None:
+        return range(total // size)
+    chosen = sorted({b for b in blocks if 0 <= b < total})
+    if size == 1:
+        return chosen
     wide = [g // c for g, c in zip(grid, cluster, strict=True)]
-    which = number[0] + wide[0] * (number[1] + wide[1] * number[2])
-    inner = [x % c for x, c in zip(at, cluster, strict=True)]
-    rank = inner[0] + cluster[0] * (inner[1] + cluster[1] * inner[2])
-    order = np.lexsort((rank, which))
-    return order[np.isin(which[order], which[blocks])].astype(np.int64)
+    at = [(b % grid[0], b // grid[0] % grid[1], b // (grid[0] * grid[1])) for b in chosen]
+    inside = [[x // c for x, c in zip(xyz, cluster, strict=True)] for xyz in at]
+    return sorted({x + wide[0] * (y + wide[1] * z) for x, y, z in inside})
+
+
+def _blocks_of(units: np.ndarray, grid, cluster) -> np.ndarray:
+    """The linear numbers of the blocks of some clusters: each cluster's together, in the order of their ranks."""
+    if math.prod(cluster) == 1:
+        return units
+    wide = [g // c for g, c in zip(grid, cluster, strict=True)]
+    rank = np.arange(math.prod(cluster))
+    inner = [rank % cluster[0], rank // cluster[0] % cluster[1], rank // (cluster[0] * cluster[1])]
+    outer = [units % wide[0], units // wide[0] % wide[1], units // (wide[0] * wide[1])]
+    x, y, z = (o[:, None] * c + i for o, c, i in zip(outer, cluster, inner, strict=True))
+    return (x + grid[0] * (y + grid[1] * z)).reshape(-1)
 
 
 class DeviceKernel:
@@ -119,6 +141,7 @@ class DeviceKernel:
         blocks: Sequence[int] | None = None,
         check: bool = True,
         seed: int = 0,
+        seconds: float = SECONDS,
         source: str = "",
         scripts: Sequence[str] = (),
     ) -> Report:
@@ -127,10 +150,11 @@ class DeviceKernel:
         if len(args) != len(self.arguments):
             raise MlircError(f"host device: kernel {self.name} takes {len(self.arguments)} arguments, not {len(args)}")
         report = Report(source=source, scripts=list(scripts))
-        buffers = self._run(args, report, blocks, check, seed, POISON)
-        if "uninitialized read" in report.kinds() and self._same_without_poison(args, buffers, blocks, seed):
+        options = dict(blocks=blocks, check=check, seed=seed, seconds=seconds)
+        buffers = self._run(args, report, POISON, options)
+        if "uninitialized read" in report.kinds() and self._same_without_poison(args, buffers, options):
             report.findings = [f for f in report.findings if f.kind != "uninitialized read"]
-        if check and blocks is None:
+        if check and blocks is None and report.ended:
             self._complain_of_holes(buffers, report)
         for i in self.written:
             target, buffer = args[i], buffers[i]
@@ -141,11 +165,11 @@ class DeviceKernel:
             target[...] = raw
         return report
 
-    def _run(self, args, report: Report, blocks, check: bool, seed: int, poison: int) -> list[Buffer]:
+    def _run(self, args, report: Report, poison: int, options: dict) -> list[Buffer]:
         """One run from fresh buffers, which it returns."""
         buffers = [self._bind(i, a, t, poison) for i, (a, t) in enumerate(zip(args, self.arguments, strict=True))]
         workspaces = [Buffer(f"workspace {i}", "global", n, poison=poison) for i, n in enumerate(self.workspaces)]
-        if blocks is not None:  # a later launch reads what blocks that do not run would have written
+        if options["blocks"] is not None:  # a later launch reads what blocks that do not run would have written
             for buffer in workspaces:
                 buffer.written = None
         buffers += workspaces
@@ -153,8 +177,9 @@ class DeviceKernel:
             for launch in self.launches:
                 if isinstance(launch, Copy):
                     self._copy(launch, buffers)
-                else:
-                    self._launch(launch, buffers, report, blocks, check, seed, poison)
+                elif not self._launch(launch, buffers, report, poison, options):
+                    report.ended = False
+                    break
         return buffers
 
     def _complain_of_holes(self, buffers: list[Buffer], report: Report) -> None:
@@ -165,10 +190,10 @@ class DeviceKernel:
             if holes:
                 report.add("unwritten result", f"{holes} bytes of argument {i} are never written", None, self.name)
 
-    def _same_without_poison(self, args, buffers: list[Buffer], blocks, seed: int) -> bool:
+    def _same_without_poison(self, args, buffers: list[Buffer], options: dict) -> bool:
         """Whether the results are the same with other contents in fresh memory: then what was read there was never
         used (the rows and columns that pad a tile are computed, but not stored)."""
-        other = self._run(args, Report(), blocks, True, seed, OTHER_POISON)
+        other = self._run(args, Report(), OTHER_POISON, options)
         for i in self.written:
             known = buffers[i].written
             same = buffers[i].data == other[i].data
@@ -209,30 +234,23 @@ class DeviceKernel:
             from_ = getattr(source, plane)
             into[:] = 0xFF if from_ is None else from_[copy.source_offset : copy.source_offset + copy.size]
 
-    def _launch(
-        self, launch: Launch, buffers: list[Buffer], report: Report, blocks, check: bool, seed: int, poison: int
-    ) -> None:
+    def _launch(self, launch: Launch, buffers: list[Buffer], report: Report, poison: int, options: dict) -> bool:
+        """Runs a launch; False if it could not run to its end."""
         program = self.programs[launch.symbol]
-        total = int(np.prod(launch.grid))
-        chosen = (
-            np.arange(total) if blocks is None else np.array(sorted(b for b in blocks if b < total), dtype=np.int64)
-        )
         stored = stored_parameters(program.function)
         tracked = {launch.args[i] for i in stored}
         for i, buffer in enumerate(buffers):
-            buffer.tracked = check and i in tracked
+            buffer.tracked = options["check"] and i in tracked
             buffer.start_launch()
-        execute(
+        return execute(
             program,
             self._registers(program, launch, buffers),
             (launch.grid, launch.block, launch.smem),
-            chosen,
-            report,
-            check=check,
-            seed=seed,
+            report=report,
             poison=poison,
             count=self.count,
             cluster=launch.cluster,
+            **options,
         )
 
     def _registers(self, program: Program, launch: Launch, buffers: list[Buffer]) -> list:
@@ -277,13 +295,14 @@ def run_kernel(
     blocks: Sequence[int] | None = None,
     check: bool = True,
     seed: int = 0,
+    seconds: float = SECONDS,
 ) -> Report:
     """Executes one kernel at the `gpu` level.
 
     `args`: the host function's arguments, inputs then results, as arrays (bf16 as `ml_dtypes.bfloat16`, i1 as bool or
     uint8). Arguments that the kernel writes are changed in place; what was in them before counts as uninitialized.
     `blocks`: linear numbers of the blocks to run, None for all. `check`: look for out of bounds, misaligned and
-    uninitialized accesses and for races. Raises MlircError for arguments that do not fit and for operations that the
-    device does not know.
+    uninitialized accesses and for races. `seconds`: how long a launch may take. Raises MlircError for arguments that do
+    not fit and for operations that the device does not know.
     """
-    return DeviceKernel(gpu_module).run(args, blocks=blocks, check=check, seed=seed)
+    return DeviceKernel(gpu_module).run(args, blocks=blocks, check=check, seed=seed, seconds=seconds)

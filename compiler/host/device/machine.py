@@ -10,16 +10,13 @@ from typing import Any
 import numpy as np
 
 from mlirc.host.device.counters import Counters
+from mlirc.host.device.limits import Deadline
 from mlirc.host.device.memory import Buffer, MemRef, gather, scatter
 from mlirc.host.device.numbers import UNSIGNED
 from mlirc.host.device.races import RaceLog
 from mlirc.host.device.report import Report
 
 WARP = 32
-
-
-class Stop(Exception):
-    """The launch cannot go on (a deadlock): it has been reported."""
 
 
 class State:
@@ -46,6 +43,7 @@ class Machine:
         self.shared: list[Buffer] = []
         self.dynamic_shared: Any = None  # a Buffer, from the start
         self.races = RaceLog(self) if check else None
+        self.deadline = Deadline(report)  # of the launch
         self.clocks: Any = None  # Clocks, for kernels that order warps by more than barriers of the block
         self.counters: Counters | None = None
         self.engine: Any = None  # an Engine, once an asynchronous instruction of Hopper's is used

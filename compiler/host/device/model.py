@@ -10,6 +10,7 @@ import numpy as np
 from mlirc import levels, mlir
 from mlirc.errors import MlircError
 from mlirc.host.device.launch import DeviceKernel
+from mlirc.host.device.limits import SECONDS
 from mlirc.host.device.report import Report
 from mlirc.host.jit import tensor_spec
 from mlirc.mlir import ir
@@ -60,6 +61,7 @@ class DeviceModel:
         blocks: Sequence[int] | None = None,
         check: bool = True,
         seed: int = 0,
+        seconds: float = SECONDS,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> tuple[list[np.ndarray], Report]:
         """Runs `@main` with one array per argument; returns its results and what was found. `blocks` are the blocks to
@@ -81,9 +83,12 @@ class DeviceModel:
         ops = [o.operation for o in block.operations]
         total, done = sum(op.name == "func.call" for op in ops), 0
         for op in ops[:-1]:
-            self._step(op, values, report, dict(blocks=blocks, check=check, seed=seed))
+            self._step(op, values, report, dict(blocks=blocks, check=check, seed=seed, seconds=seconds))
             done += op.name == "func.call"
             progress(done, total)
+            if not report.ended:  # what follows would work on what was never computed
+                specs = [tensor_spec(v.type) for v in ops[-1].operands]
+                return [np.zeros(spec.shape, spec.dtype) for spec in specs], report
         return [values[v] for v in ops[-1].operands], report
 
     def _step(self, op: ir.Operation, values: dict, report: Report, options: dict) -> None:

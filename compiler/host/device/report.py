@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass, field
 
 from mlirc.errors import MlircError
@@ -41,6 +42,8 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     counters: dict[str, dict[str, int]] = field(default_factory=dict)
     by_operation: dict[tuple, list[int]] = field(default_factory=dict)
+    ended: bool = True  # whether every launch ran to its end
+    bad_since: float | None = None  # when the first finding was made, on the monotonic clock
     source: str = ""  # the name of the text that was parsed, for its lines
     scripts: list[str] = field(default_factory=list, repr=False)  # for each line of it the line of the schedule script
     _places: dict = field(default_factory=dict, repr=False)
@@ -57,6 +60,8 @@ class Report:
         """Notes a case; cases of one kind at one operation are counted, not listed. `op` is an Operation, or None for
         the kernel as a whole."""
         name, location = ("gpu.func", "kernel") if op is None else (op.name, self.place(op))
+        if self.bad_since is None and kind != "uninitialized read":  # which may be cleared
+            self.bad_since = time.monotonic()
         key = (kind, kernel, name, location, None if op is None else hash(op))
         if key in self._places:
             self._places[key].count += count
@@ -109,6 +114,7 @@ class Report:
     def merge(self, other: Report) -> None:
         """Adds another report's findings and counters to this one."""
         self.findings += other.findings
+        self.ended = self.ended and other.ended
         for key, row in other.by_operation.items():
             mine = self.by_operation.setdefault(key, [0, 0, 0])
             mine[:] = [a + b for a, b in zip(mine, row, strict=True)]

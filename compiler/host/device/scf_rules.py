@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlirc.host.device.machine import State, Stop
+from mlirc.host.device.limits import Stop
+from mlirc.host.device.machine import State
 from mlirc.host.device.numbers import spread
 from mlirc.host.device.translate import Code, Translator, rule, waiting
 
@@ -125,6 +126,7 @@ def _for(tr: Translator, op):
                 raise endless(s, op, f"would run from {first} to {last} by {by}")
             for i in range(first, last, by):  # type: ignore[arg-type]
                 r[iv] = np.full((1, 1), i, dtype=dtype)
+                s.m.deadline.check(s.m, s.mask, op)
                 yield from _inside(body, s)
                 for a, v in zip(carried, [r[y] for y in yielded], strict=True):
                     r[a] = v
@@ -141,6 +143,7 @@ def _for(tr: Translator, op):
             raise endless(s, op, f"would run for {int(turns.max())} turns or more")
         while active.any():
             s.mask = None if active.all() else active
+            s.m.deadline.check(s.m, s.mask, op)
             r[iv] = i
             old = [r[a] for a in carried]
             yield from _inside(body, s)
@@ -173,6 +176,7 @@ def _while(tr: Translator, op):
             turns += 1
             if turns > MAX_TURNS:
                 raise endless(s, op, f"is still in this loop after {MAX_TURNS} turns")
+            s.m.deadline.check(s.m, s.mask, op)
             yield from _inside(test, s)
             c = r[condition] if active is None else r[condition] & active
             values = [r[p] for p in passed]

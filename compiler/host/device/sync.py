@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mlirc.host.device.machine import Machine, State, Stop
+from mlirc.host.device.limits import Stop
+from mlirc.host.device.machine import Machine, State
 from mlirc.host.device.scf_rules import Fork
 from mlirc.host.device.translate import Code
 

@@ -48,10 +48,13 @@ class Code:
 
     def __init__(self) -> None:
         self.steps: list[Callable] = []
+        self.ops: dict[Callable, ir.Operation] = {}
         self.waits = False
 
-    def add(self, step: Callable) -> None:
+    def add(self, step: Callable, op=None) -> None:
         self.steps.append(step)
+        if op is not None:
+            self.ops[step] = op
         self.waits = self.waits or hasattr(step, "waits")
 
     def run(self, s: State) -> None:
@@ -64,6 +67,18 @@ class Code:
                 yield from step(s)
             else:
                 step(s)
+
+
+def operation_of(error: Exception):
+    """The operation in whose step an error was raised; None if it was none."""
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        names = trace.tb_frame.f_locals
+        code, step = names.get("self"), names.get("step")
+        if isinstance(code, Code) and step in code.ops:
+            found = code.ops[step]
+        trace = trace.tb_next
+    return found
 
 
 class Program:
@@ -130,7 +145,7 @@ class Translator:
         dead = self._last_uses(ops, here)
         for i, step in enumerate(steps):
             if step is not None:
-                code.add(step)
+                code.add(step, ops[i])
             if dead[i]:
                 code.add(_free(dead[i]))
         return code, [self.reg(v) for v in ops[-1].operands]
@@ -141,7 +156,14 @@ class Translator:
             raise MlircError(
                 f"host device: {self.where}: no rule for {op.name} at {op.location}: add one in host/device"
             )
-        step = found(self, op)
+        try:
+            step = found(self, op)
+        except (MlircError, RecursionError):
+            raise
+        except Exception as e:
+            raise MlircError(
+                f"host device: {self.where}: cannot execute {op.name} at {op.location}: {type(e).__name__}: {e}"
+            ) from e
         kind = kind_of(op) if self.count else None
         return _counted(step, *kind) if kind else step
 

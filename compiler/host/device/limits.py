@@ -1,0 +1,77 @@
+"""What a launch may ask for and how long it may take: what a GPU refuses is a finding, and a run that does not end is
+stopped."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mlirc.host.device.report import Report
+
+# "Technical Specifications per Compute Capability" of the CUDA C++ Programming Guide, 9.0.
+MAX_GRID = ((1 << 31) - 1, 65535, 65535)
+MAX_BLOCK = (1024, 1024, 64)
+MAX_THREADS = 1024  # of a block
+MAX_SHARED = 227 << 10  # bytes of a block
+MAX_CLUSTER = 16  # blocks
+
+SECONDS = 120.0  # of one launch
+SECONDS_AFTER = 10.0  # once something was found
+
+
+class Stop(Exception):
+    """The launch cannot go on: it has been reported."""
+
+
+@dataclass
+class Deadline:
+    """When a launch has to end: after `seconds`, and soon after its first finding."""
+
+    report: Report
+    seconds: float = SECONDS
+    start: float = field(default_factory=time.monotonic)
+
+    def passed(self) -> bool:
+        """Whether the launch has to end now."""
+        spent, limit = time.monotonic() - self.start, self.seconds
+        bad = self.report.bad_since
+        if bad is not None:
+            limit = min(limit, max(bad - self.start, 0) + SECONDS_AFTER)
+        return spent > limit
+
+    def check(self, machine: Any, mask, op) -> None:
+        """Stops the launch if it has to end now; `op` is where it is."""
+        if self.passed():
+            everyone = np.ones((1, 1), bool) if mask is None else mask
+            machine.complain("stopped", everyone, self.why(), op)
+            raise Stop
+
+    def why(self) -> str:
+        """What to do about a launch that takes too long, in words."""
+        if self.report.bad_since is not None and time.monotonic() - self.start <= self.seconds:
+            return f"goes on {SECONDS_AFTER:g} s after the first finding: the launch ends here"
+        return (
+            f"is still at work after {self.seconds:g} s: run fewer blocks (--blocks) or allow more (--seconds), "
+            "unless it would never end"
+        )
+
+
+def launch_problem(grid, block, smem: int, cluster) -> str:
+    """Why a GPU would refuse a launch; empty if it would not. `smem`: bytes of dynamic shared memory."""
+    for what, shape, most in (("grid", grid, MAX_GRID), ("block", block, MAX_BLOCK)):
+        for d, n, top in zip("xyz", shape, most, strict=True):
+            if not 1 <= n <= top:
+                return f"the {what} is {list(shape)}: {d} must be from 1 to {top}"
+    if (threads := math.prod(block)) > MAX_THREADS:
+        return f"a block of {list(block)} has {threads} threads: {MAX_THREADS} are the most"
+    if not 0 <= smem <= MAX_SHARED:
+        return f"{smem} bytes of dynamic shared memory: {MAX_SHARED} are the most of a block"
+    if any(c < 1 or g % c for g, c in zip(grid, cluster, strict=True)):
+        return f"clusters of {list(cluster)} do not divide the grid {list(grid)}"
+    if math.prod(cluster) > MAX_CLUSTER:
+        return f"a cluster of {list(cluster)} has {math.prod(cluster)} blocks: {MAX_CLUSTER} are the most"
+    return ""
