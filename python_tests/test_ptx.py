@@ -277,3 +277,81 @@ def test_a_failure_names_the_kernel_and_reproduces(capsys):
         assert "test.unknown" in capsys.readouterr().err
     finally:
         ctx.allow_unregistered_dialects = allowed
+
+
+# -- threads that communicate through global memory
+
+FLAGS = {"c": "memref<4xi32>", "x": "memref<128xi32>"}
+POINTER = """
+  %zero = arith.constant 0 : i32
+  %i1 = arith.constant 1 : i32
+  %address = memref.extract_aligned_pointer_as_index %c : memref<4xi32> -> index
+  %number = arith.index_cast %address : index to i64
+  %p = llvm.inttoptr %number : i64 to !llvm.ptr<1>
+"""
+
+
+def _order(text: str) -> list[str]:
+    """The memory instructions of a kernel, without their operands."""
+    words = r"^\s*(fence\S*|membar\S*|bar\.sync|atom\S*|ld\.global\S*|ld\.[arv]\S*\.global\S*|st\S*global\S*)\s"
+    return [m.removesuffix(";") for m in re.findall(words, text.replace(";", " ;"), re.M)]
+
+
+@pytest.mark.parametrize(
+    "body, instructions",
+    [
+        (
+            '%r = llvm.atomicrmw add %p, %i1 syncscope("device") acq_rel : !llvm.ptr<1>, i32',
+            ["fence.acq_rel.gpu", "atom.global.add.u32", "fence.acq_rel.gpu"],
+        ),
+        (
+            '%r = llvm.atomicrmw add %p, %i1 syncscope("block") release : !llvm.ptr<1>, i32',
+            ["fence.acq_rel.cta", "atom.global.add.u32"],
+        ),
+        ("%r = llvm.atomicrmw xchg %p, %i1 monotonic : !llvm.ptr<1>, i32", ["atom.global.exch.b32"]),
+        (
+            "%r = llvm.atomicrmw xchg %p, %i1 seq_cst : !llvm.ptr<1>, i32",
+            ["fence.sc.sys", "atom.global.exch.b32", "fence.sc.sys"],
+        ),
+        (
+            "nvvm.memory.barrier <gpu>\n%r = memref.atomic_rmw addi %i1, %c[%c0] : (i32, memref<4xi32>) -> i32",
+            ["fence.sc.gpu", "atom.global.add.u32"],
+        ),
+        (
+            '%v = llvm.load %p atomic syncscope("device") acquire {alignment = 4 : i64} : !llvm.ptr<1> -> i32\n'
+            '%w = llvm.load %p atomic syncscope("device") monotonic {alignment = 4 : i64} : !llvm.ptr<1> -> i32\n'
+            '%r = arith.addi %v, %w : i32',
+            ["ld.acquire.gpu.global.b32", "ld.relaxed.gpu.global.b32"],
+        ),
+        (
+            '%v = llvm.cmpxchg %p, %zero, %i1 syncscope("device") acquire monotonic : !llvm.ptr<1>, i32\n'
+            'llvm.store %zero, %p atomic syncscope("device") release {alignment = 4 : i64} : i32, !llvm.ptr<1>\n'
+            '%r = llvm.extractvalue %v[0] : !llvm.struct<(i32, i1)>',
+            ["atom.acquire.gpu.global.cas.b32", "st.release.gpu.global.b32"],
+        ),
+    ],
+)  # fmt: skip
+def test_memory_orders_and_scopes_reach_ptx(body, instructions):
+    text = ptx(gpu_level(POINTER + body + "\nmemref.store %r, %x[%tx] : memref<128xi32>", FLAGS), get_target("sm_90a"))
+    assert _order(text) == [*instructions, "st.global.b32"]
+    assert "cvt.s64.s32" not in text  # the address keeps its 64 bits
+    if find_ptxas() is not None:
+        check_ptxas(text, get_target("sm_90a"))
+
+
+@pytest.mark.parametrize("barrier", ["gpu.barrier", "nvvm.barrier", "nvvm.memory.barrier <gpu>"])
+def test_what_other_threads_write_is_loaded_again_behind_a_barrier(barrier):
+    body = f"""
+      %r = memref.load %a[%tx] : memref<128xi32>
+      memref.store %r, %x[%tx] : memref<128xi32>
+      {barrier}
+      %u = memref.load %x[%c0] : memref<128xi32>
+      {barrier}
+      %v = memref.load %x[%c0] : memref<128xi32>
+      %s = arith.addi %u, %v : i32
+      memref.store %s, %y[%tx] : memref<128xi32>"""
+    arguments = {n: "memref<128xi32>" for n in "axy"}
+    met = "fence.sc.gpu" if "memory" in barrier else "bar.sync"
+    assert _order(ptx(gpu_level(body, arguments), get_target("sm_90a"))) == [
+        "ld.global.nc.b32", "st.global.b32", met, "ld.global.b32", met, "ld.global.b32", "st.global.b32",
+    ]  # fmt: skip

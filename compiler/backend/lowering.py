@@ -13,6 +13,7 @@ import operator
 import re
 from typing import NamedTuple
 
+from mlirc.backend.atomics import carries_data, order_atomics
 from mlirc.backend.llvm_text import for_older_llvm
 from mlirc.backend.narrow import narrow_addresses
 from mlirc.errors import MlircError
@@ -55,7 +56,8 @@ def _elements(type_: ir.Type) -> int:
 
 
 def index_bits(gpu_module: ir.Operation) -> int:
-    """32 when every element number of every memref, and every index constant, fits in 31 bits; else 64."""
+    """32 when every element number of every memref, and every index constant, fits in 31 bits, and no index is an
+    address in global memory; else 64."""
     for op in walk(gpu_module):
         values = list(op.results) + [a for r in op.regions for b in r.blocks for a in b.arguments]
         if any(isinstance(v.type, ir.MemRefType) and isinstance(v.type.element_type, ir.IndexType) for v in values):
@@ -63,6 +65,9 @@ def index_bits(gpu_module: ir.Operation) -> int:
         if op.name == "arith.constant" and isinstance(op.results[0].type, ir.IndexType):
             if abs(ir.IntegerAttr(op.attributes["value"]).value) >= _INDEX_LIMIT:
                 return 64
+        elif op.name == "memref.extract_aligned_pointer_as_index":
+            if "workgroup" not in str(op.operands[0].type):
+                return 64  # an address in global memory
         elif op.name == "gpu.func":
             if any(_elements(a.type) >= _INDEX_LIMIT for a in op.regions[0].blocks[0].arguments):
                 return 64
@@ -172,7 +177,7 @@ def _finish_kernel(func: ir.Operation, pointers: list[Pointer], block: tuple[int
             if pointer.whole:
                 align = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), POINTER_ALIGN)
                 extra.setdefault("llvm.align", align)
-            if pointer.alone:
+            if pointer.alone and not carries_data(func, arg):
                 extra["llvm.noalias"] = ir.UnitAttr.get()
         merged.append(ir.DictAttr.get(extra))
     attrs["arg_attrs"] = ir.ArrayAttr.get(merged)
@@ -289,6 +294,7 @@ def lower_to_llvm_ir(module: ir.Module, target: Target, name: str) -> str:
         expand_math(gpu_module_of(copy))
         try:
             PassManager.parse(_PREPARE).run(copy)
+            order_atomics(gpu_module_of(copy))
             _shield_intrinsics(gpu_module_of(copy))
             PassManager.parse(_convert(bits)).run(copy)
             if bits == 32:
