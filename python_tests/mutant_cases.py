@@ -10,9 +10,11 @@ from schedule_payloads import attention, generic, inputs_of, kernel, matmul, nor
 from test_host_device_hopper import BARRIERS, STAGES, K, M, N, product
 
 from mlirc import mlir
+from mlirc.host.device import Report
 from mlirc.host.device.direct import run_function
+from mlirc.host.device.reference import Reference
 from mlirc.host.device.tensor_maps import TensorMap
-from mlirc.host.jit import tensor_spec
+from mlirc.host.jit import HostFunction, tensor_spec
 from mlirc.kernel_build import to_gpu
 from mlirc.mlir import ir
 from mlirc.schedule import Schedules
@@ -73,12 +75,16 @@ def _operands(seed: int) -> list[np.ndarray]:
     return [rng.standard_normal((n, 3 * K)).astype(ml_dtypes.bfloat16) for n in (M, N)]
 
 
-def _run_product(text: str, arguments: list[np.ndarray], seed: int) -> tuple[list[np.ndarray], set[str]]:
+def _run_product(text: str, arguments: list[np.ndarray], seed: int) -> tuple[list[np.ndarray], Report]:
     d = np.zeros((M, N), np.float32)
     maps = [TensorMap(x, (len(x), K), 128) for x in arguments]
     shape = ((1, 1, 1), (256, 1, 1), BARRIERS + 16 * STAGES)
     report = run_function(mlir.parse(text), "product", [*maps, d], *shape, seed=seed)
-    return [d], report.kinds()
+    return [d], report
+
+
+def _product(a: np.ndarray, b: np.ndarray) -> list[np.ndarray]:
+    return [a.astype(np.float32) @ b.astype(np.float32).T]
 
 
 def lowered(text: str, knobs: str, seed: int = 0) -> tuple[str, list[np.ndarray], list]:
@@ -97,9 +103,11 @@ def lowered(text: str, knobs: str, seed: int = 0) -> tuple[str, list[np.ndarray]
 def case(name: str, inputs: int = 2) -> Case:
     """A kernel of the list at the `gpu` level, with so many sets of random arguments."""
     if name == HOPPER:
-        return Case(product(3), [_operands(seed) for seed in range(inputs)], [], _run_product)
+        right = Reference([("kernels", _product)], 2)
+        return Case(product(3), [_operands(seed) for seed in range(inputs)], [], right, _run_product)
     text, arguments, specs = lowered(*KERNELS[name])
     module = mlir.parse(KERNELS[name][0])
     with mlir.context():
         more = [inputs_of(module, seed) for seed in range(1, inputs)]
-    return Case(text, [arguments, *more], specs)
+    right = Reference([("kernels", HostFunction(module, function_name(module)))], len(arguments))
+    return Case(text, [arguments, *more], specs, right)

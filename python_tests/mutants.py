@@ -11,7 +11,9 @@ import numpy as np
 
 from mlirc import mlir
 from mlirc.errors import MlircError
-from mlirc.host.device import DeviceKernel
+from mlirc.host.device import DeviceKernel, Report
+from mlirc.host.device.reference import Case as Compared
+from mlirc.host.device.reference import Reference, compare
 
 # Constants that mutants use, put in front of every kernel's body.
 _HELPERS = (
@@ -156,13 +158,14 @@ def _moved(lines: list[str], i: int, step: int) -> list[str]:
 @dataclass
 class Case:
     """A kernel under test: its text at the `gpu` level, several sets of arguments, the shapes of its results, and what
-    it computes when it is as it should be."""
+    it must compute. `run` takes (text, arguments, seed) to results and findings, for kernels that no host function
+    launches."""
 
     text: str
     arguments: list[list[np.ndarray]]
     specs: list
-
-    run: Callable[[str, list[np.ndarray], int], tuple[list[np.ndarray], set[str]]] | None = None
+    reference: Reference
+    run: Callable[[str, list[np.ndarray], int], tuple[list[np.ndarray], Report]] | None = None
 
     def __post_init__(self) -> None:
         self.right, findings = self._run(self.text, 0)
@@ -171,21 +174,24 @@ class Case:
     def _run(self, text: str, seed: int) -> tuple[list[bytes], set[str]]:
         kernel = DeviceKernel(mlir.parse(text)) if self.run is None else None
         outcome: list[bytes] = []
-        kinds: set[str] = set()
+        report = Report()
         for number, arguments in enumerate(self.arguments):
             if kernel is None:
                 assert self.run is not None
-                results, kinds = self.run(text, arguments, seed + number)
+                results, report = self.run(text, arguments, seed + number)
+                case = Compared(arguments, results, [None] * len(results), lambda *_: ("the kernel", None))
+                compare(self.reference, case, report, "kernel")
             else:
                 results = [np.zeros(spec.shape, spec.dtype) for spec in self.specs]
-                kinds = kernel.run([*arguments, *results], seed=seed + number).kinds()
+                report = kernel.run([*arguments, *results], seed=seed + number, reference=self.reference)
             outcome.append(b"".join(r.tobytes() for r in results))
-            if kinds:
+            if report.findings:
                 break
-        return outcome, kinds
+        return outcome, report.kinds()
 
     def judge(self, mutant: Mutant) -> str:
-        """`reported`, `wrong` (the results differ, with no report), `same`, or `invalid`: no kernel any more."""
+        """`rule` (a finding about how the kernel uses memory or its threads), `wrong` (one about its numbers only),
+        `close` (no finding, but results with other bits), `same`, or `invalid`: no kernel any more."""
         try:
             mlir.parse(mutant.text)
         except MlircError:
@@ -193,7 +199,7 @@ class Case:
         try:
             found, kinds = self._run(mutant.text, 0)
         except MlircError:  # a report by the device itself, such as an extent that differs between threads
-            return "reported"
+            return "rule"
         if kinds:
-            return "reported"
-        return "same" if found == self.right else "wrong"
+            return "wrong" if kinds == {"wrong result"} else "rule"
+        return "same" if found == self.right else "close"

@@ -83,7 +83,7 @@ def test_the_host_device_page(ran, tmp_path, monkeypatch):
         said.append(result.err)
         assert result.status == (1 if "error" in result.err else 0), f"{command}: {result.err}"
     text, failed = " ".join(page.split()), [s for s in said if "error: " in s]
-    assert len(failed) == 2
+    assert len(failed) == 3
     for output in failed:  # as on the page, but for the numbers of lines
         error = next(line for line in output.split("\n") if line.startswith("error: "))
         assert re.search(re.sub(r"\\?:\d+", r":\\d+", re.escape(error)), text), error

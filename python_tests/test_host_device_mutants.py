@@ -41,13 +41,14 @@ def test_mutants(name):
             continue
         verdict = kernel.judge(mutant)
         verdicts[kind][verdict] += 1
-        if verdict == "reported":
+        if verdict == "rule":
             reported.add(mutant.what)
-        if verdict == "wrong" and kind == "sync":
+        if kind == "sync" and verdict in ("wrong", "close"):  # the numbers tell, but not why
             silent.append(str(mutant))
     assert not silent, "\n".join(silent)
     assert name in SMALL or NEEDED.get(name.split(",")[0], set()) <= reported
-    assert verdicts["data"]["reported"] or name == HOPPER
+    data_found = verdicts["data"]["rule"] + verdicts["data"]["wrong"]
+    assert data_found and data_found >= 0.95 * (data_found + verdicts["data"]["close"])
 
 
 @pytest.mark.parametrize("name", [n for n in KERNELS if n != HOPPER])

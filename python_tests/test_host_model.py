@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 
@@ -68,8 +69,7 @@ def test_what_does_not_fit_is_an_error(model, tmp_path):
 
 
 def test_a_finding_names_the_kernel_the_line_and_the_scripts_line(model, tmp_path, ran):
-    (tmp_path / "m.levels").mkdir()
-    (tmp_path / "m.ptx").write_bytes(model.read_bytes())
+    shutil.copytree(model.parent, tmp_path, dirs_exist_ok=True)
     lines = (model.parent / "m.levels" / "gpu.mlir").read_text().split("\n")
     bad = next(i for i, line in enumerate(lines) if "wait.group" in line)
     (tmp_path / "m.levels" / "gpu.mlir").write_text("\n".join([*lines[: bad + 1], *lines[bad + 2 :]]))

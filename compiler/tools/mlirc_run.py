@@ -68,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S",
         help="with --device host: stop a launch that takes longer (default 120)",
     )
+    add("--no-compare", action="store_true", help="with --device host: do not compare with the levels above gpu")
     add("--counters", action="store_true", help="with --device host: print what each kernel does to memory")
     add("--no-graph", action="store_true", help="launch kernel by kernel, not as one CUDA graph")
     add("--info", action="store_true", help="print inputs, outputs, memory and launches, and run nothing")
@@ -250,13 +251,14 @@ def run_on_host_device(
     seed: int = 0,
     counters: bool = False,
     seconds: float | None = None,
+    no_compare: bool = False,
 ) -> list[np.ndarray]:
     """Runs a compiled model on the host device: of every launch only `blocks` where they are given. Raises the first
     finding as MlircError and prints some of the others; with `counters` prints what each kernel does to memory."""
     from mlirc.host.device import HostModel
 
     loaded = HostModel(model, plan, find_weights(model, plan, weights), count=counters)
-    loaded.blocks, loaded.seed = blocks, seed
+    loaded.blocks, loaded.seed, loaded.compare = blocks, seed, not no_compare
     loaded.seconds = seconds or loaded.seconds
     loaded.bind(*inputs)
     progress = Progress()
@@ -356,10 +358,11 @@ def _main(argv: list[str] | None) -> int:
     if options.device == "host" and options.level not in (None, "gpu"):
         raise MlircError(f"--device host runs level gpu: give it or --level {options.level}, not both")
     level = options.level or ("gpu" if options.device == "host" else None)
-    on_host = dict(blocks=options.blocks, seed=options.seed, counters=options.counters, seconds=options.seconds)
+    on_host = dict(blocks=options.blocks, seed=options.seed, counters=options.counters, seconds=options.seconds,
+                   no_compare=options.no_compare)  # fmt: skip
     for option, value in on_host.items():
         if value and level != "gpu":
-            raise MlircError(f"--{option} is for the host device: it goes with --device host")
+            raise MlircError(f"--{option.replace('_', '-')} is for the host device: it goes with --device host")
     if level:
         start = time.perf_counter()
         results = run_level(options.model, level, plan, inputs, options.weights, **on_host)

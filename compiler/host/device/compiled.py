@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from mlirc import mlir
 from mlirc.errors import MlircError
 from mlirc.host.device.limits import SECONDS
 from mlirc.host.device.model import DeviceModel
+from mlirc.host.device.reference import References
 from mlirc.host.device.report import Report
 from mlirc.runtime.arrays import NUMPY_DTYPES, View, check, empty_like, match, view
 from mlirc.runtime.plan import Plan, TensorSpec
@@ -30,10 +32,19 @@ def as_array(seen: View, name: str) -> np.ndarray:
     return array
 
 
+def _read_level(file: Path) -> str:
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as e:
+        why = getattr(e, "strerror", None) or "not a text file"
+        raise MlircError(f"{file}: cannot read level {file.stem} ({why}): mlirc writes it beside the PTX file") from e
+
+
 class HostModel:
     """A compiled model whose kernels run on the host device, from the `gpu` level that mlirc wrote beside the PTX.
 
     `check` looks for what the sanitizer finds: a finding raises MlircError, and all are in `report` after every run.
+    `compare` makes wrong numbers a finding, too: each kernel's results must be those of the `kernels` level.
     `blocks` (linear numbers) runs only those blocks of every launch: what no other block computed is left as zeros.
     `seed` chooses the order of threads where several could go next. A launch that takes longer than `seconds` is
     stopped. `count` fills the report's counters.
@@ -42,18 +53,15 @@ class HostModel:
     device = "host"
 
     def __init__(self, path: Path, plan: Plan, weights: Mapping[str, Any], *, count: bool = False):
-        self.plan, self.check, self.seed = plan, True, 0
+        self.plan, self.check, self.compare, self.seed = plan, True, True, 0
         self.seconds = SECONDS  # that a launch may take
         self.blocks: Sequence[int] | None = None
         self.report = Report()
         self.progress: Callable[[int, int], None] = lambda done, total: None
-        file = path.with_suffix(".levels") / "gpu.mlir"
-        try:
-            text = file.read_text()
-        except (OSError, UnicodeDecodeError) as e:
-            why = getattr(e, "strerror", None) or "not a text file"
-            raise MlircError(f"{file}: cannot read level gpu ({why}): mlirc writes it beside the PTX file") from e
-        self._model = DeviceModel.parse(text, str(file), count)
+        folder = path.with_suffix(".levels")
+        file = folder / "gpu.mlir"
+        self._model = DeviceModel.parse(_read_level(file), str(file), count)
+        self._levels = folder
         self._names = self._model.argument_names()
         self._arrays: dict[str, np.ndarray] = {}
         for spec in plan.weights:
@@ -64,6 +72,7 @@ class HostModel:
             if name not in self._arrays and name not in [spec.name for spec in plan.inputs]:
                 raise MlircError(f"{file}: argument '{name}' is not in the model's plan: compile the model again")
         self._outputs: list[np.ndarray] = []
+        self._found: References | None = None
         self._bound: list[np.ndarray] | None = None if plan.inputs else []
 
     def _array(self, tensor: Any, spec: TensorSpec) -> np.ndarray:
@@ -82,12 +91,19 @@ class HostModel:
         """Runs the model on the inputs of the last `bind` or call, into `outputs`. Raises MlircError for a finding."""
         if self._bound is None:
             raise MlircError("launch: the inputs are not bound yet: call bind(...) first")
+        self._model.references = self._references() if self.check and self.compare else None
         given = self._arrays | {s.name: a for s, a in zip(self.plan.inputs, self._bound, strict=True)}
         self._outputs, self.report = self._model.run(
             [given[name] for name in self._names],
             blocks=self.blocks, check=self.check, seed=self.seed, seconds=self.seconds, progress=self.progress,
         )  # fmt: skip
         self.report.raise_if_bad()
+
+    def _references(self) -> References:
+        if self._found is None:
+            files = [self._levels / f"{name}.mlir" for name in ("kernels", "tiles")]
+            self._found = References({f.stem: mlir.parse(_read_level(f), str(f)) for f in files})
+        return self._found
 
     @property
     def outputs(self) -> list[np.ndarray]:

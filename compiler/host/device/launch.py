@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from mlirc.host.device.machine import Machine
 from mlirc.host.device.memory import OTHER_POISON, POISON, Buffer, MemRef
 from mlirc.host.device.memref_rules import item_size
 from mlirc.host.device.numbers import dtype_of
+from mlirc.host.device.reference import Case, Reference, compare
 from mlirc.host.device.report import Report
 from mlirc.host.device.sync import Scheduler
 from mlirc.host.device.translate import Program, granule, operation_of, translate
@@ -144,6 +146,7 @@ class DeviceKernel:
         seconds: float = SECONDS,
         source: str = "",
         scripts: Sequence[str] = (),
+        reference: Reference | None = None,
     ) -> Report:
         """Runs all launches; see `run_kernel`. `source` is the name of the text that the kernel was parsed from, and
         `scripts` for each of its lines the line of the schedule script, for the report."""
@@ -163,16 +166,44 @@ class DeviceKernel:
                 known = buffer.written[: target.nbytes].reshape(-1, target.itemsize).all(axis=1)
                 raw = np.where(known.reshape(target.shape), raw, target)
             target[...] = raw
+        # With some blocks only, a second launch would read what the others have not computed.
+        if reference is not None and check and report.ended and (blocks is None or len(self.launches) == 1):
+            self._compare(reference, args, buffers, report, options)
         return report
 
-    def _run(self, args, report: Report, poison: int, options: dict) -> list[Buffer]:
-        """One run from fresh buffers, which it returns."""
+    def _compare(self, reference: Reference, args, buffers: list[Buffer], report: Report, options: dict) -> None:
+        """Reports results that are not the reference's."""
+        first, some = reference.inputs, options["blocks"] is not None
+        known = []
+        for array, buffer in zip(args[first:], buffers[first:], strict=False):
+            written = buffer.written[: array.nbytes] if some and buffer.written is not None else None
+            known.append(None if written is None else written.reshape(-1, array.itemsize).all(1).reshape(array.shape))
+        case = Case(args[:first], args[first:], known, lambda i, at: self._writer(args, first + i, at, options))
+        compare(reference, case, report, self.name)
+
+    def _writer(self, args, i: int, element: int, options: dict) -> tuple[str, Any]:
+        """Who wrote an element of an argument last: runs the kernel again and watches it."""
+        writers: list[tuple[int, int, Any]] = []
+        watch = (i, element * args[i].itemsize, writers)
+        self._run(args, Report(), POISON, options | {"check": False}, watch)
+        if not writers:
+            return "the kernel", None
+        block, thread, op = writers[-1]
+        return f"block {block} thread {thread}", op
+
+    def _run(
+        self, args, report: Report, poison: int, options: dict, watch: tuple[int, int, list] | None = None
+    ) -> list[Buffer]:
+        """One run from fresh buffers, which it returns. `watch`: an argument, a byte of it, and a list that gets those
+        who write it."""
         buffers = [self._bind(i, a, t, poison) for i, (a, t) in enumerate(zip(args, self.arguments, strict=True))]
         workspaces = [Buffer(f"workspace {i}", "global", n, poison=poison) for i, n in enumerate(self.workspaces)]
         if options["blocks"] is not None:  # a later launch reads what blocks that do not run would have written
             for buffer in workspaces:
                 buffer.written = None
         buffers += workspaces
+        if watch is not None:
+            buffers[watch[0]].watch = watch[1:]
         with np.errstate(all="ignore"):
             for launch in self.launches:
                 if isinstance(launch, Copy):
@@ -296,13 +327,17 @@ def run_kernel(
     check: bool = True,
     seed: int = 0,
     seconds: float = SECONDS,
+    reference: Reference | None = None,
 ) -> Report:
     """Executes one kernel at the `gpu` level.
 
     `args`: the host function's arguments, inputs then results, as arrays (bf16 as `ml_dtypes.bfloat16`, i1 as bool or
     uint8). Arguments that the kernel writes are changed in place; what was in them before counts as uninitialized.
     `blocks`: linear numbers of the blocks to run, None for all. `check`: look for out of bounds, misaligned and
-    uninitialized accesses and for races. `seconds`: how long a launch may take. Raises MlircError for arguments that do
-    not fit and for operations that the device does not know.
+    uninitialized accesses and for races, and compare the results with those of `reference`, where it is given.
+    `seconds`: how long a launch may take. Raises MlircError for arguments that do not fit and for operations that the
+    device does not know.
     """
-    return DeviceKernel(gpu_module).run(args, blocks=blocks, check=check, seed=seed, seconds=seconds)
+    return DeviceKernel(gpu_module).run(
+        args, blocks=blocks, check=check, seed=seed, seconds=seconds, reference=reference
+    )

@@ -250,8 +250,19 @@ class Machine:
         chosen = self.lanes(mask)
         words = np.ascontiguousarray(self.compress(value, chosen)).view(UNSIGNED[ref.item])
         self.write(ref.buffer, self.compress(address, chosen), words, ref.item, fits)
+        if ref.buffer.watch is not None:
+            self.watched(ref.buffer, address, ref.item, width, mask, op)
         if self.check and ref.buffer.tracked and self.races is not None:
             self.races.note(ref.buffer, address, width, ref.item, True, mask, op)
+
+    def watched(self, buffer: Buffer, address: np.ndarray, item: int, width: int, mask, op) -> None:
+        """Notes who writes the byte that is watched."""
+        byte, writers = buffer.watch  # type: ignore[misc]
+        here = (address * item <= byte) & (byte < (address + width) * item)
+        active = self.active(mask, here)
+        if active is not None:
+            b, t = np.argwhere(np.broadcast_to(active, (self.nb, self.nt)))[-1]
+            writers.append((int(self.blocks[b]), int(t), op))
 
     def check_reading(self, buffer: Buffer, address, item: int, width: int, fits: bool, mask, op) -> None:
         """Complains about writes to what a wgmma under way reads."""

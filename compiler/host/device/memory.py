@@ -42,6 +42,7 @@ class Buffer:
         self.tracked = space == "shared"  # whether accesses are logged for the race detector
         self.writer_block: np.ndarray | None = None  # per granule, in this launch; -1: nobody
         self.reader_block: np.ndarray | None = None  # likewise; -2: several
+        self.watch: tuple[int, list] | None = None  # a byte, and who wrote it: (block, thread, operation)
         self._views: dict = {}
 
     def start_launch(self) -> None:

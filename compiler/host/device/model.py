@@ -11,6 +11,7 @@ from mlirc import levels, mlir
 from mlirc.errors import MlircError
 from mlirc.host.device.launch import DeviceKernel
 from mlirc.host.device.limits import SECONDS
+from mlirc.host.device.reference import References
 from mlirc.host.device.report import Report
 from mlirc.host.jit import tensor_spec
 from mlirc.mlir import ir
@@ -32,6 +33,7 @@ class DeviceModel:
         self.kernels: dict[str, DeviceKernel] = {}
         self.origins = {n: ", ".join(levels.strings(f, "mlirc.origin")) for n, f in found.items()}
         self.count = count
+        self.references: References | None = None  # what the kernels must compute, where the levels above are known
 
     @staticmethod
     def parse(text: str, what: str = "gpu level", count: bool = False) -> DeviceModel:
@@ -96,7 +98,10 @@ class DeviceModel:
             name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
             results = [np.zeros(spec.shape, spec.dtype) for spec in (tensor_spec(r.type) for r in op.results)]
             arguments = [*(values[v] for v in op.operands), *results]
-            found = self._kernel(name).run(arguments, source=self.source, scripts=self.scripts, **options)
+            reference = self.references.of(name) if self.references and options["check"] else None
+            found = self._kernel(name).run(
+                arguments, source=self.source, scripts=self.scripts, reference=reference, **options
+            )
             for finding in found.findings:
                 finding.origin = self.origins.get(name, "")
             report.merge(found)
