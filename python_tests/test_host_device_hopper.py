@@ -243,7 +243,7 @@ NVGPU = f"""module {{ gpu.module @m {{ gpu.func @k(%map: {MAP2D}, %y: memref<8x1
             {"race", "unfinished copy", "uninitialized read"},
         ),
         ("constant 512", "constant 508", {"deadlock"}),
-        ("gpu.barrier\n", "\n", {"race"}),
+        ("gpu.barrier\n", "\n", {"race", "bad mbarrier"}),
     ],
 )
 def test_copies_of_the_nvgpu_dialect(old, new, kinds):

@@ -1,4 +1,4 @@
-"""Atomics of the llvm dialect. One thread after the other, in the order of their numbers; a GPU's order is its own.
+"""Atomics of the llvm dialect. One thread after the other, in the order of their numbers, or as the seed has it.
 Memory orders and scopes are not told apart: an atomic orders nothing but itself."""
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ def atomically(s: State, pointer: MemRef, item: int, count: int, change, op) -> 
     m.load(ref, index, count, item * count, s.mask, op, log=False)  # checks bounds and initialization, and counts
     _, mask = m.in_bounds(ref, index, count, s.mask, op)
     address = m.absolute(ref.buffer, index[0], item, ref.rank)
-    chosen = m.lanes(mask)
-    cells = m.compress(address, chosen)
-    threads = np.arange(m.nb * m.nt) if chosen is None else chosen
+    threads = m.in_turn(mask)
+    cells = m.compress(address, threads)
     memory = ref.buffer.words("data", item)
     before = np.zeros((m.nb * m.nt, count), memory.dtype)
     for cell, thread in zip(cells.tolist(), threads.tolist(), strict=True):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mlirc.host.device.engine import Engine
-from mlirc.host.device.hopper_rules import WARPGROUP, engine_of
+from mlirc.host.device.hopper_rules import engine_of
 from mlirc.host.device.machine import Machine, State
 from mlirc.host.device.memory import MemRef
 from mlirc.host.device.numbers import dtype_of
@@ -121,7 +121,7 @@ def _arrive(tr: Translator, op):
 
 @rule("nvvm.cluster.wait")
 def _wait(tr: Translator, op):
-    tr.group, tr.clocks = WARPGROUP, True
+    tr.waits = tr.clocks = True
 
     def run(s: State):
         m, b, mine = s.m, _barrier(s.m), _everyone(s)

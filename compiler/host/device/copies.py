@@ -1,13 +1,18 @@
 """cp.async: a copy's bytes arrive when its thread waits for its group, not before, and are visible to other threads
-after a barrier that follows."""
+after a barrier that follows.
+
+Groups are each thread's own (PTX ISA, "cp.async.commit_group"): a thread commits its copies since its last commit, and
+waits for its own groups only."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from mlirc.host.device.machine import State
+from mlirc.host.device.machine import Machine, State
 from mlirc.host.device.memory import MemRef, gather, scatter
 from mlirc.host.device.numbers import UNSIGNED
 
@@ -19,8 +24,68 @@ class Copy:
     target: MemRef
     address: np.ndarray  # element numbers in the target's storage [n]
     words: np.ndarray  # [n, width]
-    threads: np.ndarray | None
-    op: object
+    threads: np.ndarray | None  # counted through the batch [n], None: all
+    group: int | np.ndarray  # how often each thread had committed before, [n] where that differs
+    number: int  # of the copy, in the order of the batch
+    op: Any
+
+    def part(self, chosen: np.ndarray) -> Copy:
+        """The copies of some of the threads (bool [n])."""
+        threads = np.flatnonzero(chosen) if self.threads is None else self.threads[chosen]
+        group = self.group if isinstance(self.group, int) else self.group[chosen]
+        return replace(self, address=self.address[chosen], words=self.words[chosen], threads=threads, group=group)
+
+
+@dataclass
+class Copies:
+    """The copies under way of a batch, and how many groups each thread has committed: one number while all threads
+    commit together, else an array counted through the batch."""
+
+    committed: int | np.ndarray = 0
+    under_way: list[Copy] = field(default_factory=list)
+    issued: int = 0
+
+    def commits_of(self, threads: np.ndarray | None) -> int | np.ndarray:
+        """How many groups some threads have committed."""
+        if isinstance(self.committed, int):
+            return self.committed
+        return self.committed if threads is None else self.committed[threads]
+
+    def commit(self, active: np.ndarray | None, threads: int) -> None:
+        """The active of the batch's threads (bool [threads], None: all) commit a group."""
+        if active is None:
+            self.committed = self.committed + 1
+            return
+        if isinstance(self.committed, int):
+            self.committed = np.full(threads, self.committed)
+        self.committed[active] += 1
+
+    def take(self, active: np.ndarray | None, due: Callable[[Copy], bool | np.ndarray]) -> list[Copy]:
+        """Removes the copies of the active threads that are due (bool, or bool [n]); returns them."""
+        taken, kept = [], []
+        for c in self.under_way:
+            which = due(c)
+            if active is not None:
+                which = which & (active if c.threads is None else active[c.threads])
+            if np.all(which):
+                taken.append(c)
+            elif not np.any(which):
+                kept.append(c)
+            else:
+                assert isinstance(which, np.ndarray)
+                taken.append(c.part(which))
+                kept.append(c.part(~which))
+        self.under_way = kept
+        return taken
+
+
+def active_threads(s: State) -> np.ndarray | None:
+    """The active threads counted through the batch (bool), None for all."""
+    m = s.m
+    if s.mask is None:
+        return None
+    full = np.broadcast_to(s.mask, (m.nb, m.nt))
+    return None if full.all() else full.ravel()
 
 
 def copy_async(s: State, to: tuple, at: tuple, width: int, count, op) -> None:
@@ -51,7 +116,9 @@ def copy_async(s: State, to: tuple, at: tuple, width: int, count, op) -> None:
     if m.check and m.races is not None:
         m.races.note(target.buffer, address, width, item, True, mask, op)
     rows = np.ascontiguousarray(m.compress(words, chosen))
-    copy = Copy(target, m.compress(address, chosen), rows, chosen, op)
+    copies: Copies = m.copies
+    copy = Copy(target, m.compress(address, chosen), rows, chosen, copies.commits_of(chosen), copies.issued, op)
+    copies.issued += 1
     if m.check:
         if target.buffer.reading is not None:
             m.check_reading(target.buffer, address, item, width, fits, mask, op)
@@ -60,7 +127,7 @@ def copy_async(s: State, to: tuple, at: tuple, width: int, count, op) -> None:
         if bad is not None:
             m.complain("overlapping copies", bad, f"copies to {target.buffer.name} where another copy is under way", op)
         _mark(copy, 0xFF, fits)
-    m.copies.append((m.groups, copy))
+    copies.under_way.append(copy)
 
 
 def _mark(copy: Copy, value: int, fits: bool = True) -> None:
@@ -69,26 +136,18 @@ def _mark(copy: Copy, value: int, fits: bool = True) -> None:
     scatter(copy.target.buffer, "pending", copy.address, flags, item, fits)
 
 
-def commit(s: State, op) -> None:
-    """cp.async.commit_group. Groups are counted per batch: all threads commit together."""
-    m = s.m
-    if s.mask is not None and not np.broadcast_to(s.mask, (m.nb, m.nt)).all():
-        quiet = ~np.broadcast_to(s.mask, (m.nb, m.nt))
-        busy = {id(c) for _, c in m.copies}
-        if busy and m.check and quiet.any() and np.broadcast_to(s.mask, (m.nb, m.nt)).any(axis=1).all():
-            m.complain("divergent commit", quiet, "does not commit a group of copies that other threads commit", op)
-    m.groups += 1
+def commit(s: State) -> None:
+    """cp.async.commit_group."""
+    s.m.copies.commit(active_threads(s), s.m.nb * s.m.nt)
 
 
 def wait_group(s: State, pending: int) -> None:
-    """cp.async.wait_group: at most `pending` of the latest groups may still be on their way."""
-    m = s.m
-    done = [c for g, c in m.copies if g < m.groups - pending]
-    m.copies = [(g, c) for g, c in m.copies if g >= m.groups - pending]
-    finish(m, done)
+    """cp.async.wait_group: at most `pending` of each thread's latest groups may still be on their way."""
+    copies: Copies = s.m.copies
+    finish(s.m, copies.take(active_threads(s), lambda c: c.group < copies.commits_of(c.threads) - pending))
 
 
-def finish(m, done: list[Copy]) -> None:
+def finish(m: Machine, done: list[Copy]) -> None:
     """The bytes of copies arrive."""
     for c in done:
         item = c.target.item
@@ -97,8 +156,3 @@ def finish(m, done: list[Copy]) -> None:
             _mark(c, 0)
             if m.races is not None:
                 m.races.arrived(c.target.buffer, c.address, c.words.shape[1], item, c.threads, c.op)
-
-
-def unfinished(m) -> None:
-    """At a kernel's end: copies that nobody waited for are no error, but their bytes never count as written."""
-    m.copies.clear()

@@ -63,7 +63,7 @@ def _arrive(tr: Translator, op):
 @rule("nvvm.mbarrier.try_wait.parity")
 def _wait_parity(tr: Translator, op):
     pointer, parity = (tr.reg(v) for v in list(op.operands)[:2])
-    tr.group, tr.clocks = WARPGROUP, True  # warpgroups may wait for each other
+    tr.waits = tr.clocks = True  # warpgroups may wait for each other
 
     def run(s: State):
         engine, where, want = engine_of(s), s.r[pointer], s.r[parity]
@@ -86,7 +86,8 @@ def _named_barrier(tr: Translator, op):
     threads = tr.known(count[0]) if count else None
     if (number and tr.known(number[0]) is None) or (count and threads is None):
         raise MlircError(f"host device: {tr.where}: nvvm.barrier with a number that is not constant at {op.location}")
-    tr.clocks = tr.clocks or identifier != 0 or threads is not None
+    if identifier != 0 or threads is not None:
+        tr.waits = tr.clocks = True
     return waiting(lambda s: block_barrier(s, op, identifier, threads))
 
 
@@ -98,7 +99,7 @@ def _barrier_arrive(tr: Translator, op):
     if identifier is None or threads is None:
         raise MlircError(f"host device: {tr.where}: nvvm.barrier.arrive with a number not constant at {op.location}")
 
-    tr.clocks = True
+    tr.waits = tr.clocks = True
 
     def step(s: State) -> None:
         next(block_barrier(s, op, identifier, threads), None)

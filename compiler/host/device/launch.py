@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from mlirc import levels
 from mlirc.backend.kernel import Copy, Launch, launches_from_gpu_module
 from mlirc.errors import MlircError
 from mlirc.host.device.clocks import Clocks
+from mlirc.host.device.copies import Copies
 from mlirc.host.device.counters import Counters
 from mlirc.host.device.limits import SECONDS, Deadline, Stop, launch_problem
 from mlirc.host.device.machine import Machine
@@ -20,12 +21,13 @@ from mlirc.host.device.memref_rules import item_size
 from mlirc.host.device.numbers import dtype_of
 from mlirc.host.device.reference import Case, Reference, compare
 from mlirc.host.device.report import Report
-from mlirc.host.device.sync import Scheduler
+from mlirc.host.device.sync import Scheduler, groups_of
 from mlirc.host.device.translate import Program, granule, operation_of, translate
 from mlirc.mlir import ir
 from mlirc.passes.expand_math import expand_math
 
 BATCH_THREADS = 4096  # threads executed together: larger arrays leave the cache, smaller ones pay for the interpreter
+WINDOW = 1 << 16  # blocks (or clusters) that a seed shuffles among each other
 MAX_BATCH_SHARED = 64 << 20  # bytes of shared memory of a batch
 
 
@@ -44,8 +46,9 @@ def execute(
     seconds: float = SECONDS,
 ) -> bool:
     """Runs the given blocks of one launch (None: all; with clusters, all blocks of their clusters), batch by batch.
-    `shape`: grid, block, bytes of dynamic shared memory. False if it could not run to its end, which the report
-    tells."""
+    `shape`: grid, block, bytes of dynamic shared memory. `seed`: 0 runs blocks in order and all threads of a block
+    together, where they do not wait for each other; any other one draws the order of blocks, of groups of warps, and of
+    threads in atomics. False if it could not run to its end, which the report tells."""
     grid, block, smem = shape
     cluster = cluster or program.cluster
     problem = launch_problem(grid, block, smem, cluster)
@@ -56,23 +59,24 @@ def execute(
     per = max(1, BATCH_THREADS // (math.prod(block) * size))
     if smem:
         per = max(1, min(per, MAX_BATCH_SHARED // (smem * size)))
-    units = _units(blocks, grid, cluster)
+    draw = np.random.default_rng(seed)
+    varied = draw if seed else None
     deadline = Deadline(report, seconds)
-    for first in range(0, len(units), per):
-        batch = _blocks_of(np.array(units[first : first + per], dtype=np.int64), grid, cluster)
-        machine = Machine(program.name, batch, grid, block, report, check, poison, cluster)
+    for units in _batches(_units(blocks, grid, cluster), per, varied):
+        machine = Machine(program.name, _blocks_of(units, grid, cluster), grid, block, report, check, poison, cluster)
         machine.deadline = deadline
         if machine.races is not None:
             machine.races.granule = granule(program)
             if program.clocks or size > 1:
                 machine.clocks = Clocks(machine)
-        machine.proxies = program.proxies
+        machine.copies = Copies()
+        machine.proxies, machine.draw = program.proxies, varied
         if count:
             machine.counters = Counters(report, program.name, machine.nt)
         try:
             deadline.check(machine, None, program.function)
             machine.dynamic_shared = machine.allocate("shared memory", "shared", max(smem, 1), program.dynamic_align)
-            Scheduler(machine, seed).run(program.code, list(registers), program.group)
+            Scheduler(machine, draw).run(program.code, registers, groups_of(machine, program, varied))
             if machine.races is not None:
                 machine.races.barrier()
         except Stop:
@@ -97,6 +101,17 @@ def _units(blocks: Sequence[int] | None, grid, cluster) -> Sequence[int]:
     at = [(b % grid[0], b // grid[0] % grid[1], b // (grid[0] * grid[1])) for b in chosen]
     inside = [[x // c for x, c in zip(xyz, cluster, strict=True)] for xyz in at]
     return sorted({x + wide[0] * (y + wide[1] * z) for x, y, z in inside})
+
+
+def _batches(units: Sequence[int], per: int, draw: np.random.Generator | None) -> Iterator[np.ndarray]:
+    """Units in groups of so many: in order, or shuffled (those of a window of a large grid among each other)."""
+    window = max(1, WINDOW // per) * per
+    for start in range(0, len(units), window):
+        part = np.array(units[start : start + window], dtype=np.int64)
+        if draw is not None:
+            part = draw.permutation(part)
+        for first in range(0, len(part), per):
+            yield part[first : first + per]
 
 
 def _blocks_of(units: np.ndarray, grid, cluster) -> np.ndarray:

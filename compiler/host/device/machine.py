@@ -47,10 +47,10 @@ class Machine:
         self.clocks: Any = None  # Clocks, for kernels that order warps by more than barriers of the block
         self.counters: Counters | None = None
         self.engine: Any = None  # an Engine, once an asynchronous instruction of Hopper's is used
+        self.draw: np.random.Generator | None = None  # draws the order of atomics; None: by thread number
         self.proxies = False  # whether instructions read shared memory through the asynchronous proxy
         self.named: dict[str, Buffer] = {}
-        self.copies: list = []  # asynchronous copies under way, as (group number, Copy)
-        self.groups = 0  # groups committed so far
+        self.copies: Any = None  # Copies: cp.asyncs under way, from the start
         self.arrived: dict = {}
         t = np.arange(self.nt, dtype=np.int64)[None, :]
         x, y = block[0], block[1]
@@ -235,6 +235,12 @@ class Machine:
         if mask is None:
             return None
         return np.flatnonzero(np.broadcast_to(mask, (self.nb, self.nt)))
+
+    def in_turn(self, mask) -> np.ndarray:
+        """The numbers of the active threads, counted through the batch, in the order in which their atomics go."""
+        chosen = self.lanes(mask)
+        chosen = np.arange(self.nb * self.nt) if chosen is None else chosen
+        return chosen if self.draw is None else self.draw.permutation(chosen)
 
     def compress(self, a: np.ndarray, chosen) -> np.ndarray:
         """A per-thread array [blocks or 1, threads or 1, ...] as [number of chosen threads, ...]."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlirc.host.device.copies import finish
+from mlirc.host.device.copies import active_threads, finish
 from mlirc.host.device.engine import Engine
-from mlirc.host.device.hopper_rules import WARPGROUP, engine_of
+from mlirc.host.device.hopper_rules import engine_of
 from mlirc.host.device.machine import State
 from mlirc.host.device.memory import MemRef
 from mlirc.host.device.nvgpu_rules import segments_of
@@ -34,7 +34,7 @@ def wait_for(s: State, pointer: MemRef, parity: np.ndarray, op):
 @rule("nvvm.mbarrier.test.wait", "nvvm.mbarrier.try_wait")
 def _test_wait(tr: Translator, op):
     """Waits, and says true: the threads are never so quick that a test fails."""
-    tr.group, tr.clocks = WARPGROUP, True
+    tr.waits = tr.clocks = True
     pointer, token, out = tr.reg(op.operands[0]), tr.reg(op.operands[1]), tr.reg(op.results[0])
 
     def run(s: State):
@@ -82,16 +82,13 @@ def _after_copies(tr: Translator, op):
 
     def step(s: State) -> None:
         engine, m, where, mask = engine_of(s), s.m, s.r[pointer], s.mask
-        mine = [c for _, c in m.copies]
+        so_far, active = m.copies.issued, active_threads(s)
         if extra:
             for b, t, byte in engine.each(s, where):
                 engine.find(b, t, byte, op).pending += 1
 
         def arrive() -> None:
-            left = {id(c) for c in mine}
-            done = [c for _, c in m.copies if id(c) in left]
-            m.copies = [(g, c) for g, c in m.copies if id(c) not in left]
-            finish(m, done)
+            finish(m, m.copies.take(active, lambda c: c.number < so_far))
             engine.arrive(State(s.r, mask, m), where, None, op)
 
         engine.start(arrive)
@@ -168,7 +165,7 @@ def _group_expect(tr: Translator, op):
 
 @rule("nvgpu.mbarrier.try_wait.parity", "nvgpu.mbarrier.test.wait")
 def _group_wait(tr: Translator, op):
-    tr.group, tr.clocks = WARPGROUP, True
+    tr.waits = tr.clocks = True
     by_token = op.name.endswith("test.wait")
     group, phase, number = tr.reg(op.operands[0]), tr.reg(op.operands[1]), tr.reg(op.operands[2 if by_token else 3])
     out = tr.reg(op.results[0]) if len(op.results) else None

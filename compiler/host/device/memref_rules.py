@@ -256,7 +256,7 @@ _ATOMICS: dict[str, np.ufunc] = {
 
 @rule("memref.atomic_rmw")
 def _atomic(tr: Translator, op):
-    """One thread after the other, in the order of their numbers; a GPU's order is its own."""
+    """One thread after the other, in the order of their numbers, or as the seed has it."""
     value, ref = tr.reg(op.operands[0]), tr.reg(op.operands[1])
     indices, out = indices_of(tr, list(op.operands)[2:]), tr.reg(op.results[0])
     dtype, kind = dtype_of(op.results[0].type), _atomic_kind(op)
@@ -271,7 +271,7 @@ def _atomic(tr: Translator, op):
         m.load(target, where, 1, item, s.mask, op, log=False)  # checks bounds and initialization
         _, mask = m.in_bounds(target, where, 1, s.mask, op)
         address = m.absolute(target.buffer, np.asarray(target.offset(where)).reshape(_lead(target.offset(where))), item)
-        chosen = m.lanes(mask)
+        chosen = m.in_turn(mask)
         cells, added = m.compress(address, chosen), m.compress(s.r[value], chosen)
         memory = target.buffer.words("data", item).view(dtype)
         before = np.empty(len(cells), dtype=dtype)
@@ -279,7 +279,7 @@ def _atomic(tr: Translator, op):
             before[i] = memory[cell]
             memory[cell] = combine(memory[cell], x)
         result = np.zeros(m.nb * m.nt, dtype=dtype)
-        result[slice(None) if chosen is None else chosen] = before
+        result[chosen] = before
         s.r[out] = result.reshape(m.nb, m.nt)
 
     return step

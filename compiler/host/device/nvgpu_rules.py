@@ -45,7 +45,7 @@ def _async_copy(tr: Translator, op):
 
 @rule("nvgpu.device_async_create_group", "nvvm.cp.async.commit.group")
 def _create_group(tr: Translator, op):
-    return lambda s: commit(s, op)
+    return commit
 
 
 @rule("nvgpu.device_async_wait", "nvvm.cp.async.wait.group")

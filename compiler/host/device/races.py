@@ -1,9 +1,10 @@
 """Races: two accesses to the same bytes by different threads, one of them a write, with no barrier between them.
 
 Accesses are logged and examined at each barrier: a barrier cuts the log, so within one cut nothing orders two threads.
-The writer of every byte is noted, and every access of another thread to that byte is a race. Barriers of a warp cut
-the log for the threads of that warp only. For global memory, which no barrier orders between blocks, the writing block
-is kept for the whole launch."""
+The writer of every byte is noted, and every access of another thread to that byte is a race. Barriers of a block cut
+the log for the threads of that block only, barriers of a warp for those of that warp: blocks of a batch need not be at
+the same barrier. For global memory, which no barrier orders between blocks, the writing block is kept for the whole
+launch."""
 
 from __future__ import annotations
 
@@ -115,45 +116,44 @@ class RaceLog:
 
     def met(self, mask) -> None:
         """With clocks: the active threads' warps have met; what each warp's lanes did before is examined."""
-        m = self.machine
-        active = np.ones((m.nb, m.nt), bool) if mask is None else np.broadcast_to(mask, (m.nb, m.nt))
-        warp = np.arange(m.nt) // 32
-        warps = np.zeros((m.nb, int(warp[-1]) + 1), bool)
-        for w in range(warps.shape[1]):
-            warps[:, w] = active[:, warp == w].any(axis=1)
-        done: list = []
-        kept: list = []
-        for a in self.within:
-            here = warps[a.thread // m.nt, a.thread % m.nt // 32]
-            for chosen, into in ((here, done), (~here, kept)):
-                if chosen.all():
-                    into.append(a)
-                elif chosen.any():
-                    into.append(Access(a.buffer, a.first[chosen], a.span, a.thread[chosen], a.write, a.op))
-        self.within = kept
+        done, self.within = _cut(self.within, self._of_warps(mask))
         self._examine(done, 1)
 
-    def barrier(self, mask=None) -> None:
-        """All threads have met: nothing before can race with anything after. With clocks `mask` tells which threads,
-        and what is said here is of global memory."""
-        if self.machine.clocks is not None:
+    def _of_warps(self, mask) -> np.ndarray | None:
+        """The threads, counted through the batch, of warps with an active one (bool); None for all."""
+        if mask is None:
+            return None
+        m = self.machine
+        warps = np.logical_or.reduceat(np.broadcast_to(mask, (m.nb, m.nt)), np.arange(0, m.nt, 32), axis=1)
+        return np.repeat(warps, 32, axis=1)[:, : m.nt].ravel()
+
+    def barrier(self, mask=None, blocks: np.ndarray | None = None) -> None:
+        """All threads of some blocks (bool [blocks of the batch], None: of all) have met: nothing that they did before
+        can race with anything after. With clocks `mask` tells which threads, and what is said here is of global
+        memory."""
+        m = self.machine
+        if m.clocks is not None:
             self.met(mask)
-        self._examine(self.recent, 1)
-        if self.older:
-            self._examine(self.older + self.recent, 32)
-            self.older.clear()
-        self.recent.clear()
+        threads = None if blocks is None or blocks.all() else np.repeat(blocks, m.nt)
+        done, self.recent = _cut(self.recent, threads)
+        before, self.older = _cut(self.older, threads)
+        self._examine(done, 1)
+        if before:
+            self._examine(before + done, 32)
 
     def warp_barrier(self, mask=None) -> None:
         """The active threads of each warp have met."""
-        if self.machine.clocks is not None:
+        m = self.machine
+        if m.clocks is not None:
             self.met(mask)
-        if self.machine.nt <= 32:
-            self.barrier()
+        if m.nt <= 32:
+            self.barrier(
+                mask, None if mask is None else np.logical_or.reduce(np.broadcast_to(mask, (m.nb, m.nt)), axis=1)
+            )
             return
-        self._examine(self.recent, 1)
-        self.older += self.recent
-        self.recent.clear()
+        done, self.recent = _cut(self.recent, self._of_warps(mask))
+        self._examine(done, 1)
+        self.older += done
 
     def _examine(self, accesses: list[Access], group: int) -> None:
         """Finds accesses of different groups (threads, or warps) to a byte that one of them writes."""
@@ -206,6 +206,24 @@ class RaceLog:
             m.kernel,
             int(clash.any(axis=1).sum()),
         )
+
+
+def _cut(accesses: list[Access], threads: np.ndarray | None) -> tuple[list[Access], list[Access]]:
+    """The accesses of some threads (bool, counted through the batch; None: of all), and those of the others."""
+    if threads is None:
+        return accesses, []
+    done: list[Access] = []
+    kept: list[Access] = []
+    for a in accesses:
+        here = threads[a.thread]
+        if here.all():
+            done.append(a)
+        elif not here.any():
+            kept.append(a)
+        else:
+            for chosen, into in ((here, done), (~here, kept)):
+                into.append(Access(a.buffer, a.first[chosen], a.span, a.thread[chosen], a.write, a.op))
+    return done, kept
 
 
 def _cells(a: Access) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 from mlirc.host.device.limits import Stop
 from mlirc.host.device.machine import Machine, State
 from mlirc.host.device.scf_rules import Fork
-from mlirc.host.device.translate import Code
+from mlirc.host.device.translate import Code, Program
 
 
 @dataclass
@@ -41,7 +41,7 @@ def block_barrier(s: State, op, number: int = 0, threads: int | None = None):
     counts = mine.sum(axis=1)
     if wanted == m.nt and ((counts == 0) | (counts == m.nt)).all() and number not in m.arrived:
         if m.races is not None:
-            m.races.barrier(s.mask)
+            m.races.barrier(s.mask, counts > 0)
             if m.clocks is not None:
                 m.clocks.meet(m.clocks.active(s.mask))
         return
@@ -60,7 +60,7 @@ def block_barrier(s: State, op, number: int = 0, threads: int | None = None):
         for k in np.flatnonzero(complete):
             b.taken[int(k), int(b.opened[k])] = b.left.pop(int(k), np.zeros(0, np.int32))
         if m.races is not None:  # of some threads only: taken for one of all, so that no order is overlooked
-            m.races.barrier(s.mask)
+            m.races.barrier(s.mask, complete)
     goal = dict(zip(np.flatnonzero(blocks).tolist(), target.tolist(), strict=True))
     yield Wait(
         lambda: bool((b.opened[blocks] >= target).all()),
@@ -110,25 +110,41 @@ class Task:
     wait: Wait | None = None
 
 
+SPLITS = (2, 2, 2, 2, 2, 3, 3, 4)  # numbers of groups to draw from: every group costs about as much as the whole block
+
+
+def groups_of(m: Machine, program: Program, draw: np.random.Generator | None) -> list[np.ndarray | None]:
+    """The groups that the threads of a batch run in, as masks [blocks or 1, threads]; None: all threads.
+
+    A group is of whole units (warps, or warpgroups where there is wgmma). Where units wait for each other by more than
+    barriers of the block, each is a group of its own. Else all are together, or with `draw` each block's units are
+    dealt out to a few groups at random."""
+    units = -(-m.nt // program.unit)
+    number = np.arange(m.nt)[None, :] // program.unit
+    if program.waits:
+        return [number == u for u in range(units)] if units > 1 else [None]
+    if draw is None:
+        return [None]
+    count = min(int(draw.choice(SPLITS)), units if units > 1 else m.nb)
+    if count == 1:
+        return [None]
+    place = draw.random((m.nb, units)).argsort(axis=1) + draw.permutation(m.nb)[:, None]
+    dealt = np.take_along_axis(place % count, np.broadcast_to(number, (m.nb, m.nt)), axis=1)
+    return [dealt == g for g in range(count)]
+
+
 @dataclass
 class Scheduler:
-    """Runs tasks until all have ended; which of several ready ones goes next is drawn from the seed."""
+    """Runs tasks until all have ended; which of several ready ones goes next is drawn."""
 
     machine: Machine
-    seed: int = 0
+    draw: np.random.Generator
     blocked: list[Task] = field(default_factory=list)
 
-    def run(self, code: Code, registers: list, group: int | None = None) -> None:
-        """Runs a kernel's code, all threads together or in groups of so many; raises Stop after reporting a
-        deadlock."""
-        draw = np.random.default_rng(self.seed)
-        m = self.machine
-        if group is None or group >= m.nt:
-            ready = [Task(code.start(State(registers, None, m)))]
-        else:
-            number = np.arange(m.nt)[None, :] // group
-            masks = [number == g for g in range(-(-m.nt // group))]
-            ready = [Task(code.start(State(list(registers), mask, m))) for mask in masks]
+    def run(self, code: Code, registers: list, groups: list[np.ndarray | None]) -> None:
+        """Runs a kernel's code for each of the groups of threads; raises Stop after reporting a deadlock."""
+        draw, m = self.draw, self.machine
+        ready = [Task(code.start(State(list(registers), mask, m))) for mask in groups]
         while ready or self.blocked:
             if not ready:
                 ready = [t for t in self.blocked if t.wait is None or t.wait.ready()]
@@ -159,18 +175,22 @@ class Scheduler:
 
     def _deadlock(self) -> None:
         m = self.machine
+        waiting: dict[int, tuple[Wait, np.ndarray]] = {}  # by operation: groups that wait at one are one finding
         for task in self.blocked:
             w = task.wait
             assert w is not None
-            per_block = w.who.sum(axis=1)
+            first, who = waiting.get(hash(w.op), (w, np.zeros_like(w.who)))
+            waiting[hash(w.op)] = first, who | w.who
+        for w, who in waiting.values():
+            per_block = who.sum(axis=1)
             b = int(np.flatnonzero(per_block)[0])
-            threads = np.flatnonzero(w.who[b])
+            threads = np.flatnonzero(who[b])
             m.report.add(
                 "deadlock",
                 f"{per_block[b]} of {m.nt} threads of block {int(m.blocks[b])} ({threads[0]}..{threads[-1]}) wait for "
                 f"{w.what if isinstance(w.what, str) else w.what()}",
                 w.op,
                 m.kernel,
-                int(w.who.sum()),
+                int(who.sum()),
             )
         raise Stop

@@ -14,7 +14,7 @@ import numpy as np
 from mlirc.backend.lowering import SHARED_ALIGN
 from mlirc.errors import MlircError
 from mlirc.host.device.counters import kind_of
-from mlirc.host.device.machine import State
+from mlirc.host.device.machine import WARP, State
 from mlirc.host.device.numbers import constant_array
 from mlirc.mlir import ir
 
@@ -88,7 +88,8 @@ class Program:
         self.name, self.code, self.initial, self.parameters, self.function = name, code, initial, parameters, function
         self.shared: list[tuple[int, object]] = []  # (register, memref type) of workgroup attributions
         self.accesses: list[int] = []  # bytes of every access
-        self.group: int | None = None  # threads that execute together; None: all of a block
+        self.unit = WARP  # threads that only execute together: of a warp, or of a warpgroup
+        self.waits = False  # whether units wait for each other by more than barriers of the whole block
         self.proxies = False  # whether instructions read shared memory through the asynchronous proxy
         self.clocks = False  # whether warps are ordered by more than barriers of the whole block
         self.cluster = (1, 1, 1)  # where the function itself says so
@@ -103,7 +104,7 @@ class Translator:
         self.numbers: dict[ir.Value, int] = {}
         self.initial: list = []
         self.constants: dict[ir.Value, int | float] = {}
-        self.group: int | None = None
+        self.unit, self.waits = WARP, False
         self.proxies = self.clocks = False
         self.globals: dict[str, tuple[int, int]] = {}  # shared globals: bytes (0: the dynamic one), alignment
         self.accesses: list[int] = []  # sizes and alignments, in bytes, of accesses to memory
@@ -234,7 +235,7 @@ def translate(function, count: bool = False) -> Program:
         inputs = len(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).inputs)
     program = Program(name, code, tr.initial, arguments[:inputs], function)
     program.shared = [(tr.reg(a), a.type) for a in list(blocks[0].arguments)[inputs:]]
-    program.accesses, program.group, program.proxies = tr.accesses, tr.group, tr.proxies
+    program.accesses, program.unit, program.waits, program.proxies = tr.accesses, tr.unit, tr.waits, tr.proxies
     program.clocks, program.cluster = tr.clocks, _cluster(function)
     program.dynamic_align = max([align for size, align in tr.globals.values() if not size], default=SHARED_ALIGN)
     return program

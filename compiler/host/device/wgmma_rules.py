@@ -56,7 +56,7 @@ def _word(op, attribute: str) -> str:
 
 @rule("nvvm.wgmma.mma_async")
 def _wgmma(tr: Translator, op):
-    tr.proxies = True
+    tr.proxies, tr.unit = True, WARPGROUP
     inputs = [v for v in op.operands if "struct" not in str(v.type)]
     (acc,) = [v for v in op.operands if "struct" in str(v.type)]
     if len(inputs) != 2:

@@ -1,0 +1,97 @@
+"""The seed: other orders of blocks, warps and atomics give the same numbers where a kernel orders what it does, other
+ones where it does not, and the same verdict either way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from test_host_device import SHARED, launch
+from test_host_device_instructions import load, run, store
+
+from mlirc.host.device import DeviceKernel, run_kernel
+
+SEEDS = range(20)
+ARGUMENTS = "%x: memref<256xf32>, %y: memref<256xf32>"
+EXCHANGE = f"""
+  %c128 = arith.constant 128 : index
+  %c127 = arith.constant 127 : index
+  %s = memref.view %all[%c0][] : memref<?xi8, {SHARED}> to memref<128xf32, {SHARED}>
+  %base = arith.muli %b, %c128 : index
+  %g = arith.addi %base, %t : index
+  %v = memref.load %x[%g] : memref<256xf32>
+  memref.store %v, %s[%t] : memref<128xf32, {SHARED}>
+  BARRIER
+  %o = arith.subi %c127, %t : index
+  %w = memref.load %s[%o] : memref<128xf32, {SHARED}>
+  memref.store %w, %y[%g] : memref<256xf32>"""
+
+
+def outcome(body: str, seed: int) -> tuple[np.ndarray, set[str]]:
+    x, y = np.arange(256, dtype=np.float32), np.zeros(256, np.float32)
+    module = launch(body, ARGUMENTS, threads=128, blocks=2, smem=512)
+    return y, run_kernel(module, [x, y], seed=seed).kinds()
+
+
+def test_a_missing_barrier_shows_in_the_numbers_too():
+    found = [outcome(EXCHANGE.replace("BARRIER", ""), seed) for seed in SEEDS]
+    assert all("race" in kinds for _, kinds in found)
+    assert len({y.tobytes() for y, _ in found}) > 5
+    right = np.arange(256, dtype=np.float32).reshape(2, 128)[:, ::-1].ravel()
+    np.testing.assert_array_equal(found[0][0], right)  # seed 0: all threads together
+
+
+def test_with_the_barrier_every_order_is_right():
+    right = np.arange(256, dtype=np.float32).reshape(2, 128)[:, ::-1].ravel()
+    for seed in SEEDS:
+        y, kinds = outcome(EXCHANGE.replace("BARRIER", "gpu.barrier"), seed)
+        assert not kinds
+        np.testing.assert_array_equal(y, right)
+
+
+def test_counters_do_not_depend_on_the_seed():
+    x, y = np.arange(256, dtype=np.float32), np.zeros(256, np.float32)
+    body = EXCHANGE.replace("BARRIER", "gpu.barrier")
+    kernel = DeviceKernel(launch(body, ARGUMENTS, threads=128, blocks=2, smem=512), count=True)
+    assert all(kernel.run([x, y], seed=seed).counters == kernel.run([x, y]).counters for seed in SEEDS)
+
+
+# -- blocks at different barriers
+
+BY_BLOCK = """%odd = arith.andi %b, %c1 : i32
+  %is = arith.cmpi eq, %odd, %c1 : i32
+  %other = arith.xori %t, %c64 : i32
+  WRITE
+  scf.if %is { nvvm.barrier }
+  READ
+  MORE"""
+
+
+@pytest.mark.parametrize("late", ["nvvm.barrier", ""])
+def test_a_barrier_of_one_block_orders_nothing_in_another(late):
+    """Odd blocks have a barrier between write and read, even ones have not."""
+    body = BY_BLOCK.replace("WRITE", store("%t", "%smem", "%t", "i32", "<3>"))
+    body = body.replace("READ", load("y", "%smem", "%other", "i32", "<3>") + store("%y", "%p0", "%t"))
+    for seed in range(4):
+        assert "race" in run(
+            body.replace("MORE", late), np.zeros(128, np.int32), threads=128, blocks=2, smem=512, seed=seed
+        )
+    both = body.replace("scf.if %is { nvvm.barrier }", "nvvm.barrier").replace("MORE", late)
+    for seed in range(4):
+        assert run(both, np.zeros(128, np.int32), threads=128, smem=512, seed=seed) == set()
+
+
+# -- atomics
+
+
+@pytest.mark.parametrize("kind, t", [("add", "i32"), ("fadd", "f32")])
+def test_atomics_go_in_an_order_of_the_seed(kind, t):
+    """Sums of floats depend on their order, sums of integers do not; either way no finding."""
+    dtype = np.float32 if t == "f32" else np.int32
+    values = np.random.default_rng(0).standard_normal(256) * 1000
+    body = load("v", "%p0", "%t", t) + f"%old = llvm.atomicrmw {kind} %p1, %v monotonic : !llvm.ptr<1>, {t}\n"
+    sums = set()
+    for seed in SEEDS:
+        x, y = values.astype(dtype), np.zeros(1, dtype)
+        assert not run(body, x, y, threads=256, seed=seed)
+        sums.add(y.tobytes())
+    assert len(sums) > 3 if t == "f32" else len(sums) == 1
