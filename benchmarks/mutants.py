@@ -15,18 +15,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "python_tests"))
 
 from mutant_cases import KERNELS, case  # noqa: E402
-from mutants import Mutant, mutants  # noqa: E402
+from mutants import mutants  # noqa: E402
 
 SUBJECTS = ("barrier", "fence", "wait", "commit", "arrive", "predicate", "bound", "offset")
-
-# Mutants that are wrong on a GPU and pass here: (part of the line, how).
-MISSED = {
-    (
-        "nvvm.fence.mbarrier.init",
-        "removed",
-    ): "makes an mbarrier's initialization visible to tensor copies: not modelled",
-    ("nvvm.fence.mbarrier.init", "moved up"): "likewise: in front of the initialization",
-}
 
 # Why results with other bits are no error.
 CLOSE = {
@@ -69,23 +60,16 @@ NO_EFFECT = {
 }  # fmt: skip
 
 
-def missed(mutant: Mutant) -> str:
-    """Why a mutant that should be reported is not; empty if it need not be."""
-    return next((why for (text, how), why in MISSED.items() if text in mutant.was and how == mutant.how), "")
-
-
 def main() -> int:
     start = time.perf_counter()
     table: dict[str, Counter[tuple[str, str]]] = {}
-    groups: dict[str, Counter[tuple[str, str]]] = {v: Counter() for v in ("wrong", "close", "same", "missed")}
+    groups: dict[str, Counter[tuple[str, str]]] = {v: Counter() for v in ("wrong", "close", "same")}
     for name in KERNELS:
         kernel, counts = case(name), Counter()
         for mutant in mutants(kernel.text):
             verdict = kernel.judge(mutant)
             if verdict == "invalid":
                 continue
-            if verdict == "same" and missed(mutant):
-                verdict = "missed"
             counts[mutant.what, verdict] += 1
             if verdict != "rule":
                 groups[verdict][f"{mutant.what} {mutant.how}", name] += 1
@@ -103,7 +87,7 @@ def report(table: dict, groups: dict, seconds: float) -> str:
         for (_, verdict), n in counts.items():
             total[verdict] += n
     found = total["rule"] + total["wrong"]
-    harmful = found + total["close"] + total["missed"]
+    harmful = found + total["close"]
     lines = [
         "# Mutants of the shipped kernels on the host device", "",
         f"Made by `python benchmarks/mutants.py` in {seconds:.0f} s on 2 cores; the kernels are those of "
@@ -112,7 +96,7 @@ def report(table: dict, groups: dict, seconds: float) -> str:
         f"{sum(total.values())} mutants; {harmful} of them can change a result or break a rule. {found} of these "
         f"({100 * found / harmful:.2f} %) are reported: {total['rule']} as a rule that the kernel breaks (a race, an "
         f"access out of bounds, ...), {total['wrong']} as a wrong result, against the `kernels` level. "
-        f"{total['close'] + total['missed']} are not reported, with the reasons below.",
+        f"{total['close']} are not reported, with the reasons below.",
         f"{total['same']} mutants report nothing and leave every bit of the results as it was.", "",
         "By what was spoiled:", "", _HEADER.format(""), _RULE,
     ]  # fmt: skip
@@ -129,16 +113,14 @@ def report(table: dict, groups: dict, seconds: float) -> str:
     lines += [f"| {how} | {n} |" for how, n in _summed(groups["wrong"])]
     lines += ["", "## Not reported", "", "| change | kernel | why |", "|---|---|---|"]
     lines += [f"| {how} | {name} | {CLOSE.get(how, '?')} |" for (how, name), _ in groups["close"].most_common()]
-    for (text, how), why in MISSED.items():
-        lines.append(f"| {text} {how} | product, mbarriers and tensor copies | {why} |")
     lines += ["", "## Without effect", "", "| change | mutants | why |", "|---|---:|---|"]
     lines += [f"| {how} | {n} | {NO_EFFECT.get(how, '?')} |" for how, n in _summed(groups["same"])]
     return "\n".join(lines) + "\n"
 
 
-VERDICTS = ("rule", "wrong", "close", "missed", "same")
-_HEADER = "| {} | mutants | broken rule | wrong result | within rounding | passed | no effect |"
-_RULE = "|---|---:|---:|---:|---:|---:|---:|"
+VERDICTS = ("rule", "wrong", "close", "same")
+_HEADER = "| {} | mutants | broken rule | wrong result | within rounding | no effect |"
+_RULE = "|---|---:|---:|---:|---:|---:|"
 
 
 def _row(name: str, tables: list, wanted) -> str:

@@ -33,7 +33,7 @@ def product(tiles: int) -> str:
     inits = "".join(
         f"%b{i} = llvm.getelementptr %smem[{BARRIERS + 8 * i}] : ({SMEM}) -> {SMEM}, i8\n"
         f"nvvm.mbarrier.init %b{i}, %c1 : {SMEM}, i32\n"
-        for i in range(2 * STAGES)
+        for i in reversed(range(2 * STAGES))  # those that copies tell come last
     )
     products = "".join(
         f"%step{k} = arith.constant {2 * k} : i64\n"
@@ -222,6 +222,7 @@ NVGPU = f"""module {{ gpu.module @m {{ gpu.func @k(%map: {MAP2D}, %y: memref<8x1
   %s3 = memref.memory_space_cast %s : memref<8x16xi32, {WORKGROUP}> to memref<8x16xi32, 3>
   %b = nvgpu.mbarrier.create -> {GROUP}
   nvgpu.mbarrier.init %b[%c1], %c1, predicate = %first : {GROUP}
+  nvvm.fence.mbarrier.init
   gpu.barrier
   nvgpu.mbarrier.arrive.expect_tx %b[%c1], %n, predicate = %first : {GROUP}
   nvgpu.tma.async.load %map[%c0, %c0], %b[%c1] to %s3, predicate = %first : {MAP2D}, {GROUP} -> memref<8x16xi32, 3>

@@ -26,7 +26,9 @@ class Barrier:
     pending: int
     nbytes: int = 0
     phase: int = 0
+    maker: tuple[int, int] = (-1, -1)  # (block, thread) that initialized it
     made: tuple[int, int] | None = None  # the row and epoch of its initialization
+    fence: tuple[int, int] | None = None  # the row and epoch of the fence that made this visible outside of the block
     column: int = -1  # of the clocks, where there are any
     left: np.ndarray | None = None  # the clocks of all who have arrived
     done: np.ndarray | None = None  # those that had when the last phase ended
@@ -89,9 +91,41 @@ class Engine:
                 m.complain("misaligned", _one(m, b, t), f"puts an mbarrier at byte {byte} of shared memory", op)
             m.placed(pointer.buffer, 8, _one(m, b, t), op)
             barrier = self.barriers[b, byte] = self._new(int(counts[b, t]))
+            barrier.maker = b, t
             if m.clocks is not None:
-                row = m.clocks.row(b, t)
-                barrier.made = row, int(m.clocks.seen(b, row)[row])
+                barrier.made = self._now(b, t)
+
+    def _now(self, b: int, t: int) -> tuple[int, int]:
+        """A thread's row and its epoch."""
+        row = self.machine.clocks.row(b, t)
+        return row, int(self.machine.clocks.seen(b, row)[row])
+
+    def _has_seen(self, b: int, t: int, when: tuple[int, int]) -> bool:
+        clocks = self.machine.clocks
+        return bool(clocks.seen(b, clocks.row(b, t))[when[0]] >= when[1])
+
+    def fence_initializations(self, s: State, own: bool) -> None:
+        """A fence by the active threads makes initializations visible to tensor copies and to other blocks: their own
+        ones (`own`: fence.mbarrier.init), or all that they have seen (a proxy fence)."""
+        m = self.machine
+        fresh = [x for x in self.barriers.values() if x.fence is None and x.made is not None]
+        if not fresh:
+            return
+        active = np.ones((m.nb, m.nt), bool) if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))
+        for barrier in fresh:
+            assert barrier.made is not None
+            if active[barrier.maker]:
+                barrier.fence = self._now(*barrier.maker)
+            elif not own:
+                who = [
+                    (b, 32 * w) for b, w in self._warps(active) if m.clocks.unit(b) == m.clocks.unit(barrier.maker[0])
+                ]
+                seen = [x for x in who if self._has_seen(*x, barrier.made)]
+                barrier.fence = self._now(*seen[0]) if seen else None
+
+    def _warps(self, active: np.ndarray) -> list[tuple[int, int]]:
+        """(block, warp) of the warps with an active thread."""
+        return sorted({(int(b), int(t) // 32) for b, t in np.argwhere(active)})
 
     def _new(self, count: int) -> Barrier:
         barrier, clocks = Barrier(count, count), self.machine.clocks
@@ -100,19 +134,22 @@ class Engine:
             barrier.left, barrier.done = (np.zeros(clocks.columns, np.int32) for _ in range(2))
         return barrier
 
-    def find(self, b: int, t: int, byte: int, op, rank: int | None = None) -> Barrier:
+    def find(self, b: int, t: int, byte: int, op, rank: int | None = None, copy: bool = False) -> Barrier:
         """The mbarrier that thread t of block b means by a byte of its own shared memory, or of another block's of the
-        cluster."""
+        cluster; `copy`: for a copy to tell."""
         size = self.machine.cluster_size
         owner = b if rank is None else b // size * size + rank
         found = self.barriers.get((owner, byte))
         if found is None:
             self.machine.complain("bad mbarrier", _one(self.machine, b, t), f"uses byte {byte}, where none is", op)
             found = self.barriers[owner, byte] = self._new(1)
-        clocks = self.machine.clocks
-        if found.made is not None and clocks.seen(b, clocks.row(b, t))[found.made[0]] < found.made[1]:
+        if found.made is not None and not self._has_seen(b, t, found.made):
             message = f"uses the mbarrier at byte {byte} with no barrier behind its initialization"
             self.machine.complain("race", _one(self.machine, b, t), message, op)
+        if (copy or owner != b) and found.made is not None:
+            if found.fence is None or not self._has_seen(b, t, found.fence):
+                message = f"uses the mbarrier at byte {byte}, with no fence.mbarrier.init behind its initialization"
+                self.machine.complain("missing mbarrier fence", _one(self.machine, b, t), message, op)
         return found
 
     def rank(self, pointer: MemRef, b: int, t: int) -> int | None:

@@ -107,8 +107,13 @@ def _barrier_arrive(tr: Translator, op):
     return step
 
 
+@rule("nvvm.fence.mbarrier.init")
+def _fence_init(tr: Translator, op):
+    return lambda s: engine_of(s).fence_initializations(s, own=True)
+
+
 @rule(
-    "nvvm.fence.mbarrier.init", "nvvm.setmaxregister",
+    "nvvm.setmaxregister",
     "nvvm.griddepcontrol", "nvvm.griddepcontrol.wait", "nvvm.griddepcontrol.launch.dependents", "nvvm.prefetch",
 )  # fmt: skip
 def _nothing(tr: Translator, op):
@@ -119,6 +124,8 @@ def _nothing(tr: Translator, op):
 def _fence_proxy(tr: Translator, op):
     def step(s: State) -> None:
         clocks = s.m.clocks
+        if s.m.engine is not None and clocks is not None:
+            s.m.engine.fence_initializations(s, own=False)
         for buffer in s.m.shared:
             if buffer.generic is not None and clocks is not None:
                 clocks.fenced(buffer, clocks.active(s.mask))

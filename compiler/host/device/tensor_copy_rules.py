@@ -85,7 +85,7 @@ def begin_transfer(engine: Engine, raw: np.ndarray, buffer: Buffer, byte: np.nda
         m.complain("overlapping copies", lone, f"copies to {buffer.name} where another copy is under way", op)
     engine.check_overwrite(b, t, buffer, address, op)
     buffer.pending[address] = 0xFF
-    barrier = engine.find(b, t, bar, op, rank)
+    barrier = engine.find(b, t, bar, op, rank, copy=True)
     if m.clocks is not None:
         cells = np.unique(address // m.races.granule)[:, None]  # type: ignore[union-attr]
         agent = (barrier.column, barrier.phase + 1)
