@@ -56,6 +56,17 @@ def run(body: str, *arrays: np.ndarray, threads: int = 32, blocks: int = 1, smem
     return run_function(m, "k", list(arrays), (blocks, 1, 1), (threads, 1, 1), smem, seed=seed).kinds()
 
 
+def places(body: str, *arrays: np.ndarray | TensorMap, threads: int = 32, blocks: int = 1, smem: int = 0,
+           attributes: str = "", seed: int = 0) -> set[tuple[str, str]]:  # fmt: skip
+    """The same, with the operation of each finding, whose name must be on the line that it gives."""
+    maps = sum(isinstance(a, TensorMap) for a in arrays)
+    text = str(module(body, len(arrays) - maps, attributes, maps))
+    report = run_function(mlir.parse(text), "k", arrays, (blocks, 1, 1), (threads, 1, 1), smem, seed=seed)
+    for f in report.findings:
+        assert f.op in text.split("\n")[int(f.location.split(":")[-2]) - 1]
+    return {(f.kind, f.op) for f in report.findings}
+
+
 def ints(*shape: int, low: int = -50, high: int = 50) -> np.ndarray:
     return RNG.integers(low, high, shape).astype(np.int32)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 from test_host_device_instructions import CLUSTER, MEET, MULTICAST, WAIT, ints, load, module, run, store

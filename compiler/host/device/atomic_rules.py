@@ -39,6 +39,8 @@ def atomically(s: State, pointer: MemRef, item: int, count: int, change, op) -> 
     ref, index = element_of(s, pointer, item, op)
     m.load(ref, index, count, item * count, s.mask, op, log=False)  # checks bounds and initialization, and counts
     _, mask = m.in_bounds(ref, index, count, s.mask, op)
+    if m.waited is not None:
+        m.check_wait(ref.buffer, mask, True, op)
     address = m.absolute(ref.buffer, index[0], item, ref.rank)
     threads = m.in_turn(mask)
     cells = m.compress(address, threads)

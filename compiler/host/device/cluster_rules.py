@@ -84,11 +84,12 @@ class ClusterBarrier:
     """How often every thread has arrived; the clocks left there, by unit and phase."""
 
     arrived: np.ndarray
+    waited: np.ndarray  # per block, whether one who has arrived in its cluster is behind griddepcontrol.wait
     left: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
 
 
 def _barrier(m: Machine) -> ClusterBarrier:
-    return m.arrived.setdefault("cluster", ClusterBarrier(np.zeros((m.nb, m.nt), np.int64)))
+    return m.arrived.setdefault("cluster", ClusterBarrier(np.zeros((m.nb, m.nt), np.int64), np.zeros(m.nb, bool)))
 
 
 def _everyone(s: State) -> np.ndarray:
@@ -109,6 +110,8 @@ def _arrive(tr: Translator, op):
         if early.any():
             m.complain("divergent barrier", early, "arrives twice at the barrier of the cluster", op)
         b.arrived += mine
+        if m.waited is not None:
+            b.waited |= np.repeat((m.waited & mine).any(axis=1).reshape(-1, m.cluster_size).any(axis=1), m.cluster_size)
         if m.clocks is None or not orders:
             return
         for k, row in m.clocks.active(s.mask):
@@ -134,6 +137,8 @@ def _wait(tr: Translator, op):
 
         if not ready():
             yield Wait(ready, "the barrier of the cluster, which others never reach", mine, op)
+        if m.waited is not None:
+            m.waited |= mine & b.waited[:, None]
         if m.clocks is None:
             return
         for k, row in m.clocks.active(s.mask):

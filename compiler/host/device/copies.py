@@ -103,6 +103,8 @@ def copy_async(s: State, to: tuple, at: tuple, width: int, count, op) -> None:
     words = m.load(source, at_indices, width, nbytes, reading, op)
     if not whole:
         words = np.where(np.arange(width) < np.asarray(count)[..., None], words, 0).astype(words.dtype)
+    if m.waited is not None:
+        m.check_wait(target.buffer, mask, True, op)
     offset = target.offset(to_indices)
     if m.check:
         mask = m.inside(target, offset, width, mask, op)

@@ -32,6 +32,7 @@ class Barrier:
     column: int = -1  # of the clocks, where there are any
     left: np.ndarray | None = None  # the clocks of all who have arrived
     done: np.ndarray | None = None  # those that had when the last phase ended
+    waited: bool = False  # whether one who has arrived is behind griddepcontrol.wait
 
     def settle(self) -> None:
         """Ends the phase if everything has come."""
@@ -180,6 +181,8 @@ class Engine:
             if m.clocks is not None and (b, t // 32, id(barrier)) not in released:
                 released.add((b, t // 32, id(barrier)))
                 m.clocks.release(b, m.clocks.row(b, t), barrier.left)
+            if m.waited is not None:
+                barrier.waited |= bool(m.waited[b, t])
             barrier.pending -= int(counts[b, t])
             barrier.settle()
         return tokens
@@ -196,6 +199,9 @@ class Engine:
     def reached(self, s: State, pointer: MemRef, op) -> None:
         """The active threads have waited for an mbarrier: they see what was done before its phase ended."""
         m = self.machine
+        if m.waited is not None:
+            for b, t, byte in self.each(s, pointer):
+                m.waited[b, t] |= self.find(b, t, byte, op).waited
         if m.clocks is None:
             return
         for b, w, byte in {(b, t // 32, byte) for b, t, byte in self.each(s, pointer)}:

@@ -21,6 +21,21 @@ def engine_of(s: State) -> Engine:
     return s.m.engine
 
 
+def warpgroups(s: State, op):
+    """Yields (block, first thread) of every warpgroup that is active; complains about one that is so in part."""
+    m = s.m
+    active = np.zeros((m.nb, -(-m.nt // WARPGROUP) * WARPGROUP), bool)  # the last one may have less than four warps
+    active[:, : m.nt] = True if s.mask is None else s.mask
+    groups = active.reshape(m.nb, -1, WARPGROUP)
+    missing = groups.any(axis=2, keepdims=True) & ~groups
+    if missing.any():
+        there = missing.reshape(m.nb, -1)[:, : m.nt]
+        bad = there if there.any() else active[:, : m.nt]
+        m.complain("divergent warp", bad, f"does not take part in {op.name}, which is of whole warpgroups", op)
+    for b, g in np.argwhere(groups.all(axis=2) if m.nt % WARPGROUP else groups.any(axis=2)):
+        yield int(b), int(g) * WARPGROUP
+
+
 # -- mbarriers
 
 
@@ -112,10 +127,7 @@ def _fence_init(tr: Translator, op):
     return lambda s: engine_of(s).fence_initializations(s, own=True)
 
 
-@rule(
-    "nvvm.setmaxregister",
-    "nvvm.griddepcontrol", "nvvm.griddepcontrol.wait", "nvvm.griddepcontrol.launch.dependents", "nvvm.prefetch",
-)  # fmt: skip
+@rule("nvvm.prefetch")
 def _nothing(tr: Translator, op):
     return lambda s: None
 

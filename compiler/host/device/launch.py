@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from mlirc.errors import MlircError
 from mlirc.host.device.clocks import Clocks
 from mlirc.host.device.copies import Copies
 from mlirc.host.device.counters import Counters
+from mlirc.host.device.dependencies import Earlier
 from mlirc.host.device.limits import SECONDS, Deadline, Stop, launch_problem
 from mlirc.host.device.machine import Machine
 from mlirc.host.device.memory import OTHER_POISON, POISON, Buffer, MemRef
@@ -71,6 +72,8 @@ def execute(
                 machine.clocks = Clocks(machine)
         machine.copies = Copies()
         machine.proxies, machine.draw = program.proxies, varied
+        if check and program.grid_waits:
+            machine.waited = np.zeros((machine.nb, machine.nt), bool)
         if count:
             machine.counters = Counters(report, program.name, machine.nt)
         try:
@@ -159,17 +162,20 @@ class DeviceKernel:
         check: bool = True,
         seed: int = 0,
         seconds: float = SECONDS,
+        before: Collection[int] | None = None,
         source: str = "",
         scripts: Sequence[str] = (),
         reference: Reference | None = None,
     ) -> Report:
-        """Runs all launches; see `run_kernel`. `source` is the name of the text that the kernel was parsed from, and
-        `scripts` for each of its lines the line of the schedule script, for the report."""
+        """Runs all launches; see `run_kernel`. `before`: the arguments that launches before these may write, for
+        griddepcontrol.wait; None: there were none. `source` is the name of the text that the kernel was parsed from,
+        and `scripts` for each of its lines the line of the schedule script, for the report."""
         if len(args) != len(self.arguments):
             raise MlircError(f"host device: kernel {self.name} takes {len(self.arguments)} arguments, not {len(args)}")
         report = Report(source=source, scripts=list(scripts))
         options = dict(blocks=blocks, check=check, seed=seed, seconds=seconds)
-        buffers = self._run(args, report, POISON, options)
+        fresh = [*self.written, *range(len(args), len(args) + len(self.workspaces))]
+        buffers = self._run(args, report, POISON, options, earlier=Earlier(before, fresh))
         if "uninitialized read" in report.kinds() and self._same_without_poison(args, buffers, options):
             report.findings = [f for f in report.findings if f.kind != "uninitialized read"]
         if check and blocks is None and report.ended:
@@ -207,10 +213,12 @@ class DeviceKernel:
         return f"block {block} thread {thread}", op
 
     def _run(
-        self, args, report: Report, poison: int, options: dict, watch: tuple[int, int, list] | None = None
-    ) -> list[Buffer]:
+        self, args, report: Report, poison: int, options: dict, watch: tuple[int, int, list] | None = None,
+        earlier: Earlier | None = None,
+    ) -> list[Buffer]:  # fmt: skip
         """One run from fresh buffers, which it returns. `watch`: an argument, a byte of it, and a list that gets those
         who write it."""
+        earlier = earlier or Earlier()
         buffers = [self._bind(i, a, t, poison) for i, (a, t) in enumerate(zip(args, self.arguments, strict=True))]
         workspaces = [Buffer(f"workspace {i}", "global", n, poison=poison) for i, n in enumerate(self.workspaces)]
         if options["blocks"] is not None:  # a later launch reads what blocks that do not run would have written
@@ -221,11 +229,13 @@ class DeviceKernel:
             buffers[watch[0]].watch = watch[1:]
         with np.errstate(all="ignore"):
             for launch in self.launches:
+                earlier.mark(buffers)
                 if isinstance(launch, Copy):
                     self._copy(launch, buffers)
                 elif not self._launch(launch, buffers, report, poison, options):
                     report.ended = False
                     break
+                earlier.add(*self._uses(launch))
         return buffers
 
     def _complain_of_holes(self, buffers: list[Buffer], report: Report) -> None:
@@ -249,14 +259,15 @@ class DeviceKernel:
 
     def _written_arguments(self) -> set[int]:
         """The host arguments that a launch or copy may write to: those whose memrefs a store reaches."""
-        out = set()
-        for launch in self.launches:
-            if isinstance(launch, Copy):
-                out.add(launch.target)
-                continue
-            stored = stored_parameters(self.programs[launch.symbol].function)
-            out.update(launch.args[i] for i in stored)
+        out = {i for launch in self.launches for i in self._uses(launch)[1]}
         return {i for i in out if i < len(self.arguments)}
+
+    def _uses(self, launch: Launch | Copy) -> tuple[set[int], set[int]]:
+        """The buffers of a launch, and those that it writes."""
+        if isinstance(launch, Copy):
+            return {launch.source, launch.target}, {launch.target}
+        stored = stored_parameters(self.programs[launch.symbol].function)
+        return set(launch.args), {launch.args[i] for i in stored}
 
     def _bind(self, i: int, array: np.ndarray, t: ir.MemRefType, poison: int) -> Buffer:
         want, shape = dtype_of(t), tuple(t.shape)

@@ -48,6 +48,8 @@ class Machine:
         self.counters: Counters | None = None
         self.engine: Any = None  # an Engine, once an asynchronous instruction of Hopper's is used
         self.draw: np.random.Generator | None = None  # draws the order of atomics; None: by thread number
+        self.registers: Any = None  # a RegisterPool, once setmaxregister is used
+        self.waited: np.ndarray | None = None  # which threads are behind griddepcontrol.wait; None: nothing to wait for
         self.proxies = False  # whether instructions read shared memory through the asynchronous proxy
         self.named: dict[str, Buffer] = {}
         self.copies: Any = None  # Copies: cp.asyncs under way, from the start
@@ -192,6 +194,8 @@ class Machine:
         if self.check:
             indices, mask = self.in_bounds(ref, indices, width, mask, op)
         offset = ref.offset(indices)
+        if self.waited is not None:
+            self.check_wait(ref.buffer, mask, write, op)
         if self.check:
             mask = self.inside(ref, offset, width, mask, op)
         fits = self.aligned(ref, offset, width, align, mask, op) if width > 1 else True
@@ -229,6 +233,21 @@ class Machine:
                     self.complain(
                         "unfinished copy", bad, f"reads {buffer.name} while an asynchronous copy writes there", op
                     )
+
+    def check_wait(self, buffer: Buffer, mask, write: bool, op) -> None:
+        """Complains about threads that touch what an earlier launch may still use, in front of griddepcontrol.wait."""
+        if not buffer.earlier or not (write or buffer.earlier == "writes"):
+            return
+        bad = self.active(mask, ~self.waited)  # type: ignore[operator]
+        if bad is not None:
+            does = "write" if write else "read"
+            message = f"{does}s {buffer.name}, which an earlier launch {buffer.earlier}, before the wait for it"
+            self.complain(f"{does} before griddepcontrol.wait", bad, message, op)
+
+    def share_wait(self, who: np.ndarray) -> None:
+        """The given threads of each block have met: what one has waited for by griddepcontrol, all have."""
+        assert self.waited is not None
+        self.waited |= who & (self.waited & who).any(axis=1, keepdims=True)
 
     def lanes(self, mask):
         """The numbers of the active threads, counted through the batch; None if all are active."""

@@ -43,6 +43,7 @@ class Buffer:
         self.writer_block: np.ndarray | None = None  # per granule, in this launch; -1: nobody
         self.reader_block: np.ndarray | None = None  # likewise; -2: several
         self.watch: tuple[int, list] | None = None  # a byte, and who wrote it: (block, thread, operation)
+        self.earlier = ""  # what earlier launches do to it that griddepcontrol.wait waits for: "reads", "writes", or ""
         self._views: dict = {}
 
     def start_launch(self) -> None:

@@ -270,6 +270,8 @@ def _atomic(tr: Translator, op):
         m, target, where = s.m, s.r[ref], fetch(s.r, indices)
         m.load(target, where, 1, item, s.mask, op, log=False)  # checks bounds and initialization
         _, mask = m.in_bounds(target, where, 1, s.mask, op)
+        if m.waited is not None:
+            m.check_wait(target.buffer, mask, True, op)
         address = m.absolute(target.buffer, np.asarray(target.offset(where)).reshape(_lead(target.offset(where))), item)
         chosen = m.in_turn(mask)
         cells, added = m.compress(address, chosen), m.compress(s.r[value], chosen)

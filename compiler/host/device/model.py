@@ -33,6 +33,7 @@ class DeviceModel:
         self.kernels: dict[str, DeviceKernel] = {}
         self.origins = {n: ", ".join(levels.strings(f, "mlirc.origin")) for n, f in found.items()}
         self.count = count
+        self._computed: set[ir.Value] | None = None  # by calls of this run; None before the first one
         self.references: References | None = None  # what the kernels must compute, where the levels above are known
 
     @staticmethod
@@ -73,6 +74,7 @@ class DeviceModel:
         if len(args) != len(block.arguments):
             raise MlircError(f"host device: @main takes {len(block.arguments)} arguments, not {len(args)}")
         values: dict[ir.Value, np.ndarray] = {}
+        self._computed = None
         for i, (value, array) in enumerate(zip(block.arguments, args, strict=True)):
             spec = tensor_spec(value.type)
             if array.shape != spec.shape or array.dtype != spec.dtype:
@@ -96,16 +98,7 @@ class DeviceModel:
     def _step(self, op: ir.Operation, values: dict, report: Report, options: dict) -> None:
         if op.name == "func.call":
             name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
-            results = [np.zeros(spec.shape, spec.dtype) for spec in (tensor_spec(r.type) for r in op.results)]
-            arguments = [*(values[v] for v in op.operands), *results]
-            reference = self.references.of(name) if self.references and options["check"] else None
-            found = self._kernel(name).run(
-                arguments, source=self.source, scripts=self.scripts, reference=reference, **options
-            )
-            for finding in found.findings:
-                finding.origin = self.origins.get(name, "")
-            report.merge(found)
-            values.update(zip(op.results, results, strict=True))
+            self._call(name, op, values, report, options)
         elif op.name in ("tensor.expand_shape", "tensor.collapse_shape", "tensor.cast"):
             values[op.results[0]] = values[op.operands[0]].reshape(tensor_spec(op.results[0].type).shape)
         elif op.name == "tensor.extract_slice":
@@ -120,6 +113,23 @@ class DeviceModel:
             values[op.results[0]] = np.zeros(spec.shape, spec.dtype)
         else:
             raise MlircError(f"host device: {op.name} in @main at {op.location}: only calls and views are expected")
+        if self._computed and set(op.operands) & self._computed:  # a view of it
+            self._computed.update(op.results)
+
+    def _call(self, name: str, op: ir.Operation, values: dict, report: Report, options: dict) -> None:
+        results = [np.zeros(spec.shape, spec.dtype) for spec in (tensor_spec(r.type) for r in op.results)]
+        arguments = [*(values[v] for v in op.operands), *results]
+        reference = self.references.of(name) if self.references and options["check"] else None
+        made = self._computed
+        before = None if made is None else [i for i, v in enumerate(op.operands) if v in made]
+        found = self._kernel(name).run(
+            arguments, before=before, source=self.source, scripts=self.scripts, reference=reference, **options
+        )
+        self._computed = {*(made or ()), *op.results}
+        for finding in found.findings:
+            finding.origin = self.origins.get(name, "")
+        report.merge(found)
+        values.update(zip(op.results, results, strict=True))
 
     def _kernel(self, name: str) -> DeviceKernel:
         if name not in self.kernels:

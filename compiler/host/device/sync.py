@@ -44,6 +44,8 @@ def block_barrier(s: State, op, number: int = 0, threads: int | None = None):
             m.races.barrier(s.mask, counts > 0)
             if m.clocks is not None:
                 m.clocks.meet(m.clocks.active(s.mask))
+        if m.waited is not None:
+            m.share_wait(mine)
         return
     b: Barrier = m.arrived.setdefault(number, Barrier(np.zeros((m.nb, m.nt), bool), np.zeros(m.nb, np.int64)))
     blocks = counts > 0
@@ -55,6 +57,8 @@ def block_barrier(s: State, op, number: int = 0, threads: int | None = None):
         m.clocks.release(k, row, b.left.setdefault(k, np.zeros(m.clocks.columns, np.int32)))
     complete = b.arrived.sum(axis=1) >= wanted
     if complete.any():
+        if m.waited is not None:
+            m.share_wait(b.arrived & complete[:, None])
         b.opened[complete] += 1
         b.arrived[complete] = False
         for k in np.flatnonzero(complete):
@@ -96,6 +100,11 @@ def warp_barrier(s: State, needed: np.ndarray, op) -> None:
         missing = warps.any(axis=2, keepdims=True) & ~warps & np.broadcast_to(wanted, (m.nb, m.nt)).reshape(warps.shape)
         if missing.any():
             m.complain("divergent barrier", missing.reshape(m.nb, m.nt), "does not reach a barrier of its warp", op)
+    if m.waited is not None:
+        for w in range(0, m.nt, 32):
+            warp = np.zeros((m.nb, m.nt), bool)
+            warp[:, w : w + 32] = True if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))[:, w : w + 32]
+            m.share_wait(warp)
     if m.races is not None:
         m.races.warp_barrier(s.mask)
 

@@ -22,7 +22,7 @@ _rules: dict[str, Callable] = {}
 _RULE_FILES = (
     "arith_rules", "math_rules", "vector_rules", "memref_rules", "scf_rules", "gpu_rules", "nvgpu_rules",
     "pointer_rules", "hopper_rules", "tensor_copy_rules", "wgmma_rules", "warp_rules", "atomic_rules", "matrix_rules",
-    "cluster_rules", "mbarrier_rules",
+    "cluster_rules", "mbarrier_rules", "grid_rules",
 )  # fmt: skip
 
 
@@ -92,6 +92,7 @@ class Program:
         self.waits = False  # whether units wait for each other by more than barriers of the whole block
         self.proxies = False  # whether instructions read shared memory through the asynchronous proxy
         self.clocks = False  # whether warps are ordered by more than barriers of the whole block
+        self.grid_waits = False  # whether it waits for earlier launches
         self.cluster = (1, 1, 1)  # where the function itself says so
         self.dynamic_align = SHARED_ALIGN  # bytes, of dynamic shared memory
 
@@ -105,7 +106,8 @@ class Translator:
         self.initial: list = []
         self.constants: dict[ir.Value, int | float] = {}
         self.unit, self.waits = WARP, False
-        self.proxies = self.clocks = False
+        self.proxies = self.clocks = self.grid_waits = False
+        self.function: ir.Operation | None = None
         self.globals: dict[str, tuple[int, int]] = {}  # shared globals: bytes (0: the dynamic one), alignment
         self.accesses: list[int] = []  # sizes and alignments, in bytes, of accesses to memory
 
@@ -227,7 +229,7 @@ def translate(function, count: bool = False) -> Program:
     blocks = function.regions[0].blocks
     if len(blocks) != 1:
         raise MlircError(f"host device: kernel {name} has unstructured control flow: give it at the gpu level with scf")
-    tr.globals = _shared_globals(function)
+    tr.function, tr.globals = function, _shared_globals(function)
     arguments = [tr.reg(a) for a in blocks[0].arguments]
     code, _ = tr.block(blocks[0])
     inputs = len(arguments)
@@ -237,6 +239,7 @@ def translate(function, count: bool = False) -> Program:
     program.shared = [(tr.reg(a), a.type) for a in list(blocks[0].arguments)[inputs:]]
     program.accesses, program.unit, program.waits, program.proxies = tr.accesses, tr.unit, tr.waits, tr.proxies
     program.clocks, program.cluster = tr.clocks, _cluster(function)
+    program.grid_waits = tr.grid_waits
     program.dynamic_align = max([align for size, align in tr.globals.values() if not size], default=SHARED_ALIGN)
     return program
 

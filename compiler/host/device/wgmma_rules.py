@@ -10,7 +10,7 @@ import numpy as np
 
 from mlirc.errors import MlircError
 from mlirc.host.device.engine import Engine
-from mlirc.host.device.hopper_rules import WARPGROUP, engine_of
+from mlirc.host.device.hopper_rules import WARPGROUP, engine_of, warpgroups
 from mlirc.host.device.machine import Machine, State
 from mlirc.host.device.memory import Buffer
 from mlirc.host.device.numbers import dtype_of
@@ -85,7 +85,7 @@ def _wgmma(tr: Translator, op):
         full = np.broadcast_to(r[c], (m.nb, m.nt, count)).astype(np.float64 if whole else np.float32)
         result = np.empty((m.nb, m.nt, count), dtype=out_type)
         descriptors = [np.broadcast_to(r[x], (m.nb, m.nt)) for x in (a, b)]
-        for block, t in _warpgroups(s, op):
+        for block, t in warpgroups(s, op):
             if m.check:
                 engine.check_fence(block, t, r[c], op)
             operands = []
@@ -106,18 +106,6 @@ def _wgmma(tr: Translator, op):
         r[out] = result
 
     return step
-
-
-def _warpgroups(s: State, op):
-    """Yields (block, first thread) of every warpgroup that is active; complains about one that is so in part."""
-    m = s.m
-    active = np.ones((m.nb, m.nt), bool) if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))
-    groups = active.reshape(m.nb, -1, WARPGROUP)
-    missing = groups.any(axis=2, keepdims=True) & ~groups
-    if missing.any():
-        m.complain("divergent warp", missing.reshape(m.nb, m.nt), f"does not take part in {op.name}", op)
-    for b, g in np.argwhere(groups.any(axis=2)):
-        yield int(b), int(g) * WARPGROUP
 
 
 def _lane(m: Machine, b: int, t: int) -> np.ndarray:
@@ -167,13 +155,13 @@ def _note_wgmma(engine: Engine, buffer: Buffer, byte: np.ndarray, b: int, t: int
 
 @rule("nvvm.wgmma.fence.aligned")
 def _wgmma_fence(tr: Translator, op):
-    return lambda s: engine_of(s).fenced.update(_warpgroups(s, op))
+    return lambda s: engine_of(s).fenced.update(warpgroups(s, op))
 
 
 @rule("nvvm.wgmma.commit.group.sync.aligned")
 def _commit(tr: Translator, op):
     def step(s: State) -> None:
-        for b, t in _warpgroups(s, op):
+        for b, t in warpgroups(s, op):
             engine_of(s).commit(b, t)
 
     return step
@@ -184,7 +172,7 @@ def _wait(tr: Translator, op):
     pending = ir.IntegerAttr(op.attributes["group"]).value
 
     def step(s: State) -> None:
-        for b, t in _warpgroups(s, op):
+        for b, t in warpgroups(s, op):
             engine_of(s).wait(b, t, pending)
 
     return step
