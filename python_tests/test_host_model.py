@@ -14,6 +14,7 @@ from schedule_payloads import matmul
 import mlirc
 from mlirc.driver import compile_model
 from mlirc.errors import MlircError
+from mlirc.host.device.seeds import run_seeds
 from mlirc.tools import mlirc_run
 
 PAYLOAD = matmul(33, 40, 50, "f32", epilogue=False)
@@ -25,13 +26,23 @@ def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     (folder / "m.mlir").write_text(PAYLOAD)
     compile_model(str(folder / "m.mlir"), folder / "m.ptx", cache=False,
-                  schedule=["matmul:block_m=16,block_n=16,block_k=16,stages=2"])  # fmt: skip
+                  schedule=["matmul:block_m=16,block_n=16,block_k=16,warps_m=2,warps_n=1,stages=2"])  # fmt: skip
     return folder / "m.ptx"
 
 
 def inputs(loaded) -> list[np.ndarray]:
     rng = np.random.default_rng(0)
     return [rng.standard_normal(spec.shape).astype(np.float32) for spec in loaded.plan.inputs]
+
+
+def without_a_barrier(model, folder):
+    """The model with the barrier behind the first wait for copies removed from its `gpu` level."""
+    shutil.copytree(model.parent, folder, dirs_exist_ok=True)
+    level = folder / "m.levels" / "gpu.mlir"
+    lines = level.read_text().split("\n")
+    bad = next(i for i, line in enumerate(lines) if "wait.group" in line)
+    level.write_text("\n".join([*lines[: bad + 1], *lines[bad + 2 :]]))
+    return folder / "m.ptx"
 
 
 def test_it_is_called_like_a_model_on_a_gpu(model):
@@ -69,12 +80,8 @@ def test_what_does_not_fit_is_an_error(model, tmp_path):
 
 
 def test_a_finding_names_the_kernel_the_line_and_the_scripts_line(model, tmp_path, ran):
-    shutil.copytree(model.parent, tmp_path, dirs_exist_ok=True)
-    lines = (model.parent / "m.levels" / "gpu.mlir").read_text().split("\n")
-    bad = next(i for i, line in enumerate(lines) if "wait.group" in line)
-    (tmp_path / "m.levels" / "gpu.mlir").write_text("\n".join([*lines[: bad + 1], *lines[bad + 2 :]]))
-    assert "bar" in lines[bad + 1]
-    result = ran(mlirc_run.main, tmp_path / "m.ptx", "--random-inputs", 0, "--device", "host")
+    broken = without_a_barrier(model, tmp_path)
+    result = ran(mlirc_run.main, broken, "--random-inputs", 0, "--device", "host")
     error = next(line for line in result.err.split("\n") if line.startswith("error: "))
     assert result.status == 1
     for part in ("matmul_0: race: ", "gpu.mlir:", "made by scripts/matmul.py:"):
@@ -85,10 +92,31 @@ def test_the_program_takes_blocks_and_a_seed(model, ran, tmp_path):
     for words in (["--device", "host"], ["--level", "gpu"], ["--device", "host", "--blocks", "0-2,4", "--seed", 3]):
         result = ran(mlirc_run.main, model, "--random-inputs", 0, *words)
         assert result.status == 0 and "ran on the host device" in result.out, result.err
-    for words in (["--blocks", "0"], ["--seed", "1"], ["--counters"]):
+    for words in (["--blocks", "0"], ["--seed", "1"], ["--seeds", "2"], ["--counters"]):
         assert "it goes with --device host" in ran(mlirc_run.main, model, "--random-inputs", 0, *words).error
     both = ran(mlirc_run.main, model, "--random-inputs", 0, "--device", "host", "--level", "tiles")
     assert "--device host runs level gpu" in both.error
+
+
+def test_the_program_runs_several_seeds_and_stops_at_a_finding(model, ran, tmp_path):
+    words = ("--random-inputs", 0, "--device", "host", "--seeds", 3)
+    result = ran(mlirc_run.main, model, *words)
+    assert result.status == 0 and "ran on the host device" in result.out, result.err
+    broken = without_a_barrier(model, tmp_path)
+    assert "with seed" not in next(e for e in ran(mlirc_run.main, broken, *words).err.split("\n") if "error" in e)
+    error = next(e for e in ran(mlirc_run.main, broken, *words, "--seed", 5).err.split("\n") if e.startswith("error"))
+    assert ", with seed 5" in error
+    for option, value in (("--seed", -1), ("--seeds", 0)):
+        assert f"{value}: give" in ran(mlirc_run.main, model, *words, option, value).error
+
+
+def test_outputs_that_depend_on_the_order_of_threads_are_an_error(model, tmp_path):
+    """Without the sanitizer's checks a race is seen only in the numbers."""
+    loaded = mlirc.load(str(without_a_barrier(model, tmp_path)), device="host")
+    loaded.check = False
+    loaded.bind(*inputs(loaded))
+    with pytest.raises(MlircError, match=r"depends on the order of threads: .* between seeds 0 and .* is matmul_0"):
+        run_seeds(loaded, range(10))
 
 
 def test_the_runtime_does_not_import_mlir():

@@ -61,7 +61,13 @@ def _parser() -> argparse.ArgumentParser:
         help="the GPU's number (default 0), or host: execute and check the GPU's kernels on the CPU (as --level gpu)",
     )
     add("--blocks", type=_numbers, metavar="LIST", help="with --device host: run only these blocks, as in 0,4-7")
-    add("--seed", type=int, default=0, help="with --device host: the order of threads that could go next")
+    add("--seed", type=_natural, default=0, metavar="N", help="with --device host: the order of blocks, warps, atomics")
+    add(
+        "--seeds",
+        type=partial(_natural, least=1),
+        metavar="N",
+        help="with --device host: run N seeds, until a finding or difference",
+    )
     add(
         "--seconds",
         type=_seconds,
@@ -84,6 +90,12 @@ def _seconds(text: str) -> float:
     if not 0 < value < float("inf"):
         raise ValueError(text)
     return value
+
+
+def _natural(text: str, least: int = 0) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text}: give {least} or more")
+    return int(text)
 
 
 def _numbers(text: str) -> list[int]:
@@ -249,23 +261,26 @@ def run_on_host_device(
     *,
     blocks: list[int] | None = None,
     seed: int = 0,
+    seeds: int | None = None,
     counters: bool = False,
     seconds: float | None = None,
     no_compare: bool = False,
 ) -> list[np.ndarray]:
-    """Runs a compiled model on the host device: of every launch only `blocks` where they are given. Raises the first
-    finding as MlircError and prints some of the others; with `counters` prints what each kernel does to memory."""
+    """Runs a compiled model on the host device: of every launch only `blocks` where they are given. With `seeds` runs
+    that many orders, from `seed` on, and stops at the first finding or difference between them. Raises it as MlircError
+    and prints some of the others; with `counters` prints what each kernel does to memory."""
     from mlirc.host.device import HostModel
+    from mlirc.host.device.seeds import run_seeds
 
     loaded = HostModel(model, plan, find_weights(model, plan, weights), count=counters)
-    loaded.blocks, loaded.seed, loaded.compare = blocks, seed, not no_compare
+    loaded.blocks, loaded.compare = blocks, not no_compare
     loaded.seconds = seconds or loaded.seconds
     loaded.bind(*inputs)
     progress = Progress()
     progress.describe("kernels")
     loaded.progress = progress.count
     try:
-        loaded.launch()
+        run_seeds(loaded, range(seed, seed + (seeds or 1)))
     except MlircError:
         for finding in loaded.report.findings[1 : 1 + SHOWN]:
             print(f"finding: {finding}", file=sys.stderr)
@@ -358,8 +373,8 @@ def _main(argv: list[str] | None) -> int:
     if options.device == "host" and options.level not in (None, "gpu"):
         raise MlircError(f"--device host runs level gpu: give it or --level {options.level}, not both")
     level = options.level or ("gpu" if options.device == "host" else None)
-    on_host = dict(blocks=options.blocks, seed=options.seed, counters=options.counters, seconds=options.seconds,
-                   no_compare=options.no_compare)  # fmt: skip
+    on_host = dict(blocks=options.blocks, seed=options.seed, seeds=options.seeds, counters=options.counters,
+                   seconds=options.seconds, no_compare=options.no_compare)  # fmt: skip
     for option, value in on_host.items():
         if value and level != "gpu":
             raise MlircError(f"--{option.replace('_', '-')} is for the host device: it goes with --device host")

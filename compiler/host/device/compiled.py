@@ -46,8 +46,8 @@ class HostModel:
     `check` looks for what the sanitizer finds: a finding raises MlircError, and all are in `report` after every run.
     `compare` makes wrong numbers a finding, too: each kernel's results must be those of the `kernels` level.
     `blocks` (linear numbers) runs only those blocks of every launch: what no other block computed is left as zeros.
-    `seed` chooses the order of threads where several could go next. A launch that takes longer than `seconds` is
-    stopped. `count` fills the report's counters.
+    `seed` draws the order of blocks, warps and atomics (0: threads go together where they can). A launch that takes
+    longer than `seconds` is stopped. `count` fills the report's counters.
     """
 
     device = "host"
@@ -109,6 +109,11 @@ class HostModel:
     def outputs(self) -> list[np.ndarray]:
         """The results of the last run, one array per output of the plan."""
         return self._outputs
+
+    @property
+    def digests(self) -> list[tuple[str, bytes]]:
+        """For every call of the last run the kernel, and a hash of its results."""
+        return self._model.digests
 
     def synchronize(self) -> None:
         """Nothing to wait for: a run ends before it returns."""

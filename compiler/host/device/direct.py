@@ -34,7 +34,7 @@ def run_function(
     program = translate(found)
     if len(args) != len(program.parameters):
         raise MlircError(f"host device: function {name} takes {len(program.parameters)} arguments, not {len(args)}")
-    report, registers = Report(), list(program.initial)
+    report, registers = Report(seed=seed), list(program.initial)
     buffers: list[tuple[Buffer, np.ndarray]] = []
     for i, (number, value, a) in enumerate(
         zip(program.parameters, found.regions[0].blocks[0].arguments, args, strict=False)

@@ -50,6 +50,8 @@ def execute(
     `shape`: grid, block, bytes of dynamic shared memory. `seed`: 0 runs blocks in order and all threads of a block
     together, where they do not wait for each other; any other one draws the order of blocks, of groups of warps, and of
     threads in atomics. False if it could not run to its end, which the report tells."""
+    if seed < 0:
+        raise MlircError(f"host device: seed {seed}: give 0 or more")
     grid, block, smem = shape
     cluster = cluster or program.cluster
     problem = launch_problem(grid, block, smem, cluster)
@@ -83,6 +85,8 @@ def execute(
             if machine.races is not None:
                 machine.races.barrier()
         except Stop:
+            if machine.races is not None:
+                machine.races.barrier()  # what happened until then counts
             return False
         except Exception as e:
             # what the checks let through, or were not asked to look for: a report, not a traceback
@@ -172,7 +176,7 @@ class DeviceKernel:
         and `scripts` for each of its lines the line of the schedule script, for the report."""
         if len(args) != len(self.arguments):
             raise MlircError(f"host device: kernel {self.name} takes {len(self.arguments)} arguments, not {len(args)}")
-        report = Report(source=source, scripts=list(scripts))
+        report = Report(seed=seed, source=source, scripts=list(scripts))
         options = dict(blocks=blocks, check=check, seed=seed, seconds=seconds)
         fresh = [*self.written, *range(len(args), len(args) + len(self.workspaces))]
         buffers = self._run(args, report, POISON, options, earlier=Earlier(before, fresh))

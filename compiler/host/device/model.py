@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 
@@ -34,6 +35,7 @@ class DeviceModel:
         self.origins = {n: ", ".join(levels.strings(f, "mlirc.origin")) for n, f in found.items()}
         self.count = count
         self._computed: set[ir.Value] | None = None  # by calls of this run; None before the first one
+        self.digests: list[tuple[str, bytes]] = []  # of the last run, per call: its kernel, a hash of its results
         self.references: References | None = None  # what the kernels must compute, where the levels above are known
 
     @staticmethod
@@ -84,6 +86,7 @@ class DeviceModel:
                 )
             values[value] = array
         report = Report(source=self.source, scripts=self.scripts)
+        self.digests = []
         ops = [o.operation for o in block.operations]
         total, done = sum(op.name == "func.call" for op in ops), 0
         for op in ops[:-1]:
@@ -129,6 +132,9 @@ class DeviceModel:
         for finding in found.findings:
             finding.origin = self.origins.get(name, "")
         report.merge(found)
+        origin = self.origins.get(name)
+        label = f"{name} ({origin})" if origin else name
+        self.digests.append((label, hashlib.blake2b(b"".join(r.tobytes() for r in results)).digest()))
         values.update(zip(op.results, results, strict=True))
 
     def _kernel(self, name: str) -> DeviceKernel:

@@ -17,7 +17,7 @@ class Finding:
     """One thing that is wrong with a kernel. `kind` is a short fixed word, `message` tells the first case seen,
     `location` is the operation's MLIR location, `op` its name, `count` the number of threads or bytes concerned,
     `origin` the modules of the model that the kernel came from and `script` the line of the schedule script that made
-    the operation, where known."""
+    the operation, where known, `seed` that of the run."""
 
     kind: str
     message: str
@@ -27,12 +27,14 @@ class Finding:
     count: int = 1
     origin: str = ""
     script: str = ""
+    seed: int = 0
 
     def __str__(self) -> str:
         more = f" (and {self.count - 1} more)" if self.count > 1 else ""
         kernel = f"{self.kernel} ({self.origin})" if self.origin else self.kernel
         made = f", made by {self.script}" if self.script else ""
-        return f"{kernel}: {self.kind}: {self.op}: {self.message}{more} at {self.location}{made}"
+        order = f", with seed {self.seed}" if self.seed else ""
+        return f"{kernel}: {self.kind}: {self.op}: {self.message}{more} at {self.location}{made}{order}"
 
 
 @dataclass
@@ -44,6 +46,7 @@ class Report:
     by_operation: dict[tuple, list[int]] = field(default_factory=dict)
     ended: bool = True  # whether every launch ran to its end
     bad_since: float | None = None  # when the first finding was made, on the monotonic clock
+    seed: int = 0  # of the run
     source: str = ""  # the name of the text that was parsed, for its lines
     scripts: list[str] = field(default_factory=list, repr=False)  # for each line of it the line of the schedule script
     _places: dict = field(default_factory=dict, repr=False)
@@ -66,7 +69,9 @@ class Report:
         if key in self._places:
             self._places[key].count += count
             return
-        self._places[key] = Finding(kind, message, name, location, kernel, count, script=self.script(op))
+        self._places[key] = Finding(
+            kind, message, name, location, kernel, count, script=self.script(op), seed=self.seed
+        )
         self.findings.append(self._places[key])
 
     def place(self, op) -> str:
