@@ -11,6 +11,7 @@ import numpy as np
 import test_host_device_hopper as hopper
 import test_host_device_instructions as instructions
 import test_host_device_order as order
+import test_host_device_wgmma as wgmma
 from saved_kernels import Argument, SavedKernel
 
 from mlirc import mlir
@@ -39,6 +40,10 @@ _TESTS: tuple[tuple[str, Callable, tuple, float], ...] = (
     ("bulk_store", instructions.test_bulk_store_is_read_until_its_group_is_waited_for, (), 0.0),
     ("multicast", instructions.test_multicast, (), 0.0),
     ("tma_wgmma", hopper.test_product, (5,), 1e-5),
+    *((f"wgmma_registers_{a}", wgmma.test_a_in_registers, (wgmma.PLAIN, a, b, d, flags, 1e-5), tolerance)
+      for a, b, d, flags, tolerance in
+      (("bf16", "bf16", "f32", ", 1, 1, 0", 1e-5), ("tf32", "tf32", "f32", ", 1, 1", 1e-5),
+       ("e4m3", "e5m2", "f32", ", 1, 1", 1e-3), ("s8", "s8", "s32", "", 0.0), ("u8", "s8", "s32", "", 0.0))),
     ("pipeline", order.test_a_right_pipeline_has_no_finding_in_any_order, (), 0.0),
     ("named_barrier", order.test_a_named_barrier_hands_over, (), 0.0),
 )  # fmt: skip

@@ -72,6 +72,8 @@ class Engine:
     stores: list = field(default_factory=list)  # (block, thread, group, buffer, cells, op): bulk stores under way
     bulk: dict[tuple[int, int], int] = field(default_factory=dict)  # (block, thread) -> bulk groups committed
     results: weakref.WeakValueDictionary = field(default_factory=weakref.WeakValueDictionary)  # of wgmmas, by identity
+    fragments: dict[tuple[int, int], list] = field(default_factory=dict)  # (block, first thread) -> registers of A that
+    # wgmmas under way read: (group, {register: value})
     unfinished: dict[int, np.ndarray] = field(default_factory=dict)  # accumulators by identity
 
     # -- mbarriers
@@ -259,6 +261,8 @@ class Engine:
             column, row = clocks.group(b, t), clocks.row(b, t)
             mine = clocks.now[clocks.unit(b), row : row + 4, column]
             np.maximum(mine, done, out=mine)
+        if (b, t) in self.fragments:
+            self.fragments[b, t] = [x for x in self.fragments[b, t] if x[0] >= done]
         ended = {id(r): r for r in self.readings if (r.block, r.thread) == (b, t) and r.group < done}
         self.readings = [r for r in self.readings if id(r) not in ended]
         left = {id(r.result) for r in self.readings}

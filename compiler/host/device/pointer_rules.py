@@ -11,6 +11,7 @@ import numpy as np
 from mlirc.errors import MlircError
 from mlirc.host.device.arith_rules import unary
 from mlirc.host.device.gpu_rules import shuffled
+from mlirc.host.device.inline_asm import in_place
 from mlirc.host.device.machine import WARP, State
 from mlirc.host.device.memory import MemRef
 from mlirc.host.device.memref_rules import fetch, indices_of
@@ -198,11 +199,16 @@ def _insert(tr: Translator, op):
 def _extract(tr: Translator, op):
     source, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
     (at,) = list(ir.DenseI64ArrayAttr(op.attributes["position"]))
+    uses = list(op.results[0].uses)
+    stays = bool(uses) and all(in_place(use) for use in uses)
 
     def step(s: State) -> None:
         value = s.r[source]
         if isinstance(value, tuple):
             s.r[out] = value[at]
+            return
+        if stays:  # all of it, see inline_rules.py
+            s.r[out] = value
             return
         if s.m.engine is not None:
             s.m.engine.check_accumulator(s, value, op)

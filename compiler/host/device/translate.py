@@ -22,7 +22,7 @@ _rules: dict[str, Callable] = {}
 _RULE_FILES = (
     "arith_rules", "math_rules", "vector_rules", "memref_rules", "scf_rules", "gpu_rules", "nvgpu_rules",
     "pointer_rules", "hopper_rules", "tensor_copy_rules", "wgmma_rules", "warp_rules", "atomic_rules", "matrix_rules",
-    "cluster_rules", "mbarrier_rules", "grid_rules",
+    "cluster_rules", "mbarrier_rules", "grid_rules", "inline_rules",
 )  # fmt: skip
 
 

@@ -1,0 +1,212 @@
+"""wgmma: what a product of a warpgroup reads and computes. Operands lie in shared memory; A may lie in registers.
+
+Layouts follow the PTX ISA, "Asynchronous warpgroup level matrix instructions": "Matrix descriptor" for shared memory,
+"Register Fragments" for the rest."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+from mlirc.host.device.engine import Engine
+from mlirc.host.device.hopper_rules import WARPGROUP, engine_of, warpgroups
+from mlirc.host.device.machine import Machine, State
+from mlirc.host.device.memory import Buffer
+from mlirc.host.device.nvgpu_rules import tf32, to_f32
+from mlirc.host.device.tensor_copy_rules import check_proxy
+from mlirc.host.device.tensor_maps import swizzled
+
+M = 64  # rows of every wgmma's product
+DTYPES = {
+    "f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16), "tf32": np.dtype(np.float32),
+    "e4m3": np.dtype(ml_dtypes.float8_e4m3fn), "e5m2": np.dtype(ml_dtypes.float8_e5m2), "s8": np.dtype(np.int8),
+    "u8": np.dtype(np.uint8),
+}  # fmt: skip
+_RESULTS = {"f16": np.dtype(np.float16), "f32": np.dtype(np.float32), "s32": np.dtype(np.int32)}
+
+
+@dataclass(frozen=True)
+class Product:
+    """One wgmma: D [64, n] = sign_a * A [64, k] sign_b * B [n, k]^T (+ D), by the names that PTX has for types.
+    `a_major`, `b_major`: whether the operand's rows run along k. `saturate`: 32-bit integers are clamped."""
+
+    n: int
+    k: int
+    a: str
+    b: str
+    d: str
+    sign_a: int = 1
+    sign_b: int = 1
+    a_major: bool = True
+    b_major: bool = True
+    adds: bool = True
+    saturate: bool = False
+
+    def problem(self) -> str:
+        """Why there is no such wgmma; "" if there is (PTX ISA, "wgmma.mma_async")."""
+        if self.a not in DTYPES or self.b not in DTYPES or self.d not in _RESULTS:
+            return f"wgmma of {self.a} x {self.b} to {self.d}"
+        kinds = [{"e4m3": "f8", "e5m2": "f8", "s8": "i8", "u8": "i8"}.get(x, x) for x in (self.a, self.b)]
+        results = {"f16": ("f16", "f32"), "f8": ("f16", "f32"), "i8": ("s32",)}.get(kinds[0], ("f32",))
+        if kinds[0] != kinds[1] or self.d not in results:
+            return f"wgmma of {self.a} x {self.b} to {self.d}"
+        step = 16 if kinds[0] == "i8" and self.n > 32 else 8
+        if not 8 <= self.n <= 256 or self.n % step or self.k * self.item != 32:
+            return f"wgmma of shape m64n{self.n}k{self.k} on {self.a}"
+        if not (self.a_major and self.b_major) and self.item != 2:
+            return f"wgmma of a transposed operand of {self.a}: only 16-bit types can be"
+        return ""
+
+    @property
+    def item(self) -> int:
+        """Bytes of an element of A and B."""
+        return DTYPES[self.a].itemsize
+
+    @property
+    def result(self) -> np.dtype:
+        return _RESULTS[self.d]
+
+    @property
+    def words(self) -> int:
+        """32-bit registers of the accumulator, per thread."""
+        return self.n // 2 * self.result.itemsize // 4
+
+    def compute(self, left: np.ndarray, right: np.ndarray, registers: np.ndarray) -> np.ndarray:
+        """The product of A [64, k] and B [n, k], added to the accumulator as it lies in the registers of 128 threads
+        [128, n / 2]; returned likewise. Register j * 4 + h * 2 + i of lane 4g + q of warp w: row 16w + 8h + g, column
+        8j + 2q + i."""
+        total = np.matmul(self.sign_a * self._widen(left), (self.sign_b * self._widen(right)).T)
+        if self.adds:
+            grid = registers.astype(total.dtype).reshape(4, 8, 4, self.n // 8, 2, 2)  # w, g, q, j, h, i
+            total += grid.transpose(0, 4, 1, 3, 2, 5).reshape(M, self.n)
+        back = total.reshape(4, 2, 8, self.n // 8, 4, 2).transpose(0, 2, 4, 3, 1, 5).reshape(WARPGROUP, self.n // 2)
+        if self.result.kind != "i":
+            return back.astype(self.result)
+        if self.saturate:
+            return np.clip(back, -(2**31), 2**31 - 1).astype(np.int32)
+        return back.astype(np.int64).astype(np.int32)
+
+    def _widen(self, x: np.ndarray) -> np.ndarray:
+        if x.dtype.kind in "iu":  # exact in f64
+            return x.astype(np.float64)
+        return tf32(x) if self.a == "tf32" else to_f32(x)
+
+    def fragment(self, registers: np.ndarray) -> np.ndarray:
+        """A [64, k] from the four registers of 128 threads [128, 4], as words. Element e of register 2c + h of lane 4g
+        + q of warp w: row 16w + 8h + g, column (4c + q) * (elements of a register) + e."""
+        per = 4 // self.item
+        cut = np.ascontiguousarray(registers).view(DTYPES[self.a]).reshape(4, 8, 4, 2, 2, per)  # w, g, q, c, h, e
+        return cut.transpose(0, 4, 1, 3, 2, 5).reshape(M, self.k)
+
+
+def launch(s: State, p: Product, a: np.ndarray | list[np.ndarray], b: np.ndarray, acc: np.ndarray, op) -> np.ndarray:
+    """Starts a product by all active warpgroups. `a`, `b`: descriptors per thread (`a`: or its four registers); `acc`:
+    the accumulator [blocks, threads, words]. Returns the new accumulator, which may be read after a wait."""
+    m, engine = s.m, engine_of(s)
+    full = np.broadcast_to(acc, (m.nb, m.nt, acc.shape[-1]))
+    result = np.zeros(full.shape, acc.dtype)
+    wide = np.broadcast_to(b, (m.nb, m.nt))
+    parts = a if isinstance(a, list) else [a]
+    left = np.stack([np.broadcast_to(_words(x), (m.nb, m.nt)) for x in parts], axis=-1)
+    for block, t in warpgroups(s, op):
+        lanes, where = slice(t, t + WARPGROUP), (block, t, result)
+        if m.check:
+            engine.check_fence(block, t, acc, op)
+        if isinstance(a, list):
+            first = p.fragment(left[block, lanes])
+        else:
+            first = _operand(s, engine, int(left[block, t, 0]), p, (M, p.a_major, p.a), where, op)
+        second = _operand(s, engine, int(wide[block, t]) & (2**64 - 1), p, (p.n, p.b_major, p.b), where, op)
+        before = np.ascontiguousarray(full[block, lanes]).view(p.result)
+        result[block, lanes] = p.compute(first, second, before).view(acc.dtype)
+    engine.results[id(result)] = result
+    return result
+
+
+def _words(x: np.ndarray) -> np.ndarray:
+    """Registers as unsigned words: vectors of less than 32 bits each are seen as what holds them."""
+    flat = np.ascontiguousarray(x)
+    return flat.reshape(*flat.shape[:2], -1).view(f"u{flat.itemsize * int(np.prod(flat.shape[2:]))}")[:, :, 0]
+
+
+def _operand(s: State, engine: Engine, number: int, p: Product, what: tuple[int, bool, str], where, op) -> np.ndarray:
+    """Reads an operand, (rows, whether they run along k, type), by its descriptor."""
+    rows, major, name = what
+    cells = descriptor_bytes(number, rows, p.k * p.item, major, p.item)
+    s.m.placed(s.m.dynamic_shared, max(16, 8 * swizzle_of(number)), lane(s.m, *where[:2]), op)
+    return _matrix(s, engine, cells, DTYPES[name], where, op)
+
+
+def swizzle_of(descriptor: int) -> int:
+    """The bytes of a row of a matrix descriptor's swizzle; 0 for none."""
+    return {0: 0, 1: 128, 2: 64, 3: 32}[descriptor >> 62 & 3]
+
+
+@functools.lru_cache(maxsize=4096)
+def descriptor_bytes(descriptor: int, outer: int, inner_bytes: int, k_major: bool, item: int) -> np.ndarray:
+    """Shared memory addresses of a matrix operand [outer (m or n), k], from its 64-bit descriptor."""
+    start = (descriptor & 0x3FFF) << 4
+    leading, stride = (descriptor >> 16 & 0x3FFF) << 4, (descriptor >> 32 & 0x3FFF) << 4
+    swizzle = swizzle_of(descriptor)
+    if descriptor >> 49 & 7:
+        raise ValueError("a matrix descriptor with a base offset: begin operands where the swizzle's pattern does")
+    row = np.arange(outer)[:, None]
+    k = np.arange(inner_bytes // item)[None, :]
+    if k_major:
+        if swizzle:
+            byte = row // 8 * stride + row % 8 * swizzle + k * item
+        else:  # core matrices of 8 rows of 16 bytes
+            byte = row // 8 * stride + row % 8 * 16 + k * item // 16 * leading + k * item % 16
+    else:
+        width = swizzle or 16
+        per = width // item  # elements along m or n in one row of the pattern
+        byte = row // per * leading + k // 8 * stride + k % 8 * width + row % per * item
+    return swizzled(start + byte, swizzle)
+
+
+def lane(m: Machine, b: int, t: int) -> np.ndarray:
+    """A mask with one thread."""
+    lone = np.zeros((m.nb, m.nt), bool)
+    lone[b, t] = True
+    return lone
+
+
+def _matrix(s: State, engine: Engine, cells: np.ndarray, dtype: np.dtype, where, op) -> np.ndarray:
+    """Reads an operand; its bytes stay in use until the wgmma is waited for."""
+    m, (b, t, result) = s.m, where
+    buffer = m.dynamic_shared
+    if m.counters is not None:  # a wavefront moves eight rows of 16 bytes; four warps share one request
+        chunks = cells[:, :: 16 // dtype.itemsize].T.reshape(-1, 8)
+        m.counters.wgmma(chunks)
+    assert buffer is not None
+    lone = lane(m, b, t)
+    if cells.max() + dtype.itemsize > buffer.nbytes:
+        m.complain("out of bounds", lone, f"reads byte {int(cells.max())} of {buffer.name}", op)
+        return np.zeros(cells.shape, dtype)
+    address = b * buffer.stride + cells
+    byte = address[..., None] + np.arange(dtype.itemsize)
+    if m.check:
+        check_proxy(s, buffer, byte, lone, op)
+        if buffer.pending is not None and buffer.pending[byte].any():
+            m.complain("unfinished copy", lone, f"reads {buffer.name} while an asynchronous copy writes there", op)
+        elif buffer.written is not None and not buffer.written[byte].all():
+            m.complain("uninitialized read", lone, f"reads {buffer.name}, where nobody wrote", op)
+        if m.clocks is not None:
+            _note_wgmma(engine, buffer, byte, b, t, op)
+        elif m.races is not None:
+            m.races.note_bytes(buffer, address.ravel(), dtype.itemsize, b * m.nt + t, op)
+        engine.reads(b, t, buffer, byte.ravel(), result)
+    return buffer.data[byte].reshape(cells.shape[0], -1).view(dtype)
+
+
+def _note_wgmma(engine: Engine, buffer: Buffer, byte: np.ndarray, b: int, t: int, op) -> None:
+    """A wgmma's reads: every warp of the warpgroup must have seen what was written; they end with its group."""
+    clocks, granule = engine.machine.clocks, engine.machine.races.granule  # type: ignore[union-attr]
+    cells = np.unique(byte // granule)[:, None]
+    agent = (clocks.group(b, t), engine.groups.get((b, t), 0) + 1)
+    for warp in range(4):
+        row = clocks.row(b, t) + warp
+        clocks.touch(buffer, cells, (clocks.unit(b), row), agent, False, op, b * engine.machine.nt + t + 32 * warp)
