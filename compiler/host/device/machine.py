@@ -225,14 +225,17 @@ class Machine:
                 bad = self.active(mask, (known != np.iinfo(known.dtype).max).any(axis=-1))
                 if bad is not None:
                     self.complain("uninitialized read", bad, f"reads {buffer.name}, where nobody wrote", op)
-        if buffer.pending is not None:
-            busy = gather(buffer, "pending", address, ref.item, width, fits)
-            if busy.any():
-                bad = self.active(mask, busy.any(axis=-1))
-                if bad is not None:
-                    self.complain(
-                        "unfinished copy", bad, f"reads {buffer.name} while an asynchronous copy writes there", op
-                    )
+        self._check_pending(buffer, address, ref.item, width, fits, mask, "reads", op)
+
+    def _check_pending(self, buffer: Buffer, address, item: int, width: int, fits: bool, mask, what: str, op) -> None:
+        """Complains about accesses to what an asynchronous copy under way writes."""
+        if buffer.pending is None:
+            return
+        busy = gather(buffer, "pending", address, item, width, fits)
+        bad = self.active(mask, busy.any(axis=-1)) if busy.any() else None
+        if bad is not None:
+            message = f"{what} {buffer.name} while an asynchronous copy writes there"
+            self.complain("unfinished copy", bad, message, op)
 
     def check_wait(self, buffer: Buffer, mask, write: bool, op) -> None:
         """Complains about threads that touch what an earlier launch may still use, in front of griddepcontrol.wait."""
@@ -272,6 +275,8 @@ class Machine:
         address, mask, fits = self._address(ref, indices, width, align, mask, True, op)
         if self.check and ref.buffer.reading is not None:
             self.check_reading(ref.buffer, address, ref.item, width, fits, mask, op)
+        if self.check:
+            self._check_pending(ref.buffer, address, ref.item, width, fits, mask, "writes", op)
         chosen = self.lanes(mask)
         words = np.ascontiguousarray(self.compress(value, chosen)).view(UNSIGNED[ref.item])
         self.write(ref.buffer, self.compress(address, chosen), words, ref.item, fits)
