@@ -75,11 +75,11 @@ def _operands(seed: int) -> list[np.ndarray]:
     return [rng.standard_normal((n, 3 * K)).astype(ml_dtypes.bfloat16) for n in (M, N)]
 
 
-def _run_product(text: str, arguments: list[np.ndarray], seed: int) -> tuple[list[np.ndarray], Report]:
+def _run_product(text: str, arguments: list[np.ndarray], seed: int, **options) -> tuple[list[np.ndarray], Report]:
     d = np.zeros((M, N), np.float32)
     maps = [TensorMap(x, (len(x), K), 128) for x in arguments]
     shape = ((1, 1, 1), (256, 1, 1), BARRIERS + 16 * STAGES)
-    report = run_function(mlir.parse(text), "product", [*maps, d], *shape, seed=seed)
+    report = run_function(mlir.parse(text), "product", [*maps, d], *shape, seed=seed, **options)
     return [d], report
 
 

@@ -165,7 +165,7 @@ class Case:
     arguments: list[list[np.ndarray]]
     specs: list
     reference: Reference
-    run: Callable[[str, list[np.ndarray], int], tuple[list[np.ndarray], Report]] | None = None
+    run: Callable[..., tuple[list[np.ndarray], Report]] | None = None
 
     def __post_init__(self) -> None:
         self.right, findings = self._run(self.text, 0)

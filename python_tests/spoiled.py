@@ -29,6 +29,8 @@ from mutant_cases import KERNELS, case
 from mlirc import mlir
 from mlirc.errors import MlircError
 from mlirc.host.device import DeviceKernel
+from mlirc.host.device.model import SEPARATOR
+from mlirc.host.device.numbers import dtype_of
 from mlirc.mlir import ir
 
 SECONDS = 30  # of CPU time that a run may take
@@ -241,21 +243,40 @@ def subject(name: str):
     return case(name, inputs=1)
 
 
-def _run(name: str, text: str) -> End:
-    kernel = subject(name)
+@cache
+def parts(path: str) -> list[str]:
+    """The kernels of a compiled model's `gpu` level."""
+    return [p for p in SEPARATOR.split(Path(path).read_text()) if "gpu.launch_func" in p]
+
+
+def _random(t: ir.MemRefType, rng: np.random.Generator) -> np.ndarray:
+    shape, dtype = tuple(t.shape), dtype_of(t)
+    return (rng.integers(0, 2, shape) if dtype.kind in "iub" else rng.standard_normal(shape)).astype(dtype)
+
+
+def _run(name: str, text: str, draw: random.Random) -> End:
+    options = dict(check=draw.random() < 0.8, seconds=SECONDS / 2)
+    count = draw.random() < 0.2
     try:
-        if kernel.run is not None:
-            _, kinds = kernel.run(text, [a.copy() for a in kernel.arguments[0]], 0)
-            return End("report", " ".join(sorted(kinds)))
-        results = [np.zeros(spec.shape, spec.dtype) for spec in kernel.specs]
-        report = DeviceKernel(mlir.parse(text)).run([*kernel.arguments[0], *results])
+        if name not in KERNELS:
+            kernel = DeviceKernel(mlir.parse(text), count=count)
+            rng = np.random.default_rng(0)
+            with mlir.context():
+                arguments = [_random(t, rng) for t in kernel.arguments]
+            return End("report", "\n".join(map(str, kernel.run(arguments, **options).findings)))
+        known = subject(name)
+        if known.run is not None:
+            _, report = known.run(text, [a.copy() for a in known.arguments[0]], 0, **options)
+            return End("report", "\n".join(map(str, report.findings)))
+        results = [np.zeros(spec.shape, spec.dtype) for spec in known.specs]
+        report = DeviceKernel(mlir.parse(text), count=count).run([*known.arguments[0], *results], **options)
         return End("report", "\n".join(map(str, report.findings)))
     except MlircError as e:
         return End("error", str(e))
     except BaseException as e:
         trace = traceback.extract_tb(e.__traceback__)[-1]
-        return End("traceback", f"{type(e).__name__} in {Path(trace.filename).name} {trace.name}: {e}\n"
-                   + traceback.format_exc())  # fmt: skip
+        where = f"{type(e).__name__} in {Path(trace.filename).name} {trace.name}"
+        return End("traceback", f"{where}: {e}\n{traceback.format_exc()}")
 
 
 def run_apart(run: Callable[[Callable[[str], None]], End]) -> End:
@@ -271,7 +292,7 @@ def run_apart(run: Callable[[Callable[[str], None]], End]) -> End:
             resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, taken + MEMORY))
             resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 5))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            end = run(lambda what: None if os.write(write, f"{what}\n".encode()) else None)
+            end = run(lambda what: None if os.write(write, f"{' '.join(what.split())}\n".encode()) else None)
             with os.fdopen(write, "w") as f:
                 f.write(f"{end.how}\n{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}\n{end.text}")
             status = 0
@@ -304,17 +325,18 @@ def kernel_of(seed: int) -> str:
     return [*KERNELS][seed % len(KERNELS)]
 
 
-def try_seed(seed: int, show: bool = False) -> End:
-    """Spoils a kernel and runs it; in one process, since MLIR's own verifiers may not survive what they are given."""
-    name = kernel_of(seed)
-    kernel = subject(name)
+def try_seed(seed: int, show: bool = False, path: str = "") -> End:
+    """Spoils a kernel (of a model's `gpu` level, where one is given) and runs it, in one process: MLIR's own verifiers
+    may not survive what they are given."""
+    name = path or kernel_of(seed)
+    text = parts(path)[seed % len(parts(path))] if path else subject(name).text
 
     def run(say: Callable[[str], None]) -> End:
-        text, what = spoil(kernel.text, seed)
+        spoiled, what = spoil(text, seed)
         say(what)
         if show:
-            print(text, flush=True)
-        return _run(name, text)
+            print(spoiled, flush=True)
+        return _run(name, spoiled, random.Random(seed))
 
     return run_apart(run)
 
@@ -322,16 +344,17 @@ def try_seed(seed: int, show: bool = False) -> End:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0-99")
+    parser.add_argument("--model", default="", help="a compiled model's gpu.mlir, in place of the shipped kernels")
     parser.add_argument("--text", action="store_true", help="print the spoiled kernel")
     parser.add_argument("--slow", type=float, default=5.0, help="print runs that take longer, in seconds")
     options = parser.parse_args()
     first, _, last = options.seeds.partition("-")
     counts: Counter[str] = Counter()
     for seed in range(int(first), int(last or first) + 1):
-        end = try_seed(seed, options.text)
+        end = try_seed(seed, options.text, options.model)
         counts[end.how if end.how != "report" or end.text else "nothing found"] += 1
         if not end.well or end.seconds > options.slow or end.memory > 2 << 30 or first == (last or first):
-            what = f"seed {seed} {kernel_of(seed)}: {end.what}"
+            what = f"seed {seed} {options.model or kernel_of(seed)}: {end.what}"
             print(f"{what}\n  {end.how}, {end.seconds:.1f} s, {end.memory >> 20} MB: {end.text}", flush=True)
     print(dict(counts))
     return 0

@@ -82,13 +82,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _device(text: str) -> int | str:
+    if text != "host" and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is neither a GPU's number nor host")
     return text if text == "host" else int(text)
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0
     if not 0 < value < float("inf"):
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of seconds above 0")
     return value
 
 
@@ -103,9 +108,11 @@ def _numbers(text: str) -> list[int]:
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) < int(first):
+            raise argparse.ArgumentTypeError(f"'{part}' is no number or range of them, as in 0,4-7")
+        if int(last or first) - int(first) >= 1 << 20:
+            raise argparse.ArgumentTypeError(f"'{part}' is too many blocks to run here")
         found.update(range(int(first), int(last or first) + 1))
-    if not found:
-        raise ValueError(text)
     return sorted(found)
 
 
@@ -389,7 +396,8 @@ def _main(argv: list[str] | None) -> int:
         where = f"GPU {options.device}"
     _write(writes, plan.outputs, results)
     if not writes:
-        print(f"ran on {where}")
+        only = "" if options.blocks is None else ": only the given blocks, zeros in place of what others compute"
+        print(f"ran on {where}{only}")
         for spec, array in zip(plan.outputs, results, strict=True):
             print(_describe(spec.name, array))
     return 0

@@ -9,6 +9,7 @@ import numpy as np
 
 from mlirc.errors import MlircError
 from mlirc.host.device.launch import execute
+from mlirc.host.device.limits import SECONDS
 from mlirc.host.device.memory import POISON, Buffer, MemRef
 from mlirc.host.device.report import Report
 from mlirc.host.device.tensor_maps import TensorMap, check_parameter
@@ -27,6 +28,7 @@ def run_function(
     blocks: Sequence[int] | None = None,
     check: bool = True,
     seed: int = 0,
+    seconds: float = SECONDS,
 ) -> Report:
     """Runs an `llvm.func` or `gpu.func` of a gpu.module. `args`: an array for each pointer or memref, changed in place,
     and a TensorMap for each tensor map. Raises MlircError for an unknown function or arguments that do not fit."""
@@ -53,7 +55,7 @@ def run_function(
         else:
             registers[number] = MemRef(buffer, 0, (), (), 1)
     with np.errstate(all="ignore"):
-        execute(program, registers, (grid, block, smem), blocks, report, check=check, seed=seed)
+        execute(program, registers, (grid, block, smem), blocks, report, check=check, seed=seed, seconds=seconds)
     for buffer, a in buffers:
         a[...] = buffer.data[: a.nbytes].view(a.dtype).reshape(a.shape)
     return report

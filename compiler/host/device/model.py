@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from mlirc import levels, mlir
+from mlirc.backend.kernel import Launch
 from mlirc.errors import MlircError
 from mlirc.host.device.launch import DeviceKernel
 from mlirc.host.device.limits import SECONDS
@@ -87,6 +89,7 @@ class DeviceModel:
             values[value] = array
         report = Report(source=self.source, scripts=self.scripts)
         self.digests = []
+        self._check_blocks(blocks)
         ops = [o.operation for o in block.operations]
         total, done = sum(op.name == "func.call" for op in ops), 0
         for op in ops[:-1]:
@@ -97,6 +100,19 @@ class DeviceModel:
                 specs = [tensor_spec(v.type) for v in ops[-1].operands]
                 return [np.zeros(spec.shape, spec.dtype) for spec in specs], report
         return [values[v] for v in ops[-1].operands], report
+
+    def _check_blocks(self, blocks: Sequence[int] | None) -> None:
+        """Raises MlircError if no launch has one of the blocks."""
+        if blocks is None:
+            return
+        if not blocks:
+            raise MlircError("host device: blocks is empty: give numbers of blocks, or None for all")
+        called = [o.operation for o in self.main.operation.regions[0].blocks[0].operations]
+        names = [ir.FlatSymbolRefAttr(o.attributes["callee"]).value for o in called if o.name == "func.call"]
+        grids = [k.launches for k in map(self._kernel, dict.fromkeys(names))]
+        most = max((math.prod(x.grid) for launches in grids for x in launches if isinstance(x, Launch)), default=0)
+        if most and not 0 <= min(blocks) < most:
+            raise MlircError(f"host device: no launch has block {min(blocks)}: the largest has blocks 0 to {most - 1}")
 
     def _step(self, op: ir.Operation, values: dict, report: Report, options: dict) -> None:
         if op.name == "func.call":
