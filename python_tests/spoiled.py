@@ -254,8 +254,8 @@ def _random(t: ir.MemRefType, rng: np.random.Generator) -> np.ndarray:
     return (rng.integers(0, 2, shape) if dtype.kind in "iub" else rng.standard_normal(shape)).astype(dtype)
 
 
-def _run(name: str, text: str, draw: random.Random) -> End:
-    options = dict(check=draw.random() < 0.8, seconds=SECONDS / 2)
+def _run(name: str, text: str, draw: random.Random, seconds: float) -> End:
+    options = dict(check=draw.random() < 0.8, seconds=seconds)
     count = draw.random() < 0.2
     try:
         if name not in KERNELS:
@@ -325,9 +325,9 @@ def kernel_of(seed: int) -> str:
     return [*KERNELS][seed % len(KERNELS)]
 
 
-def try_seed(seed: int, show: bool = False, path: str = "") -> End:
-    """Spoils a kernel (of a model's `gpu` level, where one is given) and runs it, in one process: MLIR's own verifiers
-    may not survive what they are given."""
+def try_seed(seed: int, show: bool = False, path: str = "", seconds: float = SECONDS / 2) -> End:
+    """Spoils a kernel (of a model's `gpu` level, where one is given) and runs it, a launch for so many seconds at most,
+    in one process: MLIR's own verifiers may not survive what they are given."""
     name = path or kernel_of(seed)
     text = parts(path)[seed % len(parts(path))] if path else subject(name).text
 
@@ -336,7 +336,7 @@ def try_seed(seed: int, show: bool = False, path: str = "") -> End:
         say(what)
         if show:
             print(spoiled, flush=True)
-        return _run(name, spoiled, random.Random(seed))
+        return _run(name, spoiled, random.Random(seed), seconds)
 
     return run_apart(run)
 

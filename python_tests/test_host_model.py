@@ -15,6 +15,7 @@ import mlirc
 from mlirc.driver import compile_model
 from mlirc.errors import MlircError
 from mlirc.host.device.seeds import run_seeds
+from mlirc.host.device.report import Report
 from mlirc.tools import mlirc_run
 
 PAYLOAD = matmul(33, 40, 50, "f32", epilogue=False)
@@ -62,6 +63,47 @@ def test_it_is_called_like_a_model_on_a_gpu(model):
         loaded.blocks = [0]
         part = loaded(*arrays)
         assert (part[:16, :16] == found[:16, :16]).all() and (part != 0).sum() == 256
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--blocks", "99"], "no launch has block 99: the largest has blocks 0 to "),
+        (["--blocks", "3-1"], "'3-1' is no number or range of them, as in 0,4-7"),
+        (["--blocks", "0,x"], "'x' is no number or range of them"),
+        (["--blocks", "0-99999999"], "too many blocks"),
+        (["--seconds", "0"], "'0' is no number of seconds above 0"),
+        (["--seconds", "soon"], "'soon' is no number of seconds above 0"),
+        (["--device", "cpu"], "'cpu' is neither a GPU's number nor host"),
+    ],
+)
+def test_options_that_make_no_sense_are_errors(model, ran, words, message):
+    result = ran(mlirc_run.main, model, "--random-inputs", 0, "--device", "host", *words)
+    assert result.status == 1 and message in result.err and result.err.count("\n") == 1
+
+
+def test_a_launch_that_takes_too_long_is_stopped(model, ran):
+    result = ran(mlirc_run.main, model, "--random-inputs", 0, "--device", "host", "--seconds", 1e-6)
+    assert result.status == 1 and "stopped: " in result.err and "allow more (--seconds)" in result.err
+
+
+def test_no_blocks_at_all_are_an_error(model):
+    loaded = mlirc.load(str(model), device="host")
+    loaded.blocks = []
+    with pytest.raises(MlircError, match="blocks is empty"):
+        loaded(*inputs(loaded))
+
+
+def test_findings_of_several_calls_of_a_kernel_are_one():
+    total = Report()
+    for _ in range(3):
+        part = Report()
+        for _ in range(2):
+            part.add("race", "first", None, "k")
+        part.add("race", "another kernel's", None, "l")
+        total.merge(part)
+    assert [(f.kernel, f.count, f.calls) for f in total.findings] == [("k", 6, 3), ("l", 3, 3)]
+    assert "first (and 5 more, in 3 calls of the kernel)" in str(total.findings[0])
 
 
 def test_what_does_not_fit_is_an_error(model, tmp_path):

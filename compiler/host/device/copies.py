@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mlirc.host.device.machine import Machine, State
-from mlirc.host.device.memory import MemRef, gather, scatter
+from mlirc.host.device.memory import Buffer, MemRef, gather, scatter
 from mlirc.host.device.numbers import UNSIGNED
 
 
@@ -59,6 +59,16 @@ class Copies:
         if isinstance(self.committed, int):
             self.committed = np.full(threads, self.committed)
         self.committed[active] += 1
+
+    def writing(self, buffer: Buffer, first: int, nbytes: int) -> Any:
+        """The operation of a copy under way to any of the bytes of a buffer's storage; None if there is none."""
+        for c in self.under_way:
+            item = c.target.item
+            if c.target.buffer is buffer:
+                byte = c.address * item
+                if ((byte < first + nbytes) & (first < byte + c.words.shape[1] * item)).any():
+                    return c.op
+        return None
 
     def take(self, active: np.ndarray | None, due: Callable[[Copy], bool | np.ndarray]) -> list[Copy]:
         """Removes the copies of the active threads that are due (bool, or bool [n]); returns them."""

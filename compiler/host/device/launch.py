@@ -56,13 +56,13 @@ def execute(
     cluster = cluster or program.cluster
     problem = launch_problem(grid, block, smem, cluster)
     if problem:
-        report.add("bad launch", problem, None, program.name)
+        report.add("bad launch", problem, program.function, program.name)
         return False
     size = math.prod(cluster)
     per = max(1, BATCH_THREADS // (math.prod(block) * size))
     if smem:
         per = max(1, min(per, MAX_BATCH_SHARED // (smem * size)))
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(seed & (1 << 64) - 1)
     varied = draw if seed else None
     deadline = Deadline(report, seconds)
     for units in _batches(_units(blocks, grid, cluster), per, varied):
@@ -91,7 +91,7 @@ def execute(
         except Exception as e:
             # what the checks let through, or were not asked to look for: a report, not a traceback
             why = str(e).removeprefix("host device: ") if isinstance(e, MlircError) else f"{type(e).__name__}: {e}"
-            report.add("stopped", f"the kernel cannot go on: {why}", operation_of(e), program.name)
+            report.add("stopped", f"the kernel cannot go on: {why}", operation_of(e) or program.function, program.name)
             return False
     return True
 
@@ -246,9 +246,18 @@ class DeviceKernel:
         """Every element of a result must have been written."""
         for i in sorted(self.written):
             known = buffers[i].written
-            holes = 0 if known is None else int((known[: buffers[i].nbytes] == 0).sum())
-            if holes:
-                report.add("unwritten result", f"{holes} bytes of argument {i} are never written", None, self.name)
+            item = item_size(self.arguments[i])
+            missing = np.flatnonzero(known[: buffers[i].nbytes] == 0) if known is not None else np.empty(0, np.int64)
+            if len(missing):
+                at = list(map(int, np.unravel_index(missing[0] // item, tuple(self.arguments[i].shape) or (1,))))
+                message = f"{len(missing)} bytes of argument {i} ({self.arguments[i]}) are never written: first at {at}"
+                report.add("unwritten result", message, self._function_of(i), self.name)
+
+    def _function_of(self, argument: int) -> ir.Operation:
+        """The function of the last launch that gets an argument of the host function."""
+        launches = [x for x in self.launches if isinstance(x, Launch)]
+        found = [x for x in launches if argument in x.args] or launches
+        return self.programs[found[-1].symbol].function
 
     def _same_without_poison(self, args, buffers: list[Buffer], options: dict) -> bool:
         """Whether the results are the same with other contents in fresh memory: then what was read there was never

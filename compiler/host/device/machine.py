@@ -219,23 +219,29 @@ class Machine:
 
     def _check_read(self, ref: MemRef, address, width: int, fits: bool, mask, op) -> None:
         buffer = ref.buffer
+        busy = self._check_pending(buffer, address, ref.item, width, fits, mask, "reads", op)
         if buffer.written is not None:
             known = gather(buffer, "written", address, ref.item, width, fits)
-            if known.min() != np.iinfo(known.dtype).max:
-                bad = self.active(mask, (known != np.iinfo(known.dtype).max).any(axis=-1))
+            full = np.iinfo(known.dtype).max
+            if known.min() != full:
+                missing = known != full if busy is None else (known | busy) != full  # what is on its way was reported
+                bad = self.active(mask, missing.any(axis=-1))
                 if bad is not None:
                     self.complain("uninitialized read", bad, f"reads {buffer.name}, where nobody wrote", op)
-        self._check_pending(buffer, address, ref.item, width, fits, mask, "reads", op)
 
-    def _check_pending(self, buffer: Buffer, address, item: int, width: int, fits: bool, mask, what: str, op) -> None:
-        """Complains about accesses to what an asynchronous copy under way writes."""
+    def _check_pending(self, buffer: Buffer, address, item: int, width: int, fits: bool, mask, what: str, op):
+        """Complains about accesses to what an asynchronous copy under way writes; returns the bytes that one does, as
+        words of 0xFF (None: there are none)."""
         if buffer.pending is None:
-            return
+            return None
         busy = gather(buffer, "pending", address, item, width, fits)
         bad = self.active(mask, busy.any(axis=-1)) if busy.any() else None
         if bad is not None:
-            message = f"{what} {buffer.name} while an asynchronous copy writes there"
-            self.complain("unfinished copy", bad, message, op)
+            first = self.compress(np.asarray(address)[..., None], self.lanes(bad))[0, 0] * item
+            copy = self.copies.writing(buffer, int(first), width * item) if self.copies else None
+            which = "an asynchronous copy" if copy is None else f"the copy at {self.report.place(copy)}"
+            self.complain("unfinished copy", bad, f"{what} {buffer.name} while {which} writes there", op)
+        return busy
 
     def check_wait(self, buffer: Buffer, mask, write: bool, op) -> None:
         """Complains about threads that touch what an earlier launch may still use, in front of griddepcontrol.wait."""

@@ -16,8 +16,9 @@ _LINE = re.compile(r'":(\d+):\d+')
 class Finding:
     """One thing that is wrong with a kernel. `kind` is a short fixed word, `message` tells the first case seen,
     `location` is the operation's MLIR location, `op` its name, `count` the number of threads or bytes concerned,
-    `origin` the modules of the model that the kernel came from and `script` the line of the schedule script that made
-    the operation, where known, `seed` that of the run."""
+    `origin` the modules of the model that the kernel came from, divided by commas, `script` the line of the schedule
+    script that made the operation, where known, `seed` that of the run, and `calls` in how many calls of the kernel it
+    was found."""
 
     kind: str
     message: str
@@ -28,10 +29,15 @@ class Finding:
     origin: str = ""
     script: str = ""
     seed: int = 0
+    calls: int = 1
 
     def __str__(self) -> str:
-        more = f" (and {self.count - 1} more)" if self.count > 1 else ""
-        kernel = f"{self.kernel} ({self.origin})" if self.origin else self.kernel
+        others = [f"{self.count - 1} more"] if self.count > 1 else []
+        others += [f"in {self.calls} calls of the kernel"] if self.calls > 1 else []
+        more = f" (and {', '.join(others)})" if others else ""
+        modules = self.origin.split(", ")
+        origin = self.origin if len(modules) <= 3 else f"{', '.join(modules[:2])} and {len(modules) - 2} more"
+        kernel = f"{self.kernel} ({origin})" if origin else self.kernel
         made = f", made by {self.script}" if self.script else ""
         order = f", with seed {self.seed}" if self.seed else ""
         return f"{kernel}: {self.kind}: {self.op}: {self.message}{more} at {self.location}{made}{order}"
@@ -117,8 +123,15 @@ class Report:
         return "\n".join(lines)
 
     def merge(self, other: Report) -> None:
-        """Adds another report's findings and counters to this one."""
-        self.findings += other.findings
+        """Adds another report's findings and counters to this one; what is found in several calls of a kernel is one
+        finding."""
+        known = {(f.kind, f.kernel, f.op, f.location): f for f in self.findings}
+        for finding in other.findings:
+            same = known.get((finding.kind, finding.kernel, finding.op, finding.location))
+            if same is None:
+                self.findings.append(finding)
+            else:
+                same.count, same.calls = same.count + finding.count, same.calls + finding.calls
         self.ended = self.ended and other.ended
         for key, row in other.by_operation.items():
             mine = self.by_operation.setdefault(key, [0, 0, 0])

@@ -194,12 +194,13 @@ class Scheduler:
             per_block = who.sum(axis=1)
             b = int(np.flatnonzero(per_block)[0])
             threads = np.flatnonzero(who[b])
+            others = int((per_block > 0).sum()) - 1
             m.report.add(
                 "deadlock",
                 f"{per_block[b]} of {m.nt} threads of block {int(m.blocks[b])} ({threads[0]}..{threads[-1]}) wait for "
-                f"{w.what if isinstance(w.what, str) else w.what()}",
+                f"{w.what if isinstance(w.what, str) else w.what()}"
+                + (f"; likewise in {others} more blocks" if others else ""),
                 w.op,
                 m.kernel,
-                int(who.sum()),
             )
         raise Stop
