@@ -14,8 +14,8 @@ from schedule_payloads import matmul
 import mlirc
 from mlirc.driver import compile_model
 from mlirc.errors import MlircError
-from mlirc.host.device.seeds import run_seeds
 from mlirc.host.device.report import Report
+from mlirc.host.device.seeds import run_seeds
 from mlirc.tools import mlirc_run
 
 PAYLOAD = matmul(33, 40, 50, "f32", epilogue=False)
