@@ -95,3 +95,38 @@ def test_atomics_go_in_an_order_of_the_seed(kind, t):
         assert not run(body, x, y, threads=256, seed=seed)
         sums.add(y.tobytes())
     assert len(sums) > 3 if t == "f32" else len(sums) == 1
+
+
+# -- the asynchronous proxy
+
+FENCE = "nvvm.fence.proxy {kind = #nvvm.proxy_kind<async.shared>, space = #nvvm.shared_space<cta>}"
+BULK = f"""%n = arith.constant 1024 : i32
+  %role = arith.cmpi ult, %t, %c128 : i32
+  %first = arith.cmpi eq, %t, %c0 : i32
+  {load("x", "%p0", "%t")} {store("%x", "%smem", "%t", "i32", "<3>")}
+  BEFORE
+  nvvm.barrier
+  scf.if %first {{
+    AFTER
+    nvvm.cp.async.bulk.global.shared.cta %p1, %smem, %n : !llvm.ptr<1>, !llvm.ptr<3>
+    nvvm.cp.async.bulk.commit.group
+    nvvm.cp.async.bulk.wait_group 0
+  }}"""
+
+
+@pytest.mark.parametrize(
+    "before, after, kinds",
+    [
+        (FENCE, "", set()),
+        ("", FENCE, set()),
+        (f"scf.if %role {{ {FENCE} }}", "", {"missing proxy fence"}),
+        ("", "", {"missing proxy fence"}),
+    ],
+)
+def test_a_proxy_fence_covers_its_threads_writes_only(before, after, kinds):
+    """Half of the block fences what all of it wrote: the other half's writes are not covered."""
+    body = BULK.replace("BEFORE", before).replace("AFTER", after)
+    for seed in range(6):
+        x, y = np.arange(256, dtype=np.int32), np.zeros(256, np.int32)
+        assert run(body, x, y, threads=256, smem=1024, seed=seed) == kinds
+        np.testing.assert_array_equal(x, y)

@@ -139,10 +139,8 @@ def _fence_proxy(tr: Translator, op):
         if s.m.engine is not None and clocks is not None:
             s.m.engine.fence_initializations(s, own=False)
         for buffer in s.m.shared:
-            if buffer.generic is not None and clocks is not None:
+            if buffer.generic is not None:
                 clocks.fenced(buffer, clocks.active(s.mask))
-            elif buffer.generic is not None:
-                buffer.generic.fill(0)
 
     return step
 

@@ -96,12 +96,6 @@ class RaceLog:
                 int(clash.any(axis=1).sum()),
             )
 
-    def note_bytes(self, buffer: Buffer, first: np.ndarray, size: int, thread: int, op) -> None:
-        """Logs reads by one thread of `size` bytes at each of the given byte addresses."""
-        threads = np.full(len(first), thread, dtype=np.int32)
-        cells = np.unique(first // self.granule)
-        self.recent.append(Access(buffer, cells, -(-size // self.granule), threads[: len(cells)], False, op))
-
     def arrived(self, buffer: Buffer, first: np.ndarray, width: int, item: int, threads, op) -> None:
         """Logs the end of an asynchronous copy: a write by the thread that waited for it."""
         m = self.machine

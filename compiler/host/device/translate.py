@@ -238,7 +238,7 @@ def translate(function, count: bool = False) -> Program:
     program = Program(name, code, tr.initial, arguments[:inputs], function)
     program.shared = [(tr.reg(a), a.type) for a in list(blocks[0].arguments)[inputs:]]
     program.accesses, program.unit, program.waits, program.proxies = tr.accesses, tr.unit, tr.waits, tr.proxies
-    program.clocks, program.cluster = tr.clocks, _cluster(function)
+    program.clocks, program.cluster = tr.clocks or tr.proxies, _cluster(function)
     program.grid_waits = tr.grid_waits
     program.dynamic_align = max([align for size, align in tr.globals.values() if not size], default=SHARED_ALIGN)
     return program

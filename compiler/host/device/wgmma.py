@@ -194,10 +194,7 @@ def _matrix(s: State, engine: Engine, cells: np.ndarray, dtype: np.dtype, where,
             m.complain("unfinished copy", lone, f"reads {buffer.name} while an asynchronous copy writes there", op)
         elif buffer.written is not None and not buffer.written[byte].all():
             m.complain("uninitialized read", lone, f"reads {buffer.name}, where nobody wrote", op)
-        if m.clocks is not None:
-            _note_wgmma(engine, buffer, byte, b, t, op)
-        elif m.races is not None:
-            m.races.note_bytes(buffer, address.ravel(), dtype.itemsize, b * m.nt + t, op)
+        _note_wgmma(engine, buffer, byte, b, t, op)
         engine.reads(b, t, buffer, byte.ravel(), result)
     return buffer.data[byte].reshape(cells.shape[0], -1).view(dtype)
 
