@@ -1,0 +1,60 @@
+"""What Hopper's tensor cores compute, bit for bit.
+
+One instruction adds all products of a row and a column and the accumulator at once: every product is exact, all terms
+are shifted to the largest exponent among them and cut (not rounded) to a number of bits behind the binary point, their
+sum is exact, and the result is cut to f32, or rounded to f16. The exponent of a product is the sum of its factors'
+exponents, whether or not the product of their mantissas reaches 2. Which number of bits each instruction keeps was
+measured on an H200 (benchmarks/results/agreement-h200.md); Xie et al., "MMA-Sim" (arXiv 2511.10909), found the same."""
+
+from __future__ import annotations
+
+import numpy as np
+
+BITS = 25  # kept behind the binary point of the largest term
+BITS_FP8_WGMMA = 13  # of wgmma with 8-bit operands, which keeps no more of its result, either
+_NOTHING = -4096  # the exponent of a zero
+_LOWEST = {"float16": -14, "float8_e5m2": -14, "float8_e4m3fn": -6}  # exponents of subnormal numbers; others -126
+
+
+def exponents(a: np.ndarray, lowest: int) -> np.ndarray:
+    """floor(log2 |a|) of f32 numbers, at least `lowest`; far below all others for zeros."""
+    field = (np.ascontiguousarray(a).view(np.int32) >> 23 & 0xFF) - 127
+    return np.where(a == 0, np.int32(_NOTHING), np.maximum(field, np.int32(lowest)))
+
+
+def lowest_exponent(dtype: np.dtype) -> int:
+    """The exponent of a type's subnormal numbers."""
+    return _LOWEST.get(dtype.name, -126)
+
+
+def cut_to_f32(x: np.ndarray) -> np.ndarray:
+    """f64 to f32, towards zero."""
+    near = x.astype(np.float32)
+    return np.where(np.abs(near) > np.abs(x), np.nextafter(near, np.float32(0)), near)
+
+
+def multiply_add(a: np.ndarray, b: np.ndarray, c: np.ndarray, lowest: tuple[int, int], bits: int = BITS) -> np.ndarray:
+    """a [..., m, k] times b [..., k, n] plus c [..., m, n] (all f32, a and b holding what their types can), as one
+    instruction does it: f32. `lowest`: the exponents of subnormal numbers of a's and b's types."""
+    left, right = exponents(a, lowest[0]), exponents(b, lowest[1])
+    top = exponents(c, -126)
+    for k in range(a.shape[-1]):
+        np.maximum(top, left[..., :, k, None] + right[..., None, k, :], out=top)
+    shift = np.where(top > _NOTHING, bits - top, 0)
+    scale = np.ldexp(1.0, shift)
+    total = np.trunc(c * scale)
+    wide, other = a.astype(np.float64), b.astype(np.float64)
+    term = np.empty_like(total)
+    for k in range(a.shape[-1]):
+        np.multiply(wide[..., :, k, None], other[..., None, k, :], out=term)
+        term *= scale
+        total += np.trunc(term, out=term)
+    total = np.ldexp(total, -shift)
+    if bits < 23:  # no more bits of the result either
+        unit = np.ldexp(1.0, exponents(cut_to_f32(total), -126) - bits)
+        total = np.trunc(total / unit) * unit
+    result = cut_to_f32(total)
+    if not (np.isfinite(a).all() and np.isfinite(b).all() and np.isfinite(c).all()):
+        plain = np.matmul(a, b) + c
+        result = np.where(np.isfinite(plain), result, plain)
+    return result
