@@ -12,6 +12,7 @@ import test_host_device_hopper as hopper
 import test_host_device_instructions as instructions
 import test_host_device_order as order
 import test_host_device_wgmma as wgmma
+import test_tensor_cores as tensor_cores
 from saved_kernels import Argument, SavedKernel
 
 from mlirc import mlir
@@ -21,7 +22,7 @@ from mlirc.host.device.tensor_maps import TensorMap
 from mlirc.mlir import llvm
 from mlirc.targets import get_target
 
-# What multiplies in floating point agrees up to the accumulation, all else in every bit.
+# All agree in every bit, sums of tensor cores too.
 _TESTS: tuple[tuple[str, Callable, tuple, float], ...] = (
     *((f"redux_{k}", instructions.test_redux, (k, f), 0.0) for k, f in (("add", np.add), ("umax", None))),
     ("match", instructions.test_match, (), 0.0),
@@ -29,21 +30,24 @@ _TESTS: tuple[tuple[str, Callable, tuple, float], ...] = (
     ("shuffle", instructions.test_shuffle_with_predicate, (), 0.0),
     *((f"atomic{k.strip('_')}", instructions.test_atomics_of_other_kinds, (k, f), 0.0) for k, f in
       (("max", lambda x: x.max()), ("_and", np.bitwise_and.reduce), ("_xor", np.bitwise_xor.reduce))),
-    *((f"mma_{n}_k{k}", instructions.test_mma, (n, d, k), 0.0 if n in ("s8", "u8") else 1e-5) for n, d, k in
-      (("tf32", np.float32, 4), ("tf32", np.float32, 8), ("bf16", instructions.BF16, 8),
-       ("bf16", instructions.BF16, 16), ("s8", np.int8, 16), ("s8", np.int8, 32), ("u8", np.uint8, 32))),
-    *((f"mma_{n}_k32", instructions.test_mma, (n, d, 32), 1e-3) for n, d in
-      (("e4m3", instructions.E4M3), ("e5m2", instructions.E5M2))),
+    *((f"mma_{n}_k{k}", instructions.test_mma, (n, d, k), 0.0) for n, d, k in
+      (("s8", np.int8, 16), ("s8", np.int8, 32), ("u8", np.uint8, 32))),
+    *((f"mma_{n}_k{k}_{o}", tensor_cores.test_sums_are_cut_where_the_hardware_cuts_them, (n, d, k, o), 0.0)
+      for n, d, k in tensor_cores.MMA for o in (0, 3, 12)),
+    ("mma_f16_half", tensor_cores.test_half_accumulators_are_rounded_once, (), 0.0),
     *((f"matrices_{x}", instructions.test_stmatrix_and_ldmatrix_are_inverse, (x,), 0.0) for x in ("row", "col")),
     ("distributed_memory", instructions.test_distributed_shared_memory, (), 0.0),
     ("bulk_copy", instructions.test_bulk_copy, (), 0.0),
     ("bulk_store", instructions.test_bulk_store_is_read_until_its_group_is_waited_for, (), 0.0),
     ("multicast", instructions.test_multicast, (), 0.0),
-    ("tma_wgmma", hopper.test_product, (5,), 1e-5),
-    *((f"wgmma_registers_{a}", wgmma.test_a_in_registers, (wgmma.PLAIN, a, b, d, flags, 1e-5), tolerance)
+    ("wgmma_bf16", hopper.test_product, (5,), 0.0),
+    *((f"wgmma_{n}", hopper.test_products_of_other_types, (n, d), 0.0) for n, d in
+      (("f16", np.float16), ("tf32", np.float32), ("e4m3", instructions.E4M3), ("e5m2", instructions.E5M2))),
+    *((f"wgmma_registers_{a}_{d}", wgmma.test_a_in_registers, (wgmma.PLAIN, a, b, d, flags, tolerance), 0.0)
       for a, b, d, flags, tolerance in
       (("bf16", "bf16", "f32", ", 1, 1, 0", 1e-5), ("tf32", "tf32", "f32", ", 1, 1", 1e-5),
-       ("e4m3", "e5m2", "f32", ", 1, 1", 1e-3), ("s8", "s8", "s32", "", 0.0), ("u8", "s8", "s32", "", 0.0))),
+       ("e4m3", "e5m2", "f32", ", 1, 1", 1e-3), ("f16", "f16", "f16", ", 1, 1, 0", 2e-3),
+       ("e5m2", "e5m2", "f16", ", 1, 1", 2e-3), ("s8", "s8", "s32", "", 0.0), ("u8", "s8", "s32", "", 0.0))),
     ("pipeline", order.test_a_right_pipeline_has_no_finding_in_any_order, (), 0.0),
     ("named_barrier", order.test_a_named_barrier_hands_over, (), 0.0),
 )  # fmt: skip
@@ -93,7 +97,7 @@ def first_run(name: str, test: Callable, arguments: tuple, tolerance: float) -> 
             )
         return report
 
-    modules = (instructions, order, hopper)
+    modules = (instructions, order, hopper, wgmma, tensor_cores)
     original = instructions.run_function
     for m in modules:
         m.run_function = spy  # type: ignore[attr-defined]

@@ -89,7 +89,7 @@ def load_all(folder: Path) -> list[SavedKernel]:
 
 def _plain(a: np.ndarray) -> np.ndarray:
     """An array whose dtype NumPy alone can read back."""
-    if a.dtype.kind in "biuf":
+    if a.dtype.kind in "biuf" and a.dtype.isbuiltin == 1:
         return a
     return a.view(f"u{a.dtype.itemsize}")
 

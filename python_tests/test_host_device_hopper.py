@@ -277,7 +277,8 @@ def test_products_of_other_types(name, dtype):
     if name == "tf32":
         a, b = ((x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32) for x in (a, b))
     want = a.astype(np.float64) @ b.astype(np.float64).T
-    np.testing.assert_allclose(d, want, rtol=0, atol=1e-5 * np.abs(want).max())
+    atol = 1e-3 if item == 1 else 1e-5  # 8-bit products keep 13 bits
+    np.testing.assert_allclose(d, want, rtol=0, atol=atol * np.abs(want).max())
 
 
 def test_a_buffer_given_back_by_arrival_before_the_wait_is_a_race():

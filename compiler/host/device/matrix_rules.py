@@ -14,6 +14,7 @@ from mlirc.host.device.machine import WARP, State
 from mlirc.host.device.numbers import dtype_of
 from mlirc.host.device.nvgpu_rules import segments_of, tf32, to_f32, whole_warps
 from mlirc.host.device.pointer_rules import element_of
+from mlirc.host.device.tensor_cores import lowest_exponent, multiply_add, multiply_add_fp8
 from mlirc.host.device.translate import Translator, rule
 from mlirc.mlir import ir
 
@@ -136,11 +137,15 @@ def _registers(s: State, registers: list[int], dtype: np.dtype) -> np.ndarray:
 
 
 def multiply(left: np.ndarray, right: np.ndarray, acc: np.ndarray, out: np.dtype, saturate: bool = False) -> np.ndarray:
-    """left [..., m, k] times right [..., k, n] plus acc: integers exactly, floats in f32 in NumPy's order."""
+    """left [..., m, k] times right [..., k, n] plus acc: integers exactly, floats as the tensor cores do."""
     if left.dtype.kind in "iu":
         total = np.matmul(left.astype(np.float64), right.astype(np.float64)).astype(np.int64) + acc
         if saturate:
             total = np.clip(total, np.iinfo(np.int32).min, np.iinfo(np.int32).max)
         return total.astype(np.int32)
     widen = tf32 if left.dtype == np.float32 else to_f32
-    return (np.matmul(widen(left), widen(right)) + acc.astype(np.float32)).astype(out)
+    lowest = (lowest_exponent(left.dtype), lowest_exponent(right.dtype))
+    a, b, c = widen(left), widen(right), acc.astype(np.float32)
+    if left.dtype.itemsize == 1:
+        return multiply_add_fp8(a, b, c, lowest).astype(out)
+    return multiply_add(a, b, c, lowest, out=out)

@@ -14,6 +14,7 @@ from mlirc.host.device.machine import WARP, State
 from mlirc.host.device.memref_rules import fetch, indices_of, item_size
 from mlirc.host.device.numbers import dtype_of, vector_shape
 from mlirc.host.device.sync import warp_barrier
+from mlirc.host.device.tensor_cores import lowest_exponent, multiply_add
 from mlirc.host.device.translate import Translator, rule
 from mlirc.mlir import ir
 
@@ -126,6 +127,7 @@ def _mma(tr: Translator, op):
     if (m_, n_) != (16, 8) or k_ % (4 * per) or in_type.itemsize not in (2, 4):
         raise MlircError(f"host device: {tr.where}: nvgpu.mma.sync of shape {mnk} on {in_type} at {op.location}")
     k_halves = k_ // (4 * per)
+    lowest = (lowest_exponent(in_type), lowest_exponent(in_type))
     widen = tf32 if in_type == np.float32 else to_f32
 
     def step(s: State) -> None:
@@ -138,8 +140,7 @@ def _mma(tr: Translator, op):
         right = widen(full[1]).reshape(warps, 8, 4, k_halves, per)  # g, t, half, j
         right = right.transpose(0, 3, 2, 4, 1).reshape(warps, k_, 8)
         acc = full[2].astype(np.float32).reshape(warps, 8, 4, 2, 2).transpose(0, 3, 1, 2, 4).reshape(warps, 16, 8)
-        total = np.matmul(left, right)
-        total += acc
+        total = multiply_add(left, right, acc, lowest)
         back = total.reshape(warps, 2, 8, 4, 2).transpose(0, 2, 3, 1, 4)
         r[out] = np.ascontiguousarray(back).reshape(m.nb, m.nt, 2, 2).astype(out_type, copy=False)
 

@@ -8,6 +8,8 @@ measured on an H200 (benchmarks/results/agreement-h200.md); Xie et al., "MMA-Sim
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 BITS = 25  # kept behind the binary point of the largest term
@@ -33,14 +35,16 @@ def cut_to_f32(x: np.ndarray) -> np.ndarray:
     return np.where(np.abs(near) > np.abs(x), np.nextafter(near, np.float32(0)), near)
 
 
-def multiply_add(a: np.ndarray, b: np.ndarray, c: np.ndarray, lowest: tuple[int, int], bits: int = BITS) -> np.ndarray:
+def multiply_add(
+    a: np.ndarray, b: np.ndarray, c: np.ndarray, lowest: tuple[int, int], bits: int = BITS, out: Any = np.float32
+) -> np.ndarray:
     """a [..., m, k] times b [..., k, n] plus c [..., m, n] (all f32, a and b holding what their types can), as one
-    instruction does it: f32. `lowest`: the exponents of subnormal numbers of a's and b's types."""
+    instruction does it: f32 or f16. `lowest`: the exponents of subnormal numbers of a's and b's types."""
     left, right = exponents(a, lowest[0]), exponents(b, lowest[1])
-    top = exponents(c, -126)
+    top = exponents(c, -126 if out == np.float32 else -14)
     for k in range(a.shape[-1]):
         np.maximum(top, left[..., :, k, None] + right[..., None, k, :], out=top)
-    shift = np.where(top > _NOTHING, bits - top, 0)
+    shift = np.where(top > _NOTHING // 2, bits - top, 0)  # there are zeros only where it is not
     scale = np.ldexp(1.0, shift)
     total = np.trunc(c * scale)
     wide, other = a.astype(np.float64), b.astype(np.float64)
@@ -51,10 +55,20 @@ def multiply_add(a: np.ndarray, b: np.ndarray, c: np.ndarray, lowest: tuple[int,
         total += np.trunc(term, out=term)
     total = np.ldexp(total, -shift)
     if bits < 23:  # no more bits of the result either
-        unit = np.ldexp(1.0, exponents(cut_to_f32(total), -126) - bits)
+        unit = np.ldexp(1.0, np.maximum(exponents(cut_to_f32(total), -126), -126) - bits)
         total = np.trunc(total / unit) * unit
-    result = cut_to_f32(total)
+    result = cut_to_f32(total) if out == np.float32 else total.astype(out)
     if not (np.isfinite(a).all() and np.isfinite(b).all() and np.isfinite(c).all()):
         plain = np.matmul(a, b) + c
-        result = np.where(np.isfinite(plain), result, plain)
+        result = np.where(np.isfinite(plain), result, plain.astype(out))
     return result
+
+
+def multiply_add_fp8(a: np.ndarray, b: np.ndarray, c: np.ndarray, lowest: tuple[int, int]) -> np.ndarray:
+    """mma.sync of 8-bit floats, which Hopper has only for wgmma: ptxas makes f16 of them and two products of 16 out of
+    32, the even pairs of k first, and adds the accumulator in f32."""
+    late = np.arange(a.shape[-1]) % 4 >= 2
+    total = np.zeros_like(c)
+    for chosen in (~late, late):
+        total = multiply_add(a[..., chosen], b[..., chosen, :], total, lowest)
+    return total + c

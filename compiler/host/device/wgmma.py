@@ -17,6 +17,7 @@ from mlirc.host.device.machine import Machine, State
 from mlirc.host.device.memory import Buffer
 from mlirc.host.device.nvgpu_rules import tf32, to_f32
 from mlirc.host.device.tensor_copy_rules import check_proxy
+from mlirc.host.device.tensor_cores import BITS, BITS_FP8_WGMMA, lowest_exponent, multiply_add
 from mlirc.host.device.tensor_maps import swizzled
 
 M = 64  # rows of every wgmma's product
@@ -78,13 +79,20 @@ class Product:
         """The product of A [64, k] and B [n, k], added to the accumulator as it lies in the registers of 128 threads
         [128, n / 2]; returned likewise. Register j * 4 + h * 2 + i of lane 4g + q of warp w: row 16w + 8h + g, column
         8j + 2q + i."""
-        total = np.matmul(self.sign_a * self._widen(left), (self.sign_b * self._widen(right)).T)
+        a, b = self._widen(left) * np.float32(self.sign_a), self._widen(right).T * np.float32(self.sign_b)
+        start = np.zeros((M, self.n), a.dtype)
         if self.adds:
-            grid = registers.astype(total.dtype).reshape(4, 8, 4, self.n // 8, 2, 2)  # w, g, q, j, h, i
-            total += grid.transpose(0, 4, 1, 3, 2, 5).reshape(M, self.n)
+            grid = registers.astype(a.dtype).reshape(4, 8, 4, self.n // 8, 2, 2)  # w, g, q, j, h, i
+            start[...] = grid.transpose(0, 4, 1, 3, 2, 5).reshape(M, self.n)
+        if self.result.kind == "i":
+            total = np.matmul(a, b) + start
+        else:
+            lowest = (lowest_exponent(DTYPES[self.a]), lowest_exponent(DTYPES[self.b]))
+            bits = BITS_FP8_WGMMA if self.item == 1 else BITS
+            total = multiply_add(a, b, start, lowest, bits, self.result)
         back = total.reshape(4, 2, 8, self.n // 8, 4, 2).transpose(0, 2, 4, 3, 1, 5).reshape(WARPGROUP, self.n // 2)
         if self.result.kind != "i":
-            return back.astype(self.result)
+            return back
         if self.saturate:
             return np.clip(back, -(2**31), 2**31 - 1).astype(np.int32)
         return back.astype(np.int64).astype(np.int32)
