@@ -8,9 +8,11 @@ from pathlib import Path
 
 import kernel_cases  # noqa: F401  (finds the tests)
 import numpy as np
+import test_host_device_grid as grid
 import test_host_device_hopper as hopper
 import test_host_device_instructions as instructions
 import test_host_device_order as order
+import test_host_device_tensor_copies as copies
 import test_host_device_wgmma as wgmma
 import test_tensor_cores as tensor_cores
 from saved_kernels import Argument, SavedKernel
@@ -18,7 +20,7 @@ from saved_kernels import Argument, SavedKernel
 from mlirc import mlir
 from mlirc.backend.llvm_text import for_older_llvm
 from mlirc.backend.ptx import ptx_from_llvm
-from mlirc.host.device.tensor_maps import TensorMap
+from mlirc.host.device.tensor_maps import Im2colMap, TensorMap
 from mlirc.mlir import llvm
 from mlirc.targets import get_target
 
@@ -48,6 +50,11 @@ _TESTS: tuple[tuple[str, Callable, tuple, float], ...] = (
       (("bf16", "bf16", "f32", ", 1, 1, 0", 1e-5), ("tf32", "tf32", "f32", ", 1, 1", 1e-5),
        ("e4m3", "e5m2", "f32", ", 1, 1", 1e-3), ("f16", "f16", "f16", ", 1, 1, 0", 2e-3),
        ("e5m2", "e5m2", "f16", ", 1, 1", 2e-3), ("s8", "s8", "s32", "", 0.0), ("u8", "s8", "s32", "", 0.0))),
+    ("tensor_store", copies.test_a_box_is_stored_where_it_lies_inside, (), 0.0),
+    *((f"tensor_{k}", copies.test_reductions, (k, f), 0.0) for k, f in (("add", np.add), ("min", np.minimum))),
+    ("tensor_inc", copies.test_counters, ("inc",), 0.0),
+    ("tensor_im2col", copies.test_im2col_gathers_the_positions_of_a_convolution, (), 0.0),
+    ("setmaxregister", grid.test_registers_that_one_warpgroup_gives_are_those_that_the_others_take, (), 0.0),
     ("pipeline", order.test_a_right_pipeline_has_no_finding_in_any_order, (), 0.0),
     ("named_barrier", order.test_a_named_barrier_hands_over, (), 0.0),
 )  # fmt: skip
@@ -76,22 +83,28 @@ def save_all(folder: Path) -> int:
     return len(_TESTS)
 
 
+def _argument(a: np.ndarray | TensorMap | Im2colMap) -> Argument:
+    """An argument of a kernel; all of them are compared, for a kernel may write through a tensor map."""
+    if isinstance(a, np.ndarray):
+        return Argument(a.dtype.name, True)
+    if isinstance(a, TensorMap):
+        return Argument(a.array.dtype.name, True, list(a.box), a.swizzle)
+    return Argument(a.array.dtype.name, True, [a.pixels, a.channels], a.swizzle, list(a.lower), list(a.upper))
+
+
 def first_run(name: str, test: Callable, arguments: tuple, tolerance: float) -> SavedKernel:
     """The first run of a test, as a saved kernel."""
     runs: list[SavedKernel] = []
 
     def spy(module, symbol, args, grid, block, smem=0, **options):
-        before = [a.array if isinstance(a, TensorMap) else a.copy() for a in args]
+        before = [(a if isinstance(a, np.ndarray) else a.array).copy() for a in args]
         text = str(module)
         report = original(module, symbol, args, grid, block, smem, **options)
         if not runs and report.ok:
-            listed = [
-                Argument(a.array.dtype.name, False, list(a.box), a.swizzle) if isinstance(a, TensorMap)
-                else Argument(a.dtype.name, True) for a in args
-            ]  # fmt: skip
+            listed = [_argument(a) for a in args]
             launch = {"symbol": symbol, "grid": list(grid), "block": list(block), "smem": smem,
                       "args": list(range(len(args))), "offsets": [0] * len(args)}  # fmt: skip
-            host = {i: a.copy() for i, a in enumerate(args) if not isinstance(a, TensorMap)}
+            host = {i: (a if isinstance(a, np.ndarray) else a.array).copy() for i, a in enumerate(args)}
             runs.append(
                 SavedKernel(name, ptx_of(text), [launch], [], listed, before, host, tolerance == 0.0, tolerance)
             )

@@ -24,12 +24,15 @@ FORMAT = 1
 @dataclass
 class Argument:
     """One argument: dtype by name (bf16 and the 8-bit floats travel as unsigned integers), whether the kernel writes
-    it, and for a tensor map the box (innermost dimension last) and the swizzle in bytes."""
+    it, and for a tensor map the box (innermost dimension last) and the swizzle in bytes. For im2col the box is pixels
+    and channels, and the corners are those of mlirc.host.device.tensor_maps."""
 
     dtype: str
     written: bool
     box: list[int] = field(default_factory=list)
     swizzle: int = 0
+    lower: list[int] = field(default_factory=list)
+    upper: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -148,12 +151,13 @@ def _step(driver: Driver, loaded, step: Mapping, buffers: Sequence[int], maps: M
 
 
 def tensor_map(driver: Driver, pointer: int, a: Argument, array: np.ndarray) -> Any:
-    """A CUtensorMap of a global array, as cuTensorMapEncodeTiled makes it."""
+    """A CUtensorMap of a global array, as cuTensorMapEncodeTiled or cuTensorMapEncodeIm2col makes it."""
     cu, n = driver.cu, array.ndim
     types, swizzles = cu.CUtensorMapDataType, cu.CUtensorMapSwizzle
     kind = {
         "bfloat16": types.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, "float16": types.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
         "float32": types.CU_TENSOR_MAP_DATA_TYPE_FLOAT32, "int32": types.CU_TENSOR_MAP_DATA_TYPE_INT32,
+        "uint32": types.CU_TENSOR_MAP_DATA_TYPE_UINT32,
     }.get(a.dtype, types.CU_TENSOR_MAP_DATA_TYPE_UINT8)  # fmt: skip
     mode = {
         0: swizzles.CU_TENSOR_MAP_SWIZZLE_NONE, 32: swizzles.CU_TENSOR_MAP_SWIZZLE_32B,
@@ -161,13 +165,18 @@ def tensor_map(driver: Driver, pointer: int, a: Argument, array: np.ndarray) -> 
     }[a.swizzle]  # fmt: skip
     sizes = [cu.cuuint64_t(s) for s in array.shape[::-1]]
     strides = [cu.cuuint64_t(s) for s in array.strides[::-1][1:]]
-    box = [cu.cuuint32_t(s) for s in a.box[::-1]]
     ones = [cu.cuuint32_t(1)] * n
-    return driver._check(
-        cu.cuTensorMapEncodeTiled(
-            kind, n, pointer, sizes, strides, box, ones, cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, mode,
-            cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
-            cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-        ),
-        "encoding a tensor map",
+    rest = (
+        ones, cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, mode,
+        cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
+        cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )  # fmt: skip
+    if a.lower:
+        pixels, channels = a.box
+        corners = a.lower[::-1], a.upper[::-1]
+        made = cu.cuTensorMapEncodeIm2col(kind, n, pointer, sizes, strides, *corners, channels, pixels, *rest)
+    else:
+        made = cu.cuTensorMapEncodeTiled(
+            kind, n, pointer, sizes, strides, [cu.cuuint32_t(s) for s in a.box[::-1]], *rest
+        )
+    return driver._check(made, "encoding a tensor map")

@@ -9,7 +9,8 @@ from test_host_device_instructions import ints, places, store
 from mlirc import mlir
 from mlirc.host.device import DeviceKernel, DeviceModel
 
-SIZES = ", nvvm.reqntid = array<i32: 384, 1, 1>"  # 65536 / 384, rounded down: 168 registers each
+THREADS = ", nvvm.reqntid = array<i32: 384, 1, 1>"
+SIZES = THREADS + ", nvvm.minctasm = 1 : i32"  # 65536 / 384, rounded down: 168 registers each
 ROLES = """%c256 = arith.constant 256 : i32
   %produces = arith.cmpi ult, %t, %c128 : i32
   scf.if %produces { nvvm.setmaxregister decrease 40 } else { nvvm.setmaxregister increase 232 }\n"""
@@ -45,15 +46,22 @@ def test_a_pool_that_never_has_enough_is_a_deadlock(old, new):
 
 def test_a_smaller_launch_has_a_smaller_pool():
     assert registers(ROLES, ", nvvm.maxnreg = 160 : i32") == {("deadlock", SET)}
-    two = SIZES + ", nvvm.minctasm = 2 : i32"  # 80 each
+    two = THREADS + ", nvvm.minctasm = 2 : i32"  # 80 each
     assert registers(ROLES, two) == {("deadlock", SET)}
     assert not registers(ROLES.replace("232", "96").replace("40", "48"), two)
 
 
 def test_registers_go_the_way_that_is_said():
     assert registers("nvvm.setmaxregister decrease 232\n") == {(BAD, SET)}
-    assert registers("nvvm.setmaxregister increase 160\n") == {(BAD, SET)}
-    assert registers(ROLES, "") == {(BAD, SET)}  # a launch of whatever ptxas liked
+    assert registers("nvvm.setmaxregister decrease 48\nnvvm.setmaxregister increase 40\n") == {(BAD, SET)}
+    for unknown in ("", THREADS, ", nvvm.minctasm = 1 : i32"):  # ptxas ignores it: C7508
+        assert registers(ROLES, unknown) == {(BAD, SET)}
+
+
+def test_a_launch_has_no_more_registers_than_are_asked_for():
+    less = ROLES.replace("232", "144").replace("40", "24")  # 144 each: nothing to take
+    assert not registers(less)
+    assert not registers(less.replace("nvvm.setmaxregister decrease 24", ""))
 
 
 def test_registers_are_set_by_whole_warpgroups():

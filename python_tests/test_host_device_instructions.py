@@ -8,7 +8,7 @@ import pytest
 
 from mlirc import mlir
 from mlirc.host.device.direct import run_function
-from mlirc.host.device.tensor_maps import TensorMap
+from mlirc.host.device.tensor_maps import Im2colMap, TensorMap
 
 E4M3, E5M2, BF16 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.bfloat16
 RNG = np.random.default_rng(0)
@@ -56,10 +56,10 @@ def run(body: str, *arrays: np.ndarray, threads: int = 32, blocks: int = 1, smem
     return run_function(m, "k", list(arrays), (blocks, 1, 1), (threads, 1, 1), smem, seed=seed).kinds()
 
 
-def places(body: str, *arrays: np.ndarray | TensorMap, threads: int = 32, blocks: int = 1, smem: int = 0,
+def places(body: str, *arrays: np.ndarray | TensorMap | Im2colMap, threads: int = 32, blocks: int = 1, smem: int = 0,
            attributes: str = "", seed: int = 0) -> set[tuple[str, str]]:  # fmt: skip
     """The same, with the operation of each finding, whose name must be on the line that it gives."""
-    maps = sum(isinstance(a, TensorMap) for a in arrays)
+    maps = sum(not isinstance(a, np.ndarray) for a in arrays)
     text = str(module(body, len(arrays) - maps, attributes, maps))
     report = run_function(mlir.parse(text), "k", arrays, (blocks, 1, 1), (threads, 1, 1), smem, seed=seed)
     for f in report.findings:

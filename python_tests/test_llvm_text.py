@@ -53,3 +53,11 @@ def test_untyped_operands_take_the_line_s_type():
     assert for_older_llvm(text) == (
         "%3 = fadd float %1, 0x3FF19999A0000000\n%4 = fmul <2 x double> %2, splat (double 0x3FF0000000000000)\n"
     )
+
+
+def test_tensor_copies_that_reduce_are_called_by_their_kind():
+    name = "@llvm.nvvm.cp.async.bulk.tensor.reduce"
+    text = f"""call void {name}.tile.2d(ptr addrspace(3) %1, ptr %0, i32 %2, i32 %2, i64 0, /* red_op=xor */ i32 7, i1 false)
+declare void {name}.tile.2d(ptr addrspace(3) readonly, ptr readonly, i32, i32, i64, i32 immarg, i1 immarg) #0"""
+    want = f"call void {name}.xor.tile.2d(ptr addrspace(3) %1, ptr %0, i32 %2, i32 %2, i64 0, i1 false)"
+    assert for_older_llvm(text) == want

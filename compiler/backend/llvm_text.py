@@ -2,7 +2,8 @@
 
 The two spell floating-point constants differently: the newer prints the shortest decimal, `f0x` hexadecimal in the
 type's own width, `+inf` and `+nan(0x..)`; the older takes only exact decimals and its own hexadecimal (LLVM language
-reference, "Simple Constants"). Every constant is rewritten as the older one's hexadecimal, which is exact.
+reference, "Simple Constants"). Every constant is rewritten as the older one's hexadecimal, which is exact. Tensor
+copies that reduce are one intrinsic with the kind as an argument in the newer, one per kind in the older.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ _TOKEN = re.compile(
     r"|(?P<number>f0x[0-9A-Fa-f]+|[+-]inf\b|[+-](?:qnan|s?nan\(0x[0-9A-Fa-f]+\))|[+-]?\d+\.\d+(?:e[+-]?\d+)?))"
 )
 _BITS = {"half": (16, 5), "bfloat": (16, 8), "float": (32, 8), "double": (64, 11)}  # width, exponent bits
+
+_REDUCE = "@llvm.nvvm.cp.async.bulk.tensor.reduce."
+_REDUCE_CALL = re.compile(re.escape(_REDUCE) + r"((?:tile|im2col)\.\dd)\((.*), /\* red_op=(\w+) \*/ i32 \d, (i1 \w+)\)")
 
 
 def _special(text: str, kind: str) -> int | None:
@@ -71,7 +75,11 @@ def constant_text(text: str, kind: str) -> str:
 
 
 def for_older_llvm(text: str) -> str:
-    """LLVM IR with every floating-point constant respelled; a constant's type is the last one named before it."""
+    """LLVM IR with every floating-point constant respelled, and intrinsics by their older names; a constant's type is
+    the last one named before it."""
+    if _REDUCE in text:
+        lines = [x for x in text.split("\n") if not (x.startswith("declare") and _REDUCE in x)]
+        text = _REDUCE_CALL.sub(rf"{_REDUCE}\3.\1(\2, \4)", "\n".join(lines))
     kind = "double"
 
     def respell(match: re.Match) -> str:

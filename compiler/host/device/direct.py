@@ -12,7 +12,7 @@ from mlirc.host.device.launch import execute
 from mlirc.host.device.limits import SECONDS
 from mlirc.host.device.memory import POISON, Buffer, MemRef
 from mlirc.host.device.report import Report
-from mlirc.host.device.tensor_maps import TensorMap, check_parameter
+from mlirc.host.device.tensor_maps import Im2colMap, TensorMap, check_parameter
 from mlirc.host.device.translate import translate
 from mlirc.mlir import ir
 
@@ -20,7 +20,7 @@ from mlirc.mlir import ir
 def run_function(
     module: ir.Module,
     name: str,
-    args: Sequence[np.ndarray | TensorMap],
+    args: Sequence[np.ndarray | TensorMap | Im2colMap],
     grid: tuple[int, int, int],
     block: tuple[int, int, int],
     smem: int = 0,
@@ -31,7 +31,8 @@ def run_function(
     seconds: float = SECONDS,
 ) -> Report:
     """Runs an `llvm.func` or `gpu.func` of a gpu.module. `args`: an array for each pointer or memref, changed in place,
-    and a TensorMap for each tensor map. Raises MlircError for an unknown function or arguments that do not fit."""
+    and a TensorMap or Im2colMap for each tensor map. Raises MlircError for an unknown function or arguments that do not
+    fit."""
     found = _find(module, name)
     program = translate(found)
     if len(args) != len(program.parameters):
@@ -41,7 +42,7 @@ def run_function(
     for i, (number, value, a) in enumerate(
         zip(program.parameters, found.regions[0].blocks[0].arguments, args, strict=False)
     ):
-        if isinstance(a, TensorMap):
+        if isinstance(a, TensorMap | Im2colMap):
             registers[number] = a
             check_parameter(found, i, name, report)
             continue

@@ -14,28 +14,37 @@ from mlirc.host.device.translate import Translator, rule, waiting
 from mlirc.mlir import ir
 
 _FILE = 65536  # registers of a multiprocessor, sm_70 to sm_120
+_SIZES = ("nvvm.reqntid", "nvvm.maxntid", "known_block_size", "gpu.known_block_size")
 _MOST = 256  # registers of a thread as they are allocated: 255 and one that rounds up
 
 
 def launch_registers(function: ir.Operation) -> int | None:
-    """Registers per thread at the launch: `nvvm.maxnreg`, or what the stated block size (and `nvvm.minctasm`) leaves to
-    a thread, which is what ptxas then takes for kernels with setmaxnreg. None where neither is stated."""
+    """Registers per thread at the launch of a kernel with setmaxnreg, as ptxas takes them: `nvvm.maxnreg`, or what
+    `nvvm.minctasm` blocks of the stated size leave to a thread, but no more than the largest number asked for. None
+    where that is not stated: then ptxas ignores setmaxnreg (its warning C7508)."""
     attributes = function.attributes
 
     def number(*names: str) -> int | None:
-        for name in names:
-            if name in attributes:
-                return ir.IntegerAttr(attributes[name]).value
-        return None
+        return next((ir.IntegerAttr(attributes[n]).value for n in names if n in attributes), None)
 
-    if (limit := number("nvvm.maxnreg")) is not None:
-        return -(-limit // 8) * 8
-    for name in ("nvvm.reqntid", "nvvm.maxntid", "known_block_size", "gpu.known_block_size"):
-        if name in attributes:
-            warps = -(-int(np.prod(list(ir.DenseI32ArrayAttr(attributes[name])))) // 32)
-            share = _FILE // ((number("nvvm.minctasm", "mlirc.min_blocks") or 1) * 32 * warps)
-            return min(share // 8 * 8, _MOST)
-    return None
+    limit, blocks = number("nvvm.maxnreg"), number("nvvm.minctasm", "mlirc.min_blocks")
+    size = next((n for n in _SIZES if n in attributes), None)
+    if limit is None and blocks and size is not None:
+        warps = -(-int(np.prod(list(ir.DenseI32ArrayAttr(attributes[size])))) // 32)
+        limit = min(_FILE // (blocks * 32 * warps), _MOST)
+    if limit is None:
+        return None
+    asked: list[tuple[bool, int]] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name == "nvvm.setmaxregister":
+            asked.append(("increase" in str(op.attributes["action"]), ir.IntegerAttr(op.attributes["regCount"]).value))
+        return ir.WalkResult.ADVANCE
+
+    function.walk(visit)
+    if any(grows for grows, _ in asked):
+        limit = min(limit, max(count for _, count in asked))
+    return limit // 8 * 8
 
 
 @dataclass
@@ -72,7 +81,12 @@ def _set_max_register(tr: Translator, op):
         m = s.m
         if launch is None:
             everyone = np.ones((1, 1), bool) if s.mask is None else s.mask
-            m.complain("bad setmaxregister", everyone, "has no effect: state nvvm.maxnreg or nvvm.reqntid", op)
+            m.complain(
+                "bad setmaxregister",
+                everyone,
+                "has no effect: state nvvm.maxnreg, or nvvm.minctasm and nvvm.reqntid",
+                op,
+            )
             return
         if m.registers is None:
             m.registers = RegisterPool(launch)

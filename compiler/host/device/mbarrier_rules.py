@@ -13,7 +13,6 @@ from mlirc.host.device.memory import MemRef
 from mlirc.host.device.nvgpu_rules import segments_of
 from mlirc.host.device.sync import Wait
 from mlirc.host.device.tensor_copy_rules import start_box, store_box
-from mlirc.host.device.tensor_maps import TensorMap
 from mlirc.host.device.translate import Translator, rule, waiting
 from mlirc.mlir import ir
 
@@ -206,7 +205,6 @@ def _tma_store(tr: Translator, op):
 
     def step(s: State) -> None:
         m, inner, target = s.m, _if(s, when), s.r[what]
-        assert isinstance(target, TensorMap)
         engine: Engine = engine_of(s)
         source = _address(s.r[at])
         for b, t, byte in engine.each(inner, source):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from mlirc.errors import MlircError
@@ -10,7 +12,7 @@ from mlirc.host.device.hopper_rules import engine_of
 from mlirc.host.device.machine import State
 from mlirc.host.device.memory import Buffer, MemRef
 from mlirc.host.device.nvgpu_rules import segments_of
-from mlirc.host.device.tensor_maps import TensorMap, box_of, overlap, swizzled
+from mlirc.host.device.tensor_maps import Combine, Im2colMap, TensorMap, swizzled
 from mlirc.host.device.translate import Translator, rule
 
 
@@ -20,25 +22,49 @@ def check_proxy(s: State, buffer: Buffer, address: np.ndarray, lone: np.ndarray,
         s.m.complain("missing proxy fence", lone, f"reads {buffer.name} that threads wrote, with no fence.proxy", op)
 
 
+AnyMap = TensorMap | Im2colMap
+
+
 @rule("nvvm.cp.async.bulk.tensor.shared.cluster.global")
 def _tensor_load(tr: Translator, op):
     tr.proxies = tr.clocks = True
     (dst,), (tensor,), coordinates, (barrier,), offsets, multicast, _, predicate = segments_of(op)
-    if offsets or "tile" not in str(op.attributes["mode"]):
-        raise MlircError(f"host device: {tr.where}: {op.name} with im2col at {op.location}")
+    mode = _mode(tr, op, ("tile", "im2col"))
+    if mode == "im2col" and len(offsets) != len(coordinates) - 2:
+        raise MlircError(f"host device: {tr.where}: im2col takes an offset per spatial dimension at {op.location}")
     to, what, at = tr.reg(dst), tr.reg(tensor), [tr.reg(c) for c in coordinates]
     signal, when = tr.reg(barrier), tr.reg(predicate[0]) if predicate else None
-    mask = tr.reg(multicast[0]) if multicast else None
+    mask, shifts = tr.reg(multicast[0]) if multicast else None, [tr.reg(o) for o in offsets]
 
     def step(s: State) -> None:
         r = s.r
         inner = s if when is None else State(r, r[when] if s.mask is None else r[when] & s.mask, s.m)
-        start_box(inner, r[what], r[to], [r[c] for c in at], r[signal], op, None if mask is None else r[mask])
+        if not _same_mode(s, r[what], mode, op):
+            return
+        many = None if mask is None else r[mask]
+        start_box(inner, r[what], r[to], [r[c] for c in at], r[signal], op, many, [r[o] for o in shifts])
 
     return step
 
 
-def _fits(s: State, tensor: TensorMap, buffer: Buffer, byte: int, size: int, lone: np.ndarray, op) -> bool:
+def _mode(tr: Translator, op, known: tuple[str, ...]) -> str:
+    """The mode of a tensor copy; raises MlircError for one that is not known."""
+    mode = str(op.attributes["mode"]).split("<")[-1].rstrip(">").split()[-1]
+    if mode not in known:
+        raise MlircError(f"host device: {tr.where}: {op.name} in mode {mode} at {op.location}: one of {list(known)}")
+    return mode
+
+
+def _same_mode(s: State, tensor: AnyMap, mode: str, op) -> bool:
+    """Whether a tensor map was made for a copy's mode; complains if not."""
+    if tensor.mode == mode:
+        return True
+    everyone = np.ones((1, 1), bool) if s.mask is None else s.mask
+    s.m.complain("bad tensor map", everyone, f"copies in mode {mode}, and the map was made for {tensor.mode}", op)
+    return False
+
+
+def _fits(s: State, tensor: AnyMap, buffer: Buffer, byte: int, size: int, lone: np.ndarray, op) -> bool:
     """Whether a box lies inside shared memory, and where tensor copies can reach it; complains if not."""
     if byte < 0 or byte + size > buffer.nbytes:
         s.m.complain("out of bounds", lone, f"copies {size} bytes at byte {byte} of {buffer.name}", op)
@@ -50,18 +76,20 @@ def _fits(s: State, tensor: TensorMap, buffer: Buffer, byte: int, size: int, lon
     return True
 
 
-def start_box(s: State, source: TensorMap, to: MemRef, coordinates: list, barrier: MemRef, op, multicast=None) -> None:
+def start_box(s: State, source: AnyMap, to: MemRef, coordinates: list, barrier: MemRef, op, multicast=None,
+              offsets: Sequence[np.ndarray] = ()) -> None:  # fmt: skip
     """Starts a tensor copy by every active thread. `multicast`: to the blocks of the cluster that its bits name, each
     of whose mbarriers at the same place is told."""
     m, engine = s.m, engine_of(s)
     bars = {(b, t): byte for b, t, byte in engine.each(s, barrier)}
     for b, t, byte in engine.each(s, to):
         start = [int(np.broadcast_to(c, (m.nb, m.nt))[b, t]) for c in coordinates][::-1]
+        shifts = [int(np.broadcast_to(o, (m.nb, m.nt))[b, t]) & 0xFFFF for o in offsets][::-1]
         ranks: list[int | None] = [engine.rank(to, b, t)]
         if multicast is not None:
             bits = int(np.broadcast_to(multicast, (m.nb, m.nt))[b, t])
             ranks = [k for k in range(m.cluster_size) if bits >> k & 1]
-        box = box_of(source, start)
+        box = source.read(start, shifts)
         lone = np.zeros((m.nb, m.nt), bool)
         lone[b, t] = True
         if not _fits(s, source, to.buffer, byte, box.nbytes, lone, op):
@@ -119,38 +147,65 @@ def read_for_store(s: State, buffer: Buffer, address: np.ndarray, who: tuple[int
         engine.store(b, t, buffer, address, op)
 
 
-@rule("nvvm.cp.async.bulk.tensor.global.shared.cta")
+_REDUCTIONS: dict[str, Combine] = {
+    "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
+    "xor": np.bitwise_xor, "inc": lambda old, top: np.where(old >= top, 0, old + 1).astype(old.dtype),
+    "dec": lambda old, top: np.where((old == 0) | (old > top), top, old - 1).astype(old.dtype),
+}  # fmt: skip
+
+
+@rule("nvvm.cp.async.bulk.tensor.global.shared.cta", "nvvm.cp.async.bulk.tensor.reduce")
 def _tensor_store(tr: Translator, op):
     tr.proxies = True
-    if "tile" not in str(op.attributes["mode"]):
-        raise MlircError(f"host device: {tr.where}: {op.name} with im2col at {op.location}")
-    (tensor,), (src,), coordinates, _, predicate = segments_of(op)
+    mode = _mode(tr, op, ("tile", "im2col"))
+    (tensor,), (src,), coordinates, *rest = segments_of(op)
+    reduces = op.name.endswith("reduce")
+    predicate = [] if reduces else rest[-1]
+    kind = str(op.attributes["redKind"]).split("<")[-1].rstrip(">").split()[-1] if reduces else ""
     what, at, coords = tr.reg(tensor), tr.reg(src), [tr.reg(c) for c in coordinates]
     when = tr.reg(predicate[0]) if predicate else None
 
     def step(s: State) -> None:
         r, m = s.r, s.m
-        target: TensorMap = r[what]
+        if not _same_mode(s, r[what], mode, op):
+            return
+        if kind and not _reducible(s, kind, r[what].array.dtype, op):
+            return
         inner = s if when is None else State(r, r[when] if s.mask is None else r[when] & s.mask, m)
         for b, t, byte in engine_of(s).each(inner, r[at]):
             start = [int(np.broadcast_to(r[c], (m.nb, m.nt))[b, t]) for c in coords][::-1]
-            store_box(s, target, r[at].buffer, (b, t, byte), start, op)
+            store_box(s, r[what], r[at].buffer, (b, t, byte), start, op, _REDUCTIONS.get(kind))
 
     return step
 
 
-def store_box(s: State, target: TensorMap, buffer: Buffer, where, start: list[int], op) -> None:
-    """Writes the part of a box that lies inside the array. The source counts as being read until its group is waited
-    for."""
+def _reducible(s: State, kind: str, dtype: np.dtype, op) -> bool:
+    """Whether a tensor copy can reduce elements of a type so; complains if not (PTX ISA, "cp.reduce.async.bulk.tensor",
+    whose elements are 32 or 64 bits wide, or 16-bit floats)."""
+    whole, wide = dtype.kind in "iu", dtype.itemsize >= 4
+    if kind in ("inc", "dec"):
+        fits = dtype == np.uint32
+    elif kind in ("and", "or", "xor"):
+        fits = whole and wide
+    elif kind in ("min", "max"):
+        fits = wide if whole else dtype.itemsize == 2
+    else:
+        fits = wide if whole else dtype.itemsize in (2, 4)
+    if not fits:
+        everyone = np.ones((1, 1), bool) if s.mask is None else s.mask
+        s.m.complain("bad tensor map", everyone, f"reduces elements of type {dtype} by {kind}, which it cannot", op)
+    return fits
+
+
+def store_box(s: State, target: AnyMap, buffer: Buffer, where, start: list[int], op, combine: Combine | None = None
+              ) -> None:  # fmt: skip
+    """Writes the part of a box that lies inside the array (`combine`: with what is there). The source counts as being
+    read until its group is waited for."""
     m, (b, t, byte) = s.m, where
     lone = np.zeros((m.nb, m.nt), bool)
     lone[b, t] = True
-    item = target.array.dtype.itemsize
-    size = int(np.prod(target.box)) * item
-    if not _fits(s, target, buffer, byte, size, lone, op):
+    if not _fits(s, target, buffer, byte, target.nbytes, lone, op):
         return
-    address = b * buffer.stride + swizzled(byte + np.arange(size), target.swizzle)
+    address = b * buffer.stride + swizzled(byte + np.arange(target.nbytes), target.swizzle)
     read_for_store(s, buffer, address, (b, t), op)
-    box = buffer.data[address].view(target.array.dtype).reshape(target.box)
-    to, at = overlap(target, start)
-    target.array[at] = box[to]
+    target.write(start, buffer.data[address], combine)

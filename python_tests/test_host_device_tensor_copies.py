@@ -1,0 +1,130 @@
+"""Tensor copies out of shared memory, reductions on the way, and im2col."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from test_host_device_instructions import WAIT, ints, load, places, store
+
+from mlirc.errors import MlircError
+from mlirc.host.device.tensor_maps import Im2colMap, TensorMap
+
+FENCE = "nvvm.fence.proxy {kind = #nvvm.proxy_kind<async.shared>, space = #nvvm.shared_space<cta>}\n"
+COMMIT = "nvvm.cp.async.bulk.commit.group\n"
+READ = "nvvm.cp.async.bulk.wait_group 0 {read}\n"
+STORE, REDUCE = "nvvm.cp.async.bulk.tensor.global.shared.cta", "nvvm.cp.async.bulk.tensor.reduce"
+
+
+def out(kind: str = "", at: str = "%c0, %c4", t: str = "i32", coordinates: str = "") -> str:
+    """Every thread writes its element of p0 to shared memory, a box of [8, 16]; thread 0 copies it to the array."""
+    copy = f"{REDUCE} %map0, %smem, box[{at}] {{redKind = #nvvm.tma_redux_kind<{kind}>}}" if kind else (
+        f"{STORE} %map0, %smem, box[{at}]")  # fmt: skip
+    return (
+        f"{coordinates}%first = arith.cmpi eq, %t, %c0 : i32\n"
+        + load("x", "%p0", "%t", t) + store("%x", "%smem", "%t", t, "<3>")
+        + f"{FENCE}nvvm.barrier\nscf.if %first {{ {copy} : !llvm.ptr, !llvm.ptr<3>\n{COMMIT}{READ} }}\nnvvm.barrier\n"
+        + store("%c0", "%smem", "%t", "i32", "<3>")
+    )  # fmt: skip
+
+
+def send(body: str, x: np.ndarray, y: np.ndarray, blocks: int = 1) -> set[tuple[str, str]]:
+    return places(body, x, TensorMap(y, (8, 16)), threads=128, blocks=blocks, smem=1024)
+
+
+def test_a_box_is_stored_where_it_lies_inside():
+    x, y = ints(8, 16), ints(10, 32)
+    want = y.copy()
+    want[4:10, :16] = x[:6]
+    assert not send(out(), x, y)
+    np.testing.assert_array_equal(y, want)
+
+
+@pytest.mark.parametrize(
+    "kind, f", [("add", np.add), ("min", np.minimum), ("max", np.maximum), ("and", np.bitwise_and),
+                ("or", np.bitwise_or), ("xor", np.bitwise_xor)],
+)  # fmt: skip
+def test_reductions(kind, f):
+    x, y = ints(8, 16), ints(8, 16)
+    want = f(f(y, x), x)
+    assert not send(out(kind, "%c0, %c0"), x, y, blocks=2)  # both blocks
+    np.testing.assert_array_equal(y, want)
+
+
+@pytest.mark.parametrize("kind", ["inc", "dec"])
+def test_counters(kind):
+    x, y = np.full((8, 16), 5, np.uint32), np.arange(128, dtype=np.uint32).reshape(8, 16)
+    up = np.where(y >= 5, 0, y + 1)
+    want = up if kind == "inc" else np.where((y == 0) | (y > 5), 5, y - 1)
+    assert not send(out(kind, "%c0, %c0"), x, y)
+    np.testing.assert_array_equal(y, want)
+
+
+def test_reductions_of_floats():
+    x, y = (np.random.default_rng(i).standard_normal((8, 16)).astype(np.float32) for i in range(2))
+    want = y + x
+    assert not send(out("add", "%c0, %c0", "f32"), x, y)
+    np.testing.assert_array_equal(y, want)
+    assert send(out("xor", "%c0, %c0", "f32"), x, y) == {("bad tensor map", REDUCE)}
+
+
+@pytest.mark.parametrize("kind, op", [("", STORE), ("add", REDUCE)])
+def test_what_is_copied_out_is_fenced_and_not_overwritten(kind, op):
+    x, y = ints(8, 16), ints(8, 16)
+    body = out(kind, "%c0, %c0")
+    assert send(body.replace(FENCE, ""), x, y) == {("missing proxy fence", op)}
+    assert send(body.replace(READ, ""), x, y) == {("race", "llvm.store")}
+    assert send(body.replace("{ " + op, "{ nvvm.bar.warp.sync %all : i32\n" + op).replace(COMMIT, ""), x, y)
+
+
+# -- im2col
+
+IMAGES, HEIGHT, WIDTH, CHANNELS, PIXELS = 2, 5, 6, 8, 24
+LOAD = "nvvm.cp.async.bulk.tensor.shared.cluster.global"
+
+
+def columns(mode: str = "im2col") -> str:
+    """Pixels [24, 8] from the position (n 0, h -1 + 1, w -1 + 2) on, moved by the offsets (h 2, w 1)."""
+    offsets = " im2col[%w, %h]" if mode == "im2col" else ""
+    copy = f"""nvvm.barrier
+      %w = arith.constant 1 : i16
+      %h = arith.constant 2 : i16
+      scf.if %first {{ %to = llvm.addrspacecast %smem : !llvm.ptr<3> to !llvm.ptr<7>
+      {LOAD} %to, %map0, %bar, box[%c0, %c1, %c0, %c0]{offsets} {{mode = #nvvm.tma_load_mode<{mode}>}} :
+        !llvm.ptr<7>, !llvm.ptr }}"""
+    body = WAIT.replace("START", copy).replace("constant 512", f"constant {PIXELS * CHANNELS * 4}")
+    low = "%limit = arith.constant 192 : i32\n%fits = arith.cmpi ult, %t, %limit : i32\nscf.if %fits {"
+    return body + low + load("v", "%smem", "%t", "i32", "<3>") + store("%v", "%p0", "%t") + "}"
+
+
+def im2col(body: str, made: Im2colMap | TensorMap) -> tuple[set[tuple[str, str]], np.ndarray]:
+    y = np.zeros((PIXELS, CHANNELS), np.int32)
+    return places(body, y, made, threads=256, smem=1040), y
+
+
+def test_im2col_gathers_the_positions_of_a_convolution():
+    """A convolution of 3 x 3 with padding 1: corners -1 and -1, and the offsets are those of a filter's element."""
+    x = ints(IMAGES, HEIGHT, WIDTH, CHANNELS)
+    found, y = im2col(columns(), Im2colMap(x, (-1, -1), (-1, -1), PIXELS, CHANNELS))
+    assert not found
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    shifted = padded[:, 2 : 2 + HEIGHT, 1 : 1 + WIDTH]  # what the filter's element (2, 1) meets, per position
+    want = shifted.reshape(-1, CHANNELS)[WIDTH + 2 :][:PIXELS]  # h 0 and w 1 are one row and two columns behind -1, -1
+    np.testing.assert_array_equal(y, want)
+
+
+def test_maps_are_of_the_mode_of_their_copies():
+    x = ints(IMAGES, HEIGHT, WIDTH, CHANNELS)
+    found, _ = im2col(columns(), TensorMap(x, (1, 3, 8, 8)))
+    assert ("bad tensor map", LOAD) in found
+    found, _ = im2col(columns("tile"), Im2colMap(x, (-1, -1), (-1, -1), PIXELS, CHANNELS))
+    assert ("bad tensor map", LOAD) in found
+
+
+@pytest.mark.parametrize(
+    "lower, upper, pixels, channels, message",
+    [((-1,), (-1,), 24, 8, "as many dimensions"), ((-200, 0), (0, 0), 24, 8, "from -128 to 127"),
+     ((0, 0), (0, 0), 2000, 8, "pixels"), ((0, 0), (0, 0), 24, 6, "multiple of 16")],
+)  # fmt: skip
+def test_im2col_maps_that_the_driver_refuses(lower, upper, pixels, channels, message):
+    with pytest.raises(MlircError, match=message):
+        Im2colMap(np.zeros((2, 5, 6, 8), np.int32), lower, upper, pixels, channels)
