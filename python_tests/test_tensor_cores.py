@@ -147,6 +147,16 @@ def test_half_accumulators_are_rounded_once():
         assert found[tile, 3, 5] == np.float64(float(right)).astype(np.float16)
 
 
+def test_half_results_of_eight_bit_products_are_not_cut_first():
+    rng = np.random.default_rng(4)
+    a, b = (spread(rng, s, E5M2, 3).astype(np.float32) for s in ((9, 32), (32, 5)))
+    c = spread(rng, (9, 5), np.float16, 3).astype(np.float32)
+    found = multiply_add(a, b, c, (-14, -14), BITS_FP8_WGMMA, np.float16)
+    for i, j in np.ndindex(9, 5):
+        right = one_sum(a[i].astype(float), b[:, j].astype(float), float(c[i, j]), -14, BITS_FP8_WGMMA)
+        assert found[i, j] == np.float64(float(right)).astype(np.float16)
+
+
 @pytest.mark.parametrize("bits", [BITS, BITS_FP8_WGMMA])
 def test_subnormal_numbers_zeros_and_what_is_not_finite(bits):
     rng = np.random.default_rng(3)

@@ -54,7 +54,7 @@ def multiply_add(
         term *= scale
         total += np.trunc(term, out=term)
     total = np.ldexp(total, -shift)
-    if bits < 23:  # no more bits of the result either
+    if bits < 23 and out == np.float32:  # no more bits of the result either
         unit = np.ldexp(1.0, np.maximum(exponents(cut_to_f32(total), -126), -126) - bits)
         total = np.trunc(total / unit) * unit
     result = cut_to_f32(total) if out == np.float32 else total.astype(out)
