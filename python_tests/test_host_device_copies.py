@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from test_host_device import SHARED, launch
+from test_host_device_instructions import at, load, run, store
 
 from mlirc.host.device import run_kernel
 
@@ -167,7 +168,7 @@ def test_lanes_of_one_warp_may_commit_apart():
   %w = memref.load %s[%other] : memref<64xf32, {SHARED}>
   memref.store %w, %y[%t] : memref<320xf32>"""
     x, y = np.arange(320, dtype=np.float32), np.zeros(320, np.float32)
-    for even, kinds in (("nvvm.cp.async.commit.group", set()), ("", {"unfinished copy", "uninitialized read"})):
+    for even, kinds in (("nvvm.cp.async.commit.group", set()), ("", {"unfinished copy"})):
         for seed in SEEDS:
             module = launch(body.replace("EVEN", even), "%x: memref<320xf32>, %y: memref<320xf32>", smem=256)
             assert run_kernel(module, [x, y], seed=seed).kinds() - {"unwritten result"} == kinds
@@ -193,3 +194,66 @@ def test_a_store_where_a_copy_is_under_way():
         for seed in SEEDS:
             module = launch(body.replace("EARLY", early), "%x: memref<320xf32>, %y: memref<320xf32>", smem=256)
             assert run_kernel(module, [x, y], seed=seed).kinds() - {"unwritten result"} == kinds
+
+
+# -- how much is read
+
+
+@pytest.mark.parametrize("last, kinds", [(316, set()), (317, set()), (318, {"out of bounds"})])
+def test_only_what_a_copy_reads_has_to_be_in_bounds(last, kinds):
+    """Three of four elements are read from `last` of 320 on; the fourth is a zero."""
+    body = f"""
+  %s = memref.view %all[%c0][] : memref<?xi8, {SHARED}> to memref<4xf32, {SHARED}>
+  %from = arith.constant {last} : index
+  %three = arith.constant 3 : index
+  %first = arith.cmpi eq, %t, %c0 : index
+  scf.if %first {{
+    %k = nvgpu.device_async_copy %x[%from], %s[%c0], 4, %three : memref<320xf32> to memref<4xf32, {SHARED}>
+    nvvm.cp.async.commit.group
+    nvvm.cp.async.wait.group 0
+  }}
+  gpu.barrier
+  %four = arith.remui %t, %c4 : index
+  %w = memref.load %s[%four] : memref<4xf32, {SHARED}>
+  memref.store %w, %y[%t] : memref<320xf32>"""
+    x, y = np.arange(320, dtype=np.float32), np.zeros(320, np.float32)
+    module = launch("%c4 = arith.constant 4 : index\n" + body, "%x: memref<320xf32>, %y: memref<320xf32>", smem=16)
+    assert run_kernel(module, [x, y]).kinds() - {"unwritten result", "misaligned"} == kinds
+    if not kinds:
+        np.testing.assert_array_equal(y[:4], [*x[last : last + 3], 0])
+
+
+def by_pointers(wait: str, to: str = "%t16") -> str:
+    """Every thread copies 16 bytes (of the last one only 4 are read), and reads its neighbour's."""
+    return f"""%c12 = arith.constant 12 : i32
+  %c31 = arith.constant 31 : i32
+  %t16 = arith.muli %t, %c16 : i32
+  %end = arith.cmpi eq, %t, %c31 : i32
+  %c4b = arith.subi %c16, %c12 : i32
+  %many = arith.select %end, %c4b, %c16 : i32
+  {at("from", "%p0", "%t16", "i8")} {at("to", "%smem", to, "i8", "<3>")}
+  nvvm.cp.async.shared.global %to, %from, 16, cache = cg, %many : !llvm.ptr<3>, !llvm.ptr<1>, i32
+  nvvm.cp.async.commit.group
+  {wait}
+  nvvm.barrier
+  %o = arith.subi %c31, %t : i32
+  %o4 = arith.muli %o, %c4 : i32
+  {load("v", "%smem", "%o4", "i32", "<3>")} {store("%v", "%p1", "%t")}"""
+
+
+@pytest.mark.parametrize(
+    "wait, to, kinds",
+    [
+        ("nvvm.cp.async.wait.group 0", "%t16", set()),
+        ("", "%t16", {"unfinished copy"}),
+        ("nvvm.cp.async.wait.group 1", "%t16", {"unfinished copy"}),
+        ("nvvm.cp.async.wait.group 0", "%o16", {"misaligned"}),
+    ],
+)
+def test_copies_by_pointers(wait, to, kinds):
+    x, y = np.arange(125, dtype=np.int32), np.zeros(32, np.int32)
+    body = by_pointers(wait, to).replace("%many =", "%o16 = arith.addi %t16, %c4 : i32\n  %many =")
+    found = run(body, x, y, threads=32, smem=516)
+    assert found >= kinds if kinds else not found
+    if not kinds:
+        np.testing.assert_array_equal(y, x[::4][::-1])

@@ -105,14 +105,7 @@ def copy_async(s: State, to: tuple, at: tuple, width: int, count, op) -> None:
     nbytes = item * width
     if m.check:
         to_indices, mask = m.in_bounds(target, to_indices, width, mask, op)
-    reading = mask
-    whole = isinstance(count, int) and count == width
-    if not whole:  # what is not read may lie anywhere
-        some = np.asarray(count > 0).reshape((1, 1) if isinstance(count, int) else count.shape)
-        reading = some if mask is None else some & mask
-    words = m.load(source, at_indices, width, nbytes, reading, op)
-    if not whole:
-        words = np.where(np.arange(width) < np.asarray(count)[..., None], words, 0).astype(words.dtype)
+    words = _source(s, source, at_indices, width, count, mask, op)
     if m.waited is not None:
         m.check_wait(target.buffer, mask, True, op)
     offset = target.offset(to_indices)
@@ -140,6 +133,28 @@ def copy_async(s: State, to: tuple, at: tuple, width: int, count, op) -> None:
             m.complain("overlapping copies", bad, f"copies to {target.buffer.name} where another copy is under way", op)
         _mark(copy, 0xFF, fits)
     copies.under_way.append(copy)
+
+
+def _source(s: State, source: MemRef, indices: list, width: int, count, mask, op) -> np.ndarray:
+    """What the active threads' copies read: `count` of `width` elements each, and zeros; what is not read may lie
+    anywhere."""
+    m, nbytes = s.m, source.item * width
+    if isinstance(count, int) and count == width:
+        return m.load(source, indices, width, nbytes, mask, op)
+    many = np.asarray(count).reshape(np.shape(count) or (1, 1))
+
+    def reading(some: np.ndarray):
+        return some if mask is None else some & mask
+
+    if not reading((many > 0) & (many < width)).any():
+        words = m.load(source, indices, width, nbytes, reading(many > 0), op)
+    else:  # only as many elements have to be in bounds
+        columns = []
+        for i in range(width):
+            at = [*indices[:-1], indices[-1] + i]
+            columns.append(m.load(source, at, 1, source.item, reading(many > i), op))
+        words = np.concatenate(np.broadcast_arrays(*columns), axis=-1)
+    return np.where(np.arange(width) < many[..., None], words, 0).astype(words.dtype)
 
 
 def _mark(copy: Copy, value: int, fits: bool = True) -> None:

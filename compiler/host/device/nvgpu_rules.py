@@ -13,6 +13,7 @@ from mlirc.host.device.copies import commit, copy_async, wait_group
 from mlirc.host.device.machine import WARP, State
 from mlirc.host.device.memref_rules import fetch, indices_of, item_size
 from mlirc.host.device.numbers import dtype_of, vector_shape
+from mlirc.host.device.pointer_rules import element_of
 from mlirc.host.device.sync import warp_barrier
 from mlirc.host.device.tensor_cores import lowest_exponent, multiply_add
 from mlirc.host.device.translate import Translator, rule
@@ -40,6 +41,21 @@ def _async_copy(tr: Translator, op):
         r = s.r
         n = fetch(r, number)
         copy_async(s, (r[to[0]], fetch(r, to[1])), (r[at[0]], fetch(r, at[1])), width, n[0] if n else width, op)
+
+    return step
+
+
+@rule("nvvm.cp.async.shared.global")
+def _pointer_copy(tr: Translator, op):
+    """By pointers: so many bytes, of which the last operand tells how many are read."""
+    to, at, *count = (tr.reg(v) for v in op.operands)
+    size = ir.IntegerAttr(op.attributes["size"]).value
+    tr.accesses.append(size)
+
+    def step(s: State) -> None:
+        r = s.r
+        ends = [element_of(s, r[x], 1, op) for x in (to, at)]
+        copy_async(s, *ends, size, r[count[0]] if count else size, op)
 
     return step
 
