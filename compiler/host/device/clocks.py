@@ -10,8 +10,8 @@ epochs: an access whose warp has not seen the other one's epoch is a race, in wh
 Freund, "FastTrack", PLDI 2009, with warps for threads.)
 
 Lanes of one warp are one agent here: races between them are found by the log (races.py). One lane's arrival stands for
-its warp, and a wait for wgmmas for the whole warpgroup, as kernels use them. Only shared memory is watched so; for
-global memory within a block the log takes every barrier for one of the whole block."""
+its warp, and a wait for wgmmas for the whole warpgroup, as kernels use them. Shared memory is watched here; what is
+known of global memory (global_order.py) is handed on with it, in the columns behind those of this file."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ class Clocks:
         self.warps = -(-m.nt // 32)
         self.rows = self.size * self.warps
         self.groups = self.size * -(-self.warps // 4)
-        self.columns = self.rows + self.groups + self.size * _MBARRIERS
-        self.now = np.zeros((m.nb // self.size, self.rows, self.columns), np.int32)
+        self.local = self.rows + self.groups + self.size * _MBARRIERS
+        self.columns = self.local + (0 if m.order is None else m.order.columns)
+        self.now = np.zeros((m.nb // self.size, self.rows, self.local), np.int32)
         own = np.arange(self.rows)
         self.now[:, own, own] = 1
         self.tables: dict[int, Table] = {}
@@ -88,12 +89,30 @@ class Clocks:
     def release(self, b: int, row: int, into: np.ndarray) -> None:
         """Leaves a warp's clock at a barrier, and begins its next epoch."""
         mine = self.now[self.unit(b), row]
-        np.maximum(into, mine, out=into)
+        np.maximum(into[: self.local], mine, out=into[: self.local])
         mine[row] += 1
+        if self.machine.order is not None:
+            self.machine.order.leave(b, row % self.warps, into[self.local :])
 
     def acquire(self, b: int, row: int, from_: np.ndarray) -> None:
         """Takes over what was left at a barrier."""
         mine = self.now[self.unit(b), row]
+        np.maximum(mine, from_[: self.local], out=mine)
+        if self.machine.order is not None:
+            self.machine.order.take(b, row % self.warps, from_[self.local :])
+
+    def publish(self, b: int, t: int) -> np.ndarray:
+        """A thread's warp releases: its clock, of shared memory only; its next epoch begins."""
+        row = self.row(b, t)
+        mine = self.now[self.unit(b), row]
+        mine[row] += 1
+        left = mine.copy()
+        left[row] -= 1
+        return left
+
+    def learn(self, b: int, t: int, from_: np.ndarray) -> None:
+        """A thread's warp acquires what was published in its block or cluster."""
+        mine = self.now[self.unit(b), self.row(b, t)]
         np.maximum(mine, from_, out=mine)
 
     def meet(self, pairs: list[tuple[int, int]], cluster: bool = False) -> None:

@@ -151,11 +151,11 @@ def _wait(tr: Translator, op):
     return waiting(run)
 
 
-@rule("nvvm.fence.sc.cluster", "nvvm.memory.barrier", "nvvm.nanosleep", "nvvm.cp.async.bulk.prefetch",
+@rule("nvvm.cp.async.bulk.prefetch",
       "nvvm.cp.async.bulk.tensor.prefetch", "nvvm.fence.proxy.acquire", "nvvm.fence.proxy.release",
       "nvgpu.tma.prefetch.descriptor", "nvgpu.tma.fence.descriptor")  # fmt: skip
 def _nothing(tr: Translator, op):
-    """Orders or hints that decide nothing here: accesses are ordered by barriers, not by fences."""
+    """Hints, and fences between proxies of tensor maps, that decide nothing here."""
     return lambda s: None
 
 

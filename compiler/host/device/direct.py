@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlirc.errors import MlircError
-from mlirc.host.device.launch import execute
+from mlirc.host.device.execution import execute
 from mlirc.host.device.limits import SECONDS
 from mlirc.host.device.memory import POISON, Buffer, MemRef
 from mlirc.host.device.report import Report

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,126 +10,17 @@ import numpy as np
 from mlirc import levels
 from mlirc.backend.kernel import Copy, Launch, launches_from_gpu_module
 from mlirc.errors import MlircError
-from mlirc.host.device.clocks import Clocks
-from mlirc.host.device.copies import Copies
-from mlirc.host.device.counters import Counters
 from mlirc.host.device.dependencies import Earlier
-from mlirc.host.device.limits import SECONDS, Deadline, Stop, launch_problem
-from mlirc.host.device.machine import Machine
+from mlirc.host.device.execution import execute
+from mlirc.host.device.limits import SECONDS
 from mlirc.host.device.memory import OTHER_POISON, POISON, Buffer, MemRef
 from mlirc.host.device.memref_rules import item_size
 from mlirc.host.device.numbers import dtype_of
 from mlirc.host.device.reference import Case, Reference, compare
 from mlirc.host.device.report import Report
-from mlirc.host.device.sync import Scheduler, groups_of
-from mlirc.host.device.translate import Program, granule, operation_of, translate
+from mlirc.host.device.translate import Program, translate
 from mlirc.mlir import ir
 from mlirc.passes.expand_math import expand_math
-
-BATCH_THREADS = 4096  # threads executed together: larger arrays leave the cache, smaller ones pay for the interpreter
-WINDOW = 1 << 16  # blocks (or clusters) that a seed shuffles among each other
-MAX_BATCH_SHARED = 64 << 20  # bytes of shared memory of a batch
-
-
-def execute(
-    program: Program,
-    registers: list,
-    shape: tuple[tuple[int, int, int], tuple[int, int, int], int],
-    blocks: Sequence[int] | None,
-    report: Report,
-    *,
-    check: bool,
-    seed: int,
-    poison: int = POISON,
-    count: bool = False,
-    cluster: tuple[int, int, int] | None = None,
-    seconds: float = SECONDS,
-) -> bool:
-    """Runs the given blocks of one launch (None: all; with clusters, all blocks of their clusters), batch by batch.
-    `shape`: grid, block, bytes of dynamic shared memory. `seed`: 0 runs blocks in order and all threads of a block
-    together, where they do not wait for each other; any other one draws the order of blocks, of groups of warps, and of
-    threads in atomics. False if it could not run to its end, which the report tells."""
-    if seed < 0:
-        raise MlircError(f"host device: seed {seed}: give 0 or more")
-    grid, block, smem = shape
-    cluster = cluster or program.cluster
-    problem = launch_problem(grid, block, smem, cluster)
-    if problem:
-        report.add("bad launch", problem, program.function, program.name)
-        return False
-    size = math.prod(cluster)
-    per = max(1, BATCH_THREADS // (math.prod(block) * size))
-    if smem:
-        per = max(1, min(per, MAX_BATCH_SHARED // (smem * size)))
-    draw = np.random.default_rng(seed & (1 << 64) - 1)
-    varied = draw if seed else None
-    deadline = Deadline(report, seconds)
-    for units in _batches(_units(blocks, grid, cluster), per, varied):
-        machine = Machine(program.name, _blocks_of(units, grid, cluster), grid, block, report, check, poison, cluster)
-        machine.deadline = deadline
-        if machine.races is not None:
-            machine.races.granule = granule(program)
-            if program.clocks or size > 1:
-                machine.clocks = Clocks(machine)
-        machine.copies = Copies()
-        machine.proxies, machine.draw = program.proxies, varied
-        if check and program.grid_waits:
-            machine.waited = np.zeros((machine.nb, machine.nt), bool)
-        if count:
-            machine.counters = Counters(report, program.name, machine.nt)
-        try:
-            deadline.check(machine, None, program.function)
-            machine.dynamic_shared = machine.allocate("shared memory", "shared", max(smem, 1), program.dynamic_align)
-            Scheduler(machine, draw).run(program.code, registers, groups_of(machine, program, varied))
-            if machine.races is not None:
-                machine.races.barrier()
-        except Stop:
-            if machine.races is not None:
-                machine.races.barrier()  # what happened until then counts
-            return False
-        except Exception as e:
-            # what the checks let through, or were not asked to look for: a report, not a traceback
-            why = str(e).removeprefix("host device: ") if isinstance(e, MlircError) else f"{type(e).__name__}: {e}"
-            report.add("stopped", f"the kernel cannot go on: {why}", operation_of(e) or program.function, program.name)
-            return False
-    return True
-
-
-def _units(blocks: Sequence[int] | None, grid, cluster) -> Sequence[int]:
-    """The numbers of the blocks, or clusters, to run, in order."""
-    size, total = math.prod(cluster), math.prod(grid)
-    if blocks is None:
-        return range(total // size)
-    chosen = sorted({b for b in blocks if 0 <= b < total})
-    if size == 1:
-        return chosen
-    wide = [g // c for g, c in zip(grid, cluster, strict=True)]
-    at = [(b % grid[0], b // grid[0] % grid[1], b // (grid[0] * grid[1])) for b in chosen]
-    inside = [[x // c for x, c in zip(xyz, cluster, strict=True)] for xyz in at]
-    return sorted({x + wide[0] * (y + wide[1] * z) for x, y, z in inside})
-
-
-def _batches(units: Sequence[int], per: int, draw: np.random.Generator | None) -> Iterator[np.ndarray]:
-    """Units in groups of so many: in order, or shuffled (those of a window of a large grid among each other)."""
-    window = max(1, WINDOW // per) * per
-    for start in range(0, len(units), window):
-        part = np.array(units[start : start + window], dtype=np.int64)
-        if draw is not None:
-            part = draw.permutation(part)
-        for first in range(0, len(part), per):
-            yield part[first : first + per]
-
-
-def _blocks_of(units: np.ndarray, grid, cluster) -> np.ndarray:
-    """The linear numbers of the blocks of some clusters: each cluster's together, in the order of their ranks."""
-    if math.prod(cluster) == 1:
-        return units
-    wide = [g // c for g, c in zip(grid, cluster, strict=True)]
-    rank = np.arange(math.prod(cluster))
-    inner = [rank % cluster[0], rank // cluster[0] % cluster[1], rank // (cluster[0] * cluster[1])]
-    outer = [units % wide[0], units // wide[0] % wide[1], units // (wide[0] * wide[1])]
-    x, y, z = (o[:, None] * c + i for o, c, i in zip(outer, cluster, inner, strict=True))
-    return (x + grid[0] * (y + grid[1] * z)).reshape(-1)
 
 
 class DeviceKernel:
@@ -334,9 +224,12 @@ class DeviceKernel:
         return r
 
 
-_VIEWS = ("memref.cast", "memref.expand_shape", "memref.collapse_shape", "memref.reinterpret_cast", "memref.subview",
+_VIEWS = ("memref.extract_aligned_pointer_as_index", "arith.index_cast", "arith.index_castui", "llvm.inttoptr",
+          "llvm.getelementptr", "llvm.addrspacecast", "memref.cast",
+          "memref.expand_shape", "memref.collapse_shape", "memref.reinterpret_cast", "memref.subview",
           "memref.view", "memref.memory_space_cast", "memref.assume_alignment")  # fmt: skip
 _STORES = {"memref.store": 1, "vector.store": 1, "vector.transfer_write": 1, "memref.copy": 1, "memref.atomic_rmw": 1,
+           "memref.generic_atomic_rmw": 0, "llvm.store": 1, "llvm.atomicrmw": 0, "llvm.cmpxchg": 0,
            "nvgpu.device_async_copy": 0, "vector.maskedstore": 0}  # fmt: skip
 
 

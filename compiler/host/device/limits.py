@@ -18,6 +18,11 @@ MAX_BLOCK = (1024, 1024, 64)
 MAX_THREADS = 1024  # of a block
 MAX_SHARED = 227 << 10  # bytes of a block
 MAX_CLUSTER = 16  # blocks
+SMS = 132  # of an H200
+SM_THREADS = 2048
+SM_BLOCKS = 32
+SM_SHARED = 228 << 10  # bytes, of which every block takes RESERVED_SHARED more than it asks for
+RESERVED_SHARED = 1 << 10
 
 SECONDS = 120.0  # of one launch
 SECONDS_AFTER = 10.0  # once something was found
@@ -75,3 +80,10 @@ def launch_problem(grid, block, smem: int, cluster) -> str:
     if math.prod(cluster) > MAX_CLUSTER:
         return f"a cluster of {list(cluster)} has {math.prod(cluster)} blocks: {MAX_CLUSTER} are the most"
     return ""
+
+
+def resident_blocks(threads: int, shared: int) -> int:
+    """How many blocks of so many threads and bytes of shared memory an H200 holds at once. Registers, which may allow
+    fewer, are not known at the `gpu` level."""
+    warps = -(-threads // 32)
+    return SMS * max(1, min(SM_BLOCKS, SM_THREADS // (32 * warps), SM_SHARED // (shared + RESERVED_SHARED)))

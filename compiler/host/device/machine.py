@@ -21,12 +21,13 @@ WARP = 32
 
 class State:
     """A group of threads that executes together: registers by number (shared with the groups that it split from), and
-    which threads are active (bool [blocks or 1, threads or 1], None: all)."""
+    which threads are active (bool [blocks or 1, threads or 1], None: all). `watch`: within a loop that waits for other
+    threads, what its turn has seen of what they write (spins.Watch); else None."""
 
-    __slots__ = ("r", "mask", "m")
+    __slots__ = ("r", "mask", "m", "watch")
 
-    def __init__(self, registers: list, mask, machine: Machine):
-        self.r, self.mask, self.m = registers, mask, machine
+    def __init__(self, registers: list, mask, machine: Machine, watch: list | None = None):
+        self.r, self.mask, self.m, self.watch = registers, mask, machine, watch
 
 
 class Machine:
@@ -45,6 +46,7 @@ class Machine:
         self.races = RaceLog(self) if check else None
         self.deadline = Deadline(report)  # of the launch
         self.clocks: Any = None  # Clocks, for kernels that order warps by more than barriers of the block
+        self.order: Any = None  # likewise Knowledge, of global memory
         self.counters: Counters | None = None
         self.engine: Any = None  # an Engine, once an asynchronous instruction of Hopper's is used
         self.draw: np.random.Generator | None = None  # draws the order of atomics; None: by thread number
@@ -275,7 +277,7 @@ class Machine:
         full = np.broadcast_to(a, (self.nb, self.nt, *a.shape[2:])).reshape(self.nb * self.nt, *a.shape[2:])
         return full if chosen is None else full[chosen]
 
-    def store(self, ref: MemRef, indices: list, value: np.ndarray, align: int, mask, op) -> None:
+    def store(self, ref: MemRef, indices: list, value: np.ndarray, align: int, mask, op, log: bool = True) -> None:
         """Writes elements [blocks or 1, threads or 1, width] (any dtype of the right size)."""
         width = value.shape[-1]
         address, mask, fits = self._address(ref, indices, width, align, mask, True, op)
@@ -288,7 +290,7 @@ class Machine:
         self.write(ref.buffer, self.compress(address, chosen), words, ref.item, fits)
         if ref.buffer.watch is not None:
             self.watched(ref.buffer, address, ref.item, width, mask, op)
-        if self.check and ref.buffer.tracked and self.races is not None:
+        if self.check and ref.buffer.tracked and log and self.races is not None:
             self.races.note(ref.buffer, address, width, ref.item, True, mask, op)
 
     def watched(self, buffer: Buffer, address: np.ndarray, item: int, width: int, mask, op) -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import weakref
+
 import numpy as np
 
+from mlirc.errors import MlircError
 from mlirc.host.device.numbers import UNSIGNED
 
 POISON = 0xFF  # what fresh memory holds: NaN as a float of any width
 OTHER_POISON = 0x3C  # small numbers, for a second run that tells whether fresh memory reaches a result
+_ADDRESS_BITS = 40  # of an address, its byte within a buffer; the bits above are the buffer's number
+_numbers = itertools.count(1)
+_buffers: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()
 _SLACK = 64  # bytes past the end, so that any access width divides the storage
 
 
@@ -42,13 +49,22 @@ class Buffer:
         self.tracked = space == "shared"  # whether accesses are logged for the race detector
         self.writer_block: np.ndarray | None = None  # per granule, in this launch; -1: nobody
         self.reader_block: np.ndarray | None = None  # likewise; -2: several
+        self.atomic_block: np.ndarray | None = None  # likewise, of atomic accesses
         self.watch: tuple[int, list] | None = None  # a byte, and who wrote it: (block, thread, operation)
         self.earlier = ""  # what earlier launches do to it that griddepcontrol.wait waits for: "reads", "writes", or ""
         self._views: dict = {}
+        if space == "global":
+            self.number = next(_numbers)
+            _buffers[self.number] = self
+
+    @property
+    def address(self) -> int:
+        """The address of a buffer in global memory, as an integer."""
+        return self.number << _ADDRESS_BITS
 
     def start_launch(self) -> None:
         """Forgets which blocks wrote where: launches are ordered."""
-        self.writer_block = self.reader_block = None
+        self.writer_block = self.reader_block = self.atomic_block = None
 
     def words(self, plane: str, size: int) -> np.ndarray:
         """The storage ("data"), or one of its shadows, as unsigned words of 1, 2, 4 or 8 bytes; as rows of 8-byte
@@ -69,6 +85,15 @@ class Buffer:
         if getattr(self, plane) is None:
             setattr(self, plane, np.zeros(len(self.data), dtype=np.uint8))
         return self
+
+
+def buffer_at(address: np.ndarray) -> tuple[Buffer, np.ndarray]:
+    """The buffer in global memory, the same for all threads, that addresses lie in, and their bytes within it."""
+    number = int(address.flat[0]) >> _ADDRESS_BITS
+    found = _buffers.get(number)
+    if found is None or (address >> _ADDRESS_BITS != number).any():
+        raise MlircError("host device: an integer that is no address, or that lies in another buffer in each thread")
+    return found, address & ((1 << _ADDRESS_BITS) - 1)
 
 
 def word_size(nbytes: int) -> bool:

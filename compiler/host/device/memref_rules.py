@@ -247,56 +247,6 @@ def _alloca(tr: Translator, op):
     return step
 
 
-_ATOMICS: dict[str, np.ufunc] = {
-    "addf": np.add, "addi": np.add, "maximumf": np.maximum, "minimumf": np.minimum, "maxnumf": np.fmax,
-    "minnumf": np.fmin, "maxs": np.maximum, "mins": np.minimum, "andi": np.bitwise_and, "ori": np.bitwise_or,
-    "muli": np.multiply, "mulf": np.multiply, "xori": np.bitwise_xor,
-}  # fmt: skip
-
-
-@rule("memref.atomic_rmw")
-def _atomic(tr: Translator, op):
-    """One thread after the other, in the order of their numbers, or as the seed has it."""
-    value, ref = tr.reg(op.operands[0]), tr.reg(op.operands[1])
-    indices, out = indices_of(tr, list(op.operands)[2:]), tr.reg(op.results[0])
-    dtype, kind = dtype_of(op.results[0].type), _atomic_kind(op)
-    item = dtype.itemsize
-    tr.accesses.append(item)
-    if kind not in _ATOMICS:
-        raise MlircError(f"host device: {tr.where}: memref.atomic_rmw {kind} at {op.location} is not supported")
-    combine = _ATOMICS[kind]
-
-    def step(s: State) -> None:
-        m, target, where = s.m, s.r[ref], fetch(s.r, indices)
-        m.load(target, where, 1, item, s.mask, op, log=False)  # checks bounds and initialization
-        _, mask = m.in_bounds(target, where, 1, s.mask, op)
-        if m.waited is not None:
-            m.check_wait(target.buffer, mask, True, op)
-        address = m.absolute(target.buffer, np.asarray(target.offset(where)).reshape(_lead(target.offset(where))), item)
-        chosen = m.in_turn(mask)
-        cells, added = m.compress(address, chosen), m.compress(s.r[value], chosen)
-        memory = target.buffer.words("data", item).view(dtype)
-        before = np.empty(len(cells), dtype=dtype)
-        for i, (cell, x) in enumerate(zip(cells, added, strict=True)):
-            before[i] = memory[cell]
-            memory[cell] = combine(memory[cell], x)
-        result = np.zeros(m.nb * m.nt, dtype=dtype)
-        result[chosen] = before
-        s.r[out] = result.reshape(m.nb, m.nt)
-
-    return step
-
-
-def _lead(offset) -> tuple[int, ...]:
-    return offset.shape if isinstance(offset, np.ndarray) else (1, 1)
-
-
-def _atomic_kind(op) -> str:
-    names = ("addf", "addi", "assign", "maximumf", "maxs", "maxu", "minimumf", "mins", "minu", "mulf", "muli", "ori",
-             "andi", "maxnumf", "minnumf", "xori")  # fmt: skip
-    return names[ir.IntegerAttr(op.attributes["kind"]).value]
-
-
 @rule("memref.dealloc")
 def _dealloc(tr: Translator, op):
     return lambda s: None

@@ -13,7 +13,7 @@ from mlirc.host.device.arith_rules import unary
 from mlirc.host.device.gpu_rules import shuffled
 from mlirc.host.device.inline_asm import in_place
 from mlirc.host.device.machine import WARP, State
-from mlirc.host.device.memory import MemRef
+from mlirc.host.device.memory import MemRef, buffer_at
 from mlirc.host.device.memref_rules import fetch, indices_of
 from mlirc.host.device.numbers import constant_array, dtype_of, vector_shape
 from mlirc.host.device.translate import Translator, rule
@@ -104,7 +104,7 @@ def _to_integer(tr: Translator, op):
     def step(s: State) -> None:
         source: MemRef = s.r[ref]
         # A memref's aligned pointer is the start of its buffer; its offset is not in it, except for a memref.view's.
-        byte = source.base * source.item
+        byte = source.base * source.item + (source.buffer.address if source.buffer.space == "global" else 0)
         s.r[out] = byte.astype(dtype) if isinstance(byte, np.ndarray) else np.full((1, 1), byte, dtype=dtype)
 
     return step
@@ -113,17 +113,18 @@ def _to_integer(tr: Translator, op):
 @rule("llvm.inttoptr")
 def _to_pointer(tr: Translator, op):
     number, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
-    if "<3>" not in str(op.results[0].type):
-        raise MlircError(f"host device: {tr.where}: llvm.inttoptr to {op.results[0].type} at {op.location}")
+    shared = "<3>" in str(op.results[0].type)
 
     def step(s: State) -> None:
-        s.r[out] = MemRef(s.m.dynamic_shared, s.r[number].astype(np.int64), (), (), 1)
+        address = s.r[number].astype(np.int64)
+        buffer, byte = (s.m.dynamic_shared, address) if shared else buffer_at(address)
+        s.r[out] = MemRef(buffer, byte, (), (), 1)
 
     return step
 
 
-@rule("llvm.load")
-def _load(tr: Translator, op):
+def load(tr: Translator, op):
+    """An llvm.load without a memory order."""
     ref, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
     shape, dtype = vector_shape(op.results[0].type), dtype_of(op.results[0].type)
     width, item = int(np.prod(shape)), dtype.itemsize
@@ -139,8 +140,8 @@ def _load(tr: Translator, op):
     return step
 
 
-@rule("llvm.store")
-def _store(tr: Translator, op):
+def store(tr: Translator, op):
+    """An llvm.store without a memory order."""
     value, ref = tr.reg(op.operands[0]), tr.reg(op.operands[1])
     shape, item = vector_shape(op.operands[0].type), dtype_of(op.operands[0].type).itemsize
     natural = item * int(np.prod(shape))

@@ -4,7 +4,8 @@ Accesses are logged and examined at each barrier: a barrier cuts the log, so wit
 The writer of every byte is noted, and every access of another thread to that byte is a race. Barriers of a block cut
 the log for the threads of that block only, barriers of a warp for those of that warp: blocks of a batch need not be at
 the same barrier. For global memory, which no barrier orders between blocks, the writing block is kept for the whole
-launch."""
+launch. In kernels whose warps or blocks are ordered by more than barriers of the whole block both are left to vector
+clocks (clocks.py, global_order.py)."""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ class Access:
     thread: np.ndarray
     write: bool
     op: ir.Operation
+    atomic: bool = False
 
 
 class RaceLog:
@@ -45,14 +47,27 @@ class RaceLog:
         chosen = m.lanes(mask)
         first, span = self._granules(m.compress(address, chosen), width, item)
         thread = np.arange(m.nb * m.nt, dtype=np.int32) if chosen is None else chosen.astype(np.int32)
-        access = Access(buffer, first, span, thread, write, op)
-        if m.clocks is not None and buffer.space == "shared":
-            m.clocks.access(buffer, first, span, thread, write, op)
-            self.within.append(access)
+        self._log(Access(buffer, first, span, thread, write, op))
+
+    def note_atomic(self, buffer: Buffer, cells: np.ndarray, nbytes: int, item: int, thread: np.ndarray, write: bool,
+                    scope: int, op) -> None:  # fmt: skip
+        """Logs atomic accesses of `nbytes` bytes to elements of `item` bytes, by threads counted through the batch."""
+        first, span = self._granules(cells, max(nbytes // item, 1), item)
+        self._log(Access(buffer, first, span, thread.astype(np.int32), write, op, True), scope)
+
+    def _log(self, access: Access, scope: int = 0) -> None:
+        m, a = self.machine, access
+        if m.order is not None and a.buffer.space == "global":
+            kind = ("atomic write" if a.write else "atomic load") if a.atomic else "write" if a.write else "read"
+            m.order.access(a.buffer, a.first, a.span, a.thread, kind, a.op, scope)
             return
-        self.recent.append(access)
-        if buffer.space == "global":
-            self._between_blocks(access)
+        if m.clocks is not None and a.buffer.space == "shared":
+            m.clocks.access(a.buffer, a.first, a.span, a.thread, a.write, a.op, a.atomic)
+            self.within.append(a)
+            return
+        self.recent.append(a)
+        if a.buffer.space == "global":
+            self._between_blocks(a)
 
     def _granules(self, address: np.ndarray, width: int, item: int) -> tuple[np.ndarray, int]:
         """First granules and their number, from element numbers, elements per access and bytes per element. A granule
@@ -67,22 +82,21 @@ class RaceLog:
         block = m.blocks[a.thread // m.nt].astype(np.int32)[:, None]
         if buffer.writer_block is None:
             buffer.writer_block = np.full(len(buffer.data) // self.granule, -1, dtype=np.int32)
-        writer, reader = buffer.writer_block, buffer.reader_block
+        writer = buffer.writer_block
         last = writer[cells]
         clash = (last >= 0) & (last != block)
-        if a.write:
-            if reader is not None:
-                last = np.where(clash, last, reader[cells])
-                clash |= (last != -1) & (last != block)
+        if a.atomic:
+            clash |= self._other_blocks(buffer, ("reader_block",) if a.write else (), cells, block, clash, last)
+            _add_block(buffer, "atomic_block", cells, block)
+        elif a.write:
+            clash |= self._other_blocks(buffer, ("reader_block", "atomic_block"), cells, block, clash, last)
             writer[cells] = np.broadcast_to(block, cells.shape)
             again = writer[cells]  # of several blocks that write at once, the last one is left
-            last = np.where(clash, last, again)
+            last[...] = np.where(clash, last, again)
             clash |= again != block
         else:
-            if reader is None:
-                reader = buffer.reader_block = np.full(len(writer), -1, dtype=np.int32)
-            before = reader[cells]
-            reader[cells] = np.where((before == -1) | (before == block), block, -2)
+            clash |= self._other_blocks(buffer, ("atomic_block",), cells, block, clash, last)
+            _add_block(buffer, "reader_block", cells, block)
         if clash.any():
             row, column = np.argwhere(clash)[0]
             byte, other = int(cells[row, column]) * self.granule, int(last[row, column])
@@ -95,6 +109,20 @@ class RaceLog:
                 m.kernel,
                 int(clash.any(axis=1).sum()),
             )
+
+    @staticmethod
+    def _other_blocks(buffer: Buffer, planes: tuple, cells, block, clash, last) -> np.ndarray:
+        """Which granules other blocks have accessed in the ways of the given planes; tells in `last` who."""
+        found = np.zeros(cells.shape, bool)
+        for plane in planes:
+            users = getattr(buffer, plane)
+            if users is None:
+                continue
+            who = users[cells]
+            here = (who != -1) & (who != block)
+            last[...] = np.where(clash | found, last, who)
+            found |= here
+        return found
 
     def arrived(self, buffer: Buffer, first: np.ndarray, width: int, item: int, threads, op) -> None:
         """Logs the end of an asynchronous copy: a write by the thread that waited for it."""
@@ -138,6 +166,8 @@ class RaceLog:
     def warp_barrier(self, mask=None) -> None:
         """The active threads of each warp have met."""
         m = self.machine
+        if m.order is not None:
+            m.order.meet_lanes(mask)
         if m.clocks is not None:
             self.met(mask)
         if m.nt <= 32:
@@ -160,12 +190,17 @@ class RaceLog:
         owner = self._owner.get(id(buffer))
         if owner is None:
             owner = self._owner[id(buffer)] = np.full(len(buffer.data) // self.granule, -1, dtype=np.int32)
+        self._compare(buffer, owner, [a for a in accesses if a.write and not a.atomic], accesses, group)
+        if atomics := [a for a in accesses if a.write and a.atomic]:
+            self._compare(buffer, owner, atomics, [a for a in accesses if not a.atomic], group)
+
+    def _compare(self, buffer: Buffer, owner: np.ndarray, writes: list[Access], accesses: list[Access], group: int):
+        """Compares accesses with the last write to their granules."""
         touched = []
-        for a in accesses:
-            if a.write:
-                cells = _cells(a)
-                owner[cells] = (a.thread // group)[:, None]
-                touched.append(cells)
+        for a in writes:
+            cells = _cells(a)
+            owner[cells] = (a.thread // group)[:, None]
+            touched.append(cells)
         for a in accesses:
             cells = _cells(a)
             last = owner[cells]
@@ -175,16 +210,16 @@ class RaceLog:
             if clash.any() and buffer.space == "global":  # other blocks are the business of `_between_blocks`
                 clash &= last * group // self.machine.nt == (a.thread // self.machine.nt)[:, None]
             if clash.any():
-                self._report(a, clash, last, accesses, group)
+                self._report(a, clash, last, writes, group)
         for cells in touched:
             owner[cells] = -1
 
-    def _report(self, a: Access, clash: np.ndarray, last: np.ndarray, accesses: list[Access], group: int) -> None:
+    def _report(self, a: Access, clash: np.ndarray, last: np.ndarray, writes: list[Access], group: int) -> None:
         m = self.machine
         row, column = np.argwhere(clash)[0]
         cell = int(a.first[row]) + int(column)
         other = next(
-            (b for b in accesses if b.write and ((b.first <= cell) & (cell < b.first + b.span)
+            (b for b in writes if ((b.first <= cell) & (cell < b.first + b.span)
                                                  & (b.thread // group == last[row, column])).any()), a
         )  # fmt: skip
         thread, number = int(a.thread[row]), int(last[row, column])
@@ -216,10 +251,22 @@ def _cut(accesses: list[Access], threads: np.ndarray | None) -> tuple[list[Acces
             kept.append(a)
         else:
             for chosen, into in ((here, done), (~here, kept)):
-                into.append(Access(a.buffer, a.first[chosen], a.span, a.thread[chosen], a.write, a.op))
+                into.append(Access(a.buffer, a.first[chosen], a.span, a.thread[chosen], a.write, a.op, a.atomic))
     return done, kept
 
 
 def _cells(a: Access) -> np.ndarray:
     """All granules of an access, [n, span]."""
     return a.first[:, None] + np.arange(a.span)
+
+
+def _add_block(buffer: Buffer, plane: str, cells: np.ndarray, block: np.ndarray) -> None:
+    """Notes which block accesses granules in some way; -2 where several do."""
+    users = getattr(buffer, plane)
+    if users is None:
+        assert buffer.writer_block is not None
+        users = np.full(len(buffer.writer_block), -1, dtype=np.int32)
+        setattr(buffer, plane, users)
+    before = users[cells]
+    users[cells] = np.where((before == -1) | (before == block), block, -2)
+    users[cells[users[cells] != block]] = -2  # several blocks, in this very operation perhaps

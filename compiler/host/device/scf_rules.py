@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from mlirc.host.device.events import Fork
 from mlirc.host.device.limits import Stop
 from mlirc.host.device.machine import State
 from mlirc.host.device.numbers import spread
+from mlirc.host.device.spins import give_way, is_spin
 from mlirc.host.device.translate import Code, Translator, rule, waiting
 
 MAX_TRIPS = 1 << 22  # of a loop whose trip count is known
@@ -20,13 +22,6 @@ def endless(s: State, op, why: str) -> Stop:
     everyone = np.ones((1, 1), bool) if s.mask is None else s.mask
     s.m.complain("endless loop", everyone, why, op)
     return Stop()
-
-
-class Fork:
-    """Event of a step: go on when these (code, state) have run."""
-
-    def __init__(self, branches: list):
-        self.branches = branches
 
 
 def _as_step(run, waits: bool):
@@ -77,7 +72,7 @@ def _if(tr: Translator, op):
                 r[out] = r[v]
             return
         if waits:
-            yield Fork([(then, State(r, yes, s.m)), (other, State(r, no, s.m))])
+            yield Fork([(then, State(r, yes, s.m, s.watch)), (other, State(r, no, s.m, s.watch))])
         else:
             s.mask = yes
             then.run(s)
@@ -157,6 +152,16 @@ def _for(tr: Translator, op):
     return _as_step(run, body.waits)
 
 
+def _equal(a, b, mask) -> bool:
+    """Whether two values are the same for all active threads."""
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
+        return a is b
+    same = a == b
+    while same.ndim > 2:
+        same = same.all(axis=-1)
+    return bool((same if mask is None else same | ~mask).all())
+
+
 @rule("scf.while")
 def _while(tr: Translator, op):
     inits = [tr.reg(v) for v in op.operands]
@@ -165,18 +170,22 @@ def _while(tr: Translator, op):
     test, (condition, *passed) = tr.block(before)
     body, yielded = tr.block(after)
     outs = [tr.reg(v) for v in op.results]
-    waits = test.waits or body.waits
+    spins = is_spin(op)
+    tr.spins = tr.spins or spins
+    waits = test.waits or body.waits or spins
 
     def run(s: State):
-        r, outer = s.r, s.mask
+        r, outer, watch = s.r, s.mask, s.watch
         for a, v in zip(before_args, [r[i] for i in inits], strict=True):
             r[a] = v
         active, final, turns = outer, [None] * len(outs), 0
         while True:
             turns += 1
+            s.watch = [] if spins else watch
             if turns > MAX_TURNS:
                 raise endless(s, op, f"is still in this loop after {MAX_TURNS} turns")
             s.m.deadline.check(s.m, s.mask, op)
+            given = [r[a] for a in before_args]
             yield from _inside(test, s)
             c = r[condition] if active is None else r[condition] & active
             values = [r[p] for p in passed]
@@ -191,9 +200,13 @@ def _while(tr: Translator, op):
             for a, v in zip(after_args, values, strict=True):
                 r[a] = v
             yield from _inside(body, s)
-            for a, v in zip(before_args, [r[y] for y in yielded], strict=True):
+            fresh = [r[y] for y in yielded]
+            if spins:
+                still = all(_equal(was, v, active) for was, v in zip(given, fresh, strict=True))
+                yield from give_way(s, outer, still, tr.signals, op)
+            for a, v in zip(before_args, fresh, strict=True):
                 r[a] = v
-        s.mask = outer
+        s.mask, s.watch = outer, watch
         for out, v in zip(outs, final, strict=True):
             r[out] = v
 
@@ -232,7 +245,7 @@ def _switch(tr: Translator, op):
         chosen.append((rest, *default))
         chosen = [c for c in chosen if c[0].any()]
         if waits and len(chosen) > 1:
-            yield Fork([(code, State(r, m, s.m)) for m, code, _ in chosen])
+            yield Fork([(code, State(r, m, s.m, s.watch)) for m, code, _ in chosen])
         else:
             for m, code, _ in chosen:
                 s.mask = m if len(chosen) > 1 else mask

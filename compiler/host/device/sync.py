@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from mlirc.host.device.events import Fork, Wait
 from mlirc.host.device.limits import Stop
 from mlirc.host.device.machine import Machine, State
-from mlirc.host.device.scf_rules import Fork
-from mlirc.host.device.translate import Code, Program
-
-
-@dataclass
-class Wait:
-    """Event of a step: go on when `ready()` holds. `what` says what is waited for, `who` which threads wait."""
-
-    ready: Callable[[], bool]
-    what: str | Callable[[], str]
-    who: np.ndarray
-    op: object
+from mlirc.host.device.translate import Program
 
 
 @dataclass
@@ -111,9 +101,11 @@ def warp_barrier(s: State, needed: np.ndarray, op) -> None:
 
 @dataclass
 class Task:
-    """A group of threads under way."""
+    """A group of threads under way. `number`: tasks are counted in the order of blocks and threads."""
 
     run: object
+    machine: Machine
+    number: int
     parent: Task | None = None
     children: int = 0
     wait: Wait | None = None
@@ -144,63 +136,111 @@ def groups_of(m: Machine, program: Program, draw: np.random.Generator | None) ->
 
 @dataclass
 class Scheduler:
-    """Runs tasks until all have ended; which of several ready ones goes next is drawn."""
+    """Runs tasks until all have ended. `machines` are started in their order, `resident` at a time (as many as a GPU
+    holds at once), and handed to `finish` when they have ended. Which of several tasks that can go on is next is drawn,
+    or is the one with the `first` or `last` number; the groups of threads are drawn where `varied`."""
 
-    machine: Machine
+    machines: Iterator[Machine]
+    finish: Callable[[Machine], None]
     draw: np.random.Generator
+    varied: bool
+    pick: str = "drawn"
+    resident: int = 1
+    shortage: Callable[[int], str] = lambda running: ""  # why blocks have not started, while so many run or have run
     blocked: list[Task] = field(default_factory=list)
+    live: dict[int, tuple[Machine, int]] = field(default_factory=dict)  # machines under way, and tasks left of each
+    begun: int = 0  # machines
+    tasks: int = 0
 
-    def run(self, code: Code, registers: list, groups: list[np.ndarray | None]) -> None:
-        """Runs a kernel's code for each of the groups of threads; raises Stop after reporting a deadlock."""
-        draw, m = self.draw, self.machine
-        ready = [Task(code.start(State(list(registers), mask, m))) for mask in groups]
+    def run(self, program: Program, registers: list) -> None:
+        """Runs a kernel's code on all machines; raises Stop after reporting a deadlock."""
+        ready = self._start(program, registers)
         while ready or self.blocked:
             if not ready:
                 ready = [t for t in self.blocked if t.wait is None or t.wait.ready()]
                 if not ready:
-                    if self.machine.engine is not None and self.machine.engine.advance():
+                    if any(m.engine is not None and m.engine.advance() for m, _ in self.live.values()):
                         continue
                     self._deadlock()
-                self.blocked = [t for t in self.blocked if not any(t is o for o in ready)]
-            task = ready.pop(int(draw.integers(len(ready))) if len(ready) > 1 else 0)
+                chosen = {id(t) for t in ready}
+                self.blocked = [t for t in self.blocked if id(t) not in chosen]
+            task = ready.pop(self._choose(ready))
             task.wait = None
             ready += self._advance(task)
+            if len(self.live) < self.resident:
+                ready += self._start(program, registers)
+
+    def _choose(self, ready: list[Task]) -> int:
+        if len(ready) == 1:
+            return 0
+        if self.pick == "drawn":
+            return int(self.draw.integers(len(ready)))
+        numbers = [t.number for t in ready]
+        return numbers.index(min(numbers) if self.pick == "first" else max(numbers))
+
+    def _start(self, program: Program, registers: list) -> list[Task]:
+        """Starts machines while there is room for them."""
+        tasks: list[Task] = []
+        while len(self.live) < self.resident and (m := next(self.machines, None)) is not None:
+            groups = groups_of(m, program, self.draw if self.varied else None)
+            for mask in groups:
+                tasks.append(Task(program.code.start(State(list(registers), mask, m)), m, self.tasks))
+                self.tasks += 1
+            self.live[id(m)] = m, len(groups)
+            self.begun += 1
+        return tasks
 
     def _advance(self, task: Task) -> list[Task]:
         event = next(task.run, None)  # type: ignore[call-overload]
         if event is None:
             parent = task.parent
             if parent is None:
+                self._end(task.machine)
                 return []
             parent.children -= 1
             return [parent] if parent.children == 0 else []
         if isinstance(event, Fork):
-            children = [Task(code.start(state), task) for code, state in event.branches]
+            children = [Task(code.start(state), task.machine, task.number, task) for code, state in event.branches]
             task.children = len(children)
             return children
         task.wait = event
         self.blocked.append(task)
         return []
 
+    def _end(self, machine: Machine) -> None:
+        """A task of a machine has ended."""
+        left = self.live[id(machine)][1] - 1
+        self.live[id(machine)] = machine, left
+        if not left:
+            del self.live[id(machine)]
+            self.finish(machine)
+
     def _deadlock(self) -> None:
-        m = self.machine
-        waiting: dict[int, tuple[Wait, np.ndarray]] = {}  # by operation: groups that wait at one are one finding
-        for task in self.blocked:
-            w = task.wait
+        """Groups that wait at one operation are one finding; those that spin come first."""
+        waiting: dict[int, list[Task]] = {}
+        for task in sorted(self.blocked, key=lambda t: (not t.wait.spins, t.number)):  # type: ignore[union-attr]
+            waiting.setdefault(hash(task.wait.op), []).append(task)  # type: ignore[union-attr]
+        for tasks in waiting.values():
+            m, w = tasks[0].machine, tasks[0].wait
             assert w is not None
-            first, who = waiting.get(hash(w.op), (w, np.zeros_like(w.who)))
-            waiting[hash(w.op)] = first, who | w.who
-        for w, who in waiting.values():
-            per_block = who.sum(axis=1)
-            b = int(np.flatnonzero(per_block)[0])
+            who = np.logical_or.reduce([t.wait.who for t in tasks if t.machine is m and t.wait])
+            machines = {id(t.machine): t.machine for t in tasks}
+            b = int(np.flatnonzero(who.any(axis=1))[0])
+            others = sum(self._blocks(tasks, x) for x in machines.values()) - 1
             threads = np.flatnonzero(who[b])
-            others = int((per_block > 0).sum()) - 1
             m.report.add(
                 "deadlock",
-                f"{per_block[b]} of {m.nt} threads of block {int(m.blocks[b])} ({threads[0]}..{threads[-1]}) wait for "
-                f"{w.what if isinstance(w.what, str) else w.what()}"
-                + (f"; likewise in {others} more blocks" if others else ""),
+                f"{len(threads)} of {m.nt} threads of block {int(m.blocks[b])} ({threads[0]}..{threads[-1]}) "
+                f"{'spin, waiting for' if w.spins else 'wait for'} {w.what if isinstance(w.what, str) else w.what()}"
+                + (f"; likewise in {others} more blocks" if others else "")
+                + self.shortage(self.begun),
                 w.op,
                 m.kernel,
             )
         raise Stop
+
+    @staticmethod
+    def _blocks(tasks: list[Task], machine: Machine) -> int:
+        """How many blocks of a machine have threads that wait in one of the tasks."""
+        who = np.logical_or.reduce([t.wait.who for t in tasks if t.machine is machine and t.wait])
+        return int(who.any(axis=1).sum())

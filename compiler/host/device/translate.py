@@ -31,6 +31,8 @@ def rule(*names: str) -> Callable:
 
     def add(function: Callable) -> Callable:
         for name in names:
+            if name in _rules:
+                raise ValueError(f"two rules for {name}: {_rules[name].__module__} and {function.__module__}")
             _rules[name] = function
         return function
 
@@ -93,6 +95,9 @@ class Program:
         self.proxies = False  # whether instructions read shared memory through the asynchronous proxy
         self.clocks = False  # whether warps are ordered by more than barriers of the whole block
         self.grid_waits = False  # whether it waits for earlier launches
+        self.ordered = False  # whether atomics and fences may order threads, those of other blocks among them
+        self.spins = False  # whether loops wait for what other threads write
+        self.static_shared = 0  # bytes of shared memory besides the dynamic one
         self.cluster = (1, 1, 1)  # where the function itself says so
         self.dynamic_align = SHARED_ALIGN  # bytes, of dynamic shared memory
 
@@ -106,7 +111,8 @@ class Translator:
         self.initial: list = []
         self.constants: dict[ir.Value, int | float] = {}
         self.unit, self.waits = WARP, False
-        self.proxies = self.clocks = self.grid_waits = False
+        self.proxies = self.clocks = self.grid_waits = self.ordered = self.spins = False
+        self.signals: list = []  # operations that write atomically
         self.function: ir.Operation | None = None
         self.globals: dict[str, tuple[int, int]] = {}  # shared globals: bytes (0: the dynamic one), alignment
         self.accesses: list[int] = []  # sizes and alignments, in bytes, of accesses to memory
@@ -237,9 +243,11 @@ def translate(function, count: bool = False) -> Program:
         inputs = len(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).inputs)
     program = Program(name, code, tr.initial, arguments[:inputs], function)
     program.shared = [(tr.reg(a), a.type) for a in list(blocks[0].arguments)[inputs:]]
-    program.accesses, program.unit, program.waits, program.proxies = tr.accesses, tr.unit, tr.waits, tr.proxies
-    program.clocks, program.cluster = tr.clocks or tr.proxies, _cluster(function)
-    program.grid_waits = tr.grid_waits
+    program.accesses, program.unit, program.proxies = tr.accesses, tr.unit, tr.proxies
+    program.cluster, program.spins, program.ordered = _cluster(function), tr.spins, tr.ordered or tr.spins
+    program.waits, program.grid_waits = tr.waits or tr.spins, tr.grid_waits
+    program.clocks = tr.clocks or tr.proxies or program.ordered
+    program.static_shared = sum(size for size, _ in tr.globals.values())
     program.dynamic_align = max([align for size, align in tr.globals.values() if not size], default=SHARED_ALIGN)
     return program
 

@@ -1,0 +1,27 @@
+"""What a step that is a generator yields to the scheduler (sync.Scheduler)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass
+class Wait:
+    """Go on when `ready()` holds. `what` says what is waited for, `who` which threads wait; `spins`: in a loop that
+    looks for a change of memory."""
+
+    ready: Callable[[], bool]
+    what: str | Callable[[], str]
+    who: np.ndarray
+    op: object
+    spins: bool = False
+
+
+@dataclass
+class Fork:
+    """Go on when these (code, state) have run."""
+
+    branches: list

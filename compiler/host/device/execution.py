@@ -1,0 +1,201 @@
+"""Runs one launch of a translated kernel: batch of blocks by batch, or, where blocks wait for each other, as many as a
+GPU would hold at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlirc.errors import MlircError
+from mlirc.host.device.clocks import Clocks
+from mlirc.host.device.copies import Copies
+from mlirc.host.device.counters import Counters
+from mlirc.host.device.global_order import Knowledge, Order
+from mlirc.host.device.limits import SECONDS, Deadline, Stop, launch_problem, resident_blocks
+from mlirc.host.device.machine import Machine
+from mlirc.host.device.memory import POISON, MemRef
+from mlirc.host.device.report import Report
+from mlirc.host.device.sync import Scheduler
+from mlirc.host.device.translate import Program, granule, operation_of
+
+BATCH_THREADS = 4096  # threads executed together: larger arrays leave the cache, smaller ones pay for the interpreter
+WINDOW = 1 << 16  # blocks (or clusters) that a seed shuffles among each other
+MAX_BATCH_SHARED = 64 << 20  # bytes of shared memory of a batch
+
+
+@dataclass
+class Execution:
+    """One launch. `shape`: grid, block, bytes of dynamic shared memory."""
+
+    program: Program
+    shape: tuple[tuple[int, int, int], tuple[int, int, int], int]
+    cluster: tuple[int, int, int]
+    report: Report
+    check: bool
+    poison: int
+    deadline: Deadline
+
+    def run(self, registers: list, units: Sequence[int], seed: int, pick: str = "drawn", count: bool = False) -> bool:
+        """Runs blocks, or clusters, with a seed other than 0 in an order drawn from it. False if the launch cannot end,
+        which the report tells."""
+        program, (_, block, smem), size = self.program, self.shape, math.prod(self.cluster)
+        draw = np.random.default_rng(seed & (1 << 64) - 1)
+        machines = self._machines(units, draw if seed else None, count)
+        scheduler = Scheduler(machines, _finish, draw, seed != 0, pick)
+        if program.spins:
+            threads, shared = math.prod(block), smem + program.static_shared
+            held = resident_blocks(threads, shared)
+            scheduler.resident = max(held // size, 1)
+            scheduler.shortage = lambda begun: (
+                f"; {(len(units) - begun) * size} of the blocks have not started: a GPU holds {held} of {threads} "
+                f"threads and {shared} bytes of shared memory at once"
+                if begun < len(units)
+                else ""
+            )
+        try:
+            scheduler.run(program, registers)
+        except Stop:
+            for machine, _ in scheduler.live.values():
+                _finish(machine)  # what happened until then counts
+            return False
+        except Exception as e:
+            # what the checks let through, or were not asked to look for: a report, not a traceback
+            why = str(e).removeprefix("host device: ") if isinstance(e, MlircError) else f"{type(e).__name__}: {e}"
+            where = operation_of(e) or program.function
+            self.report.add("stopped", f"the kernel cannot go on: {why}", where, program.name)
+            return False
+        return True
+
+    def _machines(self, units: Sequence[int], varied: np.random.Generator | None, count: bool) -> Iterator[Machine]:
+        """The machines of a launch, each made when it is started."""
+        program, (grid, block, smem), size = self.program, self.shape, math.prod(self.cluster)
+        per = 1 if program.spins else max(1, BATCH_THREADS // (math.prod(block) * size))
+        if smem:
+            per = max(1, min(per, MAX_BATCH_SHARED // (smem * size)))
+        order, first = None, 0
+        if self.check and (program.clocks or size > 1):
+            order = Order(len(units) * size, math.prod(block), granule(program))
+        for batch in _batches(units, per, varied):
+            blocks = _blocks_of(batch, grid, self.cluster)
+            machine = Machine(program.name, blocks, grid, block, self.report, self.check, self.poison, self.cluster)
+            machine.deadline = self.deadline
+            if machine.races is not None:
+                machine.races.granule = granule(program)
+            if order is not None:
+                machine.order = Knowledge(machine, order, first, program.ordered)
+                machine.clocks = Clocks(machine)
+            first += machine.nb * machine.nt
+            machine.copies = Copies()
+            machine.proxies, machine.draw = program.proxies, varied
+            if self.check and program.grid_waits:
+                machine.waited = np.zeros((machine.nb, machine.nt), bool)
+            if count:
+                machine.counters = Counters(self.report, program.name, machine.nt)
+            self.deadline.check(machine, None, program.function)
+            machine.dynamic_shared = machine.allocate("shared memory", "shared", max(smem, 1), program.dynamic_align)
+            yield machine
+
+
+def _finish(machine: Machine) -> None:
+    if machine.races is not None:
+        machine.races.barrier()
+
+
+def execute(
+    program: Program,
+    registers: list,
+    shape: tuple[tuple[int, int, int], tuple[int, int, int], int],
+    blocks: Sequence[int] | None,
+    report: Report,
+    *,
+    check: bool,
+    seed: int,
+    poison: int = POISON,
+    count: bool = False,
+    cluster: tuple[int, int, int] | None = None,
+    seconds: float = SECONDS,
+) -> bool:
+    """Runs the given blocks of one launch (None: all; with clusters, all blocks of their clusters). `shape`: grid,
+    block, bytes of dynamic shared memory. `seed`: 0 runs blocks in order and all threads of a block together, where
+    they do not wait for each other; any other one draws the order of blocks, of groups of warps, and of threads in
+    atomics. A kernel whose blocks order each other is checked from its first block and from its last one as well, so
+    that what happens to come first is not taken for what must; the results are the seed's. False if the launch could
+    not run to its end, which the report tells."""
+    if seed < 0:
+        raise MlircError(f"host device: seed {seed}: give 0 or more")
+    grid, block, smem = shape
+    cluster = cluster or program.cluster
+    problem = launch_problem(grid, block, smem, cluster)
+    if problem:
+        report.add("bad launch", problem, program.function, program.name)
+        return False
+    units = _units(blocks, grid, cluster)
+    launch = Execution(program, shape, cluster, report, check, poison, Deadline(report, seconds))
+    if program.ordered and check:
+        memory = _memory(registers)
+        for order, pick in ((units, "first"), (units[::-1], "last")):
+            before = _serious(report)
+            saved = [(array, array.copy()) for array in memory]
+            ended = launch.run(registers, order, 0, pick)
+            if not ended or _serious(report) > before:
+                return ended
+            for array, was in saved:
+                array[...] = was
+    return launch.run(registers, units, seed, count=count)
+
+
+def _memory(registers: list) -> list[np.ndarray]:
+    """The arrays behind a launch's arguments that it may write to."""
+    found: dict[int, np.ndarray] = {}
+    for value in registers:
+        if isinstance(value, MemRef) and value.buffer.tracked:
+            planes = [value.buffer.data, value.buffer.written]
+        else:
+            planes = [getattr(value, "array", None)]  # of a tensor map
+        found.update({id(a): a for a in planes if isinstance(a, np.ndarray)})
+    return list(found.values())
+
+
+def _serious(report: Report) -> int:
+    """How many findings there are, but those of reads of fresh memory, which may turn out to be harmless."""
+    return sum(f.kind != "uninitialized read" for f in report.findings)
+
+
+def _units(blocks: Sequence[int] | None, grid, cluster) -> Sequence[int]:
+    """The numbers of the blocks, or clusters, to run, in order."""
+    size, total = math.prod(cluster), math.prod(grid)
+    if blocks is None:
+        return range(total // size)
+    chosen = sorted({b for b in blocks if 0 <= b < total})
+    if size == 1:
+        return chosen
+    wide = [g // c for g, c in zip(grid, cluster, strict=True)]
+    at = [(b % grid[0], b // grid[0] % grid[1], b // (grid[0] * grid[1])) for b in chosen]
+    inside = [[x // c for x, c in zip(xyz, cluster, strict=True)] for xyz in at]
+    return sorted({x + wide[0] * (y + wide[1] * z) for x, y, z in inside})
+
+
+def _batches(units: Sequence[int], per: int, draw: np.random.Generator | None) -> Iterator[np.ndarray]:
+    """Units in groups of so many: in order, or shuffled (those of a window of a large grid among each other)."""
+    window = max(1, WINDOW // per) * per
+    for start in range(0, len(units), window):
+        part = np.array(units[start : start + window], dtype=np.int64)
+        if draw is not None:
+            part = draw.permutation(part)
+        for first in range(0, len(part), per):
+            yield part[first : first + per]
+
+
+def _blocks_of(units: np.ndarray, grid, cluster) -> np.ndarray:
+    """The linear numbers of the blocks of some clusters: each cluster's together, in the order of their ranks."""
+    if math.prod(cluster) == 1:
+        return units
+    wide = [g // c for g, c in zip(grid, cluster, strict=True)]
+    rank = np.arange(math.prod(cluster))
+    inner = [rank % cluster[0], rank // cluster[0] % cluster[1], rank // (cluster[0] * cluster[1])]
+    outer = [units % wide[0], units // wide[0] % wide[1], units // (wide[0] * wide[1])]
+    x, y, z = (o[:, None] * c + i for o, c, i in zip(outer, cluster, inner, strict=True))
+    return (x + grid[0] * (y + grid[1] * z)).reshape(-1)
