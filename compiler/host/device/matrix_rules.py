@@ -12,7 +12,7 @@ import numpy as np
 from mlirc.errors import MlircError
 from mlirc.host.device.machine import WARP, State
 from mlirc.host.device.numbers import dtype_of
-from mlirc.host.device.nvgpu_rules import segments_of, tf32, to_f32, whole_warps
+from mlirc.host.device.nvgpu_rules import of_warps, segments_of, tf32, to_f32, to_threads, whole_warps
 from mlirc.host.device.pointer_rules import element_of
 from mlirc.host.device.tensor_cores import lowest_exponent, multiply_add, multiply_add_fp8
 from mlirc.host.device.translate import Translator, rule
@@ -102,16 +102,14 @@ def _mma(tr: Translator, op):
     saturate = "intOverflowBehavior" in op.attributes and _word(op, "intOverflowBehavior") == "satfinite"
 
     def step(s: State) -> None:
-        whole_warps(s, op)
-        m = s.m
-        warps = m.nb * m.nt // WARP
-        a, b = (_registers(s, r, d) for r, d in zip(parts[:2], dtypes, strict=True))
-        left = a.reshape(warps, 8, 4, halves, 2, per).transpose(0, 4, 1, 3, 2, 5).reshape(warps, 16, k_)
-        right = b.reshape(warps, 8, 4, halves, per).transpose(0, 3, 2, 4, 1).reshape(warps, k_, 8)
-        c = _registers(s, parts[2], acc_dtype).reshape(warps, 8, 4, 2, 2).transpose(0, 3, 1, 2, 4).reshape(warps, 16, 8)
+        m, warps = s.m, whole_warps(s, op)
+        a, b, c = (of_warps(m, _registers(s, r, d), warps) for r, d in zip(parts, [*dtypes, acc_dtype], strict=True))
+        left = a.reshape(-1, 8, 4, halves, 2, per).transpose(0, 4, 1, 3, 2, 5).reshape(-1, 16, k_)
+        right = b.reshape(-1, 8, 4, halves, per).transpose(0, 3, 2, 4, 1).reshape(-1, k_, 8)
+        c = c.reshape(-1, 8, 4, 2, 2).transpose(0, 3, 1, 2, 4).reshape(-1, 16, 8)
         total = multiply(left, right, c, acc_dtype, saturate)
-        back = total.reshape(warps, 2, 8, 4, 2).transpose(0, 2, 3, 1, 4).reshape(m.nb, m.nt, 2, 2)
-        fields = np.ascontiguousarray(back)
+        back = total.reshape(-1, 2, 8, 4, 2).transpose(0, 2, 3, 1, 4).reshape(-1, WARP, 2, 2)
+        fields = np.ascontiguousarray(to_threads(m, back, warps))
         s.r[out] = fields if str(acc_type).startswith("vector") else fields.reshape(m.nb, m.nt, 4)
 
     return step

@@ -10,7 +10,7 @@ import numpy as np
 
 from mlirc.errors import MlircError
 from mlirc.host.device.copies import commit, copy_async, wait_group
-from mlirc.host.device.machine import WARP, State
+from mlirc.host.device.machine import WARP, Machine, State
 from mlirc.host.device.memref_rules import fetch, indices_of, item_size
 from mlirc.host.device.numbers import dtype_of, vector_shape
 from mlirc.host.device.pointer_rules import element_of
@@ -78,15 +78,34 @@ def _warp_sync(tr: Translator, op):
     return lambda s: warp_barrier(s, s.r[mask], op)
 
 
-def whole_warps(s: State, op) -> None:
-    """Reports a warp-wide instruction that only part of a warp executes."""
+def whole_warps(s: State, op) -> np.ndarray | None:
+    """Reports a warp-wide instruction that only part of a warp executes. Returns the numbers of the warps of the batch
+    that execute it, None for all."""
     if s.mask is None:
-        return
+        return None
     m = s.m
-    warps = np.broadcast_to(s.mask, (m.nb, m.nt)).reshape(m.nb, -1, min(WARP, m.nt))
-    missing = warps.any(axis=2, keepdims=True) & ~warps
+    warps = np.broadcast_to(s.mask, (m.nb, m.nt)).reshape(-1, min(WARP, m.nt))
+    here = warps.any(axis=1)
+    missing = here[:, None] & ~warps
     if missing.any():
         m.complain("divergent warp", missing.reshape(m.nb, m.nt), f"does not take part in {op.name} of its warp", op)
+    return None if here.all() else np.flatnonzero(here)
+
+
+def of_warps(m: Machine, value: np.ndarray, warps: np.ndarray | None) -> np.ndarray:
+    """The registers of some warps, [warps, lanes, ...]."""
+    full = np.broadcast_to(value, (m.nb, m.nt, *value.shape[2:]))
+    rows = full.reshape(-1, WARP, *value.shape[2:])
+    return rows if warps is None else rows[warps]
+
+
+def to_threads(m: Machine, rows: np.ndarray, warps: np.ndarray | None) -> np.ndarray:
+    """Registers of some warps [warps, lanes, ...] as those of all threads; the other warps have zeros."""
+    if warps is not None:
+        full = np.zeros((m.nb * m.nt // WARP, *rows.shape[1:]), rows.dtype)
+        full[warps] = rows
+        rows = full
+    return rows.reshape(m.nb, m.nt, *rows.shape[2:])
 
 
 @rule("nvgpu.ldmatrix")
@@ -147,17 +166,15 @@ def _mma(tr: Translator, op):
     widen = tf32 if in_type == np.float32 else to_f32
 
     def step(s: State) -> None:
-        whole_warps(s, op)
-        r, m = s.r, s.m
-        warps = m.nb * m.nt // WARP
-        full = [np.broadcast_to(r[x], (m.nb, m.nt, *r[x].shape[2:])) for x in (a, b, c)]
-        left = widen(full[0]).reshape(warps, 8, 4, k_halves, 2, per)  # g, t, column half, row half, j
-        left = left.transpose(0, 4, 1, 3, 2, 5).reshape(warps, 16, k_)
-        right = widen(full[1]).reshape(warps, 8, 4, k_halves, per)  # g, t, half, j
-        right = right.transpose(0, 3, 2, 4, 1).reshape(warps, k_, 8)
-        acc = full[2].astype(np.float32).reshape(warps, 8, 4, 2, 2).transpose(0, 3, 1, 2, 4).reshape(warps, 16, 8)
+        r, m, warps = s.r, s.m, whole_warps(s, op)
+        parts = [of_warps(m, r[x], warps) for x in (a, b, c)]
+        left = widen(parts[0]).reshape(-1, 8, 4, k_halves, 2, per)  # g, t, column half, row half, j
+        left = left.transpose(0, 4, 1, 3, 2, 5).reshape(-1, 16, k_)
+        right = widen(parts[1]).reshape(-1, 8, 4, k_halves, per)  # g, t, half, j
+        right = right.transpose(0, 3, 2, 4, 1).reshape(-1, k_, 8)
+        acc = parts[2].astype(np.float32).reshape(-1, 8, 4, 2, 2).transpose(0, 3, 1, 2, 4).reshape(-1, 16, 8)
         total = multiply_add(left, right, acc, lowest)
-        back = total.reshape(warps, 2, 8, 4, 2).transpose(0, 2, 3, 1, 4)
-        r[out] = np.ascontiguousarray(back).reshape(m.nb, m.nt, 2, 2).astype(out_type, copy=False)
+        back = total.reshape(-1, 2, 8, 4, 2).transpose(0, 2, 3, 1, 4).reshape(-1, WARP, 2, 2)
+        r[out] = to_threads(m, back, warps).astype(out_type, copy=False)
 
     return step

@@ -111,7 +111,7 @@ class Task:
     wait: Wait | None = None
 
 
-SPLITS = (2, 2, 2, 2, 2, 3, 3, 4)  # numbers of groups to draw from: every group costs about as much as the whole block
+SPLITS = (2, 2, 2, 3, 3, 4)  # numbers of groups to draw from: every group costs about as much as the whole block
 
 
 def groups_of(m: Machine, program: Program, draw: np.random.Generator | None) -> list[np.ndarray | None]:
