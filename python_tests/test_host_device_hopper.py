@@ -286,3 +286,44 @@ def test_a_buffer_given_back_by_arrival_before_the_wait_is_a_race():
     early = early.replace("scf.yield %acc4", "nvvm.wgmma.wait.group.sync.aligned 0\n      scf.yield %acc4")
     for seed in range(3):
         assert "race" in run(early, 5, seed)[2]
+
+
+def test_a_box_of_the_nvgpu_dialect_is_stored():
+    fence = "nvvm.fence.proxy {kind = #nvvm.proxy_kind<async.shared>, space = #nvvm.shared_space<cta>}\n"
+    head, _, rest = NVGPU.partition("  %b = nvgpu.mbarrier.create")
+    text = (
+        head.replace("%y: memref<8x16xi32>", "%x: memref<8x16xi32>")
+        + f"""  %i = arith.divui %t, %c16 : index
+  %j = arith.remui %t, %c16 : index
+  %v = memref.load %x[%i, %j] : memref<8x16xi32>
+  memref.store %v, %s[%i, %j] : memref<8x16xi32, {WORKGROUP}>
+  {fence}  gpu.barrier
+  nvgpu.tma.async.store %s3 to %map[%c0, %c0], predicate = %first : memref<8x16xi32, 3> -> {MAP2D}
+  nvvm.cp.async.bulk.commit.group
+  nvvm.cp.async.bulk.wait_group 0
+  gpu.return }} }} }}"""
+    )
+
+    def stored(text: str) -> set[str]:
+        x, y = np.arange(128, dtype=np.int32).reshape(8, 16), np.zeros((8, 16), np.int32)
+        found = run_function(mlir.parse(text), "k", [TensorMap(y, (8, 16)), x], (1, 1, 1), (128, 1, 1), 512).kinds()
+        assert found or (x == y).all()
+        return found
+
+    assert not stored(text)
+    assert stored(text.replace(fence, "")) == {"missing proxy fence"}
+    assert "race" in stored(text.replace("gpu.barrier", ""))
+
+
+def test_products_of_integers():
+    wide = 128
+    text = product(2).replace("<bf16>", "<s8>").replace("k = 16>", "k = 32>").replace("D [<f32>", "D [<s32>")
+    text = text.replace(f"%depth = arith.constant {K}", f"%depth = arith.constant {wide}")
+    text = text.replace(ACC, ACC.replace("f32", "i32")).replace("llvm.store %x", "llvm.store %x").replace(
+        ": f32, !llvm.ptr<1>", ": i32, !llvm.ptr<1>")  # fmt: skip
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-128, 128, (n, 2 * wide)).astype(np.int8) for n in (M, N))
+    d = np.zeros((M, N), np.int32)
+    maps = [TensorMap(x, (len(x), wide), 128) for x in (a, b)]
+    run_function(mlir.parse(text), "product", [*maps, d], (1, 1, 1), (256, 1, 1), BARRIERS + 16 * STAGES).raise_if_bad()
+    np.testing.assert_array_equal(d, a.astype(np.int32) @ b.astype(np.int32).T)

@@ -128,3 +128,59 @@ def test_maps_are_of_the_mode_of_their_copies():
 def test_im2col_maps_that_the_driver_refuses(lower, upper, pixels, channels, message):
     with pytest.raises(MlircError, match=message):
         Im2colMap(np.zeros((2, 5, 6, 8), np.int32), lower, upper, pixels, channels)
+
+
+# -- bytes
+
+BETWEEN = "nvvm.cp.async.bulk.shared.cluster.shared.cta"
+MEET = "nvvm.cluster.arrive\nnvvm.cluster.wait\n"
+
+
+def across(fence: str = FENCE, wait: str = "", late: str = "") -> str:
+    """Every block sends its 512 bytes to the other block of its cluster, by thread 0."""
+    wait = wait or "nvvm.mbarrier.try_wait.parity %bar, %c0, %patience : !llvm.ptr<3>, i32, i32\n"
+    expects = WAIT.split("START")[0]
+    return (
+        expects + load("x", "%p0", "%g").replace("%x_at", "%gx_at") + store("%x", "%smem", "%t", "i32", "<3>") + fence
+        + MEET + f"""scf.if %first {{
+      {BETWEEN} %there, %smem, %far_bar, %n : !llvm.ptr<7>, !llvm.ptr<3> }}
+      {late} {wait}""" + load("v", "%here", "%t", "i32", "<3>") + store("%v", "%p1", "%g") + MEET
+    ).replace("%bar = ", """%rank = nvvm.read.ptx.sreg.cluster.ctarank : i32
+      %other = arith.xori %rank, %c1 : i32
+      %mul = arith.muli %b, %c128 : i32
+      %g = arith.addi %mul, %t : i32
+      %here = llvm.getelementptr %smem[512] : (!llvm.ptr<3>) -> !llvm.ptr<3>, i8
+      %there = nvvm.mapa %here, %other : !llvm.ptr<3> -> !llvm.ptr<7>
+      %bar = """, 1).replace("%first =", """%far = nvvm.mapa %bar, %other : !llvm.ptr<3> -> !llvm.ptr<7>
+      %far_bar = llvm.addrspacecast %far : !llvm.ptr<7> to !llvm.ptr<3>
+      %first =""", 1)  # fmt: skip
+
+
+def sent(body: str) -> tuple[set[tuple[str, str]], np.ndarray, np.ndarray]:
+    x, y = ints(256), np.zeros(256, np.int32)
+    found = places(body, x, y, threads=128, blocks=2, smem=1040, attributes=", nvvm.cluster_dim = array<i32: 2, 1, 1>")
+    return found, x.reshape(2, 128), y.reshape(2, 128)
+
+
+def test_bytes_go_to_another_block():
+    found, x, y = sent(across())
+    assert not found
+    np.testing.assert_array_equal(y, x[::-1])
+    near = across().replace("%far_bar, %n", "%bar, %n")
+    assert sent(near)[0] == {("bad mbarrier", BETWEEN)}
+    assert sent(across(fence=""))[0] == {("missing proxy fence", BETWEEN)}
+    assert {k for k, _ in sent(across(wait="\n"))[0]} & {"race", "unfinished copy", "uninitialized read"}
+    assert ("race", "llvm.store") in sent(across(late=store("%c0", "%smem", "%t", "i32", "<3>")))[0]
+
+
+def test_zeros_are_stored_as_by_a_thread():
+    body = f"""%first = arith.cmpi eq, %t, %c0 : i32
+      %n = arith.constant 128 : i64
+      scf.if %first {{ nvvm.st.bulk %smem, size = %n : !llvm.ptr<3> }}
+      nvvm.barrier
+      {load("v", "%smem", "%t", "i32", "<3>")} {store("%v", "%p0", "%t")}"""
+    y = np.ones(32, np.int32)
+    assert not places(body, y, smem=128)
+    assert not y.any()
+    assert places(body.replace("nvvm.barrier", ""), y, smem=128) == {("race", "llvm.load")}
+    assert places(body, y, smem=64) >= {("out of bounds", "nvvm.st.bulk")}

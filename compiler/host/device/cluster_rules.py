@@ -232,7 +232,12 @@ def _bulk_between(tr: Translator, op):
             cells = b * source.stride + at + np.arange(n)
             read_for_store(s, source, cells, (b, t), op, group=False)
             rank = engine.rank(r[registers[0]], b, t)
-            begin_transfer(engine, source.data[cells], target, to + np.arange(n), (b, t), rank, bar, op)
+            if rank != engine.rank(r[registers[2]], b, t):
+                lone = np.zeros((s.m.nb, s.m.nt), bool)
+                lone[b, t] = True
+                s.m.complain("bad mbarrier", lone, "tells an mbarrier of another block than it copies to", op)
+            raw = source.data[cells]
+            begin_transfer(engine, raw, target, to + np.arange(n), (b, t), rank, bar, op, (source, cells))
 
     return step
 
@@ -261,7 +266,7 @@ def _bulk_store(tr: Translator, op):
 
 @rule("nvvm.st.bulk")
 def _zeros(tr: Translator, op):
-    """Fills shared memory with zeros."""
+    """Fills shared memory with zeros (sm_100 and later)."""
     registers, length = [tr.reg(op.operands[0])], tr.reg(op.operands[1])
     value = ir.IntegerAttr(op.attributes["initVal"]).value if "initVal" in op.attributes else 0
 
@@ -271,9 +276,9 @@ def _zeros(tr: Translator, op):
         for b, t, to in _sources(s, engine, registers, None):
             n = _number(s, length, b, t)
             if _fits(s, target, to, n, b, t, op):
-                cells = b * target.stride + to + np.arange(n)
-                target.data[cells] = value
-                if target.written is not None:
-                    target.written[cells] = 0xFF
+                lone = np.zeros((s.m.nb, s.m.nt), bool)
+                lone[b, t] = True
+                memory = MemRef(target, 0, (target.nbytes,), (1,), 1)
+                s.m.store(memory, [np.full((1, 1), to)], np.full((1, 1, n), value, np.uint8), 1, lone, op)
 
     return step

@@ -166,7 +166,8 @@ class Engine:
         self, s: State, pointer: MemRef, nbytes: np.ndarray | None, op, count: np.ndarray | int = 1
     ) -> np.ndarray:
         """Arrivals of all active threads (`count` each), each of which first adds to the bytes expected. Returns the
-        phases that they arrived in, as tokens to wait by."""
+        phases that they arrived in, as tokens to wait by. A relaxed arrival orders nothing; one with `nocomplete` must
+        not be the last of its phase."""
         m = self.machine
         extra = None if nbytes is None else np.broadcast_to(nbytes, (m.nb, m.nt))
         counts = np.broadcast_to(np.asarray(count).reshape(np.shape(count) or (1, 1)), (m.nb, m.nt))
@@ -180,12 +181,15 @@ class Engine:
             if barrier.pending < counts[b, t]:
                 m.complain("bad mbarrier", _one(m, b, t), f"arrives too often at the mbarrier at byte {byte}", op)
                 continue
-            if m.clocks is not None and (b, t // 32, id(barrier)) not in released:
+            if m.clocks is not None and not is_relaxed(op) and (b, t // 32, id(barrier)) not in released:
                 released.add((b, t // 32, id(barrier)))
                 m.clocks.release(b, m.clocks.row(b, t), barrier.left)
             if m.waited is not None:
                 barrier.waited |= bool(m.waited[b, t])
             barrier.pending -= int(counts[b, t])
+            if barrier.pending == 0 and op.name.endswith("nocomplete"):
+                message = f"completes the phase of the mbarrier at byte {byte}, which nocomplete must not"
+                m.complain("bad mbarrier", _one(m, b, t), message, op)
             barrier.settle()
         return tokens
 
@@ -204,7 +208,7 @@ class Engine:
         if m.waited is not None:
             for b, t, byte in self.each(s, pointer):
                 m.waited[b, t] |= self.find(b, t, byte, op).waited
-        if m.clocks is None:
+        if m.clocks is None or is_relaxed(op):
             return
         for b, w, byte in {(b, t // 32, byte) for b, t, byte in self.each(s, pointer)}:
             m.clocks.acquire(b, m.clocks.row(b, 32 * w), self.find(b, 32 * w, byte, op).done)
@@ -308,6 +312,11 @@ class Engine:
             self.machine.complain(
                 "unfinished wgmma", everyone, "reads an accumulator before the wait for its group", op
             )
+
+
+def is_relaxed(op) -> bool:
+    """Whether an arrival or a wait only counts, and orders no accesses."""
+    return "relaxed" in op.attributes and str(op.attributes["relaxed"]) == "true"
 
 
 def _one(m: Machine, b: int, t: int) -> np.ndarray:

@@ -99,9 +99,11 @@ def start_box(s: State, source: AnyMap, to: MemRef, coordinates: list, barrier: 
             begin_transfer(engine, box.reshape(-1).view(np.uint8), to.buffer, address, (b, t), rank, bars[b, t], op)
 
 
-def begin_transfer(engine: Engine, raw: np.ndarray, buffer: Buffer, byte: np.ndarray, who, rank, bar: int, op) -> None:
+def begin_transfer(engine: Engine, raw: np.ndarray, buffer: Buffer, byte: np.ndarray, who, rank, bar: int, op,
+                   source: tuple[Buffer, np.ndarray] | None = None) -> None:  # fmt: skip
     """Starts a copy of `raw` to the given bytes of the shared memory of a block (the thread's own, or number `rank` of
-    its cluster), which tells the mbarrier at byte `bar` there when it is done."""
+    its cluster), which tells the mbarrier at byte `bar` there when it is done. `source`: shared memory that it reads
+    until then (cells of the storage)."""
     m, (b, t), size = engine.machine, who, len(raw)
     owner = b if rank is None else b // m.cluster_size * m.cluster_size + rank
     address = owner * buffer.stride + byte
@@ -119,7 +121,12 @@ def begin_transfer(engine: Engine, raw: np.ndarray, buffer: Buffer, byte: np.nda
         agent = (barrier.column, barrier.phase + 1)
         m.clocks.touch(buffer, cells, (m.clocks.unit(b), m.clocks.row(b, t)), agent, True, op, b * m.nt + t)
 
+    if source is not None:
+        source[0].mark("reading").reading[source[1]] += 1  # type: ignore[index]
+
     def finish() -> None:
+        if source is not None:
+            source[0].reading[source[1]] -= 1  # type: ignore[index]
         buffer.data[address] = raw
         if buffer.written is not None:
             buffer.written[address] = 0xFF
