@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "python_tests"))
 from mutant_cases import KERNELS, case  # noqa: E402
 from mutants import mutants  # noqa: E402
 
-SUBJECTS = ("barrier", "fence", "wait", "commit", "arrive", "predicate", "bound", "offset")
+SUBJECTS = ("barrier", "fence", "wait", "commit", "arrive", "atomic", "predicate", "bound", "offset")
 
 # Why results with other bits are no error.
 CLOSE = {
@@ -44,7 +44,8 @@ NO_EFFECT = {
     "commit moved down": "passes a wait or barrier with the same groups behind it, or nobody reads the copies",
     "arrive moved down": "passes a copy that cannot end before it",
     "arrive twice the count": "an mbarrier of a phase that nobody waits for at this number of tiles",
-    "predicate removed": "true for every thread that gets there",
+    "predicate removed": "true for every thread that gets there, or all threads may do what one does (set a flag)",
+    "atomic of the block's scope": "an access that barriers and other atomics order anyway",
     "predicate always true": "true for every thread that gets there, or decides about what is never stored",
     "predicate off by one": "no thread has the two sides equal, or the one that has computes what is never stored",
     "bound removed": "the other side is never the smaller one at this shape, or the copy behind it is of zero elements",

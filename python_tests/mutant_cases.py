@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
+import order_kernels
 from kernel_check import TARGET, function_name
 from mutants import Case
 from schedule_payloads import attention, generic, inputs_of, kernel, matmul, norm
@@ -41,6 +42,16 @@ def column_sums(m: int, n: int) -> str:
     return kernel("generic_0", "generic", {"x": x}, y, "\n".join(lines))
 
 
+ORDER = {  # not shipped yet: kernels whose blocks order each other
+    "split-K, fences": (order_kernels.split_k(), (11, 37), np.float32, order_kernels.split_k_right),
+    "split-K, acq_rel": (order_kernels.split_k(fenced=False), (11, 37), np.float32, order_kernels.split_k_right),
+    "grid barrier": (order_kernels.grid_barrier(), (150,), np.int32, order_kernels.grid_barrier_right),
+    "flags": (order_kernels.producer_consumer(), (2, 5, 37), np.int32, order_kernels.producer_consumer_right),
+    **{
+        f"lock, {x}": (order_kernels.locked_sum(x), (5, 37), np.int32, order_kernels.locked_sum_right)
+        for x in order_kernels.LOCKS
+    },
+}
 HOPPER = "product, mbarriers and tensor copies"  # not shipped yet: producer and consumer warpgroups
 
 KERNELS: dict[str, tuple[str, str]] = {
@@ -67,6 +78,7 @@ KERNELS: dict[str, tuple[str, str]] = {
     ),
     HOPPER: ("", ""),
     "generic": (column_sums(67, 5), "generic_0=generic"),
+    **{name: ("", "") for name in ORDER},
 }  # fmt: skip
 
 
@@ -105,6 +117,11 @@ def case(name: str, inputs: int = 2) -> Case:
     if name == HOPPER:
         right = Reference([("kernels", _product)], 2)
         return Case(product(3), [_operands(seed) for seed in range(inputs)], [], right, _run_product)
+    if name in ORDER:
+        text, shape, dtype, right_of = ORDER[name]
+        rng = np.random.default_rng(0)
+        arguments = [[rng.integers(-9, 9, shape).astype(dtype)] for _ in range(inputs)]
+        return Case(text, arguments, right_of(*arguments[0]), Reference([("kernels", right_of)], 1))
     text, arguments, specs = lowered(*KERNELS[name])
     module = mlir.parse(KERNELS[name][0])
     with mlir.context():

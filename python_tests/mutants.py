@@ -24,13 +24,14 @@ _HELPERS = (
 _HEAD = re.compile(r"(gpu|llvm)\.func ")
 _EFFECT = re.compile(
     r"nvgpu\.(device_async_copy|ldmatrix)|(vector|memref)\.(load|store)|wgmma\.mma_async|\.wait\.group|commit\.group"
-    r"|gpu\.barrier|bar\.warp\.sync|fence|mbarrier|cp\.async\.bulk"
+    r"|gpu\.barrier|bar\.warp\.sync|fence|mbarrier|cp\.async\.bulk|atomic|cmpxchg|memory\.barrier"
 )
 _SYNC = {
     "barrier": r"^\s*(gpu\.barrier|nvvm\.barrier|nvvm\.bar\.warp\.sync.*)$",
     "wait": r"^\s*nvvm\.(cp\.async\.wait\.group|wgmma\.wait\.group|mbarrier\.try_wait).*$",
     "commit": r"^\s*nvvm\.(cp\.async|wgmma)\.commit\.group.*$",
-    "fence": r"^\s*nvvm\.(fence|wgmma\.fence).*$",
+    "fence": r"^\s*(nvvm\.(fence|wgmma\.fence|memory\.barrier)|llvm\.fence).*$",
+    "atomic": r"^\s*(llvm\.store .* atomic |%\S+ = llvm\.atomicrmw ).*$",
     "arrive": r"^\s*(%\S+ = )?nvvm\.mbarrier\.arrive.*$",
 }
 _MEMORY = re.compile(r"(nvgpu\.(?:device_async_copy|ldmatrix)|(?:vector|memref)\.(?:load|store|atomic_rmw)) ")
@@ -38,8 +39,8 @@ _MEMORY = re.compile(r"(nvgpu\.(?:device_async_copy|ldmatrix)|(?:vector|memref)\
 
 @dataclass(frozen=True)
 class Mutant:
-    """`what` it concerns (barrier, fence, wait, commit, arrive, predicate, bound, offset), `how` that was spoiled, the
-    number and the text of the line, and the whole text."""
+    """`what` it concerns (barrier, fence, wait, commit, arrive, atomic, predicate, bound, offset), `how` that was
+    spoiled, the number and the text of the line, and the whole text."""
 
     what: str
     how: str
@@ -90,6 +91,7 @@ def _changes(lines: list[str], i: int) -> Iterator[tuple[str, str, list[str]]]:
         yield "barrier", "weakened to the warp's", put("nvvm.bar.warp.sync %mutant_all : i32")
     weaker = re.sub(r"(wait\.group(?:\.sync\.aligned)? )(\d+)", lambda m: f"{m[1]}{int(m[2]) + 1}", line)
     yield "wait", "weakened", put(weaker)
+    yield from _orders(line, put)
     if found := re.match(r"\s*scf\.if (%\S+)", line):
         yes = "%mutant_yes = arith.constant true"
         yield "predicate", "removed", put(yes, line.replace(f"scf.if {found[1]} ", "scf.if %mutant_yes "))
@@ -99,6 +101,27 @@ def _changes(lines: list[str], i: int) -> Iterator[tuple[str, str, list[str]]]:
         yield "predicate", "always true", put(f"{found[1]} = arith.constant true")
     yield from _bounds(line, put)
     yield from _offsets(line, put)
+
+
+def _orders(line: str, put) -> Iterator[tuple[str, str, list[str]]]:
+    """Weaker memory orders, narrower scopes, waits that do not wait."""
+    what = "fence" if "llvm.fence" in line or "memory.barrier" in line else "atomic"
+    for how, pattern, weaker in (
+        ("relaxed", r"\b(acq_rel|acquire|release)\b(?! monotonic)", "monotonic"),
+        ("relaxed", r"\bacquire monotonic\b", "monotonic monotonic"),
+        ("that only acquires", r"\bacq_rel\b", "acquire"),
+        ("that only releases", r"\bacq_rel\b", "release"),
+        ("of the block's scope", r'"device"', '"block"'),
+        ("of the block's scope", r"memory\.barrier <gpu>", "memory.barrier <cta>"),
+    ):
+        if not (what == "fence" and weaker == "monotonic"):
+            yield what, how, put(re.sub(pattern, weaker, line))
+    if found := re.match(r"\s*scf\.condition\((%\S+)\)", line):
+        yield (
+            "wait",
+            "that does not wait",
+            put("%mutant_no = arith.constant false", line.replace(found[1], "%mutant_no")),
+        )
 
 
 def _bounds(line: str, put) -> Iterator[tuple[str, str, list[str]]]:

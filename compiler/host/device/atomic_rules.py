@@ -10,6 +10,7 @@ import numpy as np
 
 from mlirc.errors import MlircError
 from mlirc.host.device import pointer_rules
+from mlirc.host.device.events import Wait
 from mlirc.host.device.global_order import BLOCK, CLUSTER, DEVICE
 from mlirc.host.device.machine import State
 from mlirc.host.device.memory import MemRef
@@ -17,7 +18,7 @@ from mlirc.host.device.memref_rules import fetch, indices_of
 from mlirc.host.device.numbers import dtype_of, vector_shape
 from mlirc.host.device.pointer_rules import element_of
 from mlirc.host.device.spins import Watch
-from mlirc.host.device.translate import Translator, rule
+from mlirc.host.device.translate import Translator, rule, waiting
 from mlirc.mlir import ir
 
 _SCOPES = {"block": BLOCK, "cta": BLOCK, "cluster": CLUSTER, "device": DEVICE, "gpu": DEVICE, "sys": DEVICE, "": DEVICE}
@@ -121,6 +122,20 @@ def atomically(s: State, ref: MemRef, indices: list, count: int, change: Callabl
     return before.reshape(m.nb, m.nt, count)
 
 
+def _between(tr: Translator, op, step: Callable) -> Callable:
+    """The step, in front of which other threads may run where some wait for others."""
+    if not tr.spins:
+        return step
+
+    def run(s: State):
+        m = s.m
+        everyone = np.ones((m.nb, m.nt), bool) if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))
+        yield Wait(lambda: True, "", everyone, op, free=True)
+        step(s)
+
+    return waiting(run)
+
+
 # -- loads, stores and fences
 
 
@@ -150,7 +165,7 @@ def _load(tr: Translator, op):
         value = words != 0 if dtype == np.bool_ else words.view(dtype)
         s.r[out] = value if shape else value[:, :, 0]
 
-    return step
+    return _between(tr, op, step)
 
 
 @rule("llvm.store")
@@ -172,7 +187,7 @@ def _store(tr: Translator, op):
         for i in range(len(place.cells)):
             _order(s, place, i, strength, False, True)
 
-    return step
+    return _between(tr, op, step)
 
 
 @rule("llvm.fence", "nvvm.memory.barrier", "nvvm.fence.sc.cluster")
@@ -245,7 +260,7 @@ def _rmw(tr: Translator, op):
         before = atomically(s, ref, index, count, _combine(m, combine, rows, dtype), op, strength).view(dtype)
         s.r[out] = before if shape else before[:, :, 0]
 
-    return step
+    return _between(tr, op, step)
 
 
 @rule("memref.atomic_rmw")
@@ -263,7 +278,7 @@ def _memref_rmw(tr: Translator, op):
         before = atomically(s, s.r[ref], fetch(s.r, indices), 1, _combine(m, combine, rows, dtype), op)
         s.r[out] = before.view(dtype)[:, :, 0]
 
-    return step
+    return _between(tr, op, step)
 
 
 @rule("llvm.cmpxchg")
@@ -290,7 +305,7 @@ def _cmpxchg(tr: Translator, op):
         before = atomically(s, ref, index, 1, change, op, strength, failing).view(dtype)[:, :, 0]
         s.r[out] = (before, done.reshape(m.nb, m.nt))
 
-    return step
+    return _between(tr, op, step)
 
 
 @rule("memref.generic_atomic_rmw")
@@ -324,7 +339,7 @@ def _generic_rmw(tr: Translator, op):
         s.mask = outer
         s.r[out] = before
 
-    return step
+    return _between(tr, op, step)
 
 
 @rule("nvvm.nanosleep")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from mlirc.host.device.translate import Program, granule, operation_of
 
 BATCH_THREADS = 4096  # threads executed together: larger arrays leave the cache, smaller ones pay for the interpreter
 WINDOW = 1 << 16  # blocks (or clusters) that a seed shuffles among each other
+MAX_HELD = 20000  # atomic accesses in all runs in which a block is held up
 MAX_BATCH_SHARED = 64 << 20  # bytes of shared memory of a batch
 
 
@@ -37,14 +38,17 @@ class Execution:
     check: bool
     poison: int
     deadline: Deadline
+    points: dict[int, int] = field(default_factory=dict)  # of the last run (Scheduler.points)
 
-    def run(self, registers: list, units: Sequence[int], seed: int, pick: str = "drawn", count: bool = False) -> bool:
+    def run(self, registers: list, units: Sequence[int], seed: int, pick: str = "drawn", count: bool = False,
+            hold: tuple[int, int] | None = None) -> bool:  # fmt: skip
         """Runs blocks, or clusters, with a seed other than 0 in an order drawn from it. False if the launch cannot end,
         which the report tells."""
         program, (_, block, smem), size = self.program, self.shape, math.prod(self.cluster)
         draw = np.random.default_rng(seed & (1 << 64) - 1)
         machines = self._machines(units, draw if seed else None, count)
-        scheduler = Scheduler(machines, _finish, draw, seed != 0, pick)
+        scheduler = Scheduler(machines, _finish, draw, seed != 0, pick, hold=hold)
+        self.points = scheduler.points
         if program.spins:
             threads, shared = math.prod(block), smem + program.static_shared
             held = resident_blocks(threads, shared)
@@ -121,8 +125,8 @@ def execute(
     """Runs the given blocks of one launch (None: all; with clusters, all blocks of their clusters). `shape`: grid,
     block, bytes of dynamic shared memory. `seed`: 0 runs blocks in order and all threads of a block together, where
     they do not wait for each other; any other one draws the order of blocks, of groups of warps, and of threads in
-    atomics. A kernel whose blocks order each other is checked from its first block and from its last one as well, so
-    that what happens to come first is not taken for what must; the results are the seed's. False if the launch could
+    atomics. A kernel whose blocks order each other is checked in other orders first, so that what happens to come first
+    is not taken for what must; the results are the seed's. False if the launch could
     not run to its end, which the report tells."""
     if seed < 0:
         raise MlircError(f"host device: seed {seed}: give 0 or more")
@@ -135,16 +139,31 @@ def execute(
     units = _units(blocks, grid, cluster)
     launch = Execution(program, shape, cluster, report, check, poison, Deadline(report, seconds))
     if program.ordered and check:
-        memory = _memory(registers)
-        for order, pick in ((units, "first"), (units[::-1], "last")):
-            before = _serious(report)
-            saved = [(array, array.copy()) for array in memory]
-            ended = launch.run(registers, order, 0, pick)
+        saved = [(array, array.copy()) for array in _memory(registers)]
+        before = _serious(report)
+        for order, pick, hold in _orders(launch, units):
+            ended = launch.run(registers, order, 0, pick, hold=hold)
             if not ended or _serious(report) > before:
                 return ended
             for array, was in saved:
                 array[...] = was
     return launch.run(registers, units, seed, count=count)
+
+
+def _orders(launch: Execution, units: Sequence[int]) -> Iterator[tuple[Sequence[int], str, tuple[int, int] | None]]:
+    """The orders, besides the seed's, that a kernel whose blocks order each other is run in: blocks, which task goes
+    first, and who is held up where. Blocks that wait for each other may be anywhere when another one gets between two
+    atomic accesses: the first and the last block are held up at each of them in turn."""
+    yield units, "first", None
+    spent, points = sum(launch.points.values()), list(launch.points)
+    yield units[::-1], "last", None
+    if not points:
+        return
+    blocks = _blocks_of(np.array([units[0], units[-1]], dtype=np.int64), launch.shape[0], launch.cluster)
+    for number, hold in enumerate((p, int(b)) for p in points for b in (blocks[0], blocks[-1])):
+        if number * spent > MAX_HELD:
+            return
+        yield units, "first", hold
 
 
 def _memory(registers: list) -> list[np.ndarray]:

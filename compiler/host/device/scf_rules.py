@@ -171,7 +171,6 @@ def _while(tr: Translator, op):
     body, yielded = tr.block(after)
     outs = [tr.reg(v) for v in op.results]
     spins = is_spin(op)
-    tr.spins = tr.spins or spins
     waits = test.waits or body.waits or spins
 
     def run(s: State):

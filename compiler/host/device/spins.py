@@ -31,6 +31,19 @@ class Watch:
         return bool((self.place.words() != self.seen)[self.among(active)].any())
 
 
+def has_spins(function) -> bool:
+    """Whether a kernel has loops that wait for what other threads write."""
+    found = False
+
+    def visit(op) -> ir.WalkResult:
+        nonlocal found
+        found = found or (op.name == "scf.while" and is_spin(op))
+        return ir.WalkResult.ADVANCE
+
+    function.walk(visit)
+    return found
+
+
 def is_spin(op) -> bool:
     """Whether a loop's end may depend on memory that others write: there are atomic or volatile accesses in it."""
     found = False

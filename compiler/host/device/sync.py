@@ -109,6 +109,7 @@ class Task:
     parent: Task | None = None
     children: int = 0
     wait: Wait | None = None
+    held: bool = False  # until no other task can go on
 
 
 SPLITS = (2, 2, 2, 3, 3, 4)  # numbers of groups to draw from: every group costs about as much as the whole block
@@ -138,7 +139,8 @@ def groups_of(m: Machine, program: Program, draw: np.random.Generator | None) ->
 class Scheduler:
     """Runs tasks until all have ended. `machines` are started in their order, `resident` at a time (as many as a GPU
     holds at once), and handed to `finish` when they have ended. Which of several tasks that can go on is next is drawn,
-    or is the one with the `first` or `last` number; the groups of threads are drawn where `varied`."""
+    or is the one with the `first` or `last` number; the groups of threads are drawn where `varied`. `hold`: a block of
+    which every task that comes to an operation (its hash) lets all others go on first."""
 
     machines: Iterator[Machine]
     finish: Callable[[Machine], None]
@@ -146,18 +148,21 @@ class Scheduler:
     varied: bool
     pick: str = "drawn"
     resident: int = 1
+    hold: tuple[int, int] | None = None
     shortage: Callable[[int], str] = lambda running: ""  # why blocks have not started, while so many run or have run
     blocked: list[Task] = field(default_factory=list)
     live: dict[int, tuple[Machine, int]] = field(default_factory=dict)  # machines under way, and tasks left of each
     begun: int = 0  # machines
     tasks: int = 0
+    points: dict[int, int] = field(default_factory=dict)  # operations in front of which tasks let others run: how often
 
     def run(self, program: Program, registers: list) -> None:
         """Runs a kernel's code on all machines; raises Stop after reporting a deadlock."""
         ready = self._start(program, registers)
         while ready or self.blocked:
             if not ready:
-                ready = [t for t in self.blocked if t.wait is None or t.wait.ready()]
+                ready = [t for t in self.blocked if not t.held and (t.wait is None or t.wait.ready())]
+                ready = ready or [t for t in self.blocked if t.held]
                 if not ready:
                     if any(m.engine is not None and m.engine.advance() for m, _ in self.live.values()):
                         continue
@@ -165,7 +170,7 @@ class Scheduler:
                 chosen = {id(t) for t in ready}
                 self.blocked = [t for t in self.blocked if id(t) not in chosen]
             task = ready.pop(self._choose(ready))
-            task.wait = None
+            task.wait, task.held = None, False
             ready += self._advance(task)
             if len(self.live) < self.resident:
                 ready += self._start(program, registers)
@@ -204,6 +209,10 @@ class Scheduler:
             task.children = len(children)
             return children
         task.wait = event
+        if event.free:
+            point = hash(event.op)
+            self.points[point] = self.points.get(point, 0) + 1
+            task.held = self.hold is not None and self.hold[0] == point and self.hold[1] in task.machine.blocks
         self.blocked.append(task)
         return []
 

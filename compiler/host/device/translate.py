@@ -16,6 +16,7 @@ from mlirc.errors import MlircError
 from mlirc.host.device.counters import kind_of
 from mlirc.host.device.machine import WARP, State
 from mlirc.host.device.numbers import constant_array
+from mlirc.host.device.spins import has_spins
 from mlirc.mlir import ir
 
 _rules: dict[str, Callable] = {}
@@ -235,7 +236,7 @@ def translate(function, count: bool = False) -> Program:
     blocks = function.regions[0].blocks
     if len(blocks) != 1:
         raise MlircError(f"host device: kernel {name} has unstructured control flow: give it at the gpu level with scf")
-    tr.function, tr.globals = function, _shared_globals(function)
+    tr.function, tr.globals, tr.spins = function, _shared_globals(function), has_spins(function)
     arguments = [tr.reg(a) for a in blocks[0].arguments]
     code, _ = tr.block(blocks[0])
     inputs = len(arguments)
