@@ -137,3 +137,22 @@ def test_what_cannot_go_on_names_its_operation():
     (finding,) = ends(body).findings
     assert finding.kind == "stopped" and finding.op == "memref.reinterpret_cast"
     assert "a memref's extent differs between threads" in finding.message
+
+
+@pytest.mark.parametrize(
+    "body, options, message",
+    [
+        ("%v = gpu.ballot %yes : i32", dict(threads=33), "it is executed by whole warps, and a block has 33 threads"),
+        (
+            NEGATIVE.replace("%t\n", "%c63\n").replace("%c0, ", "%far, "),
+            dict(check=False),
+            "run with check=True to see",
+        ),
+    ],
+)
+def test_what_cannot_go_on_says_why(body, options, message):
+    check = options.pop("check", True)
+    head = "%yes = arith.constant true\n%one = arith.constant 1.0 : f32\n%far = arith.constant 100000 : index\n"
+    x, y = np.zeros(64, np.float32), np.zeros(64, np.float32)
+    report = run_kernel(launch(head + body, X, **options), [x, y], check=check)
+    assert message in "\n".join(map(str, report.findings)), report.findings

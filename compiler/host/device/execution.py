@@ -14,7 +14,7 @@ from mlirc.host.device.clocks import Clocks
 from mlirc.host.device.copies import Copies
 from mlirc.host.device.counters import Counters
 from mlirc.host.device.global_order import Knowledge, Order
-from mlirc.host.device.limits import SECONDS, Deadline, Stop, launch_problem, resident_blocks
+from mlirc.host.device.limits import SECONDS, Deadline, Stop, cannot_go_on, launch_problem, resident_blocks
 from mlirc.host.device.machine import Machine
 from mlirc.host.device.memory import POISON, MemRef
 from mlirc.host.device.report import Report
@@ -67,8 +67,7 @@ class Execution:
             return False
         except Exception as e:
             # what the checks let through, or were not asked to look for: a report, not a traceback
-            why = str(e).removeprefix("host device: ") if isinstance(e, MlircError) else f"{type(e).__name__}: {e}"
-            where = operation_of(e) or program.function
+            where, why = operation_of(e) or program.function, cannot_go_on(e, self.check, math.prod(block))
             self.report.add("stopped", f"the kernel cannot go on: {why}", where, program.name)
             return False
         return True

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mlirc.errors import MlircError
 from mlirc.host.device.report import Report
 
 # "Technical Specifications per Compute Capability" of the CUDA C++ Programming Guide, 9.0.
@@ -63,6 +64,19 @@ class Deadline:
             f"is still at work after {self.seconds:g} s: run fewer blocks (--blocks) or allow more (--seconds), "
             "unless it would never end"
         )
+
+
+def cannot_go_on(error: Exception, check: bool, threads: int) -> str:
+    """Why a kernel cannot go on after an error in one of its operations, in words. `threads`: of a block."""
+    if isinstance(error, MlircError):
+        return str(error).removeprefix("host device: ")
+    if isinstance(error, IndexError) and not check:
+        return "an address is outside of its memory: run with check=True to see whose"
+    if isinstance(error, MemoryError):
+        return f"its values or buffers take more memory than there is: {error}"
+    if threads % 32:
+        return f"it is executed by whole warps, and a block has {threads} threads: take a multiple of 32"
+    return f"{type(error).__name__}: {error}"
 
 
 def launch_problem(grid, block, smem: int, cluster) -> str:
