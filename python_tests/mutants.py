@@ -212,7 +212,7 @@ class Case:
                 break
         return outcome, report.kinds()
 
-    def judge(self, mutant: Mutant) -> str:
+    def judge(self, mutant: Mutant, seed: int = 0) -> str:
         """`rule` (a finding about how the kernel uses memory or its threads), `wrong` (one about its numbers only),
         `close` (no finding, but results with other bits), `same`, or `invalid`: no kernel any more."""
         try:
@@ -220,7 +220,7 @@ class Case:
         except MlircError:
             return "invalid"
         try:
-            found, kinds = self._run(mutant.text, 0)
+            found, kinds = self._run(mutant.text, seed)
         except MlircError:  # a report by the device itself, such as an extent that differs between threads
             return "rule"
         if kinds:
