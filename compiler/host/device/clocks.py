@@ -9,9 +9,10 @@ until the phase ended. Every granule of shared memory knows its last writer and 
 epochs: an access whose warp has not seen the other one's epoch is a race, in whatever order the two ran. (Flanagan and
 Freund, "FastTrack", PLDI 2009, with warps for threads.)
 
-Lanes of one warp are one agent here: races between them are found by the log (races.py). One lane's arrival stands for
-its warp, and a wait for wgmmas for the whole warpgroup, as kernels use them. Shared memory is watched here; what is
-known of global memory (global_order.py) is handed on with it, in the columns behind those of this file."""
+Lanes of one warp are one agent here: races between them are found by the log (races.py), and lanes.py sees to those
+that arrive or wait by themselves. A wait for wgmmas stands for the whole warpgroup, as kernels use them. Shared memory
+is watched here; what is known of global memory (global_order.py) is handed on with it, in the columns behind those of
+this file."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from mlirc.host.device.lanes import Lanes
 from mlirc.host.device.memory import Buffer
 
 _MBARRIERS = 64  # columns for the mbarriers of a block; more share them, which can hide a race but never invents one
@@ -52,6 +54,7 @@ class Clocks:
         self.tables: dict[int, Table] = {}
         self.ops: list[Any] = []
         self.numbers: dict[int, int] = {}  # of operations, by identity
+        self.lanes = Lanes(self)
 
     # -- who is who
 
@@ -86,34 +89,50 @@ class Clocks:
         """A warp's clock."""
         return self.now[self.unit(b), row]
 
-    def release(self, b: int, row: int, into: np.ndarray) -> None:
-        """Leaves a warp's clock at a barrier, and begins its next epoch."""
-        mine = self.now[self.unit(b), row]
-        np.maximum(into[: self.local], mine, out=into[: self.local])
+    def sees(self, b: int, t: int, row: int, epoch: int) -> bool:
+        """Whether a thread knows of an epoch of a warp of its unit."""
+        w = t // 32
+        if self.now[self.unit(b), self.row(b, t)][row] >= epoch:
+            return True
+        more = self.lanes.more(b, w, np.arange(32) == t % 32)
+        return more is not None and bool(more[row] >= epoch)
+
+    def release(self, b: int, row: int, into: np.ndarray, lanes: np.ndarray | None = None) -> None:
+        """Leaves a warp's clock at a barrier, and begins its next epoch; `lanes` (bool [32]): some of them do."""
+        mine, w = self.now[self.unit(b), row], row % self.warps
+        if lanes is not None:
+            self.lanes.hold_back(b, w, lanes)
+        here = into[: self.local]
+        np.maximum(here, mine, out=here)
+        more = self.lanes.more(b, w, lanes)
+        if more is not None:
+            np.maximum(here, more, out=here)
         mine[row] += 1
         if self.machine.order is not None:
             self.machine.order.leave(b, row % self.warps, into[self.local :])
 
-    def acquire(self, b: int, row: int, from_: np.ndarray) -> None:
-        """Takes over what was left at a barrier."""
-        mine = self.now[self.unit(b), row]
-        np.maximum(mine, from_[: self.local], out=mine)
+    def acquire(self, b: int, row: int, from_: np.ndarray, lanes: np.ndarray | None = None) -> None:
+        """Takes over what was left at a barrier; `lanes` (bool [32]): some lanes of the warp do."""
+        if lanes is None:
+            mine = self.now[self.unit(b), row]
+            np.maximum(mine, from_[: self.local], out=mine)
+        else:
+            self.lanes.learn(b, row % self.warps, lanes, from_[: self.local])
         if self.machine.order is not None:
             self.machine.order.take(b, row % self.warps, from_[self.local :])
 
     def publish(self, b: int, t: int) -> np.ndarray:
-        """A thread's warp releases: its clock, of shared memory only; its next epoch begins."""
-        row = self.row(b, t)
+        """A thread releases: its clock, of shared memory only; its warp's next epoch begins."""
+        row, alone = self.row(b, t), np.arange(32) == t % 32
         mine = self.now[self.unit(b), row]
+        self.lanes.hold_back(b, t // 32, alone)
+        left, more = mine.copy(), self.lanes.more(b, t // 32, alone)
         mine[row] += 1
-        left = mine.copy()
-        left[row] -= 1
-        return left
+        return left if more is None else np.maximum(left, more)
 
     def learn(self, b: int, t: int, from_: np.ndarray) -> None:
-        """A thread's warp acquires what was published in its block or cluster."""
-        mine = self.now[self.unit(b), self.row(b, t)]
-        np.maximum(mine, from_, out=mine)
+        """A thread acquires what was published in its block or cluster."""
+        self.lanes.learn(b, t // 32, np.arange(32) == t % 32, from_)
 
     def meet(self, pairs: list[tuple[int, int]], cluster: bool = False) -> None:
         """Warps that all wait for each other, block by block (or cluster by cluster)."""
@@ -123,6 +142,7 @@ class Clocks:
         for party in parties.values():
             total = np.zeros(self.columns, np.int32)
             for b, row in party:
+                self.lanes.meet(b, row % self.warps)
                 self.release(b, row, total)
             for b, row in party:
                 self.acquire(b, row, total)
@@ -153,13 +173,17 @@ class Clocks:
         table = self.table(buffer)
         unit, row = (np.broadcast_to(np.asarray(x), len(cells)) for x in knower)
         column, epoch = (np.broadcast_to(np.asarray(x), len(cells)) for x in agent)
-        clash = self._unseen_writes(table, cells, unit, row)
+        wgmma = np.ndim(agent[0]) == 0 and self.rows <= int(agent[0]) < self.rows + self.groups
+        alone = None if wgmma else np.broadcast_to(np.asarray(thread), len(cells))  # of whole warps
+        clash = self._unseen_writes(table, cells, unit, row, alone)
         if atomic and clash.any():  # two atomics do not race
             clash &= np.array([not _is_atomic(self.ops[i]) for i in range(len(self.ops))])[table.op[cells]]
         if clash.any():
             self._complain(buffer, table, cells, clash, thread, write, op, None)
         elif write:
             seen = self.now[unit, row][:, : self.rows + self.groups]
+            if alone is not None:
+                seen = np.maximum(seen, self.lanes.beyond(alone, np.arange(self.rows + self.groups)[None, :]))
             late = table.read[cells] > seen[:, None, :]
             late[np.arange(len(cells)), :, row] = False
             if late.any():
@@ -174,24 +198,37 @@ class Clocks:
         if again.any() and not atomic:  # several warps in this very operation
             self._complain(buffer, table, cells, again, thread, write, op, None)
 
-    def _unseen_writes(self, table: Table, cells: np.ndarray, unit: np.ndarray, row: np.ndarray) -> np.ndarray:
+    def _unseen_writes(
+        self, table: Table, cells: np.ndarray, unit: np.ndarray, row: np.ndarray, thread: np.ndarray | None
+    ) -> np.ndarray:
         writer = table.writer[cells]
-        known = self.now[unit[:, None], row[:, None], np.maximum(writer, 0)]
+        column = np.maximum(writer, 0)
+        known = self.now[unit[:, None], row[:, None], column]
+        if thread is not None:
+            known = np.maximum(known, self.lanes.beyond(thread, column))
         return (writer >= 0) & (known < table.epoch[cells])
 
-    def fenced(self, buffer: Buffer, pairs: list[tuple[int, int]]) -> None:
-        """A proxy fence by some warps: it covers the writes that they have seen, their own among them."""
+    def fenced(self, buffer: Buffer, mask) -> None:
+        """A proxy fence by the active threads: it covers the writes that they have seen, their own among them."""
         flagged = np.flatnonzero(buffer.generic)  # type: ignore[arg-type]
         if not len(flagged):
             return
         table, granule = self.table(buffer), self.machine.races.granule
         block = flagged // buffer.stride
+        pairs = self.active(mask)
         for b in {b for b, _ in pairs}:
             unit = self.unit(b)
-            known = self.now[unit, [row for c, row in pairs if c == b]].max(axis=0)
             mine = flagged[self.unit(block) == unit]
             cells = mine // granule
-            covered = known[np.maximum(table.writer[cells], 0)] >= table.epoch[cells]
+            writer, epoch = np.maximum(table.writer[cells], 0), table.epoch[cells]
+            covered = np.zeros(len(cells), bool)
+            for row in (row for c, row in pairs if c == b):
+                lanes = self.lanes.lanes_of(mask, b, row % self.warps)
+                known, more = self.now[unit, row], self.lanes.more(b, row % self.warps, lanes)
+                here = (known if more is None else np.maximum(known, more))[writer] >= epoch
+                if lanes is not None:
+                    here &= ~np.isin(cells, self.lanes.written_by_others(buffer, b, row % self.warps, lanes))
+                covered |= here
             buffer.generic[mine[covered]] = 0  # type: ignore[index]
 
     # -- reports

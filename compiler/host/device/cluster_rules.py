@@ -144,6 +144,7 @@ def _wait(tr: Translator, op):
         for k, row in m.clocks.active(s.mask):
             left = b.left.get((m.clocks.unit(k), goal[k]))
             if left is not None:
+                m.clocks.lanes.meet(k, row % m.clocks.warps)
                 m.clocks.acquire(k, row, left)
         if m.races is not None:
             m.races.met(s.mask)

@@ -104,8 +104,7 @@ class Engine:
         return row, int(self.machine.clocks.seen(b, row)[row])
 
     def _has_seen(self, b: int, t: int, when: tuple[int, int]) -> bool:
-        clocks = self.machine.clocks
-        return bool(clocks.seen(b, clocks.row(b, t))[when[0]] >= when[1])
+        return self.machine.clocks.sees(b, t, *when)
 
     def fence_initializations(self, s: State, own: bool) -> None:
         """A fence by the active threads makes initializations visible to tensor copies and to other blocks: their own
@@ -183,7 +182,7 @@ class Engine:
                 continue
             if m.clocks is not None and not is_relaxed(op) and (b, t // 32, id(barrier)) not in released:
                 released.add((b, t // 32, id(barrier)))
-                m.clocks.release(b, m.clocks.row(b, t), barrier.left)
+                m.clocks.release(b, m.clocks.row(b, t), barrier.left, m.clocks.lanes.lanes_of(s.mask, b, t // 32))
             if m.waited is not None:
                 barrier.waited |= bool(m.waited[b, t])
             barrier.pending -= int(counts[b, t])
@@ -211,7 +210,8 @@ class Engine:
         if m.clocks is None or is_relaxed(op):
             return
         for b, w, byte in {(b, t // 32, byte) for b, t, byte in self.each(s, pointer)}:
-            m.clocks.acquire(b, m.clocks.row(b, 32 * w), self.find(b, 32 * w, byte, op).done)
+            done = self.barriers[b, byte].done
+            m.clocks.acquire(b, m.clocks.row(b, 32 * w), done, m.clocks.lanes.lanes_of(s.mask, b, w))
         if m.races is not None:
             m.races.met(s.mask)
 

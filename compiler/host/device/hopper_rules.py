@@ -140,7 +140,7 @@ def _fence_proxy(tr: Translator, op):
             s.m.engine.fence_initializations(s, own=False)
         for buffer in s.m.shared:
             if buffer.generic is not None:
-                clocks.fenced(buffer, clocks.active(s.mask))
+                clocks.fenced(buffer, s.mask)
 
     return step
 

@@ -64,6 +64,7 @@ class RaceLog:
         if m.clocks is not None and a.buffer.space == "shared":
             m.clocks.access(a.buffer, a.first, a.span, a.thread, a.write, a.op, a.atomic)
             self.within.append(a)
+            m.clocks.lanes.note(a)
             return
         self.recent.append(a)
         if a.buffer.space == "global":
@@ -170,6 +171,8 @@ class RaceLog:
             m.order.meet_lanes(mask)
         if m.clocks is not None:
             self.met(mask)
+            for b, row in m.clocks.active(mask):
+                m.clocks.lanes.meet(b, row % m.clocks.warps)
         if m.nt <= 32:
             self.barrier(
                 mask, None if mask is None else np.logical_or.reduce(np.broadcast_to(mask, (m.nb, m.nt)), axis=1)

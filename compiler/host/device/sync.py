@@ -44,6 +44,7 @@ def block_barrier(s: State, op, number: int = 0, threads: int | None = None):
     b.arrived |= mine
     here = m.clocks.active(s.mask) if m.clocks is not None else []
     for k, row in here:
+        m.clocks.lanes.meet(k, row % m.clocks.warps)
         m.clocks.release(k, row, b.left.setdefault(k, np.zeros(m.clocks.columns, np.int32)))
     complete = b.arrived.sum(axis=1) >= wanted
     if complete.any():
