@@ -210,8 +210,14 @@ def _matrix(s: State, engine: Engine, cells: np.ndarray, dtype: np.dtype, where,
 def _note_wgmma(engine: Engine, buffer: Buffer, byte: np.ndarray, b: int, t: int, op) -> None:
     """A wgmma's reads: every warp of the warpgroup must have seen what was written; they end with its group."""
     clocks, granule = engine.machine.clocks, engine.machine.races.granule  # type: ignore[union-attr]
-    cells = np.unique(byte // granule)[:, None]
-    agent = (clocks.group(b, t), engine.groups.get((b, t), 0) + 1)
+    cells = np.unique(byte[..., :1] // granule if granule >= byte.shape[-1] else byte // granule)
+    column, epoch = clocks.group(b, t), engine.groups.get((b, t), 0) + 1
+    table, unit, row = clocks.table(buffer), clocks.unit(b), clocks.row(b, t)
+    known = clocks.now[unit, row : row + 4].min(axis=0)  # by all four
+    writer = table.writer[cells]
+    if not ((writer >= 0) & (known[writer] < table.epoch[cells])).any():
+        table.read[cells, column] = epoch
+        return
     for warp in range(4):
-        row = clocks.row(b, t) + warp
-        clocks.touch(buffer, cells, (clocks.unit(b), row), agent, False, op, b * engine.machine.nt + t + 32 * warp)
+        thread = b * engine.machine.nt + t + 32 * warp
+        clocks.touch(buffer, cells[:, None], (unit, row + warp), (column, epoch), False, op, thread)
