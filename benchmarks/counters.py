@@ -36,7 +36,7 @@ _WANTED = (
     "smsp__inst_executed", "smsp__inst_executed_op_shared_ld", "smsp__inst_executed_op_shared_st",
     "smsp__inst_executed_op_global_ld", "smsp__inst_executed_op_global_st", "smsp__inst_executed_op_ldsm",
     "smsp__inst_executed_op_ldgsts", "smsp__inst_executed_op_shared", "smsp__inst_executed_pipe_tensor_op_hmma",
-    "smsp__inst_executed_pipe_tensor_op_gmma",
+    "smsp__inst_executed_pipe_tensor_op_gmma", "lts__t_sectors_srcunit_tex_op_read_lookup_miss",
 )  # fmt: skip
 _MORE = re.compile(
     r"(l1tex__(t_sectors|t_requests|data_bank_conflicts|data_bank_reads|data_bank_writes|data_pipe_lsu_wavefronts)"
@@ -218,6 +218,8 @@ COMPARED: tuple[tuple[str, tuple[str, ...], Pick], ...] = (
      one("l1tex__t_sectors_pipe_lsu_mem_global_op_ld")),
     ("global store requests", ("global store requests",), one("l1tex__t_requests_pipe_lsu_mem_global_op_st")),
     ("global store sectors", ("global store sectors",), one("l1tex__t_sectors_pipe_lsu_mem_global_op_st")),
+    ("global sectors read, each once; L2 misses", ("global sectors read, each once",),
+     one("lts__t_sectors_srcunit_tex_op_read_lookup_miss")),
     ("shared load wavefronts, with ldmatrix", ("shared load wavefronts", "shared matrix wavefronts"),
      one("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld")),
     ("shared store wavefronts", ("shared store wavefronts",), one("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st")),

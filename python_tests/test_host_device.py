@@ -11,7 +11,7 @@ import pytest
 from mlirc import mlir
 from mlirc.errors import MlircError
 from mlirc.host.device import DeviceKernel, DeviceModel, run_kernel
-from mlirc.host.device.counters import sectors, wavefronts
+from mlirc.host.device.counters import sectors, table, wavefronts
 
 SHARED = "#gpu.address_space<workgroup>"
 
@@ -392,4 +392,7 @@ def test_counters_of_a_kernel():
     assert found["global requests"] == 4 and found["global sectors"] == 16
     assert found["shared requests"] == 4 and found["shared bank conflicts"] == 0
     assert found["instructions: barrier"] == 2 and found["instructions: integer"] == 2
-    assert "global sectors" in report.table()
+    assert found["global sectors read, each once"] == found["global sectors written, each once"] == 8
+    lines = [line.split() for line in table(report).split("\n")]
+    assert ["global", "load", "2", "256", "8", "4.00", "4.00"] in lines
+    assert ["shared", "store", "2", "256", "2", "1.00", "1.00"] in lines

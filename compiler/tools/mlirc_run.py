@@ -277,6 +277,7 @@ def run_on_host_device(
     that many orders, from `seed` on, and stops at the first finding or difference between them. Raises it as MlircError
     and prints some of the others; with `counters` prints what each kernel does to memory."""
     from mlirc.host.device import HostModel
+    from mlirc.host.device.counters import table
     from mlirc.host.device.seeds import run_seeds
 
     loaded = HostModel(model, plan, find_weights(model, plan, weights), count=counters)
@@ -295,7 +296,7 @@ def run_on_host_device(
     finally:
         progress.close()
         if counters:
-            print(loaded.report.table())
+            print(table(loaded.report))
     return loaded.outputs
 
 

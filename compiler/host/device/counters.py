@@ -9,12 +9,16 @@
   (ldmatrix and stmatrix), wgmma (what it reads through descriptors).
 - Bytes that the threads asked for, and warp instructions by kind (operations of the `gpu` level; a vector operation
   counts once per element).
+- The sectors of global memory that a launch reads and writes, each once: what DRAM has to move at the least.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from mlirc.host.device.memory import Buffer
 from mlirc.host.device.numbers import vector_shape
 from mlirc.host.device.report import Report
 
@@ -77,9 +81,10 @@ class Counters:
     def __init__(self, report: Report, kernel: str, threads: int):
         self.report, self.kernel, self.threads = report, kernel, threads
 
-    def access(self, space: str, byte: np.ndarray, size: int, mask: np.ndarray | None, write: bool, op) -> None:
+    def access(self, buffer: Buffer, byte: np.ndarray, size: int, mask: np.ndarray | None, write: bool, op) -> None:
         """Counts an access of every active thread: `byte` [blocks, threads] addresses within a block's memory or the
         buffer."""
+        space = buffer.space
         lanes = min(WARP, self.threads)
         rows = np.ascontiguousarray(byte).reshape(-1, lanes)
         active = None if mask is None else np.ascontiguousarray(np.broadcast_to(mask, byte.shape)).reshape(rows.shape)
@@ -92,6 +97,7 @@ class Counters:
         if space not in ("shared", "global"):
             return
         add(f"{space} {unit} requests", requests)
+        add(f"{space} {unit} bytes", threads * size)
         if space == "shared":
             taken, least = wavefronts(rows, size, active, unit != "matrix")
             add("shared wavefronts", taken)
@@ -102,7 +108,17 @@ class Counters:
             taken, least = sectors(rows, size, active)
             add("global sectors", taken)
             add(f"global {unit} sectors", taken)
+            self.touch(buffer, rows if active is None else rows[active], size, write)
+        least = min(taken, least)  # threads may want the same
+        add(f"{space} {unit} fewest", least)
         self.report.traffic(self.kernel, op, space, requests, taken, least)
+
+    def touch(self, buffer: Buffer, byte: np.ndarray, size: int, write: bool) -> None:
+        """Notes the sectors of a buffer that are read or written in this launch."""
+        if buffer.sectors is None:
+            buffer.sectors = np.zeros((2, len(buffer.data) // _SECTOR + 1), bool)
+        for at in range(0, size + _SECTOR - 1, _SECTOR):
+            buffer.sectors[int(write)][(byte + min(at, size - 1)) // _SECTOR] = True
 
     def wgmma(self, chunks: np.ndarray) -> None:
         """Counts a wgmma's read of an operand: first bytes [n, 8] of chunks of 16 bytes that are read together."""
@@ -113,6 +129,46 @@ class Counters:
 
     def add(self, counter: str, amount: int) -> None:
         self.report.count(self.kernel, counter, amount)
+
+
+def count_sectors(report: Report, kernel: str, buffers: Sequence[Buffer]) -> None:
+    """Adds what a launch read and wrote of global memory, each sector once."""
+    for which, verb in enumerate(("read", "written")):
+        touched = sum(int(b.sectors[which].sum()) for b in buffers if b.sectors is not None)
+        report.count(kernel, f"global sectors {verb}, each once", touched)
+
+
+def table(report: Report) -> str:
+    """The counters as text, kernel by kernel: a line per path to memory, DRAM's least, the instructions, and the
+    operations that take more sectors or wavefronts than their bytes need."""
+    lines = []
+    for kernel, c in report.counters.items():
+        lines += [kernel, f"  {'':14}{'requests':>13}{'bytes':>17}{'sectors*':>15}{'per request':>13}{'fewest':>9}"]
+        for path in sorted({n.removesuffix(" requests") for n in c if n.endswith(" requests") and n.count(" ") == 2}):
+            requests, taken, least = (c.get(f"{path} {x}", 0) for x in ("requests", _UNITS[path.split()[0]], "fewest"))
+            row = f"  {path:14}{requests:13,}{c.get(f'{path} bytes', 0):17,}{taken:15,}"
+            lines.append(row + f"{taken / max(requests, 1):13.2f}{least / max(requests, 1):9.2f}")
+        once = [_SECTOR * c.get(f"global sectors {verb}, each once", 0) for verb in ("read", "written")]
+        lines.append(f"  DRAM, at the least: {once[0]:,} bytes read, {once[1]:,} bytes written")
+        kinds = {n.removeprefix("instructions: "): v for n, v in sorted(c.items()) if n.startswith("instructions: ")}
+        listed = ", ".join(f"{kind} {n:,}" for kind, n in kinds.items())
+        lines.append(f"  warp instructions: {sum(kinds.values()):,} ({listed})")
+        lines += _wasteful(report, kernel)
+    lines.append("* of 32 bytes in global memory; wavefronts in shared memory")
+    return "\n".join(lines)
+
+
+_UNITS = {"global": "sectors", "shared": "wavefronts"}
+
+
+def _wasteful(report: Report, kernel: str) -> list[str]:
+    """The ten operations that take the most sectors or wavefronts beyond the fewest."""
+    rows = [(t - n, key, r, t, n) for key, (r, t, n) in report.by_operation.items() if key[0] == kernel and t > n]
+    lines = []
+    for _, (_, space, op, place), requests, taken, least in sorted(rows, key=lambda row: -row[0])[:10]:
+        much = f"{taken / requests:.2f} {_UNITS[space]} per request, {least / requests:.2f} suffice"
+        lines.append(f"  {op} at {place}: {much}")
+    return lines
 
 
 _KINDS = {

@@ -10,6 +10,7 @@ import numpy as np
 from mlirc import levels
 from mlirc.backend.kernel import Copy, Launch, launches_from_gpu_module
 from mlirc.errors import MlircError
+from mlirc.host.device.counters import count_sectors
 from mlirc.host.device.dependencies import Earlier
 from mlirc.host.device.execution import execute
 from mlirc.host.device.limits import SECONDS
@@ -202,7 +203,7 @@ class DeviceKernel:
         for i, buffer in enumerate(buffers):
             buffer.tracked = options["check"] and i in tracked
             buffer.start_launch()
-        return execute(
+        ended = execute(
             program,
             self._registers(program, launch, buffers),
             (launch.grid, launch.block, launch.smem),
@@ -212,6 +213,9 @@ class DeviceKernel:
             cluster=launch.cluster,
             **options,
         )
+        if self.count:
+            count_sectors(report, program.name, buffers)
+        return ended
 
     def _registers(self, program: Program, launch: Launch, buffers: list[Buffer]) -> list:
         r = list(program.initial)

@@ -313,7 +313,7 @@ class Machine:
         """Counts an access at element numbers `offset` within an instance."""
         assert self.counters is not None
         byte = np.broadcast_to(offset * ref.item, (self.nb, self.nt))
-        self.counters.access(ref.buffer.space, byte, width * ref.item, mask, write, op)
+        self.counters.access(ref.buffer, byte, width * ref.item, mask, write, op)
 
     def count_instructions(self, kind: str, each: int, mask) -> None:
         """Counts the warps that execute an operation, `each` instructions per warp."""

@@ -50,6 +50,7 @@ class Buffer:
         self.writer_block: np.ndarray | None = None  # per granule, in this launch; -1: nobody
         self.reader_block: np.ndarray | None = None  # likewise; -2: several
         self.atomic_block: np.ndarray | None = None  # likewise, of atomic accesses
+        self.sectors: np.ndarray | None = None  # [2, sectors]: those read, and those written, in this launch; counted
         self.watch: tuple[int, list] | None = None  # a byte, and who wrote it: (block, thread, operation)
         self.earlier = ""  # what earlier launches do to it that griddepcontrol.wait waits for: "reads", "writes", or ""
         self._views: dict = {}
@@ -64,7 +65,7 @@ class Buffer:
 
     def start_launch(self) -> None:
         """Forgets which blocks wrote where: launches are ordered."""
-        self.writer_block = self.reader_block = self.atomic_block = None
+        self.writer_block = self.reader_block = self.atomic_block = self.sectors = None
 
     def words(self, plane: str, size: int) -> np.ndarray:
         """The storage ("data"), or one of its shadows, as unsigned words of 1, 2, 4 or 8 bytes; as rows of 8-byte

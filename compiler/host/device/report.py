@@ -105,23 +105,6 @@ class Report:
         for i, x in enumerate((requests, taken, least)):
             row[i] += x
 
-    def table(self) -> str:
-        """The counters as text: each kernel's totals, and the operations that take more than they need."""
-        lines = []
-        for kernel, counters in self.counters.items():
-            lines.append(kernel)
-            lines += [f"  {name:32} {value:16,}" for name, value in sorted(counters.items())]
-            wasteful = sorted(
-                ((t - n, key, r, t, n) for key, (r, t, n) in self.by_operation.items() if key[0] == kernel and t > n),
-                key=lambda row: -row[0],
-            )
-            for _, (_, space, op, place), requests, taken, least in wasteful[:10]:
-                unit = "wavefronts" if space == "shared" else "sectors"
-                lines.append(
-                    f"  {op} at {place}: {taken / requests:.2f} {unit} per request, {least / requests:.2f} suffice"
-                )
-        return "\n".join(lines)
-
     def merge(self, other: Report) -> None:
         """Adds another report's findings and counters to this one; what is found in several calls of a kernel is one
         finding."""
