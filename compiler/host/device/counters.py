@@ -124,7 +124,10 @@ class Counters:
         """Counts a wgmma's read of an operand: first bytes [n, 8] of chunks of 16 bytes that are read together."""
         taken, least = wavefronts(chunks, 16, None, merge=False)
         self.add("shared wavefronts", taken)
+        self.add("shared wgmma requests", 1)
+        self.add("shared wgmma bytes", chunks.size * 16)
         self.add("shared wgmma wavefronts", taken)
+        self.add("shared wgmma fewest", least)
         self.add("shared bank conflicts", taken - least)
 
     def add(self, counter: str, amount: int) -> None:
