@@ -10,8 +10,9 @@ import numpy as np
 
 from mlirc.errors import MlircError
 from mlirc.host.device import pointer_rules
+from mlirc.host.device.clocks import is_atomic
 from mlirc.host.device.events import Wait
-from mlirc.host.device.global_order import BLOCK, CLUSTER, DEVICE
+from mlirc.host.device.launch_order import BLOCK, CLUSTER, DEVICE
 from mlirc.host.device.machine import State
 from mlirc.host.device.memory import MemRef
 from mlirc.host.device.memref_rules import fetch, indices_of
@@ -139,14 +140,10 @@ def _between(tr: Translator, op, step: Callable) -> Callable:
 # -- loads, stores and fences
 
 
-def _is_strong(op) -> bool:
-    return "volatile_" in op.attributes or ir.IntegerAttr(op.attributes["ordering"]).value > 0
-
-
 @rule("llvm.load")
 def _load(tr: Translator, op):
     plain = pointer_rules.load(tr, op)
-    if not _is_strong(op):
+    if not is_atomic(op):
         return plain
     ref, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
     shape, dtype = vector_shape(op.results[0].type), dtype_of(op.results[0].type)
@@ -170,7 +167,7 @@ def _load(tr: Translator, op):
 
 @rule("llvm.store")
 def _store(tr: Translator, op):
-    if not _is_strong(op):
+    if not is_atomic(op):
         return pointer_rules.store(tr, op)
     value, ref = tr.reg(op.operands[0]), tr.reg(op.operands[1])
     shape, item = vector_shape(op.operands[0].type), dtype_of(op.operands[0].type).itemsize

@@ -22,6 +22,7 @@ import numpy as np
 
 from mlirc.host.device.lanes import Lanes
 from mlirc.host.device.memory import Buffer
+from mlirc.mlir import ir
 
 _MBARRIERS = 64  # columns for the mbarriers of a block; more share them, which can hide a race but never invents one
 
@@ -177,7 +178,7 @@ class Clocks:
         alone = None if wgmma else np.broadcast_to(np.asarray(thread), len(cells))  # of whole warps
         clash = self._unseen_writes(table, cells, unit, row, alone)
         if atomic and clash.any():  # two atomics do not race
-            clash &= np.array([not _is_atomic(self.ops[i]) for i in range(len(self.ops))])[table.op[cells]]
+            clash &= np.array([not is_atomic(self.ops[i]) for i in range(len(self.ops))])[table.op[cells]]
         if clash.any():
             self._complain(buffer, table, cells, clash, thread, write, op, None)
         elif write:
@@ -188,6 +189,8 @@ class Clocks:
             late[np.arange(len(cells)), :, row] = False
             if late.any():
                 self._complain(buffer, table, cells, late.any(axis=2), thread, write, op, late)
+        if not write and atomic:  # noted nowhere: later atomics do not race with it
+            return
         if not write:
             table.read[cells, column[:, None]] = epoch[:, None]
             return
@@ -269,5 +272,9 @@ class Clocks:
         )
 
 
-def _is_atomic(op) -> bool:
-    return "atomic" in op.name or op.name in ("llvm.cmpxchg", "nvvm.atomicrmw")
+def is_atomic(op) -> bool:
+    """Whether an operation's accesses are atomic: read-modify-writes, and loads and stores with a memory order, or
+    volatile ones."""
+    if op.name in ("llvm.load", "llvm.store"):
+        return "volatile_" in op.attributes or ir.IntegerAttr(op.attributes["ordering"]).value > 0
+    return "atomic" in op.name or op.name == "llvm.cmpxchg"

@@ -13,7 +13,8 @@ from mlirc.errors import MlircError
 from mlirc.host.device.clocks import Clocks
 from mlirc.host.device.copies import Copies
 from mlirc.host.device.counters import Counters
-from mlirc.host.device.global_order import Knowledge, Order
+from mlirc.host.device.global_order import Knowledge
+from mlirc.host.device.launch_order import Order
 from mlirc.host.device.limits import SECONDS, Deadline, Stop, cannot_go_on, launch_problem, resident_blocks
 from mlirc.host.device.machine import Machine
 from mlirc.host.device.memory import POISON, MemRef

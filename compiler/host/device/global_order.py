@@ -13,16 +13,14 @@ has told the releasing thread is handed on with it (causality order is transitiv
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.host.device.launch_order import BLOCK, CLUSTER, DEVICE, Location, Mark, Order
 from mlirc.host.device.memory import Buffer
-from mlirc.host.device.stamps import Shadow
 
-BLOCK, CLUSTER, DEVICE = 0, 1, 2  # scopes; the whole system is one device here
 MAX_BYTES = 2 << 30  # of the clocks of one machine
 _CONFLICTS = {  # the kinds of earlier accesses, besides plain writes, that an access must come after
     "read": ("atomic write",),
@@ -31,61 +29,6 @@ _CONFLICTS = {  # the kinds of earlier accesses, besides plain writes, that an a
     "atomic write": ("read",),
 }  # fmt: skip
 _VERBS = {"read": "reads", "write": "writes", "atomic load": "atomically reads", "atomic write": "atomically writes"}
-
-
-@dataclass
-class Mark:
-    """A row left by a releasing thread: for global memory, and for the shared memory of its block or cluster (None
-    where that is watched otherwise)."""
-
-    row: np.ndarray
-    shared: np.ndarray | None
-
-    def join(self, other: Mark) -> Mark:
-        """What both have seen."""
-        shared = other.shared if self.shared is None else self.shared
-        if self.shared is not None and other.shared is not None:
-            shared = np.maximum(self.shared, other.shared)
-        return Mark(np.maximum(self.row, other.row), shared)
-
-
-@dataclass
-class Location:
-    """What was left at an atomic variable: per audience (scope, and which block or cluster), and by whom last."""
-
-    left: dict[tuple, Mark] = field(default_factory=dict)
-    own: dict[int, tuple[int, Mark]] = field(default_factory=dict)  # thread -> scope and row of its release
-
-
-class Order:
-    """The part that all machines of a launch share. `blocks`: how many; they are counted in the order in which they
-    start, and so are their threads."""
-
-    def __init__(self, blocks: int, threads: int, granule: int):
-        self.nt, self.granule = threads, granule
-        self.threads = blocks * threads
-        self.blocks = np.zeros(blocks, np.int64)  # linear numbers
-        self.shadows: dict[int, Shadow] = {}
-        self.locations: dict[tuple[int, int], Location] = {}
-        self.released = np.zeros((DEVICE + 1, self.threads), np.int32)  # the epochs that some release covers, by scope
-        self.ops: list[Any] = []
-        self.scopes: list[int] = []  # of each operation
-        self._numbers: dict[int, int] = {}
-
-    def shadow(self, buffer: Buffer) -> Shadow:
-        found = self.shadows.get(id(buffer))
-        if found is None:
-            found = self.shadows[id(buffer)] = Shadow(len(buffer.data) // self.granule, self.threads)
-        return found
-
-    def number(self, op, scope: int) -> int:
-        """An operation as a number."""
-        n = self._numbers.get(hash(op))
-        if n is None:
-            n = self._numbers[hash(op)] = len(self.ops)
-            self.ops.append(op)
-            self.scopes.append(scope)
-        return n
 
 
 class Knowledge:
@@ -298,12 +241,14 @@ class Knowledge:
             other = (int(writer[i]), int(shadow.epoch[flat[i]]), "write", int(shadow.op[flat[i]]))
             self._complain(buffer, int(flat[i]), int(who[i]), kind, op, other, int(bad.sum()))
         else:
-            self._check_sets(buffer, flat, who, kind, scope, op)
+            self._check_sets(buffer, flat, who, kind, op)
         epoch = self.epoch[self.warp[threads]]
         if kind == "atomic write":
             epoch = self._fenced(threads, epoch)
         if kind != "write":
             shadow.sets[kind].add(cells, self.first + threads, epoch, number)
+            if kind != "read" and min(order.scopes) < DEVICE:
+                self._check_scopes(buffer, flat, who, kind, scope, op)
             return
         for stamps in shadow.sets.values():
             stamps.forget(flat)
@@ -323,14 +268,16 @@ class Knowledge:
                 epoch[i] = min(epoch[i], mark.row[self.first + thread])
         return epoch
 
-    def _check_sets(self, buffer: Buffer, flat: np.ndarray, who: np.ndarray, kind: str, scope: int, op) -> None:
-        order, shadow = self.order, self.order.shadow(buffer)
+    def _check_sets(self, buffer: Buffer, flat: np.ndarray, who: np.ndarray, kind: str, op) -> None:
+        shadow = self.order.shadow(buffer)
         for name in _CONFLICTS[kind]:
             found = shadow.sets[name].of(flat)
             if found is not None and self._check_stamps(buffer, flat, who, kind, op, name, found, None):
                 return
-        if not kind.startswith("atomic") or min(order.scopes) == DEVICE:
-            return
+
+    def _check_scopes(self, buffer: Buffer, flat: np.ndarray, who: np.ndarray, kind: str, scope: int, op) -> None:
+        """Checks atomic accesses against others, which must include each other in their scopes."""
+        shadow = self.order.shadow(buffer)
         for name in ("atomic write",) if kind == "atomic load" else ("atomic write", "atomic load"):
             found = shadow.sets[name].of(flat)
             if found is not None and self._check_stamps(buffer, flat, who, kind, op, name, found, scope):

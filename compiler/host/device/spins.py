@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mlirc.host.device.clocks import is_atomic
 from mlirc.host.device.events import Wait
 from mlirc.host.device.machine import State
 from mlirc.mlir import ir
@@ -50,10 +51,7 @@ def is_spin(op) -> bool:
 
     def visit(inner) -> ir.WalkResult:
         nonlocal found
-        strong = inner.name == "llvm.load" and (
-            "volatile_" in inner.attributes or ir.IntegerAttr(inner.attributes["ordering"]).value > 0
-        )
-        found = found or strong or inner.name in ("llvm.cmpxchg", "llvm.atomicrmw") or "atomic_rmw" in inner.name
+        found = found or (inner.name != "llvm.store" and is_atomic(inner))
         return ir.WalkResult.ADVANCE
 
     op.walk(visit)
