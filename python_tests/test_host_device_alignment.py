@@ -102,3 +102,39 @@ def test_mbarriers_need_the_declared_alignment_of_8():
 def test_tensor_maps_that_the_driver_refuses(shape, box, swizzle, message):
     with pytest.raises(MlircError, match=message):
         TensorMap(np.zeros(shape, np.int32), box, swizzle)
+
+
+SHARED = "memref<32xf32, #gpu.address_space<workgroup>>"
+PRIVATE = "memref<1xf32, #gpu.address_space<private>>"
+OWN = f"""module {{ gpu.module @m {{ gpu.func @k(%x: memref<32xf32>, %y: memref<32xf32>)
+    workgroup(%w: {SHARED} {{llvm.align = 16 : i64}}) private(%p: {PRIVATE}) kernel {{
+  %t = gpu.thread_id x
+  %c0 = arith.constant 0 : index
+  %c4 = arith.constant 4 : index
+  %c31 = arith.constant 31 : index
+  %first = arith.divui %t, %c4 : index
+  %v = memref.load %x[%t] : memref<32xf32>
+  memref.store %v, %p[%c0] : {PRIVATE}
+  memref.store %v, %w[%t] : {SHARED}
+  gpu.barrier
+  %four = arith.muli %first, %c4 : index
+  %q = vector.load %w[%four] {{alignment = 16 : i64}} : {SHARED}, vector<4xf32>
+  %s = vector.reduction <add>, %q : vector<4xf32> into f32
+  %mine = memref.load %p[%c0] : {PRIVATE}
+  %r = arith.addf %s, %mine : f32
+  memref.store %r, %y[%t] : memref<32xf32>
+  gpu.return }} }} }}"""
+
+
+def own(text: str) -> set[tuple[str, bool]]:
+    x, y = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
+    report = run_function(mlir.parse(text), "k", [x, y], (1, 1, 1), (32, 1, 1))
+    assert not report.ok or (y == np.repeat(x.reshape(8, 4).sum(axis=1), 4) + x).all()
+    return found_at(report, text, "vector.load")
+
+
+def test_arrays_of_a_function_are_memory_of_their_own_and_aligned_as_declared():
+    assert not own(OWN)
+    assert own(OWN.replace(" {llvm.align = 16 : i64}", "")) == {("misaligned", True)}
+    assert ("race", True) in own(OWN.replace("gpu.barrier", ""))
+    assert ("out of bounds", True) in own(OWN.replace("%w[%four]", "%w[%c31]"))

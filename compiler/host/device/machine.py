@@ -54,6 +54,7 @@ class Machine:
         self.waited: np.ndarray | None = None  # which threads are behind griddepcontrol.wait; None: nothing to wait for
         self.proxies = False  # whether instructions read shared memory through the asynchronous proxy
         self.named: dict[str, Buffer] = {}
+        self.own: dict[int, MemRef] = {}  # the attributions of a gpu.func, by register
         self.copies: Any = None  # Copies: cp.asyncs under way, from the start
         self.arrived: dict = {}
         t = np.arange(self.nt, dtype=np.int64)[None, :]

@@ -190,7 +190,10 @@ class Scheduler:
         while len(self.live) < self.resident and (m := next(self.machines, None)) is not None:
             groups = groups_of(m, program, self.draw if self.varied else None)
             for mask in groups:
-                tasks.append(Task(program.code.start(State(list(registers), mask, m)), m, self.tasks))
+                mine = list(registers)
+                for number, memory in m.own.items():
+                    mine[number] = memory
+                tasks.append(Task(program.code.start(State(mine, mask, m)), m, self.tasks))
                 self.tasks += 1
             self.live[id(m)] = m, len(groups)
             self.begun += 1

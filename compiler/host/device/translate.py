@@ -7,7 +7,9 @@ Rules are registered by operation name: `@rule("arith.addi")` on `f(tr, op) -> s
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from mlirc.backend.lowering import SHARED_ALIGN
 from mlirc.errors import MlircError
 from mlirc.host.device.counters import kind_of
 from mlirc.host.device.machine import WARP, State
-from mlirc.host.device.numbers import constant_array
+from mlirc.host.device.numbers import constant_array, dtype_of
 from mlirc.host.device.spins import has_spins
 from mlirc.mlir import ir
 
@@ -84,12 +86,31 @@ def operation_of(error: Exception):
     return found
 
 
+@dataclass(frozen=True)
+class LocalArray:
+    """An attribution of a gpu.func: memory of each block (`space` shared) or of each thread (local). `align`: bytes."""
+
+    register: int
+    type: ir.MemRefType
+    space: str
+    align: int
+
+    @property
+    def item(self) -> int:
+        """Bytes of an element."""
+        return dtype_of(self.type).itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.type.shape) * self.item
+
+
 class Program:
     """A translated kernel: `initial` registers (constants filled in), the numbers of its parameters, its code."""
 
     def __init__(self, name: str, code: Code, initial: list, parameters: list, function):
         self.name, self.code, self.initial, self.parameters, self.function = name, code, initial, parameters, function
-        self.shared: list[tuple[int, object]] = []  # (register, memref type) of workgroup attributions
+        self.arrays: list[LocalArray] = []  # the attributions of a gpu.func
         self.accesses: list[int] = []  # bytes of every access
         self.unit = WARP  # threads that only execute together: of a warp, or of a warpgroup
         self.waits = False  # whether units wait for each other by more than barriers of the whole block
@@ -240,17 +261,32 @@ def translate(function, count: bool = False) -> Program:
     arguments = [tr.reg(a) for a in blocks[0].arguments]
     code, _ = tr.block(blocks[0])
     inputs = len(arguments)
-    if function.name == "gpu.func":  # what follows are its buffers in shared memory
+    if function.name == "gpu.func":  # what follows are its attributions
         inputs = len(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).inputs)
     program = Program(name, code, tr.initial, arguments[:inputs], function)
-    program.shared = [(tr.reg(a), a.type) for a in list(blocks[0].arguments)[inputs:]]
+    program.arrays = _attributions(tr, function, list(blocks[0].arguments)[inputs:])
     program.accesses, program.unit, program.proxies = tr.accesses, tr.unit, tr.proxies
     program.cluster, program.spins, program.ordered = _cluster(function), tr.spins, tr.ordered or tr.spins
     program.waits, program.grid_waits = tr.waits or tr.spins, tr.grid_waits
     program.clocks = tr.clocks or tr.proxies or program.ordered
-    program.static_shared = sum(size for size, _ in tr.globals.values())
+    arrays = sum(a.nbytes for a in program.arrays if a.space == "shared")
+    program.static_shared = sum(size for size, _ in tr.globals.values()) + arrays
     program.dynamic_align = max([align for size, align in tr.globals.values() if not size], default=SHARED_ALIGN)
     return program
+
+
+def _attributions(tr: Translator, function, arguments: list) -> list[LocalArray]:
+    """The buffers of a gpu.func's own: those of the workgroup first, then private ones."""
+    attributes, found = function.attributes, []
+    many = ir.IntegerAttr(attributes["workgroup_attributions"]).value if "workgroup_attributions" in attributes else 0
+    for i, a in enumerate(arguments):
+        name, k = ("workgroup", i) if i < many else ("private", i - many)
+        listed = attributes[f"{name}_attrib_attrs"] if f"{name}_attrib_attrs" in attributes else None
+        known = ir.DictAttr(ir.ArrayAttr(listed)[k]) if listed is not None else {}
+        t = ir.MemRefType(a.type)
+        align = ir.IntegerAttr(known["llvm.align"]).value if "llvm.align" in known else dtype_of(t).itemsize
+        found.append(LocalArray(tr.reg(a), t, "shared" if name == "workgroup" else "local", align))
+    return found
 
 
 def _cluster(function) -> tuple[int, int, int]:
