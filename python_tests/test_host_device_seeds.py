@@ -130,3 +130,23 @@ def test_a_proxy_fence_covers_its_threads_writes_only(before, after, kinds):
         x, y = np.arange(256, dtype=np.int32), np.zeros(256, np.int32)
         assert run(body, x, y, threads=256, smem=1024, seed=seed) == kinds
         np.testing.assert_array_equal(x, y)
+
+
+# -- which block comes last
+
+
+def test_the_later_of_two_blocks_depends_on_the_seed():
+    """Both write the same element: a race for every seed, and the number is that of the later one."""
+    found = set()
+    for seed in SEEDS:
+        y = np.zeros(1, np.int32)
+        assert run(store("%b", "%p0", "%c0"), y, threads=1, blocks=9, seed=seed) == {"race between blocks"}
+        found.add(int(y[0]))
+    assert len(found) > 3
+
+
+@pytest.mark.parametrize("body", ["nvvm.bar.warp.sync %all : i32", "%r = nvvm.redux.sync add %t, %all : i32 -> i32"])
+def test_a_part_of_a_warp_is_refused_for_every_seed(body):
+    """Blocks of 48 threads: what whole warps execute cannot run there."""
+    for seed in range(3):
+        assert run(body, np.zeros(1, np.int32), threads=48, blocks=2, smem=512, seed=seed) == {"stopped"}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mlirc.errors import MlircError
 from mlirc.host.device.counters import Counters
 from mlirc.host.device.limits import Deadline
 from mlirc.host.device.memory import Buffer, MemRef, gather, scatter
@@ -260,6 +261,13 @@ class Machine:
         """The given threads of each block have met: what one has waited for by griddepcontrol, all have."""
         assert self.waited is not None
         self.waited |= who & (self.waited & who).any(axis=1, keepdims=True)
+
+    def by_warp(self, a) -> np.ndarray:
+        """A value of every thread as [warps of the batch, lanes]; raises MlircError if the last warp of a block is a
+        part of one."""
+        if self.nt > WARP and self.nt % WARP:
+            raise MlircError(f"it is executed by whole warps, and a block has {self.nt} threads: take a multiple of 32")
+        return np.broadcast_to(a, (self.nb, self.nt)).reshape(-1, min(WARP, self.nt))
 
     def lanes(self, mask):
         """The numbers of the active threads, counted through the batch; None if all are active."""

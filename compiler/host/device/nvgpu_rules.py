@@ -81,10 +81,10 @@ def _warp_sync(tr: Translator, op):
 def whole_warps(s: State, op) -> np.ndarray | None:
     """Reports a warp-wide instruction that only part of a warp executes. Returns the numbers of the warps of the batch
     that execute it, None for all."""
+    m = s.m
+    warps = m.by_warp(True if s.mask is None else s.mask)
     if s.mask is None:
         return None
-    m = s.m
-    warps = np.broadcast_to(s.mask, (m.nb, m.nt)).reshape(-1, min(WARP, m.nt))
     here = warps.any(axis=1)
     missing = here[:, None] & ~warps
     if missing.any():

@@ -83,12 +83,10 @@ def _check_arrivals(m: Machine, b: Barrier, mine: np.ndarray, wanted: int, op) -
 def warp_barrier(s: State, needed: np.ndarray, op) -> None:
     """bar.warp.sync: the lanes of the 32-bit mask must all be here."""
     m = s.m
+    warps = m.by_warp(True if s.mask is None else s.mask)
     if s.mask is not None:
-        here = np.broadcast_to(s.mask, (m.nb, m.nt))
-        lanes = m.lane
-        wanted = (np.broadcast_to(needed, (1, 1)).astype(np.int64) >> lanes) & 1 != 0
-        warps = here.reshape(m.nb, -1, min(32, m.nt))
-        missing = warps.any(axis=2, keepdims=True) & ~warps & np.broadcast_to(wanted, (m.nb, m.nt)).reshape(warps.shape)
+        wanted = (np.broadcast_to(needed, (1, 1)).astype(np.int64) >> m.lane) & 1 != 0
+        missing = warps.any(axis=1, keepdims=True) & ~warps & m.by_warp(wanted)
         if missing.any():
             m.complain("divergent barrier", missing.reshape(m.nb, m.nt), "does not reach a barrier of its warp", op)
     if m.waited is not None:

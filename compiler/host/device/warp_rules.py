@@ -13,8 +13,7 @@ from mlirc.mlir import ir
 
 def by_warp(s: State, value: np.ndarray) -> np.ndarray:
     """A value of every thread as [warps of the batch, lanes]."""
-    m = s.m
-    return np.broadcast_to(value, (m.nb, m.nt)).reshape(-1, min(WARP, m.nt))
+    return s.m.by_warp(value)
 
 
 def active_lanes(s: State) -> np.ndarray:
