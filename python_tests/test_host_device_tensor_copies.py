@@ -76,6 +76,16 @@ def test_what_is_copied_out_is_fenced_and_not_overwritten(kind, op):
     assert send(body.replace("{ " + op, "{ nvvm.bar.warp.sync %all : i32\n" + op).replace(COMMIT, ""), x, y)
 
 
+def test_blocks_write_elements_of_their_own():
+    x, y = ints(8, 16), np.zeros((16, 16), np.int32)
+    row = "%row = arith.muli %b, %c8 : i32\n"
+    assert not send(out(at="%c0, %row", coordinates=row), x, y, blocks=2)
+    np.testing.assert_array_equal(y.reshape(2, 8, 16), [x, x])
+    near = row.replace("%c8", "%c4")
+    assert send(out(at="%c0, %row", coordinates=near), x, y, blocks=2) == {("race between blocks", STORE)}
+    assert not send(out("add", "%c0, %row", coordinates=near), x, y, blocks=2)
+
+
 # -- im2col
 
 IMAGES, HEIGHT, WIDTH, CHANNELS, PIXELS = 2, 5, 6, 8, 24

@@ -12,7 +12,7 @@ from mlirc.host.device.execution import execute
 from mlirc.host.device.limits import SECONDS
 from mlirc.host.device.memory import POISON, Buffer, MemRef
 from mlirc.host.device.report import Report
-from mlirc.host.device.tensor_maps import Im2colMap, TensorMap, check_parameter
+from mlirc.host.device.tensor_maps import Im2colMap, TensorMap, Writers, check_parameter
 from mlirc.host.device.translate import translate
 from mlirc.mlir import ir
 
@@ -43,7 +43,7 @@ def run_function(
         zip(program.parameters, found.regions[0].blocks[0].arguments, args, strict=False)
     ):
         if isinstance(a, TensorMap | Im2colMap):
-            registers[number] = a
+            registers[number], a.writers = a, Writers()
             check_parameter(found, i, name, report)
             continue
         contents = np.frombuffer(a.tobytes(), dtype=np.uint8)

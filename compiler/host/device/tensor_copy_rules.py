@@ -94,6 +94,7 @@ def start_box(s: State, source: AnyMap, to: MemRef, coordinates: list, barrier: 
         lone[b, t] = True
         if not _fits(s, source, to.buffer, byte, box.nbytes, lone, op):
             continue
+        _between_blocks(s, source, source.place(start, shifts), (b, t), "read", op)
         address = swizzled(byte + np.arange(box.nbytes), source.swizzle)
         for rank in ranks:
             begin_transfer(engine, box.reshape(-1).view(np.uint8), to.buffer, address, (b, t), rank, bars[b, t], op)
@@ -215,4 +216,19 @@ def store_box(s: State, target: AnyMap, buffer: Buffer, where, start: list[int],
         return
     address = b * buffer.stride + swizzled(byte + np.arange(target.nbytes), target.swizzle)
     read_for_store(s, buffer, address, (b, t), op)
+    _between_blocks(s, target, target.place(start), (b, t), "write" if combine is None else "reduce", op)
     target.write(start, buffer.data[address], combine)
+
+
+def _between_blocks(s: State, tensor: AnyMap, at: tuple, who: tuple[int, int], kind: str, op) -> None:
+    """Complains about elements that another block of the launch writes, and notes who writes them; in kernels whose
+    blocks order each other, tensor copies are not followed."""
+    if not s.m.check or s.m.order is not None:
+        return
+    block = int(s.m.blocks[who[0]])
+    other = tensor.writers.clash(tensor.array.shape, at, block, kind)
+    if other is not None:
+        lone = np.zeros((s.m.nb, s.m.nt), bool)
+        lone[who] = True
+        message = f"{kind}s elements of a tensor, which block {other} writes in the same launch"
+        s.m.complain("race between blocks", lone, message, op)

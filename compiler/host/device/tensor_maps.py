@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,28 @@ from mlirc.mlir import ir
 
 ALIGN = 64  # bytes, of a CUtensorMap
 _SWIZZLE_BITS = {128: 7, 64: 3, 32: 1}  # bytes of the pattern's rows -> which 16-byte chunks are exchanged
+
+
+class Writers:
+    """Which block has last written each element of an array by tensor copies, in one launch."""
+
+    def __init__(self) -> None:
+        self.last: np.ndarray | None = None  # -1: none; 2 * block, and 1 more for a reduction
+
+    def clash(self, shape: tuple[int, ...], at: Any, block: int, kind: str) -> int | None:
+        """Notes a copy's elements (an index of the array) by `kind`: read, write or reduce. Returns another block that
+        writes one of them in an order that nobody knows, if there is one."""
+        if self.last is None:
+            if kind == "read":
+                return None
+            self.last = np.full(shape, -1, np.int64)
+        last = self.last[at]
+        bad = (last >= 0) & (last // 2 != block)
+        if kind == "reduce":  # in any order
+            bad &= last % 2 == 0
+        if kind != "read":
+            self.last[at] = 2 * block + (kind == "reduce")
+        return int(last[bad].flat[0]) // 2 if bad.any() else None
 
 
 Combine = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -31,6 +54,7 @@ class TensorMap:
     array: np.ndarray
     box: tuple[int, ...]
     swizzle: int = 0
+    writers: Writers = field(default_factory=Writers, repr=False)
     mode = "tile"
 
     def __post_init__(self) -> None:
@@ -51,6 +75,10 @@ class TensorMap:
     def nbytes(self) -> int:
         """What a copy moves."""
         return math.prod(self.box) * self.array.itemsize
+
+    def place(self, start: Sequence[int], offsets: Sequence[int] = ()) -> tuple:
+        """What of the array a copy concerns, as an index of it."""
+        return self._overlap(start)[1]
 
     def read(self, start: Sequence[int], offsets: Sequence[int] = ()) -> np.ndarray:
         """The elements of the box at `start` (outermost dimension first), zeros outside the array."""
@@ -88,6 +116,7 @@ class Im2colMap:
     pixels: int
     channels: int
     swizzle: int = 0
+    writers: Writers = field(default_factory=Writers, repr=False)
     mode = "im2col"
 
     def __post_init__(self) -> None:
@@ -108,6 +137,10 @@ class Im2colMap:
     def nbytes(self) -> int:
         """What a copy moves."""
         return self.pixels * self.channels * self.array.itemsize
+
+    def place(self, start: Sequence[int], offsets: Sequence[int] = ()) -> tuple:
+        """What of the array a copy concerns, as an index of it."""
+        return self._positions(start, offsets)[0]
 
     def read(self, start: Sequence[int], offsets: Sequence[int] = ()) -> np.ndarray:
         """The elements [pixels, channels] from the position `start` (as in the array) on, zeros outside the array."""
