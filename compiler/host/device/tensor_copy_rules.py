@@ -12,7 +12,7 @@ from mlirc.host.device.hopper_rules import engine_of
 from mlirc.host.device.machine import State
 from mlirc.host.device.memory import Buffer, MemRef
 from mlirc.host.device.nvgpu_rules import segments_of
-from mlirc.host.device.tensor_maps import Combine, Im2colMap, TensorMap, swizzled
+from mlirc.host.device.tensor_maps import AnyMap, Combine, swizzled
 from mlirc.host.device.translate import Translator, rule
 
 
@@ -20,9 +20,6 @@ def check_proxy(s: State, buffer: Buffer, address: np.ndarray, lone: np.ndarray,
     """What threads wrote is read through the asynchronous proxy: there must be a fence in between."""
     if s.m.check and buffer.generic is not None and buffer.generic[address].any():
         s.m.complain("missing proxy fence", lone, f"reads {buffer.name} that threads wrote, with no fence.proxy", op)
-
-
-AnyMap = TensorMap | Im2colMap
 
 
 @rule("nvvm.cp.async.bulk.tensor.shared.cluster.global")
@@ -223,7 +220,7 @@ def store_box(s: State, target: AnyMap, buffer: Buffer, where, start: list[int],
 def _between_blocks(s: State, tensor: AnyMap, at: tuple, who: tuple[int, int], kind: str, op) -> None:
     """Complains about elements that another block of the launch writes, and notes who writes them; in kernels whose
     blocks order each other, tensor copies are not followed."""
-    if not s.m.check or s.m.order is not None:
+    if not s.m.check or (s.m.order is not None and s.m.order.ordered):
         return
     block = int(s.m.blocks[who[0]])
     other = tensor.writers.clash(tensor.array.shape, at, block, kind)

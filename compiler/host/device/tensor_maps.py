@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -42,7 +42,7 @@ class Writers:
         return int(last[bad].flat[0]) // 2 if bad.any() else None
 
 
-Combine = Callable[[np.ndarray, np.ndarray], np.ndarray]
+Combine: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass
@@ -180,6 +180,9 @@ class Im2colMap:
         for x, extent in zip(place, (images, *image, channels), strict=True):
             inside &= (x >= 0) & (x < extent)
         return tuple(np.broadcast_to(x, inside.shape)[inside] for x in place), inside
+
+
+AnyMap: TypeAlias = TensorMap | Im2colMap
 
 
 def _check_layout(a: np.ndarray, inner: int, swizzle: int) -> None:

@@ -21,12 +21,12 @@ from mlirc.host.device.tensor_cores import BITS, BITS_FP8_WGMMA, lowest_exponent
 from mlirc.host.device.tensor_maps import swizzled
 
 M = 64  # rows of every wgmma's product
-DTYPES = {
+DTYPES: dict[str, np.dtype] = {
     "f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16), "tf32": np.dtype(np.float32),
     "e4m3": np.dtype(ml_dtypes.float8_e4m3fn), "e5m2": np.dtype(ml_dtypes.float8_e5m2), "s8": np.dtype(np.int8),
     "u8": np.dtype(np.uint8),
 }  # fmt: skip
-_RESULTS = {"f16": np.dtype(np.float16), "f32": np.dtype(np.float32), "s32": np.dtype(np.int32)}
+_RESULTS: dict[str, np.dtype] = {"f16": np.dtype(np.float16), "f32": np.dtype(np.float32), "s32": np.dtype(np.int32)}
 
 
 @dataclass(frozen=True)
