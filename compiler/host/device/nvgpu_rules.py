@@ -54,8 +54,9 @@ def _pointer_copy(tr: Translator, op):
 
     def step(s: State) -> None:
         r = s.r
-        ends = [element_of(s, r[x], 1, op) for x in (to, at)]
-        copy_async(s, *ends, size, r[count[0]] if count else size, op)
+        copy_async(
+            s, element_of(s, r[to], 1, op), element_of(s, r[at], 1, op), size, r[count[0]] if count else size, op
+        )
 
     return step
 
@@ -85,7 +86,7 @@ def whole_warps(s: State, op) -> np.ndarray | None:
     warps = m.by_warp(True if s.mask is None else s.mask)
     if s.mask is None:
         return None
-    here = warps.any(axis=1)
+    here = np.logical_or.reduce(warps, axis=1)
     missing = here[:, None] & ~warps
     if missing.any():
         m.complain("divergent warp", missing.reshape(m.nb, m.nt), f"does not take part in {op.name} of its warp", op)
