@@ -359,3 +359,19 @@ def test_a_named_barrier_of_some_warps_orders_only_those_in_global_memory():
     for seed in range(3):
         report = run(body.replace("WHO", "%c64").replace("READS", late), zeros(128), y, threads=128, seed=seed)
         assert report.kinds() == {RACE} and "no barrier orders them" in line_of(report, RACE)
+
+
+@pytest.mark.parametrize("arrive, wait, right", [("all", "all", True), ("one", "all", False), ("all", "one", False)])
+def test_a_lane_arrives_and_waits_for_itself_in_global_memory(arrive, wait, right):
+    body = HAND.replace("BASE", BASE).replace("%b0, %c32", "%b0, %c1" if arrive == "one" else "%b0, %c32")
+    body = "%lane = arith.remui %t, %c32 : i32\n%lead = arith.cmpi eq, %lane, %c0 : i32\n" + body
+    body = body.replace("ARRIVE", BY_MBARRIER[0] if arrive == "all" else f"scf.if %lead {{ {BY_MBARRIER[0]} }}")
+    body = body.replace("WAIT", BY_MBARRIER[1] if wait == "all" else f"scf.if %lead {{ {BY_MBARRIER[1]} }}")
+    for seed in range(3):
+        report = run(body, zeros(64), zeros(32), threads=64, smem=2048, seed=seed)
+        assert report.ok == right, "\n".join(map(str, report.findings))
+        assert right or report.kinds() == {RACE}
+    if not right:  # the same, with the warp's barrier in front of the arrival, or behind the wait
+        meet = body.replace(f"scf.if %lead {{ {BY_MBARRIER[0]}", f"{MEET}\nscf.if %lead {{ {BY_MBARRIER[0]}")
+        meet = meet.replace(f"{BY_MBARRIER[1]} }}", f"{BY_MBARRIER[1]} }}\n{MEET}")
+        assert run(meet, zeros(64), zeros(32), threads=64, smem=2048).ok

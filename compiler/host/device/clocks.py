@@ -110,7 +110,7 @@ class Clocks:
             np.maximum(here, more, out=here)
         mine[row] += 1
         if self.machine.order is not None:
-            self.machine.order.leave(b, row % self.warps, into[self.local :])
+            self.machine.order.leave(b, w, into[self.local :], lanes)
 
     def acquire(self, b: int, row: int, from_: np.ndarray, lanes: np.ndarray | None = None) -> None:
         """Takes over what was left at a barrier; `lanes` (bool [32]): some lanes of the warp do."""
@@ -120,7 +120,7 @@ class Clocks:
         else:
             self.lanes.learn(b, row % self.warps, lanes, from_[: self.local])
         if self.machine.order is not None:
-            self.machine.order.take(b, row % self.warps, from_[self.local :])
+            self.machine.order.take(b, row % self.warps, from_[self.local :], lanes)
 
     def publish(self, b: int, t: int) -> np.ndarray:
         """A thread releases: its clock, of shared memory only; its warp's next epoch begins."""

@@ -110,18 +110,24 @@ class Knowledge:
             self.row[lanes] = target
             self._free(rows)
 
-    def leave(self, b: int, w: int, into: np.ndarray) -> None:
-        """A warp arrives somewhere: it leaves what its lanes have done and seen."""
-        warp = b * self.warps + w
-        lanes = self._lanes(b, w)
+    def leave(self, b: int, w: int, into: np.ndarray, some: np.ndarray | None = None) -> None:
+        """The lanes of a warp arrive somewhere (`some`, bool [32]: those): they leave what they have done and seen."""
+        warp, lanes = b * self.warps + w, self._lanes(b, w, some)
         np.maximum(into, self.now[np.unique(self.row[lanes])].max(axis=0), out=into)
         into[self._column(lanes)] = self.epoch[warp]
         self.epoch[warp] += 1
 
-    def take(self, b: int, w: int, from_: np.ndarray) -> None:
-        """A warp takes over what was left somewhere."""
-        lanes = self._lanes(b, w)
+    def take(self, b: int, w: int, from_: np.ndarray, some: np.ndarray | None = None) -> None:
+        """The lanes of a warp take over what was left somewhere."""
+        lanes = self._lanes(b, w, some)
         rows = np.unique(self.row[lanes])
+        if some is not None:  # away from the lanes that do not
+            for row in rows:
+                fresh = self._new_row()
+                self.now[fresh] = np.maximum(self.now[row], from_)
+                self.row[lanes[self.row[lanes] == row]] = fresh
+            self._free(rows)
+            return
         self.now[rows] = np.maximum(self.now[rows], from_)
         warp = b * self.warps + w
         if len(rows) > 1 or rows[0] != warp:
@@ -131,9 +137,11 @@ class Knowledge:
                 self.row[lanes] = warp
                 self._free(rows)
 
-    def _lanes(self, b: int, w: int) -> np.ndarray:
+    def _lanes(self, b: int, w: int, some: np.ndarray | None) -> np.ndarray:
+        """The threads of a warp, or some of them, counted through the batch."""
         nt = self.machine.nt
-        return np.arange(b * nt + 32 * w, b * nt + min(32 * w + 32, nt))
+        lanes = np.arange(b * nt + 32 * w, b * nt + min(32 * w + 32, nt))
+        return lanes if some is None else lanes[some[: len(lanes)]]
 
     # -- releases and acquires
 
