@@ -16,13 +16,15 @@ from mlirc.host.device.counters import sectors, table, wavefronts
 SHARED = "#gpu.address_space<workgroup>"
 
 
-def launch(body: str, arguments: str, *, threads: int = 64, blocks: int = 1, smem: int = 0) -> mlir.ir.Module:
-    """A kernel @k around `body`, in which %t is the thread and %b the block; `arguments` as in a function."""
+def launch(body: str, arguments: str, *, threads: int = 64, blocks: int = 1, smem: int = 0,
+           buffers: str = "") -> mlir.ir.Module:  # fmt: skip
+    """A kernel @k around `body`, in which %t is the thread and %b the block; `arguments` as in a function, `buffers` of
+    the kernel's own."""
     names = ", ".join(a.strip() for a in arguments.split(", "))
     return mlir.parse(f"""
 module attributes {{gpu.container_module}} {{
   gpu.module @k_gpu {{
-    gpu.func @k({names}) kernel {{
+    gpu.func @k({names}) {buffers} kernel {{
       %t = gpu.thread_id x
       %b = gpu.block_id x
       %c0 = arith.constant 0 : index

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from test_host_device import SHARED, X, launch
 
+from mlirc import mlir
+from mlirc.errors import MlircError
 from mlirc.host.device import run_kernel
 
 SPIN = """
@@ -156,3 +158,43 @@ def test_what_cannot_go_on_says_why(body, options, message):
     x, y = np.zeros(64, np.float32), np.zeros(64, np.float32)
     report = run_kernel(launch(head + body, X, **options), [x, y], check=check)
     assert message in "\n".join(map(str, report.findings)), report.findings
+
+
+def through_own_buffers(shared: int, private: int):
+    """Reverses 64 numbers through a buffer in shared memory, and one in local memory, that the kernel declares."""
+    s, q = f"memref<{shared}xf32, {SHARED}>", f"memref<{private}xf32, #gpu.address_space<private>>"
+    body = f"""
+      %v = memref.load %x[%t] : memref<64xf32>
+      memref.store %v, %s[%t] : {s}
+      gpu.barrier
+      %o = arith.subi %c63, %t : index
+      %w = memref.load %s[%o] : {s}
+      memref.store %w, %q[%c0] : {q}
+      %z = memref.load %q[%c0] : {q}
+      memref.store %z, %y[%t] : memref<64xf32>"""
+    x, y = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+    report = run_kernel(launch(body, X, buffers=f"workgroup(%s: {s}) private(%q: {q})"), [x, y])
+    return report, (y == x[::-1]).all()
+
+
+@pytest.mark.parametrize(
+    "shared, private, message",
+    [
+        (64, 1, ""), (58112, 1, ""), (64, 131072, ""),
+        (58113, 1, "232452 bytes of shared memory, 0 of them dynamic: 232448 are the most of a block"),
+        (64, 131073, "524292 bytes of local memory: 524288 are the most of a thread"),
+        (32, 1, "block 0 thread 32 uses index 32 in dimension 0 of extent 32 of shared memory"),
+    ],
+)  # fmt: skip
+def test_buffers_that_a_kernel_declares(shared, private, message):
+    report, right = through_own_buffers(shared, private)
+    assert (report.ok and right) if not message else message in str(report.findings[0])
+
+
+def test_what_no_machine_has_is_an_error():
+    with pytest.raises(MlircError, match="is no value of a thread: it has 4096 elements at the most"):
+        ends("%v = vector.broadcast %one : f32 to vector<1048576xf32>")
+    workspace = "%w = memref.alloc() : memref<1099511627776xf32>\n    gpu.launch_func"
+    text = str(launch("%one = arith.constant 1.0 : f32\n" + STORE, X)).replace("gpu.launch_func", workspace)
+    with pytest.raises(MlircError, match="workspace 0 takes 4,398,046,511,.* bytes: more memory than this machine has"):
+        run_kernel(mlir.parse(text), [np.zeros(64, np.float32)] * 2)

@@ -77,8 +77,9 @@ class Execution:
         """The machines of a launch, each made when it is started."""
         program, (grid, block, smem), size = self.program, self.shape, math.prod(self.cluster)
         per = 1 if program.spins else max(1, BATCH_THREADS // (math.prod(block) * size))
-        if smem:
-            per = max(1, min(per, MAX_BATCH_SHARED // (smem * size)))
+        own = max((smem + program.static_shared) * size, program.local * math.prod(block) * size // 4)
+        if own:
+            per = max(1, min(per, MAX_BATCH_SHARED // own))
         order, first = None, 0
         if self.check and (program.clocks or size > 1):
             order = Order(len(units) * size, math.prod(block), granule(program))
@@ -136,7 +137,7 @@ def execute(
         raise MlircError(f"host device: seed {seed}: give 0 or more")
     grid, block, smem = shape
     cluster = cluster or program.cluster
-    problem = launch_problem(grid, block, smem, cluster)
+    problem = launch_problem(grid, block, smem, cluster, program.static_shared, program.local)
     if problem:
         report.add("bad launch", problem, program.function, program.name)
         return False

@@ -239,7 +239,8 @@ _STORES = {"memref.store": 1, "vector.store": 1, "vector.transfer_write": 1, "me
 
 def stored_parameters(function) -> set[int]:
     """The numbers of the parameters of a gpu.func that it writes to."""
-    arguments = list(function.regions[0].blocks[0].arguments)
+    inputs = len(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).inputs)
+    arguments = list(function.regions[0].blocks[0].arguments)[:inputs]  # its own buffers follow
     found: set[int] = set()
 
     def visit(op) -> ir.WalkResult:

@@ -18,6 +18,7 @@ MAX_GRID = ((1 << 31) - 1, 65535, 65535)
 MAX_BLOCK = (1024, 1024, 64)
 MAX_THREADS = 1024  # of a block
 MAX_SHARED = 227 << 10  # bytes of a block
+MAX_LOCAL = 512 << 10  # bytes of a thread
 MAX_CLUSTER = 16  # blocks
 SMS = 132  # of an H200
 SM_THREADS = 2048
@@ -79,8 +80,9 @@ def cannot_go_on(error: Exception, check: bool, threads: int) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def launch_problem(grid, block, smem: int, cluster) -> str:
-    """Why a GPU would refuse a launch; empty if it would not. `smem`: bytes of dynamic shared memory."""
+def launch_problem(grid, block, smem: int, cluster, static: int, local: int) -> str:
+    """Why a GPU would refuse a launch; empty if it would not. `smem`, `static`: bytes of a block's dynamic and other
+    shared memory; `local`: bytes of a thread's local memory."""
     for what, shape, most in (("grid", grid, MAX_GRID), ("block", block, MAX_BLOCK)):
         for d, n, top in zip("xyz", shape, most, strict=True):
             if not 1 <= n <= top:
@@ -89,6 +91,10 @@ def launch_problem(grid, block, smem: int, cluster) -> str:
         return f"a block of {list(block)} has {threads} threads: {MAX_THREADS} are the most"
     if not 0 <= smem <= MAX_SHARED:
         return f"{smem} bytes of dynamic shared memory: {MAX_SHARED} are the most of a block"
+    if smem + static > MAX_SHARED:
+        return f"{smem + static} bytes of shared memory, {smem} of them dynamic: {MAX_SHARED} are the most of a block"
+    if local > MAX_LOCAL:
+        return f"{local} bytes of local memory: {MAX_LOCAL} are the most of a thread"
     if any(c < 1 or g % c for g, c in zip(grid, cluster, strict=True)):
         return f"clusters of {list(cluster)} do not divide the grid {list(grid)}"
     if math.prod(cluster) > MAX_CLUSTER:

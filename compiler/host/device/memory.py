@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import weakref
 
 import numpy as np
@@ -15,6 +16,7 @@ OTHER_POISON = 0x3C  # small numbers, for a second run that tells whether fresh 
 _ADDRESS_BITS = 40  # of an address, its byte within a buffer; the bits above are the buffer's number
 _numbers = itertools.count(1)
 _buffers: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()
+MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # bytes of memory
 _SLACK = 64  # bytes past the end, so that any access width divides the storage
 
 
@@ -37,6 +39,8 @@ class Buffer:
         self.stride = -(-nbytes // 1024) * 1024 if instances > 1 else nbytes
         total = self.stride * instances
         total += _SLACK + (-total) % _SLACK
+        if total > MACHINE // (1 if contents is not None else 2):  # a shadow is as large
+            raise MlircError(f"host device: {name} takes {total:,} bytes: more memory than this machine has")
         self.data = np.full(total, poison, dtype=np.uint8)
         self.written: np.ndarray | None = None  # per byte 0xFF once written; None: all of it was, from the start
         if contents is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import numpy as np
 
@@ -229,14 +230,14 @@ def _metadata(tr: Translator, op):
 
 @rule("memref.alloca", "memref.alloc")
 def _alloca(tr: Translator, op):
-    t = ir.MemRefType(op.results[0].type)
-    out, item = tr.reg(op.results[0]), item_size(op.results[0].type)
+    t, out, item = ir.MemRefType(op.results[0].type), tr.reg(op.results[0]), item_size(op.results[0].type)
     if not t.has_static_shape:
         raise MlircError(f"host device: {tr.where}: {op.name} of dynamic extents at {op.location}")
     strides, _ = t.get_strides_and_offset()
-    nbytes = int(np.prod(list(t.shape))) * item
+    nbytes = math.prod(t.shape) * item
     space = "shared" if "workgroup" in str(t.memory_space) or str(t.memory_space).startswith("3") else "local"
     align = ir.IntegerAttr(op.attributes["alignment"]).value if "alignment" in op.attributes else item
+    tr.owned[space] += nbytes
 
     def step(s: State) -> None:
         key = hash(op)

@@ -29,6 +29,9 @@ _RULE_FILES = (
 )  # fmt: skip
 
 
+MAX_VECTOR = 4096  # elements, far more than a thread has registers
+
+
 def rule(*names: str) -> Callable:
     """Registers the translation of operations."""
 
@@ -120,6 +123,7 @@ class Program:
         self.ordered = False  # whether atomics and fences may order threads, those of other blocks among them
         self.spins = False  # whether loops wait for what other threads write
         self.static_shared = 0  # bytes of shared memory besides the dynamic one
+        self.local = 0  # bytes of a thread's local memory
         self.cluster = (1, 1, 1)  # where the function itself says so
         self.dynamic_align = SHARED_ALIGN  # bytes, of dynamic shared memory
 
@@ -131,6 +135,7 @@ class Translator:
         self.where, self.count = where, count
         self.numbers: dict[ir.Value, int] = {}
         self.initial: list = []
+        self.owned = {"shared": 0, "local": 0}  # bytes of a block, of a thread
         self.constants: dict[ir.Value, int | float] = {}
         self.unit, self.waits = WARP, False
         self.proxies = self.clocks = self.grid_waits = self.ordered = self.spins = False
@@ -182,6 +187,12 @@ class Translator:
         return code, [self.reg(v) for v in ops[-1].operands]
 
     def step(self, op) -> Callable:
+        for t in [v.type for v in op.results if isinstance(v.type, ir.VectorType)]:
+            if math.prod(t.shape) > MAX_VECTOR:
+                raise MlircError(
+                    f"host device: {self.where}: {t} at {op.location} is no value of a thread: it has {MAX_VECTOR} "
+                    "elements at the most"
+                )
         found = _rules.get(op.name)
         if found is None:
             raise MlircError(
@@ -269,8 +280,10 @@ def translate(function, count: bool = False) -> Program:
     program.cluster, program.spins, program.ordered = _cluster(function), tr.spins, tr.ordered or tr.spins
     program.waits, program.grid_waits = tr.waits or tr.spins, tr.grid_waits
     program.clocks = tr.clocks or tr.proxies or program.ordered
-    arrays = sum(a.nbytes for a in program.arrays if a.space == "shared")
-    program.static_shared = sum(size for size, _ in tr.globals.values()) + arrays
+    arrays = {space: sum(a.nbytes for a in program.arrays if a.space == space) for space in tr.owned}
+    named = sum(size for size, _ in tr.globals.values())
+    program.static_shared = named + arrays["shared"] + tr.owned["shared"]
+    program.local = arrays["local"] + tr.owned["local"]
     program.dynamic_align = max([align for size, align in tr.globals.values() if not size], default=SHARED_ALIGN)
     return program
 
