@@ -198,3 +198,10 @@ def test_what_no_machine_has_is_an_error():
     text = str(launch("%one = arith.constant 1.0 : f32\n" + STORE, X)).replace("gpu.launch_func", workspace)
     with pytest.raises(MlircError, match="workspace 0 takes 4,398,046,511,.* bytes: more memory than this machine has"):
         run_kernel(mlir.parse(text), [np.zeros(64, np.float32)] * 2)
+
+
+def test_more_threads_than_can_be_watched_are_an_error_that_says_what_to_do():
+    body = "%old = memref.atomic_rmw addf %one, %y[%c0] : (f32, memref<64xf32>) -> f32\n"
+    body += "nvvm.memory.barrier #nvvm.mem_scope<gpu>"
+    (finding,) = ends(body, blocks=5000).findings
+    assert finding.kind == "stopped" and "too many to watch" in finding.message

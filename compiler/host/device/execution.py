@@ -13,7 +13,7 @@ from mlirc.errors import MlircError
 from mlirc.host.device.clocks import Clocks
 from mlirc.host.device.copies import Copies
 from mlirc.host.device.counters import Counters
-from mlirc.host.device.global_order import Knowledge
+from mlirc.host.device.global_order import Knowledge, check_watched
 from mlirc.host.device.launch_order import Order
 from mlirc.host.device.limits import SECONDS, Deadline, Stop, cannot_go_on, launch_problem, resident_blocks
 from mlirc.host.device.machine import Machine
@@ -47,12 +47,12 @@ class Execution:
         which the report tells."""
         program, (_, block, smem), size = self.program, self.shape, math.prod(self.cluster)
         draw = np.random.default_rng(seed & (1 << 64) - 1)
-        machines = self._machines(units, draw if seed else None, count)
+        threads, shared = math.prod(block), smem + program.static_shared
+        held = resident_blocks(threads, shared)
+        machines = self._machines(units, draw if seed else None, count, max(held // size, 1))
         scheduler = Scheduler(machines, _finish, draw, seed != 0, pick, hold=hold)
         self.points = scheduler.points
         if program.spins:
-            threads, shared = math.prod(block), smem + program.static_shared
-            held = resident_blocks(threads, shared)
             scheduler.resident = max(held // size, 1)
             scheduler.shortage = lambda begun: (
                 f"; {(len(units) - begun) * size} of the blocks have not started: a GPU holds {held} of {threads} "
@@ -73,8 +73,10 @@ class Execution:
             return False
         return True
 
-    def _machines(self, units: Sequence[int], varied: np.random.Generator | None, count: bool) -> Iterator[Machine]:
-        """The machines of a launch, each made when it is started."""
+    def _machines(
+        self, units: Sequence[int], varied: np.random.Generator | None, count: bool, resident: int
+    ) -> Iterator[Machine]:
+        """The machines of a launch, each made when it is started; `resident` of them may be under way at once."""
         program, (grid, block, smem), size = self.program, self.shape, math.prod(self.cluster)
         per = 1 if program.spins else max(1, BATCH_THREADS // (math.prod(block) * size))
         own = max((smem + program.static_shared) * size, program.local * math.prod(block) * size // 4)
@@ -83,6 +85,9 @@ class Execution:
         order, first = None, 0
         if self.check and (program.clocks or size > 1):
             order = Order(len(units) * size, math.prod(block), granule(program))
+            if program.spins:  # machines wait for each other, so that many are there at once
+                warps = min(resident, len(units)) * size * -(-math.prod(block) // 32)
+                check_watched(program.name, warps, order.threads)
         for batch in _batches(units, per, varied):
             blocks = _blocks_of(batch, grid, self.cluster)
             machine = Machine(program.name, blocks, grid, block, self.report, self.check, self.poison, self.cluster)

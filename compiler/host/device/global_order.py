@@ -21,7 +21,8 @@ from mlirc.errors import MlircError
 from mlirc.host.device.launch_order import BLOCK, CLUSTER, DEVICE, Location, Mark, Order
 from mlirc.host.device.memory import Buffer
 
-MAX_BYTES = 2 << 30  # of the clocks of one machine
+MAX_THREADS = 1 << 18  # of a launch whose threads order each other: every release is a row of all of them
+MAX_BYTES = 2 << 30  # of the clocks of the machines under way at once
 _CONFLICTS = {  # the kinds of earlier accesses, besides plain writes, that an access must come after
     "read": ("atomic write",),
     "write": ("read", "atomic load", "atomic write"),
@@ -29,6 +30,15 @@ _CONFLICTS = {  # the kinds of earlier accesses, besides plain writes, that an a
     "atomic write": ("read",),
 }  # fmt: skip
 _VERBS = {"read": "reads", "write": "writes", "atomic load": "atomically reads", "atomic write": "atomically writes"}
+
+
+def check_watched(kernel: str, rows: int, threads: int) -> None:
+    """Raises MlircError if the clocks of so many rows (warps), of so many threads each, would take too much memory."""
+    if threads > MAX_THREADS or rows * threads * 4 > MAX_BYTES:
+        raise MlircError(
+            f"host device: kernel {kernel}: its {threads} threads order each other through global memory, too many to "
+            "watch: check it at a smaller shape, run fewer blocks (--blocks), or run it with check=False"
+        )
 
 
 class Knowledge:
@@ -46,11 +56,7 @@ class Knowledge:
         self.warp = t // m.nt * self.warps + t % m.nt // 32  # of each thread
         rows, unit = m.nb * self.warps, m.cluster_size * m.nt
         self.columns = order.threads if ordered else unit
-        if rows * self.columns * 4 > MAX_BYTES:
-            raise MlircError(
-                f"host device: kernel {m.kernel}: its {order.threads} threads order each other through global memory, "
-                f"too many to watch: check it at a smaller shape, or run it with check=False"
-            )
+        check_watched(m.kernel, rows, self.columns)
         self.low = np.zeros(count, np.int64) if ordered else first + t // unit * unit  # thread of column 0
         self.now = np.zeros((rows, self.columns), np.int32)
         self.row = self.warp.copy()  # of each thread
