@@ -67,9 +67,8 @@ class TensorMap:
 
     @property
     def shared_align(self) -> int:
-        """The alignment, in bytes, of shared memory that a copy takes: with a swizzle the one at which its pattern
-        repeats, without which nobody knows where elements go."""
-        return max(128, 8 * self.swizzle)
+        """The alignment, in bytes, of shared memory that a copy takes; see `shared_align`."""
+        return shared_align(self.swizzle)
 
     @property
     def nbytes(self) -> int:
@@ -131,7 +130,10 @@ class Im2colMap:
             raise MlircError("tensor map: im2col takes 1 to 256 channels and 1 to 1024 pixels")
         _check_layout(self.array, self.channels * self.array.itemsize, self.swizzle)
 
-    shared_align = TensorMap.shared_align
+    @property
+    def shared_align(self) -> int:
+        """The alignment, in bytes, of shared memory that a copy takes; see `shared_align`."""
+        return shared_align(self.swizzle)
 
     @property
     def nbytes(self) -> int:
@@ -183,6 +185,12 @@ class Im2colMap:
 
 
 AnyMap: TypeAlias = TensorMap | Im2colMap
+
+
+def shared_align(swizzle: int) -> int:
+    """The alignment, in bytes, of shared memory under a swizzle: where its pattern repeats, without which nobody knows
+    where elements go; 128 for tensor copies without one."""
+    return max(128, 8 * swizzle)
 
 
 def _check_layout(a: np.ndarray, inner: int, swizzle: int) -> None:

@@ -33,9 +33,9 @@ def _wgmma(tr: Translator, op):
     count, dtype = struct_fields(acc.type)
     shape = str(op.attributes["shape"]).split("<")[-1].rstrip(">").replace(" ", "")
     numbers = {k: int(v) for k, v in (p.split("=") for p in shape.split(","))}
-    signs = [-1 if _word(op, x) == "neg" else 1 for x in ("scaleA", "scaleB")]
+    sign_a, sign_b = (-1 if _word(op, x) == "neg" else 1 for x in ("scaleA", "scaleB"))
     p = Product(
-        numbers["n"], numbers["k"], _word(op, "typeA"), _word(op, "typeB"), _word(op, "typeD"), *signs,
+        numbers["n"], numbers["k"], _word(op, "typeA"), _word(op, "typeB"), _word(op, "typeD"), sign_a, sign_b,
         a_major="row" in str(op.attributes["layoutA"]), b_major="col" in str(op.attributes["layoutB"]),
         adds=_word(op, "scaleD") != "zero",
         saturate="satfinite" in op.attributes and _word(op, "satfinite") == "satfinite",
