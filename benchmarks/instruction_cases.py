@@ -50,6 +50,7 @@ _TESTS: tuple[tuple[str, Callable, tuple, float], ...] = (
       (("bf16", "bf16", "f32", ", 1, 1, 0", 1e-5), ("tf32", "tf32", "f32", ", 1, 1", 1e-5),
        ("e4m3", "e5m2", "f32", ", 1, 1", 1e-3), ("f16", "f16", "f16", ", 1, 1, 0", 2e-3),
        ("e5m2", "e5m2", "f16", ", 1, 1", 2e-3), ("s8", "s8", "s32", "", 0.0), ("u8", "s8", "s32", "", 0.0))),
+    ("wgmma_transposed", wgmma.test_b_with_its_columns_along_k, ("bf16",), 0.0),
     ("tensor_store", copies.test_a_box_is_stored_where_it_lies_inside, (), 0.0),
     *((f"tensor_{k}", copies.test_reductions, (k, f), 0.0) for k, f in (("add", np.add), ("min", np.minimum))),
     ("tensor_inc", copies.test_counters, ("inc",), 0.0),

@@ -63,16 +63,18 @@ def registers(step: int) -> str:
     return text
 
 
-def product(types: tuple[str, str, str], flags: str, form: str = PLAIN) -> str:
-    """D (as it lies in registers) = A B^T over two steps of 32 bytes of k; B has the 64-byte swizzle."""
+def product(types: tuple[str, str, str], flags: str, form: str = PLAIN, transposed: bool = False) -> str:
+    """D (as it lies in registers) = A B^T over two steps of 32 bytes of k. B [N, k] has the 64-byte swizzle, and
+    transposed, as [k, N], the 128-byte one."""
     words = N // 4 if types[2] == "f16" else N // 2
     field = "f32" if types[2] == "f32" else "i32"
     struct = f"!llvm.struct<({', '.join([field] * words)})>"
-    layout = (2 << 62) | ((512 >> 4) << 32) | (1 << 16)
+    layout = (1 << 62) | ((1024 >> 4) << 32) if transposed else ((2 << 62) | ((512 >> 4) << 32) | (1 << 16)) - (1 << 64)
     text = copied(N * 64) + "".join(registers(step) for step in range(STEPS))
     text += "%base = llvm.ptrtoint %smem : !llvm.ptr<3> to i32\n%chunk = arith.shrui %base, %c4 : i32\n"
-    text += f"%wide = arith.extui %chunk : i32 to i64\n%layout = arith.constant {layout - (1 << 64)} : i64\n"
-    text += "%d0 = arith.addi %wide, %layout : i64\n%two = arith.constant 2 : i64\n%d1 = arith.addi %d0, %two : i64\n"
+    text += f"%wide = arith.extui %chunk : i32 to i64\n%layout = arith.constant {layout} : i64\n"
+    text += f"%d0 = arith.addi %wide, %layout : i64\n%two = arith.constant {128 if transposed else 2} : i64\n"
+    text += "%d1 = arith.addi %d0, %two : i64\n"
     text += f"%acc0 = llvm.mlir.zero : {struct}\n" + FENCE
     text += "".join(wgmma(step, types, flags, form, words=words) for step in range(STEPS)) + COMMIT + DONE
     text += f"%words = arith.constant {words} : i32\n%line = arith.muli %t, %words : i32\n"
@@ -96,12 +98,15 @@ def operands(types: tuple[str, str, str]) -> tuple[np.ndarray, np.ndarray, np.nd
     return a, b, np.ascontiguousarray(cut).reshape(-1).view(np.int32)
 
 
-def run(body: str, types: tuple[str, str, str] = ("bf16", "bf16", "f32")) -> tuple[set[tuple[str, str]], float]:
+def run(
+    body: str, types: tuple[str, str, str] = ("bf16", "bf16", "f32"), transposed: bool = False
+) -> tuple[set[tuple[str, str]], float]:
     """What was found, and the largest error relative to the largest result."""
     a, b, words = operands(types)
     d = np.zeros(128 * N // 2, {"f32": np.float32, "f16": np.float16, "s32": np.int32}[types[2]])
     out = d if d.itemsize == 4 else d.view(np.int32)
-    found = places(body, words, out, TensorMap(b, b.shape, 64), threads=128, smem=16384 + 16)
+    there = TensorMap(np.ascontiguousarray(b.T), b.T.shape, 128) if transposed else TensorMap(b, b.shape, 64)
+    found = places(body, words, out, there, threads=128, smem=16384 + 16)
     got = d.reshape(4, 8, 4, N // 8, 2, 2).transpose(0, 4, 1, 3, 2, 5).reshape(64, N)  # w, g, q, j, h, i
     if types[0] == "tf32":
         a, b = ((x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32) for x in (a, b))
@@ -120,6 +125,13 @@ def run(body: str, types: tuple[str, str, str] = ("bf16", "bf16", "f32")) -> tup
 def test_a_in_registers(form, a, b, d, flags, tolerance):
     found, error = run(product((a, b, d), flags, form), (a, b, d))
     assert not found and error <= tolerance
+
+
+@pytest.mark.parametrize("name", ["bf16", "f16"])
+def test_b_with_its_columns_along_k(name):
+    types = (name, name, "f32")
+    found, error = run(product(types, ", 1, 1, 1", transposed=True), types, True)
+    assert not found and error <= 1e-5
 
 
 def test_signs():
