@@ -205,3 +205,13 @@ def test_more_threads_than_can_be_watched_are_an_error_that_says_what_to_do():
     body += "nvvm.memory.barrier #nvvm.mem_scope<gpu>"
     (finding,) = ends(body, blocks=5000).findings
     assert finding.kind == "stopped" and "too many to watch" in finding.message
+
+
+def test_a_long_loop_without_a_barrier_takes_little_memory(monkeypatch):
+    monkeypatch.setattr("mlirc.host.device.races.LOG_BYTES", 1 << 14)
+    monkeypatch.setattr("mlirc.host.device.races.MAX_LOG_BYTES", 1 << 15)
+    turns = "%far = arith.constant 3000 : index\nscf.for %i = %c0 to %far step %c1 {{\n{}\n}}"
+    assert ends(turns.format(STORE)).ok
+    wrong = "%r = arith.subi %c63, %t : index\nmemref.store %one, %y[%r] : memref<64xf32>"
+    (finding,) = ends(f"{turns.format(STORE)}\n{wrong}").findings  # seen across what was condensed
+    assert finding.kind == "race"

@@ -63,15 +63,22 @@ class Execution:
         try:
             scheduler.run(program, registers)
         except Stop:
-            for machine, _ in scheduler.live.values():
-                _finish(machine)  # what happened until then counts
+            try:
+                for machine, _ in scheduler.live.values():
+                    _finish(machine)  # what happened until then counts
+            except Exception as e:
+                self._stopped(e)
             return False
         except Exception as e:
-            # what the checks let through, or were not asked to look for: a report, not a traceback
-            where, why = operation_of(e) or program.function, cannot_go_on(e, self.check, math.prod(block))
-            self.report.add("stopped", f"the kernel cannot go on: {why}", where, program.name)
+            self._stopped(e)
             return False
         return True
+
+    def _stopped(self, error: Exception) -> None:
+        """Notes what the checks let through, or were not asked to look for: a report, not a traceback."""
+        where = operation_of(error) or self.program.function
+        why = cannot_go_on(error, self.check, math.prod(self.shape[1]))
+        self.report.add("stopped", f"the kernel cannot go on: {why}", where, self.program.name)
 
     def _machines(
         self, units: Sequence[int], varied: np.random.Generator | None, count: bool, resident: int

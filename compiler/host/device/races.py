@@ -9,12 +9,16 @@ clocks (clocks.py, global_order.py)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from mlirc.errors import MlircError
 from mlirc.host.device.memory import Buffer
 from mlirc.mlir import ir
+
+LOG_BYTES = 64 << 20  # of accesses that are logged before they are condensed
+MAX_LOG_BYTES = 2 << 30  # of condensed ones
 
 
 @dataclass
@@ -39,6 +43,7 @@ class RaceLog:
         self.recent: list[Access] = []  # since the last barrier of the block or of the warps
         self.older: list[Access] = []  # since the last barrier of the block, in front of `recent`
         self.within: list[Access] = []  # with clocks: since the last barrier of each thread's warp
+        self._logged, self._limit = 0, LOG_BYTES  # bytes of accesses since the logs were condensed, and when to do it
         self._owner: dict[int, np.ndarray] = {}
 
     def note(self, buffer: Buffer, address, width: int, item: int, write: bool, mask, op) -> None:
@@ -63,10 +68,10 @@ class RaceLog:
             return
         if m.clocks is not None and a.buffer.space == "shared":
             m.clocks.access(a.buffer, a.first, a.span, a.thread, a.write, a.op, a.atomic)
-            self.within.append(a)
+            self._keep(self.within, a)
             m.clocks.lanes.note(a)
             return
-        self.recent.append(a)
+        self._keep(self.recent, a)
         if a.buffer.space == "global":
             self._between_blocks(a)
 
@@ -133,9 +138,27 @@ class RaceLog:
         access = Access(buffer, cells, span, thread, True, op)
         if m.clocks is not None and buffer.space == "shared":
             m.clocks.access(buffer, cells, span, thread, True, op)
-            self.within.append(access)
+            self._keep(self.within, access)
             return
-        self.recent.append(access)
+        self._keep(self.recent, access)
+
+    def _keep(self, log: list[Access], access: Access) -> None:
+        """Logs an access. Logs that have grown long are condensed: a loop without a barrier makes the same ones
+        again and again."""
+        log.append(access)
+        self._logged += access.first.nbytes + access.thread.nbytes
+        if self._logged <= self._limit:
+            return
+        threads, left = self.machine.nb * self.machine.nt, 0
+        for one in (self.recent, self.older, self.within):
+            one[:] = _distinct(one, threads)
+            left += sum(a.first.nbytes + a.thread.nbytes for a in one)
+        if left > MAX_LOG_BYTES:
+            raise MlircError(
+                f"host device: kernel {self.machine.kernel}: between two barriers its threads touch more memory than "
+                "can be watched: run fewer blocks (--blocks), or run it with check=False"
+            )
+        self._logged, self._limit = 0, max(LOG_BYTES, left)
 
     def met(self, mask) -> None:
         """With clocks: the active threads' warps have met; what each warp's lanes did before is examined."""
@@ -256,6 +279,21 @@ def _cut(accesses: list[Access], threads: np.ndarray | None) -> tuple[list[Acces
             for chosen, into in ((here, done), (~here, kept)):
                 into.append(Access(a.buffer, a.first[chosen], a.span, a.thread[chosen], a.write, a.op, a.atomic))
     return done, kept
+
+
+def _distinct(accesses: list[Access], threads: int) -> list[Access]:
+    """The same accesses, each operation's once for every granule and thread (counted through `threads`)."""
+    groups: dict[tuple, list[Access]] = {}
+    for a in accesses:
+        groups.setdefault((id(a.buffer), a.span, a.write, a.atomic, hash(a.op)), []).append(a)
+    found = []
+    for same in groups.values():
+        if len(same) > 1:
+            keys = np.unique(np.concatenate([a.first.astype(np.int64) * threads + a.thread for a in same]))
+            found.append(replace(same[0], first=keys // threads, thread=(keys % threads).astype(np.int32)))
+        else:
+            found.append(same[0])
+    return found
 
 
 def _cells(a: Access) -> np.ndarray:
