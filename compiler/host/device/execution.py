@@ -24,7 +24,7 @@ from mlirc.host.device.translate import Program, granule, operation_of
 
 BATCH_THREADS = 4096  # threads executed together: larger arrays leave the cache, smaller ones pay for the interpreter
 WINDOW = 1 << 16  # blocks (or clusters) that a seed shuffles among each other
-MAX_HELD = 20000  # atomic accesses in all runs in which a block is held up
+MAX_HELD = 4000  # atomic accesses in all runs in which a block is held up
 MAX_BATCH_SHARED = 64 << 20  # bytes of shared memory of a batch
 
 
