@@ -191,6 +191,14 @@ def test_buffers_that_a_kernel_declares(shared, private, message):
     assert (report.ok and right) if not message else message in str(report.findings[0])
 
 
+def test_a_launch_with_too_little_shared_memory_says_how_much_it_has():
+    s = f"memref<64xf32, {SHARED}>"
+    body = f"%s = memref.view %all[%c0][] : memref<?xi8, {SHARED}> to {s}\nmemref.store %one, %s[%t] : {s}\n{STORE}"
+    assert ends(body, smem=256).ok
+    first, *_ = ends(body, smem=128).findings
+    assert first.kind == "out of bounds" and "takes bytes up to 256 of shared memory, which has 128" in first.message
+
+
 def test_what_no_machine_has_is_an_error():
     with pytest.raises(MlircError, match="is no value of a thread: it has 4096 elements at the most"):
         ends("%v = vector.broadcast %one : f32 to vector<1048576xf32>")

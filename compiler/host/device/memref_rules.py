@@ -168,7 +168,8 @@ def _view(tr: Translator, op):
         (byte,) = fetch(s.r, [shift])
         end = int(np.max(byte)) + nbytes
         if s.m.check and end > source.shape[0]:
-            s.m.complain("out of bounds", np.ones((1, 1), bool), f"takes bytes up to {end} of {source.shape[0]}", op)
+            message = f"takes bytes up to {end} of {source.buffer.name}, which has {source.shape[0]}"
+            s.m.complain("out of bounds", np.ones((1, 1), bool), message, op)
         s.r[out] = MemRef(source.buffer, (source.base + byte) // item, shape, tuple(strides), item)
 
     return step
