@@ -218,7 +218,7 @@ COMPARED: tuple[tuple[str, tuple[str, ...], Pick], ...] = (
      one("l1tex__t_sectors_pipe_lsu_mem_global_op_ld")),
     ("global store requests", ("global store requests",), one("l1tex__t_requests_pipe_lsu_mem_global_op_st")),
     ("global store sectors", ("global store sectors",), one("l1tex__t_sectors_pipe_lsu_mem_global_op_st")),
-    ("global sectors read, each once; L2 misses", ("global sectors read, each once",),
+    ("global sectors read, each once; misses of L2", ("global sectors read, each once",),
      one("lts__t_sectors_srcunit_tex_op_read_lookup_miss")),
     ("shared load wavefronts, with ldmatrix", ("shared load wavefronts", "shared matrix wavefronts"),
      one("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld")),
@@ -244,7 +244,8 @@ def page(data: dict[str, Any]) -> str:
         "Bank conflicts are Nsight Compute's wavefronts less the fewest possible (`memory_l1_wavefronts_shared` and "
         "`_ideal`); its `l1tex__data_bank_conflicts` holds waiting for other reasons, too. The host counts the `gpu` "
         "level: LLVM reads neighbouring elements that every thread wants with one wider load (row_softmax), and ptxas "
-        "adds instructions of its own.", "",
+        "adds instructions of its own. Misses of L2 are no fewer than the sectors that are touched, and more where "
+        "blocks ask for a sector again before it has come.", "",
     ]  # fmt: skip
     probes = {n: k for n, k in data["kernels"].items() if n.startswith("probe")}
     for name, kernel in data["kernels"].items():
