@@ -70,7 +70,7 @@ class HostFunction:
         for i, (array, spec) in enumerate(zip(args, self.inputs, strict=True)):
             arrays.append(_checked(array, spec, f"argument {i} of '{self.name}'"))
         results = [np.empty(spec.shape, spec.dtype) for spec in self.outputs]
-        descriptors = [_descriptor(a) for a in arrays + results]
+        descriptors = [descriptor(a) for a in arrays + results]
         packed = (ctypes.c_void_p * len(descriptors))(*[ctypes.addressof(d) for d in descriptors])
         pointers = (ctypes.c_void_p * len(descriptors))()
         for i in range(len(descriptors)):
@@ -86,7 +86,7 @@ def _checked(array: np.ndarray, spec: TensorSpec, what: str) -> np.ndarray:
     return np.ascontiguousarray(array).reshape(spec.shape)
 
 
-def _descriptor(array: np.ndarray) -> ctypes.Array:
+def descriptor(array: np.ndarray) -> ctypes.Array:
     """MLIR's ranked memref descriptor: allocated, aligned, offset, sizes, strides (in elements)."""
     rank = array.ndim
     words = [array.ctypes.data, array.ctypes.data, 0, *array.shape]

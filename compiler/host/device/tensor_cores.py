@@ -12,16 +12,17 @@ from typing import Any
 
 import numpy as np
 
+from mlirc.host.device.tensor_core_sums import NOTHING, WIDTH, sums
+
 BITS = 25  # kept behind the binary point of the largest term
 BITS_FP8_WGMMA = 13  # of wgmma with 8-bit operands, which keeps no more of its result, either
-_NOTHING = -4096  # the exponent of a zero
 _LOWEST = {"float16": -14, "float8_e5m2": -14, "float8_e4m3fn": -6}  # exponents of subnormal numbers; others -126
 
 
 def exponents(a: np.ndarray, lowest: int) -> np.ndarray:
     """floor(log2 |a|) of f32 numbers, at least `lowest`; far below all others for zeros."""
     field = (np.ascontiguousarray(a).view(np.int32) >> 23 & 0xFF) - 127
-    return np.where(a == 0, np.int32(_NOTHING), np.maximum(field, np.int32(lowest)))
+    return np.where(a == 0, np.int32(NOTHING), np.maximum(field, np.int32(lowest)))
 
 
 def lowest_exponent(dtype: np.dtype) -> int:
@@ -36,25 +37,22 @@ def cut_to_f32(x: np.ndarray) -> np.ndarray:
     return near
 
 
+def _widened(x: np.ndarray) -> np.ndarray:
+    """With columns of zeros up to a multiple of WIDTH."""
+    return np.pad(x, [(0, 0), (0, 0), (0, -x.shape[-1] % WIDTH)])
+
+
 def multiply_add(
     a: np.ndarray, b: np.ndarray, c: np.ndarray, lowest: tuple[int, int], bits: int = BITS, out: Any = np.float32
 ) -> np.ndarray:
     """a [..., m, k] times b [..., k, n] plus c [..., m, n] (all f32, a and b holding what their types can), as one
     instruction does it: f32 or f16. `lowest`: the exponents of subnormal numbers of a's and b's types."""
-    left, right = exponents(a, lowest[0]), exponents(b, lowest[1])
-    top = exponents(c, -126 if out == np.float32 else -14)
-    for k in range(a.shape[-1]):
-        np.maximum(top, left[..., :, k, None] + right[..., None, k, :], out=top)
-    shift = np.where(top > _NOTHING // 2, bits - top, 0)  # there are zeros only where it is not
-    scale = np.ldexp(1.0, shift)
-    total = np.trunc(c * scale)
-    wide, other = a.astype(np.float64), b.astype(np.float64)
-    term = np.empty_like(total)
-    for k in range(a.shape[-1]):
-        np.multiply(wide[..., :, k, None], other[..., None, k, :], out=term)
-        term *= scale
-        total += np.trunc(term, out=term)
-    total = np.ldexp(total, -shift)
+    shape, n = c.shape, c.shape[-1]
+    found = (exponents(a, lowest[0]), exponents(b, lowest[1]), exponents(c, -126 if out == np.float32 else -14))
+    tiles = [x.reshape(-1, *x.shape[-2:]) for x in (a, b, c, *found)]
+    if n % WIDTH:
+        tiles = [x if i % 3 == 0 else _widened(x) for i, x in enumerate(tiles)]
+    total = sums(*tiles[:3], tuple(tiles[3:]), bits)[..., :n].reshape(shape)
     if bits < 23 and out == np.float32:  # no more bits of the result either
         unit = np.ldexp(1.0, np.maximum(exponents(cut_to_f32(total), -126), -126) - bits)
         total = np.trunc(total / unit) * unit

@@ -143,9 +143,8 @@ def _words(x: np.ndarray) -> np.ndarray:
 def _operand(s: State, engine: Engine, number: int, p: Product, what: tuple[int, bool, str], where, op) -> np.ndarray:
     """Reads an operand, (rows, whether they run along k, type), by its descriptor."""
     rows, major, name = what
-    cells = descriptor_bytes(number, rows, p.k * p.item, major, p.item)
     s.m.placed(s.m.dynamic_shared, max(16, 8 * swizzle_of(number)), lane(s.m, *where[:2]), op)
-    return _matrix(s, engine, cells, DTYPES[name], where, op)
+    return _matrix(s, engine, (number, rows, p.k * p.item, major, p.item), DTYPES[name], where, op)
 
 
 def swizzle_of(descriptor: int) -> int:
@@ -182,10 +181,17 @@ def lane(m: Machine, b: int, t: int) -> np.ndarray:
     return lone
 
 
-def _matrix(s: State, engine: Engine, cells: np.ndarray, dtype: np.dtype, where, op) -> np.ndarray:
+@functools.lru_cache(maxsize=4096)
+def _footprint(key: tuple[int, int, int, bool, int], granule: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of a matrix operand (arguments of `descriptor_bytes`) every byte [outer, k, item], and its granules once each."""
+    byte = descriptor_bytes(*key)[..., None] + np.arange(key[-1])
+    return byte, np.unique(byte // granule)
+
+
+def _matrix(s: State, engine: Engine, key: tuple[int, int, int, bool, int], dtype: np.dtype, where, op) -> np.ndarray:
     """Reads an operand; its bytes stay in use until the wgmma is waited for."""
     m, (b, t, result) = s.m, where
-    buffer = m.dynamic_shared
+    buffer, cells = m.dynamic_shared, descriptor_bytes(*key)
     if m.counters is not None:  # a wavefront moves eight rows of 16 bytes; four warps share one request
         chunks = cells[:, :: 16 // dtype.itemsize].T.reshape(-1, 8)
         m.counters.wgmma(chunks)
@@ -194,23 +200,24 @@ def _matrix(s: State, engine: Engine, cells: np.ndarray, dtype: np.dtype, where,
     if cells.max() + dtype.itemsize > buffer.nbytes:
         m.complain("out of bounds", lone, f"reads byte {int(cells.max())} of {buffer.name}", op)
         return np.zeros(cells.shape, dtype)
-    address = b * buffer.stride + cells
-    byte = address[..., None] + np.arange(dtype.itemsize)
+    granule = m.races.granule if m.check else 1
+    inside, granules = _footprint(key, granule)
+    byte = b * buffer.stride + inside
     if m.check:
         check_proxy(s, buffer, byte, lone, op)
         if buffer.pending is not None and buffer.pending[byte].any():
             m.complain("unfinished copy", lone, f"reads {buffer.name} while an asynchronous copy writes there", op)
         elif buffer.written is not None and not buffer.written[byte].all():
             m.complain("uninitialized read", lone, f"reads {buffer.name}, where nobody wrote", op)
-        _note_wgmma(engine, buffer, byte, b, t, op)
+        _note_wgmma(engine, buffer, b * buffer.stride // granule + granules, b, t, op)
         engine.reads(b, t, buffer, byte.ravel(), result)
     return buffer.data[byte].reshape(cells.shape[0], -1).view(dtype)
 
 
-def _note_wgmma(engine: Engine, buffer: Buffer, byte: np.ndarray, b: int, t: int, op) -> None:
-    """A wgmma's reads: every warp of the warpgroup must have seen what was written; they end with its group."""
-    clocks, granule = engine.machine.clocks, engine.machine.races.granule  # type: ignore[union-attr]
-    cells = np.unique(byte[..., :1] // granule if granule >= byte.shape[-1] else byte // granule)
+def _note_wgmma(engine: Engine, buffer: Buffer, cells: np.ndarray, b: int, t: int, op) -> None:
+    """A wgmma's reads of granules: every warp of the warpgroup must have seen what was written; they end with its
+    group."""
+    clocks = engine.machine.clocks
     column, epoch = clocks.group(b, t), engine.groups.get((b, t), 0) + 1
     table, unit, row = clocks.table(buffer), clocks.unit(b), clocks.row(b, t)
     known = clocks.now[unit, row : row + 4].min(axis=0)  # by all four
