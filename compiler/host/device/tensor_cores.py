@@ -52,7 +52,7 @@ def multiply_add(
     tiles = [x.reshape(-1, *x.shape[-2:]) for x in (a, b, c, *found)]
     if n % WIDTH:
         tiles = [x if i % 3 == 0 else _widened(x) for i, x in enumerate(tiles)]
-    total = sums(*tiles[:3], tuple(tiles[3:]), bits)[..., :n].reshape(shape)
+    total = sums(tiles[0], tiles[1], tiles[2], tuple(tiles[3:]), bits)[..., :n].reshape(shape)
     if bits < 23 and out == np.float32:  # no more bits of the result either
         unit = np.ldexp(1.0, np.maximum(exponents(cut_to_f32(total), -126), -126) - bits)
         total = np.trunc(total / unit) * unit

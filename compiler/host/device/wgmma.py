@@ -200,7 +200,7 @@ def _matrix(s: State, engine: Engine, key: tuple[int, int, int, bool, int], dtyp
     if cells.max() + dtype.itemsize > buffer.nbytes:
         m.complain("out of bounds", lone, f"reads byte {int(cells.max())} of {buffer.name}", op)
         return np.zeros(cells.shape, dtype)
-    granule = m.races.granule if m.check else 1
+    granule = m.races.granule if m.races is not None else 1
     inside, granules = _footprint(key, granule)
     byte = b * buffer.stride + inside
     if m.check:
