@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlirc import mlir
-from mlirc.host.jit import _descriptor
+from mlirc.host.jit import descriptor
 from mlirc.mlir import execution_engine, ir
 
 _LOWER = (
@@ -75,5 +75,5 @@ def run_launches(module: ir.Module, name: str, inputs: Sequence[np.ndarray], out
                 op.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
     mlir.run_passes(host, _LOWER)
     engine = execution_engine.ExecutionEngine(host, opt_level=2)
-    descriptors = [_descriptor(a) for a in [*inputs, *outputs]]
+    descriptors = [descriptor(a) for a in [*inputs, *outputs]]
     engine.invoke(name, *[ctypes.pointer(ctypes.c_void_p(ctypes.addressof(d))) for d in descriptors])
