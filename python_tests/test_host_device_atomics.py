@@ -65,6 +65,7 @@ def test_relaxed_atomics_of_many_blocks_do_not_race():
 @pytest.mark.parametrize(
     "plain, verb",
     [(load("v", "%p0", "%c0") + store("%v", "%p1", "%b"), "reads"), (store("%c0", "%p0", "%c0"), "writes")],
+    ids=["read", "write"],
 )
 @pytest.mark.parametrize("atomic_first", [True, False])
 def test_a_plain_access_beside_an_atomic_of_another_block_is_a_race(plain, verb, atomic_first):

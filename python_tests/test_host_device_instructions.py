@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -45,7 +47,7 @@ def load(name: str, pointer: str, index: str, t: str = "i32", space: str = "<1>"
 
 
 def store(value: str, pointer: str, index: str, t: str = "i32", space: str = "<1>") -> str:
-    tag = f"to{abs(hash((value, pointer, index))) % 10**9}"
+    tag = f"to{zlib.crc32(f'{value} {pointer} {index}'.encode())}"
     return at(tag, pointer, index, t, space) + f"llvm.store {value}, %{tag} : {t}, !llvm.ptr{space}\n"
 
 
