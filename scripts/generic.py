@@ -7,12 +7,12 @@ from mlirc.kernel_info import KernelInfo
 from mlirc.mlir import ir
 from mlirc.schedule import register
 from mlirc.targets import Target
-from mlirc.verbs import annotate, script, split_reductions
+from mlirc.verbs import annotate, generalize, script, split_reductions
 
 
 @register(matches=lambda kernel: True, priority=-100)
-def generic(kernel: KernelInfo, target: Target, *, threads: int = 256, length: int = 64) -> ir.Module:
-    """Splits long reductions with few results and asks for `mlirc-loops`.
+def generic(kernel: KernelInfo, target: Target, *, threads: int = 256, length: int = 32) -> ir.Module:
+    """Splits long reductions with few results, those of convolutions too, and asks for `mlirc-loops`.
 
     Knobs: `threads` per block, a multiple of 32; `length`, how many elements of a split reduction one thread takes.
     """
@@ -21,6 +21,7 @@ def generic(kernel: KernelInfo, target: Target, *, threads: int = 256, length: i
     if length < 2:
         raise MlircError(f"kernel '{kernel.name}': length={length}: give 2 or more")
     with script(threads=threads, length=length) as (module, function):
+        generalize(function)
         split_reductions(function, length=length)
         annotate(function, lowering="loops", threads=threads)
     return module

@@ -43,7 +43,7 @@ class _Reduction:
 
 @transform_op("split_reductions", attributes={"length": int})
 def split_reductions(rewriter, targets, *, length: int) -> None:
-    """Splits, in the target functions, every `linalg.generic` that reduces more than eight times `length` elements into
+    """Splits, in the target functions, every `linalg.generic` that reduces more than four times `length` elements into
     each of few results with one associative operation. `length` is about how many one thread takes."""
     for target in targets:
         for view in list(target.operation.regions[0].blocks[0].operations):
@@ -53,7 +53,7 @@ def split_reductions(rewriter, targets, *, length: int) -> None:
 
 def _split(op: ir.Operation, length: int) -> None:
     found = _reduction(op)
-    if found is None or found.length <= 8 * length or found.results >= ENOUGH_RESULTS:
+    if found is None or found.length <= 4 * length or found.results >= ENOUGH_RESULTS:
         return
     with op.location, ir.InsertionPoint(op):
         if len(found.reduced) > 1:

@@ -1,11 +1,13 @@
 // RUN: %mlirc-opt %s --script 'generic:threads=96' | %filecheck %s
 // RUN: %mlirc-opt %s --script auto --pass 'mlirc-loops{threads=64}' | %filecheck %s --check-prefix=LAUNCH
 
-// A convolution is left as it is, and marked for mlirc-loops.
+// A convolution becomes a generic, whose sums are short enough to stay whole, and is marked for mlirc-loops.
 // CHECK-LABEL: func.func private @generic_0
 // CHECK-SAME: mlirc.lowering = "loops"
 // CHECK-SAME: mlirc.threads = 96 : i32
-// CHECK: linalg.conv_1d_nwc_wcf
+// CHECK: linalg.generic
+// CHECK-SAME: "parallel", "parallel", "parallel", "reduction", "reduction"
+// CHECK-NOT: linalg.generic
 
 // LAUNCH: gpu.func @generic_0_0
 // LAUNCH-SAME: known_block_size = array<i32: 64, 1, 1>
