@@ -44,9 +44,9 @@ module attributes {transform.with_named_sequence} {
     return %r : tensor<f32>
   }
 
-  func.func @short(%x: tensor<5x60xf32>, %init: tensor<5x1xf32>) -> tensor<5x1xf32> {
+  func.func @short(%x: tensor<5x32xf32>, %init: tensor<5x1xf32>) -> tensor<5x1xf32> {
     %r = linalg.generic {indexing_maps = [#id, #rows], iterator_types = ["parallel", "reduction"]}
-        ins(%x : tensor<5x60xf32>) outs(%init : tensor<5x1xf32>) {
+        ins(%x : tensor<5x32xf32>) outs(%init : tensor<5x1xf32>) {
     ^bb0(%in: f32, %out: f32):
       %s = arith.maximumf %in, %out : f32
       linalg.yield %s : f32
