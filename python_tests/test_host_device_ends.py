@@ -216,8 +216,8 @@ def test_more_threads_than_can_be_watched_are_an_error_that_says_what_to_do():
 
 
 def test_a_long_loop_without_a_barrier_takes_little_memory(monkeypatch):
-    monkeypatch.setattr("mlirc.host.device.races.LOG_BYTES", 1 << 14)
-    monkeypatch.setattr("mlirc.host.device.races.MAX_LOG_BYTES", 1 << 15)
+    monkeypatch.setattr("mlirc.host.device.order.races.LOG_BYTES", 1 << 14)
+    monkeypatch.setattr("mlirc.host.device.order.races.MAX_LOG_BYTES", 1 << 15)
     turns = "%far = arith.constant 3000 : index\nscf.for %i = %c0 to %far step %c1 {{\n{}\n}}"
     assert ends(turns.format(STORE)).ok
     wrong = "%r = arith.subi %c63, %t : index\nmemref.store %one, %y[%r] : memref<64xf32>"

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mlirc.errors import MlircError
-from mlirc.host.device.clocks import Clocks
 from mlirc.host.device.copies import Copies
 from mlirc.host.device.counters import Counters
-from mlirc.host.device.global_order import Knowledge, check_watched
-from mlirc.host.device.launch_order import Order
 from mlirc.host.device.limits import SECONDS, Deadline, Stop, cannot_go_on, launch_problem, resident_blocks
 from mlirc.host.device.machine import Machine
 from mlirc.host.device.memory import POISON, MemRef
+from mlirc.host.device.order.clocks import Clocks
+from mlirc.host.device.order.global_order import Knowledge, check_watched
+from mlirc.host.device.order.launch_order import Order
 from mlirc.host.device.report import Report
 from mlirc.host.device.sync import Scheduler
 from mlirc.host.device.translate import Program, granule, operation_of

@@ -15,10 +15,10 @@ from mlirc.host.device.dependencies import Earlier
 from mlirc.host.device.execution import execute
 from mlirc.host.device.limits import SECONDS
 from mlirc.host.device.memory import OTHER_POISON, POISON, Buffer, MemRef
-from mlirc.host.device.memref_rules import item_size
 from mlirc.host.device.numbers import dtype_of
 from mlirc.host.device.reference import Case, Reference, compare
 from mlirc.host.device.report import Report
+from mlirc.host.device.rules.memref import item_size
 from mlirc.host.device.translate import Program, translate
 from mlirc.mlir import ir
 from mlirc.passes.expand_math import expand_math

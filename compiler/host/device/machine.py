@@ -1,7 +1,7 @@
 """The state of one launch, for a batch of blocks that run at the same time, and its memory accesses.
 
 All threads of a batch execute an operation together: a legal schedule of the kernel. What other schedules could do is
-found by the race detector (races.py), not by trying them."""
+found by the race detector (order/races.py), not by trying them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mlirc.host.device.counters import Counters
 from mlirc.host.device.limits import Deadline
 from mlirc.host.device.memory import Buffer, MemRef, gather, scatter
 from mlirc.host.device.numbers import UNSIGNED
-from mlirc.host.device.races import RaceLog
+from mlirc.host.device.order.races import RaceLog
 from mlirc.host.device.report import Report
 
 WARP = 32

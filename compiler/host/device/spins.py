@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from mlirc.host.device.clocks import is_atomic
 from mlirc.host.device.events import Wait
 from mlirc.host.device.machine import State
+from mlirc.host.device.order.clocks import is_atomic
 from mlirc.mlir import ir
 
 _PLACES = 3  # named in a report
@@ -18,7 +18,7 @@ _PLACES = 3  # named in a report
 
 @dataclass
 class Watch:
-    """What an atomic access of some threads saw: words [n, count] at a place (atomic_rules.Place)."""
+    """What an atomic access of some threads saw: words [n, count] at a place (rules.atomic.Place)."""
 
     place: Any
     seen: np.ndarray

@@ -23,9 +23,9 @@ from mlirc.mlir import ir
 
 _rules: dict[str, Callable] = {}
 _RULE_FILES = (
-    "arith_rules", "math_rules", "vector_rules", "memref_rules", "scf_rules", "gpu_rules", "nvgpu_rules",
-    "pointer_rules", "hopper_rules", "tensor_copy_rules", "wgmma_rules", "warp_rules", "atomic_rules", "matrix_rules",
-    "cluster_rules", "mbarrier_rules", "grid_rules", "inline_rules",
+    "arith", "math", "vector", "memref", "scf", "gpu", "nvgpu",
+    "pointer", "hopper", "tensor_copy", "wgmma", "warp", "atomic", "matrix",
+    "cluster", "mbarrier", "grid", "inline",
 )  # fmt: skip
 
 
@@ -261,7 +261,7 @@ def translate(function, count: bool = False) -> Program:
     """Translates a gpu.func, with code that counts its instructions if asked for; raises MlircError for an operation
     without a rule."""
     for name in _RULE_FILES:
-        importlib.import_module(f"mlirc.host.device.{name}")
+        importlib.import_module(f"mlirc.host.device.rules.{name}")
     function = function.operation
     name = ir.StringAttr(function.attributes["sym_name"]).value
     tr = Translator(f"kernel {name}", count)
@@ -317,7 +317,7 @@ def _shared_globals(function) -> dict[str, tuple[int, int]]:
     for op in function.parent.regions[0].blocks[0].operations:
         space = op.operation.attributes["addr_space"] if "addr_space" in op.operation.attributes else None
         if op.operation.name == "llvm.mlir.global" and space is not None and ir.IntegerAttr(space).value == 3:
-            from mlirc.host.device.pointer_rules import natural_alignment, type_bytes
+            from mlirc.host.device.rules.pointer import natural_alignment, type_bytes
 
             attributes = op.operation.attributes
             name, t = ir.StringAttr(attributes["sym_name"]).value, ir.TypeAttr(attributes["global_type"]).value

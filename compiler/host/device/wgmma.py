@@ -12,11 +12,11 @@ import ml_dtypes
 import numpy as np
 
 from mlirc.host.device.engine import Engine
-from mlirc.host.device.hopper_rules import WARPGROUP, engine_of, warpgroups
 from mlirc.host.device.machine import Machine, State
 from mlirc.host.device.memory import Buffer
-from mlirc.host.device.nvgpu_rules import tf32, to_f32
-from mlirc.host.device.tensor_copy_rules import check_proxy
+from mlirc.host.device.rules.hopper import WARPGROUP, engine_of, warpgroups
+from mlirc.host.device.rules.nvgpu import tf32, to_f32
+from mlirc.host.device.rules.tensor_copy import check_proxy
 from mlirc.host.device.tensor_cores import BITS, BITS_FP8_WGMMA, lowest_exponent, multiply_add
 from mlirc.host.device.tensor_maps import swizzled
 

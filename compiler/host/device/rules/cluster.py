@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mlirc.host.device.engine import Engine
-from mlirc.host.device.hopper_rules import engine_of
 from mlirc.host.device.machine import Machine, State
 from mlirc.host.device.memory import MemRef
 from mlirc.host.device.numbers import dtype_of
-from mlirc.host.device.nvgpu_rules import segments_of
+from mlirc.host.device.rules.hopper import engine_of
+from mlirc.host.device.rules.nvgpu import segments_of
+from mlirc.host.device.rules.tensor_copy import begin_transfer, read_for_store
 from mlirc.host.device.sync import Wait
-from mlirc.host.device.tensor_copy_rules import begin_transfer, read_for_store
 from mlirc.host.device.translate import Translator, rule, waiting
 from mlirc.mlir import ir
 

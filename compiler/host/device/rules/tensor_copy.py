@@ -8,10 +8,10 @@ import numpy as np
 
 from mlirc.errors import MlircError
 from mlirc.host.device.engine import Engine
-from mlirc.host.device.hopper_rules import engine_of
 from mlirc.host.device.machine import State
 from mlirc.host.device.memory import Buffer, MemRef
-from mlirc.host.device.nvgpu_rules import segments_of
+from mlirc.host.device.rules.hopper import engine_of
+from mlirc.host.device.rules.nvgpu import segments_of
 from mlirc.host.device.tensor_maps import AnyMap, Combine, swizzled
 from mlirc.host.device.translate import Translator, rule
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mlirc.host.device.arith_rules import binary, same_type, unary
 from mlirc.host.device.machine import State
 from mlirc.host.device.numbers import dtype_of
+from mlirc.host.device.rules.arith import binary, same_type, unary
 from mlirc.host.device.translate import Translator, rule
 
 _EXACT = {

@@ -7,9 +7,9 @@ import functools
 import numpy as np
 
 from mlirc.errors import MlircError
-from mlirc.host.device.arith_rules import unary
 from mlirc.host.device.machine import State
 from mlirc.host.device.numbers import dtype_of, vector_shape
+from mlirc.host.device.rules.arith import unary
 from mlirc.host.device.translate import Translator, rule
 from mlirc.mlir import ir
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mlirc.host.device.memory import Buffer
-from mlirc.host.device.stamps import Shadow
+from mlirc.host.device.order.stamps import Shadow
 
 BLOCK, CLUSTER, DEVICE = 0, 1, 2  # scopes; the whole system is one device here
 

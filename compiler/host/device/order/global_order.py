@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from mlirc.errors import MlircError
-from mlirc.host.device.launch_order import BLOCK, CLUSTER, DEVICE, Location, Mark, Order
 from mlirc.host.device.memory import Buffer
+from mlirc.host.device.order.launch_order import BLOCK, CLUSTER, DEVICE, Location, Mark, Order
 
 MAX_THREADS = 1 << 18  # of a launch whose threads order each other: every release is a row of all of them
 MAX_BYTES = 2 << 30  # of the clocks of the machines under way at once

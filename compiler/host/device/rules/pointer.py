@@ -9,13 +9,13 @@ import re
 import numpy as np
 
 from mlirc.errors import MlircError
-from mlirc.host.device.arith_rules import unary
-from mlirc.host.device.gpu_rules import shuffled
 from mlirc.host.device.inline_asm import in_place
 from mlirc.host.device.machine import WARP, State
 from mlirc.host.device.memory import MemRef, buffer_at
-from mlirc.host.device.memref_rules import fetch, indices_of
 from mlirc.host.device.numbers import constant_array, dtype_of, vector_shape
+from mlirc.host.device.rules.arith import unary
+from mlirc.host.device.rules.gpu import shuffled
+from mlirc.host.device.rules.memref import fetch, indices_of
 from mlirc.host.device.translate import Translator, rule
 from mlirc.mlir import ir
 
@@ -208,7 +208,7 @@ def _extract(tr: Translator, op):
         if isinstance(value, tuple):
             s.r[out] = value[at]
             return
-        if stays:  # all of it, see inline_rules.py
+        if stays:  # all of it, see inline.py
             s.r[out] = value
             return
         if s.m.engine is not None:

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from mlirc.host.device.lanes import Lanes
 from mlirc.host.device.memory import Buffer
+from mlirc.host.device.order.lanes import Lanes
 from mlirc.mlir import ir
 
 _MBARRIERS = 64  # columns for the mbarriers of a block; more share them, which can hide a race but never invents one

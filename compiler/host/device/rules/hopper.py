@@ -7,7 +7,7 @@ import numpy as np
 from mlirc.errors import MlircError
 from mlirc.host.device.engine import Engine
 from mlirc.host.device.machine import State
-from mlirc.host.device.nvgpu_rules import segments_of
+from mlirc.host.device.rules.nvgpu import segments_of
 from mlirc.host.device.sync import Wait, block_barrier
 from mlirc.host.device.translate import Translator, rule, waiting
 from mlirc.mlir import ir

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlirc.errors import MlircError
-from mlirc.host.device import pointer_rules
-from mlirc.host.device.clocks import is_atomic
 from mlirc.host.device.events import Wait
-from mlirc.host.device.launch_order import BLOCK, CLUSTER, DEVICE
 from mlirc.host.device.machine import State
 from mlirc.host.device.memory import MemRef
-from mlirc.host.device.memref_rules import fetch, indices_of
 from mlirc.host.device.numbers import dtype_of, vector_shape
-from mlirc.host.device.pointer_rules import element_of
+from mlirc.host.device.order.clocks import is_atomic
+from mlirc.host.device.order.launch_order import BLOCK, CLUSTER, DEVICE
+from mlirc.host.device.rules import pointer as pointers
+from mlirc.host.device.rules.memref import fetch, indices_of
+from mlirc.host.device.rules.pointer import element_of
 from mlirc.host.device.spins import Watch
 from mlirc.host.device.translate import Translator, rule, waiting
 from mlirc.mlir import ir
@@ -142,7 +142,7 @@ def _between(tr: Translator, op, step: Callable) -> Callable:
 
 @rule("llvm.load")
 def _load(tr: Translator, op):
-    plain = pointer_rules.load(tr, op)
+    plain = pointers.load(tr, op)
     if not is_atomic(op):
         return plain
     ref, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
@@ -168,7 +168,7 @@ def _load(tr: Translator, op):
 @rule("llvm.store")
 def _store(tr: Translator, op):
     if not is_atomic(op):
-        return pointer_rules.store(tr, op)
+        return pointers.store(tr, op)
     value, ref = tr.reg(op.operands[0]), tr.reg(op.operands[1])
     shape, item = vector_shape(op.operands[0].type), dtype_of(op.operands[0].type).itemsize
     count, strength = int(np.prod(shape)), strength_of(tr, op)

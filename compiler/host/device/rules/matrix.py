@@ -1,6 +1,6 @@
 """ldmatrix, stmatrix and mma.sync as the nvvm dialect has them: registers one by one.
 
-Fragments are those of nvgpu_rules.py for every element size: with `per` elements in a 32-bit register, register i of A
+Fragments are those of nvgpu.py for every element size: with `per` elements in a 32-bit register, register i of A
 is row g + 8 (i mod 2), columns per * (t + 4 (i / 2)) and on; of B rows (k) per * (t + 4 i) and on of column g; of C
 and D row g + 8 (i / 2), column 2t + i mod 2 (PTX ISA, "Matrix Fragments for mma.m16n8k*")."""
 
@@ -12,8 +12,8 @@ import numpy as np
 from mlirc.errors import MlircError
 from mlirc.host.device.machine import WARP, State
 from mlirc.host.device.numbers import dtype_of
-from mlirc.host.device.nvgpu_rules import of_warps, segments_of, tf32, to_f32, to_threads, whole_warps
-from mlirc.host.device.pointer_rules import element_of
+from mlirc.host.device.rules.nvgpu import of_warps, segments_of, tf32, to_f32, to_threads, whole_warps
+from mlirc.host.device.rules.pointer import element_of
 from mlirc.host.device.tensor_cores import lowest_exponent, multiply_add, multiply_add_fp8
 from mlirc.host.device.translate import Translator, rule
 from mlirc.mlir import ir

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mlirc.host.device.hopper_rules import WARPGROUP, warpgroups
 from mlirc.host.device.machine import State
+from mlirc.host.device.rules.hopper import WARPGROUP, warpgroups
 from mlirc.host.device.sync import Wait
 from mlirc.host.device.translate import Translator, rule, waiting
 from mlirc.mlir import ir
