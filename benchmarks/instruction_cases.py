@@ -8,6 +8,7 @@ from pathlib import Path
 
 import kernel_cases  # noqa: F401  (finds the tests)
 import numpy as np
+import test_host_device_convert as convert
 import test_host_device_grid as grid
 import test_host_device_hopper as hopper
 import test_host_device_instructions as instructions
@@ -24,7 +25,7 @@ from mlirc.host.device.tensor_maps import Im2colMap, TensorMap
 from mlirc.mlir import llvm
 from mlirc.targets import get_target
 
-# All agree in every bit, sums of tensor cores too.
+# All agree in every bit, sums of tensor cores too; but not approximate functions.
 _TESTS: tuple[tuple[str, Callable, tuple, float], ...] = (
     *((f"redux_{k}", instructions.test_redux, (k, f), 0.0) for k, f in (("add", np.add), ("umax", None))),
     ("match", instructions.test_match, (), 0.0),
@@ -36,6 +37,18 @@ _TESTS: tuple[tuple[str, Callable, tuple, float], ...] = (
       (("s8", np.int8, 16), ("s8", np.int8, 32), ("u8", np.uint8, 32))),
     *((f"mma_{n}_k{k}_{o}", tensor_cores.test_sums_are_cut_where_the_hardware_cuts_them, (n, d, k, o), 0.0)
       for n, d, k in tensor_cores.MMA for o in (0, 3, 12)),
+    *((f"f32_to_{n}{'_relu' if relu else ''}", convert.test_f32_to_f8, (n, relu), 0.0)
+      for n in ("f8E4M3FN", "f8E5M2") for relu in (False, True)),
+    *((f"f16_to_{n}", convert.test_f16_to_f8_and_back, (n,), 0.0) for n in ("f8E4M3FN", "f8E5M2")),
+    *((f"f32_to_{n}_{r}", convert.test_f32_to_pairs_of_16_bits, (n, r), 0.0)
+      for n in ("f16", "bf16") for r in ("rn", "rz")),
+    *((f"f32_to_tf32_{r}", convert.test_f32_to_tf32, (r,), 0.0) for r in ("rna", "rn", "rz")),
+    *((f.replace(".", "_"), convert.test_approximate_functions, (f,), 1e-6) for f in convert.FUNCTIONS),
+    ("ex2_ftz", convert.test_flushing_to_zero, (True,), 0.0),
+    *((f"prmt_{m}", convert.test_prmt, (m,), 0.0) for m in ("default", "f4e", "b4e", "rc8", "ecl", "ecr", "rc16")),
+    *((f"dot_{w}way", convert.test_dot_products_of_bytes, (w, s), 0.0)
+      for w, s in ((4, ("signed", "unsigned")), (2, ("unsigned", "signed")))),
+    ("special_registers", convert.test_special_registers, (), 0.0),
     ("mma_f16_half", tensor_cores.test_half_accumulators_are_rounded_once, (), 0.0),
     *((f"matrices_{x}", instructions.test_stmatrix_and_ldmatrix_are_inverse, (x,), 0.0) for x in ("row", "col")),
     ("distributed_memory", instructions.test_distributed_shared_memory, (), 0.0),

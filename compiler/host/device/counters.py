@@ -191,6 +191,8 @@ def kind_of(op) -> tuple[str, int] | None:
     if op.name in _KINDS:
         elements = int(np.prod(vector_shape(op.results[0].type))) if op.name.endswith("fma") else 1
         return _KINDS[op.name], elements
+    if op.name.startswith("nvvm.convert."):
+        return "convert", 1
     dialect, _, name = op.name.partition(".")
     if dialect not in ("arith", "math") or name in ("constant", "index_cast", "index_castui", "bitcast"):
         return None

@@ -8,10 +8,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from mlirc.errors import MlircError
 from mlirc.host.device.machine import State
 from mlirc.host.device.numbers import dtype_of
 from mlirc.host.device.rules.arith import binary, same_type, unary
 from mlirc.host.device.translate import Translator, rule
+from mlirc.mlir import ir
 
 _EXACT = {
     "math.absf": np.abs,
@@ -127,3 +129,25 @@ def _bits(tr: Translator, op):
         return np.bitwise_count(a.view(f"u{a.dtype.itemsize}")).astype(a.dtype)
 
     return unary(tr, op, {"math.ctpop": ones, "math.ctlz": _leading_zeros, "math.cttz": _trailing_zeros}[op.name])
+
+
+# -- what NVPTX approximates, by name: here to the last bit but one (PTX ISA, "Floating Point Instructions")
+
+_APPROXIMATE: dict[str, Callable] = {
+    "nvvm.ex2": np.exp2, "nvvm.log2": np.log2, "nvvm.sin": np.sin, "nvvm.cos": np.cos, "nvvm.sqrt": np.sqrt,
+    "nvvm.sqrt.approx": np.sqrt, "nvvm.rsqrt": lambda x: 1 / np.sqrt(x), "nvvm.rcp.approx.ftz.f": lambda x: 1 / x,
+}  # fmt: skip
+
+
+def flushed(x: np.ndarray) -> np.ndarray:
+    """Subnormal f32 numbers as zeros of their sign."""
+    return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
+
+
+@rule(*_APPROXIMATE)
+def _approximate(tr: Translator, op):
+    f, dtype = _through_f64(_APPROXIMATE[op.name], dtype_of(op.results[0].type)), dtype_of(op.results[0].type)
+    ftz = "ftz" in op.name or ("ftz" in op.attributes and ir.BoolAttr(op.attributes["ftz"]).value)
+    if "rnd" in op.attributes and not str(op.attributes["rnd"]).endswith("<rn>"):
+        raise MlircError(f"host device: {tr.where}: {op.name} with {op.attributes['rnd']} at {op.location}: rn only")
+    return unary(tr, op, (lambda x: flushed(f(flushed(x)))) if ftz and dtype == np.float32 else f)

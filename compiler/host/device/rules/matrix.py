@@ -33,7 +33,7 @@ def _b16_8x8(tr: Translator, op) -> bool:
     shape, element = str(op.attributes["shape"]).replace(" ", ""), _word(op, "eltType")
     if "m=8,n=8" not in shape or element != "b16":
         raise MlircError(f"host device: {tr.where}: {op.name} of {element} {shape} at {op.location}: 8x8 of b16 only")
-    return _word(op, "layout") == "col"
+    return "layout" in op.attributes and _word(op, "layout") == "col"
 
 
 @rule("nvvm.ldmatrix")
@@ -80,6 +80,21 @@ def _stmatrix(tr: Translator, op):
         rows[:, :tiles] = matrices
         ref, index = element_of(s, s.r[pointer], 2, op)
         m.store(ref, index, rows.reshape(m.nb, m.nt, 8), 16, _addressing(s, tiles), op)
+
+    return step
+
+
+@rule("nvvm.movmatrix")
+def _movmatrix(tr: Translator, op):
+    source, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
+    _b16_8x8(tr, op)
+
+    def step(s: State) -> None:
+        m = s.m
+        whole_warps(s, op)
+        words = np.ascontiguousarray(np.broadcast_to(s.r[source], (m.nb, m.nt)))
+        matrices = words.view(np.int16).reshape(-1, 8, 8).swapaxes(1, 2)
+        s.r[out] = np.ascontiguousarray(matrices).view(np.int32).reshape(m.nb, m.nt)
 
     return step
 

@@ -258,7 +258,7 @@ _TABLES = {"tid": "thread_id", "ctaid": "block_id"}
 
 @rule(
     *(f"{_SREG}{table}.{d}" for table in ("tid", "ctaid", "ntid", "nctaid") for d in "xyz"),
-    f"{_SREG}laneid", f"{_SREG}warpid",
+    *(f"{_SREG}{name}" for name in ("laneid", "warpid", "warpsize", "nwarpid", "dynamic.smem.size")),
 )  # fmt: skip
 def _special(tr: Translator, op):
     out = tr.reg(op.results[0])
@@ -273,6 +273,12 @@ def _special(tr: Translator, op):
             value = m.lane
         elif name == "warpid":
             value = np.arange(m.nt)[None, :] // WARP
+        elif name == "warpsize":
+            value = np.full((1, 1), WARP)
+        elif name == "nwarpid":
+            value = np.full((1, 1), 64)  # those that an SM can hold, not those of the block
+        elif name == "dynamic":
+            value = np.full((1, 1), m.dynamic_shared.nbytes if m.dynamic_shared.nbytes > 1 else 0)
         else:
             value = np.full((1, 1), (m.block if name == "ntid" else m.grid)["xyz".index(d)])
         s.r[out] = value.astype(dtype)
