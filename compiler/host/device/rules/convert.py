@@ -113,10 +113,10 @@ def _to_tf32(tr: Translator, op):
 
     def step(s: State) -> None:
         x = np.ascontiguousarray(np.maximum(s.r[source], np.float32(0)) if relu else s.r[source])
-        bits = x.view(np.uint32).astype(np.uint64)
-        half = {"rz": 0, "rna": 0x1000, "rn": 0xFFF + (bits >> np.uint64(13) & np.uint64(1))}[mode]
-        rounded = (bits + np.uint64(half) if mode != "rn" else bits + half) & np.uint64(0xFFFFE000)
-        special = np.where(np.isnan(x) & (mode != "rna"), np.uint64(0x7FFFE000), bits)
+        bits = x.view(np.uint32).astype(np.int64)
+        half = {"rz": 0, "rna": 0x1000, "rn": 0xFFF}[mode] + (bits >> 13 & 1 if mode == "rn" else 0)
+        rounded = bits + half & 0xFFFFE000
+        special = np.where(np.isnan(x) & (mode != "rna"), 0x7FFFE000, bits)
         s.r[out] = np.where(np.isfinite(x), rounded, special).astype(np.uint32).view(np.int32)
 
     return step
