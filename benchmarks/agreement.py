@@ -19,6 +19,7 @@ import saved_kernels
 
 from mlirc.errors import MlircError
 from mlirc.runtime.cuda import Driver
+from mlirc.tools.cli import run_main
 
 
 def compile_all(folder: Path) -> None:
@@ -158,8 +159,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except MlircError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+    sys.exit(run_main(main))

@@ -28,6 +28,7 @@ from mlirc.bench.report import commit
 from mlirc.driver import Compilation, _versions
 from mlirc.errors import MlircError
 from mlirc.targets import TARGETS, get_target
+from mlirc.tools.cli import run_main
 
 
 def cases() -> list[Case]:
@@ -145,8 +146,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except MlircError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+    sys.exit(run_main(main))

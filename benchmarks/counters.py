@@ -25,6 +25,7 @@ import saved_kernels
 
 from mlirc.errors import MlircError
 from mlirc.runtime.cuda import Driver
+from mlirc.tools.cli import run_main
 
 # Base names (without `.sum`) that the table is made of; whatever else matches _MORE is read for the record.
 _WANTED = (
@@ -310,8 +311,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except MlircError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+    sys.exit(run_main(main))

@@ -5,6 +5,7 @@ Everything else says `from mlirc.mlir import ir, linalg, ...`, so that another b
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import ModuleType
 
 from torch_mlir import execution_engine, ir, passmanager, rewrite, runtime  # noqa: F401
@@ -77,6 +78,15 @@ def run_passes(module: ir.Module, pipeline: str) -> None:
         except (ir.MLIRError, ValueError) as e:  # ValueError: the pipeline does not parse
             shown = pipeline if len(pipeline) < 60 else pipeline[:60] + "..."
             raise MlircError(f"pass pipeline '{shown}': {' '.join(str(e).split())}") from e
+
+
+def nested(op: ir.Operation) -> Iterator[ir.Operation]:
+    """Every operation nested in `op`, `op` excluded, in order."""
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                yield inner.operation
+                yield from nested(inner.operation)
 
 
 def fx_importer() -> ModuleType:

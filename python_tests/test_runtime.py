@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from fake_gpu import CudaArray, FakeDriver, at
+from gpu_kernel import on_gpu
 
 from mlirc.errors import MlircError
 from mlirc.runtime import load, load_text
@@ -409,22 +410,8 @@ def test_damaged_weight_files(tmp_path):
 # On the GPU
 
 
-def gpu_missing() -> str | None:
-    from mlirc.runtime.cuda import Driver
-
-    try:
-        Driver(0).close()
-    except MlircError as e:
-        return str(e)
-    return None
-
-
-NO_GPU = gpu_missing()
-gpu = [pytest.mark.gpu, pytest.mark.skipif(NO_GPU is not None, reason=f"{NO_GPU}")]
-
-
 class TestOnTheGpu:
-    pytestmark = gpu
+    pytestmark = on_gpu
 
     @pytest.fixture
     def torch(self):

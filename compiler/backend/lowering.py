@@ -17,7 +17,7 @@ from mlirc.backend.atomics import carries_data, order_atomics
 from mlirc.backend.llvm_text import for_older_llvm
 from mlirc.backend.narrow import narrow_addresses
 from mlirc.errors import MlircError
-from mlirc.mlir import PassManager, ir, llvm, vector
+from mlirc.mlir import PassManager, ir, llvm, nested, vector
 from mlirc.targets import Target
 
 POINTER_ALIGN = 16  # bytes; what the plan and the runtime keep for every buffer that they bind to a kernel
@@ -26,15 +26,6 @@ _INDEX_LIMIT = (1 << 31) - (1 << 24)  # head room for the rounding up of a grid
 
 _ADDRESS_OPS = {"llvm.add", "llvm.mul", "llvm.sub", "llvm.shl"}
 _CONTRACT = {"arith.addf", "arith.subf", "arith.mulf"}
-
-
-def walk(op: ir.Operation):
-    """Yields every operation nested in `op`, `op` excluded, in order."""
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                yield inner.operation
-                yield from walk(inner.operation)
 
 
 def gpu_module_of(module: ir.Operation) -> ir.Operation:
@@ -58,7 +49,7 @@ def _elements(type_: ir.Type) -> int:
 def index_bits(gpu_module: ir.Operation) -> int:
     """32 when every element number of every memref, and every index constant, fits in 31 bits, and no index is an
     address in global memory; else 64."""
-    for op in walk(gpu_module):
+    for op in nested(gpu_module):
         values = list(op.results) + [a for r in op.regions for b in r.blocks for a in b.arguments]
         if any(isinstance(v.type, ir.MemRefType) and isinstance(v.type.element_type, ir.IndexType) for v in values):
             return 64  # an index in memory has 64 bits in every kernel
@@ -93,7 +84,7 @@ class Pointer(NamedTuple):
 def pointer_parameters(module: ir.Operation) -> dict[str, list[Pointer]]:
     """Per gpu.func symbol: what is known of each argument from the launches."""
     result: dict[str, list[Pointer]] = {}
-    for op in walk(module):
+    for op in nested(module):
         if op.name != "gpu.launch_func":
             continue
         segments = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
@@ -110,7 +101,7 @@ def pointer_parameters(module: ir.Operation) -> dict[str, list[Pointer]]:
 def block_sizes(module: ir.Operation) -> dict[str, tuple[int, ...]]:
     """Per gpu.func symbol: the constant block size of its launches."""
     result: dict[str, tuple[int, ...]] = {}
-    for op in walk(module):
+    for op in nested(module):
         if op.name != "gpu.launch_func":
             continue
         segments = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
@@ -132,7 +123,7 @@ def allow_contraction(gpu_module: ir.Operation) -> None:
     """Lets f32 and f64 products and sums fuse into FMA, as CUDA compilers do by default."""
     flags = ir.Attribute.parse("#arith.fastmath<contract>")
     none = ir.Attribute.parse("#arith.fastmath<none>")
-    for op in walk(gpu_module):
+    for op in nested(gpu_module):
         if op.name in _CONTRACT and op.attributes["fastmath"] == none:
             op.attributes["fastmath"] = flags
 
@@ -144,7 +135,7 @@ def _mark_addresses(func: ir.Operation) -> None:
     """
     nsw = ir.Attribute.parse("#llvm.overflow<nsw>")
     seen: set = set()
-    work = [v for op in walk(func) if op.name == "llvm.getelementptr" for v in list(op.operands)[1:]]
+    work = [v for op in nested(func) if op.name == "llvm.getelementptr" for v in list(op.operands)[1:]]
     while work:
         value = work.pop()
         owner = value.owner
@@ -234,7 +225,7 @@ def _flat(value: ir.Value) -> ir.Value:
 def _shield_intrinsics(gpu_module: ir.Operation) -> None:
     """Spells intrinsics as llvm.call_intrinsic: convert-gpu-to-nvvm forbids the ops that libdevice has functions for,
     although NVPTX selects these itself."""
-    for op in list(walk(gpu_module)):
+    for op in list(nested(gpu_module)):
         if op.name not in _SHIELDED:
             continue
         flags = op.attributes["fastmathFlags"] if "fastmathFlags" in op.attributes else None
@@ -254,7 +245,7 @@ _CLEANUP = "builtin.module(gpu.module(reconcile-unrealized-casts,canonicalize,cs
 
 
 def _check_lowered(gpu_module: ir.Operation, where: str) -> None:
-    for op in walk(gpu_module):
+    for op in nested(gpu_module):
         dialect = op.name.split(".")[0]
         if dialect not in ("llvm", "nvvm"):
             raise MlircError(f"{where}: {op.name} at {op.location} has no lowering to LLVM: expand it at the gpu level")
@@ -269,7 +260,7 @@ _VECTOR_ACCESSES = {"vector.load", "vector.store", "vector.maskedload", "vector.
 
 def _check_accesses(gpu_module: ir.Operation, where: str) -> None:
     """LLVM packs vectors of i1 into bits, while a buffer of i1 has a byte per element."""
-    for op in walk(gpu_module):
+    for op in nested(gpu_module):
         if op.name in _VECTOR_ACCESSES:
             buffer = next(v.type for v in op.operands if isinstance(v.type, ir.MemRefType))
             if isinstance(buffer.element_type, ir.IntegerType) and buffer.element_type.width == 1:

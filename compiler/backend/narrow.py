@@ -6,7 +6,7 @@ descriptor. Address arithmetic behind such casts is rebuilt on i32; what else is
 
 from __future__ import annotations
 
-from mlirc.mlir import ir, llvm
+from mlirc.mlir import ir, llvm, nested
 
 _CAST = "builtin.unrealized_conversion_cast"
 
@@ -74,10 +74,8 @@ def _extract_from_narrow(extract: ir.Operation) -> bool:
 
 def narrow_addresses(gpu_module: ir.Operation) -> None:
     """Rewires the seams between 64-bit and 32-bit index code in a gpu.module of the llvm dialect, in place."""
-    from mlirc.backend.lowering import walk
-
     with gpu_module.context, ir.Location.unknown():
-        ops = list(walk(gpu_module))
+        ops = list(nested(gpu_module))
         if not any(op.name == _CAST for op in ops):
             return
         dead = [op for op in ops if op.name == "llvm.extractvalue" and _extract_from_narrow(op)]

@@ -345,6 +345,4 @@ class CompiledModel:
         self.close()
 
     def __repr__(self) -> str:
-        p = self.plan
-        ins, outs = (", ".join(f"{t.name}: {t}" for t in ts) for ts in (p.inputs, p.outputs))
-        return f"CompiledModel({p.model}: ({ins}) -> ({outs}), {len(p.launches)} launches on cuda:{self.device})"
+        return f"CompiledModel({self.plan.signature()} on cuda:{self.device})"

@@ -96,6 +96,11 @@ class Plan:
     def launches(self) -> list[KernelLaunch]:
         return [s for s in self.steps if isinstance(s, KernelLaunch)]
 
+    def signature(self) -> str:
+        """The boundary and the number of launches, for people: `model: (inputs) -> (outputs), N launches`."""
+        ins, outs = (", ".join(f"{t.name}: {t}" for t in ts) for ts in (self.inputs, self.outputs))
+        return f"{self.model}: ({ins}) -> ({outs}), {len(self.launches)} launches"
+
     def validate(self) -> None:
         """Raises MlircError unless every reference lies inside the buffer that it names."""
         tables = {"input": self.inputs, "weight": self.weights, "output": self.outputs}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlirc.mlir import ir, linalg
+from mlirc.mlir import ir, linalg, nested
 from mlirc.passes.graph import classify
 from mlirc.passes.graph.evaluate import VIEWS, Indices, is_move, loop_indices, map_results, owner_of, shape_of, sources
 from mlirc.passes.graph.index import Index, dim
@@ -129,14 +129,6 @@ def owner_through_views(value: ir.Value) -> ir.Operation | None:
     while op is not None and op.name in VIEWS:
         op = owner_of(op.operands[0])
     return op
-
-
-def nested(op: ir.Operation):
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                yield inner.operation
-                yield from nested(inner.operation)
 
 
 def tensors_read(op: ir.Operation) -> list[ir.Value]:

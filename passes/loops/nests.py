@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from mlirc.mlir import ir
+from mlirc.mlir import ir, nested
 
 _VIEWS = {
     "memref.cast", "memref.subview", "memref.expand_shape", "memref.collapse_shape", "memref.reinterpret_cast",
@@ -17,10 +17,7 @@ _PURE_DIALECTS = {"arith", "math", "affine", "index", "vector"}
 def walk(op: ir.Operation) -> Iterator[ir.Operation]:
     """The operation and all nested in it."""
     yield op
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                yield from walk(inner.operation)
+    yield from nested(op)
 
 
 def owner(value: ir.Value) -> ir.Operation | None:

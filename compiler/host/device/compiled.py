@@ -139,9 +139,7 @@ class HostModel:
         self.close()
 
     def __repr__(self) -> str:
-        p = self.plan
-        ins, outs = (", ".join(f"{t.name}: {t}" for t in ts) for ts in (p.inputs, p.outputs))
-        return f"HostModel({p.model}: ({ins}) -> ({outs}), {len(p.launches)} launches on the host device)"
+        return f"HostModel({self.plan.signature()} on the host device)"
 
 
 def _copy(array: np.ndarray, like: View, spec: TensorSpec) -> Any:

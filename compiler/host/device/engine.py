@@ -81,7 +81,7 @@ class Engine:
     def each(self, s: State, pointer: MemRef):
         """Yields (block, thread, byte) for every active thread."""
         m = self.machine
-        active = np.ones((m.nb, m.nt), bool) if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))
+        active = m.everyone(s.mask)
         where = np.broadcast_to(np.asarray(pointer.base).reshape(np.shape(pointer.base) or (1, 1)), (m.nb, m.nt))
         for b, t in np.argwhere(active):
             yield int(b), int(t), int(where[b, t])
@@ -91,8 +91,8 @@ class Engine:
         counts = np.broadcast_to(count, (m.nb, m.nt))
         for b, t, byte in self.each(s, pointer):
             if byte % 8 or byte + 8 > pointer.buffer.nbytes:
-                m.complain("misaligned", _one(m, b, t), f"puts an mbarrier at byte {byte} of shared memory", op)
-            m.placed(pointer.buffer, 8, _one(m, b, t), op)
+                m.complain("misaligned", m.one(b, t), f"puts an mbarrier at byte {byte} of shared memory", op)
+            m.placed(pointer.buffer, 8, m.one(b, t), op)
             barrier = self.barriers[b, byte] = self._new(int(counts[b, t]))
             barrier.maker = b, t
             if m.clocks is not None:
@@ -113,7 +113,7 @@ class Engine:
         fresh = [x for x in self.barriers.values() if x.fence is None and x.made is not None]
         if not fresh:
             return
-        active = np.ones((m.nb, m.nt), bool) if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))
+        active = m.everyone(s.mask)
         for barrier in fresh:
             assert barrier.made is not None
             if active[barrier.maker]:
@@ -143,15 +143,15 @@ class Engine:
         owner = b if rank is None else b // size * size + rank
         found = self.barriers.get((owner, byte))
         if found is None:
-            self.machine.complain("bad mbarrier", _one(self.machine, b, t), f"uses byte {byte}, where none is", op)
+            self.machine.complain("bad mbarrier", self.machine.one(b, t), f"uses byte {byte}, where none is", op)
             found = self.barriers[owner, byte] = self._new(1)
         if found.made is not None and not self._has_seen(b, t, found.made):
             message = f"uses the mbarrier at byte {byte} with no barrier behind its initialization"
-            self.machine.complain("race", _one(self.machine, b, t), message, op)
+            self.machine.complain("race", self.machine.one(b, t), message, op)
         if (copy or owner != b) and found.made is not None:
             if found.fence is None or not self._has_seen(b, t, found.fence):
                 message = f"uses the mbarrier at byte {byte}, with no fence.mbarrier.init behind its initialization"
-                self.machine.complain("missing mbarrier fence", _one(self.machine, b, t), message, op)
+                self.machine.complain("missing mbarrier fence", self.machine.one(b, t), message, op)
         return found
 
     def rank(self, pointer: MemRef, b: int, t: int) -> int | None:
@@ -178,7 +178,7 @@ class Engine:
             if extra is not None:
                 barrier.nbytes += int(extra[b, t])
             if barrier.pending < counts[b, t]:
-                m.complain("bad mbarrier", _one(m, b, t), f"arrives too often at the mbarrier at byte {byte}", op)
+                m.complain("bad mbarrier", m.one(b, t), f"arrives too often at the mbarrier at byte {byte}", op)
                 continue
             if m.clocks is not None and not is_relaxed(op) and (b, t // 32, id(barrier)) not in released:
                 released.add((b, t // 32, id(barrier)))
@@ -188,7 +188,7 @@ class Engine:
             barrier.pending -= int(counts[b, t])
             if barrier.pending == 0 and op.name.endswith("nocomplete"):
                 message = f"completes the phase of the mbarrier at byte {byte}, which nocomplete must not"
-                m.complain("bad mbarrier", _one(m, b, t), message, op)
+                m.complain("bad mbarrier", m.one(b, t), message, op)
             barrier.settle()
         return tokens
 
@@ -245,7 +245,7 @@ class Engine:
         """An accumulator that no wgmma made needs a wgmma.fence after it was made (PTX ISA, "wgmma.fence")."""
         if (b, t) not in self.fenced and id(accumulator) not in self.results:
             message = "uses an accumulator that no wgmma made, with no wgmma.fence"
-            self.machine.complain("missing wgmma fence", _one(self.machine, b, t), message, op)
+            self.machine.complain("missing wgmma fence", self.machine.one(b, t), message, op)
 
     def reads(self, b: int, t: int, buffer: Buffer, cells: np.ndarray, result: np.ndarray) -> None:
         """Notes that a warpgroup's wgmma reads these bytes of the storage until it is waited for."""
@@ -283,14 +283,14 @@ class Engine:
 
     def commit_bulk(self, s: State) -> None:
         m = self.machine
-        active = np.ones((m.nb, m.nt), bool) if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))
+        active = m.everyone(s.mask)
         for b, t in np.argwhere(active):
             self.bulk[int(b), int(t)] = self.bulk.get((int(b), int(t)), 0) + 1
 
     def wait_bulk(self, s: State, pending: int) -> None:
         """Ends all but the latest `pending` bulk groups of every active thread."""
         m, kept = self.machine, []
-        active = np.ones((m.nb, m.nt), bool) if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))
+        active = m.everyone(s.mask)
         for b, t, group, buffer, cells, op in self.stores:
             if not active[b, t] or group >= self.bulk.get((b, t), 0) - pending:
                 kept.append((b, t, group, buffer, cells, op))
@@ -304,7 +304,7 @@ class Engine:
         """Complains if a wgmma still reads what is about to be written: bytes of the storage."""
         if buffer.reading is not None and buffer.reading[address].any():
             message = f"overwrites {buffer.name} that a wgmma or a bulk store still reads"
-            self.machine.complain("race", _one(self.machine, b, t), message, op)
+            self.machine.complain("race", self.machine.one(b, t), message, op)
 
     def check_accumulator(self, s: State, value: np.ndarray, op) -> None:
         if id(value) in self.unfinished:
@@ -317,9 +317,3 @@ class Engine:
 def is_relaxed(op) -> bool:
     """Whether an arrival or a wait only counts, and orders no accesses."""
     return "relaxed" in op.attributes and str(op.attributes["relaxed"]) == "true"
-
-
-def _one(m: Machine, b: int, t: int) -> np.ndarray:
-    mask = np.zeros((m.nb, m.nt), bool)
-    mask[b, t] = True
-    return mask

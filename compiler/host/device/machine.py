@@ -93,6 +93,18 @@ class Machine:
 
     # -- checks
 
+    def everyone(self, mask) -> np.ndarray:
+        """The active threads, bool [blocks, threads]."""
+        if mask is None:
+            return np.ones((self.nb, self.nt), bool)
+        return np.broadcast_to(mask, (self.nb, self.nt))
+
+    def one(self, b: int, t: int) -> np.ndarray:
+        """A mask with one thread, bool [blocks, threads]."""
+        mask = np.zeros((self.nb, self.nt), bool)
+        mask[b, t] = True
+        return mask
+
     def where(self, bad: np.ndarray) -> str:
         """The first thread of a mask, in words."""
         b, t = np.argwhere(np.broadcast_to(bad, (self.nb, self.nt)))[0]

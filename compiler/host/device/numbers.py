@@ -74,6 +74,14 @@ def signed_from(a: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return a if a.dtype == np.bool_ else a.view(dtype)
 
 
+def toward_zero(x: np.ndarray, dtype: Any) -> np.ndarray:
+    """Floats as a narrower type, cut."""
+    near = np.ascontiguousarray(x.astype(dtype))
+    words = near.view(f"i{near.itemsize}")
+    words[...] -= np.abs(near.astype(x.dtype)) > np.abs(x)  # the word before is the number nearer to zero
+    return near
+
+
 def spread(c: np.ndarray, rank: int) -> np.ndarray:
     """A per-thread array with `rank` vector dimensions of size 1 added, to go with a vector."""
     return c.reshape(c.shape + (1,) * rank) if rank else c

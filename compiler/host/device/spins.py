@@ -63,7 +63,7 @@ def give_way(s: State, outer, still: bool, signals: list, op):
     that entered the loop (mask semantics); `still`: whether the turn has left all values as they were, so that the next
     one could only do the same. A generator of events."""
     m, watched = s.m, s.watch or []
-    active = np.ones((m.nb, m.nt), bool) if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))
+    active = m.everyone(s.mask)
     watched = [w for w in watched if w.among(active).any()]
     if not still or not watched:
         yield Wait(lambda: True, "", active, op)
@@ -92,7 +92,7 @@ def _describe(s: State, outer, watched: list[Watch], active: np.ndarray, signals
     writers = ", ".join(others[:_PLACES]) + (f" and {len(others) - _PLACES} more" if len(others) > _PLACES else "")
     text = f"byte {byte} of {buffer.name} to change, where {w.op.name} at {m.report.place(w.op)} sees {value}"
     text += f" (others write atomically: {writers})" if others else " (nothing else writes atomically)"
-    entered = np.ones((m.nb, m.nt), bool) if outer is None else np.broadcast_to(outer, (m.nb, m.nt))
+    entered = m.everyone(outer)
     warps = np.zeros((m.nb, -(-m.nt // 32) * 32), bool)
     warps[:, : m.nt] = active
     mates = np.repeat(warps.reshape(m.nb, -1, 32).any(axis=2), 32, axis=1)[:, : m.nt]

@@ -27,7 +27,7 @@ def block_barrier(s: State, op, number: int = 0, threads: int | None = None):
     """bar.sync: waits for all threads of the block, or for a number of them. A generator of events."""
     m: Machine = s.m
     wanted = m.nt if threads is None else threads
-    mine = np.ones((m.nb, m.nt), bool) if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))
+    mine = m.everyone(s.mask)
     counts = mine.sum(axis=1)
     if wanted == m.nt and ((counts == 0) | (counts == m.nt)).all() and number not in m.arrived:
         if m.races is not None:

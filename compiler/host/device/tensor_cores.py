@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from mlirc.host.device.numbers import toward_zero
 from mlirc.host.device.tensor_core_sums import NOTHING, WIDTH, sums
 
 BITS = 25  # kept behind the binary point of the largest term
@@ -28,13 +29,6 @@ def exponents(a: np.ndarray, lowest: int) -> np.ndarray:
 def lowest_exponent(dtype: np.dtype) -> int:
     """The exponent of a type's subnormal numbers."""
     return _LOWEST.get(dtype.name, -126)
-
-
-def cut_to_f32(x: np.ndarray) -> np.ndarray:
-    """f64 to f32, towards zero."""
-    near = x.astype(np.float32)
-    near.view(np.int32)[...] -= np.abs(near) > np.abs(x)  # the word before is the number nearer to zero
-    return near
 
 
 def _widened(x: np.ndarray) -> np.ndarray:
@@ -54,9 +48,9 @@ def multiply_add(
         tiles = [x if i % 3 == 0 else _widened(x) for i, x in enumerate(tiles)]
     total = sums(tiles[0], tiles[1], tiles[2], tuple(tiles[3:]), bits)[..., :n].reshape(shape)
     if bits < 23 and out == np.float32:  # no more bits of the result either
-        unit = np.ldexp(1.0, np.maximum(exponents(cut_to_f32(total), -126), -126) - bits)
+        unit = np.ldexp(1.0, np.maximum(exponents(toward_zero(total, np.float32), -126), -126) - bits)
         total = np.trunc(total / unit) * unit
-    result = cut_to_f32(total) if out == np.float32 else total.astype(out)
+    result = toward_zero(total, np.float32) if out == np.float32 else total.astype(out)
     if not (np.isfinite(a).all() and np.isfinite(b).all() and np.isfinite(c).all()):
         plain = np.matmul(a, b) + c
         result = np.where(np.isfinite(plain), result, plain.astype(out))

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from mlirc.host.device.engine import Engine
-from mlirc.host.device.machine import Machine, State
+from mlirc.host.device.machine import State
 from mlirc.host.device.memory import Buffer
 from mlirc.host.device.rules.hopper import WARPGROUP, engine_of, warpgroups
 from mlirc.host.device.rules.nvgpu import tf32, to_f32
@@ -143,7 +143,7 @@ def _words(x: np.ndarray) -> np.ndarray:
 def _operand(s: State, engine: Engine, number: int, p: Product, what: tuple[int, bool, str], where, op) -> np.ndarray:
     """Reads an operand, (rows, whether they run along k, type), by its descriptor."""
     rows, major, name = what
-    s.m.placed(s.m.dynamic_shared, max(16, 8 * swizzle_of(number)), lane(s.m, *where[:2]), op)
+    s.m.placed(s.m.dynamic_shared, max(16, 8 * swizzle_of(number)), s.m.one(*where[:2]), op)
     return _matrix(s, engine, (number, rows, p.k * p.item, major, p.item), DTYPES[name], where, op)
 
 
@@ -174,13 +174,6 @@ def descriptor_bytes(descriptor: int, outer: int, inner_bytes: int, k_major: boo
     return swizzled(start + byte, swizzle)
 
 
-def lane(m: Machine, b: int, t: int) -> np.ndarray:
-    """A mask with one thread."""
-    lone = np.zeros((m.nb, m.nt), bool)
-    lone[b, t] = True
-    return lone
-
-
 @functools.lru_cache(maxsize=4096)
 def _footprint(key: tuple[int, int, int, bool, int], granule: int) -> tuple[np.ndarray, np.ndarray]:
     """Of a matrix operand (arguments of `descriptor_bytes`) every byte [outer, k, item], and its granules once each."""
@@ -196,7 +189,7 @@ def _matrix(s: State, engine: Engine, key: tuple[int, int, int, bool, int], dtyp
         chunks = cells[:, :: 16 // dtype.itemsize].T.reshape(-1, 8)
         m.counters.wgmma(chunks)
     assert buffer is not None
-    lone = lane(m, b, t)
+    lone = m.one(b, t)
     if cells.max() + dtype.itemsize > buffer.nbytes:
         m.complain("out of bounds", lone, f"reads byte {int(cells.max())} of {buffer.name}", op)
         return np.zeros(cells.shape, dtype)

@@ -78,7 +78,7 @@ class Clocks:
     def active(self, mask) -> list[tuple[int, int]]:
         """(block, row) of every warp with an active thread."""
         m = self.machine
-        full = np.ones((m.nb, m.nt), bool) if mask is None else np.broadcast_to(mask, (m.nb, m.nt))
+        full = m.everyone(mask)
         padded = np.zeros((m.nb, self.warps * 32), bool)
         padded[:, : m.nt] = full
         found = padded.reshape(m.nb, self.warps, 32).any(axis=2)

@@ -102,7 +102,7 @@ class Knowledge:
             self.now[self.warp, self._column(threads)] = self.epoch[self.warp]
             self.epoch += 1
             return
-        active = np.ones((m.nb, m.nt), bool) if mask is None else np.broadcast_to(mask, (m.nb, m.nt))
+        active = m.everyone(mask)
         threads = np.flatnonzero(active)
         for w in np.unique(self.warp[threads]):
             lanes = threads[self.warp[threads] == w]

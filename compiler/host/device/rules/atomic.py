@@ -130,7 +130,7 @@ def _between(tr: Translator, op, step: Callable) -> Callable:
 
     def run(s: State):
         m = s.m
-        everyone = np.ones((m.nb, m.nt), bool) if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))
+        everyone = m.everyone(s.mask)
         yield Wait(lambda: True, "", everyone, op, free=True)
         step(s)
 

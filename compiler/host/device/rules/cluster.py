@@ -10,8 +10,8 @@ from mlirc.host.device.engine import Engine
 from mlirc.host.device.machine import Machine, State
 from mlirc.host.device.memory import MemRef
 from mlirc.host.device.numbers import dtype_of
+from mlirc.host.device.rules.attributes import segments_of
 from mlirc.host.device.rules.hopper import engine_of
-from mlirc.host.device.rules.nvgpu import segments_of
 from mlirc.host.device.rules.tensor_copy import begin_transfer, read_for_store
 from mlirc.host.device.sync import Wait
 from mlirc.host.device.translate import Translator, rule, waiting
@@ -92,11 +92,6 @@ def _barrier(m: Machine) -> ClusterBarrier:
     return m.arrived.setdefault("cluster", ClusterBarrier(np.zeros((m.nb, m.nt), np.int64), np.zeros(m.nb, bool)))
 
 
-def _everyone(s: State) -> np.ndarray:
-    m = s.m
-    return np.ones((m.nb, m.nt), bool) if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))
-
-
 @rule("nvvm.cluster.arrive", "nvvm.cluster.arrive.relaxed")
 def _arrive(tr: Translator, op):
     tr.clocks = True
@@ -104,7 +99,7 @@ def _arrive(tr: Translator, op):
 
     def step(s: State) -> None:
         m, b = s.m, _barrier(s.m)
-        mine = _everyone(s)
+        mine = m.everyone(s.mask)
         units = b.arrived.reshape(-1, m.cluster_size * m.nt).min(axis=1)
         early = mine & (b.arrived > np.repeat(units, m.cluster_size)[:, None])
         if early.any():
@@ -127,7 +122,7 @@ def _wait(tr: Translator, op):
     tr.waits = tr.clocks = True
 
     def run(s: State):
-        m, b, mine = s.m, _barrier(s.m), _everyone(s)
+        m, b, mine = s.m, _barrier(s.m), s.m.everyone(s.mask)
         blocks = np.flatnonzero(mine.any(axis=1))
         goal = {int(k): int(b.arrived[k][mine[k]].max()) for k in blocks}
 
@@ -163,14 +158,15 @@ def _nothing(tr: Translator, op):
 # -- bulk copies of bytes
 
 
-def _sources(s: State, engine: Engine, registers: list[int], predicate: int | None):
-    """Yields (block, thread, byte of each pointer ...) for every active thread."""
-    r, inner = s.r, s
-    if predicate is not None:
-        inner = State(r, r[predicate] if s.mask is None else r[predicate] & s.mask, s.m)
-    tables = [{(b, t): byte for b, t, byte in engine.each(inner, r[p])} for p in registers]
-    for key in tables[0]:
-        yield (*key, *(table[key] for table in tables))
+def _copies(s: State, registers: list[int], length: int, ends: int, op):
+    """Yields (block, thread, bytes, place of each pointer ...) for every active thread whose copy fits: the first
+    `ends` pointers are where it begins and ends."""
+    engine, r = engine_of(s), s.r
+    tables = [{(b, t): byte for b, t, byte in engine.each(s, r[p])} for p in registers]
+    for b, t in tables[0]:
+        n, at = _number(s, length, b, t), [table[b, t] for table in tables]
+        if all(_fits(s, r[p].buffer, byte, n, b, t, op) for p, byte in zip(registers[:ends], at, strict=False)):
+            yield (b, t, n, *at)
 
 
 def _number(s: State, register: int, b: int, t: int) -> int:
@@ -178,8 +174,7 @@ def _number(s: State, register: int, b: int, t: int) -> int:
 
 
 def _fits(s: State, buffer, byte: int, size: int, b: int, t: int, op) -> bool:
-    lone = np.zeros((s.m.nb, s.m.nt), bool)
-    lone[b, t] = True
+    lone = s.m.one(b, t)
     if byte % 16 or size % 16:
         s.m.complain("misaligned", lone, f"copies {size} bytes at byte {byte} of {buffer.name}: multiples of 16", op)
         return False
@@ -199,10 +194,7 @@ def _bulk_load(tr: Translator, op):
     def step(s: State) -> None:
         engine, r = engine_of(s), s.r
         target, source = r[registers[0]].buffer, r[registers[1]].buffer
-        for b, t, to, at, bar in _sources(s, engine, registers, None):
-            n = _number(s, length, b, t)
-            if not (_fits(s, target, to, n, b, t, op) and _fits(s, source, at, n, b, t, op)):
-                continue
+        for b, t, n, to, at, bar in _copies(s, registers, length, 2, op):
             raw = source.data[at : at + n].copy()
             for rank in destinations(s, engine, r[registers[0]], mask, b, t):
                 begin_transfer(engine, raw, target, to + np.arange(n), (b, t), rank, bar, op)
@@ -226,16 +218,12 @@ def _bulk_between(tr: Translator, op):
     def step(s: State) -> None:
         engine, r = engine_of(s), s.r
         target, source = r[registers[0]].buffer, r[registers[1]].buffer
-        for b, t, to, at, bar in _sources(s, engine, registers, None):
-            n = _number(s, length, b, t)
-            if not (_fits(s, target, to, n, b, t, op) and _fits(s, source, at, n, b, t, op)):
-                continue
+        for b, t, n, to, at, bar in _copies(s, registers, length, 2, op):
             cells = b * source.stride + at + np.arange(n)
             read_for_store(s, source, cells, (b, t), op, group=False)
             rank = engine.rank(r[registers[0]], b, t)
             if rank != engine.rank(r[registers[2]], b, t):
-                lone = np.zeros((s.m.nb, s.m.nt), bool)
-                lone[b, t] = True
+                lone = s.m.one(b, t)
                 s.m.complain("bad mbarrier", lone, "tells an mbarrier of another block than it copies to", op)
             raw = source.data[cells]
             begin_transfer(engine, raw, target, to + np.arange(n), (b, t), rank, bar, op, (source, cells))
@@ -250,12 +238,9 @@ def _bulk_store(tr: Translator, op):
     registers, length = [tr.reg(v) for v in (dst, src)], tr.reg(size)
 
     def step(s: State) -> None:
-        engine, r = engine_of(s), s.r
+        r = s.r
         target, source = r[registers[0]].buffer, r[registers[1]].buffer
-        for b, t, to, at in _sources(s, engine, registers, None):
-            n = _number(s, length, b, t)
-            if not (_fits(s, target, to, n, b, t, op) and _fits(s, source, at, n, b, t, op)):
-                continue
+        for b, t, n, to, at in _copies(s, registers, length, 2, op):
             cells = b * source.stride + at + np.arange(n)
             read_for_store(s, source, cells, (b, t), op)
             target.data[to : to + n] = source.data[cells]
@@ -272,14 +257,9 @@ def _zeros(tr: Translator, op):
     value = ir.IntegerAttr(op.attributes["initVal"]).value if "initVal" in op.attributes else 0
 
     def step(s: State) -> None:
-        engine = engine_of(s)
         target = s.r[registers[0]].buffer
-        for b, t, to in _sources(s, engine, registers, None):
-            n = _number(s, length, b, t)
-            if _fits(s, target, to, n, b, t, op):
-                lone = np.zeros((s.m.nb, s.m.nt), bool)
-                lone[b, t] = True
-                memory = MemRef(target, 0, (target.nbytes,), (1,), 1)
-                s.m.store(memory, [np.full((1, 1), to)], np.full((1, 1, n), value, np.uint8), 1, lone, op)
+        for b, t, n, to in _copies(s, registers, length, 1, op):
+            memory = MemRef(target, 0, (target.nbytes,), (1,), 1)
+            s.m.store(memory, [np.full((1, 1), to)], np.full((1, 1, n), value, np.uint8), 1, s.m.one(b, t), op)
 
     return step

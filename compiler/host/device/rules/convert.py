@@ -11,26 +11,10 @@ import numpy as np
 
 from mlirc.errors import MlircError
 from mlirc.host.device.machine import State
-from mlirc.host.device.numbers import dtype_of, vector_shape
+from mlirc.host.device.numbers import dtype_of, toward_zero, vector_shape
+from mlirc.host.device.rules.attributes import flag, word
 from mlirc.host.device.translate import Translator, rule
 from mlirc.mlir import ir
-
-
-def _word(op, name: str) -> str:
-    """The last word of an enumeration attribute, "" where there is none."""
-    return str(op.attributes[name]).split("<")[-1].rstrip(">").split()[-1] if name in op.attributes else ""
-
-
-def _flag(op, name: str) -> bool:
-    return name in op.attributes and ir.BoolAttr(op.attributes[name]).value
-
-
-def toward_zero(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """f32 to a 16-bit float, cut."""
-    near = x.astype(dtype)
-    beyond = np.abs(near.astype(np.float32)) > np.abs(x)
-    words = np.ascontiguousarray(near).view(np.int16)
-    return (words - beyond.astype(np.int16)).view(dtype)  # the word before is the number nearer to zero
 
 
 def narrow(x: np.ndarray, dtype: np.dtype, saturate: bool, relu: bool, cut: bool = False) -> np.ndarray:
@@ -50,7 +34,7 @@ def narrow(x: np.ndarray, dtype: np.dtype, saturate: bool, relu: bool, cut: bool
 
 def _rounding(tr: Translator, op) -> bool:
     """Whether a conversion cuts; raises MlircError for roundings other than to the nearest even and towards zero."""
-    mode = _word(op, "rnd") or "none"
+    mode = word(op, "rnd") or "none"
     if mode not in ("none", "rn", "rz"):
         raise MlircError(f"host device: {tr.where}: {op.name} with rounding {mode} at {op.location}: rn or rz")
     return mode == "rz"
@@ -62,7 +46,7 @@ def _pair(tr: Translator, op):
         raise MlircError(f"host device: {tr.where}: {op.name} with random bits at {op.location} is not supported")
     high, low = (tr.reg(v) for v in op.operands)
     out, dtype = tr.reg(op.results[0]), dtype_of(op.results[0].type)
-    how = _word(op, "sat") == "satfinite", _flag(op, "relu"), _rounding(tr, op)
+    how = word(op, "sat") == "satfinite", flag(op, "relu"), _rounding(tr, op)
 
     def step(s: State) -> None:
         parts = np.broadcast_arrays(s.r[low], s.r[high])
@@ -74,7 +58,7 @@ def _pair(tr: Translator, op):
 @rule("nvvm.convert.f32x2.to.f8x2", "nvvm.convert.f16x2.to.f8x2", "nvvm.convert.bf16x2.to.f8x2")
 def _to_f8(tr: Translator, op):
     inputs, out = [tr.reg(v) for v in op.operands], tr.reg(op.results[0])
-    dtype, relu = dtype_of(ir.TypeAttr(op.attributes["dstTy"]).value), _flag(op, "relu")
+    dtype, relu = dtype_of(ir.TypeAttr(op.attributes["dstTy"]).value), flag(op, "relu")
     packed = not vector_shape(op.results[0].type)
     _rounding(tr, op)
 
@@ -96,7 +80,7 @@ def _from_f8(tr: Translator, op):
         raise MlircError(f"host device: {tr.where}: {op.name} with a scale at {op.location} is not supported")
     source, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
     given, dtype = dtype_of(ir.TypeAttr(op.attributes["srcType"]).value), dtype_of(op.results[0].type)
-    relu = _flag(op, "relu")
+    relu = flag(op, "relu")
 
     def step(s: State) -> None:
         s.r[out] = narrow(np.ascontiguousarray(s.r[source]).view(given), dtype, False, relu)
@@ -106,8 +90,8 @@ def _from_f8(tr: Translator, op):
 
 @rule("nvvm.convert.float.to.tf32")
 def _to_tf32(tr: Translator, op):
-    source, out, relu = tr.reg(op.operands[0]), tr.reg(op.results[0]), _flag(op, "relu")
-    mode = _word(op, "rnd") or "rna"
+    source, out, relu = tr.reg(op.operands[0]), tr.reg(op.results[0]), flag(op, "relu")
+    mode = word(op, "rnd") or "rna"
     if mode not in ("rn", "rna", "rz"):
         raise MlircError(f"host device: {tr.where}: {op.name} with rounding {mode} at {op.location}: rn, rna or rz")
 
@@ -142,7 +126,7 @@ _MODES: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
 
 @rule("nvvm.prmt")
 def _prmt(tr: Translator, op):
-    mode = _word(op, "mode")
+    mode = word(op, "mode")
     low, *rest = (tr.reg(v) for v in op.operands)
     selector, high = rest[-1], rest[0] if len(rest) > 1 else low
     out = tr.reg(op.results[0])
@@ -167,8 +151,8 @@ def _prmt(tr: Translator, op):
 def _dot(tr: Translator, op):
     a, b, c = (tr.reg(v) for v in op.operands)
     out, count = tr.reg(op.results[0]), 4 if op.name.endswith("4way") else 2
-    signs = [_word(op, n) == "signed" for n in ("a_type", "b_type")]
-    high = not op.name.endswith("4way") and _flag(op, "b_hi")
+    signs = [word(op, n) == "signed" for n in ("a_type", "b_type")]
+    high = not op.name.endswith("4way") and flag(op, "b_hi")
 
     def step(s: State) -> None:
         left, right = (

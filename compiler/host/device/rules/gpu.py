@@ -115,7 +115,7 @@ def _vote(tr: Translator, op):
 
     def step(s: State) -> None:
         m = s.m
-        full = np.ones((m.nb, m.nt), bool) if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))
+        full = m.everyone(s.mask)
         p = np.broadcast_to(s.r[predicate].astype(bool), (m.nb, m.nt))
         rows = (m.nb, m.nt // WARP, WARP)
         p, full = p.reshape(rows), full.reshape(rows)

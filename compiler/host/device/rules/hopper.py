@@ -7,7 +7,7 @@ import numpy as np
 from mlirc.errors import MlircError
 from mlirc.host.device.engine import Engine
 from mlirc.host.device.machine import State
-from mlirc.host.device.rules.nvgpu import segments_of
+from mlirc.host.device.rules.attributes import segments_of
 from mlirc.host.device.sync import Wait, block_barrier
 from mlirc.host.device.translate import Translator, rule, waiting
 from mlirc.mlir import ir
@@ -84,7 +84,7 @@ def _wait_parity(tr: Translator, op):
         engine, where, want = engine_of(s), s.r[pointer], s.r[parity]
         while not engine.passed(s, where, want, op):
             m = s.m
-            who = np.ones((m.nb, m.nt), bool) if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))
+            who = m.everyone(s.mask)
             yield Wait(lambda: engine.passed(s, where, want, op), lambda: engine.describe(s, where), who, op)
         engine.reached(s, where, op)
 

@@ -15,7 +15,7 @@ from mlirc.host.device.rules.hopper import WARPGROUP, engine_of, warpgroups
 from mlirc.host.device.rules.pointer import struct_fields
 from mlirc.host.device.rules.wgmma import checked
 from mlirc.host.device.translate import Translator, rule
-from mlirc.host.device.wgmma import Product, lane, launch
+from mlirc.host.device.wgmma import Product, launch
 from mlirc.mlir import ir
 
 _WGMMA = re.compile(
@@ -123,10 +123,10 @@ def _note_registers(s: State, used: dict[int, np.ndarray], late: bool, op) -> No
     for b, t in warpgroups(s, op):
         if late:
             message = "has A in registers that were written behind the last wgmma.fence"
-            s.m.complain("missing wgmma fence", lane(s.m, b, t), message, op)
+            s.m.complain("missing wgmma fence", s.m.one(b, t), message, op)
         for other in engine.fragments.get((b, t), []):
             if any(other[1].get(number, x) is not x for number, x in used.items()):
                 message = "has A in registers that were written while an earlier wgmma still reads them"
-                s.m.complain("unfinished wgmma", lane(s.m, b, t), message, op)
+                s.m.complain("unfinished wgmma", s.m.one(b, t), message, op)
                 break
         engine.fragments.setdefault((b, t), []).append((engine.groups.get((b, t), 0), used))

@@ -12,7 +12,8 @@ import numpy as np
 from mlirc.errors import MlircError
 from mlirc.host.device.machine import WARP, State
 from mlirc.host.device.numbers import dtype_of
-from mlirc.host.device.rules.nvgpu import of_warps, segments_of, tf32, to_f32, to_threads, whole_warps
+from mlirc.host.device.rules.attributes import segments_of, word
+from mlirc.host.device.rules.nvgpu import of_warps, tf32, to_f32, to_threads, whole_warps
 from mlirc.host.device.rules.pointer import element_of
 from mlirc.host.device.tensor_cores import lowest_exponent, multiply_add, multiply_add_fp8
 from mlirc.host.device.translate import Translator, rule
@@ -24,16 +25,12 @@ _ELEMENTS = {
 }  # fmt: skip
 
 
-def _word(op, name: str) -> str:
-    return str(op.attributes[name]).split("<")[-1].rstrip(">").split()[-1]
-
-
 def _b16_8x8(tr: Translator, op) -> bool:
     """Whether the matrices are transposed; raises MlircError for other shapes."""
-    shape, element = str(op.attributes["shape"]).replace(" ", ""), _word(op, "eltType")
+    shape, element = str(op.attributes["shape"]).replace(" ", ""), word(op, "eltType")
     if "m=8,n=8" not in shape or element != "b16":
         raise MlircError(f"host device: {tr.where}: {op.name} of {element} {shape} at {op.location}: 8x8 of b16 only")
-    return "layout" in op.attributes and _word(op, "layout") == "col"
+    return "layout" in op.attributes and word(op, "layout") == "col"
 
 
 @rule("nvvm.ldmatrix")
@@ -114,7 +111,7 @@ def _mma(tr: Translator, op):
     halves = k_ // (4 * per)
     acc_type = segments_of(op)[2][0].type
     acc_dtype = dtype_of(acc_type)
-    saturate = "intOverflowBehavior" in op.attributes and _word(op, "intOverflowBehavior") == "satfinite"
+    saturate = "intOverflowBehavior" in op.attributes and word(op, "intOverflowBehavior") == "satfinite"
 
     def step(s: State) -> None:
         m, warps = s.m, whole_warps(s, op)
@@ -134,7 +131,7 @@ def _operand_type(op, which: str, t: ir.Type) -> str:
     """The element type of A or B: named, or that of the registers."""
     name = f"multiplicand{which}PtxType"
     if name in op.attributes:
-        return _word(op, name)
+        return word(op, name)
     return "f16" if "f16" in str(t) and "bf16" not in str(t) else str(t)
 
 

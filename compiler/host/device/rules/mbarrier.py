@@ -9,24 +9,20 @@ from mlirc.host.device.copies import active_threads, finish
 from mlirc.host.device.engine import Engine
 from mlirc.host.device.machine import State
 from mlirc.host.device.memory import MemRef
+from mlirc.host.device.rules.attributes import segments_of
 from mlirc.host.device.rules.hopper import engine_of
-from mlirc.host.device.rules.nvgpu import segments_of
 from mlirc.host.device.rules.tensor_copy import start_box, store_box
 from mlirc.host.device.sync import Wait
 from mlirc.host.device.translate import Translator, rule, waiting
 from mlirc.mlir import ir
 
 
-def _waiting(s: State) -> np.ndarray:
-    m = s.m
-    return np.ones((m.nb, m.nt), bool) if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))
-
-
 def wait_for(s: State, pointer: MemRef, parity: np.ndarray, op):
     """Waits until the phase of the given parity has ended: a generator of events."""
     engine = engine_of(s)
     if not engine.passed(s, pointer, parity, op):
-        yield Wait(lambda: engine.passed(s, pointer, parity, op), lambda: engine.describe(s, pointer), _waiting(s), op)
+        who = s.m.everyone(s.mask)
+        yield Wait(lambda: engine.passed(s, pointer, parity, op), lambda: engine.describe(s, pointer), who, op)
     engine.reached(s, pointer, op)
 
 

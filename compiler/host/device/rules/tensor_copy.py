@@ -10,8 +10,8 @@ from mlirc.errors import MlircError
 from mlirc.host.device.engine import Engine
 from mlirc.host.device.machine import State
 from mlirc.host.device.memory import Buffer, MemRef
+from mlirc.host.device.rules.attributes import segments_of
 from mlirc.host.device.rules.hopper import engine_of
-from mlirc.host.device.rules.nvgpu import segments_of
 from mlirc.host.device.tensor_maps import AnyMap, Combine, swizzled
 from mlirc.host.device.translate import Translator, rule
 
@@ -87,8 +87,7 @@ def start_box(s: State, source: AnyMap, to: MemRef, coordinates: list, barrier: 
             bits = int(np.broadcast_to(multicast, (m.nb, m.nt))[b, t])
             ranks = [k for k in range(m.cluster_size) if bits >> k & 1]
         box = source.read(start, shifts)
-        lone = np.zeros((m.nb, m.nt), bool)
-        lone[b, t] = True
+        lone = m.one(b, t)
         if not _fits(s, source, to.buffer, byte, box.nbytes, lone, op):
             continue
         _between_blocks(s, source, source.place(start, shifts), (b, t), "read", op)
@@ -107,8 +106,7 @@ def begin_transfer(engine: Engine, raw: np.ndarray, buffer: Buffer, byte: np.nda
     address = owner * buffer.stride + byte
     buffer.mark("pending")
     assert buffer.pending is not None
-    lone = np.zeros((m.nb, m.nt), bool)
-    lone[b, t] = True
+    lone = m.one(b, t)
     if buffer.pending[address].any():
         m.complain("overlapping copies", lone, f"copies to {buffer.name} where another copy is under way", op)
     engine.check_overwrite(b, t, buffer, address, op)
@@ -141,8 +139,7 @@ def begin_transfer(engine: Engine, raw: np.ndarray, buffer: Buffer, byte: np.nda
 def read_for_store(s: State, buffer: Buffer, address: np.ndarray, who: tuple[int, int], op, group: bool = True) -> None:
     """A bulk copy's read of shared memory (cells of the storage), which ends when its group is waited for."""
     m, (b, t), engine = s.m, who, engine_of(s)
-    lone = np.zeros((m.nb, m.nt), bool)
-    lone[b, t] = True
+    lone = m.one(b, t)
     check_proxy(s, buffer, address, lone, op)
     if m.check and buffer.written is not None and not buffer.written[address].all():
         m.complain("uninitialized read", lone, f"reads {buffer.name}, where nobody wrote", op)
@@ -207,8 +204,7 @@ def store_box(s: State, target: AnyMap, buffer: Buffer, where, start: list[int],
     """Writes the part of a box that lies inside the array (`combine`: with what is there). The source counts as being
     read until its group is waited for."""
     m, (b, t, byte) = s.m, where
-    lone = np.zeros((m.nb, m.nt), bool)
-    lone[b, t] = True
+    lone = m.one(b, t)
     if not _fits(s, target, buffer, byte, target.nbytes, lone, op):
         return
     address = b * buffer.stride + swizzled(byte + np.arange(target.nbytes), target.swizzle)
@@ -225,7 +221,6 @@ def _between_blocks(s: State, tensor: AnyMap, at: tuple, who: tuple[int, int], k
     block = int(s.m.blocks[who[0]])
     other = tensor.writers.clash(tensor.array.shape, at, block, kind)
     if other is not None:
-        lone = np.zeros((s.m.nb, s.m.nt), bool)
-        lone[who] = True
+        lone = s.m.one(*who)
         message = f"{kind}s elements of a tensor, which block {other} writes in the same launch"
         s.m.complain("race between blocks", lone, message, op)

@@ -7,6 +7,7 @@ import numpy as np
 from mlirc.errors import MlircError
 from mlirc.host.device.machine import WARP, State
 from mlirc.host.device.numbers import dtype_of
+from mlirc.host.device.rules.attributes import word
 from mlirc.host.device.translate import Translator, rule
 from mlirc.mlir import ir
 
@@ -35,10 +36,6 @@ def members(s: State, mask: np.ndarray, op) -> np.ndarray:
     return named & here
 
 
-def _word(op, name: str) -> str:
-    return str(op.attributes[name]).split("<")[-1].rstrip(">").split()[-1]
-
-
 _REDUCE = {
     "add": (np.add, 0), "umax": (np.maximum, 0), "umin": (np.minimum, -1), "max": (np.maximum, None),
     "min": (np.minimum, None), "and": (np.bitwise_and, -1), "or": (np.bitwise_or, 0), "xor": (np.bitwise_xor, 0),
@@ -49,7 +46,7 @@ _REDUCE = {
 @rule("nvvm.redux.sync")
 def _redux(tr: Translator, op):
     value, mask = (tr.reg(v) for v in op.operands)
-    out, kind, dtype = tr.reg(op.results[0]), _word(op, "kind"), dtype_of(op.results[0].type)
+    out, kind, dtype = tr.reg(op.results[0]), word(op, "kind"), dtype_of(op.results[0].type)
     magnitude, spread = (ir.BoolAttr(op.attributes[n]).value for n in ("abs", "nan"))
     if kind not in _REDUCE:
         raise MlircError(f"host device: {tr.where}: nvvm.redux.sync {kind} at {op.location} is not supported")
@@ -74,7 +71,7 @@ def _redux(tr: Translator, op):
 @rule("nvvm.match.sync")
 def _match(tr: Translator, op):
     mask, value = (tr.reg(v) for v in op.operands)
-    out, kind = tr.reg(op.results[0]), _word(op, "kind")
+    out, kind = tr.reg(op.results[0]), word(op, "kind")
 
     def step(s: State) -> None:
         m, chosen = s.m, members(s, s.r[mask], op)

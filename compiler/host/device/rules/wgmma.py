@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from mlirc.errors import MlircError
 from mlirc.host.device.machine import State
+from mlirc.host.device.rules.attributes import word
 from mlirc.host.device.rules.hopper import WARPGROUP, engine_of, warpgroups
 from mlirc.host.device.rules.pointer import struct_fields
 from mlirc.host.device.translate import Translator, rule
 from mlirc.host.device.wgmma import Product, launch
 from mlirc.mlir import ir
-
-
-def _word(op, attribute: str) -> str:
-    """The last word of an enumeration attribute, as in `#nvvm.wgmma_type<bf16>`."""
-    return str(op.attributes[attribute]).rstrip(">").replace("<", " ").split()[-1]
 
 
 def checked(tr: Translator, p: Product, words: int, op) -> Product:
@@ -33,12 +29,12 @@ def _wgmma(tr: Translator, op):
     count, dtype = struct_fields(acc.type)
     shape = str(op.attributes["shape"]).split("<")[-1].rstrip(">").replace(" ", "")
     numbers = {k: int(v) for k, v in (p.split("=") for p in shape.split(","))}
-    sign_a, sign_b = (-1 if _word(op, x) == "neg" else 1 for x in ("scaleA", "scaleB"))
+    sign_a, sign_b = (-1 if word(op, x) == "neg" else 1 for x in ("scaleA", "scaleB"))
     p = Product(
-        numbers["n"], numbers["k"], _word(op, "typeA"), _word(op, "typeB"), _word(op, "typeD"), sign_a, sign_b,
+        numbers["n"], numbers["k"], word(op, "typeA"), word(op, "typeB"), word(op, "typeD"), sign_a, sign_b,
         a_major="row" in str(op.attributes["layoutA"]), b_major="col" in str(op.attributes["layoutB"]),
-        adds=_word(op, "scaleD") != "zero",
-        saturate="satfinite" in op.attributes and _word(op, "satfinite") == "satfinite",
+        adds=word(op, "scaleD") != "zero",
+        saturate="satfinite" in op.attributes and word(op, "satfinite") == "satfinite",
     )  # fmt: skip
     checked(tr, p, count * dtype.itemsize // 4, op)
     registers, out = [tr.reg(v) for v in (a, b, acc)], tr.reg(op.results[0])

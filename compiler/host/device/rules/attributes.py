@@ -1,0 +1,22 @@
+"""What a rule reads off an operation: operands by segment, and attributes."""
+
+from __future__ import annotations
+
+from mlirc.mlir import ir
+
+
+def segments_of(op) -> list[list[ir.Value]]:
+    """The operands of an operation with several variadic ones."""
+    sizes = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
+    operands = list(op.operands)
+    return [operands[sum(sizes[:i]) : sum(sizes[: i + 1])] for i in range(len(sizes))]
+
+
+def word(op, name: str) -> str:
+    """The last word of an enumeration attribute, as in `#nvvm.wgmma_type<bf16>`; "" where there is none."""
+    return str(op.attributes[name]).split("<")[-1].rstrip(">").split()[-1] if name in op.attributes else ""
+
+
+def flag(op, name: str) -> bool:
+    """A boolean attribute; False where there is none."""
+    return name in op.attributes and ir.BoolAttr(op.attributes[name]).value
