@@ -88,11 +88,6 @@ class KernelInfo:
     obstacle: str = ""
 
     @property
-    def is_empty(self) -> bool:
-        """True when some result has no elements."""
-        return any(0 in r.shape for r in self.results)
-
-    @property
     def element_bytes(self) -> int:
         """Bytes of the widest element type among the large tensors (as large as the results, or half that)."""
         large = max((prod(r.shape) for r in self.results), default=1) // 2

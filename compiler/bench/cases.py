@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -121,11 +121,3 @@ def _nbytes(one: Input) -> int:
     for extent in one["shape"]:
         size *= extent
     return size
-
-
-def in_groups(cases: Iterable[Case]) -> Iterator[list[Case]]:
-    """The cases by group, in order of first appearance."""
-    groups: dict[str, list[Case]] = {}
-    for case in cases:
-        groups.setdefault(case.group, []).append(case)
-    yield from groups.values()

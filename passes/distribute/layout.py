@@ -146,10 +146,6 @@ class Layout:
         return None if any(i is None for i in out) else out  # type: ignore[return-value]
 
 
-def pow2_floor(n: int) -> int:
-    return 1 << (max(n, 1).bit_length() - 1)
-
-
 def pow2_ceil(n: int) -> int:
     return 1 << (max(n, 1) - 1).bit_length()
 

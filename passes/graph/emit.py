@@ -64,7 +64,7 @@ class Arguments:
 class BodyEmitter:
     """Emits generics into a kernel. `tiles` maps a scalar's number to a tensor that already holds it."""
 
-    def __init__(self, space: Space, arguments: Arguments, keep_units: dict[int, list[int]] | None = None) -> None:
+    def __init__(self, space: Space, arguments: Arguments) -> None:
         self.space = space
         self.arguments = arguments
         self.tiles: dict[int, Tile] = {}

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from mlirc.errors import MlircError
 from mlirc.mlir import func, ir
 
-VIEW_OPS = ("tensor.expand_shape", "tensor.collapse_shape")
 KERNELS, ROOT = "mlirc.kernels", "mlirc.root"  # marks of `mlirc-group-kernels`
 ORIGIN_LIMIT = 8  # module paths kept per kernel
 

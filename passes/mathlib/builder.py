@@ -129,9 +129,6 @@ class Number:
     def at_most(self, high: float) -> Number:
         return Number(arith.MinimumFOp(self.value, self.const(high).value).result)
 
-    def at_least(self, low: float) -> Number:
-        return Number(arith.MaximumFOp(self.value, self.const(low).value).result)
-
     def round_even(self) -> Number:
         return Number(math.RoundEvenOp(self.value).result)
 
