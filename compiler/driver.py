@@ -14,6 +14,7 @@ from mlirc.errors import MlircError
 from mlirc.kernel_build import KernelBuild, KernelCache, KernelJob, cache_folder
 from mlirc.levels import LEVELS
 from mlirc.outputs import Outputs, check_model_output
+from mlirc.reschedule import Earlier, identity
 from mlirc.targets import DEFAULT_TARGET, Target, get_target
 from mlirc.timing import Timer
 
@@ -45,6 +46,9 @@ class Compilation:
     _given: str = "torch"
     _gpu_parts: dict[str, Any] = field(default_factory=dict)
     _schedules: Any = None
+    _graph: str = ""
+    _jobs: dict[str, KernelJob] = field(default_factory=dict)
+    _earlier: Earlier = field(default_factory=Earlier)
 
     def open(self, spec: str, **options: Any) -> None:
         """Reads what the user named, a model or an .mlir file; options as of `mlirc.frontend.open_model`."""
@@ -129,8 +133,14 @@ class Compilation:
         from mlirc.scripts.graph import to_kernels
 
         with self.timer.step("kernels"):
-            script = self._scripts().graph_script(self.target)
-            self.modules["kernels"] = to_kernels(levels.copy(self.modules["linalg"]), self.target, script=script)
+            schedules = self._scripts()
+            script = schedules.graph_script(self.target)
+            graph = identity(script)
+            kernels = self._earlier.kernels if graph == self._earlier.graph else None
+            if kernels is None:
+                with schedules.code.active():
+                    kernels = to_kernels(levels.copy(self.modules["linalg"]), self.target, script=script)
+            self._graph, self.modules["kernels"] = graph, kernels
         self.observe("kernels")
 
     def _scripts(self) -> Any:
@@ -158,7 +168,7 @@ class Compilation:
         self.observe("schedule")
         self.observe("tiles")
 
-    def _jobs(self, until: str) -> list[KernelJob]:
+    def _make_jobs(self, until: str) -> list[KernelJob]:
         from mlirc import levels
         from mlirc.schedule_places import annotated
 
@@ -178,10 +188,13 @@ class Compilation:
         from mlirc.workers import build_kernels
 
         with self.timer.step(until):
-            jobs = {job.name: job for job in self._jobs(until)}
+            jobs = {job.name: job for job in self._make_jobs(until)}
             cache = self.cache if until == "ptx" else None
-            found = {name: cache.get(job) for name, job in jobs.items()} if cache else {}
-            built = {name: build for name, build in found.items() if build}
+            built = {}
+            for name, job in jobs.items():
+                known = self._earlier.build(job) or (cache.get(job) if cache else None)
+                if known:
+                    built[name] = known
             missing = [job for name, job in jobs.items() if name not in built]
             self.timer.advance(len(built), len(jobs))
             for build in build_kernels(missing, self.helpers):
@@ -190,7 +203,7 @@ class Compilation:
                 self.timer.advance(len(built), len(jobs))
                 if cache:
                     cache.put(jobs[build.name], build)
-            self.builds = {name: built[name] for name in jobs}
+            self._jobs, self.builds = jobs, {name: built[name] for name in jobs}
 
     def _to_ptx(self) -> None:
         """Makes the PTX file's text, with the plan in it, out of the compiled kernels."""
@@ -207,6 +220,37 @@ class Compilation:
             self.ptx = plan.embed(merged, self.plan)
         for level in ("gpu", "llvm", "ptx"):
             self.observe(level)
+
+    def reschedule(self, schedules: Sequence[str], level: str = "ptx") -> Compilation:
+        """The same model with other schedules (all of them: those of this compilation do not carry over), lowered to
+        `level`. Files are read anew. Only what the schedules change is made again: the `kernels` level where the graph
+        script differs, and the kernels that come out differently; `rebuilt` names those.
+
+        This compilation stays as it is, also when a script fails. Raises MlircError as `lower` does, and for a model
+        that was given at a level below the schedules.
+        """
+        if self._given in ("tiles", "gpu"):
+            raise MlircError(f"{self.name} was given at level {self._given}: schedules work on the levels above it")
+        if self._given != "kernels":
+            self.lower("linalg")
+        given = {n: m for n, m in self.modules.items() if n in ("torch", "linalg") or self._given == "kernels" == n}
+        new = Compilation(self.name, self.target, tuple(schedules), self.cache, helpers=self.helpers)
+        new.imported, new.modules, new._given = self.imported, given, self._given
+        new._earlier = self.results()
+        new.lower(level)
+        return new
+
+    def results(self) -> Earlier:
+        """What a compilation of the same model can take over from this one."""
+        earlier = self._earlier
+        graph, kernels = (self._graph, self.modules["kernels"]) if self._graph else (earlier.graph, earlier.kernels)
+        jobs, builds = (self._jobs, self.builds) if self._jobs else (earlier.jobs, earlier.builds)
+        return Earlier(graph, kernels, jobs, builds)
+
+    @property
+    def rebuilt(self) -> list[str]:
+        """The kernels that had to be compiled; the others were known."""
+        return [name for name, build in self.builds.items() if not build.cached]
 
     def text(self, level: str) -> str:
         """The level as text. `lower` it first."""

@@ -22,6 +22,7 @@ from mlirc.mlir import context, func, ir
 from mlirc.schedule_apply import apply_script
 from mlirc.schedule_errors import python_error, script_frames
 from mlirc.targets import Target
+from mlirc.user_code import UserCode
 
 __all__ = ["KernelInfo", "Schedules", "ScheduleRecord", "Script", "register", "script_registry"]
 
@@ -134,12 +135,13 @@ class Schedules:
 
     def __post_init__(self) -> None:
         self._scripts = dict(script_registry())
+        self.code = UserCode()
         self._knobs: list[_Override] = []
         self._modules: list[_FileScript] = []
         self._uses: dict[tuple[str, str], list[str]] = {}  # (script, its text) to kernels
         for text in self.overrides:
             if text.endswith(".py"):
-                self._scripts |= _load_python(text)
+                self._scripts |= _load_python(text, self.code)
             elif text.endswith(".mlir"):
                 self._modules += _load_mlir(text)
             else:
@@ -165,7 +167,7 @@ class Schedules:
                     o.used = True
                     _check_knobs(o, script)
                     knobs |= o.knobs
-            with context(), ir.Location.unknown():
+            with context(), ir.Location.unknown(), self.code.active():
                 module = _build(script, None, target, knobs)
         self._uses.setdefault((GRAPH, str(module).rstrip() + "\n"), []).append(GRAPH)
         return module
@@ -208,7 +210,7 @@ class Schedules:
         Returns the module at the `tiles` level (or, for the generic script, annotated for `mlirc-loops`) and the
         record.
         """
-        with context(), ir.Location.unknown():
+        with context(), ir.Location.unknown(), self.code.active():
             tiles = ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
             function = _kernel_function(tiles)
             kernel = describe(function)
@@ -314,15 +316,13 @@ def _parse_value(text: str) -> Any:
         return text
 
 
-def _load_python(path: str) -> dict[str, Script]:
+def _load_python(path: str, code: UserCode) -> dict[str, Script]:
     if not os.path.isfile(path):
         raise MlircError(f"--schedule {path}: no such file")
-    spec = importlib.util.spec_from_file_location(f"mlirc_user_{abs(hash(os.path.abspath(path)))}", path)
-    assert spec is not None and spec.loader is not None
     with _user_registry() as added:
         try:
             with context(), ir.Location.unknown():
-                spec.loader.exec_module(importlib.util.module_from_spec(spec))
+                code.load(path)
         except MlircError:
             raise
         except BaseException as e:

@@ -1,0 +1,212 @@
+"""`Compilation.reschedule`: other schedules for a model that is in memory, equal to what a fresh compilation makes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlirc.driver import HOST_LEVELS, Compilation
+from mlirc.errors import MlircError
+from mlirc.targets import get_target
+
+# two matmuls and a softmax, with locations of a model
+MODEL = """
+#two = affine_map<(i, j) -> (i, j)>
+#one = affine_map<(i, j) -> (i)>
+func.func @main(%x: tensor<7x33xf32> {mlirc.name = "x", mlirc.kind = "input"},
+                %w: tensor<33x37xf32> {mlirc.name = "w", mlirc.kind = "input"},
+                %v: tensor<37x13xf32> {mlirc.name = "v", mlirc.kind = "input"}) -> (tensor<7xf32> {mlirc.name = "y"}) {
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<7x37xf32>
+  %f = linalg.fill ins(%zero : f32) outs(%e : tensor<7x37xf32>) -> tensor<7x37xf32>
+  %a = linalg.matmul ins(%x, %w : tensor<7x33xf32>, tensor<33x37xf32>) outs(%f : tensor<7x37xf32>)
+      -> tensor<7x37xf32>
+  %g = tensor.empty() : tensor<7x13xf32>
+  %h = linalg.fill ins(%zero : f32) outs(%g : tensor<7x13xf32>) -> tensor<7x13xf32>
+  %b = linalg.matmul ins(%a, %v : tensor<7x37xf32>, tensor<37x13xf32>) outs(%h : tensor<7x13xf32>)
+      -> tensor<7x13xf32>
+  %r = tensor.empty() : tensor<7xf32>
+  %s = linalg.fill ins(%zero : f32) outs(%r : tensor<7xf32>) -> tensor<7xf32>
+  %z = linalg.generic {indexing_maps = [#two, #two], iterator_types = ["parallel", "parallel"]}
+      ins(%b : tensor<7x13xf32>) outs(%g : tensor<7x13xf32>) {
+  ^bb0(%in: f32, %out: f32):
+    %t = math.exp %in : f32
+    linalg.yield %t : f32
+  } -> tensor<7x13xf32>
+  %y = linalg.generic {indexing_maps = [#two, #one], iterator_types = ["parallel", "reduction"]}
+      ins(%z : tensor<7x13xf32>) outs(%s : tensor<7xf32>) {
+  ^bb0(%in: f32, %out: f32):
+    %u = arith.addf %in, %out : f32
+    linalg.yield %u : f32
+  } -> tensor<7xf32>
+  return %y : tensor<7xf32>
+}
+"""
+SCRIPT = """
+from mlirc.schedule import register
+from mlirc.scripts.reduction import is_row_reduction
+from mlirc.verbs import annotate, collapse_dims, generalize, match, match_root, script, tidy, tile_to_blocks
+{imports}
+
+@register(matches=is_row_reduction)
+def wide_rows(kernel, target, *, warps: int = {warps}):
+    with script(warps=warps) as (module, function):
+        generalize(function)
+        collapse_dims(function)
+        forall = tile_to_blocks(match_root(function), sizes=[1, 0], keep=[0], order=[])
+        annotate(match(forall, "linalg.generic"), vector=1)
+        annotate(function, warps={used})
+        tidy(function, forall)
+    return module
+"""
+
+
+def script(path: Path, warps: int = 2, imports: str = "", used: str = "warps") -> str:
+    path.write_text(SCRIPT.format(warps=warps, imports=imports, used=used))
+    return str(path)
+
+
+@pytest.fixture
+def model(tmp_path) -> Path:
+    path = tmp_path / "model.mlir"
+    path.write_text(MODEL)
+    return path
+
+
+def compiled(model: Path, *schedules: str) -> Compilation:
+    """A compilation of its own, without the cache."""
+    job = Compilation("model", get_target("sm_90a"), schedules, helpers=0)
+    job.open(str(model))
+    job.lower("ptx")
+    return job
+
+
+def same(job: Compilation, model: Path) -> Compilation:
+    """The job, after a look whether a fresh compilation with its schedules makes the same texts, byte for byte."""
+    fresh = compiled(model, *job.schedules)
+    for level in ("kernels", "schedule", "tiles", "gpu", "llvm", "ptx"):
+        assert job.text(level) == fresh.text(level), level
+    assert {name: r.knobs for name, r in job.records.items()} == {n: r.knobs for n, r in fresh.records.items()}
+    return job
+
+
+def test_only_what_the_schedules_change_is_built(model, tmp_path):
+    job = compiled(model)
+    assert job.rebuilt == ["matmul_0", "matmul_1", "reduction_0"]
+    assert same(job.reschedule([]), model).rebuilt == []
+    mine = script(tmp_path / "mine.py")
+    first = same(job.reschedule([mine]), model)
+    assert first.rebuilt == ["reduction_0"] and first.records["reduction_0"].script == "wide_rows"
+    second = same(first.reschedule([mine, "matmul_1:block_k=16", "wide_rows:warps=4"]), model)
+    assert second.rebuilt == ["matmul_1", "reduction_0"]
+    back = same(second.reschedule([]), model)
+    assert back.rebuilt == ["matmul_1", "reduction_0"] and back.ptx == job.ptx
+
+
+def test_the_file_is_read_anew_and_a_line_more_shows_in_the_gpu_level(model, tmp_path):
+    mine = script(tmp_path / "mine.py", warps=2)
+    job = compiled(model, mine)
+    script(tmp_path / "mine.py", warps=4)  # of the same size, within the same second
+    job = same(job.reschedule([mine]), model)
+    assert job.rebuilt == ["reduction_0"] and job.records["reduction_0"].knobs == {"warps": 4}
+    Path(mine).write_text("# a line more\n" + Path(mine).read_text())
+    assert same(job.reschedule([mine]), model).rebuilt == ["reduction_0"]
+
+
+def test_another_graph_script_makes_other_kernels(model, tmp_path):
+    job = compiled(model)
+    fewer = same(job.reschedule(["graph:fuse_maps=false"]), model)
+    assert fewer.modules["kernels"] is not job.modules["kernels"]
+    assert fewer.reschedule(["graph:fuse_maps=false"]).modules["kernels"] is fewer.modules["kernels"]
+    edited = tmp_path / "edited.mlir"
+    edited.write_text(job.text("schedule"))
+    assert same(fewer.reschedule([str(edited)]), model).modules["kernels"] is not fewer.modules["kernels"]
+
+
+@pytest.mark.parametrize(
+    "used, wanted",
+    [("1 // 0", "ZeroDivisionError"), ("nothing", "NameError"), ("0", "warps"), ("(", "SyntaxError")],
+)
+def test_a_failure_leaves_everything_as_it_was(model, tmp_path, used, wanted):
+    mine = script(tmp_path / "mine.py")
+    job = compiled(model, mine)
+    before = {level: job.text(level) for level in (*HOST_LEVELS, "schedule", "ptx")}
+    script(tmp_path / "mine.py", used=used)
+    with pytest.raises(MlircError, match=wanted):
+        job.reschedule([mine, "matmul_0:block_k=16"])
+    assert before == {level: job.text(level) for level in before}
+    script(tmp_path / "mine.py", warps=1)
+    assert same(job.reschedule([mine, "matmul_0:block_k=16"]), model).rebuilt == ["matmul_0", "reduction_0"]
+    Path(mine).unlink()
+    with pytest.raises(MlircError, match="no such file"):
+        job.reschedule([mine])
+
+
+def test_a_level_on_the_way_is_enough(model, tmp_path):
+    job = compiled(model)
+    tiles = job.reschedule([script(tmp_path / "mine.py")], "tiles")
+    assert tiles.records["reduction_0"].script == "wide_rows" and not tiles.builds
+    assert tiles.reschedule([]).rebuilt == []  # what the first one built came along
+
+
+def test_a_model_below_the_schedules_is_refused(model, tmp_path):
+    given = tmp_path / "tiles.mlir"
+    given.write_text(compiled(model).text("tiles"))
+    with pytest.raises(MlircError, match="given at level tiles"):
+        compiled(given).reschedule([])
+    given.write_text(compiled(model).text("kernels"))
+    job = compiled(given)
+    assert same(job.reschedule(["matmul_0:block_k=16"]), given).rebuilt == ["matmul_0"]
+
+
+def test_modules_beside_a_script_are_its_own(model, tmp_path, monkeypatch):
+    """Whatever way they are imported, at once or late, they are read anew, and no two scripts share them."""
+    (tmp_path / "tuned").mkdir()
+    helper, late = tmp_path / "helper.py", tmp_path / "tuned" / "late.py"
+    helper.write_text("WARPS = 2\n")
+    late.write_text(
+        "from helper import WARPS\n\n\ndef choose():\n    from tuned import words\n    return words.WARPS\n"
+    )
+    (tmp_path / "tuned" / "words.py").write_text("WARPS = 2\n")
+    imports = (
+        "import helper\n\n\ndef used():\n    from tuned.late import choose\n    return max(choose(), helper.WARPS)\n"
+    )
+    mine = script(tmp_path / "mine.py", imports=imports, used="used()")
+    job = compiled(model, mine)
+    helper.write_text("WARPS = 4\n")
+    job = same(job.reschedule([mine]), model)
+    assert job.rebuilt == ["reduction_0"] and "mlirc.warps = 4" in job.text("tiles")
+    (tmp_path / "tuned" / "words.py").write_text("WARPS = 8\n")
+    job = same(job.reschedule([mine]), model)
+    assert job.rebuilt == ["reduction_0"] and "mlirc.warps = 8" in job.text("tiles")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "helper.py").write_text("WARPS = 1\n")
+    theirs = script(other / "mine.py", imports="import helper", used="helper.WARPS")
+    assert "mlirc.warps = 1" in same(job.reschedule([theirs]), model).text("tiles")
+    assert not {"helper", "tuned", "tuned.late", "mlirc_user_0"} & set(sys.modules)
+
+
+def test_a_module_that_the_program_has_is_used_as_it_is(model, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "settings_of_mine.py").write_text("WARPS = 2\n")
+    import settings_of_mine  # type: ignore[import-not-found]
+
+    settings_of_mine.WARPS = 4
+    mine = script(tmp_path / "mine.py", imports="import settings_of_mine as s", used="s.WARPS")
+    assert "mlirc.warps = 4" in compiled(model, mine).text("tiles")
+    assert sys.modules.pop("settings_of_mine") is settings_of_mine
+
+
+def test_scripts_may_define_dataclasses(model, tmp_path):
+    text = "from __future__ import annotations\nimport dataclasses\nimport statistics\n"
+    text += script_text("@dataclasses.dataclass\nclass Choice:\n    warps: int = 2\n", "Choice().warps")
+    (tmp_path / "mine.py").write_text(text)
+    (tmp_path / "statistics.py").write_text("raise AssertionError('not the one that everybody else means')\n")
+    assert "mlirc.warps = 2" in compiled(model, str(tmp_path / "mine.py")).text("tiles")
+
+
+def script_text(imports: str, used: str) -> str:
+    return SCRIPT.format(warps=2, imports=imports, used=used)
