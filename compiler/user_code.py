@@ -92,9 +92,9 @@ class UserCode:
             self._depth -= 1
             sys.meta_path.remove(finder)
             for name in [*self.modules, *finder.found]:
-                module = _leave(name)
-                if module is not None:
-                    self.modules[name] = module
+                left = _leave(name)
+                if left is not None:
+                    self.modules[name] = left
             sys.modules.update(hidden)
 
 
