@@ -6,14 +6,14 @@ import re
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mlirc.errors import MlircError
-from mlirc.kernel_build import KernelBuild, KernelCache, KernelJob, cache_folder
+from mlirc.kernel_build import KernelBuild, KernelJob
+from mlirc.kernel_cache import KernelCache, cache_folder
 from mlirc.levels import LEVELS
-from mlirc.outputs import Outputs, check_model_output
+from mlirc.outputs import Outputs, check_model_output, model_files
 from mlirc.reschedule import Earlier, identity
 from mlirc.targets import DEFAULT_TARGET, Target, get_target
 from mlirc.timing import Timer
@@ -42,6 +42,7 @@ class Compilation:
     builds: dict[str, KernelBuild] = field(default_factory=dict)
     plan: Any = None
     ptx: str = ""
+    source: str = ""  # what the user named
     observe: Callable[[str], None] = lambda level: None
     _given: str = "torch"
     _gpu_parts: dict[str, Any] = field(default_factory=dict)
@@ -52,6 +53,7 @@ class Compilation:
 
     def open(self, spec: str, **options: Any) -> None:
         """Reads what the user named, a model or an .mlir file; options as of `mlirc.frontend.open_model`."""
+        self.source = spec
         if is_mlir(spec):
             self.read_levels(Path(spec))
         else:
@@ -235,6 +237,7 @@ class Compilation:
             self.lower("linalg")
         given = {n: m for n, m in self.modules.items() if n in ("torch", "linalg") or self._given == "kernels" == n}
         new = Compilation(self.name, self.target, tuple(schedules), self.cache, helpers=self.helpers)
+        new.source = self.source
         new.imported, new.modules, new._given = self.imported, given, self._given
         new._earlier = self.results()
         new.lower(level)
@@ -273,20 +276,32 @@ class Compilation:
         """Weights and constants by name; the weights maybe made on demand, so that a large model is never all there."""
         return ChainMap(self.imported.constants, self.imported.weights) if self.imported else {}
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The user's files and folders that this compilation reads, which no output may replace."""
+        return (self.source, *self.schedules) if self.source else self.schedules
+
     def write(self, output: Path, *, weights: bool = True) -> None:
-        """Writes OUT.ptx, OUT.safetensors and OUT.levels/, all or none. Constants, which are in no state dict, go into
-        the safetensors file even where the weights are not wanted: nobody else has them."""
-        with self.timer.step("write"), Outputs() as outputs:
+        """Writes OUT.ptx, OUT.safetensors and OUT.levels/, all or none, and takes away what an earlier compilation left
+        beside them. Constants, which are in no state dict, go into the safetensors file even where the weights are not
+        wanted: nobody else has them."""
+        file, folder = model_files(output)
+        check_model_output(output, self.reads)
+        with self.timer.step("write"), Outputs(self.reads) as outputs:
             tensors = self.tensors() if weights or not self.imported else self.imported.constants
             if tensors:
                 from mlirc import frontend
 
-                outputs.add(output.with_suffix(".safetensors"), lambda p: frontend.write_weights(p, tensors))
+                outputs.add(file, lambda p: frontend.write_weights(p, tensors))
+            else:
+                outputs.remove(file)
             for level in HOST_LEVELS:
+                path = folder / f"{level}.mlir"
                 if level in self.modules or (level == "gpu" and self.builds):
-                    path = output.with_suffix(".levels") / f"{level}.mlir"
-                    outputs.add(path, partial(_write_text, text=self.text(level)))
-            outputs.add(output, lambda p: p.write_text(self.ptx))
+                    outputs.add_text(path, self.text(level), f"level {level}")
+                else:
+                    outputs.remove(path)
+            outputs.add_text(output, self.ptx, "PTX")
 
 
 def single_kernel_model(job: Compilation, name: str) -> str:
@@ -309,10 +324,6 @@ def _versions() -> dict[str, str]:
 
     versions = {p: metadata.version(p) for p in ("torch-mlir", "llvmlite")}
     return {"mlirc": mlirc.__version__, **versions}
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text)
 
 
 def is_mlir(spec: str) -> bool:
@@ -350,7 +361,7 @@ def compile_model(
     """
     path = Path(output) if output else None
     if path:
-        check_model_output(path)
+        check_model_output(path, (spec, *schedule))
     folder = KernelCache(cache_folder()) if cache else None
     job = Compilation(model_name(spec), get_target(target), tuple(schedule), folder, timer or Timer())
     job.open(spec, **options)

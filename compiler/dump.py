@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from mlirc.errors import MlircError
 from mlirc.levels import LEVELS
-from mlirc.outputs import write_atomically
+from mlirc.outputs import LEVEL_FILES, check_replaceable, write_atomically
 
 _SUFFIX = {"llvm": "llvm.ll", "ptx": "model.ptx"}
+_KERNEL_FILES = {"model.ptx", "schedule.mlir", "llvm.ll", "repro.py", *LEVEL_FILES}
 
 _REPRO = '''"""Kernel {name} of {model}: compares the compiled kernel with PyTorch.
 
@@ -37,28 +41,53 @@ if __name__ == "__main__":
 '''
 
 
+def _level_file(level: str) -> str:
+    return f"{LEVELS.index(level):02}-{_SUFFIX.get(level, level + '.mlir')}"
+
+
 class Dump:
     """Writes into `folder` as the levels of `job` (an `mlirc.driver.Compilation`) appear, so that the levels above an
-    error are there to look at."""
+    error are there to look at. What an earlier dump left there goes away first. Raises MlircError where the folder
+    holds files of the same names that are not mlirc's, or that are among `inputs`."""
 
-    def __init__(self, folder: Path, job: Any) -> None:
-        self.folder, self.job = folder, job
+    def __init__(self, folder: Path, job: Any, inputs: Sequence[str] = ()) -> None:
+        self.folder, self.job, self.inputs = folder, job, inputs
+        self._old: list[Path] | None = None
         if folder.exists() and not folder.is_dir():
             raise MlircError(f"--dump-dir {folder}: is a file: give a folder")
-        self._write("", None)
-
-    def _write(self, name: str, text: str | None) -> None:
-        path = self.folder / name
         try:
-            (path if text is None else path.parent).mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            self._old = list(self._dumped())
         except OSError as e:
-            raise MlircError(f"--dump-dir: cannot make {path.parent}: {e.strerror}") from e
-        if text is not None:
-            write_atomically(path, text if text.endswith("\n") else text + "\n")
+            raise MlircError(f"--dump-dir: cannot make {folder}: {e.strerror}") from e
+        for path in self._old:
+            check_replaceable(path, inputs)
+
+    def _dumped(self) -> Iterator[Path]:
+        """What has the name of a dump's file, in the folder and the folders of the kernels."""
+        for path in (self.folder / _level_file(level) for level in LEVELS):
+            if os.path.lexists(path):
+                yield path
+        for root, folders, files in os.walk(self.folder / "kernels"):
+            yield from (Path(root, name) for name in (*files, *folders) if name in _KERNEL_FILES)
+
+    def _write(self, name: str, text: str) -> None:
+        path = self.folder / name
+        write_atomically(path, text, f"{path.stem} of {path.parent.name}" if "/" in name else path.stem, self.inputs)
+
+    def _clear(self) -> None:
+        """Removes what an earlier dump left; files of others, such as notes, stay."""
+        for path in self._old or ():
+            path.unlink(missing_ok=True)
+        for root, *_ in os.walk(self.folder / "kernels", topdown=False):
+            with contextlib.suppress(OSError):  # not empty
+                os.rmdir(root)
+        self._old = None
 
     def level(self, level: str) -> None:
         """Called when a level is there."""
-        self._write(f"{LEVELS.index(level):02}-{_SUFFIX.get(level, level + '.mlir')}", self.job.text(level))
+        self._clear()
+        self._write(_level_file(level), self.job.text(level))
         if level == "ptx":
             for name in self.job.builds:
                 self._kernel(name)

@@ -1,16 +1,9 @@
-"""One kernel from the `tiles` level to PTX, with every level between kept as text; and the folder that caches it."""
+"""One kernel from the `tiles` level to PTX, with every level between kept as text."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import hashlib
-import json
-import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from mlirc.backend.kernel import CompiledKernel, Copy, Launch
@@ -89,81 +82,3 @@ def to_gpu(module: Any, name: str, target: Target) -> None:
             get_pass(pass_name)(module, target=target.name)
         except ir.MLIRError as e:
             raise MlircError(f"kernel {name}: {pass_name}: {' '.join(str(e).split())}") from e
-
-
-@functools.cache
-def _versions_digest() -> str:
-    """A hash over everything that decides what a kernel compiles to: our own sources and the tools' versions."""
-    from importlib import metadata
-
-    import mlirc.dialects
-    import mlirc.passes
-    import mlirc.scripts
-
-    digest = hashlib.sha256()
-    for package in ("torch-mlir", "llvmlite"):
-        digest.update(f"{package} {metadata.version(package)}\n".encode())
-    roots = [Path(p) for m in (mlirc, mlirc.dialects, mlirc.passes, mlirc.scripts) for p in m.__path__]
-    for root in roots:
-        for path in sorted(root.rglob("*.py")):
-            digest.update(f"{path.relative_to(root)}\n".encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-def cache_folder() -> Path:
-    """`$MLIRC_CACHE_DIR`, or `mlirc` in the user's cache folder."""
-    given = os.environ.get("MLIRC_CACHE_DIR")
-    return Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mlirc"
-
-
-class KernelCache:
-    """A folder with one JSON file per compiled kernel, named by a hash of its scheduled text, the target, and the
-    versions of the tools and of our sources.
-
-    Several processes may use it at once: a file appears whole, by a rename. A file that cannot be read is as good as
-    absent, and a folder that cannot be written only costs time.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def key(self, job: KernelJob) -> str:
-        digest = hashlib.sha256(_versions_digest().encode())
-        for part in (job.name, job.identity, job.level, job.target):
-            digest.update(f"{len(part)} {part}\n".encode())
-        return digest.hexdigest()
-
-    def get(self, job: KernelJob) -> KernelBuild | None:
-        """The kernel compiled earlier, or None."""
-        try:
-            return _from_json(json.loads((self.folder / f"{self.key(job)}.json").read_text()))
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
-    def put(self, job: KernelJob, build: KernelBuild) -> None:
-        """Keeps a compiled kernel for later."""
-        from mlirc.outputs import write_atomically
-
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.folder / f"{self.key(job)}.json", json.dumps(_to_json(build)))
-        except (OSError, MlircError):
-            pass  # documented: a cache that cannot be written is no error
-
-
-def _to_json(build: KernelBuild) -> dict[str, Any]:
-    record = {f.name: getattr(build, f.name) for f in dataclasses.fields(build) if f.name != "cached"}
-    record["launches"] = [{"kind": type(x).__name__, **dataclasses.asdict(x)} for x in build.launches]
-    return record
-
-
-def _from_json(record: Mapping[str, Any]) -> KernelBuild:
-    launches: list[Launch | Copy] = []
-    for item in record["launches"]:
-        fields: dict[str, Any] = {k: v for k, v in item.items() if k != "kind"}
-        for name in ("grid", "block", "cluster"):
-            if fields.get(name):
-                fields[name] = tuple(fields[name])
-        launches.append(Launch(**fields) if item["kind"] == "Launch" else Copy(**fields))
-    return KernelBuild(**{**record, "launches": launches}, cached=True)

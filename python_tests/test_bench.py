@@ -610,6 +610,7 @@ def test_compile_only_writes_a_manifest_and_reports_failures(tmp_path, capfd):
         (["--run", "no/such/dir"], "cannot read"),
         (["fp32", "--filter", "zzz"], "no case matches"),
         (["fp32", "--run", "x"], "give no suite"),
+        (["fp32", "-o", "x.md"], "must end in .json"),
         (["fp32", "--compile-only", "x", "--target", "sm_7"], "sm_7"),
     ],
 )

@@ -183,7 +183,7 @@ def test_a_damaged_cache_entry_is_compiled_again(ran, payload, tmp_path, monkeyp
             "cannot write no/such/folder/x.ptx: folder no/such/folder does not",
         ),
         (["PAYLOAD", "-o", "/proc/x.ptx"], "cannot write /proc/x.ptx"),
-        (["PAYLOAD", "-o", "x.safetensors"], "the model's .safetensors lies beside it: give a name such as OUT.ptx"),
+        (["PAYLOAD", "-o", "x.safetensors"], "weights and levels lie beside it: give a name that ends in .ptx"),
         (["PAYLOAD", "-o", "taken.ptx"], "cannot write taken.levels: it is a file, and has to be a folder"),
         (["PAYLOAD"], "nothing to do: give -o"),
         (["BROKEN", "-o", "x.ptx"], "broken.mlir: not valid MLIR"),

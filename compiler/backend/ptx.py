@@ -92,7 +92,7 @@ def compile_kernel(gpu_module: ir.Module, target: Target) -> CompiledKernel:
     """Compiles one kernel's `gpu`-level module (a gpu.module and its host function) to LLVM IR and PTX.
 
     The module is changed only in that its gpu.funcs get names that start with the kernel's. On failure the MlircError
-    names the kernel, and a file with its `gpu` level and a command that compiles just that are given.
+    names the kernel and says how to get its `gpu` level.
     """
     name = kernel_name(gpu_module)
     try:
@@ -105,7 +105,7 @@ def compile_kernel(gpu_module: ir.Module, target: Target) -> CompiledKernel:
         llvm_text = lower_to_llvm_ir(gpu_module, target, name)
         ptx = ptx_from_llvm(llvm_text, target, name)
     except MlircError as e:
-        raise MlircError(f"{e} (reproduce: {_reproducer(gpu_module, name, target)})") from e
+        raise MlircError(f"{e} (mlirc ... --emit gpu prints the level that this step was given)") from e
     return CompiledKernel(name=name, ptx=ptx, llvm=llvm_text, launches=launches, workspaces=workspaces)
 
 
@@ -121,13 +121,6 @@ def _check_launches(name: str, launches: list[Launch], target: Target) -> None:
                 f"kernel {name}: {launch.symbol} asks for {launch.smem} bytes of shared memory, {target.name} has "
                 f"{target.max_smem} per block: use smaller tiles or fewer stages"
             )
-
-
-def _reproducer(gpu_module: ir.Module, name: str, target: Target) -> str:
-    folder = Path(tempfile.mkdtemp(prefix="mlirc-"))
-    path = folder / f"{name}.gpu.mlir"
-    path.write_text(str(gpu_module))
-    return f"python -m mlirc.backend.ptx {path} --target {target.name}"
 
 
 _HEADER = re.compile(r"^\s*(//.*|\.version .*|\.target .*|\.address_size .*|)$")

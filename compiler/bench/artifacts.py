@@ -15,6 +15,8 @@ from typing import Any
 
 from mlirc.bench.cases import Case
 from mlirc.errors import MlircError
+from mlirc.marks import ZIP_COMMENT, marked_json
+from mlirc.outputs import Outputs
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -40,9 +42,15 @@ def write_compiled(folder: Path, case: Case, compiled: Compiled) -> int:
     from safetensors.torch import save
 
     path = folder / archive_name(case)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        archive.writestr(_PTX, compiled.ptx)
-        archive.writestr(_CONSTANTS, save({k: v.contiguous().clone() for k, v in compiled.constants.items()}))
+
+    def write(temporary: Path) -> None:
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+            archive.writestr(_PTX, compiled.ptx)
+            archive.writestr(_CONSTANTS, save({k: v.contiguous().clone() for k, v in compiled.constants.items()}))
+            archive.comment = ZIP_COMMENT
+
+    with Outputs() as outputs:
+        outputs.add(path, write)
     return path.stat().st_size
 
 
@@ -71,9 +79,8 @@ class Entry:
 def write_manifest(folder: Path, entries: list[Entry], about: dict[str, Any]) -> None:
     """Writes the manifest; `about` is target, versions, commit and the like."""
     data = {"format": FORMAT, **about, "cases": [{"case": e.case.to_json(), "info": e.info} for e in entries]}
-    temporary = folder / (MANIFEST + ".new")
-    temporary.write_text(json.dumps(data, indent=1) + "\n")
-    temporary.replace(folder / MANIFEST)
+    with Outputs() as outputs:
+        outputs.add(folder / MANIFEST, lambda temporary: temporary.write_text(marked_json(data)))
 
 
 def read_manifest(folder: Path) -> tuple[list[Entry], dict[str, Any]]:
@@ -87,5 +94,6 @@ def read_manifest(folder: Path) -> tuple[list[Entry], dict[str, Any]]:
         raise MlircError(f"{path}: damaged ({e}): compile the suite again") from e
     if data.get("format") != FORMAT:
         raise MlircError(f"{path}: format {data.get('format')}, but this mlirc reads {FORMAT}: compile again")
+    data.pop("made by", None)
     entries = [Entry(Case.from_json(c["case"]), c["info"]) for c in data.pop("cases")]
     return entries, data

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from mlirc.bench.cases import Case, Input
 from mlirc.bench.operators import OPERATORS
 from mlirc.errors import MlircError
+from mlirc.marks import METADATA
+from mlirc.outputs import Outputs
 
 DTYPES = {
     "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
@@ -278,4 +280,5 @@ def trim_minilm(source: Path, target: Path) -> None:
 
     tensors = load_file(str(source))
     tensors[_WORDS] = tensors[_WORDS][:MINILM_ROWS].clone()
-    save_file(tensors, str(target))
+    with Outputs() as outputs:
+        outputs.add(target, lambda temporary: save_file(tensors, str(temporary), METADATA))

@@ -26,7 +26,7 @@ def compile_case(
     from mlirc.backend.ptx import check_ptxas
     from mlirc.bench.count import count_kernels, count_program
     from mlirc.driver import Compilation
-    from mlirc.kernel_build import KernelCache, cache_folder
+    from mlirc.kernel_cache import KernelCache, cache_folder
     from mlirc.targets import get_target
 
     job = Compilation(case.name, get_target(target), tuple(schedule), KernelCache(cache_folder()), helpers=0)

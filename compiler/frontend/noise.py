@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import tempfile
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silences Python warnings, the libraries' loggers and progress bars inside the body."""
+    """Silences Python warnings, the libraries' loggers and progress bars inside the body, and takes the folder away
+    that PyTorch makes for temporary files when it is imported, unless something is in it."""
     loggers = [logging.getLogger(name) for name in ("transformers", "torch", "huggingface_hub", "torch.export", "root")]
     levels = [logger.level for logger in loggers]
     old = {name: os.environ.get(name) for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_VERBOSITY", "TQDM_DISABLE")}
@@ -23,6 +26,10 @@ def quiet() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
+        folder = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", ""))
+        if folder.name.startswith("torchinductor_") and folder.parent == Path(tempfile.gettempdir()):
+            with contextlib.suppress(OSError):  # not empty
+                folder.rmdir()
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
         for name, value in old.items():

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import struct
-import tempfile
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,8 +12,9 @@ from typing import Any
 
 import torch
 
-from mlirc.errors import MlircError
 from mlirc.frontend.inputs import InputSpec, name_seed
+from mlirc.marks import METADATA
+from mlirc.outputs import Outputs, check_writable
 
 _SAFETENSORS = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
@@ -105,7 +104,7 @@ def write_weights(
     when the file cannot be written.
     """
     specs = {name: _spec(weights, name) for name in weights}
-    header: dict[str, dict[str, Any]] = {}
+    header: dict[str, dict[str, Any]] = {"__metadata__": METADATA}
     at = 0
     for name, spec in specs.items():
         size = math.prod(spec.shape) * spec.dtype.itemsize
@@ -115,24 +114,19 @@ def write_weights(
         at += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    path = Path(path)
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:
             file.write(struct.pack("<Q", len(text)) + text)
             for name in specs:
                 tensor = weights[name].detach().cpu().contiguous()
                 file.write(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))  # type: ignore[arg-type]
                 if progress:
                     progress(header[name]["data_offsets"][1], at)
-        os.chmod(temporary, 0o666 & ~_umask())
-        temporary.replace(path)
-    except OSError as e:
-        raise MlircError(f"cannot write the weights to {path}: {e.strerror or e}") from e
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+
+    check_writable(Path(path))
+    with Outputs() as outputs:
+        outputs.add(Path(path), write)
     return 8 + len(text) + at
 
 
@@ -143,9 +137,3 @@ def _spec(weights: Mapping[str, torch.Tensor], name: str) -> InputSpec:
     if isinstance(weights, Renamed):
         return _spec(weights.source, weights.names[name])
     return weights.specs[name] if isinstance(weights, RandomWeights) else InputSpec.of(name, weights[name])
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from mlirc.errors import MlircError
@@ -21,9 +24,43 @@ class Parser(argparse.ArgumentParser):
 def run_main(fn: Callable[[], int | None]) -> int:
     """Runs a program's body and returns its exit status.
 
-    An MlircError prints as `error: ...` with status 1; an interrupt gives 130, and a reader that went away (`| head`)
-    gives 141, both silently. Any other exception is a bug in mlirc and keeps its traceback.
+    An MlircError prints as `error: ...` with status 1; an interrupt gives 130, a request to end (SIGTERM, SIGHUP) 143
+    or 129, and a reader that went away (`| head`) 141, all silently and with no temporary file left behind. Any other
+    exception is a bug in mlirc and keeps its traceback.
     """
+    try:
+        with _ends_orderly():
+            return _run(fn)
+    except _EndedError as e:
+        return 128 + e.number
+
+
+class _EndedError(BaseException):
+    """Raised where the program is when it is asked to end, so that every `finally` runs."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@contextlib.contextmanager
+def _ends_orderly() -> Iterator[None]:
+    """Makes SIGTERM and SIGHUP end the body with an _EndedError, where they would end the process."""
+
+    def end(number: int, _frame: object) -> NoReturn:
+        raise _EndedError(number)
+
+    old = {}
+    if threading.current_thread() is threading.main_thread():
+        wanted = [s for s in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) is signal.SIG_DFL]
+        old = {number: signal.signal(number, end) for number in wanted}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def _run(fn: Callable[[], int | None]) -> int:
     try:
         status = fn() or 0
         sys.stdout.flush()  # here, so that a reader that went away is met inside the `try`

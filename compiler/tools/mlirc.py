@@ -31,7 +31,7 @@ examples
 def _parser() -> argparse.ArgumentParser:
     parser = Parser("mlirc", description=__doc__, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("model", metavar="MODEL", help="what to compile: see below")
+    add("model", nargs="?", metavar="MODEL", help="what to compile: see below")
     add("-o", dest="output", metavar="OUT.ptx", type=Path, help="the compiled model; weights go beside it")
     model = parser.add_argument_group("the model")
     add = model.add_argument
@@ -51,6 +51,8 @@ def _parser() -> argparse.ArgumentParser:
         help="FILE.py, FILE.mlir, or KIND_OR_KERNEL:knob=value,...",
     )
     add("--no-cache", action="store_true", help="compile every kernel, even those compiled before")
+    add("--cache-info", action="store_true", help="say where compiled kernels are kept and what they take, and exit")
+    add("--cache-clear", action="store_true", help="remove the kernels compiled before, and exit")
     show = parser.add_argument_group("what to show")
     add = show.add_argument
     add("--emit", choices=LEVELS, metavar="LEVEL", help=f"print a level: {', '.join(LEVELS)}")
@@ -62,17 +64,17 @@ def _parser() -> argparse.ArgumentParser:
 
 def _compile(options: argparse.Namespace, timer: Timer) -> Any:
     from mlirc.driver import Compilation, model_name
-    from mlirc.kernel_build import KernelCache, cache_folder
+    from mlirc.kernel_cache import KernelCache, cache_folder
 
     target = get_target(options.target)
     if options.output:
-        check_model_output(options.output)
+        check_model_output(options.output, (options.model, *options.schedule))
     cache = None if options.no_cache else KernelCache(cache_folder())
     job = Compilation(model_name(options.model), target, tuple(options.schedule), cache, timer)
     if options.dump_dir:
         from mlirc.dump import Dump
 
-        job.observe = Dump(options.dump_dir, job).level
+        job.observe = Dump(options.dump_dir, job, (options.model, *options.schedule)).level
     job.open(
         options.model,
         inputs=options.input,
@@ -87,8 +89,27 @@ def _compile(options: argparse.Namespace, timer: Timer) -> Any:
     return job
 
 
+def _cache(options: argparse.Namespace) -> int:
+    """`--cache-info` and `--cache-clear`."""
+    from mlirc.kernel_cache import KernelCache, cache_folder
+
+    if options.model:
+        raise MlircError("--cache-info and --cache-clear stand alone: give no MODEL")
+    cache = KernelCache(cache_folder())
+    if options.cache_clear:
+        files, size = cache.prune(0)
+        print(f"{cache.folder}: {files} kernels removed, {size / 2**20:.1f} MiB")
+    if options.cache_info:
+        print(cache.info())
+    return 0
+
+
 def _main(argv: list[str] | None) -> int:
     options = _parser().parse_args(argv)
+    if options.cache_info or options.cache_clear:
+        return _cache(options)
+    if not options.model:
+        raise MlircError("no MODEL: name what to compile (mlirc --help lists what it takes)")
     if not (options.output or options.emit or options.dump_dir or options.verbose or options.timing):
         raise MlircError("nothing to do: give -o OUT.ptx, --emit LEVEL, --dump-dir DIR or -v")
     progress = Progress()

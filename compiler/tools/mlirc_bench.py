@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -13,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from mlirc.bench import cases as suites
-from mlirc.bench.artifacts import MINILM, Entry, read_manifest, write_manifest
+from mlirc.bench.artifacts import MANIFEST, MINILM, Entry, read_manifest, write_manifest
 from mlirc.bench.cases import Case
 from mlirc.bench.pool import Task, run_tasks
 from mlirc.errors import MlircError
+from mlirc.marks import marked_json
+from mlirc.outputs import Outputs, check_replaceable
 from mlirc.targets import DEFAULT_TARGET, get_target
 from mlirc.tools.cli import Parser, run_main
 
@@ -91,6 +92,7 @@ def compile_cases(cases: list[Case], folder: Path, options: argparse.Namespace) 
     from mlirc.bench.report import commit
 
     target = get_target(options.target).name
+    check_replaceable(folder / MANIFEST)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
@@ -201,11 +203,9 @@ def _write(path: Path, records: list[dict[str, Any]], folder: Path) -> dict[str,
 
     _, about = read_manifest(folder)
     data = {"about": {**_environment(), **about}, "results": records}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for target, text in ((path, json.dumps(data, indent=1) + "\n"), (path.with_suffix(".md"), report.markdown(data))):
-        temporary = target.with_name(target.name + ".new")
-        temporary.write_text(text)
-        temporary.replace(target)
+    with Outputs() as outputs:
+        outputs.add(path, lambda temporary: temporary.write_text(marked_json(data)))
+        outputs.add_text(path.with_suffix(".md"), report.markdown(data), "page")
     return data
 
 
@@ -240,6 +240,11 @@ def _require_gpu() -> None:
 
 def _main(argv: list[str] | None) -> int:
     options = _parser().parse_args(argv)
+    if options.output:
+        if options.output.suffix != ".json":
+            raise MlircError(f"-o {options.output}: the name must end in .json: a page goes beside it, to .md")
+        check_replaceable(options.output)
+        check_replaceable(options.output.with_suffix(".md"))
     if options.run:
         if options.what or options.compile_only:
             raise MlircError("--run DIR measures what DIR holds: give no suite and no --compile-only with it")

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mlirc.errors import MlircError
+from mlirc.outputs import check_writable, write_atomically
+from mlirc.targets import get_target
 from mlirc.tools.cli import Parser, run_main
 
 _USAGE = """steps run in the order given:
@@ -124,14 +126,16 @@ def _main(argv: list[str] | None) -> int:
         return 0
     if not options.file:
         raise MlircError("no input: give an .mlir file, or - for standard input (see --help)")
-    from mlirc import mlir
-    from mlirc.targets import get_target
-
+    reads = [options.file, *(step for kind, step in options.steps or () if kind == "script")]
+    if options.output:
+        check_writable(Path(options.output), reads)
     target = get_target(options.target)
     try:
         text = sys.stdin.read() if options.file == "-" else Path(options.file).read_text()
     except (OSError, UnicodeDecodeError) as e:
         raise MlircError(f"cannot read {options.file}: {getattr(e, 'strerror', None) or 'not a text file'}") from e
+    from mlirc import mlir  # here, because it takes seconds
+
     results = []
     for part in re.split(r"^// -----.*\n", text, flags=re.MULTILINE):
         module = mlir.parse(part, options.file)
@@ -143,10 +147,7 @@ def _main(argv: list[str] | None) -> int:
         results.append(module.operation.get_asm(enable_debug_info=options.loc).rstrip() + "\n")
     printed = "\n// -----\n\n".join(results)
     if options.output:
-        try:
-            Path(options.output).write_text(printed)
-        except OSError as e:
-            raise MlircError(f"cannot write {options.output}: {e.strerror}") from e
+        write_atomically(Path(options.output), printed, "mlirc-opt", reads)
     else:
         sys.stdout.write(printed)
     return 0

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from mlirc.errors import MlircError
-from mlirc.outputs import Outputs, check_writable
+from mlirc.marks import write_npy, write_npz
+from mlirc.outputs import Outputs, check_writable, model_files
 from mlirc.runtime.arrays import NUMPY_DTYPES, check, match, view
 from mlirc.runtime.loading import find_weights, read_model
 from mlirc.runtime.plan import CopyStep, Plan, TensorSpec
@@ -188,6 +189,12 @@ def random_inputs(specs: list[TensorSpec], seed: int) -> list[np.ndarray]:
     return arrays
 
 
+def _reads(options: argparse.Namespace) -> list[Path]:
+    """The files that a run reads, which no output may replace."""
+    files = [options.model, *model_files(options.model), *(_named(text)[1] for text in options.input)]
+    return [*files, options.weights] if options.weights else files
+
+
 def _plan_writes(options: argparse.Namespace, specs: list[TensorSpec]) -> list[tuple[Path, int | None]]:
     """(file, number of the output, or None for all) per `-o`; complains before anything runs."""
     names = [spec.name for spec in specs]
@@ -203,23 +210,24 @@ def _plan_writes(options: argparse.Namespace, specs: list[TensorSpec]) -> list[t
             raise MlircError(
                 f"-o {text}: the model gives {len(names)} outputs ({', '.join(names)}): use NAME={text} or .npz"
             )
-        check_writable(path)
+        check_writable(path, _reads(options))
         writes.append((path, (names.index(name) if separator else 0) if path.suffix == ".npy" else None))
     return writes
 
 
-def _write(writes: list[tuple[Path, int | None]], specs: list[TensorSpec], results: list[np.ndarray]) -> None:
+def _write(
+    writes: list[tuple[Path, int | None]], specs: list[TensorSpec], results: list[np.ndarray], inputs: list[Path]
+) -> None:
     arrays = [r.astype(np.float32) if r.dtype == NUMPY_DTYPES["bf16"] else r for r in results]
 
     def save(path: Path, number: int | None) -> None:
-        with path.open("wb") as f:  # a file, because np.save would append .npy to the temporary name
+        with path.open("wb") as file:
             if number is None:
-                named: dict[str, Any] = {spec.name: a for spec, a in zip(specs, arrays, strict=True)}
-                np.savez(f, **named)
+                write_npz(file, {spec.name: a for spec, a in zip(specs, arrays, strict=True)})
             else:
-                np.save(f, arrays[number])
+                write_npy(file, arrays[number])
 
-    with Outputs() as outputs:
+    with Outputs(inputs) as outputs:
         for path, number in writes:
             outputs.add(path, partial(save, number=number))
 
@@ -395,7 +403,7 @@ def _main(argv: list[str] | None) -> int:
     else:
         results = _run_on_gpu(options, inputs)
         where = f"GPU {options.device}"
-    _write(writes, plan.outputs, results)
+    _write(writes, plan.outputs, results, _reads(options))
     if not writes:
         only = "" if options.blocks is None else ": only the given blocks, zeros in place of what others compute"
         print(f"ran on {where}{only}")
