@@ -16,31 +16,34 @@ from typing import Any
 import torch
 
 from mlirc.errors import MlircError
+from mlirc.files import open_regular
 from mlirc.frontend.diagnose import first_line
+from mlirc.frontend.exported import is_exported, read_exported
 from mlirc.frontend.inputs import InputSpec, check_names, dtype_name, sample
+from mlirc.frontend.judge.archive import Archive, NotJudged, damaged
+from mlirc.frontend.judge.torchscript import is_torchscript, judge_torchscript
 from mlirc.frontend.source import SourceModel, from_torch
 
 _EXPORT_HINT = "torch.export.save(torch.export.export(model, args), 'model.pt2')"
 
 
 def kind_of_file(path: Path) -> str:
-    """`pt2`, `torchscript` or `pickle`, from the content. Raises MlircError for what is none of them."""
-    try:
-        head = path.read_bytes()[:16] if path.stat().st_size < 64 else path.open("rb").read(16)
-    except OSError as e:
-        raise MlircError(f"{path}: cannot be read: {e.strerror}") from e
+    """`pt2`, `torchscript`, `archived pickle` or `pickle`, from the content. Raises MlircError for all else."""
+    with open_regular(path) as file:
+        head = file.read(16)
     if head.startswith(b"PK"):
-        try:
-            with zipfile.ZipFile(path) as archive:
-                names = [name.split("/", 1)[-1] for name in archive.namelist()]
-        except (zipfile.BadZipFile, OSError) as e:
-            raise MlircError(f"{path}: truncated or damaged archive: {first_line(str(e))}") from e
-        if any(n in ("models/model.json", "serialized_exported_program.json") for n in names):
+        with Archive(path, str(path)) as archive:
+            names = archive.names
+        if is_exported(names):
             return "pt2"
-        if any(n.startswith("code/") for n in names) and "constants.pkl" in names:
+        if is_torchscript(names):
             return "torchscript"
-        if "data.pkl" in names:
-            return "pickle"
+        if any(name.split("/", 1)[-1] == "data.pkl" for name in names):
+            return "archived pickle"
+        if any("/data/aotinductor/" in name for name in names):
+            raise MlircError(
+                f"{path}: compiled by AOTInductor, not a model: export the model itself with {_EXPORT_HINT}"
+            )
         raise MlircError(f"{path}: not a model: a zip archive, but neither a torch.export nor a PyTorch one")
     if head[:1] == b"\x80" and len(head) > 2 and head[1] <= 5:
         return "pickle"
@@ -50,31 +53,39 @@ def kind_of_file(path: Path) -> str:
 
 
 def open_file(path: Path, *, inputs: Mapping[str, InputSpec], allow_pickle: bool) -> SourceModel:
-    """Opens a model file of any kind; raises MlircError for a damaged one, or a pickle without `allow_pickle`."""
+    """Opens a model file of any kind; raises MlircError for a damaged one, and, without `allow_pickle`, for a pickle
+    and for an archive that could run code."""
     kind = kind_of_file(path)
     if kind == "pt2":
-        return _open_program(path, inputs)
+        return _open_program(path, inputs, allow_pickle)
     if kind == "torchscript":
-        return _open_torchscript(path, inputs)
+        return _open_torchscript(path, inputs, allow_pickle)
+    if kind == "archived pickle":
+        with Archive(path, str(path)) as archive:
+            archive.check()
     return _open_pickle(path, inputs, allow_pickle)
 
 
-def _open_program(path: Path, inputs: Mapping[str, InputSpec]) -> SourceModel:
+def _open_program(path: Path, inputs: Mapping[str, InputSpec], trusted: bool) -> SourceModel:
+    with Archive(path, str(path)) as archive:
+        try:
+            program = read_exported(archive)
+        except NotJudged:
+            if not trusted:
+                raise
+            archive.check()
+            program = None
+    if program is None:
+        try:
+            program = torch.export.load(str(path))
+        except Exception as e:
+            raise MlircError(f"{path}: the torch.export archive cannot be loaded: {first_line(str(e))}") from e
     try:
-        _register_output_types(path)
-        program = torch.export.load(str(path))
-    except Exception as e:
-        raise MlircError(f"{path}: the torch.export archive cannot be loaded: {first_line(str(e))}") from e
-    return from_program(program, path.stem, inputs)
-
-
-def _register_output_types(path: Path) -> None:
-    """Imports transformers when the archive's outputs are of its types: loading needs them registered."""
-    with zipfile.ZipFile(path) as archive:
-        for name in archive.namelist():
-            if name.endswith(("models/model.json", "serialized_exported_program.json")):
-                if b"transformers.modeling_outputs" in archive.read(name):
-                    importlib.import_module("transformers.modeling_outputs")
+        return from_program(program, path.stem, inputs)
+    except MlircError:
+        raise
+    except Exception as e:  # parts of the archive that do not fit together
+        raise damaged(str(path), f"{type(e).__name__}: {first_line(str(e))}") from e
 
 
 def from_program(program: Any, name: str, inputs: Mapping[str, InputSpec] | None = None) -> SourceModel:
@@ -132,9 +143,11 @@ def _check_against(name: str, spec: InputSpec, found: tuple[torch.dtype, tuple],
         raise MlircError(f"{name}: input '{spec.name}' has the fixed shape [{sizes}] in the archive, not {spec}")
 
 
-def _open_torchscript(path: Path, inputs: Mapping[str, InputSpec]) -> SourceModel:
+def _open_torchscript(path: Path, inputs: Mapping[str, InputSpec], trusted: bool) -> SourceModel:
     from torch._export.converter import TS2EPConverter
 
+    with Archive(path, str(path)) as archive:
+        judge_torchscript(archive, trusted)
     try:
         script = torch.jit.load(str(path), map_location="cpu").eval()
     except Exception as e:

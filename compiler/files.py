@@ -1,0 +1,81 @@
+"""Opening files that a user names: never waits on a pipe, never reads a device, never more than fits.
+
+Everything that reads a user's file goes through here, so that whatever lies there ends in one line.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from mlirc.errors import MlircError
+
+TEXT_LIMIT = 256 << 20  # bytes of a text file: MLIR, a plan, JSON; the largest that mlirc writes has a tenth of it
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def open_regular(path: str | os.PathLike, what: str = "") -> BinaryIO:
+    """Opens a regular file (or a link to one) for reading bytes.
+
+    Raises MlircError, naming `what` (the option or kind of file) before the path, for anything else: opening a pipe or
+    a device could wait for ever, and reading one need not end.
+    """
+    shown = f"{what} {shorten(path)}".strip()
+    try:
+        # Opening a pipe without this waits for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as e:  # ValueError: a NUL in the name
+        raise MlircError(f"{shown}: cannot be read: {getattr(e, 'strerror', None) or e}") from e
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        kind = next((name for test, name in _KINDS if test(mode)), "no file")
+        raise MlircError(f"{shown}: cannot be read: it is {kind}, and a file is needed")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_bytes(path: str | os.PathLike, what: str = "", limit: int = TEXT_LIMIT) -> bytes:
+    """The content of a regular file of at most `limit` bytes; raises MlircError for anything else."""
+    with open_regular(path, what) as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise MlircError(f"{what} {shorten(path)}: is larger than {limit >> 20} MiB, which is no such file".strip())
+    return data
+
+
+def read_text(path: str | os.PathLike, what: str = "", limit: int = TEXT_LIMIT) -> str:
+    """The content of a text file (UTF-8, without NUL characters); raises MlircError for anything else."""
+    return as_text(read_bytes(path, what, limit), f"{what} {shorten(path)}".strip())
+
+
+def as_text(data: bytes, shown: str) -> str:
+    """Bytes as UTF-8 text; raises MlircError, which starts with `shown`, for what is not text."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as e:
+        raise MlircError(f"{shown}: not a text file (byte {e.start} is no UTF-8)") from e
+    if "\0" in text:
+        raise MlircError(f"{shown}: not a text file (byte {data.index(0)} is NUL)")
+    return text.replace("\r\n", "\n")
+
+
+def exists(path: str | os.PathLike) -> bool:
+    """Whether something lies at `path`; a name that the system does not take is nothing."""
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def shorten(text: object, limit: int = 200) -> str:
+    """A name for a message: a very long one is cut in its middle."""
+    shown = str(text)
+    return shown if len(shown) <= limit else f"{shown[: limit // 2]}...{shown[-limit // 3 :]}"
