@@ -80,7 +80,9 @@ class HostModel:
             tensor = tensor.contiguous()
         seen = tensor if isinstance(tensor, View) else view(tensor, spec.name)
         check(seen, spec)
-        return as_array(seen, spec.name)
+        array = as_array(seen, spec.name)
+        array.flags.writeable = False  # the caller's tensor, or a file's bytes, which may not be written at all
+        return array
 
     def bind(self, *tensors: Any, **named: Any) -> None:
         """Sets the inputs for `launch`."""

@@ -27,13 +27,14 @@ from mlirc.passes.expand_math import expand_math
 class DeviceKernel:
     """A kernel's `gpu`-level module, translated: callable any number of times. `expand`: math functions are computed as
     in PTX, by what mlirc-expand-math makes of them, else as NumPy has them. `count`: runs fill the report's counters
-    too."""
+    too. `inputs`: how many arguments, the first ones, the kernel must leave as they are; None: that is not known, and
+    every argument that it writes is a result."""
 
-    def __init__(self, module: ir.Module, expand: bool = True, count: bool = False):
+    def __init__(self, module: ir.Module, expand: bool = True, count: bool = False, inputs: int | None = None):
         if expand:
             module = levels.copy(module)
             expand_math(module.operation)
-        self.count = count
+        self.count, self.inputs = count, inputs or 0
         self.module = module  # keeps the operations alive
         hosts = [op.operation for op in module.body.operations if op.operation.name == "func.func"]
         hosts = [op for op in hosts if len(op.regions[0].blocks)]
@@ -75,8 +76,12 @@ class DeviceKernel:
             report.findings = [f for f in report.findings if f.kind != "uninitialized read"]
         if check and blocks is None and report.ended:
             self._complain_of_holes(buffers, report)
+        if check:
+            self._complain_of_spoiled(args, buffers, report, options)
         for i in self.written:
             target, buffer = args[i], buffers[i]
+            if not target.flags.writeable:
+                raise MlircError(f"host device: kernel {self.name} writes argument {i}, an array that is read-only")
             raw = buffer.data[: target.nbytes].view(target.dtype).reshape(target.shape)
             if check and blocks is not None and buffer.written is not None:
                 known = buffer.written[: target.nbytes].reshape(-1, target.itemsize).all(axis=1)
@@ -144,6 +149,19 @@ class DeviceKernel:
                 message = f"{len(missing)} bytes of argument {i} ({self.arguments[i]}) are never written: first at {at}"
                 report.add("unwritten result", message, self._function_of(i), self.name)
 
+    def _complain_of_spoiled(self, args, buffers: list[Buffer], report: Report, options: dict) -> None:
+        """Nothing may write an input: on a GPU it is the caller's tensor, or a weight that the next run reads. The
+        buffers are copies, so that what follows here still reads what it should."""
+        for i, (array, buffer) in enumerate(zip(args[: self.inputs], buffers, strict=False)):
+            given = np.frombuffer(np.ascontiguousarray(array).tobytes(), dtype=np.uint8)
+            changed = np.flatnonzero(buffer.data[: len(given)] != given)
+            if len(changed):
+                element = int(changed[0]) // array.itemsize
+                who, op = self._writer(args, i, element, options)
+                at = list(map(int, np.unravel_index(element, array.shape)))
+                message = f"{who} writes element {at} of argument {i} ({self.arguments[i]}), which is an input"
+                report.add("overwritten input", message, op, self.name, len(np.unique(changed // array.itemsize)))
+
     def _function_of(self, argument: int) -> ir.Operation:
         """The function of the last launch that gets an argument of the host function."""
         launches = [x for x in self.launches if isinstance(x, Launch)]
@@ -162,9 +180,9 @@ class DeviceKernel:
         return True
 
     def _written_arguments(self) -> set[int]:
-        """The host arguments that a launch or copy may write to: those whose memrefs a store reaches."""
+        """The results: the host arguments that a launch or copy may write to, those whose memrefs a store reaches."""
         out = {i for launch in self.launches for i in self._uses(launch)[1]}
-        return {i for i in out if i < len(self.arguments)}
+        return {i for i in out if self.inputs <= i < len(self.arguments)}
 
     def _uses(self, launch: Launch | Copy) -> tuple[set[int], set[int]]:
         """The buffers of a launch, and those that it writes."""

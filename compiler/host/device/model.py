@@ -31,7 +31,7 @@ class DeviceModel:
         found = levels.functions(main)
         if "main" not in found:
             raise MlircError("host device: the gpu level has no function @main")
-        self.module, self.main = main, found["main"]
+        self.module, self.main, self.functions = main, found["main"], found
         self.parts, self.source, self.scripts = dict(kernels), source, list(scripts)
         self.kernels: dict[str, DeviceKernel] = {}
         self.origins = {n: ", ".join(levels.strings(f, "mlirc.origin")) for n, f in found.items()}
@@ -157,5 +157,7 @@ class DeviceModel:
         if name not in self.kernels:
             if name not in self.parts:
                 raise MlircError(f"host device: kernel {name} has no gpu-level module")
-            self.kernels[name] = DeviceKernel(self.parts[name], count=self.count)
+            self.kernels[name] = DeviceKernel(
+                self.parts[name], count=self.count, inputs=len(self.functions[name].type.inputs)
+            )
         return self.kernels[name]
