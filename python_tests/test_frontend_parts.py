@@ -8,12 +8,12 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
-from frontend_models import attentions, check, write_config
+from frontend_models import attentions, check, run_on_host, write_config
 from safetensors import safe_open
 from torch import nn
 
 from mlirc.errors import MlircError
-from mlirc.frontend import from_torch, open_model, random_state_dict, write_weights
+from mlirc.frontend import from_torch, lower_to_linalg, open_model, random_state_dict, write_weights
 from mlirc.frontend.attention import attention_op, visible_keys
 from mlirc.frontend.inputs import InputSpec
 from mlirc.frontend.simplify import pattern_of
@@ -177,3 +177,17 @@ def test_weight_file(tmp_path):
 def test_weight_file_that_cannot_be_written(tmp_path):
     with pytest.raises(MlircError, match="cannot write .*nowhere/w.safetensors: folder .* does not exist"):
         write_weights(tmp_path / "nowhere" / "w.safetensors", {"a": torch.zeros(1)})
+
+
+def test_one_tensor_given_as_two_inputs_stays_two_inputs():
+    class Difference(nn.Linear):
+        def forward(self, a, b):
+            return a - b + self.weight
+
+    module, x = Difference(3, 3, bias=False), torch.randn(3, 3)
+    for args in ((x, x), (x, module.weight)):
+        imported, _ = check(from_torch(module, args))
+        assert [name for name, *_ in imported.inputs] == ["a", "b"] and list(imported.weights) == ["weight"]
+        first, second = torch.randn(3, 3), torch.randn(3, 3)
+        [found] = run_on_host(imported, lower_to_linalg(imported), [first, second])
+        assert torch.allclose(found, (first - second + module.weight).double().detach(), atol=1e-6)

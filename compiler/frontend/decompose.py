@@ -23,6 +23,7 @@ from mlirc.frontend.decompositions import decomposition_table, is_kept
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.fx_import import module_path
 
+PART_OF = "mlirc_part_of"  # key of a node's metadata: the operation that was taken apart into it and others
 _KEPT_META = ("nn_module_stack", "stack_trace", "source_fn_stack")
 
 
@@ -140,7 +141,7 @@ class _Decomposer:
                 return torch.fx.node.map_arg(part.args[0], inner.__getitem__)
             if part.op == "call_function":
                 new = self._new.node_copy(part, inner.__getitem__)
-                new.meta = {"val": part.meta.get("val"), **meta}
+                new.meta = {"val": part.meta.get("val"), PART_OF: node.target, **meta}
                 inner[part] = new
         raise AssertionError("a traced graph has an output")
 

@@ -91,12 +91,26 @@ def import_torch(source: SourceModel) -> ImportedModel:
 def export(source: SourceModel) -> Any:
     """torch.export of the source's module, with attention as one op."""
     assert source.module is not None
+    args, kwargs = _distinct(source.module, (source.args, source.kwargs))
     silence = contextlib.redirect_stderr(io.StringIO())  # a failing export prints the graph that it had so far
     with attention_implementation(source.module, IMPLEMENTATION), in_eval_mode(source.module), silence:
         try:
-            return torch.export.export(source.module, source.args, source.kwargs, strict=False)
+            return torch.export.export(source.module, args, kwargs, strict=False)
         except Exception as e:
             raise export_error(source.name, e) from e
+
+
+def _distinct(module: torch.nn.Module, examples: Any) -> Any:
+    """The example inputs with no tensor twice, and none of the module's own: torch.export takes two such for one."""
+    seen = {id(t) for t in (*module.parameters(), *module.buffers())}
+
+    def distinct(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor) and id(leaf) in seen:
+            return leaf.detach().clone()
+        seen.add(id(leaf))
+        return leaf
+
+    return torch.utils._pytree.tree_map(distinct, examples)
 
 
 def _describe(name: str, value: torch.Tensor) -> Described:

@@ -16,6 +16,7 @@ import torch
 from torch.fx import Graph, Node
 
 from mlirc.frontend.attention import visible_keys
+from mlirc.frontend.wrap_indices import wrap_negative_indices
 
 aten = torch.ops.aten
 _CPU = torch.device("cpu")  # constants are computed here, wherever the model is
@@ -80,6 +81,7 @@ def simplify(graph: Graph, placeholders: dict[str, torch.Tensor]) -> dict[str, t
     Returns the values of the new constant placeholders, by node name, that were added after the existing ones.
     """
     _drop_no_ops(graph)
+    wrap_negative_indices(graph, Constants(graph, placeholders), _call)
     constants = Constants(graph, placeholders)
     for node in list(graph.nodes):
         if node.op == "call_function" and node.target is torch.ops.mlirc.attention.default:

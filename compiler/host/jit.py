@@ -49,21 +49,30 @@ def tensor_spec(type_: ir.Type) -> TensorSpec:
 
 
 class HostFunction:
-    """One function of a module, compiled for this CPU. The engine and its code live as long as this object."""
+    """One function of a module, compiled for this CPU. The engine and its code live as long as this object. `source`:
+    the name of the text that the module was parsed from, for errors."""
 
-    def __init__(self, module: ir.Module, function: str = "main", opt_level: int = 2):
+    def __init__(self, module: ir.Module, function: str = "main", opt_level: int = 2, source: str = ""):
         with context():
             entry = find_function(module, function)
             self.name = function
             self.inputs = [tensor_spec(t) for t in entry.type.inputs]
             self.outputs = [tensor_spec(t) for t in entry.type.results]
             lowered = levels.copy(module)
-            lower_to_llvm(lowered, function)
+            self.strays = lower_to_llvm(lowered, function, source)
             self._engine = execution_engine.ExecutionEngine(lowered, opt_level=opt_level)
+            self.strays.register(self._engine)
             self._call = self._engine.lookup(function)
 
     def __call__(self, *args: np.ndarray) -> list[np.ndarray]:
-        """Runs with one array per argument; returns fresh arrays. Raises MlircError for arguments that do not fit."""
+        """Runs with one array per argument; returns fresh arrays. Raises MlircError for arguments that do not fit, and
+        for an index from the arguments' values that is outside of its tensor."""
+        results = self.run(*args)
+        self.strays.raise_if_any(self.name)
+        return results
+
+    def run(self, *args: np.ndarray) -> list[np.ndarray]:
+        """As a call, but leaves indices outside of their tensors to be asked for: `strays.take()`."""
         if len(args) != len(self.inputs):
             raise MlircError(f"'{self.name}' takes {len(self.inputs)} arguments, not {len(args)}")
         arrays = []
@@ -96,10 +105,13 @@ def descriptor(array: np.ndarray) -> ctypes.Array:
     return (ctypes.c_int64 * (3 + 2 * rank))(*words, *strides)
 
 
-def run_module(module: ir.Module, args: Sequence[np.ndarray], function: str = "main") -> list[np.ndarray]:
+def run_module(
+    module: ir.Module, args: Sequence[np.ndarray], function: str = "main", source: str = ""
+) -> list[np.ndarray]:
     """Runs a `linalg`-, `kernels`- or `tiles`-level function on the CPU.
 
     `args`: one array per argument (bf16 as `ml_dtypes.bfloat16`, i1 as bool). Returns one array per result. The
-    module and the arrays are left unchanged. Raises MlircError for arguments that do not fit.
+    module and the arrays are left unchanged. Raises MlircError for arguments that do not fit, and for an index, such as
+    a token's number, that is outside of its tensor, with its line in the text called `source`.
     """
-    return HostFunction(module, function)(*args)
+    return HostFunction(module, function, source=source)(*args)

@@ -6,6 +6,7 @@ LLVM vectorizes the innermost one, which `_order_loops` chooses to be contiguous
 
 from __future__ import annotations
 
+from mlirc.host.bounds import Strays, guard
 from mlirc.host.outline import outline_linalg
 from mlirc.mlir import context, ir, run_passes
 
@@ -35,8 +36,9 @@ _TO_LLVM = (
 )
 
 
-def lower_to_llvm(module: ir.Module, function: str) -> None:
-    """Lowers in place; `function` gets a C interface whose results are trailing memref arguments."""
+def lower_to_llvm(module: ir.Module, function: str, source: str = "") -> Strays:
+    """Lowers in place; `function` gets a C interface whose results are trailing memref arguments. Returns what tells of
+    indices outside of their tensors, by lines of the text called `source`."""
     from mlirc.passes import get_pass
     from mlirc.passes.loops.buffers import expand_attentions, expand_pads, separate_results, vouch_for_buffers
 
@@ -56,7 +58,9 @@ def lower_to_llvm(module: ir.Module, function: str) -> None:
         outline_linalg(module, entry)
         run_passes(module, _TO_LOOPS)
         _round_every_time(module)
+        strays = guard(module, source)
         run_passes(module, _TO_LLVM)
+        return strays
 
 
 def find_function(module: ir.Module, name: str) -> ir.Operation:

@@ -265,7 +265,7 @@ def run_level(
         if name not in given:
             raise MlircError(f"{file}: argument '{name}' is not in the model's plan: compile the model again")
         arguments.append(given[name])
-    return host.run_module(module, arguments)
+    return host.run_module(module, arguments, source=str(file))
 
 
 def run_on_host_device(

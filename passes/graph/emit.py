@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from mlirc.levels import INDEX_BELOW
 from mlirc.mlir import arith, ir, linalg, tensor
 from mlirc.passes.graph.evaluate import owner_of, shape_of
 from mlirc.passes.graph.index import Index, delinearize, linearize
@@ -207,16 +208,22 @@ class ScalarWriter:
 
     def _bounded(self, kind: str, index: Index, size: int) -> ir.Value:
         value = self.index(index)
-        if kind == "clamp":
+        if kind in ("clamp", "bound"):
             low, high = index.range()
             if low < 0:
-                value = arith.maxsi(value, self._constant(0))
-            return arith.minsi(value, self._constant(size - 1)) if high >= size else value
+                value = self._nearest(arith.maxsi, value, 0, kind, size)
+            return self._nearest(arith.minsi, value, size - 1, kind, size) if high >= size else value
         by = self._constant(size)
         if index.range()[0] >= 0:
             return arith.divui(value, by) if kind == "div" else arith.remui(value, by)
         quotient = arith.floordivsi(value, by)
         return quotient if kind == "div" else arith.subi(value, arith.muli(quotient, by))
+
+    def _nearest(self, make: Callable, value: ir.Value, limit: int, kind: str, size: int) -> ir.Value:
+        result = make(value, self._constant(limit))
+        if kind == "bound":
+            result.owner.attributes[INDEX_BELOW] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), size)
+        return result
 
     def _constant(self, value: int) -> ir.Value:
         if value not in self._indices:

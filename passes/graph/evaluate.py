@@ -191,7 +191,7 @@ class Evaluator:
 
     def element(self, value: ir.Value, indices: Iterable[Index]) -> Scalar:
         """The element of a tensor value at these indices."""
-        indices = tuple(Index() if n == 1 else i for i, n in zip(indices, shape_of(value), strict=True))
+        indices = tuple(Index() if n == 1 and not i.given else i for i, n in zip(indices, shape_of(value), strict=True))
         key = (value, indices)
         found = self._memo.get(key)
         if found is None:
@@ -302,7 +302,7 @@ class Evaluator:
         if inner.name == "tensor.extract":
             tensor, *where = inner.operands
             indices = [self.scalars.as_index(get(i)) for i in where]
-            return self.element(tensor, clamped(indices, tensor))
+            return self.element(tensor, [i.bound(n) for i, n in zip(indices, shape_of(tensor), strict=True)])
         attributes = tuple((name, inner.attributes[name]) for name in inner.attributes)
         return self.scalars.op(inner.name, attributes, [get(v) for v in inner.operands], inner.results[0].type)
 

@@ -5,6 +5,7 @@ An `Index` is `const + sum(coefficient * atom)`. Atoms are tuples:
     ("div", index, n)       floor(index / n), n > 0
     ("mod", index, n)       index - n * floor(index / n), n > 0
     ("clamp", index, n)     min(max(index, 0), n - 1)
+    ("bound", index, n)     the same of an index that the model gives: a wrong model or input if it changes the index
     ("s", scalar)           a value computed in the kernel (data dependent), of unknown range
 """
 
@@ -97,6 +98,10 @@ class Index:
         """The nearest value in [0, size)."""
         return self if self.within(size) or size <= 0 else Index(0, {("clamp", self, size): 1})
 
+    def bound(self, size: int) -> Index:
+        """The nearest value in [0, size), of an index that has to be there."""
+        return self if self.within(size) or size <= 0 else Index(0, {("bound", self, size): 1})
+
     def _split(self, n: int) -> tuple[Index, Index]:
         """(w, r) with self = n * w + r, r holding what n does not divide."""
         whole = {a: c // n for a, c in self.terms.items() if c % n == 0}
@@ -107,7 +112,7 @@ class Index:
         """All atoms, those inside divisions and remainders included."""
         for atom in self.terms:
             yield atom
-            if atom[0] in ("div", "mod", "clamp"):
+            if atom[0] in ("div", "mod", "clamp", "bound"):
                 yield from atom[1].atoms()
 
     def substitute(self, values: dict[Atom, Index]) -> Index:
@@ -122,10 +127,17 @@ class Index:
                 part = atom[1].substitute(values).mod(atom[2])
             elif atom[0] == "clamp":
                 part = atom[1].substitute(values).clamp(atom[2])
+            elif atom[0] == "bound":
+                part = atom[1].substitute(values).bound(atom[2])
             else:
                 part = Index(0, {atom: 1})
             total = total + part * c
         return total
+
+    @property
+    def given(self) -> bool:
+        """Whether a bound is part of it, which must not be simplified away: a run on the CPU checks it."""
+        return any(atom[0] == "bound" for atom in self.atoms())
 
     def is_linear(self) -> bool:
         """Whether only loop dimensions occur: no division, remainder or data-dependent part."""
@@ -142,7 +154,7 @@ def _atom_range(atom: Atom) -> tuple[int, int]:
     kind = atom[0]
     if kind == "d":
         return 0, max(atom[2] - 1, 0)
-    if kind in ("mod", "clamp"):
+    if kind in ("mod", "clamp", "bound"):
         return 0, atom[2] - 1
     if kind == "div":
         low, high = atom[1].range()

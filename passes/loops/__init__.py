@@ -3,7 +3,8 @@
 The generic path: slower than a schedule, but right for whatever the frontend emits. A kernel's function (attribute
 `mlirc.lowering = "loops"`, block size `mlirc.threads`) is bufferized with its results as trailing arguments; every
 linalg op becomes a launch over its parallel dimensions with its reductions serial in each thread; loops left by other
-ops are launched over those dimensions that carry no dependence; what is serial runs in one thread.
+ops are launched over those dimensions that carry no dependence; what is serial runs in one thread. Indices that depend
+on data are kept inside of their tensors (`guards.py`).
 
 Options: `threads` overrides the block size; `stage=buffers` stops after bufferization and `stage=parallel` before the
 mapping to launches; both run on the CPU.
@@ -15,7 +16,9 @@ from mlirc.errors import MlircError
 from mlirc.mlir import ir
 from mlirc.passes import register
 from mlirc.passes.loops.buffers import bufferize, to_parallel_loops
+from mlirc.passes.loops.guards import ACCESSES, keep_inside
 from mlirc.passes.loops.launches import map_to_launches
+from mlirc.passes.loops.nests import walk
 
 DEFAULT_THREADS = 256
 _STAGES = ("buffers", "parallel", "gpu")
@@ -37,6 +40,8 @@ def run(module: ir.Module, stage: str = "gpu", target: str = "", threads: str = 
             to_parallel_loops(module)
         if stage == "gpu":
             for op in list(_kernels(module)):
+                for access in [inner for inner in walk(op) if inner.name in ACCESSES]:
+                    keep_inside(access)
                 map_to_launches(module, op, _threads(op, threads))
 
 

@@ -104,7 +104,9 @@ class HostModel:
     def _references(self) -> References:
         if self._found is None:
             files = [self._levels / f"{name}.mlir" for name in ("kernels", "tiles")]
-            self._found = References({f.stem: mlir.parse(_read_level(f), str(f)) for f in files})
+            self._found = References(
+                {f.stem: mlir.parse(_read_level(f), str(f)) for f in files}, {f.stem: str(f) for f in files}
+            )
         return self._found
 
     @property

@@ -13,6 +13,7 @@ import numpy as np
 
 from mlirc import levels
 from mlirc.errors import MlircError
+from mlirc.host.bounds import Stray
 from mlirc.host.device.report import Report
 from mlirc.host.jit import HostFunction
 from mlirc.mlir import ir
@@ -43,10 +44,13 @@ def _number(x: Any) -> str:
 
 class Reference:
     """One kernel at the levels above `gpu`. `steps`: (name of the level, function from the kernel's inputs to its
-    results) from the top; the first one is right by definition. `inputs`: how many inputs it takes."""
+    results) from the top; the first one is right by definition. `inputs`: how many inputs it takes. `strays`: gives the
+    indices outside of their tensors that the first one met in its last run."""
 
-    def __init__(self, steps: Sequence[tuple[str, Function]], inputs: int):
-        self.steps, self.inputs = list(steps), inputs
+    def __init__(
+        self, steps: Sequence[tuple[str, Function]], inputs: int, strays: Callable[[], Sequence[Stray]] = tuple
+    ):
+        self.steps, self.inputs, self.strays = list(steps), inputs, strays
 
     def blame(self, inputs: Sequence[np.ndarray], number: int, at: tuple[int, ...], right: np.ndarray) -> str:
         """Which step made the element `at` of result `number` wrong, in words."""
@@ -70,9 +74,14 @@ class Case:
 
 
 def compare(reference: Reference, case: Case, report: Report, kernel: str) -> None:
-    """Reports results that are not the reference's: for each the first wrong element, and how many there are."""
+    """Reports results that are not the reference's: for each the first wrong element, and how many there are. And, once
+    for each place, indices that are outside of their tensors at the level above, which no schedule is to blame for."""
     top, function = reference.steps[0]
-    for number, right in enumerate(function(*case.inputs)):
+    expected = function(*case.inputs)
+    for stray in reference.strays():
+        message = f"{stray}: PyTorch raises an error, a GPU reads the nearest element or leaves the store out"
+        report.add_at("bad index", message, stray.location, kernel, stray.count)
+    for number, right in enumerate(expected):
         found, known = case.results[number], case.known[number]
         bad = wrong(found, right)
         if known is not None:
@@ -90,8 +99,9 @@ def compare(reference: Reference, case: Case, report: Report, kernel: str) -> No
 class References:
     """The kernels of a model at the levels above `gpu`, compiled for the CPU when they are first asked for."""
 
-    def __init__(self, modules: Mapping[str, ir.Module]):
-        self.modules = dict(modules)
+    def __init__(self, modules: Mapping[str, ir.Module], sources: Mapping[str, str] | None = None):
+        """`sources`: the names of the texts that the modules were parsed from."""
+        self.modules, self.sources = dict(modules), dict(sources or {})
         self._functions: dict[tuple[str, str], HostFunction] = {}
 
     def of(self, kernel: str) -> Reference:
@@ -99,13 +109,17 @@ class References:
         function = levels.functions(next(iter(self.modules.values()))).get(kernel)
         if function is None:
             raise MlircError(f"kernel {kernel} is not in the levels above gpu: compile the model again")
-        return Reference([(name, self._function(name, kernel)) for name in self.modules], len(function.type.inputs))
+        steps = [(name, self._function(name, kernel)) for name in self.modules]
+        top = next(iter(self.modules)), kernel
+        return Reference(steps, len(function.type.inputs), lambda: self._functions[top].strays.take())
 
     def _function(self, level: str, kernel: str) -> Function:
         def call(*inputs: np.ndarray) -> list[np.ndarray]:
             key = level, kernel
             if key not in self._functions:
-                self._functions[key] = HostFunction(levels.isolate(self.modules[level], kernel), kernel)
-            return self._functions[key](*inputs)
+                self._functions[key] = HostFunction(
+                    levels.isolate(self.modules[level], kernel), kernel, source=self.sources.get(level, "")
+                )
+            return self._functions[key].run(*inputs)
 
         return call

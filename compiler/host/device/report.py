@@ -15,10 +15,10 @@ _LINE = re.compile(r'":(\d+):\d+')
 @dataclass
 class Finding:
     """One thing that is wrong with a kernel. `kind` is a short fixed word, `message` tells the first case seen,
-    `location` is the operation's MLIR location, `op` its name, `count` the number of threads or bytes concerned,
-    `origin` the modules of the model that the kernel came from, divided by commas, `script` the line of the schedule
-    script that made the operation, where known, `seed` that of the run, and `calls` in how many calls of the kernel it
-    was found."""
+    `location` is the operation's MLIR location, `op` its name ("" for what is found at a level above), `count` the
+    number of threads or bytes concerned, `origin` the modules of the model that the kernel came from, divided by
+    commas, `script` the line of the schedule script that made the operation, where known, `seed` that of the run, and
+    `calls` in how many calls of the kernel it was found."""
 
     kind: str
     message: str
@@ -40,7 +40,8 @@ class Finding:
         kernel = f"{self.kernel} ({origin})" if origin else self.kernel
         made = f", made by {self.script}" if self.script else ""
         order = f", with seed {self.seed}" if self.seed else ""
-        return f"{kernel}: {self.kind}: {self.op}: {self.message}{more} at {self.location}{made}{order}"
+        what = f"{self.op}: {self.message}" if self.op else self.message
+        return f"{kernel}: {self.kind}: {what}{more} at {self.location}{made}{order}"
 
 
 @dataclass
@@ -79,6 +80,12 @@ class Report:
             kind, message, name, location, kernel, count, script=self.script(op), seed=self.seed
         )
         self.findings.append(self._places[key])
+
+    def add_at(self, kind: str, message: str, location: str, kernel: str, count: int = 1) -> None:
+        """Notes what was found at a level above, at a place there."""
+        if self.bad_since is None:
+            self.bad_since = time.monotonic()
+        self.findings.append(Finding(kind, message, "", location, kernel, count, seed=self.seed))
 
     def place(self, op) -> str:
         """The location of an operation: file, line and column, and what it came from where that is known."""
