@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
@@ -231,16 +232,21 @@ class Compilation:
         This compilation stays as it is, also when a script fails. Raises MlircError as `lower` does, and for a model
         that was given at a level below the schedules.
         """
+        new = self.derive(schedules)
+        new.lower(level)
+        return new
+
+    def derive(self, schedules: Sequence[str]) -> Compilation:
+        """As `reschedule`, before anything is lowered."""
         if self._given in ("tiles", "gpu"):
             raise MlircError(f"{self.name} was given at level {self._given}: schedules work on the levels above it")
         if self._given != "kernels":
             self.lower("linalg")
-        given = {n: m for n, m in self.modules.items() if n in ("torch", "linalg") or self._given == "kernels" == n}
         new = Compilation(self.name, self.target, tuple(schedules), self.cache, helpers=self.helpers)
         new.source = self.source
-        new.imported, new.modules, new._given = self.imported, given, self._given
-        new._earlier = self.results()
-        new.lower(level)
+        new.imported, new._given, new._earlier = self.imported, self._given, self.results()
+        kept = ("torch", "linalg", "kernels") if self._given == "kernels" else ("torch", "linalg")
+        new.modules = {name: module for name, module in self.modules.items() if name in kept}
         return new
 
     def results(self) -> Earlier:
@@ -281,19 +287,19 @@ class Compilation:
         """The user's files and folders that this compilation reads, which no output may replace."""
         return (self.source, *self.schedules) if self.source else self.schedules
 
-    def write(self, output: Path, *, weights: bool = True) -> None:
+    def write(self, output: Path, *, weights: bool = True, keep_weights: bool = False) -> None:
         """Writes OUT.ptx, OUT.safetensors and OUT.levels/, all or none, and takes away what an earlier compilation left
         beside them. Constants, which are in no state dict, go into the safetensors file even where the weights are not
-        wanted: nobody else has them."""
+        wanted: nobody else has them. With `keep_weights` that file stays as it is: no schedule changes what is in it."""
         file, folder = model_files(output)
         check_model_output(output, self.reads)
         with self.timer.step("write"), Outputs(self.reads) as outputs:
             tensors = self.tensors() if weights or not self.imported else self.imported.constants
-            if tensors:
+            if tensors and not keep_weights:
                 from mlirc import frontend
 
                 outputs.add(file, lambda p: frontend.write_weights(p, tensors))
-            else:
+            elif not tensors:
                 outputs.remove(file)
             for level in HOST_LEVELS:
                 path = folder / f"{level}.mlir"
@@ -317,6 +323,7 @@ def single_kernel_model(job: Compilation, name: str) -> str:
     return plan.embed(merge_ptx([build.ptx], job.target), made)
 
 
+@functools.cache
 def _versions() -> dict[str, str]:
     from importlib import metadata
 

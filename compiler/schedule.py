@@ -22,7 +22,7 @@ from mlirc.mlir import context, func, ir
 from mlirc.schedule_apply import apply_script
 from mlirc.schedule_errors import python_error, script_frames
 from mlirc.targets import Target
-from mlirc.user_code import UserCode
+from mlirc.user_code import UserCode, source_only
 
 __all__ = ["KernelInfo", "Schedules", "ScheduleRecord", "Script", "register", "script_registry"]
 
@@ -85,6 +85,16 @@ def script_registry() -> dict[str, Script]:
         if not info.name.startswith("_"):
             importlib.import_module(f"{scripts.__name__}.{info.name}")
     return _registry
+
+
+def reload_scripts() -> None:
+    """Forgets the scripts of `mlirc.scripts`, which are then loaded from their sources again: for a process that goes
+    on after they were edited, and in which nothing else holds on to them."""
+    from mlirc import scripts
+
+    _registry.clear()
+    source_only(scripts.__name__)
+    script_registry()
 
 
 @contextmanager
