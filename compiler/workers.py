@@ -118,7 +118,10 @@ def _serve() -> None:
             import traceback
 
             answer = e if isinstance(e, MlircError) else RuntimeError(f"kernel {job.name}:\n{traceback.format_exc()}")
-        _send(results, answer)
+        try:
+            _send(results, answer)
+        except BrokenPipeError:  # whoever asked is gone
+            return
 
 
 if __name__ == "__main__":

@@ -50,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S",
         help="FILE.py, FILE.mlir, or KIND_OR_KERNEL:knob=value,...",
     )
+    add("--watch", action="store_true", help="stay, and do it again whenever a schedule's file changes; Ctrl-C ends")
     add("--no-cache", action="store_true", help="compile every kernel, even those compiled before")
     add("--cache-info", action="store_true", help="say where compiled kernels are kept and what they take, and exit")
     add("--cache-clear", action="store_true", help="remove the kernels compiled before, and exit")
@@ -62,7 +63,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _compile(options: argparse.Namespace, timer: Timer) -> Any:
+def _new_job(options: argparse.Namespace, timer: Timer) -> Any:
+    """An empty compilation with the options that hold for all of it."""
     from mlirc.driver import Compilation, model_name
     from mlirc.kernel_cache import KernelCache, cache_folder
 
@@ -70,20 +72,31 @@ def _compile(options: argparse.Namespace, timer: Timer) -> Any:
     if options.output:
         check_model_output(options.output, (options.model, *options.schedule))
     cache = None if options.no_cache else KernelCache(cache_folder())
-    job = Compilation(model_name(options.model), target, tuple(options.schedule), cache, timer)
-    if options.dump_dir:
-        from mlirc.dump import Dump
+    return Compilation(model_name(options.model), target, tuple(options.schedule), cache, timer)
 
-        job.observe = Dump(options.dump_dir, job, (options.model, *options.schedule)).level
-    job.open(
-        options.model,
+
+def _model_options(options: argparse.Namespace) -> dict[str, Any]:
+    return dict(
         inputs=options.input,
         random_weights=options.random_weights,
         allow_pickle=options.allow_pickle,
         dtype=options.dtype,
     )
+
+
+def _last_level(options: argparse.Namespace) -> str:
     everything = options.output or options.dump_dir or options.verbose
-    job.lower("ptx" if everything else options.emit or "ptx")
+    return "ptx" if everything else options.emit or "ptx"
+
+
+def _compile(options: argparse.Namespace, timer: Timer) -> Any:
+    job = _new_job(options, timer)
+    if options.dump_dir:
+        from mlirc.dump import Dump
+
+        job.observe = Dump(options.dump_dir, job, (options.model, *options.schedule)).level
+    job.open(options.model, **_model_options(options))
+    job.lower(_last_level(options))
     if options.output:
         job.write(options.output, weights=options.weights == "file")
     return job
@@ -104,6 +117,36 @@ def _cache(options: argparse.Namespace) -> int:
     return 0
 
 
+def _show(options: argparse.Namespace, job: Any) -> None:
+    if options.emit:
+        print(job.text(options.emit).rstrip(), flush=True)
+    if options.verbose:
+        from mlirc.tools.kernel_table import kernel_table
+
+        print(kernel_table(job, full=options.verbose > 1), file=sys.stderr, flush=True)
+
+
+def _watch(options: argparse.Namespace) -> int:
+    for name, given in (("--dump-dir", options.dump_dir), ("--timing", options.timing)):
+        if given:
+            raise MlircError(f"--watch goes with -o, --emit and -v, not with {name}")
+    if options.emit in ("torch", "linalg"):
+        raise MlircError(f"--watch --emit {options.emit}: no schedule changes that level: choose one below it")
+    from mlirc.watch.command import watch
+    from mlirc.watch.session import Wish
+
+    wish = Wish(
+        spec=options.model,
+        schedules=tuple(options.schedule),
+        level=_last_level(options),
+        output=options.output,
+        weights=options.weights == "file",
+        options=_model_options(options),
+    )
+    _new_job(options, Timer())  # what is wrong with the options is said before anything is loaded
+    return watch(wish, lambda: _new_job(options, Timer()), lambda job: _show(options, job))
+
+
 def _main(argv: list[str] | None) -> int:
     options = _parser().parse_args(argv)
     if options.cache_info or options.cache_clear:
@@ -112,18 +155,15 @@ def _main(argv: list[str] | None) -> int:
         raise MlircError("no MODEL: name what to compile (mlirc --help lists what it takes)")
     if not (options.output or options.emit or options.dump_dir or options.verbose or options.timing):
         raise MlircError("nothing to do: give -o OUT.ptx, --emit LEVEL, --dump-dir DIR or -v")
+    if options.watch:
+        return _watch(options)
     progress = Progress()
     timer = Timer(progress)
     try:
         job = _compile(options, timer)
     finally:
         progress.close()
-    if options.emit:
-        print(job.text(options.emit).rstrip())
-    if options.verbose:
-        from mlirc.tools.kernel_table import kernel_table
-
-        print(kernel_table(job, full=options.verbose > 1), file=sys.stderr)
+    _show(options, job)
     if options.timing:
         print(timer.report(), file=sys.stderr)
     return 0

@@ -96,7 +96,8 @@ class Reads:
     def __init__(self, ignored: Sequence[str] = ()) -> None:
         self.files: Signatures = {}
         self._written: set[str] = set()
-        self._ignored = ("/proc/", "/sys/", "/dev/", *(os.path.abspath(folder) + os.sep for folder in ignored))
+        zipped = [p for p in sys.path if p.endswith(".zip")]  # Python looks for one, which seldom exists
+        self._ignored = ("/proc/", "/sys/", "/dev/", *zipped, *(os.path.abspath(folder) + os.sep for folder in ignored))
         sys.addaudithook(self._event)
 
     def _event(self, event: str, args: tuple) -> None:

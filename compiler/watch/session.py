@@ -12,7 +12,8 @@ from typing import Any
 
 from mlirc.driver import Compilation, is_mlir
 from mlirc.errors import MlircError
-from mlirc.kernel_build import KernelJob, cache_folder
+from mlirc.kernel_build import KernelJob
+from mlirc.kernel_cache import cache_folder
 from mlirc.watch import files
 from mlirc.watch.files import Imports, Reads, Signatures
 from mlirc.watch.parts import Parts, put_together, take_apart
@@ -118,6 +119,7 @@ class Watch:
                 before = self._look()
             answer = self.run(self._work, lambda: bool(files.changed(before, self._look())))
         except Superseded:
+            self.say("a file changed meanwhile: once more")
             return
         except MlircError as e:
             answer = _Answer({}, error=str(e))
@@ -153,8 +155,8 @@ class Watch:
             shown = ", ".join(job.rebuilt[:4]) + (", ..." if len(job.rebuilt) > 4 else "")
             what.append(f", {len(job.rebuilt)} compiled" + (f" ({shown})" if shown else ""))
         what.append(f", {seconds:.2f} s" + (f": {output} written" if output else ""))
-        self.say("".join(what))
         self.done(job)
+        self.say("".join(what))
 
     def _work(self) -> _Answer:
         """A round, in a process of its own."""
