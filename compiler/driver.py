@@ -290,7 +290,7 @@ class Compilation:
     def write(self, output: Path, *, weights: bool = True, keep_weights: bool = False) -> None:
         """Writes OUT.ptx, OUT.safetensors and OUT.levels/, all or none, and takes away what an earlier compilation left
         beside them. Constants, which are in no state dict, go into the safetensors file even where the weights are not
-        wanted: nobody else has them. With `keep_weights` that file stays as it is: no schedule changes what is in it."""
+        wanted: nobody else has them. With `keep_weights` that file stays: no schedule changes what is in it."""
         file, folder = model_files(output)
         check_model_output(output, self.reads)
         with self.timer.step("write"), Outputs(self.reads) as outputs:
