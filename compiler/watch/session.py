@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from mlirc.driver import Compilation, is_mlir
 from mlirc.errors import MlircError
@@ -179,7 +179,7 @@ class Watch:
     def _look(self) -> Signatures:
         return files.signatures([*self._seen(), *files.script_sources()])
 
-    def loop(self) -> None:
+    def loop(self) -> NoReturn:
         """Watches until it is interrupted."""
         while True:
             self.poll()
