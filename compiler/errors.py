@@ -2,6 +2,24 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 
 class MlircError(Exception):
     """What was wrong, where, and what to do, in one line. Tools print it as `error: ...` and exit with status 1."""
+
+
+# What turns the direction of writing.
+_DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def is_control(character: str) -> bool:
+    """Whether a terminal or a reader could be deceived with a character: control characters, lone surrogates, line and
+    paragraph separators, and what turns the direction of writing."""
+    return character in _DIRECTIONS or unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
+
+
+def one_line(text: str) -> str:
+    """A text as one line that is safe to print: white space is one space, control characters are written as escapes."""
+    words = " ".join(text.split())
+    return "".join(ascii(c)[1:-1] if is_control(c) else c for c in words)

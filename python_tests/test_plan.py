@@ -14,7 +14,11 @@ from mlirc.errors import MlircError
 from mlirc.mlir import parse
 from mlirc.runtime.plan import CopyStep, KernelLaunch, Plan, Ref, TensorSpec, embed, extract, from_json, to_json
 
-PTX = ".version 8.3\n.target sm_90a\n.address_size 64\n.visible .entry k0(.param .u64 a)\n{\n  ret;\n}\n"
+PTX = (
+    ".version 8.3\n.target sm_90a\n.address_size 64\n.visible .entry k0(\n"
+    "  .param .u64 .ptr .align 4 a, .param .u64 .ptr .global .align 4 b, .param .u64 .ptr .align 16 c, .param .u64 d)\n"
+    ".reqntid 128, 1, 1\n{\n  ret;\n}\n"
+)
 
 
 def sample_plan() -> Plan:
@@ -23,7 +27,7 @@ def sample_plan() -> Plan:
     y = TensorSpec("y", "i1", (7,), "output")
     args = (Ref("input", 0, 0, 12), Ref("weight", 0, 4, 8), Ref("arena", 0, 256, 100), Ref("output", 0, 0, 7))
     launch = KernelLaunch("k0", (4, 1, 1), (128, 1, 1), 49152, args, "elementwise_0", ("layer.0",), (2, 1, 1))
-    copy = CopyStep(Ref("arena", 0, 0, 7), Ref("output", 0, 0, 7))
+    copy = CopyStep(Ref("arena", 0, 256, 7), Ref("output", 0, 0, 7))
     return Plan("tiny", "sm_90a", [x], [y], [w], 512, [launch, copy], 900, 0, {"mlirc": "0.1.0"})
 
 

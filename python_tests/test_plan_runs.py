@@ -30,7 +30,10 @@ KERNELS = {
     "half": CompiledKernel("half", "", "", [Launch("half_a", (1, 1, 1), (1, 1, 1), 0, [0, 1])], []),
     "same": CompiledKernel("same", "", "", [Copy(0, 1, 4 * N)], []),
 }
-PTX = "".join(f".visible .entry {s}() {{}}\n" for s in ("mix_a", "mix_b", "half_a"))
+POINTERS = {"mix_a": "abc", "mix_b": "abcd", "half_a": "ab"}
+PTX = ".target sm_80\n" + "".join(
+    f".visible .entry {name}({', '.join(f'.param .u64 {p}' for p in names)}) {{}}\n" for name, names in POINTERS.items()
+)
 
 
 def mix_a(a, b, work):

@@ -108,6 +108,10 @@ def make_plan(target: str = "sm_80", kind: str = "weight") -> Plan:
     return Plan("tiny", target, [x], [y, z], [w], 512, steps)
 
 
+def ptx_for(target: str) -> str:
+    return PTX.replace(".target sm_80", f".target {target}")
+
+
 W = np.arange(N, dtype=np.float32).reshape(1, N)
 
 
@@ -155,7 +159,7 @@ def test_setup_steps_run_once(driver):
     plan = make_plan(kind="constant")
     first = KernelLaunch("twice", (1, 1, 1), (64, 1, 1), 0, (ref("weight"), ref("arena")))
     second = KernelLaunch("add", (1, 1, 1), (64, 1, 1), 0, (ref("input"), ref("arena"), ref("output")))
-    plan.steps, plan.setup = [first, second, plan.steps[2]], 1
+    plan.steps, plan.setup, plan.arena_size = [first, second, plan.steps[2]], 1, 256
     model = load_text(embed(PTX, plan), {"m.w": W}, driver=driver)
     for seed in range(3):
         x = randn(seed)
@@ -358,7 +362,7 @@ def test_targets():
 
 def test_an_older_gpu_is_refused():
     with pytest.raises(MlircError, match="Fake GPU is sm_80, which is older"):
-        load_text(embed(PTX, make_plan("sm_90a")), {"m.w": W}, driver=FakeDriver(KERNELS, cc=80))
+        load_text(embed(ptx_for("sm_90a"), make_plan("sm_90a")), {"m.w": W}, driver=FakeDriver(KERNELS, cc=80))
 
 
 # The weight file
@@ -480,6 +484,7 @@ class TestOnTheGpu:
         for _ in range(3):
             plan = make_plan()
             plan.arena_size = 4 << 30
+            plan.steps.append(CopyStep(ref("input"), Ref("arena", 0, (4 << 30) - 256, 4 * N)))
             with load_text(embed(PTX, plan), {"m.w": W}) as model:
                 model(randn())
             torch.cuda.synchronize()
@@ -498,4 +503,4 @@ class TestOnTheGpu:
         other = "sm_90a" if driver.cc != 90 else "sm_120"
         driver.close()
         with pytest.raises(MlircError, match="compile again"):
-            load_text(embed(PTX, make_plan(other)), {"m.w": W})
+            load_text(embed(ptx_for(other), make_plan(other)), {"m.w": W})

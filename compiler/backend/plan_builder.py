@@ -10,6 +10,7 @@ from mlirc.backend.kernel import ELEMENT_BYTES, CompiledKernel, Copy
 from mlirc.errors import MlircError
 from mlirc.mlir import ir
 from mlirc.runtime.plan import DTYPE_BYTES, CopyStep, KernelLaunch, Plan, Ref, TensorSpec
+from mlirc.runtime.plan_check import used_arena
 
 # Kernels load 16 bytes at a time from what they are given; a view that starts elsewhere is copied first.
 POINTER_ALIGNMENT = 16
@@ -308,7 +309,7 @@ def build_plan(
         inputs=builder.boundary["input"],
         outputs=builder.boundary["output"],
         weights=builder.boundary["weight"],
-        arena_size=arena_size,
+        arena_size=min(arena_size, used_arena(steps)),
         steps=steps,
         unpacked_size=unpacked,
         setup=builder.setup,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,8 +18,8 @@ from typing import Any
 from mlirc.errors import MlircError
 
 VERSION = 1
-PREFIX = "//mlirc: "
 DTYPE_BYTES = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "f16": 2, "bf16": 2, "i8": 1, "i1": 1}
+PREFIX = "//mlirc: "
 SPACES = ("input", "weight", "output", "arena")
 Dim3 = tuple[int, int, int]
 
@@ -102,40 +103,14 @@ class Plan:
         return f"{self.model}: ({ins}) -> ({outs}), {len(self.launches)} launches"
 
     def validate(self) -> None:
-        """Raises MlircError unless every reference lies inside the buffer that it names."""
-        tables = {"input": self.inputs, "weight": self.weights, "output": self.outputs}
-        for spec in (*self.inputs, *self.outputs, *self.weights):
-            if spec.dtype not in DTYPE_BYTES or any(d < 0 for d in spec.shape):
-                raise MlircError(f"plan: tensor '{spec.name}' has an invalid type {spec}")
-        for kind, table in tables.items():
-            names = [spec.name for spec in table]
-            if len(set(names)) != len(names):
-                twice = next(n for n in names if names.count(n) > 1)
-                raise MlircError(f"plan: two {kind}s are called '{twice}': names must be unique")
-        for number, step in enumerate(self.steps):
-            refs = step.args if isinstance(step, KernelLaunch) else (step.source, step.target)
-            for ref in refs:
-                if ref.space == "arena" and ref.index == 0:
-                    room = self.arena_size
-                elif ref.space in tables and 0 <= ref.index < len(tables[ref.space]):
-                    room = tables[ref.space][ref.index].nbytes
-                else:
-                    raise MlircError(f"plan: step {number} names buffer {ref.space} {ref.index}, which is not there")
-                if number < self.setup and ref.space in ("input", "output"):
-                    raise MlircError(f"plan: step {number} runs at load but uses {ref.space} {ref.index}")
-                if ref.offset < 0 or ref.size < 0 or ref.offset + ref.size > room:
-                    raise MlircError(f"plan: step {number} reaches outside of {ref.space} {ref.index}")
-            if isinstance(step, CopyStep) and step.source.size != step.target.size:
-                raise MlircError(f"plan: step {number} copies {step.source.size} bytes onto {step.target.size}")
+        """Raises MlircError unless the plan is one that could be run: see `mlirc.runtime.plan_check`."""
+        from mlirc.runtime.plan_check import check_plan
+
+        check_plan(self)
 
 
 def _ref_out(ref: Ref) -> list:
     return [SPACES.index(ref.space), ref.index, ref.offset, ref.size]
-
-
-def _ref_in(item: list) -> Ref:
-    space, index, offset, size = map(int, item)
-    return Ref(SPACES[space], index, offset, size)
 
 
 def _step_out(step: KernelLaunch | CopyStep) -> dict:
@@ -150,26 +125,6 @@ def _step_out(step: KernelLaunch | CopyStep) -> dict:
     return out
 
 
-def _dim3(item: list) -> Dim3:
-    x, y, z = map(int, item)
-    return x, y, z
-
-
-def _step_in(item: dict) -> KernelLaunch | CopyStep:
-    if "copy" in item:
-        return CopyStep(_ref_in(item["copy"]), _ref_in(item["to"]))
-    return KernelLaunch(
-        symbol=str(item["launch"]),
-        grid=_dim3(item["grid"]),
-        block=_dim3(item["block"]),
-        smem=int(item["smem"]),
-        args=tuple(_ref_in(r) for r in item["args"]),
-        kernel=str(item["kernel"]),
-        origin=tuple(map(str, item["origin"])),
-        cluster=_dim3(item["cluster"]) if "cluster" in item else None,
-    )
-
-
 def _json_lines(plan: Plan) -> Iterator[str]:
     """The plan's JSON with one tensor or one step to a line, so that people and diffs can read it."""
 
@@ -180,7 +135,7 @@ def _json_lines(plan: Plan) -> Iterator[str]:
     head |= {"arena_size": plan.arena_size, "unpacked_size": plan.unpacked_size, "setup": plan.setup}
     yield dump(head)[:-1] + ","
     tables: list[tuple[str, list]] = [
-        (n, [[t.name, t.dtype, t.shape, t.kind] for t in getattr(plan, n)]) for n in _TABLES
+        (n, [[t.name, t.dtype, t.shape, t.kind] for t in getattr(plan, n)]) for n in TABLES
     ]
     tables.append(("steps", [_step_out(s) for s in plan.steps]))
     for i, (name, rows) in enumerate(tables):
@@ -190,7 +145,7 @@ def _json_lines(plan: Plan) -> Iterator[str]:
         yield "]," if i + 1 < len(tables) else "]}"
 
 
-_TABLES = ("inputs", "outputs", "weights")
+TABLES = ("inputs", "outputs", "weights")
 
 
 def to_json(plan: Plan) -> str:
@@ -200,26 +155,9 @@ def to_json(plan: Plan) -> str:
 
 def from_json(text: str) -> Plan:
     """Reads a plan back; raises MlircError for another version or for JSON that is no valid plan."""
-    try:
-        data = json.loads(text)
-        if data["version"] != VERSION:
-            raise MlircError(f"plan: format version {data['version']}, but this mlirc reads {VERSION}: compile again")
-        tables = {
-            name: [TensorSpec(str(n), str(t), tuple(map(int, s)), str(k)) for n, t, s, k in data[name]]
-            for name in _TABLES
-        }
-        plan = Plan(
-            model=str(data["model"]),
-            target=str(data["target"]),
-            versions={str(k): str(v) for k, v in data["versions"].items()},
-            arena_size=int(data["arena_size"]),
-            unpacked_size=int(data["unpacked_size"]),
-            setup=int(data["setup"]),
-            steps=[_step_in(s) for s in data["steps"]],
-            **tables,
-        )
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as e:
-        raise MlircError(f"plan: damaged JSON ({type(e).__name__}: {e}): compile the model again") from e
+    from mlirc.runtime.plan_json import read_plan
+
+    plan = read_plan(text)
     plan.validate()
     return plan
 
@@ -234,12 +172,12 @@ def _digest(plan_lines: list[str], ptx: bytes) -> str:
 def embed(ptx_text: str, plan: Plan) -> str:
     """Returns the PTX file's text: the plan as comment lines, then the PTX.
 
-    Raises MlircError when the plan is inconsistent or launches a kernel that the PTX does not define.
+    Raises MlircError when the plan is inconsistent, or does not fit the kernels that the PTX defines.
     """
+    from mlirc.runtime.plan_check import check_ptx
+
     plan.validate()
-    for symbol in {launch.symbol for launch in plan.launches}:
-        if f".entry {symbol}(" not in ptx_text:
-            raise MlircError(f"plan: kernel '{symbol}' is launched but the PTX defines no such entry")
+    check_ptx(plan, ptx_text)
     lines = list(_json_lines(plan))
     data = ptx_text.encode()
     header = f"plan {VERSION} {len(lines)} {len(data)} {_digest(lines, data)}"
@@ -248,12 +186,12 @@ def embed(ptx_text: str, plan: Plan) -> str:
 
 def extract(text: str, where: str = "PTX file") -> Plan:
     """Reads the plan out of a PTX file's text; raises MlircError (naming `where`) when it is missing, truncated or
-    damaged, or when the PTX was changed after the plan was made."""
+    damaged, when the PTX was changed after the plan was made, or when the two do not fit."""
     if not text.startswith(PREFIX):
         raise MlircError(f"{where}: carries no launch plan: it was not made by mlirc, or its comments were removed")
     header, _, rest = text.partition("\n")
     fields = header[len(PREFIX) :].split()
-    if len(fields) != 5 or fields[0] != "plan" or not all(f.isascii() and f.isdigit() for f in fields[1:4]):
+    if len(fields) != 5 or fields[0] != "plan" or not all(re.fullmatch("[0-9]{1,18}", f) for f in fields[1:4]):
         raise MlircError(f"{where}: the launch plan's header is damaged: compile the model again")
     version, count, size = map(int, fields[1:4])
     if version != VERSION:
@@ -269,7 +207,11 @@ def extract(text: str, where: str = "PTX file") -> Plan:
     lines = [line[len(PREFIX) :] for line in lines]
     if _digest(lines, data) != fields[4]:
         raise MlircError(f"{where}: damaged: the checksum over plan and PTX does not match: compile the model again")
+    from mlirc.runtime.plan_check import check_ptx
+
     try:
-        return from_json("\n".join(lines))
+        plan = from_json("\n".join(lines))
+        check_ptx(plan, parts[count])
+        return plan
     except MlircError as e:
         raise MlircError(f"{where}: {e}") from e

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
-from mlirc.errors import MlircError
+from mlirc.errors import MlircError, one_line
 
 
 class Parser(argparse.ArgumentParser):
@@ -66,7 +66,7 @@ def _run(fn: Callable[[], int | None]) -> int:
         sys.stdout.flush()  # here, so that a reader that went away is met inside the `try`
         return status
     except MlircError as e:
-        print(f"error: {' '.join(str(e).split())}", file=sys.stderr)
+        print(f"error: {one_line(str(e))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -1,0 +1,257 @@
+"""What a launch plan must fulfil before anything is done with it, however right the checksum of its file is.
+
+`check_plan` judges the plan alone: the driver's limits on launches, every reference inside of its buffer, every output
+written. `check_ptx` holds it against the PTX that it launches.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+from mlirc.errors import MlircError, is_control
+from mlirc.runtime.plan import DTYPE_BYTES, CopyStep, KernelLaunch, Plan, Ref, TensorSpec
+from mlirc.targets import TARGETS, Target
+
+MAX_BYTES = 1 << 40  # of one buffer: more than any GPU has
+MAX_RANK = 64
+ARENA_ALIGNMENT = 256
+MAX_NAME = 4096  # characters
+# CUDA C++ programming guide, table of technical specifications per compute capability.
+MAX_GRID = (2**31 - 1, 65535, 65535)
+MAX_BLOCK = (1024, 1024, 64)
+MAX_THREADS = 1024
+MAX_CLUSTER = 8  # that every GPU with clusters takes
+CLUSTERS_FROM = 90  # compute capability times ten
+
+_KINDS = {"inputs": ("input",), "outputs": ("output",), "weights": ("weight", "constant")}
+
+
+def check_plan(plan: Plan) -> None:
+    """Raises MlircError, which names the tensor or the step, unless a plan is one that could be run."""
+    target = TARGETS.get(plan.target)
+    if target is None:
+        raise MlircError(f"plan: unknown target {_shown(plan.target)}: this mlirc knows {', '.join(TARGETS)}")
+    for key, value in {"model": plan.model, **plan.versions}.items():
+        check_text(key, "plan: the name of a version")
+        check_text(value, f"plan: {key}")
+    for name in _KINDS:
+        _check_tensors(name, getattr(plan, name))
+    for what, size, limit in (("arena_size", plan.arena_size, MAX_BYTES), ("unpacked_size", plan.unpacked_size, 2**63)):
+        if not 0 <= size <= limit:
+            raise MlircError(f"plan: {what} is {size} bytes: not between 0 and {limit}")
+    if not 0 <= plan.setup <= len(plan.steps):
+        raise MlircError(f"plan: the first {plan.setup} of {len(plan.steps)} steps run at load, which is impossible")
+    for number, step in enumerate(plan.steps):
+        where = f"plan: step {number}"
+        for ref in refs(step):
+            _check_ref(plan, ref, where, at_load=number < plan.setup)
+        if isinstance(step, KernelLaunch):
+            _check_launch(step, target, f"{where} ({_shown(step.symbol)})")
+        else:
+            _check_copy(step, where)
+    used = used_arena(plan.steps)
+    if plan.arena_size > used:
+        raise MlircError(f"plan: arena_size is {plan.arena_size} bytes, but the steps use {used}")
+    _check_order(plan)
+
+
+def used_arena(steps: Iterable[KernelLaunch | CopyStep]) -> int:
+    """The arena's size that the steps need, in bytes."""
+    last = max((r.offset + r.size for s in steps for r in refs(s) if r.space == "arena"), default=0)
+    return -(-last // ARENA_ALIGNMENT) * ARENA_ALIGNMENT
+
+
+def refs(step: KernelLaunch | CopyStep) -> tuple[Ref, ...]:
+    """The ranges that a step reads or writes."""
+    return step.args if isinstance(step, KernelLaunch) else (step.source, step.target)
+
+
+def check_text(text: str, what: str) -> None:
+    """Raises MlircError for a name that is empty, too long, or has characters that are not to be seen."""
+    if not text or len(text) > MAX_NAME:
+        raise MlircError(f"{what} has {len(text)} characters: not between 1 and {MAX_NAME}")
+    for c in text:
+        if is_control(c):
+            raise MlircError(f"{what}: {_shown(text)} has the control character U+{ord(c):04X}")
+
+
+def _shown(text: str) -> str:
+    """A name that is not trusted, so that one line of text stays one line of text."""
+    return ascii(text if len(text) <= 80 else text[:77] + "...")
+
+
+def _check_tensors(table: str, specs: list[TensorSpec]) -> None:
+    names: set[str] = set()
+    for spec in specs:
+        check_text(spec.name, f"plan: {table}")
+        if spec.name in names:
+            raise MlircError(f"plan: two {table} are called '{spec.name}': names must be unique")
+        names.add(spec.name)
+        if spec.kind not in _KINDS[table]:
+            raise MlircError(f"plan: '{spec.name}' of {table} has kind {_shown(spec.kind)}")
+        if spec.dtype not in DTYPE_BYTES:
+            raise MlircError(f"plan: tensor '{spec.name}' has an invalid type: {_shown(spec.dtype)}")
+        if len(spec.shape) > MAX_RANK or any(not 0 <= d <= MAX_BYTES for d in spec.shape):
+            raise MlircError(f"plan: tensor '{spec.name}' has an invalid type: {_shown(str(spec))}")
+        if math.prod(spec.shape) * DTYPE_BYTES[spec.dtype] > MAX_BYTES:
+            raise MlircError(f"plan: tensor '{spec.name}', {_shown(str(spec))}, has more than {MAX_BYTES} bytes")
+
+
+def _check_ref(plan: Plan, ref: Ref, where: str, at_load: bool) -> None:
+    tables = {"input": plan.inputs, "weight": plan.weights, "output": plan.outputs}
+    if ref.space == "arena" and ref.index == 0:
+        room = plan.arena_size
+    elif ref.space in tables and 0 <= ref.index < len(tables[ref.space]):
+        room = tables[ref.space][ref.index].nbytes
+    else:
+        raise MlircError(f"{where} names buffer {ref.space} {ref.index}, which is not there")
+    if at_load and ref.space in ("input", "output"):
+        raise MlircError(f"{where} runs at load but uses {ref.space} {ref.index}")
+    if ref.offset < 0 or ref.size < 0 or ref.offset + ref.size > room:
+        raise MlircError(f"{where} reaches outside of {ref.space} {ref.index}, which has {room} bytes")
+
+
+def _check_launch(step: KernelLaunch, target: Target, where: str) -> None:
+    check_text(step.kernel, f"{where}: kernel") if step.kernel else None
+    for name in step.origin:
+        check_text(name, f"{where}: origin")
+    if not re.fullmatch(r"[A-Za-z_$%][\w$]*", step.symbol, flags=re.ASCII):
+        raise MlircError(f"{where}: no name of a kernel")
+    for what, sizes, limits in (("grid", step.grid, MAX_GRID), ("block", step.block, MAX_BLOCK)):
+        if any(not 1 <= size <= limit for size, limit in zip(sizes, limits, strict=True)):
+            raise MlircError(f"{where}: {what} {_times(sizes)}: each must be from 1 to {_times(limits)}")
+    if math.prod(step.block) > MAX_THREADS:
+        raise MlircError(f"{where}: block {_times(step.block)}: at most {MAX_THREADS} threads fit")
+    if not 0 <= step.smem <= target.max_smem:
+        raise MlircError(
+            f"{where}: {step.smem} bytes of shared memory: {target.name} has 0 to {target.max_smem} per block"
+        )
+    if step.cluster is None:
+        return
+    if target.cc < CLUSTERS_FROM:
+        raise MlircError(f"{where}: cluster {_times(step.cluster)}: {target.name} has no clusters")
+    if any(c < 1 or g % c for c, g in zip(step.cluster, step.grid, strict=True)):
+        raise MlircError(f"{where}: cluster {_times(step.cluster)}: does not divide grid {_times(step.grid)}")
+    if math.prod(step.cluster) > MAX_CLUSTER:
+        raise MlircError(f"{where}: cluster {_times(step.cluster)}: at most {MAX_CLUSTER} blocks fit")
+
+
+def _times(sizes: tuple[int, ...]) -> str:
+    return "x".join(map(str, sizes))
+
+
+def _check_copy(step: CopyStep, where: str) -> None:
+    source, target = step.source, step.target
+    if source.size != target.size or not source.size:
+        raise MlircError(f"{where} copies {source.size} bytes onto {target.size}")
+    if target.space in ("input", "weight"):
+        raise MlircError(f"{where} overwrites {target.space} {target.index}")
+    if (source.space, source.index) == (target.space, target.index) and abs(
+        source.offset - target.offset
+    ) < source.size:
+        raise MlircError(f"{where} copies {source.space} {source.index} onto itself")
+
+
+def _check_order(plan: Plan) -> None:
+    """Nothing is copied that no earlier step made, and every byte of every output is made. A launch may have made
+    whatever it is given: which of its arguments it writes is in the PTX alone."""
+    made = _Made()
+    for number, step in enumerate(plan.steps):
+        if isinstance(step, CopyStep) and step.source.space in ("arena", "output") and not made.holds(step.source):
+            name = f"{step.source.space} {step.source.index}"
+            raise MlircError(f"plan: step {number} copies from {name} what no earlier step made")
+        for ref in refs(step)[isinstance(step, CopyStep) :]:
+            made.add(ref)
+    for index, spec in enumerate(plan.outputs):
+        if spec.nbytes and not made.covers("output", index, 0, spec.nbytes):
+            raise MlircError(f"plan: no step writes all of output '{spec.name}'")
+
+
+class _Made:
+    """The ranges of each buffer that steps may have written, merged and in order."""
+
+    def __init__(self) -> None:
+        self._ranges: dict[tuple[str, int], tuple[list[int], list[int]]] = {}  # starts and ends, without overlaps
+
+    def add(self, ref: Ref) -> None:
+        if ref.space not in ("arena", "output") or not ref.size:
+            return
+        start, end = ref.offset, ref.offset + ref.size
+        starts, ends = self._ranges.setdefault((ref.space, ref.index), ([], []))
+        first, last = bisect_left(ends, start), bisect_right(starts, end)
+        if first < last:
+            start, end = min(start, starts[first]), max(end, ends[last - 1])
+        starts[first:last], ends[first:last] = [start], [end]
+
+    def covers(self, space: str, index: int, start: int, end: int) -> bool:
+        starts, ends = self._ranges.get((space, index), ([], []))
+        at = bisect_right(starts, start) - 1
+        return at >= 0 and end <= ends[at]
+
+    def holds(self, ref: Ref) -> bool:
+        return self.covers(ref.space, ref.index, ref.offset, ref.offset + ref.size)
+
+
+# The PTX
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_TARGET = re.compile(r"^\s*\.target\s+(\w+)", re.MULTILINE)
+_ENTRY = re.compile(r"\s+([\w$%]+)\s*(?:\(([^)]*)\))?([^{;]*)[{;]")
+_POINTER = re.compile(r"\.param\s+\.[ub]64\s+(?:\.ptr(?:\s+\.\w+)?(?:\s+\.align\s+(\d+))?\s+)?[\w$%]+")
+_SIZES = re.compile(r"\.(reqntid|maxntid|reqnctapercluster)\s+(\d+)\s*(?:,\s*(\d+)\s*)?(?:,\s*(\d+))?")
+
+
+def check_ptx(plan: Plan, ptx: str) -> None:
+    """Raises MlircError unless the PTX is for the plan's target and defines every kernel that it launches, with as many
+    pointers as the launch has arguments, the alignment that it counts on, and the block that it was made for."""
+    text = _COMMENT.sub(" ", ptx)
+    target = _TARGET.search(text)
+    if target is None or target[1] != plan.target:
+        raise MlircError(f"plan: is for {plan.target}, but the PTX for {target[1] if target else 'no target'}")
+    entries = dict(_entries(text))
+    for number, launch in ((n, s) for n, s in enumerate(plan.steps) if isinstance(s, KernelLaunch)):
+        where = f"plan: step {number}"
+        if launch.symbol not in entries:
+            raise MlircError(f"{where}: kernel {_shown(launch.symbol)} is launched but the PTX defines no such entry")
+        alignments, sizes = entries[launch.symbol]
+        if alignments is None:
+            raise MlircError(f"{where}: kernel {_shown(launch.symbol)} takes something else than pointers")
+        if len(alignments) != len(launch.args):
+            raise MlircError(
+                f"{where}: kernel {_shown(launch.symbol)} takes {len(alignments)} pointers, not {len(launch.args)}"
+            )
+        for ref, alignment in zip(launch.args, alignments, strict=True):
+            if ref.size and ref.offset % alignment:
+                raise MlircError(
+                    f"{where}: kernel {_shown(launch.symbol)} is given byte {ref.offset} of {ref.space} {ref.index}: "
+                    f"not a multiple of {alignment}"
+                )
+        _check_sizes(launch, sizes, where)
+
+
+def _entries(text: str) -> Iterator[tuple[str, tuple[list[int] | None, dict[str, tuple[int, ...]]]]]:
+    """Per entry: its name, the alignment of each pointer (None unless all parameters are pointers), and sizes that it
+    demands."""
+    for match in map(_ENTRY.match, text.split(".entry")[1:]):
+        if match is None:
+            continue
+        name, parameters, directives = match[1], match[2] or "", match[3]
+        found = [_POINTER.fullmatch(p.strip()) for p in parameters.split(",") if p.strip()]
+        alignments = [int(m[1] or 1) for m in found if m]
+        sizes = {m[1]: tuple(int(n or 1) for n in m.groups()[1:]) for m in _SIZES.finditer(directives)}
+        yield name, (alignments if len(alignments) == len(found) else None, sizes)
+
+
+def _check_sizes(launch: KernelLaunch, sizes: dict[str, tuple[int, ...]], where: str) -> None:
+    wanted = sizes.get("reqntid", launch.block)
+    if launch.block != wanted or math.prod(launch.block) > math.prod(sizes.get("maxntid", MAX_BLOCK)):
+        limit = wanted if launch.block != wanted else sizes["maxntid"]
+        raise MlircError(
+            f"{where}: kernel {_shown(launch.symbol)} is for blocks of {_times(limit)}, not {_times(launch.block)}"
+        )
+    cluster = sizes.get("reqnctapercluster")
+    if cluster and (launch.cluster or cluster) != cluster:
+        raise MlircError(f"{where}: kernel {_shown(launch.symbol)} is for clusters of {_times(cluster)}")

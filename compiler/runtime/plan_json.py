@@ -1,0 +1,116 @@
+"""Reading a launch plan's JSON, of which nothing is taken for granted: every value has just the type it must have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from mlirc.errors import MlircError
+from mlirc.runtime.plan import SPACES, TABLES, VERSION, CopyStep, Dim3, KernelLaunch, Plan, Ref, TensorSpec
+
+_AGAIN = "compile the model again"
+_HEAD = ("version", "model", "target", "versions", "arena_size", "unpacked_size", "setup", *TABLES, "steps")
+_LAUNCH = ("launch", "grid", "block", "smem", "args", "kernel", "origin")
+
+
+def read_plan(text: str) -> Plan:
+    """The plan that a text says, which may still be one that cannot be run. Raises MlircError, which names the place,
+    for anything that is not a plan of this version."""
+    try:
+        data = json.loads(text, parse_float=_no_float, parse_constant=_no_float, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as e:
+        raise MlircError(f"plan: damaged JSON ({type(e).__name__}: {' '.join(str(e).split())}): {_AGAIN}") from e
+    version = data.get("version") if isinstance(data, dict) else VERSION
+    if type(version) is not int or version != VERSION:
+        version = version if type(version) is int else "unknown"
+        raise MlircError(f"plan: format version {version}, but this mlirc reads {VERSION}: {_AGAIN}")
+    _keys(data, _HEAD, "plan")
+    tables = {name: [_tensor(row, f"{name}[{i}]") for i, row in enumerate(_list(data[name], name))] for name in TABLES}
+    versions = data["versions"]
+    if not isinstance(versions, dict):
+        _wrong(versions, "versions", "names and versions")
+    return Plan(
+        model=_str(data["model"], "model"),
+        target=_str(data["target"], "target"),
+        versions={key: _str(value, "versions") for key, value in versions.items()},
+        arena_size=_int(data["arena_size"], "arena_size"),
+        unpacked_size=_int(data["unpacked_size"], "unpacked_size"),
+        setup=_int(data["setup"], "setup"),
+        steps=[_step(item, f"steps[{i}]") for i, item in enumerate(_list(data["steps"], "steps"))],
+        **tables,
+    )
+
+
+def _no_float(text: str) -> NoReturn:
+    raise ValueError(f"{text[:40]} where only integers are expected")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is there twice")
+    return found
+
+
+def _wrong(value: Any, where: str, wanted: str) -> NoReturn:
+    raise MlircError(f"plan: {where}: {ascii(value)[:80]} where {wanted} must be: {_AGAIN}")
+
+
+def _keys(value: Any, keys: Iterable[str], where: str) -> None:
+    if not isinstance(value, dict) or set(value) != set(keys):
+        _wrong(sorted(value) if isinstance(value, dict) else value, where, f"an object with {', '.join(keys)}")
+
+
+def _int(value: Any, where: str) -> int:
+    if type(value) is not int:  # a bool is none
+        _wrong(value, where, "an integer")
+    return value
+
+
+def _str(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        _wrong(value, where, "a text")
+    return value
+
+
+def _list(value: Any, where: str, length: int | None = None) -> list:
+    if not isinstance(value, list) or length not in (None, len(value)):
+        _wrong(value, where, "a list" if length is None else f"a list of {length}")
+    return value
+
+
+def _tensor(row: Any, where: str) -> TensorSpec:
+    name, dtype, shape, kind = _list(row, where, 4)
+    extents = tuple(_int(d, f"{where}, shape") for d in _list(shape, f"{where}, shape"))
+    return TensorSpec(_str(name, where), _str(dtype, where), extents, _str(kind, where))
+
+
+def _ref(item: Any, where: str) -> Ref:
+    space, index, offset, size = (_int(n, where) for n in _list(item, where, 4))
+    if not 0 <= space < len(SPACES):
+        _wrong(space, where, f"one of 0 to {len(SPACES) - 1}")
+    return Ref(SPACES[space], index, offset, size)
+
+
+def _dim3(item: Any, where: str) -> Dim3:
+    x, y, z = (_int(n, where) for n in _list(item, where, 3))
+    return x, y, z
+
+
+def _step(item: Any, where: str) -> KernelLaunch | CopyStep:
+    if isinstance(item, dict) and "copy" in item:
+        _keys(item, ("copy", "to"), where)
+        return CopyStep(_ref(item["copy"], where), _ref(item["to"], where))
+    clustered = isinstance(item, dict) and "cluster" in item
+    _keys(item, (*_LAUNCH, "cluster") if clustered else _LAUNCH, where)
+    return KernelLaunch(
+        symbol=_str(item["launch"], where),
+        grid=_dim3(item["grid"], f"{where}, grid"),
+        block=_dim3(item["block"], f"{where}, block"),
+        smem=_int(item["smem"], f"{where}, smem"),
+        args=tuple(_ref(r, f"{where}, args") for r in _list(item["args"], f"{where}, args")),
+        kernel=_str(item["kernel"], f"{where}, kernel"),
+        origin=tuple(_str(n, f"{where}, origin") for n in _list(item["origin"], f"{where}, origin")),
+        cluster=_dim3(item["cluster"], f"{where}, cluster") if clustered else None,
+    )
