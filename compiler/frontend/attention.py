@@ -1,19 +1,13 @@
 """Attention as one op on its way into MLIR: the torch op `mlirc::attention`, and the ways models reach it.
 
-Hugging Face models reach it through transformers' attention and mask interfaces, everything else through a
-decomposition of `aten.scaled_dot_product_attention` (see `decompositions.py`). `simplify.py` then turns constant masks
-into the causal and window attributes.
+Models reach it through a decomposition of `aten.scaled_dot_product_attention` (see `decompositions.py`), and Hugging
+Face models without that op through `transformers_attention.py`. `simplify.py` then turns constant masks into the causal
+and window attributes.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from typing import Any
-
 import torch
-
-IMPLEMENTATION = "mlirc"
 
 
 @torch.library.custom_op("mlirc::attention", mutates_args=())
@@ -122,95 +116,3 @@ def _mask_of_rank4(
             mask = mask.expand(*batch, *mask.shape[-3:])
         mask = mask.reshape(-1, *mask.shape[-3:])
     return mask
-
-
-def _transformers_attention(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    is_causal: bool | None = None,
-    position_bias: torch.Tensor | None = None,
-    softcap: float | None = None,
-    sliding_window: int | None = None,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """What transformers calls for `attn_implementation="mlirc"`; the result is [B,Sq,Hq,Dv]."""
-    if kwargs.get("s_aux") is not None:
-        raise ValueError("attention sinks are not supported")
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    causal = bool(causal and attention_mask is None and query.shape[2] > 1)
-    mask = bias = None
-    if attention_mask is not None:
-        mask, bias = (attention_mask, None) if attention_mask.dtype == torch.bool else (None, attention_mask)
-    if position_bias is not None:
-        bias = position_bias if bias is None else position_bias + bias
-    window = (sliding_window or 0) if causal else 0  # with a mask, the window is in the mask already
-    out = torch.ops.mlirc.attention(query, key, value, mask, bias, scale, causal, window, softcap or 0.0)
-    return out.transpose(1, 2), None
-
-
-def _transformers_mask(
-    batch_size: int,
-    q_length: int,
-    kv_length: int,
-    q_offset: int = 0,
-    kv_offset: int = 0,
-    mask_function: Any = None,
-    attention_mask: torch.Tensor | None = None,
-    **kwargs: Any,
-) -> torch.Tensor | None:
-    """The mask for `_transformers_attention`: a constant [1,1,Sq,Sk] pattern and a [B,1,1,Sk] padding, kept apart by an
-    `and` that `simplify.py` undoes; only what a model really needs becomes a tensor."""
-    from transformers import masking_utils
-
-    padding = masking_utils.prepare_padding_mask(attention_mask, kv_length, kv_offset)
-    if padding is not None:
-        padding = padding[:, kv_offset : kv_offset + kv_length].bool()[:, None, None, :]
-    if mask_function is masking_utils.bidirectional_mask_function:
-        return padding
-    pattern = masking_utils.sdpa_mask(
-        batch_size=batch_size,
-        q_length=q_length,
-        kv_length=kv_length,
-        q_offset=q_offset,
-        kv_offset=kv_offset,
-        mask_function=mask_function,
-        attention_mask=None,
-        allow_is_causal_skip=False,
-        allow_is_bidirectional_skip=False,
-        use_vmap=kwargs.get("use_vmap", False),
-        device=kwargs.get("device", "cpu"),
-    )
-    return pattern if padding is None or pattern is None else pattern & padding
-
-
-def register_with_transformers() -> None:
-    """Makes `attn_implementation="mlirc"` known to transformers; may be called any number of times."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-
-    AttentionInterface.register(IMPLEMENTATION, _transformers_attention)
-    AttentionMaskInterface.register(IMPLEMENTATION, _transformers_mask)
-
-
-@contextlib.contextmanager
-def attention_implementation(module: torch.nn.Module, name: str) -> Iterator[None]:
-    """Runs the body with another attention implementation in every Hugging Face model inside `module`."""
-    register_with_transformers()
-    configs = {}
-    for child in module.modules():
-        config = getattr(child, "config", None)
-        if hasattr(config, "_attn_implementation"):
-            for part in (config, *(c for c in vars(config).values() if hasattr(c, "_attn_implementation"))):
-                configs[id(part)] = (part, part._attn_implementation)
-    try:
-        for config, _ in configs.values():
-            config._attn_implementation = name
-        yield
-    finally:
-        for config, old in configs.values():
-            config._attn_implementation = old

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from mlirc.frontend.attention import scaled_dot_product_attention
+from mlirc.frontend.decompositions_moves import MOVES
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -310,41 +311,6 @@ def _batch_norm_in_eval(
     return _batch_norm(x, weight, bias, running_mean, running_var, momentum, eps)[0]
 
 
-@_decomposes(aten.roll.default)
-def _roll(x: Tensor, shifts: list[int], dims: list[int] = ()) -> Tensor:  # type: ignore[assignment]
-    """Two slices, each of static size, joined; torch-mlir's own lowering computes the sizes at run time."""
-    if not dims:
-        return _roll(x.reshape(-1), shifts, [0]).reshape(x.shape)
-    for shift, dim in zip(shifts, dims, strict=True):
-        size = x.shape[dim]
-        cut = (size - shift) % size if size else 0
-        if cut:
-            x = aten.cat.default(
-                [aten.slice.Tensor(x, dim, cut, size), aten.slice.Tensor(x, dim, 0, cut)], dim % x.dim()
-            )
-    return x.clone()
-
-
-@_decomposes(aten._pad_circular.default)
-def _pad_circular(x: Tensor, pad: list[int]) -> Tensor:
-    """`pad` counts from the last dimension; a negative entry crops, and what is left wraps around, as in PyTorch."""
-    for i in range(len(pad) // 2):
-        dim, (before, after) = x.dim() - 1 - i, pad[2 * i : 2 * i + 2]
-        if before < 0 or after < 0:
-            x = aten.slice.Tensor(x, dim, max(0, -before), x.shape[dim] - max(0, -after))
-        size = x.shape[dim]
-        ends = [aten.slice.Tensor(x, dim, size - before, size)] if before > 0 else []
-        starts = [aten.slice.Tensor(x, dim, 0, after)] if after > 0 else []
-        x = aten.cat.default([*ends, x, *starts], dim) if ends or starts else x
-    return x.clone()
-
-
-@_decomposes(aten.pad.default)
-def _pad(x: Tensor, pad: list[int], mode: str = "constant", value: float | None = None) -> Tensor:
-    """PyTorch's own circular padding writes into an empty tensor, which has no functional form here."""
-    return _pad_circular(x, pad) if mode == "circular" else NotImplemented
-
-
 @_decomposes(aten.log_sigmoid.default)
 def _log_sigmoid(x: Tensor) -> Tensor:
     wide = _wide(x)
@@ -373,4 +339,4 @@ def decomposition_table() -> dict[Any, Callable]:
     table = fx_decompositions()
     for op in _KEPT:
         table.pop(op, None)
-    return table | _own
+    return table | _own | MOVES

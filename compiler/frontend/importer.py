@@ -12,7 +12,6 @@ import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
 
 from mlirc.errors import MlircError
-from mlirc.frontend.attention import IMPLEMENTATION, attention_implementation
 from mlirc.frontend.decompose import decompose
 from mlirc.frontend.diagnose import export_error
 from mlirc.frontend.fx_import import make_importer, module_path
@@ -20,6 +19,7 @@ from mlirc.frontend.inputs import DTYPES, dtype_name
 from mlirc.frontend.noise import quiet
 from mlirc.frontend.simplify import simplify
 from mlirc.frontend.source import SourceModel, in_eval_mode, is_byproduct
+from mlirc.frontend.transformers_attention import attention_for_export
 from mlirc.frontend.weights import Renamed
 from mlirc.mlir import context, ir
 
@@ -93,7 +93,7 @@ def export(source: SourceModel) -> Any:
     assert source.module is not None
     args, kwargs = _distinct(source.module, (source.args, source.kwargs))
     silence = contextlib.redirect_stderr(io.StringIO())  # a failing export prints the graph that it had so far
-    with attention_implementation(source.module, IMPLEMENTATION), in_eval_mode(source.module), silence:
+    with attention_for_export(source.module), in_eval_mode(source.module), silence:
         try:
             return torch.export.export(source.module, args, kwargs, strict=False)
         except Exception as e:

@@ -66,8 +66,10 @@ class Constants:
                 args, kwargs = torch.fx.node.map_arg((top.args, dict(top.kwargs)), lambda n: self._values[n])
                 args = tuple(_CPU if isinstance(a, torch.device) else a for a in args)
                 kwargs = {k: _CPU if isinstance(a, torch.device) else a for k, a in kwargs.items()}
+                # a copy that was dropped may have been what made a view possible
+                target: Any = aten.reshape.default if top.target is aten.view.default else top.target
                 with torch.no_grad():
-                    self._values[top] = top.target(*args, **kwargs)  # type: ignore[operator]
+                    self._values[top] = target(*args, **kwargs)
         return self._values[node]
 
     def set(self, node: Node, value: Any) -> None:
@@ -180,8 +182,9 @@ def _simplify_attention(graph: Graph, node: Node, constants: Constants) -> None:
     q_len, kv_len = q.meta["val"].shape[2], k.meta["val"].shape[2]  # type: ignore[union-attr]
     rest: list[Node] = []
     terms = _terms(mask) if isinstance(mask, Node) else []
-    if isinstance(bias, Node) and (visible := _bool_of_bias(graph, bias, constants)) is not None:
-        terms, bias = [*terms, *_terms(visible)], None
+    if isinstance(bias, Node):
+        visible, bias = _split_bias(graph, bias, constants)
+        terms += visible
     fixed = [t for t in terms if t in constants]
     if fixed:
         # Only the conjunction of all constant terms may be a pattern: a window alone is none.
@@ -216,8 +219,7 @@ def _place(node: Node) -> dict[str, Any]:
 
 def _terms(mask: Node) -> list[Node]:
     """The masks that a bool mask is the conjunction of; expansions are looked through, since masks broadcast."""
-    while mask.target is aten.expand.default and mask.args[0].meta["val"].dim() == mask.meta["val"].dim():  # type: ignore[union-attr]
-        mask = mask.args[0]  # type: ignore[assignment]
+    mask = _unexpanded(mask)
     if mask.target in (aten.bitwise_and.Tensor, aten.logical_and.default):
         parts = [a for a in mask.args if isinstance(a, Node)]
         if len(parts) == 2:
@@ -225,25 +227,33 @@ def _terms(mask: Node) -> list[Node]:
     return [mask]
 
 
-def _bool_of_bias(graph: Graph, bias: Node, constants: Constants) -> Node | None:
-    """The bool mask that a float mask of zeros and lowest values says, or None when it says more."""
+def _split_bias(graph: Graph, bias: Node, constants: Constants) -> tuple[list[Node], Node | None]:
+    """The bool masks that a float mask says with lowest values, and what else it adds to the scores."""
     if bias in constants:
         value = constants.value(bias)
         visible = value == 0
         if not bool((visible | _is_lowest(value)).all()):
-            return None
+            return [], bias
         with graph.inserting_after(bias):
             node = graph.call_function(aten.eq.Scalar, (bias, 0))
         node.meta = {"val": bias.meta["val"] == 0, **_place(bias)}
         constants.set(node, visible)
-        return node
-    if bias.target is aten.where.self:
-        arguments: Any = bias.args
+        return [node], None
+    inner = _unexpanded(bias)
+    if inner.target is aten.where.self:
+        arguments: Any = inner.args
         cond, yes, no = arguments
-        if yes in constants and no in constants and isinstance(cond, Node):
-            if bool((constants.value(yes) == 0).all()) and bool(_is_lowest(constants.value(no)).all()):
-                return cond
-    return None
+        if no in constants and isinstance(cond, Node) and bool(_is_lowest(constants.value(no)).all()):
+            more, rest = _split_bias(graph, yes, constants) if isinstance(yes, Node) else ([], yes)
+            return [*_terms(cond), *more], rest
+    return [], bias
+
+
+def _unexpanded(mask: Node) -> Node:
+    """The tensor that an expansion to the same rank repeats: masks broadcast."""
+    while mask.target is aten.expand.default and mask.args[0].meta["val"].dim() == mask.meta["val"].dim():  # type: ignore[union-attr]
+        mask = mask.args[0]  # type: ignore[assignment]
+    return mask
 
 
 def _is_lowest(value: torch.Tensor) -> torch.Tensor:
