@@ -36,6 +36,7 @@ class Compilation:
     cache: KernelCache | None = None
     timer: Timer = field(default_factory=Timer)
     helpers: int | None = None
+    fork: bool = False  # the helpers, as `mlirc.workers.build_kernels` has it
     imported: Any = None
     modules: dict[str, Any] = field(default_factory=dict)
     records: dict[str, Any] = field(default_factory=dict)
@@ -200,7 +201,7 @@ class Compilation:
                     built[name] = known
             missing = [job for name, job in jobs.items() if name not in built]
             self.timer.advance(len(built), len(jobs))
-            for build in build_kernels(missing, self.helpers):
+            for build in build_kernels(missing, self.helpers, fork=self.fork):
                 built[build.name] = build
                 self.timer.add_helper_time(build.seconds)
                 self.timer.advance(len(built), len(jobs))

@@ -50,6 +50,8 @@ def context() -> ir.Context:
         _context = ctx
         from mlirc import dialects
 
+        # An op's class is looked for in a module named like its dialect, in vain and each time anew without this.
+        ir._globals.append_dialect_search_prefix(dialects.__name__)
         dialects.load_all(ctx)
         with ctx:  # torch-mlir's tm_tensor dialect has no registration hook: a pass that depends on it loads it
             PassManager.parse("builtin.module(func.func(convert-torch-to-tmtensor))").run(ir.Module.parse("").operation)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import queue
+import signal
 import struct
 import subprocess
 import sys
@@ -19,8 +20,9 @@ from typing import IO, Any
 from mlirc.errors import MlircError
 from mlirc.kernel_build import KernelBuild, KernelJob, build_kernel
 
-# Below this many kernels a helper's start (about half a second) costs more than it saves.
+# Below this many kernels a helper's start (about half a second) costs more than it saves; a fork costs next to nothing.
 MIN_JOBS = 4
+MIN_JOBS_FORKED = 2
 
 
 def cores() -> int:
@@ -28,20 +30,24 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def build_kernels(jobs: Sequence[KernelJob], helpers: int | None = None) -> Iterator[KernelBuild]:
+def build_kernels(
+    jobs: Sequence[KernelJob], helpers: int | None = None, *, fork: bool = False
+) -> Iterator[KernelBuild]:
     """Compiles the jobs and yields the results as they are ready, in any order; raises the first error.
 
-    `helpers`: the number of helper processes; 0 compiles in this process.
+    `helpers`: the number of helper processes; 0 compiles in this process. `fork`: they are copies of this process,
+    which then has to be one without threads.
     """
     count = min(cores() if helpers is None else helpers, len(jobs))
-    if count < 2 or len(jobs) < MIN_JOBS:
+    if count < 2 or len(jobs) < (MIN_JOBS_FORKED if fork else MIN_JOBS):
         yield from map(build_kernel, jobs)
         return
     todo: queue.SimpleQueue[KernelJob | None] = queue.SimpleQueue()
     for job in sorted(jobs, key=lambda j: -len(j.text)):  # the long ones first
         todo.put(job)
     done: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    pool = [_Helper(todo, done) for _ in range(count)]
+    processes = [_Fork() if fork else _spawn() for _ in range(count)]  # all of them before the first thread
+    pool = [_Helper(process, todo, done) for process in processes]
     try:
         for _ in jobs:
             result = done.get()
@@ -53,13 +59,49 @@ def build_kernels(jobs: Sequence[KernelJob], helpers: int | None = None) -> Iter
             helper.stop()
 
 
-class _Helper:
-    """One subprocess, fed by a thread of its own."""
+def _spawn() -> subprocess.Popen:
+    command = [sys.executable, "-P", "-m", "mlirc.workers"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
-    def __init__(self, todo: queue.SimpleQueue, done: queue.SimpleQueue) -> None:
-        command = [sys.executable, "-P", "-m", "mlirc.workers"]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+
+class _Fork:
+    """A copy of this process that serves, with as much of `Popen` as `_Helper` needs."""
+
+    def __init__(self) -> None:
+        jobs, self._to = os.pipe()
+        self._from, results = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            status = 1
+            try:
+                os.close(self._to)
+                os.close(self._from)
+                with os.fdopen(jobs, "rb") as source, os.fdopen(results, "wb") as sink:
+                    _serve(source, sink)
+                status = 0
+            finally:
+                os._exit(status)  # nothing of what the copied process would do at its end
+        os.close(jobs)
+        os.close(results)
+        self.stdin, self.stdout = os.fdopen(self._to, "wb"), os.fdopen(self._from, "rb")
+        self._status: int | None = None
+
+    def kill(self) -> None:
+        if self._status is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        if self._status is None:
+            self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._status
+
+
+class _Helper:
+    """One process, fed by a thread of its own."""
+
+    def __init__(self, process: subprocess.Popen | _Fork, todo: queue.SimpleQueue, done: queue.SimpleQueue) -> None:
+        self.process = process
         self.thread = threading.Thread(target=self._feed, args=(todo, done), daemon=True)
         self.thread.start()
 
@@ -103,13 +145,11 @@ def _receive(stream: IO[bytes]) -> Any:
     return pickle.loads(stream.read(struct.unpack("<Q", header)[0]))
 
 
-def _serve() -> None:
-    """The helper's main loop. Results go to a private copy of standard output: a script may print."""
-    results = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
+def _serve(jobs: IO[bytes], results: IO[bytes]) -> None:
+    """The helper's main loop."""
     while True:
         try:
-            job = _receive(sys.stdin.buffer)
+            job = _receive(jobs)
         except EOFError:
             return
         try:
@@ -124,5 +164,12 @@ def _serve() -> None:
             return
 
 
+def _main() -> None:
+    # Results go to a private copy of standard output: a script may print.
+    results = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    _serve(sys.stdin.buffer, results)
+
+
 if __name__ == "__main__":
-    _serve()
+    _main()

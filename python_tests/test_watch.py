@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -193,6 +194,7 @@ def test_scripts_of_mlirc_are_loaded_again_and_other_sources_need_a_new_process(
     own = tmp_path / "own.py"
     own.write_text("")
     monkeypatch.setattr(files, "own_sources", lambda: [str(own)])
+    monkeypatch.setattr("mlirc.watch.session.LOOKS_PER_OWN", 1)
     watched = Watched(tmp_path)
     reduction = folder / "reduction.py"
     reduction.write_text(reduction.read_text().replace("warps = warps or default_warps", "warps = warps or 4"))
@@ -310,3 +312,18 @@ def test_starting_over_runs_the_same_command_once_more(tmp_path):
     command = [sys.executable, "-c", text, "a b", "--c"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.stdout == f"['a b', '--c'] {tmp_path}\n" * 2, done.stderr
+
+
+def test_compiling_in_forked_helpers(tmp_path):
+    """As a round does for several kernels; a helper's error is that of the compilation."""
+    from mlirc.kernel_build import build_kernel
+    from mlirc.workers import build_kernels
+
+    (tmp_path / "model.mlir").write_text(MODEL)
+    jobs = list(compiled(tmp_path / "model.mlir")._jobs.values())
+    found = in_copy(lambda: {b.name: (b.ptx, b.gpu) for b in build_kernels(jobs, 2, fork=True)})
+    alone = [build_kernel(job) for job in jobs]
+    assert found == {b.name: (b.ptx, b.gpu) for b in alone} and len(found) == 2
+    wrong = dataclasses.replace(jobs[0], text="nothing of MLIR's")
+    with pytest.raises(MlircError, match="not valid MLIR"):
+        in_copy(lambda: list(build_kernels([jobs[1], wrong], 2, fork=True)))

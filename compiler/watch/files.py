@@ -36,19 +36,14 @@ def changed(old: Signatures, new: Signatures) -> list[str]:
     return [path for path in {**old, **new} if old.get(path) != new.get(path)]
 
 
-def sources(package_paths: Iterable[str], recursive: bool = True) -> list[str]:
-    """The Python files of a package, which exists."""
-    pattern = "**/*.py" if recursive else "*.py"
-    return sorted(str(path) for folder in package_paths for path in Path(folder).glob(pattern))
-
-
 def own_sources() -> list[str]:
     """The files of mlirc, apart from its scripts: a change of these needs another process."""
     import mlirc
-    from mlirc import dialects, passes, scripts
+    from mlirc import dialects, passes
 
-    found = [p for package in (mlirc, dialects, passes) for p in sources(package.__path__)]
-    apart = {os.path.realpath(p) for p in sources(scripts.__path__)}
+    folders = [folder for package in (mlirc, dialects, passes) for folder in package.__path__]
+    found = sorted(str(path) for folder in folders for path in Path(folder).rglob("*.py"))
+    apart = {os.path.realpath(p) for p in script_sources()}
     return [p for p in found if os.path.realpath(p) not in apart]
 
 
@@ -56,7 +51,7 @@ def script_sources() -> list[str]:
     """The files of mlirc's scripts, which every round can read anew."""
     from mlirc import scripts
 
-    return sources(scripts.__path__)
+    return sorted(os.path.join(f, n) for f in scripts.__path__ for n in os.listdir(f) if n.endswith(".py"))
 
 
 def model_files(spec: str) -> list[str]:

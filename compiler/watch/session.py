@@ -19,6 +19,8 @@ from mlirc.watch.files import Imports, Reads, Signatures
 from mlirc.watch.parts import Parts, put_together, take_apart
 from mlirc.watch.process import POLL, Superseded, in_copy
 
+LOOKS_PER_OWN = 10
+
 
 @dataclass(frozen=True)
 class Wish:
@@ -67,7 +69,8 @@ class Watch:
     ) -> None:
         self.wish, self.new, self.say, self.restart, self.done, self.run = wish, new, say, restart, done, run
         self.base: Compilation | None = None
-        self._own = files.signatures(files.own_sources())
+        self._own = self._own_now = files.signatures(files.own_sources())
+        self._looks = 0
         self._loaded_scripts = self._scripts = files.signatures(files.script_sources())
         self._model: Signatures = {}
         self._read: Signatures = files.signatures(wish.files)
@@ -141,13 +144,13 @@ class Watch:
     def _finish(self, parts: Parts, changed: Sequence[str], start: float) -> None:
         assert self.base is not None
         job = put_together(parts, self.base)
+        self.base._earlier = job.results()
         output = self.wish.output
         if output:
             beside = [str(output.with_suffix(".safetensors"))]
             keep = bool(self._weights) and files.signatures(beside) == self._weights
             job.write(output, weights=self.wish.weights, keep_weights=keep)
             self._weights = files.signatures(beside)
-        self.base._earlier = job.results()
         seconds = time.perf_counter() - start
         names = ", ".join(dict.fromkeys(os.path.basename(p.rstrip(os.sep)) for p in changed))
         what = [f"{names} changed: " if names else "", f"{len(job.records)} kernels scheduled"]
@@ -168,6 +171,7 @@ class Watch:
         read = Reads([str(cache_folder())])
         try:
             job = self.base.derive(self.wish.schedules)
+            job.fork = True  # this process has no threads
             job.lower(self.wish.level)
         except MlircError as e:
             return _Answer(read.result(), error=str(e))
@@ -177,7 +181,11 @@ class Watch:
         return {**self._own, **self._model, **self._scripts, **self._read}
 
     def _look(self) -> Signatures:
-        return files.signatures([*self._seen(), *files.script_sources()])
+        """The files as they are. mlirc's own are many, and seldom change: they are looked at now and then."""
+        self._looks += 1
+        if self._looks % LOOKS_PER_OWN == 0:
+            self._own_now = files.signatures(self._own)
+        return self._own_now | files.signatures([*self._model, *self._scripts, *self._read, *files.script_sources()])
 
     def loop(self) -> NoReturn:
         """Watches until it is interrupted."""
