@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mlirc import internal
 from mlirc.errors import MlircError
 from mlirc.kernel_build import KernelBuild, KernelJob
 from mlirc.kernel_cache import KernelCache, cache_folder
@@ -46,6 +47,7 @@ class Compilation:
     ptx: str = ""
     source: str = ""  # what the user named
     observe: Callable[[str], None] = lambda level: None
+    checked: Any = None  # the Result of the last check
     _given: str = "torch"
     _gpu_parts: dict[str, Any] = field(default_factory=dict)
     _schedules: Any = None
@@ -78,7 +80,7 @@ class Compilation:
     def _import(self, source: Any) -> None:
         from mlirc import frontend
 
-        with self.timer.step("torch"):
+        with self.timer.step("torch"), internal.step(f"importing {source.name} from PyTorch"):
             self.imported = frontend.import_torch(source)
         self.modules["torch"] = self.imported.module
         self.observe("torch")
@@ -125,10 +127,23 @@ class Compilation:
             self._build("ptx")
             self._to_ptx()
 
+    def check(self, levels: Sequence[str] = (), *, seed: int = 0, kinds: Sequence[str] | None = None) -> Any:
+        """Compares each level (default: linalg, kernels, tiles, gpu) with PyTorch on several kinds of inputs, or with
+        the level that the compilation started from, and keeps what was found: a `mlirc.check.Result`."""
+        from mlirc.check import check_job
+
+        self.checked = check_job(self, levels, seed=seed, kinds=kinds)
+        return self.checked
+
+    @property
+    def given(self) -> str:
+        """The level that the compilation started from."""
+        return self._given
+
     def _to_linalg(self) -> None:
         from mlirc import frontend
 
-        with self.timer.step("linalg"):
+        with self.timer.step("linalg"), internal.step("lowering the torch level to linalg"):
             self.modules["linalg"] = frontend.lower_to_linalg(self.modules["torch"])
         self.observe("linalg")
 
@@ -142,7 +157,7 @@ class Compilation:
             graph = identity(script)
             kernels = self._earlier.kernels if graph == self._earlier.graph else None
             if kernels is None:
-                with schedules.code.active():
+                with schedules.code.active(), internal.step("dividing the linalg level into kernels"):
                     kernels = to_kernels(levels.copy(self.modules["linalg"]), self.target, script=script)
             self._graph, self.modules["kernels"] = graph, kernels
         self.observe("kernels")
@@ -165,7 +180,8 @@ class Compilation:
             tiles = {}
             for name in levels.kernels(module):
                 alone = levels.isolate(module, name)
-                tiles[name], self.records[name] = schedules.schedule_kernel(alone, self.target)
+                with internal.step(f"scheduling kernel {levels.described(module, name)}"):
+                    tiles[name], self.records[name] = schedules.schedule_kernel(alone, self.target)
             schedules.check_used()
             self.schedule_text = schedules.printed()
             self.modules["tiles"] = levels.replace(module, tiles)
@@ -215,7 +231,7 @@ class Compilation:
         from mlirc.backend.ptx import merge_ptx
         from mlirc.runtime import plan
 
-        with self.timer.step("plan"):
+        with self.timer.step("plan"), internal.step("making the launch plan"):
             compiled = {name: build.compiled for name, build in self.builds.items()}
             self.plan = build_plan(
                 self.modules["kernels"], compiled, model=self.name, target=self.target.name, versions=_versions()

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from mlirc import internal
 from mlirc.backend.kernel import CompiledKernel, Copy, Launch
 from mlirc.errors import MlircError
 from mlirc.targets import Target, get_target
@@ -47,20 +48,23 @@ class KernelBuild:
 
 def build_kernel(job: KernelJob) -> KernelBuild:
     """Takes one kernel down to `job.until`; raises MlircError that names the kernel and the step."""
-    from mlirc import mlir
+    from mlirc import levels, mlir
     from mlirc.backend.ptx import compile_kernel
     from mlirc.schedule_places import annotated
 
     start = time.perf_counter()
     target = get_target(job.target)
     module = mlir.parse(job.text, f"kernel {job.name}")
+    what = f"kernel {levels.described(module, job.name)}" if job.level == "tiles" else f"kernel {job.name}"
     build = KernelBuild(job.name)
     if job.level == "tiles":
-        to_gpu(module, job.name, target)
+        with internal.step(f"taking {what} from tiles to the gpu level"):
+            to_gpu(module, job.name, target)
     build.gpu = annotated(module)
     build.seconds["gpu"] = time.perf_counter() - start
     if job.until == "ptx":
-        compiled = compile_kernel(module, target)
+        with internal.step(f"compiling {what} to PTX"):
+            compiled = compile_kernel(module, target)
         build.llvm, build.ptx = compiled.llvm, compiled.ptx
         build.launches, build.workspaces = compiled.launches, compiled.workspaces
         build.seconds["llvm, ptx"] = time.perf_counter() - start - build.seconds["gpu"]

@@ -25,6 +25,12 @@ def kernels(module: ir.Module) -> dict[str, ir.OpView]:
     return {name: f for name, f in functions(module).items() if "mlirc.kernel" in f.attributes}
 
 
+def described(module: ir.Module, name: str) -> str:
+    """A kernel's name and the parts of the model that it comes from, in words."""
+    origin = strings(functions(module)[name], "mlirc.origin")
+    return f"{name} (of {', '.join(origin)})" if origin else name
+
+
 def strings(function: ir.OpView, attribute: str) -> list[str]:
     """An attribute that is a string or an array of strings, as a list; empty when absent."""
     if attribute not in function.attributes:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from mlirc.errors import MlircError
+from mlirc.internal import show_traceback
 from mlirc.kernel_build import KernelBuild, KernelJob, build_kernel
 
 # Below this many kernels a helper's start (about half a second) costs more than it saves; a fork costs next to nothing.
@@ -157,6 +158,7 @@ def _serve(jobs: IO[bytes], results: IO[bytes]) -> None:
         except Exception as e:
             import traceback
 
+            show_traceback(e)
             answer = e if isinstance(e, MlircError) else RuntimeError(f"kernel {job.name}:\n{traceback.format_exc()}")
         try:
             _send(results, answer)

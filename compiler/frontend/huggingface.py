@@ -43,7 +43,7 @@ def open_directory(
             build = _builder(model_class, config, torch_dtype, weights)
             _make_fake(module)
         specs = _input_specs(path, module, config, torch_dtype, inputs)
-    kwargs: dict[str, Any] = {name: sample(s, upper=_index_limit(config, name)) for name, s in specs.items()}
+    kwargs: dict[str, Any] = {name: sample(s, upper=index_limit(config, name)) for name, s in specs.items()}
     if "use_cache" in inspect.signature(module.forward).parameters:
         kwargs["use_cache"] = False
     return SourceModel(path.resolve().name, "huggingface", (), kwargs, module=module, weights=weights, build=build)
@@ -280,7 +280,7 @@ def _check_input(path: Path, config: Any, spec: InputSpec, default: InputSpec | 
         raise MlircError(f"{path}: input {spec} is empty")
 
 
-def _index_limit(config: Any, name: str) -> int | None:
+def index_limit(config: Any, name: str) -> int | None:
     if name in ("input_ids", "decoder_input_ids"):
         return getattr(getattr(config, "text_config", config), "vocab_size", None)
     return None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from mlirc.errors import MlircError, one_line
+from mlirc.internal import show_traceback
 
 
 class Parser(argparse.ArgumentParser):
@@ -24,9 +25,10 @@ class Parser(argparse.ArgumentParser):
 def run_main(fn: Callable[[], int | None]) -> int:
     """Runs a program's body and returns its exit status.
 
-    An MlircError prints as `error: ...` with status 1; an interrupt gives 130, a request to end (SIGTERM, SIGHUP) 143
-    or 129, and a reader that went away (`| head`) 141, all silently and with no temporary file left behind. Any other
-    exception is a bug in mlirc and keeps its traceback.
+    An MlircError prints as `error: ...` with status 1 (after the traceback of an internal error's cause, where
+    MLIRC_TRACEBACK is set); an interrupt gives 130, a request to end (SIGTERM, SIGHUP) 143 or 129, and a reader that
+    went away (`| head`) 141, all silently and with no temporary file left behind. Any other exception is a bug in mlirc
+    and keeps its traceback.
     """
     try:
         with _ends_orderly():
@@ -66,6 +68,7 @@ def _run(fn: Callable[[], int | None]) -> int:
         sys.stdout.flush()  # here, so that a reader that went away is met inside the `try`
         return status
     except MlircError as e:
+        show_traceback(e)
         print(f"error: {one_line(str(e))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mlirc.check import LEVELS as CHECKED
+from mlirc.check import parse_levels
 from mlirc.errors import MlircError
 from mlirc.levels import LEVELS
 from mlirc.outputs import check_model_output
@@ -60,6 +62,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--dump-dir", type=Path, metavar="DIR", help="write every level, and a runnable check of every kernel, to DIR")
     add("-v", "--verbose", action="count", default=0, help="print a table of the kernels; -vv: with every knob")
     add("--timing", action="store_true", help="print the time spent on each level")
+    add(
+        "--check",
+        nargs="*",
+        metavar="LEVEL",
+        help=f"compare levels with PyTorch on several inputs: {', '.join(CHECKED)} (default: all but ptx)",
+    )
     return parser
 
 
@@ -84,9 +92,10 @@ def _model_options(options: argparse.Namespace) -> dict[str, Any]:
     )
 
 
-def _last_level(options: argparse.Namespace) -> str:
+def _last_level(options: argparse.Namespace) -> str | None:
+    """The lowest level that is asked for; None if nothing but a check is."""
     everything = options.output or options.dump_dir or options.verbose
-    return "ptx" if everything else options.emit or "ptx"
+    return "ptx" if everything else options.emit or ("ptx" if options.check is None else None)
 
 
 def _compile(options: argparse.Namespace, timer: Timer) -> Any:
@@ -96,8 +105,12 @@ def _compile(options: argparse.Namespace, timer: Timer) -> Any:
 
         job.observe = Dump(options.dump_dir, job, (options.model, *options.schedule)).level
     job.open(options.model, **_model_options(options))
-    job.lower(_last_level(options))
-    if options.output:
+    last = _last_level(options)
+    if last:
+        job.lower(last)
+    if options.check is not None:
+        job.check(parse_levels(options.check))
+    if options.output and (job.checked is None or job.checked.ok):
         job.write(options.output, weights=options.weights == "file")
     return job
 
@@ -124,10 +137,16 @@ def _show(options: argparse.Namespace, job: Any) -> None:
         from mlirc.tools.kernel_table import kernel_table
 
         print(kernel_table(job, full=options.verbose > 1), file=sys.stderr, flush=True)
+        unchecked = f"check: not checked (mlirc {options.model} --check)"
+        print(job.checked.line() if job.checked else unchecked, file=sys.stderr, flush=True)
 
 
 def _watch(options: argparse.Namespace) -> int:
-    for name, given in (("--dump-dir", options.dump_dir), ("--timing", options.timing)):
+    for name, given in (
+        ("--dump-dir", options.dump_dir),
+        ("--timing", options.timing),
+        ("--check", options.check is not None),
+    ):
         if given:
             raise MlircError(f"--watch goes with -o, --emit and -v, not with {name}")
     if options.emit in ("torch", "linalg"):
@@ -138,7 +157,7 @@ def _watch(options: argparse.Namespace) -> int:
     wish = Wish(
         spec=options.model,
         schedules=tuple(options.schedule),
-        level=_last_level(options),
+        level=_last_level(options) or "ptx",
         output=options.output,
         weights=options.weights == "file",
         options=_model_options(options),
@@ -151,10 +170,12 @@ def _main(argv: list[str] | None) -> int:
     options = _parser().parse_args(argv)
     if options.cache_info or options.cache_clear:
         return _cache(options)
+    parse_levels(options.check or ())
     if not options.model:
         raise MlircError("no MODEL: name what to compile (mlirc --help lists what it takes)")
-    if not (options.output or options.emit or options.dump_dir or options.verbose or options.timing):
-        raise MlircError("nothing to do: give -o OUT.ptx, --emit LEVEL, --dump-dir DIR or -v")
+    to_do = (options.output, options.emit, options.dump_dir, options.verbose, options.timing)
+    if not any(to_do) and options.check is None:
+        raise MlircError("nothing to do: give -o OUT.ptx, --emit LEVEL, --dump-dir DIR, --check or -v")
     if options.watch:
         return _watch(options)
     progress = Progress()
@@ -166,6 +187,11 @@ def _main(argv: list[str] | None) -> int:
     _show(options, job)
     if options.timing:
         print(timer.report(), file=sys.stderr)
+    if job.checked:
+        print(job.checked.table())
+        if not job.checked.ok:
+            unwritten = f": {options.output} is not written" if options.output else ""
+            raise MlircError(f"{job.checked.reason()}{unwritten}")
     return 0
 
 

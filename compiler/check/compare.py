@@ -1,0 +1,119 @@
+"""How far a result is from PyTorch's, and whether that is too far.
+
+Two errors of each output: of the whole, ||out - ref|| / ||ref||, and of its worst element, |out - ref| over the root
+mean square of the element's row, so that one wrong row or element among many does not hide.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+GATES = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+PEAK = 16  # times the gate: what rounding does to the worst element of many
+EAGER = 2  # times PyTorch's own error in the model's dtype, where that is above the gate, as in deep models
+_FLOOR = 0.1  # of the output's root mean square: rows that cancel to less are measured against this
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One output beside its reference. `error` is infinite where NaN, infinities, integers or shapes differ."""
+
+    error: float = 0.0
+    peak: float = 0.0
+    wrong: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What PyTorch gives for one output: in the model's dtype, and in FP64 (the same tensor where it cannot)."""
+
+    eager: torch.Tensor
+    wide: torch.Tensor
+
+
+def compare(out: torch.Tensor, reference: Reference, rows: torch.Tensor | None = None) -> Difference:
+    """One output beside PyTorch's. `rows`: a bool mask of the leading dimensions, the positions to look at (None: all).
+
+    Floats pass within the gate of their dtype, or within twice PyTorch's own error against FP64. Integers and booleans
+    must equal PyTorch's. NaN and infinities must be where FP64 has them; where only PyTorch in the model's own dtype
+    has them (an overflow) anything goes.
+    """
+    eager, wide = reference.eager, reference.wide
+    if tuple(out.shape) != tuple(eager.shape):
+        return Difference(math.inf, math.inf, True, f"has shape {list(out.shape)}, PyTorch's has {list(eager.shape)}")
+    if rows is not None:
+        out, eager, wide = out[rows], eager[rows], wide[rows]
+    if out.numel() == 0:
+        return Difference()
+    if not eager.is_floating_point():
+        return _integers(out, eager, wide)
+    gate = GATES.get(eager.dtype, GATES[torch.float32])
+    overflow = torch.isfinite(wide) & ~torch.isfinite(eager)
+    if bool(overflow.any()):
+        keep = ~overflow
+        out = torch.where(keep, out, torch.zeros_like(out))
+        eager, wide = torch.where(keep, eager, 0), torch.where(keep, wide, 0)
+    error, peak, reason = _errors(out, wide)
+    own_error, own_peak, _ = _errors(eager, wide)
+    own_error, own_peak = (x if math.isfinite(x) else 0.0 for x in (own_error, own_peak))
+    bad_whole = not error <= max(gate, EAGER * own_error)
+    bad_peak = not peak <= max(PEAK * gate, EAGER * own_peak)
+    if reason or not (bad_whole or bad_peak):
+        return Difference(error, peak, bool(reason), reason)
+    limit = max(gate, EAGER * own_error) if bad_whole else max(PEAK * gate, EAGER * own_peak)
+    what = f"relative error {error:.1e}" if bad_whole else f"one element is off by {peak:.1e} of its row's size"
+    return Difference(error, peak, True, f"{what}, allowed is {limit:.1e}{_worst(out, wide)}")
+
+
+def _integers(out: torch.Tensor, eager: torch.Tensor, wide: torch.Tensor) -> Difference:
+    # An index chosen among ties that rounding makes or breaks may be FP64's choice or eager's.
+    different = (out.long() != eager.long()) & (out.long() != wide.long())
+    count = int(different.sum())
+    if not count:
+        return Difference()
+    at = tuple(int(i) for i in torch.nonzero(different)[0]) if different.dim() else ()
+    reason = (
+        f"{count} of {different.numel()} integers differ, first at {list(at)}: {out[at].item()} for {eager[at].item()}"
+    )
+    return Difference(math.inf, math.inf, True, reason)
+
+
+def _errors(out: torch.Tensor, ref: torch.Tensor) -> tuple[float, float, str]:
+    """Error of the whole and of the worst element; a reason where NaN or infinities differ."""
+    out, ref = out.double(), ref.double()
+    finite = torch.isfinite(ref)
+    same = torch.where(finite, torch.isfinite(out), torch.isnan(out) & torch.isnan(ref) | (out == ref))
+    if not bool(same.all()):
+        at = [int(i) for i in torch.nonzero(~same)[0]] if ref.dim() else []
+        here = tuple(at)
+        reason = (
+            f"{int((~same).sum())} of {ref.numel()} elements: {out[here].item():g} for {ref[here].item():g} at {at}"
+        )
+        return math.inf, math.inf, reason
+    zero = torch.zeros_like(ref)
+    out, ref = torch.where(finite, out, zero), torch.where(finite, ref, zero)
+    off = (out - ref).abs()
+    if not bool(off.any()):
+        return 0.0, 0.0, ""
+    norm = torch.linalg.vector_norm(ref).item()
+    whole = torch.linalg.vector_norm(off).item()
+    return whole / norm if norm else math.inf, float((off / _scale(ref)).max()), ""
+
+
+def _scale(ref: torch.Tensor) -> torch.Tensor:
+    """The size of each element's row (the last dimension), of the shape [..., 1]; never 0."""
+    whole = ref.square().mean().sqrt()
+    rows = ref.square().mean(-1, keepdim=True).sqrt() if ref.dim() else ref.abs()
+    return torch.maximum(rows, _FLOOR * whole).clamp_min(torch.finfo(ref.dtype).tiny)
+
+
+def _worst(out: torch.Tensor, wide: torch.Tensor) -> str:
+    off = (out.double() - wide.double()).abs().nan_to_num() / _scale(wide.double().nan_to_num())
+    at = [int(i) for i in torch.unravel_index(off.argmax(), off.shape)] if off.dim() else []
+    here: Any = tuple(at)
+    return f"; worst at {at}: {out[here].item():.6g} for {wide[here].item():.6g}"

@@ -1,0 +1,95 @@
+"""The levels of a compilation as functions from a model's inputs to its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from mlirc import levels
+from mlirc.host.jit import HostFunction, TensorSpec, tensor_spec
+from mlirc.host.tensors import from_numpy, to_numpy
+from mlirc.mlir import context, ir
+
+_SMALL = 1_000_000  # weights
+
+Run = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
+
+
+def level_runner(job: Any, level: str, tensors: Mapping[str, torch.Tensor]) -> Run:
+    """A function that runs one level of a compilation, lowered that far, with these weights and constants.
+
+    It takes the inputs in order and returns the outputs. Raises MlircError for what cannot be run, and for what
+    the host device finds.
+    """
+    if level == "ptx":
+        return _on_gpu(job, tensors)
+    module = job.modules["kernels" if level == "gpu" else level]
+    arguments = main_arguments(module)
+    fixed = {name: to_numpy(tensors[name]) for kind, name in arguments if kind != "input"}
+    if level == "gpu":
+        function, specs = _host_device(job)
+    else:
+        compiled = HostFunction(module, opt_level=_opt_level(fixed))
+        function, specs = compiled, compiled.inputs
+
+    def run(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        given = iter(inputs)
+        arrays = [to_numpy(next(given)) if kind == "input" else fixed[name] for kind, name in arguments]
+        return [from_numpy(r) for r in function(*[_seen_as(a, s) for a, s in zip(arrays, specs, strict=True)])]
+
+    return run
+
+
+def _opt_level(fixed: Mapping[str, np.ndarray]) -> int:
+    """LLVM's effort: a small model is compiled for longer than it runs."""
+    return 0 if sum(a.size for a in fixed.values()) < _SMALL else 2
+
+
+def main_arguments(module: ir.Module) -> list[tuple[str, str]]:
+    """(kind, name) of every argument of `@main`; those that say neither are inputs."""
+    main = levels.functions(module)["main"]
+    with context():
+        count = len(main.type.inputs)
+        named = list(main.arg_attrs) if "arg_attrs" in main.operation.attributes else [{}] * count
+        found = []
+        for i, attributes in enumerate(named):
+            kind = ir.StringAttr(attributes["mlirc.kind"]).value if "mlirc.kind" in attributes else "input"
+            name = ir.StringAttr(attributes["mlirc.name"]).value if "mlirc.name" in attributes else f"arg{i}"
+            found.append((kind, name))
+    return found
+
+
+def _seen_as(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    """MLIR's integers have no sign: bytes are given as what the level calls them."""
+    same = array.dtype.kind in "iu" and spec.dtype.kind in "iu" and array.dtype.itemsize == spec.dtype.itemsize
+    return array.view(spec.dtype) if same else array
+
+
+def _host_device(job: Any) -> tuple[Callable[..., list[np.ndarray]], list[TensorSpec]]:
+    from mlirc.host.device import DeviceModel
+
+    model = DeviceModel.parse(job.text("gpu"))
+    with context():
+        specs = [tensor_spec(t) for t in model.main.type.inputs]
+
+    def function(*arrays: np.ndarray) -> list[np.ndarray]:
+        outputs, report = model.run(arrays)
+        report.raise_if_bad()
+        return outputs
+
+    return function, specs
+
+
+def _on_gpu(job: Any, tensors: Mapping[str, torch.Tensor]) -> Run:
+    from mlirc.runtime.loading import load_text
+
+    model = load_text(job.ptx, tensors)
+
+    def run(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        outputs = model(*[t.cuda() for t in inputs])
+        return [t.cpu() for t in (outputs if isinstance(outputs, tuple) else [outputs])]
+
+    return run

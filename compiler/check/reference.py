@@ -1,0 +1,136 @@
+"""The PyTorch side of a check: the model with real weights, in its own dtype and in FP64."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from mlirc.bench.reference import Float64Mode
+from mlirc.check.cases import Inputs
+from mlirc.check.compare import Reference
+from mlirc.frontend.inputs import name_seed
+from mlirc.frontend.noise import quiet
+from mlirc.frontend.source import SourceModel, in_eval_mode, named_outputs
+
+
+class TorchModel:
+    """A model in PyTorch, and its weights as the check gives them to both sides.
+
+    Weights are arguments of a compiled model, so that a check may choose them: vectors of one value (a new norm's ones,
+    zero biases) get seeded noise, and matrices that were made up are scaled to keep their input's size; without either,
+    a weight that the compiler loses, or scores that it scales wrongly, would not show.
+    """
+
+    def __init__(self, source: SourceModel):
+        self.source = source
+        module = source.torch_module()
+        if source.build is None:
+            module = copy.deepcopy(module)  # the caller's own stays as it is
+        with torch.no_grad():
+            _enliven(module, made_up=source.build is not None)
+        self.module = module
+        self._wide: torch.nn.Module | None = None
+        self.is_wide = True  # false once FP64 turned out not to be possible
+
+    @property
+    def described(self) -> str:
+        """What the levels are compared with, in words."""
+        return "PyTorch in FP64" if self.is_wide else "PyTorch in the model's own dtype"
+
+    def tensors(self, job: Any) -> Mapping[str, torch.Tensor]:
+        """The weights and constants of the compilation, by name."""
+        return {**job.imported.constants, **self.module.state_dict()}
+
+    def inputs(self) -> Inputs:
+        """What the model takes. Where no config tells the vocabulary's size, it is what the example's tokens need."""
+        specs, examples = self.source.input_specs(), self.source.example_inputs()
+        tokens = [(s, e) for s, e in zip(specs, examples, strict=True) if s.name.endswith("input_ids") and e.numel()]
+        limits = {s.name: int(e.max()) + 1 for s, e in tokens if not s.dtype.is_floating_point}
+        is_hf = self.source.kind == "huggingface"
+        if is_hf:
+            from mlirc.frontend.huggingface import index_limit
+
+            found = {s.name: index_limit(self.module.config, s.name) for s in specs}
+            limits |= {name: limit for name, limit in found.items() if limit}
+        return Inputs(specs, examples, limits, is_hf)
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The main outputs, in order. Raises what PyTorch raises."""
+        return self._run(self.module, tensors)
+
+    def references(self, tensors: Sequence[torch.Tensor]) -> list[Reference]:
+        """The main outputs in the model's dtype and in FP64. Raises what PyTorch raises in the former."""
+        eager = self.run(tensors)
+        wide = self._run_wide(tensors) if self.is_wide else None
+        if wide is None:
+            self.is_wide = False
+            wide = eager
+        return [Reference(e, w) for e, w in zip(eager, wide, strict=True)]
+
+    def _run(self, module: torch.nn.Module, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        args, kwargs = self.source.bind([t.clone() for t in tensors])
+        with quiet(), torch.no_grad(), in_eval_mode(module):
+            output = module(*args, **kwargs)
+        return [value for _, value in named_outputs(output) if isinstance(value, torch.Tensor)]
+
+    def _run_wide(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+        """None where the model cannot be run in FP64 throughout."""
+        try:
+            if self._wide is None:
+                self._wide = copy.deepcopy(self.module).double()
+            # Experts in their plain form: transformers' grouped products have no FP64.
+            with Float64Mode(), _double_by_default(), _plain_experts(self._wide):
+                found = self._run(self._wide, [t.double() if t.is_floating_point() else t for t in tensors])
+        except Exception:  # a model that fixes its dtypes: its own arithmetic is the reference then
+            return None
+        return found if all(t.dtype == torch.float64 or not t.is_floating_point() for t in found) else None
+
+
+@contextlib.contextmanager
+def _double_by_default() -> Iterator[None]:
+    """Inside, a new tensor of no given dtype has FP64."""
+    old = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(old)
+
+
+@contextlib.contextmanager
+def _plain_experts(module: torch.nn.Module) -> Iterator[None]:
+    """Runs the body with transformers' mixtures of experts in their eager form."""
+    found = [getattr(child, "config", None) for child in module.modules() if hasattr(child, "has_gate")]
+    configs = {id(c): (c, c._experts_implementation) for c in found if hasattr(c, "_experts_implementation")}
+    try:
+        for config, _ in configs.values():
+            config._experts_implementation = "eager"
+        yield
+    finally:
+        for config, old in configs.values():
+            config._experts_implementation = old
+
+
+def _enliven(module: torch.nn.Module, made_up: bool) -> None:
+    seen: set[int] = set()
+    for name, tensor in _floats(module):
+        if tensor.data_ptr() in seen or tensor.numel() == 0:
+            continue
+        seen.add(tensor.data_ptr())
+        if made_up and tensor.dim() == 2 and "embed" not in name:
+            tensor.mul_(50 * tensor.shape[1] ** -0.5)  # made up with a deviation of 1/50
+        elif made_up and tensor.dim() == 2:
+            tensor.mul_(50)
+        elif tensor.dim() == 1 and tensor.numel() > 1 and bool((tensor == tensor[0]).all()):
+            generator = torch.Generator().manual_seed(name_seed(name, 0))
+            tensor.add_(torch.randn(tensor.shape, generator=generator).abs_().mul_(0.05).to(tensor.dtype))
+
+
+def _floats(module: torch.nn.Module) -> list[tuple[str, Any]]:
+    """Parameters, and the statistics of batch norms."""
+    buffers = ((n, b) for n, b in module.named_buffers() if n.endswith(("running_mean", "running_var")))
+    return [(n, t.detach()) for n, t in (*module.named_parameters(), *buffers) if t.is_floating_point()]

@@ -1,0 +1,110 @@
+"""Builds a tiny model of an architecture, checks it, and says how that ended: `right`, `WRONG: why`, `refused: why`."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LIST = Path(__file__).with_name("list.txt")
+KINDS = ("plain", "padded right", "padded left", "token changed")
+_TEXT, _TARGET = (2, 9), (2, 7)  # batch, tokens
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One line of the list: a model class of transformers, what kind of model it is, and how its check ends."""
+
+    name: str
+    kind: str
+    outcome: str
+
+    def __str__(self) -> str:
+        return f"{self.name:<45} {self.kind:<16} {self.outcome}".rstrip()
+
+
+def read_list() -> list[Architecture]:
+    """The architectures of the list, in its order."""
+    lines = [line.split(None, 2) for line in LIST.read_text().splitlines() if line.strip() and not line.startswith("#")]
+    return [Architecture(name, kind, outcome.strip()) for name, kind, outcome in lines]
+
+
+def check_architecture(name: str, levels: Sequence[str]) -> str:
+    """The outcome for one model class; an exception that is no refusal is a failure of the compiler and is raised."""
+    from mlirc.driver import Compilation
+    from mlirc.errors import MlircError
+    from mlirc.internal import InternalError
+    from mlirc.targets import get_target
+
+    with tempfile.TemporaryDirectory() as folder:
+        inputs = write_config(name, Path(folder))
+        job = Compilation(name, get_target("sm_90a"))
+        try:
+            job.open(folder, inputs=inputs, random_weights=0)
+            result = job.check(levels, kinds=KINDS)
+        except MlircError as e:
+            text = " ".join(str(e).split())
+            label = "internal" if isinstance(e, InternalError) else "refused"
+            return f"{label}: {_stable(text, folder)}"
+    return "right" if result.ok else f"WRONG: {result.reason()}"
+
+
+def _stable(text: str, folder: str) -> str:
+    """A reason without what differs from run to run or between installations."""
+    text = text.replace(folder, "MODEL").replace(Path(folder).name, "MODEL")
+    return re.sub(r"/\S+/site-packages/", "", text)
+
+
+def write_config(name: str, folder: Path) -> list[str]:
+    """Writes the tiny config.json of a model class; returns the inputs for `--input`."""
+    import transformers
+
+    from architectures.overrides import INPUTS, OVERRIDES
+    from architectures.tiny import merge, shrink
+
+    model_class = getattr(transformers, name)
+    config_class = model_class.config_class
+    model_type = config_class.model_type
+    with _quiet(transformers):
+        fields = merge(shrink(config_class().to_dict()), OVERRIDES.get(model_type, {}))
+        config = config_class(**fields)
+        written = json.loads(config.to_json_string(use_diff=False))
+    (folder / "config.json").write_text(json.dumps(written | {"architectures": [name], "model_type": model_type}))
+    return INPUTS.get(model_type) or _inputs(model_class, config)
+
+
+def _inputs(model_class: Any, config: Any) -> list[str]:
+    known = inspect.signature(model_class.forward).parameters
+    main = getattr(model_class, "main_input_name", "input_ids")
+    found = {}
+    if "input_ids" in known and main not in ("input_values", "input_features"):
+        found["input_ids"] = f"i64[{_TEXT[0]},{_TEXT[1]}]"
+        if "attention_mask" in known:
+            found["attention_mask"] = f"i64[{_TEXT[0]},{_TEXT[1]}]"
+    if main == "input_values":
+        found["input_values"] = "f32[2,1600]"
+    if main == "input_features":
+        found["input_features"] = "f32[2,10,128]"
+    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in known:
+        found["decoder_input_ids"] = f"i64[{_TARGET[0]},{_TARGET[1]}]"
+    is_clip = {"input_ids", "pixel_values"} <= set(known) and not model_class.__name__.endswith("CausalLM")
+    if main == "pixel_values" or is_clip:
+        channels = getattr(config, "num_channels", None) or 3
+        found["pixel_values"] = f"f32[2,{channels},32,32]"
+    return [f"{key}={spec}" for key, spec in found.items()]
+
+
+@contextlib.contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    level = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(level)
