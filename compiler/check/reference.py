@@ -104,7 +104,7 @@ def _double_by_default() -> Iterator[None]:
 @contextlib.contextmanager
 def _plain_experts(module: torch.nn.Module) -> Iterator[None]:
     """Runs the body with transformers' mixtures of experts in their eager form."""
-    found = [getattr(child, "config", None) for child in module.modules() if hasattr(child, "has_gate")]
+    found: list[Any] = [getattr(child, "config", None) for child in module.modules() if hasattr(child, "has_gate")]
     configs = {id(c): (c, c._experts_implementation) for c in found if hasattr(c, "_experts_implementation")}
     try:
         for config, _ in configs.values():
