@@ -51,6 +51,30 @@ def test_ops_with_a_decomposition_of_ours(function, shape):
     check(from_torch(Calls(function), (torch.randn(shape),)))
 
 
+def written(x, write):
+    y = x + 0
+    write(y)
+    return y
+
+
+@pytest.mark.parametrize(
+    ("write", "shape"),
+    [
+        (lambda y: y[:, 1:].copy_(F.pad(y, (0, 0, 1, -1))[:, 1:]), (2, 3, 5)),
+        (lambda y: y[0].copy_(F.pad(y, (-1, 1), mode="reflect")[-1]), (3, 5)),
+        (lambda y: y[:, ::2].mul_(3), (2, 7)),
+        (lambda y: y.transpose(0, 1)[1].fill_(5), (3, 2)),
+        (lambda y: y.view(-1).add_(1), (2, 3)),
+        (lambda y: y.masked_fill_(y > 0, 2), (2, 3)),
+        (lambda y: y.__setitem__(y > 0, -1.0), (5, 7)),
+        (lambda y: y.__setitem__(y[:, 0] > 0, 4.0), (7, 3)),
+    ],
+)
+def test_writes_into_views(write, shape):
+    torch.manual_seed(0)
+    check(from_torch(Calls(lambda x: written(x, write)), (torch.randn(shape),)))
+
+
 @pytest.mark.parametrize("layer", [nn.LSTM(5, 7), nn.GRU(5, 7, batch_first=True, bidirectional=True)])
 def test_recurrent_layers_are_unrolled(layer):
     check(from_torch(layer, (torch.randn(3, 2, 5),)))

@@ -55,7 +55,7 @@ def _is_plain(graph: Graph) -> bool:
     for node in graph.nodes:
         if node.op not in ("placeholder", "output") and node.target is not operator.getitem:
             target = node.target
-            if not isinstance(target, torch._ops.OpOverload) or (target._schema.is_mutable and node.users):
+            if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
                 return False
     return True
 

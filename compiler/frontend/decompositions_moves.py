@@ -56,8 +56,18 @@ def _pad_circular(x: Tensor, pad: list[int]) -> Tensor:
 
 @_decomposes(aten.pad.default)
 def _pad(x: Tensor, pad: list[int], mode: str = "constant", value: float | None = None) -> Tensor:
-    """PyTorch's own circular padding writes into an empty tensor, which has no functional form here."""
-    return _pad_circular(x, pad) if mode == "circular" else NotImplemented
+    """PyTorch's own circular padding writes into an empty tensor, which has no functional form here.
+
+    The other modes are dispatched as in PyTorch: torch-mlir would have to get the signs right once more.
+    """
+    if mode == "circular":
+        return _pad_circular(x, pad)
+    if mode == "constant":
+        fill = 0.0 if value is None else value
+        out = _constant_pad(x, pad, fill)
+        return aten.constant_pad_nd.default(x, pad, fill) if out is NotImplemented else out
+    name = {"reflect": "reflection_pad", "replicate": "replication_pad"}[mode]
+    return getattr(aten, f"{name}{len(pad) // 2}d").default(x, pad)
 
 
 @_decomposes(aten.constant_pad_nd.default)
@@ -93,3 +103,13 @@ def _as_strided(x: Tensor, size: list[int], stride: list[int], storage_offset: i
         along = torch.arange(n, device=x.device) * step
         place = place + along.reshape([-1 if d == i else 1 for d in range(len(size))])
     return aten.index.Tensor(flat, [place])
+
+
+@_decomposes(aten.index_put.default)
+def _index_put(x: Tensor, indices: list[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
+    """`x[mask] = value` with one value for all is a choice per element; other masks would count their elements."""
+    if len(indices) != 1 or indices[0] is None or indices[0].dtype != torch.bool or values.numel() != 1 or accumulate:
+        return NotImplemented
+    mask = indices[0]
+    mask = mask.reshape(list(mask.shape) + [1] * (x.dim() - mask.dim()))
+    return aten.where.self(mask, values.reshape([]), x)
