@@ -12,6 +12,7 @@ from typing import Any
 
 from mlirc import internal
 from mlirc.errors import MlircError
+from mlirc.files import exists, open_regular, read_text
 from mlirc.kernel_build import KernelBuild, KernelJob
 from mlirc.kernel_cache import KernelCache, cache_folder
 from mlirc.levels import LEVELS
@@ -88,13 +89,12 @@ class Compilation:
     def read_levels(self, path: Path) -> None:
         """Takes an .mlir file at any level from `torch` to `gpu`; the level is told by its content."""
         from mlirc import levels, mlir
+        from mlirc.mlir_text import SEPARATOR, judge_text
         from mlirc.schedule_places import restore
 
-        try:
-            text = path.read_text()
-        except (OSError, UnicodeDecodeError) as e:
-            raise MlircError(f"cannot read {path}: {getattr(e, 'strerror', None) or 'not a text file'}") from e
-        texts = [t for t in re.split(r"^// -----.*\n", text, flags=re.MULTILINE) if t.strip()]
+        text = read_text(path)
+        judge_text(text, str(path))
+        texts = [t for t in SEPARATOR.split(text) if t.strip()]
         parts = [restore(mlir.parse(t, str(path)), t) for t in texts]
         if not parts:
             raise MlircError(f"{path}: is empty: give a module at level torch, linalg, kernels, tiles or gpu")
@@ -352,11 +352,10 @@ def _versions() -> dict[str, str]:
 
 def is_mlir(spec: str) -> bool:
     """Whether a path names MLIR: told by its content, and by its name only where there is no telling."""
-    try:
-        with Path(spec).open("rb") as file:
-            head = file.read(4096)
-    except OSError:
+    if not exists(spec) or Path(spec).is_dir():
         return spec.endswith(".mlir")
+    with open_regular(spec) as file:
+        head = file.read(4096)
     if head.startswith((b"PK", b"\x80")):  # a zip archive, a pickle
         return False
     starts = rb"\s*(//.*\s*|#\w+ = .*\s*)*(builtin\.)?(module|func\.func|\"builtin\.module\")\b"
@@ -365,7 +364,7 @@ def is_mlir(spec: str) -> bool:
 
 def model_name(spec: str) -> str:
     """A short name for a model: the last part of its path, or its factory function."""
-    return Path(spec).stem if Path(spec).exists() else re.split(r"[./:]", spec)[-1]
+    return Path(spec).stem if exists(spec) else re.split(r"[./:]", spec)[-1]
 
 
 def compile_model(

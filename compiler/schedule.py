@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import os
 import pkgutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,8 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlirc.errors import MlircError
+from mlirc.files import exists, read_text, shorten
 from mlirc.kernel_info import KernelInfo, describe
 from mlirc.mlir import context, func, ir
+from mlirc.mlir_text import judge_text
 from mlirc.schedule_apply import apply_script
 from mlirc.schedule_errors import python_error, script_frames
 from mlirc.targets import Target
@@ -327,8 +328,9 @@ def _parse_value(text: str) -> Any:
 
 
 def _load_python(path: str, code: UserCode) -> dict[str, Script]:
-    if not os.path.isfile(path):
-        raise MlircError(f"--schedule {path}: no such file")
+    if not exists(path):
+        raise MlircError(f"--schedule {shorten(path)}: no such file")
+    read_text(path, "--schedule")
     with _user_registry() as added:
         try:
             with context(), ir.Location.unknown():
@@ -345,13 +347,11 @@ def _load_python(path: str, code: UserCode) -> dict[str, Script]:
 
 
 def _load_mlir(path: str) -> list[_FileScript]:
-    if not os.path.isfile(path):
-        raise MlircError(f"--schedule {path}: no such file")
-    try:
-        with open(path, encoding="utf-8") as f:
-            lines = f.read().split("\n")
-    except (OSError, UnicodeDecodeError) as e:
-        raise MlircError(f"--schedule {path}: {getattr(e, 'strerror', None) or 'not a text file'}") from e
+    if not exists(path):
+        raise MlircError(f"--schedule {shorten(path)}: no such file")
+    text = read_text(path, "--schedule")
+    judge_text(text, f"--schedule {path}")
+    lines = text.split("\n")
     found, start = [], 0
     for end in [i for i, line in enumerate(lines) if line.startswith("// -----")] + [len(lines)]:
         chunk = "\n".join(lines[start:end])
@@ -372,6 +372,8 @@ def _load_mlir(path: str) -> list[_FileScript]:
                 )
             kernels = [ir.StringAttr(a).value for a in ir.ArrayAttr(module.operation.attributes["mlirc.kernels"])]
             found.append(_FileScript(path, module, kernels))
+    if not found:
+        raise MlircError(f"--schedule {path}: is empty: give a transform module")
     return found
 
 

@@ -176,7 +176,7 @@ def test_a_damaged_cache_entry_is_compiled_again(ran, payload, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["missing.mlir", "-o", "x.ptx"], "cannot read missing.mlir: No such file"),
+        (["missing.mlir", "-o", "x.ptx"], "missing.mlir: cannot be read: No such file"),
         (["PAYLOAD", "-o", "x.ptx", "--target", "sm_10"], "unknown target 'sm_10': choose one of sm_80"),
         (
             ["PAYLOAD", "-o", "no/such/folder/x.ptx"],

@@ -71,11 +71,11 @@ def test_info(files, capsys):
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        (["nowhere.ptx"], "nowhere.ptx: cannot read: No such file"),
+        (["nowhere.ptx"], "nowhere.ptx: cannot be read: No such file"),
         (["m.safetensors"], "m.safetensors: "),
         (["m.ptx"], "input 'x' (f32[37]) is missing"),
         (["m.ptx", "--input", "y=x.npy"], "no input is called 'y'"),
-        (["m.ptx", "--input", "nowhere.npy"], "nowhere.npy: cannot read"),
+        (["m.ptx", "--input", "nowhere.npy"], "nowhere.npy: cannot be read"),
         (["m.ptx", "--input", "m.ptx"], "m.ptx: no .npy or .npz file"),
         (["m.ptx", "--input", "wrong.npy"], "'x': got f32[1,37], but the model was compiled for f32[37]"),
         (["m.ptx", "--input", "x.npy", "--input", "x=x.npy"], "given twice"),
@@ -84,7 +84,7 @@ def test_info(files, capsys):
         (["m.ptx", "--input", "x.npy", "-o", "q=y.npy"], "no output is called 'q'"),
         (["m.ptx", "--input", "x.npy", "-o", "y.txt"], "must end in .npy"),
         (["m.ptx", "--input", "x.npy", "-o", "no/y.npz"], "folder no does not exist"),
-        (["m.ptx", "--input", "x.npy", "--weights", "no.safetensors"], "no.safetensors: cannot read the weights"),
+        (["m.ptx", "--input", "x.npy", "--weights", "no.safetensors"], "no.safetensors: cannot be read"),
         (["m.ptx", "--input", "x.npy", "--weights", "other.safetensors"], "weight 'm.w' (f32[1,37]) is missing"),
         (["m.ptx", "--input", "x.npy", "--level", "tiles"], "tiles.mlir: cannot read level tiles"),
         (["m.ptx", "--input", "x.npy", "--level", "kernels"], "kernels.mlir: not valid MLIR"),

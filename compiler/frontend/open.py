@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from mlirc.errors import MlircError
+from mlirc.files import exists, shorten
 from mlirc.frontend.archives import open_factory, open_file
 from mlirc.frontend.huggingface import open_directory
 from mlirc.frontend.inputs import dtype_of, parse_inputs
@@ -36,16 +37,16 @@ def open_model(
     given = parse_inputs(inputs)
     path = Path(spec)
     with quiet():
-        if path.is_dir():
+        if exists(spec) and path.is_dir():
             return open_directory(path, inputs=given, random_weights=random_weights, dtype=dtype)
         if random_weights is not None:
             raise MlircError(f"{spec}: --random-weights needs a Hugging Face directory")
-        if path.is_file():
+        if exists(spec):
             source = open_file(path, inputs=given, allow_pickle=allow_pickle)
         elif _FACTORY.fullmatch(spec):
             source = open_factory(spec, given)
         else:
-            raise MlircError(f"{spec}: no such file or directory, and no factory (package.module:function)")
+            raise MlircError(f"{shorten(spec)}: no such file or directory, and no factory (package.module:function)")
         return source if dtype is None else _cast(source, spec, dtype)
 
 

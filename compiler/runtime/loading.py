@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mlirc.errors import MlircError
+from mlirc.files import read_bytes
 from mlirc.runtime.model import CompiledModel
 from mlirc.runtime.plan import Plan, extract
 from mlirc.runtime.weights import WeightFile
@@ -16,9 +17,7 @@ from mlirc.runtime.weights import WeightFile
 def read_model(path: str | os.PathLike) -> tuple[str, Plan]:
     """Reads a compiled model file: (the file's text, its plan). Raises MlircError when it is not one."""
     try:
-        text = Path(path).read_bytes().decode()
-    except OSError as e:
-        raise MlircError(f"{path}: cannot read: {e.strerror}") from e
+        text = read_bytes(path).decode()  # not as text: the checksum is over the bytes
     except UnicodeDecodeError as e:
         raise MlircError(f"{path}: damaged, or no PTX file: it is not text") from e
     return text, extract(text, str(path))

@@ -13,10 +13,12 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.files import open_regular
 from mlirc.runtime.arrays import NUMPY_DTYPES, View
 from mlirc.runtime.plan import DTYPE_BYTES
 
@@ -31,6 +33,21 @@ _TO_FILE = {
     "i1": "BOOL",
 }
 _DTYPES = {v: k for k, v in _TO_FILE.items()} | {"U8": "i8"}
+
+
+_HEADER_LIMIT = 100_000_000  # as the format says
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; names that are there twice could mean either value."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
+def _tensors(header: dict) -> list[tuple[str, dict]]:
+    return [(name, about) for name, about in header.items() if name != "__metadata__"]
 
 
 @dataclass(frozen=True)
@@ -52,19 +69,19 @@ class WeightFile:
 
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path)
-        try:
-            with self.path.open("rb") as f:
-                size = os.fstat(f.fileno()).st_size
-                head = f.read(8)
-                length = int.from_bytes(head, "little")
-                if len(head) < 8 or length > size - 8:
-                    raise MlircError(f"{path}: truncated, or no safetensors file")
-                header = json.loads(f.read(length))
+        with open_regular(self.path) as f:
+            size = os.fstat(f.fileno()).st_size
+            head = f.read(8)
+            length = int.from_bytes(head, "little")
+            if len(head) < 8 or length > size - 8:
+                raise MlircError(f"{path}: truncated, or no safetensors file")
+            if length > _HEADER_LIMIT:
+                raise MlircError(f"{path}: no safetensors file: its header would have {length:,} bytes")
+            try:
+                header = json.loads(f.read(length), object_pairs_hook=_unique)
                 self._map = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
-        except OSError as e:
-            raise MlircError(f"{path}: cannot read the weights: {e.strerror}") from e
-        except ValueError as e:
-            raise MlircError(f"{path}: no safetensors file: {e}") from e
+            except (ValueError, OSError, RecursionError) as e:
+                raise MlircError(f"{path}: no safetensors file: {type(e).__name__}: {e}") from e
         self._bytes = np.frombuffer(self._map, np.uint8)
         try:
             self.entries = dict(self._read_entries(header, 8 + length, size))
@@ -72,16 +89,26 @@ class WeightFile:
             raise MlircError(f"{path}: damaged safetensors header ({type(e).__name__}: {e})") from e
 
     def _read_entries(self, header: dict, base: int, size: int) -> Iterator[tuple[str, Entry]]:
-        for name, about in header.items():
-            if name == "__metadata__" or about["dtype"] not in _DTYPES:
+        """The tensors of a type that mlirc knows. All tensors lie one behind the other, and together are the file."""
+        end = 0
+        for name, about in sorted(_tensors(header), key=lambda item: item[1]["data_offsets"]):
+            first, last = about["data_offsets"]
+            shape = about["shape"]
+            if any(type(n) is not int or n < 0 for n in (first, last, *shape)):
+                raise ValueError(f"sizes of '{name}'")
+            if base + last > size:
+                raise MlircError(f"{self.path}: truncated: '{name}' ends at byte {base + last} of {size}")
+            if first != end or last < first:
+                raise MlircError(f"{self.path}: damaged: '{name}' does not begin where the tensor before it ends")
+            end = last
+            if about["dtype"] not in _DTYPES:
                 continue
-            start, end = map(int, about["data_offsets"])
-            entry = Entry(_DTYPES[about["dtype"]], tuple(map(int, about["shape"])), base + start)
-            if start < 0 or base + end > size:
-                raise MlircError(f"{self.path}: truncated: '{name}' ends at byte {base + end} of {size}")
-            if entry.nbytes != end - start:
-                raise MlircError(f"{self.path}: damaged: '{name}' has {end - start} bytes, not {entry.nbytes}")
+            entry = Entry(_DTYPES[about["dtype"]], tuple(shape), base + first)
+            if entry.nbytes != last - first:
+                raise MlircError(f"{self.path}: damaged: '{name}' has {last - first} bytes, not {entry.nbytes}")
             yield name, entry
+        if base + end != size:
+            raise MlircError(f"{self.path}: damaged: its tensors end at byte {base + end} of {size}")
 
     def array(self, name: str) -> np.ndarray:
         """A tensor as a read-only NumPy array on the map (bf16 as ml_dtypes.bfloat16)."""

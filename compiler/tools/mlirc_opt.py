@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mlirc.errors import MlircError
+from mlirc.files import TEXT_LIMIT, as_text, read_text
 from mlirc.outputs import check_writable, write_atomically
 from mlirc.targets import get_target
 from mlirc.tools.cli import Parser, run_main
@@ -119,6 +120,13 @@ def _list() -> None:
         print(f"script  {path.stem:32} {doc}")
 
 
+def _standard_input() -> str:
+    data = sys.stdin.buffer.read(TEXT_LIMIT + 1) if hasattr(sys.stdin, "buffer") else sys.stdin.read().encode()
+    if len(data) > TEXT_LIMIT:
+        raise MlircError(f"standard input: is larger than {TEXT_LIMIT >> 20} MiB, which is no MLIR")
+    return as_text(data, "standard input")
+
+
 def _main(argv: list[str] | None) -> int:
     options = _parser().parse_args(argv)
     if options.list:
@@ -130,14 +138,13 @@ def _main(argv: list[str] | None) -> int:
     if options.output:
         check_writable(Path(options.output), reads)
     target = get_target(options.target)
-    try:
-        text = sys.stdin.read() if options.file == "-" else Path(options.file).read_text()
-    except (OSError, UnicodeDecodeError) as e:
-        raise MlircError(f"cannot read {options.file}: {getattr(e, 'strerror', None) or 'not a text file'}") from e
+    text = _standard_input() if options.file == "-" else read_text(options.file)
     from mlirc import mlir  # here, because it takes seconds
+    from mlirc.mlir_text import SEPARATOR, judge_text
 
+    judge_text(text, options.file)
     results = []
-    for part in re.split(r"^// -----.*\n", text, flags=re.MULTILINE):
+    for part in SEPARATOR.split(text):
         module = mlir.parse(part, options.file)
         for kind, step in options.steps or ():
             try:

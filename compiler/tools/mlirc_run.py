@@ -6,7 +6,6 @@ import argparse
 import statistics
 import sys
 import time
-import zipfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.files import exists
 from mlirc.marks import write_npy, write_npz
 from mlirc.outputs import Outputs, check_writable, model_files
 from mlirc.runtime.arrays import NUMPY_DTYPES, check, match, view
@@ -21,6 +21,7 @@ from mlirc.runtime.loading import find_weights, read_model
 from mlirc.runtime.plan import CopyStep, Plan, TensorSpec
 from mlirc.timing import Progress
 from mlirc.tools.cli import Parser, run_main
+from mlirc.tools.input_arrays import read_arrays
 
 SHOWN = 4  # findings printed beside the error
 HOST_LEVELS = ("linalg", "kernels", "tiles", "gpu")
@@ -123,19 +124,9 @@ def _numbers(text: str) -> list[int]:
 def _named(text: str) -> tuple[str | None, Path]:
     """Splits NAME=FILE; a file whose own name has a `=` is taken as a file."""
     name, separator, file = text.partition("=")
-    if not separator or Path(text).exists():
+    if not separator or exists(text):
         return None, Path(text)
     return name, Path(file)
-
-
-def _read_arrays(path: Path) -> np.ndarray | dict[str, np.ndarray]:
-    try:
-        data = np.load(path, allow_pickle=False)
-        return data if isinstance(data, np.ndarray) else dict(data)
-    except OSError as e:
-        raise MlircError(f"{path}: cannot read: {e.strerror or e}") from e
-    except (ValueError, EOFError, zipfile.BadZipFile) as e:
-        raise MlircError(f"{path}: no .npy or .npz file ({' '.join(str(e).split())})") from e
 
 
 def as_input(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
@@ -160,7 +151,7 @@ def _read_inputs(options: argparse.Namespace, specs: list[TensorSpec]) -> list[n
     by_name: dict[str, np.ndarray] = {}
     for text in options.input:
         name, path = _named(text)
-        data = _read_arrays(path)
+        data = read_arrays(path)
         found = data if isinstance(data, dict) else {name: data} if name else {}
         if isinstance(data, dict) and name:
             raise MlircError(f"{path}: an .npz file names its own arrays: give it without '{name}='")
@@ -243,13 +234,10 @@ def run_level(
     if level == "gpu":
         return run_on_host_device(model, plan, inputs, weights, **options)
     from mlirc import host, mlir
+    from mlirc.mlir_text import read_level
 
     file = model.with_suffix(".levels") / f"{level}.mlir"
-    try:
-        text = file.read_text()
-    except (OSError, UnicodeDecodeError) as e:
-        why = getattr(e, "strerror", None) or "not a text file"
-        raise MlircError(f"{file}: cannot read level {level} ({why}): mlirc writes it beside the PTX file") from e
+    text = read_level(file)
     module = mlir.parse(text, str(file))
     given: dict[str, np.ndarray] = dict(zip((spec.name for spec in plan.inputs), inputs, strict=True))
     found = find_weights(model, plan, weights)

@@ -15,6 +15,7 @@ from mlirc.host.device.limits import SECONDS
 from mlirc.host.device.model import DeviceModel
 from mlirc.host.device.reference import References
 from mlirc.host.device.report import Report
+from mlirc.mlir_text import read_level
 from mlirc.runtime.arrays import NUMPY_DTYPES, View, check, empty_like, match, view
 from mlirc.runtime.plan import Plan, TensorSpec
 
@@ -30,14 +31,6 @@ def as_array(seen: View, name: str) -> np.ndarray:
     array = np.ctypeslib.as_array(memory).view(dtype).reshape(seen.shape)
     memory.owner = seen.owner  # type: ignore[attr-defined]  # which the array keeps alive through its base
     return array
-
-
-def _read_level(file: Path) -> str:
-    try:
-        return file.read_text()
-    except (OSError, UnicodeDecodeError) as e:
-        why = getattr(e, "strerror", None) or "not a text file"
-        raise MlircError(f"{file}: cannot read level {file.stem} ({why}): mlirc writes it beside the PTX file") from e
 
 
 class HostModel:
@@ -60,7 +53,7 @@ class HostModel:
         self.progress: Callable[[int, int], None] = lambda done, total: None
         folder = path.with_suffix(".levels")
         file = folder / "gpu.mlir"
-        self._model = DeviceModel.parse(_read_level(file), str(file), count)
+        self._model = DeviceModel.parse(read_level(file), str(file), count)
         self._levels = folder
         self._names = self._model.argument_names()
         self._arrays: dict[str, np.ndarray] = {}
@@ -105,7 +98,7 @@ class HostModel:
         if self._found is None:
             files = [self._levels / f"{name}.mlir" for name in ("kernels", "tiles")]
             self._found = References(
-                {f.stem: mlir.parse(_read_level(f), str(f)) for f in files}, {f.stem: str(f) for f in files}
+                {f.stem: mlir.parse(read_level(f), str(f)) for f in files}, {f.stem: str(f) for f in files}
             )
         return self._found
 
