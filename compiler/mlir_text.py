@@ -49,8 +49,8 @@ def _judge_sizes(text: str, what: str) -> None:
             raise MlircError(
                 f"{what}: {match[1]} stands for more than {_EXPANDED:,} parts: no tool writes such aliases"
             )
-    if match := _DIGITS.search(text):
-        raise MlircError(f"{what}: holds a number of {len(match[0]):,} or more digits")
+    if digits := _DIGITS.search(text):
+        raise MlircError(f"{what}: holds a number of {len(digits[0]):,} or more digits")
 
 
 def read_level(file: Path) -> str:

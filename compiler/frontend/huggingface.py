@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,8 +13,10 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from mlirc.errors import MlircError
+from mlirc.files import exists
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.inputs import InputSpec, check_names, dtype_of, sample
+from mlirc.frontend.judge.folder import bounded_building, judge_config, judge_weights
 from mlirc.frontend.noise import no_progress_bars, quiet
 from mlirc.frontend.source import SourceModel
 from mlirc.frontend.weights import RandomWeights
@@ -28,7 +29,7 @@ def open_directory(
 ) -> SourceModel:
     """Opens a Hugging Face directory. Raises MlircError for a missing or bad config, and missing or wrong weights."""
     with quiet():
-        config = _read_config(path)
+        config = _read_config(path, weights=random_weights is None)
         model_class = _model_class(path, config)
         torch_dtype = dtype_of(dtype) if dtype else _config_dtype(config)
         if not torch_dtype.is_floating_point:
@@ -58,13 +59,15 @@ def random_state_dict(config_dir: str | Path, seed: int, dtype: str | None = Non
     return open_directory(Path(config_dir), inputs={}, random_weights=seed, dtype=dtype).weights
 
 
-def _read_config(path: Path) -> Any:
+def _read_config(path: Path, weights: bool) -> Any:
     import transformers
 
-    if not (path / "config.json").is_file():
+    if not exists(path / "config.json"):
         raise MlircError(f"{path}: not a Hugging Face model: the directory has no config.json")
+    judge_config(path, weights)
     try:
-        return transformers.AutoConfig.from_pretrained(str(path), local_files_only=True)
+        # Not None, with which it would ask at the terminal whether to run code of the folder.
+        return transformers.AutoConfig.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
     except Exception as e:
         raise MlircError(f"{path / 'config.json'}: not a usable config: {first_line(str(e))}") from e
 
@@ -74,8 +77,9 @@ def _model_class(path: Path, config: Any) -> Any:
 
     names = getattr(config, "architectures", None) or []
     for name in names:
-        if hasattr(transformers, name):
-            return getattr(transformers, name)
+        found = getattr(transformers, name, None)
+        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
+            return found
     if names:
         raise MlircError(f"{path}: transformers {transformers.__version__} has no model class '{names[0]}'")
     try:
@@ -95,12 +99,15 @@ def _config_dtype(config: Any) -> torch.dtype:
 
 def _load(path: Path, model_class: Any, dtype: torch.dtype) -> torch.nn.Module:
     """The model with the directory's weights."""
-    _require_weight_files(path)
+    judge_weights(path)
     try:
-        with no_progress_bars():
+        with no_progress_bars(), bounded_building():
             module, report = model_class.from_pretrained(
-                str(path), dtype=dtype, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True
-            )
+                str(path), dtype=dtype, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True,
+                trust_remote_code=False, weights_only=True,
+            )  # fmt: skip
+    except MlircError as e:
+        raise MlircError(f"{path}: {e}") from e
     except Exception as e:
         raise MlircError(f"{path}: the weights cannot be read: {type(e).__name__}: {first_line(str(e))}") from e
     missing = sorted(report.get("missing_keys") or [])
@@ -110,21 +117,6 @@ def _load(path: Path, model_class: Any, dtype: torch.dtype) -> torch.nn.Module:
     for name, found, wanted in sorted(report.get("mismatched_keys") or []):
         raise MlircError(f"{path}: weight '{name}' has shape {list(found)}, but the config asks for {list(wanted)}")
     return module.eval().requires_grad_(False)
-
-
-def _require_weight_files(path: Path) -> None:
-    for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
-        if (path / index).is_file():
-            try:
-                files = set(json.loads((path / index).read_text())["weight_map"].values())
-            except (ValueError, KeyError, AttributeError) as e:
-                raise MlircError(f"{path / index}: not a weight index") from e
-            for file in sorted(files):
-                if not (path / file).is_file():
-                    raise MlircError(f"{path}: the weight file {file} that {index} names is missing")
-            return
-    if not any((path / name).is_file() for name in ("model.safetensors", "pytorch_model.bin")):
-        raise MlircError(f"{path}: no weights (model.safetensors): add them, or give --random-weights SEED")
 
 
 @contextlib.contextmanager
@@ -146,8 +138,10 @@ def _parameters_on_meta() -> Iterator[None]:
 
 def _skeleton(model_class: Any, config: Any, dtype: torch.dtype) -> torch.nn.Module:
     try:
-        with _parameters_on_meta():
+        with _parameters_on_meta(), bounded_building():
             return model_class._from_config(config, dtype=dtype).eval().requires_grad_(False)
+    except MlircError:
+        raise
     except Exception as e:
         raise MlircError(f"{model_class.__name__} cannot be built from the config: {first_line(str(e))}") from e
 

@@ -94,8 +94,8 @@ class WeightFile:
         for name, about in sorted(_tensors(header), key=lambda item: item[1]["data_offsets"]):
             first, last = about["data_offsets"]
             shape = about["shape"]
-            if any(type(n) is not int or n < 0 for n in (first, last, *shape)):
-                raise ValueError(f"sizes of '{name}'")
+            if type(about["dtype"]) is not str or any(type(n) is not int or n < 0 for n in (first, last, *shape)):
+                raise ValueError(f"type or sizes of '{name}'")
             if base + last > size:
                 raise MlircError(f"{self.path}: truncated: '{name}' ends at byte {base + last} of {size}")
             if first != end or last < first:

@@ -1,0 +1,169 @@
+"""Hugging Face folders: what config.json may ask for, and which files weights may come from.
+
+transformers opens what the files in a folder name: other folders, the hub, classes of quantizers, kernels. A model
+needs none of these, so they are refused before transformers sees the folder, and so is a config of impossible size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mlirc.errors import MlircError
+from mlirc.files import open_regular, read_bytes, shorten
+from mlirc.frontend.judge.archive import Archive
+from mlirc.frontend.judge.pickles import check_tensors, scan_pickle
+from mlirc.frontend.judge.program import parse_json
+from mlirc.runtime.weights import WeightFile
+
+_CONFIG_LIMIT = 32 << 20
+_LAYERS = 4096  # of any kind; the deepest models have some two hundred
+_LABELS = 1 << 20
+_MODULES = 250_000  # a mixture of 60 layers of 256 experts, one by one, has a fifth
+_DEPTH = 20
+_LAYER_KEY = re.compile(
+    r"(n|num|number)_?\w*_?(layer|layers|block|blocks|stages|hidden_groups)|depths?|layers|n_layer\w*"
+)
+_QUANTIZED = "its weights are quantized: give the model's unquantized weights, without this entry"
+_REASONS = {
+    "transformers_weights": "it takes its weights from another place: give a folder with model.safetensors",
+    "use_pretrained_backbone": "it takes a part of its weights from another place: give the whole model's weights",
+    "backbone_checkpoint": "it takes a part of its weights from another place: give the whole model's weights",
+    "fusion_config": "it replaces parts of the model by others: remove the entry",
+    "distributed_config": "it is for several devices: remove the entry",
+    "use_kernels": "it takes kernels from the hub: remove the entry",
+    "kernel_config": "it takes kernels from the hub: remove the entry",
+}
+
+
+def judge_config(folder: Path, weights: bool) -> None:
+    """Raises MlircError for a config.json that is none, that asks for files or code from elsewhere, or for a model of
+    impossible size. `weights`: the folder's are used; how they are quantized does not matter where they are not."""
+    path = folder / "config.json"
+    _inside(folder, path)
+    config = parse_json(read_bytes(path, limit=_CONFIG_LIMIT), str(path))
+    if not isinstance(config, dict):
+        raise MlircError(f"{path}: not a usable config: it is no JSON object")
+    names = config.get("architectures")
+    if names is not None and not (isinstance(names, list) and all(isinstance(n, str) for n in names)):
+        raise MlircError(f"{path}: not a usable config: 'architectures' is no list of names")
+    if config.get("quantization_config") and weights:
+        raise MlircError(f"{path}: 'quantization_config': {_QUANTIZED}")
+    _judge_entries(path, config, 0)
+    if (folder / "adapter_config.json").exists():
+        raise MlircError(f"{folder}: holds an adapter (adapter_config.json): merge it into its model and save that")
+
+
+def _judge_entries(path: Path, entries: dict[str, Any], depth: int) -> None:
+    if depth > _DEPTH:
+        raise MlircError(f"{path}: not a usable config: nested too deep")
+    for key, value in entries.items():
+        if value and key in _REASONS:
+            raise MlircError(f"{path}: '{key}': {_REASONS[key]}")
+        if key.endswith("_implementation") and not _known_implementation(value):
+            raise MlircError(f"{path}: '{key}' is {ascii(shorten(value, 80))}, code from elsewhere: remove the entry")
+        numbers = value if isinstance(value, list) else [value]
+        for number in numbers:
+            if type(number) is int:
+                _judge_number(path, key, number)
+        for child in numbers:
+            if isinstance(child, dict):
+                _judge_entries(path, child, depth + 1)
+
+
+def _known_implementation(value: Any) -> bool:
+    """Whether this names one of transformers' own implementations, for the model or for each of its parts."""
+    parts = value.values() if isinstance(value, dict) else [value]
+    return all(part is None or (isinstance(part, str) and re.fullmatch(r"[a-z0-9_]+", part)) for part in parts)
+
+
+def _judge_number(path: Path, key: str, number: int) -> None:
+    most = 1 << 62
+    if _LAYER_KEY.fullmatch(key):
+        most = _LAYERS
+    elif key in ("num_labels", "num_classes"):
+        most = _LABELS
+    if abs(number) > most:
+        raise MlircError(f"{path}: '{key}' is {shorten(number, 40)}: no model has more than {most:,}")
+
+
+def judge_weights(folder: Path) -> None:
+    """Raises MlircError unless the folder holds weights, whole ones, in files of its own."""
+    for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
+        if (folder / index).exists():
+            files = _indexed(folder, folder / index)
+            break
+    else:
+        files = [n for n in ("model.safetensors", "pytorch_model.bin") if os.path.lexists(folder / n)][:1]
+        if not files:
+            raise MlircError(f"{folder}: no weights (model.safetensors): add them, or give --random-weights SEED")
+    for file in files:
+        path = folder / file
+        _inside(folder, path)
+        _judge_pickled(path) if file.endswith(".bin") else WeightFile(path)
+
+
+def _indexed(folder: Path, index: Path) -> list[str]:
+    """The weight files that an index names: files of the folder itself."""
+    _inside(folder, index)
+    found = parse_json(read_bytes(index), str(index))
+    names = found.get("weight_map") if isinstance(found, dict) else None
+    if not isinstance(names, dict) or not all(isinstance(n, str) for n in names.values()):
+        raise MlircError(f"{index}: not a weight index")
+    files = sorted(set(names.values()))
+    for name in files:
+        if (
+            not re.fullmatch(r"[\w.+-]{1,200}", name)
+            or name.startswith(".")
+            or not name.endswith((".safetensors", ".bin"))
+        ):
+            raise MlircError(f"{index}: the weight file {ascii(shorten(name, 80))} is none of this folder")
+        if not os.path.lexists(folder / name):
+            raise MlircError(f"{folder}: the weight file {name} that {index.name} names is missing")
+    return files
+
+
+def _inside(folder: Path, path: Path) -> None:
+    """Raises MlircError for a link that leads out of the folder, unless to where the hub's cache keeps its files."""
+    with open_regular(path):
+        pass
+    real, home = path.resolve(), folder.resolve()
+    cached = home.parent.name == "snapshots" and real.parent == home.parent.parent / "blobs"
+    if real.parent != home and not cached:
+        raise MlircError(f"{path}: a link that leads out of the folder: copy the file into it")
+
+
+def _judge_pickled(path: Path) -> None:
+    """Weights that PyTorch saved: transformers loads them without running code, but trusts their sizes."""
+    with open_regular(path) as file:
+        if file.read(2) != b"PK":
+            raise MlircError(f"{path}: weights in an old format, or damaged: save them as model.safetensors")
+    with Archive(path, str(path)) as archive:
+        root = archive.names[0].split("/", 1)[0] + "/" if archive.names else ""
+        check_tensors(archive, scan_pickle(archive.read(root + "data.pkl"), str(path)), root + "data/")
+        archive.check()
+
+
+@contextlib.contextmanager
+def bounded_building() -> Iterator[None]:
+    """A model built inside may have so many modules, and no more: a config of a few bytes can ask for any number.
+    Raises MlircError."""
+    count = 0
+
+    def counted(*_: object) -> None:
+        nonlocal count
+        count += 1
+        if count > _MODULES:
+            raise MlircError(f"the config asks for a model of more than {_MODULES:,} modules")
+
+    hook = torch.nn.modules.module.register_module_module_registration_hook(counted)
+    try:
+        yield
+    finally:
+        hook.remove()
