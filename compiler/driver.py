@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,9 +104,11 @@ class Compilation:
         if level == "llvm" or (len(parts) > 1 and level != "gpu"):
             raise MlircError(f"{path}: compilation starts from one module, or from the gpu level: this is {level}")
         self._given = level
+        if level == "gpu":
+            self._gpu_parts = {levels.host_function(p): p for p in parts[1:] or [levels.copy(parts[0])]}
         module = levels.with_main(parts[0])
         if level == "gpu":
-            self._gpu_parts = {levels.host_function(p): p for p in parts[1:] or parts}
+            module = levels.declare_kernels(module)
         self.modules[level if level in ("torch", "linalg") else "kernels"] = module
         if level == "tiles":
             self.modules["tiles"] = module
@@ -280,15 +282,12 @@ class Compilation:
 
     def text(self, level: str) -> str:
         """The level as text. `lower` it first."""
-        from mlirc import levels
-
         if level in self.modules:
             return str(self.modules[level])
         if level == "schedule" and self.schedule_text:
             return self.schedule_text
         if level == "gpu":
-            main = levels.declare_kernels(self.modules["kernels"])
-            return "\n// -----\n\n".join([str(main), *(b.gpu for b in self.builds.values())])
+            return gpu_text(self.modules["kernels"], self.builds.values())
         if level == "llvm":
             return "\n".join(f"; kernel {b.name}\n{b.llvm}" for b in self.builds.values())
         if level == "ptx":
@@ -308,6 +307,8 @@ class Compilation:
         """Writes OUT.ptx, OUT.safetensors and OUT.levels/, all or none, and takes away what an earlier compilation left
         beside them. Constants, which are in no state dict, go into the safetensors file even where the weights are not
         wanted: nobody else has them. With `keep_weights` that file stays: no schedule changes what is in it."""
+        from mlirc.host.level_files import level_mark
+
         file, folder = model_files(output)
         check_model_output(output, self.reads)
         with self.timer.step("write"), Outputs(self.reads) as outputs:
@@ -320,24 +321,44 @@ class Compilation:
                 outputs.remove(file)
             for level in HOST_LEVELS:
                 path = folder / f"{level}.mlir"
-                if level in self.modules or (level == "gpu" and self.builds):
-                    outputs.add_text(path, self.text(level), f"level {level}")
+                if level in self.modules or level == "gpu":
+                    outputs.add_text(path, self.text(level), level_mark(level, self.ptx))
                 else:
                     outputs.remove(path)
             outputs.add_text(output, self.ptx, "PTX")
 
 
-def single_kernel_model(job: Compilation, name: str) -> str:
-    """The text of a PTX file that holds one kernel of a finished compilation as a model of its own."""
+@dataclass
+class KernelModel:
+    """One kernel as a model of its own: the PTX file's text, and its levels' texts by name."""
+
+    ptx: str
+    levels: dict[str, str]
+
+
+def single_kernel_model(job: Compilation, name: str) -> KernelModel:
+    """One kernel of a finished compilation as a model of its own."""
     from mlirc import levels
     from mlirc.backend.plan_builder import build_plan
     from mlirc.backend.ptx import merge_ptx
     from mlirc.runtime import plan
 
     build = job.builds[name]
+    texts: dict[str, str] = {}
+    for level in ("kernels", "tiles"):
+        if level in job.modules and name in levels.kernels(job.modules[level]):
+            texts[level] = str(levels.with_main(levels.isolate(job.modules[level], name)))
     alone = levels.with_main(levels.isolate(job.modules["kernels"], name))
+    texts["gpu"] = gpu_text(alone, [build])
     made = build_plan(alone, {name: build.compiled}, model=name, target=job.target.name, versions=_versions())
-    return plan.embed(merge_ptx([build.ptx], job.target), made)
+    return KernelModel(plan.embed(merge_ptx([build.ptx], job.target), made), texts)
+
+
+def gpu_text(module: Any, builds: Iterable[KernelBuild]) -> str:
+    """The `gpu` level as text: `@main` of a `kernels`-level module with its kernels declared, then each kernel."""
+    from mlirc import levels
+
+    return "\n// -----\n\n".join([str(levels.declare_kernels(module)), *(b.gpu for b in builds)])
 
 
 @functools.cache
@@ -408,15 +429,31 @@ def compile_torch(
     """Compiles a live torch module for its example inputs and returns the loaded `mlirc.runtime` model.
 
     The weights are the module's own: bound without a copy where they are on the GPU. `target` defaults to the GPU of
-    this machine. `load_options` go to `mlirc.runtime.load`.
+    this machine. `load_options` go to `mlirc.runtime.load`: with `device="host"` the model is a
+    `mlirc.host.device.HostModel`, and no GPU is asked for.
     """
-    from mlirc.runtime.loading import load_text
+    from mlirc.runtime.loading import check_device, load_text
 
+    on_host = check_device(load_options.get("device", 0)) == "host"
+    unknown = sorted(set(load_options) - ({"device", "graph"} if on_host else {"device", "graph", "driver"}))
+    if unknown:
+        raise MlircError(f"compile: unknown option '{unknown[0]}'" + (" of device 'host'" if on_host else ""))
     folder = KernelCache(cache_folder()) if cache else None
-    job = Compilation(name, get_target(target or this_gpu()), tuple(schedule), folder)
+    job = Compilation(name, get_target(target or (DEFAULT_TARGET if on_host else this_gpu())), tuple(schedule), folder)
     job.import_module(module, tuple(args), dict(kwargs or {}))
     job.lower("ptx")
+    if on_host:
+        return _on_host(job)
     return load_text(job.ptx, job.tensors(), **load_options)
+
+
+def _on_host(job: Compilation) -> Any:
+    """A finished compilation on the host device."""
+    from mlirc.host.device import HostModel
+    from mlirc.host.level_files import Levels
+
+    texts = {level: job.text(level) for level in HOST_LEVELS}
+    return HostModel(Path(job.name), job.plan, job.tensors(), levels=Levels.of(texts, job.plan))
 
 
 def this_gpu() -> str:

@@ -19,7 +19,7 @@ _REPRO = '''"""Kernel {name} of {model}: compares the compiled kernel with PyTor
 
 module: {origin}
 script: {script}
-run:    python {file} [--level gpu|kernels|tiles]
+run:    python {file} [--level gpu|kernels|tiles|host]
 """
 
 from pathlib import Path
@@ -95,19 +95,22 @@ class Dump:
     def _kernel(self, name: str) -> None:
         from mlirc import levels
         from mlirc.driver import single_kernel_model
+        from mlirc.host.level_files import level_mark
 
         job, build, folder = self.job, self.job.builds[name], f"kernels/{name}"
         for level in ("kernels", "tiles"):
             if level in job.modules and name in levels.kernels(job.modules[level]):
-                alone = levels.isolate(job.modules[level], name)
-                self._write(f"{folder}/{level}.mlir", str(alone))
-                self._write(f"{folder}/model.levels/{level}.mlir", str(levels.with_main(alone)))
+                self._write(f"{folder}/{level}.mlir", str(levels.isolate(job.modules[level], name)))
         self._write(f"{folder}/gpu.mlir", build.gpu)
         self._write(f"{folder}/llvm.ll", build.llvm)
         if job.records.get(name):
             self._write(f"{folder}/schedule.mlir", job.records[name].text)
         if name in levels.kernels(job.modules["kernels"]):
-            self._write(f"{folder}/model.ptx", single_kernel_model(job, name))
+            alone = single_kernel_model(job, name)
+            self._write(f"{folder}/model.ptx", alone.ptx)
+            for level, text in alone.levels.items():
+                path = self.folder / folder / "model.levels" / f"{level}.mlir"
+                write_atomically(path, text, level_mark(level, alone.ptx), self.inputs)
             if job._given != "gpu":
                 self._write(f"{folder}/repro.py", repro_source(job, name))
 

@@ -141,11 +141,14 @@ def _tensor_signature(function: ir.OpView) -> tuple[list[ir.Type], list[ir.Type]
 
 
 def declare_kernels(module: ir.Module) -> ir.Module:
-    """A new module with `@main` as it is, and each kernel as a declaration that keeps its attributes."""
+    """A new module with `@main` as it is, and each kernel as a declaration that keeps its attributes; a kernel's
+    gpu.module is left out."""
     with context(), ir.Location.unknown():
         result = ir.Module.create()
         with ir.InsertionPoint(result.body):
             for op in module.body.operations:
+                if op.operation.name == "gpu.module":
+                    continue
                 if op.operation.name != "func.func" or "mlirc.kernel" not in op.attributes:
                     op.operation.clone()
                     continue

@@ -61,11 +61,12 @@ def host_reference(folder: Path, function: str) -> Callable[..., tuple]:
 
 
 def _run_level(folder: Path, level: str, inputs: Sequence[Any]) -> tuple:
+    from mlirc.host.level_files import Levels
     from mlirc.host.tensors import run_level
-    from mlirc.mlir import parse
+    from mlirc.runtime.loading import read_model
 
-    path = folder / "model.levels" / f"{level}.mlir"
-    return tuple(run_level(parse(path.read_text(), str(path)), inputs, {}))
+    path = folder / "model.ptx"
+    return tuple(run_level(Levels.beside(path, read_model(path)[1]).module(level), inputs, {}))
 
 
 def relative_error(out: Any, ref: Any) -> float:
@@ -82,8 +83,11 @@ def relative_error(out: Any, ref: Any) -> float:
 def main(folder: Path, reference: Callable[..., tuple], inputs: Sequence[Any]) -> int:
     """Runs the kernel in `folder` on `inputs` and prints its error against `reference`; 1 when it is too large."""
     parser = argparse.ArgumentParser(description="Compares one compiled kernel with PyTorch.")
-    help_text = "gpu, or kernels or tiles on the CPU (default: gpu if there is one, else tiles)"
-    parser.add_argument("--level", choices=["gpu", "kernels", "tiles"], help=help_text)
+    help_text = (
+        "gpu; or on the CPU kernels, tiles, or host, the compiled kernel on the host device, which checks it "
+        "(default: gpu if there is one, else tiles and host)"
+    )
+    parser.add_argument("--level", choices=["gpu", "kernels", "tiles", "host"], help=help_text)
     level = parser.parse_args().level
     return run_main(lambda: _compare(folder, reference, inputs, level))
 
@@ -91,25 +95,37 @@ def main(folder: Path, reference: Callable[..., tuple], inputs: Sequence[Any]) -
 def _compare(folder: Path, reference: Callable[..., tuple], inputs: Sequence[Any], level: str | None) -> int:
     import torch
 
-    level = level or ("gpu" if torch.cuda.is_available() else "tiles")
-    kept = [x.clone() for x in inputs]
-    if level == "gpu":
-        import mlirc
-
-        on_gpu = [x.cuda() for x in inputs]
-        out = mlirc.load(str(folder / "model.ptx"))(*on_gpu)
-        got = [x.cpu() for x in (out if isinstance(out, tuple | list) else (out,))]
-    else:
-        got = list(_run_level(folder, level, inputs))
-    wanted = reference(*kept)
-    if len(got) != len(wanted):
-        raise MlircError(f"{folder.name}: {len(got)} results, but PyTorch gives {len(wanted)}")
+    chosen = [level] if level else ["gpu"] if torch.cuda.is_available() else ["tiles", "host"]
+    wanted = reference(*[x.clone() for x in inputs])
     status = 0
-    for i, (out, ref) in enumerate(zip(got, wanted, strict=True)):
-        error, limit = relative_error(out, ref), TOLERANCE.get(str(ref.dtype), 0.0)
-        verdict = "ok" if error <= limit else "WRONG"
-        status |= error > limit
-        where = f"level {level}" + ("" if level == "gpu" else " on the CPU")
-        print(f"{folder.name} result {i} {ref.dtype} {list(ref.shape)}: error {error:.2e} ({where}) {verdict}")
+    for each in chosen:
+        got = _run(folder, each, inputs)
+        if len(got) != len(wanted):
+            raise MlircError(f"{folder.name}: {len(got)} results, but PyTorch gives {len(wanted)}")
+        for i, (out, ref) in enumerate(zip(got, wanted, strict=True)):
+            error, limit = relative_error(out, ref), TOLERANCE.get(str(ref.dtype), 0.0)
+            verdict = "ok" if error <= limit else "WRONG"
+            status |= error > limit
+            what = f"{folder.name} result {i} {ref.dtype} {list(ref.shape)}"
+            print(f"{what}: error {error:.2e} ({_PLACES[each]}) {verdict}")
     sys.stdout.flush()
     return status
+
+
+_PLACES = {
+    "gpu": "level gpu",
+    "host": "level gpu on the host device, no findings",
+    "tiles": "level tiles on the CPU",
+    "kernels": "level kernels on the CPU",
+}
+
+
+def _run(folder: Path, level: str, inputs: Sequence[Any]) -> list[Any]:
+    """The kernel's results at a level, as torch tensors on the CPU."""
+    if level in ("kernels", "tiles"):
+        return list(_run_level(folder, level, inputs))
+    import mlirc
+
+    given = [x.cuda() for x in inputs] if level == "gpu" else inputs
+    out = mlirc.load(str(folder / "model.ptx"), device="host" if level == "host" else 0)(*given)
+    return [x.cpu() for x in (out if isinstance(out, tuple | list) else (out,))]

@@ -14,6 +14,11 @@ from typing import Any
 PROGRESS_DELAY = 1.0
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: `1 kernel`, `2,000 kernels`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 class Timer:
     """Seconds spent per named step, in order of first entry; a step entered again adds up."""
 

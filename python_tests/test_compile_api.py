@@ -52,6 +52,37 @@ def test_compile_without_a_gpu_says_what_to_do():
         mlirc.compile(Scale(), (torch.randn(5, 7),))
 
 
+def test_the_host_device_needs_no_gpu_and_no_driver(monkeypatch):
+    """It asks torch for no GPU, even where there is one, and loads no CUDA driver; a change of a weight shows."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: pytest.fail("asked for the GPU"))
+    monkeypatch.setattr("mlirc.runtime.model.Driver", lambda *_: pytest.fail("loaded the driver"))
+    module, x = Scale().eval(), torch.randn(5, 7)
+    model = mlirc.compile(module, (x,), device="host")
+    with torch.no_grad():
+        for _ in range(2):
+            assert torch.equal(model(x), module(x)) and isinstance(model(x.numpy()), np.ndarray)
+            module.weight += 1
+    assert model.summary() == "1 kernel, 1 block, 1 input, compared with level kernels"
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(device="cuda:0"), "device 'cuda:0': give a GPU's number, or 'host'"),
+        (dict(device=-1), "device '-1': give"),
+        (dict(device=None), "device 'None': give"),
+        (dict(device="host", blocks=[0]), "unknown option 'blocks' of device 'host'"),
+    ],
+)
+def test_devices_that_are_none_are_errors(options, message):
+    with pytest.raises(MlircError, match=message):
+        mlirc.compile(Scale(), (torch.randn(5, 7),), **options)
+    if "blocks" not in options:
+        with pytest.raises(MlircError, match=message):
+            mlirc.load("nowhere.ptx", **options)
+
+
 def test_compile_takes_schedules():
     driver = FakeDriver(Kernels())
     module, x = Scale(), torch.randn(5, 7)

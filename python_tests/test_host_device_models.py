@@ -8,10 +8,11 @@ import pytest
 import torch
 import transformers
 
+from mlirc import levels
 from mlirc.driver import Compilation
 from mlirc.host.device import DeviceModel
+from mlirc.host.level_files import argument_names
 from mlirc.targets import get_target
-from mlirc.tools.mlirc_run import _argument_names
 
 SMALL = dict(hidden_size=64, num_hidden_layers=1, num_attention_heads=4, intermediate_size=112)
 
@@ -30,7 +31,10 @@ def run_on_host_device(model: torch.nn.Module, inputs: dict) -> tuple[np.ndarray
     job.lower("gpu")
     device = DeviceModel.parse(job.text("gpu"))
     given, tensors = dict(inputs), job.tensors()
-    arguments = [as_array(given[n] if n in given else tensors[n]) for n in _argument_names(device.module)]
+    arguments = [
+        as_array(given[n] if n in given else tensors[n])
+        for n in argument_names(levels.functions(device.module)["main"])
+    ]
     results, report = device.run(arguments)
     assert report.ok, "\n".join(map(str, report.findings))
     with torch.no_grad():

@@ -1,5 +1,6 @@
 """The `mlirc` program on .mlir files, where no model has to be imported: levels, re-entry, outputs, cache, errors."""
 
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from mlirc import levels
 from mlirc.host import run_module
 from mlirc.mlir import parse
 from mlirc.runtime import plan
+from mlirc.tools import mlirc_run
 from mlirc.tools.mlirc import main
 
 PAYLOAD = """
@@ -139,8 +141,30 @@ def test_dump_dir_has_levels_and_a_repro_that_runs(ran, payload, tmp_path):
     ]
     repro = dump / "kernels" / "elementwise_0" / "repro.py"
     assert "torch.tanh((a0 * a1.reshape(1, 7)))" in repro.read_text()
-    done = subprocess.run([sys.executable, repro, "--level", "tiles"], capture_output=True, text=True)
-    assert done.returncode == 0 and "ok" in done.stdout, done.stdout + done.stderr
+    done = subprocess.run(
+        [sys.executable, repro], capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line.split("(")[1] for line in done.stdout.splitlines()] == [
+        "level tiles on the CPU) ok",
+        "level gpu on the host device, no findings) ok",
+    ]
+
+
+def test_a_dumped_kernel_is_a_model_for_every_level_and_for_the_compiler(ran, payload, tmp_path):
+    dump = tmp_path / "dump"
+    assert ran(main, payload, "--dump-dir", dump).status == 0
+    model = dump / "kernels" / "elementwise_0" / "model.ptx"
+    for level in ("kernels", "tiles", "gpu"):
+        result = ran(mlirc_run.main, model, "--random-inputs", 0, "--level", level)
+        assert result.status == 0 and "1 kernel, " in result.err, result.err
+    assert "compared with level kernels" in result.err
+    again = tmp_path / "again.ptx"
+    for file in (model.parent / "gpu.mlir", model.with_suffix(".levels") / "gpu.mlir"):
+        assert ran(main, file, "-o", again).status == 0
+        result = ran(mlirc_run.main, again, "--random-inputs", 0, "--device", "host")
+        assert result.status == 0 and "compared with nothing (the model was compiled from the gpu level)" in result.err
+        assert "only declares" in ran(mlirc_run.main, again, "--random-inputs", 0, "--level", "kernels").error
 
 
 def test_a_repro_reports_a_wrong_kernel(ran, payload, tmp_path):

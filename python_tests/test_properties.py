@@ -15,11 +15,11 @@ import pytest
 import torch
 from random_torch import KINDS, Case, Chooser
 
-from mlirc import host
+from mlirc import host, levels
 from mlirc.driver import Compilation
 from mlirc.host.device import DeviceModel
+from mlirc.host.level_files import argument_names
 from mlirc.targets import get_target
-from mlirc.tools.mlirc_run import _argument_names
 
 KNOBS = {
     "elementwise": {"warps": [1, 2, 8], "vector": [1, 2], "block_elements": [32, 256]},
@@ -89,7 +89,7 @@ def check(kind: str, seed: int, target: str = "sm_90a") -> None:
     job.import_module(Module(case).eval(), case.inputs, {})
     job.lower("ptx")
     given = job.tensors()
-    names = _argument_names(job.modules["linalg"])
+    names = argument_names(levels.functions(job.modules["linalg"])["main"])
     remaining = list(case.inputs)
     arguments = [array(given[n]) if n in given else array(remaining.pop(0)) for n in names]
     for level in ("linalg", "kernels", "tiles"):

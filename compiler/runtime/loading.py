@@ -52,10 +52,10 @@ def find_weights(
     beside the model. Constants, which are in no state dict, are looked up there in any case. A name found nowhere is
     left out; a missing file raises MlircError.
     """
+    given: Any = WeightFile(weights) if isinstance(weights, str | os.PathLike) else weights
     if not plan.weights:
         return {}
     file = Path(path).with_suffix(".safetensors")
-    given: Any = WeightFile(weights) if isinstance(weights, str | os.PathLike) else weights
     beside = WeightFile(file) if file.exists() else None
     if given is None and beside is None:
         raise MlircError(f"{path}: its weights are missing: expected {file}; give them with --weights FILE or weights=")
@@ -67,6 +67,13 @@ def find_weights(
         if source is not None and spec.name in source:
             sources[spec.name] = source
     return Weights(sources)
+
+
+def check_device(device: Any) -> Any:
+    """The device as it is; raises MlircError unless it is a GPU's number or `host`."""
+    if device != "host" and (not isinstance(device, int) or isinstance(device, bool) or device < 0):
+        raise MlircError(f"device '{device}': give a GPU's number, or 'host'")
+    return device
 
 
 def load(
@@ -84,12 +91,11 @@ def load(
     `state_dict()`): those on the GPU are used in place. `graph=False` launches kernel by kernel. Raises MlircError for
     a damaged file, missing or unfitting weights, a GPU that the file was not compiled for, or no GPU.
     """
+    check_device(device)
     text, plan = read_model(path)
     found = find_weights(path, plan, weights)
     if isinstance(device, int):
         return CompiledModel(text, plan, found, device, graph, driver, str(path))
-    if device != "host":
-        raise MlircError(f"device '{device}': give a GPU's number, or 'host'")
     try:
         from mlirc.host.device import HostModel  # here, because the runtime stands without MLIR
     except ImportError as e:

@@ -169,6 +169,12 @@ def _digest(plan_lines: list[str], ptx: bytes) -> str:
     return digest.hexdigest()
 
 
+def identity(text: str) -> str:
+    """The checksum in the first line of a PTX file, which no other model or compilation has; "" where there is none."""
+    fields = text.partition("\n")[0].split()
+    return fields[-1] if text.startswith(f"{PREFIX}plan ") and re.fullmatch("[0-9a-f]{64}", fields[-1]) else ""
+
+
 def embed(ptx_text: str, plan: Plan) -> str:
     """Returns the PTX file's text: the plan as comment lines, then the PTX.
 

@@ -8,7 +8,6 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,13 +16,11 @@ from mlirc.files import exists
 from mlirc.marks import write_npy, write_npz
 from mlirc.outputs import Outputs, check_writable, model_files
 from mlirc.runtime.arrays import NUMPY_DTYPES, check, match, view
-from mlirc.runtime.loading import find_weights, read_model
+from mlirc.runtime.loading import read_model
 from mlirc.runtime.plan import CopyStep, Plan, TensorSpec
-from mlirc.timing import Progress
 from mlirc.tools.cli import Parser, run_main
 from mlirc.tools.input_arrays import read_arrays
 
-SHOWN = 4  # findings printed beside the error
 HOST_LEVELS = ("linalg", "kernels", "tiles", "gpu")
 
 _EPILOG = """NumPy has no bf16: a bf16 input is read from float32 (rounded) or from two-byte data (as it is), and a bf16
@@ -52,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         help=".npy of one output, or .npz of all",
     )
     add("--weights", metavar="FILE", type=Path, help="safetensors (default: MODEL.safetensors)")
-    add("--random-inputs", type=int, metavar="SEED", help="normal floats; integers and booleans 0 or 1")
+    add("--random-inputs", type=_natural, metavar="SEED", help="normal floats; integers and booleans 0 or 1")
     add("--time", action="store_true", help="print the time of a run: median of graph replays with hot caches")
     add("--level", choices=HOST_LEVELS, metavar="LEVEL", help=f"run {', '.join(HOST_LEVELS)} on the CPU, without a GPU")
     add(
@@ -226,90 +223,6 @@ def _write(
 # Running
 
 
-def run_level(
-    model: Path, level: str, plan: Plan, inputs: list[np.ndarray], weights: Path | None, **options: Any
-) -> list[np.ndarray]:
-    """Runs a level that mlirc kept beside the model on the CPU, the gpu level on the host device with the options of
-    `run_on_host_device`; raises MlircError when it is not there, or when the host device finds something wrong."""
-    if level == "gpu":
-        return run_on_host_device(model, plan, inputs, weights, **options)
-    from mlirc import host, mlir
-    from mlirc.mlir_text import read_level
-
-    file = model.with_suffix(".levels") / f"{level}.mlir"
-    text = read_level(file)
-    module = mlir.parse(text, str(file))
-    given: dict[str, np.ndarray] = dict(zip((spec.name for spec in plan.inputs), inputs, strict=True))
-    found = find_weights(model, plan, weights)
-    for spec in plan.weights:
-        if spec.name not in found:
-            raise MlircError(f"{model}: {spec.kind} '{spec.name}' ({spec}) is missing from the given weights")
-        seen = found[spec.name]
-        check(seen, spec)
-        given[spec.name] = seen.owner.array(spec.name)
-    arguments = []
-    for i, name in enumerate(_argument_names(module)):
-        name = name or f"arg{i}"
-        if name not in given:
-            raise MlircError(f"{file}: argument '{name}' is not in the model's plan: compile the model again")
-        arguments.append(given[name])
-    return host.run_module(module, arguments, source=str(file))
-
-
-def run_on_host_device(
-    model: Path,
-    plan: Plan,
-    inputs: list[np.ndarray],
-    weights: Path | None,
-    *,
-    blocks: list[int] | None = None,
-    seed: int = 0,
-    seeds: int | None = None,
-    counters: bool = False,
-    seconds: float | None = None,
-    no_compare: bool = False,
-) -> list[np.ndarray]:
-    """Runs a compiled model on the host device: of every launch only `blocks` where they are given. With `seeds` runs
-    that many orders, from `seed` on, and stops at the first finding or difference between them. Raises it as MlircError
-    and prints some of the others; with `counters` prints what each kernel does to memory."""
-    from mlirc.host.device import HostModel
-    from mlirc.host.device.counters import table
-    from mlirc.host.device.seeds import run_seeds
-
-    loaded = HostModel(model, plan, find_weights(model, plan, weights), count=counters)
-    loaded.blocks, loaded.compare = blocks, not no_compare
-    loaded.seconds = seconds or loaded.seconds
-    loaded.bind(*inputs)
-    progress = Progress()
-    progress.describe("kernels")
-    loaded.progress = progress.count
-    try:
-        run_seeds(loaded, range(seed, seed + (seeds or 1)))
-    except MlircError:
-        for finding in loaded.report.findings[1 : 1 + SHOWN]:
-            print(f"finding: {finding}", file=sys.stderr)
-        raise
-    finally:
-        progress.close()
-        if counters:
-            print(table(loaded.report))
-    return loaded.outputs
-
-
-def _argument_names(module) -> list[str | None]:
-    """`mlirc.name` of every argument of `@main`, None where there is none."""
-    from mlirc import levels
-    from mlirc.mlir import ir
-
-    main = levels.functions(module).get("main")
-    if main is None:
-        raise MlircError("the level has no function @main")
-    attributes = main.operation.attributes
-    if "arg_attrs" not in attributes:
-        return [None] * len(main.type.inputs)
-    return [ir.StringAttr(a["mlirc.name"]).value if "mlirc.name" in a else None for a in attributes["arg_attrs"]]
-
-
 def _run_on_gpu(options: argparse.Namespace, inputs: list[np.ndarray]) -> list[np.ndarray]:
     from mlirc.runtime.loading import load
 
@@ -382,7 +295,11 @@ def _main(argv: list[str] | None) -> int:
     for option, value in on_host.items():
         if value and level != "gpu":
             raise MlircError(f"--{option.replace('_', '-')} is for the host device: it goes with --device host")
+    if level and options.no_graph:
+        raise MlircError("--no-graph is for the GPU: leave it out on the CPU")
     if level:
+        from mlirc.tools.host_runs import run_level
+
         start = time.perf_counter()
         results = run_level(options.model, level, plan, inputs, options.weights, **on_host)
         where = "the host device" if level == "gpu" else f"level {level} on the CPU"

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from mlirc import mlir
 from mlirc.errors import MlircError
 from mlirc.host.device.limits import SECONDS
 from mlirc.host.device.model import DeviceModel
 from mlirc.host.device.reference import References
 from mlirc.host.device.report import Report
-from mlirc.mlir_text import read_level
+from mlirc.host.level_files import Levels, without_bodies
 from mlirc.runtime.arrays import NUMPY_DTYPES, View, check, empty_like, match, view
 from mlirc.runtime.plan import Plan, TensorSpec
+from mlirc.timing import counted
 
 
 def as_array(seen: View, name: str) -> np.ndarray:
@@ -34,7 +34,8 @@ def as_array(seen: View, name: str) -> np.ndarray:
 
 
 class HostModel:
-    """A compiled model whose kernels run on the host device, from the `gpu` level that mlirc wrote beside the PTX.
+    """A compiled model whose kernels run on the host device, from the `gpu` level that mlirc wrote beside the PTX, or
+    from `levels`.
 
     `check` looks for what the sanitizer finds: a finding raises MlircError, and all are in `report` after every run.
     `compare` makes wrong numbers a finding, too: each kernel's results must be those of the `kernels` level.
@@ -45,27 +46,26 @@ class HostModel:
 
     device = "host"
 
-    def __init__(self, path: Path, plan: Plan, weights: Mapping[str, Any], *, count: bool = False):
+    def __init__(
+        self, path: Path, plan: Plan, weights: Mapping[str, Any], *, count: bool = False, levels: Levels | None = None
+    ):
         self.plan, self.check, self.compare, self.seed = plan, True, True, 0
         self.seconds = SECONDS  # that a launch may take
         self.blocks: Sequence[int] | None = None
         self.report = Report()
         self.progress: Callable[[int, int], None] = lambda done, total: None
-        folder = path.with_suffix(".levels")
-        file = folder / "gpu.mlir"
-        self._model = DeviceModel.parse(read_level(file), str(file), count)
-        self._levels = folder
+        self._levels = levels or Levels.beside(path, plan)
+        self._model = DeviceModel.parse(self._levels.text("gpu"), self._levels.name("gpu"), count)
+        self._levels.check(self._model.module, "gpu")
         self._names = self._model.argument_names()
         self._arrays: dict[str, np.ndarray] = {}
         for spec in plan.weights:
             if spec.name not in weights:
                 raise MlircError(f"{path}: {spec.kind} '{spec.name}' ({spec}) is missing from the given weights")
             self._arrays[spec.name] = self._array(weights[spec.name], spec)
-        for name in self._names:
-            if name not in self._arrays and name not in [spec.name for spec in plan.inputs]:
-                raise MlircError(f"{file}: argument '{name}' is not in the model's plan: compile the model again")
         self._outputs: list[np.ndarray] = []
         self._found: References | None = None
+        self._alone = False  # whether there is no level above that has the kernels
         self._bound: list[np.ndarray] | None = None if plan.inputs else []
 
     def _array(self, tensor: Any, spec: TensorSpec) -> np.ndarray:
@@ -94,13 +94,35 @@ class HostModel:
         )  # fmt: skip
         self.report.raise_if_bad()
 
-    def _references(self) -> References:
-        if self._found is None:
-            files = [self._levels / f"{name}.mlir" for name in ("kernels", "tiles")]
-            self._found = References(
-                {f.stem: mlir.parse(read_level(f), str(f)) for f in files}, {f.stem: str(f) for f in files}
-            )
+    def _references(self) -> References | None:
+        """What kernels are compared with; None for a model that was compiled from the `gpu` level."""
+        if self._found is None and not self._alone:
+            modules = {"kernels": self._levels.module("kernels")}
+            self._alone = without_bodies(modules["kernels"])
+            if not self._alone:
+                modules["tiles"] = self._levels.module("tiles")
+                self._found = References(modules, {name: self._levels.name(name) for name in modules})
         return self._found
+
+    def summary(self) -> str:
+        """What the last run checked, in words: `3 kernels, 128 blocks, 1 input, compared with level kernels`."""
+        report, parts = self.report, []
+        parts.append(counted(len(report.calls), "kernel"))
+        parts.append(counted(report.blocks, "block") + (" (of every launch those asked for)" if self.blocks else ""))
+        parts.append(counted(len(self.plan.inputs), "input"))
+        calls = sum(report.calls.values())
+        if not calls:
+            parts.append("which leaves nothing to check")
+        elif not self.check:
+            parts.append("nothing checked")
+        elif not self.compare:
+            parts.append("numbers compared with nothing (compare is off)")
+        elif self._alone:
+            parts.append("numbers compared with nothing (the model was compiled from the gpu level)")
+        else:
+            some = f" in {report.compared} of {calls} calls" if report.compared < calls else ""
+            parts.append(f"compared with level kernels{some}")
+        return ", ".join(parts)
 
     @property
     def outputs(self) -> list[np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -68,7 +69,7 @@ class DeviceKernel:
         and `scripts` for each of its lines the line of the schedule script, for the report."""
         if len(args) != len(self.arguments):
             raise MlircError(f"host device: kernel {self.name} takes {len(self.arguments)} arguments, not {len(args)}")
-        report = Report(seed=seed, source=source, scripts=list(scripts))
+        report = Report(seed=seed, source=source, scripts=list(scripts), calls={self.name: 1})
         options = dict(blocks=blocks, check=check, seed=seed, seconds=seconds)
         fresh = [*self.written, *range(len(args), len(args) + len(self.workspaces))]
         buffers = self._run(args, report, POISON, options, earlier=Earlier(before, fresh))
@@ -90,6 +91,9 @@ class DeviceKernel:
         # With some blocks only, a second launch would read what the others have not computed.
         if reference is not None and check and report.ended and (blocks is None or len(self.launches) == 1):
             self._compare(reference, args, buffers, report, options)
+            report.compared = 1
+        launched = [math.prod(x.grid) for x in self.launches if isinstance(x, Launch)]
+        report.blocks = sum(n if blocks is None else len({b for b in blocks if 0 <= b < n}) for n in launched)
         return report
 
     def _compare(self, reference: Reference, args, buffers: list[Buffer], report: Report, options: dict) -> None:

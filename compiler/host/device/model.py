@@ -17,6 +17,7 @@ from mlirc.host.device.limits import SECONDS
 from mlirc.host.device.reference import References
 from mlirc.host.device.report import Report
 from mlirc.host.jit import tensor_spec
+from mlirc.host.level_files import argument_names
 from mlirc.mlir import ir
 from mlirc.schedule_places import places_by_line
 
@@ -57,9 +58,7 @@ class DeviceModel:
 
     def argument_names(self) -> list[str]:
         """`mlirc.name` of every argument of `@main`, `argN` where there is none."""
-        attributes, count = self.main.operation.attributes, len(self.main.type.inputs)
-        named = list(attributes["arg_attrs"]) if "arg_attrs" in attributes else [{}] * count
-        return [ir.StringAttr(a["mlirc.name"]).value if "mlirc.name" in a else f"arg{i}" for i, a in enumerate(named)]
+        return argument_names(self.main)
 
     def run(
         self,
@@ -102,7 +101,7 @@ class DeviceModel:
         return [values[v] for v in ops[-1].operands], report
 
     def _check_blocks(self, blocks: Sequence[int] | None) -> None:
-        """Raises MlircError if no launch has one of the blocks."""
+        """Raises MlircError if there is one of the blocks that no launch has."""
         if blocks is None:
             return
         if not blocks:
@@ -111,8 +110,10 @@ class DeviceModel:
         names = [ir.FlatSymbolRefAttr(o.attributes["callee"]).value for o in called if o.name == "func.call"]
         grids = [k.launches for k in map(self._kernel, dict.fromkeys(names))]
         most = max((math.prod(x.grid) for launches in grids for x in launches if isinstance(x, Launch)), default=0)
-        if most and not 0 <= min(blocks) < most:
-            raise MlircError(f"host device: no launch has block {min(blocks)}: the largest has blocks 0 to {most - 1}")
+        wrong = [b for b in (min(blocks), max(blocks)) if not 0 <= b < most]
+        if wrong:
+            has = f"the largest has blocks 0 to {most - 1}" if most else "there are no blocks to run"
+            raise MlircError(f"host device: no launch has block {wrong[0]}: {has}")
 
     def _step(self, op: ir.Operation, values: dict, report: Report, options: dict) -> None:
         if op.name == "func.call":

@@ -51,6 +51,9 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     counters: dict[str, dict[str, int]] = field(default_factory=dict)
     by_operation: dict[tuple, list[int]] = field(default_factory=dict)
+    calls: dict[str, int] = field(default_factory=dict)  # of each kernel
+    blocks: int = 0  # that ran
+    compared: int = 0  # calls whose results were compared with a reference
     ended: bool = True  # whether every launch ran to its end
     bad_since: float | None = None  # when the first finding was made, on the monotonic clock
     seed: int = 0  # of the run
@@ -123,6 +126,9 @@ class Report:
             else:
                 same.count, same.calls = same.count + finding.count, same.calls + finding.calls
         self.ended = self.ended and other.ended
+        for kernel, calls in other.calls.items():
+            self.calls[kernel] = self.calls.get(kernel, 0) + calls
+        self.blocks, self.compared = self.blocks + other.blocks, self.compared + other.compared
         for key, row in other.by_operation.items():
             mine = self.by_operation.setdefault(key, [0, 0, 0])
             mine[:] = [a + b for a, b in zip(mine, row, strict=True)]

@@ -1,0 +1,116 @@
+"""The levels that mlirc keeps beside a compiled model: read, and told from those of another model or compilation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from mlirc import levels, mlir
+from mlirc.errors import MlircError
+from mlirc.mlir import ir
+from mlirc.mlir_text import read_level
+from mlirc.runtime.plan import Plan, TensorSpec, identity
+
+_MARK = re.compile(r"^// mlirc: level (\w+) of ([0-9a-f]{64})$", flags=re.MULTILINE)  # as `level_mark` makes it
+
+
+def level_mark(level: str, ptx: str) -> str:
+    """What the last line of a level's file says: which level it is, and of which PTX file (its text)."""
+    return f"level {level} of {identity(ptx)}"
+
+
+class Levels:
+    """The levels of one compiled model. `read` gives a level's text, `name` what errors and reports call it; `owner` is
+    the identity of the PTX file (`plan.identity`), "" where it is not known.
+
+    A file may be edited, and still belongs to its model; what carries the mark of another one, or whose `@main` does
+    not fit the plan, is refused."""
+
+    def __init__(self, plan: Plan, read: Callable[[str], str], name: Callable[[str], str], owner: str = ""):
+        self.plan, self._read, self.name, self._owner = plan, read, name, owner
+
+    @staticmethod
+    def beside(path: Path, plan: Plan) -> Levels:
+        """Those in the folder beside a PTX file."""
+        folder = path.with_suffix(".levels")
+
+        try:
+            with path.open() as file:
+                owner = identity(file.readline())
+        except (OSError, UnicodeDecodeError):
+            owner = ""
+        return Levels(
+            plan, lambda level: read_level(folder / f"{level}.mlir"), lambda level: str(folder / f"{level}.mlir"), owner
+        )
+
+    @staticmethod
+    def of(texts: Mapping[str, str], plan: Plan) -> Levels:
+        """Those of a compilation in memory, by name."""
+
+        def read(level: str) -> str:
+            if level not in texts:
+                raise MlircError(f"{plan.model}: there is no level {level}: the compilation started below it")
+            return texts[level]
+
+        return Levels(plan, read, lambda level: f"{level}.mlir")
+
+    def text(self, level: str) -> str:
+        """A level's text; raises MlircError where it is not there, or not this model's."""
+        text, name = self._read(level), self.name(level)
+        marks = _MARK.findall(text)
+        if marks and self._owner and marks[-1][1] != self._owner:
+            raise MlircError(
+                f"{name}: belongs to another compiled model, or to an earlier compilation of this one: "
+                "compile the model again"
+            )
+        if marks and marks[-1][0] != level:
+            raise MlircError(f"{name}: holds level {marks[-1][0]}: compile the model again")
+        return text
+
+    def module(self, level: str) -> ir.Module:
+        """A level above `gpu` as a module whose `@main` fits the plan; raises MlircError as `text` does."""
+        module = mlir.parse(self.text(level), self.name(level))
+        self.check(module, level)
+        return module
+
+    def check(self, module: ir.Module, level: str) -> None:
+        """Raises MlircError unless the arguments and results of `@main` are those of the plan."""
+        name = self.name(level)
+        main = levels.functions(module).get("main")
+        if main is None:
+            raise MlircError(f"{name}: the level has no function @main")
+        specs = {spec.name: spec for spec in (*self.plan.inputs, *self.plan.weights)}
+        for argument, type_ in zip(argument_names(main), main.type.inputs, strict=True):
+            if argument not in specs:
+                raise MlircError(f"{name}: argument '{argument}' is not in the model's plan: compile the model again")
+            _check_type(type_, specs[argument], name)
+        if len(main.type.results) != len(self.plan.outputs):
+            raise MlircError(
+                f"{name}: @main gives {len(main.type.results)} results, but the model {len(self.plan.outputs)}: these "
+                "are the levels of another model: compile it again"
+            )
+        for type_, spec in zip(main.type.results, self.plan.outputs, strict=True):
+            _check_type(type_, spec, name)
+
+
+def argument_names(main: ir.OpView) -> list[str]:
+    """`mlirc.name` of every argument of a function, `argN` where there is none."""
+    attributes, count = main.operation.attributes, len(main.type.inputs)
+    named = list(attributes["arg_attrs"]) if "arg_attrs" in attributes else [{}] * count
+    return [ir.StringAttr(a["mlirc.name"]).value if "mlirc.name" in a else f"arg{i}" for i, a in enumerate(named)]
+
+
+def without_bodies(module: ir.Module) -> bool:
+    """Whether kernels are only declared, as at the levels above one that compilation started from."""
+    return any(function.is_external for function in levels.kernels(module).values())
+
+
+def _check_type(type_: ir.Type, spec: TensorSpec, where: str) -> None:
+    element = re.sub(r"^u(\d+)$", r"i\1", spec.dtype)  # MLIR's integers have no sign
+    fits = isinstance(type_, ir.RankedTensorType) and str(type_.element_type) == element
+    if not fits or tuple(type_.shape) != spec.shape:
+        raise MlircError(
+            f"{where}: {spec.kind} '{spec.name}' is a {type_} there, but the model's plan says {spec}: these are the "
+            "levels of another model: compile it again"
+        )

@@ -1,0 +1,92 @@
+"""`mlirc-run` without a GPU: a compiled model's levels on the CPU, and its kernels on the host device."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlirc.errors import MlircError
+from mlirc.runtime.arrays import check
+from mlirc.runtime.loading import find_weights
+from mlirc.runtime.plan import Plan
+from mlirc.timing import Progress, counted
+
+SHOWN = 4  # findings printed beside the error
+
+
+def run_level(
+    model: Path, level: str, plan: Plan, inputs: list[np.ndarray], weights: Path | None, **options: Any
+) -> list[np.ndarray]:
+    """Runs a level that mlirc kept beside the model on the CPU, the gpu level on the host device with the options of
+    `run_on_host_device`, and says on standard error what was checked. Raises MlircError when the level is not there or
+    not this model's, when an index is out of range, or when the host device finds something wrong."""
+    if level == "gpu":
+        return run_on_host_device(model, plan, inputs, weights, **options)
+    from mlirc import host
+    from mlirc.host.level_files import Levels, argument_names, without_bodies
+    from mlirc.levels import functions, kernels
+
+    files = Levels.beside(model, plan)
+    module = files.module(level)
+    if without_bodies(module):
+        raise MlircError(f"{files.name(level)}: only declares its kernels: the model was compiled from the gpu level")
+    given: dict[str, np.ndarray] = dict(zip((spec.name for spec in plan.inputs), inputs, strict=True))
+    found = find_weights(model, plan, weights)
+    for spec in plan.weights:
+        if spec.name not in found:
+            raise MlircError(f"{model}: {spec.kind} '{spec.name}' ({spec}) is missing from the given weights")
+        seen = found[spec.name]
+        check(seen, spec)
+        given[spec.name] = seen.owner.array(spec.name)
+    arguments = [given[name] for name in argument_names(functions(module)["main"])]
+    results = host.run_module(module, arguments, source=files.name(level))
+    parts = [counted(len(kernels(module)), "kernel")] if level != "linalg" else []
+    parts += [counted(len(inputs), "input"), "indices are in range, numbers compared with nothing"]
+    print(f"level {level}: {', '.join(parts)}", file=sys.stderr)
+    return results
+
+
+def run_on_host_device(
+    model: Path,
+    plan: Plan,
+    inputs: list[np.ndarray],
+    weights: Path | None,
+    *,
+    blocks: list[int] | None = None,
+    seed: int = 0,
+    seeds: int | None = None,
+    counters: bool = False,
+    seconds: float | None = None,
+    no_compare: bool = False,
+) -> list[np.ndarray]:
+    """Runs a compiled model on the host device: of every launch only `blocks` where they are given. With `seeds` runs
+    that many orders, from `seed` on, and stops at the first finding or difference between them. Raises it as MlircError
+    and prints some of the others; prints what was checked on standard error, and with `counters` what each kernel does
+    to memory."""
+    from mlirc.host.device import HostModel
+    from mlirc.host.device.counters import table
+    from mlirc.host.device.seeds import run_seeds
+
+    loaded = HostModel(model, plan, find_weights(model, plan, weights), count=counters)
+    loaded.blocks, loaded.compare = blocks, not no_compare
+    loaded.seconds = seconds or loaded.seconds
+    loaded.bind(*inputs)
+    progress = Progress()
+    progress.describe("kernels")
+    loaded.progress = progress.count
+    try:
+        run_seeds(loaded, range(seed, seed + (seeds or 1)))
+    except MlircError:
+        for finding in loaded.report.findings[1 : 1 + SHOWN]:
+            print(f"finding: {finding}", file=sys.stderr)
+        raise
+    finally:
+        progress.close()
+        if counters:
+            print(table(loaded.report))
+    orders = f", {counted(seeds, 'seed')} with the same bits" if seeds else ""
+    print(f"no findings: {loaded.summary()}{orders}", file=sys.stderr)
+    return loaded.outputs
