@@ -82,6 +82,7 @@ class Watch:
         question are watched all the same."""
         self._model = files.signatures(map(os.path.abspath, files.model_files(self.wish.spec)))
         base = self.new()
+        base.schedules = ()  # the user's scripts run in the rounds' processes only
         imports = Imports()
         try:
             with imports:
