@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from test_reschedule import MODEL, compiled, script
 
+from mlirc import mlir
 from mlirc.driver import Compilation
 from mlirc.errors import MlircError
 from mlirc.targets import get_target
@@ -25,20 +26,19 @@ from mlirc.watch.session import Watch, Wish
 class Watched:
     """A watch on the model with schedules, and what it said and did."""
 
-    def __init__(self, folder: Path, *schedules: str, model: str = MODEL, run=None) -> None:
+    def __init__(self, folder: Path, *schedules: str, model: str = MODEL, check: tuple | None = None) -> None:
         self.model, self.output = folder / "model.mlir", folder / "out.ptx"
         self.model.write_text(model)
         self.said: list[str] = []
         self.restarts: list[list[str]] = []
         self.jobs: list[Compilation] = []
-        wish = Wish(str(self.model), schedules, output=self.output)
+        wish = Wish(str(self.model), schedules, output=self.output, check=check)
         self.watch = Watch(
             wish,
             lambda: Compilation("model", get_target("sm_90a"), schedules, helpers=0),
             say=self.said.append,
             restart=lambda changed: self.restarts.append(list(changed)),
             done=self.jobs.append,
-            run=run or in_copy,
         )
         self.watch.open()
         self.watch.round()
@@ -152,6 +152,31 @@ def test_no_script_harms_the_process(tmp_path, line, wanted):
     assert watched.rebuilt() == ["matmul_0", "reduction_0"]
 
 
+def test_what_is_wrong_is_not_written(tmp_path, monkeypatch):
+    """With --check, and a step that makes another function of one that is there."""
+    right, wrong = Compilation._to_tiles, tmp_path / "wrong"
+
+    def to_tiles(job: Compilation) -> None:
+        right(job)
+        if wrong.exists():
+            text = job.modules["tiles"].operation.get_asm(enable_debug_info=True)
+            job.modules["tiles"] = mlir.parse(text.replace("math.exp", "math.tanh"))
+
+    monkeypatch.setattr(Compilation, "_to_tiles", to_tiles)
+    path = tmp_path / "mine.py"
+    watched = Watched(tmp_path, script(path), check=("tiles",))
+    assert watched.jobs[-1].checked.ok
+    before = watched.output.read_bytes()
+    wrong.touch()
+    script(path, warps=4)
+    error, stays = watched.look()
+    assert error.startswith("error: level tiles is wrong on inputs") and "stays as it was" in stays
+    assert watched.output.read_bytes() == before
+    wrong.unlink()
+    script(path, warps=8)
+    assert watched.rebuilt() == ["matmul_0", "reduction_0"]
+
+
 def test_mlir_models_are_read_again_and_may_be_wrong_meanwhile(tmp_path):
     watched = Watched(tmp_path)
     watched.model.write_text(MODEL.replace("math.exp", "math.tanh"))
@@ -239,13 +264,15 @@ def test_a_model_of_torch_keeps_its_weights_file_and_starts_over_with_its_module
         del sys.modules[name]
 
 
-def test_work_in_a_copy(capfd):
+def test_work_in_a_copy(capfd, monkeypatch):
     assert in_copy(lambda: [1] * 1_000_000) == [1] * 1_000_000
     with pytest.raises(MlircError, match="^as it was$"):
         in_copy(lambda: (_ for _ in ()).throw(MlircError("as it was")))
-    with pytest.raises(MlircError, match="ZeroDivisionError"):
-        in_copy(lambda: 1 // 0)
-    assert "Traceback" in capfd.readouterr().err  # a bug of ours
+    for value, shown in (("", 0), ("1", 1)):  # a bug of ours
+        monkeypatch.setenv("MLIRC_TRACEBACK", value)
+        with pytest.raises(MlircError, match="internal error while scheduling and compiling: ZeroDivisionError"):
+            in_copy(lambda: 1 // 0)
+        assert capfd.readouterr().err.count("Traceback") == shown
     with pytest.raises(Superseded):
         in_copy(lambda: threading.Event().wait(), lambda: True)
 

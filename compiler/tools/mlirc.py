@@ -139,16 +139,14 @@ def _show(options: argparse.Namespace, job: Any) -> None:
         print(kernel_table(job, full=options.verbose > 1), file=sys.stderr, flush=True)
         unchecked = f"check: not checked (mlirc {options.model} --check)"
         print(job.checked.line() if job.checked else unchecked, file=sys.stderr, flush=True)
+    if job.checked:
+        print(job.checked.table(), flush=True)
 
 
 def _watch(options: argparse.Namespace) -> int:
-    for name, given in (
-        ("--dump-dir", options.dump_dir),
-        ("--timing", options.timing),
-        ("--check", options.check is not None),
-    ):
+    for name, given in (("--dump-dir", options.dump_dir), ("--timing", options.timing)):
         if given:
-            raise MlircError(f"--watch goes with -o, --emit and -v, not with {name}")
+            raise MlircError(f"--watch goes with -o, --emit, --check and -v, not with {name}")
     if options.emit in ("torch", "linalg"):
         raise MlircError(f"--watch --emit {options.emit}: no schedule changes that level: choose one below it")
     from mlirc.watch.command import watch
@@ -161,6 +159,7 @@ def _watch(options: argparse.Namespace) -> int:
         output=options.output,
         weights=options.weights == "file",
         options=_model_options(options),
+        check=None if options.check is None else tuple(parse_levels(options.check)),
     )
     _new_job(options, Timer())  # what is wrong with the options is said before anything is loaded
     return watch(wish, lambda: _new_job(options, Timer()), lambda job: _show(options, job))
@@ -187,11 +186,9 @@ def _main(argv: list[str] | None) -> int:
     _show(options, job)
     if options.timing:
         print(timer.report(), file=sys.stderr)
-    if job.checked:
-        print(job.checked.table())
-        if not job.checked.ok:
-            unwritten = f": {options.output} is not written" if options.output else ""
-            raise MlircError(f"{job.checked.reason()}{unwritten}")
+    if job.checked and not job.checked.ok:
+        unwritten = f": {options.output} is not written" if options.output else ""
+        raise MlircError(f"{job.checked.reason()}{unwritten}")
     return 0
 
 

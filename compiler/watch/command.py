@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from mlirc.driver import Compilation
 from mlirc.errors import MlircError
@@ -46,17 +44,12 @@ def watch(wish: Wish, new: Callable[[], Compilation], done: Callable[[Compilatio
         say("watching goes on")
     else:
         session.round()
-    signal.signal(signal.SIGTERM, _end)
     shown = [os.path.basename(p) for p in wish.files]
     say(f"watching {', '.join([*shown, 'the model, and the scripts of mlirc'])}; Ctrl-C ends")
     try:
         session.loop()
     except KeyboardInterrupt:
         return 0
-
-
-def _end(number: int, frame: Any) -> None:
-    raise SystemExit(128 + number)
 
 
 def _start_over(program: str, words: list[str], environment: dict[str, str], folder: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from mlirc.driver import Compilation
 
-_STATE = ("records", "schedule_text", "builds", "plan", "ptx", "_graph", "_jobs")
+_STATE = ("records", "schedule_text", "builds", "plan", "ptx", "checked", "_graph", "_jobs")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from mlirc import internal
 from mlirc.errors import MlircError
 
 POLL = 0.05  # seconds between two looks whether the work is still wanted
@@ -26,14 +27,13 @@ class Superseded(Exception):
 @dataclass(frozen=True)
 class _Failure:
     message: str
-    trace: str = ""
 
 
 def in_copy(work: Callable[[], Any], unwanted: Callable[[], bool] = lambda: False) -> Any:
     """Runs `work` in a forked process and returns its result, which is pickled.
 
-    Raises Superseded as soon as `unwanted()` is true, and MlircError for one that the work raised, for a bug in it
-    (its traceback goes to standard error), and when the process dies.
+    Raises Superseded as soon as `unwanted()` is true, and MlircError for one that the work raised, for a bug in it, and
+    when the process dies.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -70,8 +70,6 @@ def _answer(data: bytes, status: int) -> Any:
         raise MlircError(f"the process that scheduled and compiled {how}")
     answer = pickle.loads(data)
     if isinstance(answer, _Failure):
-        if answer.trace:
-            print(answer.trace, end="", file=sys.stderr)
         raise MlircError(answer.message)
     return answer
 
@@ -81,15 +79,18 @@ def _work(work: Callable[[], Any], sending: int, parent: int) -> None:
     status = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to both; the parent decides
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == parent:
             try:
-                answer: Any = work()
+                with internal.step("scheduling and compiling"):
+                    answer: Any = work()
             except MlircError as e:
+                internal.show_traceback(e)
                 answer = _Failure(str(e))
-            except BaseException as e:
-                answer = _Failure(f"{type(e).__name__}: {e}", traceback.format_exc())
+            except BaseException as e:  # sys.exit, and the like
+                answer = _Failure(f"{type(e).__name__}: {e}")
             data = pickle.dumps(answer)
             sys.stdout.flush()
             sys.stderr.flush()

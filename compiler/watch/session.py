@@ -25,7 +25,8 @@ LOOKS_PER_OWN = 10
 @dataclass(frozen=True)
 class Wish:
     """What is to be made of the model in every round: `level` is the last one that is needed, `output` the PTX file,
-    `options` are those of `mlirc.frontend.open_model`."""
+    `options` are those of `mlirc.frontend.open_model`. `check` names the levels that are compared with PyTorch before
+    anything is written, None for no check."""
 
     spec: str
     schedules: tuple[str, ...] = ()
@@ -33,6 +34,7 @@ class Wish:
     output: Path | None = None
     weights: bool = True
     options: dict[str, Any] = field(default_factory=dict)
+    check: tuple[str, ...] | None = None
 
     @property
     def files(self) -> list[str]:
@@ -147,6 +149,9 @@ class Watch:
         job = put_together(parts, self.base)
         self.base._earlier = job.results()
         output = self.wish.output
+        if job.checked and not job.checked.ok:
+            self.done(job)
+            raise MlircError(job.checked.reason())
         if output:
             beside = [str(output.with_suffix(".safetensors"))]
             keep = bool(self._weights) and files.signatures(beside) == self._weights
@@ -174,6 +179,8 @@ class Watch:
             job = self.base.derive(self.wish.schedules)
             job.fork = True  # this process has no threads
             job.lower(self.wish.level)
+            if self.wish.check is not None:
+                _check(job, self.wish.check)
         except MlircError as e:
             return _Answer(read.result(), error=str(e))
         return _Answer(read.result(), take_apart(job, self.base))
@@ -193,6 +200,13 @@ class Watch:
         while True:
             self.poll()
             time.sleep(POLL)
+
+
+def _check(job: Compilation, levels: Sequence[str]) -> None:
+    import torch
+
+    torch.set_num_threads(1)  # a copied process has none of the threads that PyTorch believes in
+    job.check(levels)
 
 
 # A row sum: its way down meets every step's modules.
