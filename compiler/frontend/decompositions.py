@@ -340,3 +340,8 @@ def decomposition_table() -> dict[Any, Callable]:
     for op in _KEPT:
         table.pop(op, None)
     return table | _own | MOVES
+
+
+@_decomposes(aten.topk.default)
+def _topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    return NotImplemented if sorted else aten.topk.default(x, k, dim, largest)  # any order will do: torch-mlir has one

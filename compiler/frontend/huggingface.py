@@ -30,6 +30,7 @@ def open_directory(
     """Opens a Hugging Face directory. Raises MlircError for a missing or bad config, and missing or wrong weights."""
     with quiet():
         config = _read_config(path, weights=random_weights is None)
+        _without_cache(config)
         model_class = _model_class(path, config)
         torch_dtype = dtype_of(dtype) if dtype else _config_dtype(config)
         if not torch_dtype.is_floating_point:
@@ -48,6 +49,13 @@ def open_directory(
     if "use_cache" in inspect.signature(module.forward).parameters:
         kwargs["use_cache"] = False
     return SourceModel(path.resolve().name, "huggingface", (), kwargs, module=module, weights=weights, build=build)
+
+
+def _without_cache(config: Any) -> None:
+    """Caches are no outputs of a compiled model. Not every model takes `use_cache`; all of them ask their config."""
+    for part in (config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", ()))):
+        if getattr(part, "use_cache", False):
+            part.use_cache = False
 
 
 def random_state_dict(config_dir: str | Path, seed: int, dtype: str | None = None) -> Mapping[str, torch.Tensor]:

@@ -14,6 +14,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec,
 from mlirc.errors import MlircError
 from mlirc.frontend.decompose import decompose
 from mlirc.frontend.diagnose import export_error
+from mlirc.frontend.experts import masked_experts
 from mlirc.frontend.fx_import import make_importer, module_path
 from mlirc.frontend.inputs import DTYPES, dtype_name
 from mlirc.frontend.noise import quiet
@@ -89,11 +90,11 @@ def import_torch(source: SourceModel) -> ImportedModel:
 
 
 def export(source: SourceModel) -> Any:
-    """torch.export of the source's module, with attention as one op."""
+    """torch.export of the source's module, with attention as one op and experts of fixed shapes."""
     assert source.module is not None
     args, kwargs = _distinct(source.module, (source.args, source.kwargs))
     silence = contextlib.redirect_stderr(io.StringIO())  # a failing export prints the graph that it had so far
-    with attention_for_export(source.module), in_eval_mode(source.module), silence:
+    with attention_for_export(source.module), masked_experts(source.module), in_eval_mode(source.module), silence:
         try:
             return torch.export.export(source.module, args, kwargs, strict=False)
         except Exception as e:

@@ -16,6 +16,7 @@ import torch
 from torch.fx import Graph, Node
 
 from mlirc.frontend.attention import visible_keys
+from mlirc.frontend.dims import count_dims_from_front
 from mlirc.frontend.wrap_indices import wrap_negative_indices
 
 aten = torch.ops.aten
@@ -82,6 +83,7 @@ def simplify(graph: Graph, placeholders: dict[str, torch.Tensor]) -> dict[str, t
 
     Returns the values of the new constant placeholders, by node name, that were added after the existing ones.
     """
+    count_dims_from_front(graph)
     _drop_no_ops(graph)
     wrap_negative_indices(graph, Constants(graph, placeholders), _call)
     constants = Constants(graph, placeholders)
