@@ -1,8 +1,8 @@
 """Mixtures of experts as products of fixed shapes, through transformers' experts interface.
 
-transformers sorts the tokens by expert and multiplies groups whose sizes depend on the router's choice. A compiled model
-has fixed shapes, and so every expert sees every token and what the router did not choose is masked; or, where few tokens
-meet many experts, each token's own experts are gathered.
+transformers sorts the tokens by expert and multiplies groups whose sizes depend on the router's choice. A compiled
+model has fixed shapes, and so every expert sees every token and what the router did not choose is masked; or, where few
+tokens meet many experts, each token's own experts are gathered.
 """
 
 from __future__ import annotations
