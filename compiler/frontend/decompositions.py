@@ -331,6 +331,11 @@ def is_kept(op: Any) -> bool:
     return op in _KEPT and op not in _own
 
 
+@_decomposes(aten.topk.default)
+def _topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    return NotImplemented if sorted else aten.topk.default(x, k, dim, largest)  # any order will do: torch-mlir has one
+
+
 @functools.cache
 def decomposition_table() -> dict[Any, Callable]:
     """The table for `ExportedProgram.run_decompositions`."""
@@ -340,8 +345,3 @@ def decomposition_table() -> dict[Any, Callable]:
     for op in _KEPT:
         table.pop(op, None)
     return table | _own | MOVES
-
-
-@_decomposes(aten.topk.default)
-def _topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    return NotImplemented if sorted else aten.topk.default(x, k, dim, largest)  # any order will do: torch-mlir has one
