@@ -64,7 +64,7 @@ def masked_experts(module: torch.nn.Module) -> Iterator[None]:
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
     ALL_EXPERTS_FUNCTIONS.register(IMPLEMENTATION, experts_forward)
-    configs = {}
+    configs: dict[int, Any] = {}
     for child in module.modules():
         if hasattr(child, "_is_expert_parallel") and hasattr(child, "config"):
             configs[id(child.config)] = child.config
