@@ -264,6 +264,15 @@ def test_a_model_of_torch_keeps_its_weights_file_and_starts_over_with_its_module
         del sys.modules[name]
 
 
+def test_outputs_in_the_models_folder_are_not_of_the_model(tmp_path):
+    path = tmp_path / "model.mlir"
+    path.write_text(MODEL)
+    (tmp_path / "config.json").write_text("{}")
+    compiled(path).write(tmp_path / "out.ptx")
+    assert files.model_files(str(tmp_path)) == [str(tmp_path / "config.json"), str(path)]
+    assert files.model_files(str(path)) == [str(path)] and files.model_files("no.such:factory") == []
+
+
 def test_work_in_a_copy(capfd, monkeypatch):
     assert in_copy(lambda: [1] * 1_000_000) == [1] * 1_000_000
     with pytest.raises(MlircError, match="^as it was$"):

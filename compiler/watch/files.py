@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from mlirc.marks import is_ours
 from mlirc.user_code import is_library
 
 # Changes with every way of saving: in place, by a rename, with the old time put back.
@@ -55,10 +56,11 @@ def script_sources() -> list[str]:
 
 
 def model_files(spec: str) -> list[str]:
-    """The files that a model's name stands for; none for a factory."""
+    """The files that a model's name stands for; none for a factory. What mlirc wrote into the model's folder is not of
+    the model."""
     path = Path(spec)
     if path.is_dir():
-        return sorted(str(p) for p in path.iterdir() if p.is_file() and p.suffix not in (".ptx", ".md"))
+        return sorted(str(p) for p in path.iterdir() if p.is_file() and not is_ours(p))
     return [spec] if path.exists() else []
 
 
