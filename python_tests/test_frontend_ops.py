@@ -109,3 +109,22 @@ class Outer(nn.Module):
 def test_ops_that_cannot_be_imported_are_named_with_their_module(function, message):
     with pytest.raises(MlircError, match=message):
         lower_to_linalg(import_torch(from_torch(Outer(function), (torch.ones(4, 4),))))
+
+
+def test_constants_that_cannot_be_computed_are_an_error():
+    with pytest.raises(MlircError, match="out of bounds"):
+        import_torch(from_torch(Calls(lambda x: x + torch.arange(3)[torch.arange(4, 7)]), (torch.ones(3),)))
+
+
+@pytest.mark.parametrize(
+    "result",
+    [lambda x: None, lambda x: "text", lambda x: 3.5, lambda x: {"a": [None, ("b",)]}, lambda x: x.sum().item()],
+)
+def test_a_model_that_returns_no_tensor(result):
+    with pytest.raises(MlircError, match="returns no tensor"):
+        import_torch(from_torch(Calls(result), (torch.ones(3),)))
+
+
+def test_an_empty_table_is_no_embedding():
+    with pytest.raises(MlircError, match="in module 'block.0' has no rows"):
+        import_torch(from_torch(Outer(lambda x: F.embedding(x, torch.zeros(0, 3))), (torch.ones(4).long(),)))

@@ -55,7 +55,9 @@ def deep(levels: int) -> dict:
     "changes",
     [
         {"num_hidden_layers": 10_000_000}, {"num_hidden_layers": 10**30}, {"depths": [10**7]}, {"num_labels": 10**9},
-        {"quantization_config": {"quant_method": "bitsandbytes"}}, {"transformers_weights": "../../x.safetensors"},
+        {"quantization_config": {"quant_method": "gptq"}}, {"text_config": {"quantization_config": {"bits": 4}}},
+        {"compression_config": {"format": "int"}}, {"num_hidden_layers": -1}, {"vision_config": {"depths": [2, -2]}},
+        {"num_attention_heads": -4}, {"image_size": -1.0}, {"transformers_weights": "../../x.safetensors"},
         {"attn_implementation": "kernels-community/flash-attn"}, {"_attn_implementation": "a/b:c"},
         {"attn_implementation": {"": "a/b"}}, {"experts_implementation": "a/b"}, {"use_pretrained_backbone": True},
         {"text_config": {"attn_implementation": "a/b"}}, {"fusion_config": {"patch_embeddings": True}}, {"x": deep(50)},
@@ -73,7 +75,7 @@ def test_configs(folder, changes, monkeypatch):
     (folder / "code.py").write_text(f"open({str(marker)!r}, 'w')\nclass Config: pass\nclass Model: pass\n")
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked at the terminal"))
     error(with_config(folder, **changes))
-    if "quantization_config" not in changes and "transformers_weights" not in changes:
+    if "transformers_weights" not in changes:
         error(with_config(folder, **changes), random_weights=0)
     assert not marker.exists()
 

@@ -29,7 +29,7 @@ def open_directory(
 ) -> SourceModel:
     """Opens a Hugging Face directory. Raises MlircError for a missing or bad config, and missing or wrong weights."""
     with quiet():
-        config = _read_config(path, weights=random_weights is None)
+        config = _read_config(path)
         _without_cache(config)
         model_class = _model_class(path, config)
         torch_dtype = dtype_of(dtype) if dtype else _config_dtype(config)
@@ -67,12 +67,12 @@ def random_state_dict(config_dir: str | Path, seed: int, dtype: str | None = Non
     return open_directory(Path(config_dir), inputs={}, random_weights=seed, dtype=dtype).weights
 
 
-def _read_config(path: Path, weights: bool) -> Any:
+def _read_config(path: Path) -> Any:
     import transformers
 
     if not exists(path / "config.json"):
         raise MlircError(f"{path}: not a Hugging Face model: the directory has no config.json")
-    judge_config(path, weights)
+    judge_config(path)
     try:
         # Not None, with which it would ask at the terminal whether to run code of the folder.
         return transformers.AutoConfig.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)

@@ -67,9 +67,13 @@ def import_torch(source: SourceModel) -> ImportedModel:
             program = decompose(program)
         except Exception as e:
             raise export_error(source.name, e) from e
+        _require_rows(program, source)
         arguments, constants = _arguments(program, source)
-        places = _select_outputs(program)
-        arguments, constants = _simplify(program, arguments, constants)
+        places = _select_outputs(program, source)
+        try:
+            arguments, constants = _simplify(program, arguments, constants)
+        except (RuntimeError, IndexError) as e:  # PyTorch's, from what the model computes of constants alone
+            raise export_error(source.name, e) from e
         outputs = _output_nodes(program, places)
         arguments = _drop_unused(program, arguments)
         _rewrite_signature(program, arguments, outputs)
@@ -136,6 +140,15 @@ def _require_static(program: Any, source: SourceModel) -> None:
             )
 
 
+def _require_rows(program: Any, source: SourceModel) -> None:
+    """PyTorch refuses a lookup in an empty table when it runs; compiled, it would read whatever is there."""
+    for node in program.graph.nodes:
+        if node.target is torch.ops.aten.embedding.default and node.args[0].meta["val"].shape[0] == 0:
+            if node.args[1].meta["val"].numel():
+                where = module_path(node) or source.name
+                raise MlircError(f"{source.name}: the table of the embedding in module '{where}' has no rows")
+
+
 def _require_known_dtypes(program: Any, source: SourceModel) -> None:
     for node in program.graph.nodes:
         value = node.meta.get("val")
@@ -188,10 +201,10 @@ def _identity(value: torch.Tensor) -> Any:
     return value.data_ptr(), value.dtype, tuple(value.shape), value.stride()
 
 
-def _select_outputs(program: Any) -> list[tuple[str, int]]:
+def _select_outputs(program: Any, source: SourceModel) -> list[tuple[str, int]]:
     """The main outputs by name, with their places among the graph's outputs, and prunes the others from the graph.
 
-    Mutated buffers come last, under their own names.
+    Mutated buffers come last, under their own names. Raises MlircError for a model that returns no tensor.
     """
     call = program.module_call_graph[0].signature
     names = iter(spec_names(call.out_spec))
@@ -203,6 +216,11 @@ def _select_outputs(program: Any) -> list[tuple[str, int]]:
                 found.append((name, place))
         elif spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
             mutated.append((spec.target, place))
+    if not found:
+        raise MlircError(
+            f"{source.name}: returns no tensor that inference asks for: a model returns a tensor, or tuples, lists or "
+            "dicts with tensors"
+        )
     chosen = found + mutated
     output = next(n for n in program.graph.nodes if n.op == "output")
     output.args = (tuple(output.args[0][place] for _, place in chosen),)

@@ -30,8 +30,14 @@ _DEPTH = 20
 _LAYER_KEY = re.compile(
     r"(n|num|number)_?\w*_?(layer|layers|block|blocks|stages|hidden_groups)|depths?|layers|n_layer\w*"
 )
+# No config class of transformers has a negative number in such a field by default, or gives one a meaning.
+_COUNT_KEY = re.compile(
+    r"(num|n|d)_.*|dims?|depths?|layers|.*_(sizes?|dims?|layers|heads|groups|positions|channels|length|embeddings)"
+)
 _QUANTIZED = "its weights are quantized: give the model's unquantized weights, without this entry"
 _REASONS = {
+    "quantization_config": _QUANTIZED,  # of no weights too: another model is built without it
+    "compression_config": _QUANTIZED,
     "transformers_weights": "it takes its weights from another place: give a folder with model.safetensors",
     "use_pretrained_backbone": "it takes a part of its weights from another place: give the whole model's weights",
     "backbone_checkpoint": "it takes a part of its weights from another place: give the whole model's weights",
@@ -42,9 +48,9 @@ _REASONS = {
 }
 
 
-def judge_config(folder: Path, weights: bool) -> None:
-    """Raises MlircError for a config.json that is none, that asks for files or code from elsewhere, or for a model of
-    impossible size. `weights`: the folder's are used; how they are quantized does not matter where they are not."""
+def judge_config(folder: Path) -> None:
+    """Raises MlircError for a config.json that is none, that asks for files or code from elsewhere, for quantized
+    weights or for a model of impossible size."""
     path = folder / "config.json"
     _inside(folder, path)
     config = parse_json(read_bytes(path, limit=_CONFIG_LIMIT), str(path))
@@ -53,8 +59,6 @@ def judge_config(folder: Path, weights: bool) -> None:
     names = config.get("architectures")
     if names is not None and not (isinstance(names, list) and all(isinstance(n, str) for n in names)):
         raise MlircError(f"{path}: not a usable config: 'architectures' is no list of names")
-    if config.get("quantization_config") and weights:
-        raise MlircError(f"{path}: 'quantization_config': {_QUANTIZED}")
     _judge_entries(path, config, 0)
     if (folder / "adapter_config.json").exists():
         raise MlircError(f"{folder}: holds an adapter (adapter_config.json): merge it into its model and save that")
@@ -70,7 +74,7 @@ def _judge_entries(path: Path, entries: dict[str, Any], depth: int) -> None:
             raise MlircError(f"{path}: '{key}' is {ascii(shorten(value, 80))}, code from elsewhere: remove the entry")
         numbers = value if isinstance(value, list) else [value]
         for number in numbers:
-            if type(number) is int:
+            if type(number) in (int, float):
                 _judge_number(path, key, number)
         for child in numbers:
             if isinstance(child, dict):
@@ -83,7 +87,9 @@ def _known_implementation(value: Any) -> bool:
     return all(part is None or (isinstance(part, str) and re.fullmatch(r"[a-z0-9_]+", part)) for part in parts)
 
 
-def _judge_number(path: Path, key: str, number: int) -> None:
+def _judge_number(path: Path, key: str, number: float) -> None:
+    if number < 0 and _COUNT_KEY.fullmatch(key):  # transformers takes a negative number of layers for none
+        raise MlircError(f"{path}: '{key}' is {shorten(number, 40)}: a size or a count cannot be negative")
     most = 1 << 62
     if _LAYER_KEY.fullmatch(key):
         most = _LAYERS
