@@ -138,6 +138,16 @@ def test_what_was_checked_is_said(models, ran):
     assert "0 kernels, 0 blocks, 1 input, which leaves nothing to check" in result.err
 
 
+def test_runs_leave_nothing_in_the_temporary_folder(models, ran, monkeypatch):
+    (models / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(models / "temporary"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    for level in LEVELS:
+        assert ran(mlirc_run.main, *words("twice"), "-o", "y.npy", "--level", level).status == 0
+    assert ran(mlirc_run.main, "twice.ptx", "--input", "view.npy", "--device", "host").status == 1
+    assert list((models / "temporary").iterdir()) == []
+
+
 def test_not_a_number_is_where_it_should_be(models, ran):
     np.save("nan.npy", NAN)
     for level in LEVELS:
