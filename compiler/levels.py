@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mlirc.errors import MlircError
+from mlirc.ladder import LEVELS as LEVELS
 from mlirc.mlir import context, func, ir
 
 # On an arith.maxsi or minsi that keeps an index of the model inside of a dimension: the dimension's extent. Runs on the
 # CPU report an index that it changes, where PyTorch raises an error.
 INDEX_BELOW = "mlirc.index_below"
-
-LEVELS = ("torch", "linalg", "kernels", "schedule", "tiles", "gpu", "llvm", "ptx")
 
 
 def functions(module: ir.Module) -> dict[str, ir.OpView]:

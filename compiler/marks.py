@@ -14,9 +14,10 @@ import stat
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 _COMMENTS = {".mlir": "//", ".ll": ";", ".py": "#", ".ptx": "//"}
 _NPY_HEADER = 1024  # bytes; NumPy's own headers end at the next multiple of 64
@@ -44,6 +45,8 @@ def marked_json(data: Mapping[str, Any]) -> str:
 
 def write_npy(file: IO[bytes], array: np.ndarray) -> None:
     """Writes a .npy file's content, with its mark (in NumPy's format 1.0 a header is as long as one likes)."""
+    import numpy as np  # here, because the programs that write text do without
+
     array = np.asarray(array, order="C")
     header = repr(np.lib.format.header_data_from_array_1_0(array)).encode().ljust(_NPY_HEADER - 11) + b"\n"
     file.write(b"\x93NUMPY\x01\0" + len(header).to_bytes(2, "little") + header)

@@ -53,10 +53,15 @@ def _judge_sizes(text: str, what: str) -> None:
         raise MlircError(f"{what}: holds a number of {len(digits[0]):,} or more digits")
 
 
-def read_level(file: Path) -> str:
-    """The text of a level that lies beside a compiled model, judged; raises MlircError when it cannot be used."""
+def require_level(file: Path) -> None:
+    """Raises MlircError when a level that should lie beside a compiled model is not there."""
     if not exists(file):
         raise MlircError(f"{file}: cannot read level {file.stem} (no such file): mlirc writes it beside the PTX file")
+
+
+def read_level(file: Path) -> str:
+    """The text of a level that lies beside a compiled model, judged; raises MlircError when it cannot be used."""
+    require_level(file)
     text = read_text(file)
     judge_text(text, str(file))
     return text

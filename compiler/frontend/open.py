@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,13 +9,12 @@ import torch
 
 from mlirc.errors import MlircError
 from mlirc.files import exists, shorten
+from mlirc.frontend import FACTORY
 from mlirc.frontend.archives import open_factory, open_file
 from mlirc.frontend.huggingface import open_directory
 from mlirc.frontend.inputs import dtype_of, parse_inputs
 from mlirc.frontend.noise import quiet
 from mlirc.frontend.source import SourceModel
-
-_FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def open_model(
@@ -43,7 +41,7 @@ def open_model(
             raise MlircError(f"{spec}: --random-weights needs a Hugging Face directory")
         if exists(spec):
             source = open_file(path, inputs=given, allow_pickle=allow_pickle)
-        elif _FACTORY.fullmatch(spec):
+        elif FACTORY.fullmatch(spec):
             source = open_factory(spec, given)
         else:
             raise MlircError(f"{shorten(spec)}: no such file or directory, and no factory (package.module:function)")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mlirc.errors import MlircError
+from mlirc.errors import MlircError, missing_package
 from mlirc.files import read_bytes
 from mlirc.runtime.model import CompiledModel
 from mlirc.runtime.plan import Plan, extract
@@ -98,8 +98,8 @@ def load(
         return CompiledModel(text, plan, found, device, graph, driver, str(path))
     try:
         from mlirc.host.device import HostModel  # here, because the runtime stands without MLIR
-    except ImportError as e:
-        raise MlircError(f"device 'host' needs the MLIR bindings: {e}") from e
+    except ModuleNotFoundError as e:
+        raise missing_package(e) or e from e
     return HostModel(Path(path), plan, found)
 
 

@@ -8,18 +8,30 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn
 
-from mlirc.errors import MlircError, one_line
+from mlirc import __version__
+from mlirc.errors import MlircError, missing_package, one_line
 from mlirc.internal import show_traceback
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a wrong command line as every other bad input: one line, status 1."""
+    """Reports a wrong command line as every other bad input: one line, status 1. Knows --version."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.add_argument("--version", action="version", version=f"{self.prog} {__version__}")
 
     def error(self, message: str) -> NoReturn:
         raise MlircError(f"{message} ({self.prog} --help lists what it takes)")
+
+
+def check_scripts(scripts: Iterable[str]) -> None:
+    """Raises MlircError for a script's file that is not there, before the seconds that importing MLIR takes."""
+    for script in scripts:
+        if script.endswith((".py", ".mlir")) and not os.path.isfile(script):
+            raise MlircError(f"--schedule {script}: no such file")
 
 
 def run_main(fn: Callable[[], int | None]) -> int:
@@ -70,6 +82,12 @@ def _run(fn: Callable[[], int | None]) -> int:
     except MlircError as e:
         show_traceback(e)
         print(f"error: {one_line(str(e))}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as e:
+        needed = missing_package(e)
+        if needed is None:
+            raise
+        print(f"error: {needed}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.mlir_text import require_level
+from mlirc.outputs import model_files
 from mlirc.runtime.arrays import check
 from mlirc.runtime.loading import find_weights
 from mlirc.runtime.plan import Plan
@@ -23,6 +25,9 @@ def run_level(
     """Runs a level that mlirc kept beside the model on the CPU, the gpu level on the host device with the options of
     `run_on_host_device`, and says on standard error what was checked. Raises MlircError when the level is not there or
     not this model's, when an index is out of range, or when the host device finds something wrong."""
+    # First what is not there: the imports take seconds.
+    require_level(model_files(model)[1] / f"{level}.mlir")
+    found = find_weights(model, plan, weights)
     if level == "gpu":
         return run_on_host_device(model, plan, inputs, weights, **options)
     from mlirc import host
@@ -34,7 +39,6 @@ def run_level(
     if without_bodies(module):
         raise MlircError(f"{files.name(level)}: only declares its kernels: the model was compiled from the gpu level")
     given: dict[str, np.ndarray] = dict(zip((spec.name for spec in plan.inputs), inputs, strict=True))
-    found = find_weights(model, plan, weights)
     for spec in plan.weights:
         if spec.name not in found:
             raise MlircError(f"{model}: {spec.kind} '{spec.name}' ({spec}) is missing from the given weights")

@@ -15,12 +15,12 @@ from mlirc.files import open_regular, shorten
 _LIMIT = 64 << 30  # bytes of an array in an archive, where it may be compressed; no input is larger
 
 
-def read_arrays(path: Path) -> np.ndarray | dict[str, np.ndarray]:
+def read_arrays(path: Path, option: str = "--input") -> np.ndarray | dict[str, np.ndarray]:
     """The array of an .npy file, or those of an .npz file by name; raises MlircError for anything else.
 
     An array is read only when the file holds all of its bytes: a header alone could ask for any amount of memory.
     """
-    with open_regular(path, "--input") as file:
+    with open_regular(path, option) as file:
         try:
             start = file.read(6)
             file.seek(0)

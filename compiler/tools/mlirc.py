@@ -10,11 +10,12 @@ from typing import Any
 from mlirc.check import LEVELS as CHECKED
 from mlirc.check import parse_levels
 from mlirc.errors import MlircError
-from mlirc.levels import LEVELS
+from mlirc.files import exists, open_regular, shorten
+from mlirc.ladder import LEVELS
 from mlirc.outputs import check_model_output
 from mlirc.targets import DEFAULT_TARGET, TARGETS, get_target
 from mlirc.timing import Progress, Timer
-from mlirc.tools.cli import Parser, run_main
+from mlirc.tools.cli import Parser, check_scripts, run_main
 
 _EPILOG = """MODEL is one of
   a torch.export archive (.pt2, or .pt so saved), or a TorchScript .pt
@@ -69,6 +70,18 @@ def _parser() -> argparse.ArgumentParser:
         help=f"compare levels with PyTorch on several inputs: {', '.join(CHECKED)} (default: all but ptx)",
     )
     return parser
+
+
+def _check_named(options: argparse.Namespace) -> None:
+    """Raises MlircError for files that are not there, before the seconds that importing PyTorch and MLIR takes."""
+    from mlirc.frontend import FACTORY
+
+    spec = options.model
+    if not exists(spec) and not FACTORY.fullmatch(spec):
+        if spec.endswith(".mlir"):
+            open_regular(spec).close()
+        raise MlircError(f"{shorten(spec)}: no such file or directory, and no factory (package.module:function)")
+    check_scripts(options.schedule)
 
 
 def _new_job(options: argparse.Namespace, timer: Timer) -> Any:
@@ -175,6 +188,7 @@ def _main(argv: list[str] | None) -> int:
     to_do = (options.output, options.emit, options.dump_dir, options.verbose, options.timing)
     if not any(to_do) and options.check is None:
         raise MlircError("nothing to do: give -o OUT.ptx, --emit LEVEL, --dump-dir DIR, --check or -v")
+    _check_named(options)
     if options.watch:
         return _watch(options)
     progress = Progress()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import sys
 import tempfile
@@ -257,6 +258,10 @@ def _main(argv: list[str] | None) -> int:
         _require_gpu()
         return _measure(entries, options.run, options)
     cases = _cases(options)
+    if (
+        not options.list and importlib.util.find_spec("torch_mlir") is None
+    ):  # cases are compiled in processes of their own
+        raise ModuleNotFoundError("No module named 'torch_mlir'", name="torch_mlir")
     if options.list:
         print("\n".join(c.name for c in cases))
         return 0

@@ -12,7 +12,7 @@ from mlirc.errors import MlircError
 from mlirc.files import TEXT_LIMIT, as_text, read_text
 from mlirc.outputs import check_writable, write_atomically
 from mlirc.targets import get_target
-from mlirc.tools.cli import Parser, run_main
+from mlirc.tools.cli import Parser, check_scripts, run_main
 
 _USAGE = """steps run in the order given:
   --pass 'mlirc-loops{threads=128}'      one of our passes (--list names them), with options
@@ -138,6 +138,7 @@ def _main(argv: list[str] | None) -> int:
     if options.output:
         check_writable(Path(options.output), reads)
     target = get_target(options.target)
+    check_scripts(reads[1:])
     text = _standard_input() if options.file == "-" else read_text(options.file)
     from mlirc import mlir  # here, because it takes seconds
     from mlirc.mlir_text import SEPARATOR, judge_text

@@ -19,6 +19,7 @@ from mlirc.runtime.arrays import NUMPY_DTYPES, check, match, view
 from mlirc.runtime.loading import read_model
 from mlirc.runtime.plan import CopyStep, Plan, TensorSpec
 from mlirc.tools.cli import Parser, run_main
+from mlirc.tools.compare import compare_files
 from mlirc.tools.input_arrays import read_arrays
 
 HOST_LEVELS = ("linalg", "kernels", "tiles", "gpu")
@@ -30,7 +31,8 @@ examples
   mlirc-run model.ptx --input ids.npy --input attention_mask=mask.npy -o y.npy
   mlirc-run model.ptx --input inputs.npz -o outputs.npz --time
   mlirc-run model.ptx --random-inputs 0 --level tiles
-  mlirc-run model.ptx --info"""
+  mlirc-run model.ptx --info
+  mlirc-run --compare y.npy reference.npy --gate 1e-4"""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -38,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
         "mlirc-run", description=__doc__, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("model", metavar="MODEL.ptx", type=Path, help="what mlirc made")
+    add("model", nargs="?", metavar="MODEL.ptx", type=Path, help="what mlirc made")
     add("--input", action="append", default=[], metavar="[NAME=]FILE", help=".npy (in order, or by name), or .npz")
     add(
         "-o",
@@ -76,6 +78,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-compare", action="store_true", help="with --device host: do not compare with the levels above gpu")
     add("--counters", action="store_true", help="with --device host: print what each kernel does to memory")
     add("--no-graph", action="store_true", help="launch kernel by kernel, not as one CUDA graph")
+    add("--compare", nargs=2, type=Path, metavar=("A", "B"), help="compare .npy or .npz files; B is the reference")
+    add(
+        "--gate",
+        type=_error,
+        metavar="E",
+        help="with --compare: the relative error allowed (default 1e-5; 0: to the bit)",
+    )
     add("--info", action="store_true", help="print inputs, outputs, memory and launches, and run nothing")
     return parser
 
@@ -93,6 +102,16 @@ def _seconds(text: str) -> float:
         value = 0
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"'{text}' is no number of seconds above 0")
+    return value
+
+
+def _error(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{text}' is no relative error such as 1e-5")
     return value
 
 
@@ -281,6 +300,13 @@ def info(plan: Plan) -> str:
 
 def _main(argv: list[str] | None) -> int:
     options = _parser().parse_args(argv)
+    if options.compare:
+        if options.model:
+            raise MlircError("--compare A B stands alone: give no MODEL.ptx with it")
+        a, b = options.compare
+        return compare_files(a, b, read_arrays(a, "--compare"), read_arrays(b, "--compare"), options.gate)
+    if not options.model or options.gate is not None:
+        raise MlircError("--gate goes with --compare A B" if options.model else "no MODEL.ptx: name what mlirc made")
     _text, plan = read_model(options.model)
     if options.info:
         print(info(plan))
