@@ -75,7 +75,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S",
         help="with --device host: stop a launch that takes longer (default 120)",
     )
-    add("--no-compare", action="store_true", help="with --device host: do not compare with the levels above gpu")
+    add(
+        "--no-compare",
+        action="store_true",
+        help="with --device host: run no level above gpu: neither numbers nor indices are checked",
+    )
     add("--counters", action="store_true", help="with --device host: print what each kernel does to memory")
     add("--no-graph", action="store_true", help="launch kernel by kernel, not as one CUDA graph")
     add("--compare", nargs=2, type=Path, metavar=("A", "B"), help="compare .npy or .npz files; B is the reference")
