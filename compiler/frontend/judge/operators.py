@@ -81,7 +81,7 @@ def harmless_target(target: str) -> bool:
 def script_names() -> tuple[frozenset[str], frozenset[str]]:
     """Names of `aten` operators as TorchScript sees them: those that may be called, and those that may not."""
     good: set[str] = set()
-    bad: set[str] = set(_REFUSED)
+    bad: set[str] = set()
     for schema in torch._C._jit_get_all_schemas():
         namespace, name = schema.name.split("::")
         if namespace == "aten":

@@ -83,6 +83,8 @@ def _judge_code(data: bytearray, what: str, member: str) -> None:
             raise not_judged(what, f"its code uses {word}")
         if (before == "." and word in bad) or (word.startswith('"') and _text(word) in bad):
             raise not_judged(what, f"its code calls {word}")
+        if word in ("torch", "ops") and before != "." and after[:1] != ["."]:
+            raise not_judged(what, f"its code uses {word} as a value")
         if word == "torch" and before != "." and after[:1] == ["."] and after[1] not in good:
             raise not_judged(what, f"its code calls torch.{after[1]}")
         if word == "ops" and before != "." and after[:1] == ["."]:
