@@ -316,7 +316,7 @@ class Compilation:
             if tensors and not keep_weights:
                 from mlirc import frontend
 
-                outputs.add(file, lambda p: frontend.write_weights(p, tensors))
+                outputs.add(file, frontend.weights_writer(tensors))
             elif not tensors:
                 outputs.remove(file)
             for level in HOST_LEVELS:

@@ -328,3 +328,18 @@ def test_nothing_stays_in_the_temporary_folder(tmp_path):
     assert done.returncode == 0, done.stderr
     assert os.listdir(tmp_path / "tmp") == []
     assert WeightFile(tmp_path / "m.safetensors").entries
+
+
+def test_a_full_disk_names_the_output(tmp_path):
+    code = """
+import resource, sys
+from pathlib import Path
+import torch
+from mlirc.frontend import write_weights
+from mlirc.tools.cli import run_main
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+sys.exit(run_main(lambda: write_weights(Path("m.safetensors"), {"w": torch.ones(33, 65)})))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 1 and done.stderr == "error: cannot write m.safetensors: File too large\n"
+    assert os.listdir(tmp_path) == []

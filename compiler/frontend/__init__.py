@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mlirc.frontend.lower import lower_to_linalg
     from mlirc.frontend.open import open_model
     from mlirc.frontend.source import SourceModel, from_torch
-    from mlirc.frontend.weights import write_weights
+    from mlirc.frontend.weights import weights_writer, write_weights
 
 FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # package.module:function
 
@@ -28,6 +28,7 @@ _HOME = {
     "lower_to_linalg": "lower",
     "open_model": "open",
     "random_state_dict": "huggingface",
+    "weights_writer": "weights",
     "write_weights": "weights",
 }
 
@@ -39,6 +40,7 @@ __all__ = [
     "lower_to_linalg",
     "open_model",
     "random_state_dict",
+    "weights_writer",
     "write_weights",
 ]
 

@@ -103,6 +103,16 @@ def write_weights(
     `progress(done_bytes, all_bytes)` is called after each tensor. Returns the file's size in bytes. Raises MlircError
     when the file cannot be written.
     """
+    check_writable(Path(path))
+    with Outputs() as outputs:
+        outputs.add(Path(path), weights_writer(weights, progress))
+    return Path(path).stat().st_size
+
+
+def weights_writer(
+    weights: Mapping[str, torch.Tensor], progress: Callable[[int, int], None] | None = None
+) -> Callable[[Path], None]:
+    """What writes the weights to a path, for `Outputs.add`; arguments as of `write_weights`."""
     specs = {name: _spec(weights, name) for name in weights}
     header: dict[str, dict[str, Any]] = {"__metadata__": METADATA}
     at = 0
@@ -124,10 +134,7 @@ def write_weights(
                 if progress:
                     progress(header[name]["data_offsets"][1], at)
 
-    check_writable(Path(path))
-    with Outputs() as outputs:
-        outputs.add(Path(path), write)
-    return 8 + len(text) + at
+    return write
 
 
 def _spec(weights: Mapping[str, torch.Tensor], name: str) -> InputSpec:
