@@ -13,7 +13,7 @@ from mlirc.dialects.schedule.generalize import generalize_all
 from mlirc.dialects.schedule.match_root import root_of
 from mlirc.mlir import ir
 
-ELEMENT_BYTES = {"i1": 1, "i8": 1, "f16": 2, "bf16": 2, "f32": 4, "i32": 4, "f64": 8, "i64": 8}
+ELEMENT_BYTES = {"i1": 1, "i8": 1, "i16": 2, "f16": 2, "bf16": 2, "f32": 4, "i32": 4, "f64": 8, "i64": 8}
 _COMBINERS = {
     f"arith.{n}"
     for n in "addf addi mulf muli maximumf minimumf maxnumf minnumf maxsi minsi maxui minui andi ori xori".split()

@@ -38,6 +38,15 @@ def strings(function: ir.OpView, attribute: str) -> list[str]:
     return [value.value] if isinstance(value, ir.StringAttr) else [s.value for s in value]
 
 
+def boundary_dtypes(function: ir.OpView, key: str, count: int) -> list[str | None]:
+    """What the arguments (`arg_attrs`) or results (`res_attrs`) mean where their element types do not say it: `u8` for
+    bytes without sign (`mlirc.dtype`), else None."""
+    if key not in function.attributes:
+        return [None] * count
+    found = [ir.DictAttr(a) for a in ir.ArrayAttr(function.attributes[key])]
+    return [ir.StringAttr(a["mlirc.dtype"]).value if "mlirc.dtype" in a else None for a in found]
+
+
 def copy(module: ir.Module) -> ir.Module:
     """A module equal to the given one, which a pass may then change."""
     with context(), ir.Location.unknown():

@@ -45,11 +45,12 @@ class _Step:
     launch: KernelLaunch | None = None
 
 
-def tensor_spec(type_: ir.Type, name: str, kind: str) -> TensorSpec:
-    """The plan's description of a static ranked tensor type."""
+def tensor_spec(type_: ir.Type, name: str, kind: str, dtype: str = "") -> TensorSpec:
+    """The plan's description of a static ranked tensor type; `dtype` is what its elements mean, where they do not say
+    it."""
     if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
         raise MlircError(f"{kind} '{name}': {type_} is not a tensor of static shape")
-    dtype = str(type_.element_type)
+    dtype = dtype or str(type_.element_type)
     if dtype not in DTYPE_BYTES:
         raise MlircError(f"{kind} '{name}': element type {dtype} is not supported: use one of {', '.join(DTYPE_BYTES)}")
     return TensorSpec(name, dtype, tuple(type_.shape), kind)
@@ -145,7 +146,9 @@ class _Builder:
     def read_arguments(self, block: ir.Block, attributes: list) -> None:
         for i, (arg, attrs) in enumerate(zip(block.arguments, attributes, strict=True)):
             kind = _string(attrs, "mlirc.kind", "input")
-            spec = tensor_spec(arg.type, _string(attrs, "mlirc.name", f"arg{i}"), kind)
+            spec = tensor_spec(
+                arg.type, _string(attrs, "mlirc.name", f"arg{i}"), kind, _string(attrs, "mlirc.dtype", "")
+            )
             if kind not in ("input", "weight", "constant"):
                 raise MlircError(f"main: argument '{spec.name}' has kind '{kind}': use input, weight or constant")
             space = "input" if kind == "input" else "weight"
@@ -228,7 +231,9 @@ class _Builder:
 
     def read_return(self, op: ir.Operation, attributes: list) -> None:
         for i, (value, attrs) in enumerate(zip(op.operands, attributes, strict=True)):
-            spec = tensor_spec(value.type, _string(attrs, "mlirc.name", f"out{i}"), "output")
+            spec = tensor_spec(
+                value.type, _string(attrs, "mlirc.name", f"out{i}"), "output", _string(attrs, "mlirc.dtype", "")
+            )
             self.boundary["output"].append(spec)
             view = self.values[value]
             buffer = self.buffers[view.buffer]

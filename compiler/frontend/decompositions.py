@@ -204,8 +204,12 @@ def _vector_norm(
 
 @_decomposes(aten.pow.Tensor_Scalar)
 def _pow(x: Tensor, exponent: float) -> Tensor:
-    if not x.is_floating_point():
+    if x.is_complex() or x.dtype == torch.bool:
         return NotImplemented
+    if not x.is_floating_point():
+        if isinstance(exponent, int):
+            return _integer_power(x, exponent)
+        return _in_floats(x.to(torch.get_default_dtype()), exponent)
     wide = _wide(x)
     if exponent in (1, 2, 3, 4):
         square = wide * wide
@@ -217,6 +221,39 @@ def _pow(x: Tensor, exponent: float) -> Tensor:
     else:
         return NotImplemented
     return out.to(x.dtype)
+
+
+def _in_floats(x: Tensor, exponent: float) -> Tensor:
+    out = _pow(x, exponent)
+    return aten.pow.Tensor_Scalar(x, exponent) if out is NotImplemented else out
+
+
+def _integer_power(x: Tensor, exponent: int) -> Tensor:
+    if exponent < 0:
+        raise ValueError("integers to negative integer powers are not allowed: use floats")
+    out, square = None, x
+    while exponent:
+        if exponent & 1:
+            out = square if out is None else out * square
+        exponent >>= 1
+        square = square * square if exponent else square
+    return torch.ones_like(x) if out is None else out.clone() if out is x else out
+
+
+@_decomposes(aten.aminmax.default)
+def _aminmax(x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    dims = _all_dims(x, None if dim is None else [dim])
+    return aten.amin.default(x, dims, keepdim), aten.amax.default(x, dims, keepdim)
+
+
+@_decomposes(aten.isfinite.default)
+def _isfinite(x: Tensor) -> Tensor:
+    return NotImplemented if x.is_floating_point() or x.is_complex() else torch.ones_like(x, dtype=torch.bool)
+
+
+@_decomposes(aten.sort.stable)
+def _stable_sort(x: Tensor, *, stable: bool | None, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
+    return aten.sort.default(x, dim, descending)  # which is stable here
 
 
 @_decomposes(aten.gelu.default)

@@ -17,6 +17,7 @@ from mlirc.frontend.diagnose import export_error
 from mlirc.frontend.experts import masked_experts
 from mlirc.frontend.fx_import import make_importer, module_path
 from mlirc.frontend.inputs import DTYPES, dtype_name
+from mlirc.frontend.integers import legalize_integers
 from mlirc.frontend.noise import quiet
 from mlirc.frontend.simplify import simplify
 from mlirc.frontend.source import SourceModel, in_eval_mode, is_byproduct
@@ -74,20 +75,20 @@ def import_torch(source: SourceModel) -> ImportedModel:
             arguments, constants = _simplify(program, arguments, constants)
         except (RuntimeError, IndexError) as e:  # PyTorch's, from what the model computes of constants alone
             raise export_error(source.name, e) from e
+        meant = legalize_integers(program.graph)
         outputs = _output_nodes(program, places)
         arguments = _drop_unused(program, arguments)
         _rewrite_signature(program, arguments, outputs)
         _require_known_dtypes(program, source)
-        module = _import(program, source, arguments, outputs)
-    nodes = {a.name: a.node.meta["val"] for a in arguments}
+        module = _import(program, source, arguments, outputs, meant)
     weights = {a.name: a.name for a in arguments if a.kind == "weight"}
     return ImportedModel(
         source.name,
         module,
         Renamed(source.weights, weights),
         {a.name: constants[a.name] for a in arguments if a.kind == "constant"},
-        [_describe(a.name, nodes[a.name]) for a in arguments if a.kind == "input"],
-        [_describe(name, node.meta["val"]) for name, node in outputs],
+        [_describe(a.name, a.node, meant) for a in arguments if a.kind == "input"],
+        [_describe(name, node, meant) for name, node in outputs],
         source.reference,
         source,
     )
@@ -118,8 +119,9 @@ def _distinct(module: torch.nn.Module, examples: Any) -> Any:
     return torch.utils._pytree.tree_map(distinct, examples)
 
 
-def _describe(name: str, value: torch.Tensor) -> Described:
-    return name, dtype_name(value.dtype), tuple(int(n) for n in value.shape)
+def _describe(name: str, node: torch.fx.Node, meant: Mapping[torch.fx.Node, torch.dtype]) -> Described:
+    value = node.meta["val"]
+    return name, dtype_name(meant.get(node, value.dtype)), tuple(int(n) for n in value.shape)
 
 
 def _require_static(program: Any, source: SourceModel) -> None:
@@ -287,7 +289,11 @@ def _rewrite_signature(program: Any, arguments: list[_Argument], outputs: list[t
 
 
 def _import(
-    program: Any, source: SourceModel, arguments: list[_Argument], outputs: list[tuple[str, torch.fx.Node]]
+    program: Any,
+    source: SourceModel,
+    arguments: list[_Argument],
+    outputs: list[tuple[str, torch.fx.Node]],
+    meant: Mapping[torch.fx.Node, torch.dtype],
 ) -> ir.Module:
     importer = make_importer(source.name)
     try:
@@ -296,9 +302,15 @@ def _import(
         raise export_error(source.name, e) from e
     with context():
         text = ir.StringAttr.get
+
+        def attributes(node: torch.fx.Node, **words: str) -> ir.DictAttr:
+            if node in meant:  # builtin integers have no sign
+                words["dtype"] = dtype_name(meant[node])
+            return ir.DictAttr.get({f"mlirc.{key}": text(word) for key, word in words.items()})
+
         main.attributes["arg_attrs"] = ir.ArrayAttr.get(
-            [ir.DictAttr.get({"mlirc.name": text(a.name), "mlirc.kind": text(a.kind)}) for a in arguments]
+            [attributes(a.node, name=a.name, kind=a.kind) for a in arguments]
         )
-        main.attributes["res_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get({"mlirc.name": text(n)}) for n, _ in outputs])
+        main.attributes["res_attrs"] = ir.ArrayAttr.get([attributes(node, name=name) for name, node in outputs])
         importer.module.operation.attributes["mlirc.model"] = text(source.name)
     return importer.module

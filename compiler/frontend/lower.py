@@ -10,6 +10,7 @@ from mlirc.frontend.amax import lower_amax
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.fx_import import ATTENTION_CALL
 from mlirc.frontend.importer import ImportedModel
+from mlirc.frontend.integer_division import OPERATOR, lower_integer_division
 from mlirc.mlir import arith, context, ir, run_passes
 
 _SIMPLIFY = (
@@ -37,6 +38,9 @@ def lower_to_linalg(imported: ImportedModel | ir.Module) -> ir.Module:
     with context(), ir.Location.unknown():
         module = _clone(torch_level)
         kept = _interface(module)
+        for op in _walk(module, ("torch.operator",)):
+            if ir.StringAttr(op.attributes["name"]).value == OPERATOR:
+                lower_integer_division(op)
         _require_known_ops(module)
         for op in _walk(module, ("torch.aten.amax",)):
             lower_amax(op)

@@ -17,6 +17,7 @@ from torch.fx import Graph, Node
 
 from mlirc.frontend.attention import visible_keys
 from mlirc.frontend.dims import count_dims_from_front
+from mlirc.frontend.evaluate import evaluate, evaluate_fake, place
 from mlirc.frontend.wrap_indices import wrap_negative_indices
 
 aten = torch.ops.aten
@@ -67,10 +68,8 @@ class Constants:
                 args, kwargs = torch.fx.node.map_arg((top.args, dict(top.kwargs)), lambda n: self._values[n])
                 args = tuple(_CPU if isinstance(a, torch.device) else a for a in args)
                 kwargs = {k: _CPU if isinstance(a, torch.device) else a for k, a in kwargs.items()}
-                # a copy that was dropped may have been what made a view possible
-                target: Any = aten.reshape.default if top.target is aten.view.default else top.target
                 with torch.no_grad():
-                    self._values[top] = target(*args, **kwargs)
+                    self._values[top] = evaluate(top.target, args, kwargs)
         return self._values[node]
 
     def set(self, node: Node, value: Any) -> None:
@@ -170,11 +169,9 @@ def _same_tensor(node: Node, source: Node) -> bool:
 def _call(graph: Graph, like: Node, target: Callable, *args: Any) -> Node:
     """A new node at the insertion point, with metadata computed from its arguments'."""
     node = graph.call_function(target, args)
-    node.meta = {k: v for k, v in like.meta.items() if k not in ("val", "tensor_meta")}
-    values = torch.fx.node.map_arg(args, lambda n: n.meta["val"])
     fakes = [n.meta["val"] for n in node.all_input_nodes] or [like.meta["val"]]
     with fakes[0].fake_mode, torch.no_grad():
-        node.meta["val"] = target(*values)
+        node.meta = {"val": evaluate_fake(target, args, {}), **place(like)}
     return node
 
 
@@ -208,15 +205,11 @@ def _simplify_attention(graph: Graph, node: Node, constants: Constants) -> None:
             if merged is not None:
                 dtype = bias.meta["val"].dtype
                 lowest = graph.call_function(aten.full.default, ([], float("-inf")), {"dtype": dtype})
-                lowest.meta = {"val": bias.meta["val"].new_empty(()), **_place(node)}
+                lowest.meta = {"val": bias.meta["val"].new_empty(()), **place(node)}
                 merged = _call(graph, node, aten.where.self, merged, bias, lowest)
             else:
                 merged = bias
     node.args = (q, k, v, merged, None, scale, causal, window, softcap)
-
-
-def _place(node: Node) -> dict[str, Any]:
-    return {k: node.meta[k] for k in ("nn_module_stack", "stack_trace") if k in node.meta}
 
 
 def _terms(mask: Node) -> list[Node]:
@@ -238,7 +231,7 @@ def _split_bias(graph: Graph, bias: Node, constants: Constants) -> tuple[list[No
             return [], bias
         with graph.inserting_after(bias):
             node = graph.call_function(aten.eq.Scalar, (bias, 0))
-        node.meta = {"val": bias.meta["val"] == 0, **_place(bias)}
+        node.meta = {"val": bias.meta["val"] == 0, **place(bias)}
         constants.set(node, visible)
         return [node], None
     inner = _unexpanded(bias)
@@ -374,7 +367,7 @@ def _uniform(graph: Graph, node: Node, value: torch.Tensor) -> Node | None:
         new = graph.call_function(
             aten.full.default, (list(value.shape), value.reshape(-1)[0].item()), {"dtype": value.dtype}
         )
-    new.meta = {"val": node.meta["val"], **_place(node)}
+    new.meta = {"val": node.meta["val"], **place(node)}
     return new
 
 
@@ -386,5 +379,5 @@ def _placeholder(graph: Graph, last: list[Node], count: int, node: Node, value: 
         with graph.inserting_before(next(iter(graph.nodes))):
             new = graph.placeholder(f"folded_constant_{count}")
     last[:] = [new]
-    new.meta = {"val": node.meta["val"].contiguous(), **_place(node)}
+    new.meta = {"val": node.meta["val"].contiguous(), **place(node)}
     return new

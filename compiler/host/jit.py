@@ -21,6 +21,7 @@ _DTYPES = {
     "bf16": np.dtype(ml_dtypes.bfloat16),
     "i1": np.dtype(np.bool_),
     "i8": np.dtype(np.int8),
+    "u8": np.dtype(np.uint8),
     "i16": np.dtype(np.int16),
     "i32": np.dtype(np.int32),
     "i64": np.dtype(np.int64),
@@ -36,8 +37,9 @@ class TensorSpec:
     dtype: np.dtype
 
 
-def tensor_spec(type_: ir.Type) -> TensorSpec:
-    """The spec of a static ranked tensor type; raises MlircError for any other type."""
+def tensor_spec(type_: ir.Type, dtype: str | None = None) -> TensorSpec:
+    """The spec of a static ranked tensor type, as `dtype` where that is what its integers mean; raises MlircError for
+    any other type."""
     if not isinstance(type_, ir.RankedTensorType):
         raise MlircError(f"a value of type {type_} cannot be passed on the CPU: only static ranked tensors can")
     tensor = ir.RankedTensorType(type_)
@@ -45,7 +47,7 @@ def tensor_spec(type_: ir.Type) -> TensorSpec:
         raise MlircError(
             f"a tensor of type {type_} cannot be passed on the CPU: static shape and f64 f32 f16 bf16 i1-i64"
         )
-    return TensorSpec(tuple(tensor.shape), _DTYPES[str(tensor.element_type)])
+    return TensorSpec(tuple(tensor.shape), _DTYPES[dtype or str(tensor.element_type)])
 
 
 class HostFunction:
@@ -56,8 +58,8 @@ class HostFunction:
         with context():
             entry = find_function(module, function)
             self.name = function
-            self.inputs = [tensor_spec(t) for t in entry.type.inputs]
-            self.outputs = [tensor_spec(t) for t in entry.type.results]
+            self.inputs = _specs(entry, "arg_attrs", entry.type.inputs)
+            self.outputs = _specs(entry, "res_attrs", entry.type.results)
             lowered = levels.copy(module)
             self.strays = lower_to_llvm(lowered, function, source)
             self._engine = execution_engine.ExecutionEngine(lowered, opt_level=opt_level)
@@ -86,6 +88,10 @@ class HostFunction:
             pointers[i] = ctypes.addressof(packed) + i * ctypes.sizeof(ctypes.c_void_p)
         self._call(pointers)
         return results
+
+
+def _specs(entry: ir.Operation, key: str, types: Sequence[ir.Type]) -> list[TensorSpec]:
+    return [tensor_spec(t, d) for t, d in zip(types, levels.boundary_dtypes(entry, key, len(types)), strict=True)]
 
 
 def _checked(array: np.ndarray, spec: TensorSpec, what: str) -> np.ndarray:

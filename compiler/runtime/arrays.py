@@ -23,12 +23,14 @@ NUMPY_DTYPES: dict[str, np.dtype] = {
     "bf16": np.dtype(ml_dtypes.bfloat16),
     "i64": np.dtype(np.int64),
     "i32": np.dtype(np.int32),
+    "i16": np.dtype(np.int16),
     "i8": np.dtype(np.int8),
+    "u8": np.dtype(np.uint8),
     "i1": np.dtype(np.bool_),
 }
-_FROM_NUMPY = {v: k for k, v in NUMPY_DTYPES.items()} | {np.dtype(np.uint8): "i8"}
+_FROM_NUMPY = {v: k for k, v in NUMPY_DTYPES.items()}
 _TORCH_NAMES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
-_TORCH_NAMES |= {"i64": "int64", "i32": "int32", "i8": "int8", "i1": "bool"}
+_TORCH_NAMES |= {"i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8", "u8": "uint8", "i1": "bool"}
 
 
 class _DLTensor(ctypes.Structure):
@@ -54,8 +56,8 @@ class _DLManagedTensor(ctypes.Structure):
 
 _DL_CPU, _DL_CUDA, _DL_CUDA_HOST, _DL_CUDA_MANAGED = 1, 2, 3, 13
 _DL_TYPES = {"f64": (2, 64), "f32": (2, 32), "f16": (2, 16), "bf16": (4, 16), "i64": (0, 64), "i32": (0, 32)}
-_DL_TYPES |= {"i8": (0, 8), "i1": (6, 8)}
-_FROM_DL = {v: k for k, v in _DL_TYPES.items()} | {(1, 8): "i8"}
+_DL_TYPES |= {"i16": (0, 16), "i8": (0, 8), "u8": (1, 8), "i1": (6, 8)}
+_FROM_DL = {v: k for k, v in _DL_TYPES.items()}
 _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )

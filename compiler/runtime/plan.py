@@ -18,8 +18,8 @@ from typing import Any
 from mlirc.errors import MlircError
 
 VERSION = 1
-DTYPE_BYTES = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "f16": 2, "bf16": 2, "i8": 1, "i1": 1}
 PREFIX = "//mlirc: "
+DTYPE_BYTES = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "f16": 2, "bf16": 2, "i16": 2, "i8": 1, "u8": 1, "i1": 1}
 SPACES = ("input", "weight", "output", "arena")
 Dim3 = tuple[int, int, int]
 

@@ -29,10 +29,12 @@ _TO_FILE = {
     "bf16": "BF16",
     "i64": "I64",
     "i32": "I32",
+    "i16": "I16",
     "i8": "I8",
+    "u8": "U8",
     "i1": "BOOL",
 }
-_DTYPES = {v: k for k, v in _TO_FILE.items()} | {"U8": "i8"}
+_DTYPES = {v: k for k, v in _TO_FILE.items()}
 
 
 _HEADER_LIMIT = 100_000_000  # as the format says

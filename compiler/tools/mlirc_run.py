@@ -150,10 +150,8 @@ def _named(text: str) -> tuple[str | None, Path]:
 
 
 def as_input(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """What a file holds for an input: for bf16 as ml_dtypes.bfloat16, bytes as int8, anything else as it is."""
+    """What a file holds for an input: for bf16 as ml_dtypes.bfloat16, anything else as it is."""
     bf16 = NUMPY_DTYPES["bf16"]
-    if spec.dtype == "i8" and array.dtype == np.uint8:
-        return array.view(np.int8)
     if spec.dtype != "bf16" or array.dtype == bf16:
         return array
     if array.dtype.kind == "V" and array.dtype.itemsize == 2 or array.dtype == np.uint16:

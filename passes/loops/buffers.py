@@ -58,16 +58,18 @@ def bufferize(module: ir.Module) -> None:
 def vouch_for_buffers(module: ir.Module) -> None:
     """tm-tensor-bufferize reads its operands' buffers and writes fresh ones; the analysis has to be told so.
 
-    A buffer is asked for where it is read: what was written before counts as a conflict only then.
+    A buffer is asked for right before each op that reads it: what writes to the tensor's buffer in between counts as a
+    conflict only then.
     """
     for op in _walk(module, "bufferization.to_tensor"):
         op.attributes["restrict"] = ir.UnitAttr.get()
     for op in _walk(module, "bufferization.to_buffer"):
         op.attributes["read_only"] = ir.UnitAttr.get()
-        users = [use.owner.operation for use in op.results[0].uses]
-        first = next((o.operation for o in op.block.operations if o.operation in users), None)
-        if first is not None:
-            op.move_before(first)
+        for use in list(op.results[0].uses):
+            reader = use.owner.operation
+            with ir.InsertionPoint(reader):
+                reader.operands[use.operand_number] = op.clone().operation.results[0]
+        op.erase()
 
 
 def expand_attentions(module: ir.Module) -> None:

@@ -16,7 +16,7 @@ from mlirc.host.device.launch import DeviceKernel
 from mlirc.host.device.limits import SECONDS
 from mlirc.host.device.reference import References
 from mlirc.host.device.report import Report
-from mlirc.host.jit import tensor_spec
+from mlirc.host.jit import TensorSpec, tensor_spec
 from mlirc.host.level_files import argument_names
 from mlirc.mlir import ir
 from mlirc.schedule_places import places_by_line
@@ -78,14 +78,15 @@ class DeviceModel:
             raise MlircError(f"host device: @main takes {len(block.arguments)} arguments, not {len(args)}")
         values: dict[ir.Value, np.ndarray] = {}
         self._computed = None
+        meant = levels.boundary_dtypes(self.main, "arg_attrs", len(args))
         for i, (value, array) in enumerate(zip(block.arguments, args, strict=True)):
-            spec = tensor_spec(value.type)
+            spec = tensor_spec(value.type, meant[i])
             if array.shape != spec.shape or array.dtype != spec.dtype:
                 raise MlircError(
                     f"host device: argument {i} of @main is {array.dtype}{list(array.shape)}, but must be "
                     f"{spec.dtype}{list(spec.shape)}"
                 )
-            values[value] = array
+            values[value] = array.view(tensor_spec(value.type).dtype)
         report = Report(source=self.source, scripts=self.scripts)
         self.digests = []
         self._check_blocks(blocks)
@@ -96,9 +97,14 @@ class DeviceModel:
             done += op.name == "func.call"
             progress(done, total)
             if not report.ended:  # what follows would work on what was never computed
-                specs = [tensor_spec(v.type) for v in ops[-1].operands]
+                specs = self._result_specs(ops[-1])
                 return [np.zeros(spec.shape, spec.dtype) for spec in specs], report
-        return [values[v] for v in ops[-1].operands], report
+        specs = self._result_specs(ops[-1])
+        return [values[v].view(s.dtype) for v, s in zip(ops[-1].operands, specs, strict=True)], report
+
+    def _result_specs(self, end: ir.Operation) -> list[TensorSpec]:
+        meant = levels.boundary_dtypes(self.main, "res_attrs", len(end.operands))
+        return [tensor_spec(v.type, dtype) for v, dtype in zip(end.operands, meant, strict=True)]
 
     def _check_blocks(self, blocks: Sequence[int] | None) -> None:
         """Raises MlircError if there is one of the blocks that no launch has."""

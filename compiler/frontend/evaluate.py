@@ -1,0 +1,31 @@
+"""Runs one op of a graph on values, real or fake.
+
+Tensors of the levels below are dense, and the graph's copies that only change the order in memory are dropped. So an op
+must not depend on strides: `view` works on any tensor here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+aten = torch.ops.aten
+_ANY_STRIDES = {aten.view.default: aten.reshape.default, aten._unsafe_view.default: aten.reshape.default}
+
+
+def evaluate(target: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """`target(*args, **kwargs)`, whatever the strides of its operands."""
+    return _ANY_STRIDES.get(target, target)(*args, **kwargs)
+
+
+def evaluate_fake(target: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """The metadata of a call whose arguments are nodes; needs the graph's fake mode where it has no tensor argument."""
+    args, kwargs = torch.fx.node.map_arg((args, kwargs), lambda n: n.meta["val"])
+    return evaluate(target, args, kwargs)
+
+
+def place(node: Node) -> dict[str, Any]:
+    """The part of a node's metadata that says where in the model it comes from."""
+    return {k: node.meta[k] for k in ("nn_module_stack", "stack_trace") if k in node.meta}

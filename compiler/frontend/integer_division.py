@@ -1,0 +1,112 @@
+"""Division of integers as one op: torch-mlir's own goes through f64, and the processor's traps on some operands.
+
+`trunc` and `floor` are the rounded quotient, `fmod` and `remainder` what they leave (with the sign of the dividend and
+of the divisor). PyTorch raises an error for a divisor of zero, which a kernel cannot: here the quotient is -1 and the
+remainder is the dividend. The least value divided by -1 is itself, with remainder 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from mlirc.errors import MlircError
+from mlirc.frontend.amax import builtin_tensor
+from mlirc.mlir import arith, ir, linalg, tensor
+
+KINDS = ("trunc", "floor", "fmod", "remainder")
+OPERATOR = "torch.mlirc.integer_division"
+
+
+@torch.library.custom_op("mlirc::integer_division", mutates_args=())
+def integer_division(x: torch.Tensor, y: torch.Tensor, kind: str) -> torch.Tensor:
+    """x / y, of one dtype (int32 or int64), broadcast together; `kind` is one of KINDS."""
+    if kind in ("trunc", "floor"):
+        return torch.div(x, y, rounding_mode=kind)
+    return torch.fmod(x, y) if kind == "fmod" else torch.remainder(x, y)
+
+
+@integer_division.register_fake
+def _(x, y, kind):
+    return x.new_empty(torch.broadcast_shapes(x.shape, y.shape))
+
+
+def lower_integer_division(op: ir.Operation) -> None:
+    """Replaces one `torch.operator` of that name, whose shapes are static, by an elementwise linalg op."""
+    kind = ir.StringAttr(op.operands[2].owner.attributes["value"]).value
+    with op.location, ir.InsertionPoint(op):
+        operands = [builtin_tensor(v) for v in op.operands[:2]]
+        shapes = [list(v.type.shape) for v in operands]
+        shape = list(torch.broadcast_shapes(*shapes))
+        element = operands[0].type.element_type
+        init = tensor.empty(shape, element)
+        every = [ir.AffineDimExpr.get(d) for d in range(len(shape))]
+        maps = [_broadcast(s, every) for s in shapes] + [ir.AffineMap.get(len(shape), 0, every)]
+        generic = linalg.GenericOp(
+            [init.type],
+            operands,
+            [init],
+            ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in maps]),
+            ir.ArrayAttr.get([ir.Attribute.parse("#linalg.iterator_type<parallel>")] * len(shape)),
+        )
+        block = generic.regions[0].blocks.append(element, element, element)
+        with ir.InsertionPoint(block):
+            x, y, _ = block.arguments
+            linalg.YieldOp([_divide(x, y, kind, _constant(op.operands[1], op.location))])
+        made = ir.Operation.create("torch_c.from_builtin_tensor", [op.results[0].type], [generic.results[0]])
+    op.results[0].replace_all_uses_with(made.results[0])
+    op.erase()
+
+
+def _broadcast(shape: Sequence[int], every: list[ir.AffineExpr]) -> ir.AffineMap:
+    first = len(every) - len(shape)
+    results = [ir.AffineConstantExpr.get(0) if n == 1 else every[first + d] for d, n in enumerate(shape)]
+    return ir.AffineMap.get(len(every), 0, results)
+
+
+def _constant(value: ir.Value, where: ir.Location) -> int | None:
+    """The integer that a tensor is filled with by `aten.full`, or None; raises MlircError for zero."""
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.name != "torch.aten.full":
+        return None
+    filled = owner.operands[1].owner
+    if isinstance(filled, ir.Block) or filled.name != "torch.constant.int":
+        return None
+    number = ir.IntegerAttr(filled.attributes["value"]).value
+    if number == 0:
+        raise MlircError(f"division of integers by the constant zero at {where}: PyTorch refuses it when it runs")
+    return number
+
+
+def _divide(x: ir.Value, y: ir.Value, kind: str, divisor: int | None) -> ir.Value:
+    type_ = x.type
+
+    def number(n: int) -> ir.Value:
+        return arith.constant(type_, ir.IntegerAttr.get(type_, n))
+
+    zero, one = number(0), number(1)
+    safe, by_zero = y, None
+    if divisor is not None:
+        safe = y = number(divisor)
+        if divisor == -1:
+            return arith.subi(zero, x) if kind in ("trunc", "floor") else zero
+    else:
+        by_zero = arith.cmpi(arith.CmpIPredicate.eq, y, zero)
+        least = arith.cmpi(arith.CmpIPredicate.eq, x, number(-(1 << (type_.width - 1))))
+        overflow = arith.andi(least, arith.cmpi(arith.CmpIPredicate.eq, y, number(-1)))
+        safe = arith.select(arith.ori(by_zero, overflow), one, y)
+    rest = None if kind == "trunc" else arith.remsi(x, safe)
+    other_sign = None
+    if kind in ("floor", "remainder"):
+        signs = arith.cmpi(arith.CmpIPredicate.slt, arith.xori(rest, safe), zero)
+        other_sign = arith.andi(arith.cmpi(arith.CmpIPredicate.ne, rest, zero), signs)
+    if kind in ("trunc", "floor"):
+        out, exception = arith.divsi(x, safe), number(-1)
+        if other_sign is not None:
+            out = arith.select(other_sign, arith.subi(out, one), out)
+    else:
+        out, exception = rest, x
+        if other_sign is not None:
+            out = arith.select(other_sign, arith.addi(out, safe), out)
+    return out if by_zero is None else arith.select(by_zero, exception, out)

@@ -1,0 +1,81 @@
+"""Integer ops that torch-mlir lacks or computes in floats, as others. See `integers.py`, which calls them.
+
+Each takes the rewriter, the dtype to compute in (int32 or int64), the dtype that the result will be cut to, and the
+op's arguments, already of the computing dtype or int32; it gives back the node of the result.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from mlirc.frontend import integer_division
+
+aten = torch.ops.aten
+REWRITES: dict[str, Callable] = {}
+
+
+def _rewrites(*names: str) -> Callable[[Callable], Callable]:
+    def add(function: Callable) -> Callable:
+        for name in names:
+            REWRITES[name] = function
+        return function
+
+    return add
+
+
+def _operand(r: Any, value: Any, dtype: torch.dtype) -> Node:
+    """An operand, maybe a number, as a tensor of the computing dtype."""
+    return r.convert(value, dtype) if isinstance(value, Node) else r.number(int(value), dtype)
+
+
+def _division(r: Any, dtype: torch.dtype, x: Any, y: Any, kind: str) -> Node:
+    operands = (_operand(r, x, dtype), _operand(r, y, dtype))
+    return r.call(integer_division.integer_division._opoverload, *operands, kind)
+
+
+@_rewrites("div")
+def _div(r: Any, dtype: torch.dtype, cut: torch.dtype, x: Any, y: Any, *, rounding_mode: str) -> Node:
+    return _division(r, dtype, x, y, rounding_mode)
+
+
+for _name, _kind in (("floor_divide", "floor"), ("remainder", "remainder"), ("fmod", "fmod")):
+    REWRITES[_name] = lambda r, dtype, cut, x, y, kind=_kind: _division(r, dtype, x, y, kind)
+
+
+@_rewrites("neg", "negative")
+def _neg(r: Any, dtype: torch.dtype, cut: torch.dtype, x: Node) -> Node:
+    return r.call(aten.sub.Tensor, r.number(0, dtype), x)
+
+
+def _bitwise(op: Any, r: Any, dtype: torch.dtype, cut: torch.dtype, x: Any, y: Any) -> Node:
+    return r.call(op, _operand(r, x, dtype), _operand(r, y, dtype))
+
+
+REWRITES["bitwise_and"] = functools.partial(_bitwise, aten.bitwise_and.Tensor)
+REWRITES["bitwise_or"] = functools.partial(_bitwise, aten.bitwise_or.Tensor)
+REWRITES["bitwise_xor"] = functools.partial(_bitwise, aten.bitwise_xor.Tensor)
+
+
+def _shift(left: bool, r: Any, dtype: torch.dtype, cut: torch.dtype, x: Any, y: Any) -> Node:
+    """PyTorch defines shifts by negative amounts and by the width or more: all bits go; MLIR does not."""
+    x, y = _operand(r, x, dtype), _operand(r, y, dtype)
+    last = torch.iinfo(cut).bits - 1
+    limit = r.number(last, dtype)
+    zero = r.number(0, dtype)
+    outside = r.call(aten.logical_or.default, r.call(aten.lt.Tensor, y, zero), r.call(aten.gt.Tensor, y, limit))
+    most = r.number(last + 1, dtype) if cut == torch.uint8 else limit
+    amount = r.call(aten.where.self, outside, most, y)
+    if not left:
+        return r.call(aten.bitwise_right_shift.Tensor, x, amount)
+    return r.call(aten.where.self, outside, zero, r.call(aten.bitwise_left_shift.Tensor, x, amount))
+
+
+for _name in ("__lshift__", "bitwise_left_shift"):
+    REWRITES[_name] = functools.partial(_shift, True)
+for _name in ("__rshift__", "bitwise_right_shift"):
+    REWRITES[_name] = functools.partial(_shift, False)
