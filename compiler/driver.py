@@ -59,6 +59,7 @@ class Compilation:
     def open(self, spec: str, **options: Any) -> None:
         """Reads what the user named, a model or an .mlir file; options as of `mlirc.frontend.open_model`."""
         self.source = spec
+        self._check_schedules()
         if is_mlir(spec):
             self.read_levels(Path(spec))
         else:
@@ -74,6 +75,7 @@ class Compilation:
 
     def import_module(self, module: Any, args: tuple, kwargs: dict) -> None:
         """Takes a live torch module with example inputs."""
+        self._check_schedules()
         from mlirc import frontend
 
         self._import(frontend.from_torch(module, args, kwargs, self.name))
@@ -172,6 +174,11 @@ class Compilation:
             self._schedules = Schedules(list(self.schedules))
         return self._schedules
 
+    def _check_schedules(self) -> None:
+        """Reads the user's schedules: a mistake in one must not wait for a model to be loaded and exported."""
+        if self.schedules:
+            self._scripts()
+
     def _to_tiles(self) -> None:
         """Schedules every kernel, each by its script."""
         from mlirc import levels
@@ -192,6 +199,8 @@ class Compilation:
 
     def _make_jobs(self, until: str) -> list[KernelJob]:
         from mlirc import levels
+        from mlirc.kernel_build import lowering_pass
+        from mlirc.passes import is_users
         from mlirc.schedule_places import annotated
 
         level = "gpu" if self._given == "gpu" else "tiles"
@@ -202,7 +211,9 @@ class Compilation:
         jobs = []
         for name, module in alone.items():
             text = module.operation.get_asm(enable_debug_info=True)
-            jobs.append(KernelJob(name, text, annotated(module), level, self.target.name, until))
+            own = level == "tiles" and is_users(lowering_pass(levels.functions(module)[name]))
+            files = tuple(self._scripts().files) if own else ()
+            jobs.append(KernelJob(name, text, annotated(module), level, self.target.name, until, files))
         return jobs
 
     def _build(self, until: str) -> None:
@@ -214,7 +225,7 @@ class Compilation:
             cache = self.cache if until == "ptx" else None
             built = {}
             for name, job in jobs.items():
-                known = self._earlier.build(job) or (cache.get(job) if cache else None)
+                known = None if job.files else self._earlier.build(job) or (cache.get(job) if cache else None)
                 if known:
                     built[name] = known
             missing = [job for name, job in jobs.items() if name not in built]
@@ -223,7 +234,7 @@ class Compilation:
                 built[build.name] = build
                 self.timer.add_helper_time(build.seconds)
                 self.timer.advance(len(built), len(jobs))
-                if cache:
+                if cache and not jobs[build.name].files:
                     cache.put(jobs[build.name], build)
             self._jobs, self.builds = jobs, {name: built[name] for name in jobs}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +16,9 @@ from mlirc.targets import Target, get_target
 @dataclass(frozen=True)
 class KernelJob:
     """What has to be compiled. `text` has source locations, for errors; `identity` is the same without them, for the
-    cache. `level` is the text's level, tiles or gpu; `until` is the last level wanted, gpu or ptx. Plain data: it
-    travels to helper processes."""
+    cache. `level` is the text's level, tiles or gpu; `until` is the last level wanted, gpu or ptx. `files` are
+    the user's Python files, where the kernel's lowering is a pass of theirs (which no cache can vouch for). Plain data:
+    it travels to helper processes."""
 
     name: str
     text: str
@@ -24,6 +26,7 @@ class KernelJob:
     level: str
     target: str
     until: str = "ptx"
+    files: tuple[str, ...] = ()
 
 
 @dataclass
@@ -51,6 +54,7 @@ def build_kernel(job: KernelJob) -> KernelBuild:
     from mlirc import levels, mlir
     from mlirc.backend.ptx import compile_kernel
     from mlirc.schedule_places import annotated
+    from mlirc.target_check import check_instructions
 
     start = time.perf_counter()
     target = get_target(job.target)
@@ -59,11 +63,17 @@ def build_kernel(job: KernelJob) -> KernelBuild:
     build = KernelBuild(job.name)
     if job.level == "tiles":
         with internal.step(f"taking {what} from tiles to the gpu level"):
+            if job.files:
+                from mlirc.schedule_user import ensure_loaded
+
+                for file in job.files:
+                    ensure_loaded(file)
             to_gpu(module, job.name, target)
     build.gpu = annotated(module)
     build.seconds["gpu"] = time.perf_counter() - start
     if job.until == "ptx":
         with internal.step(f"compiling {what} to PTX"):
+            check_instructions(module, job.name, target)
             compiled = compile_kernel(module, target)
         build.llvm, build.ptx = compiled.llvm, compiled.ptx
         build.launches, build.workspaces = compiled.launches, compiled.workspaces
@@ -75,14 +85,31 @@ def to_gpu(module: Any, name: str, target: Target) -> None:
     """Takes a kernel's `tiles`-level module to the `gpu` level in place, by the pass that its schedule asked for."""
     from mlirc import levels
     from mlirc.mlir import context, ir
-    from mlirc.passes import get_pass
+    from mlirc.passes import get_pass, is_users
+    from mlirc.schedule_places import attribute_place
+    from mlirc.schedule_user import call
 
     function = levels.functions(module)[name]
-    pass_name = "mlirc-distribute"
-    if "mlirc.lowering" in function.attributes:
-        pass_name = "mlirc-" + function.attributes["mlirc.lowering"].value
+    pass_name = lowering_pass(function)
+    place = attribute_place(function, "lowering")
+    start = f"{place + ': ' if place else ''}kernel {name}"
+    try:
+        lower = get_pass(pass_name)
+    except MlircError as e:
+        raise MlircError(f"{start}: {e}") from e
+    options = {"target": target.name} if "target" in inspect.signature(lower).parameters else {}
     with context(), ir.Location.unknown():
         try:
-            get_pass(pass_name)(module, target=target.name)
+            if is_users(pass_name):
+                call(lower.__code__.co_filename, lower, module, **options)
+            else:
+                lower(module, **options)
         except ir.MLIRError as e:
-            raise MlircError(f"kernel {name}: {pass_name}: {' '.join(str(e).split())}") from e
+            raise MlircError(f"{start}: {pass_name}: {' '.join(str(e).split())}") from e
+
+
+def lowering_pass(function: Any) -> str:
+    """The pass that takes a kernel's function to the `gpu` level: its schedule's choice, or `mlirc-distribute`."""
+    if "mlirc.lowering" in function.attributes:
+        return "mlirc-" + function.attributes["mlirc.lowering"].value
+    return "mlirc-distribute"

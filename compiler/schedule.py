@@ -7,21 +7,24 @@ kernel's function. The files of `mlirc.scripts` are found by themselves; `--sche
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import pkgutil
+import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from mlirc.errors import MlircError
-from mlirc.files import exists, read_text, shorten
 from mlirc.kernel_info import KernelInfo, describe
 from mlirc.mlir import context, func, ir
-from mlirc.mlir_text import judge_text
-from mlirc.schedule_apply import apply_script
-from mlirc.schedule_errors import python_error, script_frames
+from mlirc.schedule_apply import apply_script, note_chosen
+from mlirc.schedule_errors import VerbError, script_frames
+from mlirc.schedule_overrides import KNOB_TYPES, Override, check_knobs, knob_types, parse_override
+from mlirc.schedule_user import FileScript, call, load_mlir, load_python, loading_file
 from mlirc.targets import Target
 from mlirc.user_code import UserCode, source_only
 
@@ -30,19 +33,25 @@ __all__ = ["KernelInfo", "Schedules", "ScheduleRecord", "Script", "register", "s
 
 @dataclass(frozen=True)
 class Script:
-    """A registered script. `matches(kernel)` must be exact: a script that matches must be able to schedule."""
+    """A registered script. `matches(kernel)` must be exact: a script that matches must be able to schedule. `user`: it
+    is from a `--schedule FILE.py`."""
 
     name: str
     build: Callable[..., ir.Module]
     matches: Callable[[KernelInfo], bool]
     priority: int
     file: str
+    user: bool = False
 
     @property
     def knobs(self) -> dict[str, Any]:
         """Knob names and their defaults (None: chosen from the kernel's shapes)."""
         parameters = inspect.signature(self.build).parameters.values()
         return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.build.__code__.co_firstlineno}"
 
 
 @dataclass(frozen=True)
@@ -57,7 +66,6 @@ class ScheduleRecord:
 GRAPH = "graph"  # the script of the whole model, linalg to kernels
 USER_PRIORITY = 1000  # added to a user's scripts, so that they are asked first
 _registry: dict[str, Script] = {}
-_loading_user_file = False
 
 
 def register(
@@ -66,16 +74,45 @@ def register(
     """Registers a script under its function's name. Among the scripts that match a kernel the highest priority is used;
     those of a `--schedule FILE.py` come before the built-in ones.
 
-    The annotation of a knob (`int`, `bool` or `str`, maybe `| None`) says what `--schedule` may give it. An integer is
-    a size or a count, 1 or more, unless the knob's default is less."""
+    The annotation of a knob (`int`, `bool` or `str`, maybe `| None`), or else its default, says what `--schedule` may
+    give it. An integer is a size or a count, 1 or more, unless the knob's default is less."""
 
     def add(build: Callable[..., ir.Module]) -> Callable[..., ir.Module]:
-        bonus = USER_PRIORITY if _loading_user_file else 0
-        key = name or build.__name__
-        _registry[key] = Script(key, build, matches, priority + bonus, build.__code__.co_filename)
+        key = build.__name__ if name is None else name
+        _check_registration(key, build, matches, priority)
+        user = bool(loading_file(build))
+        known = _registry.get(key)
+        if user and known is not None and key != GRAPH:
+            what = f"registered twice, first at {known.place}" if known.user else "the name of a built-in script"
+            raise VerbError(f"register: '{key}' is {what}: give yours another name, as register(name=...)")
+        bonus = USER_PRIORITY if user else 0
+        _registry[key] = Script(key, build, matches, priority + bonus, build.__code__.co_filename, user)
         return build
 
     return add
+
+
+def _check_registration(key: Any, build: Any, matches: Any, priority: Any) -> None:
+    """Raises VerbError for what cannot be a script."""
+    if not inspect.isfunction(build):
+        raise VerbError(f"register: decorate a function, not {build!r}")
+    if not callable(matches):
+        raise VerbError(f"register: matches is a function from a KernelInfo to true or false, not {matches!r}")
+    if not isinstance(key, str) or not re.fullmatch(r"\w+", key):
+        raise VerbError(f"register: name {key!r}: give letters, digits and underscores")
+    if not isinstance(priority, int):
+        raise VerbError(f"register: priority {priority!r}: give a whole number")
+    parameters = list(inspect.signature(build).parameters.values())
+    positional = [p for p in parameters if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    knobs = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    if len(positional) != 2 or len(positional) + len(knobs) != len(parameters):
+        raise VerbError(f"register: '{key}' takes (kernel, target, *, knob=default, ...)")
+    for knob in knobs:
+        types = knob_types(build, knob.name)
+        if knob.default is inspect.Parameter.empty:
+            raise VerbError(f"register: knob '{knob.name}' of '{key}' needs a default")
+        if types - {*KNOB_TYPES, "None"}:
+            raise VerbError(f"register: knob '{knob.name}' of '{key}' is an int, bool or str, maybe | None")
 
 
 def script_registry() -> dict[str, Script]:
@@ -101,38 +138,27 @@ def reload_scripts() -> None:
 @contextmanager
 def _user_registry() -> Iterator[dict[str, Script]]:
     """The registry while a user's file is loaded: what it adds is taken out again and handed to one `Schedules`."""
-    global _loading_user_file
     saved = dict(script_registry())
     added: dict[str, Script] = {}
-    _loading_user_file = True
     try:
         yield added
         added.update({k: s for k, s in _registry.items() if saved.get(k) is not s})
     finally:
-        _loading_user_file = False
         _registry.clear()
         _registry.update(saved)
 
 
-@dataclass
-class _Override:
-    """`TARGET[=SCRIPT][:knob=value,...]`; the target is a kernel's name, its kind, a script's name or `*`."""
+def load_user_file(path: str, code: UserCode) -> dict[str, Script]:
+    """Runs a `FILE.py` as a part of `code`; returns the scripts that it registered. Raises MlircError at its line, and
+    for a file that adds nothing: no script, pass or transform op."""
+    from mlirc.dialects.schedule import defined_in
+    from mlirc.passes import passes_of
 
-    text: str
-    target: str
-    script: str | None
-    knobs: dict[str, Any]
-    used: bool = False
-
-
-@dataclass
-class _FileScript:
-    """A transform module from a .mlir file, for the kernels (names or kinds) that its `mlirc.kernels` lists."""
-
-    file: str
-    module: ir.Module
-    kernels: list[str]
-    used: bool = False
+    with _user_registry() as added:
+        load_python(path, code)
+    if not added and not passes_of(path) and not defined_in(path):
+        raise MlircError(f"--schedule {path}: it registers no script (decorate one with mlirc.schedule.register)")
+    return added
 
 
 @dataclass
@@ -147,14 +173,17 @@ class Schedules:
     def __post_init__(self) -> None:
         self._scripts = dict(script_registry())
         self.code = UserCode()
-        self._knobs: list[_Override] = []
-        self._modules: list[_FileScript] = []
+        self._knobs: list[Override] = []
+        self._modules: list[FileScript] = []
         self._uses: dict[tuple[str, str], list[str]] = {}  # (script, its text) to kernels
+        self._used_scripts: set[str] = set()
+        self._seen: list[str] = []
+        self.files: list[str] = []  # the user's Python files
         for text in self.overrides:
             if text.endswith(".py"):
-                self._scripts |= _load_python(text, self.code)
+                self._add_file(text)
             elif text.endswith(".mlir"):
-                self._modules += _load_mlir(text)
+                self._modules += load_mlir(text)
             else:
                 self._knobs.append(parse_override(text))
         for o in self._knobs:
@@ -163,12 +192,21 @@ class Schedules:
                     f"--schedule '{o.text}': no script '{o.script}': choose one of {', '.join(self._scripts)}"
                 )
 
+    def _add_file(self, path: str) -> None:
+        added = load_user_file(path, self.code)
+        for name, script in added.items():
+            if self._scripts[name].user if name in self._scripts else False:
+                raise MlircError(f"{script.place}: script '{name}' is registered twice: {self._scripts[name].place}")
+        self._scripts |= added
+        self.files.append(path)
+
     def graph_script(self, target: Target) -> ir.Module:
         """The script that takes the `linalg` level to the `kernels` level, which is named `graph`: from the user's
         `.mlir` or `.py` file, or the built-in one, with the user's knobs."""
         chosen = next((m for m in reversed(self._modules) if GRAPH in m.kernels), None)
+        self._used_scripts.add(GRAPH)
         if chosen is not None:
-            chosen.used = True
+            chosen.met.add(GRAPH)
             module = chosen.module
         else:
             script = self._scripts[GRAPH]
@@ -176,7 +214,7 @@ class Schedules:
             for o in self._knobs:
                 if o.target == GRAPH and o.script is None:
                     o.used = True
-                    _check_knobs(o, script)
+                    check_knobs(o, script)
                     knobs |= o.knobs
             with context(), ir.Location.unknown(), self.code.active():
                 module = _build(script, None, target, knobs)
@@ -185,21 +223,57 @@ class Schedules:
 
     def select(self, kernel: KernelInfo) -> Script:
         """The script for a kernel: one that the user named, else the matching one of the highest priority."""
-        for o in reversed(self._knobs):
-            if o.script is not None and o.target in (kernel.name, kernel.kind, "*"):
-                o.used = True
-                script = self._scripts[o.script]
-                if not _matches(script, kernel):
-                    raise MlircError(
-                        f"--schedule '{o.text}': script '{o.script}' cannot schedule kernel '{kernel.name}' of kind "
-                        f"'{kernel.kind}': choose a script that matches it, or generic"
-                    )
-                return script
-        matching = [s for s in self._scripts.values() if _matches(s, kernel)]
+        o = self._named(kernel)
+        if o is not None:
+            o.used = True
+            script = self._scripts[str(o.script)]
+            if not call(script.file, script.matches, kernel):
+                raise MlircError(
+                    f"--schedule '{o.text}': script '{o.script}' cannot schedule kernel '{kernel.name}' of kind "
+                    f"'{kernel.kind}': choose a script that matches it, or generic"
+                )
+            return script
+        matching = [s for s in self._scripts.values() if call(s.file, s.matches, kernel)]
         if not matching:
             why = f" ({kernel.obstacle})" if kernel.obstacle else ""
             raise MlircError(f"kernel '{kernel.name}' of kind '{kernel.kind}': no script can schedule it{why}")
-        return max(matching, key=lambda s: s.priority)
+        best = max(matching, key=lambda s: s.priority)
+        equal = [s for s in matching if s.user and s.priority == best.priority and s is not best]
+        if equal:
+            raise MlircError(
+                f"{equal[0].place}: kernel '{kernel.name}': scripts '{best.name}' and '{equal[0].name}' both match it "
+                "with one priority: give one of them a higher one, register(priority=...)"
+            )
+        return best
+
+    def _named(self, kernel: KernelInfo) -> Override | None:
+        """The most specific `TARGET=SCRIPT` for a kernel, the last of equals."""
+        ranks = _ranks(kernel)
+        found = [o for o in self._knobs if o.script is not None and o.target in ranks]
+        return max(reversed(found), key=lambda o: ranks[o.target], default=None)
+
+    def _module_for(self, kernel: KernelInfo) -> FileScript | None:
+        """The user's `.mlir` script for a kernel, unless a `TARGET=SCRIPT` is more specific; notes what it keeps from
+        taking effect. Raises MlircError when two files claim it alike."""
+        ranks = _ranks(kernel)
+        for m in self._modules:
+            m.met.update(k for k in m.kernels if k in ranks)
+        claims = [(max(ranks[k] for k in m.kernels if k in ranks), m) for m in self._modules if {*m.kernels} & {*ranks}]
+        if not claims:
+            return None
+        rank, chosen = max(claims, key=lambda claim: claim[0])
+        others = [m for r, m in claims if r == rank and m is not chosen]
+        if others:
+            raise MlircError(f"{others[0].place}: a second script for kernel '{kernel.name}': {chosen.place} has one")
+        named = self._named(kernel)
+        if named is not None and ranks[named.target] >= rank:
+            if ranks[named.target] == rank:
+                raise MlircError(f"--schedule '{named.text}': {chosen.place} schedules kernel '{kernel.name}' as well")
+            return None
+        for o in self._knobs:
+            if o.target in ranks:
+                o.obstacle = f"kernel '{kernel.name}' is scheduled by {chosen.place}: edit the values there"
+        return chosen
 
     def knobs_for(self, kernel: KernelInfo, script: Script) -> dict[str, Any]:
         """The user's knob values for this kernel, the most specific last; raises MlircError for an unknown knob."""
@@ -209,9 +283,12 @@ class Schedules:
         for o in found:
             # `matmul:...` speaks of the script `matmul`, not of another script that got a kernel of that kind
             if o.target not in (script.name, kernel.name) and o.target in self._scripts and o.script is None:
+                o.obstacle = f"script '{script.name}' got kernel '{kernel.name}': name that script, or the kernel"
                 continue
+            if o.script is not None and o.script != script.name:
+                continue  # another script was named more specifically, and these knobs are of this one
             o.used = True
-            _check_knobs(o, script)
+            check_knobs(o, script)
             values |= o.knobs
         return values
 
@@ -225,18 +302,18 @@ class Schedules:
             tiles = ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
             function = _kernel_function(tiles)
             kernel = describe(function)
-            file_script = next(
-                (m for m in reversed(self._modules) if {kernel.name, kernel.kind, "*"} & {*m.kernels}), None
-            )
+            self._seen.append(kernel.name)
+            file_script = self._module_for(kernel)
             if file_script:
-                file_script.used = True
                 script_module, name, knobs = file_script.module, file_script.file, {}
             else:
                 script = self.select(kernel)
+                self._used_scripts.add(script.name)
                 given = self.knobs_for(kernel, script)
                 script_module = _build(script, kernel, target, given)
                 name, knobs = script.name, _chosen_knobs(script_module, given)
-            apply_script(script_module, function, kernel.name, file_script.file if file_script else "")
+            with contextlib.redirect_stdout(sys.stderr):  # a user's transform op may print
+                apply_script(script_module, function, kernel.name)
         text = str(script_module).rstrip() + "\n"
         self._uses.setdefault((name, text), []).append(kernel.name)
         return tiles, ScheduleRecord(name, knobs, text)
@@ -251,130 +328,29 @@ class Schedules:
                 parts.append(f"// script: {name}\n// kernels: {', '.join(kernels)}\n{str(module).rstrip()}\n")
         return "\n// -----\n\n".join(parts)
 
-    def check_used(self) -> None:
-        """Raises MlircError when a `--schedule` value met no kernel: a misspelt name must not pass unnoticed."""
+    def check_used(self, whole: bool = True) -> None:
+        """Raises MlircError when a `--schedule` value met no kernel: a misspelt name must not pass unnoticed. `whole`:
+        the kernels were those of a model, so that all that a `.mlir` file lists must be there."""
         for o in self._knobs:
             if not o.used:
-                raise MlircError(
-                    f"--schedule '{o.text}': no kernel has the name or kind '{o.target}' (see -v for the names)"
-                )
+                why = o.obstacle or f"no kernel has the name or kind '{o.target}' (see -v for the names)"
+                raise MlircError(f"--schedule '{o.text}': {why}")
+        for path in self.files:
+            own = [s for s in self._scripts.values() if s.user and s.file == path]
+            if own and not any(s.name in self._used_scripts for s in own):
+                names = ", ".join(s.name for s in own)
+                kernels = ", ".join(self._seen[:8]) + (", ..." if len(self._seen) > 8 else "")
+                raise MlircError(f"{own[0].place}: no kernel got a script of this file ({names}): {kernels or 'none'}")
         for m in self._modules:
-            if not m.used:
-                raise MlircError(f"--schedule {m.file}: no kernel has a name or kind in its mlirc.kernels {m.kernels}")
+            missing = [k for k in m.kernels if k not in m.met] if whole else []
+            if missing or not any(n.met for n in self._modules if n.file == m.file):
+                what = f"no kernel has the name or kind '{(missing or m.kernels)[0]}' of its mlirc.kernels"
+                raise MlircError(f"--schedule {m.place}: {what} (see -v for the names)")
 
 
-def _matches(script: Script, kernel: KernelInfo) -> bool:
-    try:
-        return script.matches(kernel)
-    except Exception as e:
-        raise python_error(script.file, e) from e
-
-
-def _check_knobs(override: _Override, script: Script) -> None:
-    """Raises MlircError for a knob that the script does not have, or a value that its annotation does not allow."""
-    for knob, value in override.knobs.items():
-        if knob not in script.knobs:
-            valid = ", ".join(script.knobs) or "none"
-            what = f"script '{script.name}' has no knob '{knob}': it has {valid}"
-            raise MlircError(f"--schedule '{override.text}': {what}")
-        wanted = _wanted(script, knob, value)
-        if wanted:
-            what = f"knob '{knob}' of script '{script.name}' takes {wanted}, not {value}"
-            raise MlircError(f"--schedule '{override.text}': {what}")
-
-
-def _wanted(script: Script, knob: str, value: Any) -> str:
-    """What a knob takes, when that is not `value`; "" when it is."""
-    annotation = inspect.get_annotations(script.build).get(knob)
-    allowed = {part.strip() for part in str(getattr(annotation, "__name__", annotation)).split("|")}
-    default = script.knobs[knob]
-    if value is None:
-        return "" if default is None or "None" in allowed or annotation is None else "a value"
-    if "int" in allowed:
-        least = 1 if default is None else min(1, default)
-        fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
-        return "" if fits else f"an integer of at least {least}"
-    if "bool" in allowed:
-        return "" if isinstance(value, bool) else "true or false"
-    if "str" in allowed:
-        return "" if isinstance(value, str) else "a word"
-    return ""
-
-
-def parse_override(text: str) -> _Override:
-    """Parses `TARGET[=SCRIPT][:knob=value,...]`; raises MlircError for another form."""
-    head, colon, tail = text.partition(":")
-    target, equals, script = head.partition("=")
-    form = "expected FILE.py, FILE.mlir, or TARGET[=SCRIPT][:knob=value,...]"
-    if not target or (equals and not script) or not (equals or colon) or (colon and not tail):
-        raise MlircError(f"--schedule '{text}': {form}")
-    knobs: dict[str, Any] = {}
-    for item in tail.split(",") if tail else []:
-        name, eq, value = item.partition("=")
-        if not eq or not name.strip() or not value.strip():
-            raise MlircError(f"--schedule '{text}': '{item}' is not of the form knob=value: {form}")
-        knobs[name.strip()] = _parse_value(value.strip())
-    return _Override(text, target, script or None, knobs)
-
-
-def _parse_value(text: str) -> Any:
-    words = {"true": True, "false": False, "none": None}
-    if text.lower() in words:
-        return words[text.lower()]
-    try:
-        return int(text)
-    except ValueError:
-        return text
-
-
-def _load_python(path: str, code: UserCode) -> dict[str, Script]:
-    if not exists(path):
-        raise MlircError(f"--schedule {shorten(path)}: no such file")
-    read_text(path, "--schedule")
-    with _user_registry() as added:
-        try:
-            with context(), ir.Location.unknown():
-                code.load(path)
-        except MlircError:
-            raise
-        except BaseException as e:
-            if isinstance(e, KeyboardInterrupt):
-                raise
-            raise python_error(path, e) from e
-    if not added:
-        raise MlircError(f"--schedule {path}: it registers no script (decorate one with mlirc.schedule.register)")
-    return added
-
-
-def _load_mlir(path: str) -> list[_FileScript]:
-    if not exists(path):
-        raise MlircError(f"--schedule {shorten(path)}: no such file")
-    text = read_text(path, "--schedule")
-    judge_text(text, f"--schedule {path}")
-    lines = text.split("\n")
-    found, start = [], 0
-    for end in [i for i, line in enumerate(lines) if line.startswith("// -----")] + [len(lines)]:
-        chunk = "\n".join(lines[start:end])
-        # empty lines in front keep the file's line numbers in the locations
-        padded = "\n" * start + chunk
-        start = end + 1
-        if not chunk.strip():
-            continue
-        with context():
-            try:
-                module = ir.Module.parse(padded)
-            except ir.MLIRError as e:
-                what = " ".join(str(e).split()).replace('"-":', f"{path}:")
-                raise MlircError(f"--schedule {path}: not valid MLIR: {what}") from e
-            if "mlirc.kernels" not in module.operation.attributes:
-                raise MlircError(
-                    f'{path}:{end}: name the kernels or kinds: module attributes {{mlirc.kernels = ["matmul"]}}'
-                )
-            kernels = [ir.StringAttr(a).value for a in ir.ArrayAttr(module.operation.attributes["mlirc.kernels"])]
-            found.append(_FileScript(path, module, kernels))
-    if not found:
-        raise MlircError(f"--schedule {path}: is empty: give a transform module")
-    return found
+def _ranks(kernel: KernelInfo) -> dict[str, int]:
+    """What may name a kernel, with how specific it is."""
+    return {"*": 0, kernel.kind: 1, kernel.name: 2}
 
 
 def _kernel_function(module: ir.Module) -> func.FuncOp:
@@ -385,17 +361,15 @@ def _kernel_function(module: ir.Module) -> func.FuncOp:
 
 
 def _build(script: Script, kernel: KernelInfo | None, target: Target, knobs: dict[str, Any]) -> ir.Module:
-    try:
-        with script_frames():
-            module = script.build(kernel, target, **knobs)
-    except MlircError:
-        raise
-    except Exception as e:
-        raise python_error(script.file, e) from e
+    with script_frames():
+        module = call(script.file, script.build, kernel, target, **knobs)
     if not isinstance(module, ir.Module):
         raise MlircError(
-            f"{script.file}: script '{script.name}' returned {type(module).__name__}, not a transform module"
+            f"{script.place}: script '{script.name}' returned {type(module).__name__}, not a transform module: end it "
+            "with `return module`"
         )
+    if not script.user:
+        note_chosen(module, knobs)
     return module
 
 

@@ -16,6 +16,10 @@ from mlirc.schedule_places import without_tag
 _excluded = False
 
 
+class VerbError(Exception):
+    """A verb of a script was misused: shown with the script's line, as it is."""
+
+
 @contextmanager
 def script_frames() -> Iterator[None]:
     """Ops built inside carry the Python frames of the script as their location; frames of builders are left out."""
@@ -31,7 +35,7 @@ def script_frames() -> Iterator[None]:
             # not their whole folder: in an installed package the scripts lie inside of it
             *(
                 os.path.join(os.path.dirname(__file__), f"{name}.py")
-                for name in ("verbs", "schedule", "schedule_apply")
+                for name in ("verbs", "schedule", "schedule_apply", "schedule_user")
             ),
         )
         for folder in folders:
@@ -50,28 +54,42 @@ def script_place(location: str) -> str:
     return ":".join(frames[0]) if frames else ""
 
 
-def apply_error(text: str, kernel: str, failing: ir.Operation | None, file: str) -> MlircError:
-    """The error for a failed application.
+def op_place(op: ir.Operation) -> str:
+    """`file:line` of a transform op."""
+    return script_place(str(op.location))
 
-    `text` is the interpreter's message with its diagnostics, `failing` the transform op that failed, `file` the .mlir
-    file the script was parsed from, if it was.
-    """
+
+def apply_error(text: str, kernel: str, failing: ir.Operation) -> MlircError:
+    """The error for a failed application: `text` is the interpreter's message with its diagnostics, `failing` the
+    transform op that failed."""
+    parts = [_split_location(part) for part in text.split("Diagnostic message at ")[1:]]
     messages = []
-    for part in text.split("Diagnostic message at ")[1:]:
-        location, message = _split_location(part)
+    for location, message in parts:
         message = " ".join(message.split())
-        if failing is not None and location != str(failing.location):
-            message += f" [payload op at {without_tag(location.removeprefix('loc(').removesuffix(')'))}]"
+        if "uses a handle" in message:
+            messages = [_dead_handle(text)]
+            break
+        if location != str(failing.location):
+            message += f" [payload op at {_cut(without_tag(location.removeprefix('loc(').removesuffix(')')))}]"
         messages.append(message)
     what = "; ".join(messages) or " ".join(text.split())
-    place = ""
-    if failing is not None:
-        place = script_place(str(failing.location))
-        if file and place.startswith("-:"):
-            place = file + place[1:]
-        if not what.startswith(failing.name):
-            what = f"{failing.name}: {what}"
+    place = op_place(failing)
+    if not what.startswith(failing.name):
+        what = f"{failing.name}: {what}"
     return MlircError(f"{place + ': ' if place else ''}schedule of kernel '{kernel}' failed: {what}")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _dead_handle(text: str) -> str:
+    """What the interpreter's long story about a handle that is used after its end comes to."""
+    for line in text.split("\n"):
+        if "invalidated by this transform op" in line:
+            number = script_place(line).rpartition(":")[2]
+            return f"its handle died at line {number}, where an op consumed it: use what that op returned"
+    return "its handle died with an op that consumed it: use what that op returned"
 
 
 def _split_location(text: str) -> tuple[str, str]:
@@ -87,11 +105,29 @@ def _split_location(text: str) -> tuple[str, str]:
     return "", text
 
 
-def python_error(file: str, error: BaseException) -> MlircError:
-    """The error for a Python exception from a user's script, at the last line of that file on the stack."""
-    line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else None
-    for frame in traceback.extract_tb(error.__traceback__):
+def exception_text(error: BaseException) -> str:
+    """An exception in one line, with its type unless it speaks for itself, and the line of the code that raised it."""
+    if isinstance(error, VerbError | MlircError):
+        return " ".join(str(error).split())
+    if isinstance(error, SystemExit):
+        return f"it called sys.exit({'' if error.code is None else error.code}): raise an error instead"
+    text = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
+    frames = traceback.extract_tb(error.__traceback__)
+    at = f" (at {frames[-1].filename}:{frames[-1].lineno})" if frames and not isinstance(error, SyntaxError) else ""
+    return f"{type(error).__name__}{': ' if text else ''}{_cut(text)}{at}"
+
+
+def python_error(file: str, error: BaseException, line: int | None = None) -> MlircError:
+    """The error for a Python exception from a user's script, at the last line of that file on the stack, or else at
+    `line`."""
+    line = line or None
+    # A syntax error may be of a file that this one imports, which then has the line.
+    syntax = isinstance(error, SyntaxError) and error.filename
+    if isinstance(error, SyntaxError) and error.filename:
+        file, line = error.filename, error.lineno
+    for frame in () if syntax else traceback.extract_tb(error.__traceback__):
         if os.path.abspath(frame.filename) == os.path.abspath(file):
             line = frame.lineno
-    message = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
-    return MlircError(f"{file}{f':{line}' if line else ''}: {type(error).__name__}: {message}")
+    message = re.sub(rf" \(at {re.escape(os.path.abspath(file))}:\d+\)$| \(at {re.escape(file)}:\d+\)$", "",
+                     exception_text(error))  # fmt: skip
+    return MlircError(f"{file}{f':{line}' if line else ''}: {message}")

@@ -11,6 +11,7 @@ from mlirc.mlir import ir
 
 MARK = "// schedule: "
 _PREFIX = "schedule "
+_SET = "attribute "  # before an attribute's name and the line that set it
 _TAG = re.compile(rf'"{_PREFIX}([^"]+)"')
 _LINE = re.compile(r'":(\d+):\d+')
 _USE = re.compile(r"loc\((#loc\d*)\)\s*$")
@@ -46,9 +47,28 @@ def script_line(location: str) -> str:
 
 def without_tag(location: str) -> str:
     """A printed location without the script's lines."""
-    while found := re.fullmatch(rf'"{_PREFIX}[^"]+"\((.*)\)', location):
+    while found := re.fullmatch(rf'"(?:{_PREFIX}|{_SET})[^"]+"\((.*)\)', location):
         location = found[1]
     return location
+
+
+def note_attribute(op: ir.Operation, name: str, place: str) -> None:
+    """Notes in an op's location that the script's line `place` set its attribute `name`. The lines that made the op
+    stay outermost."""
+    location, outer = op.location, []
+    while isinstance(location, ir.NameLoc) and location.name_str.startswith(_PREFIX):
+        outer.append(location.name_str)
+        location = location.child_loc
+    location = ir.Location.name(f"{_SET}{name} {place}", location)
+    for made_by in reversed(outer):
+        location = ir.Location.name(made_by, location)
+    op.location = location
+
+
+def attribute_place(op: ir.Operation, name: str) -> str:
+    """The script's line that set an attribute of an op; "" where none is noted."""
+    found = re.search(rf'"{_SET}{name} ([^"]+)"', str(op.operation.location))
+    return found[1] if found else ""
 
 
 def annotated(module: ir.Module) -> str:

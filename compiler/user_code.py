@@ -17,11 +17,14 @@ from types import ModuleType
 
 class SourceLoader(SourceFileLoader):
     """Compiles the source at every load: a .pyc file is told to be current by whole seconds and the file's size, and
-    two edits of a knob lie closer than that."""
+    two edits of a knob lie closer than that. `shown` is the path as the user gave it, which errors are to name."""
+
+    def __init__(self, fullname: str, path: str, shown: str = "") -> None:
+        super().__init__(fullname, path)
+        self.shown = shown or path
 
     def get_code(self, fullname: str):
-        path = self.get_filename(fullname)
-        return self.source_to_code(self.get_data(path), path)
+        return self.source_to_code(self.get_data(self.get_filename(fullname)), self.shown)
 
 
 @functools.cache
@@ -56,12 +59,12 @@ class UserCode:
 
     def load(self, path: str) -> ModuleType:
         """Executes a file as a module. Its folder is importable, as it is for a Python program. Raises what it does."""
-        path = os.path.abspath(path)
+        shown, path = path, os.path.abspath(path)
         folder = os.path.dirname(path)
         if folder not in self.folders:
             self.folders.append(folder)
         name = f"mlirc_user_{len(self.modules)}"
-        spec = importlib.util.spec_from_file_location(name, path, loader=SourceLoader(name, path))
+        spec = importlib.util.spec_from_file_location(name, path, loader=SourceLoader(name, path, shown))
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         with self.active():

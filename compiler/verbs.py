@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from mlirc import schedule_attributes
+from mlirc.dialects.schedule._base import handle, is_int, short
 from mlirc.dialects.schedule.collapse_dims import collapse_dims
 from mlirc.dialects.schedule.generalize import generalize
 from mlirc.dialects.schedule.match_contractions import match_contractions
@@ -15,6 +17,7 @@ from mlirc.dialects.schedule.split_reductions import split_reductions
 from mlirc.dialects.schedule.tile_reduction import tile_reduction
 from mlirc.dialects.schedule.tile_to_blocks import tile_to_blocks
 from mlirc.mlir import ir, transform, transform_structured
+from mlirc.schedule_errors import VerbError
 
 __all__ = [
     "annotate",
@@ -41,7 +44,7 @@ def script(**knobs: Any) -> Iterator[tuple[ir.Module, ir.Value]]:
     module = ir.Module.create()
     attributes = module.operation.attributes
     attributes["transform.with_named_sequence"] = ir.UnitAttr.get()
-    chosen = {k: _attribute(v) for k, v in knobs.items() if v is not None}
+    chosen = {k: _attribute(f"script: {k}", v) for k, v in knobs.items() if v is not None}
     if chosen:
         attributes["mlirc.knobs"] = ir.DictAttr.get(chosen)
     with ir.InsertionPoint(module.body):
@@ -56,27 +59,46 @@ def script(**knobs: Any) -> Iterator[tuple[ir.Module, ir.Value]]:
         transform.yield_()
 
 
-def _attribute(value: Any) -> ir.Attribute:
+_INT32 = range(-(2**31), 2**31)
+
+
+def _attribute(name: str, value: Any) -> ir.Attribute:
+    """A knob's or annotation's value as an attribute; raises VerbError for a value that is none."""
     if isinstance(value, bool):
         return ir.BoolAttr.get(value)
-    if isinstance(value, int):
+    if is_int(value, _INT32):
         return ir.IntegerAttr.get(ir.IntegerType.get_signless(32), value)
     if isinstance(value, str):
         return ir.StringAttr.get(value)
-    return ir.DenseI64ArrayAttr.get(list(value))
+    if isinstance(value, list | tuple) and all(map(is_int, value)):
+        return ir.DenseI64ArrayAttr.get(list(value))
+    raise VerbError(
+        f"{name} = {short(value)}: give a whole number of 32 bits, true or false, a string or a list of whole numbers"
+    )
 
 
 def annotate(target: ir.Value, **values: Any) -> None:
-    """Sets `mlirc.<name>` on every payload op of the handle: an int becomes i32, a list of ints array<i64>."""
+    """Sets `mlirc.<name>` on every payload op of the handle; None leaves it out.
+
+    The names and their values are those of `mlirc.schedule_attributes`; raises VerbError for others. What no pass
+    reads, or cannot honour, is an error when the kernel is compiled.
+    """
     for name, value in values.items():
-        if value is not None:
-            param = transform.param_constant(transform.AnyParamType.get(), _attribute(value))
-            transform.annotate(target, f"mlirc.{name}", param=param)
+        if value is None:
+            continue
+        plain = list(value) if isinstance(value, tuple) else value
+        problem = schedule_attributes.wrong(name, plain)
+        if problem:
+            raise VerbError(f"annotate: {problem}")
+        param = transform.param_constant(transform.AnyParamType.get(), _attribute(f"annotate: {name}", plain))
+        transform.annotate(handle("annotate", target), f"mlirc.{name}", param=param)
 
 
 def match(inside: ir.Value, *names: str) -> ir.Value:
     """All ops of these names nested in the handle; the script fails when there is none."""
-    found = transform_structured.MatchOp.match_op_names(inside, list(names))
+    if not names or not all(isinstance(n, str) and n for n in names):
+        raise VerbError(f"match takes a handle and names of ops, as 'linalg.generic', not {short(names)}")
+    found = transform_structured.MatchOp.match_op_names(handle("match", inside), list(names))
     return require(found.results[0], what=" or ".join(names))
 
 
@@ -86,9 +108,9 @@ def tidy(function: ir.Value, *block_programs: ir.Value) -> None:
     Not `canonicalize`, which would inline a forall or loop of one trip; and no merging over the whole function, which
     would let two results share one `tensor.empty`.
     """
-    transform.apply_dce(function)
+    transform.apply_dce(handle("tidy", function))
     for forall in block_programs:
-        transform.apply_cse(forall)
+        transform.apply_cse(handle("tidy", forall))
 
 
 def power_of_two(n: int) -> int:

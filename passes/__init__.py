@@ -7,22 +7,51 @@ The registry imports every file of this package, so that a new pass is a new fil
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
+import re
 from collections.abc import Callable
 
 from mlirc.errors import MlircError
 
 _passes: dict[str, Callable] = {}
+_users: dict[str, Callable] = {}  # of `--schedule FILE.py`
 
 
 def register(name: str) -> Callable[[Callable], Callable]:
-    """Registers a pass under its command-line name."""
+    """Registers a pass under its command-line name, `mlirc-` and words. One that a `--schedule FILE.py` registers can
+    be run by `apply_pass`, or be a kernel's lowering: `annotate(function, lowering="x")` asks for `mlirc-x`."""
 
     def add(function: Callable) -> Callable:
-        _passes[name] = function
+        from mlirc.schedule_errors import VerbError
+        from mlirc.schedule_user import loading_file
+
+        if not loading_file(function):
+            _passes[name] = function
+            return function
+        if not isinstance(name, str) or not re.fullmatch(r"mlirc-[a-z][\w-]*", name):
+            raise VerbError(f"register: a pass is named mlirc-something, not {name!r}")
+        known = all_passes().get(name) or _users.get(name)
+        if known is not None and _file(known) != _file(function):
+            raise VerbError(f"register: pass {name} exists, from {known.__code__.co_filename}: give yours another name")
+        _users[name] = function
         return function
 
     return add
+
+
+def _file(function: Callable) -> str:
+    return os.path.abspath(function.__code__.co_filename)
+
+
+def passes_of(file: str) -> list[str]:
+    """Names of the passes that a user's file registered."""
+    return [name for name, f in _users.items() if _file(f) == os.path.abspath(file)]
+
+
+def is_users(name: str) -> bool:
+    """Whether a pass is from a user's file."""
+    return name in _users
 
 
 def all_passes() -> dict[str, Callable]:
@@ -34,7 +63,7 @@ def all_passes() -> dict[str, Callable]:
 
 def get_pass(name: str) -> Callable:
     """Looks a pass up; raises MlircError for an unknown name."""
-    passes = all_passes()
+    passes = all_passes() | _users
     if name not in passes:
         raise MlircError(f"unknown pass '{name}': choose one of {', '.join(passes)}")
     return passes[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlirc.dialects.schedule.tile_attention import tile_attention
+from mlirc.errors import MlircError
 from mlirc.kernel_info import AttentionShape, KernelInfo
 from mlirc.mlir import ir
 from mlirc.schedule import register
@@ -65,13 +66,13 @@ def attention(
     warps: int | None = None,
     stages: int | None = None,
     split: bool = True,
-    vector: int | None = None,
+    min_blocks: int | None = None,
 ) -> ir.Module:
     """FlashAttention-2's loop order. Each warp owns whole rows (16 of them for tensor cores), so that the softmax's
     reductions stay inside a warp.
 
     Knobs: `block_q` queries and `warps` per block; `block_kv` keys per step; `stages` of the copy pipeline; `split`
-    runs the steps that need no causal test in a loop of their own; `vector` elements per thread in elementwise ops.
+    runs the steps that need no causal test in a loop of their own; `min_blocks` that a multiprocessor should hold.
     """
     a = kernel.attention
     assert a is not None
@@ -79,14 +80,14 @@ def attention(
     default = default_blocking(a, target, 2 if split else 1)
     block_q, block_kv, stages = block_q or default.block_q, block_kv or default.block_kv, stages or default.stages
     warps = warps or max(block_q // 16, 1)
-    vector = vector or (8 if half else 4)
-    knobs = dict(block_q=block_q, block_kv=block_kv, warps=warps, stages=stages, split=split, vector=vector)
+    if warps > 32:
+        raise MlircError(f"kernel '{kernel.name}': block_q={block_q}: {warps} warps, at most 32: give less, or warps")
+    knobs = dict(block_q=block_q, block_kv=block_kv, warps=warps, stages=stages, split=split, min_blocks=min_blocks)
     with script(**knobs) as (module, function):
         op = match(function, "mlirc.attention")
         forall, loops, contractions = tile_attention(op, block_q=block_q, block_kv=block_kv, split=split)
-        annotate(match(forall, "linalg.generic"), vector=vector)
         annotate(contractions, mma="mma" if half else "fma", warp_grid=[warps, 1])
         annotate(loops, stages=stages)
-        annotate(function, warps=warps)
+        annotate(function, warps=warps, min_blocks=min_blocks)
         tidy(function, forall)
     return module

@@ -62,11 +62,12 @@ def elementwise(
     warps: int = 4,
     vector: int | None = None,
     block_elements: int | None = None,
+    min_blocks: int | None = None,
 ) -> ir.Module:
     """One tile of the result per block; `vector` elements per thread along the innermost dimension.
 
     Knobs: `warps` per block; `vector` (default: 16 bytes); `block_elements` per block (default: one to four vectors per
-    thread, as long as every multiprocessor gets several blocks).
+    thread, as long as every multiprocessor gets several blocks); `min_blocks` that a multiprocessor should hold.
     """
     total = product([d.extent for d in kernel.dims])
     vector = vector or vector_width(kernel, kernel.dims[-1].extent)
@@ -75,12 +76,13 @@ def elementwise(
         while block_elements < 128 * warps * vector and ceil_div(total, 2 * block_elements) >= 8 * target.sms:
             block_elements *= 2
     sizes = tile_sizes(kernel, block_elements)
-    with script(warps=warps, vector=vector, block_elements=block_elements) as (module, function):
+    knobs = dict(warps=warps, vector=vector, block_elements=block_elements, min_blocks=min_blocks)
+    with script(**knobs) as (module, function):
         generalize(function)
         collapse_dims(function)
         root = match_root(function)
         forall = tile_to_blocks(root, sizes=sizes, keep=[len(sizes) - 1], order=[])
         annotate(match(forall, "linalg.generic"), vector=vector)
-        annotate(function, warps=warps)
+        annotate(function, warps=warps, min_blocks=min_blocks)
         tidy(function, forall)
     return module

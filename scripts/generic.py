@@ -11,17 +11,20 @@ from mlirc.verbs import annotate, generalize, script, split_reductions
 
 
 @register(matches=lambda kernel: True, priority=-100)
-def generic(kernel: KernelInfo, target: Target, *, threads: int = 256, length: int = 32) -> ir.Module:
+def generic(
+    kernel: KernelInfo, target: Target, *, threads: int = 256, length: int = 32, min_blocks: int | None = None
+) -> ir.Module:
     """Splits long reductions with few results, those of convolutions too, and asks for `mlirc-loops`.
 
-    Knobs: `threads` per block, a multiple of 32; `length`, how many elements of a split reduction one thread takes.
+    Knobs: `threads` per block, a multiple of 32; `length`, how many elements of a split reduction one thread takes;
+    `min_blocks` that a multiprocessor should hold.
     """
     if threads % 32 or not 32 <= threads <= 1024:
         raise MlircError(f"kernel '{kernel.name}': threads={threads}: give a multiple of 32 from 32 to 1024")
     if length < 2:
         raise MlircError(f"kernel '{kernel.name}': length={length}: give 2 or more")
-    with script(threads=threads, length=length) as (module, function):
+    with script(threads=threads, length=length, min_blocks=min_blocks) as (module, function):
         generalize(function)
         split_reductions(function, length=length)
-        annotate(function, lowering="loops", threads=threads)
+        annotate(function, lowering="loops", threads=threads, min_blocks=min_blocks)
     return module

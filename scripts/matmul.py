@@ -14,7 +14,6 @@ from mlirc.verbs import (
     ceil_div,
     collapse_dims,
     generalize,
-    match,
     match_contractions,
     match_root,
     power_of_two,
@@ -144,6 +143,19 @@ def default_warps(block_m: int, block_n: int, count: int, half: bool) -> tuple[i
     return warps_m, warps_n
 
 
+def warps_fit(block_m: int, block_n: int, warps: tuple[int, int], count: int, half: bool) -> bool:
+    """Whether a tile can keep the (warps_m, warps_n) of another: whole instructions for each warp, a sum for each lane,
+    and no more than 128 registers of sums."""
+    warps_m, warps_n = warps
+    whole = (16 * warps_m, 8 * warps_n) if half else warps
+    divides = block_m % whole[0] == 0 and block_n % whole[1] == 0
+    return (
+        divides
+        and 32 <= block_m * block_n // (warps_m * warps_n)
+        and count * block_m * block_n <= 4096 * (warps_m * warps_n)
+    )
+
+
 def shared_bytes(block_m: int, block_n: int, block_k: int, count: int, element: int) -> int:
     """Shared memory of one stage, in bytes, when the contractions share their first operand."""
     return (block_m + count * block_n) * block_k * element
@@ -169,21 +181,25 @@ def matmul(
     stages: int | None = None,
     mma: str | None = None,
     group: int | None = None,
-    vector: int | None = None,
+    min_blocks: int | None = None,
 ) -> ir.Module:
     """A `block_m` x `block_n` tile of the result per block, with a loop over `block_k` slices of the operands.
 
     Prologues along k run inside the loop, epilogues after it. Knobs: the tile; `warps_m` x `warps_n` warps; `stages`
     of the copy pipeline; `mma` is `mma` or `wgmma` (tensor cores, 16-bit operands) or `fma`; `group` columns of blocks
-    are visited together, row by row, so that both operands are found in L2; `vector` elements per thread in the
-    epilogue.
+    are visited together, row by row, so that both operands are found in L2; `min_blocks` that a multiprocessor should
+    hold.
     """
     c = kernel.contraction
     assert c is not None
     extents = [d.extent for d in kernel.dims]
     half = uses_tensor_cores(c)
+    if mma not in (None, "mma", "wgmma", "fma"):
+        raise MlircError(f"kernel '{kernel.name}': mma={mma}: choose mma, wgmma or fma")
     if not half and mma not in (None, "fma"):
         raise MlircError(f"kernel '{kernel.name}': mma={mma}: operands of {c.a_type} take fma only")
+    if mma == "wgmma" and not target.has_wgmma:
+        raise MlircError(f"kernel '{kernel.name}': mma=wgmma: {target.name} has no wgmma: use mma")
     m_dim, n_dim = (max(dims, key=lambda d: extents[d]) for dims in (c.m, c.n))
     batch = product([extents[d] for d in (*c.batch, *c.m, *c.n) if d not in (m_dim, n_dim)])
     m, n = extents[m_dim], extents[n_dim]
@@ -198,7 +214,7 @@ def matmul(
     chosen_warps = (tile.warps_m, tile.warps_n)
     if mma == "wgmma" and warps_m is None and tile.mma != "wgmma":
         chosen_warps = (8 if block_m > 64 else 4, 1)
-    elif own_tile:
+    elif own_tile and not warps_fit(block_m, block_n, chosen_warps, c.count, half):
         chosen_warps = default_warps(block_m, block_n, c.count, half)
     warps_m, warps_n = warps_m or chosen_warps[0], warps_n or chosen_warps[1]
     element = 2 if half else 4
@@ -209,7 +225,6 @@ def matmul(
     if stages is None:
         fitting = target.max_smem // shared_bytes(block_m, block_n, block_k, c.count, element)
         stages = max(min(tile.stages, fitting, ceil_div(c.k, block_k)), 3 if mma == "wgmma" else 1)
-    vector = vector or max(16 // kernel.element_bytes, 1)
 
     sizes = [0 if d.whole else 1 for d in kernel.dims]
     sizes[m_dim], sizes[n_dim] = block_m, block_n
@@ -218,7 +233,7 @@ def matmul(
     group = group or default_group(ceil_div(extents[m_dim], block_m), ceil_div(extents[n_dim], block_n))
     knobs = dict(
         block_m=block_m, block_n=block_n, block_k=block_k, warps_m=warps_m, warps_n=warps_n, stages=stages, mma=mma,
-        group=group, vector=vector,
+        group=group, min_blocks=min_blocks,
     )  # fmt: skip
     with script(**knobs) as (module, function):
         generalize(function)
@@ -227,11 +242,10 @@ def matmul(
         forall = tile_to_blocks(root, sizes=sizes, keep=[m_dim, n_dim], order=order)
         contractions = match_contractions(forall)
         tiled, loop = tile_reduction(contractions, size=block_k)
-        annotate(match(forall, "linalg.generic"), vector=vector)
         annotate(tiled, mma=mma, warp_grid=[warps_m, warps_n])
         annotate(loop, stages=stages)
         if group > 1:
             annotate(forall, group_m=group)
-        annotate(function, warps=warps_m * warps_n)
+        annotate(function, warps=warps_m * warps_n, min_blocks=min_blocks)
         tidy(function, forall)
     return module

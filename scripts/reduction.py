@@ -53,10 +53,12 @@ def reduction(
     rows: int | None = None,
     warps: int | None = None,
     vector: int | None = None,
+    min_blocks: int | None = None,
 ) -> ir.Module:
     """Each block takes `rows` rows with their whole length in one tile, so that every operand is read once.
 
-    Knobs: `rows` and `warps` per block, `vector` elements per thread along the row.
+    Knobs: `rows` and `warps` per block, `vector` elements per thread along the row; `min_blocks` that a
+    multiprocessor should hold.
     """
     extents = [d.extent for d in kernel.dims]
     row_dims = [i for i, d in enumerate(kernel.dims) if not d.whole]
@@ -68,12 +70,12 @@ def reduction(
     sizes = [0] * len(extents)
     for i in row_dims:
         sizes[i] = rows if i == row_dims[-1] else 1
-    with script(rows=rows, warps=warps, vector=vector) as (module, function):
+    with script(rows=rows, warps=warps, vector=vector, min_blocks=min_blocks) as (module, function):
         generalize(function)
         collapse_dims(function)
         root = match_root(function)
         forall = tile_to_blocks(root, sizes=sizes, keep=[row_dims[-1]], order=[])
         annotate(match(forall, "linalg.generic"), vector=vector)
-        annotate(function, warps=warps)
+        annotate(function, warps=warps, min_blocks=min_blocks)
         tidy(function, forall)
     return module

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -66,6 +67,8 @@ def _run_step(module, kind: str, text: str, target):
 
             name, options = parse_pass(text)
             function = get_pass(name)
+            if "target" in inspect.signature(function).parameters:
+                options.setdefault("target", target.name)
             try:
                 function(module, **options)
             except TypeError as e:
@@ -91,9 +94,9 @@ def _run_script(module, text: str, target):
     else:
         schedules = Schedules([text])
     names = levels.kernels(module) or levels.functions(module)
-    return levels.replace(
-        module, {name: schedules.schedule_kernel(levels.isolate(module, name), target)[0] for name in names}
-    )
+    tiles = {name: schedules.schedule_kernel(levels.isolate(module, name), target)[0] for name in names}
+    schedules.check_used(whole=False)
+    return levels.replace(module, tiles)
 
 
 def parse_knobs(text: str) -> dict[str, object]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
+from mlirc.dialects.schedule import _user_ops
 from mlirc.dialects.schedule._base import Schedule, attach, build
 
 
@@ -23,6 +24,12 @@ def load(ctx) -> None:
         Schedule.load()
         for op in Schedule.operations:
             attach(op, ctx)
+    _user_ops.loaded(ctx)
 
 
-__all__ = ["build", "load"]
+def defined_in(file: str) -> list[str]:
+    """Names of the transform ops that a user's file defined."""
+    return _user_ops.defined_in(file)
+
+
+__all__ = ["build", "defined_in", "load"]

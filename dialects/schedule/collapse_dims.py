@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlirc.dialects.schedule import _build
-from mlirc.dialects.schedule._base import PayloadError, transform_op
+from mlirc.dialects.schedule._base import transform_op
 from mlirc.dialects.schedule._dims import Dims, contraction, indexed_dims, producer, shape_of, structured_ops
 from mlirc.mlir import ir, tensor
 
@@ -175,10 +175,8 @@ def collapse(function: ir.Operation, erase=lambda op: op.erase()) -> None:
         erase(op)
 
 
-@transform_op("collapse_dims")
+@transform_op("collapse_dims", takes="func.func")
 def collapse_dims(rewriter, targets):
     """Collapses the dimensions of each target function (see the module); the handle stays valid."""
     for function in targets:
-        if function.operation.name != "func.func":
-            raise PayloadError("collapse_dims takes functions", function)
         collapse(function.operation, rewriter.erase_op)

@@ -30,7 +30,7 @@ def _is_fill(op: ir.Operation) -> bool:
     return scalar and len(ops) == 1 and ops[0].operation.operands[0] == body.arguments[0]
 
 
-@transform_op("generalize")
+@transform_op("generalize", takes="func.func")
 def generalize(rewriter, targets):
     """Generalizes the named linalg ops of each target function."""
     for function in targets:

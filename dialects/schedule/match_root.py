@@ -15,7 +15,7 @@ def root_of(function: ir.Operation) -> ir.Operation:
     return max(reversed(ops), key=lambda op: sum(structure(op).parallel))
 
 
-@transform_op("match_root", results=("root",), modifies=False)
+@transform_op("match_root", results=("root",), modifies=False, takes="func.func")
 def match_root(rewriter, targets):
     """The root op of each target function."""
     return [[root_of(t.operation) for t in targets]]

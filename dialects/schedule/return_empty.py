@@ -8,7 +8,7 @@ from mlirc.dialects.schedule._dims import shape_of
 from mlirc.mlir import ir
 
 
-@transform_op("return_empty")
+@transform_op("return_empty", takes="func.func")
 def return_empty(rewriter, targets):
     """Replaces what each target function returns; its ops are left dead. Fails on a result with elements."""
     for function in targets:

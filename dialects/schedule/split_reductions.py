@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from mlirc.dialects.schedule import _build
-from mlirc.dialects.schedule._base import transform_op
+from mlirc.dialects.schedule._base import PayloadError, transform_op
 from mlirc.mlir import affine, arith, ir, linalg
 
 ENOUGH_RESULTS = 1 << 16  # with so many threads, each may be busy for long
@@ -41,14 +41,16 @@ class _Reduction:
         return prod(self.extents[d] for d in self.reduced)
 
 
-@transform_op("split_reductions", attributes={"length": int})
+@transform_op("split_reductions", attributes={"length": int}, takes="func.func")
 def split_reductions(rewriter, targets, *, length: int) -> None:
     """Splits, in the target functions, every `linalg.generic` that reduces more than four times `length` elements into
     each of few results with one associative operation. `length` is about how many one thread takes."""
+    if length < 2:
+        raise PayloadError(f"length {length}: a thread takes 2 elements or more")
     for target in targets:
         for view in list(target.operation.regions[0].blocks[0].operations):
             if view.operation.name == "linalg.generic":
-                _split(view.operation, max(length, 2))
+                _split(view.operation, length)
 
 
 def _split(op: ir.Operation, length: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlirc.dialects.schedule import _build
-from mlirc.dialects.schedule._base import PayloadError, transform_op
+from mlirc.dialects.schedule._base import LINALG, PayloadError, transform_op
 from mlirc.dialects.schedule._dims import Dims, contraction, producer, structured_ops
 from mlirc.dialects.schedule.tile_to_blocks import Tile, Tiler
 from mlirc.mlir import ir, scf
@@ -93,6 +93,8 @@ def tile_loop(contractions: list[ir.Operation], size: int, erase) -> tuple[list[
     roles = [contraction(c) for c in contractions]
     ks = {dims.of[i][d] for i, r in zip(indices, roles, strict=True) for d in (r.k if r else ())}
     extents = {dims.extent[k] for k in ks}
+    if None in roles:
+        raise PayloadError("it is no contraction (out += a * b): match_contractions finds them", contractions[0])
     if any(r is None or len(r.k) != 1 for r in roles) or len(extents) != 1:
         raise PayloadError("the contractions need one reduction dimension each, of one size", contractions[0])
     extent = extents.pop()
@@ -132,6 +134,7 @@ def tile_loop(contractions: list[ir.Operation], size: int, erase) -> tuple[list[
     consumes=("contractions",),
     results=("tiled", "loop"),
     attributes={"size": int},
+    takes=LINALG,
 )
 def tile_reduction(rewriter, contractions, size):
     """Tiles the reduction dimension of all given contractions by `size`, in one loop with their accumulators carried.

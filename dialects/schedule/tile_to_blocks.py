@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mlirc.dialects.schedule import _build
-from mlirc.dialects.schedule._base import PayloadError, transform_op
+from mlirc.dialects.schedule._base import LINALG, PayloadError, transform_op
 from mlirc.dialects.schedule._build import Size
 from mlirc.dialects.schedule._dims import Dims, Structure, producer, shape_of, structured_ops
 from mlirc.mlir import ir, linalg, scf
@@ -97,17 +97,28 @@ def tile(root: ir.Operation, sizes: Sequence[int], keep: Sequence[int], order: S
     block = root.operation.block
     ops = structured_ops(block)
     dims = Dims(ops)
+    if root.operation.parent.name != "func.func":
+        raise PayloadError(f"the root stands inside of an {root.operation.parent.name}: it is tiled already", root)
+    if root.operation not in dims.ops:
+        raise PayloadError("the root is a named op: generalize the function first", root)
     root_index = dims.ops.index(root.operation)
     s, row = dims.structures[root_index], dims.of[root_index]
     if len(sizes) != len(row):
         raise PayloadError(f"{len(sizes)} tile sizes for {len(row)} dimensions", root)
     if min(sizes, default=0) < 0:
         raise PayloadError(f"tile sizes {list(sizes)}: a size is 0 (the whole dimension) or more", root)
+    for name, listed in (("keep", keep), ("order", order)):
+        outside = [d for d in listed if not 0 <= d < len(row)]
+        if outside or len(set(listed)) != len(listed):
+            what = f"{outside[0]} is no dimension of 0 to {len(row) - 1}" if outside else "it lists a dimension twice"
+            raise PayloadError(f"{name} {list(listed)}: {what}", root)
+    if not any(sizes):
+        raise PayloadError(f"tile sizes {list(sizes)}: tile one dimension at least", root)
     tiled = {row[d]: size for d, size in enumerate(sizes) if size}
     check(dims, tiled, s)
     listed = [row[d] for d in (order or range(len(row))) if sizes[d]]
-    if set(listed) != set(tiled) or not listed:
-        raise PayloadError("`order` must list every tiled dimension once, and at least one must be tiled", root)
+    if set(listed) != set(tiled):
+        raise PayloadError(f"order {list(order)}: it must list every tiled dimension once", root)
     # loops of one trip are left out, but a launch has at least one block
     loops = [c for c in listed if tiled[c] < dims.extent[c]] or listed[-1:]
     escaping = dims.escaping()
@@ -168,6 +179,7 @@ def _tile_of(iv: ir.Value, extent: int, size: int, keep: bool) -> Tile:
     consumes=("root",),
     results=("forall",),
     attributes={"sizes": list, "keep": list, "order": list},
+    takes=LINALG,
 )
 def tile_to_blocks(rewriter, roots, sizes, keep, order):
     """Tiles the root op, and all linalg ops of its block with it, into one `scf.forall` in which each op occurs once.

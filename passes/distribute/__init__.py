@@ -11,17 +11,20 @@ from mlirc.errors import MlircError
 from mlirc.mlir import ir, run_passes
 from mlirc.passes import register
 from mlirc.passes.distribute.kernel import distribute_function
+from mlirc.targets import DEFAULT_TARGET, get_target
 
 
 @register("mlirc-distribute")
-def run(module: ir.Module, **_: str) -> None:
-    """Replaces every kernel function of the module that does not ask for the loops path by its `gpu`-level form."""
+def run(module: ir.Module, target: str = DEFAULT_TARGET) -> None:
+    """Replaces every kernel function of the module that does not ask for the loops path by its `gpu`-level form, for
+    one GPU generation. Raises MlircError, at the script's line where one is known, for a form that it does not know and
+    for what the schedule demands and cannot have."""
     _require_kernels_alone(module)
     changed = False
     for op in list(module.body.operations):
         attributes = op.operation.attributes
         if op.operation.name == "func.func" and "mlirc.kernel" in attributes and "mlirc.lowering" not in attributes:
-            distribute_function(module, op)
+            distribute_function(module, op, get_target(target))
             changed = True
     if changed:
         run_passes(module, "canonicalize,cse")

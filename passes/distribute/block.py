@@ -64,38 +64,44 @@ class Scope:
 
     def lower(self, op) -> None:
         """Lowers one op of a tile program."""
-        name = op.operation.name
-        with op.location:
-            if name == "arith.constant" and isinstance(op.results[0].type, ir.RankedTensorType):
-                self._dense(op)
-            elif name in ("affine.apply", "affine.min", "affine.max"):
-                self.scalars[op.results[0]] = self.affine(op.operation, self.scalar)
-            elif name.split(".")[0] in ("arith", "math"):
-                self._scalar_op(op.operation)
-            elif name == "tensor.empty":
-                self._empty(op)
-            elif name == "tensor.dim":
-                self._dim(op)
-            elif name == "tensor.extract_slice":
-                self._extract_slice(op.operation)
-            elif name in ("tensor.expand_shape", "tensor.collapse_shape"):
-                self._reshape(op.operation)
-            elif name == "tensor.cast":
-                self._alias(op)
-            elif name == "tensor.extract":
-                self._extract(op)
-            elif name == "linalg.fill":
-                out = self.tile(op.operands[1])
-                scalar = self.em.value(self.scalar(op.operands[0]))
-                self.tiles[op.results[0]] = Splat(self.em, out.element, out.shape, out.sizes, scalar)
-            elif name == "linalg.generic":
-                self._generic(op.operation)
-            elif name == "scf.for":
-                from mlirc.passes.distribute import loop
+        try:
+            with op.location:
+                self._lower(op, op.operation.name)
+        except Unsupported as e:
+            e.at(op.operation)
+            raise
 
-                loop.lower(self, op.operation)
-            else:
-                raise Unsupported(f"{name} inside a tile program; use the generic script for this kernel")
+    def _lower(self, op, name: str) -> None:
+        if name == "arith.constant" and isinstance(op.results[0].type, ir.RankedTensorType):
+            self._dense(op)
+        elif name in ("affine.apply", "affine.min", "affine.max"):
+            self.scalars[op.results[0]] = self.affine(op.operation, self.scalar)
+        elif name.split(".")[0] in ("arith", "math"):
+            self._scalar_op(op.operation)
+        elif name == "tensor.empty":
+            self._empty(op)
+        elif name == "tensor.dim":
+            self._dim(op)
+        elif name == "tensor.extract_slice":
+            self._extract_slice(op.operation)
+        elif name in ("tensor.expand_shape", "tensor.collapse_shape"):
+            self._reshape(op.operation)
+        elif name == "tensor.cast":
+            self._alias(op)
+        elif name == "tensor.extract":
+            self._extract(op)
+        elif name == "linalg.fill":
+            out = self.tile(op.operands[1])
+            scalar = self.em.value(self.scalar(op.operands[0]))
+            self.tiles[op.results[0]] = Splat(self.em, out.element, out.shape, out.sizes, scalar)
+        elif name == "linalg.generic":
+            self._generic(op.operation)
+        elif name == "scf.for":
+            from mlirc.passes.distribute import loop
+
+            loop.lower(self, op.operation)
+        else:
+            raise Unsupported(f"{name} inside a tile program; use the generic script for this kernel")
 
     def affine(self, op, lookup) -> Index:
         """An affine op with its operands looked up by `lookup`."""
@@ -333,20 +339,21 @@ class Scope:
 
     def default_layout(self, op, shape: list[int], operands) -> Layout:
         """Row-major with 16-byte accesses, or `mlirc.vector` elements per access."""
-        if "mlirc.vector" in op.attributes:
-            vector = ir.IntegerAttr(op.attributes["mlirc.vector"]).value
-            if vector < 1:
-                raise Unsupported(f"mlirc.vector = {vector}: give 1 or more")
-        else:
+        vector = asked = self.em.taken.take(op, "vector", 0)
+        if not asked:
             widths = [element_bytes(t.element) for t, dims in operands if t.shape and len(shape) - 1 in dims]
             wide = [w for w in widths if w > 1] or widths or [4]
             vector = min(16 // min(wide), 8)
         if not shape:
+            if asked > 1:
+                self.em.taken.refuse(op, "vector", "it has one element")
             return Layout(())
         vector = min(vector, pow2_divisor(shape[-1]))
         # Halve the vector while rows would leave lanes on padding.
         while vector > 1 and _waste(shape[-1], vector) > _waste(shape[-1], vector // 2):
             vector //= 2
+        if asked and vector < asked:
+            self.em.taken.refuse(op, "vector", f"rows of {shape[-1]} elements take at most {vector} at a time here")
         return row_layout(tuple(shape), self.em.warps, vector)
 
     def _reduction(self, op, inputs: int, operands, shape, sizes, iterators) -> None:
@@ -389,6 +396,14 @@ class Scope:
 
     # -- results
 
+    def _chooser(self, insert):
+        """The op whose attributes say how a result is stored: the one that made it, where the schedule demands it."""
+        owner = insert.operands[0].owner
+        while not isinstance(owner, ir.Block) and owner.name in ("tensor.expand_shape", "tensor.collapse_shape"):
+            owner = owner.operands[0].owner
+        demanded = "vector" in self.em.taken.wanted and not isinstance(owner, ir.Block)
+        return owner.operation if demanded and owner.name == "linalg.generic" else insert
+
     def store(self, op, targets: dict) -> None:
         """tensor.parallel_insert_slice into a shared output."""
         tile = self.tile(op.operands[0])
@@ -398,7 +413,7 @@ class Scope:
         kept = slices.kept_dims(static, list(ir.RankedTensorType(op.operands[0].type).shape))
         layout = tile.natural()
         if layout is None:
-            layout = self.default_layout(op, tile.shape, [(tile, list(range(len(tile.shape))))])
+            layout = self.default_layout(self._chooser(op), tile.shape, [(tile, list(range(len(tile.shape))))])
         frag = tile.get(layout)
         moved = list(base.offsets)
         for i, o in enumerate(offsets):

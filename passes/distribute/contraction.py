@@ -47,7 +47,7 @@ class Geometry:
     """How one product is spread over the block: decided by types, extents and the schedule's attributes alone."""
 
     def __init__(self, em: Emitter, op, info: Contraction, elements: list[ir.Type], shapes: list[list[int]]):
-        self.op, self.info = op, info
+        self.em, self.op, self.info = em, op, info
         self.m, self.n = (shapes[2][info.maps[2].index(d)] for d in (info.m, info.n))
         self.k = shapes[0][info.maps[0].index(info.k)]
         self.kind = self._kind(elements)
@@ -66,23 +66,27 @@ class Geometry:
         self.layout = _place(info.maps[2], info.m, info.n, self.layout2d)
 
     def _kind(self, elements: list[ir.Type]) -> str:
-        attr = self.op.attributes["mlirc.mma"] if "mlirc.mma" in self.op.attributes else None
-        kind = ir.StringAttr(attr).value if attr is not None else "auto"
-        if kind not in ("auto", "mma", "wgmma", "fma"):
-            raise Unsupported(f"mlirc.mma = '{kind}': choose mma, wgmma or fma")
+        kind = self.em.taken.take(self.op, "mma", "auto")
+        target = self.em.target
+        if kind == "wgmma" and target is not None and not target.has_wgmma:
+            raise Unsupported(f"mlirc.mma = wgmma: {target.name} has no wgmma: use mma", self.op, "mma")
         a, b, c = elements
         fits = isinstance(a, ir.BF16Type | ir.F16Type) and a == b and isinstance(c, ir.F32Type)
         if kind in ("mma", "wgmma") and not fits:
-            raise Unsupported(f"tensor cores take two equal 16-bit float operands and f32 sums, not {a}; use fma")
+            raise Unsupported(
+                f"tensor cores take two equal 16-bit float operands and f32 sums, not {a}; use fma", self.op, "mma"
+            )
         if kind == "auto":
             return "mma" if fits else "fma"
         return kind
 
     def _warp_grid(self, warps: int) -> tuple[int, int]:
-        if "mlirc.warp_grid" in self.op.attributes:
-            m, n = list(ir.DenseI64ArrayAttr(self.op.attributes["mlirc.warp_grid"]))
+        grid = self.em.taken.take(self.op, "warp_grid")
+        if grid is not None:
+            m, n = grid
             if m * n != warps:
-                raise Unsupported(f"mlirc.warp_grid {m}x{n} does not have the block's {warps} warps")
+                what = f"mlirc.warp_grid {m}x{n} does not have the block's {warps} warps"
+                raise Unsupported(what, self.op, "warp_grid")
             return m, n
         m, n = 1, 1
         while m * n < warps:

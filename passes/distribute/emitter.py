@@ -10,6 +10,9 @@ from typing import TypeAlias
 from mlirc.errors import MlircError
 from mlirc.mlir import arith, gpu, ir, memref, vector
 from mlirc.passes.distribute.layout import Layout, pow2_divisor
+from mlirc.schedule_attributes import Taken
+from mlirc.schedule_places import attribute_place, script_line
+from mlirc.targets import Target
 
 Index: TypeAlias = int | ir.Value  # an index that may be known while compiling
 
@@ -17,7 +20,20 @@ WORKGROUP = "#gpu.address_space<workgroup>"
 
 
 class Unsupported(MlircError):
-    """A `tiles`-level form that the distribution does not know."""
+    """A `tiles`-level form that the distribution does not know; `place` is the line of the schedule's script that is to
+    blame, where one is known: of the attribute `attribute` of the op, or else the line that made the op."""
+
+    def __init__(self, message: str, op: ir.Operation | None = None, attribute: str = "") -> None:
+        super().__init__(message)
+        self.place = ""
+        if op is not None:
+            self.at(op, attribute)
+
+    def at(self, op: ir.Operation, attribute: str = "") -> None:
+        """Blames the line behind an op, unless another is blamed already."""
+        if not self.place:
+            noted = attribute_place(op, attribute) if attribute else ""
+            self.place = noted or script_line(str(op.operation.location))
 
 
 def element_bytes(t: ir.Type) -> int:
@@ -35,8 +51,10 @@ def vec(t: ir.Type, n: int) -> ir.Type:
 class Emitter:
     """Emission state of one `gpu.func`. Must be used inside a context, a location and an insertion point."""
 
-    def __init__(self, entry: ir.Block, warps: int):
+    def __init__(self, entry: ir.Block, warps: int, target: Target | None = None, taken: Taken | None = None):
         self.warps = warps
+        self.target = target  # None: any
+        self.taken = Taken() if taken is None else taken  # what is honoured of the schedule's attributes
         self.threads = warps * 32
         self.smem_bytes = 0
         self._smem_base: ir.Value | None = None
@@ -211,13 +229,19 @@ class Emitter:
     # -- shared memory
 
     def alloc_smem(self, shape: list[int], element: ir.Type, alignment: int = 128) -> ir.Value:
-        """A piece of dynamic shared memory, as a memref that lives until it is given to `free_smem`."""
+        """A piece of dynamic shared memory, as a memref that lives until it is given to `free_smem`; raises Unsupported
+        when the target has less."""
         if self._smem_base is None:
             with self.at_entry():
                 t = ir.Type.parse(f"memref<?xi8, {WORKGROUP}>")
                 self._smem_base = gpu.DynamicSharedMemoryOp(t).result
         size = math.prod(shape) * element_bytes(element)
         offset = self._find_smem(size, alignment)
+        if self.target is not None and offset + size > self.target.max_smem:
+            raise Unsupported(
+                f"a block asks for {offset + size} bytes of shared memory, {self.target.name} has "
+                f"{self.target.max_smem}: use smaller tiles or fewer stages"
+            )
         self.smem_bytes = max(self.smem_bytes, offset + size)
         with self.at_entry():
             t = ir.MemRefType.get(shape, element, memory_space=ir.Attribute.parse(WORKGROUP))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 
+from mlirc import schedule_attributes
 from mlirc.errors import MlircError
-from mlirc.mlir import arith, func, gpu, ir, memref
+from mlirc.mlir import arith, func, gpu, ir, memref, nested
 from mlirc.passes.distribute import memory
 from mlirc.passes.distribute.block import Scope
 from mlirc.passes.distribute.emitter import Emitter, Index, Unsupported
 from mlirc.passes.distribute.memory import storage_type
 from mlirc.passes.distribute.slices import DYNAMIC
+from mlirc.schedule_attributes import Taken
+from mlirc.schedule_places import script_line
+from mlirc.targets import Target
 
 MAX_GRID = (1 << 31) - 1
 
@@ -25,32 +29,39 @@ def memref_of(t: ir.Type) -> ir.MemRefType:
     return ir.MemRefType.get(list(t.shape), storage_type(t.element_type))
 
 
-def distribute_function(module: ir.Module, function) -> None:
+def distribute_function(module: ir.Module, function, target: Target) -> None:
     """Replaces a `tiles`-level kernel function by a gpu.module and a host function of the same name."""
     name = ir.StringAttr(function.attributes["sym_name"]).value
+    place = script_line(str(function.operation.location))
     try:
-        Kernel(module, function, name).lower()
+        Kernel(module, function, name, target).lower()
     except Unsupported as e:
-        raise MlircError(f"kernel {name}: {e}") from e
+        where = e.place or place
+        raise MlircError(f"{where + ': ' if where else ''}kernel {name}: {e}") from e
 
 
 class Kernel:
     """Lowering state of one kernel function."""
 
-    def __init__(self, module: ir.Module, function, name: str):
-        self.module, self.function, self.name = module, function, name
+    def __init__(self, module: ir.Module, function, name: str, target: Target):
+        self.module, self.function, self.name, self.target = module, function, name, target
         self.block = function.regions[0].blocks[0]
-        attributes = function.attributes
-        self.warps = ir.IntegerAttr(attributes["mlirc.warps"]).value if "mlirc.warps" in attributes else 4
-        if not 1 <= self.warps <= 32:
-            raise Unsupported(f"mlirc.warps = {self.warps}: a block has 1 to 32 warps")
+        self.taken = Taken(schedule_attributes.demands(function))
+        check_attributes(function)
+        self.warps = self.taken.take(function, "warps", 4)
+        self.min_blocks = self.taken.take(function, "min_blocks", 0)
         self.buffers: dict[ir.Value, ir.Value] = {}  # root tensor -> memref in the host function
 
     def lower(self) -> None:
         ops = [o.operation for o in self.block.operations]
         foralls = [o for o in ops if o.name == "scf.forall"]
+        check_scheduled(ops)
         returned = list(ops[-1].operands)
-        kept = {a: self.function.attributes[a] for a in self.function.attributes if a.startswith("mlirc.")}
+        kept = {
+            a: self.function.attributes[a]
+            for a in self.function.attributes
+            if a.startswith("mlirc.") and a != schedule_attributes.DEMANDS
+        }
         with self.function.location, ir.InsertionPoint(self.function):
             gpu_module = gpu.GPUModuleOp(ir.StringAttr.get(f"{self.name}_gpu"))
             if not gpu_module.regions[0].blocks:
@@ -68,20 +79,24 @@ class Kernel:
                     self._launch(gpu_module, forall, f"{self.name}_{i}" if len(foralls) > 1 else self.name)
             with self.function.location:
                 func.ReturnOp([])
+        self._check_honoured()
         self.function.operation.erase()
         host.attributes["sym_name"] = ir.StringAttr.get(self.name)
         self.module.operation.attributes["gpu.container_module"] = ir.UnitAttr.get()
+
+    def _check_honoured(self) -> None:
+        """Raises Unsupported for what the schedule demands and no op took."""
+        for op, name, reason in self.taken.left(self.function):
+            value = schedule_attributes.of(op)[name]
+            what = reason or "nothing in this kernel takes it: leave it out"
+            raise Unsupported(f"{op.name}: mlirc.{name} = {value}: {what}", op, name)
 
     # -- buffers
 
     def _root(self, value: ir.Value) -> ir.Value:
         """The argument or forall result that a function-level tensor is a reshape of."""
         owner = value.owner
-        while not isinstance(owner, ir.Block) and owner.name in (
-            "tensor.expand_shape",
-            "tensor.collapse_shape",
-            "tensor.cast",
-        ):
+        while not isinstance(owner, ir.Block) and owner.name in VIEWS:
             value = owner.operands[0]
             owner = value.owner
         return value
@@ -113,11 +128,15 @@ class Kernel:
             kernel = gpu.GPUFuncOp(ir.FunctionType.get(types, []), symbol, kernel=True)
             kernel.attributes["known_block_size"] = ir.DenseI32ArrayAttr.get([self.warps * 32, 1, 1])
             entry = kernel.regions[0].blocks[0] if kernel.regions[0].blocks else kernel.regions[0].blocks.append(*types)
-        em = Emitter(entry, self.warps)
+        em = Emitter(entry, self.warps, self.target, self.taken)
         with ir.InsertionPoint(entry):
             self._emit_body(em, forall, grid, dict(zip(used, entry.arguments, strict=True)))
             gpu.ReturnOp([])
-        kernel.attributes["mlirc.smem"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), em.smem_bytes)
+        i32 = ir.IntegerType.get_signless(32)
+        kernel.attributes["mlirc.smem"] = ir.IntegerAttr.get(i32, em.smem_bytes)
+        self._check_size(em.smem_bytes)
+        if self.min_blocks:
+            kernel.attributes["mlirc.min_blocks"] = ir.IntegerAttr.get(i32, self.min_blocks)
         if grid.total == 0:
             return
         index = ir.IndexType.get()
@@ -127,8 +146,15 @@ class Kernel:
             (func_constant(index, grid.total), one, one),
             (func_constant(index, self.warps * 32), one, one),
             [self.buffers[r] for r in used],
-            dynamic_shared_memory_size=func_constant(ir.IntegerType.get_signless(32), em.smem_bytes),
+            dynamic_shared_memory_size=func_constant(i32, em.smem_bytes),
         )
+
+    def _check_size(self, smem: int) -> None:
+        """Raises Unsupported for more blocks than a multiprocessor can hold."""
+        target = self.target
+        problem = target.too_many_blocks(self.min_blocks, self.warps * 32, smem)
+        if problem:
+            raise Unsupported(f"mlirc.min_blocks = {self.min_blocks}: {problem}", self.function, "min_blocks")
 
     def _used_roots(self, forall) -> list[ir.Value]:
         """Buffers that a forall touches: read from outside, then its outputs."""
@@ -201,6 +227,35 @@ class Kernel:
         scope.lower(op)
 
 
+def check_attributes(function) -> None:
+    """Raises Unsupported for an attribute of a hand-written kernel that nothing knows, or with a wrong value."""
+    for op in [function.operation, *nested(function.operation)]:
+        for name, value in schedule_attributes.of(op).items():
+            problem = schedule_attributes.wrong(name, value)
+            if problem:
+                raise Unsupported(f"{op.name}: mlirc.{problem}", op, name)
+
+
+def check_scheduled(ops: list[ir.Operation]) -> None:
+    """Raises Unsupported for a kernel that computes outside of its block programs: a script stopped halfway."""
+    for op in ops:
+        if op.name.startswith(("linalg.", "mlirc.", "tm_tensor.")) or op.name in ("scf.for", "scf.if", "scf.while"):
+            raise Unsupported(
+                f"its script leaves a {op.name} outside of every scf.forall: tile it (tile_to_blocks), or ask for the "
+                'loops lowering, annotate(function, lowering="loops")',
+            )
+    for value in ops[-1].operands:
+        root = value.owner
+        while not isinstance(root, ir.Block) and root.name in VIEWS:
+            root = root.operands[0].owner
+        empty = isinstance(value.type, ir.RankedTensorType) and 0 in ir.RankedTensorType(value.type).shape
+        if not isinstance(root, ir.Block) and root.name != "scf.forall" and not empty:
+            raise Unsupported(f"a result is made by a {root.name} outside of every scf.forall: nothing would write it")
+
+
+VIEWS = ("tensor.expand_shape", "tensor.collapse_shape", "tensor.cast")
+
+
 class Grid:
     """The blocks of a forall: one launch dimension over all its induction variables, the last one fastest. The
     attribute `mlirc.group_m` visits that many rows of a two-dimensional grid before moving on along columns, for
@@ -230,10 +285,14 @@ class Grid:
 
     def _split(self, em: Emitter, block: Index) -> list[Index]:
         counts = self.counts
-        if "mlirc.group_m" in self.forall.attributes and self.rank >= 2:
-            group = ir.IntegerAttr(self.forall.attributes["mlirc.group_m"]).value
+        group = em.taken.take(self.forall, "group_m", 1)
+        if group > 1 and self.rank < 2:
+            em.taken.refuse(self.forall, "group_m", "the blocks have one dimension: there is nothing to group")
+        elif group > 1:
             rows, columns = counts[-2], counts[-1]
-            if 1 < group and rows % group == 0:
+            if rows % group:
+                em.taken.refuse(self.forall, "group_m", f"it must divide the {rows} steps of the second-last loop")
+            else:
                 inner = em.rem(block, rows * columns)
                 outer = em.div(block, rows * columns)
                 band, within = em.div(inner, group * columns), em.rem(inner, group * columns)

@@ -73,9 +73,12 @@ def lower(outer, op) -> None:
     lb, ub, step = (outer.scalar(v) for v in list(op.operands)[:3])
     inits = list(op.operands)[3:]
     iv, carried = body.arguments[0], list(body.arguments)[1:]
-    stages = ir.IntegerAttr(op.attributes["mlirc.stages"]).value if "mlirc.stages" in op.attributes else 1
+    stages = em.taken.take(op, "stages", 1)
 
-    pipeline = Pipeline(outer, op, max(stages, 1), (lb, ub, step))
+    pipeline = Pipeline(outer, op, stages, (lb, ub, step))
+    if stages > 1 and not pipeline.tiles:
+        why = "no product in this loop reads a slice that can be copied asynchronously (4 aligned bytes at least)"
+        em.taken.refuse(op, "stages", f"{why}: leave it out")
     pipeline.prologue()
     outer_depth, outer_deferred = em.pipeline_depth, em.deferred_products
     em.pipeline_depth, em.deferred_products = (pipeline.ahead if pipeline.warpgroups else None), 0
@@ -162,7 +165,8 @@ class Pipeline:
             if inner.operation.name == "linalg.generic":
                 self._find_operands(inner.operation)
         if self.warpgroups and stages < 3:
-            raise Unsupported(f"wgmma needs mlirc.stages >= 3, not {stages}: it reads a buffer one iteration longer")
+            what = f"wgmma needs mlirc.stages >= 3, not {stages}: it reads a buffer one iteration longer"
+            raise Unsupported(what, op, "stages")
         # wgmma may still read the previous iteration's buffer when a copy is issued: copies go one buffer less far.
         self.ahead = stages - (2 if self.warpgroups else 1)
         for value, (slice_op, element, extents, width) in self._wanted.items():

@@ -33,11 +33,27 @@ class Tile:
         raise NotImplementedError  # every subclass overrides it
 
 
+# A thread has 255. A tile that takes more is spilled to local memory; one of thousands compiles for minutes.
+MAX_TILE_REGISTERS = 1024
+
+
+def check_registers(em: Emitter, layout: Layout, element: ir.Type) -> None:
+    """Raises Unsupported for a tile that takes absurdly many registers of each thread."""
+    registers = layout.num_regs * max(element_bytes(element), 1) // 4
+    if registers > MAX_TILE_REGISTERS:
+        shape = "x".join(map(str, layout.shape))
+        raise Unsupported(
+            f"a tile of {shape} {element} takes {registers} registers of each of {em.threads} threads, which have 255: "
+            "use smaller tiles or more warps"
+        )
+
+
 class Fragment(Tile):
     """A tile in registers: `pieces[i]` holds registers [i * piece, (i + 1) * piece) of the layout."""
 
     def __init__(self, em, element, shape, sizes, layout: Layout, pieces: list[ir.Value], piece: int):
         super().__init__(em, element, shape, sizes)
+        check_registers(em, layout, element)
         self.layout, self.pieces, self.piece = layout, pieces, piece
 
     def natural(self) -> Layout:

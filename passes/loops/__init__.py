@@ -19,6 +19,8 @@ from mlirc.passes.loops.buffers import bufferize, to_parallel_loops
 from mlirc.passes.loops.guards import ACCESSES, keep_inside
 from mlirc.passes.loops.launches import map_to_launches
 from mlirc.passes.loops.nests import walk
+from mlirc.schedule_places import attribute_place
+from mlirc.targets import DEFAULT_TARGET, Target, get_target
 
 DEFAULT_THREADS = 256
 _STAGES = ("buffers", "parallel", "gpu")
@@ -42,6 +44,7 @@ def run(module: ir.Module, stage: str = "gpu", target: str = "", threads: str = 
             for op in list(_kernels(module)):
                 for access in [inner for inner in walk(op) if inner.name in ACCESSES]:
                     keep_inside(access)
+                _check_blocks(op, _threads(op, threads), get_target(target or DEFAULT_TARGET))
                 map_to_launches(module, op, _threads(op, threads))
 
 
@@ -54,6 +57,17 @@ def _threads(function: ir.Operation, option: str) -> int:
     if "mlirc.threads" in function.attributes:
         return ir.IntegerAttr(function.attributes["mlirc.threads"]).value
     return DEFAULT_THREADS
+
+
+def _check_blocks(function: ir.Operation, threads: int, target: Target) -> None:
+    """Raises MlircError, at the script's line, for more blocks than a multiprocessor can hold."""
+    if "mlirc.min_blocks" in function.attributes:
+        blocks = ir.IntegerAttr(function.attributes["mlirc.min_blocks"]).value
+        problem = target.too_many_blocks(blocks, threads, 0)
+        if problem:
+            place = attribute_place(function, "min_blocks")
+            name = ir.StringAttr(function.attributes["sym_name"]).value
+            raise MlircError(f"{place + ': ' if place else ''}kernel {name}: mlirc.min_blocks = {blocks}: {problem}")
 
 
 def _kernels(module: ir.Module) -> list[ir.Operation]:

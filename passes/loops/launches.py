@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from mlirc.errors import MlircError
-from mlirc.mlir import arith, gpu, ir, memref, run_passes, scf
+from mlirc.mlir import arith, gpu, ir, memref, nested, run_passes, scf
 from mlirc.passes.loops.nests import Nest, can_fuse, is_pure, is_view, nest_of, owner, root, walk
 
 _ALLOCATIONS = {"memref.alloc", "memref.alloca"}
@@ -267,6 +267,12 @@ def map_to_launches(module: ir.Module, function: ir.Operation, threads: int) -> 
     """Replaces a bufferized function's loops by launches of kernels in a new gpu.module beside it."""
     if not 1 <= threads <= 1024:
         raise MlircError(f"mlirc.threads is {threads}: a block has 1 to 1024 threads")
+    known = [op.operation for op in module.body.operations]
+    blocks = function.attributes["mlirc.min_blocks"] if "mlirc.min_blocks" in function.attributes else None
     _Mapper(module, function, threads).run()
+    for made in [op.operation for op in module.body.operations if op.operation not in known] if blocks else ():
+        for kernel in nested(made):
+            if kernel.name == "gpu.func":
+                kernel.attributes["mlirc.min_blocks"] = blocks
     module.operation.attributes["gpu.container_module"] = ir.UnitAttr.get()
     run_passes(module, "gpu.module(scf-parallel-for-to-nested-fors,convert-linalg-to-loops),canonicalize,cse")

@@ -1,0 +1,220 @@
+"""The attributes by which a schedule speaks to the lowering: one table that `annotate`, the check of a scheduled
+kernel, the passes that read them and the list in docs/schedules.md share.
+
+An attribute that the table does not know, that stands on the wrong op, that has a value out of range, or that the
+chosen lowering does not read is an error. One that the script *demands* (what it writes itself, or a knob that the user
+gave; not what a built-in script chose by default) must be honoured as well: the lowering notes what it took with
+`Taken`, and refuses what is left.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlirc.mlir import ir, nested
+
+PREFIX = "mlirc."
+# What the compiler itself writes on functions: not for schedules to set.
+OWN = {"mlirc.kernel", "mlirc.kind", "mlirc.origin", "mlirc.name", "mlirc.demands", "mlirc.smem"}
+DEMANDS = "mlirc.demands"
+LOWERINGS = ("distribute", "loops")
+
+
+@dataclass(frozen=True)
+class ScheduleAttribute:
+    """One attribute `mlirc.<name>`: `on` is the op it belongs on, `takes` says which values, `meaning` what it does,
+    `read_by` which lowerings read it. `each`: every op that has it must take it; otherwise one of them is enough."""
+
+    name: str
+    on: str
+    takes: str
+    meaning: str
+    fits: Callable[[Any], bool]
+    read_by: tuple[str, ...] = ("distribute",)
+    each: bool = True
+
+
+def _between(least: int, most: int) -> Callable[[Any], bool]:
+    return lambda v: isinstance(v, int) and not isinstance(v, bool) and least <= v <= most
+
+
+def _words(*words: str) -> Callable[[Any], bool]:
+    return lambda v: isinstance(v, str) and v in words
+
+
+def _grid(v: Any) -> bool:
+    return isinstance(v, list) and len(v) == 2 and all(_between(1, 32)(n) for n in v)
+
+
+FUNCTION, LOOP, BLOCKS, CONTRACTION, TILE_OP = (
+    "the kernel's function", "an scf.for", "an scf.forall", "a contraction", "a linalg op",
+)  # fmt: skip
+
+_TABLE: dict[str, ScheduleAttribute] = {
+    a.name: a
+    for a in (
+        ScheduleAttribute("warps", FUNCTION, "1 to 32", "warps per block", _between(1, 32)),
+        ScheduleAttribute(
+            "min_blocks", FUNCTION, "1 to 32", "blocks that a multiprocessor should hold at once (`.minnctapersm`): "
+            "bounds the registers of a thread", _between(1, 32), LOWERINGS,
+        ),
+        ScheduleAttribute(
+            "lowering", FUNCTION, '"loops", or `x` for a pass `mlirc-x` of your own',
+            "which pass takes the kernel to the `gpu` level; without it `mlirc-distribute`",
+            lambda v: isinstance(v, str) and re.fullmatch(r"[a-z][\w-]*", v) is not None, (),
+        ),
+        ScheduleAttribute(
+            "threads", FUNCTION, "1 to 1024", "threads per block of `mlirc-loops`", _between(1, 1024), ("loops",)
+        ),
+        ScheduleAttribute(
+            "stages", LOOP, "1 to 16", "depth of the asynchronous copy pipeline; 1: each step waits for its copies",
+            _between(1, 16),
+        ),
+        ScheduleAttribute(
+            "mma", CONTRACTION, '"mma", "wgmma" or "fma"', "the instruction: mma.sync m16n8k16, Hopper's warpgroup "
+            "products, or scalar FMA", _words("mma", "wgmma", "fma"),
+        ),
+        ScheduleAttribute(
+            "warp_grid", CONTRACTION, "a list of two numbers, each 1 to 32", "warps along m and n; their product "
+            "is the block's warps", _grid,
+        ),
+        ScheduleAttribute(
+            "vector", TILE_OP, "1, 2, 4, 8 or 16", "elements per thread and access along the last dimension, where "
+            "the op decides its own layout (elementwise ops and row reductions)",
+            lambda v: v in (1, 2, 4, 8, 16) and not isinstance(v, bool), each=False,
+        ),
+        ScheduleAttribute(
+            "group_m", BLOCKS, "1 to 65535", "block ids visit that many steps of the second-last loop together, for "
+            "reuse in L2; it divides them", _between(1, 65535),
+        ),
+    )
+}  # fmt: skip
+
+
+def table() -> dict[str, ScheduleAttribute]:
+    """All attributes by name (without `mlirc.`)."""
+    return dict(_TABLE)
+
+
+def declare(name: str, *, on: str, takes: str, meaning: str, fits: Callable[[Any], bool], read_by: str) -> None:
+    """Adds an attribute that a pass of one's own reads: `annotate(op, name=value)` then takes it.
+
+    `on` is the name of an op (`scf.for`) or one of this module's kinds; `read_by` is the lowering, `x` for the pass
+    `mlirc-x`. Raises ValueError for a name that is taken by another meaning.
+    """
+    known = _TABLE.get(name)
+    if known is not None and (known.on, known.takes, known.meaning) != (on, takes, meaning):
+        raise ValueError(f"the attribute '{name}' exists: {known.meaning}")
+    _TABLE[name] = ScheduleAttribute(name, on, takes, meaning, fits, (read_by,), each=False)
+
+
+def wrong(name: str, value: Any) -> str:
+    """What is wrong with an attribute of this name (without `mlirc.`) and value; "" when nothing is."""
+    known = _TABLE.get(name)
+    if known is None:
+        return unknown(name)
+    if not known.fits(value):
+        shown = f'"{value}"' if isinstance(value, str) else value
+        return f"{name} = {shown}: takes {known.takes}"
+    return ""
+
+
+def unknown(name: str) -> str:
+    """What to say of a name that no attribute has; "" of one that is known."""
+    if name in _TABLE:
+        return ""
+    close = [n for n in _TABLE if _near(n, name)]
+    hint = f"did you mean {' or '.join(close)}?" if close else f"choose one of {', '.join(_TABLE)}"
+    return f"no attribute '{name}': {hint}"
+
+
+def _near(known: str, name: str) -> bool:
+    import difflib
+
+    return difflib.SequenceMatcher(None, known, name).ratio() > 0.7
+
+
+def plain(attribute: ir.Attribute) -> Any:
+    """The value of an attribute as a schedule writes it: int, bool, str or list of int; else the attribute's text."""
+    if isinstance(attribute, ir.DenseI64ArrayAttr | ir.DenseI32ArrayAttr):
+        return list(attribute)
+    if isinstance(attribute, ir.BoolAttr):
+        return attribute.value
+    if isinstance(attribute, ir.IntegerAttr | ir.StringAttr):
+        return attribute.value
+    if isinstance(attribute, ir.UnitAttr):
+        return True
+    return str(attribute)
+
+
+def stands_on(op: ir.Operation, known: ScheduleAttribute) -> bool:
+    """Whether the op is of the kind that the attribute belongs on."""
+    from mlirc.dialects.schedule._dims import contraction, is_structured
+
+    name = op.operation.name
+    if known.on == CONTRACTION:
+        return is_structured(op) and contraction(op) is not None
+    kinds = {FUNCTION: "func.func", LOOP: "scf.for", BLOCKS: "scf.forall"}
+    if known.on == TILE_OP:
+        return name.startswith("linalg.")
+    return name == kinds.get(known.on, known.on)
+
+
+def of(op: ir.Operation) -> dict[str, Any]:
+    """The schedule's attributes of an op, by name without the prefix."""
+    found = {}
+    for key in op.attributes:
+        if key.startswith(PREFIX) and key not in OWN:
+            found[key.removeprefix(PREFIX)] = plain(op.attributes[key])
+    return found
+
+
+def demands(function: ir.Operation) -> set[str]:
+    """Names of the attributes that the kernel's schedule insists on."""
+    if DEMANDS not in function.attributes:
+        return set()
+    return {ir.StringAttr(a).value for a in ir.ArrayAttr(function.attributes[DEMANDS])}
+
+
+def _one_element(op: ir.Operation) -> bool:
+    """Whether every result of an op has one element: there is nothing to divide."""
+    types = [r.type for r in op.results]
+    return all(isinstance(t, ir.RankedTensorType) and all(n == 1 for n in ir.RankedTensorType(t).shape) for t in types)
+
+
+@dataclass
+class Taken:
+    """What a lowering took of the attributes of a kernel: `take` reads one and notes it, `refused` notes why one was
+    not honoured."""
+
+    wanted: set[str] = field(default_factory=set)  # names that the schedule demands
+    _taken: set[tuple[ir.Operation, str]] = field(default_factory=set)
+    _reasons: dict[tuple[ir.Operation, str], str] = field(default_factory=dict)
+
+    def take(self, op: ir.Operation, name: str, default: Any = None) -> Any:
+        """The attribute's value, or the default; it counts as honoured unless `refuse` follows."""
+        if PREFIX + name not in op.attributes:
+            return default
+        self._taken.add((op.operation, name))
+        return plain(op.attributes[PREFIX + name])
+
+    def refuse(self, op: ir.Operation, name: str, reason: str) -> None:
+        """Notes that a value was read and not honoured, with the reason and what to do."""
+        self._taken.discard((op.operation, name))
+        self._reasons[op.operation, name] = reason
+
+    def left(self, function: ir.Operation) -> list[tuple[ir.Operation, str, str]]:
+        """(op, attribute, reason) of what is demanded and was not honoured; 1 asks for nothing special."""
+        ops = [function.operation, *nested(function.operation)]
+        found = [(op, name) for op in ops for name, value in of(op).items() if name in self.wanted and value != 1]
+        found = [(op, name) for op, name in found if name != "vector" or not _one_element(op)]
+        enough = {name for op, name in found if (op, name) in self._taken and not _TABLE[name].each}
+        reasons = {name: reason for (_, name), reason in self._reasons.items()}  # of another op, where one has none
+        return [
+            (op, name, self._reasons.get((op, name)) or reasons.get(name, ""))
+            for op, name in found
+            if (op, name) not in self._taken and name not in enough
+        ]
