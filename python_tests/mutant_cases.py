@@ -62,7 +62,7 @@ KERNELS: dict[str, tuple[str, str]] = {
         matmul(33, 40, 102, "bf16"), "matmul:block_m=32,block_n=32,block_k=32,warps_m=2,warps_n=1,stages=3",
     ),
     "matmul, mma, 1 stage": (matmul(33, 40, 50, "f16"), "matmul:block_m=32,block_n=32,block_k=16,stages=1"),
-    "matmul, mma, odd": (matmul(17, 19, 23, "bf16"), "matmul:block_m=16,block_n=16,block_k=16,stages=2"),
+    "matmul, mma, odd": (matmul(17, 19, 23, "bf16"), "matmul:block_m=16,block_n=16,block_k=16,stages=1"),
     "matmul, mma, gates": (
         matmul(31, 33, 64, "bf16", gates=True), "matmul:block_m=32,block_n=32,block_k=32,stages=2",
     ),

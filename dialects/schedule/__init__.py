@@ -10,7 +10,7 @@ import importlib
 import pkgutil
 
 from mlirc.dialects.schedule import _user_ops
-from mlirc.dialects.schedule._base import Schedule, attach, build
+from mlirc.dialects.schedule._base import LINALG, PayloadError, Schedule, attach, build, transform_op
 
 
 def load(ctx) -> None:
@@ -32,4 +32,4 @@ def defined_in(file: str) -> list[str]:
     return _user_ops.defined_in(file)
 
 
-__all__ = ["build", "defined_in", "load"]
+__all__ = ["LINALG", "PayloadError", "build", "defined_in", "load", "transform_op"]
