@@ -59,7 +59,6 @@ class Compilation:
     def open(self, spec: str, **options: Any) -> None:
         """Reads what the user named, a model or an .mlir file; options as of `mlirc.frontend.open_model`."""
         self.source = spec
-        self._check_schedules()
         if is_mlir(spec):
             self.read_levels(Path(spec))
         else:
@@ -75,7 +74,6 @@ class Compilation:
 
     def import_module(self, module: Any, args: tuple, kwargs: dict) -> None:
         """Takes a live torch module with example inputs."""
-        self._check_schedules()
         from mlirc import frontend
 
         self._import(frontend.from_torch(module, args, kwargs, self.name))
@@ -174,8 +172,8 @@ class Compilation:
             self._schedules = Schedules(list(self.schedules))
         return self._schedules
 
-    def _check_schedules(self) -> None:
-        """Reads the user's schedules: a mistake in one must not wait for a model to be loaded and exported."""
+    def check_schedules(self) -> None:
+        """Reads the user's schedules, which runs their code: a mistake in one need not wait for a model to be loaded."""
         if self.schedules:
             self._scripts()
 
@@ -419,6 +417,7 @@ def compile_model(
         check_model_output(path, (spec, *schedule))
     folder = KernelCache(cache_folder()) if cache else None
     job = Compilation(model_name(spec), get_target(target), tuple(schedule), folder, timer or Timer())
+    job.check_schedules()
     job.open(spec, **options)
     job.lower("ptx")
     if path:
@@ -451,6 +450,7 @@ def compile_torch(
         raise MlircError(f"compile: unknown option '{unknown[0]}'" + (" of device 'host'" if on_host else ""))
     folder = KernelCache(cache_folder()) if cache else None
     job = Compilation(name, get_target(target or (DEFAULT_TARGET if on_host else this_gpu())), tuple(schedule), folder)
+    job.check_schedules()
     job.import_module(module, tuple(args), dict(kwargs or {}))
     job.lower("ptx")
     if on_host:

@@ -110,7 +110,7 @@ def exception_text(error: BaseException) -> str:
     if isinstance(error, VerbError | MlircError):
         return " ".join(str(error).split())
     if isinstance(error, SystemExit):
-        return f"it called sys.exit({'' if error.code is None else error.code}): raise an error instead"
+        return f"SystemExit: it called sys.exit({'' if error.code is None else error.code}): raise an error instead"
     text = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
     frames = traceback.extract_tb(error.__traceback__)
     at = f" (at {frames[-1].filename}:{frames[-1].lineno})" if frames and not isinstance(error, SyntaxError) else ""

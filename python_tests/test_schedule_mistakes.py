@@ -185,7 +185,7 @@ MORE = [
     ("x = 1\ndef f(:\n", 2, "SyntaxError: invalid syntax"),
     (b"x = 1\n\0\n", 2, "it holds a zero byte"),
     ("x = 1\n# Gr\u00fc\u00dfe\n".encode("latin1"), 2, "byte 0xfc is no UTF-8"),
-    (source().encode("utf-16"), 1, "it holds a zero byte"),
+    (source().encode("utf-16"), 1, "byte 0xff is no UTF-8"),
 ]
 
 

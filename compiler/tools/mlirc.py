@@ -117,6 +117,7 @@ def _compile(options: argparse.Namespace, timer: Timer) -> Any:
         from mlirc.dump import Dump
 
         job.observe = Dump(options.dump_dir, job, (options.model, *options.schedule)).level
+    job.check_schedules()
     job.open(options.model, **_model_options(options))
     last = _last_level(options)
     if last:
