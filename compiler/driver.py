@@ -173,7 +173,7 @@ class Compilation:
         return self._schedules
 
     def check_schedules(self) -> None:
-        """Reads the user's schedules, which runs their code: a mistake in one need not wait for a model to be loaded."""
+        """Reads the user's schedules, which runs their code: a mistake in one need not wait for a model."""
         if self.schedules:
             self._scripts()
 
