@@ -196,8 +196,8 @@ def test_two_scripts_of_ones_own_that_match_alike(write):  # noqa: F811
 
 
 def test_a_mistake_shows_before_the_model_is_loaded(write):  # noqa: F811
-    """The model does not exist: the mistake in the script is what is reported."""
-    command = [sys.executable, "-P", "-m", "mlirc.tools.mlirc", "no_such_model", "-v", "--schedule"]
+    """The factory does not exist: the mistake in the script is what is reported."""
+    command = [sys.executable, "-P", "-m", "mlirc.tools.mlirc", "no_such_package:make", "-v", "--schedule"]
     for name, content in (("broken.py", "def f(:\n"), ("broken.mlir", "module {\n")):
         done = subprocess.run([*command, write(content, name)], capture_output=True, text=True, timeout=300)
         assert done.returncode == 1 and done.stderr.startswith(f"error: {name}:") and done.stderr.count("\n") == 1
