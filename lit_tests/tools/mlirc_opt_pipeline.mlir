@@ -7,7 +7,7 @@
 // UNKNOWN: error: unknown pass 'mlirc-no-such-pass'
 // PIPELINE: error: pass pipeline 'no-such-pass': {{.*}}no-such-pass
 // TARGET: error: unknown target 'sm_10': choose one of sm_80
-// MISSING: error: cannot read no_such_file.mlir: No such file or directory
+// MISSING: error: no_such_file.mlir: cannot be read: No such file or directory
 
 // CHECK-LABEL: func.func @equal_sums_are_computed_once
 // CHECK-COUNT-1: arith.addi
