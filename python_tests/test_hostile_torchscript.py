@@ -129,6 +129,27 @@ def test_a_file_that_the_parent_made_of_from_file(tmp_path, marker):
     assert "from_file" in error(path)
 
 
+class Endless(torch.nn.Module):
+    def forward(self, x):
+        i = 0
+        while True:
+            i += 1
+        return x
+
+
+class Longer(torch.nn.Module):
+    def forward(self, x):
+        s = "a"
+        for _ in range(60):
+            s = s + s
+        return x + len(s)
+
+
+@pytest.mark.parametrize("module", [Endless, Longer])
+def test_loops_over_constants(tmp_path, module):
+    assert "a loop in it cannot be converted" in error(saved(module(), tmp_path / "m.pt"))
+
+
 def test_setstate(tmp_path, marker):
     class State(torch.nn.Module):
         @torch.jit.export

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from mlirc.apart import fails_apart
 from mlirc.errors import MlircError
 from mlirc.files import open_regular
 from mlirc.frontend.diagnose import first_line
@@ -24,6 +25,7 @@ from mlirc.frontend.judge.archive import Archive, NotJudged, damaged
 from mlirc.frontend.judge.torchscript import is_torchscript, judge_torchscript
 from mlirc.frontend.source import SourceModel, from_torch
 
+_LOOP_SECONDS, _LOOP_MEMORY = 4, 4 << 30
 _EXPORT_HINT = "torch.export.save(torch.export.export(model, args), 'model.pt2')"
 
 
@@ -147,7 +149,7 @@ def _open_torchscript(path: Path, inputs: Mapping[str, InputSpec], trusted: bool
     from torch._export.converter import TS2EPConverter
 
     with Archive(path, str(path)) as archive:
-        judge_torchscript(archive, trusted)
+        loops = judge_torchscript(archive, trusted)
     try:
         script = torch.jit.load(str(path), map_location="cpu").eval()
     except Exception as e:
@@ -162,9 +164,20 @@ def _open_torchscript(path: Path, inputs: Mapping[str, InputSpec], trusted: bool
     if missing:
         raise MlircError(f"{path}: give --input for '{missing[0]}' too: TorchScript takes its inputs in order")
     args = tuple(sample(inputs[name]) for name in known[:count])
-    try:
+
+    def convert() -> Any:
         with torch.no_grad():
-            program = TS2EPConverter(script, args, {}).convert()
+            return TS2EPConverter(script, args, {}).convert()
+
+    def convert_alone() -> None:
+        torch.set_num_threads(1)  # a copy of a process does not have its threads
+        convert()
+
+    # Conversion computes what depends on constants alone, so a loop over them may never end, or fill the memory.
+    if loops and not trusted and (why := fails_apart(convert_alone, seconds=_LOOP_SECONDS, memory=_LOOP_MEMORY)):
+        raise MlircError(f"{path}: a loop in it cannot be converted ({why}): export it with {_EXPORT_HINT}")
+    try:
+        program = convert()
     except Exception as e:
         raise MlircError(
             f"{path}: TorchScript cannot be converted: {first_line(str(e))}; export it with {_EXPORT_HINT}"

@@ -44,9 +44,10 @@ def is_torchscript(names: list[str]) -> bool:
     return "constants.pkl" in inner and any(name.startswith("code/") for name in inner)
 
 
-def judge_torchscript(archive: Archive, trusted: bool) -> None:
+def judge_torchscript(archive: Archive, trusted: bool) -> bool:
     """Raises MlircError for an archive that is damaged, and, unless it is `trusted`, for one that could do more than
-    compute. Nothing in it runs."""
+    compute. Nothing in it runs. Returns whether the code has loops."""
+    loops = False
     root = archive.names[0].split("/", 1)[0] + "/"
     for name in archive.names:
         if not name.startswith(root) or not _MEMBERS.fullmatch(name[len(root) :]):
@@ -61,8 +62,9 @@ def judge_torchscript(archive: Archive, trusted: bool) -> None:
         elif name.endswith(".debug_pkl"):
             scan_pickle(archive.read(name, _CODE_LIMIT), f"{archive.what}, in its {shorten(name)}")
         elif name.endswith(".py") and not trusted:
-            _judge_code(archive.read(name, _CODE_LIMIT), archive.what, name)
+            loops |= _judge_code(archive.read(name, _CODE_LIMIT), archive.what, name)
     archive.check()
+    return loops
 
 
 def _judge_globals(what: str, contents: Contents) -> None:
@@ -71,7 +73,8 @@ def _judge_globals(what: str, contents: Contents) -> None:
             raise not_judged(what, f"it makes an object of {ascii(shorten(name, 80))}")
 
 
-def _judge_code(data: bytearray, what: str, member: str) -> None:
+def _judge_code(data: bytearray, what: str, member: str) -> bool:
+    """Raises NotJudged for code that is not known to be harmless; returns whether it has loops."""
     words = _split(data, what, member)
     good, bad = script_names()
     for i, word in enumerate(words):
@@ -89,6 +92,7 @@ def _judge_code(data: bytearray, what: str, member: str) -> None:
             raise not_judged(what, f"its code calls torch.{after[1]}")
         if word == "ops" and before != "." and after[:1] == ["."]:
             _judge_operator(after, good, what)
+    return "while" in words or "for" in words
 
 
 def _judge_operator(after: list[str], good: frozenset[str], what: str) -> None:
