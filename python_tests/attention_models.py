@@ -52,6 +52,8 @@ DECODERS = {
                       query_pre_attn_scalar=16,
                       attn_logit_softcapping=2.0),
     "gpt_bigcode": _config("GPTBigCodeForCausalLM", "gpt_bigcode", _GPT, multi_query=True),
+    "gemma3": _config("Gemma3ForCausalLM", "gemma3_text", _LLAMA, num_hidden_layers=2, head_dim=8, sliding_window=3,
+                      layer_types=["sliding_attention", "full_attention"], query_pre_attn_scalar=16),
     "bert-decoder": _config("BertLMHeadModel", "bert", _BERT, is_decoder=True),
     "megatron-decoder": _config("MegatronBertForCausalLM", "megatron-bert", _BERT, is_decoder=True),
 }  # fmt: skip
@@ -76,6 +78,7 @@ ENCODERS = {
     "modernbert": _config("ModernBertModel", "modernbert", _BERT, num_hidden_layers=2, local_attention=4, global_attn_every_n_layers=2,
                           cls_token_id=1, sep_token_id=2),
     "ibert": _config("IBertModel", "ibert", _BERT),
+    "xlnet": _config("XLNetModel", "xlnet", d_model=32, n_layer=1, n_head=4, d_inner=44, vocab_size=97),
     "layoutlm": _config("LayoutLMModel", "layoutlm", _BERT),
     "nystromformer": _config("NystromformerModel", "nystromformer", _BERT, num_landmarks=7, segment_means_seq_len=7),
 }  # fmt: skip

@@ -219,7 +219,7 @@ def _default_inputs(
 ) -> dict[str, InputSpec]:
     main = getattr(module, "main_input_name", "input_ids")
     text = getattr(config, "text_config", config)
-    length = min(_LENGTH, getattr(text, "max_position_embeddings", None) or _LENGTH)
+    length = min(_LENGTH, _limit(text, "max_position_embeddings") or _LENGTH)
     specs: dict[str, InputSpec] = {}
 
     def add(name: str, dtype: torch.dtype, *shape: int) -> None:
@@ -244,7 +244,7 @@ def _default_inputs(
         if not _is_causal(module) and not config.is_encoder_decoder:
             add("attention_mask", torch.int64, *ids.shape)
     if config.is_encoder_decoder:
-        most = getattr(config, "max_target_positions", None) or length
+        most = _limit(config, "max_target_positions") or length
         add("decoder_input_ids", torch.int64, 1, min(length, most))
     return specs
 
@@ -272,14 +272,20 @@ def _check_input(path: Path, config: Any, spec: InputSpec, default: InputSpec | 
         raise MlircError(f"{path}: input '{spec.name}' must have 2 dimensions (batch, length), not {spec}")
     text = getattr(config, "text_config", config)
     limits = {
-        "input_ids": getattr(text, "max_position_embeddings", None),
-        "decoder_input_ids": getattr(config, "max_target_positions", None),
+        "input_ids": _limit(text, "max_position_embeddings"),
+        "decoder_input_ids": _limit(config, "max_target_positions"),
     }
     most = limits.get(spec.name)
     if most and spec.shape[-1:] and spec.shape[-1] > most:
         raise MlircError(f"{path}: input {spec} is longer than the {most} positions of the model")
     if math.prod(spec.shape) == 0:
         raise MlircError(f"{path}: input {spec} is empty")
+
+
+def _limit(config: Any, name: str) -> int | None:
+    """A number of positions; XLNet has -1 for as many as there are."""
+    most = getattr(config, name, None)
+    return most if isinstance(most, int) and most > 0 else None
 
 
 def index_limit(config: Any, name: str) -> int | None:
