@@ -30,6 +30,7 @@ def main() -> int:
 
 def _demo() -> int:
     import mlirc.driver
+    import mlirc.live
     from mlirc.timing import Progress, Timer
     from mlirc.tools.kernel_table import kernel_table
 
@@ -46,7 +47,7 @@ def _demo() -> int:
         job = mlirc.driver.compile_model(
             str(folder),
             options.output,
-            target=options.target or mlirc.driver.this_gpu(),
+            target=options.target or mlirc.live.this_gpu(),
             timer=Timer(progress),
             inputs=[f"{name}=i64[{len(SENTENCES)},{LENGTH}]" for name in ("input_ids", "attention_mask")],
         )

@@ -62,7 +62,8 @@ def check_torch(
     target: str | None = None, schedule: Sequence[str] = (), seed: int = 0, name: str = "model",
 ) -> Result:  # fmt: skip
     """Compiles a live torch module for its example inputs, as `mlirc.compile` does, and checks `levels` of it."""
-    from mlirc.driver import Compilation, this_gpu
+    from mlirc.driver import Compilation
+    from mlirc.live import this_gpu
     from mlirc.targets import get_target
 
     job = Compilation(name, get_target(target or this_gpu()), tuple(schedule))

@@ -1,0 +1,70 @@
+"""`mlirc.compile`: a live torch module, compiled and loaded in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mlirc.driver import HOST_LEVELS, Compilation
+from mlirc.errors import MlircError
+from mlirc.kernel_cache import KernelCache, cache_folder
+from mlirc.targets import DEFAULT_TARGET, TARGETS, get_target
+
+
+def compile_torch(
+    module: Any,
+    args: tuple = (),
+    kwargs: dict | None = None,
+    *,
+    target: str | None = None,
+    schedule: Sequence[str] = (),
+    cache: bool = True,
+    name: str = "model",
+    **load_options: Any,
+) -> Any:
+    """Compiles a live torch module for its example inputs and returns the loaded `mlirc.runtime` model.
+
+    The weights are the module's own: bound without a copy where they are on the GPU. `target` defaults to the GPU of
+    this machine. `load_options` go to `mlirc.runtime.load`: with `device="host"` the model is a
+    `mlirc.host.device.HostModel`, and no GPU is asked for.
+    """
+    from mlirc.runtime.loading import check_device, load_text
+
+    on_host = check_device(load_options.get("device", 0)) == "host"
+    unknown = sorted(set(load_options) - ({"device", "graph"} if on_host else {"device", "graph", "driver"}))
+    if unknown:
+        raise MlircError(f"compile: unknown option '{unknown[0]}'" + (" of device 'host'" if on_host else ""))
+    folder = KernelCache(cache_folder()) if cache else None
+    job = Compilation(name, get_target(target or (DEFAULT_TARGET if on_host else this_gpu())), tuple(schedule), folder)
+    job.check_schedules()
+    job.import_module(module, tuple(args), dict(kwargs or {}))
+    job.lower("ptx")
+    if on_host:
+        return _on_host(job)
+    return load_text(job.ptx, job.tensors(), **load_options)
+
+
+def _on_host(job: Compilation) -> Any:
+    """A finished compilation on the host device."""
+    from mlirc.host.device import HostModel
+    from mlirc.host.level_files import Levels
+
+    texts = {level: job.text(level) for level in HOST_LEVELS}
+    return HostModel(Path(job.name), job.plan, job.tensors(), levels=Levels.of(texts, job.plan))
+
+
+def this_gpu() -> str:
+    """The best target for the GPU that torch uses; the default where there is none."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return DEFAULT_TARGET
+    major, minor = torch.cuda.get_device_capability()
+    found = [t for t in TARGETS.values() if t.cc == major * 10 + minor]
+    older = [t for t in TARGETS.values() if t.cc <= major * 10 + minor and not t.name.endswith("a")]
+    if not found and not older:
+        raise MlircError(
+            f"the GPU's compute capability {major}.{minor} is older than every target: {', '.join(TARGETS)}"
+        )
+    return (found or older)[-1].name
