@@ -178,7 +178,8 @@ def main() -> int:
         "`--timing` prints them. Warm: the edited script sets another value of a knob of one kernel, which is compiled"
     )
     print("again; from the noticed save to the written files; minimum and median of")
-    print(f"{options.rounds} rounds. `reschedule`: the same from Python, CPU, median, nothing written.\n")
+    print(f"{options.rounds} rounds. `reschedule`: the same from Python, CPU, median, nothing written.")
+    print("To the warm figures come 0.05 to 0.1 s until a save is noticed and has settled.\n")
     print("| model | kernel | wall min | wall median | CPU min | CPU median | reschedule, CPU |")
     print("|---|---|---|---|---|---|---|")
     cold_rows = []
