@@ -24,9 +24,15 @@ def model(ran, tmp_path):
     return path
 
 
+def ctrl_c(watch) -> None:
+    """In place of the loop of `mlirc --watch`, after its first round."""
+    raise KeyboardInterrupt
+
+
 def test_the_schedules_page(ran, model, tmp_path, monkeypatch):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("mlirc.watch.session.Watch.loop", ctrl_c)
     page = (ROOT / "docs" / "schedules.md").read_text()
     commands = re.findall(r"^    (?:\$ )?((?:mlirc|mlirc-opt|mlirc-run|diff|python) .*)$", page, flags=re.MULTILINE)
     assert len(commands) >= 12
