@@ -17,7 +17,7 @@ from mlirc.kernel_build import KernelBuild, KernelJob
 from mlirc.kernel_cache import KernelCache, cache_folder
 from mlirc.levels import LEVELS
 from mlirc.outputs import Outputs, check_model_output, model_files
-from mlirc.reschedule import Earlier, identity
+from mlirc.reschedule import Earlier, identity, runs_user_code
 from mlirc.targets import DEFAULT_TARGET, Target, get_target
 from mlirc.timing import Timer
 
@@ -158,7 +158,7 @@ class Compilation:
             script = schedules.graph_script(self.target)
             graph = identity(script)
             kernels = self._earlier.kernels if graph == self._earlier.graph else None
-            if kernels is None:
+            if kernels is None or runs_user_code(script):
                 with schedules.code.active(), internal.step("dividing the linalg level into kernels"):
                     kernels = to_kernels(levels.copy(self.modules["linalg"]), self.target, script=script)
             self._graph, self.modules["kernels"] = graph, kernels

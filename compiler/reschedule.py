@@ -39,3 +39,12 @@ def identity(script: ir.Module) -> str:
 
     places = [script_place(str(op.location)) for op in nested(script.operation)]
     return "\n".join([str(script), *places])
+
+
+def runs_user_code(script: ir.Module) -> bool:
+    """Whether a script asks for passes or transform ops of a user's, whose meaning its text does not tell."""
+    from mlirc.dialects.schedule import users_ops
+    from mlirc.passes import users_passes
+
+    text = str(script)
+    return any(name in text for name in [*users_passes(), *(f'"schedule.{op}"' for op in users_ops())])

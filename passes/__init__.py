@@ -49,6 +49,11 @@ def passes_of(file: str) -> list[str]:
     return [name for name, f in _users.items() if _file(f) == os.path.abspath(file)]
 
 
+def users_passes() -> list[str]:
+    """Names of the passes that users' files registered in this process."""
+    return list(_users)
+
+
 def is_users(name: str) -> bool:
     """Whether a pass is from a user's file."""
     return name in _users

@@ -205,3 +205,34 @@ def test_scripts_may_define_dataclasses(model, tmp_path):
 
 def script_text(imports: str, used: str) -> str:
     return SCRIPT.format(warps=2, imports=imports, used=used)
+
+
+GRAPH = """
+from mlirc.dialects.schedule.apply_pass import apply_pass
+from mlirc.mlir import ir
+from mlirc.passes import register as register_pass
+from mlirc.schedule import register
+from mlirc.verbs import script
+
+@register_pass("mlirc-sign")
+def sign(module):
+    module.operation.attributes["mlirc.model"] = ir.StringAttr.get("{name}")
+
+@register(matches=lambda kernel: False, name="graph")
+def graph(kernel, target):
+    with script() as (schedule, module):
+        apply_pass(module, pass_name="mlirc-sign", options="")
+        apply_pass(module, pass_name="mlirc-group-kernels", options="")
+        apply_pass(module, pass_name="mlirc-outline-kernels", options="")
+    return schedule
+"""
+
+
+def test_a_pass_of_the_users_in_the_graph_script_is_run_anew(model, tmp_path):
+    """The graph script is the same, and its text does not tell what the pass does."""
+    path = tmp_path / "mine.py"
+    path.write_text(GRAPH.format(name="first"))
+    job = compiled(model, str(path))
+    assert 'mlirc.model = "first"' in job.text("kernels")
+    path.write_text(GRAPH.format(name="other"))
+    assert 'mlirc.model = "other"' in job.reschedule([str(path)]).text("kernels")

@@ -32,4 +32,9 @@ def defined_in(file: str) -> list[str]:
     return _user_ops.defined_in(file)
 
 
-__all__ = ["LINALG", "PayloadError", "build", "defined_in", "load", "transform_op"]
+def users_ops() -> list[str]:
+    """Names of the transform ops that users' files defined in this process."""
+    return _user_ops.users_ops()
+
+
+__all__ = ["LINALG", "PayloadError", "build", "defined_in", "load", "transform_op", "users_ops"]

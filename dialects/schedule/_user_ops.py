@@ -36,6 +36,13 @@ def defined_in(file: str) -> list[str]:
     return [name for name, op in _defined.items() if op.file == os.path.abspath(file)]
 
 
+def users_ops() -> list[str]:
+    """Names of the ops that users' files defined in this process."""
+    from mlirc.user_code import is_library
+
+    return [name for name, op in _defined.items() if not is_library(op.file)]
+
+
 def loaded(ctx: ir.Context) -> None:
     """From now on ops join the dialect of this context one by one."""
     global _loaded
