@@ -31,6 +31,7 @@ from torch_mlir.dialects import (  # noqa: F401
 from torch_mlir.dialects import torch as torch_dialect
 from torch_mlir.dialects.transform import interpreter as transform_interpreter  # noqa: F401
 from torch_mlir.dialects.transform import structured as transform_structured  # noqa: F401
+from torch_mlir.dialects.transform import tensor as transform_tensor  # noqa: F401
 from torch_mlir.passmanager import PassManager  # noqa: F401
 
 _context: ir.Context | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from mlirc.dialects.schedule.apply_pass import apply_pass
 from mlirc.errors import MlircError
-from mlirc.mlir import context, ir, transform, transform_interpreter, transform_structured
+from mlirc.mlir import context, ir, transform, transform_interpreter, transform_structured, transform_tensor
 from mlirc.schedule import register
 from mlirc.schedule_errors import script_frames, script_place
 from mlirc.targets import Target
@@ -48,6 +48,8 @@ def graph(
     with script(**{f"fuse_{name}": value for name, value in knobs.items()}) as (schedule, module):
         with ir.InsertionPoint(transform.ApplyPatternsOp(module).patterns):
             transform.apply_patterns_canonicalization()
+            # A reshape of an empty tensor would become a kernel that launches nothing.
+            transform_tensor.apply_patterns_tensor_fold_tensor_empty()
         transform.apply_cse(module)
         any_op = transform.AnyOpType.get()
         named = transform_structured.structured_match(any_op, module, ops=[f"linalg.{name}" for name in NAMED_MAPS])

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -42,10 +43,11 @@ def decompose(program: Any) -> Program:
     """The decomposed program; the given one stays as it is."""
     if not _is_plain(program.graph):
         program = program.run_decompositions(decomposition_table())
+    if _is_plain(program.graph):  # PyTorch's own way, too, leaves some composite ops whole
+        graph = _Decomposer().run(program.graph)
+    else:
         graph = Graph()
         graph.output(graph.graph_copy(program.graph, {}))
-    else:
-        graph = _Decomposer().run(program.graph)
     graph.owning_module = torch.nn.Module()  # type: ignore[assignment]
     signature = copy.copy(program.graph_signature)  # the import replaces its lists
     return Program(graph, signature, program.state_dict, program.constants, program.module_call_graph)
@@ -120,6 +122,9 @@ class _Decomposer:
             return None
         with mode, torch.no_grad():
             graph = make_fx(call, decomposition_table=self._table, _allow_non_fake_inputs=True)(*values).graph
+            if not _is_plain(graph):  # composite ops may be written with operations in place
+                pure = dispatch_functionalize(call, FunctionalTensorMode())
+                graph = make_fx(pure, decomposition_table=self._table, _allow_non_fake_inputs=True)(*values).graph
         graph.eliminate_dead_code()
         calls = [n for n in graph.nodes if n.op == "call_function"]
         if any(n.op == "get_attr" for n in graph.nodes):
