@@ -94,6 +94,9 @@ _TABLE: dict[str, ScheduleAttribute] = {
 }  # fmt: skip
 
 
+BUILT_IN = tuple(_TABLE)  # without those that a user's file declares
+
+
 def table() -> dict[str, ScheduleAttribute]:
     """All attributes by name (without `mlirc.`)."""
     return dict(_TABLE)

@@ -93,3 +93,11 @@ def test_the_host_device_page(ran, tmp_path, monkeypatch):
     for output in failed:  # as on the page, but for the numbers of lines
         error = next(line for line in output.split("\n") if line.startswith("error: "))
         assert re.search(re.sub(r"\\?:\d+", r":\\d+", re.escape(error)), text), error
+
+
+def test_the_page_lists_every_attribute():
+    from mlirc.schedule_attributes import BUILT_IN, table
+
+    page = (ROOT / "docs" / "schedules.md").read_text()
+    rows = [f"| `{a.name}` | {a.on} | {a.takes} | {a.meaning} |" for a in map(table().get, BUILT_IN)]
+    assert len(rows) >= 9 and [row for row in rows if row not in page] == []

@@ -233,7 +233,7 @@ def check_attributes(function) -> None:
         for name, value in schedule_attributes.of(op).items():
             problem = schedule_attributes.wrong(name, value)
             if problem:
-                raise Unsupported(f"{op.name}: mlirc.{problem}", op, name)
+                raise Unsupported(f"{op.name}: {problem}", op, name)
 
 
 def check_scheduled(ops: list[ir.Operation]) -> None:
