@@ -25,7 +25,7 @@ from mlirc.tools import mlirc_opt, mlirc_run
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = {"mlirc": mlirc_tool.main, "mlirc-opt": mlirc_opt.main, "mlirc-run": mlirc_run.main}
 # Commands of the README that are not run: installation, weights that are not here, and measuring on a GPU.
-NOT_RUN = ("pip install .", "mlirc llama/", "mlirc-bench model.pt2", "mlirc-run model.ptx --input x.npy -o y.npy")
+NOT_RUN = ("pip install '.[compiler]'", "mlirc llama/", "mlirc-bench model.pt2", "mlirc-run model.ptx --input x.npy -o y.npy")
 FACTORY = """
 import torch
 
