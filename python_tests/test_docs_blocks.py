@@ -25,13 +25,18 @@ from mlirc.tools import mlirc_opt, mlirc_run
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = {"mlirc": mlirc_tool.main, "mlirc-opt": mlirc_opt.main, "mlirc-run": mlirc_run.main}
 # Commands of the README that are not run: installation, weights that are not here, and measuring on a GPU.
-NOT_RUN = ("pip install '.[compiler]'", "mlirc llama/", "mlirc-bench model.pt2", "mlirc-run model.ptx --input x.npy -o y.npy")
+NOT_RUN = (
+    "pip install '.[compiler]'",
+    "mlirc llama/",
+    "mlirc-bench model.pt2",
+    "mlirc-run model.ptx --input x.npy -o y.npy",
+)
 FACTORY = """
 import torch
 
 def make():
     torch.manual_seed(0)
-    return torch.nn.Linear(64, 128).eval(), (torch.randn(64, 64),)
+    return torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.Softmax(-1)).eval(), (torch.randn(64, 64),)
 """
 
 
