@@ -14,11 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from mlirc.levels import INDEX_BELOW
 from mlirc.mlir import ir, nested
 
 PREFIX = "mlirc."
-# What the compiler itself writes on functions: not for schedules to set.
-OWN = {"mlirc.kernel", "mlirc.kind", "mlirc.origin", "mlirc.name", "mlirc.demands", "mlirc.smem"}
+# What the compiler itself writes: not for schedules to set.
+OWN = {"mlirc.kernel", "mlirc.kind", "mlirc.origin", "mlirc.name", "mlirc.demands", "mlirc.smem", INDEX_BELOW}
 DEMANDS = "mlirc.demands"
 LOWERINGS = ("distribute", "loops")
 

@@ -25,7 +25,7 @@ def experts_forward(
 
     `hidden_states` [T,H], `top_k_index` (which experts, int) and `top_k_weights` [T,K]; the result is [T,H].
     """
-    if self._is_expert_parallel:
+    if getattr(self, "_is_expert_parallel", False):
         raise ValueError("experts spread over several devices are not supported: load the model on one")
     tokens, chosen = top_k_index.shape
     if _GATHER_COST * tokens * chosen < self.num_experts:
@@ -66,7 +66,7 @@ def masked_experts(module: torch.nn.Module) -> Iterator[None]:
     ALL_EXPERTS_FUNCTIONS.register(IMPLEMENTATION, experts_forward)
     configs: dict[int, Any] = {}
     for child in module.modules():
-        if hasattr(child, "_is_expert_parallel") and hasattr(child, "config"):
+        if hasattr(child, "has_gate") and hasattr(child, "is_transposed") and hasattr(child, "config"):
             configs[id(child.config)] = child.config
     old = {key: config._experts_implementation_internal for key, config in configs.items()}
     try:
