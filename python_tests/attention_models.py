@@ -40,7 +40,6 @@ DECODERS = {
                              attn_implementation="eager"),
     "gpt_neo": _config("GPTNeoForCausalLM", "gpt_neo", hidden_size=32, num_layers=2, num_heads=4, vocab_size=97,
                        max_position_embeddings=64, window_size=3, attention_types=[[["global", "local"], 1]]),
-    "gpt_neox": _config("GPTNeoXForCausalLM", "gpt_neox", _BERT),
     "gptj": _config("GPTJForCausalLM", "gptj", _GPT, rotary_dim=4),
     "codegen": _config("CodeGenForCausalLM", "codegen", _GPT, rotary_dim=4, n_ctx=64),
     "opt": _config("OPTForCausalLM", "opt", hidden_size=32, ffn_dim=44, num_hidden_layers=1, num_attention_heads=4,
@@ -55,7 +54,6 @@ DECODERS = {
     "gemma3": _config("Gemma3ForCausalLM", "gemma3_text", _LLAMA, num_hidden_layers=2, head_dim=8, sliding_window=3,
                       layer_types=["sliding_attention", "full_attention"], query_pre_attn_scalar=16),
     "bert-decoder": _config("BertLMHeadModel", "bert", _BERT, is_decoder=True),
-    "megatron-decoder": _config("MegatronBertForCausalLM", "megatron-bert", _BERT, is_decoder=True),
 }  # fmt: skip
 
 ENCODERS = {
@@ -70,7 +68,6 @@ ENCODERS = {
     "roformer": _config("RoFormerModel", "roformer", _BERT, embedding_size=32),
     "convbert": _config("ConvBertModel", "convbert", _BERT, embedding_size=32, conv_kernel_size=3, head_ratio=2),
     "rembert": _config("RemBertModel", "rembert", _BERT, input_embedding_size=16),
-    "roberta": _config("RobertaModel", "roberta", _BERT),
     "deberta-v2": _config("DebertaV2Model", "deberta-v2", _BERT, relative_attention=True,
                           pos_att_type=["p2c", "c2p"], position_buckets=8),
     "distilbert": _config("DistilBertModel", "distilbert", dim=32, hidden_dim=44, n_layers=1, n_heads=4, vocab_size=97,
@@ -87,6 +84,5 @@ SEQ2SEQ = {
     "bart": _config("BartForConditionalGeneration", "bart", _BART),
     "t5": _config("T5ForConditionalGeneration", "t5", _T5),
     "t5-eager": _config("T5ForConditionalGeneration", "t5", _T5, attn_implementation="eager"),
-    "m2m": _config("M2M100ForConditionalGeneration", "m2m_100", _BART),
     "mvp": _config("MvpForConditionalGeneration", "mvp", _BART),
 }
