@@ -168,11 +168,13 @@ def stands_on(op: ir.Operation, known: ScheduleAttribute) -> bool:
 
 
 def of(op: ir.Operation) -> dict[str, Any]:
-    """The schedule's attributes of an op, by name without the prefix."""
+    """The schedule's attributes of an op, by name without the prefix: those of the table, and misspelt ones. Others
+    under our prefix are the compiler's own notes."""
     found = {}
     for key in op.attributes:
-        if key.startswith(PREFIX) and key not in OWN:
-            found[key.removeprefix(PREFIX)] = plain(op.attributes[key])
+        name = key.removeprefix(PREFIX)
+        if key.startswith(PREFIX) and key not in OWN and (name in _TABLE or any(_near(n, name) for n in _TABLE)):
+            found[name] = plain(op.attributes[key])
     return found
 
 

@@ -277,3 +277,11 @@ def test_a_tile_keeps_the_warps_that_fit_it():
 
     assert warps("matmul:block_m=32") == warps() == 4
     assert warps("matmul:block_m=8,block_n=8") < 4  # no sum for every lane of four warps
+
+
+def test_the_compilers_own_notes_are_not_the_schedules():
+    noted = KERNEL.replace("arith.mulf %x0, %x1 : f32", "arith.mulf %x0, %x1 {mlirc.index_below = 9 : i64} : f32")
+    assert noted != KERNEL
+    compile_kernel(noted)
+    compile_kernel(noted, "matmul_0=generic")
+    assert "no attribute 'stage': did you mean stages?" in error(noted.replace("mlirc.index_below", "mlirc.stage"))
