@@ -8,6 +8,7 @@ import pytest
 import mlirc
 from mlirc.errors import MlircError
 from mlirc.kernel_build import KernelJob, build_kernel
+from mlirc.marks import marked_text
 from mlirc.outputs import Outputs
 from mlirc.workers import build_kernels
 
@@ -61,16 +62,17 @@ def test_a_helper_that_dies_is_reported(monkeypatch):
 
 def test_outputs_appear_together_or_not_at_all(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
-    first.write_text("old")
+    old, new = (marked_text(first, text, "a test's file") for text in ("old", "new"))
+    first.write_text(old)
     with pytest.raises(ZeroDivisionError), Outputs() as outputs:
-        outputs.add(first, lambda p: p.write_text("new"))
+        outputs.add(first, lambda p: p.write_text(new))
         outputs.add(second, lambda p: 1 // 0)
-    assert [p.name for p in tmp_path.iterdir()] == ["first"] and first.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["first"] and first.read_text() == old
     with Outputs() as outputs:
-        outputs.add(first, lambda p: p.write_text("new"))
-        outputs.add(second, lambda p: p.write_text("new"))
-        assert first.read_text() == "old"
-    assert first.read_text() == second.read_text() == "new"
+        outputs.add(first, lambda p: p.write_text(new))
+        outputs.add(second, lambda p: p.write_text(new))
+        assert first.read_text() == old
+    assert first.read_text() == second.read_text() == new
     assert len(list(tmp_path.iterdir())) == 2
 
 
