@@ -69,7 +69,8 @@ class Compilation:
         with self.timer.step("load"):
             from mlirc import frontend
 
-            source = frontend.open_model(spec, **options)
+            with internal.step(f"opening {spec}"):
+                source = frontend.open_model(spec, **options)
         self._import(source)
 
     def import_module(self, module: Any, args: tuple, kwargs: dict) -> None:

@@ -106,3 +106,22 @@ def test_kernels_name_the_modules_that_they_come_from():
     assert '"model.layers.*.mlp' in text and '"model.norm"' in text or '"model.layers.*.input_layernorm"' in text
     for name in levels.kernels(module):
         assert "mlirc.origin = []" not in str(levels.functions(module)[name]).split("\n")[0], name
+
+
+@pytest.mark.parametrize("which", ["q", "k", "v", "mask"])
+def test_an_operand_of_attention_that_is_spread_over_the_batch_becomes_a_tensor(which):
+    from mlirc.check import check_torch
+
+    class Pooling(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.learned = torch.nn.Parameter(torch.randn(1, 2, 5, 8, generator=torch.Generator().manual_seed(0)))
+
+        def forward(self, x):
+            spread = {which: self.learned.expand(3, 2, 5, 8)} if which != "mask" else {}
+            mask = self.learned[..., :5].expand(3, 2, 5, 5) if which == "mask" else None
+            q, k, v = (spread.get(name, x) for name in "qkv")
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask)
+
+    result = check_torch(Pooling(), (torch.randn(3, 2, 5, 8),), levels=["kernels"], kinds=["plain"])
+    assert result.ok, result.reason()

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.attention
 
 from mlirc.bench.reference import Float64Mode
 from mlirc.check.cases import Inputs
@@ -27,10 +28,10 @@ class TorchModel:
 
     def __init__(self, source: SourceModel):
         self.source = source
-        module = source.torch_module()
-        if source.build is None:
-            module = copy.deepcopy(module)  # the caller's own stays as it is
-        with torch.no_grad():
+        with quiet(), torch.no_grad():
+            module = source.torch_module()
+            if source.build is None:
+                module = copy.deepcopy(module)  # the caller's own stays as it is
             _enliven(module, made_up=source.build is not None)
         self.module = module
         self._wide: torch.nn.Module | None = None
@@ -73,7 +74,9 @@ class TorchModel:
 
     def _run(self, module: torch.nn.Module, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         args, kwargs = self.source.bind([t.clone() for t in tensors])
-        with quiet(), torch.no_grad(), in_eval_mode(module):
+        # PyTorch's fused attention on a CPU makes zeros of a query that is NaN; its plain formula does not.
+        formula = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
+        with quiet(), torch.no_grad(), in_eval_mode(module), formula:
             output = module(*args, **kwargs)
         return [value for _, value in named_outputs(output) if isinstance(value, torch.Tensor)]
 
@@ -81,7 +84,8 @@ class TorchModel:
         """None where the model cannot be run in FP64 throughout."""
         try:
             if self._wide is None:
-                self._wide = copy.deepcopy(self.module).double()
+                with quiet():
+                    self._wide = copy.deepcopy(self.module).double()
             # Experts in their plain form: transformers' grouped products have no FP64.
             with Float64Mode(), _double_by_default(), _plain_experts(self._wide):
                 found = self._run(self._wide, [t.double() if t.is_floating_point() else t for t in tensors])

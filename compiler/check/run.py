@@ -59,16 +59,18 @@ def check_job(
 
 def check_torch(
     module: Any, args: tuple = (), kwargs: dict | None = None, levels: Sequence[str] = (), *,
-    target: str | None = None, schedule: Sequence[str] = (), seed: int = 0, name: str = "model",
+    target: str | None = None, schedule: Sequence[str] = (), seed: int = 0, kinds: Sequence[str] | None = None,
+    name: str = "model",
 ) -> Result:  # fmt: skip
-    """Compiles a live torch module for its example inputs, as `mlirc.compile` does, and checks `levels` of it."""
+    """Compiles a live torch module for its example inputs, as `mlirc.compile` does, and checks `levels` of it, on all
+    kinds of inputs or those of `kinds`."""
     from mlirc.driver import Compilation
     from mlirc.live import this_gpu
     from mlirc.targets import get_target
 
     job = Compilation(name, get_target(target or this_gpu()), tuple(schedule))
     job.import_module(module, tuple(args), dict(kwargs or {}))
-    return job.check(levels, seed=seed)
+    return job.check(levels, seed=seed, kinds=kinds)
 
 
 def levels_to_check(job: Any, levels: Sequence[str]) -> list[str]:

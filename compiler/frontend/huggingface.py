@@ -48,6 +48,8 @@ def open_directory(
     kwargs: dict[str, Any] = {name: sample(s, upper=index_limit(config, name)) for name, s in specs.items()}
     if "use_cache" in inspect.signature(module.forward).parameters:
         kwargs["use_cache"] = False
+    elif hasattr(config, "use_cache"):  # a model that asks its config alone
+        config.use_cache = module.config.use_cache = False  # type: ignore[union-attr]
     return SourceModel(path.resolve().name, "huggingface", (), kwargs, module=module, weights=weights, build=build)
 
 
@@ -230,11 +232,14 @@ def _default_inputs(
         vision = getattr(config, "vision_config", config)
         size = getattr(vision, "image_size", None) or 224
         height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]
-        add("pixel_values", dtype, 1, getattr(vision, "num_channels", None) or 3, height, width)
-    if main == "input_features":
+        frames = getattr(vision, "num_frames", None)  # of a video
+        picture = (getattr(vision, "num_channels", None) or 3, height, width)
+        add("pixel_values", dtype, 1, *([frames] if frames else []), *picture)
+    if main == "input_features" and hasattr(config, "num_mel_bins"):  # else the layout is the model's own
         add("input_features", dtype, 1, config.num_mel_bins, 2 * getattr(config, "max_source_positions", 1500))
-    if main == "input_values":
-        add("input_values", dtype, 1, 16000)
+    if main == "input_values":  # a spectrogram, where the config gives it bins; else a waveform
+        spectrogram = getattr(config, "max_length", None), getattr(config, "num_mel_bins", None)
+        add("input_values", dtype, 1, *(spectrogram if all(spectrogram) else (16000,)))
     if main == "input_ids" or hasattr(config, "text_config"):
         ids = given.get("input_ids", InputSpec("input_ids", torch.int64, (1, length)))
         if len(ids.shape) != 2:
@@ -276,7 +281,7 @@ def _check_input(path: Path, config: Any, spec: InputSpec, default: InputSpec | 
         "decoder_input_ids": _limit(config, "max_target_positions"),
     }
     most = limits.get(spec.name)
-    if most and spec.shape[-1:] and spec.shape[-1] > most:
+    if most and most > 0 and spec.shape[-1:] and spec.shape[-1] > most:
         raise MlircError(f"{path}: input {spec} is longer than the {most} positions of the model")
     if math.prod(spec.shape) == 0:
         raise MlircError(f"{path}: input {spec} is empty")

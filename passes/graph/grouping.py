@@ -222,6 +222,8 @@ class Grouping:
             dims = plain_dims(scalar.data[1], shape_of(scalar.data[0])) if scalar.kind == "load" else None
             if dims is None or (kernel in demand.ordered and dims != sorted(dims)):
                 return False
+            if kernel.root.name == "mlirc.attention" and sorted(dims) != plain_dims(read, shape_of(op.results[0])):
+                return False  # a broadcast: the op has no layout without one of its dimensions
         return True
 
     def _has_claim(self, kernel: Kernel) -> bool:

@@ -10,7 +10,8 @@ _SWIN = {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 4], "window_size": 
 OVERRIDES: dict[str, dict[str, Any]] = {
     "bailing_hybrid": {"head_dim": 8, "partial_rotary_factor": 0.5},
     "nemotron": {"num_key_value_heads": 2}, "ministral": {"head_dim": 8}, "hunyuan_v1_dense": {"head_dim": 8},
-    "hunyuan_v1_moe": {"head_dim": 8}, "dots1": {"head_dim": 8, "n_routed_experts": 4, "n_shared_experts": 1},
+    "hunyuan_v1_moe": {"head_dim": 8}, "dots1": {"head_dim": 8, "n_routed_experts": 4, "n_shared_experts": 1,
+              "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
     "moonshine": {"encoder_num_key_value_heads": 4, "decoder_num_key_value_heads": 4},
     "timesformer": {"image_size": 16, "patch_size": 8, "num_frames": 2},
@@ -52,6 +53,12 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "pvt": {"hidden_sizes": [16, 32, 48, 64], "num_attention_heads": [1, 2, 3, 4]},
     "pvt_v2": {"hidden_sizes": [16, 32, 48, 64], "num_attention_heads": [1, 2, 3, 4]},
     "glpn": {"hidden_sizes": [16, 32, 48, 64], "num_attention_heads": [1, 2, 3, 4]},
+    "funnel": {"block_sizes": [1, 1], "block_repeats": [1, 1], "num_decoder_layers": 1, "d_head": 8, "d_model": 32, "d_inner": 48, "n_head": 4},
+    "mobilenet_v1": {"depth_multiplier": 0.25, "min_depth": 4},
+    "mobilenet_v2": {"depth_multiplier": 0.25, "min_depth": 4},
+    "mobilevit": {"hidden_sizes": [16, 16, 16], "neck_hidden_sizes": [8, 8, 16, 16, 16, 16, 16], "patch_size": 2,
+                  "num_attention_heads": 2, "expand_ratio": 2.0},
+    "pp_lcnet": {"scale": 0.25, "class_expand": 32},
     "perceiver": {"d_model": 32, "d_latents": 32, "num_latents": 8, "num_self_attends_per_block": 2},
 }  # fmt: skip
 
@@ -64,6 +71,9 @@ INPUTS: dict[str, list[str]] = {
     "timesformer": ["pixel_values=f32[1,2,3,16,16]"],
     "vivit": ["pixel_values=f32[1,4,3,16,16]"],
     "hiera": ["pixel_values=f32[2,3,64,64]"],
+    "cohere2_vision": ["input_ids=i64[2,9]", "attention_mask=i64[2,9]"],
+    "modernvbert": ["input_ids=i64[2,9]", "attention_mask=i64[2,9]"],
+    "ultravbert": ["input_ids=i64[2,9]", "attention_mask=i64[2,9]"],
     "levit": ["pixel_values=f32[2,3,64,64]"],
     "mobilevitv2": ["pixel_values=f32[2,3,64,64]"],
     "kosmos-2": ["input_ids=i64[2,9]", "pixel_values=f32[2,3,32,32]"],
