@@ -33,27 +33,38 @@ def _(x, y, kind):
 
 
 def lower_integer_division(op: ir.Operation) -> None:
-    """Replaces one `torch.operator` of that name, whose shapes are static, by an elementwise linalg op."""
+    """Replaces one `torch.operator` of that name, whose shapes are static, by an elementwise linalg op.
+
+    Raises MlircError for a divisor that is the constant zero.
+    """
     kind = ir.StringAttr(op.operands[2].owner.attributes["value"]).value
     with op.location, ir.InsertionPoint(op):
-        operands = [builtin_tensor(v) for v in op.operands[:2]]
-        shapes = [list(v.type.shape) for v in operands]
-        shape = list(torch.broadcast_shapes(*shapes))
-        element = operands[0].type.element_type
+        numbers = [_constant(v) for v in op.operands[:2]]
+        if numbers[1] == 0:
+            raise MlircError(
+                f"division of integers by the constant zero at {op.location}: PyTorch refuses it when it runs"
+            )
+        tensors = [builtin_tensor(v) for v in op.operands[:2]]
+        read = [t for t, n in zip(tensors, numbers, strict=True) if n is None]
+        shape = list(torch.broadcast_shapes(*(list(t.type.shape) for t in tensors)))
+        element = tensors[0].type.element_type
         init = tensor.empty(shape, element)
         every = [ir.AffineDimExpr.get(d) for d in range(len(shape))]
-        maps = [_broadcast(s, every) for s in shapes] + [ir.AffineMap.get(len(shape), 0, every)]
+        maps = [_broadcast(t.type.shape, every) for t in read] + [ir.AffineMap.get(len(shape), 0, every)]
         generic = linalg.GenericOp(
             [init.type],
-            operands,
+            read,
             [init],
             ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in maps]),
             ir.ArrayAttr.get([ir.Attribute.parse("#linalg.iterator_type<parallel>")] * len(shape)),
         )
-        block = generic.regions[0].blocks.append(element, element, element)
+        block = generic.regions[0].blocks.append(*[element] * len(maps))
         with ir.InsertionPoint(block):
-            x, y, _ = block.arguments
-            linalg.YieldOp([_divide(x, y, kind, _constant(op.operands[1], op.location))])
+            given = iter(block.arguments)
+            x, y = (
+                next(given) if n is None else arith.constant(element, ir.IntegerAttr.get(element, n)) for n in numbers
+            )
+            linalg.YieldOp([_divide(x, y, kind, numbers[1])])
         made = ir.Operation.create("torch_c.from_builtin_tensor", [op.results[0].type], [generic.results[0]])
     op.results[0].replace_all_uses_with(made.results[0])
     op.erase()
@@ -65,18 +76,15 @@ def _broadcast(shape: Sequence[int], every: list[ir.AffineExpr]) -> ir.AffineMap
     return ir.AffineMap.get(len(every), 0, results)
 
 
-def _constant(value: ir.Value, where: ir.Location) -> int | None:
-    """The integer that a tensor is filled with by `aten.full`, or None; raises MlircError for zero."""
+def _constant(value: ir.Value) -> int | None:
+    """The integer that a tensor is filled with by `aten.full`, or None."""
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.name != "torch.aten.full":
         return None
     filled = owner.operands[1].owner
     if isinstance(filled, ir.Block) or filled.name != "torch.constant.int":
         return None
-    number = ir.IntegerAttr(filled.attributes["value"]).value
-    if number == 0:
-        raise MlircError(f"division of integers by the constant zero at {where}: PyTorch refuses it when it runs")
-    return number
+    return int(ir.IntegerAttr(filled.attributes["value"]).value)
 
 
 def _divide(x: ir.Value, y: ir.Value, kind: str, divisor: int | None) -> ir.Value:
@@ -88,7 +96,6 @@ def _divide(x: ir.Value, y: ir.Value, kind: str, divisor: int | None) -> ir.Valu
     zero, one = number(0), number(1)
     safe, by_zero = y, None
     if divisor is not None:
-        safe = y = number(divisor)
         if divisor == -1:
             return arith.subi(zero, x) if kind in ("trunc", "floor") else zero
     else:

@@ -49,7 +49,7 @@ for _name, _kind in (("floor_divide", "floor"), ("remainder", "remainder"), ("fm
 
 @_rewrites("neg", "negative")
 def _neg(r: Any, dtype: torch.dtype, cut: torch.dtype, x: Node) -> Node:
-    return r.call(aten.sub.Tensor, r.number(0, dtype), x)
+    return r.call(aten.rsub.Scalar, x, 0)
 
 
 def _bitwise(op: Any, r: Any, dtype: torch.dtype, cut: torch.dtype, x: Any, y: Any) -> Node:
@@ -65,14 +65,13 @@ def _shift(left: bool, r: Any, dtype: torch.dtype, cut: torch.dtype, x: Any, y: 
     """PyTorch defines shifts by negative amounts and by the width or more: all bits go; MLIR does not."""
     x, y = _operand(r, x, dtype), _operand(r, y, dtype)
     last = torch.iinfo(cut).bits - 1
-    limit = r.number(last, dtype)
-    zero = r.number(0, dtype)
-    outside = r.call(aten.logical_or.default, r.call(aten.lt.Tensor, y, zero), r.call(aten.gt.Tensor, y, limit))
-    most = r.number(last + 1, dtype) if cut == torch.uint8 else limit
+    outside = r.call(aten.logical_or.default, r.call(aten.lt.Scalar, y, 0), r.call(aten.gt.Scalar, y, last))
+    most = r.number(last + 1 if cut == torch.uint8 else last, dtype)  # no bit of a byte is its sign
     amount = r.call(aten.where.self, outside, most, y)
     if not left:
         return r.call(aten.bitwise_right_shift.Tensor, x, amount)
-    return r.call(aten.where.self, outside, zero, r.call(aten.bitwise_left_shift.Tensor, x, amount))
+    shifted = r.call(aten.bitwise_left_shift.Tensor, x, amount)
+    return r.call(aten.where.self, outside, r.number(0, dtype), shifted)
 
 
 for _name in ("__lshift__", "bitwise_left_shift"):

@@ -106,7 +106,7 @@ class _Legalizer:
             node = self.call(aten._to_copy.default, node, dtype=torch.int32)  # rounds towards zero, then wraps
         stored = torch.int8 if dtype == torch.uint8 else dtype
         if dtype == torch.bool:  # torch-mlir's cast loses the least int64
-            node = self.call(aten.ne.Tensor, node, self.number(0, node.meta["val"].dtype))
+            node = self.call(aten.ne.Scalar, node, 0)
         elif node.meta["val"].dtype != stored:
             node = self.call(aten._to_copy.default, node, dtype=stored)
         elif stored == torch.int8:
@@ -118,7 +118,7 @@ class _Legalizer:
         if node not in self.wide:
             wide = self.call(aten._to_copy.default, node, dtype=torch.int32)
             if self.dtype(node) == torch.uint8:
-                wide = self.call(aten.bitwise_and.Tensor, wide, self.number(255, torch.int32))
+                wide = self.call(aten.bitwise_and.Scalar, wide, 255)
             self.wide[node] = wide
         return self.wide[node]
 
