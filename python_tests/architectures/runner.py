@@ -74,7 +74,7 @@ def check_architecture(name: str, levels: Sequence[str]) -> str:
 
     with tempfile.TemporaryDirectory() as folder:
         inputs = write_config(name, Path(folder))
-        job = Compilation(name, get_target("sm_90a"))
+        job = Compilation(name, get_target("sm_90a"), helpers=0)
         try:
             job.open(folder, inputs=inputs, random_weights=0)
             result = job.check(levels, kinds=KINDS)
