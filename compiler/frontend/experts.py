@@ -55,7 +55,7 @@ def _expert(self: Any, x: torch.Tensor, which: torch.Tensor | None) -> torch.Ten
 
     x = self._apply_gate(linear(x, "gate_up_proj")) if self.has_gate else self.act_fn(linear(x, "up_proj"))
     x = linear(x, "down_proj")
-    return self.post_expert_norm(x) if self.has_post_expert_norm else x
+    return self.post_expert_norm(x) if getattr(self, "has_post_expert_norm", False) else x  # 5.17 has none
 
 
 @contextlib.contextmanager

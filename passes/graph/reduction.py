@@ -65,14 +65,18 @@ class ReductionEmitter:
 
     def _space(self, rows, cols, dims, nodes) -> Space:
         """Loops in the order of the root's dimensions, or, where the root has one element per row, in the order in
-        which the first reduced tensor lies in memory."""
+        which the first reduced tensor lies in memory, if its rows come in the order of the root's: the result is
+        made row by row, and its readers count on their order."""
         row_numbers, known = {n for n, _ in rows}, dict([*rows, *cols])
         order = [a[1] for d in dims for a in d.terms]
+        root_rows = [n for n in order if n in row_numbers]
         if not {n for n, _ in cols} <= set(order):
             for node in nodes:
                 for n in node.walk():
                     found = plain_dims(n.data[1], shape_of(n.data[0])) if n.kind == "load" else None
-                    if found is not None and {d for d, _ in found} == set(known):
+                    if found is None or {d for d, _ in found} != set(known):
+                        continue
+                    if [d for d, _ in found if d in root_rows] == root_rows:
                         order = [d for d, _ in found]
         order = [n for n in order if n in known] + [n for n in known if n not in order]
         if not row_numbers & set(order[:1]) and UNIT_ROW in known:

@@ -88,7 +88,8 @@ def _known_implementation(value: Any) -> bool:
 
 
 def _judge_number(path: Path, key: str, number: float) -> None:
-    if number < 0 and _COUNT_KEY.fullmatch(key):  # transformers takes a negative number of layers for none
+    no_limit = number == -1 and key.startswith("max_")  # as DeBERTa says it
+    if number < 0 and not no_limit and _COUNT_KEY.fullmatch(key):  # transformers takes negative layers for none
         raise MlircError(f"{path}: '{key}' is {shorten(number, 40)}: a size or a count cannot be negative")
     most = 1 << 62
     if _LAYER_KEY.fullmatch(key):
