@@ -61,13 +61,14 @@ def _expert(self: Any, x: torch.Tensor, which: torch.Tensor | None) -> torch.Ten
 @contextlib.contextmanager
 def masked_experts(module: torch.nn.Module) -> Iterator[None]:
     """Runs the body with `experts_forward` in every mixture of experts inside `module` that takes an implementation."""
-    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
-
-    ALL_EXPERTS_FUNCTIONS.register(IMPLEMENTATION, experts_forward)
     configs: dict[int, Any] = {}
     for child in module.modules():
         if hasattr(child, "has_gate") and hasattr(child, "is_transposed") and hasattr(child, "config"):
             configs[id(child.config)] = child.config
+    if configs:  # other models need no transformers, whose import takes seconds
+        from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+        ALL_EXPERTS_FUNCTIONS.register(IMPLEMENTATION, experts_forward)
     old = {key: config._experts_implementation_internal for key, config in configs.items()}
     try:
         for config in configs.values():
