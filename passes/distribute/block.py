@@ -313,7 +313,7 @@ class Scope:
         if any("reduction" in i for i in iterators):
             info = products.match(op)
             if info is not None and inputs == 2:
-                product = contraction.Product(self.em, op, info, [self.tile(v) for v in op.operands])
+                product = contraction.Product(self.em, op, info, [self.tile(v) for v in info.order(list(op.operands))])
                 self.tiles[op.results[0]] = product.run()
                 return
         maps = [map_dims(ir.AffineMapAttr(m).value) for m in ir.ArrayAttr(op.attributes["indexing_maps"])]

@@ -44,7 +44,8 @@ def _round(extent: int, step: int) -> int:
 
 
 class Geometry:
-    """How one product is spread over the block: decided by types, extents and the schedule's attributes alone."""
+    """How one product is spread over the block: decided by types, extents and the schedule's attributes alone.
+    `elements` and `shapes` are those of A, B and C."""
 
     def __init__(self, em: Emitter, op, info: Contraction, elements: list[ir.Type], shapes: list[list[int]]):
         self.em, self.op, self.info = em, op, info
@@ -83,7 +84,7 @@ class Geometry:
     def _warp_grid(self, warps: int) -> tuple[int, int]:
         grid = self.em.taken.take(self.op, "warp_grid")
         if grid is not None:
-            m, n = grid
+            m, n = reversed(grid) if self.info.swapped else grid
             if m * n != warps:
                 what = f"mlirc.warp_grid {m}x{n} does not have the block's {warps} warps"
                 raise Unsupported(what, self.op, "warp_grid")

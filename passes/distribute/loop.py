@@ -185,10 +185,10 @@ class Pipeline:
             t = ir.RankedTensorType(v.type)
             shapes.append(self._bounds(v, t))
             elements.append(t.element_type)
+        shapes, elements = info.order(shapes), info.order(elements)
         geometry = contraction.Geometry(self.em, generic, info, elements, shapes)
         self.warpgroups |= geometry.kind == "wgmma"
-        for which in (0, 1):
-            value = generic.operands[which]
+        for which, value in enumerate(info.order(list(generic.operands))[:2]):
             owner = value.owner
             if isinstance(owner, ir.Block) or owner.name != "tensor.extract_slice":
                 continue

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from mlirc.mlir import ir
 from mlirc.passes.distribute.elementwise import map_dims
 from mlirc.passes.distribute.emitter import Unsupported
 
+_T = TypeVar("_T")
+
 
 @dataclass
 class Contraction:
     """A generic recognised as C[m, n] += A[m, k] * B[n, k]: iteration dimensions (None: of size 1 and absent), per
-    operand the position of its two dimensions, and the chains of casts applied to A and B in the body."""
+    operand the position of its two dimensions, and the chains of casts applied to A and B in the body. C's rows are
+    m: where the generic's first factor runs along C's columns, it is B (`swapped`), and A its second."""
 
     m: int | None
     n: int | None
@@ -21,6 +26,12 @@ class Contraction:
     casts: list[list]
     multiply: str
     add: str
+    swapped: bool = False
+
+    def order(self, operands: Sequence[_T]) -> list[_T]:
+        """What belongs to the generic's three operands, as A, B, C."""
+        first, second, result = operands
+        return [second, first, result] if self.swapped else [first, second, result]
 
 
 _PRODUCTS = {"arith.addf": "arith.mulf", "arith.addi": "arith.muli"}
@@ -69,6 +80,10 @@ def _classify(op, dims, casts, multiply: str, add: str) -> Contraction | None:
             return None
         chosen.append(real[0] if real else min(group))
     m, n, k = chosen
+    # Accumulators number their registers row by row, as layouts do with a result's dimensions in order.
+    if dims[2].index(n) < dims[2].index(m):
+        dims, casts = [dims[1], dims[0], dims[2]], casts[::-1]
+        return Contraction(n, m, k, maps=dims, casts=casts, multiply=multiply, add=add, swapped=True)
     return Contraction(m, n, k, maps=dims, casts=casts, multiply=multiply, add=add)
 
 

@@ -43,7 +43,8 @@ class MatmulEmitter:
         m = [n for n in self.out_order if n in lhs.dims and n not in rhs.dims]
         n_ = [n for n in self.out_order if n not in lhs.dims]
         k = [n for n in sizes if n not in out]
-        self.swap = bool(m and n_ and self.out_order.index(n_[0]) < self.out_order.index(m[0]))
+        # The result's rows run along columns, also where the right operand alone has a batch in front of the rows.
+        self.swap = bool(m and n_ and self.out_order.index(n_[-1]) < self.out_order.index(m[-1]))
         if self.swap:
             m, n_ = n_, m
         nodes = [node, *(s for pair in self.operands.values() for s in pair)]
