@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from mlirc.bench.cases import Case, Input
 from mlirc.bench.operators import OPERATORS
 from mlirc.errors import MlircError
+from mlirc.frontend.problem import fake_parameters
 from mlirc.marks import METADATA
 from mlirc.outputs import Outputs
 
@@ -85,7 +86,8 @@ class Program(nn.Module):
 
 def build_abstract(case: Case) -> Built:
     """The module with fake parameters (no storage) and real buffers: enough to compile a model of any size."""
-    with _fake_parameters(), _no_init():
+    mode = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
+    with fake_parameters(mode), _no_init():
         return _module(case)
 
 
@@ -143,25 +145,6 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
-
-
-@contextlib.contextmanager
-def _fake_parameters() -> Iterator[None]:
-    """Every parameter that a module gets inside becomes a fake tensor; buffers stay real."""
-    mode = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
-    original = nn.Module.register_parameter
-
-    def register(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
-        if param is not None and not isinstance(param, torch._subclasses.FakeTensor):
-            with mode:
-                param = nn.Parameter(torch.empty(param.shape, dtype=param.dtype), requires_grad=False)
-        original(self, name, param)
-
-    nn.Module.register_parameter = register  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        nn.Module.register_parameter = original  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

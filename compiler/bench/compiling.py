@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import re
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -29,6 +31,7 @@ def compile_case(
     from mlirc.kernel_cache import KernelCache, cache_folder
     from mlirc.targets import get_target
 
+    forget_peak()
     job = Compilation(case.name, get_target(target), tuple(schedule), KernelCache(cache_folder()), helpers=0)
     start = time.perf_counter()
     found, buffers = _IMPORTERS[case.builder](job, case)
@@ -46,6 +49,7 @@ def compile_case(
     return {
         **found,
         "seconds": round(seconds, 3),
+        "peak_bytes": peak_memory(),
         "steps": {k: round(v, 3) for k, v in job.timer.seconds.items()},
         "archive_bytes": size,
         "ptx_bytes": len(job.ptx),
@@ -55,6 +59,19 @@ def compile_case(
         "work": work.to_json(),
         "kernels": {name: {**one.to_json(), "calls": n, **_script(job, name)} for name, (one, n) in kernels.items()},
     }
+
+
+def forget_peak() -> None:
+    """Lets the process's peak of resident memory start anew, where the kernel can do that."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_memory() -> int:
+    """The most resident memory since `forget_peak`, in bytes."""
+    status = Path("/proc/self/status").read_text()
+    found = re.search(r"VmHWM:\s*(\d+) kB", status)
+    return int(found[1]) * 1024 if found else 0
 
 
 def _script(job: Any, name: str) -> dict[str, Any]:
@@ -114,6 +131,15 @@ def _import_file(job: Any, case: Case) -> _Imported:
     return {"inputs": inputs}, {}
 
 
+def _import_problem(job: Any, case: Case) -> _Imported:
+    """A problem file; the tensors that it keeps outside of its state dict travel with the case."""
+    from mlirc.frontend.problem import loose_tensors, open_problem
+
+    source = open_problem(case.options["path"], case.options["source"])
+    job._import(source)
+    return {}, loose_tensors(source.module)  # type: ignore[arg-type]
+
+
 def _import_mlir(job: Any, case: Case) -> _Imported:
     """An .mlir file: PyTorch's side of it is written from its IR."""
     from mlirc import levels
@@ -156,6 +182,7 @@ _IMPORTERS: dict[str, Callable[[Any, Case], _Imported]] = {
     "huggingface": _import_module,
     "network": _import_network,
     "file": _import_file,
+    "problem": _import_problem,
     "mlir": _import_mlir,
 }
 

@@ -68,7 +68,7 @@ def run_tasks(
         todo.put(task)
 
     def work() -> None:
-        worker = _Worker(mode, settings)
+        worker = Worker(mode, settings)
         try:
             while True:
                 try:
@@ -100,7 +100,7 @@ def run_tasks(
         thread.join()
 
 
-class _Worker:
+class Worker:
     """One subprocess, started when there is work and again after it died."""
 
     def __init__(self, mode: str, settings: dict[str, Any]) -> None:

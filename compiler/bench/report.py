@@ -76,7 +76,7 @@ def _row(record: dict[str, Any]) -> tuple[str, ...]:
         record["case"]["name"],
         verdict,
         f"{worst['error']:.1e}",
-        f"{worst['eager_error']:.1e}",
+        "" if worst["eager_error"] is None else f"{worst['eager_error']:.1e}",
         _us(mine),
         _us(times.get("eager")),
         _us(times.get("max-autotune") or times.get("compile")),

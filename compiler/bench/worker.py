@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 import traceback
 from collections.abc import Callable
@@ -17,13 +18,16 @@ from mlirc.errors import MlircError
 def main() -> None:
     """Serves tasks until standard input ends. Results go to a private copy of standard output: libraries print."""
     mode, settings = sys.argv[1], json.loads(sys.argv[2])
+    if settings.get("memory"):  # of the host, in bytes
+        resource.setrlimit(resource.RLIMIT_DATA, (int(settings["memory"]),) * 2)
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    serve = {"compile": _compiler, "run": _runner}[mode](settings)
+    serve = {"compile": _compiler, "run": _runner, "problem": _problem_runner}[mode](settings)
     for line in sys.stdin:
         for item in json.loads(line)["cases"]:
             case = Case.from_json(item["case"])
             result, fatal = _guarded(serve, case, item)
+            fatal |= bool(result.pop("spent", False))
             out.write(json.dumps({"name": case.name, "result": result, "fatal": fatal}) + "\n")
             out.flush()
             if fatal:
@@ -40,7 +44,12 @@ def _guarded(serve: Callable[[Case, dict], dict], case: Case, item: dict) -> tup
     except Exception as e:
         text = " ".join(str(e).split())
         trace = traceback.format_exc().splitlines()[-6:]
-        broken = "CUDA" in text or "Accelerator" in type(e).__name__ or isinstance(e, MemoryError)
+        broken = (
+            "CUDA" in text
+            or "not enough memory" in text
+            or "Accelerator" in type(e).__name__
+            or isinstance(e, MemoryError)
+        )
         return {"error": f"{type(e).__name__}: {text}"[:2000], "stage": "python", "trace": trace}, broken
 
 
@@ -49,6 +58,12 @@ def _compiler(settings: dict[str, Any]) -> Callable[[Case, dict], dict]:
 
     folder, target, schedule = Path(settings["folder"]), settings["target"], settings["schedule"]
     return lambda case, item: compile_case(case, folder, target, schedule, settings["ptxas"])
+
+
+def _problem_runner(settings: dict[str, Any]) -> Callable[[Case, dict], dict]:
+    from mlirc.bench.problems.running import run_problem
+
+    return lambda case, item: run_problem(case, item["info"], Path(settings["folder"]), settings)
 
 
 def _runner(settings: dict[str, Any]) -> Callable[[Case, dict], dict]:

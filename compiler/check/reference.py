@@ -48,7 +48,7 @@ class TorchModel:
 
     def inputs(self) -> Inputs:
         """What the model takes. Where no config tells the vocabulary's size, it is what the example's tokens need."""
-        specs, examples = self.source.input_specs(), self.source.example_inputs()
+        specs, examples = self.source.input_specs(), self.source.real_inputs()
         tokens = [(s, e) for s, e in zip(specs, examples, strict=True) if s.name.endswith("input_ids") and e.numel()]
         limits = {s.name: int(e.max()) + 1 for s, e in tokens if not s.dtype.is_floating_point}
         is_hf = self.source.kind == "huggingface"

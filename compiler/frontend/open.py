@@ -14,6 +14,7 @@ from mlirc.frontend.archives import open_factory, open_file
 from mlirc.frontend.huggingface import open_directory
 from mlirc.frontend.inputs import dtype_of, parse_inputs
 from mlirc.frontend.noise import quiet
+from mlirc.frontend.problem import open_problem
 from mlirc.frontend.source import SourceModel
 
 
@@ -28,9 +29,10 @@ def open_model(
     """Opens a model; its kind is found from the content.
 
     `spec`: a torch.export archive, a TorchScript file, a Hugging Face directory, a factory `package.module:function`,
-    or, with `allow_pickle`, a pickled module. `inputs`: strings such as `input_ids=i64[1,128]`. `random_weights`: a
-    seed, for a Hugging Face directory. `dtype`: the float type to run the model in (`f32`, `bf16`, ...), where the
-    model is not fixed yet. Raises MlircError, of one line, for everything that can be wrong with these.
+    a problem file (`.py`), or, with `allow_pickle`, a pickled module. `inputs`: strings such as
+    `input_ids=i64[1,128]`. `random_weights`: a seed, for a Hugging Face directory. `dtype`: the float type to run the
+    model in (`f32`, `bf16`, ...), where the model is not fixed yet. Raises MlircError, of one line, for everything that
+    can be wrong with these.
     """
     given = parse_inputs(inputs)
     path = Path(spec)
@@ -39,6 +41,12 @@ def open_model(
             return open_directory(path, inputs=given, random_weights=random_weights, dtype=dtype)
         if random_weights is not None:
             raise MlircError(f"{spec}: --random-weights needs a Hugging Face directory")
+        if exists(spec) and path.suffix == ".py":
+            if given:
+                raise MlircError(
+                    f"{spec}: --input is not possible: the inputs are what the file's get_inputs() returns"
+                )
+            return open_problem(spec, dtype=_float_type(dtype) if dtype else torch.float32)
         if exists(spec):
             source = open_file(path, inputs=given, allow_pickle=allow_pickle)
         elif FACTORY.fullmatch(spec):
@@ -48,10 +56,15 @@ def open_model(
         return source if dtype is None else _cast(source, spec, dtype)
 
 
-def _cast(source: SourceModel, spec: str, dtype: str) -> SourceModel:
+def _float_type(dtype: str) -> torch.dtype:
     to = dtype_of(dtype)
     if not to.is_floating_point:
         raise MlircError(f"--dtype {dtype}: a model computes in a float type: f32, bf16, f16 or f64")
+    return to
+
+
+def _cast(source: SourceModel, spec: str, dtype: str) -> SourceModel:
+    to = _float_type(dtype)
     if source.module is None or source.kind != "module":
         raise MlircError(f"{spec}: --dtype {dtype} is not possible: the archive fixes the dtypes of its operations")
     module = source.module.to(to)

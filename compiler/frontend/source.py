@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,7 @@ class SourceModel:
     weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
     build: Any = None
     input_names: Sequence[str] | None = None
+    values: Callable[[], tuple] | None = None  # real `args`, where those are fake
 
     def torch_module(self) -> torch.nn.Module:
         """The PyTorch module with real weights: what a result is compared with. One of this process is given as it is.
@@ -67,6 +68,11 @@ class SourceModel:
     def example_inputs(self) -> list[torch.Tensor]:
         """The example tensors, in order."""
         leaves = torch.utils._pytree.tree_leaves((self.args, self.kwargs))
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+    def real_inputs(self) -> list[torch.Tensor]:
+        """The example tensors, with values also where the compiler needs none."""
+        leaves = torch.utils._pytree.tree_leaves(self.values()) if self.values else self.example_inputs()
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
     def input_specs(self) -> list[InputSpec]:

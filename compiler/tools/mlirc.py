@@ -21,6 +21,7 @@ _EPILOG = """MODEL is one of
   a torch.export archive (.pt2, or .pt so saved), or a TorchScript .pt
   a Hugging Face directory (config.json, with safetensors or with --random-weights)
   a factory package.module:function that returns a module and its example inputs
+  a problem FILE.py with Model, get_inputs() and get_init_inputs()
   a pickled nn.Module .pt, with --allow-pickle only, since opening it runs its code
   an .mlir file at level torch, linalg, kernels, tiles or gpu: compilation goes on from there
 

@@ -27,6 +27,7 @@ _EPILOG = """examples
   mlirc-bench fp32 --filter rmsnorm --kernels    some cases, and each kernel's time
   mlirc-bench models --compile-only OUT          on a machine without a GPU ...
   mlirc-bench --run OUT --check-only -j 8        ... and on one with a GPU, without MLIR
+  mlirc-bench KernelBench/level1 -j 8 -o r.json  a folder of problems (Model, get_inputs, get_init_inputs)
 docs/benchmarking.md says how each figure is taken."""
 
 
@@ -35,7 +36,12 @@ def _parser() -> argparse.ArgumentParser:
         "mlirc-bench", description=__doc__, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("what", nargs="*", metavar="WHAT", help=f"a suite ({', '.join(suites.suites())}), a model, or an .mlir file")
+    add(
+        "what",
+        nargs="*",
+        metavar="WHAT",
+        help=f"a suite ({', '.join(suites.suites())}), a model, a folder of problems, or an .mlir file",
+    )
     add("--filter", metavar="REGEX", help="only the cases whose name matches")
     add("--list", action="store_true", help="print the cases and stop")
     where = parser.add_argument_group("two machines")
@@ -53,13 +59,16 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--compile-jobs", type=int, metavar="N", help="cases compiled side by side (default: cores)")
     measure = parser.add_argument_group("measuring")
     add = measure.add_argument
-    add("--peers", default="eager,compile", help="of eager, compile, max-autotune; '' for none (default %(default)s)")
+    add("--peers", help="of eager, compile, max-autotune; '' for none (default eager,compile; for problems eager)")
     add("--samples", type=int, default=100, help="samples per contender (default %(default)s)")
     add("--check-only", action="store_true", help="errors only, no times")
     add("--kernels", action="store_true", help="time each kernel alone, too")
-    add("-j", "--jobs", type=int, default=1, help="cases checked side by side; times are one by one")
+    add("-j", "--jobs", type=int, default=1, help="cases checked, or problems compiled, side by side")
     add("--timeout", type=float, default=300, help="seconds for one case (default %(default)s)")
     add("--time-limit", type=float, metavar="S", help="start no case after S seconds; the rest counts as skipped")
+    add("--resume", action="store_true", help="problems: go on with those that -o OUT.json does not have")
+    add("--retry", action="store_true", help="with --resume: do those again that were not right")
+    add("--memory", type=float, metavar="GIB", help="problems: host memory for each compiling process")
     add("-o", "--output", type=Path, metavar="OUT.json", help="write all results; a page goes to OUT.md beside it")
     return parser
 
@@ -93,11 +102,7 @@ def compile_cases(cases: list[Case], folder: Path, options: argparse.Namespace) 
     from mlirc.bench.report import commit
 
     target = get_target(options.target).name
-    check_replaceable(folder / MANIFEST)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise MlircError(f"--compile-only {folder}: cannot make the folder: {e.strerror}") from e
+    _made_folder(folder)
     settings = {"folder": str(folder), "target": target, "schedule": options.schedule, "ptxas": options.ptxas}
     jobs = options.compile_jobs or len(os.sched_getaffinity(0))
     infos: dict[str, dict[str, Any]] = {}
@@ -115,6 +120,15 @@ def compile_cases(cases: list[Case], folder: Path, options: argparse.Namespace) 
     about = {"target": target, "schedule": options.schedule, "commit": commit()}
     write_manifest(folder, entries, {**about, "compile_s": round(time.monotonic() - start, 1)})
     return entries
+
+
+def _made_folder(folder: Path) -> Path:
+    check_replaceable(folder / MANIFEST)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise MlircError(f"--compile-only {folder}: cannot make the folder: {e.strerror}") from e
+    return folder
 
 
 def _entry(case: Case, info: dict[str, Any]) -> Entry:
@@ -140,11 +154,8 @@ def run_cases(entries: list[Entry], folder: Path, options: argparse.Namespace) -
     With several jobs, all cases are checked side by side first (which also fills the caches of the driver's and of
     torch.compile's compilers), and then timed one by one.
     """
-    peers = [p for p in options.peers.split(",") if p]
-    unknown = [p for p in peers if p not in PEERS]
-    if unknown:
-        raise MlircError(f"--peers: no peer '{unknown[0]}': there are {', '.join(PEERS)}")
-    deadline = time.monotonic() + options.time_limit if options.time_limit else float("inf")
+    peers = _peers(options, "eager,compile")
+    deadline = _deadline(options)
     settings = {"folder": str(folder), "peers": peers, "samples": options.samples, "kernels": options.kernels}
     settings |= {"check": True, "time": not options.check_only, "warm": False}
     results: dict[str, dict[str, Any]] = {}
@@ -156,6 +167,19 @@ def run_cases(entries: list[Entry], folder: Path, options: argparse.Namespace) -
         left = [e for e in entries if options.jobs == 1 or "check" in results.get(e.case.name, {})]
         _phase(left, settings, options, deadline, results)
     return _records(entries, results)
+
+
+def _peers(options: argparse.Namespace, default: str) -> list[str]:
+    given = default if options.peers is None else options.peers
+    peers = ["compile" if p == "inductor" else p for p in given.split(",") if p]
+    unknown = [p for p in peers if p not in PEERS]
+    if unknown:
+        raise MlircError(f"--peers: no peer '{unknown[0]}': there are {', '.join(PEERS)}")
+    return peers
+
+
+def _deadline(options: argparse.Namespace) -> float:
+    return time.monotonic() + options.time_limit if options.time_limit else float("inf")
 
 
 def _phase(
@@ -232,6 +256,46 @@ def _measure(entries: list[Entry], folder: Path, options: argparse.Namespace) ->
     return 0 if all(report.is_right(r) for r in records) else 1
 
 
+def _problems(options: argparse.Namespace) -> list[Case] | None:
+    """The problems that the command line names, or None where it names something else."""
+    from mlirc.bench.problems.find import find_problems
+
+    is_asked = options.what[:1] == ["problems"]
+    named = options.what[1:] if is_asked else options.what
+    if is_asked and not named:
+        raise MlircError("problems: name the folder that holds them")
+    folders = [n for n in named if os.path.isdir(n) and not os.path.exists(os.path.join(n, "config.json"))]
+    if not named or not is_asked and len(folders) + sum(n.endswith(".py") for n in named) < len(named):
+        return None
+    return suites.select(find_problems(named), options.filter)
+
+
+def _run_problems(cases: list[Case], compiled: list[Entry], folder: Path, options: argparse.Namespace) -> int:
+    """Compiles the cases that are not compiled yet, and measures all."""
+    from mlirc.bench.problems import report
+    from mlirc.bench.problems.session import Session, read_records
+    from mlirc.bench.report import commit, is_right
+
+    gpu = not options.compile_only
+    about = {**_environment(), "target": get_target(options.target).name, "schedule": options.schedule}
+    running = {"time": not options.check_only, "peers": _peers(options, "eager"), "samples": options.samples}
+    session = Session(cases, folder, {**about, "commit": commit()}, about["target"], options.schedule)
+    session.compile_jobs = options.compile_jobs or max(options.jobs, 1)
+    session.compile_memory = (options.memory or 0) * 2**30
+    session.timeout, session.deadline, session.gpu, session.running = options.timeout, _deadline(options), gpu, running
+    session.output = options.output
+    if options.resume:
+        if not options.output:
+            raise MlircError("--resume needs -o OUT.json: the results to go on with")
+        session.records = read_records(options.output, lambda r: options.retry and not is_right(r))
+    records = session.run(compiled)
+    session.write()
+    if options.compile_only:
+        write_manifest(folder, [Entry(Case.from_json(r["case"]), r["info"]) for r in records], session.about)
+    report.print_table(records)
+    return 0 if all("launches" in r["info"] if options.compile_only else is_right(r) for r in records) else 1
+
+
 def _require_gpu() -> None:
     import torch
 
@@ -256,8 +320,11 @@ def _main(argv: list[str] | None) -> int:
             print("\n".join(e.case.name for e in entries))
             return 0
         _require_gpu()
+        if entries and all(e.case.builder == "problem" for e in entries):
+            return _run_problems([e.case for e in entries], entries, options.run, options)
         return _measure(entries, options.run, options)
-    cases = _cases(options)
+    problems = _problems(options)
+    cases = problems or _cases(options)
     if (
         not options.list and importlib.util.find_spec("torch_mlir") is None
     ):  # cases are compiled in processes of their own
@@ -265,6 +332,12 @@ def _main(argv: list[str] | None) -> int:
     if options.list:
         print("\n".join(c.name for c in cases))
         return 0
+    if problems:
+        if options.compile_only:
+            return _run_problems(problems, [], _made_folder(options.compile_only), options)
+        _require_gpu()
+        with tempfile.TemporaryDirectory(prefix="mlirc-bench-") as folder:
+            return _run_problems(problems, [], Path(folder), options)
     if options.compile_only:
         entries = compile_cases(cases, options.compile_only, options)
         failed = [e for e in entries if "error" in e.info]

@@ -1,0 +1,67 @@
+"""Errors of tensors too large to convert at once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mlirc.bench.reference import judge
+
+_STEP = 1 << 26  # elements compared at a time
+_CODES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+
+
+@dataclass
+class Sums:
+    """||out - ref||² and ||ref||² of what was added, over the finite entries of the references; `wrong` where NaN or
+    infinities are not where the reference has them."""
+
+    difference: float = 0.0
+    norm: float = 0.0
+    wrong: bool = False
+
+    @classmethod
+    def between(cls, out: Tensor, ref: Tensor) -> Sums:
+        """The sums of one pair of tensors."""
+        sums = cls()
+        sums.add(out, ref)
+        return sums
+
+    def add(self, out: Tensor, ref: Tensor) -> None:
+        """Adds a pair of tensors of one shape, a slice at a time."""
+        if out.shape != ref.shape:
+            raise ValueError(f"{list(out.shape)} cannot be compared with {list(ref.shape)}")
+        a, b = out.reshape(-1), ref.reshape(-1)
+        for low in range(0, a.numel(), _STEP):
+            self._add(a[low : low + _STEP].double(), b[low : low + _STEP].double())
+
+    def _add(self, out: Tensor, ref: Tensor) -> None:
+        finite = torch.isfinite(ref)
+        if not bool(finite.all()):
+            same = torch.isnan(out) & torch.isnan(ref) | (out == ref) | finite
+            self.wrong |= not bool(same.all())
+            out, ref = out[finite], ref[finite]
+        self.wrong |= not bool(torch.isfinite(out).all())
+        self.difference += torch.sum((out - ref) ** 2).item()
+        self.norm += torch.sum(ref**2).item()
+
+    @property
+    def relative(self) -> float:
+        """||out - ref|| / ||ref||, infinite where they differ in kind."""
+        if self.wrong:
+            return math.inf
+        return math.sqrt(self.difference / self.norm) if self.norm else math.sqrt(self.difference)
+
+
+def judge_error(error: float, eager: float | None, dtype: torch.dtype) -> dict[str, Any]:
+    """A row of a check. `eager`: PyTorch's own error against FP64; None when `error` is against PyTorch itself, whose
+    own error is taken as none, so that only what is within the dtype's gate passes."""
+    code = _CODES.get(dtype, str(dtype).removeprefix("torch."))
+    verdict = judge(error, math.inf if eager is None else eager, code)
+    if eager is None and verdict != "ok":
+        verdict = "FAIL"
+    return {"dtype": code, "error": error, "eager_error": eager, "verdict": verdict}
