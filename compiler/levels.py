@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from mlirc.errors import MlircError
 from mlirc.ladder import LEVELS as LEVELS
 from mlirc.mlir import context, func, ir
+from mlirc.runtime.random_state import RandomState
 
 # On an arith.maxsi or minsi that keeps an index of the model inside of a dimension: the dimension's extent. Runs on the
 # CPU report an index that it changes, where PyTorch raises an error.
@@ -45,6 +47,24 @@ def boundary_dtypes(function: ir.OpView, key: str, count: int) -> list[str | Non
         return [None] * count
     found = [ir.DictAttr(a) for a in ir.ArrayAttr(function.attributes[key])]
     return [ir.StringAttr(a["mlirc.dtype"]).value if "mlirc.dtype" in a else None for a in found]
+
+
+def draws_of(attributes: ir.DictAttr) -> tuple[int, ...]:
+    """How the generator of random numbers moves, from the attributes of the argument of `@main` that is its state:
+    `mlirc.runtime.random_state` says what the numbers are."""
+    if "mlirc.draws" not in attributes:
+        raise MlircError("main: the argument of kind 'random' has no mlirc.draws")
+    return tuple(ir.DenseI64ArrayAttr(attributes["mlirc.draws"]))
+
+
+def random_state(module: ir.Module) -> dict[str, Any]:
+    """The generator's state for the first call of a model, as a NumPy array by the argument's name; nothing for a model
+    that draws no random numbers."""
+    main = functions(module)["main"]
+    for attributes in main.operation.attributes["arg_attrs"] if "arg_attrs" in main.operation.attributes else ():
+        if "mlirc.draws" in attributes:
+            return {ir.StringAttr(attributes["mlirc.name"]).value: RandomState(draws_of(attributes)).state()}
+    return {}
 
 
 def copy(module: ir.Module) -> ir.Module:

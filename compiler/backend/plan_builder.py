@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mlirc import levels
 from mlirc.backend.arena import Lifetime, aligned, pack
 from mlirc.backend.kernel import ELEMENT_BYTES, CompiledKernel, Copy
 from mlirc.errors import MlircError
@@ -102,6 +103,7 @@ class _Builder:
     kernels: dict[str, ir.Operation] = field(default_factory=dict)
     setup: int = 0
     in_setup: bool = True
+    draws: tuple[int, ...] = ()
 
     def new_buffer(self, space: str, size: int, index: int = 0) -> _View:
         now = len(self.steps)
@@ -149,9 +151,11 @@ class _Builder:
             spec = tensor_spec(
                 arg.type, _string(attrs, "mlirc.name", f"arg{i}"), kind, _string(attrs, "mlirc.dtype", "")
             )
-            if kind not in ("input", "weight", "constant"):
+            if kind not in ("input", "random", "weight", "constant"):
                 raise MlircError(f"main: argument '{spec.name}' has kind '{kind}': use input, weight or constant")
-            space = "input" if kind == "input" else "weight"
+            space = "input" if kind in ("input", "random") else "weight"
+            if kind == "random":
+                self.draws = levels.draws_of(attrs)
             self.values[arg] = self.new_buffer(space, spec.nbytes, len(self.boundary[space]))
             self.buffers[-1].static = kind == "constant"
             self.boundary[space].append(spec)
@@ -319,6 +323,7 @@ def build_plan(
         unpacked_size=unpacked,
         setup=builder.setup,
         versions=dict(versions or {}),
+        draws=builder.draws,
     )
     plan.validate()
     return plan

@@ -29,7 +29,7 @@ class LevelModel:
         self._level = "linalg" if job.given in ("torch", "linalg") else job.given
         self._job = job
         module = job.modules[self._level]
-        self._specs: dict[str, list[InputSpec]] = {"input": [], "weight": [], "constant": []}
+        self._specs: dict[str, list[InputSpec]] = {"input": [], "random": [], "weight": [], "constant": []}
         with context():
             types = [tensor_spec(t) for t in levels.functions(module)["main"].type.inputs]
         for (kind, name), spec in zip(main_arguments(module), types, strict=True):

@@ -12,6 +12,7 @@ from mlirc import levels
 from mlirc.host.jit import HostFunction, TensorSpec, tensor_spec
 from mlirc.host.tensors import from_numpy, to_numpy
 from mlirc.mlir import context, ir
+from mlirc.runtime.random_state import DEFAULT_SEED
 
 _SMALL = 1_000_000  # weights
 
@@ -21,14 +22,15 @@ Run = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
 def level_runner(job: Any, level: str, tensors: Mapping[str, torch.Tensor]) -> Run:
     """A function that runs one level of a compilation, lowered that far, with these weights and constants.
 
-    It takes the inputs in order and returns the outputs. Raises MlircError for what cannot be run, and for what
-    the host device finds.
+    It takes the inputs in order and returns the outputs; every run draws the random numbers of a model's first call.
+    Raises MlircError for what cannot be run, and for what the host device finds.
     """
     if level == "ptx":
         return _on_gpu(job, tensors)
     module = job.modules["kernels" if level == "gpu" else level]
     arguments = main_arguments(module)
-    fixed = {name: to_numpy(tensors[name]) for kind, name in arguments if kind != "input"}
+    fixed = {name: to_numpy(tensors[name]) for kind, name in arguments if kind not in ("input", "random")}
+    fixed |= levels.random_state(module)
     if level == "gpu":
         function, specs = _host_device(job)
     else:
@@ -89,6 +91,7 @@ def _on_gpu(job: Any, tensors: Mapping[str, torch.Tensor]) -> Run:
     model = load_text(job.ptx, tensors)
 
     def run(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        model.manual_seed(DEFAULT_SEED)
         outputs = model(*[t.cuda() for t in inputs])
         return [t.cpu() for t in (outputs if isinstance(outputs, tuple) else [outputs])]
 

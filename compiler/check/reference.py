@@ -15,6 +15,7 @@ from mlirc.check.cases import Inputs
 from mlirc.check.compare import Reference
 from mlirc.frontend.inputs import name_seed
 from mlirc.frontend.noise import quiet
+from mlirc.frontend.random.eager import ModelNumbers
 from mlirc.frontend.source import SourceModel, in_eval_mode, named_outputs
 
 
@@ -23,11 +24,13 @@ class TorchModel:
 
     Weights are arguments of a compiled model, so that a check may choose them: vectors of one value (a new norm's ones,
     zero biases) get seeded noise, and matrices that were made up are scaled to keep their input's size; without either,
-    a weight that the compiler loses, or scores that it scales wrongly, would not show.
+    a weight that the compiler loses, or scores that it scales wrongly, would not show. A model that draws random
+    numbers (`draws`) draws the compiled model's.
     """
 
-    def __init__(self, source: SourceModel):
-        self.source = source
+    def __init__(self, source: SourceModel, draws: bool = False):
+        self.source, self._draws = source, draws
+        self._drawn: list[Any] | None = None  # by the last run in the model's own dtype
         with quiet(), torch.no_grad():
             module = source.torch_module()
             if source.build is None:
@@ -61,6 +64,7 @@ class TorchModel:
 
     def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The main outputs, in order. Raises what PyTorch raises."""
+        self._drawn = None
         return self._run(self.module, tensors)
 
     def references(self, tensors: Sequence[torch.Tensor]) -> list[Reference]:
@@ -76,8 +80,12 @@ class TorchModel:
         args, kwargs = self.source.bind([t.clone() for t in tensors])
         # PyTorch's fused attention on a CPU makes zeros of a query that is NaN; its plain formula does not.
         formula = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
-        with quiet(), torch.no_grad(), in_eval_mode(module), formula:
+        numbers = ModelNumbers(self._drawn) if self._draws else None
+        drawing = numbers.active() if numbers else contextlib.nullcontext()
+        with quiet(), torch.no_grad(), in_eval_mode(module), formula, drawing:
             output = module(*args, **kwargs)
+        if numbers and self._drawn is None:
+            self._drawn = numbers.drawn
         return [value for _, value in named_outputs(output) if isinstance(value, torch.Tensor)]
 
     def _run_wide(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:

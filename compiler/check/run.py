@@ -18,6 +18,7 @@ from mlirc.check.reference import TorchModel
 from mlirc.check.result import Result
 from mlirc.errors import MlircError
 from mlirc.frontend.diagnose import first_line
+from mlirc.levels import random_state
 
 
 @dataclass
@@ -39,7 +40,8 @@ def check_job(
     """
     levels = levels_to_check(job, levels)
     with job.timer.step("check"):
-        model = TorchModel(job.imported.source) if job.imported else LevelModel(job)
+        draws = bool(random_state(job.modules["torch"])) if job.imported else False
+        model = TorchModel(job.imported.source, draws) if job.imported else LevelModel(job)
         result = Result(job.name, levels, start="torch" if job.imported else job.given)
         wanted = _wanted(model, seed, kinds, result)
         result.reference = model.described

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import torch
 
+from mlirc.frontend.random.dropouts import dropout
+
 
 @torch.library.custom_op("mlirc::attention", mutates_args=())
 def attention_op(
@@ -78,9 +80,9 @@ def scaled_dot_product_attention(
 
     PyTorch's `is_causal` counts from the first key, so that it becomes a mask when the lengths differ.
     """
-    if dropout_p:
-        raise ValueError("attention with dropout: put the model in eval mode before exporting it")
     scale = query.shape[-1] ** -0.5 if scale is None else scale
+    if dropout_p:
+        return _with_dropout(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     q_len, kv_len = query.shape[-2], key.shape[-2]
     batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
 
@@ -103,6 +105,33 @@ def scaled_dot_product_attention(
         mask = torch.ones(q_len, kv_len, dtype=torch.bool, device=q.device).tril()[None, None]
     out = torch.ops.mlirc.attention(q, k, v, mask, bias, scale, causal, 0, 0.0)
     return out.reshape(*query.shape[:-1], value.shape[-1]) if query.dim() != 4 else out
+
+
+def _with_dropout(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float,
+    enable_gqa: bool,
+) -> torch.Tensor:
+    """The formula of attention, with dropout of its weights, as PyTorch's plain implementation has it."""
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+        value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+    scores = query @ key.transpose(-1, -2) * scale
+    if is_causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
+    if mask is not None and mask.dtype == torch.bool:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    elif mask is not None:
+        scores = scores + mask
+    weights = torch.softmax(scores, -1)
+    if mask is not None and mask.dtype == torch.bool:  # a row that sees nothing
+        weights = weights.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+    return dropout(weights, dropout_p, True) @ value
 
 
 def _mask_of_rank4(

@@ -15,6 +15,8 @@ import torch
 
 from mlirc.frontend.attention import scaled_dot_product_attention
 from mlirc.frontend.decompositions_moves import MOVES
+from mlirc.frontend.random.dropouts import DROPOUTS
+from mlirc.frontend.random.graph import is_random
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -365,7 +367,7 @@ _KEPT = (aten.max_pool2d.default, aten.silu.default, aten.max_pool1d.default)
 
 def is_kept(op: Any) -> bool:
     """Whether an op stays whole in spite of a decomposition that PyTorch has for it."""
-    return op in _KEPT and op not in _own
+    return (op in _KEPT or is_random(op)) and op not in _own
 
 
 @_decomposes(aten.topk.default)
@@ -379,6 +381,5 @@ def decomposition_table() -> dict[Any, Callable]:
     from mlirc.mlir import fx_decompositions
 
     table = fx_decompositions()
-    for op in _KEPT:
-        table.pop(op, None)
-    return table | _own | MOVES
+    table = {op: function for op, function in table.items() if op not in _KEPT and not is_random(op)}
+    return table | _own | MOVES | DROPOUTS

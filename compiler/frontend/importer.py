@@ -13,12 +13,15 @@ from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec,
 
 from mlirc.errors import MlircError
 from mlirc.frontend.decompose import decompose
+from mlirc.frontend.decompositions import decomposition_table
 from mlirc.frontend.diagnose import export_error
 from mlirc.frontend.experts import masked_experts
 from mlirc.frontend.fx_import import make_importer, module_path
 from mlirc.frontend.inputs import DTYPES, dtype_name
 from mlirc.frontend.integers import legalize_integers
 from mlirc.frontend.noise import quiet
+from mlirc.frontend.random.export import unvalidated_distributions
+from mlirc.frontend.random.graph import STATE, Draws, draw_numbers
 from mlirc.frontend.simplify import simplify
 from mlirc.frontend.source import SourceModel, in_eval_mode, is_byproduct
 from mlirc.frontend.transformers_attention import attention_for_export
@@ -70,6 +73,9 @@ def import_torch(source: SourceModel) -> ImportedModel:
             raise export_error(source.name, e) from e
         _require_rows(program, source)
         arguments, constants = _arguments(program, source)
+        draws = draw_numbers(program.graph, decomposition_table(), source.name)
+        if draws:
+            arguments.append(_Argument(draws.node, "random", STATE))
         places = _select_outputs(program, source)
         try:
             arguments, constants = _simplify(program, arguments, constants)
@@ -80,7 +86,7 @@ def import_torch(source: SourceModel) -> ImportedModel:
         arguments = _drop_unused(program, arguments)
         _rewrite_signature(program, arguments, outputs)
         _require_known_dtypes(program, source)
-        module = _import(program, source, arguments, outputs, meant)
+        module = _import(program, source, arguments, outputs, meant, draws)
     weights = {a.name: a.name for a in arguments if a.kind == "weight"}
     return ImportedModel(
         source.name,
@@ -99,7 +105,13 @@ def export(source: SourceModel) -> Any:
     assert source.module is not None
     args, kwargs = _distinct(source.module, (source.args, source.kwargs))
     silence = contextlib.redirect_stderr(io.StringIO())  # a failing export prints the graph that it had so far
-    with attention_for_export(source.module), masked_experts(source.module), in_eval_mode(source.module), silence:
+    with (
+        attention_for_export(source.module),
+        masked_experts(source.module),
+        in_eval_mode(source.module),
+        unvalidated_distributions(),
+        silence,
+    ):
         try:
             return torch.export.export(source.module, args, kwargs, strict=False)
         except Exception as e:
@@ -294,6 +306,7 @@ def _import(
     arguments: list[_Argument],
     outputs: list[tuple[str, torch.fx.Node]],
     meant: Mapping[torch.fx.Node, torch.dtype],
+    draws: Draws | None,
 ) -> ir.Module:
     importer = make_importer(source.name)
     try:
@@ -306,7 +319,10 @@ def _import(
         def attributes(node: torch.fx.Node, **words: str) -> ir.DictAttr:
             if node in meant:  # builtin integers have no sign
                 words["dtype"] = dtype_name(meant[node])
-            return ir.DictAttr.get({f"mlirc.{key}": text(word) for key, word in words.items()})
+            found: dict[str, ir.Attribute] = {f"mlirc.{key}": text(word) for key, word in words.items()}
+            if draws and node is draws.node:
+                found["mlirc.draws"] = ir.DenseI64ArrayAttr.get(draws.offsets)
+            return ir.DictAttr.get(found)
 
         main.attributes["arg_attrs"] = ir.ArrayAttr.get(
             [attributes(a.node, name=a.name, kind=a.kind) for a in arguments]

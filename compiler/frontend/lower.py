@@ -11,6 +11,8 @@ from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.fx_import import ATTENTION_CALL
 from mlirc.frontend.importer import ImportedModel
 from mlirc.frontend.integer_division import OPERATOR, lower_integer_division
+from mlirc.frontend.random.lowering import OPERATOR as DRAW
+from mlirc.frontend.random.lowering import lower_draw
 from mlirc.mlir import arith, context, ir, run_passes
 
 _SIMPLIFY = (
@@ -28,6 +30,9 @@ _TO_LINALG = (
     "torch-func-backend-type-conversion,func.func(canonicalize,torch-finalizing-backend-type-conversion)"
 )
 
+# Our own ops of PyTorch, which the importer takes for unknown ones.
+_OPERATORS = {OPERATOR: lower_integer_division, DRAW: lower_draw}
+
 
 def lower_to_linalg(imported: ImportedModel | ir.Module) -> ir.Module:
     """A new module of the `linalg` level from the `torch` level, which stays as it is.
@@ -39,8 +44,9 @@ def lower_to_linalg(imported: ImportedModel | ir.Module) -> ir.Module:
         module = _clone(torch_level)
         kept = _interface(module)
         for op in _walk(module, ("torch.operator",)):
-            if ir.StringAttr(op.attributes["name"]).value == OPERATOR:
-                lower_integer_division(op)
+            name = ir.StringAttr(op.attributes["name"]).value
+            if name in _OPERATORS:
+                _OPERATORS[name](op)
         _require_known_ops(module)
         for op in _walk(module, ("torch.aten.amax",)):
             lower_amax(op)

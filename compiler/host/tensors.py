@@ -31,18 +31,23 @@ def from_numpy(array: np.ndarray) -> Any:
 
 
 def run_level(module: Any, inputs: Sequence[Any], tensors: Mapping[str, Any]) -> list[Any]:
-    """Runs `@main` of a level on the CPU with torch tensors: `inputs` in order, weights and constants by name."""
+    """Runs `@main` of a level on the CPU with torch tensors: `inputs` in order, weights and constants by name. Random
+    numbers are those of a model's first call."""
     from mlirc import levels
     from mlirc.host.jit import run_module
     from mlirc.mlir import context, ir
 
     with context():
         arg_attrs = list(levels.functions(module)["main"].arg_attrs)
-    given = iter(inputs)
+    given, state = iter(inputs), levels.random_state(module)
     arguments = []
     for i, attributes in enumerate(arg_attrs):
         kind = ir.StringAttr(attributes["mlirc.kind"]).value if "mlirc.kind" in attributes else "input"
-        value = next(given, None) if kind == "input" else tensors[ir.StringAttr(attributes["mlirc.name"]).value]
+        name = ir.StringAttr(attributes["mlirc.name"]).value if "mlirc.name" in attributes else ""
+        if kind == "random":
+            arguments.append(state[name])
+            continue
+        value = next(given, None) if kind == "input" else tensors[name]
         if value is None:
             raise MlircError(f"argument {i} of the model has no value: {len(inputs)} inputs are too few")
         arguments.append(to_numpy(value))

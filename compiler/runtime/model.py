@@ -11,6 +11,7 @@ from mlirc.errors import MlircError
 from mlirc.runtime.arrays import DeviceTensor, View, check, current_stream, empty_like, match, stream_handle, view
 from mlirc.runtime.cuda import Call, CopyCall, Driver, Graph, KernelCall, check_target
 from mlirc.runtime.plan import CopyStep, KernelLaunch, Plan, Ref, TensorSpec
+from mlirc.runtime.random_state import RandomState
 
 POINTER_ALIGNMENT = 16  # kernels load 16 bytes at a time
 
@@ -75,6 +76,7 @@ class CompiledModel:
         self, ptx: str, plan: Plan, weights: Mapping[str, Any], device: int, graph: bool, driver: Any, where: str
     ):
         self.plan, self.device, self._use_graph, self._where = plan, device, graph, where
+        self._random = RandomState(plan.draws)
         driver = driver or Driver(device)
         self._driver = driver
         self._held = _Resources(driver)
@@ -96,6 +98,8 @@ class CompiledModel:
             "output": [0] * len(plan.outputs),
             "arena": [self._held.alloc(plan.arena_size) if plan.arena_size else 0],
         }
+        if plan.draws:
+            self._bases["input"][-1] = self._held.alloc(plan.inputs[-1].nbytes)
         self._bases["weight"] = self._bind_weights(weights)
         module = driver.load(ptx, self._where)
         self._held.modules.append(module)
@@ -164,7 +168,7 @@ class CompiledModel:
 
     def _resolve(self, tensors: tuple, named: Mapping[str, Any]) -> list[View]:
         """The inputs in the plan's order, checked against it."""
-        specs = self.plan.inputs
+        specs = self.plan.given
         seen = [view(t, spec.name) for t, spec in zip(match(specs, tensors, named), specs, strict=True)]
         for v, spec in zip(seen, specs, strict=True):
             check(v, spec)
@@ -200,6 +204,9 @@ class CompiledModel:
                 pointer = self._staging[index]
                 self._upload(pointer, v, stream)
             self._set_base("input", index, pointer)
+        if self.plan.draws:
+            state = self._random.advance()
+            self._driver.copy_in(self._bases["input"][-1], state.ctypes.data, state.nbytes, stream)
         self._in_use = seen
         self._bound = True
 
@@ -236,8 +243,13 @@ class CompiledModel:
                 ]
         return self._static
 
+    def manual_seed(self, seed: int) -> None:
+        """Starts the sequence of random numbers of a seed, as `torch.manual_seed` does, for the calls from here on."""
+        self._random.manual_seed(seed)
+
     def bind(self, *tensors: Any, **named: Any) -> None:
-        """Sets the inputs for `launch`. GPU tensors are used in place on every launch; host tensors are copied now."""
+        """Sets the inputs for `launch`. GPU tensors are used in place on every launch; host tensors are copied now. A
+        model that draws random numbers draws the same ones in every launch until the next `bind`."""
         with self._driver.current():
             self._bind_inputs(self._resolve(tensors, named), self._own_stream)
             self._driver.synchronize(self._own_stream)

@@ -27,7 +27,8 @@ Dim3 = tuple[int, int, int]
 @dataclass(frozen=True)
 class TensorSpec:
     """A named tensor of the model's boundary: dense, row-major, i1 as one byte per element. `kind` is `input`,
-    `output`, `weight` (a state-dict entry) or `constant` (a tensor that is in no state dict)."""
+    `random` (the generator's state, which comes last of the inputs and which the runtime fills in), `output`, `weight`
+    (a state-dict entry) or `constant` (a tensor that is in no state dict)."""
 
     name: str
     dtype: str
@@ -80,7 +81,8 @@ class CopyStep:
 class Plan:
     """Everything that the runtime needs to run a model: sizes in bytes, steps in order. The first `setup` steps depend
     on constants only: they run once, when the model is loaded. `unpacked_size` is what the arena would take with a
-    buffer of its own for every intermediate result."""
+    buffer of its own for every intermediate result. `draws` says how the generator of random numbers moves: see
+    `mlirc.runtime.random_state`."""
 
     model: str
     target: str
@@ -92,6 +94,12 @@ class Plan:
     unpacked_size: int = 0
     setup: int = 0
     versions: dict[str, str] = field(default_factory=dict)
+    draws: tuple[int, ...] = ()
+
+    @property
+    def given(self) -> list[TensorSpec]:
+        """The inputs that a caller gives."""
+        return [spec for spec in self.inputs if spec.kind == "input"]
 
     @property
     def launches(self) -> list[KernelLaunch]:
@@ -99,7 +107,7 @@ class Plan:
 
     def signature(self) -> str:
         """The boundary and the number of launches, for people: `model: (inputs) -> (outputs), N launches`."""
-        ins, outs = (", ".join(f"{t.name}: {t}" for t in ts) for ts in (self.inputs, self.outputs))
+        ins, outs = (", ".join(f"{t.name}: {t}" for t in ts) for ts in (self.given, self.outputs))
         return f"{self.model}: ({ins}) -> ({outs}), {len(self.launches)} launches"
 
     def validate(self) -> None:
@@ -133,6 +141,8 @@ def _json_lines(plan: Plan) -> Iterator[str]:
 
     head = {"version": VERSION, "model": plan.model, "target": plan.target, "versions": plan.versions}
     head |= {"arena_size": plan.arena_size, "unpacked_size": plan.unpacked_size, "setup": plan.setup}
+    if plan.draws:
+        head["draws"] = plan.draws
     yield dump(head)[:-1] + ","
     tables: list[tuple[str, list]] = [
         (n, [[t.name, t.dtype, t.shape, t.kind] for t in getattr(plan, n)]) for n in TABLES

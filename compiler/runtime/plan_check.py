@@ -26,7 +26,7 @@ MAX_THREADS = 1024
 MAX_CLUSTER = 8  # that every GPU with clusters takes
 CLUSTERS_FROM = 90  # compute capability times ten
 
-_KINDS = {"inputs": ("input",), "outputs": ("output",), "weights": ("weight", "constant")}
+_KINDS = {"inputs": ("input", "random"), "outputs": ("output",), "weights": ("weight", "constant")}
 
 
 def check_plan(plan: Plan) -> None:
@@ -39,6 +39,7 @@ def check_plan(plan: Plan) -> None:
         check_text(value, f"plan: {key}")
     for name in _KINDS:
         _check_tensors(name, getattr(plan, name))
+    _check_draws(plan)
     for what, size, limit in (("arena_size", plan.arena_size, MAX_BYTES), ("unpacked_size", plan.unpacked_size, 2**63)):
         if not 0 <= size <= limit:
             raise MlircError(f"plan: {what} is {size} bytes: not between 0 and {limit}")
@@ -98,6 +99,20 @@ def _check_tensors(table: str, specs: list[TensorSpec]) -> None:
             raise MlircError(f"plan: tensor '{spec.name}' has an invalid type: {_shown(str(spec))}")
         if math.prod(spec.shape) * DTYPE_BYTES[spec.dtype] > MAX_BYTES:
             raise MlircError(f"plan: tensor '{spec.name}', {_shown(str(spec))}, has more than {MAX_BYTES} bytes")
+
+
+def _check_draws(plan: Plan) -> None:
+    """The state of the generator is the last input, has a row for the seed and one per draw, and moves forward."""
+    kinds = [spec.kind for spec in plan.inputs]
+    if kinds.count("random") != bool(plan.draws) or "random" in kinds[:-1]:
+        raise MlircError("plan: a model that draws random numbers has one input of kind 'random', the last one")
+    if not plan.draws:
+        return
+    spec = plan.inputs[-1]
+    if spec.dtype != "i64" or spec.shape != (len(plan.draws), 2):
+        raise MlircError(f"plan: the generator's state is {_shown(str(spec))}: not i64[{len(plan.draws)},2]")
+    if any(not 0 <= n < 1 << 62 or n % 4 for n in plan.draws) or list(plan.draws) != sorted(plan.draws):
+        raise MlircError("plan: draws are no rising numbers of words, four to a block")
 
 
 def _check_ref(plan: Plan, ref: Ref, where: str, at_load: bool) -> None:

@@ -25,7 +25,8 @@ def read_plan(text: str) -> Plan:
     if type(version) is not int or version != VERSION:
         version = version if type(version) is int else "unknown"
         raise MlircError(f"plan: format version {version}, but this mlirc reads {VERSION}: {_AGAIN}")
-    _keys(data, _HEAD, "plan")
+    random = isinstance(data, dict) and "draws" in data
+    _keys(data, (*_HEAD, "draws") if random else _HEAD, "plan")
     tables = {name: [_tensor(row, f"{name}[{i}]") for i, row in enumerate(_list(data[name], name))] for name in TABLES}
     versions = data["versions"]
     if not isinstance(versions, dict):
@@ -38,6 +39,7 @@ def read_plan(text: str) -> Plan:
         unpacked_size=_int(data["unpacked_size"], "unpacked_size"),
         setup=_int(data["setup"], "setup"),
         steps=[_step(item, f"steps[{i}]") for i, item in enumerate(_list(data["steps"], "steps"))],
+        draws=tuple(_int(n, "draws") for n in _list(data["draws"], "draws")) if random else (),
         **tables,
     )
 

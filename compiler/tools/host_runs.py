@@ -14,22 +14,30 @@ from mlirc.outputs import model_files
 from mlirc.runtime.arrays import check
 from mlirc.runtime.loading import find_weights
 from mlirc.runtime.plan import Plan
+from mlirc.runtime.random_state import DEFAULT_SEED, RandomState
 from mlirc.timing import Progress, counted
 
 SHOWN = 4  # findings printed beside the error
 
 
 def run_level(
-    model: Path, level: str, plan: Plan, inputs: list[np.ndarray], weights: Path | None, **options: Any
+    model: Path,
+    level: str,
+    plan: Plan,
+    inputs: list[np.ndarray],
+    weights: Path | None,
+    manual_seed: int = DEFAULT_SEED,
+    **options: Any,
 ) -> list[np.ndarray]:
     """Runs a level that mlirc kept beside the model on the CPU, the gpu level on the host device with the options of
-    `run_on_host_device`, and says on standard error what was checked. Raises MlircError when the level is not there or
-    not this model's, when an index is out of range, or when the host device finds something wrong."""
+    `run_on_host_device`, with the random numbers of the first call after `manual_seed`, and says on standard error what
+    was checked. Raises MlircError when the level is not there or not this model's, when an index is out of range, or
+    when the host device finds something wrong."""
     # First what is not there: the imports take seconds.
     require_level(model_files(model)[1] / f"{level}.mlir")
     found = find_weights(model, plan, weights)
     if level == "gpu":
-        return run_on_host_device(model, plan, inputs, weights, **options)
+        return run_on_host_device(model, plan, inputs, weights, manual_seed, **options)
     from mlirc import host
     from mlirc.host.level_files import Levels, argument_names, without_bodies
     from mlirc.levels import functions, kernels
@@ -38,7 +46,9 @@ def run_level(
     module = files.module(level)
     if without_bodies(module):
         raise MlircError(f"{files.name(level)}: only declares its kernels: the model was compiled from the gpu level")
-    given: dict[str, np.ndarray] = dict(zip((spec.name for spec in plan.inputs), inputs, strict=True))
+    given: dict[str, np.ndarray] = dict(zip((spec.name for spec in plan.given), inputs, strict=True))
+    if plan.draws:
+        given[plan.inputs[-1].name] = RandomState(plan.draws, manual_seed).state()
     for spec in plan.weights:
         if spec.name not in found:
             raise MlircError(f"{model}: {spec.kind} '{spec.name}' ({spec}) is missing from the given weights")
@@ -58,6 +68,7 @@ def run_on_host_device(
     plan: Plan,
     inputs: list[np.ndarray],
     weights: Path | None,
+    manual_seed: int = DEFAULT_SEED,
     *,
     blocks: list[int] | None = None,
     seed: int = 0,
@@ -77,6 +88,7 @@ def run_on_host_device(
     loaded = HostModel(model, plan, find_weights(model, plan, weights), count=counters)
     loaded.blocks, loaded.compare = blocks, not no_compare
     loaded.seconds = seconds or loaded.seconds
+    loaded.manual_seed(manual_seed)
     loaded.bind(*inputs)
     progress = Progress()
     progress.describe("kernels")

@@ -18,6 +18,7 @@ from mlirc.outputs import Outputs, check_writable, model_files
 from mlirc.runtime.arrays import NUMPY_DTYPES, check, match, view
 from mlirc.runtime.loading import read_model
 from mlirc.runtime.plan import CopyStep, Plan, TensorSpec
+from mlirc.runtime.random_state import DEFAULT_SEED
 from mlirc.tools.cli import Parser, run_main
 from mlirc.tools.compare import compare_files
 from mlirc.tools.input_arrays import read_arrays
@@ -52,6 +53,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--weights", metavar="FILE", type=Path, help="safetensors (default: MODEL.safetensors)")
     add("--random-inputs", type=_natural, metavar="SEED", help="normal floats; integers and booleans 0 or 1")
+    add(
+        "--manual-seed",
+        type=_natural,
+        default=DEFAULT_SEED,
+        metavar="N",
+        help="what a model that draws random numbers starts from, as torch.manual_seed(N) (default: PyTorch's own)",
+    )
     add("--time", action="store_true", help="print the time of a run: median of graph replays with hot caches")
     add("--level", choices=HOST_LEVELS, metavar="LEVEL", help=f"run {', '.join(HOST_LEVELS)} on the CPU, without a GPU")
     add(
@@ -248,6 +256,7 @@ def _run_on_gpu(options: argparse.Namespace, inputs: list[np.ndarray]) -> list[n
     from mlirc.runtime.loading import load
 
     with load(options.model, options.weights, options.device, graph=not options.no_graph) as model:
+        model.manual_seed(options.manual_seed)
         results = model(*inputs)
         if options.time:
             times = time_model(model)
@@ -284,7 +293,9 @@ def _describe(name: str, array: np.ndarray) -> str:
 def info(plan: Plan) -> str:
     """What a plan says, for people: boundary, memory, and every launch with the module it came from."""
     lines = [", ".join([f"model {plan.model}, target {plan.target}", *(f"{k} {v}" for k, v in plan.versions.items())])]
-    lines += [f"{spec.kind} {spec.name}: {spec}" for spec in (*plan.inputs, *plan.outputs)]
+    lines += [f"{spec.kind} {spec.name}: {spec}" for spec in (*plan.given, *plan.outputs)]
+    if plan.draws:
+        lines.append(f"{len(plan.draws) - 1} draws of random numbers, {plan.draws[-1]} words of the generator a call")
     total = sum(spec.nbytes for spec in plan.weights)
     lines.append(f"{len(plan.weights)} weights and constants, {total:,} bytes")
     lines.append(f"arena {plan.arena_size:,} bytes ({plan.unpacked_size:,} if buffers shared no memory)")
@@ -314,7 +325,7 @@ def _main(argv: list[str] | None) -> int:
         print(info(plan))
         return 0
     writes = _plan_writes(options, plan.outputs)
-    inputs = _read_inputs(options, plan.inputs)
+    inputs = _read_inputs(options, plan.given)
     if options.device == "host" and options.level not in (None, "gpu"):
         raise MlircError(f"--device host runs level gpu: give it or --level {options.level}, not both")
     level = options.level or ("gpu" if options.device == "host" else None)
@@ -329,7 +340,7 @@ def _main(argv: list[str] | None) -> int:
         from mlirc.tools.host_runs import run_level
 
         start = time.perf_counter()
-        results = run_level(options.model, level, plan, inputs, options.weights, **on_host)
+        results = run_level(options.model, level, plan, inputs, options.weights, options.manual_seed, **on_host)
         where = "the host device" if level == "gpu" else f"level {level} on the CPU"
         if options.time:
             print(f"time: {time.perf_counter() - start:.2f} s, compiling for the CPU included")

@@ -17,6 +17,7 @@ from mlirc.host.device.report import Report
 from mlirc.host.level_files import Levels, without_bodies
 from mlirc.runtime.arrays import NUMPY_DTYPES, View, check, empty_like, match, view
 from mlirc.runtime.plan import Plan, TensorSpec
+from mlirc.runtime.random_state import RandomState
 from mlirc.timing import counted
 
 
@@ -50,6 +51,7 @@ class HostModel:
         self, path: Path, plan: Plan, weights: Mapping[str, Any], *, count: bool = False, levels: Levels | None = None
     ):
         self.plan, self.check, self.compare, self.seed = plan, True, True, 0
+        self._random = RandomState(plan.draws)
         self.seconds = SECONDS  # that a launch may take
         self.blocks: Sequence[int] | None = None
         self.report = Report()
@@ -77,10 +79,16 @@ class HostModel:
         array.flags.writeable = False  # the caller's tensor, or a file's bytes, which may not be written at all
         return array
 
+    def manual_seed(self, seed: int) -> None:
+        """Starts the sequence of random numbers of a seed, for the calls from here on."""
+        self._random.manual_seed(seed)
+
     def bind(self, *tensors: Any, **named: Any) -> None:
-        """Sets the inputs for `launch`."""
-        specs = self.plan.inputs
+        """Sets the inputs for `launch`, and the random numbers that every launch until the next `bind` draws."""
+        specs = self.plan.given
         self._bound = [self._array(t, s) for t, s in zip(match(specs, tensors, named), specs, strict=True)]
+        if self.plan.draws:
+            self._bound.append(self._random.advance())
 
     def launch(self, stream: Any = None) -> None:
         """Runs the model on the inputs of the last `bind` or call, into `outputs`. Raises MlircError for a finding."""
@@ -109,7 +117,7 @@ class HostModel:
         report, parts = self.report, []
         parts.append(counted(len(report.calls), "kernel"))
         parts.append(counted(report.blocks, "block") + (" (of every launch those asked for)" if self.blocks else ""))
-        parts.append(counted(len(self.plan.inputs), "input"))
+        parts.append(counted(len(self.plan.given), "input"))
         calls = sum(report.calls.values())
         if not calls:
             parts.append("which leaves nothing to check")

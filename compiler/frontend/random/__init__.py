@@ -1,0 +1,1 @@
+"""Random numbers: PyTorch's distributions as arithmetic on the words of a Philox generator (docs/random.md)."""

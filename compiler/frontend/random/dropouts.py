@@ -1,0 +1,63 @@
+"""The dropouts and PyTorch's other ops that are random in training, made of random ops that are whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+
+def dropout(x: Tensor, p: float, train: bool) -> Tensor:
+    """`torch.dropout`."""
+    if not train or p == 0 or not x.numel():
+        return x.clone()
+    return x * 0.0 if p == 1 else aten.native_dropout.default(x, p, True)[0]
+
+
+def _noise(x: Tensor, p: float, features: bool) -> Tensor:
+    """Zeros and ones for each element, or each feature: the rows of all but the first two dimensions."""
+    shape = [*x.shape[:2], *[1] * (x.dim() - 2)] if features else list(x.shape)
+    return aten.bernoulli.p(x.new_empty(shape), 1 - p)
+
+
+def _feature_dropout(x: Tensor, p: float, train: bool) -> Tensor:
+    if not train or p == 0 or not x.numel():
+        return x.clone()
+    return x * 0.0 if p == 1 else x * (_noise(x, p, True) / (1 - p))
+
+
+def _alpha(features: bool) -> Callable:
+    def alpha_dropout(x: Tensor, p: float, train: bool) -> Tensor:
+        if not train or p == 0 or not x.numel():
+            return x.clone()
+        if p == 1:
+            return x * 0.0
+        alpha = 1.7580993408473766  # SELU's scale times its alpha
+        a = 1 / math.sqrt((alpha * alpha * p + 1) * (1 - p))
+        noise = _noise(x, p, features)
+        return x * (noise * a) + ((noise - 1) * (alpha * a) + alpha * a * p)
+
+    return alpha_dropout
+
+
+def _rrelu(
+    x: Tensor, lower: float = 0.125, upper: float = 0.3333333333333333, training: bool = False, generator: Any = None
+) -> Tensor:
+    if not training:
+        return aten.leaky_relu.default(x, (lower + upper) / 2)
+    slope = aten.rand_like.default(x) * (upper - lower) + lower
+    return torch.where(x <= 0, x * slope, x)
+
+
+DROPOUTS = {
+    aten.dropout.default: dropout,
+    aten.feature_dropout.default: _feature_dropout,
+    aten.alpha_dropout.default: _alpha(False),
+    aten.feature_alpha_dropout.default: _alpha(True),
+    aten.rrelu.default: _rrelu,
+}

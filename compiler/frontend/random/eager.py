@@ -1,0 +1,74 @@
+"""PyTorch on the CPU with the random numbers of a compiled model: what a check compares with."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mlirc.frontend.random.distributions import DISTRIBUTIONS, Generator
+from mlirc.frontend.random.dropouts import DROPOUTS
+from mlirc.frontend.random.graph import is_random
+from mlirc.runtime.random_state import DEFAULT_SEED
+
+aten = torch.ops.aten
+
+# In place; what PyTorch makes of them where it takes mutation out of a program.
+_IN_PLACE = {
+    aten.bernoulli_.float: aten.bernoulli.p,
+    aten.bernoulli_.Tensor: aten.bernoulli.Tensor,
+    aten.uniform_.default: aten.uniform.default,
+    aten.normal_.default: aten.normal_functional.default,
+    aten.log_normal_.default: aten.log_normal.default,
+    aten.exponential_.default: aten.exponential.default,
+    aten.geometric_.default: aten.geometric.default,
+    aten.cauchy_.default: aten.cauchy.default,
+    aten.random_.default: aten.random.default,
+    aten.random_.to: aten.random.to,
+    getattr(aten.random_, "from"): getattr(aten.random, "from"),
+}
+
+
+class ModelNumbers(TorchDispatchMode):
+    """Inside, PyTorch's random ops draw what a compiled model draws in its first call. `drawn` collects what each op
+    drew; given again as `known`, the ops of a wider run of the same model draw the same."""
+
+    def __init__(self, known: Sequence[Any] | None = None):
+        super().__init__()
+        self.drawn: list[Any] = []
+        self._known = None if known is None else iter(known)
+        self._generator = Generator(torch.tensor(DEFAULT_SEED), torch.tensor)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        op = _IN_PLACE.get(func, func)
+        if op not in DISTRIBUTIONS:
+            if is_random(func):
+                raise RuntimeError(f"{func} draws numbers that a compiled model does not")
+            return func(*args, **kwargs)
+        if self._known is None:
+            drawn = DISTRIBUTIONS[op](self._generator, *args, **kwargs)
+            self.drawn.append(drawn)
+        else:
+            drawn = next(self._known)
+        if op is aten.native_dropout.default:
+            x, mask = args[0], drawn[1]
+            return (x * mask * (1 / (1 - args[1])) if args[1] < 1 else x * 0.0, mask) if self._known else drawn
+        if func in _IN_PLACE:
+            return args[0].copy_(drawn)
+        return drawn.double() if self._known is not None and drawn.is_floating_point() else drawn
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Runs the body in this mode, with dropout as it is on a GPU, where it is one op."""
+        library = torch.library.Library("aten", "IMPL")
+        try:
+            for op in (aten.dropout.default, aten.rrelu.default):
+                library.impl(op.name().removeprefix("aten::"), DROPOUTS[op], "AutogradCPU")
+            with self:
+                yield
+        finally:
+            library._destroy()
