@@ -1,7 +1,7 @@
 """`schedule.split_reductions`: long reductions with few results become several short ones, each with many results.
 
-A sum of ten million numbers in one thread would be slow and inexact. It becomes 65536 partial sums of about 150
-numbers, those become 1024, and so on. What is left over at the end of a length that has no such factors is added last.
+A sum of ten million numbers in one thread would be slow and inexact. It becomes some 65,000 partial sums of about 150
+numbers, those become some 2,000, and so on. What is left over at the end of a length without such a factor is added last.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from math import prod
 
 from mlirc.dialects.schedule import _build
 from mlirc.dialects.schedule._base import PayloadError, transform_op
-from mlirc.mlir import affine, arith, ir, linalg
+from mlirc.mlir import PassManager, affine, arith, ir, linalg
 
 ENOUGH_RESULTS = 1 << 16  # with so many threads, each may be busy for long
+_MOST = 16  # times `length` elements, for one thread
 _NEUTRAL = {
     "arith.addf": -0.0, "arith.mulf": 1.0, "arith.maximumf": float("-inf"), "arith.minimumf": float("inf"),
     "arith.addi": 0, "arith.muli": 1, "arith.ori": 0, "arith.xori": 0, "arith.andi": -1, "arith.maxui": 0,
@@ -44,10 +45,13 @@ class _Reduction:
 @transform_op("split_reductions", attributes={"length": int}, takes="func.func")
 def split_reductions(rewriter, targets, *, length: int) -> None:
     """Splits, in the target functions, every `linalg.generic` that reduces more than four times `length` elements into
-    each of few results with one associative operation. `length` is about how many one thread takes."""
+    each of few results with one associative operation, after fusing elementwise ops into it. `length` is about how many
+    elements one thread takes."""
     if length < 2:
         raise PayloadError(f"length {length}: a thread takes 2 elements or more")
     for target in targets:
+        # Before an op's producer gets several users, and what it computes would be stored.
+        PassManager.parse("func.func(linalg-fuse-elementwise-ops)").run(target.operation)
         for view in list(target.operation.regions[0].blocks[0].operations):
             if view.operation.name == "linalg.generic":
                 _split(view.operation, length)
@@ -57,15 +61,27 @@ def _split(op: ir.Operation, length: int) -> None:
     found = _reduction(op)
     if found is None or found.length <= 4 * length or found.results >= ENOUGH_RESULTS:
         return
+    steps = _steps(found.length, found.results, length)
+    if len(found.reduced) == 1 and found.length < 2 * steps:
+        return
     with op.location, ir.InsertionPoint(op):
         if len(found.reduced) > 1:
-            parts = _keep_last(found)
+            parts = again = _keep_last(found)
         else:
-            parts = _split_length(found, length)
+            parts = _split_length(found, steps)
+            again = parts[1:]  # the first has as many results as its threads shall have elements
     op.results[0].replace_all_uses_with(parts[-1].results[0])
     op.erase()
-    for part in parts:
+    for part in again:
         _split(part, length)
+
+
+def _steps(extent: int, results: int, length: int) -> int:
+    """How many elements a thread takes: enough that the threads are not many more than needed, few enough that a long
+    sum stays exact, and a divisor of the extent if one is near."""
+    wanted = min(max(length, -(-extent * results // ENOUGH_RESULTS)), _MOST * length)
+    near = [n for n in range(max(2, wanted // 2), 2 * wanted + 1) if extent % n == 0]
+    return min(near, key=lambda n: abs(n - wanted), default=wanted)
 
 
 def _reduction(op: ir.Operation) -> _Reduction | None:
@@ -108,11 +124,10 @@ def _keep_last(found: _Reduction) -> list[ir.Operation]:
     return [partial, _combine(found, partial, [d for d in range(len(dims)) if d not in found.reduced[:-1]], [last])]
 
 
-def _split_length(found: _Reduction, length: int) -> list[ir.Operation]:
+def _split_length(found: _Reduction, steps: int) -> list[ir.Operation]:
     """Loop d of extent n becomes loops (d, d + 1) of extents (steps, width): index d * width + d', then the rest."""
     (at,) = found.reduced
     extent = found.extents[at]
-    steps = max(length, -(-extent * found.results // ENOUGH_RESULTS))
     width = extent // steps
     extents = [*found.extents[:at], steps, width, *found.extents[at + 1 :]]
     new = [ir.AffineExpr.get_dim(d) for d in range(len(extents))]

@@ -3,6 +3,7 @@
 #all = affine_map<(d0) -> (d0)>
 #one = affine_map<(d0) -> ()>
 #id = affine_map<(r, c) -> (r, c)>
+#row = affine_map<(r, c) -> (r)>
 #rows = affine_map<(r, c) -> (r, 0)>
 
 // 103 numbers: 12 partial sums of 8 numbers that stand 12 apart; their sum; and the 7 numbers that are left. The position of
@@ -18,6 +19,17 @@
 // CHECK: affine.apply #[[STEP]]
 // CHECK: %[[SUM:.*]] = linalg.generic {{.*}} iterator_types = ["reduction"]} ins(%[[PART]] : tensor<12xf32>) outs(%arg1
 // CHECK: linalg.generic {indexing_maps = [#[[REST]], {{.*}} ins(%arg0, %{{.*}} : tensor<103xf32>, tensor<7xf32>) outs(%[[SUM]]
+
+// A sum of squares about a mean is read once, not stored; a length that 8 nearly divides leaves nothing over; and where
+// the results are many, the partial ones are not split again, however long they are.
+// CHECK-LABEL: func.func @about_mean
+// CHECK: linalg.generic {{.*}}"reduction", "parallel"]} ins(%arg0, %arg1, %{{.*}} : tensor<3001x104xf32>, tensor<3001xf32>, {{.*}}) outs(%{{.*}} : tensor<3001x13xf32>)
+// CHECK: linalg.generic {{.*}}"reduction"]} ins(%{{.*}} : tensor<3001x13xf32>)
+// CHECK-NOT: linalg.generic
+// CHECK-LABEL: func.func @many_rows
+// CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<60000x64xf32>)
+// CHECK: linalg.generic {{.*}} ins(%{{.*}} : tensor<60000x64xf32>) outs(%arg1
+// CHECK-NOT: linalg.generic
 
 // Short reductions, and those that no single operation makes, stay.
 // CHECK-LABEL: func.func @short
@@ -42,6 +54,34 @@ module attributes {transform.with_named_sequence} {
       linalg.yield %s : f32
     } -> tensor<f32>
     return %r : tensor<f32>
+  }
+
+  func.func @about_mean(%x: tensor<3001x104xf32>, %mean: tensor<3001xf32>, %init: tensor<3001xf32>) -> tensor<3001xf32> {
+    %e = tensor.empty() : tensor<3001x104xf32>
+    %d = linalg.generic {indexing_maps = [#id, #row, #id], iterator_types = ["parallel", "parallel"]}
+        ins(%x, %mean : tensor<3001x104xf32>, tensor<3001xf32>) outs(%e : tensor<3001x104xf32>) {
+    ^bb0(%in: f32, %m: f32, %out: f32):
+      %s = arith.subf %in, %m : f32
+      %q = arith.mulf %s, %s : f32
+      linalg.yield %q : f32
+    } -> tensor<3001x104xf32>
+    %r = linalg.generic {indexing_maps = [#id, #row], iterator_types = ["parallel", "reduction"]}
+        ins(%d : tensor<3001x104xf32>) outs(%init : tensor<3001xf32>) {
+    ^bb0(%in: f32, %out: f32):
+      %s = arith.addf %in, %out : f32
+      linalg.yield %s : f32
+    } -> tensor<3001xf32>
+    return %r : tensor<3001xf32>
+  }
+
+  func.func @many_rows(%x: tensor<60000x8192xf32>, %init: tensor<60000xf32>) -> tensor<60000xf32> {
+    %r = linalg.generic {indexing_maps = [#id, #row], iterator_types = ["parallel", "reduction"]}
+        ins(%x : tensor<60000x8192xf32>) outs(%init : tensor<60000xf32>) {
+    ^bb0(%in: f32, %out: f32):
+      %s = arith.addf %in, %out : f32
+      linalg.yield %s : f32
+    } -> tensor<60000xf32>
+    return %r : tensor<60000xf32>
   }
 
   func.func @short(%x: tensor<5x32xf32>, %init: tensor<5x1xf32>) -> tensor<5x1xf32> {
