@@ -1,7 +1,7 @@
 """`schedule.split_reductions`: long reductions with few results become several short ones, each with many results.
 
 A sum of ten million numbers in one thread would be slow and inexact. It becomes some 65,000 partial sums of about 150
-numbers, those become some 2,000, and so on. What is left over at the end of a length without such a factor is added last.
+numbers, those become some 2,000, and so on. What is left over where a length has no such factor is added last.
 """
 
 from __future__ import annotations
