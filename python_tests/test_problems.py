@@ -160,6 +160,8 @@ def test_a_folder_compiles_past_a_crash_and_resumes(folder, tmp_path, capfd):
     printed = capfd.readouterr()
     assert "[1/1] level2/1_crash: " in printed.err and "level2  1         1" in printed.out
     assert "| level2 | 1 | 1 |" in out.with_suffix(".md").read_text()
+    kept = [r["case"]["name"] for r in json.loads(out.read_text())["results"]]
+    assert kept == ["level1/2_linear", "level2/1_crash"]  # also those that the filter left out
 
 
 @pytest.mark.parametrize(

@@ -287,7 +287,7 @@ def _run_problems(cases: list[Case], compiled: list[Entry], folder: Path, option
     if options.resume:
         if not options.output:
             raise MlircError("--resume needs -o OUT.json: the results to go on with")
-        session.records = read_records(options.output, lambda r: options.retry and not is_right(r))
+        session.records = read_records(options.output, gpu=gpu, retry=options.retry)
     records = session.run(compiled)
     session.write()
     if options.compile_only:

@@ -31,7 +31,7 @@ def find_problems(named: Sequence[str]) -> list[Case]:
         top = Path(name)
         if not top.exists():
             raise MlircError(f"{name}: no such file or directory")
-        files = sorted(top.rglob("*.py"), key=_counted) if top.is_dir() else [top]
+        files = sorted(top.rglob("*.py"), key=lambda p: counted(str(p))) if top.is_dir() else [top]
         texts = {path: path.read_text(errors="replace") for path in files if path.is_file()}
         problems = {path: text for path, text in texts.items() if is_problem(text)}
         if not problems:
@@ -49,6 +49,6 @@ def _case(top: Path, path: Path, text: str) -> Case:
     return Case(f"{level}/{path.stem}", level, "problem", {"path": str(path), "source": text}, {}, "f32")
 
 
-def _counted(path: Path) -> list[tuple[int, str]]:
-    """`2_x` before `10_x`, in every part of the path."""
-    return [(int(word), "") if word.isdigit() else (1 << 60, word) for word in re.split(r"(\d+)", str(path))]
+def counted(path: str) -> list[tuple[int, str]]:
+    """A key that sorts `2_x` before `10_x`, in every part of a path."""
+    return [(int(word), "") if word.isdigit() else (1 << 60, word) for word in re.split(r"(\d+)", path)]

@@ -23,10 +23,17 @@ HEAD = (
 )
 
 
-def is_finished(record: dict[str, Any]) -> bool:
-    """Whether nothing is left to do: it ran, or it could not be compiled or run."""
+def is_finished(record: dict[str, Any], gpu: bool = True) -> bool:
+    """Whether nothing is left to do: it ran (or compiled, without a `gpu`), or it could not be compiled or run."""
     result = record.get("result", {})
-    return "error" in record.get("info", {}) or "error" in result or "check" in result
+    return has_failed(record) or "check" in result or (not gpu and "launches" in record.get("info", {}))
+
+
+def has_failed(record: dict[str, Any]) -> bool:
+    """Whether it could not be compiled or run, or was wrong."""
+    result = record.get("result", {})
+    wrong = "check" in result and not is_right(record)
+    return "error" in record.get("info", {}) or "error" in result or wrong
 
 
 def outcome(record: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from mlirc.bench.artifacts import Entry
 from mlirc.bench.cases import Case
 from mlirc.bench.pool import Task, Worker, run_tasks
 from mlirc.bench.problems import report
+from mlirc.bench.problems.find import counted
 from mlirc.errors import MlircError
 from mlirc.marks import marked_json
 from mlirc.outputs import Outputs
@@ -89,7 +90,8 @@ class Session:
 
     def write(self) -> dict[str, Any]:
         """Writes what is known so far, where an output was asked for; returns the data."""
-        data = {"about": self.about, "results": self.ordered()}
+        everything = sorted(self.records.values(), key=lambda r: counted(r["case"]["name"]))  # others of an earlier run
+        data = {"about": self.about, "results": everything}
         if self.output:
             with Outputs() as outputs:
                 outputs.add(self.output, lambda temporary: temporary.write_text(marked_json(data)))
@@ -131,9 +133,9 @@ class Session:
             worker.stop()
 
 
-def read_records(path: Path, again: Callable[[Record], bool]) -> dict[str, Record]:
-    """The finished problems of an earlier run, by name, without those to do `again`; raises MlircError for a file that
-    is none of ours. No file is no problem."""
+def read_records(path: Path, *, gpu: bool, retry: bool) -> dict[str, Record]:
+    """The problems that an earlier run finished, by name, with `retry` without those that failed; raises MlircError for
+    a file that is none of ours. No file is no problem."""
     if not path.exists():
         return {}
     try:
@@ -141,4 +143,5 @@ def read_records(path: Path, again: Callable[[Record], bool]) -> dict[str, Recor
         records = {r["case"]["name"]: r for r in data["results"]}
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise MlircError(f"--resume: {path} is not a result of mlirc-bench ({type(e).__name__})") from e
-    return {name: r for name, r in records.items() if report.is_finished(r) and not again(r)}
+    finished = {name: r for name, r in records.items() if report.is_finished(r, gpu)}
+    return {name: r for name, r in finished.items() if not (retry and report.has_failed(r))}
