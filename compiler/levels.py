@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from mlirc import loops
 from mlirc.errors import MlircError
 from mlirc.ladder import LEVELS as LEVELS
 from mlirc.mlir import context, func, ir
@@ -24,6 +26,35 @@ def functions(module: ir.Module) -> dict[str, ir.OpView]:
 def kernels(module: ir.Module) -> dict[str, ir.OpView]:
     """Name to function of every kernel in a `kernels`- or `tiles`-level module, in order."""
     return {name: f for name, f in functions(module).items() if "mlirc.kernel" in f.attributes}
+
+
+def calls(module: ir.Module) -> Counter[str]:
+    """How often a run calls each kernel of a `kernels`- to `gpu`-level module, in the order of the first calls: those
+    of a loop's step as often as there are steps."""
+    named = functions(module)
+    found: Counter[str] = Counter()
+    for function, times in [("main", 1), *steps(module).items()]:
+        for callee in _callees(module, function):
+            if callee not in named or not loops.is_loop(named[callee]):
+                found[callee] += times
+    return found
+
+
+def steps(module: ir.Module) -> Counter[str]:
+    """How often a run of `@main` goes through each step of its loops, by the step's function."""
+    named = functions(module)
+    found: Counter[str] = Counter()
+    for callee in _callees(module, "main"):
+        if callee in named and loops.is_loop(named[callee]):
+            loop = loops.read_loop(named[callee])
+            found[loop.step] += loop.count
+    return found
+
+
+def _callees(module: ir.Module, function: str) -> list[str]:
+    block = functions(module)[function].operation.regions[0].blocks[0]
+    ops = [o.operation for o in block.operations if o.operation.name == "func.call"]
+    return [ir.FlatSymbolRefAttr(op.attributes["callee"]).value for op in ops]
 
 
 def described(module: ir.Module, name: str) -> str:

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from mlirc.mlir import ir
 from mlirc.passes import register
-from mlirc.passes.graph.outline import main_function
+from mlirc.passes.graph.outline import graph_functions
 from mlirc.passes.graph.space import tensor_type
 
 
 @register("mlirc-fold-attention-layouts")
 def run(module: ir.Module, **options: str) -> None:
-    """Rewrites the attention ops of `@main` in place; the module needs no form of its own."""
+    """Rewrites the attention ops of `@main` and of its loops' steps in place; the module needs no form of its own."""
     with ir.Location.unknown(module.context):
-        for op in list(main_function(module).regions[0].blocks[0].operations):
-            if op.operation.name == "mlirc.attention":
-                _fold(op.operation)
+        for function in graph_functions(module):
+            for op in list(function.regions[0].blocks[0].operations):
+                if op.operation.name == "mlirc.attention":
+                    _fold(op.operation)
 
 
 def _fold(op: ir.Operation) -> None:

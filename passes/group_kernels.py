@@ -1,4 +1,4 @@
-"""`mlirc-group-kernels`: marks each op of `@main` with the kernels that compute it.
+"""`mlirc-group-kernels`: marks each op of `@main`, and of the steps of its loops, with the kernels that compute it.
 
 `mlirc.kernels = array<i64>` lists an op's kernels; `mlirc.root = N` marks the op whose results kernel N writes. An op
 without `mlirc.kernels` is dead, or costs nothing (views, constants). Options, each `true` or `false`:
@@ -15,7 +15,7 @@ from mlirc.errors import MlircError
 from mlirc.mlir import ir, tensor
 from mlirc.passes import register
 from mlirc.passes.graph.grouping import Grouping, Options
-from mlirc.passes.graph.outline import KERNELS, ROOT, main_function
+from mlirc.passes.graph.outline import KERNELS, ROOT, graph_functions
 
 
 @register("mlirc-group-kernels")
@@ -25,16 +25,19 @@ def run(module: ir.Module, **options: str) -> None:
     unknown = set(chosen) - set(Options.__dataclass_fields__)
     if unknown:
         raise MlircError(f"mlirc-group-kernels: unknown option '{min(unknown)}'")
-    block = main_function(module).regions[0].blocks[0]
     with ir.Location.unknown(module.context):
-        _drop_empty(block)
-        ops = [op.operation for op in block.operations]
-        grouping = Grouping(ops, Options(**chosen))
-        i64 = ir.IntegerType.get_signless(64)
-        for op, kernels in grouping.kernels_of.items():
-            op.attributes[KERNELS] = ir.DenseI64ArrayAttr.get(sorted(k.number for k in kernels))
-        for op, kernel in grouping.root_of.items():
-            op.attributes[ROOT] = ir.IntegerAttr.get(i64, kernel.number)
+        for function in graph_functions(module):
+            _group(function.regions[0].blocks[0], Options(**chosen))
+
+
+def _group(block: ir.Block, options: Options) -> None:
+    _drop_empty(block)
+    grouping = Grouping([op.operation for op in block.operations], options)
+    i64 = ir.IntegerType.get_signless(64)
+    for op, kernels in grouping.kernels_of.items():
+        op.attributes[KERNELS] = ir.DenseI64ArrayAttr.get(sorted(k.number for k in kernels))
+    for op, kernel in grouping.root_of.items():
+        op.attributes[ROOT] = ir.IntegerAttr.get(i64, kernel.number)
 
 
 def _drop_empty(block: ir.Block) -> None:

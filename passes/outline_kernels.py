@@ -13,6 +13,7 @@ from mlirc.passes.graph.outline import (
     KERNELS,
     ROOT,
     Outliner,
+    graph_functions,
     is_contiguous_slice,
     is_recomputed,
     origins,
@@ -28,19 +29,26 @@ def run(module: ir.Module, **options: str) -> None:
     """
     with ir.Location.unknown(module.context):
         outliner = Outliner(module)
-        ops = [op.operation for op in outliner.body.operations]
-        members: dict[int, list[ir.Operation]] = {}
-        for op in ops:
-            for number in op.attributes[KERNELS] if KERNELS in op.attributes else ():
-                members.setdefault(number, []).append(op)
-        for op in ops:
-            if op.name in (*VIEWS, "tensor.cast", "func.return") or _is_view_slice(op):
-                _materialise_operands(op, outliner)
-            elif ROOT in op.attributes:
-                _outline(op, members[op.attributes[ROOT].value], outliner)
+        for function in graph_functions(module):
+            outliner.body = function.regions[0].blocks[0]
+            _outline_all(outliner)
         outliner.finish()
-        _erase_dead(outliner.body)
     run_passes(module, "canonicalize,cse")
+
+
+def _outline_all(outliner: Outliner) -> None:
+    """Makes the kernels of one function."""
+    ops = [op.operation for op in outliner.body.operations]
+    members: dict[int, list[ir.Operation]] = {}
+    for op in ops:
+        for number in op.attributes[KERNELS] if KERNELS in op.attributes else ():
+            members.setdefault(number, []).append(op)
+    for op in ops:
+        if op.name in (*VIEWS, "tensor.cast", "func.return", "func.call") or _is_view_slice(op):
+            _materialise_operands(op, outliner)
+        elif ROOT in op.attributes:
+            _outline(op, members[op.attributes[ROOT].value], outliner)
+    _erase_dead(outliner.body)
 
 
 def _outline(root: ir.Operation, members: list[ir.Operation], outliner: Outliner) -> None:

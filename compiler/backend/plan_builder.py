@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mlirc import levels
 from mlirc.backend.arena import Lifetime, aligned, pack
 from mlirc.backend.kernel import ELEMENT_BYTES, CompiledKernel, Copy
+from mlirc.backend.plan_loops import read_loop_call
 from mlirc.errors import MlircError
+from mlirc.loops import is_loop, read_loop
 from mlirc.mlir import ir
-from mlirc.runtime.plan import DTYPE_BYTES, CopyStep, KernelLaunch, Plan, Ref, TensorSpec
+from mlirc.runtime.plan import DTYPE_BYTES, CopyStep, KernelLaunch, Plan, Ref, Repeat, TensorSpec
 from mlirc.runtime.plan_check import used_arena
+from mlirc.runtime.repeats import MAX_STEPS, Motion, PlanStep, unroll, with_references
 
 # Kernels load 16 bytes at a time from what they are given; a view that starts elsewhere is copied first.
 POINTER_ALIGNMENT = 16
 
 
 @dataclass
-class _Buffer:
+class Buffer:
     """One allocation: a boundary tensor (`space` and `index` say which) or an intermediate (`space` is `arena`)."""
 
     space: str
@@ -27,22 +30,25 @@ class _Buffer:
     first: int = 0
     last: int = 0
     static: bool = False  # the same for every run: a constant, or computed from constants
+    looped: bool = False  # the steps of a loop use it
 
 
 @dataclass(frozen=True)
-class _View:
-    """`size` bytes of a buffer from `offset` on: what a tensor value of `@main` is in memory."""
+class View:
+    """`size` bytes of a buffer from `offset` on: what a tensor value of `@main` is in memory; in a loop, how it moves
+    with the iterations."""
 
     buffer: int
     offset: int
     size: int
+    motion: Motion = Motion()
 
 
 @dataclass(frozen=True)
-class _Step:
+class Step:
     """A launch, or a copy (no kernel), whose arguments are still views."""
 
-    views: tuple[_View, ...]
+    views: tuple[View, ...]
     launch: KernelLaunch | None = None
 
 
@@ -91,24 +97,26 @@ def _dicts(attribute: ir.Attribute | None, count: int) -> list:
 
 
 @dataclass
-class _Builder:
+class Builder:
     """Walks `@main` once; afterwards `steps` and `buffers` hold the plan with the arena not yet laid out."""
 
     compiled: Mapping[str, CompiledKernel]
-    buffers: list[_Buffer] = field(default_factory=list)
-    values: dict[ir.Value, _View] = field(default_factory=dict)
-    steps: list[_Step] = field(default_factory=list)
+    buffers: list[Buffer] = field(default_factory=list)
+    values: dict[ir.Value, View] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
     boundary: dict[str, list[TensorSpec]] = field(default_factory=lambda: {"input": [], "weight": [], "output": []})
-    realigned: dict[_View, _View] = field(default_factory=dict)
+    realigned: dict[View, View] = field(default_factory=dict)
     kernels: dict[str, ir.Operation] = field(default_factory=dict)
+    loops: list[Repeat] = field(default_factory=list)  # in numbers of `steps`, which has one iteration of each
     setup: int = 0
     in_setup: bool = True
     draws: tuple[int, ...] = ()
+    in_loop: bool = False
 
-    def new_buffer(self, space: str, size: int, index: int = 0) -> _View:
+    def new_buffer(self, space: str, size: int, index: int = 0) -> View:
         now = len(self.steps)
-        self.buffers.append(_Buffer(space, size, index, first=now, last=now, static=self.in_setup and space == "arena"))
-        return _View(len(self.buffers) - 1, 0, size)
+        self.buffers.append(Buffer(space, size, index, first=now, last=now, static=self.in_setup and space == "arena"))
+        return View(len(self.buffers) - 1, 0, size)
 
     def walk(self, main: ir.Operation) -> None:
         block = main.regions[0].blocks[0]
@@ -166,12 +174,15 @@ class _Builder:
         elif op.name == "tensor.extract_slice":
             source = self.values[op.operands[0]]
             offset, size = _slice_range(op)
-            self.values[op.results[0]] = _View(source.buffer, source.offset + offset, size)
+            self.values[op.results[0]] = replace(source, offset=source.offset + offset, size=size)
         else:
             raise MlircError(f"main: {op.name} at {op.location} is neither a kernel call nor a free view")
 
     def read_call(self, op: ir.Operation) -> None:
         name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
+        if name in self.kernels and is_loop(self.kernels[name]):
+            read_loop_call(self, op, read_loop(self.kernels[name]), self.kernels.get)
+            return
         if name not in self.compiled:
             raise MlircError(f"main: kernel '{name}' is called but was not compiled")
         kernel = self.compiled[name]
@@ -197,13 +208,13 @@ class _Builder:
             return []
         return [ir.StringAttr(a).value for a in ir.ArrayAttr(function.attributes["mlirc.origin"])]
 
-    def add_launch(self, kernel: str, launch, views: list[_View], origin: tuple[str, ...]) -> None:
+    def add_launch(self, kernel: str, launch, views: list[View], origin: tuple[str, ...]) -> None:
         if isinstance(launch, Copy):
             source, target = views[launch.source], views[launch.target]
             if launch.size:
-                a = _View(source.buffer, source.offset + launch.source_offset, launch.size)
-                b = _View(target.buffer, target.offset + launch.target_offset, launch.size)
-                self.steps.append(_Step((a, b)))
+                a = replace(source, offset=source.offset + launch.source_offset, size=launch.size)
+                b = replace(target, offset=target.offset + launch.target_offset, size=launch.size)
+                self.steps.append(Step((a, b)))
             return
         if 0 in launch.grid:
             return  # nothing to compute, and the driver refuses an empty grid
@@ -212,15 +223,15 @@ class _Builder:
             if not 0 <= index < len(views):
                 raise MlircError(f"kernel '{kernel}': launch {launch.symbol} binds buffer {index} of {len(views)}")
             view = views[index]
-            bound.append(_View(view.buffer, view.offset + offset, view.size - offset))
+            bound.append(replace(view, offset=view.offset + offset, size=view.size - offset))
         step = KernelLaunch(
             launch.symbol, launch.grid, launch.block, launch.smem, (), kernel, origin, cluster=launch.cluster
         )
-        self.steps.append(_Step(tuple(bound), step))
+        self.steps.append(Step(tuple(bound), step))
 
-    def align(self, view: _View) -> _View:
+    def align(self, view: View) -> View:
         """The view itself when kernels may load 16 bytes at a time from it, else a copy of it in the arena."""
-        if view.offset % POINTER_ALIGNMENT == 0 or view.size == 0:
+        if is_aligned(view) or view.size == 0:
             return view
         if view not in self.realigned:
             target = self.new_buffer("arena", view.size)
@@ -228,10 +239,10 @@ class _Builder:
             self.realigned[view] = target
         return self.realigned[view]
 
-    def copy(self, source: _View, target: _View) -> None:
+    def copy(self, source: View, target: View) -> None:
         for view in (source, target):
             self.buffers[view.buffer].last = len(self.steps)
-        self.steps.append(_Step((source, target)))
+        self.steps.append(Step((source, target)))
 
     def read_return(self, op: ir.Operation, attributes: list) -> None:
         for i, (value, attrs) in enumerate(zip(op.operands, attributes, strict=True)):
@@ -241,10 +252,16 @@ class _Builder:
             self.boundary["output"].append(spec)
             view = self.values[value]
             buffer = self.buffers[view.buffer]
-            if buffer.space == "arena" and not buffer.static and buffer.size == view.size == spec.nbytes:
+            own = buffer.space == "arena" and not buffer.static and not buffer.looped
+            if own and buffer.size == view.size == spec.nbytes:
                 buffer.space, buffer.index = "output", i  # written in place by the kernel that makes it
             elif spec.nbytes:
                 self.copy(view, self.new_buffer("output", spec.nbytes, i))
+
+
+def is_aligned(view: View) -> bool:
+    """Whether kernels may load 16 bytes at a time from a view, in every iteration."""
+    return view.offset % POINTER_ALIGNMENT == 0 and view.motion.move % POINTER_ALIGNMENT == 0
 
 
 def _slice_range(op: ir.Operation) -> tuple[int, int]:
@@ -264,7 +281,7 @@ def _slice_range(op: ir.Operation) -> tuple[int, int]:
     return offset * element, count * element
 
 
-def _lay_out(buffers: list[_Buffer]) -> tuple[list[int], int, int]:
+def _lay_out(buffers: list[Buffer]) -> tuple[list[int], int, int]:
     """(arena offset of every buffer, arena size, size without packing), all in bytes."""
     indices = [i for i, b in enumerate(buffers) if b.space == "arena"]
     lifetimes = [Lifetime(buffers[i].size, buffers[i].first, buffers[i].last) for i in indices]
@@ -273,6 +290,30 @@ def _lay_out(buffers: list[_Buffer]) -> tuple[list[int], int, int]:
     for i, offset in zip(indices, packed, strict=True):
         offsets[i] = offset
     return offsets, size, sum(aligned(b.size) for b in lifetimes)
+
+
+def _unrolled(builder: Builder, once: list[PlanStep]) -> tuple[list[PlanStep], list[Repeat], int]:
+    """All steps, with every iteration of the loops of which `once` has the first; the loops among them; and how many
+    of the steps run at load."""
+    steps: list[PlanStep] = []
+    repeats: list[Repeat] = []
+    loops = {loop.first: loop for loop in builder.loops}
+    setup = number = 0
+    while number < len(once):
+        if loop := loops.get(number):
+            repeats.append(Repeat(len(steps), loop.length, loop.count))
+            motions = [[v.motion for v in s.views] for s in builder.steps[number : number + loop.length]]
+            if len(steps) + loop.length * loop.count > MAX_STEPS:
+                raise MlircError(
+                    f"main: its loops over time steps make more than {MAX_STEPS} launches and copies: give the model a "
+                    "shorter sequence"
+                )
+            steps += unroll(once[number : number + loop.length], motions, loop.count)
+        else:
+            steps.append(once[number])
+        number += loop.length if loop else 1
+        setup = len(steps) if number <= builder.setup else setup
+    return steps, repeats, setup
 
 
 def build_plan(
@@ -296,22 +337,19 @@ def build_plan(
     by_name = {ir.StringAttr(f.attributes["sym_name"]).value: f for f in functions}
     if "main" not in by_name:
         raise MlircError("kernels level: the module has no function @main")
-    builder = _Builder(compiled, kernels=by_name)
+    builder = Builder(compiled, kernels=by_name)
     with kernels_module.context:
         builder.walk(by_name["main"])
     offsets, arena_size, unpacked = _lay_out(builder.buffers)
 
-    def ref(view: _View) -> Ref:
-        buffer = builder.buffers[view.buffer]
-        return Ref(buffer.space, buffer.index, offsets[view.buffer] + view.offset, view.size)
+    def bound(step: Step) -> PlanStep:
+        refs = []
+        for view in step.views:
+            buffer = builder.buffers[view.buffer]
+            refs.append(Ref(buffer.space, buffer.index, offsets[view.buffer] + view.offset, view.size))
+        return with_references(step.launch, refs) if step.launch else CopyStep(*refs)
 
-    steps: list[KernelLaunch | CopyStep] = []
-    for step in builder.steps:
-        refs = tuple(ref(v) for v in step.views)
-        if step.launch is None:
-            steps.append(CopyStep(*refs))
-        else:
-            steps.append(KernelLaunch(**{**vars(step.launch), "args": refs}))
+    steps, repeats, setup = _unrolled(builder, [bound(step) for step in builder.steps])
     plan = Plan(
         model=model,
         target=target,
@@ -321,7 +359,8 @@ def build_plan(
         arena_size=min(arena_size, used_arena(steps)),
         steps=steps,
         unpacked_size=unpacked,
-        setup=builder.setup,
+        setup=setup,
+        repeats=repeats,
         versions=dict(versions or {}),
         draws=builder.draws,
     )

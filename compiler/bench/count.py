@@ -45,21 +45,18 @@ def count_program(module: ir.Module) -> Work:
             work.add(one, calls)
         return work
     plain = _generalized(levels.copy(module))
-    return count_function(levels.functions(plain)["main"])
+    found = levels.functions(plain)
+    work = count_function(found["main"])
+    for step, times in levels.steps(plain).items():
+        work.add(count_function(found[step]), times)
+    return work
 
 
 def count_kernels(module: ir.Module) -> dict[str, tuple[Work, int]]:
-    """The work of one call of each kernel of a `kernels`-level module, and how often `@main` calls it."""
+    """The work of one call of each kernel of a `kernels`-level module, and how often a run calls it."""
     from mlirc import levels
 
-    calls: Counter[str] = Counter()
-
-    def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name == "func.call":
-            calls[ir.FlatSymbolRefAttr(op.attributes["callee"]).value] += 1
-        return ir.WalkResult.ADVANCE
-
-    levels.functions(module)["main"].operation.walk(visit)
+    calls = levels.calls(module)
     plain = _generalized(levels.copy(module))
     return {name: (count_function(f), calls[name]) for name, f in levels.kernels(plain).items()}
 

@@ -41,10 +41,10 @@ class Program:
 
 def decompose(program: Any) -> Program:
     """The decomposed program; the given one stays as it is."""
-    if not _is_plain(program.graph):
+    if not is_plain(program.graph):
         program = program.run_decompositions(decomposition_table())
-    if _is_plain(program.graph):  # PyTorch's own way, too, leaves some composite ops whole
-        graph = _Decomposer().run(program.graph)
+    if is_plain(program.graph):  # PyTorch's own way, too, leaves some composite ops whole
+        graph = decomposed(program.graph)
     else:
         graph = Graph()
         graph.output(graph.graph_copy(program.graph, {}))
@@ -53,7 +53,13 @@ def decompose(program: Any) -> Program:
     return Program(graph, signature, program.state_dict, program.constants, program.module_call_graph)
 
 
-def _is_plain(graph: Graph) -> bool:
+def decomposed(graph: Graph) -> Graph:
+    """A copy of a graph of pure operations, with the decompositions applied."""
+    return _Decomposer().run(graph)
+
+
+def is_plain(graph: Graph) -> bool:
+    """Whether all operations of a graph are pure ones of PyTorch."""
     for node in graph.nodes:
         if node.op not in ("placeholder", "output") and node.target is not operator.getitem:
             target = node.target
@@ -122,7 +128,7 @@ class _Decomposer:
             return None
         with mode, torch.no_grad():
             graph = make_fx(call, decomposition_table=self._table, _allow_non_fake_inputs=True)(*values).graph
-            if not _is_plain(graph):  # composite ops may be written with operations in place
+            if not is_plain(graph):  # composite ops may be written with operations in place
                 pure = dispatch_functionalize(call, FunctionalTensorMode())
                 graph = make_fx(pure, decomposition_table=self._table, _allow_non_fake_inputs=True)(*values).graph
         graph.eliminate_dead_code()

@@ -17,6 +17,7 @@ from mlirc.frontend.attention import scaled_dot_product_attention
 from mlirc.frontend.decompositions_moves import MOVES
 from mlirc.frontend.random.dropouts import DROPOUTS
 from mlirc.frontend.random.graph import is_random
+from mlirc.frontend.recurrent import RECURRENT
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -382,4 +383,4 @@ def decomposition_table() -> dict[Any, Callable]:
 
     table = fx_decompositions()
     table = {op: function for op, function in table.items() if op not in _KEPT and not is_random(op)}
-    return table | _own | MOVES | DROPOUTS
+    return table | _own | MOVES | DROPOUTS | RECURRENT

@@ -7,6 +7,11 @@ import traceback
 
 from mlirc.errors import MlircError
 
+PACKED = (
+    "a recurrent layer on a packed sequence (pack_padded_sequence), whose time steps have batches of different sizes, "
+    "is not supported: give it the padded tensor, and select the last states with gather"
+)
+
 
 def export_error(name: str, error: Exception) -> MlircError:
     """One line: what could not be exported, where in the model's source, and what to do."""
@@ -14,6 +19,8 @@ def export_error(name: str, error: Exception) -> MlircError:
         return error
     text = str(error)
     where = _where(error, text)
+    if _is_packed(error):
+        return MlircError(f"{name}: {PACKED}{where}")
     kind = type(error).__name__
     if "DataDependent" in kind or "data-dependent" in text.lower() or "DynamicOutputShape" in kind:
         return MlircError(
@@ -39,3 +46,13 @@ def _where(error: Exception, text: str) -> str:
     own = [f for f in frames if not re.search(r"/(torch|torch_mlir|contextlib|mlirc)/|/compiler/frontend/|<", f[0])]
     own = [f for f in own if "contextlib" not in f[0] and "functools" not in f[0]]
     return f" (at {own[-1][0]}:{own[-1][1]})" if own else ""
+
+
+def _is_packed(error: Exception) -> bool:
+    """Whether packed sequences were at work where an export failed."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_filename.endswith("torch/nn/utils/rnn.py"):
+            return True
+        if any(type(value).__name__ == "PackedSequence" for value in frame.f_locals.values()):
+            return True
+    return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,6 +13,12 @@ from mlirc.mlir import context, func, fx_importer, ir
 
 _FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
 ATTENTION_CALL = "mlirc.attention"
+SCAN_CALL = "mlirc.scan"
+
+
+def is_loop(node: torch.fx.Node) -> bool:
+    """Whether a node is a loop over time steps, `mlirc::scan`."""
+    return node.op == "call_function" and node.target is torch.ops.mlirc.scan.default
 
 
 def module_path(node: torch.fx.Node) -> str:
@@ -33,8 +40,9 @@ def source_line(node: torch.fx.Node) -> tuple[str, int] | None:
     return file, int(line)
 
 
-def make_importer(root: str) -> Any:
-    """An FxImporter into the process's context; `root` names the location of ops outside any submodule."""
+def make_importer(root: str, steps: Mapping[str, str] | None = None) -> Any:
+    """An FxImporter into the process's context; `root` names the location of ops outside any submodule, `steps` the
+    function of each loop's step, by the loop's node."""
     fx: Any = fx_importer()
 
     class Cache(fx.ContextCache):
@@ -56,6 +64,8 @@ def make_importer(root: str) -> Any:
         def _import_torch_op_overload(self, loc: Any, node: Any, concrete_target: Any = None) -> None:
             if node.target is torch.ops.mlirc.attention.default:
                 _import_attention(self, loc, node)
+            elif is_loop(node):
+                _import_loop(self, loc, node, steps)
             else:
                 super()._import_torch_op_overload(loc, node, concrete_target)
 
@@ -92,3 +102,37 @@ def _import_attention(importer: Any, loc: ir.Location, node: torch.fx.Node) -> N
             op.attributes[ATTENTION_CALL] = attributes
         call = func.CallOp([result], op.name.value, operands)
     importer.bind_node_value(node, call.result)
+
+
+def _import_loop(importer: Any, loc: ir.Location, node: torch.fx.Node, steps: Mapping[str, str] | None) -> None:
+    """Imports `mlirc::scan` as a call of a private function whose attribute says how often it calls which step."""
+    arguments: Any = node.args
+    init, xs, closed, count, reverse, _ = arguments
+    operands = [importer.resolve_node_value(x) for x in (*init, *xs, *closed)]
+    results = [importer._cc.value_info_to_type(v) for v in node.meta["val"]]
+    assert steps is not None
+    body = importer.fx_importer.module.body
+    with loc:
+        i64 = ir.IntegerType.get_signless(64)
+        attributes = ir.DictAttr.get(
+            {
+                "step": ir.FlatSymbolRefAttr.get(steps[node.name]),
+                "count": ir.IntegerAttr.get(i64, count),
+                "carries": ir.IntegerAttr.get(i64, len(init)),
+                "slices": ir.IntegerAttr.get(i64, len(xs)),
+                "reverse": ir.BoolAttr.get(reverse),
+            }
+        )
+        type_ = ir.FunctionType.get([x.type for x in operands], results)
+        declared = [op for op in body.operations if SCAN_CALL in op.attributes]
+        for op in declared:
+            if op.attributes[SCAN_CALL] == attributes and op.type == type_:
+                break
+        else:
+            with ir.InsertionPoint(body):
+                op = func.FuncOp(f"loop_{len(declared)}", type_, visibility="private")
+            op.attributes[SCAN_CALL] = attributes
+        call = func.CallOp(results, op.name.value, operands)
+    importer._multi_result_nodes.add(node)
+    for i, value in enumerate(call.results):
+        importer.bind_node_value(node, value, i)

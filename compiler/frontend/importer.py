@@ -19,6 +19,7 @@ from mlirc.frontend.experts import masked_experts
 from mlirc.frontend.fx_import import make_importer, module_path
 from mlirc.frontend.inputs import DTYPES, dtype_name
 from mlirc.frontend.integers import legalize_integers
+from mlirc.frontend.loops import Loops, trace_loops
 from mlirc.frontend.noise import quiet
 from mlirc.frontend.random.export import unvalidated_distributions
 from mlirc.frontend.random.graph import STATE, Draws, draw_numbers
@@ -79,6 +80,8 @@ def import_torch(source: SourceModel) -> ImportedModel:
         places = _select_outputs(program, source)
         try:
             arguments, constants = _simplify(program, arguments, constants)
+            loops = trace_loops(program.graph)
+            arguments, constants = _add_constants(program, arguments, constants, loops.constants)
         except (RuntimeError, IndexError) as e:  # PyTorch's, from what the model computes of constants alone
             raise export_error(source.name, e) from e
         meant = legalize_integers(program.graph)
@@ -86,7 +89,7 @@ def import_torch(source: SourceModel) -> ImportedModel:
         arguments = _drop_unused(program, arguments)
         _rewrite_signature(program, arguments, outputs)
         _require_known_dtypes(program, source)
-        module = _import(program, source, arguments, outputs, meant, draws)
+        module = _import(program, source, arguments, outputs, meant, draws, loops)
     weights = {a.name: a.name for a in arguments if a.kind == "weight"}
     return ImportedModel(
         source.name,
@@ -273,8 +276,14 @@ def _simplify(
     graph = program.graph
     real = {a.node.name: constants[a.name] for a in arguments if a.kind == "constant"}
     real = {k: v for k, v in real.items() if not _is_fake(v)}
-    made = simplify(graph, real)
-    nodes = {n.name: n for n in graph.nodes}
+    return _add_constants(program, arguments, constants, simplify(graph, real))
+
+
+def _add_constants(
+    program: Any, arguments: list[_Argument], constants: dict[str, torch.Tensor], made: dict[str, torch.Tensor]
+) -> tuple[list[_Argument], dict[str, torch.Tensor]]:
+    """With the constants that a rewrite added to the graph's placeholders, by name."""
+    nodes = {n.name: n for n in program.graph.nodes}
     added = [_Argument(nodes[name], "constant", name) for name in made]
     return arguments + added, constants | made
 
@@ -307,9 +316,12 @@ def _import(
     outputs: list[tuple[str, torch.fx.Node]],
     meant: Mapping[torch.fx.Node, torch.dtype],
     draws: Draws | None,
+    loops: Loops,
 ) -> ir.Module:
-    importer = make_importer(source.name)
+    importer = make_importer(source.name, {node: f"step_{i}" for node, i in loops.step_of.items()})
     try:
+        for i, step in enumerate(loops.steps):
+            importer.import_stateless_graph(step, func_name=f"step_{i}", func_visibility="private")
         main = importer.import_program(program)
     except Exception as e:
         raise export_error(source.name, e) from e

@@ -8,11 +8,12 @@ from mlirc.dialects.mlirc_dialect import attention
 from mlirc.errors import MlircError
 from mlirc.frontend.amax import lower_amax
 from mlirc.frontend.diagnose import first_line
-from mlirc.frontend.fx_import import ATTENTION_CALL
+from mlirc.frontend.fx_import import ATTENTION_CALL, SCAN_CALL
 from mlirc.frontend.importer import ImportedModel
 from mlirc.frontend.integer_division import OPERATOR, lower_integer_division
 from mlirc.frontend.random.lowering import OPERATOR as DRAW
 from mlirc.frontend.random.lowering import lower_draw
+from mlirc.loops import STEP, write_loop
 from mlirc.mlir import arith, context, ir, run_passes
 
 _SIMPLIFY = (
@@ -54,6 +55,7 @@ def lower_to_linalg(imported: ImportedModel | ir.Module) -> ir.Module:
         _run(module, _TO_LINALG)
         _restore_interface(module, kept)
         _replace_attention_calls(module)
+        _write_loops(module)
         _drop_asserts(module)
         _narrow_constants(module)
         run_passes(module, "canonicalize,cse,symbol-dce")
@@ -82,8 +84,9 @@ def _interface(module: ir.Module) -> dict[str, ir.Attribute]:
 
 def _restore_interface(module: ir.Module, kept: dict[str, ir.Attribute]) -> None:
     main = _main(module)
-    if "torch.assume_strict_symbolic_shapes" in main.attributes:
-        del main.attributes["torch.assume_strict_symbolic_shapes"]
+    for op in module.body.operations:
+        if "torch.assume_strict_symbolic_shapes" in op.attributes:
+            del op.attributes["torch.assume_strict_symbolic_shapes"]
     for name, value in kept.items():
         main.attributes[name] = value
 
@@ -156,6 +159,24 @@ def _replace_attention_calls(module: ir.Module) -> None:
             )
         call.results[0].replace_all_uses_with(new)
         call.erase()
+
+
+def _write_loops(module: ir.Module) -> None:
+    """Gives the declared functions of loops their bodies; see `mlirc.loops`."""
+    functions = {op.name.value: op for op in module.body.operations if op.operation.name == "func.func"}
+    for name, declared in functions.items():
+        if SCAN_CALL not in declared.attributes:
+            continue
+        about = ir.DictAttr(declared.attributes[SCAN_CALL])
+        count, carries, slices = (ir.IntegerAttr(about[key]).value for key in ("count", "carries", "slices"))
+        step = ir.FlatSymbolRefAttr(about["step"]).value
+        reverse = ir.BoolAttr(about["reverse"]).value
+        types, results = declared.type.inputs, declared.type.results
+        written = write_loop(name, step, count, carries, slices, reverse, types, results)
+        functions[step].attributes[STEP] = ir.UnitAttr.get()
+        with ir.InsertionPoint(declared):
+            list(written.body.operations)[1].operation.clone()
+        declared.operation.erase()
 
 
 def _drop_asserts(module: ir.Module) -> None:

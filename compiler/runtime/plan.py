@@ -77,12 +77,23 @@ class CopyStep:
     target: Ref
 
 
+@dataclass(frozen=True)
+class Repeat:
+    """A loop: the steps from number `first` on are `count` times `length` steps, which differ in their offsets alone
+    (`mlirc.runtime.repeats`)."""
+
+    first: int
+    length: int
+    count: int
+
+
 @dataclass
 class Plan:
     """Everything that the runtime needs to run a model: sizes in bytes, steps in order. The first `setup` steps depend
     on constants only: they run once, when the model is loaded. `unpacked_size` is what the arena would take with a
     buffer of its own for every intermediate result. `draws` says how the generator of random numbers moves: see
-    `mlirc.runtime.random_state`."""
+    `mlirc.runtime.random_state`. `steps` has every iteration of the loops that `repeats` lists; the plan's text says
+    them once."""
 
     model: str
     target: str
@@ -95,6 +106,7 @@ class Plan:
     setup: int = 0
     versions: dict[str, str] = field(default_factory=dict)
     draws: tuple[int, ...] = ()
+    repeats: list[Repeat] = field(default_factory=list)
 
     @property
     def given(self) -> list[TensorSpec]:
@@ -121,16 +133,34 @@ def _ref_out(ref: Ref) -> list:
     return [SPACES.index(ref.space), ref.index, ref.offset, ref.size]
 
 
-def _step_out(step: KernelLaunch | CopyStep) -> dict:
+def _step_out(step: KernelLaunch | CopyStep, refs: list[list] | None = None) -> dict:
     if isinstance(step, CopyStep):
-        return {"copy": _ref_out(step.source), "to": _ref_out(step.target)}
+        source, target = refs or [_ref_out(step.source), _ref_out(step.target)]
+        return {"copy": source, "to": target}
     out: dict[str, Any] = {"launch": step.symbol, "grid": step.grid, "block": step.block, "smem": step.smem}
-    out["args"] = [_ref_out(r) for r in step.args]
+    out["args"] = refs or [_ref_out(r) for r in step.args]
     if step.cluster:
         out["cluster"] = step.cluster
     out["kernel"] = step.kernel
     out["origin"] = step.origin
     return out
+
+
+def _steps_out(plan: Plan) -> Iterator[dict]:
+    """One object for every step that is in no loop, and for every loop."""
+    from mlirc.runtime.repeats import references, roll
+
+    done = 0
+    for loop in plan.repeats:
+        yield from map(_step_out, plan.steps[done : loop.first])
+        done = loop.first + loop.length * loop.count
+        motions = roll(plan.steps[loop.first : done], loop.count)
+        body = []
+        for step, moves in zip(plan.steps[loop.first : loop.first + loop.length], motions, strict=True):
+            refs = [[*_ref_out(r), m.move, m.wrap] for r, m in zip(references(step), moves, strict=True)]
+            body.append(_step_out(step, refs))
+        yield {"repeat": loop.count, "steps": body}
+    yield from map(_step_out, plan.steps[done:])
 
 
 def _json_lines(plan: Plan) -> Iterator[str]:
@@ -147,7 +177,7 @@ def _json_lines(plan: Plan) -> Iterator[str]:
     tables: list[tuple[str, list]] = [
         (n, [[t.name, t.dtype, t.shape, t.kind] for t in getattr(plan, n)]) for n in TABLES
     ]
-    tables.append(("steps", [_step_out(s) for s in plan.steps]))
+    tables.append(("steps", list(_steps_out(plan))))
     for i, (name, rows) in enumerate(tables):
         yield f'"{name}":['
         for j, row in enumerate(rows):

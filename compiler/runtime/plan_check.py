@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from mlirc.errors import MlircError, is_control
 from mlirc.runtime.plan import DTYPE_BYTES, CopyStep, KernelLaunch, Plan, Ref, TensorSpec
+from mlirc.runtime.repeats import references as refs
 from mlirc.targets import TARGETS, Target
 
 MAX_BYTES = 1 << 40  # of one buffer: more than any GPU has
@@ -63,11 +64,6 @@ def used_arena(steps: Iterable[KernelLaunch | CopyStep]) -> int:
     """The arena's size that the steps need, in bytes."""
     last = max((r.offset + r.size for s in steps for r in refs(s) if r.space == "arena"), default=0)
     return -(-last // ARENA_ALIGNMENT) * ARENA_ALIGNMENT
-
-
-def refs(step: KernelLaunch | CopyStep) -> tuple[Ref, ...]:
-    """The ranges that a step reads or writes."""
-    return step.args if isinstance(step, KernelLaunch) else (step.source, step.target)
 
 
 def check_text(text: str, what: str) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from mlirc.errors import MlircError
-from mlirc.runtime.plan import SPACES, TABLES, VERSION, CopyStep, Dim3, KernelLaunch, Plan, Ref, TensorSpec
+from mlirc.runtime.plan import SPACES, TABLES, VERSION, CopyStep, Dim3, KernelLaunch, Plan, Ref, Repeat, TensorSpec
+from mlirc.runtime.repeats import MAX_STEPS, Motion, PlanStep, unroll
 
 _AGAIN = "compile the model again"
 _HEAD = ("version", "model", "target", "versions", "arena_size", "unpacked_size", "setup", *TABLES, "steps")
@@ -31,6 +32,7 @@ def read_plan(text: str) -> Plan:
     versions = data["versions"]
     if not isinstance(versions, dict):
         _wrong(versions, "versions", "names and versions")
+    steps, repeats = _steps(data["steps"])
     return Plan(
         model=_str(data["model"], "model"),
         target=_str(data["target"], "target"),
@@ -38,8 +40,9 @@ def read_plan(text: str) -> Plan:
         arena_size=_int(data["arena_size"], "arena_size"),
         unpacked_size=_int(data["unpacked_size"], "unpacked_size"),
         setup=_int(data["setup"], "setup"),
-        steps=[_step(item, f"steps[{i}]") for i, item in enumerate(_list(data["steps"], "steps"))],
         draws=tuple(_int(n, "draws") for n in _list(data["draws"], "draws")) if random else (),
+        steps=steps,
+        repeats=repeats,
         **tables,
     )
 
@@ -100,10 +103,51 @@ def _dim3(item: Any, where: str) -> Dim3:
     return x, y, z
 
 
-def _step(item: Any, where: str) -> KernelLaunch | CopyStep:
+def _steps(items: Any) -> tuple[list[PlanStep], list[Repeat]]:
+    """All steps, every iteration of the loops among them, and where the loops are."""
+    steps: list[PlanStep] = []
+    repeats: list[Repeat] = []
+    for i, item in enumerate(_list(items, "steps")):
+        where = f"steps[{i}]"
+        if not isinstance(item, dict) or "repeat" not in item:
+            steps.append(_step(item, where))
+            continue
+        _keys(item, ("repeat", "steps"), where)
+        count, length = _int(item["repeat"], where), len(_list(item["steps"], where))
+        if count < 2 or not length or len(steps) + count * length > MAX_STEPS:
+            raise MlircError(
+                f"plan: {where}: {count} times {length} steps: a loop repeats at least one step, and a plan has at "
+                f"most {MAX_STEPS}: {_AGAIN}"
+            )
+        motions: list[list[Motion]] = []
+        body = [_step(step, f"{where}, steps[{j}]", motions) for j, step in enumerate(item["steps"])]
+        for motion in (m for moves in motions for m in moves):
+            if not 1 <= motion.wrap <= count or (motion.wrap > 1) != bool(motion.move):
+                _wrong([motion.move, motion.wrap], where, f"bytes to move by, and 2 to {count} iterations, or 0 and 1")
+        repeats.append(Repeat(len(steps), length, count))
+        steps += unroll(body, motions, count)
+    return steps, repeats
+
+
+def _moving(item: Any, where: str) -> tuple[Ref, Motion]:
+    """A reference in a loop."""
+    *numbers, move, wrap = (_int(n, where) for n in _list(item, where, 6))
+    return _ref(numbers, where), Motion(move, wrap)
+
+
+def _step(item: Any, where: str, motions: list[list[Motion]] | None = None) -> PlanStep:
+    """A step; of a loop where `motions` is given, to which how its references move is added."""
+
+    def read(refs: list, where: str) -> list[Ref]:
+        if motions is None:
+            return [_ref(r, where) for r in refs]
+        moving = [_moving(r, where) for r in refs]
+        motions.append([motion for _, motion in moving])
+        return [ref for ref, _ in moving]
+
     if isinstance(item, dict) and "copy" in item:
         _keys(item, ("copy", "to"), where)
-        return CopyStep(_ref(item["copy"], where), _ref(item["to"], where))
+        return CopyStep(*read([item["copy"], item["to"]], where))
     clustered = isinstance(item, dict) and "cluster" in item
     _keys(item, (*_LAUNCH, "cluster") if clustered else _LAUNCH, where)
     return KernelLaunch(
@@ -111,7 +155,7 @@ def _step(item: Any, where: str) -> KernelLaunch | CopyStep:
         grid=_dim3(item["grid"], f"{where}, grid"),
         block=_dim3(item["block"], f"{where}, block"),
         smem=_int(item["smem"], f"{where}, smem"),
-        args=tuple(_ref(r, f"{where}, args") for r in _list(item["args"], f"{where}, args")),
+        args=tuple(read(_list(item["args"], f"{where}, args"), f"{where}, args")),
         kernel=_str(item["kernel"], f"{where}, kernel"),
         origin=tuple(_str(n, f"{where}, origin") for n in _list(item["origin"], f"{where}, origin")),
         cluster=_dim3(item["cluster"], f"{where}, cluster") if clustered else None,

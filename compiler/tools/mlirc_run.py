@@ -290,8 +290,16 @@ def _describe(name: str, array: np.ndarray) -> str:
     return f"{text} mean {wide.mean():.6g} std {wide.std():.6g} min {wide.min():.6g} max {wide.max():.6g}"
 
 
+def _step_info(plan: Plan, number: int) -> str:
+    step, once = plan.steps[number], " once" if number < plan.setup else ""
+    if isinstance(step, CopyStep):
+        return f"  copy {step.source.size} bytes to {step.target.space} {step.target.index}{once}"
+    sizes = " ".join("x".join(map(str, d)) for d in (step.grid, step.block))
+    return f"  {step.symbol} {sizes} smem {step.smem}{once} {' '.join(step.origin)}".rstrip()
+
+
 def info(plan: Plan) -> str:
-    """What a plan says, for people: boundary, memory, and every launch with the module it came from."""
+    """What a plan says, for people: boundary, memory, and every launch with its module; those of a loop once."""
     lines = [", ".join([f"model {plan.model}, target {plan.target}", *(f"{k} {v}" for k, v in plan.versions.items())])]
     lines += [f"{spec.kind} {spec.name}: {spec}" for spec in (*plan.given, *plan.outputs)]
     if plan.draws:
@@ -301,13 +309,16 @@ def info(plan: Plan) -> str:
     lines.append(f"arena {plan.arena_size:,} bytes ({plan.unpacked_size:,} if buffers shared no memory)")
     kernels = {launch.symbol for launch in plan.launches}
     lines.append(f"{len(plan.steps)} steps, {len(kernels)} distinct kernels")
-    for number, step in enumerate(plan.steps):
-        once = " once" if number < plan.setup else ""
-        if isinstance(step, CopyStep):
-            lines.append(f"  copy {step.source.size} bytes to {step.target.space} {step.target.index}{once}")
-            continue
-        sizes = " ".join("x".join(map(str, d)) for d in (step.grid, step.block))
-        lines.append(f"  {step.symbol} {sizes} smem {step.smem}{once} {' '.join(step.origin)}".rstrip())
+    loops = {loop.first: loop for loop in plan.repeats}
+    number = 0
+    while number < len(plan.steps):
+        loop = loops.get(number)
+        if loop:
+            lines.append(f"  {loop.count} times{' once' if number < plan.setup else ''}")
+            lines += ["  " + _step_info(plan, i) for i in range(number, number + loop.length)]
+        else:
+            lines.append(_step_info(plan, number))
+        number += loop.length * loop.count if loop else 1
     return "\n".join(lines)
 
 

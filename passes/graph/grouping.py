@@ -140,6 +140,9 @@ class Grouping:
         if op.name == "func.return":
             for value in op.operands:
                 self.demand(value).whole = True
+        elif op.name == "func.call":  # a loop over time steps
+            for value in op.operands if any(self._is_read(r) for r in op.results) else ():
+                self.demand(value).whole = True
         elif op.name in (*VIEWS, "tensor.cast"):
             self._pass_through(op)
         elif is_recomputed(op):

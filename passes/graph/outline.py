@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from mlirc.errors import MlircError
+from mlirc.loops import STEP
 from mlirc.mlir import func, ir
 
 KERNELS, ROOT = "mlirc.kernels", "mlirc.root"  # marks of `mlirc-group-kernels`
@@ -18,6 +19,12 @@ def main_function(module: ir.Module) -> func.FuncOp:
         if isinstance(op, func.FuncOp) and op.name.value == "main":
             return op
     raise MlircError("the module has no function @main: give a `linalg`-level module")
+
+
+def graph_functions(module: ir.Module) -> list[func.FuncOp]:
+    """The functions whose ops become kernels: `@main`, and the steps of loops. Raises MlircError without `@main`."""
+    main = main_function(module)
+    return [main, *(op for op in module.body.operations if isinstance(op, func.FuncOp) and STEP in op.attributes)]
 
 
 def is_tensor(value: ir.Value) -> bool:
@@ -56,12 +63,12 @@ def origins(location: ir.Location, found: dict[str, None]) -> None:
 
 
 class Outliner:
-    """Makes kernel functions at the end of a module and calls to them in `@main`."""
+    """Makes kernel functions at the end of a module and calls to them in `@main` and the steps of its loops; `body` is
+    that of the function whose ops are being outlined."""
 
     def __init__(self, module: ir.Module) -> None:
         self.module = module
-        self.main = main_function(module)
-        self.body = self.main.regions[0].blocks[0]
+        self.body = main_function(module).regions[0].blocks[0]
         self._known: dict[str, tuple[func.FuncOp, dict[str, None]]] = {}
         self._counts: dict[str, int] = {}
 

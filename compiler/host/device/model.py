@@ -18,6 +18,7 @@ from mlirc.host.device.reference import References
 from mlirc.host.device.report import Report
 from mlirc.host.jit import TensorSpec, tensor_spec
 from mlirc.host.level_files import argument_names
+from mlirc.loops import is_loop, read_loop
 from mlirc.mlir import ir
 from mlirc.schedule_places import places_by_line
 
@@ -90,17 +91,21 @@ class DeviceModel:
         report = Report(source=self.source, scripts=self.scripts)
         self.digests = []
         self._check_blocks(blocks)
-        ops = [o.operation for o in block.operations]
-        total, done = sum(op.name == "func.call" for op in ops), 0
-        for op in ops[:-1]:
-            self._step(op, values, report, dict(blocks=blocks, check=check, seed=seed, seconds=seconds))
-            done += op.name == "func.call"
-            progress(done, total)
-            if not report.ended:  # what follows would work on what was never computed
-                specs = self._result_specs(ops[-1])
-                return [np.zeros(spec.shape, spec.dtype) for spec in specs], report
-        specs = self._result_specs(ops[-1])
-        return [values[v].view(s.dtype) for v, s in zip(ops[-1].operands, specs, strict=True)], report
+        self._done, self._total, self._progress = 0, levels.calls(self.module).total(), progress
+        end = self._run_all(block, values, report, dict(blocks=blocks, check=check, seed=seed, seconds=seconds))
+        specs = self._result_specs(end)
+        if not report.ended:
+            return [np.zeros(spec.shape, spec.dtype) for spec in specs], report
+        return [values[v].view(s.dtype) for v, s in zip(end.operands, specs, strict=True)], report
+
+    def _run_all(self, block: ir.Block, values: dict, report: Report, options: dict) -> ir.Operation:
+        """Runs the operations of a block, and returns its last one, which returns. Ends early where a kernel does not
+        come to its end: what follows would work on what was never computed."""
+        *ops, end = [o.operation for o in block.operations]
+        for op in ops:
+            if report.ended:
+                self._step(op, values, report, options)
+        return end
 
     def _result_specs(self, end: ir.Operation) -> list[TensorSpec]:
         meant = levels.boundary_dtypes(self.main, "res_attrs", len(end.operands))
@@ -112,9 +117,7 @@ class DeviceModel:
             return
         if not blocks:
             raise MlircError("host device: blocks is empty: give numbers of blocks, or None for all")
-        called = [o.operation for o in self.main.operation.regions[0].blocks[0].operations]
-        names = [ir.FlatSymbolRefAttr(o.attributes["callee"]).value for o in called if o.name == "func.call"]
-        grids = [k.launches for k in map(self._kernel, dict.fromkeys(names))]
+        grids = [k.launches for k in map(self._kernel, levels.calls(self.module))]
         most = max((math.prod(x.grid) for launches in grids for x in launches if isinstance(x, Launch)), default=0)
         wrong = [b for b in (min(blocks), max(blocks)) if not 0 <= b < most]
         if wrong:
@@ -124,7 +127,12 @@ class DeviceModel:
     def _step(self, op: ir.Operation, values: dict, report: Report, options: dict) -> None:
         if op.name == "func.call":
             name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
+            if name in self.functions and is_loop(self.functions[name]):
+                self._loop(self.functions[name], op, values, report, options)
+                return
             self._call(name, op, values, report, options)
+            self._done += 1
+            self._progress(self._done, self._total)
         elif op.name in ("tensor.expand_shape", "tensor.collapse_shape", "tensor.cast"):
             values[op.results[0]] = values[op.operands[0]].reshape(tensor_spec(op.results[0].type).shape)
         elif op.name == "tensor.extract_slice":
@@ -141,6 +149,40 @@ class DeviceModel:
             raise MlircError(f"host device: {op.name} in @main at {op.location}: only calls and views are expected")
         if self._computed and set(op.operands) & self._computed:  # a view of it
             self._computed.update(op.results)
+
+    def _loop(self, function: ir.OpView, op: ir.Operation, values: dict, report: Report, options: dict) -> None:
+        """Runs the steps of a loop one after the other."""
+        loop = read_loop(function)
+        block = self.functions[loop.step].operation.regions[0].blocks[0]
+        given = [values[v] for v in op.operands]
+        computed = [v in (self._computed or ()) for v in op.operands]
+        returned = {i: tensor_spec(t) for i, t in zip(loop.results, function.type.results, strict=True)}
+        carried = [
+            given[start] if start is not None else np.zeros(returned[i].shape, returned[i].dtype)
+            for i, start in enumerate(loop.starts)
+        ]
+        carried = [c.copy() if sliced is not None else c for c, sliced in zip(carried, loop.slices, strict=True)]
+        for step in range(loop.count):
+            inner: dict[ir.Value, np.ndarray] = {}
+            for argument, source in zip(block.arguments, loop.operands, strict=True):
+                at = loop.count - 1 - step if source.reverse else step
+                tensor = carried[source.number] if source.kind == "carry" else given[source.number]
+                inner[argument] = np.ascontiguousarray(tensor[at]) if source.kind == "slice" else tensor
+                ready = step > 0 if source.kind == "carry" else computed[source.number]
+                if self._computed is not None:
+                    (self._computed.add if ready else self._computed.discard)(argument)
+            end = self._run_all(block, inner, report, options)
+            if not report.ended:
+                return
+            before = list(carried)
+            for i, (source, reverse) in enumerate(zip(loop.yields, loop.slices, strict=True)):
+                new = inner[end.operands[source.number]] if source.kind == "result" else before[source.number]
+                if reverse is None:
+                    carried[i] = new
+                else:
+                    carried[i][loop.count - 1 - step if reverse else step] = new
+        values.update({v: carried[i] for v, i in zip(op.results, loop.results, strict=True)})
+        self._computed = {*(self._computed or ()), *op.results}
 
     def _call(self, name: str, op: ir.Operation, values: dict, report: Report, options: dict) -> None:
         results = [np.zeros(spec.shape, spec.dtype) for spec in (tensor_spec(r.type) for r in op.results)]
