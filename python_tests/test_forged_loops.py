@@ -32,7 +32,7 @@ def looped_plan() -> Plan:
         steps.append(KernelLaunch("add", one, (64, 1, 1), 0, (old, Ref("weight", 0, 0, SIZE), new), "k", ("rnn",)))
         steps.append(CopyStep(new, Ref("output", 0, t * SIZE, SIZE)))
     used = -(-(512 + SIZE) // 256) * 256
-    return Plan("tiny", "sm_90a", specs[:1], specs[2:], specs[1:2], used, steps, 1024, 0, {}, [Repeat(1, 2, COUNT)])
+    return Plan("tiny", "sm_90a", specs[:1], specs[2:], specs[1:2], used, steps, 1024, repeats=[Repeat(1, 2, COUNT)])
 
 
 DATA = json.loads(to_json(looped_plan()))
