@@ -1,7 +1,7 @@
 """`schedule.split_scans`: a long running sum of few rows becomes many short ones.
 
-A running sum of two million numbers in one thread takes seconds. It is cut into chunks: each is scanned by a thread of its
-own, the chunks' totals are scanned in turn, and what comes before a chunk is added to it.
+A running sum of two million numbers in one thread takes seconds. It is cut into chunks: each is scanned by a thread of
+its own, the chunks' totals are scanned in turn, and what comes before a chunk is added to it.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def outcome(record: dict[str, Any]) -> str:
         return f"run: {result['error']}"
     if "check" not in result:
         peak = info.get("peak_bytes", 0) / 2**30
-        return f"{info['launches']} launches, {info['seconds']:.1f} s, at most {peak:.1f} GiB"
+        return f"{info['launches']} launches, {info['cpu_seconds']:.1f} s of CPU time, at most {peak:.1f} GiB"
     errors = ", ".join(f"{o['error']:.1e}" for o in result["check"]["outputs"])
     times = ", ".join(f"{n} {t['median_us']:.1f} us" for n, t in result.get("times", {}).items())
     bound = f", bound {result['bound_us']:.1f} us" if "bound_us" in result else ""
