@@ -23,6 +23,7 @@ from mlirc.errors import MlircError
 from mlirc.frontend.decompositions import decomposition_table, is_kept
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.fx_import import module_path
+from mlirc.frontend.random.dropouts import dropouts_as_on_a_gpu
 
 PART_OF = "mlirc_part_of"  # key of a node's metadata: the operation that was taken apart into it and others
 _KEPT_META = ("nn_module_stack", "stack_trace", "source_fn_stack")
@@ -41,13 +42,14 @@ class Program:
 
 def decompose(program: Any) -> Program:
     """The decomposed program; the given one stays as it is."""
-    if not is_plain(program.graph):
-        program = program.run_decompositions(decomposition_table())
-    if is_plain(program.graph):  # PyTorch's own way, too, leaves some composite ops whole
-        graph = decomposed(program.graph)
-    else:
-        graph = Graph()
-        graph.output(graph.graph_copy(program.graph, {}))
+    with dropouts_as_on_a_gpu():
+        if not is_plain(program.graph):
+            program = program.run_decompositions(decomposition_table())
+        if is_plain(program.graph):  # PyTorch's own way, too, leaves some composite ops whole
+            graph = decomposed(program.graph)
+        else:
+            graph = Graph()
+            graph.output(graph.graph_copy(program.graph, {}))
     graph.owning_module = torch.nn.Module()  # type: ignore[assignment]
     signature = copy.copy(program.graph_signature)  # the import replaces its lists
     return Program(graph, signature, program.state_dict, program.constants, program.module_call_graph)

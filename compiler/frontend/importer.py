@@ -21,7 +21,7 @@ from mlirc.frontend.inputs import DTYPES, dtype_name
 from mlirc.frontend.integers import legalize_integers
 from mlirc.frontend.loops import Loops, trace_loops
 from mlirc.frontend.noise import quiet
-from mlirc.frontend.random.export import unvalidated_distributions
+from mlirc.frontend.random.export import exportable_random
 from mlirc.frontend.random.graph import STATE, Draws, draw_numbers
 from mlirc.frontend.simplify import simplify
 from mlirc.frontend.source import SourceModel, in_eval_mode, is_byproduct
@@ -112,7 +112,7 @@ def export(source: SourceModel) -> Any:
         attention_for_export(source.module),
         masked_experts(source.module),
         in_eval_mode(source.module),
-        unvalidated_distributions(),
+        exportable_random(),
         silence,
     ):
         try:

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mlirc.frontend.random.distributions import DISTRIBUTIONS, Generator
-from mlirc.frontend.random.dropouts import DROPOUTS
+from mlirc.frontend.random.dropouts import dropouts_as_on_a_gpu
 from mlirc.frontend.random.graph import is_random
 from mlirc.runtime.random_state import DEFAULT_SEED
 
@@ -64,11 +64,5 @@ class ModelNumbers(TorchDispatchMode):
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
         """Runs the body in this mode, with dropout as it is on a GPU, where it is one op."""
-        library = torch.library.Library("aten", "IMPL")
-        try:
-            for op in (aten.dropout.default, aten.rrelu.default):
-                library.impl(op.name().removeprefix("aten::"), DROPOUTS[op], "AutogradCPU")
-            with self:
-                yield
-        finally:
-            library._destroy()
+        with dropouts_as_on_a_gpu(), self:
+            yield

@@ -16,6 +16,7 @@ from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.evaluate import place
 from mlirc.frontend.fx_import import module_path
 from mlirc.frontend.random.distributions import DISTRIBUTIONS, Generator
+from mlirc.frontend.random.export import GENERATOR
 
 aten = torch.ops.aten
 STATE = "mlirc.random"  # the name of the argument with the generator's state
@@ -80,10 +81,7 @@ def _require_possible(node: Node, model: str) -> None:
             "drawn: it takes a number of tries that depends on the numbers; make them an input"
         )
     if _wants_generator(node.target) or any(isinstance(a, torch.Generator) for a in node.kwargs.values()):
-        raise MlircError(
-            f"{model}: a torch.Generator {_where(node, model)}: a compiled model has one generator of its own; draw "
-            "without generator=, and seed the compiled model with manual_seed"
-        )
+        raise MlircError(f"{model}: {node.target} {_where(node, model)} takes a torch.Generator: {GENERATOR}")
 
 
 class _Builder:
