@@ -66,8 +66,8 @@ DROPOUTS = {
 
 @contextlib.contextmanager
 def dropouts_as_on_a_gpu() -> Iterator[None]:
-    """Inside, dropout of tensors on the CPU, real or fake, is one op also where PyTorch's own code calls it, as it is on
-    a GPU."""
+    """Inside, dropout of tensors on the CPU, real or fake, is one op, as on a GPU, also where PyTorch's own code calls
+    it."""
     library = torch.library.Library("aten", "IMPL")
     try:
         for op in (aten.dropout.default, aten.rrelu.default):
