@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -162,6 +166,39 @@ def test_a_folder_compiles_past_a_crash_and_resumes(folder, tmp_path, capfd):
     assert "| level2 | 1 | 1 |" in out.with_suffix(".md").read_text()
     kept = [r["case"]["name"] for r in json.loads(out.read_text())["results"]]
     assert kept == ["level1/2_linear", "level2/1_crash"]  # also those that the filter left out
+
+
+def test_a_worker_ends_with_its_parent(tmp_path):
+    """Killed in the middle of a problem that never ends, the program leaves no process behind."""
+    (tmp_path / "endless.py").write_text(
+        SOFTMAX.replace(
+            "return []",
+            f"open({str(tmp_path / 'pid')!r}, 'w').write(str(__import__('os').getpid()))\n    while True: pass",
+        )
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "mlirc.tools.mlirc_bench",
+        str(tmp_path / "endless.py"),
+        "--compile-only",
+        str(tmp_path / "out"),
+    ]
+    program = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        pid = _wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+    finally:
+        program.kill()
+        program.wait()
+    assert _wait_for(lambda: not Path(f"/proc/{pid}").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text())
+
+
+def _wait_for(ready, seconds=120):
+    end = time.monotonic() + seconds
+    while not (found := ready()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return found
 
 
 @pytest.mark.parametrize(
