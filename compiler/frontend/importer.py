@@ -23,6 +23,7 @@ from mlirc.frontend.loops import Loops, trace_loops
 from mlirc.frontend.noise import quiet
 from mlirc.frontend.random.export import exportable_random
 from mlirc.frontend.random.graph import STATE, Draws, draw_numbers
+from mlirc.frontend.recurrences import looped_recurrences
 from mlirc.frontend.simplify import simplify
 from mlirc.frontend.source import SourceModel, in_eval_mode, is_byproduct
 from mlirc.frontend.transformers_attention import attention_for_export
@@ -111,6 +112,7 @@ def export(source: SourceModel) -> Any:
     with (
         attention_for_export(source.module),
         masked_experts(source.module),
+        looped_recurrences(source.module),
         in_eval_mode(source.module),
         exportable_random(),
         silence,
