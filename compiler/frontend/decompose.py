@@ -24,6 +24,7 @@ from mlirc.frontend.decompositions import decomposition_table, is_kept
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.fx_import import module_path
 from mlirc.frontend.random.dropouts import dropouts_as_on_a_gpu
+from mlirc.frontend.scalars import has_numbers, numbers_to_tensors
 
 PART_OF = "mlirc_part_of"  # key of a node's metadata: the operation that was taken apart into it and others
 _KEPT_META = ("nn_module_stack", "stack_trace", "source_fn_stack")
@@ -45,14 +46,21 @@ def decompose(program: Any) -> Program:
     with dropouts_as_on_a_gpu():
         if not is_plain(program.graph):
             program = program.run_decompositions(decomposition_table())
-        if is_plain(program.graph):  # PyTorch's own way, too, leaves some composite ops whole
-            graph = decomposed(program.graph)
-        else:
-            graph = Graph()
-            graph.output(graph.graph_copy(program.graph, {}))
+        given = program.graph
+        if has_numbers(given):
+            given = _copied(given)
+            numbers_to_tensors(given)
+        # PyTorch's own way, too, leaves some composite ops whole.
+        graph = decomposed(given) if is_plain(given) else _copied(given)
     graph.owning_module = torch.nn.Module()  # type: ignore[assignment]
     signature = copy.copy(program.graph_signature)  # the import replaces its lists
     return Program(graph, signature, program.state_dict, program.constants, program.module_call_graph)
+
+
+def _copied(graph: Graph) -> Graph:
+    new = Graph()
+    new.output(new.graph_copy(graph, {}))
+    return new
 
 
 def decomposed(graph: Graph) -> Graph:

@@ -15,6 +15,7 @@ import torch
 
 from mlirc.frontend.attention import scaled_dot_product_attention
 from mlirc.frontend.decompositions_moves import MOVES
+from mlirc.frontend.decompositions_numbers import NUMBERS
 from mlirc.frontend.random.dropouts import DROPOUTS
 from mlirc.frontend.random.graph import is_random
 from mlirc.frontend.recurrent import RECURRENT
@@ -56,7 +57,6 @@ _COMPUTED_IN_F32 = (
     aten.sin.default,
     aten.cos.default,
     aten.softplus.default,
-    aten.elu.default,
     aten.mish.default,
     aten.hardswish.default,
     aten.hardsigmoid.default,
@@ -249,11 +249,6 @@ def _aminmax(x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tup
     return aten.amin.default(x, dims, keepdim), aten.amax.default(x, dims, keepdim)
 
 
-@_decomposes(aten.isfinite.default)
-def _isfinite(x: Tensor) -> Tensor:
-    return NotImplemented if x.is_floating_point() or x.is_complex() else torch.ones_like(x, dtype=torch.bool)
-
-
 @_decomposes(aten.sort.stable)
 def _stable_sort(x: Tensor, *, stable: bool | None, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
     return aten.sort.default(x, dim, descending)  # which is stable here
@@ -383,4 +378,4 @@ def decomposition_table() -> dict[Any, Callable]:
 
     table = fx_decompositions()
     table = {op: function for op, function in table.items() if op not in _KEPT and not is_random(op)}
-    return table | _own | MOVES | DROPOUTS | RECURRENT
+    return table | _own | MOVES | NUMBERS | DROPOUTS | RECURRENT
