@@ -15,18 +15,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
+from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mlirc.errors import MlircError
 from mlirc.frontend.decompositions import decomposition_table, is_kept
+from mlirc.frontend.decompositions_batch_norm import updates_statistics
+from mlirc.frontend.decompositions_pooling import add_batch_dimensions
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.fx_import import module_path
 from mlirc.frontend.random.dropouts import dropouts_as_on_a_gpu
-from mlirc.frontend.scalars import has_numbers, numbers_to_tensors
 
 PART_OF = "mlirc_part_of"  # key of a node's metadata: the operation that was taken apart into it and others
+_VALUE = "mlirc_value"  # key of a node's metadata: the tensor that it is
+_LEAVES = ("placeholder", "output", "get_attr")
 _KEPT_META = ("nn_module_stack", "stack_trace", "source_fn_stack")
 
 
@@ -43,37 +48,42 @@ class Program:
 
 def decompose(program: Any) -> Program:
     """The decomposed program; the given one stays as it is."""
+    made: dict[str, torch.Tensor] = {}
     with dropouts_as_on_a_gpu():
         if not is_plain(program.graph):
             program = program.run_decompositions(decomposition_table())
-        given = program.graph
-        if has_numbers(given):
-            given = _copied(given)
-            numbers_to_tensors(given)
-        # PyTorch's own way, too, leaves some composite ops whole.
-        graph = decomposed(given) if is_plain(given) else _copied(given)
-    graph.owning_module = torch.nn.Module()  # type: ignore[assignment]
+        if is_plain(program.graph):  # PyTorch's own way, too, leaves some composite ops whole
+            graph, made = decomposed(program.graph)
+        else:
+            graph = Graph()
+            graph.output(graph.graph_copy(program.graph, {}))
+    add_batch_dimensions(graph)
     signature = copy.copy(program.graph_signature)  # the import replaces its lists
-    return Program(graph, signature, program.state_dict, program.constants, program.module_call_graph)
+    signature.input_specs = [*signature.input_specs, *map(_constant_spec, made)]
+    constants = {**program.constants, **made}
+    graph.owning_module = torch.nn.Module()  # type: ignore[assignment]
+    return Program(graph, signature, program.state_dict, constants, program.module_call_graph)
 
 
-def _copied(graph: Graph) -> Graph:
-    new = Graph()
-    new.output(new.graph_copy(graph, {}))
-    return new
+def _constant_spec(name: str) -> InputSpec:
+    return InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(name=name), target=name)
 
 
-def decomposed(graph: Graph) -> Graph:
-    """A copy of a graph of pure operations, with the decompositions applied."""
-    return _Decomposer().run(graph)
+def decomposed(graph: Graph) -> tuple[Graph, dict[str, torch.Tensor]]:
+    """A copy of a graph of pure operations, with the decompositions applied, and the tensors that these hold, by the
+    names of the placeholders that the copy has for them after its own."""
+    decomposer = _Decomposer()
+    return decomposer.run(graph), decomposer.constants
 
 
-def is_plain(graph: Graph) -> bool:
-    """Whether all operations of a graph are pure ones of PyTorch."""
+def is_plain(graph: Graph, leaves: tuple[str, ...] = ("placeholder", "output")) -> bool:
+    """Whether all operations of a graph are pure ones of PyTorch; `leaves` may be anything."""
     for node in graph.nodes:
-        if node.op not in ("placeholder", "output") and node.target is not operator.getitem:
+        if node.op not in leaves and node.target is not operator.getitem:
             target = node.target
             if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
+                return False
+            if updates_statistics(target, node.args):
                 return False
     return True
 
@@ -85,6 +95,8 @@ class _Decomposer:
         self._table = decomposition_table()
         self._traced: dict[Any, Graph | None] = {}
         self._new = Graph()
+        self.constants: dict[str, torch.Tensor] = {}  # that decompositions made: placeholders after the graph's own
+        self._constants: dict[str, Node] = {}
         self._map: dict[Node, Any] = {}
 
     def run(self, graph: Graph) -> Graph:
@@ -106,7 +118,7 @@ class _Decomposer:
         target: Any = node.target
         if target is operator.getitem or is_kept(target):
             return None
-        if target not in self._table and not _is_composite(target):
+        if target not in self._table and not _is_composite(target) and not _reduces_scalar(node):
             return None
         values = [n.meta["val"] for n in _tensor_arguments(node)]
         if not all(isinstance(v, torch.Tensor) for v in values):
@@ -116,19 +128,27 @@ class _Decomposer:
         key = (target, repr(pattern), *((v.shape, v.dtype, v.stride()) for v in values))
         if key not in self._traced:
             try:
-                self._traced[key] = self._make(target, pattern, values)
+                self._traced[key] = self._make(target, pattern, values, _reduces_scalar(node))
             except Exception as e:
                 where = module_path(node)
+                if isinstance(e, MlircError):
+                    raise MlircError(f"in {f'module {where!r}' if where else 'the model'}: {e}") from e
                 raise MlircError(
                     f"op {target.name()} in {f'module {where!r}' if where else 'the model'} cannot be decomposed: "
                     f"{first_line(str(e))}"
                 ) from e
         return self._traced[key]
 
-    def _make(self, target: Any, pattern: Any, values: list[torch.Tensor]) -> Graph | None:
+    def _make(self, target: Any, pattern: Any, values: list[torch.Tensor], scalar: bool) -> Graph | None:
         function = self._table.get(target)
 
         def call(*tensors: torch.Tensor) -> Any:
+            if scalar:
+                out = apply(*(x.reshape(1) if x.dim() == 0 else x for x in tensors))
+                return torch.utils._pytree.tree_map(lambda x: x.reshape([]), out)
+            return apply(*tensors)
+
+        def apply(*tensors: torch.Tensor) -> Any:
             args, kwargs = _fill(pattern, tensors)
             out = function(*args, **kwargs) if function is not None else NotImplemented
             return target(*args, **kwargs) if out is NotImplemented else out
@@ -137,14 +157,22 @@ class _Decomposer:
         if mode is None:  # a constructor, such as arange
             return None
         with mode, torch.no_grad():
-            graph = make_fx(call, decomposition_table=self._table, _allow_non_fake_inputs=True)(*values).graph
-            if not is_plain(graph):  # composite ops may be written with operations in place
+            traced = make_fx(call, decomposition_table=self._table, _allow_non_fake_inputs=True)(*values)
+            for node in traced.graph.find_nodes(op="call_function", target=torch.ops.aten.detach_.default):
+                node.replace_all_uses_with(node.args[0])  # torch.tensor leaves it behind
+                traced.graph.erase_node(node)
+            if not is_plain(traced.graph, _LEAVES):  # composite ops may be written with operations in place
                 pure = dispatch_functionalize(call, FunctionalTensorMode())
-                graph = make_fx(pure, decomposition_table=self._table, _allow_non_fake_inputs=True)(*values).graph
+                traced = make_fx(pure, decomposition_table=self._table, _allow_non_fake_inputs=True)(*values)
+            graph = traced.graph
         graph.eliminate_dead_code()
         calls = [n for n in graph.nodes if n.op == "call_function"]
-        if any(n.op == "get_attr" for n in graph.nodes):
-            return None
+        for node in graph.nodes:
+            if node.op == "get_attr":
+                value = getattr(traced, node.target)
+                if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
+                    return None
+                node.meta = {"val": node.meta.get("val", mode.from_tensor(value)), _VALUE: value}
         same = len(calls) == 1 and calls[0].target is target
         return None if same else graph
 
@@ -160,11 +188,39 @@ class _Decomposer:
         for part in traced.nodes:
             if part.op == "output":
                 return torch.fx.node.map_arg(part.args[0], inner.__getitem__)
-            if part.op == "call_function":
+            if part.op == "get_attr":
+                inner[part] = self._constant(part)
+            elif part.op == "call_function":
                 new = self._new.node_copy(part, inner.__getitem__)
                 new.meta = {"val": part.meta.get("val"), PART_OF: node.target, **meta}
                 inner[part] = new
         raise AssertionError("a traced graph has an output")
+
+    def _constant(self, part: Node) -> Node:
+        """A placeholder for a tensor that a decomposition holds; the same for every copy of its call."""
+        value = part.meta[_VALUE]
+        name = next((name for name, known in self.constants.items() if known is value), None)
+        if name is None:
+            first = next((n for n in self._new.nodes if n.op != "placeholder"), self._new._root)
+            with self._new.inserting_before(first):
+                new = self._new.placeholder(f"decomposed_constant_{len(self.constants)}")
+            new.meta = {"val": part.meta["val"]}
+            self._constants[new.name] = new
+            self.constants[new.name] = value
+            name = new.name
+        return self._constants[name]
+
+
+def _has_dim(target: Any) -> bool:
+    return any(a.name in ("dim", "dims") for a in target._schema.arguments)
+
+
+def _reduces_scalar(node: Node) -> bool:
+    """Whether a call names the dimension of a tensor that has none, which torch-mlir takes badly."""
+    inputs = _tensor_arguments(node)
+    rank0 = bool(inputs) and isinstance(inputs[0].meta["val"], torch.Tensor) and inputs[0].meta["val"].dim() == 0
+    outputs = torch.utils._pytree.tree_leaves(node.meta["val"])
+    return rank0 and _has_dim(node.target) and all(isinstance(x, torch.Tensor) and x.dim() == 0 for x in outputs)
 
 
 @dataclass(frozen=True)

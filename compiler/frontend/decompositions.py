@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from mlirc.frontend.attention import scaled_dot_product_attention
+from mlirc.frontend.decompositions_batch_norm import BATCH_NORMS
+from mlirc.frontend.decompositions_linalg import LINALG
+from mlirc.frontend.decompositions_losses import LOSSES
 from mlirc.frontend.decompositions_moves import MOVES
-from mlirc.frontend.decompositions_numbers import NUMBERS
+from mlirc.frontend.decompositions_pooling import POOLING
 from mlirc.frontend.random.dropouts import DROPOUTS
 from mlirc.frontend.random.graph import is_random
 from mlirc.frontend.recurrent import RECURRENT
@@ -57,6 +61,7 @@ _COMPUTED_IN_F32 = (
     aten.sin.default,
     aten.cos.default,
     aten.softplus.default,
+    aten.elu.default,
     aten.mish.default,
     aten.hardswish.default,
     aten.hardsigmoid.default,
@@ -64,6 +69,7 @@ _COMPUTED_IN_F32 = (
     aten.reciprocal.default,
     aten.avg_pool2d.default,
     aten.avg_pool1d.default,
+    aten.avg_pool3d.default,
 )
 
 
@@ -114,7 +120,7 @@ def _native_layer_norm(
 
 
 def _mean(x: Tensor, dims: list[int], keepdim: bool = True) -> Tensor:
-    return aten.sum.dim_IntList(x, dims, keepdim) / max(1, math.prod(x.shape[d] for d in dims))
+    return aten.sum.dim_IntList(x, dims, keepdim) / math.prod(x.shape[d] for d in dims)
 
 
 def _all_dims(x: Tensor, dims: list[int] | None) -> list[int]:
@@ -196,13 +202,18 @@ def _var(x: Tensor, dim: list[int] | None = None, *, correction: float | None = 
 def _vector_norm(
     x: Tensor, ord: float = 2, dim: list[int] | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
-    if ord not in (1, 2) or x.is_complex():
+    if x.is_complex():
         return NotImplemented
     out = dtype or x.dtype
     wide = _wide(x.to(out))
-    powers = wide * wide if ord == 2 else wide.abs()
-    total = aten.sum.dim_IntList(powers, _all_dims(x, dim), keepdim)
-    return (torch.sqrt(total) if ord == 2 else total).to(out)
+    dims = _all_dims(x, dim)
+    if abs(ord) == math.inf:
+        return (aten.amax if ord > 0 else aten.amin).default(wide.abs(), dims, keepdim).to(out)
+    if ord == 0:
+        return aten.sum.dim_IntList((wide != 0).to(wide.dtype), dims, keepdim).to(out)
+    powers = wide * wide if ord == 2 else wide.abs() if ord == 1 else torch.pow(wide.abs(), ord)
+    total = aten.sum.dim_IntList(powers, dims, keepdim)
+    return (torch.sqrt(total) if ord == 2 else total if ord == 1 else torch.pow(total, 1 / ord)).to(out)
 
 
 @_decomposes(aten.pow.Tensor_Scalar)
@@ -249,6 +260,11 @@ def _aminmax(x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tup
     return aten.amin.default(x, dims, keepdim), aten.amax.default(x, dims, keepdim)
 
 
+@_decomposes(aten.isfinite.default)
+def _isfinite(x: Tensor) -> Tensor:
+    return NotImplemented if x.is_floating_point() or x.is_complex() else torch.ones_like(x, dtype=torch.bool)
+
+
 @_decomposes(aten.sort.stable)
 def _stable_sort(x: Tensor, *, stable: bool | None, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
     return aten.sort.default(x, dim, descending)  # which is stable here
@@ -267,6 +283,8 @@ def _gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if x.dtype != weight.dtype:  # shapes alone are traced, and they would fit
         raise ValueError(f"its input is {x.dtype} and its weight {weight.dtype}: give an input of the weight's dtype")
+    if weight.dim() == 1:
+        return _linear(x, weight[None, :], bias).squeeze(-1)
     rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     out = aten.mm.default(rows, weight.t())
     out = out if bias is None else out + bias
@@ -309,43 +327,6 @@ def _convolution(
     return out.reshape(x.shape[0], *counts, -1).permute(0, rank + 1, *range(1, rank + 1))
 
 
-@_decomposes(aten._native_batch_norm_legit_no_training.default)
-def _batch_norm(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """x * a + b with a and b of one value per channel, as a fused kernel wants it."""
-    factor = torch.rsqrt(_wide(running_var) + eps)
-    factor = factor * weight if weight is not None else factor
-    offset = -_wide(running_mean) * factor
-    offset = offset + bias if bias is not None else offset
-    shape = [1, -1] + [1] * (x.dim() - 2)
-    empty = x.new_empty((0,))
-    return (_wide(x) * factor.reshape(shape) + offset.reshape(shape)).to(x.dtype), empty, empty
-
-
-@_decomposes(aten.batch_norm.default)
-def _batch_norm_in_eval(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool,
-) -> Tensor:
-    if training or running_mean is None or running_var is None:
-        return NotImplemented
-    return _batch_norm(x, weight, bias, running_mean, running_var, momentum, eps)[0]
-
-
 @_decomposes(aten.log_sigmoid.default)
 def _log_sigmoid(x: Tensor) -> Tensor:
     wide = _wide(x)
@@ -378,4 +359,5 @@ def decomposition_table() -> dict[Any, Callable]:
 
     table = fx_decompositions()
     table = {op: function for op, function in table.items() if op not in _KEPT and not is_random(op)}
-    return table | _own | MOVES | NUMBERS | DROPOUTS | RECURRENT
+    ours = (MOVES, POOLING, LOSSES, LINALG, BATCH_NORMS, DROPOUTS, RECURRENT)
+    return functools.reduce(operator.or_, ours, table | _own)

@@ -99,7 +99,9 @@ def _trace(number: int, values: list[torch.Tensor], carried: int, sliced: int) -
             graph = make_fx(pure, **trace)(*examples).graph
         if any(n.op == "get_attr" for n in graph.nodes):
             raise MlircError("a loop over time steps makes a tensor of numbers: make it before the loop")
-    graph = decomposed(graph)
+    graph, constants = decomposed(graph)
+    if constants:
+        raise MlircError("a loop over time steps pools with indices: pool before the loop, or after it")
     if any(is_random(n.target) for n in graph.nodes if n.op == "call_function"):
         raise MlircError("a loop over time steps draws random numbers: draw those of all steps before the loop")
     graph.owning_module = torch.nn.Module()  # type: ignore[assignment]

@@ -334,11 +334,12 @@ def _fold(graph: Graph, constants: Constants) -> dict[str, torch.Tensor]:
     last = [n for n in graph.nodes if n.op == "placeholder"][-1:]
     made: dict[str, torch.Tensor] = {}
     known: dict[Any, Node] = {}
-    for node in frontier:
-        source = node
+    folded = []
+    for source in frontier:
         while source.target is aten.expand.default and source.args[0] in constants:
             source = source.args[0]  # type: ignore[assignment]
-        value = constants.value(source)
+        folded.append((source, constants.value(source)))  # before the graph changes: values are made on demand
+    for source, value in folded:
         if not isinstance(value, torch.Tensor):
             continue
         if source.target is aten.full.default or value.numel() * value.element_size() > _LARGEST:

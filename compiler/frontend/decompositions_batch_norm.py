@@ -1,0 +1,129 @@
+"""Decompositions of batch norm in its many forms: by running statistics, or by those of the batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+BATCH_NORMS: dict[Any, Callable] = {}
+
+
+def _decomposes(*ops: Any) -> Callable[[Callable], Callable]:
+    def add(function: Callable) -> Callable:
+        for op in ops:
+            BATCH_NORMS[op] = function
+        return function
+
+    return add
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _per_channel(x: Tensor, like: Tensor) -> Tensor:
+    return x.reshape([1, -1] + [1] * (like.dim() - 2))
+
+
+@_decomposes(aten._native_batch_norm_legit_no_training.default)
+def _by_running_statistics(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, momentum: float, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x * a + b with a and b of one value per channel, as a fused kernel wants it."""
+    factor = torch.rsqrt(_wide(var) + eps)
+    factor = factor * weight if weight is not None else factor
+    offset = -_wide(mean) * factor
+    offset = offset + bias if bias is not None else offset
+    empty = x.new_empty((0,))
+    return (_wide(x) * _per_channel(factor, x) + _per_channel(offset, x)).to(x.dtype), empty, empty
+
+
+@_decomposes(aten._native_batch_norm_legit.no_stats)
+def _by_batch(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """By the mean and the variance of each channel of x [N, C, ...]; also gives them, as mean and 1 / deviation."""
+    wide = _wide(x)
+    mean, var = _statistics(wide)
+    rstd = torch.rsqrt(var + eps)
+    out = (wide - _per_channel(mean, x)) * _per_channel(rstd, x)
+    out = out * _per_channel(weight, x) if weight is not None else out
+    out = out + _per_channel(bias, x) if bias is not None else out
+    return out.to(x.dtype), mean, rstd
+
+
+def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+    dims = [0, *range(2, x.dim())]
+    count = math.prod(x.shape[d] for d in dims)
+    mean = aten.sum.dim_IntList(x, dims) / count
+    centered = x - _per_channel(mean, x)
+    return mean, aten.sum.dim_IntList(centered * centered, dims) / count
+
+
+@_decomposes(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
+def _batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What it writes to running statistics is in the functional form only, which `decompose` asks for."""
+    if training or running_mean is None or running_var is None:
+        return _by_batch(x, weight, bias, True, momentum, eps)
+    return _by_running_statistics(x, weight, bias, running_mean, running_var, momentum, eps)
+
+
+@_decomposes(aten.batch_norm.default)
+def _batch_norm_in_eval(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Tensor:
+    if training and running_mean is not None:
+        return NotImplemented  # made functional first
+    return _batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)[0]
+
+
+@_decomposes(aten._native_batch_norm_legit_functional.default)
+def _functional(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, ...]:
+    """Also gives the new running statistics, whose variance is that of a sample."""
+    out, mean, rstd = _batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+    if not training:
+        return out, mean, rstd, running_mean.clone(), running_var.clone()
+    batch_mean, var = _statistics(_wide(x))
+    count = x.numel() // x.shape[1]
+    new_mean = momentum * batch_mean + (1 - momentum) * running_mean
+    new_var = momentum * (var * (count / (count - 1))) + (1 - momentum) * running_var
+    return out, mean, rstd, new_mean.to(running_mean.dtype), new_var.to(running_var.dtype)
+
+
+def updates_statistics(target: Any, args: tuple) -> bool:
+    """Whether a call changes running statistics, of which its schema says nothing."""
+    if target is aten.batch_norm.default:
+        return bool(args[5]) and args[3] is not None
+    return target is aten.instance_norm.default and bool(args[5]) and args[3] is not None
