@@ -16,6 +16,7 @@ from mlirc.mlir import ir, tensor
 from mlirc.passes import register
 from mlirc.passes.graph.grouping import Grouping, Options
 from mlirc.passes.graph.outline import KERNELS, ROOT, graph_functions
+from mlirc.passes.graph.results import part_results
 
 
 @register("mlirc-group-kernels")
@@ -32,6 +33,7 @@ def run(module: ir.Module, **options: str) -> None:
 
 def _group(block: ir.Block, options: Options) -> None:
     _drop_empty(block)
+    part_results(block)
     grouping = Grouping([op.operation for op in block.operations], options)
     i64 = ir.IntegerType.get_signless(64)
     for op, kernels in grouping.kernels_of.items():
