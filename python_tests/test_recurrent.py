@@ -190,3 +190,26 @@ def test_dropout_in_training_is_between_the_layers():
         if p == 1.0:
             wanted = leaves(module(x))
             assert_right(run_level(job.modules["kernels"], [x], job.tensors()), [w.detach() for w in wanted])
+
+
+def test_rwkv_loops_over_its_tokens_and_keeps_its_own_code_where_that_differs(monkeypatch):
+    """The recurrence of a Hugging Face model is a loop, with every other thing of the model around it."""
+    from transformers import RwkvConfig, RwkvModel
+    from transformers.models.rwkv import modeling_rwkv
+
+    from mlirc.frontend.recurrences import _agrees
+
+    torch.manual_seed(7)
+    config = RwkvConfig(vocab_size=31, context_length=64, hidden_size=12, num_hidden_layers=2, use_cache=False)
+    module, tokens = RwkvModel(config).eval(), torch.randint(0, 31, (2, 11))
+    own = modeling_rwkv.rwkv_linear_attention_cpu
+    job = compiled(module, (tokens,))
+    assert modeling_rwkv.rwkv_linear_attention_cpu is own
+    assert job.text("linalg").count("mlirc.loop") == 1 and len(job.plan.repeats) == 2
+    with torch.no_grad():
+        wanted = [module(tokens).last_hidden_state]
+    assert_right(run_level(job.modules["tiles"], [tokens], job.tensors()), wanted)
+    assert_right(run_plan(job, [tokens]), wanted)
+    assert _agrees(own)
+    assert not _agrees(lambda decay, first, key, value, **kwargs: own(decay + 1, first, key, value, **kwargs))
+    assert not _agrees(lambda decay: decay)

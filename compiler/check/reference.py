@@ -16,7 +16,7 @@ from mlirc.check.compare import Reference
 from mlirc.frontend.inputs import name_seed
 from mlirc.frontend.noise import quiet
 from mlirc.frontend.random.eager import ModelNumbers
-from mlirc.frontend.source import SourceModel, in_eval_mode, named_outputs
+from mlirc.frontend.source import SourceModel, in_eval_mode, output_tensors
 
 
 class TorchModel:
@@ -71,7 +71,7 @@ class TorchModel:
         """The main outputs in the model's dtype and in FP64. Raises what PyTorch raises in the former."""
         eager = self.run(tensors)
         wide = self._run_wide(tensors) if self.is_wide else None
-        if wide is None:
+        if wide is None or any(e.shape != w.shape for e, w in zip(eager, wide, strict=True)):  # it looks at bits
             self.is_wide = False
             wide = eager
         return [Reference(e, w) for e, w in zip(eager, wide, strict=True)]
@@ -86,7 +86,7 @@ class TorchModel:
             output = module(*args, **kwargs)
         if numbers and self._drawn is None:
             self._drawn = numbers.drawn
-        return [value for _, value in named_outputs(output) if isinstance(value, torch.Tensor)]
+        return output_tensors(output)
 
     def _run_wide(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
         """None where the model cannot be run in FP64 throughout."""

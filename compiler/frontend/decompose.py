@@ -28,6 +28,7 @@ from mlirc.frontend.decompositions_pooling import add_batch_dimensions
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.fx_import import module_path
 from mlirc.frontend.random.dropouts import dropouts_as_on_a_gpu
+from mlirc.frontend.scalars import has_numbers, numbers_to_tensors
 
 PART_OF = "mlirc_part_of"  # key of a node's metadata: the operation that was taken apart into it and others
 _VALUE = "mlirc_value"  # key of a node's metadata: the tensor that it is
@@ -52,17 +53,26 @@ def decompose(program: Any) -> Program:
     with dropouts_as_on_a_gpu():
         if not is_plain(program.graph):
             program = program.run_decompositions(decomposition_table())
-        if is_plain(program.graph):  # PyTorch's own way, too, leaves some composite ops whole
-            graph, made = decomposed(program.graph)
+        given = program.graph
+        if has_numbers(given):
+            given = _copied(given)
+            numbers_to_tensors(given)
+        if is_plain(given):  # PyTorch's own way, too, leaves some composite ops whole
+            graph, made = decomposed(given)
         else:
-            graph = Graph()
-            graph.output(graph.graph_copy(program.graph, {}))
+            graph = _copied(given)
     add_batch_dimensions(graph)
     signature = copy.copy(program.graph_signature)  # the import replaces its lists
     signature.input_specs = [*signature.input_specs, *map(_constant_spec, made)]
     constants = {**program.constants, **made}
     graph.owning_module = torch.nn.Module()  # type: ignore[assignment]
     return Program(graph, signature, program.state_dict, constants, program.module_call_graph)
+
+
+def _copied(graph: Graph) -> Graph:
+    new = Graph()
+    new.output(new.graph_copy(graph, {}))
+    return new
 
 
 def _constant_spec(name: str) -> InputSpec:

@@ -19,6 +19,7 @@ from mlirc.frontend.decompositions_batch_norm import BATCH_NORMS
 from mlirc.frontend.decompositions_linalg import LINALG
 from mlirc.frontend.decompositions_losses import LOSSES
 from mlirc.frontend.decompositions_moves import MOVES
+from mlirc.frontend.decompositions_numbers import NUMBERS
 from mlirc.frontend.decompositions_pooling import POOLING
 from mlirc.frontend.random.dropouts import DROPOUTS
 from mlirc.frontend.random.graph import is_random
@@ -61,7 +62,6 @@ _COMPUTED_IN_F32 = (
     aten.sin.default,
     aten.cos.default,
     aten.softplus.default,
-    aten.elu.default,
     aten.mish.default,
     aten.hardswish.default,
     aten.hardsigmoid.default,
@@ -260,11 +260,6 @@ def _aminmax(x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tup
     return aten.amin.default(x, dims, keepdim), aten.amax.default(x, dims, keepdim)
 
 
-@_decomposes(aten.isfinite.default)
-def _isfinite(x: Tensor) -> Tensor:
-    return NotImplemented if x.is_floating_point() or x.is_complex() else torch.ones_like(x, dtype=torch.bool)
-
-
 @_decomposes(aten.sort.stable)
 def _stable_sort(x: Tensor, *, stable: bool | None, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
     return aten.sort.default(x, dim, descending)  # which is stable here
@@ -359,5 +354,5 @@ def decomposition_table() -> dict[Any, Callable]:
 
     table = fx_decompositions()
     table = {op: function for op, function in table.items() if op not in _KEPT and not is_random(op)}
-    ours = (MOVES, POOLING, LOSSES, LINALG, BATCH_NORMS, DROPOUTS, RECURRENT)
+    ours = (MOVES, NUMBERS, POOLING, LOSSES, LINALG, BATCH_NORMS, DROPOUTS, RECURRENT)
     return functools.reduce(operator.or_, ours, table | _own)

@@ -107,9 +107,85 @@ def _as_strided(x: Tensor, size: list[int], stride: list[int], storage_offset: i
 
 @_decomposes(aten.index_put.default)
 def _index_put(x: Tensor, indices: list[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
-    """`x[mask] = value` with one value for all is a choice per element; other masks would count their elements."""
-    if len(indices) != 1 or indices[0] is None or indices[0].dtype != torch.bool or values.numel() != 1 or accumulate:
+    """A mask as an index is a choice per element: true element number n takes row n of `values`.
+
+    With other indices beside it, a mask is the list of its true elements, whose length the others or `values` tell.
+    """
+    given = [i for i in indices if i is not None]
+    masks = [i for i in given if i.dtype == torch.bool]
+    if not masks:
         return NotImplemented
-    mask = indices[0]
-    mask = mask.reshape(list(mask.shape) + [1] * (x.dim() - mask.dim()))
-    return aten.where.self(mask, values.reshape([]), x)
+    if len(given) == 1:
+        return _put_at_mask(x, indices.index(masks[0]), masks[0], values, accumulate)  # type: ignore[arg-type]
+    shapes = [i.shape for i in given if i.dtype != torch.bool]
+    shape = torch.broadcast_shapes(*shapes) if shapes else values.shape[:1]
+    if len(shape) != 1 or (not shapes and any(i is None for i in indices)):
+        raise ValueError("how many elements a mask chooses is not known: use torch.where, or one index that is a mask")
+    found: list[Tensor | None] = []
+    for index in indices:
+        mask = index is not None and index.dtype == torch.bool
+        found += _true_places(index, shape[0]) if mask else [index]  # type: ignore[arg-type]
+    return aten.index_put.default(x, found, values, accumulate)
+
+
+def _put_at_mask(x: Tensor, dim: int, mask: Tensor, values: Tensor, accumulate: bool) -> Tensor:
+    before, after = list(x.shape[:dim]), list(x.shape[dim + mask.dim() :])
+    whole = mask.reshape([1] * dim + list(mask.shape) + [1] * len(after))
+    if values.numel() == 1:
+        chosen = values.reshape([])
+    else:
+        count = values.shape[-len(after) - 1] if values.dim() > len(after) else 1
+        rows = values.expand([*before, count, *after])
+        place = (torch.cumsum(mask.reshape(-1).to(torch.int64), 0) - 1).clamp(min=0)
+        # Rows that no element takes: with fewer of them than true elements, PyTorch raises an error.
+        place = torch.where(mask.reshape(-1), place, 0) if count > 1 else torch.zeros_like(place)
+        chosen = aten.index_select.default(rows, dim, place).reshape(x.shape) if count else x
+    chosen = chosen.to(x.dtype)
+    return torch.where(whole, x + chosen if accumulate else chosen, x)
+
+
+def _true_places(mask: Tensor, count: int) -> list[Tensor]:
+    """The indices of the first `count` true elements of a mask, a vector per dimension."""
+    seen = torch.cumsum(mask.reshape(-1).to(torch.int64), 0)
+    place = (seen[None, :] <= torch.arange(count, device=mask.device)[:, None]).sum(1)
+    found = []
+    for size in reversed(mask.shape):
+        found.append(place % size)
+        place = place // size
+    return found[::-1]
+
+
+def _nearest(x: Tensor, sizes: list[int], scales: list[float | None], exact: bool = False) -> Tensor:
+    """Each output element takes the input element below it; a scale that is given may point beyond the last one."""
+    for i, (size, scale) in enumerate(zip(sizes, scales, strict=True)):
+        dim = x.dim() - len(sizes) + i
+        old = x.shape[dim]
+        if size == old and not exact:
+            continue
+        step = torch.tensor(1.0 / scale if scale else old / size, dtype=torch.float32).item()
+        place = torch.arange(size, dtype=torch.float32, device=x.device)
+        place = ((place + 0.5) * step if exact else place * step).to(torch.int64).clamp(max=old - 1)
+        if size == 2 * old and not exact:
+            place = torch.arange(size, device=x.device) // 2
+        x = aten.index_select.default(x, dim, place)
+    return x.clone()
+
+
+def _register_nearest() -> None:
+    for rank in (1, 2, 3):
+        for name, exact in ((f"upsample_nearest{rank}d", False), (f"_upsample_nearest_exact{rank}d", True)):
+
+            def sized(x: Tensor, size: list[int], *scales: float | None, exact: bool = exact, **named: Any) -> Tensor:
+                given = list(scales) + [v for k, v in named.items() if k.startswith("scales")]
+                return _nearest(x, size, given or [None] * len(size), exact)
+
+            def scaled(x: Tensor, size: list[int] | None, factors: list[float] | None, exact: bool = exact) -> Tensor:
+                last = x.shape[2:]
+                sizes = size or [int(n * f) for n, f in zip(last, factors or [], strict=True)]
+                return _nearest(x, sizes, list(factors) if factors else [None] * len(last), exact)
+
+            MOVES[getattr(aten, name).default] = sized
+            MOVES[getattr(aten, name).vec] = scaled
+
+
+_register_nearest()

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from mlirc.errors import MlircError
 from mlirc.frontend.decompose import decompose
@@ -23,11 +24,14 @@ from mlirc.frontend.loops import Loops, trace_loops
 from mlirc.frontend.noise import quiet
 from mlirc.frontend.random.export import exportable_random
 from mlirc.frontend.random.graph import STATE, Draws, draw_numbers
+from mlirc.frontend.recurrences import looped_recurrences
 from mlirc.frontend.simplify import simplify
 from mlirc.frontend.source import SourceModel, in_eval_mode, is_byproduct
 from mlirc.frontend.transformers_attention import attention_for_export
 from mlirc.frontend.weights import Renamed
 from mlirc.mlir import context, ir
+
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 Described = tuple[str, str, tuple[int, ...]]  # name, dtype (`f32`), shape
 
@@ -67,11 +71,12 @@ def import_torch(source: SourceModel) -> ImportedModel:
     # oneDNN's recurrent layers are one opaque op; without oneDNN, PyTorch takes the layer apart.
     with quiet(), torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
         program = source.program if source.program is not None else export(source)
-        _require_static(program, source)
+        _require_static(program, source, torch.Tensor)
         try:
             program = decompose(program)
         except Exception as e:
             raise export_error(source.name, e) from e
+        _require_static(program, source, object)
         _require_rows(program, source)
         arguments, constants = _arguments(program, source)
         draws = draw_numbers(program.graph, decomposition_table(), source.name)
@@ -111,12 +116,18 @@ def export(source: SourceModel) -> Any:
     with (
         attention_for_export(source.module),
         masked_experts(source.module),
+        looped_recurrences(source.module),
         in_eval_mode(source.module),
         exportable_random(),
         silence,
     ):
         try:
             return torch.export.export(source.module, args, kwargs, strict=False)
+        except GuardOnDataDependentSymNode as e:
+            # Python's own int() and bool() want to know the number: the other way of exporting replaces them.
+            with contextlib.suppress(Exception):
+                return torch.export.export(source.module, args, kwargs, strict=True)
+            raise export_error(source.name, e) from e
         except Exception as e:
             raise export_error(source.name, e) from e
 
@@ -139,22 +150,32 @@ def _describe(name: str, node: torch.fx.Node, meant: Mapping[torch.fx.Node, torc
     return name, dtype_name(meant.get(node, value.dtype)), tuple(int(n) for n in value.shape)
 
 
-def _require_static(program: Any, source: SourceModel) -> None:
+def _require_static(program: Any, source: SourceModel, kind: type) -> None:
+    """Raises MlircError for a node whose value, of the given kind, is not of fixed size, or no known number."""
     for node in program.graph.nodes:
         value = node.meta.get("val")
+        if not isinstance(value, kind):
+            continue
         sizes = list(value.shape) if isinstance(value, torch.Tensor) else [value]
-        symbols = [str(s) for n in sizes if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols]
-        if symbols:
-            where = module_path(node) or source.name
-            if any(s.startswith("u") for s in symbols):  # torch's name for a size read from a tensor
-                raise MlircError(
-                    f"{source.name}: the shape of '{node.name}' (in module '{where}') depends on the values of a "
-                    "tensor: a compiled model has fixed shapes"
-                )
+        symbols = [str(s) for n in sizes if isinstance(n, _SYMBOLS) for s in n.node.expr.free_symbols]
+        if not symbols:
+            continue
+        where = f"(in module '{module_path(node) or source.name}')"
+        if not any(s.startswith(("u", "zuf")) for s in symbols):  # torch's names for numbers read from a tensor
             raise MlircError(
-                f"{source.name}: the shape of '{node.name}' (in module '{where}') is dynamic: give every input's shape "
-                "with --input name=dtype[sizes]"
+                f"{source.name}: the shape of '{node.name}' {where} is dynamic: give every input's shape with --input "
+                "name=dtype[sizes]"
             )
+        if isinstance(value, torch.Tensor):
+            raise MlircError(
+                f"{source.name}: the shape of '{node.name}' {where} depends on the values of a tensor: a compiled "
+                "model has fixed shapes"
+            )
+        op = next((u.target.name() for u in node.users if isinstance(u.target, torch._ops.OpOverload)), node.name)
+        raise MlircError(
+            f"{source.name}: op {op} {where} has to know a number that is read from a tensor: a compiled model has "
+            "fixed shapes and arguments"
+        )
 
 
 def _require_rows(program: Any, source: SourceModel) -> None:
@@ -221,25 +242,26 @@ def _identity(value: torch.Tensor) -> Any:
 def _select_outputs(program: Any, source: SourceModel) -> list[tuple[str, int]]:
     """The main outputs by name, with their places among the graph's outputs, and prunes the others from the graph.
 
-    Mutated buffers come last, under their own names. Raises MlircError for a model that returns no tensor.
+    Mutated buffers come last, under their own names. Raises MlircError for a model that returns neither
+    tensors nor numbers.
     """
     call = program.module_call_graph[0].signature
     names = iter(spec_names(call.out_spec))
     found, mutated = [], []
+    output = next(n for n in program.graph.nodes if n.op == "output")
     for place, spec in enumerate(program.graph_signature.output_specs):
         if spec.kind == OutputKind.USER_OUTPUT:
             name = next(names, None)
-            if name and isinstance(spec.arg, TensorArgument):
+            if name and isinstance(output.args[0][place], torch.fx.Node):
                 found.append((name, place))
         elif spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
             mutated.append((spec.target, place))
     if not found:
         raise MlircError(
-            f"{source.name}: returns no tensor that inference asks for: a model returns a tensor, or tuples, lists or "
-            "dicts with tensors"
+            f"{source.name}: returns no tensor that inference asks for: a model returns tensors or numbers, or tuples, "
+            "lists or dicts with them"
         )
     chosen = found + mutated
-    output = next(n for n in program.graph.nodes if n.op == "output")
     output.args = (tuple(output.args[0][place] for _, place in chosen),)
     return [(name, i) for i, (name, _) in enumerate(chosen)]
 

@@ -7,12 +7,11 @@ remainder is the dividend. The least value divided by -1 is itself, with remaind
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from mlirc.errors import MlircError
 from mlirc.frontend.amax import builtin_tensor
+from mlirc.frontend.elementwise import broadcast_map, filled_with
 from mlirc.mlir import arith, ir, linalg, tensor
 
 KINDS = ("trunc", "floor", "fmod", "remainder")
@@ -39,7 +38,8 @@ def lower_integer_division(op: ir.Operation) -> None:
     """
     kind = ir.StringAttr(op.operands[2].owner.attributes["value"]).value
     with op.location, ir.InsertionPoint(op):
-        numbers = [_constant(v) for v in op.operands[:2]]
+        filled = [filled_with(v) for v in op.operands[:2]]
+        numbers = [None if n is None else int(n) for n in filled]
         if numbers[1] == 0:
             raise MlircError(
                 f"division of integers by the constant zero at {op.location}: PyTorch refuses it when it runs"
@@ -50,7 +50,7 @@ def lower_integer_division(op: ir.Operation) -> None:
         element = tensors[0].type.element_type
         init = tensor.empty(shape, element)
         every = [ir.AffineDimExpr.get(d) for d in range(len(shape))]
-        maps = [_broadcast(t.type.shape, every) for t in read] + [ir.AffineMap.get(len(shape), 0, every)]
+        maps = [broadcast_map(t.type.shape, every) for t in read] + [ir.AffineMap.get(len(shape), 0, every)]
         generic = linalg.GenericOp(
             [init.type],
             read,
@@ -68,23 +68,6 @@ def lower_integer_division(op: ir.Operation) -> None:
         made = ir.Operation.create("torch_c.from_builtin_tensor", [op.results[0].type], [generic.results[0]])
     op.results[0].replace_all_uses_with(made.results[0])
     op.erase()
-
-
-def _broadcast(shape: Sequence[int], every: list[ir.AffineExpr]) -> ir.AffineMap:
-    first = len(every) - len(shape)
-    results = [ir.AffineConstantExpr.get(0) if n == 1 else every[first + d] for d, n in enumerate(shape)]
-    return ir.AffineMap.get(len(every), 0, results)
-
-
-def _constant(value: ir.Value) -> int | None:
-    """The integer that a tensor is filled with by `aten.full`, or None."""
-    owner = value.owner
-    if isinstance(owner, ir.Block) or owner.name != "torch.aten.full":
-        return None
-    filled = owner.operands[1].owner
-    if isinstance(filled, ir.Block) or filled.name != "torch.constant.int":
-        return None
-    return int(ir.IntegerAttr(filled.attributes["value"]).value)
 
 
 def _divide(x: ir.Value, y: ir.Value, kind: str, divisor: int | None) -> ir.Value:

@@ -6,11 +6,11 @@ import re
 
 from mlirc.dialects.mlirc_dialect import attention
 from mlirc.errors import MlircError
+from mlirc.frontend import elementwise, integer_division
 from mlirc.frontend.amax import lower_amax
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.fx_import import ATTENTION_CALL, SCAN_CALL
 from mlirc.frontend.importer import ImportedModel
-from mlirc.frontend.integer_division import OPERATOR, lower_integer_division
 from mlirc.frontend.random.lowering import OPERATOR as DRAW
 from mlirc.frontend.random.lowering import lower_draw
 from mlirc.loops import STEP, write_loop
@@ -32,7 +32,11 @@ _TO_LINALG = (
 )
 
 # Our own ops of PyTorch, which the importer takes for unknown ones.
-_OPERATORS = {OPERATOR: lower_integer_division, DRAW: lower_draw}
+_OPERATORS = {
+    elementwise.BITCAST: elementwise.lower_bitcast,
+    integer_division.OPERATOR: integer_division.lower_integer_division,
+    DRAW: lower_draw,
+}
 
 
 def lower_to_linalg(imported: ImportedModel | ir.Module) -> ir.Module:
@@ -51,6 +55,8 @@ def lower_to_linalg(imported: ImportedModel | ir.Module) -> ir.Module:
         _require_known_ops(module)
         for op in _walk(module, ("torch.aten.amax",)):
             lower_amax(op)
+        for op in _walk(module, elementwise.EXTREMES):
+            elementwise.lower_extreme(op)
         _run(module, _SIMPLIFY)
         _run(module, _TO_LINALG)
         _restore_interface(module, kept)

@@ -53,7 +53,7 @@ class SourceModel:
         module = self.torch_module()
         with torch.no_grad(), in_eval_mode(module):
             output = module(*args, **kwargs)
-        return [value for _, value in named_outputs(output) if isinstance(value, torch.Tensor)]
+        return output_tensors(output)
 
     def bind(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple, dict[str, Any]]:
         """`args` and `kwargs` with the tensors in place of the example tensors; raises MlircError for a wrong count."""
@@ -133,6 +133,16 @@ def named_outputs(output: Any) -> list[tuple[str, Any]]:
 
     visit(output, "", True)
     return leaves
+
+
+# What a Python number is as a tensor.
+NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}
+
+
+def output_tensors(output: Any) -> list[torch.Tensor]:
+    """The main outputs in order, numbers as tensors of no dimension (int64, float64 or bool)."""
+    values = (value for _, value in named_outputs(output) if isinstance(value, torch.Tensor) or type(value) in NUMBERS)
+    return [v if isinstance(v, torch.Tensor) else torch.tensor(v, dtype=NUMBERS[type(v)]) for v in values]
 
 
 def is_byproduct(name: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mlirc.host.bounds import Strays, guard
 from mlirc.host.outline import outline_linalg
-from mlirc.mlir import context, ir, run_passes
+from mlirc.mlir import context, func, ir, run_passes
 
 _NORMALIZE = "func.func(linalg-generalize-named-ops,refback-generalize-tensor-concat,tm-tensor-bufferize)"
 
@@ -30,7 +30,7 @@ _TO_LLVM = (
     "canonicalize,cse,"
     "convert-vector-to-scf,convert-scf-to-cf,memref-expand,expand-strided-metadata,lower-affine,"
     "arith-expand{include-bf16=1},"
-    "convert-math-to-llvm,convert-math-to-libm,convert-vector-to-llvm,convert-index-to-llvm,"
+    "convert-math-to-llvm{approximate-log1p=false},convert-math-to-libm,convert-vector-to-llvm,convert-index-to-llvm,"
     "finalize-memref-to-llvm,convert-func-to-llvm,convert-arith-to-llvm,convert-cf-to-llvm,convert-ub-to-llvm,"
     "reconcile-unrealized-casts"
 )
@@ -59,6 +59,7 @@ def lower_to_llvm(module: ir.Module, function: str, source: str = "") -> Strays:
         run_passes(module, _TO_LOOPS)
         _round_every_time(module)
         strays = guard(module, source)
+        _call_expm1(module)
         run_passes(module, _TO_LLVM)
         return strays
 
@@ -99,6 +100,28 @@ def _round_every_time(module: ir.Module) -> None:
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
+
+
+def _call_expm1(module: ir.Module) -> None:
+    """Calls the C library's: `convert-math-to-llvm` subtracts 1 from the exponential, which near 0 leaves nothing."""
+    found: dict[str, list[ir.Operation]] = {"f32": [], "f64": []}
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name == "math.expm1" and str(op.results[0].type) in found:
+            found[str(op.results[0].type)].append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    for word, name in (("f32", "expm1f"), ("f64", "expm1")):
+        ops, type_ = found[word], ir.Type.parse(word)
+        if ops:
+            with ir.InsertionPoint(module.body):
+                func.FuncOp(name, ir.FunctionType.get([type_], [type_]), visibility="private")
+        for op in ops:
+            with op.location, ir.InsertionPoint(op):
+                call = func.CallOp([type_], name, list(op.operands))
+            op.results[0].replace_all_uses_with(call.results[0])
+            op.erase()
 
 
 def _order_loops(module: ir.Module) -> None:

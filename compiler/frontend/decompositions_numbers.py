@@ -1,0 +1,216 @@
+"""Decompositions of ops on integers, bits and dtypes that torch-mlir lacks, or gets wrong for some values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mlirc.frontend.elementwise import bitcast
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+NUMBERS: dict[Any, Callable] = {}
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
+
+
+def _decomposes(op: Any) -> Callable[[Callable], Callable]:
+    def add(function: Callable) -> Callable:
+        NUMBERS[op] = function
+        return function
+
+    return add
+
+
+@_decomposes(aten.isfinite.default)
+def _isfinite(x: Tensor) -> Tensor:
+    """torch-mlir compares with infinity for inequality, and NaN is unequal to it."""
+    if x.is_complex():
+        return NotImplemented
+    return x.abs() < float("inf") if x.is_floating_point() else torch.ones_like(x, dtype=torch.bool)
+
+
+@_decomposes(aten.signbit.default)
+def _signbit(x: Tensor) -> Tensor:
+    if x.is_floating_point():  # -0.0 and NaN have a sign, too
+        x = x.float() if x.element_size() == 2 else x
+        x = bitcast(x, _BITS[x.element_size()])
+    return torch.zeros_like(x) if x.dtype == torch.bool else x < 0
+
+
+@_decomposes(aten.copysign.Tensor)
+def _copysign(x: Tensor, sign: Tensor) -> Tensor:
+    dtype = torch.result_type(x, sign)
+    dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
+    size = x.to(dtype).abs()
+    return torch.where(_signbit(sign), -size, size)
+
+
+@_decomposes(aten.copysign.Scalar)
+def _copysign_scalar(x: Tensor, sign: float) -> Tensor:
+    size = x.abs() if x.is_floating_point() else x.to(torch.get_default_dtype()).abs()
+    return -size if torch.signbit(torch.tensor(float(sign))) else size
+
+
+@_decomposes(aten.view.dtype)
+def _view_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Elements of another width out of the bits of the last dimension, the least bytes first."""
+    old, new = x.element_size(), dtype.itemsize
+    if x.is_complex() or dtype.is_complex or torch.bool in (x.dtype, dtype):
+        return NotImplemented
+    if old == new:
+        return NotImplemented if x.is_floating_point() == dtype.is_floating_point else bitcast(x, dtype)
+    narrow, wide = min(old, new), max(old, new)
+    computing = torch.int64 if wide == 8 else torch.int32
+    bits = (bitcast(x, _BITS[old]) if x.is_floating_point() else x).to(computing)
+    shifts = torch.arange(wide // narrow, device=x.device, dtype=computing) * (8 * narrow)
+    if new < old:
+        parts = (bits.unsqueeze(-1) >> shifts).to(_BITS[new])
+        out = parts.reshape(*x.shape[:-1], x.shape[-1] * (wide // narrow))
+    else:
+        parts = bits.reshape(*x.shape[:-1], x.shape[-1] // (wide // narrow), wide // narrow)
+        mask = (1 << 8 * narrow) - 1
+        out = ((parts & mask) << shifts).sum(-1, dtype=computing).to(_BITS[new])
+    if dtype.is_floating_point:
+        return bitcast(out, dtype)
+    return out if out.dtype == dtype else aten.view.dtype(out, dtype)
+
+
+@_decomposes(aten.clamp.default)
+def _clamp(x: Tensor, min: float | None = None, max: float | None = None) -> Tensor:
+    """Integers between floats are floats, and a NaN stays one; torch-mlir's comparisons lose it."""
+    if not x.is_floating_point():
+        if not any(isinstance(bound, float) for bound in (min, max)):
+            return NotImplemented
+        x = x.to(torch.get_default_dtype())
+    low, high = (None if b is None else torch.full((), b, dtype=x.dtype, device=x.device) for b in (min, max))
+    return _clamp_tensor(x, low, high)
+
+
+@_decomposes(aten.clamp.Tensor)
+def _clamp_tensor(x: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
+    out = x if min is None else torch.maximum(x, min)
+    out = out if max is None else torch.minimum(out, max)
+    return out.clone() if out is x else out
+
+
+@_decomposes(aten.clamp_min.default)
+def _clamp_min(x: Tensor, min: float) -> Tensor:
+    return torch.clamp(x, min=min)
+
+
+@_decomposes(aten.clamp_max.default)
+def _clamp_max(x: Tensor, max: float) -> Tensor:
+    return torch.clamp(x, max=max)
+
+
+@_decomposes(aten.hardtanh.default)
+def _hardtanh(x: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
+    return torch.clamp(x, min_val, max_val).to(x.dtype)
+
+
+@_decomposes(aten.relu6.default)
+def _relu6(x: Tensor) -> Tensor:
+    return torch.clamp(x, 0, 6)
+
+
+def _extreme(op: Any) -> Callable:
+    def decomposed(x: Tensor, y: Tensor) -> Tensor:
+        dtype = torch.result_type(x, y)
+        if x.dtype == y.dtype or not dtype.is_floating_point:
+            return NotImplemented
+        return op(x.to(dtype), y.to(dtype))
+
+    return decomposed
+
+
+NUMBERS[aten.maximum.default] = _extreme(torch.maximum)
+NUMBERS[aten.minimum.default] = _extreme(torch.minimum)
+
+
+@_decomposes(aten.elu.default)
+def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
+    wide = x.float() if x.element_size() == 2 else x
+    below = torch.expm1(wide * input_scale) * (alpha * scale)
+    return torch.where(x > 0, wide * scale, below).to(x.dtype)
+
+
+@_decomposes(aten.div.Tensor_mode)
+def _div_mode(x: Tensor, y: Any, *, rounding_mode: str | None = None) -> Tensor:
+    """Floats round down from the exact quotient and not from the rounded one: 1.0 // 0.1 is 9."""
+    if not isinstance(y, Tensor):
+        return _div_mode_scalar(x, y, rounding_mode=rounding_mode)
+    dtype = torch.result_type(x, y)
+    if rounding_mode != "floor" or not dtype.is_floating_point:
+        return NotImplemented
+    wide = torch.float32 if dtype.itemsize == 2 else dtype
+    x, y = x.to(dtype).to(wide), y.to(dtype).to(wide)
+    rest = torch.fmod(x, y)
+    quotient = (x - rest) / y
+    quotient = torch.where((rest != 0) & ((y < 0) != (rest < 0)), quotient - 1, quotient)
+    below = torch.floor(quotient)
+    below = torch.where(quotient - below > 0.5, below + 1, below)
+    ratio = x / y
+    out = torch.where(quotient != 0, below, torch.copysign(torch.zeros_like(ratio), ratio))
+    return torch.where(y == 0, ratio, out).to(dtype)
+
+
+@_decomposes(aten.div.Scalar_mode)
+def _div_mode_scalar(x: Tensor, y: float, *, rounding_mode: str | None = None) -> Tensor:
+    if rounding_mode != "floor" or not (x.is_floating_point() or isinstance(y, float)):
+        return NotImplemented
+    dtype = torch.result_type(x, y)
+    return _div_mode(x.to(dtype), torch.full((), y, dtype=dtype, device=x.device), rounding_mode=rounding_mode)
+
+
+@_decomposes(aten.floor_divide.default)
+def _floor_divide(x: Tensor, y: Any) -> Tensor:
+    return torch.div(x, y, rounding_mode="floor")
+
+
+@_decomposes(aten._to_copy.default)
+def _to_copy(x: Tensor, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
+    """From FP64 to 16 bits by way of f32, as in PyTorch."""
+    if x.dtype != torch.float64 or dtype not in (torch.float16, torch.bfloat16):
+        return NotImplemented
+    return x.to(torch.float32).to(dtype)
+
+
+@_decomposes(aten.pow.Tensor_Tensor)
+def _pow(x: Tensor, exponent: Tensor) -> Tensor:
+    """Integers by squaring, which wraps as PyTorch's does; a negative exponent leaves only 1 and -1."""
+    dtype = torch.result_type(x, exponent)
+    if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
+        return NotImplemented
+    computing = torch.int64 if dtype == torch.int64 else torch.int32
+    bits = torch.iinfo(dtype).bits - (dtype != torch.uint8)
+    base, exponent = torch.broadcast_tensors(x.to(dtype).to(computing), exponent.to(dtype).to(computing))
+    out, square = torch.ones_like(base), base
+    for bit in range(bits):
+        out = torch.where(((exponent >> bit) & 1) != 0, out * square, out)
+        square = square * square
+    units = torch.where(base == 1, 1, torch.where(base == -1, 1 - 2 * (exponent & 1), 0))
+    return torch.where(exponent < 0, units, out).to(dtype)
+
+
+@_decomposes(aten.pow.Scalar)
+def _pow_scalar(base: float, exponent: Tensor) -> Tensor:
+    if isinstance(base, float) or exponent.is_floating_point() or exponent.is_complex():
+        return NotImplemented
+    return _pow(torch.full((), base, dtype=torch.int64, device=exponent.device).to(exponent.dtype), exponent)
+
+
+@_decomposes(aten._int_mm.default)
+def _int_mm(x: Tensor, y: Tensor) -> Tensor:
+    return aten.mm.default(x.to(torch.int32), y.to(torch.int32))
+
+
+@_decomposes(aten.conv_tbc.default)
+def _conv_tbc(x: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
+    """x [time, batch, channels], weight [width, channels, outputs]."""
+    out = aten.convolution.default(
+        x.permute(1, 2, 0), weight.permute(2, 1, 0), bias, [1], [pad], [1], False, [0], 1
+    )  # fmt: skip
+    return out.permute(2, 0, 1)
