@@ -35,6 +35,8 @@ _STRINGS = frozenset({
     "message", "mode", "msg", "new", "norm", "old", "ord", "p", "pad_mode", "padding", "padding_side", "reduce",
     "rounding_mode", "s", "self", "separator", "side", "string", "substr", "t", "to_add", "type", "values",
 })  # fmt: skip
+# Names of dimensions, which PyTorch before 2.13 takes where others take their numbers.
+_DIMENSIONS = frozenset({"dim", "dim0", "dim1", "dims", "end_dim", "names", "order", "out_dim", "start_dim"})
 # These take no string that says so, or one that is no mode, and reach out of their arguments.
 _REFUSED = frozenset({
     "from_file", "save", "load", "manual_seed", "seed", "record_stream", "_cufft_set_plan_cache_max_size",
@@ -58,7 +60,7 @@ def harmless(schema: Any) -> bool:
         return name in PRIM
     if namespace not in NAMESPACES or name in _REFUSED:
         return False
-    return all(a.name in _STRINGS for a in schema.arguments if "str" in str(a.type))
+    return all(a.name in _STRINGS | _DIMENSIONS for a in schema.arguments if "str" in str(a.type))
 
 
 def harmless_target(target: str) -> bool:
