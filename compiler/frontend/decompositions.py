@@ -19,8 +19,10 @@ from mlirc.frontend.decompositions_batch_norm import BATCH_NORMS
 from mlirc.frontend.decompositions_linalg import LINALG
 from mlirc.frontend.decompositions_losses import LOSSES
 from mlirc.frontend.decompositions_moves import MOVES
+from mlirc.frontend.decompositions_nans import NANS
 from mlirc.frontend.decompositions_numbers import NUMBERS
 from mlirc.frontend.decompositions_pooling import POOLING
+from mlirc.frontend.decompositions_scans import SCANS
 from mlirc.frontend.random.dropouts import DROPOUTS
 from mlirc.frontend.random.graph import is_random
 from mlirc.frontend.recurrent import RECURRENT
@@ -65,7 +67,6 @@ _COMPUTED_IN_F32 = (
     aten.mish.default,
     aten.hardswish.default,
     aten.hardsigmoid.default,
-    aten.cumsum.default,
     aten.reciprocal.default,
     aten.avg_pool2d.default,
     aten.avg_pool1d.default,
@@ -354,5 +355,5 @@ def decomposition_table() -> dict[Any, Callable]:
 
     table = fx_decompositions()
     table = {op: function for op, function in table.items() if op not in _KEPT and not is_random(op)}
-    ours = (MOVES, NUMBERS, POOLING, LOSSES, LINALG, BATCH_NORMS, DROPOUTS, RECURRENT)
+    ours = (MOVES, NANS, SCANS, NUMBERS, POOLING, LOSSES, LINALG, BATCH_NORMS, DROPOUTS, RECURRENT)
     return functools.reduce(operator.or_, ours, table | _own)

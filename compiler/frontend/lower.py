@@ -11,6 +11,7 @@ from mlirc.frontend.amax import lower_amax
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.fx_import import ATTENTION_CALL, SCAN_CALL
 from mlirc.frontend.importer import ImportedModel
+from mlirc.frontend.nan_order import order_nans
 from mlirc.frontend.random.lowering import OPERATOR as DRAW
 from mlirc.frontend.random.lowering import lower_draw
 from mlirc.loops import STEP, write_loop
@@ -64,6 +65,7 @@ def lower_to_linalg(imported: ImportedModel | ir.Module) -> ir.Module:
         _write_loops(module)
         _drop_asserts(module)
         _narrow_constants(module)
+        order_nans(_walk(module, ("linalg.generic",)), _walk(module, ("tm_tensor.sort",)))
         run_passes(module, "canonicalize,cse,symbol-dce")
         _require_linalg(module)
     return module

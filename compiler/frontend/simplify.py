@@ -353,6 +353,7 @@ def _fold(graph: Graph, constants: Constants) -> dict[str, torch.Tensor]:
             if new is None:
                 new = known[key] = _placeholder(graph, last, len(made), source, value)
                 made[new.name] = value.contiguous()
+        constants.set(new, value)  # an expand of it, read by others, is looked through once more
         users = [u for u in source.users if u not in constants or u.target is aten.expand.default]
         for user in users:
             user.replace_input_with(source, new)

@@ -1,0 +1,77 @@
+"""Cumulative sums, products and extrema: rows that are cut into chunks, on the host device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import mlirc
+from mlirc.frontend.decompositions_scans import CHUNK
+
+
+class _Scan(torch.nn.Module):
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+def run(function, x):
+    """What the compiled kernels of a function compute on the host device."""
+    out = mlirc.compile(_Scan(function), (x,), device="host")(x)
+    return [torch.as_tensor(r) for r in (out if isinstance(out, tuple) else (out,))]
+
+
+# One element, a chunk, just below and above where rows are cut, a prime, three levels of chunks.
+LENGTHS = [1, CHUNK, 2 * CHUNK - 1, 2 * CHUNK, 2 * CHUNK + 1, 997, 2 * CHUNK * CHUNK + 5]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_sums_and_products(length):
+    torch.manual_seed(length)
+    x = torch.randn(2, length)
+    near_one = 1 + x / 100
+    for got, want in zip(
+        run(lambda x: (x.cumsum(-1), x.t().cumsum(0), (1 + x / 100).cumprod(1)), x),
+        (x.double().cumsum(-1), x.double().t().cumsum(0), near_one.double().cumprod(1)),
+        strict=True,
+    ):
+        torch.testing.assert_close(got.double(), want, rtol=2e-6, atol=2e-5)
+
+
+def test_integers_are_exact():
+    torch.manual_seed(0)
+    x = torch.randint(-(2**31), 2**31 - 1, (3, 300), dtype=torch.int32)
+    got = run(lambda x: (x.cumsum(1), x.cumprod(1), (x > 0).cumsum(1), x.cumsum(1, dtype=torch.int32)), x)
+    want = (x.cumsum(1), x.cumprod(1), (x > 0).cumsum(1), x.cumsum(1, dtype=torch.int32))
+    assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(got, want, strict=True))
+
+
+def test_infinities_and_nans_go_on():
+    x = torch.zeros(4, 300)
+    x[0, 70], x[1, 100], x[2, 10], x[2, 200] = torch.inf, torch.nan, torch.inf, -torch.inf
+    (got,) = run(lambda x: x.cumsum(1), x)
+    torch.testing.assert_close(got, x.cumsum(1), equal_nan=True)
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 130])
+def test_extrema_and_log_sums(length):
+    torch.manual_seed(length)
+    x = torch.randint(-3, 4, (2, length, 3)).float()
+    x[0, length // 2, 0], x[1, length // 3, 1], x[1, 0, 2] = torch.nan, torch.inf, -torch.inf
+    got = run(lambda x: (*x.cummax(1), *x.cummin(1), x.logcumsumexp(1)), x)
+    want = (*x.cummax(1), *x.cummin(1), x.logcumsumexp(1))
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, equal_nan=True, rtol=2e-6, atol=2e-6)
+    numbers = x.nan_to_num(0, 9, -9).int()
+    got = run(lambda x: (*x.cummax(-1), *x.cummin(0)), numbers)
+    assert all(torch.equal(a, b) for a, b in zip(got, (*numbers.cummax(-1), *numbers.cummin(0)), strict=True))
+
+
+def test_half_precision_is_summed_in_f32():
+    torch.manual_seed(0)
+    x = torch.randn(2, 1000).half()
+    (got,) = run(lambda x: x.cumsum(1), x)
+    torch.testing.assert_close(got, x.double().cumsum(1).half(), rtol=1e-3, atol=1e-3)
