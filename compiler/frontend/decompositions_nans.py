@@ -1,5 +1,5 @@
-"""Decompositions of ops that torch-mlir lowers to a comparison and a choice that loses a NaN. In PyTorch a NaN goes on
-through minima, maxima and clamps, and is neither finite nor equal to anything."""
+"""Decompositions of ops on two operands that torch-mlir lowers so that a NaN is lost, or shapes that differ are
+refused."""
 
 from __future__ import annotations
 
@@ -24,59 +24,32 @@ def _decomposes(*ops: Any) -> Callable[[Callable], Callable]:
     return add
 
 
-@_decomposes(aten.minimum.default)
-def _minimum(x: Tensor, y: Tensor) -> Any:
-    return _extremum(x, y, torch.lt)
+@_decomposes(aten.logaddexp.default)
+def logaddexp(x: Tensor, y: Tensor) -> Tensor:
+    """log(exp(x) + exp(y)); an infinity is itself, and two of them have no difference."""
+    larger = torch.maximum(x, y)
+    total = larger + torch.log1p(torch.exp(-torch.abs(x - y)))
+    return torch.where(torch.eq(torch.abs(larger), math.inf), larger, total)
 
 
-@_decomposes(aten.maximum.default)
-def _maximum(x: Tensor, y: Tensor) -> Any:
-    return _extremum(x, y, torch.gt)
+@_decomposes(aten.isclose.default)
+def _isclose(x: Tensor, y: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Any:
+    """torch-mlir's own takes no operands of different shapes."""
+    equal = torch.eq(x, y)
+    if not (x.dtype.is_floating_point and y.dtype.is_floating_point):
+        return equal if rtol == 0 and atol < 1 else NotImplemented
+    if equal_nan:
+        equal = equal | (torch.ne(x, x) & torch.ne(y, y))
+    difference = torch.abs(x - y)
+    return equal | (torch.lt(difference, math.inf) & torch.le(difference, atol + rtol * torch.abs(y)))
 
 
-def _extremum(x: Tensor, y: Tensor, first_wins: Callable) -> Any:
-    """A NaN in y wins every comparison, since none holds; one in x is asked for."""
-    if not (x.dtype.is_floating_point or y.dtype.is_floating_point):
-        return NotImplemented
-    dtype = torch.promote_types(x.dtype, y.dtype)
-    x, y = x.to(dtype), y.to(dtype)
-    return torch.where(first_wins(x, y) | torch.ne(x, x), x, y)
+@_decomposes(aten.fmax.default)
+def _fmax(x: Tensor, y: Tensor) -> Tensor:
+    """A NaN loses here; torch-mlir's own takes no operands of different shapes."""
+    return torch.where(torch.gt(x, y) | torch.ne(y, y), x, y)
 
 
-@_decomposes(aten.clamp.default, aten.clamp.Tensor)
-def _clamp(x: Tensor, low: Any = None, high: Any = None) -> Any:
-    floats = [b for b in (x, low, high) if isinstance(b, Tensor) and b.dtype.is_floating_point]
-    if not floats:
-        return NotImplemented
-    for bound, beyond, extremum in ((low, torch.lt, torch.maximum), (high, torch.gt, torch.minimum)):
-        if isinstance(bound, Tensor):
-            x = extremum(x, bound)
-        elif bound is not None:
-            # A bound that is NaN makes everything NaN.
-            x = torch.where(beyond(x, bound), bound, x) if not math.isnan(bound) else torch.full_like(x, bound)
-    return x.clone()
-
-
-@_decomposes(aten.clamp_min.default, aten.clamp_min.Tensor)
-def _clamp_min(x: Tensor, low: Any) -> Any:
-    return _clamp(x, low, None)
-
-
-@_decomposes(aten.clamp_max.default, aten.clamp_max.Tensor)
-def _clamp_max(x: Tensor, high: Any) -> Any:
-    return _clamp(x, None, high)
-
-
-@_decomposes(aten.hardtanh.default)
-def _hardtanh(x: Tensor, low: float = -1, high: float = 1) -> Any:
-    return _clamp(x, low, high)
-
-
-@_decomposes(aten.relu6.default)
-def _relu6(x: Tensor) -> Any:
-    return _clamp(x, 0, 6)
-
-
-@_decomposes(aten.isfinite.default)
-def _isfinite(x: Tensor) -> Tensor:
-    return torch.lt(torch.abs(x), math.inf) if x.dtype.is_floating_point else torch.ones_like(x, dtype=torch.bool)
+@_decomposes(aten.fmin.default)
+def _fmin(x: Tensor, y: Tensor) -> Tensor:
+    return torch.where(torch.lt(x, y) | torch.ne(y, y), x, y)

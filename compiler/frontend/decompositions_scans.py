@@ -97,9 +97,7 @@ def _logcumsumexp(x: Tensor, dim: int) -> Tensor:
     for step in _steps(length):
         nothing = torch.full_like(aten.slice.Tensor(total, dim, 0, step), -math.inf)
         earlier = _earlier(total, dim, step, nothing)
-        larger = torch.maximum(total, earlier)
-        joined = larger + torch.log1p(torch.exp(-torch.abs(total - earlier)))
-        total = torch.where(torch.isinf(larger), larger, joined)
+        total = torch.logaddexp(total, earlier)
     return total.to(x.dtype).clone()
 
 
