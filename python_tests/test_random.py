@@ -150,6 +150,7 @@ class Calls(torch.nn.Module):
         (lambda x: torch.distributions.Gamma(x, 1.0).sample(), "numbers of the gamma distribution"),
         (lambda x: torch.rand(3, generator=torch.Generator()), "rand with a torch.Generator: .*manual_seed"),
         (lambda x: x.clone().uniform_(generator=torch.Generator()), "uniform_ with a torch.Generator: "),
+        (lambda x: x + torch.manual_seed(3).initial_seed() + torch.rand(3), "the model seeds PyTorch's generator"),
         (lambda x: torch.randn(3, dtype=torch.complex64).real, "random numbers of complex64 are not supported"),
     ],
 )

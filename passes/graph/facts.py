@@ -156,3 +156,15 @@ def is_linear(indices: Indices | None) -> bool:
 
 def dims_in(indices) -> frozenset:
     return frozenset(a[1] for i in indices or () for a in i.atoms() if a[0] == "d")
+
+
+def is_generator_row(op: ir.Operation) -> bool:
+    """Whether an op reads a part of the state of the generator of random numbers: an argument of kind `random`."""
+    source = op.operands[0] if op.name == "tensor.extract_slice" else None
+    while source is not None and not isinstance(source.owner, ir.Block):
+        source = source.owner.operands[0] if source.owner.name in VIEWS else None
+    if source is None:
+        return False
+    attributes, number = source.owner.owner.attributes, ir.BlockArgument(source).arg_number
+    found = attributes["arg_attrs"][number] if "arg_attrs" in attributes else {}
+    return "mlirc.kind" in found and ir.StringAttr(found["mlirc.kind"]).value == "random"

@@ -28,6 +28,7 @@ from mlirc.passes.graph.facts import (
     is_constant,
     is_expensive,
     is_free,
+    is_generator_row,
     is_linear,
     is_map,
     is_plain_copy,
@@ -151,6 +152,9 @@ class Grouping:
                     self.demand(value).whole = True
         elif not any(self._is_read(r) for r in op.results):
             pass  # dead
+        elif is_generator_row(op):  # a free view, so that equal draws are one kernel
+            self.demand(op.results[0]).whole = True
+            self._start(op)
         elif self._joins(op):
             kernels = {k: None for r in op.results for k in self.demand(r).indices}
             self.kernels_of[op] = list(kernels)

@@ -34,12 +34,16 @@ class _Exportable(TorchFunctionMode):
 @contextlib.contextmanager
 def exportable_random() -> Iterator[None]:
     """Runs the body, an export, with random ops as it can take them, and with `torch.distributions` not looking at
-    their parameters' values, which are not there."""
+    their parameters' values, which are not there. Raises MlircError when the body seeds PyTorch's generator."""
     distribution = torch.distributions.Distribution
     old = distribution._validate_args
     distribution.set_default_validate_args(False)
+    before, state = torch.initial_seed(), torch.get_rng_state()
     try:
         with _Exportable():
             yield
+        if torch.initial_seed() != before:
+            raise MlircError(f"the model seeds PyTorch's generator (torch.manual_seed) when it runs: {GENERATOR}")
     finally:
+        torch.set_rng_state(state)
         distribution.set_default_validate_args(old)

@@ -95,21 +95,22 @@ class _Builder:
         self._position = 0
         with mode:
             self._scalar = torch.empty((), dtype=torch.int64)
-        self._seed = self._row(self._state, 0)
+        with graph.inserting_after(self._state):
+            self._flat = graph.call_function(aten.view.default, (self._state, [-1]))
+        self._seed = self._row(self._flat, 0)
 
     def finish(self) -> Draws:
+        rows = 1 + len(self._offsets)
+        self._flat.args = (self._state, [2 * rows])
         with self._mode:
-            self._state.meta["val"] = torch.empty((1 + len(self._offsets), 2), dtype=torch.int64)
-            for node in (self._seed, *self._rows):
-                node.args[0].meta["val"] = torch.empty((2,), dtype=torch.int64)  # type: ignore[union-attr]
+            self._state.meta["val"] = torch.empty((rows, 2), dtype=torch.int64)
+            self._flat.meta["val"] = torch.empty((2 * rows,), dtype=torch.int64)
         return Draws(self._state, (*self._offsets, self._position))
 
     def _row(self, after: Node, number: int) -> Node:
         """The first element of a row of the state."""
         with self._graph.inserting_after(after):
-            row = self._graph.call_function(aten.select.int, (self._state, 0, number))
-        with self._graph.inserting_after(row):
-            value = self._graph.call_function(aten.select.int, (row, 0, 0))
+            value = self._graph.call_function(aten.select.int, (self._flat, 0, 2 * number))
         value.meta["val"] = self._scalar
         return value
 
