@@ -84,7 +84,8 @@ def scaled_dot_product_attention(
     if dropout_p:
         return _with_dropout(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     q_len, kv_len = query.shape[-2], key.shape[-2]
-    batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    masks = () if attn_mask is None else (attn_mask.shape[:-3],)
+    batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3], *masks)
 
     def rank4(x: torch.Tensor) -> torch.Tensor:
         heads = x.shape[-3] if x.dim() > 2 else 1
@@ -93,18 +94,23 @@ def scaled_dot_product_attention(
         return x if x.dim() == 4 else x.reshape(-1, heads, *x.shape[-2:])
 
     q, k, v = rank4(query), rank4(key), rank4(value)
-    if k.shape[1] != v.shape[1] or (q.shape[1] != k.shape[1] and not enable_gqa):
-        heads = max(q.shape[1], k.shape[1], v.shape[1])
-        q, k, v = (x.expand(x.shape[0], heads, *x.shape[2:]) for x in (q, k, v))
     mask = bias = None
     if attn_mask is not None:
-        attn_mask = _mask_of_rank4(attn_mask, query.dim(), tuple(batch), q_len, kv_len)
+        attn_mask = _mask_of_rank4(attn_mask, tuple(batch))
+    heads = max(q.shape[1], k.shape[1], v.shape[1], 1 if attn_mask is None else attn_mask.shape[1])
+    if enable_gqa and k.shape[1] != v.shape[1]:
+        k, v = (x.repeat_interleave(heads // x.shape[1], 1) for x in (k, v))
+    if k.shape[1] != v.shape[1] or q.shape[1] != heads or (k.shape[1] != heads and not enable_gqa):
+        q, k, v = (x.expand(x.shape[0], heads, *x.shape[2:]) for x in (q, k, v))
+    if attn_mask is not None:
         mask, bias = (attn_mask, None) if attn_mask.dtype == torch.bool else (None, attn_mask)
     causal = is_causal and q_len == kv_len
     if is_causal and not causal:
         mask = torch.ones(q_len, kv_len, dtype=torch.bool, device=q.device).tril()[None, None]
     out = torch.ops.mlirc.attention(q, k, v, mask, bias, scale, causal, 0, 0.0)
-    return out.reshape(*query.shape[:-1], value.shape[-1]) if query.dim() != 4 else out
+    if max(query.dim(), key.dim(), value.dim()) == 2 and out.shape[:2] == (1, 1):
+        return out.reshape(out.shape[2:])
+    return out.reshape(*batch, *out.shape[1:])
 
 
 def _with_dropout(
@@ -134,14 +140,10 @@ def _with_dropout(
     return dropout(weights, dropout_p, True) @ value
 
 
-def _mask_of_rank4(
-    mask: torch.Tensor, query_rank: int, batch: tuple[int, ...], q_len: int, kv_len: int
-) -> torch.Tensor:
-    """The mask of a call whose query has the given rank and batch dimensions, as [B or 1, H or 1, Sq or 1, Sk or 1]."""
-    while mask.dim() < max(query_rank, 4):
-        mask = mask.unsqueeze(0 if mask.dim() < query_rank else -3)
-    if mask.dim() > 4:
-        if any(n != 1 for n in mask.shape[:-3]):
-            mask = mask.expand(*batch, *mask.shape[-3:])
-        mask = mask.reshape(-1, *mask.shape[-3:])
-    return mask
+def _mask_of_rank4(mask: torch.Tensor, batch: tuple[int, ...]) -> torch.Tensor:
+    """The mask of a call with these batch dimensions, as [B or 1, H or 1, Sq or 1, Sk or 1]."""
+    while mask.dim() < 4:
+        mask = mask.unsqueeze(0)
+    if len(batch) > 1 and any(n != 1 for n in mask.shape[:-3]):
+        mask = mask.expand(*batch, *mask.shape[-3:])
+    return mask.reshape(-1, *mask.shape[-3:])

@@ -227,10 +227,13 @@ def _has_dim(target: Any) -> bool:
 
 def _reduces_scalar(node: Node) -> bool:
     """Whether a call names the dimension of a tensor that has none, which torch-mlir takes badly."""
-    inputs = _tensor_arguments(node)
-    rank0 = bool(inputs) and isinstance(inputs[0].meta["val"], torch.Tensor) and inputs[0].meta["val"].dim() == 0
-    outputs = torch.utils._pytree.tree_leaves(node.meta["val"])
-    return rank0 and _has_dim(node.target) and all(isinstance(x, torch.Tensor) and x.dim() == 0 for x in outputs)
+    values = [n.meta.get("val") for n in _tensor_arguments(node)][:1]
+    results = torch.utils._pytree.tree_leaves(node.meta.get("val"))
+    return bool(values and results) and _has_dim(node.target) and all(map(_is_rank0, values + results))
+
+
+def _is_rank0(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() == 0
 
 
 @dataclass(frozen=True)
