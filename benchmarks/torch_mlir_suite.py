@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from torch_mlir_cases import PACKAGE, case_names  # noqa: E402
 
 LEVELS = ("linalg", "kernels", "tiles", "gpu", "ptx")
-ORDER = ("right", "wrong", "crash", "time-out", "refused", "not imported", "nothing to compare")
+ORDER = ("right", "wrong", "crash", "time-out", "too large", "refused", "not imported", "nothing to compare")
 _START = 300.0  # seconds for importing PyTorch, MLIR and the suite
 _LOOK = 0.25  # seconds between looks at a worker's memory
 
@@ -52,8 +52,15 @@ class Worker:
         with contextlib.suppress(OSError):  # of a process that has died; the answer says so
             self._process.stdin.write(name + "\n")
             self._process.stdin.flush()
-        line, why = self._answer(self._timeout)
-        return json.loads(line) if line else self._ended(name, time.monotonic() - start, why)
+        at = ""
+        while True:
+            line, why = self._answer(self._timeout)
+            if line is None:
+                return self._ended(name, time.monotonic() - start, why, at)
+            answer = json.loads(line)
+            if "at" not in answer:
+                return answer
+            at = answer["at"]
 
     def stop(self) -> None:
         """Ends the process and what it started."""
@@ -88,20 +95,28 @@ class Worker:
             with contextlib.suppress(queue.Empty):
                 return self._lines.get(timeout=_LOOK) or None, ""
             if resident(self._process.pid) > self._memory:
-                return None, f"takes over {self._memory:g} GiB of memory"
+                return None, "too large"
         return None, "time-out"
 
-    def _ended(self, name: str, seconds: float, why: str) -> dict[str, Any]:
+    def _ended(self, name: str, seconds: float, why: str, at: str = "") -> dict[str, Any]:
+        """The outcome of a case that gave none, and the end of its process."""
+        if why:
+            limits = {"time-out": f"over {self._timeout:g} s", "too large": f"over {self._memory:g} GiB of memory"}
+            outcome, why = why, f"{limits[why]} in {at or 'its start'}"
+        else:
+            outcome, why = "crash", self._last_words()
+        if at == "PyTorch":
+            outcome = "nothing to compare"
+        self.stop()
+        return {"name": name, "outcome": outcome, "why": why, "seconds": round(seconds, 2)}
+
+    def _last_words(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(10)
         self._errors.seek(0, os.SEEK_END)
         self._errors.seek(max(0, self._errors.tell() - 4000))
         lines = [line for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
-        if not why:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(10)
-            why = f"its process ended with status {self._process.poll()}" + (f": {lines[-1][:300]}" if lines else "")
-        self.stop()
-        outcome = ("time-out", f"over {self._timeout:g} s") if why == "time-out" else ("crash", why)
-        return {"name": name, "outcome": outcome[0], "why": outcome[1], "seconds": round(seconds, 2)}
+        return f"its process ended with status {self._process.poll()}" + (f": {lines[-1][:300]}" if lines else "")
 
 
 def resident(pid: int) -> float:

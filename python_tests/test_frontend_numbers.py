@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from test_frontend_scalars import Calls
 
 from mlirc.check import check_torch
+from mlirc.errors import MlircError
 
 G = torch.Generator().manual_seed(0)
 X, Y = torch.randn(3, 5, generator=G), torch.randn(3, 5, generator=G)
@@ -88,3 +89,26 @@ def test_values_put_where_masks_are_true(case):
     imported = frontend.import_torch(frontend.from_torch(Calls(function), args))
     out = run_level(frontend.lower_to_linalg(imported), list(args), imported.constants)[0]
     assert torch.equal(out, function(*args))
+
+
+VIEWS = {
+    "expanded": lambda x: x[0].expand(5, 7).as_strided((2, 3), (0, 1), 0),
+    "every other": lambda x: x[::2, 1:].as_strided((2, 3), (14, 2)),
+    "diagonal": lambda x: x.diagonal().as_strided((3,), (8,), 1),
+    "unfolded": lambda x: x.unfold(1, 3, 2).as_strided((2, 2), (7, 3), 5),
+    "strided twice": lambda x: x.as_strided((3, 4), (7, 1), 2).as_strided((2, 2), (1, 9), 0),
+    "split": lambda x: x.split(2, 1)[1].as_strided((2, 2), (7, 2)),
+    "reshaped to a copy": lambda x: x.T.reshape(-1).as_strided((2, 3), (7, 2), 1),
+    "permuted": lambda x: (x + 1).T.as_strided((3, 2), (2, 7)),
+}
+
+
+@pytest.mark.parametrize("level", ["tiles", "gpu"])
+def test_views_by_strides(level):
+    result = check_torch(Calls(lambda x: [view(x) for view in VIEWS.values()]), (torch.randn(3, 7),), levels=[level])
+    assert result.ok, result.reason()
+
+
+def test_a_result_in_a_tensor_of_another_shape_is_refused():
+    with pytest.raises(MlircError, match=r"shape \[12\] into a tensor of shape \[3, 4\]"):
+        check_torch(Calls(lambda x: torch.arange(12, out=x)), (torch.zeros(3, 4, dtype=I64),))

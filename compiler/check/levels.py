@@ -93,6 +93,7 @@ def _on_gpu(job: Any, tensors: Mapping[str, torch.Tensor]) -> Run:
     def run(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         model.manual_seed(DEFAULT_SEED)
         outputs = model(*[t.cuda() for t in inputs])
-        return [t.cpu() for t in (outputs if isinstance(outputs, tuple) else [outputs])]
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        return [from_numpy(t) if isinstance(t, np.ndarray) else t.cpu() for t in outputs]  # NumPy's without inputs
 
     return run

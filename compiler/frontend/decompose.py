@@ -29,6 +29,8 @@ from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.fx_import import module_path
 from mlirc.frontend.random.dropouts import dropouts_as_on_a_gpu
 from mlirc.frontend.scalars import has_numbers, numbers_to_tensors
+from mlirc.frontend.strides import TARGET as STRIDED
+from mlirc.frontend.strides import resolve_strides
 
 PART_OF = "mlirc_part_of"  # key of a node's metadata: the operation that was taken apart into it and others
 _VALUE = "mlirc_value"  # key of a node's metadata: the tensor that it is
@@ -52,13 +54,16 @@ def decompose(program: Any) -> Program:
     made: dict[str, torch.Tensor] = {}
     with dropouts_as_on_a_gpu():
         if not is_plain(program.graph):
-            program = program.run_decompositions(decomposition_table())
+            table = {op: function for op, function in decomposition_table().items() if op is not STRIDED}
+            program = program.run_decompositions(table)
         given = program.graph
-        if has_numbers(given):
+        if has_numbers(given) or given.find_nodes(op="call_function", target=STRIDED):
             given = _copied(given)
             numbers_to_tensors(given)
+            made = resolve_strides(given)
         if is_plain(given):  # PyTorch's own way, too, leaves some composite ops whole
-            graph, made = decomposed(given)
+            graph, more = decomposed(given)
+            made |= more
         else:
             graph = _copied(given)
     add_batch_dimensions(graph)

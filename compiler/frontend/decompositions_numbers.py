@@ -202,6 +202,12 @@ def _pow_scalar(base: float, exponent: Tensor) -> Tensor:
     return _pow(torch.full((), base, dtype=torch.int64, device=exponent.device).to(exponent.dtype), exponent)
 
 
+@_decomposes(aten.threshold_backward.default)
+def _threshold_backward(gradient: Tensor, x: Tensor, threshold: float) -> Tensor:
+    dtype = torch.result_type(gradient, x)
+    return torch.where(x <= threshold, 0, gradient.to(dtype))
+
+
 @_decomposes(aten._int_mm.default)
 def _int_mm(x: Tensor, y: Tensor) -> Tensor:
     return aten.mm.default(x.to(torch.int32), y.to(torch.int32))

@@ -72,6 +72,7 @@ def import_torch(source: SourceModel) -> ImportedModel:
     with quiet(), torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
         program = source.program if source.program is not None else export(source)
         _require_static(program, source, torch.Tensor)
+        _require_fitting_results(program, source)
         try:
             program = decompose(program)
         except Exception as e:
@@ -176,6 +177,18 @@ def _require_static(program: Any, source: SourceModel, kind: type) -> None:
             f"{source.name}: op {op} {where} has to know a number that is read from a tensor: a compiled model has "
             "fixed shapes and arguments"
         )
+
+
+def _require_fitting_results(program: Any, source: SourceModel) -> None:
+    """A result that is written into a tensor of another shape: PyTorch resizes that, or not, as it was made."""
+    for node in program.graph.nodes:
+        out, value = node.kwargs.get("out"), node.meta.get("val")
+        if isinstance(out, torch.fx.Node) and isinstance(value, torch.Tensor) and value.shape != out.meta["val"].shape:
+            where = module_path(node) or source.name
+            raise MlircError(
+                f"{source.name}: '{node.name}' (in module '{where}') writes a result of shape {list(value.shape)} into "
+                f"a tensor of shape {list(out.meta['val'].shape)}: give 'out' the result's shape"
+            )
 
 
 def _require_rows(program: Any, source: SourceModel) -> None:
