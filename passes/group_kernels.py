@@ -14,6 +14,7 @@ from __future__ import annotations
 from mlirc.errors import MlircError
 from mlirc.mlir import ir, tensor
 from mlirc.passes import register
+from mlirc.passes.graph.concats import part_concats
 from mlirc.passes.graph.grouping import Grouping, Options
 from mlirc.passes.graph.outline import KERNELS, ROOT, graph_functions
 from mlirc.passes.graph.results import part_results
@@ -34,7 +35,8 @@ def run(module: ir.Module, **options: str) -> None:
 def _group(block: ir.Block, options: Options) -> None:
     _drop_empty(block)
     part_results(block)
-    grouping = Grouping([op.operation for op in block.operations], options)
+    apart = part_concats(block)
+    grouping = Grouping([op.operation for op in block.operations], options, apart)
     i64 = ir.IntegerType.get_signless(64)
     for op, kernels in grouping.kernels_of.items():
         op.attributes[KERNELS] = ir.DenseI64ArrayAttr.get(sorted(k.number for k in kernels))

@@ -13,6 +13,7 @@ of its users when that costs no more than writing its result and reading it back
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import prod
 
@@ -92,9 +93,11 @@ class Demand:
 
 
 class Grouping:
-    """The kernels of a function's body and, for each op, the kernels that compute it."""
+    """The kernels of a function's body and, for each op, the kernels that compute it. The ops `apart` have kernels of
+    their own."""
 
-    def __init__(self, ops: list[ir.Operation], options: Options) -> None:
+    def __init__(self, ops: list[ir.Operation], options: Options, apart: Collection[ir.Operation] = ()) -> None:
+        self._apart = apart
         self.options = options
         self.ops = ops
         self.kernels: list[Kernel] = []
@@ -184,7 +187,7 @@ class Grouping:
         """Whether the op is computed in the kernels that read it, rather than in one of its own."""
         demands = [self.demand(r) for r in op.results]
         kernels = {k for d in demands for k in d.indices}
-        if any(d.whole for d in demands) or not kernels or any(k.opaque for k in kernels):
+        if any(d.whole for d in demands) or not kernels or op in self._apart or any(k.opaque for k in kernels):
             return False
         if op in self._epilogues.last_of:
             return self._epilogues.last_of[op] is not op and kernels == {self.root_of.get(self._epilogues.last_of[op])}
