@@ -43,6 +43,8 @@ CASES = {
     "powers of numbers": (lambda x: (2**x, (-3) ** x, 2.5**x), (ints(0, 9, 3, 5),)),
     "floor division": (lambda x, y: (x // y, torch.div(x, 0.1, rounding_mode="floor")), (ODD[3:] * 7, ODD[3:] + 0.1)),
     "floor division is exact": (lambda x: (x // 0.1, x.half() // 0.1), (torch.tensor([1.0, 2.0, -1.0, 0.3, 0.0]),)),
+    "remainders": (lambda x, y: (x.fmod(y), x.fmod(0.3), x % y, x.half().fmod(0.3)), (X * 1e7, Y)),
+    "remainders of infinity": (torch.fmod, (X, torch.full((5,), float("inf")))),
     "products of bytes": (torch._int_mm, (ints(-128, 127, 17, 16, dtype=I8), ints(-128, 127, 16, 8, dtype=I8))),
     "time first": (lambda x, w, b: torch.conv_tbc(x, w, b, 2), (ints(-9, 9, 9, 4, 5).float(), X.new_ones(3, 5, 6), X.new_ones(6))),
     "narrow from FP64": (lambda x: (x.half(), x.bfloat16()), (X.double(),)),

@@ -116,7 +116,9 @@ def _relu6(x: Tensor) -> Tensor:
     return torch.clamp(x, 0, 6)
 
 
-def _extreme(op: Any) -> Callable:
+def _promoted(op: Any) -> Callable:
+    """Floats of different dtypes."""
+
     def decomposed(x: Tensor, y: Tensor) -> Tensor:
         dtype = torch.result_type(x, y)
         if x.dtype == y.dtype or not dtype.is_floating_point:
@@ -126,8 +128,17 @@ def _extreme(op: Any) -> Callable:
     return decomposed
 
 
-NUMBERS[aten.maximum.default] = _extreme(torch.maximum)
-NUMBERS[aten.minimum.default] = _extreme(torch.minimum)
+NUMBERS[aten.maximum.default] = _promoted(torch.maximum)
+NUMBERS[aten.minimum.default] = _promoted(torch.minimum)
+NUMBERS[aten.fmod.Tensor] = _promoted(torch.fmod)
+
+
+@_decomposes(aten.fmod.Scalar)
+def _fmod_scalar(x: Tensor, y: float) -> Tensor:
+    dtype = torch.result_type(x, y)
+    if not dtype.is_floating_point:
+        return NotImplemented
+    return torch.fmod(x.to(dtype), torch.full((), y, dtype=dtype, device=x.device))
 
 
 @_decomposes(aten.elu.default)

@@ -1,6 +1,7 @@
 """Elementwise linalg ops in place of ops of the torch level: what torch-mlir lacks, or computes otherwise than PyTorch.
 
-`mlirc::bitcast` is the bits of elements as another dtype; `maximum` and `minimum` are NaN where an operand is.
+`mlirc::bitcast` is the bits of elements as another dtype; `maximum` and `minimum` are NaN where an operand is; `fmod`
+is exact, and not the difference to a rounded quotient.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ from mlirc.frontend.amax import builtin_tensor
 from mlirc.mlir import arith, ir, linalg, tensor
 
 BITCAST = "torch.mlirc.bitcast"
-EXTREMES = ("torch.aten.maximum", "torch.aten.minimum")
+OF_FLOATS = {
+    "torch.aten.maximum": arith.maximumf,
+    "torch.aten.minimum": arith.minimumf,
+    "torch.aten.fmod.Tensor": arith.remf,
+}
 
 
 @torch.library.custom_op("mlirc::bitcast", mutates_args=())
@@ -33,12 +38,12 @@ def lower_bitcast(op: ir.Operation) -> None:
         _replace(op, [builtin_tensor(op.operands[0])], lambda x, to: arith.bitcast(to, x))
 
 
-def lower_extreme(op: ir.Operation) -> None:
-    """Replaces one of EXTREMES on floats of one dtype and static shapes; leaves the others alone."""
+def lower_floats(op: ir.Operation) -> None:
+    """Replaces one of OF_FLOATS where all is floats of one dtype and static shapes; leaves the others alone."""
     with op.location, ir.InsertionPoint(op):
         types = {str(v.type).removesuffix(">").split("],")[-1] for v in (*op.operands, *op.results)}
         if len(types) == 1 and not next(iter(types)).startswith(("s", "u", "i")):
-            combine = arith.maximumf if op.name == EXTREMES[0] else arith.minimumf
+            combine = OF_FLOATS[op.name]
             numbers = [filled_with(v) for v in op.operands]
             read = [builtin_tensor(v) for v, n in zip(op.operands, numbers, strict=True) if n is None]
 

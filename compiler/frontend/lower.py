@@ -56,8 +56,8 @@ def lower_to_linalg(imported: ImportedModel | ir.Module) -> ir.Module:
         _require_known_ops(module)
         for op in _walk(module, ("torch.aten.amax",)):
             lower_amax(op)
-        for op in _walk(module, elementwise.EXTREMES):
-            elementwise.lower_extreme(op)
+        for op in _walk(module, tuple(elementwise.OF_FLOATS)):
+            elementwise.lower_floats(op)
         _run(module, _SIMPLIFY)
         _run(module, _TO_LINALG)
         _restore_interface(module, kept)
