@@ -110,7 +110,7 @@ def _uniform_of(g: Generator, shape: Sequence[int], dtype: torch.dtype, low: flo
     return torch.where(value == high, low, value).to(dtype)  # raw numbers are in (0, 1], results in [low, high)
 
 
-@_distribution(aten.rand.default)
+@_distribution(aten.rand.default, aten.rand.generator)
 def _rand(g: Generator, size: Sequence[int], *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
     return _uniform_of(g, size, _dtype(dtype), 0, 1)
 
@@ -136,7 +136,7 @@ def _normal_of(g: Generator, shape: Sequence[int], dtype: torch.dtype, mean: flo
     return (raw if mean == 0 else raw + mean).to(dtype)
 
 
-@_distribution(aten.randn.default)
+@_distribution(aten.randn.default, aten.randn.generator)
 def _randn(g: Generator, size: Sequence[int], *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
     return _normal_of(g, size, _dtype(dtype), 0, 1)
 
@@ -258,6 +258,18 @@ def _native_dropout(g: Generator, x: Tensor, p: float, train: bool | None) -> tu
     return (wide * mask.to(wide.dtype) * _rounded(1 / (1.0 - p), wide.dtype)).to(x.dtype), mask
 
 
+@_distribution(aten.rrelu_with_noise_functional.default)
+def _rrelu_with_noise(
+    g: Generator, x: Tensor, noise: Tensor, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, *_: Any
+) -> tuple[Tensor, Tensor]:
+    """The result, and the slopes: 1 for what is above 0."""
+    if not training:
+        return aten.leaky_relu.default(x, (lower + upper) / 2), noise.clone()
+    slope = _drawn_like(x, lambda shape: _uniform_of(g, shape, x.dtype, 0, 1)) * (upper - lower) + lower
+    slope = torch.where(x <= 0, slope, 1.0).to(x.dtype)
+    return x * slope, slope
+
+
 # Integers
 
 
@@ -270,14 +282,14 @@ def _integers(g: Generator, shape: Sequence[int], low: int, high: int, dtype: to
     return (raw + low).to(dtype) if low else raw.to(dtype)
 
 
-@_distribution(aten.randint.default)
+@_distribution(aten.randint.default, aten.randint.generator)
 def _randint(
     g: Generator, high: int, size: Sequence[int], *, dtype: torch.dtype | None = torch.int64, **_: Any
 ) -> Tensor:
     return _integers(g, size, 0, high, dtype or torch.int64)
 
 
-@_distribution(aten.randint.low)
+@_distribution(aten.randint.low, aten.randint.low_generator)
 def _randint_low(
     g: Generator, low: int, high: int, size: Sequence[int], *, dtype: torch.dtype | None = torch.int64, **_: Any
 ) -> Tensor:
@@ -323,7 +335,7 @@ def _largest(dtype: torch.dtype) -> int:
 # Choices
 
 
-@_distribution(aten.randperm.default)
+@_distribution(aten.randperm.default, aten.randperm.generator)
 def _randperm(g: Generator, n: int, *, dtype: torch.dtype | None = torch.int64, **_: Any) -> Tensor:
     """0 to n - 1 sorted by random keys, which are as long as makes two equal ones improbable; two neighbours with equal
     keys are exchanged by chance."""

@@ -1,11 +1,10 @@
-"""The dropouts and PyTorch's other ops that are random in training, made of random ops that are whole."""
+"""The dropouts, made of random ops that are whole."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 
@@ -46,21 +45,11 @@ def _alpha(features: bool) -> Callable:
     return alpha_dropout
 
 
-def _rrelu(
-    x: Tensor, lower: float = 0.125, upper: float = 0.3333333333333333, training: bool = False, generator: Any = None
-) -> Tensor:
-    if not training:
-        return aten.leaky_relu.default(x, (lower + upper) / 2)
-    slope = aten.rand_like.default(x) * (upper - lower) + lower
-    return torch.where(x <= 0, x * slope, x)
-
-
 DROPOUTS = {
     aten.dropout.default: dropout,
     aten.feature_dropout.default: _feature_dropout,
     aten.alpha_dropout.default: _alpha(False),
     aten.feature_alpha_dropout.default: _alpha(True),
-    aten.rrelu.default: _rrelu,
 }
 
 
@@ -70,8 +59,7 @@ def dropouts_as_on_a_gpu() -> Iterator[None]:
     it."""
     library = torch.library.Library("aten", "IMPL")
     try:
-        for op in (aten.dropout.default, aten.rrelu.default):
-            library.impl(op.name().removeprefix("aten::"), DROPOUTS[op], "AutogradCPU")
+        library.impl("dropout", dropout, "AutogradCPU")
         yield
     finally:
         library._destroy()

@@ -28,6 +28,7 @@ _IN_PLACE = {
     aten.cauchy_.default: aten.cauchy.default,
     aten.random_.default: aten.random.default,
     aten.random_.to: aten.random.to,
+    aten.rrelu_with_noise.default: aten.rrelu_with_noise_functional.default,
     getattr(aten.random_, "from"): getattr(aten.random, "from"),
 }
 
@@ -57,6 +58,9 @@ class ModelNumbers(TorchDispatchMode):
         if op is aten.native_dropout.default:
             x, mask = args[0], drawn[1]
             return (x * mask * (1 / (1 - args[1])) if args[1] < 1 else x * 0.0, mask) if self._known else drawn
+        if func is aten.rrelu_with_noise.default:
+            args[1].copy_(drawn[1])
+            return drawn[0] if self._known is None else args[0] * args[1]
         if func in _IN_PLACE:
             return args[0].copy_(drawn)
         return drawn.double() if self._known is not None and drawn.is_floating_point() else drawn

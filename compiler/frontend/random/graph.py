@@ -41,11 +41,7 @@ class Draws:
 
 def is_random(target: Any) -> bool:
     """Whether an op draws random numbers."""
-    return target in DISTRIBUTIONS or target in _REFUSED or _wants_generator(target)
-
-
-def _wants_generator(target: Any) -> bool:
-    return isinstance(target, torch._ops.OpOverload) and target._overloadname.startswith("generator")
+    return target in DISTRIBUTIONS or target in _REFUSED
 
 
 def draw_numbers(graph: Graph, table: dict[Any, Callable], model: str) -> Draws | None:
@@ -80,7 +76,8 @@ def _require_possible(node: Node, model: str) -> None:
             f"{model}: random numbers of the {_REFUSED[node.target]} distribution {_where(node, model)} cannot be "
             "drawn: it takes a number of tries that depends on the numbers; make them an input"
         )
-    if _wants_generator(node.target) or any(isinstance(a, torch.Generator) for a in node.kwargs.values()):
+    names = [a.name for a in node.target._schema.arguments]  # type: ignore[union-attr]
+    if (dict(zip(names, node.args, strict=False)) | node.kwargs).get("generator") is not None:
         raise MlircError(f"{model}: {node.target} {_where(node, model)} takes a torch.Generator: {GENERATOR}")
 
 
