@@ -16,7 +16,7 @@ import torch
 
 from mlirc.errors import MlircError
 from mlirc.frontend.random.layout import Layout, dropout, side_by_side, strided
-from mlirc.frontend.random.philox import KINDS
+from mlirc.frontend.random.philox import KINDS, exact_normal
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -26,12 +26,16 @@ _WIDE_RANGE = 1 << 28  # from here on, integers are made of 64 bits each
 _NUMPY = {torch.float32: np.float32, torch.float16: np.float16, torch.bfloat16: ml_dtypes.bfloat16}
 
 
+NORMAL = (aten.randn.default, aten.randn.generator, aten.randn_like.default, aten.normal_functional.default)
+
+
 class Generator:
     """A seed and a position in its sequence, which draws move on. `seed` and what `offset_at(words)` gives are int64
-    tensors of no dimension: offsets count words from where the sequence stands before the first draw."""
+    tensors of no dimension: offsets count words from where the sequence stands before the first draw. An `exact` one,
+    on the CPU, computes the normal numbers for FP32 and below in FP64."""
 
-    def __init__(self, seed: Tensor, offset_at: Callable[[int], Tensor]):
-        self.seed, self.offset_at, self.position = seed, offset_at, 0
+    def __init__(self, seed: Tensor, offset_at: Callable[[int], Tensor], position: int = 0, exact: bool = False):
+        self.seed, self.offset_at, self.position, self.exact = seed, offset_at, position, exact
 
     def draw(self, kind: str, shape: Sequence[int], layout: Layout | None = None, below: int = 0) -> Tensor:
         """Raw numbers of a kind of `philox.KINDS`; of 64 bits go two to a call, others four."""
@@ -56,6 +60,10 @@ class Generator:
         """`uniform` or `normal` raw numbers for results of a dtype: of FP64 for FP64, else of FP32."""
         if dtype.is_complex:
             raise MlircError(f"random numbers of {str(dtype).removeprefix('torch.')} are not supported: draw real ones")
+        if self.exact and name == "normal":
+            layout = strided(math.prod(shape), 4)
+            offset = self.offset_at(self.position)
+            return exact_normal(self.seed, offset, shape, layout.threads, layout.per, layout.vector)
         return self.draw(f"{name}64" if dtype == torch.float64 else name, shape)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mlirc.frontend.random.distributions import DISTRIBUTIONS, Generator
+from mlirc.frontend.random.distributions import DISTRIBUTIONS, NORMAL, Generator
 from mlirc.frontend.random.dropouts import dropouts_as_on_a_gpu
 from mlirc.frontend.random.graph import is_random
 from mlirc.runtime.random_state import DEFAULT_SEED
@@ -35,13 +35,15 @@ _IN_PLACE = {
 
 class ModelNumbers(TorchDispatchMode):
     """Inside, PyTorch's random ops draw what a compiled model draws in its first call. `drawn` collects what each op
-    drew; given again as `known`, the ops of a wider run of the same model draw the same."""
+    drew, and where; given again as `known`, the ops of an FP64 run of the same model draw the same, normal numbers
+    without the rounding of FP32."""
 
     def __init__(self, known: Sequence[Any] | None = None):
         super().__init__()
         self.drawn: list[Any] = []
         self._known = None if known is None else iter(known)
-        self._generator = Generator(torch.tensor(DEFAULT_SEED), torch.tensor)
+        self._seed = torch.tensor(DEFAULT_SEED)
+        self._generator = Generator(self._seed, torch.tensor)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -51,10 +53,14 @@ class ModelNumbers(TorchDispatchMode):
                 raise RuntimeError(f"{func} draws numbers that a compiled model does not")
             return func(*args, **kwargs)
         if self._known is None:
+            position = self._generator.position
             drawn = DISTRIBUTIONS[op](self._generator, *args, **kwargs)
-            self.drawn.append(drawn)
+            self.drawn.append((position, drawn))
         else:
-            drawn = next(self._known)
+            position, drawn = next(self._known)
+            if op in NORMAL and drawn.dtype != torch.float64 and drawn.numel():
+                exact = Generator(self._seed, torch.tensor, position, exact=True)
+                drawn = DISTRIBUTIONS[op](exact, *args, **{**kwargs, "dtype": torch.float64})
         if op is aten.native_dropout.default:
             x, mask = args[0], drawn[1]
             return (x * mask * (1 / (1 - args[1])) if args[1] < 1 else x * 0.0, mask) if self._known else drawn

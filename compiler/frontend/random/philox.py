@@ -42,15 +42,40 @@ def draw(
     `seed` and `offset` are int64 tensors of no dimension; the offset counts words. `threads`, `per` and `vector` are
     those of a `Layout`. Integers are taken modulo `below`, as an unsigned 64-bit number; 0 means that they are not.
     """
-    where, number, call = _places(math.prod(shape), threads, per, vector)
-    counter = (int(offset.item()) >> 2) + call
-    words = philox((counter & MASK, (counter >> 32) & MASK, where & MASK, (where >> 32) & MASK), int(seed.item()))
+    words, number = _words(seed, offset, shape, threads, per, vector)
     return _numbers(words, number, kind, below).reshape(tuple(shape))
 
 
 @draw.register_fake
 def _(seed, offset, shape, kind, threads, per, vector, below):
     return seed.new_empty(shape, dtype=KINDS[kind])
+
+
+def exact_normal(
+    seed: torch.Tensor, offset: torch.Tensor, shape: Sequence[int], threads: int, per: int, vector: bool
+) -> torch.Tensor:
+    """`draw` of kind `normal`, computed in FP64."""
+    words, number = _words(seed, offset, shape, threads, per, vector)
+    return _normal(words, number, torch.float64).reshape(tuple(shape))
+
+
+def _words(
+    seed: torch.Tensor, offset: torch.Tensor, shape: Sequence[int], threads: int, per: int, vector: bool
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """The four words of every element's call, and the number of the element in it."""
+    where, number, call = _places(math.prod(shape), threads, per, vector)
+    counter = (int(offset.item()) >> 2) + call
+    words = philox((counter & MASK, (counter >> 32) & MASK, where & MASK, (where >> 32) & MASK), int(seed.item()))
+    return words, number
+
+
+def _normal(words: list[torch.Tensor], number: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    stacked, pair = torch.stack(words), number // 2 * 2
+    first, second = (stacked.gather(0, which[None])[0].float().to(dtype) for which in (pair, pair + 1))
+    radius = torch.sqrt(-2.0 * torch.log(first * 2.0**-32 + 2.0**-33))
+    turn = torch.tensor(2 * math.pi, dtype=torch.float32).to(dtype)
+    angle = second * (turn * 2.0**-32) + turn * 2.0**-33
+    return radius * torch.where(number % 2 == 0, torch.sin(angle), torch.cos(angle))
 
 
 def _places(count: int, threads: int, per: int, vector: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -92,11 +117,7 @@ def _numbers(words: list[torch.Tensor], number: torch.Tensor, kind: str, below: 
         bits = word(2 * number) ^ (word(2 * number + 1) << 21)
         return bits.double() * 2.0**-53 + 2.0**-54
     if kind == "normal":
-        pair = number // 2 * 2
-        radius = torch.sqrt(-2.0 * torch.log(word(pair).float() * 2.0**-32 + 2.0**-33))
-        turn = torch.tensor(2 * math.pi, dtype=torch.float32)
-        angle = word(pair + 1).float() * (turn * 2.0**-32) + turn * 2.0**-33
-        return radius * torch.where(number % 2 == 0, torch.sin(angle), torch.cos(angle))
+        return _normal(words, number, torch.float32)
     first, second = words[0] ^ (words[1] << 21), words[2] ^ (words[3] << 21)
     radius = torch.sqrt(-2.0 * torch.log(first.double() * 2.0**-53 + 2.0**-54))
     angle = (second.double() * 2.0**-52 + 2.0**-53) * math.pi
