@@ -76,6 +76,7 @@ DRAWS = {
     "alpha_dropout": lambda x: F.alpha_dropout(x, 0.4, True),
     "feature_alpha_dropout": lambda x: F.feature_alpha_dropout(x[None], 0.4, True),
     "rrelu": lambda x: F.rrelu(x, training=True),
+    "no generator": lambda x: torch.ops.aten.randn.generator([3, 5], generator=None),
     "attention": lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.4, is_causal=True),
 }
 
