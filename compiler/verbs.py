@@ -14,7 +14,6 @@ from mlirc.dialects.schedule.match_contractions import match_contractions
 from mlirc.dialects.schedule.match_root import match_root
 from mlirc.dialects.schedule.require import require
 from mlirc.dialects.schedule.split_reductions import split_reductions
-from mlirc.dialects.schedule.split_scans import split_scans
 from mlirc.dialects.schedule.tile_reduction import tile_reduction
 from mlirc.dialects.schedule.tile_to_blocks import tile_to_blocks
 from mlirc.mlir import ir, transform, transform_structured
@@ -30,7 +29,6 @@ __all__ = [
     "power_of_two",
     "script",
     "split_reductions",
-    "split_scans",
     "tile_reduction",
     "tile_to_blocks",
     "tidy",

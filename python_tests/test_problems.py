@@ -20,6 +20,7 @@ from mlirc.bench.problems.find import find_problems, is_problem
 from mlirc.driver import compile_model
 from mlirc.errors import MlircError
 from mlirc.frontend.problem import adopt, load_problem, loose_tensors, open_problem
+from mlirc.host import run_level
 from mlirc.tools.mlirc_bench import main
 
 LINEAR = """
@@ -131,6 +132,18 @@ def test_what_is_missing_is_named(tmp_path, text, message):
 def test_inputs_are_the_files_own(folder):
     with pytest.raises(MlircError, match="--input is not possible"):
         compile_model(str(folder / "level1/10_softmax.py"), inputs=["x=f32[2,2]"])
+
+
+def test_a_state_that_the_module_keeps_as_a_plain_tensor_is_an_output(tmp_path):
+    text = LINEAR.replace(
+        "def forward(self, x, scale):", "def forward(self, x, scale):\n        self.shift = self.shift + scale"
+    )
+    (tmp_path / "state.py").write_text(text)
+    job = compile_model(str(tmp_path / "state.py"), cache=False)
+    assert [spec.name for spec in job.plan.outputs] == ["output", "shift"]
+    module, inputs = job.imported.source.torch_module(), job.imported.source.values()
+    results = run_level(job.modules["tiles"], [inputs[0]], job.tensors())
+    torch.testing.assert_close(results, [module(*inputs).detach(), module.shift])
 
 
 # A folder

@@ -7,16 +7,16 @@ from mlirc.kernel_info import KernelInfo
 from mlirc.mlir import ir
 from mlirc.schedule import register
 from mlirc.targets import Target
-from mlirc.verbs import annotate, generalize, script, split_reductions, split_scans
+from mlirc.verbs import annotate, generalize, script, split_reductions
 
 
 @register(matches=lambda kernel: True, priority=-100)
 def generic(
     kernel: KernelInfo, target: Target, *, threads: int = 256, length: int = 32, min_blocks: int | None = None
 ) -> ir.Module:
-    """Splits long reductions with few results, those of convolutions too, and long scans, and asks for `mlirc-loops`.
+    """Splits long reductions with few results, those of convolutions too, and asks for `mlirc-loops`.
 
-    Knobs: `threads` per block, a multiple of 32; `length`, how many elements of what was split one thread takes;
+    Knobs: `threads` per block, a multiple of 32; `length`, how many elements of a split reduction one thread takes;
     `min_blocks` that a multiprocessor should hold.
     """
     if threads % 32 or not 32 <= threads <= 1024:
@@ -26,6 +26,5 @@ def generic(
     with script(threads=threads, length=length, min_blocks=min_blocks) as (module, function):
         generalize(function)
         split_reductions(function, length=length)
-        split_scans(function, length=length)
         annotate(function, lowering="loops", threads=threads, min_blocks=min_blocks)
     return module

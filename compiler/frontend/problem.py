@@ -54,7 +54,7 @@ class Problem:
             raise MlircError(f"{self.path}: Model must make a torch.nn.Module, not {type(made).__name__}")
         if not any(isinstance(p, torch._subclasses.FakeTensor) for p in made.parameters()):  # those cannot move
             made = made.to(device, None if self.dtype == torch.float32 else self.dtype)
-        return made.eval()
+        return _with_buffers(made).eval()
 
     def inputs(self, device: str = "cpu") -> tuple:
         """What the module is called with, from the seed alone. Raises MlircError when it cannot be made."""
@@ -162,15 +162,22 @@ def fake_parameters(mode: Any) -> Iterator[None]:
         nn.Module.register_parameter = original  # type: ignore[method-assign]
 
 
-def loose_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """The tensors of a module that are in no state dict, by path: they are compiled in, and may be random."""
-    stored = set(module.state_dict())
-    found = {name: b for name, b in module.named_buffers() if name not in stored}
-    for prefix, child in module.named_modules():
-        for key, value in vars(child).items():
+def _with_buffers(module: nn.Module) -> nn.Module:
+    """Makes buffers of the tensors that its modules keep as plain attributes: PyTorch exports one that the module
+    changes, a hidden state say, only so."""
+    for child in module.modules():
+        for key, value in list(vars(child).items()):
             if isinstance(value, Tensor):
-                found[f"{prefix}.{key}" if prefix else key] = value
-    return {k: v.detach() for k, v in found.items() if not isinstance(v, torch._subclasses.FakeTensor)}
+                delattr(child, key)
+                child.register_buffer(key, value.detach(), persistent=False)
+    return module
+
+
+def loose_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """The buffers of a module that are in no state dict, by path: they are compiled in, and may be random."""
+    stored = set(module.state_dict())
+    found = {name: b.detach() for name, b in module.named_buffers() if name not in stored}
+    return {k: v for k, v in found.items() if not isinstance(v, torch._subclasses.FakeTensor)}
 
 
 def adopt(module: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
