@@ -9,6 +9,7 @@ them functional first.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mlirc.errors import MlircError
@@ -28,6 +29,7 @@ from mlirc.frontend.decompositions_pooling import add_batch_dimensions
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.fx_import import module_path
 from mlirc.frontend.random.dropouts import dropouts_as_on_a_gpu
+from mlirc.frontend.reroll import reroll
 from mlirc.frontend.scalars import has_numbers, numbers_to_tensors
 from mlirc.frontend.strides import TARGET as STRIDED
 from mlirc.frontend.strides import resolve_strides
@@ -52,11 +54,13 @@ class Program:
 def decompose(program: Any) -> Program:
     """The decomposed program; the given one stays as it is."""
     made: dict[str, torch.Tensor] = {}
+    given = reroll(program.graph) or program.graph
     with dropouts_as_on_a_gpu():
-        if not is_plain(program.graph):
+        if not is_plain(given):
             table = {op: function for op, function in decomposition_table().items() if op is not STRIDED}
+            program = program if given is program.graph else _with_graph(program, given)
             program = program.run_decompositions(table)
-        given = program.graph
+            given = program.graph
         if has_numbers(given) or given.find_nodes(op="call_function", target=STRIDED):
             given = _copied(given)
             numbers_to_tensors(given)
@@ -78,6 +82,16 @@ def _copied(graph: Graph) -> Graph:
     new = Graph()
     new.output(new.graph_copy(graph, {}))
     return new
+
+
+def _with_graph(program: Any, graph: Graph) -> Any:
+    """The program with another graph of the same arguments and results, whose nodes may have other names."""
+    signature = copy.deepcopy(program.graph_signature)
+    output = next(n for n in graph.nodes if n.op == "output")
+    for spec, node in zip(signature.output_specs, output.args[0], strict=True):
+        if isinstance(node, Node):
+            spec.arg = dataclasses.replace(spec.arg, name=node.name)
+    return program._update(GraphModule(program.graph_module, graph), signature)
 
 
 def _constant_spec(name: str) -> InputSpec:

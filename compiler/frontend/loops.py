@@ -43,7 +43,7 @@ def trace_loops(graph: Graph) -> Loops:
         key = (number, len(init), len(xs), *((v.shape, v.dtype) for v in values))  # type: ignore[arg-type]
         if key not in known:
             try:
-                step, made = _trace(number, values, len(init), len(xs))  # type: ignore[arg-type]
+                step, made = trace_step(number, values, len(init), len(xs))  # type: ignore[arg-type]
             except MlircError:
                 raise
             except Exception as e:
@@ -71,7 +71,7 @@ def _constant(graph: Graph, loops: Loops, value: torch.Tensor) -> str:
     return new.name
 
 
-def _trace(number: int, values: list[torch.Tensor], carried: int, sliced: int) -> tuple[Graph, list[torch.Tensor]]:
+def trace_step(number: int, values: list[torch.Tensor], carried: int, sliced: int) -> tuple[Graph, list[torch.Tensor]]:
     """The graph of a step over its carries, its slices, what is the same for all steps, and then the constants that are
     returned beside it."""
     if any(v.dtype == torch.uint8 for v in values):
