@@ -201,7 +201,7 @@ class _Decomposer:
                 value = getattr(traced, node.target)
                 if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
                     return None
-                node.meta = {"val": node.meta.get("val", mode.from_tensor(value)), _VALUE: value}
+                node.meta = {"val": node.meta.get("val", mode.from_tensor(value, static_shapes=True)), _VALUE: value}
         same = len(calls) == 1 and calls[0].target is target
         return None if same else graph
 

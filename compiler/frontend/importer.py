@@ -13,6 +13,8 @@ from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec,
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from mlirc.errors import MlircError
+from mlirc.frontend.complex_pairs import ComplexPairs, is_complex
+from mlirc.frontend.complex_rules import RULES
 from mlirc.frontend.decompose import decompose
 from mlirc.frontend.decompositions import decomposition_table
 from mlirc.frontend.diagnose import export_error
@@ -84,6 +86,7 @@ def import_torch(source: SourceModel) -> ImportedModel:
         if draws:
             arguments.append(_Argument(draws.node, "random", STATE))
         places = _select_outputs(program, source)
+        arguments, constants = _without_complex(program, source, arguments, constants)
         try:
             arguments, constants = _simplify(program, arguments, constants)
             loops = trace_loops(program.graph)
@@ -303,6 +306,19 @@ def spec_names(spec: Any) -> list[str | None]:
 
     visit(spec, "", True, True)
     return found
+
+
+def _without_complex(
+    program: Any, source: SourceModel, arguments: list[_Argument], constants: dict[str, torch.Tensor]
+) -> tuple[list[_Argument], dict[str, torch.Tensor]]:
+    """Complex tensors become pairs of real ones; complex weights are constants then."""
+    pairs = ComplexPairs(program.graph, source.name, RULES)
+    split = [a for a in arguments if a.kind != "input" and is_complex(a.node)]
+    for a in split:
+        pairs.split_constant(a.node, (constants if a.kind == "constant" else source.weights)[a.name])
+    pairs.run()
+    arguments, constants = [a for a in arguments if a not in split], dict(constants)
+    return _add_constants(program, arguments, constants, pairs.constants)
 
 
 def _simplify(
