@@ -58,7 +58,9 @@ class ComplexPairs:
                 )
             if node.op == "output" and any(is_complex(n) for n in node.all_input_nodes):
                 raise MlircError(f"{self.what}: an output is complex: return torch.view_as_real of it")
-            if node.op == "call_function" and (is_complex(node) or any(map(is_complex, node.all_input_nodes))):
+            if "_assert_" in str(node.target) and not node.users:
+                self.graph.erase_node(node)
+            elif node.op == "call_function" and (is_complex(node) or any(map(is_complex, node.all_input_nodes))):
                 self._rewrite(node)
         for node in reversed(list(self.graph.nodes)):
             if is_complex(node) and not node.users or node.op == "call_function" and not node.users:
