@@ -114,3 +114,11 @@ def test_views_by_strides(level):
 def test_a_result_in_a_tensor_of_another_shape_is_refused():
     with pytest.raises(MlircError, match=r"shape \[12\] into a tensor of shape \[3, 4\]"):
         check_torch(Calls(lambda x: torch.arange(12, out=x)), (torch.zeros(3, 4, dtype=I64),))
+
+
+def test_bytes_at_the_gpu_level_and_named_tuples():
+    def function(x, y):
+        return x + 200, x.float(), torch.ops.aten.nll_loss_forward(y, x[:, 0].long() % 5, None, 1, 2)
+
+    result = check_torch(Calls(function), (ints(0, 255, 3, 4, dtype=U8), Y), levels=["tiles", "gpu"])
+    assert result.ok, result.reason()

@@ -75,7 +75,9 @@ def _host_device(job: Any) -> tuple[Callable[..., list[np.ndarray]], list[Tensor
 
     model = DeviceModel.parse(job.text("gpu"))
     with context():
-        specs = [tensor_spec(t) for t in model.main.type.inputs]
+        types = list(model.main.type.inputs)
+        meant = levels.boundary_dtypes(model.main, "arg_attrs", len(types))
+        specs = [tensor_spec(t, dtype) for t, dtype in zip(types, meant, strict=True)]
 
     def function(*arrays: np.ndarray) -> list[np.ndarray]:
         outputs, report = model.run(arrays)

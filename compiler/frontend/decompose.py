@@ -194,6 +194,7 @@ class _Decomposer:
                 pure = dispatch_functionalize(call, FunctionalTensorMode())
                 traced = make_fx(pure, decomposition_table=self._table, _allow_non_fake_inputs=True)(*values)
             graph = traced.graph
+        _open_named_tuples(graph)
         graph.eliminate_dead_code()
         calls = [n for n in graph.nodes if n.op == "call_function"]
         for node in graph.nodes:
@@ -238,6 +239,18 @@ class _Decomposer:
             self.constants[new.name] = value
             name = new.name
         return self._constants[name]
+
+
+def _open_named_tuples(graph: Graph) -> None:
+    """PyTorch's decompositions return named tuples by a call of their class."""
+    for node in graph.nodes:
+        if not (isinstance(node.target, type) and issubclass(node.target, tuple)):
+            continue
+        for user in list(node.users):
+            if user.target is operator.getitem:
+                user.replace_all_uses_with(node.args[user.args[1]])  # type: ignore[index, arg-type]
+            elif user.op == "output" and user.args[0] is node:
+                user.args = (node.args,)
 
 
 def _has_dim(target: Any) -> bool:
