@@ -73,11 +73,11 @@ class Compilation:
                 source = frontend.open_model(spec, **options)
         self._import(source)
 
-    def import_module(self, module: Any, args: tuple, kwargs: dict) -> None:
-        """Takes a live torch module with example inputs."""
+    def import_module(self, module: Any, args: tuple, kwargs: dict, train: bool = False) -> None:
+        """Takes a live torch module with example inputs; with `train`, in the mode that it is in."""
         from mlirc import frontend
 
-        self._import(frontend.from_torch(module, args, kwargs, self.name))
+        self._import(frontend.from_torch(module, args, kwargs, self.name, train))
 
     def _import(self, source: Any) -> None:
         from mlirc import frontend

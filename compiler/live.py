@@ -20,13 +20,15 @@ def compile_torch(
     target: str | None = None,
     schedule: Sequence[str] = (),
     cache: bool = True,
+    train: bool = False,
     name: str = "model",
     **load_options: Any,
 ) -> Any:
     """Compiles a live torch module for its example inputs and returns the loaded `mlirc.runtime` model.
 
-    The weights are the module's own: bound without a copy where they are on the GPU. `target` defaults to the GPU of
-    this machine. `load_options` go to `mlirc.runtime.load`: with `device="host"` the model is a
+    The weights are the module's own: bound without a copy where they are on the GPU. The module is compiled in eval
+    mode, or, with `train`, as it is: modules in training drop out at random. `target` defaults to the GPU of this
+    machine. `load_options` go to `mlirc.runtime.load`: with `device="host"` the model is a
     `mlirc.host.device.HostModel`, and no GPU is asked for.
     """
     from mlirc.runtime.loading import check_device, load_text
@@ -38,7 +40,7 @@ def compile_torch(
     folder = KernelCache(cache_folder()) if cache else None
     job = Compilation(name, get_target(target or (DEFAULT_TARGET if on_host else this_gpu())), tuple(schedule), folder)
     job.check_schedules()
-    job.import_module(module, tuple(args), dict(kwargs or {}))
+    job.import_module(module, tuple(args), dict(kwargs or {}), train)
     job.lower("ptx")
     if on_host:
         return _on_host(job)

@@ -174,6 +174,23 @@ def test_a_module_that_was_exported_in_training(tmp_path, ran):
     assert ran(compiler.main, tmp_path / "t.pt", "--input", "input=f32[2,5,8]", "--check", "tiles").status == 0
 
 
+def test_a_live_module_in_training():
+    layers = [torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Dropout2d(0.3), torch.nn.Dropout(0.2)]
+    model = torch.nn.Sequential(*layers).train()
+    x = torch.randn(2, 3, 5, 5, generator=torch.Generator().manual_seed(0))
+    for wanted in (True, False):
+        assert check_torch(model, (x,), levels=["linalg", "tiles"], kinds=["plain"], train=wanted).ok and model.training
+    compiled = mlirc.compile(model, (x,), train=True, device="host")
+    first, second = compiled(x), compiled(x)
+    assert [spec.name for spec in compiled.plan.outputs[1:]] == [
+        "1.running_mean",
+        "1.running_var",
+        "1.num_batches_tracked",
+    ]
+    assert not torch.equal(first[0], second[0]) and torch.equal(first[1], second[1])
+    assert not mlirc.compile(model, (x,), device="host").plan.draws
+
+
 # The runtime and its plan, on a fake device: the state itself is the output.
 
 STATE = TensorSpec("mlirc.random", "i64", (3, 2), "random")

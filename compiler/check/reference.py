@@ -16,7 +16,7 @@ from mlirc.check.compare import Reference
 from mlirc.frontend.inputs import name_seed
 from mlirc.frontend.noise import quiet
 from mlirc.frontend.random.eager import ModelNumbers
-from mlirc.frontend.source import SourceModel, in_eval_mode, output_tensors
+from mlirc.frontend.source import SourceModel, output_tensors
 
 
 class TorchModel:
@@ -82,7 +82,7 @@ class TorchModel:
         formula = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
         numbers = ModelNumbers(self._drawn) if self._draws else None
         drawing = numbers.active() if numbers else contextlib.nullcontext()
-        with quiet(), torch.no_grad(), in_eval_mode(module), formula, drawing:
+        with quiet(), torch.no_grad(), self.source.mode_of(module), formula, drawing:
             output = module(*args, **kwargs)
         if numbers and self._drawn is None:
             self._drawn = numbers.drawn

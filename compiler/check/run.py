@@ -45,6 +45,7 @@ def check_job(
         result = Result(job.name, levels, start="torch" if job.imported else job.given)
         wanted = _wanted(model, seed, kinds, result)
         result.reference = model.described
+        changed = _changed_buffers(job, model)
     for number, level in enumerate(levels):
         job.lower(level)
         with job.timer.step("check"):
@@ -53,6 +54,7 @@ def check_job(
             plain: Any = None
             for i, w in enumerate(wanted):
                 outputs = _run(run, w.case, level)
+                outputs = outputs[: len(outputs) - changed] if isinstance(outputs, list) else outputs
                 plain = outputs if i == 0 else plain
                 row[w.case.kind] = outputs if isinstance(outputs, Difference) else _compare(w, outputs, plain)
                 job.timer.advance(number * len(wanted) + i + 1, len(levels) * len(wanted))
@@ -62,7 +64,7 @@ def check_job(
 def check_torch(
     module: Any, args: tuple = (), kwargs: dict | None = None, levels: Sequence[str] = (), *,
     target: str | None = None, schedule: Sequence[str] = (), seed: int = 0, kinds: Sequence[str] | None = None,
-    name: str = "model",
+    name: str = "model", train: bool = False,
 ) -> Result:  # fmt: skip
     """Compiles a live torch module for its example inputs, as `mlirc.compile` does, and checks `levels` of it, on all
     kinds of inputs or those of `kinds`."""
@@ -71,7 +73,7 @@ def check_torch(
     from mlirc.targets import get_target
 
     job = Compilation(name, get_target(target or this_gpu()), tuple(schedule))
-    job.import_module(module, tuple(args), dict(kwargs or {}))
+    job.import_module(module, tuple(args), dict(kwargs or {}), train)
     return job.check(levels, seed=seed, kinds=kinds)
 
 
@@ -91,6 +93,14 @@ def levels_to_check(job: Any, levels: Sequence[str]) -> list[str]:
     if "ptx" in levels and not torch.cuda.is_available():
         raise MlircError("--check ptx: needs an NVIDIA GPU, and there is none here: check linalg kernels tiles gpu")
     return [x for x in possible if x in (levels or DEFAULT_LEVELS)]
+
+
+def _changed_buffers(job: Any, model: TorchModel | LevelModel) -> int:
+    """How many of the last outputs are buffers that the model changes, which PyTorch does not return."""
+    if not isinstance(model, TorchModel):
+        return 0
+    buffers = dict(model.module.named_buffers())
+    return sum(name in buffers for name, _, _ in job.imported.outputs)
 
 
 def _run(run: Run, case: Case, level: str) -> Any:

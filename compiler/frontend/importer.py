@@ -28,7 +28,7 @@ from mlirc.frontend.random.export import exportable_random
 from mlirc.frontend.random.graph import STATE, Draws, draw_numbers
 from mlirc.frontend.recurrences import looped_recurrences
 from mlirc.frontend.simplify import simplify
-from mlirc.frontend.source import SourceModel, in_eval_mode, is_byproduct
+from mlirc.frontend.source import SourceModel, is_byproduct
 from mlirc.frontend.transformers_attention import attention_for_export
 from mlirc.frontend.weights import Renamed
 from mlirc.mlir import context, ir
@@ -118,10 +118,10 @@ def export(source: SourceModel) -> Any:
     args, kwargs = _distinct(source.module, (source.args, source.kwargs))
     silence = contextlib.redirect_stderr(io.StringIO())  # a failing export prints the graph that it had so far
     with (
-        attention_for_export(source.module),
+        contextlib.nullcontext() if source.train else attention_for_export(source.module),  # which has no dropout
         masked_experts(source.module),
         looped_recurrences(source.module),
-        in_eval_mode(source.module),
+        source.mode_of(source.module),
         exportable_random(),
         silence,
     ):

@@ -35,6 +35,7 @@ class SourceModel:
     build: Any = None
     input_names: Sequence[str] | None = None
     values: Callable[[], tuple] | None = None  # real `args`, where those are fake
+    train: bool = False  # modules run in the mode that they are in, and not in eval mode
 
     def torch_module(self) -> torch.nn.Module:
         """The PyTorch module with real weights: what a result is compared with. One of this process is given as it is.
@@ -51,9 +52,13 @@ class SourceModel:
         """Runs the PyTorch model on tensors in the order of the example inputs; returns its main outputs in order."""
         args, kwargs = self.bind(tensors)
         module = self.torch_module()
-        with torch.no_grad(), in_eval_mode(module):
+        with torch.no_grad(), self.mode_of(module):
             output = module(*args, **kwargs)
         return output_tensors(output)
+
+    def mode_of(self, module: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
+        """The mode that the model's module runs in, for the body of a `with`."""
+        return contextlib.nullcontext() if self.train else in_eval_mode(module)
 
     def bind(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple, dict[str, Any]]:
         """`args` and `kwargs` with the tensors in place of the example tensors; raises MlircError for a wrong count."""
@@ -151,12 +156,17 @@ def is_byproduct(name: str) -> bool:
 
 
 def from_torch(
-    module: torch.nn.Module, args: tuple = (), kwargs: dict[str, Any] | None = None, name: str = "model"
+    module: torch.nn.Module,
+    args: tuple = (),
+    kwargs: dict[str, Any] | None = None,
+    name: str = "model",
+    train: bool = False,
 ) -> SourceModel:
-    """A model in this process: its parameters are used as they are. Raises MlircError when it is no module."""
+    """A model in this process: its parameters are used as they are. With `train`, each of its modules runs in the mode
+    that it is in. Raises MlircError when it is no module."""
     if not isinstance(module, torch.nn.Module):
         raise MlircError(f"{name}: a torch.nn.Module is needed, not {type(module).__name__}")
     if not isinstance(args, tuple):
         args = (args,)
     weights = dict(module.state_dict(keep_vars=False))
-    return SourceModel(name, "module", args, dict(kwargs or {}), module=module, weights=weights)
+    return SourceModel(name, "module", args, dict(kwargs or {}), module=module, weights=weights, train=train)
