@@ -28,6 +28,7 @@ from mlirc.frontend.decompositions_batch_norm import updates_statistics
 from mlirc.frontend.decompositions_pooling import add_batch_dimensions
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.fx_import import module_path
+from mlirc.frontend.higher_order import lower_loops
 from mlirc.frontend.random.dropouts import dropouts_as_on_a_gpu
 from mlirc.frontend.reroll import reroll
 from mlirc.frontend.scalars import has_numbers, numbers_to_tensors
@@ -54,7 +55,8 @@ class Program:
 def decompose(program: Any) -> Program:
     """The decomposed program; the given one stays as it is."""
     made: dict[str, torch.Tensor] = {}
-    given = reroll(program.graph) or program.graph
+    given = lower_loops(program) or program.graph
+    given = reroll(given) or given
     with dropouts_as_on_a_gpu():
         if not is_plain(given):
             table = {op: function for op, function in decomposition_table().items() if op is not STRIDED}
