@@ -250,7 +250,7 @@ def drop_mask(g: Generator, x: Tensor, p: float) -> Tensor:
     def draw(shape: list[int]) -> Tensor:
         layout = dropout(x.numel(), x.element_size(), dense) if x.numel() else None
         wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-        return g.draw("uniform", shape, layout) < _rounded(1.0 - p, wide)
+        return g.draw("uniform", shape, layout).to(wide) < _rounded(1.0 - p, wide)
 
     return _drawn_like(x, draw)
 
@@ -263,7 +263,7 @@ def _native_dropout(g: Generator, x: Tensor, p: float, train: bool | None) -> tu
         return torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool)
     mask = drop_mask(g, x, p)
     wide = x if x.dtype == torch.float64 else x.float()
-    return (wide * mask.to(wide.dtype) * _rounded(1 / (1.0 - p), wide.dtype)).to(x.dtype), mask
+    return (wide * mask.to(wide.dtype) * _rounded(1 / _rounded(1.0 - p, wide.dtype), wide.dtype)).to(x.dtype), mask
 
 
 @_distribution(aten.rrelu_with_noise_functional.default)
