@@ -23,6 +23,7 @@ from mlirc.frontend.decompositions_nans import NANS
 from mlirc.frontend.decompositions_numbers import NUMBERS
 from mlirc.frontend.decompositions_pooling import POOLING
 from mlirc.frontend.decompositions_scans import SCANS
+from mlirc.frontend.decompositions_search import SEARCH
 from mlirc.frontend.decompositions_spectra import SPECTRA
 from mlirc.frontend.random.dropouts import DROPOUTS
 from mlirc.frontend.random.graph import is_random
@@ -356,5 +357,5 @@ def decomposition_table() -> dict[Any, Callable]:
 
     table = fx_decompositions()
     table = {op: function for op, function in table.items() if op not in _KEPT and not is_random(op)}
-    ours = (MOVES, NANS, SCANS, NUMBERS, POOLING, LOSSES, LINALG, BATCH_NORMS, SPECTRA, DROPOUTS, RECURRENT)
+    ours = (MOVES, NANS, SCANS, NUMBERS, SEARCH, POOLING, LOSSES, LINALG, BATCH_NORMS, SPECTRA, DROPOUTS, RECURRENT)
     return functools.reduce(operator.or_, ours, table | _own)
