@@ -153,23 +153,16 @@ def _remainder(op: ir.Operation) -> Number:
 def _division(op: ir.Operation) -> Number:
     """arith.ceildivsi, ceildivui and floordivsi by quotient and remainder."""
     a, b = op.operands
-    zero = constant(0, a.type) if not isinstance(a.type, ir.IndexType) else None
-    zero_value = zero.value if zero else arith.ConstantOp(a.type, ir.IntegerAttr.get(a.type, 0)).result
+    zero, one = constant(0, a.type).value, constant(1, a.type).value
     signed = op.name != "arith.ceildivui"
     quotient = (arith.DivSIOp if signed else arith.DivUIOp)(a, b).result
     remainder = (arith.RemSIOp if signed else arith.RemUIOp)(a, b).result
-    inexact = arith.CmpIOp(1, remainder, zero_value).result
+    inexact = arith.CmpIOp(1, remainder, zero).result
     if signed:
-        same = arith.CmpIOp(0, arith.CmpIOp(2, a, zero_value).result, arith.CmpIOp(2, b, zero_value).result).result
-        if op.name == "arith.floordivsi":
-            one = ir.IntegerAttr.get(same.type, 1)
-            same = arith.XOrIOp(same, arith.ConstantOp(same.type, one).result).result
+        unlike = op.name == "arith.floordivsi"  # signs that differ round the quotient up
+        same = arith.CmpIOp(unlike, arith.CmpIOp(2, a, zero).result, arith.CmpIOp(2, b, zero).result).result
         inexact = arith.AndIOp(inexact, same).result
-    one_attr = ir.IntegerAttr.get(element_type(a.type), 1)
-    if isinstance(a.type, ir.VectorType):
-        one_attr = ir.DenseElementsAttr.get_splat(a.type, one_attr)
-    one_value = arith.ConstantOp(a.type, one_attr).result
-    step = arith.SelectOp(inexact, one_value, zero_value).result
+    step = arith.SelectOp(inexact, one, zero).result
     build = arith.SubIOp if op.name == "arith.floordivsi" else arith.AddIOp
     return Number(build(quotient, step).result)
 

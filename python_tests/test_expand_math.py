@@ -252,9 +252,12 @@ def test_binary_operations_become_ptx(op, element):
 
 
 @pytest.mark.parametrize("op", ["math.ipowi", "arith.ceildivsi", "arith.floordivsi", "arith.maxsi"])
-@pytest.mark.parametrize("element", ["i32", "i64", "i8"])
-def test_integer_operations_become_ptx(op, element):
-    assert ".entry k_0" in compile_kernel(mlir.parse(kernel(op, element, "{}", 2)), get_target("sm_80")).ptx
+@pytest.mark.parametrize("element", ["i32", "i64", "i8", "index"])
+@pytest.mark.parametrize("shape", ["{}", "vector<4x{}>"], ids=["one", "four"])
+def test_integer_operations_become_ptx(op, element, shape):
+    if element == "index" and op == "math.ipowi":
+        return
+    assert ".entry k_0" in compile_kernel(mlir.parse(kernel(op, element, shape, 2)), get_target("sm_80")).ptx
 
 
 def test_an_unknown_op_is_named():

@@ -28,10 +28,12 @@ def like(type_: ir.Type, element: ir.Type) -> ir.Type:
 def constant(number: float | int, type_: ir.Type) -> Number:
     """A constant of a scalar or vector type."""
     element = element_type(type_)
-    if isinstance(element, ir.IntegerType):
+    if isinstance(element, ir.IndexType):
+        attr: ir.Attribute = ir.IntegerAttr.get(element, int(number))
+    elif isinstance(element, ir.IntegerType):
         width = element.width
         wrapped = (int(number) + (1 << (width - 1))) % (1 << width) - (1 << (width - 1)) if width > 1 else int(number)
-        attr: ir.Attribute = ir.IntegerAttr.get(element, wrapped)
+        attr = ir.IntegerAttr.get(element, wrapped)
     else:
         attr = ir.FloatAttr.get(element, float(number))
     if isinstance(type_, ir.VectorType):
