@@ -288,6 +288,17 @@ def test_an_error_up_to_twice_eagers_own_is_ok(times, verdict):
     assert found["verdict"] == verdict and found["outputs"][0]["eager_error"] > 1e-4
 
 
+@pytest.mark.parametrize("offset, verdict", [(1e-6, "ok (cancels)"), (1e-2, "FAIL")])
+def test_what_cancels_is_judged_by_its_absolute_error(offset, verdict):
+    module = torch.nn.Identity()
+    module.forward = lambda x: x * 0 + (5e-9 if x.dtype == torch.float32 else 1e-9)
+    x = 1 + torch.rand(64, 3, generator=torch.Generator().manual_seed(0))
+    model = Fake(lambda x: [x * 0 + offset])
+    model.bind(x)
+    found = running.check(model, module, [x], lambda: module)
+    assert found["verdict"] == verdict
+
+
 def test_fp64_that_does_not_fit_is_taken_in_parts_of_the_batch(monkeypatch):
     calls = []
 

@@ -20,7 +20,7 @@ from mlirc.bench import reference, timing
 from mlirc.bench.artifacts import read_compiled
 from mlirc.bench.bound import bound_us, limited_by
 from mlirc.bench.cases import Case
-from mlirc.bench.problems.compare import Sums, judge_error
+from mlirc.bench.problems.compare import Sums, judge_cancelled, judge_error
 from mlirc.errors import MlircError
 from mlirc.frontend.problem import adopt, load_problem
 from mlirc.frontend.source import named_outputs
@@ -146,7 +146,7 @@ def _against_wide(
         rows = [judge_error(s.relative, None, o.dtype) for s, o in zip(near, ours, strict=True)]
         return {"against": "eager", "fp64": why}, rows
     rows = [
-        judge_error(mine.relative, own.relative, out.dtype) | {"apart": apart.relative}
+        judge_cancelled(judge_error(mine.relative, own.relative, out.dtype), mine.absolute) | {"apart": apart.relative}
         for (mine, own), out, apart in zip(sums, ours, near, strict=True)
     ]
     return {"against": "fp64"}, rows
