@@ -17,6 +17,7 @@ from mlirc.frontend.inputs import name_seed
 from mlirc.frontend.noise import quiet
 from mlirc.frontend.random.eager import ModelNumbers
 from mlirc.frontend.source import SourceModel, output_tensors
+from mlirc.frontend.state import call_and_restore
 
 
 class TorchModel:
@@ -83,10 +84,10 @@ class TorchModel:
         numbers = ModelNumbers(self._drawn) if self._draws else None
         drawing = numbers.active() if numbers else contextlib.nullcontext()
         with quiet(), torch.no_grad(), self.source.mode_of(module), formula, drawing:
-            output = module(*args, **kwargs)
+            output, state = call_and_restore(module, args, kwargs, self.source.written)
         if numbers and self._drawn is None:
             self._drawn = numbers.drawn
-        return output_tensors(output)
+        return output_tensors(output) + state
 
     def _run_wide(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
         """None where the model cannot be run in FP64 throughout."""

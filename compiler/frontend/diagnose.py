@@ -27,7 +27,29 @@ def export_error(name: str, error: Exception) -> MlircError:
             f"{name}: control flow or a shape depends on the values of a tensor{where}: a compiled model has one fixed "
             "path; select between results with torch.where, or take the branch out of the model"
         )
+    for pattern, words in _SAID_BETTER:
+        found = re.search(pattern, text)
+        if found:
+            return MlircError(f"{name}: {words.format(*found.groups())}{where}")
     return MlircError(f"{name}: cannot be exported{where}: {kind}: {first_line(text)}")
+
+
+# What torch.export says, and what that means for the model.
+_SAID_BETTER = (
+    (
+        r"Constant (\S+) is mutated in the forward",
+        "forward writes into the tensor '{0}', so that the next call would see another: make it a buffer "
+        "(register_buffer); its new value is an output of the compiled model then",
+    ),
+    (
+        r"fake tensor in the exported program constant's list",
+        "forward replaces the data of a tensor (x.data = ...), which cannot be followed: use copy_ on a buffer",
+    ),
+    (
+        r"Found <class '(?:.*\.)?([^']+)'> in output, which is not a known type",
+        "returns a {0}: return tensors or numbers, or tuples, lists or dicts with them",
+    ),
+)
 
 
 def first_line(text: str, limit: int = 300) -> str:

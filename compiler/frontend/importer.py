@@ -29,6 +29,7 @@ from mlirc.frontend.random.graph import STATE, Draws, draw_numbers
 from mlirc.frontend.recurrences import looped_recurrences
 from mlirc.frontend.simplify import simplify
 from mlirc.frontend.source import SourceModel, is_byproduct
+from mlirc.frontend.state import replaced_attributes, require_no_state, written_state
 from mlirc.frontend.transformers_attention import attention_for_export
 from mlirc.frontend.weights import Renamed
 from mlirc.mlir import context, ir
@@ -86,6 +87,7 @@ def import_torch(source: SourceModel) -> ImportedModel:
         if draws:
             arguments.append(_Argument(draws.node, "random", STATE))
         places = _select_outputs(program, source)
+        source.written = written_state(program.graph_signature)
         arguments, constants = _without_complex(program, source, arguments, constants)
         try:
             arguments, constants = _simplify(program, arguments, constants)
@@ -123,10 +125,13 @@ def export(source: SourceModel) -> Any:
         looped_recurrences(source.module),
         source.mode_of(source.module),
         exportable_random(),
+        replaced_attributes(source.module) as replaced,
         silence,
     ):
         try:
-            return torch.export.export(source.module, args, kwargs, strict=False)
+            program = torch.export.export(source.module, args, kwargs, strict=False)
+            require_no_state(source.name, program, replaced)
+            return program
         except GuardOnDataDependentSymNode as e:
             # Python's own int() and bool() want to know the number: the other way of exporting replaces them.
             with contextlib.suppress(Exception):

@@ -12,6 +12,7 @@ import torch
 
 from mlirc.errors import MlircError
 from mlirc.frontend.inputs import InputSpec
+from mlirc.frontend.state import Written, call_and_restore
 
 # Fields of Hugging Face outputs that are by-products; what a caller wants is the rest.
 _BYPRODUCTS = ("past_key_values", "hidden_states", "attentions", "cross_attentions", "loss", "encoder_", "decoder_")
@@ -34,6 +35,7 @@ class SourceModel:
     weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
     build: Any = None
     input_names: Sequence[str] | None = None
+    written: Written = field(default_factory=list)  # once it is imported
     values: Callable[[], tuple] | None = None  # real `args`, where those are fake
     train: bool = False  # modules run in the mode that they are in, and not in eval mode
 
@@ -49,12 +51,13 @@ class SourceModel:
         return self.program.module()
 
     def reference(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Runs the PyTorch model on tensors in the order of the example inputs; returns its main outputs in order."""
+        """Runs the PyTorch model on tensors in the order of the example inputs; returns its main outputs in order, and
+        what it wrote to buffers and inputs. Buffers are put back."""
         args, kwargs = self.bind(tensors)
         module = self.torch_module()
         with torch.no_grad(), self.mode_of(module):
-            output = module(*args, **kwargs)
-        return output_tensors(output)
+            output, state = call_and_restore(module, args, kwargs, self.written)
+        return output_tensors(output) + state
 
     def mode_of(self, module: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
         """The mode that the model's module runs in, for the body of a `with`."""
