@@ -229,7 +229,7 @@ def _require_linalg(module: ir.Module) -> None:
     for op in _walk(module):
         where = f"in module '{_name(op.location)}'"
         if op.name == "ml_program.global_load":  # the state of torch-mlir's generator of random numbers
-            raise MlircError(f"random numbers {where}: a compiled model cannot draw them; make them an input")
+            raise MlircError(f"random numbers {where}: this way to draw them is not supported; make them an input")
         if op.name.split(".")[0] not in _ALLOWED:
             raise MlircError(f"op {op.name} {where} cannot be lowered to linalg")
         for result in op.results:

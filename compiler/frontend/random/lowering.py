@@ -107,16 +107,20 @@ class _Body:
 
     def _philox(self, counter: list[ir.Value], key: list[ir.Value]) -> list[ir.Value]:
         a, b, c, d = counter
-        factors = [self.const(self.i64, m) for m in MULTIPLIERS]
         steps = [self.const(self.i32, w) for w in WEYL]
         for number in range(ROUNDS):
-            first = self._halves(arith.muli(arith.extui(self.i64, a), factors[0]))
-            second = self._halves(arith.muli(arith.extui(self.i64, c), factors[1]))
-            a, b = arith.xori(arith.xori(second[1], b), key[0]), second[0]
-            c, d = arith.xori(arith.xori(first[1], d), key[1]), first[0]
+            low, high = self._product(a, MULTIPLIERS[0])
+            other_low, other_high = self._product(c, MULTIPLIERS[1])
+            a, b = arith.xori(arith.xori(other_high, b), key[0]), other_low
+            c, d = arith.xori(arith.xori(high, d), key[1]), low
             if number + 1 < ROUNDS:
                 key = [arith.addi(k, s) for k, s in zip(key, steps, strict=True)]
         return [a, b, c, d]
+
+    def _product(self, value: ir.Value, factor: int) -> tuple[ir.Value, ir.Value]:
+        """The low and the high half of the product of two i32, each by itself: a GPU has an instruction for either."""
+        wide = arith.muli(arith.extui(self.i64, value), self.const(self.i64, factor))
+        return arith.muli(value, self.const(self.i32, factor)), self._halves(wide)[1]
 
     def _pick(self, choices: Sequence[ir.Value]) -> ir.Value:
         """The choice of this element's number."""
