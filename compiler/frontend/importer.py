@@ -27,6 +27,7 @@ from mlirc.frontend.noise import quiet
 from mlirc.frontend.random.export import exportable_random
 from mlirc.frontend.random.graph import STATE, Draws, draw_numbers
 from mlirc.frontend.recurrences import looped_recurrences
+from mlirc.frontend.recurrent_shapes import one_step_for_shapes
 from mlirc.frontend.simplify import simplify
 from mlirc.frontend.source import SourceModel, is_byproduct
 from mlirc.frontend.state import replaced_attributes, require_no_state, written_state
@@ -123,6 +124,7 @@ def export(source: SourceModel) -> Any:
         contextlib.nullcontext() if source.train else attention_for_export(source.module),  # which has no dropout
         masked_experts(source.module),
         looped_recurrences(source.module),
+        one_step_for_shapes(),
         source.mode_of(source.module),
         exportable_random(),
         replaced_attributes(source.module) as replaced,
