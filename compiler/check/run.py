@@ -45,7 +45,6 @@ def check_job(
         result = Result(job.name, levels, start="torch" if job.imported else job.given)
         wanted = _wanted(model, seed, kinds, result)
         result.reference = model.described
-        changed = _changed_buffers(job, model)
     for number, level in enumerate(levels):
         job.lower(level)
         with job.timer.step("check"):
@@ -54,7 +53,6 @@ def check_job(
             plain: Any = None
             for i, w in enumerate(wanted):
                 outputs = _run(run, w.case, level)
-                outputs = outputs[: len(outputs) - changed] if isinstance(outputs, list) else outputs
                 plain = outputs if i == 0 else plain
                 row[w.case.kind] = outputs if isinstance(outputs, Difference) else _compare(w, outputs, plain)
                 job.timer.advance(number * len(wanted) + i + 1, len(levels) * len(wanted))
@@ -93,14 +91,6 @@ def levels_to_check(job: Any, levels: Sequence[str]) -> list[str]:
     if "ptx" in levels and not torch.cuda.is_available():
         raise MlircError("--check ptx: needs an NVIDIA GPU, and there is none here: check linalg kernels tiles gpu")
     return [x for x in possible if x in (levels or DEFAULT_LEVELS)]
-
-
-def _changed_buffers(job: Any, model: TorchModel | LevelModel) -> int:
-    """How many of the last outputs are buffers that the model changes, which PyTorch does not return."""
-    if not isinstance(model, TorchModel):
-        return 0
-    buffers = dict(model.module.named_buffers())
-    return sum(name in buffers for name, _, _ in job.imported.outputs)
 
 
 def _run(run: Run, case: Case, level: str) -> Any:
