@@ -153,6 +153,7 @@ def _check_call(module: Any, name: str, call: Call, level: str) -> Outcome:
     from mlirc.targets import get_target
 
     job = Compilation(name, get_target(this_gpu()), helpers=0)
+    module, call = _in_reals(module, call)
     try:
         job.import_module(module, *copy.deepcopy((call.args, call.kwargs)))
         job.lower(level)
@@ -168,6 +169,32 @@ def _check_call(module: Any, name: str, call: Call, level: str) -> Outcome:
         return Outcome("wrong", f"the run is refused: {e}")
     except Exception as e:
         return Outcome("crash", f"in the run: {_last_line(e)}")
+
+
+def _in_reals(module: Any, call: Call) -> tuple[Any, Call]:
+    """A program as mlirc asks for it: complex tensors come in and go out as pairs of real numbers."""
+    import torch
+
+    def is_complex(value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.is_complex()
+
+    class InReals(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = module
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            given = [torch.view_as_complex(a) if c else a for a, c in zip(args, complex_args, strict=True)]
+            return tree_map(lambda x: torch.view_as_real(x) if is_complex(x) else x, self.inner(*given, **kwargs))
+
+    tree_map, tree_leaves = torch.utils._pytree.tree_map, torch.utils._pytree.tree_leaves
+    complex_args = [is_complex(a) for a in call.args]
+    with torch.no_grad():
+        outputs = copy.deepcopy(module)(*copy.deepcopy(call.args), **copy.deepcopy(call.kwargs))
+    if not any(complex_args) and not any(map(is_complex, tree_leaves(outputs))):
+        return module, call
+    args = tuple(torch.view_as_real(a).contiguous() if c else a for a, c in zip(call.args, complex_args, strict=True))
+    return InReals(), Call(call.method, args, call.kwargs)
 
 
 def _exports(module: Any, call: Call) -> bool:

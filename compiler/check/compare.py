@@ -56,6 +56,9 @@ def compare(out: torch.Tensor, reference: Reference, rows: torch.Tensor | None =
     # The largest number of FP64, say, where the model asks for that of its dtype.
     beyond = torch.isfinite(eager) & torch.isfinite(wide) & (wide.abs() > torch.finfo(eager.dtype).max)
     wide = torch.where(beyond, eager.to(wide.dtype), wide)
+    wide = torch.where(
+        wide.abs() < torch.finfo(eager.dtype).smallest_normal * torch.finfo(eager.dtype).eps / 2, 0, wide
+    )
     overflow = torch.isfinite(wide) & ~torch.isfinite(eager)
     if bool(overflow.any()):
         keep = ~overflow
