@@ -47,6 +47,11 @@ CASES = {
     "remainders of infinity": (torch.fmod, (X, torch.full((5,), float("inf")))),
     "products of bytes": (torch._int_mm, (ints(-128, 127, 17, 16, dtype=I8), ints(-128, 127, 16, 8, dtype=I8))),
     "time first": (lambda x, w, b: torch.conv_tbc(x, w, b, 2), (ints(-9, 9, 9, 4, 5).float(), X.new_ones(3, 5, 6), X.new_ones(6))),
+    "norms of complex numbers": (
+        lambda x: [torch.ops.aten.norm(torch.view_as_complex(x), 2), torch.ops.aten.norm(torch.view_as_complex(x), None, [0], True)]
+        + [torch.linalg.vector_norm(torch.view_as_complex(x), p, 1) for p in (0, 1, 3, float("inf"))],
+        (torch.randn(3, 5, 2),),
+    ),
     "narrow from FP64": (lambda x: (x.half(), x.bfloat16()), (X.double(),)),
 }  # fmt: skip
 

@@ -206,7 +206,7 @@ def _vector_norm(
     x: Tensor, ord: float = 2, dim: list[int] | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
     if x.is_complex():
-        return NotImplemented
+        x, dtype = x.abs(), dtype and dtype.to_real()
     out = dtype or x.dtype
     wide = _wide(x.to(out))
     dims = _all_dims(x, dim)

@@ -213,6 +213,18 @@ def _pow_scalar(base: float, exponent: Tensor) -> Tensor:
     return _pow(torch.full((), base, dtype=torch.int64, device=exponent.device).to(exponent.dtype), exponent)
 
 
+@_decomposes(aten.norm.Scalar)
+def _norm(x: Tensor, p: float = 2) -> Tensor:
+    return aten.linalg_vector_norm.default(x, p) if x.is_complex() else NotImplemented
+
+
+@_decomposes(aten.norm.ScalarOpt_dim)
+def _norm_dim(x: Tensor, p: float | None, dim: list[int], keepdim: bool = False) -> Tensor:
+    if not x.is_complex():
+        return NotImplemented
+    return aten.linalg_vector_norm.default(x, 2 if p is None else p, dim, keepdim)
+
+
 @_decomposes(aten.threshold_backward.default)
 def _threshold_backward(gradient: Tensor, x: Tensor, threshold: float) -> Tensor:
     dtype = torch.result_type(gradient, x)
