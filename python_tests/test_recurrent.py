@@ -213,3 +213,12 @@ def test_rwkv_loops_over_its_tokens_and_keeps_its_own_code_where_that_differs(mo
     assert _agrees(own)
     assert not _agrees(lambda decay, first, key, value, **kwargs: own(decay + 1, first, key, value, **kwargs))
     assert not _agrees(lambda decay: decay)
+
+
+def test_an_empty_batch():
+    module, x = torch.nn.LSTM(5, 8).eval(), torch.randn(4, 0, 5)
+    job = compiled(module, (x,))
+    assert_right(
+        run_level(job.modules["tiles"], [x], job.tensors()), [torch.empty(4, 0, 8)] + 2 * [torch.empty(1, 0, 8)]
+    )
+    assert not job.plan.steps

@@ -109,8 +109,8 @@ def _direction(
     elif biases:
         bias = biases[0] + biases[1]
     length, batch, width = x.shape
-    gates = torch.nn.functional.linear(x.reshape(length * batch, width), weight, bias).reshape(length, batch, -1)
-    carries, (out,) = scan(step, init, [gates], closed, reverse=reverse)
+    gates = torch.nn.functional.linear(x.reshape(length * batch, width), weight, bias)
+    carries, (out,) = scan(step, init, [gates.reshape(length, batch, weight.shape[0])], closed, reverse=reverse)
     return carries, out
 
 
