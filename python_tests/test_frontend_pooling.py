@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from test_frontend_ops import Calls
 from together import check_together, randn
+from torch import nn
 
 from mlirc.errors import MlircError
-from mlirc.frontend import from_torch, import_torch
+from mlirc.frontend import from_torch, import_torch, lower_to_linalg
 from mlirc.frontend.decompositions_pooling import sliding_windows
 
 EVERY = dict(padding=1, return_indices=True)
@@ -33,6 +34,7 @@ MAXIMA = [
     (lambda x: F.max_pool1d(x, 3, 2, 1), (3, 11)),
     (lambda x: F.max_pool2d(x, 2, 3, padding=1, ceil_mode=True), (1, 5, 8)),
     (lambda x: F.max_pool3d(x, 3, 2, 1, ceil_mode=True), (3, 8, 7, 6)),
+    (lambda x: F.max_pool2d(x, 2560, ceil_mode=True), (2, 3, 7, 5)),
 ]
 AVERAGES = [
     (lambda x: F.adaptive_avg_pool2d(x, (9, 3)), (3, 7, 5)),
@@ -41,6 +43,8 @@ AVERAGES = [
     (lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True), (3, 8, 7)),
     (lambda x: F.avg_pool2d(x, (3, 2), (2, 3), (1, 0), True, False), (2, 3, 8, 7)),
     (lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, divisor_override=7), (2, 3, 8, 7)),
+    (lambda x: F.avg_pool2d(x, (2560, 2), ceil_mode=True), (2, 3, 7, 5)),
+    (lambda x: F.avg_pool2d(x, 99, 99, 40, True, False), (2, 3, 7, 5)),
     (lambda x: F.avg_pool3d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False), (3, 8, 7, 6)),
 ]
 
@@ -74,3 +78,8 @@ def test_a_window_of_padding_alone_is_refused():
     source = from_torch(pool, (randn(1, 1, 1, 4),))
     with pytest.raises(MlircError, match="only padding"):
         import_torch(source)
+
+
+def test_a_window_larger_than_the_image_is_cut():
+    module = lower_to_linalg(import_torch(from_torch(nn.AvgPool2d(2560, ceil_mode=True), (randn(1, 3, 7, 7),))))
+    assert "2560" not in str(module)  # as EfficientNet's, which would be padded to 2560 x 2560

@@ -25,7 +25,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from mlirc.errors import MlircError
 from mlirc.frontend.decompositions import decomposition_table, is_kept
 from mlirc.frontend.decompositions_batch_norm import updates_statistics
-from mlirc.frontend.decompositions_pooling import add_batch_dimensions
+from mlirc.frontend.decompositions_pooling import fit_poolings
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.fx_import import module_path
 from mlirc.frontend.higher_order import lower_loops
@@ -72,7 +72,7 @@ def decompose(program: Any) -> Program:
             made |= more
         else:
             graph = _copied(given)
-    add_batch_dimensions(graph)
+    fit_poolings(graph)
     signature = copy.copy(program.graph_signature)  # the import replaces its lists
     signature.input_specs = [*signature.input_specs, *map(_constant_spec, made)]
     constants = {**program.constants, **made}

@@ -140,11 +140,15 @@ _RANKS = {
 }
 
 
-def add_batch_dimensions(graph: Graph) -> None:
-    """Gives poolings of one image a batch of one: torch-mlir's lowering wants a batch dimension."""
+def fit_poolings(graph: Graph) -> None:
+    """Gives poolings of one image a batch of one, which torch-mlir's lowering wants, and cuts windows that are larger
+    than the padded input to its size: torch-mlir would pad the input to the window's."""
     for node in list(graph.nodes):
-        source = node.args[0] if node.target in _RANKS else None
-        if not isinstance(source, Node) or source.meta["val"].dim() != _RANKS[node.target] + 1:
+        if node.target not in _RANKS:
+            continue
+        source = node.args[0]
+        node.args = (source, *_fitted(node.args[1:], source.meta["val"].shape[-_RANKS[node.target] :]))
+        if source.meta["val"].dim() != _RANKS[node.target] + 1:
             continue
         with graph.inserting_before(node):
             batch = _call(graph, node, aten.unsqueeze.default, source, 0)
@@ -152,6 +156,21 @@ def add_batch_dimensions(graph: Graph) -> None:
             one = _call(graph, node, aten.squeeze.dim, pooled, 0)
         node.replace_all_uses_with(one)
         graph.erase_node(node)
+
+
+def _fitted(settings: Sequence[Any], sizes: Sequence[int]) -> Sequence[Any]:
+    """The arguments after the input, kernel, stride and padding first, with no kernel beyond the padded input.
+
+    PyTorch allows such a kernel in ceil mode only: it is one window, of which the part outside counts for nothing.
+    """
+    kernel = _each(settings[0], len(sizes))
+    stride = _each(settings[1], len(sizes)) if len(settings) > 1 and settings[1] else kernel
+    padding = _each(settings[2], len(sizes)) if len(settings) > 2 else [0] * len(sizes)
+    room = [n + 2 * p for n, p in zip(sizes, padding, strict=True)]
+    if all(k <= n for k, n in zip(kernel, room, strict=True)):
+        return settings
+    fitted = [min(k, n) for k, n in zip(kernel, room, strict=True)]
+    return [fitted, [min(s, n) for s, n in zip(stride, room, strict=True)], *settings[2:]]
 
 
 def _call(graph: Graph, like: Node, target: Any, *args: Any) -> Node:
