@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from mlirc.host.bounds import Strays, guard
 from mlirc.host.outline import outline_linalg
+from mlirc.loops import is_loop, read_loop
 from mlirc.mlir import context, func, ir, run_passes
 
 _NORMALIZE = "func.func(linalg-generalize-named-ops,refback-generalize-tensor-concat,tm-tensor-bufferize)"
@@ -43,6 +44,8 @@ def lower_to_llvm(module: ir.Module, function: str, source: str = "") -> Strays:
     from mlirc.passes.loops.buffers import expand_attentions, expand_pads, separate_results, vouch_for_buffers
 
     with context(), ir.Location.unknown():
+        for loop in (op for op in module.body.operations if is_loop(op)):
+            read_loop(loop)  # its slices are inside of their tensors
         expand_attentions(module)
         get_pass("mlirc-decompose-attention")(module)
         expand_pads(module)
