@@ -37,6 +37,22 @@ def export_error(name: str, error: Exception) -> MlircError:
 # What torch.export says, and what that means for the model.
 _SAID_BETTER = (
     (
+        r"nonexistent attribute (?:true|false)_graph",
+        "torch.cond takes a branch by the values of a tensor: compute both and select between them with torch.where",
+    ),
+    (
+        r"^torch\.(q\w+)$",
+        "quantized tensors ({0}) are not supported: compute with integers and their scales, or in floats",
+    ),
+    (
+        r"\.numpy\(\) is not supported",
+        "calls .numpy(), which cannot be followed: compute with torch",
+    ),
+    (
+        r"passed to FakeTensor.__format__",
+        "formats the values of a tensor as text, which are not known before the model runs: take that out of the model",
+    ),
+    (
         r"Constant (\S+) is mutated in the forward",
         "forward writes into the tensor '{0}', so that the next call would see another: make it a buffer "
         "(register_buffer); its new value is an output of the compiled model then",

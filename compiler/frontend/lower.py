@@ -235,6 +235,6 @@ def _require_linalg(module: ir.Module) -> None:
         for result in op.results:
             if isinstance(result.type, ir.RankedTensorType) and not ir.RankedTensorType(result.type).has_static_shape:
                 raise MlircError(
-                    f"{op.name} {where} has the dynamic shape {result.type}: give every input's shape with --input "
-                    "name=dtype[sizes]"
+                    f"{op.name} {where} has the shape {result.type}: the size '?' is not known before the model runs: "
+                    "a compiled model has fixed shapes"
                 )
