@@ -265,13 +265,21 @@ def _is_causal(module: Any) -> bool:
     )
 
 
+def _ranks(config: Any, default: InputSpec) -> tuple[int, ...]:
+    """How many dimensions an input may have: videos are images over time, spectrograms sounds over time."""
+    rank = len(default.shape)
+    video = default.name == "pixel_values" and hasattr(config, "num_frames")
+    spectrogram = default.name == "input_values" and hasattr(config, "num_mel_bins")
+    return (rank, rank + 1) if video or spectrogram else (rank,)
+
+
 def _check_input(path: Path, config: Any, spec: InputSpec, default: InputSpec | None) -> None:
     integers = spec.name.endswith(("_ids", "_mask"))
     if integers and spec.dtype.is_floating_point:
         raise MlircError(f"{path}: input '{spec.name}' must have an integer dtype, not {spec}")
     if default is not None and not integers and spec.dtype != default.dtype:
         raise MlircError(f"{path}: input '{spec.name}' must have the model's dtype, as in {default}, not {spec}")
-    if default is not None and len(spec.shape) != len(default.shape):
+    if default is not None and len(spec.shape) not in _ranks(config, default):
         raise MlircError(f"{path}: input '{spec.name}' must have {len(default.shape)} dimensions, as in {default}")
     if default is None and spec.name.endswith("_ids") and len(spec.shape) != 2:
         raise MlircError(f"{path}: input '{spec.name}' must have 2 dimensions (batch, length), not {spec}")
