@@ -38,6 +38,19 @@ def make():
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.Softmax(-1)).eval(), (torch.randn(64, 64),)
 """
+PROBLEM = (
+    FACTORY
+    + """
+class Model(torch.nn.Linear):
+    pass
+
+def get_init_inputs():
+    return [64, 128]
+
+def get_inputs():
+    return [torch.randn(64, 64)]
+"""
+)
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +59,7 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("docs")
     (folder / "mypackage").mkdir()
     (folder / "mypackage" / "models.py").write_text(FACTORY)
+    (folder / "problem.py").write_text(PROBLEM)
     shutil.copy(ROOT / "examples" / "wide_rows.py", folder / "my_matmul.py")
     scope: dict = {}
     exec(FACTORY, scope)
