@@ -23,6 +23,7 @@ CASES = {
     "medians": (lambda x: (x.median(), *x.median(1), *x.median(0, keepdim=True)), (Y,)),
     "medians without NaN": (lambda x: (x.nanmedian(), *x.nanmedian(1)), (Y,)),
     "medians of integers": (lambda x: (x.median(), x.median(0)[0]), (torch.arange(12).reshape(4, 3) * 7 % 11,)),
+    "a number permuted": (lambda x: x.sum().permute([]) + 1, (X,)),
     "hypotenuses": (torch.hypot, (X, Y[:3])),
     "hypotenuses of large halves": (lambda x: torch.hypot(x, x), (X.half() * 100,)),
     "infinity beside NaN": (torch.hypot, (torch.tensor([float("nan"), 0.0]), torch.tensor([float("-inf"), 0.0]))),

@@ -256,6 +256,8 @@ def _open_named_tuples(graph: Graph) -> None:
 
 
 def _has_dim(target: Any) -> bool:
+    if target is torch.ops.aten.permute.default:  # of no dimension: names none
+        return False
     return any(a.name in ("dim", "dims") for a in target._schema.arguments)
 
 
