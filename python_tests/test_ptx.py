@@ -7,7 +7,7 @@ import re
 import pytest
 
 from mlirc import mlir
-from mlirc.backend.ptx import check_ptxas, compile_kernel, find_ptxas, main, merge_ptx
+from mlirc.backend.ptx import check_ptxas, compile_kernel, find_ptxas, main, merge_ptx, ptx_from_llvm
 from mlirc.errors import MlircError
 from mlirc.targets import TARGETS, get_target
 
@@ -355,3 +355,19 @@ def test_what_other_threads_write_is_loaded_again_behind_a_barrier(barrier):
     assert _order(ptx(gpu_level(body, arguments), get_target("sm_90a"))) == [
         "ld.global.nc.b32", "st.global.b32", met, "ld.global.b32", met, "ld.global.b32", "st.global.b32",
     ]  # fmt: skip
+
+
+def test_packed_integers_are_taken_apart():
+    """ptxas computes a wrong half of add.s16x2 with a constant where the other half is not used."""
+    ir = """
+    define ptx_kernel void @k(ptr addrspace(1) %p, <2 x i16> %x) {
+      %old = load <2 x i16>, ptr addrspace(1) %p
+      %y = add <2 x i16> %x, %old
+      %z = add <2 x i16> <i16 1, i16 7>, %y
+      store <2 x i16> %z, ptr addrspace(1) %p
+      ret void
+    }
+    """
+    text = ptx_from_llvm(ir, get_target("sm_90a"))
+    assert not re.search(r"[su]16x2 ", text) and len(re.findall(r"add\.s16\s", text)) == 4
+    check_ptxas(text, get_target("sm_90a"))

@@ -17,6 +17,7 @@ import llvmlite.binding as llvm_binding
 
 from mlirc.backend.kernel import CompiledKernel, Launch, launches_from_gpu_module
 from mlirc.backend.lowering import lower_to_llvm_ir
+from mlirc.backend.packed import unpack_halves
 from mlirc.errors import MlircError
 from mlirc.mlir import ir
 from mlirc.targets import DEFAULT_TARGET, Target, get_target
@@ -46,7 +47,7 @@ def ptx_from_llvm(text: str, target: Target, name: str = "kernel") -> str:
     options = llvm_binding.create_pipeline_tuning_options(speed_level=3)
     builder = llvm_binding.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
-    return machine.emit_assembly(module)
+    return unpack_halves(machine.emit_assembly(module))
 
 
 def kernel_name(gpu_module: ir.Module) -> str:

@@ -214,7 +214,9 @@ def _agree(eager: Callable, bound: inspect.BoundArguments) -> bool:
     parameters, which have no values here.
     """
     try:
-        with _disable_current_modes(), torch.random.fork_rng(devices=[]), torch.no_grad():
+        # Nor the modes of an export apply here, those of tensors and those of functions.
+        functions = torch._C.DisableTorchFunction()
+        with _disable_current_modes(), functions, torch.random.fork_rng(devices=[]), torch.no_grad():
             small = _Small(bound)
             found = eager(*small.bound.args, **small.bound.kwargs)
             wanted = _ours(**_named(small.bound))

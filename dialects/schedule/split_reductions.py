@@ -80,7 +80,7 @@ def _steps(extent: int, results: int, length: int) -> int:
     """How many elements a thread takes: enough that the threads are not many more than needed, few enough that a long
     sum stays exact, and a divisor of the extent if one is near."""
     wanted = min(max(length, -(-extent * results // ENOUGH_RESULTS)), _MOST * length)
-    near = [n for n in range(max(2, wanted // 2), 2 * wanted + 1) if extent % n == 0]
+    near = [n for n in range(max(2, wanted // 2), wanted + wanted // 4 + 1) if extent % n == 0]
     return min(near, key=lambda n: abs(n - wanted), default=wanted)
 
 
