@@ -3,6 +3,8 @@ and every kernel's numbers are those of the level above."""
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from frontend_models import CONFIGS, write_config
@@ -12,8 +14,8 @@ from mlirc.runtime.loading import load
 from mlirc.tools.mlirc_run import random_inputs
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
-@pytest.mark.parametrize("name", CONFIGS)
+# Each family in one of the two, in turn.
+@pytest.mark.parametrize("name, dtype", list(zip(CONFIGS, itertools.cycle(["f32", "bf16"]), strict=False)))
 def test_no_finding(name, dtype, tmp_path):
     compile_model(write_config(tmp_path, name), tmp_path / "m.ptx", dtype=dtype, random_weights=0)
     with load(tmp_path / "m.ptx", device="host") as model:

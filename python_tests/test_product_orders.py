@@ -29,8 +29,11 @@ class _Product(torch.nn.Module):
 SIZES = [(5, 18, 33, 32), (40, 18, 7, 33), (3, 70, 33, 64)]
 
 
-@pytest.mark.parametrize("dtype, allowed", [(torch.float32, 1e-6), (torch.bfloat16, 5e-3)], ids=["f32", "bf16"])
-@pytest.mark.parametrize("sizes", SIZES, ids=["x".join(map(str, s)) for s in SIZES])
+@pytest.mark.parametrize(
+    "sizes, dtype, allowed",
+    [(SIZES[0], torch.bfloat16, 5e-3), (SIZES[1], torch.float32, 1e-6), (SIZES[2], torch.bfloat16, 5e-3)],
+    ids=["bf16", "f32", "bf16 of many rows"],
+)
 def test_every_order_of_the_result(sizes, dtype, allowed):
     e, t, o, k = sizes
     torch.manual_seed(sum(sizes))

@@ -81,7 +81,7 @@ DRAWS = {
 }
 
 
-@pytest.mark.parametrize("shape", [(3, 4), (1, 1)])
+@pytest.mark.parametrize("shape", [(3, 5)])
 def test_every_op_draws_the_same_at_all_levels(shape):
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     functions = [f for name, f in DRAWS.items() if x.numel() > 3 or name != "multinomial several"]

@@ -56,7 +56,7 @@ def test_infinities_and_nans_go_on():
     torch.testing.assert_close(got, x.cumsum(1), equal_nan=True)
 
 
-@pytest.mark.parametrize("length", [1, 2, 7, 130])
+@pytest.mark.parametrize("length", [1, 7, 70])
 def test_extrema_and_log_sums(length):
     torch.manual_seed(length)
     x = torch.randint(-3, 4, (2, length, 3)).float()
