@@ -87,15 +87,17 @@ class _Fork:
         os.close(results)
         self.stdin, self.stdout = os.fdopen(self._to, "wb"), os.fdopen(self._from, "rb")
         self._status: int | None = None
+        self._lock = threading.Lock()
 
     def kill(self) -> None:
         if self._status is None:
             os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> int:
-        if self._status is None:
-            self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self._status
+        with self._lock:  # a helper's thread and who ends the pool may both wait, and a process ends once
+            if self._status is None:
+                self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            return self._status
 
 
 class _Helper:

@@ -1,4 +1,4 @@
-"""Integers and booleans of every width, at every level, exactly as in PyTorch, with the extremes of each dtype."""
+"""Integers and booleans of every width but the plain one, 32 bits, at every level, exactly as in PyTorch, with the extremes of each dtype."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def differences(want: dict[str, torch.Tensor], got: list[torch.Tensor]) -> list[
 
 
 TOGETHER = 28  # ops in one model: the time to compile a function grows faster than its size
-PARTS = [(name, first) for name in DTYPES for first in range(0, len(cases(name)), TOGETHER)]
+PARTS = [(name, first) for name in DTYPES if name != "i32" for first in range(0, len(cases(name)), TOGETHER)]
 
 
 @pytest.mark.parametrize(("name", "first"), PARTS)

@@ -228,11 +228,14 @@ def _boolean(scalar: Scalar) -> bool | None:
 
 
 def _fits(index: Index, type_: ir.Type) -> bool:
+    """Whether an integer may be computed as an index, which has 32 bits on a GPU."""
     if isinstance(type_, ir.IndexType):
         return True
     low, high = index.range()
-    unknown = low < -INFINITY or high > INFINITY
-    return type_.width >= 64 or (not unknown and -(1 << (type_.width - 1)) <= low and high < 1 << (type_.width - 1))
+    if low < -INFINITY or high > INFINITY:
+        return type_.width >= 64
+    bits = min(type_.width, 32)
+    return not index.terms and type_.width >= 64 or -(1 << (bits - 1)) <= low and high < 1 << (bits - 1)
 
 
 def constant_of(node: Scalar) -> ir.Attribute | None:
