@@ -12,7 +12,7 @@ from mlirc import levels, mlir
 from mlirc.check import check_torch, parse_levels
 from mlirc.check.cases import Inputs, cases
 from mlirc.check.compare import Reference, compare
-from mlirc.check.reference import TorchModel
+from mlirc.check.reference import TorchModel, _enliven
 from mlirc.errors import MlircError
 from mlirc.frontend import from_torch
 from mlirc.frontend.inputs import InputSpec
@@ -211,6 +211,47 @@ def test_nan_and_infinities_must_be_where_they_are_in_pytorch():
         out[0, place] = value
         found = compare(out, reference)
         assert found.wrong and f"at [0, {place}]" in found.reason
+
+
+def test_an_output_without_a_number_is_said():
+    class Blank(torch.nn.Module):
+        def forward(self, x):
+            return x + 1, torch.log(-x * x)
+
+    result = check_torch(Blank(), (torch.randn(3, 5),), levels=["linalg"], kinds=["plain"])
+    assert result.ok and result.blank == {"plain": [1]}
+    assert "output 1 is nothing but NaN and infinities" in result.line() and "output 1" in result.table()
+
+
+def test_embed_in_a_products_name_does_not_make_it_an_embedding():
+    class Head(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bbox_embed = torch.nn.Linear(100, 100, bias=False)
+            self.position_embed = torch.nn.Parameter(torch.empty(100, 100))
+
+    head = Head()
+    for tensor in head.parameters():
+        torch.nn.init.normal_(tensor, std=0.02, generator=torch.Generator().manual_seed(0))
+    _enliven(head, made_up=True)
+    assert 0.09 < head.bbox_embed.weight.std() < 0.11 and 0.9 < head.position_embed.std() < 1.1
+
+
+def test_a_models_own_sensitivity_to_rounding_is_allowed_for():
+    class Steep(torch.nn.Module):
+        def forward(self, x):
+            return torch.sin(1e4 * x)
+
+    x = torch.linspace(0.1, 0.7, 7)[None]
+    eager, wide = Steep()(x), Steep()(x.double())
+    (moved,) = TorchModel(from_torch(Steep(), (x,))).moved([x])
+    off = max(((m.double() - wide).norm() / wide.norm()).item() for m in moved)
+    assert len(moved) == 4 and 1e-5 < off < 1e-3
+    out = wide.float() * (1 + off)
+    own = max(1e-5, 2 * ((eager.double() - wide).norm() / wide.norm()).item())
+    assert compare(out, Reference(eager, wide)).wrong == (off > own)
+    assert not compare(out, Reference(eager, wide, moved)).wrong
+    assert compare(wide.float() * (1 + 4 * off), Reference(eager, wide, moved)).wrong
 
 
 def test_what_only_overflows_in_pytorchs_own_dtype_may_be_anything():

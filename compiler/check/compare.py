@@ -34,20 +34,21 @@ class Reference:
 
     eager: torch.Tensor
     wide: torch.Tensor
+    moved: tuple[torch.Tensor, ...] = ()  # eager's with every weight and input moved by up to half a unit
 
 
 def compare(out: torch.Tensor, reference: Reference, rows: torch.Tensor | None = None) -> Difference:
     """One output beside PyTorch's. `rows`: a bool mask of the leading dimensions, the positions to look at (None: all).
 
-    Floats pass within the gate of their dtype, or within twice PyTorch's own error against FP64. Integers and booleans
-    must equal PyTorch's. NaN and infinities must be where FP64 has them; where only PyTorch in the model's own dtype
-    has them (an overflow) anything goes.
+    Floats pass within the gate of their dtype, or within twice PyTorch's own error against FP64, the largest that it
+    has there or where its numbers were `moved`. Integers and booleans must equal PyTorch's. NaN and infinities must be
+    where FP64 has them; where only PyTorch in the model's own dtype has them (an overflow) anything goes.
     """
-    eager, wide = reference.eager, reference.wide
+    eager, wide, moved = reference.eager, reference.wide, reference.moved
     if tuple(out.shape) != tuple(eager.shape):
         return Difference(math.inf, math.inf, True, f"has shape {list(out.shape)}, PyTorch's has {list(eager.shape)}")
     if rows is not None:
-        out, eager, wide = out[rows], eager[rows], wide[rows]
+        out, eager, wide, moved = out[rows], eager[rows], wide[rows], tuple(m[rows] for m in moved)
     if out.numel() == 0:
         return Difference()
     if not eager.is_floating_point():
@@ -64,9 +65,10 @@ def compare(out: torch.Tensor, reference: Reference, rows: torch.Tensor | None =
         keep = ~overflow
         out = torch.where(keep, out, torch.zeros_like(out))
         eager, wide = torch.where(keep, eager, 0), torch.where(keep, wide, 0)
+        moved = tuple(torch.where(keep, m, 0) for m in moved)
     error, peak, reason = _errors(out, wide)
-    own_error, own_peak, _ = _errors(eager, wide)
-    own_error, own_peak = (x if math.isfinite(x) else 0.0 for x in (own_error, own_peak))
+    own = [_errors(x, wide)[:2] for x in (eager, *moved)]
+    own_error, own_peak = (max(x for x in (0.0, *column) if math.isfinite(x)) for column in zip(*own, strict=True))
     bad_whole = not error <= max(gate, EAGER * own_error)
     bad_peak = not peak <= max(PEAK * gate, EAGER * own_peak)
     if reason or not (bad_whole or bad_peak):

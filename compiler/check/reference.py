@@ -77,6 +77,21 @@ class TorchModel:
             wide = eager
         return [Reference(e, w) for e, w in zip(eager, wide, strict=True)]
 
+    def moved(self, tensors: Sequence[torch.Tensor], count: int = 4) -> list[tuple[torch.Tensor, ...]]:
+        """For each main output, `count` results of PyTorch in the model's dtype with every weight and every float input
+        multiplied by 1 + u, |u| <= half a unit in the last place: how far rounding alone takes this model.
+        """
+        rows = []
+        for seed in range(count):
+            generator = torch.Generator().manual_seed(seed)
+            module = copy.deepcopy(self.module)
+            with torch.no_grad():
+                for _, tensor, _ in _floats(module):
+                    tensor.copy_(_move(tensor, generator))
+            inputs = [_move(t, generator) if t.is_floating_point() else t for t in tensors]
+            rows.append(self._run(module, inputs))
+        return list(zip(*rows, strict=True))
+
     def _run(self, module: torch.nn.Module, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         args, kwargs = self.source.bind([t.clone() for t in tensors])
         # PyTorch's fused attention on a CPU makes zeros of a query that is NaN; its plain formula does not.
@@ -128,13 +143,20 @@ def _plain_experts(module: torch.nn.Module) -> Iterator[None]:
             config._experts_implementation = old
 
 
+def _move(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    wide = tensor.double()
+    noise = torch.rand(tensor.shape, generator=generator, dtype=torch.float64) - 0.5
+    return (wide * (1 + noise * torch.finfo(tensor.dtype).eps)).to(tensor.dtype)
+
+
 def _enliven(module: torch.nn.Module, made_up: bool) -> None:
     seen: set[int] = set()
-    for name, tensor in _floats(module):
+    linear = {id(m.weight) for m in module.modules() if isinstance(m, torch.nn.Linear)}  # bbox_embed is one, too
+    for name, tensor, owner in _floats(module):
         if tensor.data_ptr() in seen or tensor.numel() == 0:
             continue
         seen.add(tensor.data_ptr())
-        if made_up and tensor.dim() == 2 and "embed" not in name:
+        if made_up and tensor.dim() == 2 and (owner in linear or "embed" not in name):
             tensor.mul_(50 * tensor.shape[1] ** -0.5)  # made up with a deviation of 1/50
         elif made_up and tensor.dim() == 2:
             tensor.mul_(50)
@@ -143,7 +165,7 @@ def _enliven(module: torch.nn.Module, made_up: bool) -> None:
             tensor.add_(torch.randn(tensor.shape, generator=generator).abs_().mul_(0.05).to(tensor.dtype))
 
 
-def _floats(module: torch.nn.Module) -> list[tuple[str, Any]]:
-    """Parameters, and the statistics of batch norms."""
+def _floats(module: torch.nn.Module) -> list[tuple[str, torch.Tensor, int]]:
+    """Parameters, and the statistics of batch norms: name, values, and the identity of the parameter."""
     buffers = ((n, b) for n, b in module.named_buffers() if n.endswith(("running_mean", "running_var")))
-    return [(n, t.detach()) for n, t in (*module.named_parameters(), *buffers) if t.is_floating_point()]
+    return [(n, t.detach(), id(t)) for n, t in (*module.named_parameters(), *buffers) if t.is_floating_point()]

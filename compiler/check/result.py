@@ -13,7 +13,8 @@ _ABOVE = {"linalg": "torch", "kernels": "linalg", "tiles": "kernels", "gpu": "ti
 @dataclass
 class Result:
     """`differences[level][kind]` of every level and kind of inputs, from the top; `skipped` says why kinds were left
-    out, and `notes` what was looked at where that is not everything."""
+    out, `notes` what was looked at where that is not everything, and `blank` which outputs (by number) have no finite
+    element in PyTorch itself, so that there was nothing to compare."""
 
     model: str
     levels: list[str] = field(default_factory=list)
@@ -21,6 +22,7 @@ class Result:
     differences: dict[str, dict[str, Difference]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    blank: dict[str, list[int]] = field(default_factory=dict)
     reference: str = "PyTorch in FP64"
     start: str = "torch"  # the level that is right by definition
 
@@ -57,7 +59,12 @@ class Result:
         """The check in one line."""
         if not self.ok:
             return f"check: WRONG: {self.reason()}"
-        return f"check: {', '.join(self.levels)} right on {len(self.kinds)} inputs (worst {self.worst:.1e})"
+        text = f"check: {', '.join(self.levels)} right on {len(self.kinds)} inputs (worst {self.worst:.1e})"
+        return text + (f"; plain: {self._blank('plain')}" if "plain" in self.blank else "")
+
+    def _blank(self, kind: str) -> str:
+        numbers = ", ".join(str(i) for i in self.blank[kind])
+        return f"output {numbers} is nothing but NaN and infinities in PyTorch too"
 
     def table(self) -> str:
         """Kinds of inputs by levels, the largest relative error of an output each, and what there is to say of them."""
@@ -66,7 +73,8 @@ class Result:
         lines.append(" " * width + "".join(f"{level:<16}" for level in self.levels).rstrip())
         for kind in self.kinds:
             cells = [_cell(self.differences[level][kind]) for level in self.levels]
-            note = f"({self.notes[kind]})" if kind in self.notes else ""
+            said = [*self.notes.get(kind, "").split("; "), *([self._blank(kind)] if kind in self.blank else [])]
+            note = f"({'; '.join(filter(None, said))})" if any(said) else ""
             lines.append(f"{kind:<{width}}" + ("".join(f"{c:<16}" for c in cells) + note).rstrip())
         lines += [f"{kind}: skipped: {why}" for kind, why in self.skipped.items()]
         return "\n".join(lines)

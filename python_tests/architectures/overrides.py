@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 _ROTARY = {"rotary_dim": 4, "n_embd": 32, "n_head": 4}
+_RT_DETR = {"backbone_config.out_indices": [2, 3, 4], "backbone_config.out_features": ["stage2", "stage3", "stage4"],
+            "encoder_in_channels": [32, 48, 64], "decoder_in_channels": [32, 32, 32], "encoder_hidden_dim": 32,
+            "encoder_layers": 1}  # fmt: skip
 _SWIN = {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 4], "window_size": 2, "patch_size": 4}
 
 OVERRIDES: dict[str, dict[str, Any]] = {
@@ -58,6 +61,11 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "mobilenet_v2": {"depth_multiplier": 0.25, "min_depth": 4},
     "mobilevit": {"hidden_sizes": [16, 16, 16], "neck_hidden_sizes": [8, 8, 16, 16, 16, 16, 16], "patch_size": 2,
                   "num_attention_heads": 2, "expand_ratio": 2.0},
+    "rt_detr": _RT_DETR, "rt_detr_v2": _RT_DETR,
+    "gemma3": {"mm_tokens_per_image": 4},
+    "t5gemma2": {"encoder.mm_tokens_per_image": 4},
+    "pp_ocrv5_mobile_det": {"backbone_config.out_indices": [2, 3, 4, 5],
+                            "backbone_config.out_features": ["stage2", "stage3", "stage4", "stage5"]},
     "pp_lcnet": {"scale": 0.25, "class_expand": 32},
     "perceiver": {"d_model": 32, "d_latents": 32, "num_latents": 8, "num_self_attends_per_block": 2},
 }  # fmt: skip
@@ -72,6 +80,8 @@ INPUTS: dict[str, list[str]] = {
     "vivit": ["pixel_values=f32[1,4,3,16,16]"],
     "hiera": ["pixel_values=f32[2,3,64,64]"],
     "cohere2_vision": ["input_ids=i64[2,9]", "attention_mask=i64[2,9]"],
+    "gemma3": ["input_ids=i64[2,9]", "attention_mask=i64[2,9]"],
+    "t5gemma2": ["input_ids=i64[2,9]", "attention_mask=i64[2,9]", "decoder_input_ids=i64[2,5]"],
     "modernvbert": ["input_ids=i64[2,9]", "attention_mask=i64[2,9]"],
     "ultravbert": ["input_ids=i64[2,9]", "attention_mask=i64[2,9]"],
     "levit": ["pixel_values=f32[2,3,64,64]"],
