@@ -25,21 +25,11 @@ DECODERS = {
     "falcon-alibi": _config("FalconForCausalLM", "falcon", _FALCON, alibi=True, multi_query=False),
     "falcon-new": _config("FalconForCausalLM", "falcon", _FALCON, new_decoder_architecture=True, num_kv_heads=2),
     "falcon-eager": _config("FalconForCausalLM", "falcon", _FALCON, attn_implementation="eager"),
-    "git": _config("GitForCausalLM", "git", _BERT,
-                   vision_config=dict(hidden_size=16, intermediate_size=20, num_hidden_layers=1, num_attention_heads=2,
-                                      image_size=16, patch_size=8)),
     "gpt2-by-layer": _config("GPT2LMHeadModel", "gpt2", _GPT, n_layer=2, scale_attn_by_inverse_layer_idx=True,
                              attn_implementation="eager"),
     "gpt_neo": _config("GPTNeoForCausalLM", "gpt_neo", hidden_size=32, num_layers=2, num_heads=4, vocab_size=97,
                        max_position_embeddings=64, window_size=3, attention_types=[[["global", "local"], 1]]),
     "llama-eager": _config("LlamaForCausalLM", "llama", _LLAMA, attn_implementation="eager"),
-    "mistral": _config("MistralForCausalLM", "mistral", _LLAMA, sliding_window=3),
-    "gemma2": _config("Gemma2ForCausalLM", "gemma2", _LLAMA, num_hidden_layers=2, head_dim=8, sliding_window=3,
-                      query_pre_attn_scalar=16,
-                      attn_logit_softcapping=2.0),
-    "gemma3": _config("Gemma3ForCausalLM", "gemma3_text", _LLAMA, num_hidden_layers=2, head_dim=8, sliding_window=3,
-                      layer_types=["sliding_attention", "full_attention"], query_pre_attn_scalar=16),
-    "bert-decoder": _config("BertLMHeadModel", "bert", _BERT, is_decoder=True),
 }  # fmt: skip
 
 ENCODERS = {

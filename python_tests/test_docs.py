@@ -81,7 +81,7 @@ def test_the_host_device_page(ran, tmp_path, monkeypatch):
     assert len(commands) >= 10
     said = []
     for command in commands:
-        words = shlex.split(command.split("#")[0])
+        words = shlex.split(command.split("#")[0].replace("--seeds 4", "--seeds 2"))  # half the time, and the same way
         if words[0] == "sed":
             subprocess.run(words, check=True)
             continue

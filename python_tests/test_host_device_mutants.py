@@ -18,7 +18,7 @@ from mlirc.host import run_module
 from mlirc.host.device import DeviceKernel
 
 SYNCHRONIZATION = ("barrier", "fence", "wait", "commit", "arrive", "atomic")
-EVERY = 9  # of the changes of predicates, bounds and offsets
+EVERY = 13  # of the changes of predicates, bounds and offsets
 NEEDED = {  # what has to be reported of each kernel, at the least
     "matmul": {"barrier", "wait", "commit"},
     "attention": {"barrier", "wait", "commit"},

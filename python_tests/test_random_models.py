@@ -85,7 +85,7 @@ DRAWS = {
 def test_every_op_draws_the_same_at_all_levels(shape):
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     functions = [f for name, f in DRAWS.items() if x.numel() > 3 or name != "multinomial several"]
-    result = check_torch(Several(functions), (x,), levels=LEVELS, kinds=["plain"])
+    result = check_torch(Several(functions), (x,), levels=["linalg", "gpu"], kinds=["plain"])
     assert result.ok, result.reason()
 
 

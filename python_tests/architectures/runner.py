@@ -58,7 +58,7 @@ _SLOW = {"KimiLinearForCausalLM", "FocalNetForImageClassification", "CvtForImage
 _ALWAYS = re.compile(
     "^(Bloom|Falcon|Mpt|XGLM|Git|SqueezeBert|MegatronBert|Blip|MPNet|RoFormer|ConvBert|RemBert|Rwkv|BigBird|IBert|Luke|"
     "GPTNeoXJapanese|Nystromformer|Mvp|ProphetNet|TrOCR|SpeechT5|Bert|Roberta|XLMRobertaFor|GPT2|OPT|Llama|Mistral|Mixtral|"
-    "Qwen2|Qwen3For|Gemma2|Gemma3For|Phi3|T5For|BartFor|Whisper|ViTFor|ResNet|CLIPModel|Siglip|Wav2Vec2For|Mamba)"
+    "Qwen2|Qwen3For|Gemma2|Gemma3For|Phi3|T5For|BartFor|Whisper|GPTJ|ViTFor|ResNet|CLIPModel|Siglip|Wav2Vec2For|Mamba)"
 )
 
 
