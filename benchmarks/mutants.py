@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "python_tests"))
 from mutant_cases import KERNELS, case  # noqa: E402
 from mutants import mutants  # noqa: E402
 
-SUBJECTS = ("barrier", "fence", "wait", "commit", "arrive", "atomic", "predicate", "bound", "offset")
+SUBJECTS = ("barrier", "fence", "wait", "commit", "arrive", "atomic", "predicate", "bound", "offset", "argument")
 
 # Why results with other bits are no error.
 CLOSE = {
@@ -54,6 +54,7 @@ NO_EFFECT = {
     "bound zero fill removed": "what is read in its place lies inside of the tensor, meets zeros of the other operand, "
     "or is never stored",
     "bound one turn more": "the masked end of the loop adds zeros",
+    "argument another one": "copies of a loop that no thread enters, or whose bytes nobody reads",
     "offset one too far": "copies of a loop that no thread enters, whose bytes nobody reads",
     "offset of a buffer dropped": "a buffer that is no longer in use where the other one is written",
     "offset of a descriptor dropped": "the offset is 0",

@@ -205,7 +205,7 @@ def test_what_no_machine_has_is_an_error():
     workspace = "%w = memref.alloc() : memref<1099511627776xf32>\n    gpu.launch_func"
     text = str(launch("%one = arith.constant 1.0 : f32\n" + STORE, X)).replace("gpu.launch_func", workspace)
     with pytest.raises(MlircError, match="workspace 0 takes 4,398,046,511,.* bytes: more memory than this machine has"):
-        run_kernel(mlir.parse(text), [np.zeros(64, np.float32)] * 2)
+        run_kernel(mlir.parse(text), [np.zeros(64, np.float32) for _ in range(2)])
 
 
 def test_more_threads_than_can_be_watched_are_an_error_that_says_what_to_do():

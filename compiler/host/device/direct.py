@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.host.device.arguments import Given, overlap
 from mlirc.host.device.execution import execute
 from mlirc.host.device.limits import SECONDS
 from mlirc.host.device.memory import POISON, Buffer, MemRef
@@ -31,12 +32,20 @@ def run_function(
     seconds: float = SECONDS,
 ) -> Report:
     """Runs an `llvm.func` or `gpu.func` of a gpu.module. `args`: an array for each pointer or memref, changed in place,
-    and a TensorMap or Im2colMap for each tensor map. Raises MlircError for an unknown function or arguments that do not
-    fit."""
+    and a TensorMap or Im2colMap for each tensor map. An array that is read-only is an input: a kernel that writes it is
+    a finding. Two arguments may be the same array. Raises MlircError for an unknown function, arguments that do not
+    fit, and different arrays that share memory."""
     found = _find(module, name)
     program = translate(found)
     if len(args) != len(program.parameters):
         raise MlircError(f"host device: function {name} takes {len(program.parameters)} arguments, not {len(args)}")
+    arrays = [a for a in args if isinstance(a, np.ndarray)]
+    arrays = [a for i, a in enumerate(arrays) if not any(_same(a, other) for other in arrays[:i])]
+    if clash := overlap(arrays, [i for i, a in enumerate(arrays) if a.flags.writeable]):
+        first, second = (arrays[i].shape for i in clash)
+        raise MlircError(
+            f"host device: function {name}: arrays {list(first)} and {list(second)} share memory in part: copy one"
+        )
     report, registers = Report(seed=seed), list(program.initial)
     buffers: list[tuple[Buffer, np.ndarray]] = []
     for i, (number, value, a) in enumerate(
@@ -46,10 +55,10 @@ def run_function(
             registers[number], a.writers = a, Writers()
             check_parameter(found, i, name, report)
             continue
-        contents = np.frombuffer(a.tobytes(), dtype=np.uint8)
-        buffer = Buffer(f"argument {i}", "global", a.nbytes, contents=contents, poison=POISON)
-        buffer.tracked = check
-        buffers.append((buffer, a))
+        buffer = next((b for b, other in buffers if _same(a, other)), None)
+        if buffer is None:
+            buffer = _buffer(i, a, check)
+            buffers.append((buffer, a))
         if isinstance(value.type, ir.MemRefType):
             strides, _ = value.type.get_strides_and_offset()
             registers[number] = MemRef(buffer, 0, tuple(value.type.shape), tuple(strides), a.itemsize)
@@ -58,8 +67,23 @@ def run_function(
     with np.errstate(all="ignore"):
         execute(program, registers, (grid, block, smem), blocks, report, check=check, seed=seed, seconds=seconds)
     for buffer, a in buffers:
-        a[...] = buffer.data[: a.nbytes].view(a.dtype).reshape(a.shape)
+        if a.flags.writeable:
+            a[...] = buffer.data[: a.nbytes].view(a.dtype).reshape(a.shape)
     return report
+
+
+def _buffer(number: int, a: np.ndarray, check: bool) -> Buffer:
+    """The memory of an argument: a copy of it."""
+    contents = np.frombuffer(a.tobytes(), dtype=np.uint8)
+    buffer = Buffer(f"argument {number}", "global", a.nbytes, contents=contents, poison=POISON)
+    buffer.tracked = check
+    if not a.flags.writeable:
+        buffer.given = Given(f"argument {number}", a.shape, a.itemsize)
+    return buffer
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    return a is b or (a.ctypes.data, a.strides, a.shape, a.dtype) == (b.ctypes.data, b.strides, b.shape, b.dtype)
 
 
 def _find(module: ir.Module, name: str) -> ir.Operation:

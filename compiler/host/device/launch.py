@@ -11,6 +11,7 @@ import numpy as np
 from mlirc import levels
 from mlirc.backend.kernel import Copy, Launch, launches_from_gpu_module
 from mlirc.errors import MlircError
+from mlirc.host.device.arguments import Given, holes, results_of, stored_parameters
 from mlirc.host.device.counters import count_sectors
 from mlirc.host.device.dependencies import Earlier
 from mlirc.host.device.execution import execute
@@ -23,19 +24,21 @@ from mlirc.host.device.rules.memref import item_size
 from mlirc.host.device.translate import Program, translate
 from mlirc.mlir import ir
 from mlirc.passes.expand_math import expand_math
+from mlirc.timing import counted
 
 
 class DeviceKernel:
     """A kernel's `gpu`-level module, translated: callable any number of times. `expand`: math functions are computed as
     in PTX, by what mlirc-expand-math makes of them, else as NumPy has them. `count`: runs fill the report's counters
-    too. `inputs`: how many arguments, the first ones, the kernel must leave as they are; None: that is not known, and
-    every argument that it writes is a result."""
+    too. `inputs`: how many arguments, the first ones, the kernel must leave as they are; all others are results, which
+    it must write. None: as many as a run's reference takes; without one that is not known, and every argument that it
+    writes is a result, but for read-only arrays."""
 
     def __init__(self, module: ir.Module, expand: bool = True, count: bool = False, inputs: int | None = None):
         if expand:
             module = levels.copy(module)
             expand_math(module.operation)
-        self.count, self.inputs = count, inputs or 0
+        self.count, self.inputs = count, inputs
         self.module = module  # keeps the operations alive
         hosts = [op.operation for op in module.body.operations if op.operation.name == "func.func"]
         hosts = [op for op in hosts if len(op.regions[0].blocks)]
@@ -49,7 +52,9 @@ class DeviceKernel:
                     if f.operation.name == "gpu.func":
                         program = translate(f, count)
                         self.programs[program.name] = program
-        self.written = self._written_arguments()
+        self.stored = {i for launch in self.launches for i in self._uses(launch)[1] if i < len(self.arguments)}
+        self.written: set[int] = set()  # the results of the run under way, and what it must leave as it is
+        self.given: set[int] = set()
 
     def run(
         self,
@@ -69,6 +74,10 @@ class DeviceKernel:
         and `scripts` for each of its lines the line of the schedule script, for the report."""
         if len(args) != len(self.arguments):
             raise MlircError(f"host device: kernel {self.name} takes {len(self.arguments)} arguments, not {len(args)}")
+        inputs = reference.inputs if self.inputs is None and reference is not None else self.inputs
+        self.written = results_of(args, inputs, self.stored, self.name)
+        read_only = [i for i, a in enumerate(args) if not a.flags.writeable]
+        self.given = set(read_only if inputs is None else range(inputs))
         report = Report(seed=seed, source=source, scripts=list(scripts), calls={self.name: 1})
         options = dict(blocks=blocks, check=check, seed=seed, seconds=seconds)
         fresh = [*self.written, *range(len(args), len(args) + len(self.workspaces))]
@@ -77,12 +86,8 @@ class DeviceKernel:
             report.findings = [f for f in report.findings if f.kind != "uninitialized read"]
         if check and blocks is None and report.ended:
             self._complain_of_holes(buffers, report)
-        if check:
-            self._complain_of_spoiled(args, buffers, report, options)
         for i in self.written:
             target, buffer = args[i], buffers[i]
-            if not target.flags.writeable:
-                raise MlircError(f"host device: kernel {self.name} writes argument {i}, an array that is read-only")
             raw = buffer.data[: target.nbytes].view(target.dtype).reshape(target.shape)
             if check and blocks is not None and buffer.written is not None:
                 known = buffer.written[: target.nbytes].reshape(-1, target.itemsize).all(axis=1)
@@ -97,12 +102,13 @@ class DeviceKernel:
         return report
 
     def _compare(self, reference: Reference, args, buffers: list[Buffer], report: Report, options: dict) -> None:
-        """Reports results that are not the reference's."""
-        first, some = reference.inputs, options["blocks"] is not None
-        known = []
+        """Reports results that are not the reference's. What nobody wrote has no number to be wrong: it is an unwritten
+        result, or the business of blocks that do not run."""
+        first, known = reference.inputs, []
         for array, buffer in zip(args[first:], buffers[first:], strict=False):
-            written = buffer.written[: array.nbytes] if some and buffer.written is not None else None
-            known.append(None if written is None else written.reshape(-1, array.itemsize).all(1).reshape(array.shape))
+            mine = np.ones(array.size, bool)
+            mine[holes(buffer, array.nbytes, array.itemsize)] = False
+            known.append(None if mine.all() else mine.reshape(array.shape))
         case = Case(args[:first], args[first:], known, lambda i, at: self._writer(args, first + i, at, options))
         compare(reference, case, report, self.name)
 
@@ -135,6 +141,9 @@ class DeviceKernel:
             for launch in self.launches:
                 earlier.mark(buffers)
                 if isinstance(launch, Copy):
+                    if launch.target in self.given:
+                        what = buffers[launch.target].given.element(launch.target_offset)
+                        report.add("overwritten input", f"a copy of {launch.size} bytes writes {what}", None, self.name)
                     self._copy(launch, buffers)
                 elif not self._launch(launch, buffers, report, poison, options):
                     report.ended = False
@@ -145,32 +154,36 @@ class DeviceKernel:
     def _complain_of_holes(self, buffers: list[Buffer], report: Report) -> None:
         """Every element of a result must have been written."""
         for i in sorted(self.written):
-            known = buffers[i].written
-            item = item_size(self.arguments[i])
-            missing = np.flatnonzero(known[: buffers[i].nbytes] == 0) if known is not None else np.empty(0, np.int64)
+            shape = tuple(self.arguments[i].shape)
+            missing = holes(buffers[i], buffers[i].nbytes, item_size(self.arguments[i]))
             if len(missing):
-                at = list(map(int, np.unravel_index(missing[0] // item, tuple(self.arguments[i].shape) or (1,))))
-                message = f"{len(missing)} bytes of argument {i} ({self.arguments[i]}) are never written: first at {at}"
+                at = list(map(int, np.unravel_index(missing[0], shape or (1,))))[: len(shape)]
+                message = (
+                    f"{len(missing)} of {math.prod(shape)} elements of argument {i} ({self.arguments[i]}) are never "
+                    f"written, the first at {at}: {self._threads(i, len(missing))}"
+                )
                 report.add("unwritten result", message, self._function_of(i), self.name)
 
-    def _complain_of_spoiled(self, args, buffers: list[Buffer], report: Report, options: dict) -> None:
-        """Nothing may write an input: on a GPU it is the caller's tensor, or a weight that the next run reads. The
-        buffers are copies, so that what follows here still reads what it should."""
-        for i, (array, buffer) in enumerate(zip(args[: self.inputs], buffers, strict=False)):
-            given = np.frombuffer(np.ascontiguousarray(array).tobytes(), dtype=np.uint8)
-            changed = np.flatnonzero(buffer.data[: len(given)] != given)
-            if len(changed):
-                element = int(changed[0]) // array.itemsize
-                who, op = self._writer(args, i, element, options)
-                at = list(map(int, np.unravel_index(element, array.shape)))
-                message = f"{who} writes element {at} of argument {i} ({self.arguments[i]}), which is an input"
-                report.add("overwritten input", message, op, self.name, len(np.unique(changed // array.itemsize)))
+    def _threads(self, argument: int, missing: int) -> str:
+        """How the last launch that gets an argument is launched, in words, and whether that is too few threads."""
+        launch, size = self._last_launch(argument), math.prod(self.arguments[argument].shape)
+        threads = math.prod(launch.grid) * math.prod(launch.block)
+        text = (
+            f"the launch has {counted(threads, 'thread')}, a grid of {list(launch.grid)} blocks of {list(launch.block)}"
+        )
+        each, rest = divmod(size - missing, threads)
+        if each and not rest:  # every thread did its part
+            text += f": too few, where each writes {counted(each, 'element')}"
+        return text
+
+    def _last_launch(self, argument: int) -> Launch:
+        """The last launch that gets an argument of the host function."""
+        launches = [x for x in self.launches if isinstance(x, Launch)]
+        return ([x for x in launches if argument in x.args] or launches)[-1]
 
     def _function_of(self, argument: int) -> ir.Operation:
         """The function of the last launch that gets an argument of the host function."""
-        launches = [x for x in self.launches if isinstance(x, Launch)]
-        found = [x for x in launches if argument in x.args] or launches
-        return self.programs[found[-1].symbol].function
+        return self.programs[self._last_launch(argument).symbol].function
 
     def _same_without_poison(self, args, buffers: list[Buffer], options: dict) -> bool:
         """Whether the results are the same with other contents in fresh memory: then what was read there was never
@@ -182,11 +195,6 @@ class DeviceKernel:
             if not (same if known is None else same | (known == 0)).all():
                 return False
         return True
-
-    def _written_arguments(self) -> set[int]:
-        """The results: the host arguments that a launch or copy may write to, those whose memrefs a store reaches."""
-        out = {i for launch in self.launches for i in self._uses(launch)[1]}
-        return {i for i in out if self.inputs <= i < len(self.arguments)}
 
     def _uses(self, launch: Launch | Copy) -> tuple[set[int], set[int]]:
         """The buffers of a launch, and those that it writes."""
@@ -206,7 +214,10 @@ class DeviceKernel:
         contents = None
         if i not in self.written:
             contents = np.frombuffer(np.ascontiguousarray(array).tobytes(), dtype=np.uint8)
-        return Buffer(f"argument {i}", "global", array.nbytes, contents=contents, poison=poison)
+        buffer = Buffer(f"argument {i}", "global", array.nbytes, contents=contents, poison=poison)
+        if i in self.given:
+            buffer.given = Given(f"argument {i} ({t})", shape, array.itemsize)
+        return buffer
 
     def _copy(self, copy: Copy, buffers: list[Buffer]) -> None:
         source, target = buffers[copy.source], buffers[copy.target]
@@ -250,34 +261,6 @@ class DeviceKernel:
         return r
 
 
-_VIEWS = ("memref.extract_aligned_pointer_as_index", "arith.index_cast", "arith.index_castui", "llvm.inttoptr",
-          "llvm.getelementptr", "llvm.addrspacecast", "memref.cast",
-          "memref.expand_shape", "memref.collapse_shape", "memref.reinterpret_cast", "memref.subview",
-          "memref.view", "memref.memory_space_cast", "memref.assume_alignment")  # fmt: skip
-_STORES = {"memref.store": 1, "vector.store": 1, "vector.transfer_write": 1, "memref.copy": 1, "memref.atomic_rmw": 1,
-           "memref.generic_atomic_rmw": 0, "llvm.store": 1, "llvm.atomicrmw": 0, "llvm.cmpxchg": 0,
-           "nvgpu.device_async_copy": 0, "vector.maskedstore": 0}  # fmt: skip
-
-
-def stored_parameters(function) -> set[int]:
-    """The numbers of the parameters of a gpu.func that it writes to."""
-    inputs = len(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).inputs)
-    arguments = list(function.regions[0].blocks[0].arguments)[:inputs]  # its own buffers follow
-    found: set[int] = set()
-
-    def visit(op) -> ir.WalkResult:
-        if op.name in _STORES:
-            value = op.operands[_STORES[op.name]]
-            while not isinstance(value.owner, ir.Block) and value.owner.operation.name in _VIEWS:
-                value = value.owner.operation.operands[0]
-            if value in arguments:
-                found.add(arguments.index(value))
-        return ir.WalkResult.ADVANCE
-
-    function.walk(visit)
-    return found
-
-
 def run_kernel(
     gpu_module: ir.Module,
     args: Sequence[np.ndarray],
@@ -287,16 +270,19 @@ def run_kernel(
     seed: int = 0,
     seconds: float = SECONDS,
     reference: Reference | None = None,
+    inputs: int | None = None,
 ) -> Report:
     """Executes one kernel at the `gpu` level.
 
     `args`: the host function's arguments, inputs then results, as arrays (bf16 as `ml_dtypes.bfloat16`, i1 as bool or
-    uint8). Arguments that the kernel writes are changed in place; what was in them before counts as uninitialized.
+    uint8). `inputs`: how many of them are inputs (None: as many as `reference` takes). Results are changed in place,
+    and what was in them before counts as uninitialized; a kernel that writes an input, or an array that is read-only,
+    is a finding, and changes nothing. Where neither `inputs` nor `reference` is given, results are what it writes.
     `blocks`: linear numbers of the blocks to run, None for all. `check`: look for out of bounds, misaligned and
     uninitialized accesses and for races, and compare the results with those of `reference`, where it is given.
     `seconds`: how long a launch may take. Raises MlircError for arguments that do not fit and for operations that the
     device does not know.
     """
-    return DeviceKernel(gpu_module).run(
+    return DeviceKernel(gpu_module, inputs=inputs).run(
         args, blocks=blocks, check=check, seed=seed, seconds=seconds, reference=reference
     )

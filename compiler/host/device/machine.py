@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.host.device.arguments import check_given
 from mlirc.host.device.counters import Counters
 from mlirc.host.device.limits import Deadline
 from mlirc.host.device.memory import Buffer, MemRef, gather, scatter
@@ -306,6 +307,7 @@ class Machine:
             self.check_reading(ref.buffer, address, ref.item, width, fits, mask, op)
         if self.check:
             self._check_pending(ref.buffer, address, ref.item, width, fits, mask, "writes", op)
+        check_given(self, ref.buffer, address, ref.item, mask, op)
         chosen = self.lanes(mask)
         words = np.ascontiguousarray(self.compress(value, chosen)).view(UNSIGNED[ref.item])
         self.write(ref.buffer, self.compress(address, chosen), words, ref.item, fits)

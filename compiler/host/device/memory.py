@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import weakref
+from typing import Any
 
 import numpy as np
 
@@ -56,6 +57,7 @@ class Buffer:
         self.atomic_block: np.ndarray | None = None  # likewise, of atomic accesses
         self.sectors: np.ndarray | None = None  # [2, sectors]: those read, and those written, in this launch; counted
         self.watch: tuple[int, list] | None = None  # a byte, and who wrote it: (block, thread, operation)
+        self.given: Any = None  # arguments.Given of a kernel's input: nobody may write here
         self.earlier = ""  # what earlier launches do to it that griddepcontrol.wait waits for: "reads", "writes", or ""
         self._views: dict = {}
         if space == "global":

@@ -12,6 +12,7 @@ import numpy as np
 from mlirc import levels, mlir
 from mlirc.backend.kernel import Launch
 from mlirc.errors import MlircError
+from mlirc.host.device.arguments import own_copies
 from mlirc.host.device.launch import DeviceKernel
 from mlirc.host.device.limits import SECONDS
 from mlirc.host.device.reference import References
@@ -71,7 +72,8 @@ class DeviceModel:
         seconds: float = SECONDS,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> tuple[list[np.ndarray], Report]:
-        """Runs `@main` with one array per argument; returns its results and what was found. `blocks` are the blocks to
+        """Runs `@main` with one array per argument; returns its results, in memory of their own, and what was found.
+        `blocks` are the blocks to
         run of every launch, None for all. `progress` is called with the number of calls done and their total. Raises
         MlircError for arguments that do not fit."""
         block = self.main.operation.regions[0].blocks[0]
@@ -96,7 +98,7 @@ class DeviceModel:
         specs = self._result_specs(end)
         if not report.ended:
             return [np.zeros(spec.shape, spec.dtype) for spec in specs], report
-        return [values[v].view(s.dtype) for v, s in zip(end.operands, specs, strict=True)], report
+        return own_copies([values[v].view(s.dtype) for v, s in zip(end.operands, specs, strict=True)], args), report
 
     def _run_all(self, block: ir.Block, values: dict, report: Report, options: dict) -> ir.Operation:
         """Runs the operations of a block, and returns its last one, which returns. Ends early where a kernel does not

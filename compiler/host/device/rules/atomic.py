@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.host.device.arguments import check_given
 from mlirc.host.device.events import Wait
 from mlirc.host.device.machine import State
 from mlirc.host.device.memory import MemRef
@@ -113,6 +114,12 @@ def atomically(s: State, ref: MemRef, indices: list, count: int, change: Callabl
     before = np.zeros((m.nb * m.nt, count), memory.dtype)
     seen = np.zeros((len(place.cells), count), memory.dtype)
     _note(s, place, True, strength, op)
+    if ref.buffer.given is not None:
+        active = np.zeros(m.nb * m.nt, bool)
+        active[place.threads] = True
+        address = np.zeros(m.nb * m.nt, np.int64)
+        address[place.threads] = place.cells
+        check_given(m, ref.buffer, address.reshape(m.nb, m.nt), item, active.reshape(m.nb, m.nt), op)
     for i, (cell, thread) in enumerate(zip(place.cells.tolist(), place.threads.tolist(), strict=True)):
         words = memory[cell : cell + count]
         before[thread] = seen[i] = words

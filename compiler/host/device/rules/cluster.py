@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from mlirc.host.device.arguments import check_given
 from mlirc.host.device.engine import Engine
 from mlirc.host.device.machine import Machine, State
 from mlirc.host.device.memory import MemRef
@@ -243,6 +244,7 @@ def _bulk_store(tr: Translator, op):
         for b, t, n, to, at in _copies(s, registers, length, 2, op):
             cells = b * source.stride + at + np.arange(n)
             read_for_store(s, source, cells, (b, t), op)
+            check_given(s.m, target, np.full((1, 1), to), 1, s.m.one(b, t), op)
             target.data[to : to + n] = source.data[cells]
             if target.written is not None:
                 target.written[to : to + n] = 0xFF

@@ -210,6 +210,10 @@ def store_box(s: State, target: AnyMap, buffer: Buffer, where, start: list[int],
     address = b * buffer.stride + swizzled(byte + np.arange(target.nbytes), target.swizzle)
     read_for_store(s, buffer, address, (b, t), op)
     _between_blocks(s, target, target.place(start), (b, t), "write" if combine is None else "reduce", op)
+    if not target.array.flags.writeable:
+        message = f"writes elements {start} and on of a tensor map's array, which is read-only: an input"
+        m.complain("overwritten input", lone, message, op)
+        return
     target.write(start, buffer.data[address], combine)
 
 
