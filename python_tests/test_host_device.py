@@ -177,9 +177,11 @@ def test_a_barrier_that_some_threads_never_reach_ends_in_a_report():
     assert "32 of 64 threads of block 0 (0..31)" in str(report.findings[0])
 
 
-def test_barriers_on_both_sides_of_a_branch_meet():
-    body = "%p = arith.cmpi slt, %t, %c32 : index\n scf.if %p {\n gpu.barrier\n } else {\n gpu.barrier\n }"
-    x, y, report = run(launch(body + REVERSED, X, smem=256))
+def test_barriers_on_both_sides_of_a_branch():
+    """Those of PTX meet, by their number; gpu.barrier is one operation that all threads execute (or none)."""
+    both = "%p = arith.cmpi slt, %t, %c32 : index\n scf.if %p {\n gpu.barrier\n } else {\n gpu.barrier\n }"
+    assert run(launch(both + REVERSED, X, smem=256))[2].kinds() == {"divergent barrier"}
+    x, y, report = run(launch(both.replace("gpu.barrier", "nvvm.barrier") + REVERSED, X, smem=256))
     assert report.ok
     np.testing.assert_array_equal(y, x[::-1])
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from mlirc.host.device.events import Fork, Wait
 from mlirc.host.device.limits import Stop
-from mlirc.host.device.machine import Machine, State
+from mlirc.host.device.machine import WARP, Machine, State
+from mlirc.host.device.membermask import active_lanes, members, rows
+from mlirc.host.device.membermask import threads as threads_of
 from mlirc.host.device.translate import Program
+
+BARRIERS = 16  # of a block, by their numbers
 
 
 @dataclass
@@ -19,6 +24,8 @@ class Barrier:
 
     arrived: np.ndarray
     opened: np.ndarray
+    wanted: np.ndarray  # per block how many threads it waits for, as who arrived first said
+    first: dict[int, Any] = field(default_factory=dict)  # per block the operation by which somebody arrived first
     left: dict[int, np.ndarray] = field(default_factory=dict)  # per block the clocks of who has arrived
     taken: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)  # (block, times opened) -> clocks
 
@@ -28,6 +35,8 @@ def block_barrier(s: State, op, number: int = 0, threads: int | None = None):
     m: Machine = s.m
     wanted = m.nt if threads is None else threads
     mine = m.everyone(s.mask)
+    if m.check:
+        _check_barrier(m, mine, number, threads, op)
     counts = mine.sum(axis=1)
     if wanted == m.nt and ((counts == 0) | (counts == m.nt)).all() and number not in m.arrived:
         if m.races is not None:
@@ -37,7 +46,8 @@ def block_barrier(s: State, op, number: int = 0, threads: int | None = None):
         if m.waited is not None:
             m.share_wait(mine)
         return
-    b: Barrier = m.arrived.setdefault(number, Barrier(np.zeros((m.nb, m.nt), bool), np.zeros(m.nb, np.int64)))
+    none = np.zeros(m.nb, np.int64)
+    b: Barrier = m.arrived.setdefault(number, Barrier(np.zeros((m.nb, m.nt), bool), none, none.copy()))
     blocks = counts > 0
     target = b.opened[blocks] + 1
     _check_arrivals(m, b, mine, wanted, op)
@@ -71,31 +81,67 @@ def block_barrier(s: State, op, number: int = 0, threads: int | None = None):
         m.races.met(s.mask)
 
 
+def _check_barrier(m: Machine, mine: np.ndarray, number: int, threads: int | None, op) -> None:
+    """PTX ISA, "barrier": there are 16 per block, a count is of whole warps, and all of a warp's lanes execute the same
+    one (it is `.aligned`)."""
+    if not 0 <= number < BARRIERS:
+        m.complain("bad barrier", mine, f"is number {number}: a block has {BARRIERS} barriers, from 0 on", op)
+    if threads is not None and (threads <= 0 or threads % WARP):
+        m.complain("bad barrier", mine, f"waits for {threads} threads: a barrier takes whole warps of {WARP}", op)
+    if mine.all():
+        return
+    warps = rows(m, mine)
+    missing = warps.any(axis=1, keepdims=True) & ~warps & rows(m, np.ones((1, 1), bool))
+    if missing.any():
+        m.complain("divergent barrier", threads_of(m, missing), "does not execute a barrier of its warp's others", op)
+
+
 def _check_arrivals(m: Machine, b: Barrier, mine: np.ndarray, wanted: int, op) -> None:
-    """A barrier's count is of whole warps, and no thread arrives twice before it opens."""
+    """All who meet say the same count, no thread arrives twice before it opens, and where the dialect asks for one
+    operation that all threads execute, it is one."""
+    if not m.check:
+        return
     twice = b.arrived & mine
-    if m.check and twice.any():
+    if twice.any():
         m.complain("divergent barrier", twice, "arrives twice at a barrier that has not opened", op)
-    if m.check and wanted % 32 and wanted != m.nt:
-        m.complain("divergent barrier", mine, f"waits for {wanted} threads: a barrier takes whole warps", op)
+    begun: np.ndarray = np.asarray(b.arrived.any(axis=1))
+    here = mine.any(axis=1)
+    other = begun & here & (b.wanted != wanted)
+    if other.any():
+        count = int(b.wanted[other][0])
+        message = f"waits for {wanted} threads at a barrier at which others wait for {count}"
+        m.complain("bad barrier", mine & other[:, None], message, op)
+    b.wanted[here & ~begun] = wanted
+    for k in np.flatnonzero(here):
+        first = b.first[int(k)] if begun[k] else op
+        b.first[int(k)] = first
+        if first != op and "gpu.barrier" in (first.name, op.name):
+            message = f"meets others at {first.name} at {m.report.place(first)}: all threads of a block execute one"
+            m.complain("divergent barrier", mine & (np.arange(m.nb)[:, None] == k), message, op)
 
 
-def warp_barrier(s: State, needed: np.ndarray, op) -> None:
-    """bar.warp.sync: the lanes of the 32-bit mask must all be here."""
+def warp_barrier(s: State, mask: np.ndarray, op) -> None:
+    """bar.warp.sync: orders the lanes that the 32-bit mask names, which must all be here."""
     m = s.m
-    warps = m.by_warp(True if s.mask is None else s.mask)
-    if s.mask is not None:
-        wanted = (np.broadcast_to(needed, (1, 1)).astype(np.int64) >> m.lane) & 1 != 0
-        missing = warps.any(axis=1, keepdims=True) & ~warps & m.by_warp(wanted)
-        if missing.any():
-            m.complain("divergent barrier", missing.reshape(m.nb, m.nt), "does not reach a barrier of its warp", op)
+    group = members(s, mask, op)
+    if group.shape[1] == 1:
+        _meet(s, None if s.mask is None and group.all() else threads_of(m, group[:, 0]))
+        return
+    lead = group.argmax(axis=2)  # the first lane of each lane's group
+    for first in np.unique(lead[active_lanes(s)]):
+        _meet(s, threads_of(m, active_lanes(s) & (lead == first)))
+
+
+def _meet(s: State, mask: np.ndarray | None) -> None:
+    """Some lanes of each warp (bool [blocks, threads]; None: all) meet."""
+    m = s.m
     if m.waited is not None:
-        for w in range(0, m.nt, 32):
+        for w in range(0, m.nt, WARP):
             warp = np.zeros((m.nb, m.nt), bool)
-            warp[:, w : w + 32] = True if s.mask is None else np.broadcast_to(s.mask, (m.nb, m.nt))[:, w : w + 32]
+            warp[:, w : w + WARP] = True if mask is None else mask[:, w : w + WARP]
             m.share_wait(warp)
     if m.races is not None:
-        m.races.warp_barrier(s.mask)
+        m.races.warp_barrier(mask)
 
 
 @dataclass

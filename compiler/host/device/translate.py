@@ -25,7 +25,7 @@ _rules: dict[str, Callable] = {}
 _RULE_FILES = (
     "arith", "math", "vector", "memref", "scf", "gpu", "nvgpu",
     "pointer", "hopper", "tensor_copy", "wgmma", "warp", "atomic", "matrix",
-    "cluster", "mbarrier", "grid", "inline", "convert",
+    "cluster", "mbarrier", "grid", "inline", "convert", "shuffle",
 )  # fmt: skip
 
 

@@ -14,7 +14,6 @@ from mlirc.host.device.machine import WARP, State
 from mlirc.host.device.memory import MemRef, buffer_at
 from mlirc.host.device.numbers import constant_array, dtype_of, vector_shape
 from mlirc.host.device.rules.arith import unary
-from mlirc.host.device.rules.gpu import shuffled
 from mlirc.host.device.rules.memref import fetch, indices_of
 from mlirc.host.device.translate import Translator, rule
 from mlirc.mlir import ir
@@ -250,7 +249,7 @@ def _float_cast(tr: Translator, op):
     return unary(tr, op, lambda a: a.astype(dtype))
 
 
-# -- special registers and shuffles of the nvvm dialect
+# -- special registers of the nvvm dialect
 
 _SREG = "nvvm.read.ptx.sreg."
 _TABLES = {"tid": "thread_id", "ctaid": "block_id"}
@@ -282,27 +281,5 @@ def _special(tr: Translator, op):
         else:
             value = np.full((1, 1), (m.block if name == "ntid" else m.grid)["xyz".index(d)])
         s.r[out] = value.astype(dtype)
-
-    return step
-
-
-@rule("nvvm.shfl.sync")
-def _shfl(tr: Translator, op):
-    _, value, offset, clamp = (tr.reg(v) for v in op.operands)
-    out, kind = tr.reg(op.results[0]), str(op.attributes["kind"]).split()[-1].rstrip(">")
-    pair = "struct" in str(op.results[0].type)
-
-    def step(s: State) -> None:
-        m, r = s.m, s.r
-        lane, off = m.lane, r[offset].astype(np.int64)
-        bound, segment = r[clamp].astype(np.int64) & 31, r[clamp].astype(np.int64) >> 8 & 31
-        low, high = lane & segment, (lane & segment) | (bound & ~segment)
-        source = {"idx": low | (off & ~segment), "bfly": lane ^ off, "up": lane - off, "down": lane + off}[kind]
-        # For `up` the third operand bounds from below (PTX ISA, shfl.sync).
-        good = source >= high if kind == "up" else source <= high
-        source = np.where(good & (source >= 0), source, lane)
-        thread = np.arange(m.nt, dtype=np.int64)[None, :] // WARP * WARP + source
-        moved = shuffled(s, r[value], np.minimum(thread, m.nt - 1), op)
-        r[out] = (moved, np.broadcast_to(good, (m.nb, m.nt))) if pair else moved
 
     return step

@@ -6,35 +6,11 @@ import numpy as np
 
 from mlirc.errors import MlircError
 from mlirc.host.device.machine import WARP, State
+from mlirc.host.device.membermask import FULL, active_lanes, members, rows, threads
 from mlirc.host.device.numbers import dtype_of
 from mlirc.host.device.rules.attributes import word
 from mlirc.host.device.translate import Translator, rule
 from mlirc.mlir import ir
-
-
-def by_warp(s: State, value: np.ndarray) -> np.ndarray:
-    """A value of every thread as [warps of the batch, lanes]."""
-    return s.m.by_warp(value)
-
-
-def active_lanes(s: State) -> np.ndarray:
-    """Which lanes are active, [warps of the batch, lanes]."""
-    return by_warp(s, np.ones((1, 1), bool) if s.mask is None else s.mask)
-
-
-def members(s: State, mask: np.ndarray, op) -> np.ndarray:
-    """The lanes that an instruction's mask names and that are active; complains about those that are not."""
-    m = s.m
-    here = active_lanes(s)
-    named = (by_warp(s, mask).astype(np.int64) >> np.arange(here.shape[1])) & 1 != 0
-    asleep = named & ~here & here.any(axis=1, keepdims=True)
-    outside = here & ~named
-    if asleep.any():
-        m.complain("divergent warp", asleep.reshape(m.nb, m.nt), f"is named by {op.name} and does not take part", op)
-    if outside.any():
-        m.complain("divergent warp", outside.reshape(m.nb, m.nt), f"executes {op.name} but is not in its mask", op)
-    return named & here
-
 
 _REDUCE = {
     "add": (np.add, 0), "umax": (np.maximum, 0), "umin": (np.minimum, -1), "max": (np.maximum, None),
@@ -57,13 +33,12 @@ def _redux(tr: Translator, op):
         neutral = np.iinfo(dtype).min if kind == "max" else np.iinfo(dtype).max
 
     def step(s: State) -> None:
-        m, chosen = s.m, members(s, s.r[mask], op)
-        x = by_warp(s, np.abs(s.r[value]) if magnitude else s.r[value])
-        x = np.where(chosen, x, np.array(neutral, dtype=dtype))
+        group = members(s, s.r[mask], op)
+        x = rows(s.m, np.abs(s.r[value]) if magnitude else s.r[value])[:, None, :]
+        x = np.where(group, x, np.array(neutral, dtype=dtype))
         if kind[0] == "u":
             x = x.view(np.uint32)
-        total = combine.reduce(x, axis=1, keepdims=True).astype(x.dtype).view(dtype)
-        s.r[out] = np.broadcast_to(total, x.shape).reshape(m.nb, m.nt)
+        s.r[out] = threads(s.m, combine.reduce(x, axis=2).astype(x.dtype).view(dtype))
 
     return step
 
@@ -74,17 +49,16 @@ def _match(tr: Translator, op):
     out, kind = tr.reg(op.results[0]), word(op, "kind")
 
     def step(s: State) -> None:
-        m, chosen = s.m, members(s, s.r[mask], op)
-        x = by_warp(s, s.r[value])
-        same = (x[:, :, None] == x[:, None, :]) & chosen[:, None, :]
-        bits = np.uint64(1) << np.arange(x.shape[1], dtype=np.uint64)
-        named = (chosen * bits).sum(axis=1, keepdims=True)
+        m, group = s.m, members(s, s.r[mask], op)
+        x = rows(m, s.r[value])
+        same = (x[:, :, None] == x[:, None, :]) & group
+        bits = np.uint64(1) << np.arange(WARP, dtype=np.uint64)
         if kind == "any":
-            s.r[out] = _int32((same * bits).sum(axis=2)).reshape(m.nb, m.nt)
+            s.r[out] = threads(m, _int32((same * bits).sum(axis=2)))
             return
-        everyone = (same | ~chosen[:, None, :]).all(axis=2)
-        found = np.where(everyone, np.broadcast_to(named, x.shape), 0)
-        s.r[out] = (_int32(found).reshape(m.nb, m.nt), everyone.reshape(m.nb, m.nt))
+        everyone = (same | ~group).all(axis=2)
+        found = np.where(everyone, (group * bits).sum(axis=2), 0)
+        s.r[out] = (threads(m, _int32(found)), threads(m, everyone))
 
     return step
 
@@ -99,25 +73,9 @@ def _elect(tr: Translator, op):
     mask = tr.reg(op.operands[0]) if len(op.operands) else None
 
     def step(s: State) -> None:
-        m = s.m
-        chosen = active_lanes(s) if mask is None else members(s, s.r[mask], op)
-        if mask is None and m.check:
-            members(s, np.full((1, 1), -1), op)  # without a mask the whole warp is meant
-        first = chosen & (chosen.cumsum(axis=1) == 1)
-        s.r[out] = first.reshape(m.nb, m.nt)
-
-    return step
-
-
-@rule("gpu.ballot")
-def _ballot(tr: Translator, op):
-    predicate, out, dtype = tr.reg(op.operands[0]), tr.reg(op.results[0]), dtype_of(op.results[0].type)
-
-    def step(s: State) -> None:
-        p = by_warp(s, s.r[predicate].astype(bool)) & active_lanes(s)
-        bits = (p * (np.uint64(1) << np.arange(p.shape[1], dtype=np.uint64))).sum(axis=1, keepdims=True)
-        got = _int32(bits) if dtype.itemsize == 4 else bits.astype(dtype)
-        s.r[out] = np.broadcast_to(got, p.shape).reshape(s.m.nb, s.m.nt)
+        group = members(s, FULL if mask is None else s.r[mask], op)  # without a mask the whole warp is meant
+        lead = group & (group.cumsum(axis=2) == 1)  # of each lane's group
+        s.r[out] = threads(s.m, lead[:, 0] if lead.shape[1] == 1 else lead[:, np.arange(WARP), np.arange(WARP)])
 
     return step
 
@@ -128,13 +86,15 @@ def _broadcast(tr: Translator, op):
     lane = tr.reg(op.operands[1]) if len(op.operands) > 1 else None
 
     def step(s: State) -> None:
-        x = by_warp(s, s.r[value])
+        m, x, here = s.m, rows(s.m, s.r[value]), active_lanes(s)
         if lane is None:
-            source = active_lanes(s).argmax(axis=1)[:, None]
+            source = here.argmax(axis=1)[:, None]
         else:
-            source = by_warp(s, s.r[lane])[:, :1].astype(np.int64)
-        got = np.take_along_axis(x, source, axis=1)
-        s.r[out] = np.broadcast_to(got, x.shape).reshape(s.m.nb, s.m.nt)
+            source = rows(m, s.r[lane]).astype(np.int64)
+            bad = here & ~((source >= 0) & (source < WARP) & np.take_along_axis(here, source % WARP, axis=1))
+            if m.check and bad.any():
+                m.complain("divergent warp", threads(m, bad), "reads a register of a lane that is not active", op)
+        s.r[out] = threads(m, np.take_along_axis(x, source % WARP, axis=1))
 
     return step
 
