@@ -12,6 +12,7 @@ import numpy as np
 from mlirc.errors import MlircError
 from mlirc.host.device.copies import Copies
 from mlirc.host.device.counters import Counters
+from mlirc.host.device.exits import check_exit
 from mlirc.host.device.limits import SECONDS, Deadline, Stop, cannot_go_on, launch_problem, resident_blocks
 from mlirc.host.device.machine import Machine
 from mlirc.host.device.memory import POISON, MemRef
@@ -50,7 +51,7 @@ class Execution:
         threads, shared = math.prod(block), smem + program.static_shared
         held = resident_blocks(threads, shared)
         machines = self._machines(units, draw if seed else None, count, max(held // size, 1))
-        scheduler = Scheduler(machines, _finish, draw, seed != 0, pick, hold=hold)
+        scheduler = Scheduler(machines, _end, draw, seed != 0, pick, hold=hold)
         self.points = scheduler.points
         if program.spins:
             scheduler.resident = max(held // size, 1)
@@ -118,6 +119,12 @@ class Execution:
                 strides = tuple(a.type.get_strides_and_offset()[0])
                 machine.own[a.register] = MemRef(buffer, 0, tuple(a.type.shape), strides, a.item)
             yield machine
+
+
+def _end(machine: Machine) -> None:
+    """The blocks of a machine have come to their end."""
+    check_exit(machine)
+    _finish(machine)
 
 
 def _finish(machine: Machine) -> None:

@@ -202,8 +202,10 @@ def _matrix(s: State, engine: Engine, key: tuple[int, int, int, bool, int], dtyp
             m.complain("unfinished copy", lone, f"reads {buffer.name} while an asynchronous copy writes there", op)
         elif buffer.written is not None and not buffer.written[byte].all():
             m.complain("uninitialized read", lone, f"reads {buffer.name}, where nobody wrote", op)
-        _note_wgmma(engine, buffer, b * buffer.stride // granule + granules, b, t, op)
-        engine.reads(b, t, buffer, byte.ravel(), result)
+        touched = b * buffer.stride // granule + granules
+        engine.barriers.check_access(buffer, touched * granule, granule, np.array([b * m.nt + t]), "reads", op)
+        _note_wgmma(engine, buffer, touched, b, t, op)
+        engine.reads(b, t, buffer, byte.ravel(), result, op)
     return buffer.data[byte].reshape(cells.shape[0], -1).view(dtype)
 
 

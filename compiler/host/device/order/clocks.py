@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from mlirc.host.device.memory import Buffer
+from mlirc.host.device.order.async_reads import AsyncReads
 from mlirc.host.device.order.lanes import Lanes
 from mlirc.mlir import ir
 
@@ -56,6 +57,7 @@ class Clocks:
         self.ops: list[Any] = []
         self.numbers: dict[int, int] = {}  # of operations, by identity
         self.lanes = Lanes(self)
+        self.async_reads = AsyncReads(self)
 
     # -- who is who
 

@@ -241,9 +241,9 @@ class Knowledge:
     # -- accesses
 
     def access(self, buffer: Buffer, first: np.ndarray, span: int, threads: np.ndarray, kind: str, op,
-               scope: int = DEVICE) -> None:  # fmt: skip
+               scope: int = DEVICE, note: bool = True) -> None:  # fmt: skip
         """Checks accesses to granules (first [n], `span` each) by threads [n] against all that came before, and notes
-        them. `kind`: read, write, atomic load or atomic write; `scope` is that of an atomic."""
+        them (`note`). `kind`: read, write, atomic load or atomic write; `scope` is that of an atomic."""
         order, shadow = self.order, self.order.shadow(buffer)
         cells = first[:, None] + np.arange(span)
         number = order.number(op, scope)
@@ -256,6 +256,8 @@ class Knowledge:
             self._complain(buffer, int(flat[i]), int(who[i]), kind, op, other, int(bad.sum()))
         else:
             self._check_sets(buffer, flat, who, kind, op)
+        if not note:
+            return
         epoch = self.epoch[self.warp[threads]]
         if kind == "atomic write":
             epoch = self._fenced(threads, epoch)

@@ -60,8 +60,15 @@ class RaceLog:
         first, span = self._granules(cells, max(nbytes // item, 1), item)
         self._log(Access(buffer, first, span, thread.astype(np.int32), write, op, True), scope)
 
+    def note_bytes(self, buffer: Buffer, first: int, nbytes: int, thread: int, write: bool, op) -> None:
+        """Logs what a bulk copy accesses for its thread (counted through the batch): bytes of the storage."""
+        start, number = np.array([first // self.granule]), np.array([thread], np.int32)
+        self._log(Access(buffer, start, nbytes // self.granule, number, write, op))
+
     def _log(self, access: Access, scope: int = 0) -> None:
         m, a = self.machine, access
+        if m.engine is not None:
+            self._beside_threads(a)
         if m.order is not None and a.buffer.space == "global":
             kind = ("atomic write" if a.write else "atomic load") if a.atomic else "write" if a.write else "read"
             m.order.access(a.buffer, a.first, a.span, a.thread, kind, a.op, scope)
@@ -74,6 +81,15 @@ class RaceLog:
         self._keep(self.recent, a)
         if a.buffer.space == "global":
             self._between_blocks(a)
+
+    def _beside_threads(self, a: Access) -> None:
+        """Checks an access against what is not of threads: mbarriers, and copies that read."""
+        m, first, nbytes = self.machine, a.first * self.granule, a.span * self.granule
+        if a.buffer.space == "shared":
+            what = "writes" if a.write else "reads"
+            m.engine.barriers.check_access(a.buffer, first, nbytes, a.thread, what, a.op)
+        if a.write and m.clocks is not None:
+            m.clocks.async_reads.check(a.buffer, first, nbytes, a.thread, a.op)
 
     def _granules(self, address: np.ndarray, width: int, item: int) -> tuple[np.ndarray, int]:
         """First granules and their number, from element numbers, elements per access and bytes per element. A granule

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mlirc.host.device.arguments import check_given
+from mlirc.host.device.bulk_copies import begin_transfer, read_source, write_target
 from mlirc.host.device.engine import Engine
 from mlirc.host.device.machine import Machine, State
 from mlirc.host.device.memory import MemRef
 from mlirc.host.device.numbers import dtype_of
 from mlirc.host.device.rules.attributes import segments_of
 from mlirc.host.device.rules.hopper import engine_of
-from mlirc.host.device.rules.tensor_copy import begin_transfer, read_for_store
+from mlirc.host.device.rules.tensor_copy import read_for_store
 from mlirc.host.device.sync import Wait
 from mlirc.host.device.translate import Translator, rule, waiting
 from mlirc.mlir import ir
@@ -148,8 +148,19 @@ def _wait(tr: Translator, op):
     return waiting(run)
 
 
-@rule("nvvm.cp.async.bulk.prefetch",
-      "nvvm.cp.async.bulk.tensor.prefetch", "nvvm.fence.proxy.acquire", "nvvm.fence.proxy.release",
+@rule("nvvm.cp.async.bulk.prefetch")
+def _bulk_prefetch(tr: Translator, op):
+    """Moves nothing that a thread can see; the bytes must be there all the same."""
+    register, length = [tr.reg(op.operands[0])], tr.reg(op.operands[1])
+
+    def step(s: State) -> None:
+        for _ in _copies(s, register, length, 1, op):
+            pass
+
+    return step
+
+
+@rule("nvvm.cp.async.bulk.tensor.prefetch", "nvvm.fence.proxy.acquire", "nvvm.fence.proxy.release",
       "nvgpu.tma.prefetch.descriptor", "nvgpu.tma.fence.descriptor")  # fmt: skip
 def _nothing(tr: Translator, op):
     """Hints, and fences between proxies of tensor maps, that decide nothing here."""
@@ -163,7 +174,7 @@ def _copies(s: State, registers: list[int], length: int, ends: int, op):
     """Yields (block, thread, bytes, place of each pointer ...) for every active thread whose copy fits: the first
     `ends` pointers are where it begins and ends."""
     engine, r = engine_of(s), s.r
-    tables = [{(b, t): byte for b, t, byte in engine.each(s, r[p])} for p in registers]
+    tables = [{(b, t): byte for b, t, byte in engine.barriers.each(s, r[p])} for p in registers]
     for b, t in tables[0]:
         n, at = _number(s, length, b, t), [table[b, t] for table in tables]
         if all(_fits(s, r[p].buffer, byte, n, b, t, op) for p, byte in zip(registers[:ends], at, strict=False)):
@@ -196,9 +207,11 @@ def _bulk_load(tr: Translator, op):
         engine, r = engine_of(s), s.r
         target, source = r[registers[0]].buffer, r[registers[1]].buffer
         for b, t, n, to, at, bar in _copies(s, registers, length, 2, op):
-            raw = source.data[at : at + n].copy()
+            raw, told = source.data[at : at + n].copy(), (r[registers[2]], bar)
+            read_source(s.m, source, at, n, (b, t), op)
             for rank in destinations(s, engine, r[registers[0]], mask, b, t):
-                begin_transfer(engine, raw, target, to + np.arange(n), (b, t), rank, bar, op)
+                whole = (target, to + np.arange(n))
+                begin_transfer(s, raw, whole, (b, t), rank, told, op, (source, at, at + n))
 
     return step
 
@@ -206,7 +219,7 @@ def _bulk_load(tr: Translator, op):
 def destinations(s: State, engine: Engine, pointer: MemRef, mask: int | None, b: int, t: int) -> list[int | None]:
     """The blocks of the cluster that a copy goes to: those of a multicast mask, or the pointer's."""
     if mask is None:
-        return [engine.rank(pointer, b, t)]
+        return [engine.barriers.rank(pointer, b, t)]
     bits = _number(s, mask, b, t)
     return [k for k in range(s.m.cluster_size) if bits >> k & 1]
 
@@ -222,12 +235,12 @@ def _bulk_between(tr: Translator, op):
         for b, t, n, to, at, bar in _copies(s, registers, length, 2, op):
             cells = b * source.stride + at + np.arange(n)
             read_for_store(s, source, cells, (b, t), op, group=False)
-            rank = engine.rank(r[registers[0]], b, t)
-            if rank != engine.rank(r[registers[2]], b, t):
+            rank = engine.barriers.rank(r[registers[0]], b, t)
+            if rank != engine.barriers.rank(r[registers[2]], b, t):
                 lone = s.m.one(b, t)
                 s.m.complain("bad mbarrier", lone, "tells an mbarrier of another block than it copies to", op)
-            raw = source.data[cells]
-            begin_transfer(engine, raw, target, to + np.arange(n), (b, t), rank, bar, op, (source, cells))
+            whole, read = (target, to + np.arange(n)), (source, int(cells[0]), int(cells[-1]) + 1)
+            begin_transfer(s, source.data[cells], whole, (b, t), rank, (r[registers[2]], bar), op, read)
 
     return step
 
@@ -243,11 +256,8 @@ def _bulk_store(tr: Translator, op):
         target, source = r[registers[0]].buffer, r[registers[1]].buffer
         for b, t, n, to, at in _copies(s, registers, length, 2, op):
             cells = b * source.stride + at + np.arange(n)
-            read_for_store(s, source, cells, (b, t), op)
-            check_given(s.m, target, np.full((1, 1), to), 1, s.m.one(b, t), op)
-            target.data[to : to + n] = source.data[cells]
-            if target.written is not None:
-                target.written[to : to + n] = 0xFF
+            read_for_store(s, source, cells, (b, t), op, target=(target, to, to + n))
+            write_target(s.m, target, to, source.data[cells], (b, t), op)
 
     return step
 

@@ -7,6 +7,8 @@ import numpy as np
 from mlirc.errors import MlircError
 from mlirc.host.device.engine import Engine
 from mlirc.host.device.machine import State
+from mlirc.host.device.mbarriers import SIZE
+from mlirc.host.device.memory import MemRef
 from mlirc.host.device.rules.attributes import segments_of
 from mlirc.host.device.sync import Wait, block_barrier
 from mlirc.host.device.translate import Translator, rule, waiting
@@ -42,20 +44,16 @@ def warpgroups(s: State, op):
 @rule("nvvm.mbarrier.init")
 def _init(tr: Translator, op):
     tr.clocks = True
+    tr.accesses.append(SIZE)
     pointer, count = (tr.reg(v) for v in list(op.operands)[:2])
-    return lambda s: engine_of(s).init(s, s.r[pointer], s.r[count], op)
+    return lambda s: engine_of(s).barriers.init(s, s.r[pointer], s.r[count], op)
 
 
 @rule("nvvm.mbarrier.inval")
 def _inval(tr: Translator, op):
+    tr.accesses.append(SIZE)
     pointer = tr.reg(op.operands[0])
-
-    def step(s: State) -> None:
-        engine = engine_of(s)
-        for b, _, byte in engine.each(s, s.r[pointer]):
-            engine.barriers.pop((b, byte), None)
-
-    return step
+    return lambda s: engine_of(s).barriers.inval(s, s.r[pointer], op)
 
 
 @rule("nvvm.mbarrier.arrive", "nvvm.mbarrier.arrive.expect_tx")
@@ -68,7 +66,7 @@ def _arrive(tr: Translator, op):
     def step(s: State) -> None:
         given = None if extra is None else s.r[extra]
         count = 1 if expects or given is None else given
-        tokens = engine_of(s).arrive(s, s.r[pointer], given if expects else None, op, count)
+        tokens = engine_of(s).barriers.arrive(s, s.r[pointer], given if expects else None, op, count)
         if out is not None:
             s.r[out] = tokens
 
@@ -80,15 +78,18 @@ def _wait_parity(tr: Translator, op):
     pointer, parity = (tr.reg(v) for v in list(op.operands)[:2])
     tr.waits = tr.clocks = True  # warpgroups may wait for each other
 
-    def run(s: State):
-        engine, where, want = engine_of(s), s.r[pointer], s.r[parity]
-        while not engine.passed(s, where, want, op):
-            m = s.m
-            who = m.everyone(s.mask)
-            yield Wait(lambda: engine.passed(s, where, want, op), lambda: engine.describe(s, where), who, op)
-        engine.reached(s, where, op)
+    return waiting(lambda s: wait_for(s, s.r[pointer], s.r[parity], op))
 
-    return waiting(run)
+
+def wait_for(s: State, pointer: MemRef, parity: np.ndarray, op):
+    """Waits until the phase of the given parity has ended: a generator of events."""
+    barriers = engine_of(s).barriers
+    for b, t, _ in barriers.each(s, pointer) if pointer.rank is not None else ():
+        barriers.own(pointer, b, t, "waits for", op)
+    if not barriers.passed(s, pointer, parity, op):
+        who = s.m.everyone(s.mask)
+        yield Wait(lambda: barriers.passed(s, pointer, parity, op), lambda: barriers.describe(s, pointer), who, op)
+    barriers.reached(s, pointer, op)
 
 
 # -- barriers by number, fences
@@ -124,7 +125,7 @@ def _barrier_arrive(tr: Translator, op):
 
 @rule("nvvm.fence.mbarrier.init")
 def _fence_init(tr: Translator, op):
-    return lambda s: engine_of(s).fence_initializations(s, own=True)
+    return lambda s: engine_of(s).barriers.fence_initializations(s, own=True)
 
 
 @rule("nvvm.prefetch")
@@ -137,7 +138,7 @@ def _fence_proxy(tr: Translator, op):
     def step(s: State) -> None:
         clocks = s.m.clocks
         if s.m.engine is not None and clocks is not None:
-            s.m.engine.fence_initializations(s, own=False)
+            s.m.engine.barriers.fence_initializations(s, own=False)
         for buffer in s.m.shared:
             if buffer.generic is not None:
                 clocks.fenced(buffer, s.mask)
@@ -153,4 +154,5 @@ def _bulk_commit(tr: Translator, op):
 @rule("nvvm.cp.async.bulk.wait_group")
 def _bulk_wait(tr: Translator, op):
     pending = ir.IntegerAttr(op.attributes["group"]).value
-    return lambda s: engine_of(s).wait_bulk(s, pending)
+    read = "read" in op.attributes
+    return lambda s: engine_of(s).wait_bulk(s, pending, read)

@@ -8,22 +8,13 @@ import numpy as np
 from mlirc.host.device.copies import active_threads, finish
 from mlirc.host.device.engine import Engine
 from mlirc.host.device.machine import State
+from mlirc.host.device.mbarriers import SIZE
 from mlirc.host.device.memory import MemRef
 from mlirc.host.device.rules.attributes import segments_of
-from mlirc.host.device.rules.hopper import engine_of
+from mlirc.host.device.rules.hopper import engine_of, wait_for
 from mlirc.host.device.rules.tensor_copy import start_box, store_box
-from mlirc.host.device.sync import Wait
 from mlirc.host.device.translate import Translator, rule, waiting
 from mlirc.mlir import ir
-
-
-def wait_for(s: State, pointer: MemRef, parity: np.ndarray, op):
-    """Waits until the phase of the given parity has ended: a generator of events."""
-    engine = engine_of(s)
-    if not engine.passed(s, pointer, parity, op):
-        who = s.m.everyone(s.mask)
-        yield Wait(lambda: engine.passed(s, pointer, parity, op), lambda: engine.describe(s, pointer), who, op)
-    engine.reached(s, pointer, op)
 
 
 @rule("nvvm.mbarrier.test.wait", "nvvm.mbarrier.try_wait")
@@ -43,7 +34,7 @@ def _test_wait(tr: Translator, op):
 def _expect(tr: Translator, op):
     pointer, nbytes = (tr.reg(v) for v in op.operands)
     sign = 1 if op.name.endswith("expect_tx") else -1
-    return lambda s: engine_of(s).expect(s, s.r[pointer], s.r[nbytes], op, sign)
+    return lambda s: engine_of(s).barriers.expect(s, s.r[pointer], s.r[nbytes], op, sign)
 
 
 @rule("nvvm.mbarrier.arrive.nocomplete", "nvvm.mbarrier.arrive_drop", "nvvm.mbarrier.arrive_drop.expect_tx",
@@ -54,14 +45,14 @@ def _arrive(tr: Translator, op):
     expects, drops = op.name.endswith("expect_tx"), "drop" in op.name
 
     def step(s: State) -> None:
-        engine, where = engine_of(s), s.r[pointer]
+        barriers, where = engine_of(s).barriers, s.r[pointer]
         nbytes = s.r[extra] if expects and extra is not None else None
         count = s.r[extra] if not expects and extra is not None else np.ones((1, 1), np.int32)
         if drops:  # later phases expect so many fewer
             counts = np.broadcast_to(count, (s.m.nb, s.m.nt))
-            for b, t, byte in engine.each(s, where):
-                engine.find(b, t, byte, op, engine.rank(where, b, t)).count -= int(counts[b, t])
-        tokens = engine.arrive(s, where, nbytes, op, count)
+            for b, t, byte in barriers.each(s, where):
+                barriers.find(b, t, where, byte, op, barriers.rank(where, b, t)).count -= int(counts[b, t])
+        tokens = barriers.arrive(s, where, nbytes, op, count)
         if out is not None:
             s.r[out] = tokens
 
@@ -79,12 +70,12 @@ def _after_copies(tr: Translator, op):
         engine, m, where, mask = engine_of(s), s.m, s.r[pointer], s.mask
         so_far, active = m.copies.issued, active_threads(s)
         if extra:
-            for b, t, byte in engine.each(s, where):
-                engine.find(b, t, byte, op).pending += 1
+            for b, t, byte in engine.barriers.each(s, where):
+                engine.barriers.find(b, t, where, byte, op).pending += 1
 
         def arrive() -> None:
             finish(m, m.copies.take(active, lambda c: c.number < so_far))
-            engine.arrive(State(s.r, mask, m), where, None, op)
+            engine.barriers.arrive(State(s.r, mask, m), where, None, op)
 
         engine.start(arrive)
 
@@ -121,9 +112,10 @@ def _nth(s: State, group: int, number: int) -> MemRef:
 @rule("nvgpu.mbarrier.init")
 def _init(tr: Translator, op):
     tr.clocks = True
+    tr.accesses.append(SIZE)
     group, count, number = (tr.reg(v) for v in list(op.operands)[:3])
     when = tr.reg(op.operands[3]) if len(op.operands) > 3 else None
-    return lambda s: engine_of(s).init(_if(s, when), _nth(s, group, number), s.r[count], op)
+    return lambda s: engine_of(s).barriers.init(_if(s, when), _nth(s, group, number), s.r[count], op)
 
 
 def _if(s: State, predicate: int | None) -> State:
@@ -142,7 +134,7 @@ def _group_arrive(tr: Translator, op):
 
     def step(s: State) -> None:
         many = 1 if count is None else s.r[count]
-        s.r[out] = engine_of(s).arrive(s, _nth(s, group, number), None, op, many)
+        s.r[out] = engine_of(s).barriers.arrive(s, _nth(s, group, number), None, op, many)
 
     return step
 
@@ -153,7 +145,7 @@ def _group_expect(tr: Translator, op):
     when = tr.reg(op.operands[3]) if len(op.operands) > 3 else None
 
     def step(s: State) -> None:
-        engine_of(s).arrive(_if(s, when), _nth(s, group, number), s.r[nbytes], op)
+        engine_of(s).barriers.arrive(_if(s, when), _nth(s, group, number), s.r[nbytes], op)
 
     return step
 
@@ -203,7 +195,7 @@ def _tma_store(tr: Translator, op):
         m, inner, target = s.m, _if(s, when), s.r[what]
         engine: Engine = engine_of(s)
         source = _address(s.r[at])
-        for b, t, byte in engine.each(inner, source):
+        for b, t, byte in engine.barriers.each(inner, source):
             start = [int(np.broadcast_to(s.r[c], (m.nb, m.nt))[b, t]) for c in coords][::-1]
             store_box(s, target, source.buffer, (b, t, byte), start, op)
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlirc.errors import MlircError
-from mlirc.host.device.engine import Engine
+from mlirc.host.device.bulk_copies import begin_transfer
 from mlirc.host.device.machine import State
+from mlirc.host.device.mbarriers import SIZE
 from mlirc.host.device.memory import Buffer, MemRef
 from mlirc.host.device.rules.attributes import segments_of
 from mlirc.host.device.rules.hopper import engine_of
@@ -78,11 +79,11 @@ def start_box(s: State, source: AnyMap, to: MemRef, coordinates: list, barrier: 
     """Starts a tensor copy by every active thread. `multicast`: to the blocks of the cluster that its bits name, each
     of whose mbarriers at the same place is told."""
     m, engine = s.m, engine_of(s)
-    bars = {(b, t): byte for b, t, byte in engine.each(s, barrier)}
-    for b, t, byte in engine.each(s, to):
+    bars = {(b, t): byte for b, t, byte in engine.barriers.each(s, barrier)}
+    for b, t, byte in engine.barriers.each(s, to):
         start = [int(np.broadcast_to(c, (m.nb, m.nt))[b, t]) for c in coordinates][::-1]
         shifts = [int(np.broadcast_to(o, (m.nb, m.nt))[b, t]) & 0xFFFF for o in offsets][::-1]
-        ranks: list[int | None] = [engine.rank(to, b, t)]
+        ranks: list[int | None] = [engine.barriers.rank(to, b, t)]
         if multicast is not None:
             bits = int(np.broadcast_to(multicast, (m.nb, m.nt))[b, t])
             ranks = [k for k in range(m.cluster_size) if bits >> k & 1]
@@ -93,60 +94,25 @@ def start_box(s: State, source: AnyMap, to: MemRef, coordinates: list, barrier: 
         _between_blocks(s, source, source.place(start, shifts), (b, t), "read", op)
         address = swizzled(byte + np.arange(box.nbytes), source.swizzle)
         for rank in ranks:
-            begin_transfer(engine, box.reshape(-1).view(np.uint8), to.buffer, address, (b, t), rank, bars[b, t], op)
+            told = barrier, bars[b, t]
+            begin_transfer(s, box.reshape(-1).view(np.uint8), (to.buffer, address), (b, t), rank, told, op)
 
 
-def begin_transfer(engine: Engine, raw: np.ndarray, buffer: Buffer, byte: np.ndarray, who, rank, bar: int, op,
-                   source: tuple[Buffer, np.ndarray] | None = None) -> None:  # fmt: skip
-    """Starts a copy of `raw` to the given bytes of the shared memory of a block (the thread's own, or number `rank` of
-    its cluster), which tells the mbarrier at byte `bar` there when it is done. `source`: shared memory that it reads
-    until then (cells of the storage)."""
-    m, (b, t), size = engine.machine, who, len(raw)
-    owner = b if rank is None else b // m.cluster_size * m.cluster_size + rank
-    address = owner * buffer.stride + byte
-    buffer.mark("pending")
-    assert buffer.pending is not None
-    lone = m.one(b, t)
-    if buffer.pending[address].any():
-        m.complain("overlapping copies", lone, f"copies to {buffer.name} where another copy is under way", op)
-    engine.check_overwrite(b, t, buffer, address, op)
-    buffer.pending[address] = 0xFF
-    barrier = engine.find(b, t, bar, op, rank, copy=True)
-    if m.clocks is not None:
-        cells = np.unique(address // m.races.granule)[:, None]  # type: ignore[union-attr]
-        agent = (barrier.column, barrier.phase + 1)
-        m.clocks.touch(buffer, cells, (m.clocks.unit(b), m.clocks.row(b, t)), agent, True, op, b * m.nt + t)
-
-    if source is not None:
-        source[0].mark("reading").reading[source[1]] += 1  # type: ignore[index]
-
-    def finish() -> None:
-        if source is not None:
-            source[0].reading[source[1]] -= 1  # type: ignore[index]
-        buffer.data[address] = raw
-        if buffer.written is not None:
-            buffer.written[address] = 0xFF
-        assert buffer.pending is not None
-        buffer.pending[address] = 0
-        if buffer.generic is not None:
-            buffer.generic[address] = 0
-        barrier.nbytes -= size
-        barrier.settle()
-
-    engine.start(finish)
-
-
-def read_for_store(s: State, buffer: Buffer, address: np.ndarray, who: tuple[int, int], op, group: bool = True) -> None:
-    """A bulk copy's read of shared memory (cells of the storage), which ends when its group is waited for."""
+def read_for_store(s: State, buffer: Buffer, address: np.ndarray, who: tuple[int, int], op, group: bool = True,
+                   target: tuple[Buffer, int, int] | None = None) -> None:  # fmt: skip
+    """A bulk copy's read of shared memory (cells of the storage), which ends when its group is waited for. `target`:
+    the bytes of a buffer in global memory that it writes."""
     m, (b, t), engine = s.m, who, engine_of(s)
     lone = m.one(b, t)
     check_proxy(s, buffer, address, lone, op)
     if m.check and buffer.written is not None and not buffer.written[address].all():
         m.complain("uninitialized read", lone, f"reads {buffer.name}, where nobody wrote", op)
     if m.clocks is not None:
+        first = np.unique(address // SIZE) * SIZE
+        engine.barriers.check_access(buffer, first, SIZE, np.array([b * m.nt + t]), "reads", op)
         m.clocks.access(buffer, np.unique(address // m.races.granule), 1, np.array([b * m.nt + t]), False, op)  # type: ignore[union-attr]
     if group:
-        engine.store(b, t, buffer, address, op)
+        engine.store(b, t, buffer, address, op, target)
 
 
 _REDUCTIONS: dict[str, Combine] = {
@@ -174,7 +140,7 @@ def _tensor_store(tr: Translator, op):
         if kind and not _reducible(s, kind, r[what].array.dtype, op):
             return
         inner = s if when is None else State(r, r[when] if s.mask is None else r[when] & s.mask, m)
-        for b, t, byte in engine_of(s).each(inner, r[at]):
+        for b, t, byte in engine_of(s).barriers.each(inner, r[at]):
             start = [int(np.broadcast_to(r[c], (m.nb, m.nt))[b, t]) for c in coords][::-1]
             store_box(s, r[what], r[at].buffer, (b, t, byte), start, op, _REDUCTIONS.get(kind))
 

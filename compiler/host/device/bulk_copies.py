@@ -1,0 +1,138 @@
+"""Bulk and tensor copies on their way: what they write and read, from when to when (PTX ISA, "Data Movement and
+Conversion Instructions: Asynchronous copy").
+
+Copies into shared memory tell an mbarrier when their bytes have come: whoever has waited for its phase sees them.
+Copies out of it belong to groups of their thread: wait_group.read is the end of the reads, wait_group of the writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlirc.host.device.arguments import check_given
+from mlirc.host.device.machine import Machine, State
+from mlirc.host.device.mbarriers import Barrier
+from mlirc.host.device.memory import Buffer, MemRef
+
+
+@dataclass
+class Store:
+    """A copy out of shared memory, by thread (block of the batch, thread). `target`: the bytes of a buffer that it
+    writes; None: a tensor's."""
+
+    who: tuple[int, int]
+    group: int
+    buffer: Buffer
+    cells: np.ndarray
+    op: object
+    target: tuple[Buffer, int, int] | None
+    reading: bool = True
+
+
+@dataclass
+class Sent:
+    """The last copy of an operation to one mbarrier: the phase that ends with it, whose shared memory it writes, and
+    whose it reads (blocks of the batch; None: nobody's)."""
+
+    op: object
+    who: tuple[int, int]
+    barrier: Barrier
+    phase: int
+    owner: int
+    source: int | None
+
+
+def begin_transfer(s: State, raw: np.ndarray, to: tuple[Buffer, np.ndarray], who: tuple[int, int], rank: int | None,
+                   told: tuple[MemRef, int], op, source: tuple[Buffer, int, int] | None = None) -> None:  # fmt: skip
+    """Starts a copy of `raw` to some bytes of the shared memory of a block (the thread's own, or number `rank` of its
+    cluster), which tells an mbarrier there (`told`: a pointer, and its byte) when it is done. `source`: the bytes of a
+    buffer's storage that it reads until then (first, and behind the last)."""
+    m, engine, (b, t), (buffer, byte) = s.m, s.m.engine, who, to
+    owner = engine.barriers.owner(b, rank)
+    address = owner * buffer.stride + byte
+    lone, size = m.one(b, t), len(raw)
+    pending = buffer.mark("pending").pending
+    assert pending is not None
+    if pending[address].any():
+        m.complain("overlapping copies", lone, f"copies to {buffer.name} where another copy is under way", op)
+    engine.check_overwrite(b, t, buffer, address, op)
+    pending[address] = 0xFF
+    barrier = engine.barriers.find(b, t, *told, op, rank, copy=True)
+    engine.sent[hash(op), id(barrier), owner, b] = Sent(
+        op, who, barrier, barrier.phase + 1, owner, b if source is not None and source[0].space == "shared" else None
+    )
+    if m.clocks is not None:
+        thread = np.array([b * m.nt + t])
+        cells = np.unique(address // m.races.granule)  # type: ignore[union-attr]
+        first, granule = cells * m.races.granule, m.races.granule  # type: ignore[union-attr]
+        engine.barriers.check_access(buffer, first, granule, thread, "copies to", op)
+        m.clocks.async_reads.check(buffer, first, granule, thread, op)
+        agent = (barrier.column, barrier.phase + 1)
+        m.clocks.touch(buffer, cells[:, None], (m.clocks.unit(b), m.clocks.row(b, t)), agent, True, op, thread[0])
+        if source is not None:
+            m.clocks.async_reads.note(*source, m.clocks.unit(b), agent, op)
+
+    def finish() -> None:
+        buffer.data[address] = raw
+        if buffer.written is not None:
+            buffer.written[address] = 0xFF
+        pending[address] = 0
+        if buffer.generic is not None:
+            buffer.generic[address] = 0
+        barrier.nbytes -= size
+        barrier.settle()
+
+    engine.start(finish)
+
+
+def read_source(m: Machine, source: Buffer, first: int, nbytes: int, who: tuple[int, int], op) -> None:
+    """A bulk copy's read of global memory, which is checked as its thread's."""
+    b, t = who
+    lone = m.one(b, t)
+    if m.waited is not None:
+        m.check_wait(source, lone, False, op)
+    if not m.check:
+        return
+    if source.pending is not None and source.pending[first : first + nbytes].any():
+        m.complain("unfinished copy", lone, f"reads {source.name} while a bulk store writes there", op)
+    elif source.written is not None and not source.written[first : first + nbytes].all():
+        m.complain("uninitialized read", lone, f"reads {source.name}, where nobody wrote", op)
+    if m.order is not None and source.tracked:  # later writes are the business of async_reads.py
+        granule = m.races.granule  # type: ignore[union-attr]
+        start, thread = np.array([first // granule]), np.array([b * m.nt + t])
+        m.order.access(source, start, nbytes // granule, thread, "read", op, note=False)
+
+
+def write_target(m: Machine, target: Buffer, first: int, raw: np.ndarray, who: tuple[int, int], op) -> None:
+    """A bulk store's write of global memory: from now on, until its group is waited for."""
+    b, t = who
+    lone, last = m.one(b, t), first + len(raw)
+    if m.waited is not None:
+        m.check_wait(target, lone, True, op)
+    if m.check:
+        pending = target.mark("pending").pending
+        assert pending is not None
+        if pending[first:last].any():
+            m.complain("overlapping copies", lone, f"copies to {target.name} where another copy is under way", op)
+        if m.races is not None and target.tracked:
+            m.races.note_bytes(target, first, len(raw), b * m.nt + t, True, op)
+        pending[first:last] = 0xFF
+    check_given(m, target, np.full((1, 1), first), 1, lone, op)
+    target.data[first:last] = raw
+    if target.written is not None:
+        target.written[first:last] = 0xFF
+    if target.watch is not None:
+        m.watched(target, np.full((1, 1), first), 1, len(raw), lone, op)
+
+
+def end_write(m: Machine, store: Store) -> None:
+    """A bulk store has written: for its thread, which tells others."""
+    if store.target is None or not m.check:
+        return
+    target, first, last = store.target
+    assert target.pending is not None
+    target.pending[first:last] = 0
+    if m.races is not None and target.tracked:
+        b, t = store.who
+        m.races.note_bytes(target, first, last - first, b * m.nt + t, True, store.op)

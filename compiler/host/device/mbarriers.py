@@ -1,0 +1,315 @@
+"""mbarriers: objects in shared memory (PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier"): a
+count of arrivals still to come, a count of bytes still to come, and a phase.
+
+One lives from mbarrier.init to mbarrier.inval. In between its eight bytes are nothing else: any other access to them, a
+copy over them, and another initialization are undefined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mlirc.host.device.machine import Machine, State
+from mlirc.host.device.memory import Buffer, MemRef
+
+SIZE = 8  # bytes of an mbarrier
+MOST = (1 << 20) - 1  # arrivals, and bytes to come, of a phase
+
+
+@dataclass
+class Barrier:
+    """One mbarrier of one block."""
+
+    count: int
+    pending: int
+    nbytes: int = 0
+    phase: int = 0
+    real: bool = True  # False: made up for an operation on bytes that hold none
+    maker: tuple[int, int] = (-1, -1)  # (block, thread) that initialized it
+    made: tuple[int, int] | None = None  # the row and epoch of its initialization
+    fence: tuple[int, int] | None = None  # the row and epoch of the fence that made this visible outside of the block
+    column: int = -1  # of the clocks, where there are any
+    left: np.ndarray | None = None  # the clocks of all who have arrived
+    done: np.ndarray | None = None  # those that had when the last phase ended
+    waited: bool = False  # whether one who has arrived is behind griddepcontrol.wait
+    users: dict[int, int] = field(default_factory=dict)  # row -> epoch of its last operation on it
+    witnessed: int = 0  # the latest phase that a thread of the block has waited for
+
+    def settle(self) -> None:
+        """Ends the phase if everything has come."""
+        if self.pending == 0 and self.nbytes == 0:
+            self.phase += 1
+            self.pending = self.count
+            if self.left is not None:
+                self.left[self.column] = self.phase
+                self.done = self.left.copy()
+
+    def __str__(self) -> str:
+        return f"phase {self.phase}: {self.pending} of {self.count} arrivals and {self.nbytes} bytes to come"
+
+
+@dataclass
+class Mbarriers:
+    """The mbarriers of a batch of blocks."""
+
+    machine: Machine
+    found: dict[tuple[int, int, int], Barrier] = field(default_factory=dict)  # (buffer's id, block of the batch, byte)
+    made: int = 0  # how many there have been
+    starts: dict[int, np.ndarray] = field(default_factory=dict)  # buffer's id -> first bytes in its storage, sorted
+
+    def each(self, s: State, pointer: MemRef):
+        """Yields (block, thread, byte) for every active thread."""
+        m = self.machine
+        active = m.everyone(s.mask)
+        where = np.broadcast_to(np.asarray(pointer.base).reshape(np.shape(pointer.base) or (1, 1)), (m.nb, m.nt))
+        for b, t in np.argwhere(active):
+            yield int(b), int(t), int(where[b, t])
+
+    def rank(self, pointer: MemRef, b: int, t: int) -> int | None:
+        """The block of the cluster that a thread's pointer leads to; None for its own."""
+        if pointer.rank is None:
+            return None
+        m = self.machine
+        return int(np.broadcast_to(pointer.rank, (m.nb, m.nt))[b, t])
+
+    def owner(self, b: int, rank: int | None) -> int:
+        """The block of the batch whose shared memory is meant."""
+        size = self.machine.cluster_size
+        return b if rank is None else b // size * size + rank
+
+    def bad(self, b: int, t: int, message: str, op, kind: str = "bad mbarrier") -> None:
+        self.machine.complain(kind, self.machine.one(b, t), message, op)
+
+    # -- their lives
+
+    def init(self, s: State, pointer: MemRef, count: np.ndarray, op) -> None:
+        m, buffer = self.machine, pointer.buffer
+        counts = np.broadcast_to(count, (m.nb, m.nt))
+        for b, t, byte in self.each(s, pointer):
+            self.own(pointer, b, t, "initializes", op)
+            if byte % SIZE or byte < 0 or byte + SIZE > buffer.nbytes:
+                self.bad(b, t, f"puts an mbarrier at byte {byte} of {buffer.name}", op, "misaligned")
+                continue
+            m.placed(buffer, SIZE, m.one(b, t), op)
+            if not 1 <= counts[b, t] <= MOST:
+                self.bad(b, t, f"initializes an mbarrier for {counts[b, t]} arrivals, not 1 to {MOST}", op)
+            before = self.found.get((id(buffer), b, byte))
+            if before is not None:
+                del self.found[id(buffer), b, byte]
+                self.starts.pop(id(buffer), None)
+            if before is not None and before.real:
+                self.bad(b, t, f"initializes the mbarrier at byte {byte} again, with no mbarrier.inval in between", op)
+            self._write(buffer, b, t, byte, op)
+            barrier = self.found[id(buffer), b, byte] = self._new(int(counts[b, t]))
+            self.starts.pop(id(buffer), None)
+            barrier.maker = b, t
+            if m.clocks is not None:
+                barrier.made = self._now(b, t)
+
+    def inval(self, s: State, pointer: MemRef, op) -> None:
+        m, buffer = self.machine, pointer.buffer
+        for b, t, byte in self.each(s, pointer):
+            self.own(pointer, b, t, "invalidates", op)
+            barrier = self.find(b, t, pointer, byte, op)
+            if barrier.real and barrier.nbytes:
+                self.bad(b, t, f"invalidates the mbarrier at byte {byte}, with {barrier.nbytes} bytes to come", op)
+            unseen = [row for row, epoch in barrier.users.items() if not self._sees(b, t, (row, epoch))]
+            if barrier.real and unseen:
+                message = f"invalidates the mbarrier at byte {byte}, which warp {unseen[0] % m.clocks.warps} uses"
+                self.bad(b, t, message + " with nothing in between", op, "race")
+            del self.found[id(buffer), b, byte]
+            self.starts.pop(id(buffer), None)
+            if not barrier.real:
+                continue
+            self._write(buffer, b, t, byte, op)
+            if buffer.written is not None:
+                first = b * buffer.stride + byte
+                buffer.written[first : first + SIZE] = 0
+
+    def _write(self, buffer: Buffer, b: int, t: int, byte: int, op) -> None:
+        """An mbarrier is made, or ends, where other accesses come before or after."""
+        m, first = self.machine, b * buffer.stride + byte
+        if not m.check:
+            return
+        if buffer.pending is not None and buffer.pending[first : first + SIZE].any():
+            message = f"writes {buffer.name} at byte {byte} while an asynchronous copy writes there"
+            self.bad(b, t, message, op, "unfinished copy")
+        if m.races is not None:
+            m.races.note_bytes(buffer, first, SIZE, b * m.nt + t, True, op)
+
+    def _new(self, count: int) -> Barrier:
+        barrier, clocks = Barrier(count, count), self.machine.clocks
+        if clocks is not None:
+            barrier.column = clocks.column(self.made)
+            barrier.left, barrier.done = (np.zeros(clocks.columns, np.int32) for _ in range(2))
+        self.made += 1
+        return barrier
+
+    def check_access(self, buffer: Buffer, first: np.ndarray, nbytes: int, thread: np.ndarray, what: str, op) -> None:
+        """Complains about accesses, of so many bytes of the storage from `first` [n] on, by threads counted through the
+        batch [n], to bytes that are an mbarrier's."""
+        starts = self.starts.get(id(buffer))
+        if starts is None:
+            mine = [b * buffer.stride + byte for (i, b, byte), x in self.found.items() if i == id(buffer) and x.real]
+            starts = self.starts[id(buffer)] = np.array(sorted(mine), np.int64)
+        if not len(starts) or first.size == 0:
+            return
+        at = np.searchsorted(starts, first - (SIZE - 1))
+        hit = (at < len(starts)) & (starts[np.minimum(at, len(starts) - 1)] < first + nbytes)
+        if not hit.any():
+            return
+        i = int(np.argmax(hit))
+        m, byte = self.machine, int(starts[at[i]]) % buffer.stride
+        number = int(np.broadcast_to(thread, len(first))[i])
+        m.report.add(
+            "bad mbarrier",
+            f"block {int(m.blocks[number // m.nt])} thread {number % m.nt} {what} {buffer.name} where the mbarrier at "
+            f"byte {byte} is, which nothing but operations on mbarriers may touch before mbarrier.inval",
+            op, m.kernel, int(hit.sum()),
+        )  # fmt: skip
+
+    # -- who knows of them
+
+    def _now(self, b: int, t: int) -> tuple[int, int]:
+        """A thread's row and its epoch."""
+        row = self.machine.clocks.row(b, t)
+        return row, int(self.machine.clocks.seen(b, row)[row])
+
+    def _sees(self, b: int, t: int, when: tuple[int, int]) -> bool:
+        return when[0] == self.machine.clocks.row(b, t) or self.machine.clocks.sees(b, t, *when)
+
+    def fence_initializations(self, s: State, own: bool) -> None:
+        """A fence by the active threads makes initializations visible to tensor copies and to other blocks: their own
+        ones (`own`: fence.mbarrier.init), or all that they have seen (a proxy fence)."""
+        m = self.machine
+        fresh = [x for x in self.found.values() if x.fence is None and x.made is not None]
+        if not fresh:
+            return
+        active = m.everyone(s.mask)
+        for barrier in fresh:
+            assert barrier.made is not None
+            if active[barrier.maker]:
+                barrier.fence = self._now(*barrier.maker)
+            elif not own:
+                warps = sorted({(int(b), int(t) // 32 * 32) for b, t in np.argwhere(active)})
+                who = [(b, t) for b, t in warps if m.clocks.unit(b) == m.clocks.unit(barrier.maker[0])]
+                seen = [x for x in who if m.clocks.sees(*x, *barrier.made)]
+                barrier.fence = self._now(*seen[0]) if seen else None
+
+    def own(self, pointer: MemRef, b: int, t: int, what: str, op) -> None:
+        """Complains about an operation on an mbarrier of another block, where only one's own will do."""
+        rank = self.rank(pointer, b, t)
+        if rank is not None and self.owner(b, rank) != b:
+            self.bad(b, t, f"{what} an mbarrier of another block of its cluster", op)
+
+    def find(self, b: int, t: int, pointer: MemRef, byte: int, op, rank: int | None = None, copy: bool = False
+             ) -> Barrier:  # fmt: skip
+        """The mbarrier that thread t of block b means by a byte of its own shared memory, or of another block's of the
+        cluster (`rank`); `copy`: for a copy to tell."""
+        m, owner = self.machine, self.owner(b, rank)
+        key = (id(pointer.buffer), owner, byte)
+        found = self.found.get(key)
+        if found is None:
+            self.bad(b, t, f"uses byte {byte} of {pointer.buffer.name} as an mbarrier, where none is", op)
+            found = self.found[key] = self._new(1)
+            found.real = False
+        if m.clocks is None:
+            return found
+        row, epoch = self._now(b, t)
+        found.users[row] = epoch
+        if found.made is not None and not m.clocks.sees(b, t, *found.made):
+            message = f"uses the mbarrier at byte {byte} with no barrier behind its initialization"
+            self.bad(b, t, message, op, "race")
+        if (copy or owner != b) and found.made is not None:
+            if found.fence is None or not m.clocks.sees(b, t, *found.fence):
+                message = f"uses the mbarrier at byte {byte}, with no fence.mbarrier.init behind its initialization"
+                self.bad(b, t, message, op, "missing mbarrier fence")
+        return found
+
+    # -- arrivals and waits
+
+    def arrive(
+        self, s: State, pointer: MemRef, nbytes: np.ndarray | None, op, count: np.ndarray | int = 1
+    ) -> np.ndarray:
+        """Arrivals of all active threads (`count` each), each of which first adds to the bytes expected. Returns the
+        phases that they arrived in, as tokens to wait by. A relaxed arrival orders nothing; one with `nocomplete` must
+        not be the last of its phase."""
+        m = self.machine
+        extra = None if nbytes is None else np.broadcast_to(nbytes, (m.nb, m.nt))
+        counts = np.broadcast_to(np.asarray(count).reshape(np.shape(count) or (1, 1)), (m.nb, m.nt))
+        tokens = np.zeros((m.nb, m.nt), np.int64)
+        released: set[tuple[int, int, int]] = set()
+        for b, t, byte in self.each(s, pointer):
+            barrier = self.find(b, t, pointer, byte, op, self.rank(pointer, b, t))
+            tokens[b, t] = barrier.phase
+            if extra is not None:
+                self._add_bytes(barrier, int(extra[b, t]), (b, t, byte), op)
+            if barrier.pending < counts[b, t]:
+                self.bad(b, t, f"arrives too often at the mbarrier at byte {byte}", op)
+                continue
+            if m.clocks is not None and not is_relaxed(op) and (b, t // 32, id(barrier)) not in released:
+                released.add((b, t // 32, id(barrier)))
+                m.clocks.release(b, m.clocks.row(b, t), barrier.left, m.clocks.lanes.lanes_of(s.mask, b, t // 32))
+            if m.waited is not None:
+                barrier.waited |= bool(m.waited[b, t])
+            barrier.pending -= int(counts[b, t])
+            if barrier.pending == 0 and op.name.endswith("nocomplete"):
+                message = f"completes the phase of the mbarrier at byte {byte}, which nocomplete must not"
+                self.bad(b, t, message, op)
+            barrier.settle()
+        return tokens
+
+    def expect(self, s: State, pointer: MemRef, nbytes: np.ndarray, op, sign: int = 1) -> None:
+        """Adds to the bytes that are to come (`sign` -1: some have come), without arriving."""
+        m = self.machine
+        extra = np.broadcast_to(nbytes, (m.nb, m.nt))
+        for b, t, byte in self.each(s, pointer):
+            barrier = self.find(b, t, pointer, byte, op, self.rank(pointer, b, t))
+            self._add_bytes(barrier, sign * int(extra[b, t]), (b, t, byte), op)
+            barrier.settle()
+
+    def _add_bytes(self, barrier: Barrier, nbytes: int, where: tuple[int, int, int], op) -> None:
+        barrier.nbytes += nbytes
+        if abs(barrier.nbytes) > MOST:
+            b, t, byte = where
+            message = f"lets the mbarrier at byte {byte} wait for {barrier.nbytes} bytes, more than {MOST}"
+            self.bad(b, t, message, op)
+
+    def reached(self, s: State, pointer: MemRef, op) -> None:
+        """The active threads have waited for an mbarrier: they see what was done before its phase ended."""
+        m = self.machine
+        waited = {(b, t // 32, byte): t for b, t, byte in self.each(s, pointer)}
+        for (b, _, byte), t in waited.items():
+            barrier = self.find(b, t, pointer, byte, op)
+            barrier.witnessed = barrier.phase
+        if m.waited is not None:
+            for b, t, byte in self.each(s, pointer):
+                m.waited[b, t] |= self.find(b, t, pointer, byte, op).waited
+        if m.clocks is None or is_relaxed(op):
+            return
+        for b, w, byte in waited:
+            done = self.found[id(pointer.buffer), b, byte].done
+            m.clocks.acquire(b, m.clocks.row(b, 32 * w), done, m.clocks.lanes.lanes_of(s.mask, b, w))
+        if m.races is not None:
+            m.races.met(s.mask)
+
+    def passed(self, s: State, pointer: MemRef, parity: np.ndarray, op) -> bool:
+        """Whether the phase of the given parity has ended, for all active threads."""
+        m = self.machine
+        want = np.broadcast_to(parity, (m.nb, m.nt))
+        seen = {(b, byte, int(want[b, t]) & 1, t // 32): t for b, t, byte in self.each(s, pointer)}
+        found = [(self.find(b, t, pointer, byte, op), p) for (b, byte, p, _), t in seen.items()]
+        return all(barrier.phase & 1 != p for barrier, p in found)
+
+    def describe(self, s: State, pointer: MemRef) -> str:
+        """The state of the mbarrier that the first active thread waits for."""
+        b, _, byte = next(self.each(s, pointer))
+        found = self.found.get((id(pointer.buffer), b, byte))
+        return f"the mbarrier at byte {byte} ({found if found and found.real else 'never initialized'})"
+
+
+def is_relaxed(op: Any) -> bool:
+    """Whether an arrival or a wait only counts, and orders no accesses."""
+    return "relaxed" in op.attributes and str(op.attributes["relaxed"]) == "true"
