@@ -68,6 +68,8 @@ def begin_transfer(s: State, raw: np.ndarray, to: tuple[Buffer, np.ndarray], who
         first, granule = cells * m.races.granule, m.races.granule  # type: ignore[union-attr]
         engine.barriers.check_access(buffer, first, granule, thread, "copies to", op)
         m.clocks.async_reads.check(buffer, first, granule, thread, op)
+        if owner != b:
+            m.clocks.lives.check_started(b, t, owner, op)
         agent = (barrier.column, barrier.phase + 1)
         m.clocks.touch(buffer, cells[:, None], (m.clocks.unit(b), m.clocks.row(b, t)), agent, True, op, thread[0])
         if source is not None:

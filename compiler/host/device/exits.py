@@ -21,6 +21,8 @@ def check_exit(m: Machine) -> None:
         who[threads] = True
         message = f"ends while its copy to {c.target.buffer.name} is under way, which it has not waited for"
         m.complain("unfinished copy", who.reshape(m.nb, m.nt), message, c.op)
+    if m.clocks is not None:
+        m.clocks.lives.check_ends()
     if m.engine is None:
         return
     _check_bulk(m, m.engine)
@@ -39,19 +41,10 @@ def _check_bulk(m: Machine, engine: Engine) -> None:
         if x.barrier.witnessed < x.phase:
             message = f"copies to the shared memory of block {block}, which ends with no wait for the mbarrier's phase"
             m.complain("unfinished copy", m.one(*x.who), message, x.op)
-        elif x.source is not None and x.source != x.owner and not _knows(m, x.source, x.barrier.column, x.phase):
+        elif (
+            x.source is not None
+            and x.source != x.owner
+            and not m.clocks.block_knows(x.source, x.barrier.column, x.phase)
+        ):
             message = f"copies out of the shared memory of block {int(m.blocks[x.source])}, which ends before the copy"
             m.complain("unfinished copy", m.one(*x.who), message, x.op)
-
-
-def _knows(m: Machine, block: int, column: int, epoch: int) -> bool:
-    """Whether some thread of a block has seen an epoch in the end."""
-    c = m.clocks
-    if c is None:
-        return True
-    first = block % c.size * c.warps
-    rows = slice(first, first + c.warps)
-    seen = int(c.now[c.unit(block), rows, column].max())
-    if c.lanes.known is not None:
-        seen = max(seen, int(c.lanes.known[c.unit(block), rows, column].max()))
-    return seen >= epoch

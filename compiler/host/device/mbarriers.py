@@ -30,6 +30,7 @@ class Barrier:
     maker: tuple[int, int] = (-1, -1)  # (block, thread) that initialized it
     made: tuple[int, int] | None = None  # the row and epoch of its initialization
     fence: tuple[int, int] | None = None  # the row and epoch of the fence that made this visible outside of the block
+    fence_number: int = 0  # among its block's fence.mbarrier.init; 0: none
     column: int = -1  # of the clocks, where there are any
     left: np.ndarray | None = None  # the clocks of all who have arrived
     done: np.ndarray | None = None  # those that had when the last phase ended
@@ -57,6 +58,9 @@ class Mbarriers:
     machine: Machine
     found: dict[tuple[int, int, int], Barrier] = field(default_factory=dict)  # (buffer's id, block of the batch, byte)
     made: int = 0  # how many there have been
+    fences: dict[int, int] = field(
+        default_factory=dict
+    )  # block of the batch -> how many fence.mbarrier.init it has made
     starts: dict[int, np.ndarray] = field(default_factory=dict)  # buffer's id -> first bytes in its storage, sorted
 
     def each(self, s: State, pointer: MemRef):
@@ -188,10 +192,17 @@ class Mbarriers:
         if not fresh:
             return
         active = m.everyone(s.mask)
+        numbers: dict[int, int] = {}  # of this fence, per block
         for barrier in fresh:
             assert barrier.made is not None
             if active[barrier.maker]:
                 barrier.fence = self._now(*barrier.maker)
+                if own:  # which a relaxed arrival at the barrier of the cluster tells (PTX ISA, "fence.mbarrier_init")
+                    b = barrier.maker[0]
+                    if b not in numbers:
+                        self.fences[b] = numbers[b] = self.fences.get(b, 0) + 1
+                    row = m.clocks.now[m.clocks.unit(b), barrier.fence[0]]
+                    row[m.clocks.fenced_inits + b % m.cluster_size] = barrier.fence_number = numbers[b]
             elif not own:
                 warps = sorted({(int(b), int(t) // 32 * 32) for b, t in np.argwhere(active)})
                 who = [(b, t) for b, t in warps if m.clocks.unit(b) == m.clocks.unit(barrier.maker[0])]
@@ -219,10 +230,16 @@ class Mbarriers:
             return found
         row, epoch = self._now(b, t)
         found.users[row] = epoch
-        if found.made is not None and not m.clocks.sees(b, t, *found.made):
+        if owner != b and not copy:
+            m.clocks.lives.use(b, t, owner, op)
+        if found.made is None:
+            return found
+        known = found.fence_number > 0 and m.clocks.sees(b, t, m.clocks.fenced_inits + owner % m.cluster_size,
+                                                         found.fence_number)  # fmt: skip
+        if not known and not m.clocks.sees(b, t, *found.made):
             message = f"uses the mbarrier at byte {byte} with no barrier behind its initialization"
             self.bad(b, t, message, op, "race")
-        if (copy or owner != b) and found.made is not None:
+        if (copy or owner != b) and not known:
             if found.fence is None or not m.clocks.sees(b, t, *found.fence):
                 message = f"uses the mbarrier at byte {byte}, with no fence.mbarrier.init behind its initialization"
                 self.bad(b, t, message, op, "missing mbarrier fence")

@@ -23,6 +23,7 @@ import numpy as np
 from mlirc.host.device.memory import Buffer
 from mlirc.host.device.order.async_reads import AsyncReads
 from mlirc.host.device.order.lanes import Lanes
+from mlirc.host.device.order.lives import Lives
 from mlirc.mlir import ir
 
 _MBARRIERS = 64  # columns for the mbarriers of a block; more share them, which can hide a race but never invents one
@@ -48,16 +49,20 @@ class Clocks:
         self.warps = -(-m.nt // 32)
         self.rows = self.size * self.warps
         self.groups = self.size * -(-self.warps // 4)
-        self.local = self.rows + self.groups + self.size * _MBARRIERS
+        self.started = self.rows + self.groups + self.size * _MBARRIERS  # columns: 1 where a block has started
+        self.fenced_inits = self.started + self.size  # columns: how often a block has fenced mbarriers' initializations
+        self.local = self.fenced_inits + self.size
         self.columns = self.local + (0 if m.order is None else m.order.columns)
         self.now = np.zeros((m.nb // self.size, self.rows, self.local), np.int32)
         own = np.arange(self.rows)
         self.now[:, own, own] = 1
+        self.now[:, own, self.started + own // self.warps] = 1
         self.tables: dict[int, Table] = {}
         self.ops: list[Any] = []
         self.numbers: dict[int, int] = {}  # of operations, by identity
         self.lanes = Lanes(self)
         self.async_reads = AsyncReads(self)
+        self.lives = Lives(self)
 
     # -- who is who
 
@@ -93,12 +98,22 @@ class Clocks:
         return self.now[self.unit(b), row]
 
     def sees(self, b: int, t: int, row: int, epoch: int) -> bool:
-        """Whether a thread knows of an epoch of a warp of its unit."""
+        """Whether a thread knows of an epoch of a warp of its unit (or of another column)."""
         w = t // 32
         if self.now[self.unit(b), self.row(b, t)][row] >= epoch:
             return True
         more = self.lanes.more(b, w, np.arange(32) == t % 32)
         return more is not None and bool(more[row] >= epoch)
+
+    def block_knows(self, b: int, column: int, epoch: int) -> bool:
+        """Whether some thread of a block knows of an epoch."""
+        first = b % self.size * self.warps
+        rows = slice(first, first + self.warps)
+        known = self.lanes.known
+        return bool(
+            (self.now[self.unit(b), rows, column] >= epoch).any()
+            or (known is not None and (known[self.unit(b), rows, column] >= epoch).any())
+        )
 
     def release(self, b: int, row: int, into: np.ndarray, lanes: np.ndarray | None = None) -> None:
         """Leaves a warp's clock at a barrier, and begins its next epoch; `lanes` (bool [32]): some of them do."""
@@ -165,6 +180,8 @@ class Clocks:
         thread = np.broadcast_to(thread, len(first))
         b, t = thread // self.machine.nt, thread % self.machine.nt
         row, unit = self.row(b, t), self.unit(b)
+        if self.size > 1:
+            self.lives.note(first * self.machine.races.granule // buffer.stride, thread, op)
         epoch = self.now[unit, row, row]
         cells = first[:, None] + np.arange(span)
         self.touch(buffer, cells, (unit, row), (row, epoch), write, op, thread, atomic)

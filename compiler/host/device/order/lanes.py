@@ -91,6 +91,10 @@ class Lanes:
         unit, row = self.clocks.unit(b), self.clocks.row(b, t)
         return np.where(apart[:, None], self.known[unit[:, None], row[:, None], columns], 0)
 
+    def apart_of(self, thread: np.ndarray) -> np.ndarray:
+        """Whether threads (counted through the batch [n]) know more than their warps."""
+        return self.apart[thread // self.nt, thread % self.nt // 32, thread % self.nt % 32]
+
     def _others(self, b: int, w: int, lanes: np.ndarray) -> Iterator[tuple[Any, np.ndarray]]:
         """Accesses since the warp last met, and which of their threads are of its other lanes."""
         first = b * self.nt + 32 * w

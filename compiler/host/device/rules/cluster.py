@@ -108,12 +108,15 @@ def _arrive(tr: Translator, op):
         b.arrived += mine
         if m.waited is not None:
             b.waited |= np.repeat((m.waited & mine).any(axis=1).reshape(-1, m.cluster_size).any(axis=1), m.cluster_size)
-        if m.clocks is None or not orders:
-            return
-        for k, row in m.clocks.active(s.mask):
+        c = m.clocks
+        for k, row in c.active(s.mask) if c is not None else ():
             phase = int(b.arrived[k][mine[k]].max())
-            left = b.left.setdefault((m.clocks.unit(k), phase), np.zeros(m.clocks.columns, np.int32))
-            m.clocks.release(k, row, left)
+            left = b.left.setdefault((c.unit(k), phase), np.zeros(c.columns, np.int32))
+            if orders:
+                c.release(k, row, left)
+            else:  # that it has started, and what fence.mbarrier.init has released
+                told = slice(c.started, c.started + 2 * c.size)
+                np.maximum(left[told], c.now[c.unit(k), row, told], out=left[told])
 
     return step
 
