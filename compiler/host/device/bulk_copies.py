@@ -14,6 +14,7 @@ from mlirc.host.device.arguments import check_given
 from mlirc.host.device.machine import Machine, State
 from mlirc.host.device.mbarriers import Barrier
 from mlirc.host.device.memory import Buffer, MemRef
+from mlirc.host.device.order.proxies import KIND
 
 
 @dataclass
@@ -70,6 +71,8 @@ def begin_transfer(s: State, raw: np.ndarray, to: tuple[Buffer, np.ndarray], who
         m.clocks.async_reads.check(buffer, first, granule, thread, op)
         if owner != b:
             m.clocks.lives.check_started(b, t, owner, op)
+        if m.clocks.proxies.unfenced(buffer, cells, owner, b, t):
+            m.complain(KIND, lone, f"overwrites {buffer.name} that threads wrote, with no fence.proxy", op)
         agent = (barrier.column, barrier.phase + 1)
         m.clocks.touch(buffer, cells[:, None], (m.clocks.unit(b), m.clocks.row(b, t)), agent, True, op, thread[0])
         if source is not None:
@@ -80,12 +83,19 @@ def begin_transfer(s: State, raw: np.ndarray, to: tuple[Buffer, np.ndarray], who
         if buffer.written is not None:
             buffer.written[address] = 0xFF
         pending[address] = 0
-        if buffer.generic is not None:
-            buffer.generic[address] = 0
         barrier.nbytes -= size
         barrier.settle()
 
     engine.start(finish)
+
+
+def check_proxy(m: Machine, buffer: Buffer, cells: np.ndarray, who: tuple[int, int], op, warps: int = 1) -> None:
+    """What threads wrote to the shared memory of their block (granules) is read through the asynchronous proxy by a
+    thread (or `warps` warps from it on): there must be a fence in between."""
+    b, t = who
+    if m.clocks.proxies.unfenced(buffer, cells, b, b, t, warps):
+        message = f"reads {buffer.name} that threads wrote, with no fence.proxy of it (async, async.shared)"
+        m.complain(KIND, m.one(b, t), message, op)
 
 
 def read_source(m: Machine, source: Buffer, first: int, nbytes: int, who: tuple[int, int], op) -> None:
@@ -100,10 +110,19 @@ def read_source(m: Machine, source: Buffer, first: int, nbytes: int, who: tuple[
         m.complain("unfinished copy", lone, f"reads {source.name} while a bulk store writes there", op)
     elif source.written is not None and not source.written[first : first + nbytes].all():
         m.complain("uninitialized read", lone, f"reads {source.name}, where nobody wrote", op)
+    _check_generic(m, source, slice(first, first + nbytes), lone, "reads", op)
     if m.order is not None and source.tracked:  # later writes are the business of async_reads.py
         granule = m.races.granule  # type: ignore[union-attr]
         start, thread = np.array([first // granule]), np.array([b * m.nt + t])
         m.order.access(source, start, nbytes // granule, thread, "read", op, note=False)
+
+
+def _check_generic(m: Machine, buffer: Buffer, where: slice, lone: np.ndarray, what: str, op) -> None:
+    """What threads wrote to global memory is accessed through the asynchronous proxy."""
+    if buffer.generic is not None and buffer.generic[where].any():
+        message = f"{what} {buffer.name} that threads wrote, with no fence.proxy of global memory (async, async.global)"
+        m.complain(KIND, lone, message, op)
+        buffer.generic[where] = 0
 
 
 def write_target(m: Machine, target: Buffer, first: int, raw: np.ndarray, who: tuple[int, int], op) -> None:
@@ -120,6 +139,7 @@ def write_target(m: Machine, target: Buffer, first: int, raw: np.ndarray, who: t
         if m.races is not None and target.tracked:
             m.races.note_bytes(target, first, len(raw), b * m.nt + t, True, op)
         pending[first:last] = 0xFF
+        _check_generic(m, target, slice(first, last), lone, "overwrites", op)
     check_given(m, target, np.full((1, 1), first), 1, lone, op)
     target.data[first:last] = raw
     if target.written is not None:

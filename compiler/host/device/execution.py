@@ -107,7 +107,7 @@ class Execution:
                 machine.clocks = Clocks(machine)
             first += machine.nb * machine.nt
             machine.copies = Copies()
-            machine.proxies, machine.draw = program.proxies, varied
+            machine.bulk_sources, machine.draw = program.bulk_sources, varied
             if self.check and program.grid_waits:
                 machine.waited = np.zeros((machine.nb, machine.nt), bool)
             if count:

@@ -54,7 +54,7 @@ class Machine:
         self.draw: np.random.Generator | None = None  # draws the order of atomics; None: by thread number
         self.registers: Any = None  # a RegisterPool, once setmaxregister is used
         self.waited: np.ndarray | None = None  # which threads are behind griddepcontrol.wait; None: nothing to wait for
-        self.proxies = False  # whether instructions read shared memory through the asynchronous proxy
+        self.bulk_sources = False  # whether bulk copies read global memory, which threads may have written
         self.named: dict[str, Buffer] = {}
         self.own: dict[int, MemRef] = {}  # the attributions of a gpu.func, by register
         self.copies: Any = None  # Copies: cp.asyncs under way, from the start
@@ -355,8 +355,8 @@ class Machine:
         if not self.check:
             return
         ones = np.full(words.shape, np.iinfo(UNSIGNED[item]).max, dtype=UNSIGNED[item])
-        if self.proxies and buffer.space == "shared":
-            buffer.mark("generic")
+        if self.bulk_sources and buffer.space == "global" and self.order is not None:
+            self.order.order.generic[id(buffer)] = buffer.mark("generic")
             scatter(buffer, "generic", address, ones, item, fits)
         if buffer.written is not None:
             scatter(buffer, "written", address, ones, item, fits)

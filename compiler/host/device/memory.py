@@ -49,7 +49,7 @@ class Buffer:
         else:
             self.data[:nbytes] = contents
         self.pending: np.ndarray | None = None  # per byte 0xFF while an asynchronous copy is on its way
-        self.generic: np.ndarray | None = None  # 0xFF where a thread wrote and no fence between proxies followed
+        self.generic: np.ndarray | None = None  # 0xFF where a thread wrote and no proxy fence followed (global memory)
         self.reading: np.ndarray | None = None  # how many wgmmas under way read a byte
         self.tracked = space == "shared"  # whether accesses are logged for the race detector
         self.writer_block: np.ndarray | None = None  # per granule, in this launch; -1: nobody
@@ -71,7 +71,7 @@ class Buffer:
 
     def start_launch(self) -> None:
         """Forgets which blocks wrote where: launches are ordered."""
-        self.writer_block = self.reader_block = self.atomic_block = self.sectors = None
+        self.writer_block = self.reader_block = self.atomic_block = self.sectors = self.generic = None
 
     def words(self, plane: str, size: int) -> np.ndarray:
         """The storage ("data"), or one of its shadows, as unsigned words of 1, 2, 4 or 8 bytes; as rows of 8-byte

@@ -118,6 +118,7 @@ class Program:
         self.unit = WARP  # threads that only execute together: of a warp, or of a warpgroup
         self.waits = False  # whether units wait for each other by more than barriers of the whole block
         self.proxies = False  # whether instructions read shared memory through the asynchronous proxy
+        self.bulk_sources = False  # whether bulk copies read global memory without a tensor map
         self.clocks = False  # whether warps are ordered by more than barriers of the whole block
         self.grid_waits = False  # whether it waits for earlier launches
         self.ordered = False  # whether atomics and fences may order threads, those of other blocks among them
@@ -138,7 +139,7 @@ class Translator:
         self.owned = {"shared": 0, "local": 0}  # bytes of a block, of a thread
         self.constants: dict[ir.Value, int | float] = {}
         self.unit, self.waits = WARP, False
-        self.proxies = self.clocks = self.grid_waits = self.ordered = self.spins = False
+        self.bulk_sources = self.proxies = self.clocks = self.grid_waits = self.ordered = self.spins = False
         self.signals: list = []  # operations that write atomically
         self.function: ir.Operation | None = None
         self.globals: dict[str, tuple[int, int]] = {}  # shared globals: bytes (0: the dynamic one), alignment
@@ -278,6 +279,7 @@ def translate(function, count: bool = False) -> Program:
     program.arrays = _attributions(tr, function, list(blocks[0].arguments)[inputs:])
     program.accesses, program.unit, program.proxies = tr.accesses, tr.unit, tr.proxies
     program.cluster, program.spins, program.ordered = _cluster(function), tr.spins, tr.ordered or tr.spins
+    program.bulk_sources = tr.bulk_sources
     program.waits, program.grid_waits = tr.waits or tr.spins, tr.grid_waits
     program.clocks = tr.clocks or tr.proxies or program.ordered
     arrays = {space: sum(a.nbytes for a in program.arrays if a.space == space) for space in tr.owned}

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
+from mlirc.host.device.bulk_copies import check_proxy
 from mlirc.host.device.engine import Engine
 from mlirc.host.device.machine import State
 from mlirc.host.device.memory import Buffer
 from mlirc.host.device.rules.hopper import WARPGROUP, engine_of, warpgroups
 from mlirc.host.device.rules.nvgpu import tf32, to_f32
-from mlirc.host.device.rules.tensor_copy import check_proxy
 from mlirc.host.device.tensor_cores import BITS, BITS_FP8_WGMMA, lowest_exponent, multiply_add
 from mlirc.host.device.tensor_maps import swizzled
 
@@ -197,12 +197,12 @@ def _matrix(s: State, engine: Engine, key: tuple[int, int, int, bool, int], dtyp
     inside, granules = _footprint(key, granule)
     byte = b * buffer.stride + inside
     if m.check:
-        check_proxy(s, buffer, byte, lone, op)
         if buffer.pending is not None and buffer.pending[byte].any():
             m.complain("unfinished copy", lone, f"reads {buffer.name} while an asynchronous copy writes there", op)
         elif buffer.written is not None and not buffer.written[byte].all():
             m.complain("uninitialized read", lone, f"reads {buffer.name}, where nobody wrote", op)
         touched = b * buffer.stride // granule + granules
+        check_proxy(m, buffer, touched, (b, t), op, warps=4)
         engine.barriers.check_access(buffer, touched * granule, granule, np.array([b * m.nt + t]), "reads", op)
         _note_wgmma(engine, buffer, touched, b, t, op)
         engine.reads(b, t, buffer, byte.ravel(), result, op)

@@ -24,6 +24,7 @@ from mlirc.host.device.memory import Buffer
 from mlirc.host.device.order.async_reads import AsyncReads
 from mlirc.host.device.order.lanes import Lanes
 from mlirc.host.device.order.lives import Lives
+from mlirc.host.device.order.proxies import Proxies
 from mlirc.mlir import ir
 
 _MBARRIERS = 64  # columns for the mbarriers of a block; more share them, which can hide a race but never invents one
@@ -51,7 +52,8 @@ class Clocks:
         self.groups = self.size * -(-self.warps // 4)
         self.started = self.rows + self.groups + self.size * _MBARRIERS  # columns: 1 where a block has started
         self.fenced_inits = self.started + self.size  # columns: how often a block has fenced mbarriers' initializations
-        self.local = self.fenced_inits + self.size
+        self.proxies = Proxies(self, self.fenced_inits + self.size)
+        self.local = self.fenced_inits + self.size + self.size * self.rows
         self.columns = self.local + (0 if m.order is None else m.order.columns)
         self.now = np.zeros((m.nb // self.size, self.rows, self.local), np.int32)
         own = np.arange(self.rows)
@@ -229,29 +231,6 @@ class Clocks:
         if thread is not None:
             known = np.maximum(known, self.lanes.beyond(thread, column))
         return (writer >= 0) & (known < table.epoch[cells])
-
-    def fenced(self, buffer: Buffer, mask) -> None:
-        """A proxy fence by the active threads: it covers the writes that they have seen, their own among them."""
-        flagged = np.flatnonzero(buffer.generic)  # type: ignore[arg-type]
-        if not len(flagged):
-            return
-        table, granule = self.table(buffer), self.machine.races.granule
-        block = flagged // buffer.stride
-        pairs = self.active(mask)
-        for b in {b for b, _ in pairs}:
-            unit = self.unit(b)
-            mine = flagged[self.unit(block) == unit]
-            cells = mine // granule
-            writer, epoch = np.maximum(table.writer[cells], 0), table.epoch[cells]
-            covered = np.zeros(len(cells), bool)
-            for row in (row for c, row in pairs if c == b):
-                lanes = self.lanes.lanes_of(mask, b, row % self.warps)
-                known, more = self.now[unit, row], self.lanes.more(b, row % self.warps, lanes)
-                here = (known if more is None else np.maximum(known, more))[writer] >= epoch
-                if lanes is not None:
-                    here &= ~np.isin(cells, self.lanes.written_by_others(buffer, b, row % self.warps, lanes))
-                covered |= here
-            buffer.generic[mine[covered]] = 0  # type: ignore[index]
 
     # -- reports
 

@@ -238,6 +238,23 @@ class Knowledge:
                 heard = self.heard.setdefault(thread, {})
                 heard[s] = heard[s].join(mark) if s in heard else mark
 
+    def fence_proxies(self, mask) -> None:
+        """A proxy fence of global memory by the active threads: it covers the writes that they have seen (proxies.py),
+        their own among them."""
+        m, order = self.machine, self.order
+        threads = np.flatnonzero(m.everyone(mask))
+        _, first = np.unique(self.row[threads], return_index=True)
+        for buffer in order.generic.values():
+            flagged = np.flatnonzero(buffer.generic)  # type: ignore[arg-type]
+            if not len(flagged) or not len(threads):
+                continue
+            shadow = order.shadow(buffer)
+            writer, epoch = (x[flagged // order.granule] for x in (shadow.writer, shadow.epoch))
+            covered = (writer < 0) | np.isin(writer, self.first + threads)
+            for thread in threads[first]:
+                covered |= ~self._unseen(np.full(len(flagged), thread), writer, epoch)
+            buffer.generic[flagged[covered]] = 0  # type: ignore[index]
+
     # -- accesses
 
     def access(self, buffer: Buffer, first: np.ndarray, span: int, threads: np.ndarray, kind: str, op,

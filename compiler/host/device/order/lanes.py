@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from mlirc.host.device.memory import Buffer
-
 _MANY = 256  # accesses that are kept before those that all warps have met behind are looked for
 
 
@@ -120,11 +118,6 @@ class Lanes:
             else:
                 here = cells[table.read[cells, row] == epoch]
                 table.read[here, row] = epoch + 1
-
-    def written_by_others(self, buffer: Buffer, b: int, w: int, lanes: np.ndarray) -> np.ndarray:
-        """Granules of a buffer that a warp's other lanes have written since it last met."""
-        found = [_cells(a, chosen) for a, chosen in self._others(b, w, lanes) if a.write and a.buffer is buffer]
-        return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
 def _cells(a: Any, chosen: np.ndarray) -> np.ndarray:

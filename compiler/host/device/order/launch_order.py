@@ -49,6 +49,7 @@ class Order:
         self.shadows: dict[int, Shadow] = {}
         self.locations: dict[tuple[int, int], Location] = {}
         self.released = np.zeros((DEVICE + 1, self.threads), np.int32)  # the epochs that some release covers, by scope
+        self.generic: dict[int, Buffer] = {}  # those that threads write, where bulk copies may read it
         self.async_reads: dict[int, dict] = {}  # see async_reads.py
         self.ops: list[Any] = []
         self.scopes: list[int] = []  # of each operation

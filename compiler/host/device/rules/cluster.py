@@ -201,7 +201,7 @@ def _fits(s: State, buffer, byte: int, size: int, b: int, t: int, op) -> bool:
 
 @rule("nvvm.cp.async.bulk.shared.cluster.global")
 def _bulk_load(tr: Translator, op):
-    tr.proxies = tr.clocks = True
+    tr.proxies = tr.clocks = tr.bulk_sources = True
     (dst,), (src,), (barrier,), (size,), multicast, *_ = segments_of(op)
     registers, length = [tr.reg(v) for v in (dst, src, barrier)], tr.reg(size)
     mask = tr.reg(multicast[0]) if multicast else None

@@ -9,6 +9,7 @@ from mlirc.host.device.engine import Engine
 from mlirc.host.device.machine import State
 from mlirc.host.device.mbarriers import SIZE
 from mlirc.host.device.memory import MemRef
+from mlirc.host.device.order.proxies import KINDS
 from mlirc.host.device.rules.attributes import segments_of
 from mlirc.host.device.sync import Wait, block_barrier
 from mlirc.host.device.translate import Translator, rule, waiting
@@ -135,13 +136,21 @@ def _nothing(tr: Translator, op):
 
 @rule("nvvm.fence.proxy")
 def _fence_proxy(tr: Translator, op):
+    kind = str(op.attributes["kind"]).split("<")[-1].rstrip(">").strip()
+    if kind not in KINDS:
+        raise MlircError(f"host device: {tr.where}: nvvm.fence.proxy of kind {kind} at {op.location}: one of {KINDS}")
+    cluster = kind == "async" or ("space" in op.attributes and "cluster" in str(op.attributes["space"]))
+
     def step(s: State) -> None:
-        clocks = s.m.clocks
-        if s.m.engine is not None and clocks is not None:
-            s.m.engine.barriers.fence_initializations(s, own=False)
-        for buffer in s.m.shared:
-            if buffer.generic is not None:
-                clocks.fenced(buffer, s.mask)
+        m = s.m
+        if m.clocks is None or kind == "alias":
+            return
+        if kind != "async.global":
+            if m.engine is not None:
+                m.engine.barriers.fence_initializations(s, own=False)
+            m.clocks.proxies.fence(s.mask, cluster)
+        if kind != "async.shared":
+            m.order.fence_proxies(s.mask)
 
     return step
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlirc.errors import MlircError
-from mlirc.host.device.bulk_copies import begin_transfer
+from mlirc.host.device.bulk_copies import begin_transfer, check_proxy
 from mlirc.host.device.machine import State
 from mlirc.host.device.mbarriers import SIZE
 from mlirc.host.device.memory import Buffer, MemRef
@@ -15,12 +15,6 @@ from mlirc.host.device.rules.attributes import segments_of
 from mlirc.host.device.rules.hopper import engine_of
 from mlirc.host.device.tensor_maps import AnyMap, Combine, swizzled
 from mlirc.host.device.translate import Translator, rule
-
-
-def check_proxy(s: State, buffer: Buffer, address: np.ndarray, lone: np.ndarray, op) -> None:
-    """What threads wrote is read through the asynchronous proxy: there must be a fence in between."""
-    if s.m.check and buffer.generic is not None and buffer.generic[address].any():
-        s.m.complain("missing proxy fence", lone, f"reads {buffer.name} that threads wrote, with no fence.proxy", op)
 
 
 @rule("nvvm.cp.async.bulk.tensor.shared.cluster.global")
@@ -104,12 +98,12 @@ def read_for_store(s: State, buffer: Buffer, address: np.ndarray, who: tuple[int
     the bytes of a buffer in global memory that it writes."""
     m, (b, t), engine = s.m, who, engine_of(s)
     lone = m.one(b, t)
-    check_proxy(s, buffer, address, lone, op)
     if m.check and buffer.written is not None and not buffer.written[address].all():
         m.complain("uninitialized read", lone, f"reads {buffer.name}, where nobody wrote", op)
     if m.clocks is not None:
         first = np.unique(address // SIZE) * SIZE
         engine.barriers.check_access(buffer, first, SIZE, np.array([b * m.nt + t]), "reads", op)
+        check_proxy(m, buffer, np.unique(address // m.races.granule), (b, t), op)  # type: ignore[union-attr]
         m.clocks.access(buffer, np.unique(address // m.races.granule), 1, np.array([b * m.nt + t]), False, op)  # type: ignore[union-attr]
     if group:
         engine.store(b, t, buffer, address, op, target)
