@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import ModuleType
 
+import numpy as np
 from torch_mlir import execution_engine, ir, passmanager, rewrite, runtime  # noqa: F401
 from torch_mlir.dialects import (  # noqa: F401
     affine,
@@ -59,10 +60,24 @@ def context() -> ir.Context:
     return _context
 
 
+MAX_NESTING = 1000  # brackets in brackets; MLIR's parser and walks need stack for each, and end the process without
+
+
+def nesting(text: str) -> int:
+    """How deep brackets are nested in a text."""
+    code = np.frombuffer(text.encode(errors="replace"), dtype=np.uint8)
+    code = code[np.isin(code, np.frombuffer(b"()[]{}", dtype=np.uint8))]
+    opens = np.isin(code, np.frombuffer(b"([{", dtype=np.uint8))
+    return int(np.cumsum(np.where(opens, 1, -1)).max(initial=0))
+
+
 def parse(text: str, what: str = "module") -> ir.Module:
-    """Parses a module in the process's context; raises MlircError with MLIR's own diagnostics."""
+    """Parses a module in the process's context; raises MlircError with MLIR's own diagnostics, and for one that nests
+    too deep."""
     from mlirc.errors import MlircError
 
+    if nesting(text) > MAX_NESTING:
+        raise MlircError(f"{what}: nests {nesting(text)} regions or brackets deep: {MAX_NESTING} are the most")
     with context(), ir.Location.unknown():
         try:
             return ir.Module.parse(text)

@@ -12,6 +12,7 @@ import numpy as np
 from mlirc import levels
 from mlirc.errors import MlircError
 from mlirc.host.lowering import find_function, lower_to_llvm
+from mlirc.host.within import within
 from mlirc.mlir import context, execution_engine, ir
 
 _DTYPES = {
@@ -112,12 +113,17 @@ def descriptor(array: np.ndarray) -> ctypes.Array:
 
 
 def run_module(
-    module: ir.Module, args: Sequence[np.ndarray], function: str = "main", source: str = ""
+    module: ir.Module,
+    args: Sequence[np.ndarray],
+    function: str = "main",
+    source: str = "",
+    seconds: float | None = None,
 ) -> list[np.ndarray]:
     """Runs a `linalg`-, `kernels`- or `tiles`-level function on the CPU.
 
     `args`: one array per argument (bf16 as `ml_dtypes.bfloat16`, i1 as bool). Returns one array per result. The
     module and the arrays are left unchanged. Raises MlircError for arguments that do not fit, and for an index, such as
-    a token's number, that is outside of its tensor, with its line in the text called `source`.
+    a token's number, that is outside of its tensor, with its line in the text called `source`, and for a run that is
+    still at work after `seconds` (None: as long as it takes).
     """
-    return HostFunction(module, function, source=source)(*args)
+    return within(seconds, f"'{function}'", HostFunction(module, function, source=source), *args)

@@ -31,8 +31,8 @@ def run_level(
 ) -> list[np.ndarray]:
     """Runs a level that mlirc kept beside the model on the CPU, the gpu level on the host device with the options of
     `run_on_host_device`, with the random numbers of the first call after `manual_seed`, and says on standard error what
-    was checked. Raises MlircError when the level is not there or not this model's, when an index is out of range, or
-    when the host device finds something wrong."""
+    was checked. `seconds`, one of them, is how long another level may take. Raises MlircError when the level is not
+    there or not this model's, when an index is out of range, or when the host device finds something wrong."""
     # First what is not there: the imports take seconds.
     require_level(model_files(model)[1] / f"{level}.mlir")
     found = find_weights(model, plan, weights)
@@ -56,7 +56,7 @@ def run_level(
         check(seen, spec)
         given[spec.name] = seen.owner.array(spec.name)
     arguments = [given[name] for name in argument_names(functions(module)["main"])]
-    results = host.run_module(module, arguments, source=files.name(level))
+    results = host.run_module(module, arguments, source=files.name(level), seconds=options.get("seconds"))
     parts = [counted(len(kernels(module)), "kernel")] if level != "linalg" else []
     parts += [counted(len(inputs), "input"), "indices are in range, numbers compared with nothing"]
     print(f"level {level}: {', '.join(parts)}", file=sys.stderr)

@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         "--seconds",
         type=_seconds,
         metavar="S",
-        help="with --device host: stop a launch that takes longer (default 120)",
+        help="with --device host: stop a launch that takes longer (default 120); with --level: the whole run",
     )
     add(
         "--no-compare",
@@ -343,7 +343,7 @@ def _main(argv: list[str] | None) -> int:
     on_host = dict(blocks=options.blocks, seed=options.seed, seeds=options.seeds, counters=options.counters,
                    seconds=options.seconds, no_compare=options.no_compare)  # fmt: skip
     for option, value in on_host.items():
-        if value and level != "gpu":
+        if value and level != "gpu" and not (option == "seconds" and level):
             raise MlircError(f"--{option.replace('_', '-')} is for the host device: it goes with --device host")
     if level and options.no_graph:
         raise MlircError("--no-graph is for the GPU: leave it out on the CPU")

@@ -13,7 +13,16 @@ from mlirc.errors import MlircError
 from mlirc.host.device.copies import Copies
 from mlirc.host.device.counters import Counters
 from mlirc.host.device.exits import check_exit
-from mlirc.host.device.limits import SECONDS, Deadline, Stop, cannot_go_on, launch_problem, resident_blocks
+from mlirc.host.device.limits import (
+    SECONDS,
+    SECONDS_AFTER,
+    Deadline,
+    Stop,
+    cannot_go_on,
+    deep_calls,
+    launch_problem,
+    resident_blocks,
+)
 from mlirc.host.device.machine import Machine
 from mlirc.host.device.memory import POISON, MemRef
 from mlirc.host.device.order.clocks import Clocks
@@ -66,7 +75,10 @@ class Execution:
         except Stop:
             try:
                 for machine, _ in scheduler.live.values():
+                    machine.deadline = Deadline(Report(), SECONDS_AFTER)
                     _finish(machine)  # what happened until then counts
+            except Stop:
+                pass  # what has not been looked at by now is not
             except Exception as e:
                 self._stopped(e)
             return False
@@ -132,6 +144,7 @@ def _finish(machine: Machine) -> None:
         machine.races.barrier()
 
 
+@deep_calls()
 def execute(
     program: Program,
     registers: list,

@@ -95,22 +95,24 @@ class DeviceKernel:
             target[...] = raw
         # With some blocks only, a second launch would read what the others have not computed.
         if reference is not None and check and report.ended and (blocks is None or len(self.launches) == 1):
-            self._compare(reference, args, buffers, report, options)
-            report.compared = 1
+            report.compared = int(self._compare(reference, args, buffers, report, options))
         launched = [math.prod(x.grid) for x in self.launches if isinstance(x, Launch)]
         report.blocks = sum(n if blocks is None else len({b for b in blocks if 0 <= b < n}) for n in launched)
         return report
 
-    def _compare(self, reference: Reference, args, buffers: list[Buffer], report: Report, options: dict) -> None:
+    def _compare(self, reference: Reference, args, buffers: list[Buffer], report: Report, options: dict) -> bool:
         """Reports results that are not the reference's. What nobody wrote has no number to be wrong: it is an unwritten
-        result, or the business of blocks that do not run."""
+        result, or the business of blocks that do not run. Whether they were compared."""
         first, known = reference.inputs, []
         for array, buffer in zip(args[first:], buffers[first:], strict=False):
             mine = np.ones(array.size, bool)
             mine[holes(buffer, array.nbytes, array.itemsize)] = False
             known.append(None if mine.all() else mine.reshape(array.shape))
-        case = Case(args[:first], args[first:], known, lambda i, at: self._writer(args, first + i, at, options))
-        compare(reference, case, report, self.name)
+        case = Case(
+            args[:first], args[first:], known, lambda i, at: self._writer(args, first + i, at, options),
+            options["seconds"],
+        )  # fmt: skip
+        return compare(reference, case, report, self.name)
 
     def _writer(self, args, i: int, element: int, options: dict) -> tuple[str, Any]:
         """Who wrote an element of an argument last: runs the kernel again and watches it."""

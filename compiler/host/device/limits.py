@@ -3,8 +3,11 @@ stopped."""
 
 from __future__ import annotations
 
+import contextlib
 import math
+import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +31,27 @@ RESERVED_SHARED = 1 << 10
 
 SECONDS = 120.0  # of one launch
 SECONDS_AFTER = 10.0  # once something was found
+TURNS = 10_000_000  # of a loop in a second: more than there can be
+
+
+def most_turns(seconds: float) -> float:
+    """The turns of a loop that no launch can come to the end of."""
+    return max(seconds, 1.0) * TURNS
+
+
+MAX_NESTING = 500  # regions in regions of a kernel
+_FRAMES = 12  # of Python's stack for each, at the most
+
+
+@contextlib.contextmanager
+def deep_calls() -> Iterator[None]:
+    """Lets Python call as deep as kernels may nest."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, 2000 + _FRAMES * MAX_NESTING))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 class Stop(Exception):
@@ -73,6 +97,8 @@ def cannot_go_on(error: Exception, check: bool, threads: int) -> str:
         return str(error).removeprefix("host device: ")
     if isinstance(error, IndexError) and not check:
         return "an address is outside of its memory: run with check=True to see whose"
+    if isinstance(error, RecursionError):
+        return "its operations nest too deep for this machine"
     if isinstance(error, MemoryError):
         return f"its values or buffers take more memory than there is: {error}"
     if threads % 32:

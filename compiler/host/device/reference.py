@@ -14,8 +14,10 @@ import numpy as np
 from mlirc import levels
 from mlirc.errors import MlircError
 from mlirc.host.bounds import Stray
+from mlirc.host.device.limits import SECONDS
 from mlirc.host.device.report import Report
 from mlirc.host.jit import HostFunction
+from mlirc.host.within import OutOfTime, within
 from mlirc.mlir import ir
 
 Function = Callable[..., Sequence[np.ndarray]]
@@ -52,11 +54,20 @@ class Reference:
     ):
         self.steps, self.inputs, self.strays = list(steps), inputs, strays
 
-    def blame(self, inputs: Sequence[np.ndarray], number: int, at: tuple[int, ...], right: np.ndarray) -> str:
+    def run(self, step: int, case: Case) -> Sequence[np.ndarray]:
+        """The results at a level; raises OutOfTime where they take longer than a launch may."""
+        name, function = self.steps[step]
+        return within(case.seconds, f"level {name}, which says what is right,", function, *case.inputs)
+
+    def blame(self, case: Case, number: int, at: tuple[int, ...], right: np.ndarray) -> str:
         """Which step made the element `at` of result `number` wrong, in words."""
         last = self.steps[0][0]
-        for name, function in self.steps[1:]:
-            if wrong(np.asarray(function(*inputs)[number]), right)[at]:
+        for step, (name, _) in enumerate(self.steps[1:], 1):
+            try:
+                found = self.run(step, case)[number]
+            except OutOfTime:
+                return f"level {name} takes too long to ask"
+            if wrong(np.asarray(found), right)[at]:
                 return f"level {name} has it wrong already: look at the schedule"
             last = name
         return f"level {last} has it right, too: look at what comes after it" if len(self.steps) > 1 else ""
@@ -65,19 +76,26 @@ class Reference:
 @dataclass
 class Case:
     """One run of a kernel: its inputs and results, which elements of each result it computed (None: all), and who wrote
-    an element: (in words, operation)."""
+    an element: (in words, operation). `seconds`: how long a level above may take."""
 
     inputs: Sequence[np.ndarray]
     results: Sequence[np.ndarray]
     known: Sequence[np.ndarray | None]
     writer: Callable[[int, int], tuple[str, Any]]
+    seconds: float = SECONDS
 
 
-def compare(reference: Reference, case: Case, report: Report, kernel: str) -> None:
+def compare(reference: Reference, case: Case, report: Report, kernel: str) -> bool:
     """Reports results that are not the reference's: for each the first wrong element, and how many there are. And, once
-    for each place, indices that are outside of their tensors at the level above, which no schedule is to blame for."""
-    top, function = reference.steps[0]
-    expected = function(*case.inputs)
+    for each place, indices that are outside of their tensors at the level above, which no schedule is to blame for.
+    False where the level above does not come to its end in time."""
+    top = reference.steps[0][0]
+    try:
+        expected = reference.run(0, case)
+    except OutOfTime as e:
+        report.add("stopped", str(e), None, kernel)
+        report.ended = False
+        return False
     for stray in reference.strays():
         message = f"{stray}: PyTorch raises an error, a GPU reads the nearest element or leaves the store out"
         report.add_at("bad index", message, stray.location, kernel, stray.count)
@@ -91,9 +109,10 @@ def compare(reference: Reference, case: Case, report: Report, kernel: str) -> No
         at = tuple(int(i) for i in np.argwhere(bad)[0])
         who, op = case.writer(number, int(np.ravel_multi_index(at, found.shape)))
         where = f"element {list(at)} of result {number}" if len(case.results) > 1 else f"element {list(at)}"
-        why = reference.blame(case.inputs, number, at, right)
+        why = reference.blame(case, number, at, right)
         message = f"{who} writes {_number(found[at])} as {where}, which level {top} says is {_number(right[at])}"
         report.add("wrong result", f"{message} ({why})" if why else message, op, kernel, int(bad.sum()))
+    return True
 
 
 class References:

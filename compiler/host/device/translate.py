@@ -16,6 +16,7 @@ import numpy as np
 from mlirc.backend.lowering import SHARED_ALIGN
 from mlirc.errors import MlircError
 from mlirc.host.device.counters import kind_of
+from mlirc.host.device.limits import MAX_NESTING, deep_calls
 from mlirc.host.device.machine import WARP, State
 from mlirc.host.device.numbers import constant_array, dtype_of
 from mlirc.host.device.spins import has_spins
@@ -30,6 +31,7 @@ _RULE_FILES = (
 
 
 MAX_VECTOR = 4096  # elements, far more than a thread has registers
+DEADLINE_EVERY = 64  # operations of a block
 
 
 def rule(*names: str) -> Callable:
@@ -139,6 +141,7 @@ class Translator:
         self.owned = {"shared": 0, "local": 0}  # bytes of a block, of a thread
         self.constants: dict[ir.Value, int | float] = {}
         self.unit, self.waits = WARP, False
+        self.depth = 0
         self.bulk_sources = self.proxies = self.clocks = self.grid_waits = self.ordered = self.spins = False
         self.signals: list = []  # operations that write atomically
         self.function: ir.Operation | None = None
@@ -155,6 +158,7 @@ class Translator:
 
     def constant(self, op) -> None:
         value, attr = op.results[0], op.attributes["value"]
+        self.check_size(op)
         self.initial[self.reg(value)] = constant_array(attr, value.type)
         if isinstance(attr, ir.IntegerAttr) and not isinstance(value.type, ir.VectorType):
             self.constants[value] = ir.IntegerAttr(attr).value
@@ -166,6 +170,11 @@ class Translator:
 
     def block(self, block: ir.Block) -> tuple[Code, list[int]]:
         """The code of a block, and the registers of its terminator's operands."""
+        self.depth += 1
+        if self.depth > MAX_NESTING:
+            raise MlircError(
+                f"host device: {self.where}: nests more than {MAX_NESTING} regions, at {block.owner.location}"
+            )
         code = Code()
         ops = [o.operation for o in block.operations]
         here = {a for a in block.arguments}
@@ -185,15 +194,22 @@ class Translator:
                 code.add(step, ops[i])
             if dead[i]:
                 code.add(_free(dead[i]))
+            if i % DEADLINE_EVERY == DEADLINE_EVERY - 1:
+                code.add(_check_deadline(ops[i]))
+        self.depth -= 1
         return code, [self.reg(v) for v in ops[-1].operands]
 
-    def step(self, op) -> Callable:
+    def check_size(self, op) -> None:
+        """Raises MlircError for vectors that no thread has registers for."""
         for t in [v.type for v in op.results if isinstance(v.type, ir.VectorType)]:
             if math.prod(t.shape) > MAX_VECTOR:
                 raise MlircError(
                     f"host device: {self.where}: {t} at {op.location} is no value of a thread: it has {MAX_VECTOR} "
                     "elements at the most"
                 )
+
+    def step(self, op) -> Callable:
+        self.check_size(op)
         found = _rules.get(op.name)
         if found is None:
             raise MlircError(
@@ -258,6 +274,11 @@ def _free(registers: list[int]) -> Callable:
     return step
 
 
+def _check_deadline(op) -> Callable:
+    return lambda s: s.m.deadline.check(s.m, s.mask, op)
+
+
+@deep_calls()
 def translate(function, count: bool = False) -> Program:
     """Translates a gpu.func, with code that counts its instructions if asked for; raises MlircError for an operation
     without a rule."""

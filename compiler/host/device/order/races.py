@@ -244,6 +244,7 @@ class RaceLog:
             owner[cells] = (a.thread // group)[:, None]
             touched.append(cells)
         for a in accesses:
+            self.machine.deadline.check(self.machine, None, a.op)
             cells = _cells(a)
             last = owner[cells]
             clash = (last != (a.thread // group)[:, None]) & (last >= 0)

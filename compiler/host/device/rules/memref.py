@@ -254,6 +254,9 @@ def _dealloc(tr: Translator, op):
     return lambda s: None
 
 
+_PIECE = 1 << 20  # elements of all threads that one step of a copy moves
+
+
 @rule("memref.copy")
 def _copy(tr: Translator, op):
     source, target = (tr.reg(v) for v in op.operands)
@@ -262,11 +265,32 @@ def _copy(tr: Translator, op):
 
     def step(s: State) -> None:
         a, b = s.r[source], s.r[target]
-        for index in np.ndindex(*a.shape):
-            words = s.m.load(a, list(index), 1, item, s.mask, op)
-            s.m.store(b, list(index), words, item, s.mask, op)
+        if a.shape != b.shape:
+            raise MlircError(f"host device: copies a memref of {list(a.shape)} to one of {list(b.shape)}")
+        if not math.prod(a.shape):
+            return
+        a, b = (_flat(x) for x in (a, b)) if _dense(a) and _dense(b) else (a, b)
+        wide = bool(a.shape) and a.strides[-1] == 1 and b.strides[-1] == 1
+        last = a.shape[-1] if wide else 1
+        per = max(1, min(last, _PIECE // (s.m.nb * s.m.nt)))
+        for outer in np.ndindex(*(a.shape[:-1] if wide else a.shape)):
+            for first in range(0, last, per):
+                s.m.deadline.check(s.m, s.mask, op)
+                index = [*outer, first] if wide else list(outer)
+                words = s.m.load(a, index, min(per, last - first), item, s.mask, op)
+                s.m.store(b, index, words, item, s.mask, op)
 
     return step
+
+
+def _dense(ref: MemRef) -> bool:
+    """Whether a memref's elements follow each other."""
+    extents = [math.prod(ref.shape[i + 1 :]) for i in range(len(ref.shape))]
+    return all(n == 1 or s == e for n, s, e in zip(ref.shape, ref.strides, extents, strict=True))
+
+
+def _flat(ref: MemRef) -> MemRef:
+    return MemRef(ref.buffer, ref.base, (math.prod(ref.shape),), (1,), ref.item, ref.rank)
 
 
 # -- affine

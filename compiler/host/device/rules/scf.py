@@ -7,20 +7,18 @@ from __future__ import annotations
 import numpy as np
 
 from mlirc.host.device.events import Fork
-from mlirc.host.device.limits import Stop
+from mlirc.host.device.limits import Stop, most_turns
+from mlirc.host.device.loop_ends import Ending, ending, too_many, turns_left, unchanged
 from mlirc.host.device.machine import State
 from mlirc.host.device.numbers import spread
 from mlirc.host.device.spins import give_way, is_spin
 from mlirc.host.device.translate import Code, Translator, rule, waiting
 
-MAX_TRIPS = 1 << 22  # of a loop whose trip count is known
-MAX_TURNS = 1 << 16  # of a loop that ends when its condition says so
 
-
-def endless(s: State, op, why: str) -> Stop:
-    """Reports a loop that does not end; the launch cannot go on."""
+def endless(s: State, op, why: str, who=None) -> Stop:
+    """Reports a loop that does not end for `who` (None: the active threads); the launch cannot go on."""
     everyone = np.ones((1, 1), bool) if s.mask is None else s.mask
-    s.m.complain("endless loop", everyone, why, op)
+    s.m.complain("endless loop", everyone if who is None else who, why, op)
     return Stop()
 
 
@@ -117,8 +115,7 @@ def _for(tr: Translator, op):
             yield from masked(s)
         else:
             first, last, by = bounds
-            if by <= 0 or last - first > by * MAX_TRIPS:  # type: ignore[operator]
-                raise endless(s, op, f"would run from {first} to {last} by {by}")
+            check_range(s, first, last, by)  # type: ignore[arg-type]
             for i in range(first, last, by):  # type: ignore[arg-type]
                 r[iv] = np.full((1, 1), i, dtype=dtype)
                 s.m.deadline.check(s.m, s.mask, op)
@@ -128,14 +125,27 @@ def _for(tr: Translator, op):
         for out, a in zip(outs, carried, strict=True):
             r[out] = r[a]
 
+    def check_range(s: State, first: int, last: int, by: int) -> None:
+        what = f"would run from {first} to {last} by {by}"
+        if by <= 0:
+            raise endless(s, op, f"{what}: make the step a positive number")
+        turns = -(-max(last - first, 0) // by)
+        if why := too_many(turns, s.m.deadline.seconds):
+            raise endless(s, op, f"{what}: {why}")
+        if turns and first + turns * by > np.iinfo(dtype).max:
+            raise endless(
+                s, op, f"{what}: its counter, of {np.dtype(dtype).itemsize * 8} bits, overflows before the end"
+            )
+
     def masked(s: State):
         r, outer = s.r, s.mask
         i, top, by = r[lo], r[hi], r[stride]
         active = i < top if outer is None else (i < top) & outer
-        turns = (top - i) // np.maximum(by, 1)
-        bad = s.m.active(outer, (i < top) & ((by <= 0) | (turns > MAX_TRIPS)))
+        turns = (top.astype(np.float64) - i) / np.maximum(by, 1)
+        bad = s.m.active(outer, (i < top) & ((by <= 0) | (turns > most_turns(s.m.deadline.seconds))))
         if bad is not None:
-            raise endless(s, op, f"would run for {int(turns.max())} turns or more")
+            s.mask = bad
+            check_range(s, *(int(s.m.compress(x, s.m.lanes(bad))[0]) for x in (i, top, by)))
         while active.any():
             s.mask = None if active.all() else active
             s.m.deadline.check(s.m, s.mask, op)
@@ -172,6 +182,24 @@ def _while(tr: Translator, op):
     outs = [tr.reg(v) for v in op.results]
     spins = is_spin(op)
     waits = test.waits or body.waits or spins
+    end = Ending(None) if spins else ending(op)
+    goal = tr.reg(end.counter[2]) if end.counter else 0
+
+    def check_end(s: State, given: list, fresh: list, first: bool) -> None:
+        """Stops at a turn that shows that no other one will be the last."""
+        if end.carried is None:
+            return
+        same = unchanged([given[i] for i in end.carried], [fresh[i] for i in end.carried])
+        never = s.m.active(s.mask, np.asarray(same).reshape(np.shape(same) or (1, 1)))
+        if never is not None:
+            raise endless(s, op, "never leaves this loop: what its condition depends on stays as it is", never)
+        if first and end.counter:
+            number, predicate, _ = end.counter
+            left = turns_left(predicate, given[number], fresh[number], s.r[goal], s.mask)
+            if left == np.inf:
+                raise endless(s, op, "never leaves this loop: its counter goes away from its end")
+            if why := too_many(left, s.m.deadline.seconds):
+                raise endless(s, op, f"stays in this loop for {why}")
 
     def run(s: State):
         r, outer, watch = s.r, s.mask, s.watch
@@ -181,8 +209,6 @@ def _while(tr: Translator, op):
         while True:
             turns += 1
             s.watch = [] if spins else watch
-            if turns > MAX_TURNS:
-                raise endless(s, op, f"is still in this loop after {MAX_TURNS} turns")
             s.m.deadline.check(s.m, s.mask, op)
             given = [r[a] for a in before_args]
             yield from _inside(test, s)
@@ -200,6 +226,7 @@ def _while(tr: Translator, op):
                 r[a] = v
             yield from _inside(body, s)
             fresh = [r[y] for y in yielded]
+            check_end(s, given, fresh, turns == 1)
             if spins:
                 still = all(_equal(was, v, active) for was, v in zip(given, fresh, strict=True))
                 yield from give_way(s, outer, still, tr.signals, op)
