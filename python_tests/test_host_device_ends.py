@@ -53,6 +53,10 @@ FAR_VIEW = f"""
   memref.store %one, %s[%t] : memref<64xf32, {SHARED}>
   %v = memref.load %s[%t] : memref<64xf32, {SHARED}>
   memref.store %v, %y[%t] : memref<64xf32>"""
+MATRIX = f"""
+  %s = memref.view %all[%c0][] : memref<?xi8, {SHARED}> to memref<8x8xf16, {SHARED}>
+  %m = nvgpu.ldmatrix %s[%c0, %c0] {{numTiles = 1 : i32, transpose = false}}
+    : memref<8x8xf16, {SHARED}> -> vector<1x2xf16>"""
 NEGATIVE = """
   %n = arith.subi %c0, %t : index
   memref.store %one, %y[%n] : memref<64xf32>"""
@@ -144,7 +148,7 @@ def test_what_cannot_go_on_names_its_operation():
 @pytest.mark.parametrize(
     "body, options, message",
     [
-        ("%v = gpu.ballot %yes : i32", dict(threads=33), "it is executed by whole warps, and a block has 33 threads"),
+        (MATRIX, dict(threads=33, smem=128), "it is executed by whole warps, and a block has 33 threads"),
         (
             NEGATIVE.replace("%t\n", "%c63\n").replace("%c0, ", "%far, "),
             dict(check=False),
