@@ -95,11 +95,21 @@ def form(body: str, count: str = "%c32", threads: int = 32) -> set[tuple[str, st
     return found
 
 
+def until(asks: str) -> str:
+    """Asks (for %d) until the answer is yes."""
+    return f"""scf.while : () -> () {{
+        {asks}
+        %again = arith.xori %d, %true : i1
+        scf.condition(%again)
+      }} do {{ scf.yield }}\n"""
+
+
 def test_tokens_are_waited_for():
     for wait in ("test.wait", "try_wait"):
-        body = f"%k = nvvm.mbarrier.arrive %smem : {ON} -> i64\n%d = nvvm.mbarrier.{wait} %smem, %k : {ON}, i64 -> i1\n"
-        assert not form(body)
-        assert form(body, "%c64") == {("deadlock", f"nvvm.mbarrier.{wait}")}
+        asks = f"%d = nvvm.mbarrier.{wait} %smem, %k : {ON}, i64 -> i1\n"
+        body = f"%true = arith.constant true\n%k = nvvm.mbarrier.arrive %smem : {ON} -> i64\n"
+        assert not form(body + until(asks))
+        assert form(body + until(asks), "%c64") == {("deadlock", f"nvvm.mbarrier.{wait}")}
 
 
 def test_a_thread_that_drops_out_is_not_waited_for_again():
@@ -133,24 +143,41 @@ def test_bytes_are_expected_and_completed_without_arrivals():
     assert form("scf.if %first { " + drops + "}\n" + WAITED, "%c1") == {("deadlock", "nvvm.mbarrier.try_wait.parity")}
 
 
-def handed(arrive: str, wait: str) -> set[tuple[str, str]]:
+def handed(arrive: str, wait: str, seed: int = 0) -> set[tuple[str, str]]:
     """Warp 0 writes, warp 1 reads behind the mbarrier."""
-    body = f"""%writes = arith.cmpi ult, %t, %c32 : i32
+    body = f"""%true = arith.constant true
+      %writes = arith.cmpi ult, %t, %c32 : i32
       %back = arith.remui %t, %c32 : i32
       %data = llvm.getelementptr %smem[64] : ({ON}) -> {ON}, i8
       scf.if %writes {{ {store("%t", "%data", "%t", "i32", "<3>")} {arrive} }} else {{ {wait}
         {load("v", "%data", "%back", "i32", "<3>")} {store("%v", "%p0", "%back")} }}\n"""
     y = np.zeros(64, np.int32)
-    return places(HEAD.replace("COUNT", "%c32") + body, y, threads=64, smem=256)
+    return places(HEAD.replace("COUNT", "%c32") + body, y, threads=64, smem=256, seed=seed)
 
 
 def test_relaxed_arrivals_and_waits_order_nothing():
     arrive = f"%k = nvvm.mbarrier.arrive %smem : {ON} -> i64"
-    wait = f"%zero = arith.constant 0 : i32\n%d = nvvm.mbarrier.try_wait %smem, %zero : {ON}, i32 -> i1"
+    wait = until(f"%zero = arith.constant 0 : i32\n%d = nvvm.mbarrier.try_wait %smem, %zero : {ON}, i32 -> i1")
     assert not handed(arrive, wait)
     race = {("race", "llvm.load")}
     assert handed(arrive.replace("%smem :", "%smem {relaxed = true} :"), wait) == race
     assert handed(arrive, wait.replace("%zero :", "%zero {relaxed = true} :")) == race
+
+
+@pytest.mark.parametrize("op", ["try_wait", "test.wait"])
+def test_an_answer_that_nobody_heeds_is_no_wait(op):
+    """Asked once, or twice: the phase may have ended, or not."""
+    arrive = f"%k = nvvm.mbarrier.arrive %smem : {ON} -> i64"
+    asks = f"%zero = arith.constant 0 : i32\n%d = nvvm.mbarrier.{op} %smem, %zero : {ON}, i32 -> i1\n"
+    used = "%e = arith.extui %d : i1 to i32\n" + store("%e", "%p0", "%t")
+    late = f"scf.if %d {{ }} else {{ {WAITED} }}\n"
+    for seed in range(3):
+        assert not handed(arrive, until(asks), seed)
+        assert not handed(arrive, asks + late, seed)
+        for ignored in (asks, asks + used):
+            assert "race" in {k for k, _ in handed(arrive, ignored, seed)}
+        branch = "scf.if %d { " + store("%c1", "%p0", "%t") + "}\n"
+        assert "race" in {k for k, _ in handed(arrive, asks + branch, seed)}
 
 
 @pytest.mark.parametrize("noinc, count", [("", "%c32"), (" {noinc = true}", "%c64")])

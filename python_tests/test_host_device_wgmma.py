@@ -160,6 +160,20 @@ def test_accumulators_are_read_behind_the_wait():
     assert run(between)[0] == {("unfinished wgmma", "llvm.extractvalue")}
 
 
+def test_accumulators_are_made_and_read_in_front_of_a_fence():
+    zero = BF16[BF16.index("%acc0 =") :].split("\n")[0] + "\n"
+    assert zero + FENCE in BF16
+    behind = BF16.replace(zero + FENCE, FENCE + zero)
+    assert (MISSING, ASM_OP) in run(behind)[0]
+    assert not run(behind.replace("%e1_0 =", FENCE + "%e1_0 =").replace("%e0_0 =", FENCE + "%e0_0 ="))[0]
+    look = "%early = llvm.extractvalue %acc1[0] : !llvm.struct<(" + ", ".join(["f32"] * (N // 2)) + ")>\n"
+    between = BF16.replace("%e1_0 =", f"{COMMIT}{DONE}{look}%e1_0 =")
+    assert run(between)[0] == {(MISSING, ASM_OP)}
+    assert not run(between.replace(look, look + FENCE))[0]
+    assert run(between.replace(look, FENCE + look))[0] == {(MISSING, ASM_OP)}
+    assert not run(between.replace(look, ""))[0]
+
+
 def test_registers_of_a_are_not_written_before_the_wait():
     """A loop loads A anew each turn, into the registers that the wgmma of the turn before reads until it is waited
     for."""

@@ -40,7 +40,10 @@ class Engine:
     transfers: deque[Callable[[], None]] = field(default_factory=deque)
     readings: list[Reading] = field(default_factory=list)
     groups: dict[tuple[int, int], int] = field(default_factory=dict)  # (block, first thread) -> groups committed
-    fenced: set[tuple[int, int]] = field(default_factory=set)  # warpgroups whose registers wgmma.fence has ordered
+    fenced: dict[tuple[int, int], int] = field(default_factory=dict)  # when each warpgroup last executed wgmma.fence,
+    # unless it has waited since
+    looked: dict[int, int] = field(default_factory=dict)  # when threads last accessed an accumulator, by identity
+    time: int = 0  # counts fences and accesses to accumulators
     stores: list[Store] = field(default_factory=list)  # bulk stores under way
     sent: dict[tuple, Sent] = field(default_factory=dict)  # copies into shared memory, see exits.py
     bulk: dict[tuple[int, int], int] = field(default_factory=dict)  # (block, thread) -> bulk groups committed
@@ -66,10 +69,17 @@ class Engine:
 
     # -- wgmma
 
-    def check_fence(self, b: int, t: int, accumulator: np.ndarray, op) -> None:
-        """An accumulator that no wgmma made needs a wgmma.fence after it was made (PTX ISA, "wgmma.fence")."""
-        if (b, t) not in self.fenced and id(accumulator) not in self.results:
-            message = "uses an accumulator that no wgmma made, with no wgmma.fence"
+    def fence(self, b: int, t: int) -> None:
+        self.time += 1
+        self.fenced[b, t] = self.time
+
+    def check_fence(self, b: int, t: int, accumulator: np.ndarray, late: bool, op) -> None:
+        """An accumulator that no wgmma made (`late`: which was made behind the last fence), or that threads have since
+        accessed, needs a wgmma.fence behind that (PTX ISA, "wgmma.fence")."""
+        fence, made = self.fenced.get((b, t), 0), id(accumulator) in self.results
+        if (not fence or late) if not made else fence < self.looked.get(id(accumulator), 0):
+            what = "accumulator that threads have accessed" if made else "accumulator that no wgmma made"
+            message = f"uses an {what}, with no wgmma.fence behind that"
             self.machine.complain("missing wgmma fence", self.machine.one(b, t), message, op)
 
     def reads(self, b: int, t: int, buffer: Buffer, cells: np.ndarray, result: np.ndarray, op) -> None:
@@ -84,7 +94,7 @@ class Engine:
     def wait(self, b: int, t: int, pending: int) -> None:
         """Ends all but the latest `pending` groups of a warpgroup."""
         done = self.groups.get((b, t), 0) - pending
-        self.fenced.discard((b, t))  # registers may change now
+        self.fenced.pop((b, t), None)  # registers may change now
         clocks = self.machine.clocks
         if clocks is not None:  # the warpgroup has seen its own reads
             column, row = clocks.group(b, t), clocks.row(b, t)
@@ -144,6 +154,9 @@ class Engine:
             self.machine.complain("race", self.machine.one(b, t), message, op)
 
     def check_accumulator(self, s: State, value: np.ndarray, op) -> None:
+        if id(value) in self.results:
+            self.time += 1
+            self.looked[id(value)] = self.time
         if id(value) in self.unfinished:
             everyone = np.ones((1, 1), bool) if s.mask is None else s.mask
             self.machine.complain(

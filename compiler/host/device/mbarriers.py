@@ -36,6 +36,7 @@ class Barrier:
     done: np.ndarray | None = None  # those that had when the last phase ended
     waited: bool = False  # whether one who has arrived is behind griddepcontrol.wait
     users: dict[int, int] = field(default_factory=dict)  # row -> epoch of its last operation on it
+    asked: dict[tuple[int, int, int], int] = field(default_factory=dict)  # (operation, block, thread) -> phase, see ask
     witnessed: int = 0  # the latest phase that a thread of the block has waited for
 
     def settle(self) -> None:
@@ -319,6 +320,21 @@ class Mbarriers:
         seen = {(b, byte, int(want[b, t]) & 1, t // 32): t for b, t, byte in self.each(s, pointer)}
         found = [(self.find(b, t, pointer, byte, op), p) for (b, byte, p, _), t in seen.items()]
         return all(barrier.phase & 1 != p for barrier, p in found)
+
+    def ask(self, s: State, pointer: MemRef, parity: np.ndarray, op) -> np.ndarray:
+        """The active threads ask once whether the phase of the given parity has ended. Returns those who hear that it
+        has not, for all that they know: everyone whose clock does not tell, the first time."""
+        m = self.machine
+        want, no = np.broadcast_to(parity, (m.nb, m.nt)), np.zeros((m.nb, m.nt), bool)
+        for b, t, byte in self.each(s, pointer):
+            barrier = self.find(b, t, pointer, byte, op)
+            phase = barrier.phase + (int(want[b, t]) & 1 == barrier.phase & 1)  # that it ends with
+            if m.clocks is not None and m.clocks.sees(b, t, barrier.column, phase):
+                continue
+            key = hash(op), b, t
+            no[b, t] = barrier.asked.get(key) != phase
+            barrier.asked[key] = phase
+        return no
 
     def describe(self, s: State, pointer: MemRef) -> str:
         """The state of the mbarrier that the first active thread waits for."""

@@ -110,9 +110,11 @@ class Product:
         return cut.transpose(0, 4, 1, 3, 2, 5).reshape(M, self.k)
 
 
-def launch(s: State, p: Product, a: np.ndarray | list[np.ndarray], b: np.ndarray, acc: np.ndarray, op) -> np.ndarray:
+def launch(s: State, p: Product, a: np.ndarray | list[np.ndarray], b: np.ndarray, acc: np.ndarray, op,
+           late: bool = False) -> np.ndarray:  # fmt: skip
     """Starts a product by all active warpgroups. `a`, `b`: descriptors per thread (`a`: or its four registers); `acc`:
-    the accumulator [blocks, threads, words]. Returns the new accumulator, which may be read after a wait."""
+    the accumulator [blocks, threads, words]; `late`: it is made behind the last wgmma.fence. Returns the new
+    accumulator, which may be read after a wait."""
     m, engine = s.m, engine_of(s)
     full = np.broadcast_to(acc, (m.nb, m.nt, acc.shape[-1]))
     result = np.zeros(full.shape, acc.dtype)
@@ -122,7 +124,7 @@ def launch(s: State, p: Product, a: np.ndarray | list[np.ndarray], b: np.ndarray
     for block, t in warpgroups(s, op):
         lanes, where = slice(t, t + WARPGROUP), (block, t, result)
         if m.check:
-            engine.check_fence(block, t, acc, op)
+            engine.check_fence(block, t, acc, late, op)
         if isinstance(a, list):
             first = p.fragment(left[block, lanes])
         else:
@@ -131,6 +133,7 @@ def launch(s: State, p: Product, a: np.ndarray | list[np.ndarray], b: np.ndarray
         before = np.ascontiguousarray(full[block, lanes]).view(p.result)
         result[block, lanes] = p.compute(first, second, before).view(acc.dtype)
     engine.results[id(result)] = result
+    engine.looked.pop(id(result), None)  # of an array that is gone
     return result
 
 

@@ -13,40 +13,15 @@ from mlirc.host.device.inline_asm import Operands, text_of, whole_struct
 from mlirc.host.device.machine import State
 from mlirc.host.device.rules.hopper import WARPGROUP, engine_of, warpgroups
 from mlirc.host.device.rules.pointer import struct_fields
-from mlirc.host.device.rules.wgmma import checked
+from mlirc.host.device.rules.wgmma import checked, made_late
 from mlirc.host.device.translate import Translator, rule
 from mlirc.host.device.wgmma import Product, launch
-from mlirc.mlir import ir
 
 _WGMMA = re.compile(
     r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)(\.satfinite)?\.(\w+)\.(\w+)\.(\w+)\s+"
     r"\{([^}]*)\}\s*,\s*(\{[^}]*\}|[^,]+?)\s*,\s*([^,]+?)\s*,\s*([^;]*);"
 )
 _PREDICATE = re.compile(r"setp\.ne\.b32\s+(\w+)\s*,\s*\$(\d+)\s*,\s*0\s*;")
-_SAME_REGISTERS = ("llvm.extractvalue", "llvm.bitcast")
-
-
-def _made_late(op, value: ir.Value) -> bool:
-    """Whether no wgmma.fence lies between what makes a value and a wgmma that has it in registers."""
-    while not isinstance(value.owner, ir.Block) and value.owner.operation.name in _SAME_REGISTERS:
-        value = value.owner.operation.operands[0]
-    maker = None if isinstance(value.owner, ir.Block) else value.owner.operation
-    here = op
-    while here.parent is not None and here.name not in ("llvm.func", "gpu.func"):
-        before = []
-        for other in here.block.operations:
-            if other.operation == here:
-                break
-            before.append(other.operation)
-        for other in reversed(before):
-            if other.name == "nvvm.wgmma.fence.aligned":
-                return False
-            if maker is not None and other == maker:
-                return True
-        if maker is None and value.owner == here.block:
-            return True
-        here = here.parent.operation
-    return True
 
 
 @rule("llvm.inline_asm")
@@ -73,8 +48,9 @@ def _inline(tr: Translator, op):
     firsts = [operands.value(w) for w in words]
     if in_registers and len(firsts) != 4:
         raise MlircError(f"host device: {tr.where}: wgmma with {len(firsts)} registers of A, not 4, at {op.location}")
-    late = in_registers and any(_made_late(op, v) for v in firsts)
+    late = in_registers and any(made_late(op, v) for v in firsts)
     a_registers, second, out = [tr.reg(v) for v in firsts], tr.reg(operands.value(right)), tr.reg(op.results[0])
+    fresh = any(made_late(op, v, carried=False) for v in values)
     adds = _scale(tr, op, operands, scale, text)
 
     def step(s: State) -> None:
@@ -82,7 +58,7 @@ def _inline(tr: Translator, op):
         before = r[acc[0]] if whole else np.stack(np.broadcast_arrays(*(r[x] for x in acc)), axis=-1)
         here = p if adds is None or bool(np.asarray(r[adds]).any()) else dataclasses.replace(p, adds=False)
         first = [r[x] for x in a_registers]
-        result = launch(s, here, first if in_registers else first[0], r[second], before, op)
+        result = launch(s, here, first if in_registers else first[0], r[second], before, op, fresh)
         if in_registers and m.check:
             _note_registers(s, dict(zip(a_registers, first, strict=True)), late, op)
         r[out] = result

@@ -17,17 +17,30 @@ from mlirc.host.device.translate import Translator, rule, waiting
 from mlirc.mlir import ir
 
 
+def _ask(s: State, pointer: MemRef, parity: np.ndarray, out: int, op):
+    """test_wait and try_wait: they may say no as long as the thread cannot know better, and do so the first time. Who
+    asks again waits, as a loop around them would. A generator of events."""
+    m = s.m
+    no = engine_of(s).barriers.ask(s, pointer, parity, op)
+    yes = m.everyone(s.mask) & ~no
+    if yes.any():
+        yield from wait_for(State(s.r, yes, m), pointer, parity, op)
+    s.r[out] = yes
+
+
 @rule("nvvm.mbarrier.test.wait", "nvvm.mbarrier.try_wait")
 def _test_wait(tr: Translator, op):
-    """Waits, and says true: the threads are never so quick that a test fails."""
     tr.waits = tr.clocks = True
     pointer, token, out = tr.reg(op.operands[0]), tr.reg(op.operands[1]), tr.reg(op.results[0])
+    return waiting(lambda s: _heard(s, s.r[pointer], s.r[token], out, op))
 
-    def run(s: State):
-        yield from wait_for(s, s.r[pointer], s.r[token], op)
-        s.r[out] = np.ones((1, 1), bool)
 
-    return waiting(run)
+def _heard(s: State, pointer: MemRef, parity: np.ndarray, out: int, op):
+    """The answer, where somebody looks at it: else there was no wait. A generator of events."""
+    if any(True for _ in op.results[0].uses):
+        yield from _ask(s, pointer, parity, out, op)
+    else:
+        s.r[out] = np.zeros((1, 1), bool)
 
 
 @rule("nvvm.mbarrier.expect_tx", "nvvm.mbarrier.complete_tx")
@@ -158,10 +171,8 @@ def _group_wait(tr: Translator, op):
     out = tr.reg(op.results[0]) if len(op.results) else None
 
     def run(s: State):
-        parity = s.r[phase]
-        yield from wait_for(s, _nth(s, group, number), parity.astype(np.int64), op)
-        if out is not None:
-            s.r[out] = np.ones((1, 1), bool)
+        where, parity = _nth(s, group, number), s.r[phase].astype(np.int64)
+        yield from wait_for(s, where, parity, op) if out is None else _heard(s, where, parity, out, op)
 
     return waiting(run)
 

@@ -22,6 +22,41 @@ def checked(tr: Translator, p: Product, words: int, op) -> Product:
     return p
 
 
+_SAME_REGISTERS = ("llvm.extractvalue", "llvm.bitcast")
+
+
+def made_late(op, value: ir.Value, carried: bool = True) -> bool:
+    """Whether no wgmma.fence lies between what makes a value and a wgmma that has it in registers. `carried`: what a
+    loop hands from turn to turn, with no fence in front, is late; else only what comes into the loop is looked at."""
+    while True:
+        if isinstance(value.owner, ir.Block):
+            loop = value.owner.owner.operation
+            if carried or loop.name != "scf.for" or value.arg_number == 0:
+                break
+            value = loop.operands[2 + value.arg_number]
+        elif value.owner.operation.name in _SAME_REGISTERS:
+            value = value.owner.operation.operands[0]
+        else:
+            break
+    maker = None if isinstance(value.owner, ir.Block) else value.owner.operation
+    here = op
+    while here.parent is not None and here.name not in ("llvm.func", "gpu.func"):
+        before = []
+        for other in here.block.operations:
+            if other.operation == here:
+                break
+            before.append(other.operation)
+        for other in reversed(before):
+            if other.name == "nvvm.wgmma.fence.aligned":
+                return False
+            if maker is not None and other == maker:
+                return True
+        if maker is None and value.owner == here.block:
+            return carried
+        here = here.parent.operation
+    return carried
+
+
 @rule("nvvm.wgmma.mma_async")
 def _wgmma(tr: Translator, op):
     tr.proxies, tr.unit = True, WARPGROUP
@@ -39,16 +74,22 @@ def _wgmma(tr: Translator, op):
     checked(tr, p, count * dtype.itemsize // 4, op)
     registers, out = [tr.reg(v) for v in (a, b, acc)], tr.reg(op.results[0])
 
+    late = made_late(op, acc, carried=False)
+
     def step(s: State) -> None:
         left, right, before = (s.r[x] for x in registers)
-        s.r[out] = launch(s, p, left, right, before, op)
+        s.r[out] = launch(s, p, left, right, before, op, late)
 
     return step
 
 
 @rule("nvvm.wgmma.fence.aligned")
 def _wgmma_fence(tr: Translator, op):
-    return lambda s: engine_of(s).fenced.update(warpgroups(s, op))
+    def step(s: State) -> None:
+        for b, t in warpgroups(s, op):
+            engine_of(s).fence(b, t)
+
+    return step
 
 
 @rule("nvvm.wgmma.commit.group.sync.aligned")
