@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from together import check_together, randn
 from torch import nn
 
+from mlirc.check import check_torch
+
 attend = F.scaled_dot_product_attention
 
 
@@ -61,3 +63,21 @@ def test_multihead_attention():
         (lambda q, k, v: more(q, k, v), (randn(7, 2, 12), randn(5, 2, 5), randn(5, 2, 7))),
     ]
     check_together(cases, levels=["tiles"], kinds=["plain"])
+
+
+class Views(nn.Module):
+    """Attention whose result, as PyTorch leaves it in memory, can be looked at with the heads beside each other, in a
+    model that writes in place, and a view that is written through."""
+
+    def forward(self, x):
+        x += 1.0
+        q = x.view(5, 2, 4, 8).permute(1, 2, 0, 3)
+        rows = attend(q, q, q).permute(2, 0, 1, 3).contiguous().view(10, 32)
+        part = x.view(10, 32)
+        part[3:] *= 2.0
+        return rows, x
+
+
+def test_views_of_the_result_in_a_model_that_writes_in_place():
+    result = check_torch(Views(), (randn(5, 2, 32),), levels=["linalg"], kinds=["plain"])
+    assert result.ok, result.reason()

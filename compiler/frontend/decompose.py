@@ -60,7 +60,7 @@ def decompose(program: Any) -> Program:
     with dropouts_as_on_a_gpu():
         if not is_plain(given):
             table = {op: function for op, function in decomposition_table().items() if op is not STRIDED}
-            program = program if given is program.graph else _with_graph(program, given)
+            program = _with_graph(program, _any_strides(given))
             program = program.run_decompositions(table)
             given = program.graph
         if has_numbers(given) or given.find_nodes(op="call_function", target=STRIDED):
@@ -84,6 +84,28 @@ def _copied(graph: Graph) -> Graph:
     new = Graph()
     new.output(new.graph_copy(graph, {}))
     return new
+
+
+def _any_strides(graph: Graph) -> Graph:
+    """A copy with `reshape` for `view`: traced again, what a view looks at may have other strides than it had, as
+    attention's result, whose decomposition keeps the rows of a head together. A view that is written through stays
+    one, since a copy would take the writes."""
+    new = _copied(graph)
+    for node in new.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+        if not _is_written(node):
+            node.target = torch.ops.aten.reshape.default
+    return new
+
+
+def _is_written(node: Node) -> bool:
+    """Whether an operation changes a tensor in place that shares its memory with the node's."""
+    for user in node.users:
+        schema = getattr(user.target, "_schema", None)
+        if schema is not None and schema.is_mutable:
+            return True
+        if schema is not None and any(r.alias_info for r in schema.returns) and _is_written(user):
+            return True
+    return False
 
 
 def _with_graph(program: Any, graph: Graph) -> Any:
