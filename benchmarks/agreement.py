@@ -61,11 +61,15 @@ def compile_all(folder: Path) -> None:
         cases.make(name, text, knobs, exact=True).save(folder)
     for name, (text, knobs, tolerance) in close.items():
         cases.make(name, text, knobs, tolerance=tolerance).save(folder)
+    import exact_kernels
     import instruction_cases
 
+    for name in exact_kernels.CASES:
+        module, inputs, result = exact_kernels.case(name, f"exact_{name}")
+        cases.saved(f"exact_{name}", module, inputs, [result], exact=True).save(folder)
     single = instruction_cases.save_all(folder)
     size = sum(f.stat().st_size for f in folder.iterdir())
-    print(f"{len(exact) + len(close)} kernels and {single} of single instructions, {size / 1e6:.1f} MB, in {folder}")
+    print(f"{len(exact) + len(close) + len(exact_kernels.CASES)} kernels and {single} of single instructions, {size / 1e6:.1f} MB, in {folder}")
 
 
 def compare(kernel: saved_kernels.SavedKernel, card: dict[int, np.ndarray]) -> dict[str, Any]:
@@ -76,8 +80,8 @@ def compare(kernel: saved_kernels.SavedKernel, card: dict[int, np.ndarray]) -> d
         found, dtype = card[i], kernel.arguments[i].dtype
         row["elements"] += host.size
         plain = f"u{host.itemsize}"
-        row["different"] += int((found.view(plain) != host.view(plain)).sum())
         h, c = saved_kernels.widened(host, dtype), saved_kernels.widened(found, dtype)
+        row["different"] += int(((found.view(plain) != host.view(plain)) & ~(np.isnan(h) & np.isnan(c))).sum())
         scale = float(np.abs(h[np.isfinite(h)]).max(initial=1e-30))
         error = np.where((h == c) | (np.isnan(h) & np.isnan(c)), 0.0, np.abs(h - c))
         error = np.where(np.isnan(error), np.inf, error)

@@ -82,10 +82,12 @@ def build_kernel(job: KernelJob) -> KernelBuild:
 
 
 def to_gpu(module: Any, name: str, target: Target) -> None:
-    """Takes a kernel's `tiles`-level module to the `gpu` level in place, by the pass that its schedule asked for."""
+    """Takes a kernel's `tiles`-level module to the `gpu` level in place, by the pass that its schedule asked for, and
+    decides which products and sums are one `math.fma`."""
     from mlirc import levels
     from mlirc.mlir import context, ir
     from mlirc.passes import get_pass, is_users
+    from mlirc.passes.contract import contract
     from mlirc.schedule_places import attribute_place
     from mlirc.schedule_user import call
 
@@ -104,6 +106,7 @@ def to_gpu(module: Any, name: str, target: Target) -> None:
                 call(lower.__code__.co_filename, lower, module, **options)
             else:
                 lower(module, **options)
+            contract(module.operation, everywhere=True)
         except ir.MLIRError as e:
             raise MlircError(f"{start}: {pass_name}: {' '.join(str(e).split())}") from e
 

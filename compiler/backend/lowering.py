@@ -1,9 +1,10 @@
 """`gpu` level to LLVM IR: one kernel's gpu.module through upstream's conversions, with what NVPTX needs added.
 
 What is added to upstream's pipeline: math ops become arithmetic before the conversion (which would call libdevice);
-products and sums may contract to FMA; index arithmetic that ends in an address is marked as not wrapping, so that
-constant offsets fold into loads and stores; pointer parameters are marked noalias and aligned, so that data that a
-kernel only reads goes through ld.global.nc.
+fastmath flags are settled, so that LLVM computes what the text says (plain products and sums become `mul.rn` and
+`add.rn`, which nothing behind it contracts); index arithmetic that ends in an address is marked as not wrapping, so
+that constant offsets fold into loads and stores; pointer parameters are marked noalias and aligned, so that data that
+a kernel only reads goes through ld.global.nc.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ SHARED_ALIGN = 1024  # bytes; what a 128-byte swizzle of a tensor copy needs (PT
 _INDEX_LIMIT = (1 << 31) - (1 << 24)  # head room for the rounding up of a grid
 
 _ADDRESS_OPS = {"llvm.add", "llvm.mul", "llvm.sub", "llvm.shl"}
-_CONTRACT = {"arith.addf", "arith.subf", "arith.mulf"}
 
 
 def gpu_module_of(module: ir.Operation) -> ir.Operation:
@@ -117,15 +117,6 @@ def block_sizes(module: ir.Operation) -> dict[str, tuple[int, ...]]:
         if result.setdefault(symbol, tuple(sizes)) != tuple(sizes):
             raise MlircError(f"gpu level: kernel {symbol} is launched with two block sizes: make it two kernels")
     return result
-
-
-def allow_contraction(gpu_module: ir.Operation) -> None:
-    """Lets f32 and f64 products and sums fuse into FMA, as CUDA compilers do by default."""
-    flags = ir.Attribute.parse("#arith.fastmath<contract>")
-    none = ir.Attribute.parse("#arith.fastmath<none>")
-    for op in nested(gpu_module):
-        if op.name in _CONTRACT and op.attributes["fastmath"] == none:
-            op.attributes["fastmath"] = flags
 
 
 def _mark_addresses(func: ir.Operation) -> None:
@@ -272,6 +263,7 @@ def lower_to_llvm_ir(module: ir.Module, target: Target, name: str) -> str:
 
     Raises MlircError with MLIR's diagnostics when an op has no lowering.
     """
+    from mlirc.passes.contract import settle_floats
     from mlirc.passes.expand_math import expand_math
 
     where = f"kernel {name}"
@@ -281,8 +273,8 @@ def lower_to_llvm_ir(module: ir.Module, target: Target, name: str) -> str:
         bits = index_bits(gpu_module_of(copy))
         pointers, blocks = pointer_parameters(copy), block_sizes(copy)
         _check_accesses(gpu_module_of(copy), where)
-        allow_contraction(gpu_module_of(copy))
         expand_math(gpu_module_of(copy))
+        settle_floats(gpu_module_of(copy))
         try:
             PassManager.parse(_PREPARE).run(copy)
             order_atomics(gpu_module_of(copy))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mlirc import levels
 from mlirc.errors import MlircError
 from mlirc.host.device.arguments import Given, overlap
 from mlirc.host.device.execution import execute
@@ -16,6 +17,7 @@ from mlirc.host.device.report import Report
 from mlirc.host.device.tensor_maps import Im2colMap, TensorMap, Writers, check_parameter
 from mlirc.host.device.translate import translate
 from mlirc.mlir import ir
+from mlirc.passes.contract import settle_floats
 
 
 def run_function(
@@ -35,6 +37,8 @@ def run_function(
     and a TensorMap or Im2colMap for each tensor map. An array that is read-only is an input: a kernel that writes it is
     a finding. Two arguments may be the same array. Raises MlircError for an unknown function, arguments that do not
     fit, and different arrays that share memory."""
+    module = levels.copy(module)
+    settle_floats(module.operation)
     found = _find(module, name)
     program = translate(found)
     if len(args) != len(program.parameters):

@@ -23,6 +23,7 @@ from mlirc.host.device.report import Report
 from mlirc.host.device.rules.memref import item_size
 from mlirc.host.device.translate import Program, translate
 from mlirc.mlir import ir
+from mlirc.passes.contract import settle_floats
 from mlirc.passes.expand_math import expand_math
 from mlirc.timing import counted
 
@@ -35,9 +36,10 @@ class DeviceKernel:
     writes is a result, but for read-only arrays."""
 
     def __init__(self, module: ir.Module, expand: bool = True, count: bool = False, inputs: int | None = None):
+        module = levels.copy(module)
         if expand:
-            module = levels.copy(module)
             expand_math(module.operation)
+        settle_floats(module.operation)
         self.count, self.inputs = count, inputs
         self.module = module  # keeps the operations alive
         hosts = [op.operation for op in module.body.operations if op.operation.name == "func.func"]

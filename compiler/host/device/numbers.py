@@ -82,6 +82,28 @@ def toward_zero(x: np.ndarray, dtype: Any) -> np.ndarray:
     return near
 
 
+def round_once(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """f64 as a narrower float type, rounded to nearest even once (ml_dtypes' own way leads through f32, which rounds
+    twice). The number in between is rounded to odd (Boldo, Melquiond: "Emulation of FMA and correctly rounded sums").
+    """
+    if dtype.itemsize >= 4 or dtype == np.float16:
+        return x.astype(dtype)
+    cut = toward_zero(x, np.float32)
+    cut.view(np.int32)[...] |= np.isfinite(cut) & (cut.astype(np.float64) != x)
+    return cut.astype(dtype)
+
+
+def integers_as(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Integers, of any width, as floats, rounded once (ml_dtypes' own way leads through f32)."""
+    if dtype.itemsize >= 4:
+        return x.astype(dtype)
+    if x.dtype.itemsize == 8:  # to 53 bits by rounding to odd, where it has more
+        low = x & x.dtype.type(0x7FF)
+        odd = (x - low) | ((low != 0) * 0x800).astype(x.dtype)
+        x = np.where(np.abs(x.astype(np.float64)) < 2.0**52, x, odd)
+    return round_once(x.astype(np.float64), dtype)
+
+
 def spread(c: np.ndarray, rank: int) -> np.ndarray:
     """A per-thread array with `rank` vector dimensions of size 1 added, to go with a vector."""
     return c.reshape(c.shape + (1,) * rank) if rank else c

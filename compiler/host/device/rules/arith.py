@@ -8,7 +8,15 @@ import numpy as np
 
 from mlirc.errors import MlircError
 from mlirc.host.device.machine import State
-from mlirc.host.device.numbers import dtype_of, signed_from, spread, unsigned, vector_shape
+from mlirc.host.device.numbers import (
+    dtype_of,
+    integers_as,
+    round_once,
+    signed_from,
+    spread,
+    unsigned,
+    vector_shape,
+)
 from mlirc.host.device.translate import Translator, rule
 from mlirc.mlir import ir
 
@@ -44,21 +52,43 @@ def same_type(f: Callable, dtype: np.dtype) -> Callable:
     return g
 
 
+def _signed_zeros(f: Callable, sign: int) -> Callable:
+    """A maximum (sign 1) or minimum (-1) to which -0 is less than +0, as it is to PTX; NumPy takes either."""
+
+    def g(a, b):
+        out, zero = f(a, b), a == 0
+        if zero.any():
+            zero = zero & (b == 0)
+            if zero.any():
+                both = a + b if sign > 0 else -(-a + -b)
+                out = np.where(zero, both, out)
+        return out
+
+    return g
+
+
 _FLOAT = {
     "arith.addf": np.add,
     "arith.subf": np.subtract,
     "arith.mulf": np.multiply,
     "arith.divf": np.divide,
     "arith.remf": np.fmod,
-    "arith.maximumf": np.maximum,
-    "arith.minimumf": np.minimum,
-    "arith.maxnumf": np.fmax,
-    "arith.minnumf": np.fmin,
+    "arith.maximumf": _signed_zeros(np.maximum, 1),
+    "arith.minimumf": _signed_zeros(np.minimum, -1),
+    "arith.maxnumf": _signed_zeros(np.fmax, 1),
+    "arith.minnumf": _signed_zeros(np.fmin, -1),
 }
+
+
+def _to_nearest(tr: Translator, op) -> None:
+    """Raises MlircError for an operation that asks for another rounding, which the back end would not honour."""
+    if "roundingmode" in op.attributes and "to_nearest_even" not in str(op.attributes["roundingmode"]):
+        raise MlircError(f"host device: {tr.where}: {op.name} with {op.attributes['roundingmode']} at {op.location}")
 
 
 @rule(*_FLOAT)
 def _float(tr: Translator, op):
+    _to_nearest(tr, op)
     return binary(tr, op, same_type(_FLOAT[op.name], dtype_of(op.results[0].type)))
 
 
@@ -270,13 +300,16 @@ def _integer_to_float(tr: Translator, op):
     dtype = dtype_of(op.results[0].type)
     boolean = dtype_of(op.operands[0].type) == np.bool_
     if op.name == "arith.uitofp":
-        return unary(tr, op, lambda a: unsigned(a).astype(dtype))
-    return unary(tr, op, lambda a: (-a.astype(np.int8) if boolean else a).astype(dtype))
+        return unary(tr, op, lambda a: integers_as(unsigned(a), dtype))
+    return unary(tr, op, lambda a: integers_as(-a.astype(np.int8) if boolean else a, dtype))
 
 
-@rule("arith.extf", "arith.truncf")
+@rule("arith.extf", "arith.truncf", "llvm.fptrunc", "llvm.fpext")
 def _float_cast(tr: Translator, op):
     dtype = dtype_of(op.results[0].type)
+    _to_nearest(tr, op)
+    if dtype_of(op.operands[0].type) == np.float64:
+        return unary(tr, op, lambda a: round_once(a, dtype))
     return unary(tr, op, lambda a: a.astype(dtype))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.host.device.fma import fma
 from mlirc.host.device.machine import State
 from mlirc.host.device.numbers import dtype_of
 from mlirc.host.device.rules.arith import binary, same_type, unary
@@ -35,7 +36,7 @@ def _elementwise(f: Callable[[float], float]) -> Callable:
 
 
 _WIDE: dict[str, Callable] = {
-    "math.round": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x),
+    "math.round": lambda x: np.trunc(x) + np.copysign(np.abs(x - np.trunc(x)) >= 0.5, x),
     "math.exp": np.exp,
     "math.exp2": np.exp2,
     "math.expm1": np.expm1,
@@ -86,23 +87,11 @@ def _classify(tr: Translator, op):
 @rule("math.fma", "vector.fma")
 def _fma(tr: Translator, op):
     a, b, c = (tr.reg(v) for v in op.operands)
-    out, dtype = tr.reg(op.results[0]), dtype_of(op.results[0].type)
+    out = tr.reg(op.results[0])
 
     def step(s: State) -> None:
-        # The product of two f32 is exact in f64; the sum is rounded there and again to f32, which differs from one
-        # rounding in about one of 2^29 cases.
         r = s.r
-        total = np.multiply(r[a], r[b], dtype=np.float64)
-        total += r[c]
-        r[out] = total.astype(dtype)
-
-    return step if dtype != np.float64 else _fma64(a, b, c, out)
-
-
-def _fma64(a: int, b: int, c: int, out: int):
-    def step(s: State) -> None:
-        x, y, z = (v.astype(np.longdouble) for v in (s.r[a], s.r[b], s.r[c]))
-        s.r[out] = (x * y + z).astype(np.float64)
+        r[out] = fma(r[a], r[b], r[c])
 
     return step
 

@@ -243,12 +243,6 @@ def _bitcast(tr: Translator, op):
     return unary(tr, op, convert)
 
 
-@rule("llvm.fptrunc", "llvm.fpext")
-def _float_cast(tr: Translator, op):
-    dtype = dtype_of(op.results[0].type)
-    return unary(tr, op, lambda a: a.astype(dtype))
-
-
 # -- special registers of the nvvm dialect
 
 _SREG = "nvvm.read.ptx.sreg."
