@@ -69,7 +69,8 @@ def compile_all(folder: Path) -> None:
         cases.saved(f"exact_{name}", module, inputs, [result], exact=True).save(folder)
     single = instruction_cases.save_all(folder)
     size = sum(f.stat().st_size for f in folder.iterdir())
-    print(f"{len(exact) + len(close) + len(exact_kernels.CASES)} kernels and {single} of single instructions, {size / 1e6:.1f} MB, in {folder}")
+    many = len(exact) + len(close) + len(exact_kernels.CASES)
+    print(f"{many} kernels and {single} of single instructions, {size / 1e6:.1f} MB, in {folder}")
 
 
 def compare(kernel: saved_kernels.SavedKernel, card: dict[int, np.ndarray]) -> dict[str, Any]:

@@ -230,14 +230,15 @@ def test_indices_have_64_bits_where_32_do_not_reach(rows, wide):
     assert widths == (["64", "64"] if wide else ["32", "32"])
 
 
-def test_products_and_sums_fuse():
-    body = """
+@pytest.mark.parametrize("flags", ["", " fastmath<contract>"])
+def test_products_and_sums_fuse_where_they_say_so(flags):
+    body = f"""
       %x = memref.load %a[%tx] : memref<128xf32>
-      %y = arith.mulf %x, %x : f32
-      %z = arith.addf %y, %x : f32
+      %y = arith.mulf %x, %x{flags} : f32
+      %z = arith.addf %y, %x{flags} : f32
       memref.store %z, %b[%tx] : memref<128xf32>"""
     text = ptx(gpu_level(body, {"a": "memref<128xf32>", "b": "memref<128xf32>"}))
-    assert "fma.rn.f32" in text and "mul.rn.f32" not in text
+    assert ("fma.rn.f32" in text) == bool(flags) and ("mul.rn.f32" in text) != bool(flags)
 
 
 def test_division_is_exact_and_maximum_keeps_nan():

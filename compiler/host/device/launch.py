@@ -261,7 +261,8 @@ class DeviceKernel:
             t = ir.MemRefType(argument.type)
             strides, _ = t.get_strides_and_offset()
             item = item_size(t)
-            r[number] = MemRef(buffers[launch.args[k]], launch.offsets[k] // item, tuple(t.shape), tuple(strides), item)
+            first = launch.offsets[k] // item
+            r[number] = MemRef(buffers[launch.args[k]], first, tuple(t.shape), tuple(strides), item, start=first)
         return r
 
 

@@ -76,8 +76,21 @@ class Machine:
             name, space, nbytes, max(instances, 2), poison=self.poison, align=align
         )  # two at least: the stride keeps instances apart
         if space == "shared":
+            if self.shared:
+                last = self.shared[-1]
+                buffer.place = last.place + -(-last.nbytes // 1024) * 1024
             self.shared.append(buffer)
         return buffer
+
+    def shared_at(self, address: np.ndarray, mask) -> tuple[Buffer, np.ndarray]:
+        """The buffer in shared memory that the addresses of the active threads lie in, and their bytes within it."""
+        known = address if mask is None else np.broadcast_to(address, (self.nb, self.nt))[self.everyone(mask)]
+        first = int(known.min()) if known.size else 0
+        found = max((b for b in self.shared if b.place <= first), key=lambda b: b.place, default=self.shared[0])
+        later = [b.place for b in self.shared if b.place > found.place]
+        if known.size and later and int(known.max()) >= min(later):
+            raise MlircError("host device: an address in shared memory that lies in another array in each thread")
+        return found, address - found.place
 
     def absolute(self, buffer: Buffer, offset, item: int, rank=None):
         """Element numbers in a buffer's storage from those within an instance; `rank`: that of the block of the cluster

@@ -58,6 +58,7 @@ class Buffer:
         self.sectors: np.ndarray | None = None  # [2, sectors]: those read, and those written, in this launch; counted
         self.watch: tuple[int, list] | None = None  # a byte, and who wrote it: (block, thread, operation)
         self.given: Any = None  # arguments.Given of a kernel's input: nobody may write here
+        self.place = 0  # in shared memory: the address of its first byte
         self.earlier = ""  # what earlier launches do to it that griddepcontrol.wait waits for: "reads", "writes", or ""
         self._views: dict = {}
         if space == "global":
@@ -138,13 +139,24 @@ def scatter(buffer: Buffer, plane: str, address: np.ndarray, values: np.ndarray,
 
 class MemRef:
     """A memref value: a window of a buffer. `base` is its first element's number within an instance (an int, or an
-    array [blocks or 1, threads or 1]); strides are in elements."""
+    array [blocks or 1, threads or 1]); strides are in elements. `start` is the element that its aligned pointer points
+    to, from which its offset counts: that of the parameter, allocation or `memref.view` that it is a window of."""
 
-    __slots__ = ("buffer", "base", "strides", "shape", "item", "rank")
+    __slots__ = ("buffer", "base", "strides", "shape", "item", "rank", "start")
 
-    def __init__(self, buffer: Buffer, base, shape: tuple[int, ...], strides: tuple[int, ...], item: int, rank=None):
+    def __init__(
+        self,
+        buffer: Buffer,
+        base,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        item: int,
+        rank=None,
+        start: Any = 0,
+    ):
         self.buffer, self.base, self.shape, self.strides, self.item = buffer, base, shape, strides, item
         self.rank = rank  # of the block of the cluster whose shared memory it is; None: the thread's own
+        self.start = start
 
     def offset(self, indices: list):
         """The element number of an access, within an instance: an int or an array."""
@@ -155,3 +167,22 @@ class MemRef:
             elif s:
                 total = total + i * s
         return total
+
+
+def merge_windows(c: np.ndarray, a: MemRef, b: MemRef) -> MemRef:
+    """Per thread a where c, else b: windows of one form of one buffer. Raises MlircError for others."""
+    if a.buffer is not b.buffer or (a.shape, a.strides, a.item) != (b.shape, b.strides, b.item):
+        what = (
+            " and ".join(sorted((a.buffer.name, b.buffer.name)))
+            if a.buffer is not b.buffer
+            else f"{a.buffer.name} in two forms"
+        )
+        raise MlircError(
+            f"host device: some threads take a window of {what}: branch around the loads and stores, not the memrefs"
+        )
+    if (a.rank is None) != (b.rank is None):
+        raise MlircError("host device: some threads take the shared memory of another block, and some their own")
+    rank = None if a.rank is None else np.where(c, a.rank, b.rank)
+    return MemRef(
+        a.buffer, np.where(c, a.base, b.base), a.shape, a.strides, a.item, rank, np.where(c, a.start, b.start)
+    )

@@ -8,6 +8,7 @@ import numpy as np
 
 from mlirc.errors import MlircError
 from mlirc.host.device.machine import State
+from mlirc.host.device.memory import merge_windows
 from mlirc.host.device.numbers import (
     dtype_of,
     integers_as,
@@ -67,7 +68,7 @@ def _signed_zeros(f: Callable, sign: int) -> Callable:
     return g
 
 
-_FLOAT = {
+_FLOAT: dict[str, Callable] = {
     "arith.addf": np.add,
     "arith.subf": np.subtract,
     "arith.mulf": np.multiply,
@@ -262,8 +263,17 @@ def _select(tr: Translator, op):
     c, a, b = (tr.reg(v) for v in op.operands)
     out = tr.reg(op.results[0])
     rank = len(vector_shape(op.results[0].type)) - len(vector_shape(op.operands[0].type))
-    if isinstance(op.results[0].type, ir.MemRefType):
-        raise MlircError(f"host device: {tr.where}: a select between memrefs at {op.location} is not supported")
+    window = isinstance(op.results[0].type, ir.MemRefType) or "ptr" in str(op.results[0].type)
+
+    def windows(s: State) -> None:
+        chosen, rest = s.m.active(s.mask, s.r[c]), s.m.active(s.mask, ~s.r[c])
+        if rest is None or chosen is None:
+            s.r[out] = s.r[a] if rest is None else s.r[b]
+        else:
+            s.r[out] = merge_windows(s.r[c], s.r[a], s.r[b])
+
+    if window:
+        return windows
 
     def step(s: State) -> None:
         r = s.r

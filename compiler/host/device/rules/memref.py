@@ -120,10 +120,9 @@ def _window(tr: Translator, op):
             base = source.offset(where)
             steps = [a * b for a, b in zip(steps, source.strides, strict=True)]
         else:
-            base = where[0]
-        s.r[out] = MemRef(
-            source.buffer, base, tuple(shape[i] for i in kept), tuple(steps[i] for i in kept), source.item
-        )
+            base = source.start + where[0]
+        shape, steps = [shape[i] for i in kept], [steps[i] for i in kept]
+        s.r[out] = MemRef(source.buffer, base, tuple(shape), tuple(steps), source.item, source.rank, start=source.start)
 
     return step
 
@@ -170,7 +169,8 @@ def _view(tr: Translator, op):
         if s.m.check and end > source.shape[0]:
             message = f"takes bytes up to {end} of {source.buffer.name}, which has {source.shape[0]}"
             s.m.complain("out of bounds", np.ones((1, 1), bool), message, op)
-        s.r[out] = MemRef(source.buffer, (source.base + byte) // item, shape, tuple(strides), item)
+        first = (source.base + byte) // item
+        s.r[out] = MemRef(source.buffer, first, shape, tuple(strides), item, source.rank, start=first)
 
     return step
 
@@ -199,7 +199,7 @@ def _reshape(tr: Translator, op):
 
     def step(s: State) -> None:
         source: MemRef = s.r[ref]
-        s.r[out] = MemRef(source.buffer, source.base, shape, tuple(strides), source.item)
+        s.r[out] = MemRef(source.buffer, source.base, shape, tuple(strides), source.item, source.rank, source.start)
 
     return step
 
@@ -222,8 +222,9 @@ def _metadata(tr: Translator, op):
 
     def step(s: State) -> None:
         source: MemRef = s.r[ref]
-        s.r[outs[0]] = MemRef(source.buffer, 0, (), (), source.item)
-        for o, x in zip(outs[1:], [source.base, *source.shape, *source.strides], strict=True):
+        start = source.start
+        s.r[outs[0]] = MemRef(source.buffer, start, (), (), source.item, source.rank, start)
+        for o, x in zip(outs[1:], [source.base - start, *source.shape, *source.strides], strict=True):
             s.r[o] = x if isinstance(x, np.ndarray) else np.full((1, 1), x, dtype=np.int64)
 
     return step

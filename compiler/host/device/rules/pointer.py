@@ -100,10 +100,13 @@ def _space_cast(tr: Translator, op):
 def _to_integer(tr: Translator, op):
     ref, out, dtype = tr.reg(op.operands[0]), tr.reg(op.results[0]), dtype_of(op.results[0].type)
 
+    whole = op.name == "memref.extract_aligned_pointer_as_index"
+
     def step(s: State) -> None:
         source: MemRef = s.r[ref]
-        # A memref's aligned pointer is the start of its buffer; its offset is not in it, except for a memref.view's.
-        byte = source.base * source.item + (source.buffer.address if source.buffer.space == "global" else 0)
+        buffer = source.buffer
+        byte = (source.start if whole else source.base) * source.item
+        byte = byte + (buffer.address if buffer.space == "global" else buffer.place)
         s.r[out] = byte.astype(dtype) if isinstance(byte, np.ndarray) else np.full((1, 1), byte, dtype=dtype)
 
     return step
@@ -116,7 +119,7 @@ def _to_pointer(tr: Translator, op):
 
     def step(s: State) -> None:
         address = s.r[number].astype(np.int64)
-        buffer, byte = (s.m.dynamic_shared, address) if shared else buffer_at(address)
+        buffer, byte = s.m.shared_at(address, s.mask) if shared else buffer_at(address)
         s.r[out] = MemRef(buffer, byte, (), (), 1)
 
     return step

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from mlirc.errors import MlircError
 from mlirc.host.device.events import Fork
 from mlirc.host.device.limits import Stop, most_turns
 from mlirc.host.device.loop_ends import Ending, ending, too_many, turns_left, unchanged
 from mlirc.host.device.machine import State
+from mlirc.host.device.memory import MemRef, merge_windows
 from mlirc.host.device.numbers import spread
 from mlirc.host.device.spins import give_way, is_spin
 from mlirc.host.device.translate import Code, Translator, rule, waiting
@@ -42,13 +44,18 @@ def _inside(code: Code, s: State):
 
 
 def merge(c: np.ndarray, a, b):
-    """Per thread a where c, else b. Memrefs must be the same on both sides."""
+    """Per thread a where c, else b; None is what threads have that never got there. Raises MlircError for memrefs that
+    are no windows of one buffer."""
     if a is b:
         return a
     if isinstance(a, tuple) and isinstance(b, tuple):
         return tuple(merge(c, x, y) for x, y in zip(a, b, strict=True))
-    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
+    if a is None or b is None:
         return a if b is None else b
+    if isinstance(a, MemRef) and isinstance(b, MemRef):
+        return merge_windows(c, a, b)
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
+        raise MlircError("host device: threads that took two ways have values that cannot be put together")
     return np.where(spread(c, a.ndim - 2), a, b)
 
 
