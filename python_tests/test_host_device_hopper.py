@@ -241,7 +241,7 @@ NVGPU = f"""module {{ gpu.module @m {{ gpu.func @k(%map: {MAP2D}, %y: memref<8x1
         (
             "nvgpu.mbarrier.try_wait.parity %b[%c1], %even, %patience",
             "",
-            {"race", "unfinished copy", "uninitialized read"},
+            {"race", "unfinished copy", "uninitialized read", "undefined value"},
         ),
         ("constant 512", "constant 508", {"deadlock"}),
         ("gpu.barrier\n", "\n", {"race", "bad mbarrier"}),

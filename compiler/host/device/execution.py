@@ -29,6 +29,7 @@ from mlirc.host.device.order.clocks import Clocks
 from mlirc.host.device.order.global_order import Knowledge, check_watched
 from mlirc.host.device.order.launch_order import Order
 from mlirc.host.device.report import Report
+from mlirc.host.device.shadows.machine import ShadowMachine
 from mlirc.host.device.sync import Scheduler
 from mlirc.host.device.translate import Program, granule, operation_of
 
@@ -110,7 +111,10 @@ class Execution:
                 check_watched(program.name, warps, order.threads)
         for batch in _batches(units, per, varied):
             blocks = _blocks_of(batch, grid, self.cluster)
-            machine = Machine(program.name, blocks, grid, block, self.report, self.check, self.poison, self.cluster)
+            kind = Machine if program.shadows is None else ShadowMachine
+            machine = kind(program.name, blocks, grid, block, self.report, self.check, self.poison, self.cluster)
+            if isinstance(machine, ShadowMachine) and program.shadows is not None:
+                machine.shadows = program.shadows
             machine.deadline = self.deadline
             if machine.races is not None:
                 machine.races.granule = granule(program)

@@ -16,11 +16,12 @@ from mlirc.host.device.counters import count_sectors
 from mlirc.host.device.dependencies import Earlier
 from mlirc.host.device.execution import execute
 from mlirc.host.device.limits import SECONDS
-from mlirc.host.device.memory import OTHER_POISON, POISON, Buffer, MemRef
+from mlirc.host.device.memory import POISON, Buffer, MemRef
 from mlirc.host.device.numbers import dtype_of
 from mlirc.host.device.reference import Case, Reference, compare
 from mlirc.host.device.report import Report
 from mlirc.host.device.rules.memref import item_size
+from mlirc.host.device.shadows.origins import Shadows, has_poison
 from mlirc.host.device.translate import Program, translate
 from mlirc.mlir import ir
 from mlirc.passes.contract import settle_floats
@@ -54,6 +55,7 @@ class DeviceKernel:
                     if f.operation.name == "gpu.func":
                         program = translate(f, count)
                         self.programs[program.name] = program
+        self.poison = any(has_poison(p.function) for p in self.programs.values())
         self.stored = {i for launch in self.launches for i in self._uses(launch)[1] if i < len(self.arguments)}
         self.written: set[int] = set()  # the results of the run under way, and what it must leave as it is
         self.given: set[int] = set()
@@ -84,8 +86,8 @@ class DeviceKernel:
         options = dict(blocks=blocks, check=check, seed=seed, seconds=seconds)
         fresh = [*self.written, *range(len(args), len(args) + len(self.workspaces))]
         buffers = self._run(args, report, POISON, options, earlier=Earlier(before, fresh))
-        if "uninitialized read" in report.kinds() and self._same_without_poison(args, buffers, options):
-            report.findings = [f for f in report.findings if f.kind != "uninitialized read"]
+        if check and report.ended and ("uninitialized read" in report.kinds() or self.poison):
+            self._follow_undefined(args, report, options)
         if check and blocks is None and report.ended:
             self._complain_of_holes(buffers, report)
         for i in self.written:
@@ -128,10 +130,10 @@ class DeviceKernel:
 
     def _run(
         self, args, report: Report, poison: int, options: dict, watch: tuple[int, int, list] | None = None,
-        earlier: Earlier | None = None,
+        earlier: Earlier | None = None, programs: dict[str, Program] | None = None,
     ) -> list[Buffer]:  # fmt: skip
         """One run from fresh buffers, which it returns. `watch`: an argument, a byte of it, and a list that gets those
-        who write it."""
+        who write it. `programs`: others than the kernel's own, that follow undefined values."""
         earlier = earlier or Earlier()
         buffers = [self._bind(i, a, t, poison) for i, (a, t) in enumerate(zip(args, self.arguments, strict=True))]
         workspaces = [Buffer(f"workspace {i}", "global", n, poison=poison) for i, n in enumerate(self.workspaces)]
@@ -149,7 +151,7 @@ class DeviceKernel:
                         what = buffers[launch.target].given.element(launch.target_offset)
                         report.add("overwritten input", f"a copy of {launch.size} bytes writes {what}", None, self.name)
                     self._copy(launch, buffers)
-                elif not self._launch(launch, buffers, report, poison, options):
+                elif not self._launch(launch, buffers, report, poison, options, programs or self.programs):
                     report.ended = False
                     break
                 earlier.add(*self._uses(launch))
@@ -189,16 +191,17 @@ class DeviceKernel:
         """The function of the last launch that gets an argument of the host function."""
         return self.programs[self._last_launch(argument).symbol].function
 
-    def _same_without_poison(self, args, buffers: list[Buffer], options: dict) -> bool:
-        """Whether the results are the same with other contents in fresh memory: then what was read there was never
-        used (the rows and columns that pad a tile are computed, but not stored)."""
-        other = self._run(args, Report(), OTHER_POISON, options)
-        for i in self.written:
-            known = buffers[i].written
-            same = buffers[i].data == other[i].data
-            if not (same if known is None else same | (known == 0)).all():
-                return False
-        return True
+    def _follow_undefined(self, args, report: Report, options: dict) -> None:
+        """Runs the kernel again with shadows, and reports what depends on undefined values; clears reads of fresh
+        memory of which nothing does (the rows and columns that pad a tile are computed, but not stored)."""
+        shadows = Shadows(report)
+        functions = {name: p.function for name, p in self.programs.items()}
+        programs = {name: translate(function, shadows=shadows) for name, function in functions.items()}
+        again = Report()
+        buffers = self._run(args, again, POISON, options, programs=programs)
+        for i in sorted(self.written):
+            shadows.judge_result(buffers[i], buffers[i].nbytes, item_size(self.arguments[i]), self.name)
+        shadows.settle(report, again)
 
     def _uses(self, launch: Launch | Copy) -> tuple[set[int], set[int]]:
         """The buffers of a launch, and those that it writes."""
@@ -232,9 +235,12 @@ class DeviceKernel:
             from_ = getattr(source, plane)
             into[:] = 0xFF if from_ is None else from_[copy.source_offset : copy.source_offset + copy.size]
 
-    def _launch(self, launch: Launch, buffers: list[Buffer], report: Report, poison: int, options: dict) -> bool:
+    def _launch(
+        self, launch: Launch, buffers: list[Buffer], report: Report, poison: int, options: dict,
+        programs: dict[str, Program],
+    ) -> bool:  # fmt: skip
         """Runs a launch; False if it could not run to its end."""
-        program = self.programs[launch.symbol]
+        program = programs[launch.symbol]
         stored = stored_parameters(program.function)
         tracked = {launch.args[i] for i in stored}
         for i, buffer in enumerate(buffers):
@@ -246,11 +252,11 @@ class DeviceKernel:
             (launch.grid, launch.block, launch.smem),
             report=report,
             poison=poison,
-            count=self.count,
+            count=self.count and programs is self.programs,
             cluster=launch.cluster,
             **options,
         )
-        if self.count:
+        if self.count and programs is self.programs:
             count_sectors(report, program.name, buffers)
         return ended
 

@@ -216,6 +216,17 @@ class Machine:
             return False
         return per >= width
 
+    # -- what a machine with shadows follows (shadows/machine.py)
+
+    def taken(self, buffer: Buffer, byte: np.ndarray, op) -> None:
+        """A product of a warpgroup reads bytes [rows, k, bytes of an element] of the storage of shared memory."""
+
+    def sent(self, buffer: Buffer, byte: np.ndarray, lone: np.ndarray, op) -> None:
+        """A thread's bulk copy takes bytes of the storage of shared memory elsewhere."""
+
+    def computed(self, p: Any, result: np.ndarray, block: int, lanes: slice) -> None:
+        """A product of a warpgroup has its result, in the registers of `lanes` of a block."""
+
     # -- accesses
 
     def _address(self, ref: MemRef, indices: list, width: int, align: int, mask, write: bool, op) -> tuple:

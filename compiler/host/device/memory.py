@@ -13,7 +13,6 @@ from mlirc.errors import MlircError
 from mlirc.host.device.numbers import UNSIGNED
 
 POISON = 0xFF  # what fresh memory holds: NaN as a float of any width
-OTHER_POISON = 0x3C  # small numbers, for a second run that tells whether fresh memory reaches a result
 _ADDRESS_BITS = 40  # of an address, its byte within a buffer; the bits above are the buffer's number
 _numbers = itertools.count(1)
 _buffers: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()

@@ -19,6 +19,8 @@ from mlirc.host.device.counters import kind_of
 from mlirc.host.device.limits import MAX_NESTING, deep_calls
 from mlirc.host.device.machine import WARP, State
 from mlirc.host.device.numbers import constant_array, dtype_of
+from mlirc.host.device.shadows.origins import DEFINED, Shadows
+from mlirc.host.device.shadows.rules import shadowed
 from mlirc.host.device.spins import has_spins
 from mlirc.mlir import ir
 
@@ -115,6 +117,7 @@ class Program:
 
     def __init__(self, name: str, code: Code, initial: list, parameters: list, function):
         self.name, self.code, self.initial, self.parameters, self.function = name, code, initial, parameters, function
+        self.shadows: Shadows | None = None  # where it follows undefined values
         self.arrays: list[LocalArray] = []  # the attributions of a gpu.func
         self.accesses: list[int] = []  # bytes of every access
         self.unit = WARP  # threads that only execute together: of a warp, or of a warpgroup
@@ -134,8 +137,8 @@ class Program:
 class Translator:
     """State of translating one function."""
 
-    def __init__(self, where: str, count: bool = False):
-        self.where, self.count = where, count
+    def __init__(self, where: str, count: bool = False, shadows: Shadows | None = None):
+        self.where, self.count, self.shadows = where, count, shadows
         self.numbers: dict[ir.Value, int] = {}
         self.initial: list = []
         self.owned = {"shared": 0, "local": 0}  # bytes of a block, of a thread
@@ -154,7 +157,13 @@ class Translator:
         if n is None:
             n = self.numbers[value] = len(self.initial)
             self.initial.append(None)
+            if self.shadows is not None:
+                self.initial.append(DEFINED)  # its shadow: every value has two registers then
         return n
+
+    def moved(self, registers: list[int]) -> list[int]:
+        """The registers of values that control flow hands on, and of their shadows."""
+        return registers if self.shadows is None else [*registers, *(x + 1 for x in registers)]
 
     def constant(self, op) -> None:
         value, attr = op.results[0], op.attributes["value"]
@@ -223,6 +232,8 @@ class Translator:
             raise MlircError(
                 f"host device: {self.where}: cannot execute {op.name} at {op.location}: {type(e).__name__}: {e}"
             ) from e
+        if self.shadows is not None:
+            step = shadowed(self, op, step)
         kind = kind_of(op) if self.count else None
         return _counted(step, *kind) if kind else step
 
@@ -279,14 +290,14 @@ def _check_deadline(op) -> Callable:
 
 
 @deep_calls()
-def translate(function, count: bool = False) -> Program:
-    """Translates a gpu.func, with code that counts its instructions if asked for; raises MlircError for an operation
-    without a rule."""
+def translate(function, count: bool = False, shadows: Shadows | None = None) -> Program:
+    """Translates a gpu.func, with code that counts its instructions, or follows undefined values, if asked for; raises
+    MlircError for an operation without a rule."""
     for name in _RULE_FILES:
         importlib.import_module(f"mlirc.host.device.rules.{name}")
     function = function.operation
     name = ir.StringAttr(function.attributes["sym_name"]).value
-    tr = Translator(f"kernel {name}", count)
+    tr = Translator(f"kernel {name}", count, shadows)
     blocks = function.regions[0].blocks
     if len(blocks) != 1:
         raise MlircError(f"host device: kernel {name} has unstructured control flow: give it at the gpu level with scf")
@@ -298,6 +309,7 @@ def translate(function, count: bool = False) -> Program:
         inputs = len(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).inputs)
     program = Program(name, code, tr.initial, arguments[:inputs], function)
     program.arrays = _attributions(tr, function, list(blocks[0].arguments)[inputs:])
+    program.shadows = shadows
     program.accesses, program.unit, program.proxies = tr.accesses, tr.unit, tr.proxies
     program.cluster, program.spins, program.ordered = _cluster(function), tr.spins, tr.ordered or tr.spins
     program.bulk_sources = tr.bulk_sources

@@ -90,12 +90,17 @@ class Product:
             lowest = (lowest_exponent(DTYPES[self.a]), lowest_exponent(DTYPES[self.b]))
             bits = BITS_FP8_WGMMA if self.item == 1 else BITS
             total = multiply_add(a, b, start, lowest, bits, self.result)
-        back = total.reshape(4, 2, 8, self.n // 8, 4, 2).transpose(0, 2, 4, 3, 1, 5).reshape(WARPGROUP, self.n // 2)
+        back = self.fragments(total)
         if self.result.kind != "i":
             return back
         if self.saturate:
             return np.clip(back, -(2**31), 2**31 - 1).astype(np.int32)
         return back.astype(np.int64).astype(np.int32)
+
+    def fragments(self, total: np.ndarray) -> np.ndarray:
+        """A result [64, n] as it lies in the registers of 128 threads [128, n / 2]."""
+        cut = total.reshape(4, 2, 8, self.n // 8, 4, 2).transpose(0, 2, 4, 3, 1, 5)
+        return cut.reshape(WARPGROUP, self.n // 2)
 
     def _widen(self, x: np.ndarray) -> np.ndarray:
         if x.dtype.kind in "iu":  # exact in f64
@@ -132,6 +137,7 @@ def launch(s: State, p: Product, a: np.ndarray | list[np.ndarray], b: np.ndarray
         second = _operand(s, engine, int(wide[block, t]) & (2**64 - 1), p, (p.n, p.b_major, p.b), where, op)
         before = np.ascontiguousarray(full[block, lanes]).view(p.result)
         result[block, lanes] = p.compute(first, second, before).view(acc.dtype)
+        m.computed(p, result, block, lanes)
     engine.results[id(result)] = result
     engine.looked.pop(id(result), None)  # of an array that is gone
     return result
@@ -209,6 +215,7 @@ def _matrix(s: State, engine: Engine, key: tuple[int, int, int, bool, int], dtyp
         engine.barriers.check_access(buffer, touched * granule, granule, np.array([b * m.nt + t]), "reads", op)
         _note_wgmma(engine, buffer, touched, b, t, op)
         engine.reads(b, t, buffer, byte.ravel(), result, op)
+        m.taken(buffer, byte, op)
     return buffer.data[byte].reshape(cells.shape[0], -1).view(dtype)
 
 

@@ -172,10 +172,14 @@ def struct_fields(t: ir.Type) -> tuple[int, np.dtype]:
 
 @rule("llvm.mlir.undef", "llvm.mlir.poison", "llvm.mlir.zero")
 def _undefined(tr: Translator, op):
-    out = tr.reg(op.results[0])
-    count, dtype = struct_fields(op.results[0].type)
-    fill = np.zeros((1, 1, count), dtype=dtype)
-    if op.name != "llvm.mlir.zero" and dtype.kind != "i":
+    out, t = tr.reg(op.results[0]), op.results[0].type
+    if str(t).startswith("!llvm.struct"):
+        count, dtype = struct_fields(t)
+        shape: tuple[int, ...] = (count,)
+    else:
+        shape, dtype = vector_shape(t), dtype_of(t)
+    fill = np.zeros((1, 1, *shape), dtype=dtype)
+    if op.name != "llvm.mlir.zero" and dtype.kind not in "ib":
         fill[...] = np.nan
 
     def step(s: State) -> None:

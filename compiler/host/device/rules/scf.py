@@ -13,6 +13,7 @@ from mlirc.host.device.loop_ends import Ending, ending, too_many, turns_left, un
 from mlirc.host.device.machine import State
 from mlirc.host.device.memory import MemRef, merge_windows
 from mlirc.host.device.numbers import spread
+from mlirc.host.device.shadows.rules import decides
 from mlirc.host.device.spins import give_way, is_spin
 from mlirc.host.device.translate import Code, Translator, rule, waiting
 
@@ -56,7 +57,7 @@ def merge(c: np.ndarray, a, b):
         return merge_windows(c, a, b)
     if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
         raise MlircError("host device: threads that took two ways have values that cannot be put together")
-    return np.where(spread(c, a.ndim - 2), a, b)
+    return np.where(spread(c, max(a.ndim, b.ndim) - 2), a, b)
 
 
 @rule("scf.if")
@@ -66,6 +67,7 @@ def _if(tr: Translator, op):
     has_else = len(op.regions[1].blocks) > 0
     other, other_values = tr.block(op.regions[1].blocks[0]) if has_else else (Code(), [])
     waits = then.waits or other.waits
+    outs, then_values, other_values = (tr.moved(x) for x in (outs, then_values, other_values))
 
     def run(s: State):
         r, mask, c = s.r, s.mask, s.r[condition]
@@ -111,6 +113,7 @@ def _for(tr: Translator, op):
     iv, *carried = (tr.reg(a) for a in block.arguments)
     body, yielded = tr.block(block)
     outs = [tr.reg(v) for v in op.results]
+    inits, carried, yielded, outs = (tr.moved(x) for x in (inits, carried, yielded, outs))
     dtype = np.int64 if str(block.arguments[0].type) == "index" else np.dtype(f"i{block.arguments[0].type.width // 8}")
 
     def run(s: State):
@@ -187,6 +190,8 @@ def _while(tr: Translator, op):
     test, (condition, *passed) = tr.block(before)
     body, yielded = tr.block(after)
     outs = [tr.reg(v) for v in op.results]
+    passed, before_args, after_args = (tr.moved(x) for x in (passed, before_args, after_args))
+    inits, yielded, outs = (tr.moved(x) for x in (inits, yielded, outs))
     spins = is_spin(op)
     waits = test.waits or body.waits or spins
     end = Ending(None) if spins else ending(op)
@@ -219,6 +224,8 @@ def _while(tr: Translator, op):
             s.m.deadline.check(s.m, s.mask, op)
             given = [r[a] for a in before_args]
             yield from _inside(test, s)
+            if tr.shadows is not None:
+                decides(s, tr.shadows, condition, "goes on with a loop by a value", op)
             c = r[condition] if active is None else r[condition] & active
             values = [r[p] for p in passed]
             if active is None:
@@ -249,7 +256,7 @@ def _while(tr: Translator, op):
 @rule("scf.execute_region")
 def _execute_region(tr: Translator, op):
     body, yielded = tr.block(op.regions[0].blocks[0])
-    outs = [tr.reg(v) for v in op.results]
+    yielded, outs = tr.moved(yielded), tr.moved([tr.reg(v) for v in op.results])
 
     def run(s: State):
         yield from _inside(body, s)
@@ -265,7 +272,9 @@ def _switch(tr: Translator, op):
 
     selector, outs = tr.reg(op.operands[0]), [tr.reg(v) for v in op.results]
     cases = list(ir.DenseI64ArrayAttr(op.attributes["cases"]))
-    default, *regions = (tr.block(region.blocks[0]) for region in op.regions)
+    found = [tr.block(region.blocks[0]) for region in op.regions]
+    default, *regions = [(code, tr.moved(values)) for code, values in found]
+    outs = tr.moved(outs)
     waits = any(code.waits for code, _ in [default, *regions])
 
     def run(s: State):

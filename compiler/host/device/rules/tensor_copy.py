@@ -100,6 +100,7 @@ def read_for_store(s: State, buffer: Buffer, address: np.ndarray, who: tuple[int
     lone = m.one(b, t)
     if m.check and buffer.written is not None and not buffer.written[address].all():
         m.complain("uninitialized read", lone, f"reads {buffer.name}, where nobody wrote", op)
+    m.sent(buffer, address, lone, op)
     if m.clocks is not None:
         first = np.unique(address // SIZE) * SIZE
         engine.barriers.check_access(buffer, first, SIZE, np.array([b * m.nt + t]), "reads", op)
