@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ import torch
 from fake_gpu import FakeDriver, at
 
 from mlirc import levels
+from mlirc.host.device import DeviceModel
 from mlirc.host.jit import HostFunction
+from mlirc.host.plan.check import FileCheck
 from mlirc.runtime import load_text
 
 
@@ -45,11 +48,21 @@ class Launches(dict):
         return run
 
 
-def run_plan(job: Any, inputs: list[torch.Tensor], times: int = 2) -> list[torch.Tensor]:
-    """The outputs of the last of several runs of the compiled model's plan, on new memory each; the runs before it have
-    other inputs, and what they left in the arena must not matter."""
-    weights = {name: t.detach().numpy() for name, t in job.tensors().items()}
-    with load_text(job.ptx, weights, driver=FakeDriver(Launches(job))) as model:
+def run_plan(
+    job: Any,
+    inputs: list[torch.Tensor],
+    times: int = 2,
+    launches: Launches | None = None,
+    text: str = "",
+    weights: dict[str, np.ndarray] | None = None,
+) -> list[torch.Tensor]:
+    """The outputs of the last of several runs of the compiled model's plan, or of that in a PTX file's `text`, on new
+    memory each; the runs before it have other inputs, and what they left in the arena must not matter."""
+    if not text:
+        model = DeviceModel.parse(job.text("gpu"))
+        assert FileCheck(job.plan, model, "", Path("model.ptx"), None).of_plan() == []
+    weights = weights or {name: t.detach().numpy() for name, t in job.tensors().items()}
+    with load_text(text or job.ptx, weights, driver=FakeDriver(launches or Launches(job))) as model:
         for run in range(times):
             given = inputs if run == times - 1 else [torch.ones_like(x) for x in inputs]
             out = model(*[x.numpy() for x in given])

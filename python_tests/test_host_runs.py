@@ -126,7 +126,7 @@ def test_what_was_checked_is_said(models, ran):
     run = ["twice.ptx", "--input", "twice.npy", "--device", "host"]
     says = {
         (): "no findings: 1 kernel, 1 block, 1 input, compared with level kernels",
-        ("--seeds", "3"): "compared with level kernels, 3 seeds with the same bits",
+        ("--seeds", "3"): "compared with level kernels, plan and PTX checked, 3 seeds with the same bits",
         ("--no-compare",): "numbers compared with nothing (compare is off)",
         ("--blocks", "0"): "1 block (of every launch those asked for)",
         ("--time",): "no findings: ",

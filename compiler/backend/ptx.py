@@ -58,6 +58,11 @@ def kernel_name(gpu_module: ir.Module) -> str:
     raise MlircError("gpu level: the module has no host function: it needs one func.func with a body")
 
 
+def entry_name(kernel: str, function: str) -> str:
+    """The name in the PTX of a gpu.func of a kernel: it starts with the kernel's."""
+    return function if function == kernel or function.startswith(f"{kernel}_") else f"{kernel}_{function}"
+
+
 def _unique_entries(module: ir.Operation, name: str) -> None:
     """Gives every gpu.func a name that starts with its kernel's, so that many kernels fit in one PTX file."""
     inner = [op.operation for op in module.regions[0].blocks[0].operations]
@@ -70,8 +75,8 @@ def _unique_entries(module: ir.Operation, name: str) -> None:
         op = view.operation
         if op.name == "gpu.func":
             old = ir.StringAttr(op.attributes["sym_name"]).value
-            if old != name and not old.startswith(f"{name}_"):
-                renamed[old] = f"{name}_{old}"
+            if entry_name(name, old) != old:
+                renamed[old] = entry_name(name, old)
                 op.attributes["sym_name"] = ir.StringAttr.get(renamed[old])
     if renamed:
         _rename_launches(module, outer, renamed)

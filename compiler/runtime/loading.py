@@ -100,7 +100,7 @@ def load(
         from mlirc.host.device import HostModel  # here, because the runtime stands without MLIR
     except ModuleNotFoundError as e:
         raise missing_package(e) or e from e
-    return HostModel(Path(path), plan, found)
+    return HostModel(Path(path), plan, found, ptx=text)
 
 
 def load_text(

@@ -12,7 +12,7 @@ from mlirc.errors import MlircError
 from mlirc.mlir_text import require_level
 from mlirc.outputs import model_files
 from mlirc.runtime.arrays import check
-from mlirc.runtime.loading import find_weights
+from mlirc.runtime.loading import find_weights, read_model
 from mlirc.runtime.plan import Plan
 from mlirc.runtime.random_state import DEFAULT_SEED, RandomState
 from mlirc.timing import Progress, counted
@@ -76,16 +76,18 @@ def run_on_host_device(
     counters: bool = False,
     seconds: float | None = None,
     no_compare: bool = False,
+    match: bool = True,
 ) -> list[np.ndarray]:
     """Runs a compiled model on the host device: of every launch only `blocks` where they are given. With `seeds` runs
-    that many orders, from `seed` on, and stops at the first finding or difference between them. Raises it as MlircError
-    and prints some of the others; prints what was checked on standard error, and with `counters` what each kernel does
-    to memory."""
+    that many orders, from `seed` on, and stops at the first finding or difference between them. Without `match` the
+    `gpu` level need not be that of the PTX file. Raises a finding as MlircError and prints some of the others; prints
+    what was checked on standard error, and with `counters` what each kernel does to memory."""
     from mlirc.host.device import HostModel
     from mlirc.host.device.counters import table
     from mlirc.host.device.seeds import run_seeds
 
-    loaded = HostModel(model, plan, find_weights(model, plan, weights), count=counters)
+    loaded = HostModel(model, plan, find_weights(model, plan, weights), ptx=read_model(model)[0], count=counters)
+    loaded.match = match
     loaded.blocks, loaded.compare = blocks, not no_compare
     loaded.seconds = seconds or loaded.seconds
     loaded.manual_seed(manual_seed)

@@ -351,7 +351,8 @@ def _main(argv: list[str] | None) -> int:
         from mlirc.tools.host_runs import run_level
 
         start = time.perf_counter()
-        results = run_level(options.model, level, plan, inputs, options.weights, options.manual_seed, **on_host)
+        results = run_level(options.model, level, plan, inputs, options.weights, options.manual_seed,
+                            match=options.device == "host", **on_host)  # fmt: skip
         where = "the host device" if level == "gpu" else f"level {level} on the CPU"
         if options.time:
             print(f"time: {time.perf_counter() - start:.2f} s, compiling for the CPU included")

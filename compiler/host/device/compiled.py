@@ -15,6 +15,7 @@ from mlirc.host.device.model import DeviceModel
 from mlirc.host.device.reference import References
 from mlirc.host.device.report import Report
 from mlirc.host.level_files import Levels, without_bodies
+from mlirc.host.plan.check import FileCheck
 from mlirc.runtime.arrays import NUMPY_DTYPES, View, check, empty_like, match, view
 from mlirc.runtime.plan import Plan, TensorSpec
 from mlirc.runtime.random_state import RandomState
@@ -39,7 +40,9 @@ class HostModel:
     from `levels`.
 
     `check` looks for what the sanitizer finds: a finding raises MlircError, and all are in `report` after every run.
-    `compare` makes wrong numbers a finding, too: each kernel's results must be those of the `kernels` level.
+    `compare` makes wrong numbers a finding, too: each kernel's results must be those of the `kernels` level. So does
+    `match` where the launch plan does something else than the `gpu` level, or `ptx`, the PTX file's text, is not what
+    that level compiles to (which is looked at where nothing else was found).
     `blocks` (linear numbers) runs only those blocks of every launch: what no other block computed is left as zeros.
     `seed` draws the order of blocks, warps and atomics (0: threads go together where they can). A launch that takes
     longer than `seconds` is stopped. `count` fills the report's counters.
@@ -48,17 +51,20 @@ class HostModel:
     device = "host"
 
     def __init__(
-        self, path: Path, plan: Plan, weights: Mapping[str, Any], *, count: bool = False, levels: Levels | None = None
-    ):
-        self.plan, self.check, self.compare, self.seed = plan, True, True, 0
+        self, path: Path, plan: Plan, weights: Mapping[str, Any], *, ptx: str | None = None, count: bool = False,
+        levels: Levels | None = None,
+    ):  # fmt: skip
+        self.plan, self.check, self.compare, self.match, self.seed = plan, True, True, True, 0
         self._random = RandomState(plan.draws)
         self.seconds = SECONDS  # that a launch may take
         self.blocks: Sequence[int] | None = None
         self.report = Report()
         self.progress: Callable[[int, int], None] = lambda done, total: None
         self._levels = levels or Levels.beside(path, plan)
-        self._model = DeviceModel.parse(self._levels.text("gpu"), self._levels.name("gpu"), count)
+        gpu_level = self._levels.text("gpu")
+        self._model = DeviceModel.parse(gpu_level, self._levels.name("gpu"), count)
         self._levels.check(self._model.module, "gpu")
+        self._file = FileCheck(plan, self._model, gpu_level, path, ptx)
         self._names = self._model.argument_names()
         self._arrays: dict[str, np.ndarray] = {}
         for spec in plan.weights:
@@ -100,6 +106,9 @@ class HostModel:
             [given[name] for name in self._names],
             blocks=self.blocks, check=self.check, seed=self.seed, seconds=self.seconds, progress=self.progress,
         )  # fmt: skip
+        if self.check and self.match:
+            self.report.findings += self._file.of_plan()
+            self.report.findings += self._file.of_text() if self.report.ok else []
         self.report.raise_if_bad()
 
     def _references(self) -> References | None:
@@ -113,7 +122,8 @@ class HostModel:
         return self._found
 
     def summary(self) -> str:
-        """What the last run checked, in words: `3 kernels, 128 blocks, 1 input, compared with level kernels`."""
+        """What the last run checked, in words: `3 kernels, 128 blocks, 1 input, compared with level kernels,
+        plan and PTX checked`."""
         report, parts = self.report, []
         parts.append(counted(len(report.calls), "kernel"))
         parts.append(counted(report.blocks, "block") + (" (of every launch those asked for)" if self.blocks else ""))
@@ -130,6 +140,8 @@ class HostModel:
         else:
             some = f" in {report.compared} of {calls} calls" if report.compared < calls else ""
             parts.append(f"compared with level kernels{some}")
+        if self.check and self.match and calls:
+            parts.append("plan checked" if self._file.text is None else "plan and PTX checked")
         return ", ".join(parts)
 
     @property
