@@ -35,13 +35,13 @@ def _per_channel(x: Tensor, like: Tensor) -> Tensor:
 def _by_running_statistics(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, momentum: float, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """x * a + b with a and b of one value per channel, as a fused kernel wants it."""
+    """(x - mean) * factor + bias: the factor is one small kernel, and the others are read where they are used."""
     factor = torch.rsqrt(_wide(var) + eps)
     factor = factor * weight if weight is not None else factor
-    offset = -_wide(mean) * factor
-    offset = offset + bias if bias is not None else offset
+    out = (_wide(x) - _per_channel(_wide(mean), x)) * _per_channel(factor, x)
+    out = out + _per_channel(_wide(bias), x) if bias is not None else out
     empty = x.new_empty((0,))
-    return (_wide(x) * _per_channel(factor, x) + _per_channel(offset, x)).to(x.dtype), empty, empty
+    return out.to(x.dtype), empty, empty
 
 
 @_decomposes(aten._native_batch_norm_legit.no_stats)
