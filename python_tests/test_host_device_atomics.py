@@ -284,7 +284,7 @@ def test_lanes_take_a_lock_in_turn_where_each_lets_go_inside_of_the_loop():
 def test_lanes_that_wait_for_a_lane_behind_the_loop_are_a_deadlock():
     report = run(GREEDY, zeros(1), zeros(1))
     assert report.kinds() == {"deadlock"}
-    assert "31 of 32 threads of block 0" in report.findings[0].message
+    assert "lanes 1 to 31 of warp 0 (threads 1 to 31) of block 0" in report.findings[0].message
     assert "1 lanes of the same warp have left the loop" in report.findings[0].message
     assert run(GREEDY, zeros(1), zeros(1), threads=1, blocks=3).ok
 

@@ -82,7 +82,7 @@ def test_it_ends_with_a_report(body, kind, check):
     if kind in ("endless loop", "deadlock") or check:
         assert kind in report.kinds()
     if kind == "deadlock":
-        assert "wait for the barrier of the block" in "\n".join(map(str, report.findings))
+        assert "for the barrier of the block" in "\n".join(map(str, report.findings))
 
 
 STORE = "memref.store %one, %y[%t] : memref<64xf32>"

@@ -336,10 +336,19 @@ class Mbarriers:
             barrier.asked[key] = phase
         return no
 
-    def describe(self, s: State, pointer: MemRef) -> str:
-        """The state of the mbarrier that the first active thread waits for."""
-        b, _, byte = next(self.each(s, pointer))
-        found = self.found.get((id(pointer.buffer), b, byte))
+    def waiting(self, s: State, pointer: MemRef, parity: np.ndarray, op) -> np.ndarray:
+        """The active threads for which the phase of the given parity has not ended, bool [blocks, threads]."""
+        m = self.machine
+        want, out = np.broadcast_to(parity, (m.nb, m.nt)), np.zeros((m.nb, m.nt), bool)
+        for b, t, byte in self.each(s, pointer):
+            out[b, t] = self.find(b, t, pointer, byte, op).phase & 1 == int(want[b, t]) & 1
+        return out
+
+    def describe(self, s: State, pointer: MemRef, parity: np.ndarray, op, block: int) -> str:
+        """The state of the mbarrier that the first waiting thread of a block of the batch waits for."""
+        waiting = self.waiting(s, pointer, parity, op)
+        byte = next(byte for b, t, byte in self.each(s, pointer) if b == block and waiting[b, t])
+        found = self.found.get((id(pointer.buffer), block, byte))
         return f"the mbarrier at byte {byte} ({found if found and found.real else 'never initialized'})"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +67,10 @@ def give_way(s: State, outer, still: bool, signals: list, op):
     if not still or not watched:
         yield Wait(lambda: True, "", active, op)
         return
-    what = functools.partial(_describe, s, outer, watched, active, signals, op)
+
+    def what(_block: int) -> str:
+        return _describe(s, outer, watched, active, signals, op)
+
     yield Wait(lambda: any(w.changed(active) for w in watched), what, active, op, spins=True)
 
 

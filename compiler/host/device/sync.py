@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mlirc.host.device.deadlocks import report_deadlock
 from mlirc.host.device.events import Fork, Wait
 from mlirc.host.device.limits import Stop
 from mlirc.host.device.machine import WARP, Machine, State
@@ -67,18 +68,29 @@ def block_barrier(s: State, op, number: int = 0, threads: int | None = None):
         if m.races is not None:  # of some threads only: taken for one of all, so that no order is overlooked
             m.races.barrier(s.mask, complete)
     goal = dict(zip(np.flatnonzero(blocks).tolist(), target.tolist(), strict=True))
-    yield Wait(
-        lambda: bool((b.opened[blocks] >= target).all()),
-        f"barrier {number} of the block, which the others never reach"
-        if number
-        else "the barrier of the block, which the others never reach",
-        mine,
-        op,
-    )
+    yield _wait_for_barrier(b, mine, blocks, target, (number, wanted), op)
     for k, row in here:
         m.clocks.acquire(k, row, b.taken[k, goal[k]])
     if m.races is not None and m.clocks is not None:
         m.races.met(s.mask)
+
+
+def _wait_for_barrier(b: Barrier, mine: np.ndarray, blocks: np.ndarray, target: np.ndarray, which: tuple[int, int], op):
+    """The wait of threads that have arrived at a barrier (its number, and how many it waits for) until it has opened in
+    their `blocks` as often as `target` says."""
+    number, wanted = which
+    goals = np.zeros(len(blocks), np.int64)
+    goals[blocks] = target
+    name = f"barrier {number} of the block" if number else "the barrier of the block"
+    whole = wanted == mine.shape[1]
+    return Wait(
+        lambda: bool((b.opened[blocks] >= target).all()),
+        lambda k: name if whole else f"{name}, where {int(b.arrived[k].sum())} of {wanted} threads have arrived",
+        mine,
+        op,
+        still=lambda: mine & (b.opened < goals)[:, None],
+        missing=(lambda k: ~b.arrived[k]) if whole else None,
+    )
 
 
 def _check_barrier(m: Machine, mine: np.ndarray, number: int, threads: int | None, op) -> None:
@@ -273,31 +285,6 @@ class Scheduler:
             self.finish(machine)
 
     def _deadlock(self) -> None:
-        """Groups that wait at one operation are one finding; those that spin come first."""
-        waiting: dict[int, list[Task]] = {}
-        for task in sorted(self.blocked, key=lambda t: (not t.wait.spins, t.number)):  # type: ignore[union-attr]
-            waiting.setdefault(hash(task.wait.op), []).append(task)  # type: ignore[union-attr]
-        for tasks in waiting.values():
-            m, w = tasks[0].machine, tasks[0].wait
-            assert w is not None
-            who = np.logical_or.reduce([t.wait.who for t in tasks if t.machine is m and t.wait])
-            machines = {id(t.machine): t.machine for t in tasks}
-            b = int(np.flatnonzero(who.any(axis=1))[0])
-            others = sum(self._blocks(tasks, x) for x in machines.values()) - 1
-            threads = np.flatnonzero(who[b])
-            m.report.add(
-                "deadlock",
-                f"{len(threads)} of {m.nt} threads of block {int(m.blocks[b])} ({threads[0]}..{threads[-1]}) "
-                f"{'spin, waiting for' if w.spins else 'wait for'} {w.what if isinstance(w.what, str) else w.what()}"
-                + (f"; likewise in {others} more blocks" if others else "")
-                + self.shortage(self.begun),
-                w.op,
-                m.kernel,
-            )
+        waits = [(t.machine, t.number, t.wait) for t in self.blocked if t.wait is not None]
+        report_deadlock(waits, self.shortage(self.begun))
         raise Stop
-
-    @staticmethod
-    def _blocks(tasks: list[Task], machine: Machine) -> int:
-        """How many blocks of a machine have threads that wait in one of the tasks."""
-        who = np.logical_or.reduce([t.wait.who for t in tasks if t.machine is machine and t.wait])
-        return int(who.any(axis=1).sum())

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mlirc.host.device.bulk_copies import begin_transfer, read_source, write_target
+from mlirc.host.device.deadlocks import never_reach
 from mlirc.host.device.engine import Engine
 from mlirc.host.device.machine import Machine, State
 from mlirc.host.device.memory import MemRef
@@ -134,8 +135,19 @@ def _wait(tr: Translator, op):
             units = b.arrived.reshape(-1, m.cluster_size * m.nt).min(axis=1)
             return all(units[k // m.cluster_size] >= g for k, g in goal.items())
 
+        def what(k: int) -> str:
+            first = k // m.cluster_size * m.cluster_size
+            late = b.arrived[first : first + m.cluster_size] < goal[k]
+            peer = int(np.flatnonzero(late.any(axis=1))[0])
+            return f"the barrier of the cluster, which in block {int(m.blocks[first + peer])} {never_reach(late[peer])}"
+
+        def still() -> np.ndarray:
+            units = b.arrived.reshape(-1, m.cluster_size * m.nt).min(axis=1)
+            late = [units[k // m.cluster_size] < goal.get(k, 0) for k in range(m.nb)]
+            return mine & np.array(late)[:, None]
+
         if not ready():
-            yield Wait(ready, "the barrier of the cluster, which others never reach", mine, op)
+            yield Wait(ready, what, mine, op, still=still)
         if m.waited is not None:
             m.waited |= mine & b.waited[:, None]
         if m.clocks is None:

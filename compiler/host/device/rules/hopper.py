@@ -89,7 +89,13 @@ def wait_for(s: State, pointer: MemRef, parity: np.ndarray, op):
         barriers.own(pointer, b, t, "waits for", op)
     if not barriers.passed(s, pointer, parity, op):
         who = s.m.everyone(s.mask)
-        yield Wait(lambda: barriers.passed(s, pointer, parity, op), lambda: barriers.describe(s, pointer), who, op)
+        yield Wait(
+            lambda: barriers.passed(s, pointer, parity, op),
+            lambda k: barriers.describe(s, pointer, parity, op, k),
+            who,
+            op,
+            still=lambda: barriers.waiting(s, pointer, parity, op),
+        )
     barriers.reached(s, pointer, op)
 
 
