@@ -285,7 +285,7 @@ def test_lanes_that_wait_for_a_lane_behind_the_loop_are_a_deadlock():
     report = run(GREEDY, zeros(1), zeros(1))
     assert report.kinds() == {"deadlock"}
     assert "lanes 1 to 31 of warp 0 (threads 1 to 31) of block 0" in report.findings[0].message
-    assert "1 lanes of the same warp have left the loop" in report.findings[0].message
+    assert "1 lane of the same warp left the loop before" in report.findings[0].message
     assert run(GREEDY, zeros(1), zeros(1), threads=1, blocks=3).ok
 
 

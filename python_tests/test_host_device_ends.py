@@ -200,7 +200,10 @@ def test_a_launch_with_too_little_shared_memory_says_how_much_it_has():
     body = f"%s = memref.view %all[%c0][] : memref<?xi8, {SHARED}> to {s}\nmemref.store %one, %s[%t] : {s}\n{STORE}"
     assert ends(body, smem=256).ok
     first, *_ = ends(body, smem=128).findings
-    assert first.kind == "out of bounds" and "takes bytes up to 256 of shared memory, which has 128" in first.message
+    assert (
+        first.kind == "out of bounds"
+        and "takes bytes 0 to 255 of shared memory, which has 128 bytes: launch the kernel with 256" in first.message
+    )
 
 
 def test_what_no_machine_has_is_an_error():

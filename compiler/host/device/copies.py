@@ -111,6 +111,8 @@ def copy_async(s: State, to: tuple, at: tuple, width: int, count, op) -> None:
     offset = target.offset(to_indices)
     if m.check:
         mask = m.inside(target, offset, width, mask, op)
+        if mask is not None and not mask.any():
+            return
     fits = m.aligned(target, offset, width, nbytes, mask, op)
     if not isinstance(offset, np.ndarray):
         offset = np.full((1, 1), offset, dtype=np.int64)

@@ -79,9 +79,12 @@ def report_deadlock(waits: Sequence[tuple[Machine, int, Wait]], shortage: str) -
 
 def _elsewhere(waits: Sequence[tuple[Machine, int, Wait]], m: Machine, k: int, missing: np.ndarray) -> str:
     """Where threads of a block are that do not come, in words; "" where none of them waits."""
+    at: dict[int, tuple[Any, np.ndarray]] = {}
     for other, _, wait in waits:
         if other is m and (here := wait.stuck()[k] & missing).any():
-            op: Any = wait.op
-            some = "" if (here == missing).all() else f"{int(here.sum())} of them "
-            return f" ({some}waiting at {op.name} at {m.report.place(op)})"
+            op, before = at.get(hash(wait.op), (wait.op, np.zeros_like(here)))
+            at[hash(wait.op)] = op, before | here
+    for op, here in at.values():
+        some = "" if (here == missing).all() else f"{int(here.sum())} of them "
+        return f" ({some}waiting at {op.name} at {m.report.place(op)})"
     return ""

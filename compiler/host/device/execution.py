@@ -129,7 +129,7 @@ class Execution:
             if count:
                 machine.counters = Counters(self.report, program.name, machine.nt)
             self.deadline.check(machine, None, program.function)
-            machine.dynamic_shared = machine.allocate("shared memory", "shared", max(smem, 1), program.dynamic_align)
+            machine.dynamic_shared = machine.allocate("shared memory", "shared", smem, program.dynamic_align)
             for n, a in enumerate(program.arrays):
                 buffer = machine.allocate(f"{a.space} memory (array {n})", a.space, a.nbytes, a.align)
                 strides = tuple(a.type.get_strides_and_offset()[0])

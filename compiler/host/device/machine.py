@@ -124,6 +124,11 @@ class Machine:
         b, t = np.argwhere(np.broadcast_to(bad, (self.nb, self.nt)))[0]
         return f"block {int(self.blocks[b])} thread {int(t)}"
 
+    def first(self, bad: np.ndarray, numbers: Any) -> int:
+        """The number, of one per thread, of the first thread of a mask."""
+        full = np.broadcast_to(np.asarray(numbers).reshape(np.shape(numbers) or (1, 1)), (self.nb, self.nt))
+        return int(full[np.broadcast_to(bad, (self.nb, self.nt))][0])
+
     def active(self, mask, flags: Any) -> np.ndarray | None:
         """The threads for which a flag is set and that are active; None if there is none."""
         if mask is not None:
@@ -148,11 +153,7 @@ class Machine:
             bad = self.active(mask, (i < 0) | (i >= top))
             if bad is None:
                 continue
-            value = int(
-                np.broadcast_to(i, np.broadcast_shapes(i.shape, bad.shape))[
-                    np.broadcast_to(bad, np.broadcast_shapes(i.shape, bad.shape))
-                ][0]
-            )
+            value = self.first(bad, i)
             many = f" ({width} elements)" if width > 1 and d == last else ""
             self.complain(
                 "out of bounds",
@@ -174,8 +175,9 @@ class Machine:
         outside = (at < 0) | (at > last)
         bad = self.active(mask, outside)
         if bad is not None:
-            size = ref.buffer.nbytes
-            self.complain("out of bounds", bad, f"leaves {ref.buffer.name}, which has {size} bytes", op)
+            byte, size = self.first(bad, at) * ref.item, ref.buffer.nbytes
+            what = f"accesses byte {byte}, outside of {ref.buffer.name}, which has {size} bytes"
+            self.complain("out of bounds", bad, what, op)
         return ~outside if mask is None else mask & ~outside
 
     def placed(self, buffer: Buffer, align: int, mask, op) -> bool:
@@ -202,14 +204,7 @@ class Machine:
         if off.any():
             bad = self.active(mask, off)
             if bad is not None:
-                byte = (
-                    int(
-                        np.broadcast_to(at, np.broadcast_shapes(at.shape, bad.shape))[
-                            np.broadcast_to(bad, np.broadcast_shapes(at.shape, bad.shape))
-                        ][0]
-                    )
-                    * ref.item
-                )
+                byte = self.first(bad, at) * ref.item
                 self.complain(
                     "misaligned", bad, f"accesses byte {byte} of {ref.buffer.name}, which is no multiple of {align}", op
                 )
@@ -268,7 +263,9 @@ class Machine:
                 missing = known != full if busy is None else (known | busy) != full  # what is on its way was reported
                 bad = self.active(mask, missing.any(axis=-1))
                 if bad is not None:
-                    self.complain("uninitialized read", bad, f"reads {buffer.name}, where nobody wrote", op)
+                    byte = self.first(bad, address) * ref.item % (buffer.stride if buffer.instances > 1 else 1 << 62)
+                    what = f"reads byte {byte} of {buffer.name}, where nobody wrote"
+                    self.complain("uninitialized read", bad, what, op)
 
     def _check_pending(self, buffer: Buffer, address, item: int, width: int, fits: bool, mask, what: str, op):
         """Complains about accesses to what an asynchronous copy under way writes; returns the bytes that one does, as

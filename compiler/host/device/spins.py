@@ -11,6 +11,7 @@ from mlirc.host.device.events import Wait
 from mlirc.host.device.machine import State
 from mlirc.host.device.order.clocks import is_atomic
 from mlirc.mlir import ir
+from mlirc.timing import counted
 
 _PLACES = 3  # named in a report
 
@@ -100,5 +101,5 @@ def _describe(s: State, outer, watched: list[Watch], active: np.ndarray, signals
     mates = np.repeat(warps.reshape(m.nb, -1, 32).any(axis=2), 32, axis=1)[:, : m.nt]
     gone = int((entered & ~active & mates).sum())
     if gone:
-        text += f"; {gone} lanes of the same warp have left the loop, and go on only when all have"
+        text += f"; {counted(gone, 'lane')} of the same warp left the loop before, and can go on only when all have"
     return text

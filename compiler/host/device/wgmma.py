@@ -200,7 +200,12 @@ def _matrix(s: State, engine: Engine, key: tuple[int, int, int, bool, int], dtyp
     assert buffer is not None
     lone = m.one(b, t)
     if cells.max() + dtype.itemsize > buffer.nbytes:
-        m.complain("out of bounds", lone, f"reads byte {int(cells.max())} of {buffer.name}", op)
+        m.complain(
+            "out of bounds",
+            lone,
+            f"reads byte {int(cells.max())} of {buffer.name}, which has {buffer.nbytes} bytes",
+            op,
+        )
         return np.zeros(cells.shape, dtype)
     granule = m.races.granule if m.races is not None else 1
     inside, granules = _footprint(key, granule)

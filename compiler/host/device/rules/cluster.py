@@ -203,10 +203,14 @@ def _number(s: State, register: int, b: int, t: int) -> int:
 def _fits(s: State, buffer, byte: int, size: int, b: int, t: int, op) -> bool:
     lone = s.m.one(b, t)
     if byte % 16 or size % 16:
-        s.m.complain("misaligned", lone, f"copies {size} bytes at byte {byte} of {buffer.name}: multiples of 16", op)
+        s.m.complain(
+            "misaligned", lone, f"copies {size} bytes at byte {byte} of {buffer.name}: both must be multiples of 16", op
+        )
         return False
     if byte < 0 or byte + size > buffer.nbytes:
-        s.m.complain("out of bounds", lone, f"copies {size} bytes at byte {byte} of {buffer.name}", op)
+        s.m.complain(
+            "out of bounds", lone, f"copies {size} bytes at byte {byte} of {buffer.name}, which has {buffer.nbytes}", op
+        )
         return False
     return True
 

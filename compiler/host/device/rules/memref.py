@@ -148,7 +148,9 @@ def _check_window(s: State, source: MemRef, where: list, shape: list[int], steps
         )
         found = s.m.active(s.mask, bad) if n else None
         if found is not None:
-            s.m.complain("out of bounds", found, f"takes a window past extent {extent} of dimension {d}", op)
+            first = s.m.first(found, o)
+            what = f"takes elements {first} to {first + (n - 1) * st} of dimension {d} of {source.buffer.name}"
+            s.m.complain("out of bounds", found, f"{what}, where there are {extent}", op)
 
 
 @rule("memref.view")
@@ -165,14 +167,22 @@ def _view(tr: Translator, op):
     def step(s: State) -> None:
         source: MemRef = s.r[ref]
         (byte,) = fetch(s.r, [shift])
-        end = int(np.max(byte)) + nbytes
-        if s.m.check and end > source.shape[0]:
-            message = f"takes bytes up to {end} of {source.buffer.name}, which has {source.shape[0]}"
-            s.m.complain("out of bounds", np.ones((1, 1), bool), message, op)
+        if s.m.check:
+            at = np.asarray(byte).reshape(np.shape(byte) or (1, 1))
+            bad = s.m.active(s.mask, (at < 0) | (at + nbytes > source.shape[0]))
+            if bad is not None:
+                _complain_of_view(s, source, bad, s.m.first(bad, at), nbytes, op)
         first = (source.base + byte) // item
         s.r[out] = MemRef(source.buffer, first, shape, tuple(strides), item, source.rank, start=first)
 
     return step
+
+
+def _complain_of_view(s: State, source: MemRef, bad: np.ndarray, first: int, nbytes: int, op) -> None:
+    what = f"takes bytes {first} to {first + nbytes - 1} of {source.buffer.name}, which has {source.shape[0]} bytes"
+    if source.buffer is s.m.dynamic_shared and first >= 0:
+        what += f": launch the kernel with {first + nbytes} or more"
+    s.m.complain("out of bounds", bad, what, op)
 
 
 @rule("memref.cast", "memref.memory_space_cast", "memref.assume_alignment")

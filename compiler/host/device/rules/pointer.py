@@ -45,7 +45,12 @@ def element_of(s: State, pointer: MemRef, item: int, op) -> tuple[MemRef, list]:
     base = pointer.base if isinstance(pointer.base, np.ndarray) else np.full((1, 1), pointer.base, dtype=np.int64)
     off = s.m.active(s.mask, base % item != 0)
     if off is not None:
-        s.m.complain("misaligned", off, f"points into an element of {item} bytes of {pointer.buffer.name}", op)
+        s.m.complain(
+            "misaligned",
+            off,
+            f"has an address in {pointer.buffer.name} that is no multiple of the {item} bytes of an element",
+            op,
+        )
     buffer = pointer.buffer
     if item > buffer.align:
         s.m.placed(buffer, item, s.mask, op)

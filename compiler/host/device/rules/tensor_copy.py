@@ -59,10 +59,14 @@ def _same_mode(s: State, tensor: AnyMap, mode: str, op) -> bool:
 def _fits(s: State, tensor: AnyMap, buffer: Buffer, byte: int, size: int, lone: np.ndarray, op) -> bool:
     """Whether a box lies inside shared memory, and where tensor copies can reach it; complains if not."""
     if byte < 0 or byte + size > buffer.nbytes:
-        s.m.complain("out of bounds", lone, f"copies {size} bytes at byte {byte} of {buffer.name}", op)
+        s.m.complain(
+            "out of bounds", lone, f"copies {size} bytes at byte {byte} of {buffer.name}, which has {buffer.nbytes}", op
+        )
         return False
     if byte % 128:
-        s.m.complain("misaligned", lone, f"copies a box at byte {byte} of {buffer.name}: a multiple of 128", op)
+        s.m.complain(
+            "misaligned", lone, f"copies a box at byte {byte} of {buffer.name}, which is no multiple of 128", op
+        )
         return False
     s.m.placed(buffer, tensor.shared_align, lone, op)
     return True
