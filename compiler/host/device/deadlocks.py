@@ -57,7 +57,7 @@ def report_deadlock(waits: Sequence[tuple[Machine, int, Wait]], shortage: str) -
             (
                 (int(m.blocks[k]), number, k, m, w)
                 for m, number, w in found
-                for k in np.flatnonzero(w.stuck().any(axis=1))
+                for k in np.flatnonzero(w.stuck().any(axis=1)).tolist()
             ),
             key=lambda x: x[:3],
         )
@@ -68,7 +68,8 @@ def report_deadlock(waits: Sequence[tuple[Machine, int, Wait]], shortage: str) -
         others = len({x[0] for x in places}) - 1
         text, several = threads_in_words(mine)
         what = w.what if isinstance(w.what, str) else w.what(k)
-        does = "spin, waiting for" if w.spins else f"wait{'' if several else 's'} for"
+        ending = "" if several else "s"
+        does = f"spin{ending}, waiting for" if w.spins else f"wait{ending} for"
         message = f"{text} of block {block} {does} {what}"
         if w.missing is not None:
             message += f", which {never_reach(w.missing(k))}{_elsewhere(waits, m, k, w.missing(k))}"
