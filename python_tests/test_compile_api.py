@@ -63,7 +63,7 @@ def test_the_host_device_needs_no_gpu_and_no_driver(monkeypatch):
         for _ in range(2):
             assert torch.equal(model(x), module(x)) and isinstance(model(x.numpy()), np.ndarray)
             module.weight += 1
-    assert model.summary() == "1 kernel, 1 block, 1 input, compared with level kernels"
+    assert model.summary() == "1 kernel, 1 block, 1 input, compared with level kernels, plan checked"
 
 
 @pytest.mark.parametrize(
