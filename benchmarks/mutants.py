@@ -14,10 +14,23 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "python_tests"))
 
+import mutants_warp  # noqa: E402
 from mutant_cases import KERNELS, case  # noqa: E402
 from mutants import mutants  # noqa: E402
 
-SUBJECTS = ("barrier", "fence", "wait", "commit", "arrive", "atomic", "predicate", "bound", "offset", "argument")
+SUBJECTS = (
+    "barrier",
+    "fence",
+    "wait",
+    "commit",
+    "arrive",
+    "atomic",
+    "predicate",
+    "bound",
+    "offset",
+    "argument",
+    *mutants_warp.SUBJECTS,
+)
 
 # Why results with other bits are no error.
 CLOSE = {
@@ -25,6 +38,11 @@ CLOSE = {
     "there, and only the rounding of the weights differs",
     "predicate always true": "likewise",
 }
+
+CLOSE |= dict.fromkeys(
+    ("shuffle offset plus one", "shuffle offset doubled", "shuffle offset 16 further", "shuffle of another mode"),
+    "the offsets of a reduction still reach every lane: it is the same sum in another order",
+)
 
 # Why a mutant of a kind can leave everything as it was.
 NO_EFFECT = {
@@ -54,6 +72,16 @@ NO_EFFECT = {
     "bound zero fill removed": "what is read in its place lies inside of the tensor, meets zeros of the other operand, "
     "or is never stored",
     "bound one turn more": "the masked end of the loop adds zeros",
+    "mask that names all lanes": "the lanes named are all there and name the same, and the offset stays in the group",
+    "divergence in both arms": "each arm has the lanes that their masks name",
+    "divergence barrier in both arms": "likewise",
+    "divergence barrier in one arm": "only these lanes meet across it",
+    "barrier of another number": "all who meet there use the same one",
+    "shuffle offset plus one": "the offsets of a reduction still reach every lane, or all lanes hold the same",
+    "shuffle offset doubled": "likewise",
+    "shuffle offset 16 further": "likewise",
+    "shuffle of another mode": "all lanes hold the same, or only the first lane's result is used",
+    "value poison": "nothing that is stored depends on it",
     "argument another one": "copies of a loop that no thread enters, or whose bytes nobody reads",
     "offset one too far": "copies of a loop that no thread enters, whose bytes nobody reads",
     "offset of a buffer dropped": "a buffer that is no longer in use where the other one is written",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import order_kernels
+import warp_kernels
 from kernel_check import TARGET, function_name
 from mutants import Case
 from schedule_payloads import attention, generic, inputs_of, kernel, matmul, norm
@@ -52,6 +53,9 @@ ORDER = {  # not shipped yet: kernels whose blocks order each other
         for x in order_kernels.LOCKS
     },
 }
+ORDER["half warps"] = (  # lanes that work together in parts of a warp, and warps in parts of a block
+    warp_kernels.half_warps(), (warp_kernels.THREADS * warp_kernels.BLOCKS,), np.int32, warp_kernels.half_warps_right,
+)  # fmt: skip
 HOPPER = "product, mbarriers and tensor copies"  # not shipped yet: producer and consumer warpgroups
 
 KERNELS: dict[str, tuple[str, str]] = {

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import mutants_warp
 import numpy as np
 
 from mlirc import mlir
@@ -61,7 +62,7 @@ def mutants(text: str) -> Iterator[Mutant]:
         inside = inside and "gpu.return" not in line and "llvm.return" not in line
         if not inside or _HEAD.search(line):
             continue
-        for what, how, changed in [*_changes(lines, i), *_arguments(lines, i)]:
+        for what, how, changed in [*_changes(lines, i), *_arguments(lines, i), *mutants_warp.changes(lines, i)]:
             if changed != lines:
                 yield Mutant(what, how, i, line, _with_helpers(changed))
 

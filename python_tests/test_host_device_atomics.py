@@ -376,3 +376,24 @@ def test_a_lane_arrives_and_waits_for_itself_in_global_memory(arrive, wait, righ
         meet = body.replace(f"scf.if %lead {{ {BY_MBARRIER[0]}", f"{MEET}\nscf.if %lead {{ {BY_MBARRIER[0]}")
         meet = meet.replace(f"{BY_MBARRIER[1]} }}", f"{BY_MBARRIER[1]} }}\n{MEET}")
         assert run(meet, zeros(64), zeros(32), threads=64, smem=2048).ok
+
+
+@pytest.mark.parametrize("kind, f", [
+    ("addi", np.add), ("maxs", np.maximum), ("mins", np.minimum), ("maxu", None), ("minu", None), ("muli", np.multiply),
+    ("andi", np.bitwise_and), ("ori", np.bitwise_or), ("xori", np.bitwise_xor), ("assign", lambda old, new: new),
+    ("addf", np.add), ("mulf", np.multiply), ("maximumf", np.maximum), ("minimumf", np.minimum),
+    ("maxnumf", np.fmax), ("minnumf", np.fmin),
+])  # fmt: skip
+def test_kinds_of_memref_atomics(kind, f):
+    t, dtype = ("f32", np.float32) if kind.endswith("f") else ("i32", np.int32)
+    types = f"%x: memref<2x{t}>, %y: memref<1x{t}>"
+    body = f"""%first = memref.load %x[%c0] : memref<2x{t}>
+      memref.store %first, %y[%c0] : memref<1x{t}>
+      %second = memref.load %x[%c1] : memref<2x{t}>
+      %r = memref.atomic_rmw {kind} %second, %y[%c0] : ({t}, memref<1x{t}>) -> {t}"""
+    for pair in ((6, -3), (-7, 5), (3, 3)):
+        x, y = np.array(pair, dtype), np.zeros(1, dtype)
+        assert run_kernel(launch(body, types, threads=1), [x, y]).ok
+        unsigned = {"maxu": np.maximum, "minu": np.minimum}.get(kind)
+        old, new = (v.view(np.uint32) if unsigned else v for v in (x[:1], x[1:]))
+        np.testing.assert_array_equal(y, (unsigned or f)(old, new).view(dtype))

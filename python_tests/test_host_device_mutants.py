@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import mutants_warp
 import numpy as np
 import pytest
 from kernel_check import assert_close
@@ -19,6 +20,7 @@ from mlirc.host.device import DeviceKernel
 
 SYNCHRONIZATION = ("barrier", "fence", "wait", "commit", "arrive", "atomic")
 EVERY = 13  # of the changes of predicates, bounds and offsets
+EVERY_OF_WARPS = 31  # of those of masks, shuffles and initial values
 NEEDED = {  # what has to be reported of each kernel, at the least
     "matmul": {"barrier", "wait", "commit"},
     "attention": {"barrier", "wait", "commit"},
@@ -42,7 +44,8 @@ def test_mutants(name):
     for mutant in mutants(kernel.text):
         kind = "sync" if mutant.what in SYNCHRONIZATION else "data"
         data += kind == "data"
-        if kind == "data" and data % EVERY and mutant.how not in ("removed", "of a buffer dropped"):
+        every = EVERY_OF_WARPS if mutant.what in mutants_warp.SUBJECTS else EVERY
+        if kind == "data" and data % every and mutant.how not in ("removed", "of a buffer dropped"):
             continue
         verdict = kernel.judge(mutant)
         verdicts[kind][verdict] += 1
