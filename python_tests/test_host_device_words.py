@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from test_host_device import SHARED, X, launch
+from test_host_device_hopper import BARRIERS, STAGES, K, M, N, product
 
+from mlirc import mlir
 from mlirc.host.device import run_kernel
 from mlirc.host.device.deadlocks import threads_in_words
+from mlirc.host.device.direct import run_function
+from mlirc.host.device.tensor_maps import TensorMap
 
 S = f"memref<64xf32, {SHARED}>"
 VIEW = f"%s = memref.view %all[%c0][] : memref<?xi8, {SHARED}> to {S}\n"
@@ -126,3 +131,33 @@ def test_a_finding_names_the_true_place(body, smem, kind, words):
     found = [f.message for f in report.findings if f.kind == kind]
     assert found and words in found[0], report.findings
     assert "stopped" not in report.kinds() and ("misaligned" in report.kinds()) == (kind == "misaligned")
+
+
+def product_with(old: str, new: str, smem: int) -> list[str]:
+    """What is said of a product by wgmma with a change."""
+    text = product(2).replace(old, new)
+    assert text != product(2) or not old
+    a, b = (np.ones((n, 2 * K)).astype(ml_dtypes.bfloat16) for n in (M, N))
+    d = np.zeros((M, N), np.float32)
+    maps = [TensorMap(x, (len(x), K), 128) for x in (a, b)]
+    return [
+        f"{f.kind}: {f.message}"
+        for f in run_function(mlir.parse(text), "product", [*maps, d], (1, 1, 1), (256, 1, 1), smem).findings
+    ]
+
+
+def test_the_words_for_wgmma_and_mbarriers():
+    smem = BARRIERS + 16 * STAGES
+    found = product_with("nvvm.wgmma.wait.group.sync.aligned 0", "", smem)
+    reads = [f for f in found if "reads the accumulator" in f]
+    assert (
+        len(reads) == 1
+        and "unfinished wgmma: block 0 thread 128 reads the accumulator of the wgmma at line:" in reads[0]
+    )
+    found = product_with("", "", BARRIERS)
+    assert found[0].startswith("out of bounds: block 0 thread 0 puts an mbarrier at byte")
+    assert f"of shared memory, which has {BARRIERS} bytes" in found[0] and not any("misaligned" in f for f in found)
+    found = product_with("%zero = llvm.mlir.zero", "%zero = llvm.mlir.undef", smem)
+    assert found[0].startswith("undefined value:") and "depends on what llvm.mlir.undef at line:" in found[0]
+    found = product_with("%token = nvvm.mbarrier.arrive.expect_tx %full, %nbytes : !llvm.ptr<3>, i32 -> i64", "", smem)
+    assert any("16384 bytes more than it was told to expect" in f for f in found)

@@ -51,6 +51,7 @@ class Engine:
     fragments: dict[tuple[int, int], list] = field(default_factory=dict)  # (block, first thread) -> registers of A that
     # wgmmas under way read: (group, {register: value})
     unfinished: dict[int, np.ndarray] = field(default_factory=dict)  # accumulators by identity
+    told: set[int] = field(default_factory=set)  # those of which a read has been reported: one of each is enough
 
     def __post_init__(self) -> None:
         self.barriers = Mbarriers(self.machine)
@@ -87,6 +88,7 @@ class Engine:
         buffer.mark("reading").reading[cells] += 1  # type: ignore[index]
         self.readings.append(Reading(self.groups.get((b, t), 0), t, buffer, cells, result, b, op))
         self.unfinished[id(result)] = result
+        self.told.discard(id(result))
 
     def commit(self, b: int, t: int) -> None:
         self.groups[b, t] = self.groups.get((b, t), 0) + 1
@@ -157,8 +159,10 @@ class Engine:
         if id(value) in self.results:
             self.time += 1
             self.looked[id(value)] = self.time
-        if id(value) in self.unfinished:
+        if id(value) in self.unfinished and id(value) not in self.told:
+            self.told.add(id(value))
             everyone = np.ones((1, 1), bool) if s.mask is None else s.mask
-            self.machine.complain(
-                "unfinished wgmma", everyone, "reads an accumulator before the wait for its group", op
-            )
+            by = next((r.op for r in self.readings if r.result is value), None)
+            where = "a wgmma" if by is None else f"the wgmma at {self.machine.report.place(by)}"
+            message = f"reads the accumulator of {where} before the wait for its group"
+            self.machine.complain("unfinished wgmma", everyone, message, op)

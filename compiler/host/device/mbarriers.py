@@ -49,7 +49,10 @@ class Barrier:
                 self.done = self.left.copy()
 
     def __str__(self) -> str:
-        return f"phase {self.phase}: {self.pending} of {self.count} arrivals and {self.nbytes} bytes to come"
+        missing = f"{self.nbytes} bytes to come"
+        if self.nbytes < 0:
+            missing = f"{-self.nbytes} bytes more than it was told to expect"
+        return f"phase {self.phase}: {self.pending} of {self.count} arrivals and {missing}"
 
 
 @dataclass
@@ -94,8 +97,11 @@ class Mbarriers:
         counts = np.broadcast_to(count, (m.nb, m.nt))
         for b, t, byte in self.each(s, pointer):
             self.own(pointer, b, t, "initializes", op)
-            if byte % SIZE or byte < 0 or byte + SIZE > buffer.nbytes:
-                self.bad(b, t, f"puts an mbarrier at byte {byte} of {buffer.name}", op, "misaligned")
+            outside = byte < 0 or byte + SIZE > buffer.nbytes
+            if outside or byte % SIZE:
+                why = f"has {buffer.nbytes} bytes" if outside else f"is no multiple of {SIZE}"
+                kind = "out of bounds" if outside else "misaligned"
+                self.bad(b, t, f"puts an mbarrier at byte {byte} of {buffer.name}, which {why}", op, kind)
                 continue
             m.placed(buffer, SIZE, m.one(b, t), op)
             if not 1 <= counts[b, t] <= MOST:
