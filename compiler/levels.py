@@ -14,6 +14,7 @@ from mlirc.runtime.random_state import RandomState
 
 # On an arith.maxsi or minsi that keeps an index of the model inside of a dimension: the dimension's extent. Runs on the
 # CPU report an index that it changes, where PyTorch raises an error.
+NARROWED = "mlirc.narrowed"  # on a product: the type that tensor cores take its first factor in
 INDEX_BELOW = "mlirc.index_below"
 
 

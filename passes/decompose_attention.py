@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mlirc.dialects.mlirc_dialect import ATTENTION, AttentionInfo
+from mlirc.levels import NARROWED
 from mlirc.mlir import arith, ir, linalg, math, tensor
 from mlirc.passes import register
 
@@ -63,7 +64,14 @@ def _decompose(op: ir.Operation) -> ir.Value:
     weights = _generic("bhgij", [(visible, "bhgij"), (top, "bhgi")], (empty, "bhgij"), weight)
     total = _generic("bhgij", [(weights, "bhgij")], (fill("bhgi", zero), "bhgi"), arith.addf)
     sums = fill("bhgid", zero, d=info.value_dim)
-    weighted = _generic("bhgijd", [(weights, "bhgij"), (v, v_loops)], (sums, "bhgid"), product)
+
+    def weigh(weight: ir.Value, value: ir.Value, sum_: ir.Value) -> ir.Value:
+        term = arith.mulf(weight, _widen(value, acc))
+        if info.element_type != acc:
+            term.owner.attributes[NARROWED] = ir.StringAttr.get(str(info.element_type))
+        return arith.addf(term, sum_)
+
+    weighted = _generic("bhgijd", [(weights, "bhgij"), (v, v_loops)], (sums, "bhgid"), weigh)
 
     def quotient(x: ir.Value, total: ir.Value, _: ir.Value) -> ir.Value:
         nothing = arith.cmpf(arith.CmpFPredicate.OEQ, total, zero)

@@ -16,7 +16,8 @@ from mlirc import mlir
 from mlirc.driver import compile_model
 from mlirc.errors import MlircError
 from mlirc.host.device import DeviceKernel
-from mlirc.host.device.reference import Reference, References, wrong
+from mlirc.host.device.judge import wrong
+from mlirc.host.device.reference import Reference, References
 from mlirc.tools import mlirc_run
 
 PAYLOAD = matmul(33, 40, 50, "f32", epilogue=False)

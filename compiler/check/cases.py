@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from mlirc.check.kinds import ELEMENTS, FLOATS, IDS, INTEGERS, PLAIN, edges
 from mlirc.frontend.inputs import InputSpec, name_seed
 
 _LEAST = 3  # tokens that padding leaves, where there are as many
@@ -64,7 +65,7 @@ def _range(example: torch.Tensor) -> tuple[int, int]:
 def cases(inputs: Inputs, seed: int = 0) -> Iterator[Case]:
     """Every kind that fits the model's inputs; `docs/checking.md` lists them."""
     plain = inputs.plain(seed)
-    yield Case("plain", plain)
+    yield Case(PLAIN, plain)
     yield from _padded(inputs, plain)
     yield from _token_changed(inputs, plain)
     yield from _extreme(inputs, plain)
@@ -108,13 +109,11 @@ def _token_changed(inputs: Inputs, plain: list[torch.Tensor]) -> Iterator[Case]:
 def _extreme(inputs: Inputs, plain: list[torch.Tensor]) -> Iterator[Case]:
     base = Case("", plain)
     if any(s.dtype.is_floating_point for s in inputs.specs):
-        yield _floats(base, "floats x100", lambda x: x * 100)
-        yield _floats(base, "tiny floats", lambda x: x * 1e-6)
-        yield _floats(base, "zeros", torch.zeros_like)
-        yield _floats(base, "large negative", lambda x: -50 - x.abs() * 50)
+        for kind, change in FLOATS.items():
+            yield _floats(base, kind, change)
         if not inputs.hugging_face:
-            yield _one_element(base, "one NaN", float("nan"))
-            yield _one_element(base, "one infinity", float("inf"))
+            for kind, value in ELEMENTS.items():
+                yield _one_element(base, kind, value)
     limited = [i for i, s in enumerate(inputs.specs) if s.name in inputs.limits]
     if limited:
         tensors = list(plain)
@@ -122,13 +121,13 @@ def _extreme(inputs: Inputs, plain: list[torch.Tensor]) -> Iterator[Case]:
             spec = inputs.specs[i]
             ends = torch.tensor([0, inputs.limits[spec.name] - 1]).repeat(plain[i].numel() // 2 + 1)
             tensors[i] = ends[: plain[i].numel()].reshape(spec.shape).to(spec.dtype)
-        yield Case("first and last id", tensors)
+        yield Case(IDS, tensors)
     free = [i for i, s in enumerate(inputs.specs) if _is_free(s, inputs)]
     if free:
         tensors = list(plain)
         for i in free:
             tensors[i] = _full_range(inputs.specs[i], seed=1)
-        yield Case("all integers", tensors)
+        yield Case(INTEGERS, tensors)
 
 
 def _is_free(spec: InputSpec, inputs: Inputs) -> bool:
@@ -141,14 +140,14 @@ def _full_range(spec: InputSpec, seed: int) -> torch.Tensor:
     info = torch.iinfo(spec.dtype)
     values = torch.randint(info.min, info.max, spec.shape, generator=generator, dtype=torch.int64).to(spec.dtype)
     flat = values.reshape(-1)
-    for i, edge in enumerate((info.min, info.max, 0, -1 if info.min else 1, 1)):
+    for i, edge in enumerate(edges(info.min, info.max)):
         if i < flat.numel():
             flat[i] = edge
     return flat.reshape(spec.shape)
 
 
 def _floats(case: Case, kind: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Case:
-    return replace(case, kind=kind, inputs=[change(t) if t.is_floating_point() else t for t in case.inputs])
+    return replace(case, kind=kind, inputs=[change(t).to(t.dtype) if t.is_floating_point() else t for t in case.inputs])
 
 
 def _one_element(case: Case, kind: str, value: float) -> Case:

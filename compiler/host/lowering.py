@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from mlirc.host.bounds import Strays, guard
 from mlirc.host.outline import outline_linalg
+from mlirc.host.rounding import add_bounds
 from mlirc.loops import is_loop, read_loop
 from mlirc.mlir import context, func, ir, run_passes
 
@@ -37,9 +38,10 @@ _TO_LLVM = (
 )
 
 
-def lower_to_llvm(module: ir.Module, function: str, source: str = "") -> Strays:
+def lower_to_llvm(module: ir.Module, function: str, source: str = "", bounds: bool = False) -> Strays:
     """Lowers in place; `function` gets a C interface whose results are trailing memref arguments. Returns what tells of
-    indices outside of their tensors, by lines of the text called `source`."""
+    indices outside of their tensors, by lines of the text called `source`. With `bounds` it takes error bounds behind
+    the results (`mlirc.host.rounding`), or raises Unbounded."""
     from mlirc.passes import get_pass
     from mlirc.passes.loops.buffers import expand_attentions, expand_pads, separate_results, vouch_for_buffers
 
@@ -51,6 +53,7 @@ def lower_to_llvm(module: ir.Module, function: str, source: str = "") -> Strays:
         expand_pads(module)
         separate_results(module)
         entry = find_function(module, function)
+        inputs = len(entry.type.inputs)
         _protect_arguments(entry)
         run_passes(module, _NORMALIZE)
         vouch_for_buffers(module)
@@ -58,8 +61,11 @@ def lower_to_llvm(module: ir.Module, function: str, source: str = "") -> Strays:
         run_passes(module, _BUFFERIZE)
         entry = find_function(module, function)
         entry.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
-        outline_linalg(module, entry)
+        if not bounds:
+            outline_linalg(module, entry)
         run_passes(module, _TO_LOOPS)
+        if bounds:
+            add_bounds(find_function(module, function), inputs)
         _round_every_time(module)
         strays = guard(module, source)
         _call_expm1(module)

@@ -77,6 +77,7 @@ def run_on_host_device(
     seconds: float | None = None,
     no_compare: bool = False,
     match: bool = True,
+    input_sets: str | None = None,
 ) -> list[np.ndarray]:
     """Runs a compiled model on the host device: of every launch only `blocks` where they are given. With `seeds` runs
     that many orders, from `seed` on, and stops at the first finding or difference between them. Without `match` the
@@ -84,10 +85,15 @@ def run_on_host_device(
     what was checked on standard error, and with `counters` what each kernel does to memory."""
     from mlirc.host.device import HostModel
     from mlirc.host.device.counters import table
+    from mlirc.host.device.input_sets import parse_input_sets
     from mlirc.host.device.seeds import run_seeds
 
+    sets = parse_input_sets(input_sets or "quick")
+    if input_sets and sets and no_compare:
+        raise MlircError("--input-sets needs numbers to compare with: leave --no-compare out")
     loaded = HostModel(model, plan, find_weights(model, plan, weights), ptx=read_model(model)[0], count=counters)
     loaded.match = match
+    loaded.input_sets = sets
     loaded.blocks, loaded.compare = blocks, not no_compare
     loaded.seconds = seconds or loaded.seconds
     loaded.manual_seed(manual_seed)

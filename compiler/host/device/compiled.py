@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.host.device.input_sets import QUICK
 from mlirc.host.device.limits import SECONDS
 from mlirc.host.device.model import DeviceModel
 from mlirc.host.device.reference import References
@@ -43,6 +44,8 @@ class HostModel:
     `compare` makes wrong numbers a finding, too: each kernel's results must be those of the `kernels` level. So does
     `match` where the launch plan does something else than the `gpu` level, or `ptx`, the PTX file's text, is not what
     that level compiles to (which is looked at where nothing else was found).
+    `input_sets` are made-up inputs that each kernel is tried on, too, and compared
+    (`mlirc.host.device.input_sets`; those that are quick, unless told otherwise).
     `blocks` (linear numbers) runs only those blocks of every launch: what no other block computed is left as zeros.
     `seed` draws the order of blocks, warps and atomics (0: threads go together where they can). A launch that takes
     longer than `seconds` is stopped. `count` fills the report's counters.
@@ -55,6 +58,7 @@ class HostModel:
         levels: Levels | None = None,
     ):  # fmt: skip
         self.plan, self.check, self.compare, self.match, self.seed = plan, True, True, True, 0
+        self.input_sets: Sequence[str] = QUICK
         self._random = RandomState(plan.draws)
         self.seconds = SECONDS  # that a launch may take
         self.blocks: Sequence[int] | None = None
@@ -105,6 +109,7 @@ class HostModel:
         self._outputs, self.report = self._model.run(
             [given[name] for name in self._names],
             blocks=self.blocks, check=self.check, seed=self.seed, seconds=self.seconds, progress=self.progress,
+            input_sets=self.input_sets,
         )  # fmt: skip
         if self.check and self.match:
             self.report.findings += self._file.of_plan()
@@ -140,6 +145,10 @@ class HostModel:
         else:
             some = f" in {report.compared} of {calls} calls" if report.compared < calls else ""
             parts.append(f"compared with level kernels{some}")
+            tried = sum(map(len, report.sets.values()))
+            parts += [f"tried on {counted(tried, 'set')} of made-up inputs"] if tried else []
+            rough = len(self._found.unbounded) if self._found else 0
+            parts += [f"{counted(rough, 'kernel')} judged by the largest element"] if rough else []
         if self.check and self.match and calls:
             parts.append("plan checked" if self._file.text is None else "plan and PTX checked")
         return ", ".join(parts)

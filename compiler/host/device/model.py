@@ -13,6 +13,7 @@ from mlirc import levels, mlir
 from mlirc.backend.kernel import Launch
 from mlirc.errors import MlircError
 from mlirc.host.device.arguments import own_copies
+from mlirc.host.device.input_sets import try_sets
 from mlirc.host.device.launch import DeviceKernel
 from mlirc.host.device.limits import SECONDS
 from mlirc.host.device.reference import References
@@ -70,12 +71,14 @@ class DeviceModel:
         check: bool = True,
         seed: int = 0,
         seconds: float = SECONDS,
+        input_sets: Sequence[str] = (),
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> tuple[list[np.ndarray], Report]:
         """Runs `@main` with one array per argument; returns its results, in memory of their own, and what was found.
-        `blocks` are the blocks to
-        run of every launch, None for all. `progress` is called with the number of calls done and their total. Raises
-        MlircError for arguments that do not fit."""
+        `blocks` are the blocks to run of every launch, None for all. On `input_sets`
+        (`mlirc.host.device.input_sets`) each kernel is tried when it is first called, if there are `references`.
+        `progress` is called with the number of calls done and their total. Raises MlircError for arguments that do not
+        fit."""
         block = self.main.operation.regions[0].blocks[0]
         if len(args) != len(block.arguments):
             raise MlircError(f"host device: @main takes {len(block.arguments)} arguments, not {len(args)}")
@@ -93,6 +96,7 @@ class DeviceModel:
         report = Report(source=self.source, scripts=self.scripts)
         self.digests = []
         self._check_blocks(blocks)
+        self._sets = list(input_sets)
         self._done, self._total, self._progress = 0, levels.calls(self.module).total(), progress
         end = self._run_all(block, values, report, dict(blocks=blocks, check=check, seed=seed, seconds=seconds))
         specs = self._result_specs(end)
@@ -195,6 +199,9 @@ class DeviceModel:
         found = self._kernel(name).run(
             arguments, before=before, source=self.source, scripts=self.scripts, reference=reference, **options
         )
+        if reference is not None and found.ok and reference.function is not None and name not in report.calls:
+            found.merge(try_sets(self._kernel(name), reference, arguments, self._sets,
+                                 source=self.source, scripts=self.scripts, **options))  # fmt: skip
         self._computed = {*(made or ()), *op.results}
         for finding in found.findings:
             finding.origin = self.origins.get(name, "")

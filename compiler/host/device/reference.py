@@ -14,30 +14,15 @@ import numpy as np
 from mlirc import levels
 from mlirc.errors import MlircError
 from mlirc.host.bounds import Stray
+from mlirc.host.device.judge import allowed, wrong
 from mlirc.host.device.limits import SECONDS
 from mlirc.host.device.report import Report
 from mlirc.host.jit import HostFunction
+from mlirc.host.rounding import Unbounded
 from mlirc.host.within import OutOfTime, within
 from mlirc.mlir import ir
 
 Function = Callable[..., Sequence[np.ndarray]]
-
-# The largest difference that rounding explains, relative to the largest element: sums in another order, tensor cores
-# and, for 16 bits, intermediate results that are rounded in one place and not in the other.
-_TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 4e-3, "bfloat16": 2e-2}
-
-
-def wrong(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Which elements of a result differ by more than rounding explains: bool, of the result's shape. Integers and
-    booleans must be equal; NaN and infinities must be where they are expected, and nowhere else."""
-    if expected.dtype.kind in "iub":
-        return found != expected
-    f, e = found.astype(np.float64), expected.astype(np.float64)
-    finite = np.isfinite(e)
-    scale = np.abs(e[finite]).max(initial=0.0)
-    with np.errstate(invalid="ignore"):
-        far = ~(np.abs(f - e) <= _TOLERANCE[expected.dtype.name] * scale)
-    return np.where(finite, far, (f != e) & ~(np.isnan(f) & np.isnan(e)))
 
 
 def _number(x: Any) -> str:
@@ -46,20 +31,22 @@ def _number(x: Any) -> str:
 
 class Reference:
     """One kernel at the levels above `gpu`. `steps`: (name of the level, function from the kernel's inputs to its
-    results) from the top; the first one is right by definition. `inputs`: how many inputs it takes. `strays`: gives the
-    indices outside of their tensors that the first one met in its last run."""
+    results) from the top; the first one is right by definition, and may give after its results their error bounds.
+    `inputs`: how many inputs it takes. `strays`: gives the indices outside of their tensors that the first one met in
+    its last run. `function`: the kernel at the uppermost level, where it is known."""
 
     def __init__(
-        self, steps: Sequence[tuple[str, Function]], inputs: int, strays: Callable[[], Sequence[Stray]] = tuple
-    ):
-        self.steps, self.inputs, self.strays = list(steps), inputs, strays
+        self, steps: Sequence[tuple[str, Function]], inputs: int, strays: Callable[[], Sequence[Stray]] = tuple,
+        function: ir.OpView | None = None,
+    ):  # fmt: skip
+        self.steps, self.inputs, self.strays, self.function = list(steps), inputs, strays, function
 
     def run(self, step: int, case: Case) -> Sequence[np.ndarray]:
         """The results at a level; raises OutOfTime where they take longer than a launch may."""
         name, function = self.steps[step]
         return within(case.seconds, f"level {name}, which says what is right,", function, *case.inputs)
 
-    def blame(self, case: Case, number: int, at: tuple[int, ...], right: np.ndarray) -> str:
+    def blame(self, case: Case, number: int, at: tuple[int, ...], right: np.ndarray, bound: np.ndarray | None) -> str:
         """Which step made the element `at` of result `number` wrong, in words."""
         last = self.steps[0][0]
         for step, (name, _) in enumerate(self.steps[1:], 1):
@@ -67,7 +54,7 @@ class Reference:
                 found = self.run(step, case)[number]
             except OutOfTime:
                 return f"level {name} takes too long to ask"
-            if wrong(np.asarray(found), right)[at]:
+            if wrong(np.asarray(found), right, bound)[at]:
                 return f"level {name} has it wrong already: look at the schedule"
             last = name
         return f"level {last} has it right, too: look at what comes after it" if len(self.steps) > 1 else ""
@@ -96,12 +83,13 @@ def compare(reference: Reference, case: Case, report: Report, kernel: str) -> bo
         report.add("stopped", str(e), None, kernel)
         report.ended = False
         return False
+    bounds = [*expected[len(case.results) :]] or [None] * len(case.results)
     for stray in reference.strays():
         message = f"{stray}: PyTorch raises an error, a GPU reads the nearest element or leaves the store out"
         report.add_at("bad index", message, stray.location, kernel, stray.count)
-    for number, right in enumerate(expected):
-        found, known = case.results[number], case.known[number]
-        bad = wrong(found, right)
+    for number, (found, known) in enumerate(zip(case.results, case.known, strict=True)):
+        right, bound = expected[number], bounds[number]
+        bad = wrong(found, right, bound)
         if known is not None:
             bad &= known
         if not bad.any():
@@ -109,8 +97,10 @@ def compare(reference: Reference, case: Case, report: Report, kernel: str) -> bo
         at = tuple(int(i) for i in np.argwhere(bad)[0])
         who, op = case.writer(number, int(np.ravel_multi_index(at, found.shape)))
         where = f"element {list(at)} of result {number}" if len(case.results) > 1 else f"element {list(at)}"
-        why = reference.blame(case, number, at, right)
+        why = reference.blame(case, number, at, right, bound)
         message = f"{who} writes {_number(found[at])} as {where}, which level {top} says is {_number(right[at])}"
+        if right.dtype.kind not in "iub" and np.isfinite(float(right[at])):
+            message += f", give or take {allowed(right, bound)[at]:.2g}"
         report.add("wrong result", f"{message} ({why})" if why else message, op, kernel, int(bad.sum()))
     return True
 
@@ -122,6 +112,7 @@ class References:
         """`sources`: the names of the texts that the modules were parsed from."""
         self.modules, self.sources = dict(modules), dict(sources or {})
         self._functions: dict[tuple[str, str], HostFunction] = {}
+        self.unbounded: dict[str, str] = {}  # kernels judged by their largest element, and why
 
     def of(self, kernel: str) -> Reference:
         """The kernel's reference; raises MlircError if the uppermost level does not hold it."""
@@ -130,15 +121,23 @@ class References:
             raise MlircError(f"kernel {kernel} is not in the levels above gpu: compile the model again")
         steps = [(name, self._function(name, kernel)) for name in self.modules]
         top = next(iter(self.modules)), kernel
-        return Reference(steps, len(function.type.inputs), lambda: self._functions[top].strays.take())
+        return Reference(steps, len(function.type.inputs), lambda: self._functions[top].strays.take(), function)
 
     def _function(self, level: str, kernel: str) -> Function:
         def call(*inputs: np.ndarray) -> list[np.ndarray]:
             key = level, kernel
             if key not in self._functions:
-                self._functions[key] = HostFunction(
-                    levels.isolate(self.modules[level], kernel), kernel, source=self.sources.get(level, "")
-                )
+                self._functions[key] = self._compile(level, kernel)
             return self._functions[key].run(*inputs)
 
         return call
+
+    def _compile(self, level: str, kernel: str) -> HostFunction:
+        """With error bounds at the uppermost level, but for a kernel that has operations without (`unbounded`)."""
+        module, source = levels.isolate(self.modules[level], kernel), self.sources.get(level, "")
+        if level == next(iter(self.modules)):
+            try:
+                return HostFunction(module, kernel, source=source, bounds=True)
+            except Unbounded as e:
+                self.unbounded[kernel] = str(e)
+        return HostFunction(module, kernel, source=source)

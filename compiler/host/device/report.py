@@ -30,6 +30,7 @@ class Finding:
     script: str = ""
     seed: int = 0
     calls: int = 1
+    inputs: str = ""  # the set of made-up inputs that it was found on, "" for those of the model
 
     def __str__(self) -> str:
         others = [f"{self.count - 1} more"] if self.count > 1 else []
@@ -40,6 +41,7 @@ class Finding:
         kernel = f"{self.kernel} ({origin})" if origin else self.kernel
         made = f", made by {self.script}" if self.script else ""
         order = f", with seed {self.seed}" if self.seed else ""
+        order += f", on made-up inputs '{self.inputs}'" if self.inputs else ""
         what = f"{self.op}: {self.message}" if self.op else self.message
         return f"{kernel}: {self.kind}: {what}{more} at {self.location}{made}{order}"
 
@@ -54,6 +56,7 @@ class Report:
     calls: dict[str, int] = field(default_factory=dict)  # of each kernel
     blocks: int = 0  # that ran
     compared: int = 0  # calls whose results were compared with a reference
+    sets: dict[str, list[str]] = field(default_factory=dict)  # of made-up inputs that each kernel was tried on
     ended: bool = True  # whether every launch ran to its end
     bad_since: float | None = None  # when the first finding was made, on the monotonic clock
     seed: int = 0  # of the run
@@ -126,6 +129,7 @@ class Report:
             else:
                 same.count, same.calls = same.count + finding.count, same.calls + finding.calls
         self.ended = self.ended and other.ended
+        self.sets.update(other.sets)
         for kernel, calls in other.calls.items():
             self.calls[kernel] = self.calls.get(kernel, 0) + calls
         self.blocks, self.compared = self.blocks + other.blocks, self.compared + other.compared

@@ -1,0 +1,38 @@
+"""Which elements of a kernel's results are wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlirc.host.rounding.values import LEAST, ROUNDOFF
+
+_SHORT = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+# Where no bounds are known: the largest difference that rounding explains, relative to the largest element.
+_TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 4e-3, "bfloat16": 2e-2}
+
+
+def allowed(expected: np.ndarray, bound: np.ndarray | None) -> np.ndarray:
+    """How far each element of a result may be from what is expected, in f64: by its error bound and one more rounding,
+    else by the largest element; infinity or NaN where nothing is known. Of integers and booleans 0 or infinity."""
+    if expected.dtype.kind in "iub":
+        return np.zeros(expected.shape) if bound is None else bound
+    e = np.abs(expected.astype(np.float64))
+    if bound is None:
+        return np.full(e.shape, _TOLERANCE[expected.dtype.name] * e[np.isfinite(e)].max(initial=0.0))
+    short = _SHORT[expected.dtype.name]
+    with np.errstate(invalid="ignore"):
+        return bound + np.where(np.isfinite(e), ROUNDOFF[short] * e + LEAST[short], 0.0)
+
+
+def wrong(found: np.ndarray, expected: np.ndarray, bound: np.ndarray | None = None) -> np.ndarray:
+    """Which elements of a result differ by more than rounding explains: bool, of the result's shape. `bound`: f64, what
+    rounding may do to each. Integers and booleans must be equal; NaN and infinities must be where they are expected,
+    and nowhere else; but where the bound is infinite or NaN anything may be."""
+    limit = allowed(expected, bound)
+    if expected.dtype.kind in "iub":
+        return (found != expected) & ~(limit > 0)
+    f, e = found.astype(np.float64), expected.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        far = ~(np.abs(f - e) <= limit)
+        bad = np.where(np.isfinite(e), far, (f != e) & ~(np.isnan(f) & np.isnan(e)))
+        return bad & (limit < np.inf)

@@ -1,0 +1,268 @@
+"""What each operation on numbers does to errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mlirc.host.rounding.values import EXACT, LARGEST, LEAST, NORMAL, ROUNDOFF, Builder, Known
+from mlirc.levels import NARROWED
+from mlirc.mlir import arith, ir
+
+_FUNCTION = 4.0  # roundings that a function such as exp may cost
+_RULES: dict[str, Callable[[_At], Known]] = {}
+_WAVES = ("math.sin", "math.cos")
+_STEPS = ("math.floor", "math.ceil", "math.round", "math.roundeven", "math.trunc")
+_CASTS = ("arith.sitofp", "arith.uitofp")
+
+
+class _At:
+    """An operation, with what is known of its operands."""
+
+    def __init__(self, b: Builder, op: ir.Operation, known: dict[ir.Value, Known]):
+        self.b, self.op = b, op
+        self.result = op.results[0]
+        self.operands = list(op.operands)
+        self.known = [known.get(v, EXACT) for v in self.operands]
+
+    @property
+    def type(self) -> str:
+        return str(self.result.type)
+
+    def value(self, i: int) -> ir.Value:
+        return self.b.wide(self.operands[i])
+
+    def size(self, i: int) -> ir.Value:
+        return self.b.size_of(self.operands[i], self.known[i])
+
+    def error(self, i: int) -> ir.Value | None:
+        return self.known[i].error
+
+    def finish(self, exact: ir.Value, spread: ir.Value | None, size: ir.Value, roundings: float = 1.0,
+               floor: float = 0.0, sure: bool = True) -> Known:  # fmt: skip
+        """What is known of a result: `exact` in f64 from operands as they are, `spread` the effect of their errors.
+        Where the result is no number it is certain if that of every operand within its error is none, too."""
+        b, v = self.b, self.b.wide(self.result)
+        largest = b.constant(LARGEST[self.type])
+        rounding = b.times(roundings * ROUNDOFF[self.type], size)
+        error = b.add(spread, rounding, b.constant(LEAST[self.type] + floor))
+        reach = b.add(b.absolute(exact), error)
+        error = b.select(b.above(reach, largest), b.infinity, error)
+        clean = [b.below(k.error, b.infinity) for k in self.known if k.error is not None]
+        low = b.absolute(exact) if spread is None else arith.subf(b.absolute(exact), spread)
+        certain = b.all([*clean, b.above(low, largest)])  # NaN is above, too
+        number = b.below(b.absolute(v), b.infinity)
+        no_error = b.select(certain, b.zero, b.infinity)
+        return Known(b.select(number, error, no_error), b.select(number, size, b.zero))
+
+
+def apply(b: Builder, op: ir.Operation, known: dict[ir.Value, Known]) -> None:
+    """Adds to `known` what is known of the operation's results."""
+    if not op.results:
+        return
+    rule = _RULES.get(op.name)
+    at = _At(b, op, known)
+    if rule is not None:
+        known[at.result] = rule(at)
+    elif isinstance(at.result.type, ir.FloatType):
+        floats = [v for v in at.operands if isinstance(v.type, ir.FloatType)]
+        known[at.result] = _function(at) if len(floats) == len(at.operands) == 1 else _unknown(at)
+    else:
+        doubt = b.any([_doubt(b, k) for k in at.known])
+        if doubt is not None:
+            known.update({r: Known(other=doubt) for r in op.results})
+
+
+def _doubt(b: Builder, known: Known) -> ir.Value | None:
+    """Whether a value may be another one at all."""
+    return known.other if known.error is None else b.above(known.error, b.zero)
+
+
+def _unknown(at: _At) -> Known:
+    """A function of several numbers: exact operands give a rounded result, others give nothing to rely on."""
+    doubt = at.b.any([_doubt(at.b, k) for k in at.known])
+    v = at.b.wide(at.result)
+    made = at.finish(v, None, at.b.absolute(v), 4 * _FUNCTION, NORMAL[at.type])
+    assert made.error is not None
+    return made if doubt is None else Known(at.b.select(doubt, at.b.infinity, made.error), made.size)
+
+
+def _rule(*names: str) -> Callable:
+    def register(function: Callable[[_At], Known]) -> Callable[[_At], Known]:
+        _RULES.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+@_rule("arith.addf", "arith.subf")
+def _sum(at: _At) -> Known:
+    exact = (arith.addf if at.op.name == "arith.addf" else arith.subf)(at.value(0), at.value(1))
+    errors = [at.error(i) for i in (0, 1)]
+    spread = at.b.add(*errors) if any(e is not None for e in errors) else None
+    return at.finish(exact, spread, at.b.add(at.size(0), at.size(1)))
+
+
+def _product_spread(at: _At, first: ir.Value | None) -> ir.Value | None:
+    b, second = at.b, at.error(1)
+    terms = [
+        b.times(b.absolute(at.value(1)), first),
+        b.times(b.absolute(at.value(0)), second),
+        b.times(first, second) if first is not None else None,
+    ]
+    return b.add(*terms) if any(t is not None for t in terms) else None
+
+
+@_rule("arith.mulf")
+def _product(at: _At) -> Known:
+    b, first = at.b, at.error(0)
+    narrowed = at.op.attributes[NARROWED].value if NARROWED in at.op.attributes else ""
+    if narrowed:
+        first = b.add(first, b.times(ROUNDOFF[narrowed], b.absolute(at.value(0))), b.constant(LEAST[narrowed]))
+    exact = arith.mulf(at.value(0), at.value(1))
+    found = at.finish(exact, _product_spread(at, first), arith.mulf(at.size(0), at.size(1)))
+    if not narrowed:
+        return found
+    # What nobody attends to may be left out, or give 0 times infinity.
+    left_out = b.all([b.equal(at.value(0), b.zero), b.above(b.absolute(at.value(1)), b.constant(LARGEST[at.type]))])
+    return Known(b.select(left_out, b.infinity, found.error), found.size)
+
+
+@_rule("arith.divf")
+def _quotient(at: _At) -> Known:
+    b, exact = at.b, arith.divf(at.value(0), at.value(1))
+    size = arith.divf(at.size(0), b.absolute(at.value(1)))
+    first, second = at.error(0), at.error(1)
+    if second is None:
+        spread = None if first is None else arith.divf(first, b.absolute(at.value(1)))
+        return at.finish(exact, spread, size, 2.0)
+    left = arith.subf(b.absolute(at.value(1)), second)
+    spread = arith.divf(b.add(first, b.times(b.absolute(exact), second)), left)
+    certain = b.equal(second, b.zero)  # a divisor of 0, or infinity
+    kept = first if first is not None else b.zero
+    spread = b.select(b.above(left, b.zero), spread, b.select(certain, kept, b.infinity))
+    return at.finish(exact, spread, size, 2.0)
+
+
+@_rule("math.fma")
+def _fused(at: _At) -> Known:
+    b = at.b
+    exact = arith.addf(arith.mulf(at.value(0), at.value(1)), at.value(2))
+    product = _product_spread(at, at.error(0))
+    spread = None if product is None and at.error(2) is None else b.add(product, at.error(2))
+    return at.finish(exact, spread, b.add(arith.mulf(at.size(0), at.size(1)), at.size(2)))
+
+
+@_rule("arith.negf", "math.absf", "arith.extf")
+def _same(at: _At) -> Known:
+    return at.known[0]
+
+
+@_rule("arith.truncf")
+def _narrower(at: _At) -> Known:
+    v = at.value(0)
+    made = at.finish(v, at.error(0), at.b.absolute(v))
+    return Known(made.error, at.b.select(at.b.below(at.b.absolute(v), at.b.infinity), at.size(0), at.b.zero))
+
+
+@_rule("arith.maximumf", "arith.minimumf", "arith.maxnumf", "arith.minnumf")
+def _extreme(at: _At) -> Known:
+    errors = [k.error for k in at.known if k.error is not None]
+    if not errors:
+        return EXACT
+    return Known(errors[0] if len(errors) == 1 else at.b.larger(errors[0], errors[1]))
+
+
+@_rule("arith.select")
+def _choice(at: _At) -> Known:
+    b, (condition, yes, no) = at.b, at.known
+    doubt = condition.other
+    if not isinstance(at.result.type, ir.FloatType):
+        either = b.any([yes.other, no.other])
+        if doubt is not None:
+            doubt = arith.andi(doubt, arith.cmpi(arith.CmpIPredicate.ne, at.operands[1], at.operands[2]))
+        found = b.any([doubt, either])
+        return EXACT if found is None else Known(other=found)
+    if doubt is None and yes.error is None and no.error is None:
+        return EXACT
+    chosen = at.operands[0]
+    error = b.select(chosen, b.error_of(yes), b.error_of(no))
+    if doubt is not None:
+        apart = b.add(b.absolute(arith.subf(at.value(1), at.value(2))), b.larger(b.error_of(yes), b.error_of(no)))
+        apart = b.select(b.equal(at.value(1), at.value(2)), b.larger(b.error_of(yes), b.error_of(no)), apart)
+        error = b.select(doubt, apart, error)
+    return Known(error, b.select(chosen, at.size(1), at.size(2)))
+
+
+@_rule("arith.cmpf")
+def _comparison(at: _At) -> Known:
+    b, errors = at.b, [k.error for k in at.known if k.error is not None]
+    if not errors:
+        return EXACT
+    error = b.add(*errors)
+    apart = b.below(error, b.absolute(arith.subf(at.value(0), at.value(1))))
+    sure = arith.ori(apart, b.equal(error, b.zero))
+    return Known(other=arith.xori(sure, b.true))
+
+
+@_rule(*_CASTS)
+def _from_integer(at: _At) -> Known:
+    v = at.b.wide(at.result)
+    made = at.finish(v, None, at.b.absolute(v))
+    doubt = at.known[0].other
+    assert made.error is not None
+    return made if doubt is None else Known(at.b.select(doubt, at.b.infinity, made.error), made.size)
+
+
+@_rule("arith.fptosi", "arith.fptoui")
+def _to_integer(at: _At) -> Known:
+    """Another integer where the error reaches one; anything for what the type does not hold."""
+    b, v = at.b, at.value(0)
+    width = ir.IntegerType(at.result.type).width
+    signed = at.op.name == "arith.fptosi"
+    low, high = (-(2.0 ** (width - 1)), 2.0 ** (width - 1)) if signed else (0.0, 2.0**width)
+    outside = arith.ori(b.above(v, b.constant(high - 0.5)), b.above(b.constant(low - 0.5), v))
+    error = at.error(0)
+    if error is None:
+        return Known(other=outside)
+    ends = [_unary("math.trunc", end) for end in (arith.subf(v, error), arith.addf(v, error))]
+    return Known(other=arith.ori(outside, arith.xori(b.equal(*ends), b.true)))
+
+
+@_rule("arith.bitcast")
+def _bits(at: _At) -> Known:
+    doubt = _doubt(at.b, at.known[0])
+    return EXACT if doubt is None else at.b.unknown(at.result, doubt)
+
+
+def _unary(name: str, value: ir.Value) -> ir.Value:
+    return ir.Operation.create(name, [value.type], [value]).results[0]
+
+
+def _function(at: _At) -> Known:
+    """A function of one number, between whose values at both ends of what the number may be the others lie."""
+    b, v, x = at.b, at.b.wide(at.result), at.value(0)
+    name = at.op.name
+    size = b.absolute(v)
+    if name in _STEPS and at.error(0) is None:
+        return EXACT
+    if name in _WAVES:
+        spread = b.add(at.error(0), b.times(ROUNDOFF[at.type], at.size(0)))
+        return at.finish(v, spread, b.constant(1.0), _FUNCTION)
+    error = at.error(0)
+    if name in ("math.exp", "math.exp2", "math.expm1"):  # of a product with log2(e), say
+        error = b.add(error, b.times(2 * ROUNDOFF[at.type], at.size(0)))
+    if error is None:
+        return at.finish(v, None, size, _FUNCTION, NORMAL[at.type])
+    ends = [_unary(name, arith.subf(x, error)), _unary(name, arith.addf(x, error))]
+    if name in ("math.sqrt", "math.rsqrt"):  # of what cannot be negative
+        ends[0] = _unary(name, b.larger(arith.subf(x, error), b.zero))
+        ends[0] = b.select(b.below(x, b.zero), v, ends[0])
+    largest = b.constant(LARGEST[at.type])
+    far = [b.absolute(arith.subf(end, v)) for end in ends]
+    made = at.finish(v, b.larger(*far), size, 0.0 if name in _STEPS else _FUNCTION, NORMAL[at.type])
+    beyond = [b.above(b.absolute(end), largest) for end in ends]
+    alike = arith.ori(b.equal(*ends), b.all([arith.cmpf(arith.CmpFPredicate.UNO, e, e) for e in ends]))
+    both = b.all([*beyond, arith.ori(alike, b.below(b.zero, arith.mulf(*ends)))])
+    number = b.below(size, b.infinity)
+    no_error = b.select(both, b.zero, b.infinity)
+    return Known(b.select(number, made.error, no_error), made.size)

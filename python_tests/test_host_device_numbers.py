@@ -1,0 +1,53 @@
+"""Kernels that break no rule and compute something else are wrong on some set of inputs: mutants of softmax, norms,
+tables, casts, masks and products. `benchmarks/mutants.py` tries them all; here each kind of change at once in all of its
+places, and some in one place."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from number_cases import NUMBERS, number_case
+from number_mutants import number_mutants
+
+EVERY = 13  # of the changes in one place
+LONG = ("product, f32", "attention, bf16, causal", "attention, f32, mask")
+
+
+@pytest.mark.parametrize("name", [n for n in NUMBERS if n not in LONG])
+def test_mutants_of_numbers(name):
+    kernel = number_case(name)  # which is right on every set
+    verdicts: Counter[str] = Counter()
+    missed = []
+    for number, mutant in enumerate(number_mutants(kernel.text)):
+        everywhere = mutant.how.endswith("everywhere")
+        if not everywhere and number % EVERY:
+            continue
+        verdict = kernel.judge(mutant)
+        verdicts[verdict] += 1
+        if verdict == "close" and everywhere:
+            missed.append(str(mutant))
+    assert not missed, "\n".join(missed)
+    found = verdicts["wrong"] + verdicts["rule"]
+    assert verdicts["wrong"] and found >= 0.9 * (found + verdicts["close"]) and not verdicts["invalid"]
+
+
+@pytest.mark.parametrize(
+    "name, what, how",
+    [
+        ("softmax, f32", "subtrahend", "not applied everywhere"),
+        ("softmax, bf16", "lowest", "a small number"),
+        ("layer norm, bf16", "eps", "times 100"),
+        ("layer norm, f32", "eps", "0"),
+        ("layer norm, f32", "factor", "not applied everywhere"),
+        ("lookup", "index", "of 16 bits everywhere"),
+        ("lookup", "index", "below 2^15 everywhere"),
+        ("from 8 bits", "sign", "the other extension"),
+        ("to 8 bits", "maximum", "or limit not applied"),
+        ("product, bf16", "accumulator", "in bf16 everywhere"),
+    ],
+)
+def test_what_one_set_of_normal_numbers_hides(name, what, how):
+    kernel = number_case(name)
+    found = [m for m in number_mutants(kernel.text) if (m.what, m.how) == (what, how)]
+    assert {kernel.judge(m) for m in found} - {"same"} == {"wrong"}
