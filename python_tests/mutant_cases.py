@@ -14,9 +14,9 @@ from test_host_device_hopper import BARRIERS, STAGES, K, M, N, product
 from mlirc import mlir
 from mlirc.host.device import Report
 from mlirc.host.device.direct import run_function
-from mlirc.host.device.reference import Reference
+from mlirc.host.device.reference import Reference, References
 from mlirc.host.device.tensor_maps import TensorMap
-from mlirc.host.jit import HostFunction, tensor_spec
+from mlirc.host.jit import tensor_spec
 from mlirc.kernel_build import to_gpu
 from mlirc.mlir import ir
 from mlirc.schedule import Schedules
@@ -130,5 +130,4 @@ def case(name: str, inputs: int = 2) -> Case:
     module = mlir.parse(KERNELS[name][0])
     with mlir.context():
         more = [inputs_of(module, seed) for seed in range(1, inputs)]
-    right = Reference([("kernels", HostFunction(module, function_name(module)))], len(arguments))
-    return Case(text, [arguments, *more], specs, right)
+    return Case(text, [arguments, *more], specs, References({"kernels": module}).of(function_name(module)))
