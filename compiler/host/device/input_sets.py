@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mlirc import levels
+from mlirc.backend.kernel import Launch
 from mlirc.check.kinds import ELEMENTS, FLOATS, IDS, INTEGERS, PLAIN, edges
 from mlirc.errors import MlircError
 from mlirc.host.device.launch import DeviceKernel
@@ -173,10 +174,9 @@ def try_sets(
     for name in names:
         if not sets.fits(name):
             continue
-        if options.get("blocks") is None and len(kernel.launches) == 1:
-            chosen = some_blocks(math.prod(kernel.launches[0].grid), zlib.crc32(name.encode()))
-        else:
-            chosen = options.get("blocks")
+        chosen, grids = options.get("blocks"), [x.grid for x in kernel.launches if isinstance(x, Launch)]
+        if chosen is None and len(kernel.launches) == len(grids) == 1:
+            chosen = some_blocks(math.prod(grids[0]), zlib.crc32(name.encode()))
         made = [*sets.make(name), *(np.zeros_like(r) for r in results)]
         found = kernel.run(made, reference=reference, **(options | {"blocks": chosen}))
         found.findings = [f for f in found.findings if f.kind != "bad index"]  # made up; in a model they are judged

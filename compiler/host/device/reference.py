@@ -83,7 +83,7 @@ def compare(reference: Reference, case: Case, report: Report, kernel: str) -> bo
         report.add("stopped", str(e), None, kernel)
         report.ended = False
         return False
-    bounds = [*expected[len(case.results) :]] or [None] * len(case.results)
+    bounds: list[np.ndarray | None] = [*expected[len(case.results) :]] or [None] * len(case.results)
     for stray in reference.strays():
         message = f"{stray}: PyTorch raises an error, a GPU reads the nearest element or leaves the store out"
         report.add_at("bad index", message, stray.location, kernel, stray.count)

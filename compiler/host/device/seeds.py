@@ -14,7 +14,8 @@ def run_seeds(model: HostModel, seeds: Iterable[int]) -> None:
     """Runs the model on the inputs bound to it with each seed in turn; `model.outputs` are then those of the last one.
     Raises MlircError for a finding, and for an output whose bits differ from those of the first seed, naming the kernel
     that was first to differ."""
-    first, sets, tried = None, model.input_sets, {}  # which a kernel need not be tried on for every seed
+    first, sets = None, model.input_sets
+    tried: dict[str, list[str]] = {}  # on the sets with the first seed, which is enough
     for seed in seeds:
         model.seed = seed
         model.input_sets = sets if first is None else ()
