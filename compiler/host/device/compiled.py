@@ -112,7 +112,7 @@ class HostModel:
             input_sets=self.input_sets,
         )  # fmt: skip
         if self.check and self.match:
-            self.report.findings += self._file.of_plan()
+            self.report.findings += self._file.of_plan(self._found.modules if self._found else None)
             self.report.findings += self._file.of_text() if self.report.ok else []
         self.report.raise_if_bad()
 

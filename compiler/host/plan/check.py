@@ -8,10 +8,11 @@ from pathlib import Path
 from mlirc.host.device.model import SEPARATOR, DeviceModel
 from mlirc.host.device.report import Finding
 from mlirc.host.plan.boundary import check_boundary
-from mlirc.host.plan.flow import PlanFlow, Problem
+from mlirc.host.plan.flow import PlanFlow, Problem, compare_mains
 from mlirc.host.plan.kernels import read_kernel
 from mlirc.host.plan.text import compare_text
 from mlirc.kernel_cache import KernelCache, cache_folder
+from mlirc.mlir import ir
 from mlirc.runtime.plan import Plan
 
 
@@ -24,14 +25,16 @@ class FileCheck:
         self._plan: list[Finding] | None = None
         self._text: list[Finding] | None = None
 
-    def of_plan(self) -> list[Finding]:
-        """What is wrong with the plan; takes no kernel to run."""
+    def of_plan(self, above: Mapping[str, ir.Module] | None = None) -> list[Finding]:
+        """What is wrong with the plan, and where `@main` is not that of the levels `above`; takes no kernel to run."""
         if self._plan is None:
             problems = check_boundary(self.plan, self.model.main)
             if not problems:
                 functions, parts = self.model.functions, self.model.parts
                 kernels = {name: read_kernel(name, len(functions[name].type.inputs), p) for name, p in parts.items()}
                 problems = PlanFlow(self.plan, self.model.module, kernels).problems()
+                for level, module in (above or {}).items():
+                    problems += compare_mains(self.plan, self.model.module, module, level, kernels)
             self._plan = self._findings("wrong plan", problems)
         return self._plan
 

@@ -83,6 +83,20 @@ class PlanFlow:
         following.end()
 
 
+def compare_mains(
+    plan: Plan, main: ir.Module, above: ir.Module, level: str, kernels: Mapping[str, KernelLaunches]
+) -> list[Problem]:
+    """The outputs of `@main` at the `gpu` level that another level's `@main` makes of other calls or arguments."""
+    values = Values()
+    given = {s.name: values.number(s.name, f"{s.kind} '{s.name}'") for s in (*plan.weights, *plan.inputs)}
+    here, there = (Expected(module, kernels, values, given).outputs for module in (main, above))
+    return [
+        Problem(f"output '{spec.name}' is {values.name(a)}, but {values.name(b)} at level {level}", "@main")
+        for spec, a, b in zip(plan.outputs, here, there, strict=True)
+        if a != b
+    ]
+
+
 class _Run:
     """One run of a plan's steps."""
 
@@ -126,6 +140,8 @@ class _Run:
 
     def _launch(self, step: KernelLaunch, known: _Known, where: str) -> None:
         launch, kernel, sizes = known.launch, known.kernel.name, known.kernel.bytes_of(known.launch)
+        if step.kernel not in ("", kernel):
+            self.add(f"says that {step.symbol} is a launch of {step.kernel}", where, kernel)
         for what in ("grid", "block", "smem", "cluster"):
             a, b = getattr(step, what), getattr(launch, what)
             if a != b:
