@@ -122,3 +122,53 @@ def test_barriers_of_the_block(text, kinds):
     for seed in range(2):
         found = run(body + text, ints(128), threads=128, seed=seed)
         assert found >= kinds and bool(found) == bool(kinds), found
+
+
+SHARED = store("%x", "%smem", "%t", "i32", "<3>")
+BACK = store("%v", "%p1", "%t")
+
+
+def neighbour(distance: int) -> str:
+    """%v: what the thread at a distance has written to shared memory."""
+    other = f"%d = arith.constant {distance} : i32\n%o = arith.xori %t, %d : i32\n"
+    return other + load("v", "%smem", "%o", "i32", "<3>")
+
+
+@pytest.mark.parametrize("threads, clocks", [(32, False), (64, False), (64, True)])
+@pytest.mark.parametrize("sync, distance, kinds", [
+    (["%all"], 17, set()), (["%mine"], 5, set()), (["%mine"], 17, {"race"}), ([], 5, {"race"}),
+    (["%mine", "%all"], 17, set()), (["%mine", "%mine"], 16, {"race"}),
+    (["%mine", "%cross"], 16, set()),  # by lanes that meet both: 0 hears of 16 from 24
+    (["%cross", "%cross"], 16, {"race"}), (["%cross"], 16, {"race"}),
+])  # fmt: skip
+def test_a_barrier_of_some_lanes_orders_those(sync, distance, kinds, threads, clocks):
+    """%mine: each half of the warp; %cross: the middle 16 lanes, and the other 16."""
+    cross = """%c24 = arith.constant 24 : i32
+      %above = arith.cmpi uge, %lane, %c8 : i32
+      %below = arith.cmpi ult, %lane, %c24 : i32
+      %in = arith.andi %above, %below : i1
+      %middle = arith.constant 16776960 : i32
+      %outer = arith.constant -16776961 : i32
+      %cross = arith.select %in, %middle, %outer : i32\n"""
+    body = HEAD + MINE + cross + SHARED + "".join(f"nvvm.bar.warp.sync {m} : i32\n" for m in sync)
+    named = "nvvm.barrier id = %c1 number_of_threads = %number\n" if clocks else ""
+    body = f"%number = arith.constant {threads} : i32\n{named}" + body + neighbour(distance) + BACK
+    x, y = ints(threads), np.zeros(threads, np.int32)
+    assert run(body, x, y, threads=threads, smem=4 * threads) == kinds
+    assert kinds or (y == x[np.arange(threads) ^ distance]).all()
+
+
+def test_parts_that_meet_often():
+    """Each half of the warp hands values around, many times, and at last the whole warp does."""
+    turn = f"scf.for %i = %start to %end step %one {{ nvvm.bar.warp.sync %mine : i32\n{neighbour(3)}\n"
+    turn += "nvvm.bar.warp.sync %mine : i32\n" + store("%v", "%smem", "%t", "i32", "<3>") + "}\n"
+    body = (
+        HEAD
+        + MINE
+        + "".join(f"%{n} = arith.constant {k} : index\n" for n, k in (("start", 0), ("end", 30), ("one", 1)))
+    )
+    last = neighbour(17).replace("%d", "%d2").replace("%o", "%o2").replace("%v", "%w") + store("%w", "%p1", "%t")
+    for sync, kinds in (("nvvm.bar.warp.sync %all : i32\n", set()), ("nvvm.bar.warp.sync %mine : i32\n", {"race"})):
+        x, y = ints(64), np.zeros(64, np.int32)
+        assert run(body + SHARED + turn + sync + last, x, y, threads=64, smem=256) == kinds
+        assert kinds or (y == x[np.arange(64) ^ 17]).all()

@@ -15,6 +15,7 @@ import numpy as np
 
 from mlirc.errors import MlircError
 from mlirc.host.device.memory import Buffer
+from mlirc.host.device.order.parts import Parts
 from mlirc.mlir import ir
 
 LOG_BYTES = 64 << 20  # of accesses that are logged before they are condensed
@@ -43,6 +44,7 @@ class RaceLog:
         self.recent: list[Access] = []  # since the last barrier of the block or of the warps
         self.older: list[Access] = []  # since the last barrier of the block, in front of `recent`
         self.within: list[Access] = []  # with clocks: since the last barrier of each thread's warp
+        self._parts, self._parts_within = (Parts(_cut, lambda a: self._examine(a, 1), self._warps) for _ in range(2))
         self._logged, self._limit = 0, LOG_BYTES  # bytes of accesses since the logs were condensed, and when to do it
         self._owner: dict[int, np.ndarray] = {}
 
@@ -177,16 +179,28 @@ class RaceLog:
         self._logged, self._limit = 0, max(LOG_BYTES, left)
 
     def met(self, mask) -> None:
-        """With clocks: the active threads' warps have met; what each warp's lanes did before is examined."""
-        done, self.within = _cut(self.within, self._of_warps(mask))
+        """With clocks: the active threads of each warp have met; what they did before is examined."""
+        whole, part = self._whole_warps(mask)
+        if part is not None:
+            self.within, _ = self._parts_within.meet(self.within, part)
+        done, self.within = _cut(self.within, whole)
         self._examine(done, 1)
+        self._parts_within.settle(whole, done)
 
-    def _of_warps(self, mask) -> np.ndarray | None:
-        """The threads, counted through the batch, of warps with an active one (bool); None for all."""
+    def _whole_warps(self, mask) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """The active threads, counted through the batch (bool): those of warps that are active as a whole (None: all),
+        and those of other warps (None: there are none)."""
         if mask is None:
-            return None
+            return None, None
         m = self.machine
-        warps = np.logical_or.reduceat(np.broadcast_to(mask, (m.nb, m.nt)), np.arange(0, m.nt, 32), axis=1)
+        active = np.broadcast_to(mask, (m.nb, m.nt)).ravel()
+        torn = active & self._warps(self._warps(active) & ~active)
+        return active & ~torn, torn if torn.any() else None
+
+    def _warps(self, threads: np.ndarray) -> np.ndarray:
+        """All threads of the warps of some (bool, counted through the batch)."""
+        m = self.machine
+        warps = np.logical_or.reduceat(threads.reshape(m.nb, m.nt), np.arange(0, m.nt, 32), axis=1)
         return np.repeat(warps, 32, axis=1)[:, : m.nt].ravel()
 
     def barrier(self, mask=None, blocks: np.ndarray | None = None) -> None:
@@ -200,6 +214,7 @@ class RaceLog:
         done, self.recent = _cut(self.recent, threads)
         before, self.older = _cut(self.older, threads)
         self._examine(done, 1)
+        done = done + self._parts.settle(threads, done)
         if before:
             self._examine(before + done, 32)
 
@@ -212,14 +227,18 @@ class RaceLog:
             self.met(mask)
             for b, row in m.clocks.active(mask):
                 m.clocks.lanes.meet(b, row % m.clocks.warps)
-        if m.nt <= 32:
-            self.barrier(
-                mask, None if mask is None else np.logical_or.reduce(np.broadcast_to(mask, (m.nb, m.nt)), axis=1)
-            )
+        whole, part = self._whole_warps(mask)
+        if part is not None:
+            self.recent, old = self._parts.meet(self.recent, part)
+            self.older += old
+        if whole is not None and not whole.any():
             return
-        done, self.recent = _cut(self.recent, self._of_warps(mask))
+        if m.nt <= 32:
+            self.barrier(mask, None if whole is None else np.asarray(whole.reshape(m.nb, m.nt).any(axis=1)))
+            return
+        done, self.recent = _cut(self.recent, whole)
         self._examine(done, 1)
-        self.older += done
+        self.older += done + self._parts.settle(whole, done)
 
     def _examine(self, accesses: list[Access], group: int) -> None:
         """Finds accesses of different groups (threads, or warps) to a byte that one of them writes."""
