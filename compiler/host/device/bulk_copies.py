@@ -7,6 +7,7 @@ Copies out of it belong to groups of their thread: wait_group.read is the end of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ class Store:
     group: int
     buffer: Buffer
     cells: np.ndarray
-    op: object
+    op: Any
     target: tuple[Buffer, int, int] | None
     reading: bool = True
 
@@ -55,8 +56,9 @@ def begin_transfer(s: State, raw: np.ndarray, to: tuple[Buffer, np.ndarray], who
     lone, size = m.one(b, t), len(raw)
     pending = buffer.mark("pending").pending
     assert pending is not None
-    if pending[address].any():
-        m.complain("overlapping copies", lone, f"copies to {buffer.name} where another copy is under way", op)
+    if (busy := pending[address] != 0).any():
+        at = f"byte {buffer.within(int(address[busy][0]))} of {buffer.name}"
+        m.complain("overlapping copies", lone, f"copies to {at}, where another copy is under way", op)
     engine.check_overwrite(b, t, buffer, address, op)
     pending[address] = 0xFF
     barrier = engine.barriers.find(b, t, *told, op, rank, copy=True)

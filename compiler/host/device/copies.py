@@ -132,7 +132,11 @@ def copy_async(s: State, to: tuple, at: tuple, width: int, count, op) -> None:
         busy = gather(target.buffer.mark("pending"), "pending", address, item, width, fits).any(axis=-1)
         bad = m.active(mask, busy)
         if bad is not None:
-            m.complain("overlapping copies", bad, f"copies to {target.buffer.name} where another copy is under way", op)
+            byte = m.first(bad, address) * item
+            other = copies.writing(target.buffer, byte, nbytes)
+            at = f"byte {target.buffer.within(byte)} of {target.buffer.name}"
+            which = "another copy" if other is None else f"the copy at {m.report.place(other)}"
+            m.complain("overlapping copies", bad, f"copies to {at}, where {which} is under way", op)
         _mark(copy, 0xFF, fits)
     copies.under_way.append(copy)
 

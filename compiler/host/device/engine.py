@@ -9,6 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,7 @@ class Reading:
     cells: np.ndarray
     result: np.ndarray
     block: int = 0
-    op: object = None
+    op: Any = None
 
 
 @dataclass
@@ -151,9 +152,17 @@ class Engine:
 
     def check_overwrite(self, b: int, t: int, buffer: Buffer, address: np.ndarray, op) -> None:
         """Complains if a wgmma still reads what is about to be written: bytes of the storage."""
-        if buffer.reading is not None and buffer.reading[address].any():
-            message = f"overwrites {buffer.name} that a wgmma or a bulk store still reads"
+        if buffer.reading is not None and (busy := buffer.reading[address] > 0).any():
+            message = f"overwrites {self.reader(buffer, int(address[busy][0]))}"
             self.machine.complain("race", self.machine.one(b, t), message, op)
+
+    def reader(self, buffer: Buffer, byte: int) -> str:
+        """A byte of a buffer's storage, and the wgmma or bulk store under way that reads it, in words."""
+        what = f"byte {buffer.within(byte)} of {buffer.name}, which"
+        for x in [*self.readings, *(x for x in self.stores if x.reading)]:
+            if x.buffer is buffer and (x.cells == byte).any():
+                return f"{what} {x.op.name} at {self.machine.report.place(x.op)} still reads"
+        return f"{what} a copy under way still reads"
 
     def check_accumulator(self, s: State, value: np.ndarray, op) -> None:
         if id(value) in self.results:

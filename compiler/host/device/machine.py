@@ -263,7 +263,7 @@ class Machine:
                 missing = known != full if busy is None else (known | busy) != full  # what is on its way was reported
                 bad = self.active(mask, missing.any(axis=-1))
                 if bad is not None:
-                    byte = self.first(bad, address) * ref.item % (buffer.stride if buffer.instances > 1 else 1 << 62)
+                    byte = buffer.within(self.first(bad, address) * ref.item)
                     what = f"reads byte {byte} of {buffer.name}, where nobody wrote"
                     self.complain("uninitialized read", bad, what, op)
 
@@ -351,7 +351,9 @@ class Machine:
         busy = gather(buffer, "reading", address, item, width, fits)
         bad = self.active(mask, busy.any(axis=-1)) if busy.any() else None
         if bad is not None:
-            self.complain("race", bad, f"overwrites {buffer.name} that a wgmma or a bulk store still reads", op)
+            start = self.first(bad, address) * item
+            byte = start + int(np.argmax(buffer.reading[start : start + width * item] != 0))  # type: ignore[index]
+            self.complain("race", bad, f"overwrites {self.engine.reader(buffer, byte)}", op)
 
     def count_access(self, ref: MemRef, offset: np.ndarray, width: int, mask, write: bool, op) -> None:
         """Counts an access at element numbers `offset` within an instance."""

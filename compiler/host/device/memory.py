@@ -69,6 +69,10 @@ class Buffer:
         """The address of a buffer in global memory, as an integer."""
         return self.number << _ADDRESS_BITS
 
+    def within(self, byte: int) -> int:
+        """A byte of the storage, counted in its instance: as the block or thread that it belongs to counts."""
+        return byte % self.stride if self.instances > 1 else byte
+
     def start_launch(self) -> None:
         """Forgets which blocks wrote where: launches are ordered."""
         self.writer_block = self.reader_block = self.atomic_block = self.sectors = self.generic = None

@@ -214,7 +214,8 @@ def _matrix(s: State, engine: Engine, key: tuple[int, int, int, bool, int], dtyp
         if buffer.pending is not None and buffer.pending[byte].any():
             m.complain("unfinished copy", lone, f"reads {buffer.name} while an asynchronous copy writes there", op)
         elif buffer.written is not None and not buffer.written[byte].all():
-            m.complain("uninitialized read", lone, f"reads {buffer.name}, where nobody wrote", op)
+            hole = buffer.within(int(byte[buffer.written[byte] == 0][0]))
+            m.complain("uninitialized read", lone, f"reads byte {hole} of {buffer.name}, where nobody wrote", op)
         touched = b * buffer.stride // granule + granules
         check_proxy(m, buffer, touched, (b, t), op, warps=4)
         engine.barriers.check_access(buffer, touched * granule, granule, np.array([b * m.nt + t]), "reads", op)
