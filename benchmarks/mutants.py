@@ -14,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "python_tests"))
 
+import mutants_ends  # noqa: E402
 import mutants_warp  # noqa: E402
 from mutant_cases import KERNELS, case  # noqa: E402
 from mutants import mutants  # noqa: E402
@@ -28,7 +29,7 @@ SUBJECTS = (
     "predicate",
     "bound",
     "offset",
-    "argument",
+    *mutants_ends.SUBJECTS,
     *mutants_warp.SUBJECTS,
 )
 
@@ -82,6 +83,7 @@ NO_EFFECT = {
     "shuffle offset 16 further": "likewise",
     "shuffle of another mode": "all lanes hold the same, or only the first lane's result is used",
     "value poison": "nothing that is stored depends on it",
+    "ending barrier skipped by a warp": "only other warps come to it, or there is one warp, of which none does",
     "argument another one": "copies of a loop that no thread enters, or whose bytes nobody reads",
     "offset one too far": "copies of a loop that no thread enters, whose bytes nobody reads",
     "offset of a buffer dropped": "a buffer that is no longer in use where the other one is written",

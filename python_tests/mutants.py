@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import mutants_ends
 import mutants_warp
 import numpy as np
 
@@ -62,21 +63,13 @@ def mutants(text: str) -> Iterator[Mutant]:
         inside = inside and "gpu.return" not in line and "llvm.return" not in line
         if not inside or _HEAD.search(line):
             continue
-        for what, how, changed in [*_changes(lines, i), *_arguments(lines, i), *mutants_warp.changes(lines, i)]:
+        for what, how, changed in [
+            *_changes(lines, i),
+            *mutants_ends.changes(lines, i),
+            *mutants_warp.changes(lines, i),
+        ]:
             if changed != lines:
                 yield Mutant(what, how, i, line, _with_helpers(changed))
-
-
-def _arguments(lines: list[str], i: int) -> Iterator[tuple[str, str, list[str]]]:
-    """An access to a parameter of the function goes to the next one of the same type: an input for a result, a result
-    for an input, one input for another."""
-    found = re.search(r"(%\w+)\[[^\]]*\].* : (memref<[^>]*>)", lines[i]) if _MEMORY.search(lines[i]) else None
-    head = next(h for h in reversed(lines[:i]) if _HEAD.search(h))
-    same = re.findall(rf"(%\w+): {re.escape(found[2])}[,) ]", head) if found else []
-    if found and found[1] in same and len(same) > 1:
-        other = same[(same.index(found[1]) + 1) % len(same)]
-        changed = lines[i][: found.start(1)] + other + lines[i][found.end(1) :]
-        yield "argument", "another one", [*lines[:i], changed, *lines[i + 1 :]]
 
 
 def _with_helpers(lines: Sequence[str]) -> str:

@@ -134,9 +134,9 @@ def copy_async(s: State, to: tuple, at: tuple, width: int, count, op) -> None:
         if bad is not None:
             byte = m.first(bad, address) * item
             other = copies.writing(target.buffer, byte, nbytes)
-            at = f"byte {target.buffer.within(byte)} of {target.buffer.name}"
+            place = f"byte {target.buffer.within(byte)} of {target.buffer.name}"
             which = "another copy" if other is None else f"the copy at {m.report.place(other)}"
-            m.complain("overlapping copies", bad, f"copies to {at}, where {which} is under way", op)
+            m.complain("overlapping copies", bad, f"copies to {place}, where {which} is under way", op)
         _mark(copy, 0xFF, fits)
     copies.under_way.append(copy)
 

@@ -159,7 +159,8 @@ class Engine:
     def reader(self, buffer: Buffer, byte: int) -> str:
         """A byte of a buffer's storage, and the wgmma or bulk store under way that reads it, in words."""
         what = f"byte {buffer.within(byte)} of {buffer.name}, which"
-        for x in [*self.readings, *(x for x in self.stores if x.reading)]:
+        readers: list[Any] = [*self.readings, *(x for x in self.stores if x.reading)]
+        for x in readers:
             if x.buffer is buffer and (x.cells == byte).any():
                 return f"{what} {x.op.name} at {self.machine.report.place(x.op)} still reads"
         return f"{what} a copy under way still reads"
