@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import order_kernels
 import warp_kernels
+from hopper_kernels import HANDS
 from kernel_check import TARGET, function_name
 from mutants import Case
 from schedule_payloads import attention, generic, inputs_of, kernel, matmul, norm
@@ -82,7 +83,7 @@ KERNELS: dict[str, tuple[str, str]] = {
     ),
     HOPPER: ("", ""),
     "generic": (column_sums(67, 5), "generic_0=generic"),
-    **{name: ("", "") for name in ORDER},
+    **{name: ("", "") for name in (*ORDER, *HANDS)},
 }  # fmt: skip
 
 
@@ -121,6 +122,9 @@ def case(name: str, inputs: int = 2) -> Case:
     if name == HOPPER:
         right = Reference([("kernels", _product)], 2)
         return Case(product(3), [_operands(seed) for seed in range(inputs)], [], right, _run_product)
+    if name in HANDS:
+        hand = HANDS[name]
+        return Case(hand.text(), [hand.inputs(seed) for seed in range(inputs)], [], hand.reference, hand.run)
     if name in ORDER:
         text, shape, dtype, right_of = ORDER[name]
         rng = np.random.default_rng(0)

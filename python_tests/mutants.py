@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import mutants_ends
+import mutants_hopper
 import mutants_warp
 import numpy as np
 
@@ -107,6 +108,7 @@ def _changes(lines: list[str], i: int) -> Iterator[tuple[str, str, list[str]]]:
         yield "predicate", "always true", put(f"{found[1]} = arith.constant true")
     yield from _bounds(line, put)
     yield from _offsets(line, put)
+    yield from mutants_hopper.changes(lines, i, put, lambda step: _moved(lines, i, step, mutants_hopper.EFFECT))
 
 
 def _orders(line: str, put) -> Iterator[tuple[str, str, list[str]]]:
@@ -172,12 +174,12 @@ def _offsets(line: str, put) -> Iterator[tuple[str, str, list[str]]]:
             yield "offset", "one too far", put(f"%mutant_i = arith.addi {index}, %mutant_1 : index", changed)
 
 
-def _moved(lines: list[str], i: int, step: int) -> list[str]:
+def _moved(lines: list[str], i: int, step: int, effect: re.Pattern = _EFFECT) -> list[str]:
     """The line put behind the next (or before the previous) one that touches memory or synchronizes; the lines as they
     are where the block ends before one is found."""
     j = i + step
     while 0 <= j < len(lines) and not lines[j].rstrip().endswith("{") and not lines[j].lstrip().startswith("}"):
-        if _EFFECT.search(lines[j]):
+        if effect.search(lines[j]):
             rest = [*lines[:i], *lines[i + 1 :]]
             return [*rest[:j], lines[i], *rest[j:]]  # the rest is one shorter behind i
         j += step

@@ -91,3 +91,11 @@ def test_the_source_of_a_copy_stays_until_it_is_there():
     text = across_text()
     assert text.endswith(MEET)
     assert sent(text.removesuffix(MEET))[0] == {("unfinished copy", BETWEEN)}
+
+
+def test_arrivals_and_waits_at_the_barrier_of_the_cluster_take_turns():
+    assert not written(MEET, MEET + MEET)
+    assert written(MEET, MEET + "nvvm.cluster.wait\n") == {("divergent barrier", "nvvm.cluster.wait")}
+    assert written("nvvm.cluster.wait\n" + MEET, MEET) >= {("divergent barrier", "nvvm.cluster.wait")}
+    twice = "nvvm.cluster.arrive\n" + MEET
+    assert ("divergent barrier", "nvvm.cluster.arrive") in written(twice, MEET)

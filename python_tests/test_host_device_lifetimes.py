@@ -78,6 +78,30 @@ def test_counts_that_an_mbarrier_can_have():
     assert (BAD, INIT) in places(many + HEAD.replace("COUNT", "%many"), np.zeros(32, np.int32), smem=64)
 
 
+def handed(count: str, arrive: str = ARRIVES) -> set[str]:
+    """64 threads read a slot and give it back; thread 64 waits for that, and writes it."""
+    body = f"""%reads = arith.cmpi ult, %t, %c64 : i32
+      %writes = arith.cmpi eq, %t, %c64 : i32
+      %odd = arith.constant COUNT : i32
+      {at("data", "%smem", "%c16", "i32", "<3>")} {store("%t", "%data", "%t", "i32", "<3>")}
+      nvvm.barrier
+      scf.if %reads {{ {load("r", "%data", "%t", "i32", "<3>")} {store("%r", "%p0", "%t")} {arrive} }}
+      scf.if %writes {{ {WAITS}
+        scf.for %i = %c0 to %c64 step %c1 : i32 {{ {store("%t", "%data", "%i", "i32", "<3>")} }} }}"""
+    kinds: set[str] = set()
+    for seed in range(2):
+        text = HEAD.replace("COUNT", "%odd").replace("%first = ", f"%odd = arith.constant {count} : i32\n%first = ")
+        found = places(text + body.replace("%odd = arith.constant COUNT : i32", ""), np.zeros(65, np.int32), threads=65,
+                       smem=1024, seed=seed)  # fmt: skip
+        kinds |= {k for k, _ in found}
+    return kinds
+
+
+@pytest.mark.parametrize("count, kinds", [(64, set()), (63, {RACE}), (33, {RACE}), (65, {"deadlock"})])
+def test_a_phase_that_ends_within_a_warp_says_nothing_of_its_other_lanes(count, kinds):
+    assert handed(str(count)) == kinds
+
+
 # -- bulk copies
 
 TEST_BULK = BULK.replace("scf.if %first { %to", "PREPARE scf.if %first { %to")

@@ -264,7 +264,8 @@ class Mbarriers:
         extra = None if nbytes is None else np.broadcast_to(nbytes, (m.nb, m.nt))
         counts = np.broadcast_to(np.asarray(count).reshape(np.shape(count) or (1, 1)), (m.nb, m.nt))
         tokens = np.zeros((m.nb, m.nt), np.int64)
-        released: set[tuple[int, int, int]] = set()
+        released: set[tuple[int, int, int, int]] = set()
+        parts = self._parts(s, pointer, op, counts) if m.clocks is not None and not is_relaxed(op) else {}
         for b, t, byte in self.each(s, pointer):
             barrier = self.find(b, t, pointer, byte, op, self.rank(pointer, b, t))
             tokens[b, t] = barrier.phase
@@ -273,9 +274,10 @@ class Mbarriers:
             if barrier.pending < counts[b, t]:
                 self.bad(b, t, f"arrives too often at the mbarrier at byte {byte}", op)
                 continue
-            if m.clocks is not None and not is_relaxed(op) and (b, t // 32, id(barrier)) not in released:
-                released.add((b, t // 32, id(barrier)))
-                m.clocks.release(b, m.clocks.row(b, t), barrier.left, m.clocks.lanes.lanes_of(s.mask, b, t // 32))
+            part = b, t // 32, id(barrier), barrier.phase
+            if part in parts and part not in released:
+                released.add(part)
+                m.clocks.release(b, m.clocks.row(b, t), barrier.left, parts[part])
             if m.waited is not None:
                 barrier.waited |= bool(m.waited[b, t])
             barrier.pending -= int(counts[b, t])
@@ -284,6 +286,22 @@ class Mbarriers:
                 self.bad(b, t, message, op)
             barrier.settle()
         return tokens
+
+    def _parts(self, s: State, pointer: MemRef, op, counts: np.ndarray) -> dict[tuple, np.ndarray | None]:
+        """The lanes (bool [32]; None: a whole warp) that arrive together at one mbarrier (block, warp, mbarrier's id,
+        phase). Where a phase ends within a warp, those behind that are of the next one: nobody who waits has heard of
+        what they did."""
+        lanes: dict[tuple, np.ndarray] = {}
+        come: dict[int, int] = {}
+        for b, t, byte in self.each(s, pointer):
+            barrier = self.find(b, t, pointer, byte, op, self.rank(pointer, b, t))
+            before = come.get(id(barrier), 0)
+            come[id(barrier)] = before + int(counts[b, t])
+            first = barrier.pending
+            phase = barrier.phase + (before >= first) + (max(before - first, 0) // max(barrier.count, 1))
+            lanes.setdefault((b, t // 32, id(barrier), phase), np.zeros(32, bool))[t % 32] = True
+        whole = {w: np.arange(32) < self.machine.nt - 32 * w for w in {key[1] for key in lanes}}
+        return {key: None if (here == whole[key[1]]).all() else here for key, here in lanes.items()}
 
     def expect(self, s: State, pointer: MemRef, nbytes: np.ndarray, op, sign: int = 1) -> None:
         """Adds to the bytes that are to come (`sign` -1: some have come), without arriving."""

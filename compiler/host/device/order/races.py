@@ -157,6 +157,7 @@ class RaceLog:
         if m.clocks is not None and buffer.space == "shared":
             m.clocks.access(buffer, cells, span, thread, True, op)
             self._keep(self.within, access)
+            m.clocks.lanes.note(access)
             return
         self._keep(self.recent, access)
 

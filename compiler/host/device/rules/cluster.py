@@ -86,12 +86,14 @@ class ClusterBarrier:
     """How often every thread has arrived; the clocks left there, by unit and phase."""
 
     arrived: np.ndarray
+    met: np.ndarray  # how often every thread has waited
     waited: np.ndarray  # per block, whether one who has arrived in its cluster is behind griddepcontrol.wait
     left: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
 
 
 def _barrier(m: Machine) -> ClusterBarrier:
-    return m.arrived.setdefault("cluster", ClusterBarrier(np.zeros((m.nb, m.nt), np.int64), np.zeros(m.nb, bool)))
+    return m.arrived.setdefault("cluster", ClusterBarrier(*(np.zeros((m.nb, m.nt), np.int64) for _ in range(2)),
+                                                          np.zeros(m.nb, bool)))  # fmt: skip
 
 
 @rule("nvvm.cluster.arrive", "nvvm.cluster.arrive.relaxed")
@@ -103,7 +105,7 @@ def _arrive(tr: Translator, op):
         m, b = s.m, _barrier(s.m)
         mine = m.everyone(s.mask)
         units = b.arrived.reshape(-1, m.cluster_size * m.nt).min(axis=1)
-        early = mine & (b.arrived > np.repeat(units, m.cluster_size)[:, None])
+        early = mine & (b.arrived > b.met) | mine & (b.arrived > np.repeat(units, m.cluster_size)[:, None])
         if early.any():
             m.complain("divergent barrier", early, "arrives twice at the barrier of the cluster", op)
         b.arrived += mine
@@ -129,6 +131,10 @@ def _wait(tr: Translator, op):
     def run(s: State):
         m, b, mine = s.m, _barrier(s.m), s.m.everyone(s.mask)
         blocks = np.flatnonzero(mine.any(axis=1))
+        none = mine & (b.met >= b.arrived)
+        if none.any():
+            m.complain("divergent barrier", none, "waits at the barrier of the cluster, where it has not arrived", op)
+        b.met += mine & ~none
         goal = {int(k): int(b.arrived[k][mine[k]].max()) for k in blocks}
 
         def ready() -> bool:
