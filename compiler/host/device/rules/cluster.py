@@ -92,8 +92,10 @@ class ClusterBarrier:
 
 
 def _barrier(m: Machine) -> ClusterBarrier:
-    return m.arrived.setdefault("cluster", ClusterBarrier(*(np.zeros((m.nb, m.nt), np.int64) for _ in range(2)),
-                                                          np.zeros(m.nb, bool)))  # fmt: skip
+    def none() -> np.ndarray:
+        return np.zeros((m.nb, m.nt), np.int64)
+
+    return m.arrived.setdefault("cluster", ClusterBarrier(none(), none(), np.zeros(m.nb, bool)))
 
 
 @rule("nvvm.cluster.arrive", "nvvm.cluster.arrive.relaxed")
