@@ -7,7 +7,16 @@ from math import prod
 
 from mlirc.dialects.mlirc_dialect import ATTENTION, AttentionInfo
 from mlirc.dialects.schedule._base import PayloadError
-from mlirc.dialects.schedule._dims import Dims, Structure, body_of, contraction, producer, structure, structured_ops
+from mlirc.dialects.schedule._dims import (
+    Contraction,
+    Dims,
+    Structure,
+    body_of,
+    contraction,
+    producer,
+    structure,
+    structured_ops,
+)
 from mlirc.dialects.schedule.collapse_dims import collapse
 from mlirc.dialects.schedule.generalize import generalize_all
 from mlirc.dialects.schedule.match_root import root_of
@@ -50,7 +59,7 @@ class ContractionInfo:
     b_type: str
     acc_type: str
     count: int  # contractions that share the loop over k
-    direct: bool  # every operand is a kernel argument (or a view of one) whose rows run along k
+    direct: bool  # every operand is a kernel argument (or a view of one) with rows of even length along k, m or n
 
 
 @dataclass(frozen=True)
@@ -270,16 +279,21 @@ def contraction_info(dims: Dims, row: tuple[int, ...]) -> ContractionInfo | None
     types = [str(ir.RankedTensorType(v.type).element_type) for v in s.operands]
     place = {c: p for p, c in enumerate(row)}
     batch, m, n = (tuple(place[c] for c in g) for g in (batch, m, n))
-    direct = all(_runs_along_k(dims.structures[i], r.k) for i, r in found if r)
+    direct = all(_is_direct(dims.structures[i], r) for i, r in found if r)
     return ContractionInfo(batch, m, n, ks[0][0], types[0], types[1], types[2], len(found), direct)
 
 
-def _runs_along_k(s: Structure, k: tuple[int, ...]) -> bool:
-    """Whether both operands of a contraction are arguments, or views of them, with k innermost."""
+def _is_direct(s: Structure, roles: Contraction) -> bool:
+    """Whether both operands of a contraction are arguments, or views of them, whose rows run along k, or along the one
+    dimension that m or n is, and have an even number of elements."""
     for value, m in zip(s.inputs, s.maps, strict=False):
         while (made_by := producer(value)) is not None and made_by.name in VIEWS:
             value = made_by.operands[0]
-        if made_by is not None or m[-1] not in k:
+        last = m[-1]
+        if made_by is not None or last is None or s.extents[last] % 2:
+            return False
+        outer = [d for d in (*roles.m, *roles.n) if d in m and s.extents[d] > 1]
+        if last not in roles.k and outer != [last]:
             return False
     return True
 

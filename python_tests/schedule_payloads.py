@@ -81,12 +81,15 @@ def assert_same(text: str, overrides: tuple[str, ...] = (), tolerance: float = 1
 
 def matmul(
     m: int, n: int, k: int, dtype: str = "f32", *, batch: int = 0, transposed: bool = True, prologue: bool = False,
-    epilogue: bool = True, gates: bool = False,
+    epilogue: bool = True, gates: bool = False, left: bool = False,
 ) -> str:  # fmt: skip
-    """x [m,k] times w [n,k] (or [k,n]): fill, contraction(s), and bias + residual; `gates`: two that are multiplied."""
+    """x [m,k] (`left`: [k,m]) times w [n,k] (or [k,n]): fill, contraction(s), and bias + residual; `gates`: two that are multiplied."""
     lead, b = (f"{batch}x", "b, ") if batch else ("", "")
     acc = {"f16": "f32", "bf16": "f32"}.get(dtype, dtype)
-    x, w = f"tensor<{lead}{m}x{k}x{dtype}>", f"tensor<{lead}{f'{n}x{k}' if transposed else f'{k}x{n}'}x{dtype}>"
+    x, w = (
+        f"tensor<{lead}{f'{k}x{m}' if left else f'{m}x{k}'}x{dtype}>",
+        f"tensor<{lead}{f'{n}x{k}' if transposed else f'{k}x{n}'}x{dtype}>",
+    )
     c, r = f"tensor<{lead}{m}x{n}x{acc}>", f"tensor<{lead}{m}x{n}x{dtype}>"
     add, mul, zero = ("addf", "mulf", "0.0") if dtype[-3] != "i" and dtype[0] != "i" else ("addi", "muli", "0")
     widen = acc != dtype
@@ -95,15 +98,15 @@ def matmul(
     mac = f"{load}%xy = arith.{mul} {a[0]}, {a[1]} : {acc}\n    %y = arith.{add} %o, %xy : {acc}"
     lines = [f"  %zero = arith.constant {zero} : {acc}", f"  %ec = tensor.empty() : {c}",
              f"  %f = linalg.fill ins(%zero : {acc}) outs(%ec : {c}) -> {c}"]  # fmt: skip
-    left = "%x"
+    source, rows = "%x", f"{b}k, m" if left else f"{b}m, k"
     if prologue:
-        left = "%p"
+        source = "%p"
         square = f"%y = arith.{mul} %x0, %x0 : {dtype}"
-        tile = (x, f"{b}m, k")
+        tile = (x, rows)
         lines.append(f"  %ex = tensor.empty() : {x}")
-        lines.append(generic("p", f"{b}m, k", [("%x", *tile)], ("%ex", *tile), square))
+        lines.append(generic("p", rows, [("%x", *tile)], ("%ex", *tile), square))
     for i in range(2 if gates else 1):
-        operands = [(left, x, f"{b}m, k"), (f"%w{i}", w, f"{b}n, k" if transposed else f"{b}k, n")]
+        operands = [(source, x, rows), (f"%w{i}", w, f"{b}n, k" if transposed else f"{b}k, n")]
         lines.append(generic(f"c{i}", f"{b}m, n, k", operands, ("%f", c, f"{b}m, n"), mac))
     arguments = {"x": x} | {f"w{i}": w for i in range(2 if gates else 1)} | {"bias": f"tensor<{n}x{dtype}>", "res": r}
     if gates:

@@ -6,7 +6,10 @@ import pytest
 from kernel_check import check_schedule
 from schedule_payloads import matmul
 
+from mlirc import mlir
 from mlirc.errors import MlircError
+from mlirc.schedule import Schedules
+from mlirc.targets import get_target
 
 WGMMA = "matmul:mma=wgmma"
 
@@ -29,6 +32,30 @@ def test_tiles_and_edges(m: int, n: int, k: int, knobs: str, dtype: str) -> None
     assert record.knobs["mma"] == "wgmma" and 'mlirc.mma = "wgmma"' in tiles
 
 
+# Rows of both operands along k or not: [M, K] or [K, M], [N, K] or [K, N].
+@pytest.mark.parametrize(("left", "transposed"), [(False, False), (True, True), (True, False)])
+@pytest.mark.parametrize(
+    ("m", "n", "k", "knobs"),
+    [
+        (64, 64, 192, "block_m=64,block_n=64,warps_m=4,warps_n=1,stages=3"),
+        (128, 256, 200, "block_m=128,block_n=256,warps_m=8,warps_n=1,stages=4"),
+        (130, 134, 258, "block_m=128,block_n=128,warps_m=4,warps_n=2,stages=4"),
+        (200, 88, 264, "block_m=128,block_n=96,warps_m=8,warps_n=1,stages=4"),
+    ],
+)
+def test_rows_along_m_and_n(m: int, n: int, k: int, knobs: str, left: bool, transposed: bool) -> None:
+    text = matmul(m, n, k, "bf16", left=left, transposed=transposed)
+    tiles, record = check_schedule(text, (f"{WGMMA},{knobs}",), 1e-2)
+    assert record.knobs["mma"] == "wgmma"
+
+
+def test_large_products_of_any_layout_take_warpgroups() -> None:
+    for left, transposed in ((False, False), (True, True), (True, False)):
+        text = matmul(1024, 1024, 192, "f16", epilogue=False, left=left, transposed=transposed)
+        _, record = Schedules([]).schedule_kernel(mlir.parse(text), get_target("sm_90a"))
+        assert record.knobs["mma"] == "wgmma"
+
+
 def test_batches_and_two_products_in_one_loop() -> None:
     check_schedule(matmul(70, 40, 200, "bf16", batch=3), (f"{WGMMA},block_m=64,block_n=64",), 1e-2)
     check_schedule(matmul(130, 72, 256, "bf16", gates=True), (f"{WGMMA},block_m=128,block_n=64,warps_m=8",), 1e-2)
@@ -45,7 +72,7 @@ def test_large_products_take_warpgroups_by_themselves() -> None:
         (matmul(64, 64, 256, "bf16"), "stages=2", "stages >= 3"),
         (matmul(64, 64, 256, "bf16"), "warps_m=2,warps_n=2", "multiples of 4"),
         (matmul(64, 64, 256, "bf16"), "block_k=32", "block_k = 64"),
-        (matmul(64, 64, 256, "bf16", transposed=False), "stages=4", "rows run along k"),
+        (matmul(64, 192, 256, "bf16", transposed=False), "block_n=192,warps_m=4,warps_n=2,stages=4", "multiples of 64"),
         (matmul(64, 64, 255, "bf16"), "stages=4", "asynchronously"),
         (matmul(64, 64, 256, "f32"), "stages=4", "fma only"),
         (matmul(64, 1024, 256, "bf16"), "block_n=512,warps_m=4,warps_n=1,stages=3", "256 columns"),

@@ -203,8 +203,8 @@ def matmul(
     m_dim, n_dim = (max(dims, key=lambda d: extents[d]) for dims in (c.m, c.n))
     batch = product([extents[d] for d in (*c.batch, *c.m, *c.n) if d not in (m_dim, n_dim)])
     m, n = extents[m_dim], extents[n_dim]
-    # cp.async moves at least four bytes, so wgmma's operands need even rows; its pipeline needs three slices of 64.
-    warpgroups = half and target.has_wgmma and c.direct and c.k % 2 == 0 and c.k > 128
+    # wgmma's pipeline needs three slices of 64.
+    warpgroups = half and target.has_wgmma and c.direct and c.k > 128
     tile = warpgroup_tile(m, n, batch, c.count, target.sms) if warpgroups and mma in (None, "wgmma") else None
     if tile is None or any(knob is not None for knob in (block_m, block_n, block_k, warps_m, warps_n, stages)):
         tile = default_tile(m, n, c.k, batch, c.count, half, target.sms)
@@ -218,12 +218,14 @@ def matmul(
         chosen_warps = default_warps(block_m, block_n, c.count, half)
     warps_m, warps_n = warps_m or chosen_warps[0], warps_n or chosen_warps[1]
     element = 2 if half else 4
+    # Rows along m or n lie in panels of 64 elements.
+    shared_m, shared_n = (ceil_div(x, 64) * 64 if mma == "wgmma" else x for x in (block_m, block_n))
     if block_k is None:
         block_k = 64 if mma == "wgmma" else min(tile.block_k, max(16, 1 << (c.k - 1).bit_length()))
-        while block_k > 16 and 2 * shared_bytes(block_m, block_n, block_k, c.count, element) > target.max_smem:
+        while block_k > 16 and 2 * shared_bytes(shared_m, shared_n, block_k, c.count, element) > target.max_smem:
             block_k //= 2
     if stages is None:
-        fitting = target.max_smem // shared_bytes(block_m, block_n, block_k, c.count, element)
+        fitting = target.max_smem // shared_bytes(shared_m, shared_n, block_k, c.count, element)
         stages = max(min(tile.stages, fitting, ceil_div(c.k, block_k)), 3 if mma == "wgmma" else 1)
 
     sizes = [0 if d.whole else 1 for d in kernel.dims]

@@ -6,6 +6,8 @@ fragment already has its elements in the right threads, straight from registers 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mlirc.mlir import arith, ir, math, nvgpu, scf, vector
 from mlirc.passes.distribute import memory, staging, wgmma
 from mlirc.passes.distribute.accumulators import MmaFragment, WgmmaFragment
@@ -103,6 +105,10 @@ class Geometry:
         padded = {outer: self.layout2d.shape[which], self.info.k: self.k_padded}
         return [padded.get(d, n) if d is not None else n for d, n in zip(self.info.maps[which], shape, strict=True)]
 
+    def takes_panels(self, which: int) -> bool:
+        """Whether operand 0 (A) or 1 (B) lies in shared memory in panels: one of wgmma whose rows run along m or n."""
+        return self.kind == "wgmma" and [d for d in self.info.maps[which] if d is not None][-1] != self.info.k
+
 
 class Product:
     """Lowering of one contraction."""
@@ -129,7 +135,7 @@ class Product:
         k_last = dims[positions[-1]] == self.info.k
         view = staged.view
         ordered = [view.dims[positions[0]], view.dims[positions[1]]]
-        return memory.View(view.base, view.offsets, ordered if k_last else ordered[::-1], view.swizzle), k_last
+        return replace(view, dims=ordered if k_last else ordered[::-1]), k_last
 
     def _store(self, tile: Tile, zero_dims: list[int], extents: list[int]) -> staging.Staged:
         """Copies a tile to shared memory; a lazy one where it is defined, so once if that is outside of a loop."""

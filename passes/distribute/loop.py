@@ -157,7 +157,7 @@ class Pipeline:
         self.body = op.regions[0].blocks[0]
         self.iv = self.body.arguments[0]
         self.tiles: list[tuple] = []  # (slice op, AsyncTile)
-        self._wanted: dict[ir.Value, tuple] = {}  # (slice op, element, extents, elements per copy)
+        self._wanted: dict[ir.Value, tuple] = {}  # (slice op, element, extents, elements per copy, panels)
         self._by_result: dict[ir.Value, AsyncTile] = {}
         self.stage: Index = 0
         self.warpgroups = False  # whether wgmma reads the tiles
@@ -169,8 +169,8 @@ class Pipeline:
             raise Unsupported(what, op, "stages")
         # wgmma may still read the previous iteration's buffer when a copy is issued: copies go one buffer less far.
         self.ahead = stages - (2 if self.warpgroups else 1)
-        for value, (slice_op, element, extents, width) in self._wanted.items():
-            tile = AsyncTile(self.em, element, extents, width, self.stages)
+        for value, (slice_op, element, extents, width, panels) in self._wanted.items():
+            tile = AsyncTile(self.em, element, extents, width, self.stages, panels)
             self._by_result[value] = tile
             self.tiles.append((slice_op, tile))
 
@@ -199,9 +199,12 @@ class Pipeline:
             if width is None:
                 continue
             extents = geometry.operand_extents(which, shape)
+            panels = geometry.takes_panels(which)
             if value in self._wanted:
                 extents = [max(a, b) for a, b in zip(extents, self._wanted[value][2], strict=True)]
-            self._wanted[value] = (owner.operation, elements[which], extents, width)
+                if panels != self._wanted[value][4]:
+                    raise Unsupported("two products read one tile along different dimensions; use mma", generic, "mma")
+            self._wanted[value] = (owner.operation, elements[which], extents, width, panels)
 
     def _bounds(self, value: ir.Value, t: ir.RankedTensorType) -> list[int]:
         """Bounds of an operand's extents: a slice's own, or those that its other uses give."""

@@ -16,13 +16,18 @@ from mlirc.passes.distribute.values import Fragment, piece_size
 
 @dataclass
 class View:
-    """A window of a memref: tile dimension i runs along memref dimension dims[i], starting at offsets. `swizzle` is the
-    number of 16-byte chunks that each row of a shared memory tile is permuted over (0: none)."""
+    """A window of a memref: tile dimension i runs along memref dimension dims[i], starting at offsets.
+
+    `swizzle` is the number of 16-byte chunks that each row of a shared memory tile is permuted over (0: none). With
+    `panels` the memref's last three dimensions are panels, rows, and the columns of a panel: a row's columns lie in one
+    panel after the other.
+    """
 
     base: ir.Value
     offsets: list[Index]
     dims: list[int]
     swizzle: int = 0
+    panels: bool = False
 
     @property
     def shape(self) -> list[int]:
@@ -38,6 +43,17 @@ def storage_type(element: ir.Type) -> ir.Type:
     if isinstance(element, ir.IntegerType) and element.width == 1:
         return ir.IntegerType.get_signless(8)
     return element
+
+
+def placed(em: Emitter, view: View, indices: list[Index]) -> list[Index]:
+    """Where an element of a tile lies: its panel, and its place in a permuted row."""
+    if view.panels:
+        width, column = view.shape[-1], indices[-1]
+        inside = em.rem(column, width)
+        if isinstance(inside, ir.Value):
+            em.known_multiple(inside, min(em.divisor(column), width))
+        indices = [*indices[:-3], em.div(column, width), indices[-2], inside]
+    return swizzled(em, view, indices)
 
 
 def swizzled(em: Emitter, view: View, indices: list[Index]) -> list[Index]:
@@ -93,7 +109,7 @@ def accesses(em: Emitter, view: View, shape, sizes, layout: Layout, whole: bool)
                 memo[key] = (em.add(view.offsets[view.dims[d]], c), ok)
             indices[view.dims[d]] = memo[key][0]
             inside = em.both(inside, memo[key][1])
-        yield r, width, swizzled(em, view, indices), inside
+        yield r, width, placed(em, view, indices), inside
 
 
 def load_elements(em: Emitter, view: View, indices: list[Index], width: int) -> ir.Value:

@@ -90,17 +90,23 @@ def _clear_padding(em: Emitter, frag: Fragment, view: memory.View, zero_dims: li
 
 
 class AsyncTile:
-    """A global tile that a loop copies into a ring of shared memory buffers."""
+    """A global tile that a loop copies into a ring of shared memory buffers, in panels of 128 bytes a row if asked."""
 
-    def __init__(self, em: Emitter, element: ir.Type, extents: list[int], vector: int, stages: int):
-        self.em, self.element, self.vector = em, element, vector
+    def __init__(
+        self, em: Emitter, element: ir.Type, extents: list[int], vector: int, stages: int, panels: bool = False
+    ):
+        self.em, self.element, self.vector, self.panels = em, element, vector, panels
         self.layout = row_layout(tuple(extents), em.warps, vector)
-        self.buffer = em.alloc_smem([stages, *self.layout.shape], element, alignment=1024)
-        self.swizzle = _swizzle_for(self.buffer, element)
+        *lead, rows, columns = self.layout.shape
+        width = 128 // element_bytes(element)
+        shape = [*lead, -(-columns // width), rows, width] if panels else [*lead, rows, columns]
+        self.buffer = em.alloc_smem([stages, *shape], element, alignment=1024)
+        self.swizzle = 8 if panels else _swizzle_for(self.buffer, element)
 
     def view(self, stage: Index) -> memory.View:
-        rank = self.layout.rank
-        return memory.View(self.buffer, [stage, *[0] * rank], list(range(1, rank + 1)), self.swizzle)
+        rank = len(ir.MemRefType(self.buffer.type).shape)
+        dims = [d for d in range(1, rank) if not (self.panels and d == rank - 3)]
+        return memory.View(self.buffer, [stage, *[0] * (rank - 1)], dims, self.swizzle, self.panels)
 
     def copy(self, source: memory.View, sizes: list[Index], stage: Index, enabled: bool | ir.Value) -> None:
         """Issues the copies of one tile; elements past the sizes, or all when not enabled, are filled with zeros."""

@@ -1,10 +1,13 @@
 """Products by wgmma (sm_90a): a warpgroup of four warps multiplies 64 rows at a time, both operands read from shared
 memory through descriptors (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions").
 
-The staged tiles are what it wants as they are: rows of 128 bytes along k whose 16-byte chunks are permuted by the row's
-number are the 128-byte swizzling mode."""
+The staged tiles are what it wants as they are: rows of 128 bytes whose 16-byte chunks are permuted by the row's number
+are the 128-byte swizzling mode. Rows run along k, or along m or n: those are cut into panels of 128 bytes, each with
+the tile's whole k (PTX ISA, "Strides": K-major and MN-major)."""
 
 from __future__ import annotations
+
+import math
 
 from mlirc.mlir import arith, ir, memref, nvvm
 from mlirc.passes.distribute import memory
@@ -15,8 +18,9 @@ from mlirc.passes.distribute.layout import Layout, lane, reg, warp
 ROW_BYTES = 128  # one row of a swizzle atom
 ATOM_BYTES = 8 * ROW_BYTES
 STEP_K = 16
-# Matrix descriptor: leading dimension offset 1 (unused with swizzling), stride between groups of eight rows, mode 1.
-_DESCRIPTOR = (1 << 62) | ((ATOM_BYTES >> 4) << 32) | (1 << 16)
+# Matrix descriptor: stride between groups of eight rows, mode 1. The leading dimension's offset is not used where rows
+# run along k; else it is from one panel to the next.
+_DESCRIPTOR = (1 << 62) | ((ATOM_BYTES >> 4) << 32)
 
 
 def accumulator(block_m: int, block_n: int, warps_m: int, warps_n: int) -> Layout:
@@ -44,22 +48,27 @@ class Operand:
 
     def __init__(self, em: Emitter, view: memory.View, k_last: bool, first_row: Index):
         shape = view.shape
-        if not k_last or view.swizzle != 8 or shape[-1] * 2 != ROW_BYTES:
-            raise Unsupported("wgmma reads operands whose rows run along k, in slices of 64 (block_k = 64); use mma")
-        self.em = em
+        self.em, self.k_last = em, k_last
+        if view.swizzle != 8 or shape[-1] * 2 != ROW_BYTES or k_last == view.panels:
+            raise Unsupported("wgmma reads operands in slices of 64 along k (block_k = 64); use mma")
+        panel = em.divisor(first_row) if isinstance(first_row, ir.Value) else first_row or shape[-1]
+        if not k_last and panel % shape[-1]:
+            raise Unsupported(f"wgmma's warpgroups begin at multiples of {shape[-1]} in rows along m or n; use mma")
         with em.at_entry():
             start = memref.ExtractAlignedPointerAsIndexOp(view.base).result
-        rows = shape[-2]
-        stage = em.mul(view.offsets[0], rows * ROW_BYTES)
-        address = em.add(em.add(start, stage), em.mul(first_row, ROW_BYTES))
+        # A row of k along k, or the panel's rows for each of its own: 128 bytes a row of m or n in both cases.
+        self.row = ROW_BYTES if k_last else shape[-2] * ROW_BYTES // shape[-1]
+        stage = em.mul(view.offsets[0], math.prod(shape[1:]) * 2)
+        address = em.add(em.add(start, stage), em.mul(first_row, self.row))
         i64 = ir.IntegerType.get_signless(64)
         shifted = arith.AndIOp(arith.ShRUIOp(em.value(address), em.c(4)).result, em.c(0x3FFF)).result
         low = arith.IndexCastUIOp(i64, shifted).result
-        self.base = arith.AddIOp(low, em.constant(ir.IntegerAttr.get(i64, _DESCRIPTOR))).result
+        leading = 1 if k_last else shape[-2] * ROW_BYTES >> 4
+        self.base = arith.AddIOp(low, em.constant(ir.IntegerAttr.get(i64, _DESCRIPTOR | leading << 16))).result
 
     def at(self, row: int, k: int) -> ir.Value:
         """The descriptor of the slice that starts `row` rows and `k` elements into the operand."""
-        offset = (row * ROW_BYTES + k * 2) >> 4
+        offset = (row * self.row + k * (2 if self.k_last else ROW_BYTES)) >> 4
         if offset == 0:
             return self.base
         i64 = ir.IntegerType.get_signless(64)
@@ -88,8 +97,8 @@ def multiply(em: Emitter, a: Operand, b: Operand, element: ir.Type, values: list
                 parse("#nvvm.wgmma_scale_out<one>"),
                 parse("#nvvm.wgmma_scale_in<one>"),
                 parse("#nvvm.wgmma_scale_in<one>"),
-                parse("#nvvm.mma_layout<row>"),
-                parse("#nvvm.mma_layout<col>"),
+                parse(f"#nvvm.mma_layout<{'row' if a.k_last else 'col'}>"),
+                parse(f"#nvvm.mma_layout<{'col' if b.k_last else 'row'}>"),
             ).results_
         out.append(value)
     nvvm.WgmmaGroupSyncAlignedOp()
