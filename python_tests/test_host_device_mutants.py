@@ -68,7 +68,7 @@ def test_mutants(name):
     assert not silent, "\n".join(silent)
     assert name in SMALL or NEEDED.get(name, NEEDED.get(name.split(",")[0], set())) <= reported
     data_found = verdicts["data"]["rule"] + verdicts["data"]["wrong"]
-    assert (data_found or name in HANDS) and data_found >= 0.95 * (data_found + verdicts["data"]["close"])
+    assert (data_found or name in HANDS) and data_found >= 0.9 * (data_found + verdicts["data"]["close"])
 
 
 @pytest.mark.parametrize("name", [n for n in KERNELS if KERNELS[n] != ("", "")])

@@ -28,7 +28,7 @@ from mlirc.host.device.memory import POISON, MemRef
 from mlirc.host.device.order.clocks import Clocks
 from mlirc.host.device.order.global_order import Knowledge, check_watched
 from mlirc.host.device.order.launch_order import Order
-from mlirc.host.device.report import Report
+from mlirc.host.device.report import MAY_BE_HARMLESS, Report
 from mlirc.host.device.shadows.machine import ShadowMachine
 from mlirc.host.device.sync import Scheduler
 from mlirc.host.device.translate import Program, granule, operation_of
@@ -221,7 +221,7 @@ def _memory(registers: list) -> list[np.ndarray]:
 
 def _serious(report: Report) -> int:
     """How many findings there are, but those of reads of fresh memory, which may turn out to be harmless."""
-    return sum(f.kind != "uninitialized read" for f in report.findings)
+    return sum(f.kind not in MAY_BE_HARMLESS for f in report.findings)
 
 
 def _units(blocks: Sequence[int] | None, grid, cluster) -> Sequence[int]:

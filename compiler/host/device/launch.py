@@ -19,7 +19,8 @@ from mlirc.host.device.limits import SECONDS
 from mlirc.host.device.memory import POISON, Buffer, MemRef
 from mlirc.host.device.numbers import dtype_of
 from mlirc.host.device.reference import Case, Reference, compare
-from mlirc.host.device.report import Report
+from mlirc.host.device.report import MAY_BE_HARMLESS, Report
+from mlirc.host.device.rules.integer import mark_conversions
 from mlirc.host.device.rules.memref import item_size
 from mlirc.host.device.shadows.origins import Shadows, has_poison
 from mlirc.host.device.translate import Program, translate
@@ -38,6 +39,7 @@ class DeviceKernel:
 
     def __init__(self, module: ir.Module, expand: bool = True, count: bool = False, inputs: int | None = None):
         module = levels.copy(module)
+        mark_conversions(module.operation)
         if expand:
             expand_math(module.operation)
         settle_floats(module.operation)
@@ -86,7 +88,7 @@ class DeviceKernel:
         options = dict(blocks=blocks, check=check, seed=seed, seconds=seconds)
         fresh = [*self.written, *range(len(args), len(args) + len(self.workspaces))]
         buffers = self._run(args, report, POISON, options, earlier=Earlier(before, fresh))
-        if check and report.ended and ("uninitialized read" in report.kinds() or self.poison):
+        if check and report.ended and (MAY_BE_HARMLESS & report.kinds() or self.poison):
             self._follow_undefined(args, report, options)
         if check and blocks is None and report.ended:
             self._complain_of_holes(buffers, report)
@@ -193,7 +195,8 @@ class DeviceKernel:
 
     def _follow_undefined(self, args, report: Report, options: dict) -> None:
         """Runs the kernel again with shadows, and reports what depends on undefined values; clears reads of fresh
-        memory of which nothing does (the rows and columns that pad a tile are computed, but not stored)."""
+        memory, and arithmetic without a meaning, of which nothing does (the rows that pad a tile are computed, but
+        not stored)."""
         shadows = Shadows(report)
         functions = {name: p.function for name, p in self.programs.items()}
         programs = {name: translate(function, shadows=shadows) for name, function in functions.items()}

@@ -38,6 +38,7 @@ class Machine:
     def __init__(self, kernel: str, blocks: np.ndarray, grid, block, report: Report, check: bool, poison: int,
                  cluster: tuple[int, int, int] = (1, 1, 1)):  # fmt: skip
         self.cluster, self.cluster_size = cluster, cluster[0] * cluster[1] * cluster[2]
+        self.undefined: np.ndarray | None = None  # where the last operation that had no meaning had none
         self.kernel, self.report, self.check, self.poison = kernel, report, check, poison
         self.blocks = blocks  # linear numbers of the batch's blocks
         self.grid, self.block = grid, block

@@ -11,6 +11,9 @@ from mlirc.schedule_places import script_line, without_tag
 
 _LINE = re.compile(r'":(\d+):\d+')
 
+# What counts if anything depends on it, and else is cleared.
+MAY_BE_HARMLESS = frozenset(("uninitialized read", "undefined arithmetic"))
+
 
 @dataclass
 class Finding:
@@ -76,7 +79,7 @@ class Report:
         """Notes a case; cases of one kind at one operation are counted, not listed. `op` is an Operation, or None for
         the kernel as a whole."""
         name, location = ("gpu.func", "kernel") if op is None else (op.name, self.place(op))
-        if self.bad_since is None and kind != "uninitialized read":  # which may be cleared
+        if self.bad_since is None and kind not in MAY_BE_HARMLESS:  # which may be cleared
             self.bad_since = time.monotonic()
         key = (kind, kernel, name, location, None if op is None else hash(op))
         if key in self._places:

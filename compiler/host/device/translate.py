@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlirc.backend.lowering import SHARED_ALIGN
+from mlirc.backend.lowering import SHARED_ALIGN, index_bits
 from mlirc.errors import MlircError
 from mlirc.host.device.counters import kind_of
+from mlirc.host.device.index_range import IndexRanges
 from mlirc.host.device.limits import MAX_NESTING, deep_calls
 from mlirc.host.device.machine import WARP, State
 from mlirc.host.device.numbers import constant_array, dtype_of
@@ -26,7 +27,7 @@ from mlirc.mlir import ir
 
 _rules: dict[str, Callable] = {}
 _RULE_FILES = (
-    "arith", "math", "vector", "memref", "scf", "gpu", "nvgpu",
+    "arith", "integer", "math", "vector", "memref", "scf", "gpu", "nvgpu",
     "pointer", "hopper", "tensor_copy", "wgmma", "warp", "atomic", "matrix",
     "cluster", "mbarrier", "grid", "inline", "convert", "shuffle",
 )  # fmt: skip
@@ -148,6 +149,7 @@ class Translator:
         self.bulk_sources = self.proxies = self.clocks = self.grid_waits = self.ordered = self.spins = False
         self.signals: list = []  # operations that write atomically
         self.function: ir.Operation | None = None
+        self.index_bits, self.ranges = 64, IndexRanges(None)  # bits of an index, as the back end chooses them
         self.globals: dict[str, tuple[int, int]] = {}  # shared globals: bytes (0: the dynamic one), alignment
         self.accesses: list[int] = []  # sizes and alignments, in bytes, of accesses to memory
 
@@ -301,6 +303,7 @@ def translate(function, count: bool = False, shadows: Shadows | None = None) -> 
     blocks = function.regions[0].blocks
     if len(blocks) != 1:
         raise MlircError(f"host device: kernel {name} has unstructured control flow: give it at the gpu level with scf")
+    tr.index_bits, tr.ranges = index_bits(function.parent), IndexRanges(function)
     tr.function, tr.globals, tr.spins = function, _shared_globals(function), has_spins(function)
     arguments = [tr.reg(a) for a in blocks[0].arguments]
     code, _ = tr.block(blocks[0])

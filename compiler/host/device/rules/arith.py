@@ -13,7 +13,6 @@ from mlirc.host.device.numbers import (
     dtype_of,
     integers_as,
     round_once,
-    signed_from,
     spread,
     unsigned,
     vector_shape,
@@ -96,99 +95,6 @@ def _float(tr: Translator, op):
 @rule("arith.negf")
 def _negf(tr: Translator, op):
     return unary(tr, op, np.negative)
-
-
-def _unsigned_op(f: Callable) -> Callable:
-    return lambda a, b: signed_from(f(unsigned(a), unsigned(b)), a.dtype)
-
-
-def _wide_shift(f: Callable, width: int) -> Callable:
-    """Shifts by the width or more, undefined in MLIR and not wrapped by PTX, give what shifting bit by bit would."""
-
-    def g(a, b):
-        return f(a, np.minimum(unsigned(b), width - 1).astype(b.dtype)) if b.size > 1 or b.flat[0] >= width else f(a, b)
-
-    return g
-
-
-def _signed_divide(a, b):
-    q = np.floor_divide(a, b)
-    return q + ((np.remainder(a, b) != 0) & ((a < 0) != (b < 0))).astype(a.dtype)
-
-
-_INTEGER: dict[str, Callable] = {
-    "arith.addi": np.add,
-    "arith.subi": np.subtract,
-    "arith.muli": np.multiply,
-    "arith.andi": np.bitwise_and,
-    "arith.ori": np.bitwise_or,
-    "arith.xori": np.bitwise_xor,
-    "arith.divsi": _signed_divide,
-    "arith.floordivsi": np.floor_divide,
-    "arith.ceildivsi": lambda a, b: -np.floor_divide(-a, b),
-    "arith.remsi": np.fmod,
-    "arith.divui": _unsigned_op(np.floor_divide),
-    "arith.ceildivui": _unsigned_op(lambda a, b: np.where(a == 0, a, (a - (a != 0)) // b + (a != 0)).astype(a.dtype)),
-    "arith.remui": _unsigned_op(np.remainder),
-    "arith.maxsi": np.maximum,
-    "arith.minsi": np.minimum,
-    "arith.maxui": _unsigned_op(np.maximum),
-    "arith.minui": _unsigned_op(np.minimum),
-}
-_BOOL: dict[str, Callable] = {
-    "arith.addi": np.logical_xor,
-    "arith.subi": np.logical_xor,
-    "arith.muli": np.logical_and,
-    "arith.maxsi": np.logical_and,  # true is -1
-    "arith.minsi": np.logical_or,
-    "arith.maxui": np.logical_or,
-    "arith.minui": np.logical_and,
-}
-
-
-@rule(*_INTEGER)
-def _integer(tr: Translator, op):
-    dtype = dtype_of(op.results[0].type)
-    if dtype == np.bool_:
-        if op.name not in _BOOL and op.name not in ("arith.andi", "arith.ori", "arith.xori"):
-            raise MlircError(f"host device: {tr.where}: {op.name} of i1 at {op.location} has no meaning")
-        return binary(tr, op, _BOOL.get(op.name, _INTEGER[op.name]))
-    if op.name in ("arith.divui", "arith.remui"):
-        fast = _by_power_of_two(tr, op)
-        if fast is not None:
-            return fast
-    return binary(tr, op, _INTEGER[op.name])
-
-
-def _by_power_of_two(tr: Translator, op):
-    n = tr.known(op.operands[1])
-    if n is None or n <= 0 or n & (n - 1):
-        return None
-    shift, low = n.bit_length() - 1, n - 1
-    if op.name == "arith.remui":
-        return unary(tr, op, lambda a: a & low)
-    return unary(tr, op, lambda a: signed_from(unsigned(a) >> shift, a.dtype))
-
-
-_SHIFTS = {
-    "arith.shli": lambda a, b: np.left_shift(a, b),
-    "arith.shrsi": lambda a, b: np.right_shift(a, b),
-    "arith.shrui": _unsigned_op(lambda a, b: np.right_shift(a, b)),
-}
-
-
-@rule(*_SHIFTS)
-def _shift(tr: Translator, op):
-    width = dtype_of(op.results[0].type).itemsize * 8
-    f = _SHIFTS[op.name]
-    if op.name == "arith.shrsi":
-        return binary(tr, op, _wide_shift(f, width))
-
-    def shifted(a, b):
-        far = unsigned(b) >= width
-        return np.where(far, 0, f(a, np.where(far, 0, b).astype(b.dtype))).astype(a.dtype)
-
-    return binary(tr, op, shifted)
 
 
 @rule("arith.addui_extended", "arith.mulsi_extended", "arith.mului_extended")
@@ -285,26 +191,6 @@ def _select(tr: Translator, op):
 # -- conversions
 
 
-def _round_to_integer(a: np.ndarray, dtype: np.dtype, low: float, high: float) -> np.ndarray:
-    """cvt.rzi: toward zero, saturating, NaN as zero."""
-    wide = np.nan_to_num(a.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
-    wide = np.trunc(wide)
-    top = np.iinfo(dtype).max
-    clipped = np.clip(wide, low, high)
-    out = np.where(clipped >= float(top), top, np.where(clipped >= float(top), 0, clipped).astype(dtype))
-    return out.astype(dtype)
-
-
-@rule("arith.fptosi", "arith.fptoui")
-def _float_to_integer(tr: Translator, op):
-    dtype = dtype_of(op.results[0].type)
-    signed = op.name == "arith.fptosi"
-    bits = max(dtype.itemsize * 8, 32) if dtype != np.bool_ else 32
-    wide = np.dtype(f"{'i' if signed else 'u'}{bits // 8}")
-    info = np.iinfo(wide)
-    return unary(tr, op, lambda a: _round_to_integer(a, wide, float(info.min), float(info.max)).astype(dtype))
-
-
 @rule("arith.sitofp", "arith.uitofp")
 def _integer_to_float(tr: Translator, op):
     dtype = dtype_of(op.results[0].type)
@@ -321,17 +207,6 @@ def _float_cast(tr: Translator, op):
     if dtype_of(op.operands[0].type) == np.float64:
         return unary(tr, op, lambda a: round_once(a, dtype))
     return unary(tr, op, lambda a: a.astype(dtype))
-
-
-@rule("arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast", "arith.index_castui")
-def _integer_cast(tr: Translator, op):
-    dtype = dtype_of(op.results[0].type)
-    boolean = dtype_of(op.operands[0].type) == np.bool_
-    if op.name in ("arith.extui", "arith.index_castui"):
-        return unary(tr, op, lambda a: unsigned(a).astype(dtype))
-    if dtype == np.bool_:
-        return unary(tr, op, lambda a: (a & 1).astype(np.bool_))
-    return unary(tr, op, lambda a: -a.astype(dtype) if boolean else a.astype(dtype))
 
 
 @rule("arith.bitcast")

@@ -11,6 +11,7 @@ from mlirc.errors import MlircError
 from mlirc.host.device.machine import State
 from mlirc.host.device.memory import MemRef
 from mlirc.host.device.numbers import dtype_of, vector_shape
+from mlirc.host.device.rules.integer import wrapped
 from mlirc.host.device.translate import Translator, rule
 from mlirc.mlir import ir
 
@@ -337,6 +338,7 @@ def _affine(tr: Translator, op):
     def step(s: State) -> None:
         values = fetch(s.r, operands)
         total = functools.reduce(choose, [affine_value(e, values[:n], values[n:]) for e in exprs])
-        s.r[out] = total if isinstance(total, np.ndarray) and total.ndim == 2 else np.full((1, 1), int(total))
+        total = total if isinstance(total, np.ndarray) and total.ndim == 2 else np.full((1, 1), int(total))
+        s.r[out] = wrapped(s, total, op) if tr.index_bits == 32 else total
 
     return step

@@ -52,7 +52,9 @@ def shadowed(tr: Any, op, step: Callable) -> Callable:
         return _wrapped(step, None, lambda s: _put(s.r, outs[0], _selected(s.r, ins)))
     if name in _DOMINANT:
         return _wrapped(step, None, lambda s: _put(s.r, outs[0], _decided(s.r, ins, _DOMINANT[name])))
-    if name.split(".")[0] in ("arith", "math") or name in ("vector.fma", "vector.reduction"):
+    if name.split(".")[0] in ("arith", "affine"):
+        return _wrapped(step, _forget, _notes(_mixes(ins, outs), shadows, outs[-1], op))
+    if name.startswith("math.") or name in ("vector.fma", "vector.reduction"):
         return _wrapped(step, None, _mixes(ins, outs))
     if hasattr(step, "waits") or name.startswith(_ONCE):
         return _wrapped(step, None, _mixes(ins, outs))
@@ -167,6 +169,23 @@ def _mixes(ins: list[int], outs: list[int]) -> Callable:
                 rank = value.ndim if isinstance(value, np.ndarray) else 2
                 total = np.maximum(total, x if x.ndim == rank else _like(value, _flat(x)))
             _put(s.r, out, total)
+
+    return after
+
+
+def _forget(s: State) -> None:
+    s.m.undefined = None
+
+
+def _notes(mixes: Callable, shadows: Shadows, out: int, op) -> Callable:
+    """Besides, arithmetic without a meaning makes an undefined value."""
+
+    def after(s: State) -> None:
+        mixes(s)
+        bad = s.m.undefined
+        if bad is not None:
+            bad = bad if s.mask is None else bad & _like(bad, np.asarray(s.mask))
+            _put(s.r, out, np.where(bad, np.uint8(shadows.number(op)), s.r[out + 1]).astype(np.uint8))
 
     return after
 
