@@ -14,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "python_tests"))
 
+import mutants_arithmetic  # noqa: E402
 import mutants_ends  # noqa: E402
 import mutants_warp  # noqa: E402
 from mutant_cases import KERNELS, case  # noqa: E402
@@ -31,6 +32,7 @@ SUBJECTS = (
     "offset",
     *mutants_ends.SUBJECTS,
     *mutants_warp.SUBJECTS,
+    *mutants_arithmetic.SUBJECTS,
 )
 
 # Why results with other bits are no error.

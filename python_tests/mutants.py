@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import mutants_arithmetic
 import mutants_ends
 import mutants_hopper
 import mutants_warp
@@ -68,6 +69,7 @@ def mutants(text: str) -> Iterator[Mutant]:
             *_changes(lines, i),
             *mutants_ends.changes(lines, i),
             *mutants_warp.changes(lines, i),
+            *mutants_arithmetic.changes(lines, i),
         ]:
             if changed != lines:
                 yield Mutant(what, how, i, line, _with_helpers(changed))

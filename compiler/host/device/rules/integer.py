@@ -27,9 +27,8 @@ def complain(s: State, bad: np.ndarray, what: str, op) -> None:
     if not s.m.check or not bad.any():
         return
     s.m.undefined = bad
-    while bad.ndim > 2:
-        bad = bad.any(axis=-1)
-    found = s.m.active(s.mask, bad)
+    flat = bad if bad.ndim == 2 else bad.reshape(*bad.shape[:2], -1).any(axis=2)
+    found = s.m.active(s.mask, flat)
     if found is not None:
         s.m.complain(KIND, found, what, op)
 
@@ -89,7 +88,12 @@ _SHIFTS: dict[str, Callable] = {
 }
 _SIGNED_DIVISIONS = ("arith.divsi", "arith.remsi", "arith.floordivsi", "arith.ceildivsi")
 _UNSIGNED_DIVISIONS = ("arith.divui", "arith.remui", "arith.ceildivui")
-_GROWING = ("arith.addi", "arith.subi", "arith.muli", "arith.shli")
+_GROWING: dict[str, Callable] = {
+    "arith.addi": np.add,
+    "arith.subi": np.subtract,
+    "arith.muli": np.multiply,
+    "arith.shli": lambda a, b: a * 2 ** np.minimum(b, 70),
+}
 
 
 def _shift(name: str, width: int) -> Callable:
@@ -118,14 +122,12 @@ def _divisor_checks(tr: Translator, op, least: int) -> list[tuple[Bad, str]]:
 def _overflows(name: str, dtype: np.dtype, kind: str) -> Bad:
     """Where a sum, difference, product or shift is not the number that it would be with more bits."""
     wide = (lambda v: v) if kind == "nsw" else unsigned
-    f = {"arith.addi": np.add, "arith.subi": np.subtract, "arith.muli": np.multiply,
-         "arith.shli": lambda a, b: a * 2 ** np.minimum(b, 70)}[name]  # fmt: skip
     big: type = np.int64 if dtype.itemsize < 4 else object
 
     def bad(a, b, r):
         if dtype.itemsize >= 4 and not np.any(_near(wide(a), wide(b), name, dtype)):
             return np.zeros((1, 1), bool)
-        return f(wide(a).astype(big), wide(b).astype(big)) != wide(r).astype(big)
+        return _GROWING[name](wide(a).astype(big), wide(b).astype(big)) != wide(r).astype(big)
 
     return bad
 
@@ -133,8 +135,7 @@ def _overflows(name: str, dtype: np.dtype, kind: str) -> Bad:
 def _near(a, b, name: str, dtype: np.dtype):
     """Where a result may overflow, by its size as a float: exact arithmetic is slow."""
     x, y = a.astype(np.float64), b.astype(np.float64)
-    size = {"arith.addi": np.add, "arith.subi": np.subtract, "arith.muli": np.multiply,
-            "arith.shli": lambda v, n: v * 2.0 ** np.minimum(n, 70)}[name](x, y)  # fmt: skip
+    size = _GROWING[name](x, y)
     return (np.abs(size) >= 2.0 ** (8 * dtype.itemsize - 1) * 0.99) | (size < 0) & (a.dtype.kind == "u")
 
 
