@@ -164,3 +164,42 @@ def test_functions_of_the_llvm_dialect(body, sink):
     found = places(load("x", "%p0", "%t") + body, x, y, smem=512)
     assert ({op for kind, op in found if kind == "undefined value"} == {sink}) if sink else not found
     assert sink or (x == y).all()
+
+
+@pytest.mark.parametrize("rows, adds, undefined", [(64, "one", True), (64, "zero", False), (32, "zero", True)])
+def test_products_of_warpgroups(rows, adds, undefined):
+    """64 rows of A, of which so many are written, and an accumulator that is poison."""
+    struct = "!llvm.struct<(f32, f32, f32, f32)>"
+    body = f"""%rows = arith.constant {rows} : i32
+      %zero = arith.constant 0 : i32
+      %mine = arith.cmpi ult, %t, %rows : i32
+      %a_at = llvm.getelementptr %smem[%t] : (!llvm.ptr<3>, i32) -> !llvm.ptr<3>, !llvm.array<16 x bf16>
+      %b_at = llvm.getelementptr %smem[2048] : (!llvm.ptr<3>) -> !llvm.ptr<3>, i8
+      %v = arith.constant dense<1.0> : vector<8xbf16>
+      scf.if %mine {{
+        %half = llvm.getelementptr %a_at[16] : (!llvm.ptr<3>) -> !llvm.ptr<3>, i8
+        llvm.store %v, %a_at {{alignment = 16 : i64}} : vector<8xbf16>, !llvm.ptr<3>
+        llvm.store %v, %half {{alignment = 16 : i64}} : vector<8xbf16>, !llvm.ptr<3>
+      }}
+      %few = arith.cmpi ult, %t, %c16 : i32
+      scf.if %few {{
+        %bt = llvm.getelementptr %b_at[%t] : (!llvm.ptr<3>, i32) -> !llvm.ptr<3>, !llvm.array<8 x bf16>
+        llvm.store %v, %bt {{alignment = 16 : i64}} : vector<8xbf16>, !llvm.ptr<3>
+      }}
+      nvvm.fence.proxy {{kind = #nvvm.proxy_kind<async.shared>, space = #nvvm.shared_space<cta>}}
+      nvvm.barrier
+      %s0 = llvm.ptrtoint %smem : !llvm.ptr<3> to i64
+      %da = arith.constant {(128 >> 4) << 16 | (256 >> 4) << 32} : i64
+      %db = arith.constant {(128 >> 4) << 16 | (256 >> 4) << 32 | 128} : i64
+      %acc = ub.poison : {struct}
+      nvvm.wgmma.fence.aligned
+      %d = nvvm.wgmma.mma_async %da, %db, %acc, <m = 64, n = 8, k = 16>, D [<f32>, #nvvm.wgmma_scale_out<{adds}>],
+        A [<bf16>, #nvvm.wgmma_scale_in<one>, <row>], B [<bf16>, #nvvm.wgmma_scale_in<one>, <col>] : {struct} -> {struct}
+      nvvm.wgmma.commit.group.sync.aligned
+      nvvm.wgmma.wait.group.sync.aligned 0
+      %r = llvm.extractvalue %d[1] : {struct}\n"""  # fmt: skip
+    y = np.zeros(128, np.float32)
+    found = places(body + store("%r", "%p0", "%t", "f32"), y, threads=128, smem=4096)
+    kinds = {kind for kind, _ in found}
+    assert kinds <= {"undefined value", "uninitialized read"} and bool(kinds) == undefined, found
+    assert undefined or (y == 16).all()

@@ -213,15 +213,3 @@ def _float_cast(tr: Translator, op):
 def _bitcast(tr: Translator, op):
     dtype = dtype_of(op.results[0].type)
     return unary(tr, op, lambda a: a.view(dtype))
-
-
-@rule("ub.poison")
-def _poison(tr: Translator, op):
-    dtype, shape = dtype_of(op.results[0].type), vector_shape(op.results[0].type)
-    out = tr.reg(op.results[0])
-    fill = np.full((1, 1, *shape, dtype.itemsize), 0xFF, dtype=np.uint8)
-
-    def step(s: State) -> None:
-        s.r[out] = fill.view(dtype)[..., 0] if dtype != np.bool_ else np.ones((1, 1, *shape), dtype=bool)
-
-    return step

@@ -11,7 +11,7 @@ import numpy as np
 from mlirc.errors import MlircError
 from mlirc.host.device.inline_asm import in_place
 from mlirc.host.device.machine import WARP, State
-from mlirc.host.device.memory import MemRef, buffer_at
+from mlirc.host.device.memory import POISON, MemRef, buffer_at
 from mlirc.host.device.numbers import constant_array, dtype_of, vector_shape
 from mlirc.host.device.rules.arith import unary
 from mlirc.host.device.rules.memref import fetch, indices_of
@@ -175,7 +175,7 @@ def struct_fields(t: ir.Type) -> tuple[int, np.dtype]:
     return len(names), dtype_of(ir.Type.parse(names[0], t.context))
 
 
-@rule("llvm.mlir.undef", "llvm.mlir.poison", "llvm.mlir.zero")
+@rule("ub.poison", "llvm.mlir.undef", "llvm.mlir.poison", "llvm.mlir.zero")
 def _undefined(tr: Translator, op):
     out, t = tr.reg(op.results[0]), op.results[0].type
     if str(t).startswith("!llvm.struct"):
@@ -183,9 +183,9 @@ def _undefined(tr: Translator, op):
         shape: tuple[int, ...] = (count,)
     else:
         shape, dtype = vector_shape(t), dtype_of(t)
-    fill = np.zeros((1, 1, *shape), dtype=dtype)
-    if op.name != "llvm.mlir.zero" and dtype.kind not in "ib":
-        fill[...] = np.nan
+    byte = 0 if op.name == "llvm.mlir.zero" else POISON
+    fill = np.full((1, 1, *shape, dtype.itemsize), byte, np.uint8)
+    fill = fill[..., 0] != 0 if dtype == np.bool_ else fill.view(dtype)[..., 0]
 
     def step(s: State) -> None:
         s.r[out] = fill

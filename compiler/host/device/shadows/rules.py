@@ -45,9 +45,9 @@ def shadowed(tr: Any, op, step: Callable) -> Callable:
     if name in _VALUES:
         return _access(shadows, step, op, ins, outs)
     if name in _PRODUCTS:
-        return _wrapped(step, _accumulates(op, ins), _adds(outs))
-    if not outs:
-        return step
+        return _product(shadows, step, op, ins, outs)
+    if not outs or name.startswith(_ONCE):
+        return _wrapped(step, _decides(shadows, ins, op), _mixes(ins, outs)) if ins else step
     if name == "arith.select":
         return _wrapped(step, None, lambda s: _put(s.r, outs[0], _selected(s.r, ins)))
     if name in _DOMINANT:
@@ -56,7 +56,7 @@ def shadowed(tr: Any, op, step: Callable) -> Callable:
         return _wrapped(step, _forget, _notes(_mixes(ins, outs), shadows, outs[-1], op))
     if name.startswith("math.") or name in ("vector.fma", "vector.reduction"):
         return _wrapped(step, None, _mixes(ins, outs))
-    if hasattr(step, "waits") or name.startswith(_ONCE):
+    if hasattr(step, "waits"):
         return _wrapped(step, None, _mixes(ins, outs))
     return _wrapped(step, None, _moves(step, ins, outs))
 
@@ -114,7 +114,8 @@ def decides(s: State, shadows: Shadows, register: int, what: str, op) -> None:
 
 
 def _decides(shadows: Shadows, registers: list[int], op) -> Callable:
-    what = "runs a loop whose bounds are a value" if op.name == "scf.for" else "takes a branch by a value"
+    what = {"scf.for": "runs a loop whose bounds are a value", "scf.if": "takes a branch by a value",
+            "scf.index_switch": "takes a branch by a value"}.get(op.name, "takes an operand")  # fmt: skip
 
     def before(s: State) -> None:
         for x in registers:
@@ -310,26 +311,24 @@ def _most(shadows: list[np.ndarray]) -> np.ndarray:
 # -- products of warpgroups
 
 
-def _accumulates(op, ins: list[int]) -> Callable:
+def _product(shadows: Shadows, step: Callable, op, ins: list[int], outs: list[int]) -> Callable:
     if op.name == "nvvm.wgmma.mma_async":
         registers, whole = ins[:1], True
     else:
         order = {result: operand for operand, result in tied(op).items()}
         registers, whole = [ins[order[k]] for k in sorted(order)], whole_struct(op)
+    given = _decides(shadows, [x for x in ins if x not in registers], op)
 
     def before(s: State) -> None:
         m: Any = s.m
+        given(s)
         shades = [s.r[x + 1] for x in registers]
         m.product, m.accumulator = None, DEFINED
         if any(x is not DEFINED for x in shades):
             m.accumulator = shades[0] if whole else np.stack(np.broadcast_arrays(*map(_flat, shades)), axis=-1)
 
-    return before
-
-
-def _adds(outs: list[int]) -> Callable:
     def after(s: State) -> None:
         m: Any = s.m
         _put(s.r, outs[0], DEFINED if m.product is None else m.product)
 
-    return after
+    return _wrapped(step, before, after)
