@@ -46,11 +46,24 @@ def counting(
       }}"""
 
 
+AFTER = """
+  %far = arith.constant 9000000000 : index
+  %r = scf.while (%i = %c0) : (index) -> index {
+    %j = arith.addi %c1, %i : index
+    %go = arith.cmpi ult, %j, %far : index
+    scf.condition(%go) %j : index
+  } do {
+  ^bb0(%j: index):
+    %k = arith.subi %j, %c0 : index
+    scf.yield %k : index
+  }"""
+
+
 @pytest.mark.parametrize(
     "body",
     [counting(66_000, body=""), counting(300), counting(5, -1, 300, "sgt"), counting(0, 1, 20, "slt"),
-     counting(0, 1, 120, "sgt", "i8"), counting(7, 1, 0, "ne"), STORE],
-    ids=["long", "short", "down", "no turn", "comes round", "until equal", "no loop"],
+     counting(0, 1, 120, "sgt", "i8"), counting(7, 1, 0, "ne"), STORE, AFTER.replace("9000000000", "40")],
+    ids=["long", "short", "down", "no turn", "comes round", "until equal", "no loop", "condition behind"],
 )  # fmt: skip
 def test_loops_that_end(body):
     report, _ = report_of(body + "\n" + STORE)
@@ -88,6 +101,8 @@ FOR = "scf.for %i = %c0 to %far step %c1 {\n memref.store %one, %y[%t] : memref<
         (counting(2_000_000_000), "2e+09 turns, for which 60 s (--seconds) are not enough"),
         (counting(9_000_000_000_000, 1, 0, "ult", "i64"), "9e+12 turns"),
         (BY_MEMORY, "what its condition depends on stays as it is"),
+        (AFTER, "stays in this loop for 9e+09 turns"),
+        (AFTER.replace("%k = arith.subi %j, %c0", "%k = arith.subi %j, %c32").replace("ult", "slt"), "its counter goes away from its end"),
         (SWAPPING_NOTHING, "what its condition depends on stays as it is"),
         (counting(5, 1).replace("%step = arith.constant 1 : i32", "%odd = arith.remui %t, %c32 : index\n"
                                 "%step = arith.index_cast %odd : index to i32"), "block 0 thread 0 never leaves"),

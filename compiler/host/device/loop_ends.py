@@ -119,17 +119,31 @@ def _counter(found: _Slice, condition: ir.Value) -> tuple[int, str, ir.Value] | 
         return None
     (number,) = found.carried
     left, right = owner.operation.operands
-    predicate = _PREDICATES[ir.IntegerAttr(owner.operation.attributes["predicate"]).value]
     mine = found.before.arguments[number]
-    if left != mine or not found.fixed(right):
+    if _root(found, left) != mine or not found.fixed(right):
         return None
-    new = _end(found.after)[number].owner
-    if isinstance(new, ir.Block) or new.operation.name not in ("arith.addi", "arith.subi"):
-        return None
-    mates = [found.after.arguments[i] for i, v in enumerate(_end(found.before)[1:]) if v == mine]  # it, in the body
-    first, second = new.operation.operands
-    step = second if first in mates else first if second in mates and new.operation.name == "arith.addi" else None
-    return (number, predicate, right) if step is not None and found.fixed(step) else None
+    new = _root(found, _end(found.after)[number])  # from the body's values back to those that the condition passes
+    for value, argument in zip(_end(found.before)[1:], found.after.arguments, strict=True):
+        if new == argument and _root(found, value) == mine:
+            predicate = _PREDICATES[ir.IntegerAttr(owner.operation.attributes["predicate"]).value]
+            return number, predicate, right
+    return None
+
+
+def _root(found: _Slice, value: ir.Value) -> ir.Value:
+    """What a value is made of by adding what is the same in every turn."""
+    while not isinstance(value.owner, ir.Block):
+        op = value.owner.operation
+        if op.name not in ("arith.addi", "arith.subi"):
+            break
+        first, second = op.operands
+        if found.fixed(second):
+            value = first
+        elif op.name == "arith.addi" and found.fixed(first):
+            value = second
+        else:
+            break
+    return value
 
 
 def turns_left(predicate: str, was: np.ndarray, now: np.ndarray, end: np.ndarray, active) -> float:
