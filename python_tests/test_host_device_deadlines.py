@@ -79,6 +79,18 @@ BY_MEMORY = """
     %w = memref.load %x[%c0] : memref<64xf32>
     scf.yield
   }"""
+CIRCLE = """
+  %c7 = arith.constant 7 : index
+  %r = scf.while (%i = %t) : (index) -> index {
+    %go = arith.cmpi ne, %i, %c63 : index
+    scf.condition(%go) %i : index
+  } do {
+  ^bb0(%i: index):
+    memref.store %one, %y[%t] : memref<64xf32>
+    %j = arith.addi %i, %c1 : index
+    %k = arith.remui %j, %c7 : index
+    scf.yield %k : index
+  }"""
 SWAPPING_NOTHING = """
   %r:2 = scf.while (%a = %c0, %n = %c0) : (index, index) -> (index, index) {
     %go = arith.cmpi eq, %a, %c0 : index
@@ -96,14 +108,16 @@ FOR = "scf.for %i = %c0 to %far step %c1 {\n memref.store %one, %y[%t] : memref<
 @pytest.mark.parametrize(
     "body, words",
     [
-        (counting(5, 0), "what its condition depends on stays as it is"),
+        (counting(5, 0), "what its condition depends on comes back to what it was"),
         (counting(5, -1), "its counter goes away from its end"),
         (counting(2_000_000_000), "2e+09 turns, for which 60 s (--seconds) are not enough"),
         (counting(9_000_000_000_000, 1, 0, "ult", "i64"), "9e+12 turns"),
-        (BY_MEMORY, "what its condition depends on stays as it is"),
+        (BY_MEMORY, "what its condition depends on comes back to what it was"),
         (AFTER, "stays in this loop for 9e+09 turns"),
         (AFTER.replace("%k = arith.subi %j, %c0", "%k = arith.subi %j, %c32").replace("ult", "slt"), "its counter goes away from its end"),
-        (SWAPPING_NOTHING, "what its condition depends on stays as it is"),
+        (CIRCLE, "what its condition depends on comes back to what it was"),
+        (CIRCLE.replace("= %t)", "= %c63)").replace("ne, %i, %c63", "ult, %i, %c64"), "comes back to what it was"),
+        (SWAPPING_NOTHING, "what its condition depends on comes back to what it was"),
         (counting(5, 1).replace("%step = arith.constant 1 : i32", "%odd = arith.remui %t, %c32 : index\n"
                                 "%step = arith.index_cast %odd : index to i32"), "block 0 thread 0 never leaves"),
         (f"%far = arith.constant 2000000000 : index\n{FOR}", "would run from 0 to 2000000000 by 1: 2e+09 turns"),

@@ -1,8 +1,8 @@
 """Loops that end when a condition says so, and never will: told at once, not when the launch's time is over.
 
 What a condition depends on is followed back through the loop: values from outside of it never change, and the loop's
-own come from one turn to the next. If none of these has changed in a turn, none will in the next. If the only one is a
-counter, its last turn is known from the first."""
+own come from one turn to the next. If these come back to what they were at an earlier turn, they do so for ever. If the
+only one is a counter, its last turn is known from the first."""
 
 from __future__ import annotations
 

@@ -197,17 +197,20 @@ def _while(tr: Translator, op):
     end = Ending(None) if spins else ending(op)
     goal = tr.reg(end.counter[2]) if end.counter else 0
 
-    def check_end(s: State, given: list, fresh: list, first: bool) -> None:
-        """Stops at a turn that shows that no other one will be the last."""
+    def check_end(s: State, before: list, now: list, first: bool) -> None:
+        """Stops at a turn that shows that no other one will be the last. `before`: the loop's values at an earlier
+        turn; what the condition depends on goes round in a circle if it comes back to them."""
         if end.carried is None:
             return
-        same = unchanged([given[i] for i in end.carried], [fresh[i] for i in end.carried])
+        same = unchanged([before[i] for i in end.carried], [now[i] for i in end.carried])
         never = s.m.active(s.mask, np.asarray(same).reshape(np.shape(same) or (1, 1)))
         if never is not None:
-            raise endless(s, op, "never leaves this loop: what its condition depends on stays as it is", never)
+            raise endless(
+                s, op, "never leaves this loop: what its condition depends on comes back to what it was", never
+            )
         if first and end.counter:
             number, predicate, _ = end.counter
-            left = turns_left(predicate, given[number], fresh[number], s.r[goal], s.mask)
+            left = turns_left(predicate, before[number], now[number], s.r[goal], s.mask)
             if left == np.inf:
                 raise endless(s, op, "never leaves this loop: its counter goes away from its end")
             if why := too_many(left, s.m.deadline.seconds):
@@ -217,7 +220,7 @@ def _while(tr: Translator, op):
         r, outer, watch = s.r, s.mask, s.watch
         for a, v in zip(before_args, [r[i] for i in inits], strict=True):
             r[a] = v
-        active, final, turns = outer, [None] * len(outs), 0
+        active, final, turns, earlier = outer, [None] * len(outs), 0, []
         while True:
             turns += 1
             s.watch = [] if spins else watch
@@ -240,7 +243,10 @@ def _while(tr: Translator, op):
                 r[a] = v
             yield from _inside(body, s)
             fresh = [r[y] for y in yielded]
-            check_end(s, given, fresh, turns == 1)
+            earlier = given if turns == 1 else earlier
+            check_end(s, earlier, fresh, turns == 1)
+            if turns & (turns - 1) == 0:  # R. P. Brent, "An improved Monte Carlo factorization algorithm", section 3
+                earlier = fresh
             if spins:
                 still = all(_equal(was, v, active) for was, v in zip(given, fresh, strict=True))
                 yield from give_way(s, outer, still, tr.signals, op)
