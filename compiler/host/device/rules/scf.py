@@ -220,7 +220,8 @@ def _while(tr: Translator, op):
         r, outer, watch = s.r, s.mask, s.watch
         for a, v in zip(before_args, [r[i] for i in inits], strict=True):
             r[a] = v
-        active, final, turns, earlier = outer, [None] * len(outs), 0, []
+        active, final, turns = outer, [None] * len(outs), 0
+        earlier: list = []
         while True:
             turns += 1
             s.watch = [] if spins else watch
