@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT / "python_tests"))
 
 import mutants_arithmetic  # noqa: E402
 import mutants_ends  # noqa: E402
+import mutants_hopper  # noqa: E402
 import mutants_warp  # noqa: E402
 from mutant_cases import KERNELS, case  # noqa: E402
 from mutants import mutants  # noqa: E402
@@ -31,6 +32,7 @@ SUBJECTS = (
     "bound",
     "offset",
     *mutants_ends.SUBJECTS,
+    *mutants_hopper.SUBJECTS,
     *mutants_warp.SUBJECTS,
     *mutants_arithmetic.SUBJECTS,
 )
@@ -91,6 +93,7 @@ NO_EFFECT = {
     "offset of a buffer dropped": "a buffer that is no longer in use where the other one is written",
     "offset of a descriptor dropped": "the offset is 0",
     "offset not swizzled": "the rows at hand are not swizzled (the factor is 0)",
+    **mutants_hopper.NO_EFFECT,
 }  # fmt: skip
 
 

@@ -6,6 +6,28 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+SUBJECTS = ("mbarrier", "copy", "cluster")
+# Why a mutant of a kind can leave everything as it was.
+NO_EFFECT = {
+    "mbarrier moved down": "passes the initialization, or the end, of another one",
+    "mbarrier for one arrival more": "of a phase that nobody waits for at this number of tiles",
+    "mbarrier for one arrival less": "likewise",
+    "copy doubled": "a store of the same bytes to the same place, in the same group",
+    "copy moved down": "passes another copy of the same group or phase",
+    "copy moved up": "passes another copy of the same phase, or the arrival that expects its bytes, without which the "
+    "phase does not end",
+    "cluster moved down": "passes a load of the block's own, or a barrier of the block",
+    "cluster moved up": "passes stores that no other block reads, or a proxy fence of the block's own",
+    "arrive moved down over an access": "passes a copy that cannot end before it, or a wait for another mbarrier",
+    "arrive moved up over an access": "passes a store that nobody reads",
+    "barrier moved up over an access": "passes a proxy fence, which every reader executes behind it then, or a wait",
+    "fence moved down over an access": "behind the barrier, and every reader executes it",
+    "fence moved up over an access": "still behind the initialization of the mbarriers that copies tell",
+    "fence removed": "fence.mbarrier.init, where no copy and no other block uses the mbarriers",
+    "wait moved down over an access": "passes an access to nothing that is waited for",
+    "wait moved up over an access": "likewise",
+}
+
 Change = tuple[str, str, list[str]]
 Put = Callable[..., list[str]]
 
