@@ -1,0 +1,139 @@
+"""Writes results/plan-mutants.md: what the host device says to every mutant of launch plans, and of the PTX behind
+them, each with its checksum renewed. Needs no GPU; takes some minutes:
+
+    python benchmarks/plan_mutants.py
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "python_tests"))
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from plan_mutants import KINDS, PlanCase, model_text, plan_mutants, ptx_mutants, ptx_of, resign  # noqa: E402
+
+from mlirc.driver import Compilation  # noqa: E402
+from mlirc.targets import get_target  # noqa: E402
+
+VERDICTS = ("refused", "found", "missed", "other", "same")
+_HEAD = (
+    "| {} | mutants | refused at load | reported | missed | reported, same numbers | no effect |\n|---|" + "---:|" * 6
+)
+
+
+class Block(torch.nn.Module):
+    """A transformer block of odd sizes, with a slice that is not aligned and a result that is used later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = torch.nn.LayerNorm(20), torch.nn.Linear(20, 36), torch.nn.Linear(36, 20)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        a = self.norm(x)
+        h = torch.nn.functional.scaled_dot_product_attention(a[None], a[None], a[None])[0] + x
+        y = self.down(torch.nn.functional.gelu(self.up(h))) + h
+        return y * mask, y[1:, :3].exp()
+
+
+def of_torch(module: torch.nn.Module, args: tuple, train: bool = False) -> PlanCase:
+    """A live module, compiled."""
+    job = Compilation("model", get_target("sm_90a"), helpers=1)
+    job.import_module(module, args, {}, train)
+    job.lower("ptx")
+    return PlanCase(job, list(args))
+
+
+def of_text() -> PlanCase:
+    """The model of the tests."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "m.mlir"
+        path.write_text(model_text())
+        job = Compilation("m", get_target("sm_90a"), helpers=1)
+        job.open(str(path))
+        job.lower("ptx")
+    rng = np.random.default_rng(0)
+    made = {name: rng.standard_normal((5, 3)).astype(np.float32) for name in "xywvc"}
+    inputs = [torch.from_numpy(made.pop(name)) for name in "xy"]
+    return PlanCase(job, inputs, made)
+
+
+def cases() -> dict[str, Callable[[], PlanCase]]:
+    """The models, each made when it is its turn."""
+    torch.manual_seed(0)
+    dropout = torch.nn.Sequential(torch.nn.Linear(12, 16), torch.nn.Dropout(0.3), torch.nn.Linear(16, 12),
+                                  torch.nn.Dropout(0.5))  # fmt: skip
+    return {
+        "a loop with a stack, a constant at load": of_text,
+        "a transformer block": lambda: of_torch(Block().eval(), (torch.randn(7, 20), torch.randn(7, 20))),
+        "a GRU": lambda: of_torch(torch.nn.GRU(5, 7).eval(), (torch.randn(4, 3, 5),)),
+        "a model that draws random numbers": lambda: of_torch(dropout.train(), (torch.randn(5, 12),), train=True),
+    }
+
+
+def main() -> int:
+    start = time.perf_counter()
+    plans: dict[str, Counter[tuple[str, str]]] = {}
+    edits: Counter[tuple[str, bool]] = Counter()
+    for name, make in cases().items():
+        case = make()
+        assert case.says(case.job.ptx) == [] and case.checker(case.job.ptx).of_text() == []
+        plans[name] = Counter((m.what, case.judge(m, thorough=True)) for m in plan_mutants(case.job.plan))
+        right = ptx_of(case.job.ptx)
+        for how, ptx in dict.fromkeys(ptx_mutants(right)):
+            edits[how, bool(case.checker(resign(case.job.ptx, ptx)).of_text())] += 1
+        print(f"{name}: {dict(plans[name])} {time.perf_counter() - start:.0f} s", flush=True)
+    path = ROOT / "benchmarks" / "results" / "plan-mutants.md"
+    path.write_text(report(plans, edits, time.perf_counter() - start))
+    return 0
+
+
+def report(plans: dict[str, Counter[tuple[str, str]]], edits: Counter[tuple[str, bool]], seconds: float) -> str:
+    """The page, in Markdown."""
+    total: Counter[str] = Counter()
+    for counts in plans.values():
+        for (_, verdict), n in counts.items():
+            total[verdict] += n
+    said, harmful = total["refused"] + total["found"], total["refused"] + total["found"] + total["missed"]
+    lines = [
+        "# Mutants of launch plans and of PTX on the host device", "",
+        f"Made by `python benchmarks/plan_mutants.py` in {seconds:.0f} s on 2 cores; models and changes are those of "
+        "`python_tests/plan_mutants.py` and of the program: one at a time, every place in turn, the checksum renewed.",
+        "",
+        f"{sum(total.values())} mutants of plans. {harmful} are refused at load or change a result in two runs "
+        "(a changed grid, block, size of shared memory or name counts as harmful, since what runs the plans here knows "
+        f"none): {said} of these ({100 * said / harmful:.2f} %) are refused or reported, {total['missed']} are missed. "
+        f"{total['other']} are reported though the numbers stay what they were, {total['same']} say and do nothing.",
+        "", _HEAD.format("what was changed"),
+    ]  # fmt: skip
+    for what in KINDS:
+        lines.append(_row(what, [{v: n for (w, v), n in c.items() if w == what} for c in plans.values()]))
+    lines += ["", _HEAD.format("model")]
+    for name, counts in plans.items():
+        lines.append(_row(name, [{v: sum(n for (_, w), n in counts.items() if w == v) for v in VERDICTS}]))
+    lines += [
+        "", "Reported with the same numbers: a step that reads memory before it is written in the first run only, or "
+        "that runs once more than it has to, or a launch that writes over its own input. "
+        "Without effect: steps that do not depend on each other exchanged, a step "
+        "done twice, buffers moved to where nobody is in their way, a constant's step that runs every time.", "",
+        "| change of the PTX | mutants | reported |", "|---|---:|---:|",
+    ]  # fmt: skip
+    for how in dict.fromkeys(how for how, _ in edits):
+        lines.append(f"| {how} | {edits[how, True] + edits[how, False]} | {edits[how, True]} |")
+    return "\n".join(lines) + "\n"
+
+
+def _row(name: str, tables: list) -> str:
+    found = {v: sum(t.get(v, 0) for t in tables) for v in VERDICTS}
+    return f"| {name} | {sum(found.values())} | " + " | ".join(str(found[v]) for v in VERDICTS) + " |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
