@@ -29,6 +29,7 @@ from mlirc.frontend.decompositions_pooling import fit_poolings
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.fx_import import module_path
 from mlirc.frontend.higher_order import lower_loops
+from mlirc.frontend.in_place import without_idle_dropouts, without_writes
 from mlirc.frontend.random.dropouts import dropouts_as_on_a_gpu
 from mlirc.frontend.reroll import reroll
 from mlirc.frontend.scalars import has_numbers, numbers_to_tensors
@@ -57,6 +58,10 @@ def decompose(program: Any) -> Program:
     made: dict[str, torch.Tensor] = {}
     given = lower_loops(program) or program.graph
     given = reroll(given) or given
+    if not is_plain(given):
+        given = without_idle_dropouts(given)
+        pure = without_writes(given)
+        given = pure if pure is not None and is_plain(pure) else given
     with dropouts_as_on_a_gpu():
         if not is_plain(given):
             table = {op: function for op, function in decomposition_table().items() if op is not STRIDED}
