@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_host_device_instructions import ints, load, places, run, store
+from test_host_device_instructions import CLUSTER, ints, load, places, run, store
 
 LOW, HIGH = "%half = arith.constant 65535 : i32\n", "%upper = arith.constant -65536 : i32\n"
 LANE = (
@@ -172,3 +172,13 @@ def test_parts_that_meet_often():
         x, y = ints(64), np.zeros(64, np.int32)
         assert run(body + SHARED + turn + sync + last, x, y, threads=64, smem=256) == kinds
         assert kinds or (y == x[np.arange(64) ^ 17]).all()
+
+
+@pytest.mark.parametrize("aligned, where, kinds", [
+    ("", "%low", set()), (" {aligned}", "%low", {"divergent barrier"}), (" {aligned}", "%first", set()),
+])  # fmt: skip
+def test_barriers_of_the_cluster(aligned, where, kinds):
+    """On both sides of a branch: by half of each warp, or by whole warps."""
+    barrier = f"nvvm.cluster.arrive{aligned}\nnvvm.cluster.wait{aligned}\n"
+    body = HEAD + "%first = arith.cmpi ult, %t, %c32 : i32\n" + f"scf.if {where} {{ {barrier} }} else {{ {barrier} }}"
+    assert run(body, ints(64), threads=64, blocks=2, attributes=CLUSTER) == kinds

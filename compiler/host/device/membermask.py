@@ -63,6 +63,17 @@ def members(s: State, mask: np.ndarray, op) -> np.ndarray:
     return met & same
 
 
+def check_aligned(m: Machine, mine: np.ndarray, op) -> None:
+    """Complains about lanes that do not execute a barrier (`.aligned`) which others of their warp do (bool [blocks,
+    threads])."""
+    if not m.check or mine.all():
+        return
+    warps = rows(m, mine)
+    missing = warps.any(axis=1, keepdims=True) & ~warps & rows(m, np.ones((1, 1), bool))
+    if missing.any():
+        m.complain("divergent barrier", threads(m, missing), "does not execute a barrier of its warp's others", op)
+
+
 _KINDS = {"gpu.shuffle": "divergent shuffle", "nvvm.shfl.sync": "divergent shuffle",
           "nvvm.bar.warp.sync": "divergent barrier"}  # fmt: skip
 

@@ -12,7 +12,7 @@ from mlirc.host.device.deadlocks import report_deadlock
 from mlirc.host.device.events import Fork, Wait
 from mlirc.host.device.limits import Stop
 from mlirc.host.device.machine import WARP, Machine, State
-from mlirc.host.device.membermask import active_lanes, members, rows
+from mlirc.host.device.membermask import active_lanes, check_aligned, members
 from mlirc.host.device.membermask import threads as threads_of
 from mlirc.host.device.translate import Program
 
@@ -100,12 +100,7 @@ def _check_barrier(m: Machine, mine: np.ndarray, number: int, threads: int | Non
         m.complain("bad barrier", mine, f"is number {number}: a block has {BARRIERS} barriers, from 0 on", op)
     if threads is not None and (threads <= 0 or threads % WARP):
         m.complain("bad barrier", mine, f"waits for {threads} threads: a barrier takes whole warps of {WARP}", op)
-    if mine.all():
-        return
-    warps = rows(m, mine)
-    missing = warps.any(axis=1, keepdims=True) & ~warps & rows(m, np.ones((1, 1), bool))
-    if missing.any():
-        m.complain("divergent barrier", threads_of(m, missing), "does not execute a barrier of its warp's others", op)
+    check_aligned(m, mine, op)
 
 
 def _check_arrivals(m: Machine, b: Barrier, mine: np.ndarray, wanted: int, op) -> None:

@@ -10,6 +10,7 @@ from mlirc.host.device.bulk_copies import begin_transfer, read_source, write_tar
 from mlirc.host.device.deadlocks import never_reach
 from mlirc.host.device.engine import Engine
 from mlirc.host.device.machine import Machine, State
+from mlirc.host.device.membermask import check_aligned
 from mlirc.host.device.memory import MemRef
 from mlirc.host.device.numbers import dtype_of
 from mlirc.host.device.rules.attributes import segments_of
@@ -101,11 +102,13 @@ def _barrier(m: Machine) -> ClusterBarrier:
 @rule("nvvm.cluster.arrive", "nvvm.cluster.arrive.relaxed")
 def _arrive(tr: Translator, op):
     tr.clocks = True
-    orders = not op.name.endswith("relaxed")
+    orders, aligned = not op.name.endswith("relaxed"), "aligned" in op.attributes
 
     def step(s: State) -> None:
         m, b = s.m, _barrier(s.m)
         mine = m.everyone(s.mask)
+        if aligned:
+            check_aligned(m, mine, op)
         units = b.arrived.reshape(-1, m.cluster_size * m.nt).min(axis=1)
         early = mine & (b.arrived > b.met) | mine & (b.arrived > np.repeat(units, m.cluster_size)[:, None])
         if early.any():
@@ -132,6 +135,8 @@ def _wait(tr: Translator, op):
 
     def run(s: State):
         m, b, mine = s.m, _barrier(s.m), s.m.everyone(s.mask)
+        if "aligned" in op.attributes:
+            check_aligned(m, mine, op)
         blocks = np.flatnonzero(mine.any(axis=1))
         none = mine & (b.met >= b.arrived)
         if none.any():
