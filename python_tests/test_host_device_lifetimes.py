@@ -8,6 +8,8 @@ from test_host_device_instructions import WAIT, at, ints, load, places, store
 from test_host_device_mbarriers import BULK, COPY, HEAD, ON
 from test_host_device_tensor_copies import COMMIT, FENCE, READ, STORE, out, send
 
+from mlirc.host.device.tensor_maps import TensorMap
+
 LATE = "nvvm.cp.async.bulk.wait_group 0\n"
 INIT, INVAL = "nvvm.mbarrier.init", "nvvm.mbarrier.inval"
 BAD, RACE, UNFINISHED = "bad mbarrier", "race", "unfinished copy"
@@ -206,3 +208,44 @@ def test_cp_async_ends_before_its_block():
     late = {(UNFINISHED, "nvvm.cp.async.shared.global")}
     assert places(body, ints(128), smem=512) == late
     assert places(body + "nvvm.cp.async.wait.group 1\n", ints(128), smem=512) == late
+
+
+# -- tensor copies among each other
+
+
+def through(middle: str, wait: str = LATE) -> set[tuple[str, str]]:
+    """A box of p0 is stored to the tensor by thread 0, and loaded from there again by thread 32."""
+    stores = f"""%first = arith.cmpi eq, %t, %c0 : i32
+      %n = arith.constant 512 : i32
+      %patience = arith.constant 1000 : i32
+      %bar = llvm.getelementptr %smem[1024] : ({ON}) -> {ON}, i8
+      %back = llvm.getelementptr %smem[512] : ({ON}) -> {ON}, i8
+      %to = llvm.addrspacecast %back : {ON} to !llvm.ptr<7>
+      scf.if %first {{ {INIT} %bar, %c1 : {ON}, i32
+        nvvm.fence.mbarrier.init }}
+      {load("x", "%p0", "%t")} {store("%x", "%smem", "%t", "i32", "<3>")} {FENCE} nvvm.barrier
+      scf.if %first {{ {STORE} %map0, %smem, box[%c0, %c0] : !llvm.ptr, {ON}
+        {COMMIT} {wait} }}
+      {middle}
+      %loads = arith.cmpi eq, %t, %c32 : i32
+      scf.if %loads {{ %token = nvvm.mbarrier.arrive.expect_tx %bar, %n : {ON}, i32 -> i64
+        nvvm.cp.async.bulk.tensor.shared.cluster.global %to, %map0, %bar, box[%c0, %c0] : !llvm.ptr<7>, !llvm.ptr }}
+      nvvm.mbarrier.try_wait.parity %bar, %c0, %patience : {ON}, i32, i32
+      {load("v", "%back", "%t", "i32", "<3>")} {store("%v", "%p1", "%t")}"""
+    x, y, z = ints(8, 16), np.zeros((8, 16), np.int32), np.zeros((8, 16), np.int32)
+    found = places(stores, x, z, TensorMap(y, (8, 16)), threads=128, smem=1040)
+    assert found or ((x == y).all() and (x == z).all())
+    return found
+
+
+def test_a_tensor_copy_reads_what_another_one_has_written():
+    op = "nvvm.cp.async.bulk.tensor.shared.cluster.global"
+    assert not through("nvvm.barrier\n")
+    assert (UNFINISHED, op) in through("nvvm.barrier\n", READ)  # which only ends the reads
+    assert {k for k, _ in through("")} == {RACE}
+    again = f"scf.if %WHO {{ {STORE} %map0, %smem, box[%c0, %c0] : !llvm.ptr, {ON}\n{COMMIT}{LATE} }}\nnvvm.barrier\n"
+    same, other = again.replace("WHO", "first"), again.replace("WHO", "w")
+    late = "%w = arith.cmpi eq, %t, %c64 : i32\n"
+    assert not through(same) and not through(late + "nvvm.barrier\n" + other)
+    assert ("overlapping copies", STORE) in through(same, READ)
+    assert (RACE, STORE) in through(late + other)

@@ -7,7 +7,7 @@ Copies out of it belong to groups of their thread: wait_group.read is the end of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,19 +16,23 @@ from mlirc.host.device.machine import Machine, State
 from mlirc.host.device.mbarriers import Barrier
 from mlirc.host.device.memory import Buffer, MemRef
 from mlirc.host.device.order.proxies import KIND
+from mlirc.host.device.order.tensor_order import TensorOrder
+
+Target: TypeAlias = tuple[Buffer, int, int] | tuple[TensorOrder, tuple]  # bytes of a buffer (first, and behind the
+# last), or elements of a tensor
 
 
 @dataclass
 class Store:
-    """A copy out of shared memory, by thread (block of the batch, thread). `target`: the bytes of a buffer that it
-    writes; None: a tensor's."""
+    """A copy out of shared memory, by thread (block of the batch, thread). `target`: what it writes; None: nobody looks
+    at that."""
 
     who: tuple[int, int]
     group: int
     buffer: Buffer
     cells: np.ndarray
     op: Any
-    target: tuple[Buffer, int, int] | None
+    target: Target | None
     reading: bool = True
 
 
@@ -46,10 +50,12 @@ class Sent:
 
 
 def begin_transfer(s: State, raw: np.ndarray, to: tuple[Buffer, np.ndarray], who: tuple[int, int], rank: int | None,
-                   told: tuple[MemRef, int], op, source: tuple[Buffer, int, int] | None = None) -> None:  # fmt: skip
+                   told: tuple[MemRef, int], op, source: tuple[Buffer, int, int] | None = None
+                   ) -> tuple[int, int] | None:  # fmt: skip
     """Starts a copy of `raw` to some bytes of the shared memory of a block (the thread's own, or number `rank` of its
     cluster), which tells an mbarrier there (`told`: a pointer, and its byte) when it is done. `source`: the bytes of a
-    buffer's storage that it reads until then (first, and behind the last)."""
+    buffer's storage that it reads until then (first, and behind the last). Returns what its end is
+    known by: (column, epoch) of the clocks, if there are any."""
     m, engine, (b, t), (buffer, byte) = s.m, s.m.engine, who, to
     owner = engine.barriers.owner(b, rank)
     address = owner * buffer.stride + byte
@@ -65,6 +71,7 @@ def begin_transfer(s: State, raw: np.ndarray, to: tuple[Buffer, np.ndarray], who
     engine.sent[hash(op), id(barrier), owner, b] = Sent(
         op, who, barrier, barrier.phase + 1, owner, b if source is not None and source[0].space == "shared" else None
     )
+    agent = None
     if m.clocks is not None:
         thread = np.array([b * m.nt + t])
         cells = np.unique(address // m.races.granule)  # type: ignore[union-attr]
@@ -89,6 +96,7 @@ def begin_transfer(s: State, raw: np.ndarray, to: tuple[Buffer, np.ndarray], who
         barrier.settle()
 
     engine.start(finish)
+    return agent
 
 
 def check_proxy(m: Machine, buffer: Buffer, cells: np.ndarray, who: tuple[int, int], op, warps: int = 1) -> None:
@@ -154,7 +162,11 @@ def end_write(m: Machine, store: Store) -> None:
     """A bulk store has written: for its thread, which tells others."""
     if store.target is None or not m.check:
         return
-    target, first, last = store.target
+    if isinstance(store.target[0], TensorOrder):
+        order, at = store.target  # type: ignore[misc]
+        order.end_write(m, at, store.who)
+        return
+    target, first, last = store.target  # type: ignore[misc]
     assert target.pending is not None
     target.pending[first:last] = 0
     if m.races is not None and target.tracked:

@@ -81,11 +81,13 @@ def _restore(tensors: list) -> None:
 def _run(program: Program, args: Sequence, shape: tuple, report: Report, options: dict) -> list:
     """One launch, on copies of the arrays, which it returns beside them."""
     registers, name, check = list(program.initial), program.name, options["check"]
+    writers: dict[tuple, Writers] = {}  # of the same array, by several maps
     buffers: list[tuple[Buffer, np.ndarray]] = []
     arguments = program.function.regions[0].blocks[0].arguments
     for i, (number, value, a) in enumerate(zip(program.parameters, arguments, args, strict=False)):
         if isinstance(a, TensorMap | Im2colMap):
-            registers[number], a.writers = a, Writers()
+            memory = a.array.__array_interface__["data"][0], a.array.shape
+            registers[number], a.writers = a, writers.setdefault(memory, Writers())
             check_parameter(program.function, i, name, report)
             continue
         buffer = next((b for b, other in buffers if _same(a, other)), None)

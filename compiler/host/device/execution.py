@@ -123,7 +123,8 @@ class Execution:
                 machine.clocks = Clocks(machine)
             first += machine.nb * machine.nt
             machine.copies = Copies()
-            machine.bulk_sources, machine.draw = program.bulk_sources, varied
+            machine.bulk_sources, machine.tensor_stores = program.bulk_sources, program.tensor_stores
+            machine.draw = varied
             if self.check and program.grid_waits:
                 machine.waited = np.zeros((machine.nb, machine.nt), bool)
             if count:

@@ -55,6 +55,7 @@ class Machine:
         self.draw: np.random.Generator | None = None  # draws the order of atomics; None: by thread number
         self.registers: Any = None  # a RegisterPool, once setmaxregister is used
         self.waited: np.ndarray | None = None  # which threads are behind griddepcontrol.wait; None: nothing to wait for
+        self.tensor_stores = False  # whether tensor copies write global memory
         self.bulk_sources = False  # whether bulk copies read global memory, which threads may have written
         self.named: dict[str, Buffer] = {}
         self.own: dict[int, MemRef] = {}  # the attributions of a gpu.func, by register

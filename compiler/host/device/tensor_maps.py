@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.host.device.order.tensor_order import TensorOrder
 from mlirc.host.device.report import Report
 from mlirc.mlir import ir
 
@@ -24,7 +25,14 @@ class Writers:
     """Which block has last written each element of an array by tensor copies, in one launch."""
 
     def __init__(self) -> None:
+        self.order: TensorOrder | None = None  # within a block or cluster
         self.last: np.ndarray | None = None  # -1: none; 2 * block, and 1 more for a reduction
+
+    def within(self, shape: tuple[int, ...]) -> TensorOrder:
+        """The order of the copies within a block or cluster."""
+        if self.order is None:
+            self.order = TensorOrder(shape)
+        return self.order
 
     def clash(self, shape: tuple[int, ...], at: Any, block: int, kind: str) -> int | None:
         """Notes a copy's elements (an index of the array) by `kind`: read, write or reduce. Returns another block that

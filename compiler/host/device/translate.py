@@ -125,6 +125,7 @@ class Program:
         self.waits = False  # whether units wait for each other by more than barriers of the whole block
         self.proxies = False  # whether instructions read shared memory through the asynchronous proxy
         self.bulk_sources = False  # whether bulk copies read global memory without a tensor map
+        self.tensor_stores = False  # whether tensor copies write global memory
         self.clocks = False  # whether warps are ordered by more than barriers of the whole block
         self.grid_waits = False  # whether it waits for earlier launches
         self.ordered = False  # whether atomics and fences may order threads, those of other blocks among them
@@ -146,7 +147,8 @@ class Translator:
         self.constants: dict[ir.Value, int | float] = {}
         self.unit, self.waits = WARP, False
         self.depth = 0
-        self.bulk_sources = self.proxies = self.clocks = self.grid_waits = self.ordered = self.spins = False
+        self.bulk_sources = self.tensor_stores = False
+        self.proxies = self.clocks = self.grid_waits = self.ordered = self.spins = False
         self.signals: list = []  # operations that write atomically
         self.function: ir.Operation | None = None
         self.index_bits, self.ranges = 64, IndexRanges(None)  # bits of an index, as the back end chooses them
@@ -315,7 +317,7 @@ def translate(function, count: bool = False, shadows: Shadows | None = None) -> 
     program.shadows = shadows
     program.accesses, program.unit, program.proxies = tr.accesses, tr.unit, tr.proxies
     program.cluster, program.spins, program.ordered = _cluster(function), tr.spins, tr.ordered or tr.spins
-    program.bulk_sources = tr.bulk_sources
+    program.bulk_sources, program.tensor_stores = tr.bulk_sources, tr.tensor_stores
     program.waits, program.grid_waits = tr.waits or tr.spins, tr.grid_waits
     program.clocks = tr.clocks or tr.proxies or program.ordered
     arrays = {space: sum(a.nbytes for a in program.arrays if a.space == space) for space in tr.owned}

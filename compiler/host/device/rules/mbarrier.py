@@ -197,7 +197,7 @@ def _tma_load(tr: Translator, op):
 
 @rule("nvgpu.tma.async.store")
 def _tma_store(tr: Translator, op):
-    tr.proxies = True
+    tr.proxies = tr.tensor_stores = True
     (src,), (tensor,), coordinates, predicate = segments_of(op)
     at, what, coords = tr.reg(src), tr.reg(tensor), [tr.reg(c) for c in coordinates]
     when = tr.reg(predicate[0]) if predicate else None

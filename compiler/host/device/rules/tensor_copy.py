@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlirc.errors import MlircError
-from mlirc.host.device.bulk_copies import begin_transfer, check_proxy
+from mlirc.host.device.bulk_copies import Target, begin_transfer, check_proxy
 from mlirc.host.device.machine import State
 from mlirc.host.device.mbarriers import SIZE
 from mlirc.host.device.memory import Buffer, MemRef
@@ -93,13 +93,15 @@ def start_box(s: State, source: AnyMap, to: MemRef, coordinates: list, barrier: 
         address = swizzled(byte + np.arange(box.nbytes), source.swizzle)
         for rank in ranks:
             told = barrier, bars[b, t]
-            begin_transfer(s, box.reshape(-1).view(np.uint8), (to.buffer, address), (b, t), rank, told, op)
+            agent = begin_transfer(s, box.reshape(-1).view(np.uint8), (to.buffer, address), (b, t), rank, told, op)
+            if agent is not None and m.tensor_stores:
+                source.writers.within(source.array.shape).begin_read(m, source.place(start, shifts), b, agent)
 
 
 def read_for_store(s: State, buffer: Buffer, address: np.ndarray, who: tuple[int, int], op, group: bool = True,
-                   target: tuple[Buffer, int, int] | None = None) -> None:  # fmt: skip
+                   target: Target | None = None) -> None:  # fmt: skip
     """A bulk copy's read of shared memory (cells of the storage), which ends when its group is waited for. `target`:
-    the bytes of a buffer in global memory that it writes."""
+    what it writes in global memory."""
     m, (b, t), engine = s.m, who, engine_of(s)
     lone = m.one(b, t)
     if m.check and buffer.written is not None and not buffer.written[address].all():
@@ -123,7 +125,7 @@ _REDUCTIONS: dict[str, Combine] = {
 
 @rule("nvvm.cp.async.bulk.tensor.global.shared.cta", "nvvm.cp.async.bulk.tensor.reduce")
 def _tensor_store(tr: Translator, op):
-    tr.proxies = True
+    tr.proxies = tr.tensor_stores = True
     mode = _mode(tr, op, ("tile", "im2col"))
     (tensor,), (src,), coordinates, *rest = segments_of(op)
     reduces = op.name.endswith("reduce")
@@ -173,8 +175,12 @@ def store_box(s: State, target: AnyMap, buffer: Buffer, where, start: list[int],
     if not _fits(s, target, buffer, byte, target.nbytes, lone, op):
         return
     address = b * buffer.stride + swizzled(byte + np.arange(target.nbytes), target.swizzle)
-    read_for_store(s, buffer, address, (b, t), op)
-    _between_blocks(s, target, target.place(start), (b, t), "write" if combine is None else "reduce", op)
+    at, kind = target.place(start), "write" if combine is None else "reduce"
+    order = target.writers.within(target.array.shape) if m.clocks is not None else None
+    read_for_store(s, buffer, address, (b, t), op, target=None if order is None else (order, at))
+    _between_blocks(s, target, at, (b, t), kind, op)
+    if order is not None:
+        order.begin_write(m, at, b, kind)
     if not target.array.flags.writeable:
         message = f"writes elements {start} and on of a tensor map's array, which is read-only: an input"
         m.complain("overwritten input", lone, message, op)
@@ -183,8 +189,11 @@ def store_box(s: State, target: AnyMap, buffer: Buffer, where, start: list[int],
 
 
 def _between_blocks(s: State, tensor: AnyMap, at: tuple, who: tuple[int, int], kind: str, op) -> None:
-    """Complains about elements that another block of the launch writes, and notes who writes them; in kernels whose
-    blocks order each other, tensor copies are not followed."""
+    """Complains about elements that other copies of the block are writing or reading, and about those that another
+    block of the launch writes, and notes who writes them; in kernels whose blocks order each other, tensor copies of
+    other blocks are not followed."""
+    if s.m.clocks is not None:
+        tensor.writers.within(tensor.array.shape).access(s.m, at, who, kind, op)
     if not s.m.check or (s.m.order is not None and s.m.order.ordered):
         return
     block = int(s.m.blocks[who[0]])
