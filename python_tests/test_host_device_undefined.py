@@ -8,6 +8,8 @@ import pytest
 from test_host_device import SHARED, X, launch, run
 from test_host_device_instructions import ints, load, places, store
 
+from mlirc import mlir
+
 F = f"memref<64xf32, {SHARED}>"
 HEAD = f"""
   %s = memref.view %all[%c0][] : memref<?xi8, {SHARED}> to {F}
@@ -54,7 +56,15 @@ MATRIX = f"""
   %r = vector.extract %d[WHICH, 0] : f32 from vector<2x2xf32>
 """
 
+ASYNC = f"""
+  %token = nvgpu.device_async_copy %y[%t], %s[%t], 1 : memref<64xf32> to {F}
+  nvvm.cp.async.commit.group
+  nvvm.cp.async.wait.group 0
+  %u = memref.load %s[%t] : {F}
+"""
+
 HARMFUL = {
+    "through an asynchronous copy": (ASYNC + "%r = arith.addf %u, %v : f32\n" + OUT, "memref.store"),
     "stored": (UNSET + "%r = arith.addf %u, %v : f32\n" + OUT, "memref.store"),
     "a maximum over unset memory": (UNSET + "%r = arith.maxnumf %u, %v : f32\n" + OUT, "memref.store"),
     "a comparison that selects": (
@@ -85,6 +95,8 @@ HARMFUL = {
 }  # fmt: skip
 
 HARMLESS = {
+    "copied, and not used": ASYNC + "%r = arith.addf %v, %v : f32\n" + OUT,
+    "copied, and overwritten": ASYNC.replace("%u =", f"memref.store %v, %s[%t] : {F}\n  %r =") + OUT,
     "not used": UNSET + "%z = arith.addf %u, %v : f32\n%r = arith.addf %v, %v : f32\n" + OUT,
     "selected away": UNSET + "%h = arith.maxnumf %u, %v : f32\n%r = arith.select %no, %h, %v : f32\n" + OUT,
     "decided by the other": FLAG + "%q = arith.andi %p, %no : i1\nscf.if %q { memref.store %zero, %y[%t] : memref<64xf32> }\n"
@@ -203,3 +215,45 @@ def test_products_of_warpgroups(rows, adds, undefined):
     kinds = {kind for kind, _ in found}
     assert kinds <= {"undefined value", "uninitialized read"} and bool(kinds) == undefined, found
     assert undefined or (y == 16).all()
+
+
+@pytest.mark.parametrize("reads, kinds", [("%few", set()), ("%yes", {"uninitialized read", "undefined value"})])
+def test_a_workspace_that_an_earlier_launch_writes_in_part(reads, kinds):
+    """The first launch writes 32 of 64 elements; the second one takes some of them, and x elsewhere."""
+    m = "memref<64xf32>"
+    text = f"""module attributes {{gpu.container_module}} {{
+      gpu.module @k_gpu {{
+        gpu.func @first(%x: {m}, %w: {m}) kernel {{
+          %t = gpu.thread_id x
+          %v = memref.load %x[%t] : {m}
+          memref.store %v, %w[%t] : {m}
+          gpu.return
+        }}
+        gpu.func @second(%x: {m}, %w: {m}, %y: {m}) kernel {{
+          %t = gpu.thread_id x
+          %c32 = arith.constant 32 : index
+          %few = arith.cmpi ult, %t, %c32 : index
+          %yes = arith.constant true
+          %v = memref.load %x[%t] : {m}
+          %u = memref.load %w[%t] : {m}
+          %r = arith.select {reads}, %u, %v : f32
+          memref.store %r, %y[%t] : {m}
+          gpu.return
+        }}
+      }}
+      func.func @k(%x: {m}, %y: {m}) {{
+        %w = memref.alloc() : {m}
+        %one = arith.constant 1 : index
+        %half = arith.constant 32 : index
+        %all = arith.constant 64 : index
+        %none = arith.constant 0 : i32
+        gpu.launch_func @k_gpu::@first blocks in (%one, %one, %one) threads in (%half, %one, %one)
+          dynamic_shared_memory_size %none args(%x : {m}, %w : {m})
+        gpu.launch_func @k_gpu::@second blocks in (%one, %one, %one) threads in (%all, %one, %one)
+          dynamic_shared_memory_size %none args(%x : {m}, %w : {m}, %y : {m})
+        return
+      }}
+    }}"""
+    x, y, report = run(mlir.parse(text))
+    assert report.kinds() == kinds
+    assert (x == y).all() or (kinds and report.findings[-1].count == 32)
