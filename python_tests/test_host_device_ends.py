@@ -118,6 +118,28 @@ def test_launches_that_a_gpu_refuses(options, message):
     assert message in str(finding)
 
 
+@pytest.mark.parametrize(
+    "declared, message",
+    [
+        ("known_block_size = array<i32: 128, 1, 1>", "the kernel is for blocks of [128, 1, 1] (known_block_size), and is "
+         "launched with [64, 1, 1]: too few"),
+        ("known_block_size = array<i32: 32, 2, 1>", "(known_block_size), and is launched with [64, 1, 1]"),
+        ("nvvm.reqntid = array<i32: 32>", "for blocks of [32, 1, 1] (nvvm.reqntid), and is launched with [64, 1, 1]: too many"),
+        ("known_grid_size = array<i32: 2, 1, 1>", "for a grid of [2, 1, 1] (known_grid_size), and is launched with [1, 1, 1]"),
+        ("nvvm.maxntid = array<i32: 32, 1, 1>", "for 32 threads at the most (nvvm.maxntid), and is launched with [64, 1, 1]"),
+        ("known_block_size = array<i32: 64, 1, 1>, known_grid_size = array<i32: 1, 1, 1>, nvvm.maxntid = array<i32: 96>", ""),
+    ],
+)  # fmt: skip
+def test_launches_that_a_kernel_is_not_for(declared, message):
+    text = str(launch("%one = arith.constant 1.0 : f32\n" + STORE, X)).replace(
+        "kernel {", f"kernel attributes {{{declared}}} {{"
+    )
+    assert declared in text
+    report = run_kernel(mlir.parse(text), [np.zeros(64, np.float32) for _ in range(2)])
+    assert [f.kind for f in report.findings] == ["bad launch"] * bool(message)
+    assert message in "".join(map(str, report.findings))
+
+
 def test_the_largest_launches_that_a_gpu_takes():
     assert ends(STORE, smem=232448).ok
 

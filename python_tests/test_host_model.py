@@ -136,6 +136,9 @@ def test_the_program_takes_blocks_and_a_seed(model, ran, tmp_path):
         assert result.status == 0 and "ran on the host device" in result.out, result.err
     for words in (["--blocks", "0"], ["--seed", "1"], ["--seeds", "2"], ["--counters"]):
         assert "it goes with --device host" in ran(mlirc_run.main, model, "--random-inputs", 0, *words).error
+    assert "it goes with --device host" in ran(mlirc_run.main, model, "--random-inputs", 0, "--seconds", 9).error
+    timed = ran(mlirc_run.main, model, "--random-inputs", 0, "--level", "tiles", "--seconds", 600)
+    assert timed.status == 0 and "ran on level tiles" in timed.out
     both = ran(mlirc_run.main, model, "--random-inputs", 0, "--device", "host", "--level", "tiles")
     assert "--device host runs level gpu" in both.error
 

@@ -16,7 +16,9 @@ class OutOfTime(MlircError):
 
 def within(seconds: float | None, what: str, function: Callable[..., Any], *args: Any) -> Any:
     """`function(*args)`, or OutOfTime if it is still at work after so many seconds (None: as long as it takes); `what`
-    it is, in words. It runs beside this thread, which can still be interrupted."""
+    it is, in words. With a limit it runs beside this thread."""
+    if seconds is None:
+        return function(*args)
     outcome: list[tuple[Any, BaseException | None]] = []
     values = contextvars.copy_context()  # NumPy's way with errors is one of them
 

@@ -12,6 +12,7 @@ import numpy as np
 from mlirc.errors import MlircError
 from mlirc.host.device.copies import Copies
 from mlirc.host.device.counters import Counters
+from mlirc.host.device.declared_sizes import declared_problem
 from mlirc.host.device.exits import check_exit
 from mlirc.host.device.limits import (
     SECONDS,
@@ -175,6 +176,7 @@ def execute(
     grid, block, smem = shape
     cluster = cluster or program.cluster
     problem = launch_problem(grid, block, smem, cluster, program.static_shared, program.local)
+    problem = problem or declared_problem(program.function, grid, block)
     if problem:
         report.add("bad launch", problem, program.function, program.name)
         return False
