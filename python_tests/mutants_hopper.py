@@ -125,6 +125,8 @@ def _copies(line: str, put: Put) -> Iterator[Change]:
     if "multicast_mask = %" in line:
         one = "%mutant_m = arith.constant 1 : i16"
         yield "copy", "to one block", put(one, re.sub(r"multicast_mask = %\w+", "multicast_mask = %mutant_m", line))
+        yield "copy", "to absent blocks", put(one.replace(" 1 ", " 7 "), re.sub(
+            r"multicast_mask = %\w+", "multicast_mask = %mutant_m", line))  # fmt: skip
     if "wait_group" in line and "bulk" in line:
         weaker = re.sub(r"wait_group (\d+)", lambda m: f"wait_group {int(m[1]) + 1}", line)
         yield "wait", "weakened", put(weaker)

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_host_device_instructions import CLUSTER, MEET, NEIGHBOUR, exchange, ints, places, store
+from test_host_device_instructions import CLUSTER, MEET, MULTICAST, NEIGHBOUR, exchange, ints, module, places, store
 from test_host_device_mbarriers import FENCE, ON
 from test_host_device_tensor_copies import BETWEEN, sent
 from test_host_device_tensor_copies import across as across_text
+
+from mlirc.host.device.direct import run_function
+from mlirc.host.device.tensor_maps import TensorMap
 
 KIND = "missing cluster barrier"
 RELAXED = MEET.replace("arrive", "arrive.relaxed")
@@ -99,3 +102,13 @@ def test_arrivals_and_waits_at_the_barrier_of_the_cluster_take_turns():
     assert written("nvvm.cluster.wait\n" + MEET, MEET) >= {("divergent barrier", "nvvm.cluster.wait")}
     twice = "nvvm.cluster.arrive\n" + MEET
     assert ("divergent barrier", "nvvm.cluster.arrive") in written(twice, MEET)
+
+
+@pytest.mark.parametrize("mask, kinds", [(3, set()), (7, {"out of bounds"}), (0, {"out of bounds", "deadlock"})])
+def test_a_multicast_names_blocks_that_there_are(mask, kinds):
+    text = MULTICAST.replace("constant 3 : i16", f"constant {mask} : i16")
+    y = np.zeros((2, 8, 16), np.int32)
+    report = run_function(
+        module(text, 1, CLUSTER, maps=1), "k", [y, TensorMap(ints(8, 16), (8, 16))], (2, 1, 1), (128, 1, 1), 1040
+    )
+    assert report.kinds() == kinds

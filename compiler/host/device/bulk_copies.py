@@ -99,6 +99,15 @@ def begin_transfer(s: State, raw: np.ndarray, to: tuple[Buffer, np.ndarray], who
     return agent
 
 
+def multicast_to(m: Machine, mask: int, who: tuple[int, int], op) -> list[int | None]:
+    """The blocks of the cluster that the bits of a multicast's mask name (16 bits); complains about others."""
+    size, bits = m.cluster_size, mask & 0xFFFF
+    if bits >> size or not bits:
+        message = f"copies to the blocks {bits:#b}, of a cluster of {size}"
+        m.complain("out of bounds", m.one(*who), message, op)
+    return [k for k in range(size) if bits >> k & 1]
+
+
 def check_proxy(m: Machine, buffer: Buffer, cells: np.ndarray, who: tuple[int, int], op, warps: int = 1) -> None:
     """What threads wrote to the shared memory of their block (granules) is read through the asynchronous proxy by a
     thread (or `warps` warps from it on): there must be a fence in between."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mlirc.host.device.bulk_copies import begin_transfer, read_source, write_target
+from mlirc.host.device.bulk_copies import begin_transfer, multicast_to, read_source, write_target
 from mlirc.host.device.deadlocks import never_reach
 from mlirc.host.device.engine import Engine
 from mlirc.host.device.machine import Machine, State
@@ -241,19 +241,19 @@ def _bulk_load(tr: Translator, op):
         for b, t, n, to, at, bar in _copies(s, registers, length, 2, op):
             raw, told = source.data[at : at + n].copy(), (r[registers[2]], bar)
             read_source(s.m, source, at, n, (b, t), op)
-            for rank in destinations(s, engine, r[registers[0]], mask, b, t):
+            for rank in destinations(s, engine, r[registers[0]], mask, (b, t), op):
                 whole = (target, to + np.arange(n))
                 begin_transfer(s, raw, whole, (b, t), rank, told, op, (source, at, at + n))
 
     return step
 
 
-def destinations(s: State, engine: Engine, pointer: MemRef, mask: int | None, b: int, t: int) -> list[int | None]:
+def destinations(s: State, engine: Engine, pointer: MemRef, mask: int | None, who: tuple[int, int], op
+                 ) -> list[int | None]:  # fmt: skip
     """The blocks of the cluster that a copy goes to: those of a multicast mask, or the pointer's."""
     if mask is None:
-        return [engine.barriers.rank(pointer, b, t)]
-    bits = _number(s, mask, b, t)
-    return [k for k in range(s.m.cluster_size) if bits >> k & 1]
+        return [engine.barriers.rank(pointer, *who)]
+    return multicast_to(s.m, _number(s, mask, *who), who, op)
 
 
 @rule("nvvm.cp.async.bulk.shared.cluster.shared.cta")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlirc.errors import MlircError
-from mlirc.host.device.bulk_copies import Target, begin_transfer, check_proxy
+from mlirc.host.device.bulk_copies import Target, begin_transfer, check_proxy, multicast_to
 from mlirc.host.device.machine import State
 from mlirc.host.device.mbarriers import SIZE
 from mlirc.host.device.memory import Buffer, MemRef
@@ -83,8 +83,7 @@ def start_box(s: State, source: AnyMap, to: MemRef, coordinates: list, barrier: 
         shifts = [int(np.broadcast_to(o, (m.nb, m.nt))[b, t]) & 0xFFFF for o in offsets][::-1]
         ranks: list[int | None] = [engine.barriers.rank(to, b, t)]
         if multicast is not None:
-            bits = int(np.broadcast_to(multicast, (m.nb, m.nt))[b, t])
-            ranks = [k for k in range(m.cluster_size) if bits >> k & 1]
+            ranks = multicast_to(m, int(np.broadcast_to(multicast, (m.nb, m.nt))[b, t]), (b, t), op)
         box = source.read(start, shifts)
         lone = m.one(b, t)
         if not _fits(s, source, to.buffer, byte, box.nbytes, lone, op):
