@@ -148,7 +148,7 @@ def test_the_program_reports_a_file_that_was_signed_again(folder, tmp_path, ran)
     file = tmp_path / "m.ptx"
     run = (file, "--random-inputs", 0, "--device", "host")
     result = ran(mlirc_run.main, *run)
-    assert result.status == 0 and "compared with level kernels, plan and PTX checked" in result.err
+    assert result.status == 0 and "plan and PTX checked" in result.err
     good = file.read_text()
     plan_mutants.write_signed(file, resign(good, spoiled(good)))
     error = ran(mlirc_run.main, *run).error
@@ -187,3 +187,24 @@ def test_a_main_that_is_not_that_of_the_level_above_is_reported(folder, tmp_path
         with pytest.raises(MlircError, match="wrong plan: output 'out.' is .*, but .* at level kernels at @main of"):
             model(*(np.ones((5, 3), np.float32) for _ in range(2)))
         assert {f.kind for f in model.report.findings} == {"wrong plan"}
+
+
+def test_the_program_executes_the_ptx_beside_the_gpu_level(folder, tmp_path, ran):
+    shutil.copytree(folder[0], tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "m.ptx"
+    run = (file, "--random-inputs", 0, "--device", "host", "--execute-ptx")
+    result = ran(mlirc_run.main, *run)
+    assert result.status == 0 and result.err.strip().endswith("PTX executed in 14 of 14 calls")
+    good = file.read_text()
+    plan_mutants.write_signed(file, resign(good, spoiled(good)))
+    result = ran(mlirc_run.main, *run)
+    assert result.status == 1 and "elementwise_0: wrong PTX: its instructions compute " in result.err
+    ptx = ptx_of(good)
+    plan_mutants.write_signed(file, resign(good, ptx.replace("ret;", "vote.sync.any.pred %p1, %p1, -1;\n\tret;", 1)))
+    result = ran(mlirc_run.main, *run)
+    line = next(i for i, text in enumerate(file.read_text().split("\n"), 1) if "vote" in text)
+    with mlirc.load(file, device="host") as model:
+        model.match, model.execute_ptx = False, True
+        model(*(np.ones((5, 3), np.float32) for _ in range(2)))
+        assert "PTX executed in 8 of 14 calls, not that of elementwise_0 (" in model.summary()
+        assert f"line {line}: `vote.sync.any.pred` is not known here" in model.summary()

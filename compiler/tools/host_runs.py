@@ -76,6 +76,7 @@ def run_on_host_device(
     counters: bool = False,
     seconds: float | None = None,
     no_compare: bool = False,
+    execute_ptx: bool = False,
     match: bool = True,
     input_sets: str | None = None,
 ) -> list[np.ndarray]:
@@ -92,7 +93,7 @@ def run_on_host_device(
     if input_sets and sets and no_compare:
         raise MlircError("--input-sets needs numbers to compare with: leave --no-compare out")
     loaded = HostModel(model, plan, find_weights(model, plan, weights), ptx=read_model(model)[0], count=counters)
-    loaded.match = match
+    loaded.match, loaded.execute_ptx = match, execute_ptx
     loaded.input_sets = sets
     loaded.blocks, loaded.compare = blocks, not no_compare
     loaded.seconds = seconds or loaded.seconds

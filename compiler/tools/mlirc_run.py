@@ -93,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SETS",
         help="with --device host: made-up inputs to try each kernel on, too: all, quick (default), none, or names",
     )
+    add("--execute-ptx", action="store_true", help="with --device host: execute the kernels' PTX, too: the same bits?")
     add("--counters", action="store_true", help="with --device host: print what each kernel does to memory")
     add("--no-graph", action="store_true", help="launch kernel by kernel, not as one CUDA graph")
     add("--compare", nargs=2, type=Path, metavar=("A", "B"), help="compare .npy or .npz files; B is the reference")
@@ -346,7 +347,8 @@ def _main(argv: list[str] | None) -> int:
         raise MlircError(f"--device host runs level gpu: give it or --level {options.level}, not both")
     level = options.level or ("gpu" if options.device == "host" else None)
     on_host = dict(blocks=options.blocks, seed=options.seed, seeds=options.seeds, counters=options.counters,
-                   seconds=options.seconds, no_compare=options.no_compare, input_sets=options.input_sets)  # fmt: skip
+                   seconds=options.seconds, no_compare=options.no_compare, execute_ptx=options.execute_ptx,
+                   input_sets=options.input_sets)  # fmt: skip
     for option, value in on_host.items():
         if value and level != "gpu" and not (option == "seconds" and level):
             raise MlircError(f"--{option.replace('_', '-')} is for the host device: it goes with --device host")

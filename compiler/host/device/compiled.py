@@ -17,6 +17,7 @@ from mlirc.host.device.reference import References
 from mlirc.host.device.report import Report
 from mlirc.host.level_files import Levels, without_bodies
 from mlirc.host.plan.check import FileCheck
+from mlirc.host.ptx.beside import PtxBeside
 from mlirc.runtime.arrays import NUMPY_DTYPES, View, check, empty_like, match, view
 from mlirc.runtime.plan import Plan, TensorSpec
 from mlirc.runtime.random_state import RandomState
@@ -43,7 +44,8 @@ class HostModel:
     `check` looks for what the sanitizer finds: a finding raises MlircError, and all are in `report` after every run.
     `compare` makes wrong numbers a finding, too: each kernel's results must be those of the `kernels` level. So does
     `match` where the launch plan does something else than the `gpu` level, or `ptx`, the PTX file's text, is not what
-    that level compiles to (which is looked at where nothing else was found).
+    that level compiles to (which is looked at where nothing else was found). With `execute_ptx` each call runs through
+    the kernel's PTX, too, and must give the same bits.
     `input_sets` are made-up inputs that each kernel is tried on, too, and compared
     (`mlirc.host.device.input_sets`; those that are quick, unless told otherwise).
     `blocks` (linear numbers) runs only those blocks of every launch: what no other block computed is left as zeros.
@@ -59,6 +61,8 @@ class HostModel:
     ):  # fmt: skip
         self.plan, self.check, self.compare, self.match, self.seed = plan, True, True, True, 0
         self.input_sets: Sequence[str] = QUICK
+        self.execute_ptx = False
+        self._beside: PtxBeside | None = None
         self._random = RandomState(plan.draws)
         self.seconds = SECONDS  # that a launch may take
         self.blocks: Sequence[int] | None = None
@@ -106,6 +110,7 @@ class HostModel:
             raise MlircError("launch: the inputs are not bound yet: call bind(...) first")
         self._model.references = self._references() if self.check and self.compare else None
         given = self._arrays | {s.name: a for s, a in zip(self.plan.inputs, self._bound, strict=True)}
+        self._model.beside = self._ptx_beside() if self.execute_ptx else None
         self._outputs, self.report = self._model.run(
             [given[name] for name in self._names],
             blocks=self.blocks, check=self.check, seed=self.seed, seconds=self.seconds, progress=self.progress,
@@ -115,6 +120,12 @@ class HostModel:
             self.report.findings += self._file.of_plan(self._found.modules if self._found else None)
             self.report.findings += self._file.of_text() if self.report.ok else []
         self.report.raise_if_bad()
+
+    def _ptx_beside(self) -> PtxBeside:
+        if self._file.text is None:
+            raise MlircError("execute_ptx: the model is in memory: compile it to a file, whose PTX can be executed")
+        self._beside = PtxBeside(self._file.text, self._model.parts)
+        return self._beside
 
     def _references(self) -> References | None:
         """What kernels are compared with; None for a model that was compiled from the `gpu` level."""
@@ -151,6 +162,9 @@ class HostModel:
             parts += [f"{counted(rough, 'kernel')} judged by the largest element"] if rough else []
         if self.check and self.match and calls:
             parts.append("plan checked" if self._file.text is None else "plan and PTX checked")
+        if self._beside is not None:
+            parts.append(f"PTX executed in {self._beside.calls} of {calls} calls")
+            parts += [f"not that of {name} ({why})" for name, why in self._beside.refused.items()]
         return ", ".join(parts)
 
     @property

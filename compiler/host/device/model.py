@@ -17,7 +17,7 @@ from mlirc.host.device.input_sets import try_sets
 from mlirc.host.device.launch import DeviceKernel
 from mlirc.host.device.limits import SECONDS
 from mlirc.host.device.reference import References
-from mlirc.host.device.report import Report
+from mlirc.host.device.report import Finding, Report
 from mlirc.host.jit import TensorSpec, tensor_spec
 from mlirc.host.level_files import argument_names
 from mlirc.loops import is_loop, read_loop
@@ -42,6 +42,7 @@ class DeviceModel:
         self.count = count
         self._computed: set[ir.Value] | None = None  # by calls of this run; None before the first one
         self.digests: list[tuple[str, bytes]] = []  # of the last run, per call: its kernel, a hash of its results
+        self.beside: Callable[[str, list[np.ndarray], int], list[Finding]] | None = None  # also runs each whole call
         self.references: References | None = None  # what the kernels must compute, where the levels above are known
 
     @staticmethod
@@ -202,6 +203,8 @@ class DeviceModel:
         if reference is not None and found.ok and reference.function is not None and name not in report.calls:
             found.merge(try_sets(self._kernel(name), reference, arguments, self._sets,
                                  source=self.source, scripts=self.scripts, **options))  # fmt: skip
+        if self.beside is not None and found.ok and options["blocks"] is None:
+            found.findings += self.beside(name, arguments, len(results))
         self._computed = {*(made or ()), *op.results}
         for finding in found.findings:
             finding.origin = self.origins.get(name, "")

@@ -16,15 +16,15 @@ from mlirc.host.device.rules.matrix import multiply
 from mlirc.host.ptx import operations
 from mlirc.host.ptx.machine import Machine
 from mlirc.host.ptx.operations import ALIKE, APPROXIMATE, DTYPES, SHIFTS
-from mlirc.host.ptx.parse import Instruction
+from mlirc.host.ptx.parse import Instruction, Unknown
 
 Active = np.ndarray | None
 Step = Callable[[Machine, Instruction, Active], None]
 
 
-def unknown(at: Instruction) -> MlircError:
+def unknown(at: Instruction) -> Unknown:
     """The error for an instruction that is not known here."""
-    return MlircError(f"line {at.line}: `{at.name}` is not known here")
+    return Unknown(f"line {at.line}: `{at.name}` is not known here")
 
 
 def _all(m: Machine, active: Active) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 
 from mlirc.errors import MlircError
 from mlirc.host.ptx.operations import DTYPES
-from mlirc.host.ptx.parse import Entry, Instruction, Operand
+from mlirc.host.ptx.parse import Entry, Instruction, Operand, Unknown
 
 WARP = 32
 BASE = 1 << 32  # the address of the first byte of global memory
@@ -88,7 +88,7 @@ class Machine:
             sizes = self.block if kind == "%ntid" else self.grid
             return np.full(self.count, sizes[i], np.uint32)
         if i == 3 or kind not in ("%tid", "%ctaid"):
-            raise MlircError(f"{self.entry.name}: {name} is not known here")
+            raise Unknown(f"{self.entry.name}: {name} is not known here")
         sizes, at = (self.block, self.thread) if kind == "%tid" else (self.grid, self.numbers[self.of_block])
         return (at // int(np.prod(sizes[:i])) % sizes[i]).astype(np.uint32)
 
@@ -101,7 +101,7 @@ class Machine:
             words = self.special(operand.name)
         elif operand.kind == "symbol":
             if operand.name not in self.symbols:
-                raise MlircError(f"{self.entry.name}: {operand.name} is not known here")
+                raise Unknown(f"{self.entry.name}: {operand.name} is not known here")
             words = np.full(self.count, self.symbols[operand.name], np.uint32)
         else:
             size = 4 if kind.endswith("x2") else dtype.itemsize

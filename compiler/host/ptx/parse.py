@@ -20,6 +20,10 @@ TOGETHER = ("shfl.", "ldmatrix.", "mma.", "vote.")
 ENDS = ("bra", "ret", "exit", "bar.", "barrier.")
 
 
+class Unknown(MlircError):
+    """Something that is not executed here, which says nothing against the PTX."""
+
+
 @dataclass(frozen=True)
 class Operand:
     """`kind`: reg, special, number (its bits in `value`), symbol, memory (`parts` is the base, `value` the offset), or
@@ -81,7 +85,7 @@ def parse(text: str, where: str = "PTX") -> dict[str, Entry]:
             number = _body(entry, lines, end + 1, where)
             entries[entry.name] = entry
         elif line and not line.startswith((".version", ".target", ".address_size")):
-            raise MlircError(f"{where}:{number + 1}: `{line[:80]}` is not known here")
+            raise Unknown(f"{where}:{number + 1}: `{line[:80]}` is not known here")
         number += 1
     return entries
 
@@ -97,7 +101,7 @@ def _body(entry: Entry, lines: list[str], start: int, where: str) -> int:
                 return number
         elif match := _REG.match(line):
             if match[1] not in _WIDTHS:
-                raise MlircError(f"{where}:{number + 1}: registers of type .{match[1]} are not known here")
+                raise Unknown(f"{where}:{number + 1}: registers of type .{match[1]} are not known here")
             names = [f"{match[2]}{i}" for i in range(int(match[3]))] if match[3] else [match[2]]
             entry.registers.update(dict.fromkeys(names, _WIDTHS[match[1]]))
         elif match := _SHARED.match(line):
@@ -114,7 +118,7 @@ def _body(entry: Entry, lines: list[str], start: int, where: str) -> int:
         elif re.match(r"(@!?%\w+\s+)?[a-z]", line):  # goes on in the next line
             begun = line
         elif line and not line.startswith(".pragma"):
-            raise MlircError(f"{where}:{number + 1}: `{line[:80]}` is not known here")
+            raise Unknown(f"{where}:{number + 1}: `{line[:80]}` is not known here")
     raise MlircError(f"{where}: the body of {entry.name} does not end")
 
 
@@ -125,7 +129,7 @@ def _instruction(text: str, line: int, where: str) -> Instruction:
     try:
         operands = tuple(_operand(o.strip()) for o in _OPERAND.findall(rest) if o.strip())
     except ValueError as e:
-        raise MlircError(f"{where}:{line}: `{text[:80]}` is not known here") from e
+        raise Unknown(f"{where}:{line}: `{text[:80]}` is not known here") from e
     return Instruction(
         tuple(op.strip().split(".")), operands, line, guard[2] if guard else "", bool(guard and guard[1])
     )
@@ -140,8 +144,8 @@ def _operand(text: str) -> Operand:
     if text[0] == "%":
         special = text.split(".")[0] in ("%tid", "%ctaid", "%ntid", "%nctaid", "%laneid", "%warpid")
         return Operand("special" if special else "reg", text)
-    if re.match(r"0[fF][0-9A-Fa-f]{8}$|0[dD][0-9A-Fa-f]{16}$|0x[0-9A-Fa-f]+$", text):
-        return Operand("number", value=int(text[2:], 16), name="f64" if text[1] in "dD" else "")
+    if re.match(r"0[fF][0-9A-Fa-f]{8}$|0[dD][0-9A-Fa-f]{16}$|0x[0-9A-Fa-f]+U?$", text):
+        return Operand("number", value=int(text[2:].rstrip("U"), 16), name="f64" if text[1] in "dD" else "")
     if re.match(r"-?\d+$", text):
         return Operand("number", value=int(text))
     if re.match(r"[A-Za-z_$][\w$]*(\|%\w+)?$", text):

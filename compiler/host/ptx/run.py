@@ -11,7 +11,7 @@ from mlirc.backend.kernel import CompiledKernel, Copy, Launch
 from mlirc.errors import MlircError
 from mlirc.host.ptx.instructions import STEPS, check
 from mlirc.host.ptx.machine import BLOCK, WARP, WARPS, Machine, Memory
-from mlirc.host.ptx.parse import TOGETHER, Entry, Instruction, parse
+from mlirc.host.ptx.parse import TOGETHER, Entry, Instruction, Unknown, parse
 
 LANES_OF_A_WARP = (1 << WARP) - 1
 BATCH = 1 << 14  # threads at a time
@@ -45,12 +45,12 @@ def run_launch(entries: Mapping[str, Entry], launch: Launch, memory: Memory) -> 
     if entry is None:
         raise MlircError(f"PTX: no entry is called {launch.symbol}")
     if launch.cluster:
-        raise MlircError(f"{launch.symbol}: clusters are not known here")
+        raise Unknown(f"{launch.symbol}: clusters are not known here")
     for instruction in (i for block in entry.blocks for i in block):
         try:
             check(instruction)
         except MlircError as e:
-            raise MlircError(f"{entry.name}: {e}") from e
+            raise type(e)(f"{entry.name}: {e}") from e
     addresses = [memory.address(i) + o for i, o in zip(launch.args, launch.offsets, strict=True)]
     parameters = dict(zip(entry.parameters, addresses, strict=True))
     total, at_once = math.prod(launch.grid), max(1, BATCH // math.prod(launch.block))
@@ -85,9 +85,7 @@ def _mask(instruction: Instruction) -> int:
         return LANES_OF_A_WARP
     mask = instruction.operands[-1]
     if mask.kind != "number":
-        raise MlircError(
-            f"line {instruction.line}: `{instruction.name}` with a mask that is computed is not known here"
-        )
+        raise Unknown(f"line {instruction.line}: `{instruction.name}` with a mask that is computed is not known here")
     return mask.value & LANES_OF_A_WARP
 
 
@@ -112,7 +110,7 @@ def _execute(m: Machine, instruction: Instruction, active: np.ndarray, every: bo
         number = instruction.operands[0]
         count = len(instruction.operands)
         if instruction.guard or number.kind != "number" or number.value not in (0, -1) or count > 1:
-            raise MlircError(
+            raise Unknown(
                 f"{m.entry.name}: line {instruction.line}: a barrier of a part of its threads is not known here"
             )
     elif chosen.any():
@@ -120,4 +118,4 @@ def _execute(m: Machine, instruction: Instruction, active: np.ndarray, every: bo
             STEPS[head](m, instruction, None if every and not instruction.guard else chosen)
         except MlircError as e:
             name = m.entry.name
-            raise e if str(e).startswith(name) else MlircError(f"{name}: {e}") from e
+            raise e if str(e).startswith(name) else type(e)(f"{name}: {e}") from e
