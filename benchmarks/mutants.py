@@ -51,6 +51,14 @@ CLOSE |= dict.fromkeys(
 
 # Why a mutant of a kind can leave everything as it was.
 NO_EFFECT = {
+    "integer past 32 bits and back": "the index is below 128: its product with 2^24 fits in 32 bits",
+    "integer past 32 bits": "the index is 0",
+    "number another operation": "it rescales what a loop starts from (zeros, minus infinity), or what is never stored",
+    "number operand dropped": "likewise",
+    "number addend dropped": "likewise",
+    "number factor dropped": "likewise",
+    "number sign turned": "likewise",
+    "window of another buffer for half a warp": "only lanes of one half get there",
     "barrier removed": "orders nothing: no access before it meets one of another thread after it (the first barrier of "
     "a loop, before shared memory is used; the last one, behind which nothing is written)",
     "barrier moved up": "passes an operation of no other thread's concern (a wait for copies that nobody reads, or "
