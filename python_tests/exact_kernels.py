@@ -36,6 +36,12 @@ SINGLE = (
     "$r = math.trunc %x : T", "$r = math.roundeven %x : T", "$r = math.round %x : T",
 )  # fmt: skip
 
+REDUCTIONS = tuple(
+    f"$v = vector.from_elements %x, %y, %z : vector<3xT>; $r = vector.reduction <{kind}>, $v{more} : vector<3xT> into T"
+    for kind in ("add", "mul", "maximumf", "minnumf")
+    for more in ("", ", %y")
+)
+
 
 def casts(t: str) -> tuple[str, ...]:
     """To t from the other types, and back to t."""
@@ -56,7 +62,7 @@ def casts(t: str) -> tuple[str, ...]:
 CASES = {
     f"{name}_{t}": (t, lines)
     for t in FLOATS
-    for name, lines in (("sums", SUMS), ("single", SINGLE), ("casts", casts(t)))
+    for name, lines in (("sums", SUMS), ("single", SINGLE), ("casts", casts(t)), ("reductions", REDUCTIONS))
 }
 
 

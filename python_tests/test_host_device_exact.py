@@ -96,18 +96,24 @@ def test_flags_mean_the_same_to_both(flags, fused):
 
 
 def test_minimum_and_maximum_tell_zeros_apart():
-    lines = ("$r = arith.maximumf %x, %y : T", "$r = arith.minnumf %x, %y : T")
+    pair = "$v = vector.from_elements %x, %y : vector<2xT>; $r = vector.reduction"
+    lines = ("$r = arith.maximumf %x, %y : T", "$r = arith.minnumf %x, %y : T",
+             f"{pair} <maximumf>, $v : vector<2xT> into T", f"{pair} <minnumf>, $v : vector<2xT> into T",
+             f"{pair} <add>, $v : vector<2xT> into T")  # fmt: skip
     module = mlir.parse(exact_kernels.text_of("f32", lines))
     x, y = np.zeros(exact_kernels.COUNT, np.float32), np.zeros(exact_kernels.COUNT, np.float32)
     x[::2], y[::3] = -0.0, -0.0
-    result = np.zeros((2, exact_kernels.COUNT), np.float32)
+    result = np.ones((5, exact_kernels.COUNT), np.float32)
     rest = [exact_kernels.numbers(v, 0) for v in ("f32", "i32", "i64")]
     DeviceKernel(module).run([x, y, *rest, result])
-    np.testing.assert_array_equal(np.signbit(result[0]), np.signbit(x) & np.signbit(y))
-    np.testing.assert_array_equal(np.signbit(result[1]), np.signbit(x) | np.signbit(y))
+    signs = np.signbit(result)
+    for row, expected in ((0, np.signbit(x) & np.signbit(y)), (1, np.signbit(x) | np.signbit(y))):
+        np.testing.assert_array_equal(signs[row], expected)
+        np.testing.assert_array_equal(signs[row + 2], expected)
+    assert not signs[4].any()  # from +0 on
 
 
-@pytest.mark.parametrize("name", ["sums_f32", "single_bf16", "casts_bf16", "casts_f64"])
+@pytest.mark.parametrize("name", ["sums_f32", "single_bf16", "casts_bf16", "casts_f64", "reductions_f16"])
 def test_cases_run(name):
     assert on_host(name).any()
 

@@ -67,7 +67,7 @@ def _signed_zeros(f: Callable, sign: int) -> Callable:
     return g
 
 
-_FLOAT: dict[str, Callable] = {
+FLOAT: dict[str, Callable] = {
     "arith.addf": np.add,
     "arith.subf": np.subtract,
     "arith.mulf": np.multiply,
@@ -86,10 +86,10 @@ def _to_nearest(tr: Translator, op) -> None:
         raise MlircError(f"host device: {tr.where}: {op.name} with {op.attributes['roundingmode']} at {op.location}")
 
 
-@rule(*_FLOAT)
+@rule(*FLOAT)
 def _float(tr: Translator, op):
     _to_nearest(tr, op)
-    return binary(tr, op, same_type(_FLOAT[op.name], dtype_of(op.results[0].type)))
+    return binary(tr, op, same_type(FLOAT[op.name], dtype_of(op.results[0].type)))
 
 
 @rule("arith.negf")

@@ -96,7 +96,7 @@ def _to_tf32(tr: Translator, op):
         raise MlircError(f"host device: {tr.where}: {op.name} with rounding {mode} at {op.location}: rn, rna or rz")
 
     def step(s: State) -> None:
-        x = np.ascontiguousarray(np.maximum(s.r[source], np.float32(0)) if relu else s.r[source])
+        x = np.ascontiguousarray(np.maximum(s.r[source], np.float32(0)) + np.float32(0) if relu else s.r[source])
         bits = x.view(np.uint32).astype(np.int64)
         half = {"rz": 0, "rna": 0x1000, "rn": 0xFFF}[mode] + (bits >> 13 & 1 if mode == "rn" else 0)
         rounded = bits + half & 0xFFFFE000

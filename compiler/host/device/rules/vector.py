@@ -9,7 +9,7 @@ import numpy as np
 from mlirc.errors import MlircError
 from mlirc.host.device.machine import State
 from mlirc.host.device.numbers import dtype_of, vector_shape
-from mlirc.host.device.rules.arith import unary
+from mlirc.host.device.rules.arith import FLOAT, unary
 from mlirc.host.device.translate import Translator, rule
 from mlirc.mlir import ir
 
@@ -170,10 +170,10 @@ def _shuffle(tr: Translator, op):
 _REDUCTIONS = {
     "add": np.add,
     "mul": np.multiply,
-    "minnumf": np.fmin,
-    "maxnumf": np.fmax,
-    "minimumf": np.minimum,
-    "maximumf": np.maximum,
+    "minnumf": FLOAT["arith.minnumf"],
+    "maxnumf": FLOAT["arith.maxnumf"],
+    "minimumf": FLOAT["arith.minimumf"],
+    "maximumf": FLOAT["arith.maximumf"],
     "minsi": np.minimum,
     "maxsi": np.maximum,
     "and": np.bitwise_and,
@@ -189,10 +189,12 @@ def _reduction(tr: Translator, op):
         raise MlircError(f"host device: {tr.where}: vector.reduction <{kind}> at {op.location} is not supported")
     f, dtype = _REDUCTIONS[kind], dtype_of(op.results[0].type)
     operands, out = [tr.reg(v) for v in op.operands], tr.reg(op.results[0])
+    # LLVM's sum of floats starts from 0, which a sum of -0 shows.
+    start = [np.zeros((1, 1), dtype)] if kind == "add" and dtype.kind not in "iub" else []
 
     def step(s: State) -> None:
         v = s.r[operands[0]]
-        parts = [s.r[operands[1]]] if len(operands) > 1 else []
+        parts = [s.r[operands[1]]] if len(operands) > 1 else list(start)
         parts += [v[:, :, i] for i in range(v.shape[2])]
         total = functools.reduce(f, parts)
         s.r[out] = total.astype(dtype)
