@@ -65,6 +65,16 @@ NARROW = [
     ("%k = arith.remui %i, %j : index", -1, 7, (2**32 - 1) % 7, False),
     ("%k = arith.shrui %i, %j : index", -1, 4, (2**32 - 1) >> 4, False),
     ("%k = arith.divsi %i, %j : index", -9, 2, -4, False),
+    ("%k = math.ctlz %i : index", 5, 0, 29, False),
+    ("%k = math.ctpop %i : index", -1, 0, 32, False),
+    (
+        "%v = vector.from_elements %i, %j : vector<2xindex>\n      %w = arith.muli %v, %v : vector<2xindex>\n"
+        "      %k = vector.extract %w[0] : index from vector<2xindex>",
+        1 << 16,
+        2,
+        0,
+        True,
+    ),
 ]
 
 

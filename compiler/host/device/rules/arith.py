@@ -102,6 +102,8 @@ def _extended(tr: Translator, op):
     a, b = (tr.reg(v) for v in op.operands)
     low, high = (tr.reg(v) for v in op.results)
     bits = dtype_of(op.results[0].type).itemsize * 8
+    if tr.index_bits == 32 and "index" in str(op.results[0].type):
+        raise MlircError(f"host device: {tr.where}: {op.name} of indices at {op.location}: cast them to i32 or i64")
 
     def step(s: State) -> None:
         x, y = s.r[a], s.r[b]

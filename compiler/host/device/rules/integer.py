@@ -21,6 +21,11 @@ _MARK = "mlirc.checked"
 Bad = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]  # of the operands and the result: where it has none
 
 
+def is_index(t: ir.Type) -> bool:
+    """Whether a type is index, or a vector of it."""
+    return isinstance(t.element_type if isinstance(t, ir.VectorType) else t, ir.IndexType)
+
+
 def complain(s: State, bad: np.ndarray, what: str, op) -> None:
     """Reports active threads for which an operation, or one of its elements, has no meaning (if anything depends on it:
     see shadows)."""
@@ -199,7 +204,7 @@ def _checked(tr: Translator, op, step: Callable, checks: list[tuple[Bad, str]]) 
 @rule(*_INTEGER, *_SHIFTS)
 def _integer(tr: Translator, op):
     t = op.results[0].type
-    dtype, narrow = dtype_of(t), tr.index_bits == 32 and isinstance(t, ir.IndexType)
+    dtype, narrow = dtype_of(t), tr.index_bits == 32 and is_index(t)
     if dtype == np.bool_:
         if op.name not in _BOOL and op.name not in ("arith.andi", "arith.ori", "arith.xori"):
             raise MlircError(f"host device: {tr.where}: {op.name} of i1 at {op.location} has no meaning")
@@ -289,9 +294,9 @@ def _integer_cast(tr: Translator, op):
     dtype, boolean = dtype_of(t), dtype_of(given) == np.bool_
     a, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
     narrow = tr.index_bits == 32
-    wide = isinstance(given, ir.IntegerType) and given.width > 32  # the words that an index has not got are dropped
-    cut = narrow and isinstance(t, ir.IndexType) and (wide or op.name == "arith.index_castui")
-    words = op.name == "arith.index_castui" and narrow and isinstance(given, ir.IndexType)
+    wide = not is_index(given) and dtype_of(given).itemsize > 4  # the words that an index has not got are dropped
+    cut = narrow and is_index(t) and (wide or op.name == "arith.index_castui")
+    words = op.name == "arith.index_castui" and narrow and is_index(given)
     if op.name in ("arith.extui", "arith.index_castui"):
         f = (lambda x: (x & 0xFFFFFFFF).astype(dtype)) if words else (lambda x: unsigned(x).astype(dtype))
     elif dtype == np.bool_:

@@ -117,7 +117,10 @@ def _bits(tr: Translator, op):
     def ones(a):
         return np.bitwise_count(a.view(f"u{a.dtype.itemsize}")).astype(a.dtype)
 
-    return unary(tr, op, {"math.ctpop": ones, "math.ctlz": _leading_zeros, "math.cttz": _trailing_zeros}[op.name])
+    f = {"math.ctpop": ones, "math.ctlz": _leading_zeros, "math.cttz": _trailing_zeros}[op.name]
+    if tr.index_bits == 32 and "index" in str(op.results[0].type):
+        return unary(tr, op, lambda a: f(a.astype(np.int32)).astype(np.int64))
+    return unary(tr, op, f)
 
 
 # -- what NVPTX approximates, by name: here to the last bit but one (PTX ISA, "Floating Point Instructions")
