@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 
@@ -167,7 +168,7 @@ def _shuffle(tr: Translator, op):
     return step
 
 
-_REDUCTIONS = {
+_REDUCTIONS: dict[str, Callable] = {
     "add": np.add,
     "mul": np.multiply,
     "minnumf": FLOAT["arith.minnumf"],
