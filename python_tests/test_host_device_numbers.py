@@ -1,5 +1,5 @@
 """Kernels that break no rule and compute something else are wrong on some set of inputs: mutants of softmax, norms,
-tables, casts, masks and products. `benchmarks/mutants.py` tries them all; here each kind of change at once in all of its
+tables, casts, masks and products. `benchmarks/mutants_numbers.py` tries them all; here each kind of change at once in all of its
 places, and some in one place."""
 
 from __future__ import annotations
@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from mutants_numbers import number_mutants
 from number_cases import NUMBERS, number_case
-from number_mutants import number_mutants
 
 EVERY = 13  # of the changes in one place
+UNDEFINED = {("to 8 bits", "of numbers alone")}  # which integer NaN becomes
 LONG = ("product, f32", "attention, bf16, causal", "attention, f32, mask")
 
 
@@ -22,6 +23,10 @@ def test_mutants_of_numbers(name):
     for number, mutant in enumerate(number_mutants(kernel.text)):
         everywhere = mutant.how.endswith("everywhere")
         if not everywhere and number % EVERY:
+            continue
+        if (name, mutant.how.removesuffix(" everywhere")) in UNDEFINED:
+            continue
+        if not everywhere and mutant.what == "accumulator" and "bf16" in name:  # at most the rounding of the result
             continue
         verdict = kernel.judge(mutant)
         verdicts[verdict] += 1

@@ -247,7 +247,7 @@ def _function(at: _At) -> Known:
         return EXACT
     if name in _WAVES:
         spread = b.add(at.error(0), b.times(ROUNDOFF[at.type], at.size(0)))
-        return at.finish(v, spread, b.constant(1.0), _FUNCTION)
+        return at.finish(v, spread, size, _FUNCTION)
     error = at.error(0)
     if name in ("math.exp", "math.exp2", "math.expm1"):  # of a product with log2(e), say
         error = b.add(error, b.times(2 * ROUNDOFF[at.type], at.size(0)))

@@ -11,6 +11,7 @@ from mutants import Mutant
 _HEAD = re.compile(r"gpu\.func ")
 _BINARY = re.compile(r"\s*(%\S+) = arith\.(\w+) (%\S+), (%\S+?)( fastmath<\S+>)? : (.*)$")
 _LOWEST = "0xFF800000"
+_FUNCTIONS = {"exp": "exp2", "rsqrt": "sqrt", "roundeven": "floor", "erf": "tanh", "tanh": "erf"}
 Put = Callable[..., list[str]]
 Change = Iterator[tuple[str, str, list[str]]]
 
@@ -40,6 +41,9 @@ def _changes(line: str, number: int) -> Change:
     yield from _constants(line)
     yield from _integers(line, number)
     yield from _accumulators(line, number)
+    for name, other in _FUNCTIONS.items():
+        if f"math.{name} " in line:
+            yield "function", f"{other} for {name}", [line.replace(f"math.{name} ", f"math.{other} ")]
     found = _BINARY.match(line)
     if not found:
         return
@@ -55,6 +59,9 @@ def _changes(line: str, number: int) -> Change:
         other = {"maximumf": "minimumf", "minimumf": "maximumf", "maxnumf": "minnumf", "minnumf": "maxnumf"}[op]
         for new in (other, "addf"):
             yield "maximum", "another combiner", [line.replace(f"arith.{op}", f"arith.{new}")]
+        numbers = {"maximumf": "maxnumf", "minimumf": "minnumf"}.get(op)
+        if numbers:
+            yield "maximum", "of numbers alone", [line.replace(f"arith.{op}", f"arith.{numbers}")]
         for kept in (a, b):
             yield "maximum", "or limit not applied", [zero, same.format(kept)]
 
