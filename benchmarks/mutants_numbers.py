@@ -19,14 +19,14 @@ from number_cases import NUMBERS, number_case  # noqa: E402
 
 # Why results with other bits are no error, and why a change can leave them as they were.
 CLOSE = {
-    "maximum of numbers alone": "which integer NaN becomes is undefined",
-    "maximum of numbers alone everywhere": "likewise",
+    "maximum of numbers alone": "NaN comes by way of the weights, too: only its own bits differ",
     "accumulator": "one partial sum of many, or the sum of a softmax, rounded once to 16 bits, where the results are "
     "rounded to 16 bits themselves: the difference is at most theirs",
     "constant": "likewise: one thousandth is less than the last place of 16 bits",
     "maximum": "any bound of the scores, from another lane, is right in a softmax but where it overflows, and only the "
     "rounding differs",
 }
+UNDEFINED = {"to 8 bits": "which integer NaN becomes is undefined"}
 SAME = {
     "index": "an index of a warp or thread, which is small",
     "sign": "an index of a warp or thread, which is not negative",
@@ -83,16 +83,17 @@ def report(table: Counter, kernels: Counter, silent: Counter, seconds: float) ->
     for name in NUMBERS:
         lines.append(_row(name, [kernels[name, v] for v in VERDICTS]))
     lines += ["", "## Not reported", "", "| change | kernel | mutants | why |", "|---|---|---:|---|"]
-    lines += [
-        f"| {how} | {name} | {n} | {CLOSE.get(how, CLOSE.get(how.split()[0], '?'))} |"
-        for (how, name), n in silent.most_common()
-    ]
+    lines += [f"| {how} | {name} | {n} | {_why(how, name)} |" for (how, name), n in silent.most_common()]
     lines += ["", "## Without effect", "", "| change of | mutants | why |", "|---|---:|---|"]
     same: Counter[str] = Counter()
     for (what, _, verdict), n in table.items():
         same[what] += n if verdict == "same" else 0
     lines += [f"| {what} | {n} | {SAME.get(what, '?')} |" for what, n in same.most_common() if n]
     return "\n".join(lines) + "\n"
+
+
+def _why(how: str, name: str) -> str:
+    return UNDEFINED.get(name) or CLOSE.get(how.removesuffix(" everywhere")) or CLOSE.get(how.split()[0], "?")
 
 
 _HEADER = "| {} | mutants | broken rule | wrong result | within rounding | no effect |"

@@ -87,6 +87,16 @@ def test_no_numbers_are_judged_by_place(bad):
     assert wrong(np.nan_to_num(right), right, bound).tolist() == [[False] * 67, [True] * 67, [False] * 67]
 
 
+def test_what_is_not_attended_to_stays_out_and_a_key_that_is_no_number_does_not():
+    function = bounded(attention(lengths=(9, 9), dims=(8, 8), heads=(1, 1), dtype="bf16", causal=True))
+    sets = InputSets([np.zeros((1, 1, 9, 8), ml_dtypes.bfloat16)] * 3, {})
+    q, k, v = sets.make("plain")
+    k[0, 0, 5, 2] = np.nan
+    right, bound = function(q, k, v)
+    assert np.isfinite(bound).all() and np.isnan(right[0, 0, 5:].astype(np.float32)).all()
+    assert not np.isnan(right[0, 0, :5].astype(np.float32)).any()
+
+
 def test_a_choice_between_near_ties_is_free_and_another_is_not():
     body = """%s = arith.addf %x0, %x1 : f32
     %c = arith.constant 2.0 : f32

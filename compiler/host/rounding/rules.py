@@ -169,7 +169,9 @@ def _extreme(at: _At) -> Known:
     errors = [k.error for k in at.known if k.error is not None]
     if not errors:
         return EXACT
-    return Known(errors[0] if len(errors) == 1 else at.b.larger(errors[0], errors[1]))
+    b, error = at.b, errors[0] if len(errors) == 1 else at.b.larger(errors[0], errors[1])
+    number = b.below(b.absolute(b.wide(at.result)), b.infinity)
+    return Known(b.select(number, error, b.select(b.below(error, b.infinity), b.zero, b.infinity)))
 
 
 @_rule("arith.select")
@@ -200,7 +202,8 @@ def _comparison(at: _At) -> Known:
         return EXACT
     error = b.add(*errors)
     apart = b.below(error, b.absolute(arith.subf(at.value(0), at.value(1))))
-    sure = arith.ori(apart, b.equal(error, b.zero))
+    no_number = arith.cmpf(arith.CmpFPredicate.UNO, at.value(0), at.value(1))
+    sure = b.any([apart, b.equal(error, b.zero), arith.andi(no_number, b.below(error, b.infinity))])
     return Known(other=arith.xori(sure, b.true))
 
 
