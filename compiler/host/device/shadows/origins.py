@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mlirc.host.device.memory import Buffer
-from mlirc.host.device.report import Report
+from mlirc.host.device.report import MAY_BE_HARMLESS, Report
 from mlirc.mlir import ir
 
 DEFINED = np.zeros((1, 1), np.uint8)  # the shadow of a value that is defined throughout
@@ -74,14 +74,14 @@ class Shadows:
             self.found.add("undefined value", text, op, kernel, len(elements))
 
     def settle(self, report: Report, again: Report) -> None:
-        """Puts the findings in a report, and takes out of it the reads of fresh memory that do not matter. `again`:
-        what the run with shadows reported; where that did not end, as for want of time, the reads stay."""
+        """Puts the findings in a report, and takes out of it those on which nothing depends. `again`: what the run with
+        shadows reported; where that did not end, as for want of time, all stay."""
         if not again.ended:
             report.findings += [f for f in again.findings if f.kind in ("stopped", "deadlock", "endless loop")]
             report.findings += self.found.findings
             return
         report.findings = [
-            f for f in report.findings if f.kind != "uninitialized read" or (f.op, f.location) in self.reached
+            f for f in report.findings if f.kind not in MAY_BE_HARMLESS or (f.op, f.location) in self.reached
         ] + self.found.findings
 
 
