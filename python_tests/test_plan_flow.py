@@ -130,6 +130,17 @@ def test_every_edit_of_the_ptx_is_reported(folder, case, monkeypatch, tmp_path):
             assert " ".join(wrong.split())[:40] in found.message, how
 
 
+def test_a_file_of_other_tools_says_so(folder, case):
+    _, job = folder
+    text = resign(job.ptx, spoiled(job.ptx))
+    old = text.replace(f'"llvmlite": "{job.plan.versions["llvmlite"]}"', '"llvmlite": "0.1.2"')
+    assert old != text
+    (found,) = case.checker(resign(old)).of_text()
+    assert "(the file was compiled with llvmlite 0.1.2, which is " in found.message
+    (found,) = case.checker(text).of_text()
+    assert "compiled with" not in found.message
+
+
 def signed_like(job, ptx: str) -> str:
     return resign(job.ptx, ptx)
 

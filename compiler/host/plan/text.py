@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from importlib import metadata
 
 from mlirc.backend.ptx import merge_ptx
 from mlirc.host.plan.flow import Problem
@@ -36,13 +37,26 @@ def compare_text(text: str, plan: Plan, kernels: Mapping[str, str], cache: Kerne
             missing = "is missing" if a is None else "is in the PTX, but not at the gpu level"
             problems.append(Problem(f"{name or 'its head'} {missing}", "the PTX", _kernel(name, kernels)))
         elif a[1] != b[1]:
-            problems.append(_difference(name, a, b, first, kernels))
+            problems.append(_difference(name, a, b, first, kernels, other_versions(plan)))
     return problems or [Problem("its kernels are in another order than at the gpu level", "the PTX")]
 
 
 def plan_lines(text: str) -> int:
     """How many lines of a PTX file are its plan's."""
     return 1 + int(text.partition("\n")[0].split()[3])
+
+
+def other_versions(plan: Plan) -> str:
+    """Which tools a file was compiled with that are of other versions here, in words; "" where none is."""
+    other = []
+    for name, version in plan.versions.items():
+        try:
+            here = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+        if here != version:
+            other.append(f"{name} {version}, which is {here} here")
+    return f" (the file was compiled with {' and '.join(other)}: compile the model again)" if other else ""
 
 
 def _built(name: str, text: str, target: str, cache: KernelCache | None) -> KernelBuild:
@@ -71,14 +85,14 @@ def _parts(lines: list[str]) -> dict[str, tuple[int, list[str]]]:
 
 
 def _difference(
-    name: str, a: tuple[int, list[str]], b: tuple[int, list[str]], first: int, kernels: Mapping[str, str]
+    name: str, a: tuple[int, list[str]], b: tuple[int, list[str]], first: int, kernels: Mapping[str, str], versions: str
 ) -> Problem:
     start, here = a
     there = b[1]
     differ = [i for i, (x, y) in enumerate(zip(here, there, strict=False)) if x != y] + [min(len(here), len(there))]
     at = next((i for i in differ if not here[i : i + 1] or ".reg ." not in here[i]), differ[0])
     said, right = (f"`{_shown(x[at])}`" if at < len(x) else "the end" for x in (here, there))
-    message = f"is {said}, where the gpu level compiles to {right}"
+    message = f"is {said}, where the gpu level compiles to {right}{versions}"
     return Problem(message, f"line {first + start + at + 1}", _kernel(name, kernels))
 
 
