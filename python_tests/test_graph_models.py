@@ -100,6 +100,25 @@ def test_layers_share_kernels():
     assert kinds == ["gather", *layer * 3, "reduction", "matmul"]
 
 
+def test_a_norm_before_a_product_of_rows_is_one_kernel_that_writes_what_the_product_reads():
+    class Block(torch.nn.Module):
+        """As GPT-2's: the product sees the rows of all batches as one matrix, and widens them by itself."""
+
+        def __init__(self):
+            super().__init__()
+            self.norm = torch.nn.LayerNorm(48)
+            self.weight, self.bias = torch.nn.Parameter(torch.randn(48, 80)), torch.nn.Parameter(torch.randn(80))
+
+        def forward(self, x):
+            return torch.addmm(self.bias, self.norm(x).view(-1, 48), self.weight)
+
+    inputs = {"x": torch.randn(3, 7, 48, generator=torch.Generator().manual_seed(0)).bfloat16()}
+    imported, module = lowered(Block(), inputs, torch.bfloat16)
+    assert [re.sub(r"_\d+$", "", name) for name in calls(module)] == ["reduction", "matmul"]
+    assert "f32" not in str(levels.functions(module)["main"])
+    assert error(imported, module, inputs) < 1e-2
+
+
 def test_kernels_name_the_modules_that_they_come_from():
     module = lowered(*llama(2))[1]
     text = str(module)

@@ -205,7 +205,8 @@ class Grouping:
                     return False
         if len(kernels) > 1 and not is_free(op):
             return False
-        return all(self._may_compute(op, k) for k in kernels)
+        # A product's widened operand is read as it was before, however dear what comes before it is: that stays apart.
+        return all(k in demands[0].plain and k.contractions or self._may_compute(op, k) for k in kernels)
 
     def _joins_epilogue(self, op: ir.Operation, kernels: set[Kernel]) -> bool:
         kernel = self.root_of.get(self._epilogues.root_of[op])
