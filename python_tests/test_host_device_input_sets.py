@@ -143,6 +143,15 @@ def test_sets_have_names():
         parse_input_sets("zeros,huge")
 
 
+def test_what_made_up_values_leave_undefined_is_no_finding(tmp_path, ran):
+    body = "%y = arith.fptosi %x0 : f32 to i32"
+    (tmp_path / "m.mlir").write_text(elements(13, body, ("f32",), "i32"))
+    compile_model(str(tmp_path / "m.mlir"), tmp_path / "m.ptx", cache=False)
+    run = [tmp_path / "m.ptx", "--random-inputs", 0, "--device", "host", "--input-sets", "all"]
+    result = ran(mlirc_run.main, *run)
+    assert result.status == 0 and "tried on 7 sets of made-up inputs" in result.err, result.err
+
+
 def test_few_blocks_have_the_first_and_the_last():
     assert some_blocks(4) is None
     chosen = some_blocks(97, seed=3)
