@@ -55,4 +55,5 @@ def test_mutants_of_numbers(name):
 def test_what_one_set_of_normal_numbers_hides(name, what, how):
     kernel = number_case(name)
     found = [m for m in number_mutants(kernel.text) if (m.what, m.how) == (what, how)]
-    assert {kernel.judge(m) for m in found} - {"same"} == {"wrong"}
+    verdicts = {kernel.judge(m) for m in found} - {"same"}
+    assert verdicts and verdicts <= {"wrong", "rule"}  # out of the range of 8 bits is undefined arithmetic
