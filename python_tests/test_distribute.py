@@ -191,6 +191,14 @@ def test_attention_with_the_schedules_own_knobs():
     check_schedule(attention(lengths=(130, 130), dims=(64, 64), dtype="bf16", causal=True), (), 2e-2)
 
 
+@pytest.mark.parametrize("keys", [16, 48])
+@pytest.mark.parametrize("lengths, window", [((33, 33), 9), ((40, 23), 0)])
+def test_attention_whose_first_rows_see_keys_before_the_first(lengths, window, keys):
+    """A window that begins before the first key, and more queries than keys: steps are not counted from below 0."""
+    text = attention(lengths=lengths, dims=(16, 16), window=window, causal=True)
+    check_schedule(text, (f"attention:block_q=16,block_kv={keys}",), 1e-5)
+
+
 # -- tile programs as a script may make them
 
 

@@ -188,20 +188,26 @@ class AttentionTiler:
         start: Size = 0
         end: Size = info.kv_len
         if info.window:
-            first = ir.AffineExpr.get_floor_div(row + (self.shift - info.window + 1), step) * step
-            start = self.affine_value(affine.AffineMaxOp, [constant(0), first], [self.row0])
+            start = self.affine_value(
+                affine.AffineApplyOp, [ir.AffineExpr.get_floor_div(row, step) * step], [self._key(1 - info.window)]
+            )
         if info.causal:
             last = [constant(info.kv_len), row + (self.block_q + self.shift)]
             end = self.affine_value(affine.AffineMinOp, last, [self.row0])
         if info.window or not self.split or not whole:
             return [(start, end, True)]
         # keys that the block's first row sees, in whole steps
-        seen = ir.AffineExpr.get_floor_div(row + (self.shift + 1), step) * step
-        middle = self.affine_value(affine.AffineMinOp, [constant(whole), seen], [self.row0])
         if self.shift < 0:
-            d0 = ir.AffineExpr.get_dim(0)
-            middle = self.affine_value(affine.AffineMaxOp, [constant(0), d0], [middle])
+            seen, of = ir.AffineExpr.get_floor_div(row, step) * step, self._key(1)
+        else:
+            seen, of = ir.AffineExpr.get_floor_div(row + (self.shift + 1), step) * step, self.row0
+        middle = self.affine_value(affine.AffineMinOp, [constant(whole), seen], [of])
         return [(0, middle, False), (middle, end, True)]
+
+    def _key(self, offset: int) -> ir.Value:
+        """The key beside the block's first row, `offset` further on, or the first: steps are counted without a sign."""
+        moved = ir.AffineExpr.get_dim(0) + (self.shift + offset)
+        return self.affine_value(affine.AffineMaxOp, [ir.AffineExpr.get_constant(0), moved], [self.row0])
 
     def step(
         self,
