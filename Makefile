@@ -20,7 +20,10 @@ export HF_HUB_OFFLINE := 1
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
 
-test: lint types lit pytest
+# Types are checked on one core, beside the lit tests.
+test: lint
+	@$(MAKE) --no-print-directory -j 2 types lit
+	@$(MAKE) --no-print-directory pytest
 
 lint: $(VENV)/.test
 	$(BIN)/ruff format --check .

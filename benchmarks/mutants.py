@@ -1,14 +1,17 @@
 """Writes results/mutants.md: what the host device says to every mutant of the shipped kernels. Needs no GPU;
-takes two minutes:
+takes minutes, a process for each core:
 
     python benchmarks/mutants.py
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -105,27 +108,40 @@ NO_EFFECT = {
 }  # fmt: skip
 
 
+Counts = Counter[tuple[str, str]]
+
+
+def judge(name: str) -> tuple[Counts, dict[str, Counts]]:
+    """A kernel's mutants by (what was spoiled, verdict), and those without a broken rule by (change, kernel)."""
+    kernel, counts = case(name), Counter[tuple[str, str]]()
+    groups: dict[str, Counts] = {v: Counter() for v in ("wrong", "close", "same")}
+    for mutant in mutants(kernel.text):
+        verdict = kernel.judge(mutant)
+        if verdict == "invalid":
+            continue
+        counts[mutant.what, verdict] += 1
+        if verdict != "rule":
+            groups[verdict][f"{mutant.what} {mutant.how}", name] += 1
+    return counts, groups
+
+
 def main() -> int:
     start = time.perf_counter()
-    table: dict[str, Counter[tuple[str, str]]] = {}
-    groups: dict[str, Counter[tuple[str, str]]] = {v: Counter() for v in ("wrong", "close", "same")}
-    for name in KERNELS:
-        kernel, counts = case(name), Counter()
-        for mutant in mutants(kernel.text):
-            verdict = kernel.judge(mutant)
-            if verdict == "invalid":
-                continue
-            counts[mutant.what, verdict] += 1
-            if verdict != "rule":
-                groups[verdict][f"{mutant.what} {mutant.how}", name] += 1
-        table[name] = counts
-        print(f"{name}: {dict(counts)} {time.perf_counter() - start:.0f} s", flush=True)
+    table: dict[str, Counts] = {}
+    groups: dict[str, Counts] = {v: Counter() for v in ("wrong", "close", "same")}
+    workers = os.cpu_count() or 1
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for name, (counts, found) in zip(KERNELS, pool.map(judge, KERNELS), strict=True):
+            table[name] = counts
+            for verdict, several in found.items():
+                groups[verdict] += several
+            print(f"{name}: {dict(counts)} {time.perf_counter() - start:.0f} s", flush=True)
     path = ROOT / "benchmarks" / "results" / "mutants.md"
-    path.write_text(report(table, groups, time.perf_counter() - start))
+    path.write_text(report(table, groups, time.perf_counter() - start, workers))
     return 0
 
 
-def report(table: dict, groups: dict, seconds: float) -> str:
+def report(table: dict, groups: dict, seconds: float, cores: int) -> str:
     """The page, in Markdown."""
     total: Counter[str] = Counter()
     for counts in table.values():
@@ -135,7 +151,7 @@ def report(table: dict, groups: dict, seconds: float) -> str:
     harmful = found + total["close"]
     lines = [
         "# Mutants of the shipped kernels on the host device", "",
-        f"Made by `python benchmarks/mutants.py` in {seconds:.0f} s on 2 cores; the kernels are those of "
+        f"Made by `python benchmarks/mutants.py` in {seconds:.0f} s on {cores} cores; the kernels are those of "
         "`python_tests/mutant_cases.py`, the changes those of `python_tests/mutants.py`: one at a time, every place in "
         "turn, each mutant run on two sets of inputs.", "",
         f"{sum(total.values())} mutants; {harmful} of them can change a result or break a rule. {found} of these "
