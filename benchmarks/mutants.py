@@ -88,6 +88,7 @@ NO_EFFECT = {
     "bound zero fill removed": "what is read in its place lies inside of the tensor, meets zeros of the other operand, "
     "or is never stored",
     "bound one turn more": "the masked end of the loop adds zeros",
+    "mask with a lane more": "the mask names that lane already",
     "mask that names all lanes": "the lanes named are all there and name the same, and the offset stays in the group",
     "divergence in both arms": "each arm has the lanes that their masks name",
     "divergence barrier in both arms": "likewise",
