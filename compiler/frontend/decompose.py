@@ -28,6 +28,7 @@ from mlirc.frontend.decompositions_batch_norm import updates_statistics
 from mlirc.frontend.decompositions_pooling import fit_poolings
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.fx_import import module_path
+from mlirc.frontend.graph_copy import copied
 from mlirc.frontend.higher_order import lower_loops
 from mlirc.frontend.in_place import without_idle_dropouts, without_writes
 from mlirc.frontend.random.dropouts import dropouts_as_on_a_gpu
@@ -69,14 +70,14 @@ def decompose(program: Any) -> Program:
             program = program.run_decompositions(table)
             given = program.graph
         if has_numbers(given) or given.find_nodes(op="call_function", target=STRIDED):
-            given = _copied(given)
+            given = copied(given)
             numbers_to_tensors(given)
             made = resolve_strides(given)
         if is_plain(given):  # PyTorch's own way, too, leaves some composite ops whole
             graph, more = decomposed(given)
             made |= more
         else:
-            graph = _copied(given)
+            graph = copied(given)
     fit_poolings(graph)
     signature = copy.copy(program.graph_signature)  # the import replaces its lists
     signature.input_specs = [*signature.input_specs, *map(_constant_spec, made)]
@@ -85,17 +86,11 @@ def decompose(program: Any) -> Program:
     return Program(graph, signature, program.state_dict, constants, program.module_call_graph)
 
 
-def _copied(graph: Graph) -> Graph:
-    new = Graph()
-    new.output(new.graph_copy(graph, {}))
-    return new
-
-
 def _any_strides(graph: Graph) -> Graph:
     """A copy with `reshape` for `view`: traced again, what a view looks at may have other strides than it had, as
     attention's result, whose decomposition keeps the rows of a head together. A view that is written through stays
     one, since a copy would take the writes."""
-    new = _copied(graph)
+    new = copied(graph)
     for node in new.find_nodes(op="call_function", target=torch.ops.aten.view.default):
         if not _is_written(node):
             node.target = torch.ops.aten.reshape.default

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from mlirc.frontend.graph_copy import copied
+
 # What writes more than the values of its first argument, or has no pure form that means the same.
 _NEVER = ("copy_", "set_", "resize_", "resize_as_", "requires_grad_", "detach_", "swap_", "rename_")
 # Composite operations of which it is known that they make a new tensor; `dropout`, say, may give its argument back.
@@ -29,8 +31,7 @@ def without_writes(graph: Graph) -> Graph | None:
     `relu_(x)` becomes `relu(x)`, which stands for x from there on, where x is a new tensor, nothing before the write
     can be a view of it, and the pure form has x's dtype.
     """
-    new = Graph()
-    new.output(new.graph_copy(graph, {}))
+    new = copied(graph)
     seen: set[Node] = set()
     changed = False
     for node in list(new.nodes):
@@ -52,8 +53,7 @@ def without_writes(graph: Graph) -> Graph | None:
 def without_idle_dropouts(graph: Graph) -> Graph:
     """A copy of a graph where a dropout outside of training is its argument, as in PyTorch: a write to the one is a
     write to the other, which PyTorch's own export loses."""
-    new = Graph()
-    new.output(new.graph_copy(graph, {}))
+    new = copied(graph)
     for node in list(new.nodes):
         of, *rest = node.args if node.target in _DROPOUTS else (None,)
         if isinstance(of, Node) and of.op == "call_function" and len(rest) == 2 and rest[1] is False:

@@ -144,8 +144,10 @@ class Report:
                 self.count(kernel, name, value)
 
     def raise_if_bad(self) -> None:
-        """Raises MlircError with the first finding, if there is one."""
+        """Raises MlircError with the first finding, if there is one; a bad index in the data comes before what a kernel
+        then does with it."""
         if self.findings:
             others = len(self.findings) - 1
             more = f"; {others} further finding{'s' if others > 1 else ''}" if others else ""
-            raise MlircError(f"host device: {self.findings[0]}{more}")
+            first = next((f for f in self.findings if f.kind == "bad index"), self.findings[0])
+            raise MlircError(f"host device: {first}{more}")
