@@ -14,7 +14,6 @@ from mlirc.host.device.input_sets import INPUT_SETS, QUICK
 from mlirc.runtime.loading import load
 from mlirc.tools.mlirc_run import random_inputs
 
-
 ALL_SETS = ("bert", "gpt2", "t5")  # the others on the quick ones
 
 
