@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
@@ -38,6 +40,17 @@ class Ran:
 def _own_cache(tmp_path_factory, monkeypatch):
     """No test sees a kernel that another run compiled, unless it asks for that."""
     monkeypatch.setenv("MLIRC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture
+def ticking(monkeypatch) -> Callable[[], int]:
+    """The host device's clock: a second later at each look at it, so that what is stopped is the same on every machine.
+    Returns the seconds since the test began."""
+    looks = itertools.count()
+    clock = SimpleNamespace(monotonic=lambda: float(next(looks)))
+    monkeypatch.setattr("mlirc.host.device.limits.time", clock)
+    monkeypatch.setattr("mlirc.host.device.report.time", clock)
+    return lambda: next(looks)
 
 
 @pytest.fixture(params=["host", pytest.param("gpu", marks=pytest.mark.gpu)])

@@ -3,8 +3,6 @@ no nesting, length or size of a kernel ends the process."""
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from test_host_device import X, launch
@@ -20,11 +18,9 @@ STORE = "memref.store %one, %y[%t] : memref<64xf32>"
 
 
 def report_of(body: str, seconds: float = 60.0, arguments: str = X, args: list | None = None, **options):
-    """The report of a kernel, and the seconds that it took."""
     args = args or [np.zeros(64, np.float32) for _ in range(2)]
     module = launch("%one = arith.constant 1.0 : f32\n" + body, arguments, **options)
-    start = time.monotonic()
-    return run_kernel(module, args, seconds=seconds), time.monotonic() - start
+    return run_kernel(module, args, seconds=seconds)
 
 
 def counting(
@@ -66,7 +62,7 @@ AFTER = """
     ids=["long", "short", "down", "no turn", "comes round", "until equal", "no loop", "condition behind"],
 )  # fmt: skip
 def test_loops_that_end(body):
-    report, _ = report_of(body + "\n" + STORE)
+    report = report_of(body + "\n" + STORE)
     assert report.ok, report.findings
 
 
@@ -129,15 +125,15 @@ FOR = "scf.for %i = %c0 to %far step %c1 {\n memref.store %one, %y[%t] : memref<
     ],
 )  # fmt: skip
 def test_loops_that_never_end_are_told_at_once(body, words):
-    report, took = report_of(body)
-    assert report.kinds() - {"unwritten result"} == {"endless loop"} and took < 30
+    report = report_of(body)
+    assert report.kinds() - {"unwritten result"} == {"endless loop"}
     assert words in report.findings[0].message
 
 
-def test_a_loop_that_may_end_goes_on_until_its_time_is_over():
+def test_a_loop_that_may_end_goes_on_until_its_time_is_over(ticking):
     body = counting(5_000_000, body=STORE.replace("%t", "%c0"))
-    report, took = report_of(body, seconds=0.3, threads=1)
-    assert [f.kind for f in report.findings] == ["stopped"] and took < 20
+    report = report_of(body, seconds=300, threads=1)
+    assert report.kinds() == {"stopped"} and ticking() < 400
 
 
 @pytest.mark.parametrize("nest", ["scf.if %yes {", "scf.for %i{} = %c0 to %c1 step %c1 {{"])
@@ -152,20 +148,20 @@ def test_deep_nesting_runs_or_is_an_error(nest, depth, words, inner):
         with pytest.raises(MlircError, match=words):
             report_of(body)
     else:
-        assert report_of(body)[0].ok
+        assert report_of(body).ok
 
 
-def test_a_long_block_runs_and_is_stopped_in_time():
+def test_a_long_block_runs_and_is_stopped_in_time(ticking):
     ops = "\n".join(f"%v{i + 1} = arith.addf %v{i}, %one : vector<512xf32>".replace("%one", "%v0") for i in range(2000))
     body = f"%v0 = vector.broadcast %one : f32 to vector<512xf32>\n{ops}\n"
     body += "%e = vector.extract %v2000[0] : f32 from vector<512xf32>\nmemref.store %e, %y[%t] : memref<64xf32>"
     body = body.replace("vector.broadcast %one", "vector.broadcast %f").replace(
         "%v0 =", "%f = memref.load %x[%t] : memref<64xf32>\n%v0 =", 1
     )
-    report, _ = report_of(body)
+    report = report_of(body)
     assert report.ok, report.findings
-    report, took = report_of(body, seconds=0.01)
-    assert "stopped" in report.kinds() and took < 20
+    report = report_of(body, seconds=10)
+    assert "stopped" in report.kinds() and ticking() < 60
 
 
 def test_a_constant_that_no_thread_can_hold_is_an_error():
@@ -189,22 +185,22 @@ def test_memref_copy(source, target, a, b, window):
     )
     x, y = np.arange(60, dtype=np.float32).reshape(6, 10), np.zeros((6, 10), np.float32)
     arguments = "%x: memref<6x10xf32>, %y: memref<6x10xf32>"
-    report, _ = report_of(
+    report = report_of(
         f"{body}\nmemref.copy {source}, {target} : {a} to {b}", arguments=arguments, args=[x, y], threads=1
     )
     assert report.kinds() <= {"unwritten result"} and (y[window] == x[window]).all()
     assert report.ok == (source == "%x")
 
 
-def test_a_large_copy_is_fast_and_ends_in_time():
-    n = 2_000_000
+def test_a_large_copy_runs_and_is_stopped_in_time(ticking):
+    n = 4 << 20
     arguments = f"%x: memref<{n}xf32>, %y: memref<{n}xf32>"
     copy = f"memref.copy %x, %y : memref<{n}xf32> to memref<{n}xf32>"
     x, y = np.ones(n, np.float32), np.zeros(n, np.float32)
-    report, _ = report_of(copy, arguments=arguments, args=[x, y], threads=1)
+    report = report_of(copy, arguments=arguments, args=[x, y], threads=1)
     assert report.ok and (x == y).all()
-    report, took = report_of(copy, 0.05, arguments, [x, y], threads=1)
-    assert report.kinds() == {"stopped"} and report.findings[0].op == "memref.copy" and took < 20
+    stopped = [report_of(copy, limit, arguments, [x, y], threads=1).findings[0] for limit in (2.5, 3.5, 4.5)]
+    assert [(f.kind, f.op) for f in stopped] == [("stopped", "memref.copy")] * 3
 
 
 NEVER = """func.func @k(%x: tensor<64xf32>) -> tensor<64xf32> {

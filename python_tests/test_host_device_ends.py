@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from test_host_device import SHARED, X, launch
@@ -75,10 +73,8 @@ NEGATIVE = """
 @pytest.mark.parametrize("check", [True, False])
 def test_it_ends_with_a_report(body, kind, check):
     x, y = np.zeros(64, np.float32), np.zeros(64, np.float32)
-    start = time.perf_counter()
     body = "%one = arith.constant 1.0 : f32\n" + body
     report = run_kernel(launch(body, X, smem=256), [x, y], check=check)
-    assert time.perf_counter() - start < 30
     if kind in ("endless loop", "deadlock") or check:
         assert kind in report.kinds()
     if kind == "deadlock":
@@ -144,16 +140,16 @@ def test_the_largest_launches_that_a_gpu_takes():
     assert ends(STORE, smem=232448).ok
 
 
-def test_a_launch_that_takes_too_long_is_stopped_and_says_where():
-    start = time.perf_counter()
-    (finding,) = ends(LONG, seconds=0.5).findings
-    assert time.perf_counter() - start < 5
+def test_a_launch_that_takes_too_long_is_stopped_and_says_where(ticking):
+    finding = ends(LONG, seconds=50).findings[0]
+    assert ticking() < 100
     assert finding.kind == "stopped" and finding.op == "scf.for"
-    assert "is still at work after 0.5 s: run fewer blocks (--blocks) or allow more (--seconds)" in finding.message
+    assert "is still at work after 50 s: run fewer blocks (--blocks) or allow more (--seconds)" in finding.message
 
 
-def test_a_grid_without_end_is_stopped():
-    assert ends("", blocks=(1 << 31) - 1, seconds=0.5).kinds() == {"stopped"}
+def test_a_grid_without_end_is_stopped(ticking):
+    assert ends("", blocks=(1 << 31) - 1, seconds=50).kinds() == {"stopped"}
+    assert ticking() < 100
 
 
 def test_what_cannot_go_on_names_its_operation():

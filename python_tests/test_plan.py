@@ -279,9 +279,9 @@ def test_planning_a_thousand_calls_is_quick():
     body = CALL + calls
     text = returning("%1500", "tensor<6xbf16>", body)
     module = parse(text)
-    start = time.perf_counter()
+    start = time.process_time()
     plan = build_plan(module, {"f": F}, model="m", target="sm_80")
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     assert plan.arena_size == 512 and len(plan.steps) == 1501
 
 

@@ -64,7 +64,7 @@ class Deadline:
 
     report: Report
     seconds: float = SECONDS
-    start: float = field(default_factory=time.monotonic)
+    start: float = field(default_factory=lambda: time.monotonic())
 
     def passed(self) -> bool:
         """Whether the launch has to end now."""
