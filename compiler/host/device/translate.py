@@ -1,12 +1,10 @@
 """Translates a `gpu.func`, once, into lists of Python closures: one per operation, each working on all threads of a
 batch. Operations that can wait (barriers, and control flow around them) become generators; all else is called.
 
-Rules are registered by operation name: `@rule("arith.addi")` on `f(tr, op) -> step`, where step(state) reads and writes
-`state.r[tr.reg(value)]`."""
+What an operation does is declared in rules/ (see declare.py)."""
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ import numpy as np
 from mlirc.backend.lowering import SHARED_ALIGN, index_bits
 from mlirc.errors import MlircError
 from mlirc.host.device.counters import kind_of
+from mlirc.host.device.declare import all_rules, waiting
 from mlirc.host.device.index_range import IndexRanges
 from mlirc.host.device.limits import MAX_NESTING, deep_calls
 from mlirc.host.device.machine import WARP, State
@@ -25,35 +24,8 @@ from mlirc.host.device.shadows.rules import shadowed
 from mlirc.host.device.spins import has_spins
 from mlirc.mlir import ir
 
-_rules: dict[str, Callable] = {}
-_RULE_FILES = (
-    "arith", "integer", "math", "vector", "memref", "scf", "gpu", "nvgpu",
-    "pointer", "hopper", "tensor_copy", "wgmma", "warp", "atomic", "matrix",
-    "cluster", "mbarrier", "grid", "inline", "convert", "shuffle",
-)  # fmt: skip
-
-
 MAX_VECTOR = 4096  # elements, far more than a thread has registers
 DEADLINE_EVERY = 64  # operations of a block
-
-
-def rule(*names: str) -> Callable:
-    """Registers the translation of operations."""
-
-    def add(function: Callable) -> Callable:
-        for name in names:
-            if name in _rules:
-                raise ValueError(f"two rules for {name}: {_rules[name].__module__} and {function.__module__}")
-            _rules[name] = function
-        return function
-
-    return add
-
-
-def waiting(step: Callable) -> Callable:
-    """Marks a step as a generator: it may wait for other threads."""
-    step.waits = True  # type: ignore[attr-defined]
-    return step
 
 
 class Code:
@@ -223,10 +195,10 @@ class Translator:
 
     def step(self, op) -> Callable:
         self.check_size(op)
-        found = _rules.get(op.name)
+        found = all_rules().get(op.name)
         if found is None:
             raise MlircError(
-                f"host device: {self.where}: no rule for {op.name} at {op.location}: add one in host/device"
+                f"host device: {self.where}: no rule for {op.name} at {op.location}: add one in host/device/rules"
             )
         try:
             step = found(self, op)
@@ -297,8 +269,6 @@ def _check_deadline(op) -> Callable:
 def translate(function, count: bool = False, shadows: Shadows | None = None) -> Program:
     """Translates a gpu.func, with code that counts its instructions, or follows undefined values, if asked for; raises
     MlircError for an operation without a rule."""
-    for name in _RULE_FILES:
-        importlib.import_module(f"mlirc.host.device.rules.{name}")
     function = function.operation
     name = ir.StringAttr(function.attributes["sym_name"]).value
     tr = Translator(f"kernel {name}", count, shadows)

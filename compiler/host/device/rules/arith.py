@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.host.device.declare import rule
 from mlirc.host.device.machine import State
 from mlirc.host.device.memory import merge_windows
 from mlirc.host.device.numbers import (
@@ -17,7 +18,7 @@ from mlirc.host.device.numbers import (
     unsigned,
     vector_shape,
 )
-from mlirc.host.device.translate import Translator, rule
+from mlirc.host.device.translate import Translator
 from mlirc.mlir import ir
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from mlirc.errors import MlircError
 from mlirc.host.device.arguments import check_given
+from mlirc.host.device.declare import rule, waiting
 from mlirc.host.device.events import Wait
 from mlirc.host.device.machine import State
 from mlirc.host.device.memory import MemRef
@@ -20,7 +21,7 @@ from mlirc.host.device.rules import pointer as pointers
 from mlirc.host.device.rules.memref import fetch, indices_of
 from mlirc.host.device.rules.pointer import element_of
 from mlirc.host.device.spins import Watch
-from mlirc.host.device.translate import Translator, rule, waiting
+from mlirc.host.device.translate import Translator
 from mlirc.mlir import ir
 
 _SCOPES = {"block": BLOCK, "cta": BLOCK, "cluster": CLUSTER, "device": DEVICE, "gpu": DEVICE, "sys": DEVICE, "": DEVICE}

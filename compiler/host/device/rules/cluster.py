@@ -6,18 +6,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from mlirc.host.device.attributes import segments_of
 from mlirc.host.device.bulk_copies import begin_transfer, multicast_to, read_source, write_target
 from mlirc.host.device.deadlocks import never_reach
+from mlirc.host.device.declare import rule, waiting
 from mlirc.host.device.engine import Engine
 from mlirc.host.device.machine import Machine, State
 from mlirc.host.device.membermask import check_aligned
 from mlirc.host.device.memory import MemRef
 from mlirc.host.device.numbers import dtype_of
-from mlirc.host.device.rules.attributes import segments_of
 from mlirc.host.device.rules.hopper import engine_of
 from mlirc.host.device.rules.tensor_copy import read_for_store
 from mlirc.host.device.sync import Wait
-from mlirc.host.device.translate import Translator, rule, waiting
+from mlirc.host.device.translate import Translator
 from mlirc.mlir import ir
 
 _SREG = "nvvm.read.ptx.sreg."

@@ -10,10 +10,11 @@ import ml_dtypes
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.host.device.attributes import flag, word
+from mlirc.host.device.declare import rule
 from mlirc.host.device.machine import State
 from mlirc.host.device.numbers import dtype_of, toward_zero, vector_shape
-from mlirc.host.device.rules.attributes import flag, word
-from mlirc.host.device.translate import Translator, rule
+from mlirc.host.device.translate import Translator
 from mlirc.mlir import ir
 
 

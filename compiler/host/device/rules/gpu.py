@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from mlirc.host.device.declare import rule, waiting
 from mlirc.host.device.machine import WARP, State
 from mlirc.host.device.memory import MemRef
 from mlirc.host.device.sync import block_barrier
-from mlirc.host.device.translate import Translator, rule, waiting
+from mlirc.host.device.translate import Translator
 
 
 def _dimension(op) -> str:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from mlirc.host.device.declare import rule, waiting
 from mlirc.host.device.machine import State
 from mlirc.host.device.rules.hopper import WARPGROUP, warpgroups
 from mlirc.host.device.sync import Wait
-from mlirc.host.device.translate import Translator, rule, waiting
+from mlirc.host.device.translate import Translator
 from mlirc.mlir import ir
 
 _FILE = 65536  # registers of a multiprocessor, sm_70 to sm_120

@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.host.device.attributes import segments_of
+from mlirc.host.device.declare import rule, waiting
 from mlirc.host.device.engine import Engine
 from mlirc.host.device.machine import State
 from mlirc.host.device.mbarriers import SIZE
 from mlirc.host.device.memory import MemRef
 from mlirc.host.device.order.proxies import KINDS
-from mlirc.host.device.rules.attributes import segments_of
 from mlirc.host.device.sync import Wait, block_barrier
-from mlirc.host.device.translate import Translator, rule, waiting
+from mlirc.host.device.translate import Translator
 from mlirc.mlir import ir
 
 WARPGROUP = 128

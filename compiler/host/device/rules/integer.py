@@ -10,9 +10,10 @@ from collections.abc import Callable
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.host.device.declare import rule
 from mlirc.host.device.machine import State
 from mlirc.host.device.numbers import dtype_of, signed_from, unsigned
-from mlirc.host.device.translate import Translator, rule
+from mlirc.host.device.translate import Translator
 from mlirc.mlir import ir, nested
 
 KIND = "undefined arithmetic"

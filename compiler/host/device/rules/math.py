@@ -9,11 +9,12 @@ from collections.abc import Callable
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.host.device.declare import rule
 from mlirc.host.device.fma import fma
 from mlirc.host.device.machine import State
 from mlirc.host.device.numbers import dtype_of
 from mlirc.host.device.rules.arith import binary, same_type, unary
-from mlirc.host.device.translate import Translator, rule
+from mlirc.host.device.translate import Translator
 from mlirc.mlir import ir
 
 _EXACT = {

@@ -10,13 +10,14 @@ import ml_dtypes
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.host.device.attributes import segments_of, word
+from mlirc.host.device.declare import rule
 from mlirc.host.device.machine import WARP, State
 from mlirc.host.device.numbers import dtype_of
-from mlirc.host.device.rules.attributes import segments_of, word
 from mlirc.host.device.rules.nvgpu import of_warps, tf32, to_f32, to_threads, whole_warps
 from mlirc.host.device.rules.pointer import element_of
 from mlirc.host.device.tensor_cores import lowest_exponent, multiply_add, multiply_add_fp8
-from mlirc.host.device.translate import Translator, rule
+from mlirc.host.device.translate import Translator
 from mlirc.mlir import ir
 
 _ELEMENTS = {

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from mlirc.host.device.attributes import segments_of
 from mlirc.host.device.copies import active_threads, finish
+from mlirc.host.device.declare import rule, waiting
 from mlirc.host.device.engine import Engine
 from mlirc.host.device.machine import State
 from mlirc.host.device.mbarriers import SIZE
 from mlirc.host.device.memory import MemRef
-from mlirc.host.device.rules.attributes import segments_of
 from mlirc.host.device.rules.hopper import engine_of, wait_for
 from mlirc.host.device.rules.tensor_copy import start_box, store_box
-from mlirc.host.device.translate import Translator, rule, waiting
+from mlirc.host.device.translate import Translator
 from mlirc.mlir import ir
 
 

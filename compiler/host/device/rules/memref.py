@@ -8,11 +8,12 @@ import math
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.host.device.declare import rule
 from mlirc.host.device.machine import State
 from mlirc.host.device.memory import MemRef
 from mlirc.host.device.numbers import dtype_of, vector_shape
 from mlirc.host.device.rules.integer import wrapped
-from mlirc.host.device.translate import Translator, rule
+from mlirc.host.device.translate import Translator
 from mlirc.mlir import ir
 
 _DYNAMIC = ir.ShapedType.get_dynamic_size()

@@ -9,15 +9,16 @@ from __future__ import annotations
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.host.device.attributes import segments_of
 from mlirc.host.device.copies import commit, copy_async, wait_group
+from mlirc.host.device.declare import rule
 from mlirc.host.device.machine import WARP, Machine, State
 from mlirc.host.device.numbers import dtype_of, vector_shape
-from mlirc.host.device.rules.attributes import segments_of
 from mlirc.host.device.rules.memref import fetch, indices_of, item_size
 from mlirc.host.device.rules.pointer import element_of
 from mlirc.host.device.sync import warp_barrier
 from mlirc.host.device.tensor_cores import lowest_exponent, multiply_add
-from mlirc.host.device.translate import Translator, rule
+from mlirc.host.device.translate import Translator
 from mlirc.mlir import ir
 
 

@@ -9,13 +9,14 @@ import re
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.host.device.declare import rule
 from mlirc.host.device.inline_asm import in_place
 from mlirc.host.device.machine import WARP, State
 from mlirc.host.device.memory import POISON, MemRef, buffer_at
 from mlirc.host.device.numbers import constant_array, dtype_of, vector_shape
 from mlirc.host.device.rules.arith import unary
 from mlirc.host.device.rules.memref import fetch, indices_of
-from mlirc.host.device.translate import Translator, rule
+from mlirc.host.device.translate import Translator
 from mlirc.mlir import ir
 
 _DYNAMIC_INDEX = -(1 << 31)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.host.device.declare import rule, waiting
 from mlirc.host.device.events import Fork
 from mlirc.host.device.limits import Stop, most_turns
 from mlirc.host.device.loop_ends import Ending, ending, too_many, turns_left, unchanged
@@ -15,7 +16,7 @@ from mlirc.host.device.memory import MemRef, merge_windows
 from mlirc.host.device.numbers import spread
 from mlirc.host.device.shadows.rules import decides
 from mlirc.host.device.spins import give_way, is_spin
-from mlirc.host.device.translate import Code, Translator, rule, waiting
+from mlirc.host.device.translate import Code, Translator
 
 
 def endless(s: State, op, why: str, who=None) -> Stop:

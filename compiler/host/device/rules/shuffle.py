@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.host.device.attributes import word
+from mlirc.host.device.declare import rule
 from mlirc.host.device.machine import WARP, State
 from mlirc.host.device.membermask import FULL, active_lanes, members, rows, threads, whole
 from mlirc.host.device.numbers import dtype_of
-from mlirc.host.device.rules.attributes import word
-from mlirc.host.device.translate import Translator, rule
+from mlirc.host.device.translate import Translator
 
 _MODES = {"xor": "bfly", "idx": "idx", "up": "up", "down": "down"}
 

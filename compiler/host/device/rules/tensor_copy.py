@@ -7,14 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.host.device.attributes import segments_of
 from mlirc.host.device.bulk_copies import Target, begin_transfer, check_proxy, multicast_to
+from mlirc.host.device.declare import rule
 from mlirc.host.device.machine import State
 from mlirc.host.device.mbarriers import SIZE
 from mlirc.host.device.memory import Buffer, MemRef
-from mlirc.host.device.rules.attributes import segments_of
 from mlirc.host.device.rules.hopper import engine_of
 from mlirc.host.device.tensor_maps import AnyMap, Combine, swizzled
-from mlirc.host.device.translate import Translator, rule
+from mlirc.host.device.translate import Translator
 
 
 @rule("nvvm.cp.async.bulk.tensor.shared.cluster.global")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from mlirc.errors import MlircError
+from mlirc.host.device.attributes import word
+from mlirc.host.device.declare import rule
 from mlirc.host.device.machine import State
-from mlirc.host.device.rules.attributes import word
 from mlirc.host.device.rules.hopper import WARPGROUP, engine_of, warpgroups
 from mlirc.host.device.rules.pointer import struct_fields
-from mlirc.host.device.translate import Translator, rule
+from mlirc.host.device.translate import Translator
 from mlirc.host.device.wgmma import Product, launch
 from mlirc.mlir import ir
 
