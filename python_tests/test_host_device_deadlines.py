@@ -165,7 +165,7 @@ def test_a_long_block_runs_and_is_stopped_in_time(ticking):
 
 
 def test_a_constant_that_no_thread_can_hold_is_an_error():
-    with pytest.raises(MlircError, match="vector<1000000xf32> .* is no value of a thread"):
+    with pytest.raises(MlircError, match="vector<1000000xf32> is no value of a thread"):
         report_of("%v = arith.constant dense<1.0> : vector<1000000xf32>")
 
 

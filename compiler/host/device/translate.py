@@ -157,9 +157,7 @@ class Translator:
         """The code of a block, and the registers of its terminator's operands."""
         self.depth += 1
         if self.depth > MAX_NESTING:
-            raise MlircError(
-                f"host device: {self.where}: nests more than {MAX_NESTING} regions, at {block.owner.location}"
-            )
+            raise self.refused(block.owner, f"nests more than {MAX_NESTING} regions")
         code = Code()
         ops = [o.operation for o in block.operations]
         here = {a for a in block.arguments}
@@ -184,30 +182,27 @@ class Translator:
         self.depth -= 1
         return code, [self.reg(v) for v in ops[-1].operands]
 
+    def refused(self, op, why: str) -> MlircError:
+        """The error to raise for an operation that cannot be executed: kernel, operation, place, and `why`."""
+        return MlircError(f"host device: {self.where}: {op.operation.name} at {op.location}: {why}")
+
     def check_size(self, op) -> None:
         """Raises MlircError for vectors that no thread has registers for."""
         for t in [v.type for v in op.results if isinstance(v.type, ir.VectorType)]:
             if math.prod(t.shape) > MAX_VECTOR:
-                raise MlircError(
-                    f"host device: {self.where}: {t} at {op.location} is no value of a thread: it has {MAX_VECTOR} "
-                    "elements at the most"
-                )
+                raise self.refused(op, f"{t} is no value of a thread: it has {MAX_VECTOR} elements at the most")
 
     def step(self, op) -> Callable:
         self.check_size(op)
         found = all_rules().get(op.name)
         if found is None:
-            raise MlircError(
-                f"host device: {self.where}: no rule for {op.name} at {op.location}: add one in host/device/rules"
-            )
+            raise self.refused(op, "there is no rule for it: add one in host/device/rules")
         try:
             step = found(self, op)
         except (MlircError, RecursionError):
             raise
         except Exception as e:
-            raise MlircError(
-                f"host device: {self.where}: cannot execute {op.name} at {op.location}: {type(e).__name__}: {e}"
-            ) from e
+            raise self.refused(op, f"cannot be executed: {type(e).__name__}: {e}") from e
         if self.shadows is not None:
             step = shadowed(self, op, step)
         kind = kind_of(op) if self.count else None

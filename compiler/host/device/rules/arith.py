@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mlirc.errors import MlircError
 from mlirc.host.device.declare import rule
 from mlirc.host.device.machine import State
 from mlirc.host.device.memory import merge_windows
@@ -84,7 +83,7 @@ FLOAT: dict[str, Callable] = {
 def _to_nearest(tr: Translator, op) -> None:
     """Raises MlircError for an operation that asks for another rounding, which the back end would not honour."""
     if "roundingmode" in op.attributes and "to_nearest_even" not in str(op.attributes["roundingmode"]):
-        raise MlircError(f"host device: {tr.where}: {op.name} with {op.attributes['roundingmode']} at {op.location}")
+        raise tr.refused(op, f"rounding {op.attributes['roundingmode']} is not supported")
 
 
 @rule(*FLOAT)
@@ -104,7 +103,7 @@ def _extended(tr: Translator, op):
     low, high = (tr.reg(v) for v in op.results)
     bits = dtype_of(op.results[0].type).itemsize * 8
     if tr.index_bits == 32 and "index" in str(op.results[0].type):
-        raise MlircError(f"host device: {tr.where}: {op.name} of indices at {op.location}: cast them to i32 or i64")
+        raise tr.refused(op, "of indices is not supported: cast them to i32 or i64")
 
     def step(s: State) -> None:
         x, y = s.r[a], s.r[b]

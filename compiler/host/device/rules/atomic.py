@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlirc.errors import MlircError
 from mlirc.host.device.arguments import check_given
 from mlirc.host.device.declare import rule, waiting
 from mlirc.host.device.events import Wait
@@ -45,7 +44,7 @@ def strength_of(tr: Translator, op, name: str = "ordering") -> Strength:
     order = ir.IntegerAttr(op.attributes[name]).value
     scope = ir.StringAttr(op.attributes["syncscope"]).value if "syncscope" in op.attributes else ""
     if scope not in _SCOPES:
-        raise MlircError(f"host device: {tr.where}: {op.name} with syncscope {scope!r} at {op.location}")
+        raise tr.refused(op, f"syncscope {scope!r} is not supported")
     found = Strength(order in _ACQUIRES, order in _RELEASES, _SCOPES[scope])
     tr.ordered = tr.ordered or found.acquire or found.release
     return found
@@ -253,7 +252,7 @@ def _rmw(tr: Translator, op):
     count, strength = int(np.prod(shape)), strength_of(tr, op)
     name = _NAMES[ir.IntegerAttr(op.attributes["bin_op"]).value]
     if name not in _OPERATIONS:
-        raise MlircError(f"host device: {tr.where}: llvm.atomicrmw {name} at {op.location} is not supported")
+        raise tr.refused(op, f"{name} is not supported")
     combine = _OPERATIONS[name]
     tr.accesses.append(dtype.itemsize)
     tr.signals.append(op)
@@ -322,7 +321,7 @@ def _generic_rmw(tr: Translator, op):
     tr.accesses.append(dtype.itemsize)
     tr.signals.append(op)
     if body.waits:
-        raise MlircError(f"host device: {tr.where}: {op.name} at {op.location} waits for other threads inside")
+        raise tr.refused(op, "waits for other threads inside")
 
     def step(s: State) -> None:
         m, outer, where = s.m, s.mask, fetch(s.r, indices)

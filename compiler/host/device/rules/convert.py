@@ -9,7 +9,6 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 
-from mlirc.errors import MlircError
 from mlirc.host.device.attributes import flag, word
 from mlirc.host.device.declare import rule
 from mlirc.host.device.machine import State
@@ -37,14 +36,14 @@ def _rounding(tr: Translator, op) -> bool:
     """Whether a conversion cuts; raises MlircError for roundings other than to the nearest even and towards zero."""
     mode = word(op, "rnd") or "none"
     if mode not in ("none", "rn", "rz"):
-        raise MlircError(f"host device: {tr.where}: {op.name} with rounding {mode} at {op.location}: rn or rz")
+        raise tr.refused(op, f"rounding {mode} is not supported: rn or rz")
     return mode == "rz"
 
 
 @rule("nvvm.convert.f32x2.to.f16x2", "nvvm.convert.f32x2.to.bf16x2")
 def _pair(tr: Translator, op):
     if len(op.operands) != 2:
-        raise MlircError(f"host device: {tr.where}: {op.name} with random bits at {op.location} is not supported")
+        raise tr.refused(op, "with random bits is not supported")
     high, low = (tr.reg(v) for v in op.operands)
     out, dtype = tr.reg(op.results[0]), dtype_of(op.results[0].type)
     how = word(op, "sat") == "satfinite", flag(op, "relu"), _rounding(tr, op)
@@ -78,7 +77,7 @@ def _to_f8(tr: Translator, op):
 @rule("nvvm.convert.f8x2.to.f16x2", "nvvm.convert.f8x2.to.bf16x2")
 def _from_f8(tr: Translator, op):
     if len(op.operands) != 1:
-        raise MlircError(f"host device: {tr.where}: {op.name} with a scale at {op.location} is not supported")
+        raise tr.refused(op, "with a scale is not supported")
     source, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
     given, dtype = dtype_of(ir.TypeAttr(op.attributes["srcType"]).value), dtype_of(op.results[0].type)
     relu = flag(op, "relu")
@@ -94,7 +93,7 @@ def _to_tf32(tr: Translator, op):
     source, out, relu = tr.reg(op.operands[0]), tr.reg(op.results[0]), flag(op, "relu")
     mode = word(op, "rnd") or "rna"
     if mode not in ("rn", "rna", "rz"):
-        raise MlircError(f"host device: {tr.where}: {op.name} with rounding {mode} at {op.location}: rn, rna or rz")
+        raise tr.refused(op, f"rounding {mode} is not supported: rn, rna or rz")
 
     def step(s: State) -> None:
         x = np.ascontiguousarray(np.maximum(s.r[source], np.float32(0)) + np.float32(0) if relu else s.r[source])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlirc.errors import MlircError
 from mlirc.host.device.attributes import segments_of
 from mlirc.host.device.declare import rule, waiting
 from mlirc.host.device.engine import Engine
@@ -109,7 +108,7 @@ def _named_barrier(tr: Translator, op):
     identifier = (tr.known(number[0]) if number else 0) or 0
     threads = tr.known(count[0]) if count else None
     if (number and tr.known(number[0]) is None) or (count and threads is None):
-        raise MlircError(f"host device: {tr.where}: nvvm.barrier with a number that is not constant at {op.location}")
+        raise tr.refused(op, "a number that is not constant is not supported")
     if identifier != 0 or threads is not None:
         tr.waits = tr.clocks = True
     return waiting(lambda s: block_barrier(s, op, identifier, threads))
@@ -121,7 +120,7 @@ def _barrier_arrive(tr: Translator, op):
     count = [many]
     identifier, threads = tr.known(number[0]) if number else 0, tr.known(count[0])
     if identifier is None or threads is None:
-        raise MlircError(f"host device: {tr.where}: nvvm.barrier.arrive with a number not constant at {op.location}")
+        raise tr.refused(op, "a number that is not constant is not supported")
 
     tr.waits = tr.clocks = True
 
@@ -145,7 +144,7 @@ def _nothing(tr: Translator, op):
 def _fence_proxy(tr: Translator, op):
     kind = str(op.attributes["kind"]).split("<")[-1].rstrip(">").strip()
     if kind not in KINDS:
-        raise MlircError(f"host device: {tr.where}: nvvm.fence.proxy of kind {kind} at {op.location}: one of {KINDS}")
+        raise tr.refused(op, f"kind {kind} is not supported: one of {KINDS}")
     cluster = kind == "async" or ("space" in op.attributes and "cluster" in str(op.attributes["space"]))
 
     def step(s: State) -> None:

@@ -8,7 +8,6 @@ import re
 
 import numpy as np
 
-from mlirc.errors import MlircError
 from mlirc.host.device.declare import rule
 from mlirc.host.device.inline_asm import Operands, text_of, whole_struct
 from mlirc.host.device.machine import State
@@ -31,10 +30,7 @@ def _inline(tr: Translator, op):
     found = _WGMMA.search(text)
     rest = _PREDICATE.sub("", _WGMMA.sub("", text))
     if found is None or re.sub(r"\.reg\s+\.pred\s+\w+\s*;|[{}\s]", "", rest):
-        raise MlircError(
-            f"host device: {tr.where}: inline assembly that is no single wgmma.mma_async at {op.location}: use the "
-            "operations of the nvvm dialect"
-        )
+        raise tr.refused(op, "is no single wgmma.mma_async: use the operations of the nvvm dialect")
     operands = Operands(op)
     n, k, saturate, d, a, b, accumulator, left, right, flags = found.groups()
     scale, *signs = [w.strip() for w in flags.split(",")]
@@ -48,7 +44,7 @@ def _inline(tr: Translator, op):
     words = [w.strip() for w in left.strip("{}").split(",")] if in_registers else [left]
     firsts = [operands.value(w) for w in words]
     if in_registers and len(firsts) != 4:
-        raise MlircError(f"host device: {tr.where}: wgmma with {len(firsts)} registers of A, not 4, at {op.location}")
+        raise tr.refused(op, f"wgmma with {len(firsts)} registers of A, not 4")
     late = in_registers and any(made_late(op, v) for v in firsts)
     a_registers, second, out = [tr.reg(v) for v in firsts], tr.reg(operands.value(right)), tr.reg(op.results[0])
     fresh = any(made_late(op, v, carried=False) for v in values)
@@ -75,7 +71,7 @@ def _product(tr: Translator, op, shape: tuple, flags: list[str], in_registers: b
     if a in ("f16", "bf16"):
         names += ["b_major"] if in_registers else ["a_major", "b_major"]
     if len(flags) != len(names) or any(f not in ("1", "-1", "0") for f in flags):
-        raise MlircError(f"host device: {tr.where}: wgmma of {a} takes the flags {names} at {op.location}")
+        raise tr.refused(op, f"wgmma of {a} takes the flags {names}")
     given = dict(zip(names, (int(f) for f in flags), strict=True))
     settings = {name: value if name.startswith("sign") else not value for name, value in given.items()}
     return Product(n, k, a, b, d, saturate=saturate, **settings)  # type: ignore[arg-type]

@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mlirc.errors import MlircError
 from mlirc.host.device.declare import rule
 from mlirc.host.device.machine import State
 from mlirc.host.device.numbers import dtype_of, signed_from, unsigned
@@ -208,7 +207,7 @@ def _integer(tr: Translator, op):
     dtype, narrow = dtype_of(t), tr.index_bits == 32 and is_index(t)
     if dtype == np.bool_:
         if op.name not in _BOOL and op.name not in ("arith.andi", "arith.ori", "arith.xori"):
-            raise MlircError(f"host device: {tr.where}: {op.name} of i1 at {op.location} has no meaning")
+            raise tr.refused(op, "of i1 has no meaning")
         return _plain(tr, op, _BOOL.get(op.name, _INTEGER.get(op.name, np.bitwise_and)))
     width = 32 if narrow else 8 * dtype.itemsize
     checks = _flag_checks(op, dtype) if not narrow else []

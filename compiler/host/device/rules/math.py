@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mlirc.errors import MlircError
 from mlirc.host.device.declare import rule
 from mlirc.host.device.fma import fma
 from mlirc.host.device.machine import State
@@ -142,5 +141,5 @@ def _approximate(tr: Translator, op):
     f, dtype = _through_f64(_APPROXIMATE[op.name], dtype_of(op.results[0].type)), dtype_of(op.results[0].type)
     ftz = "ftz" in op.name or ("ftz" in op.attributes and ir.BoolAttr(op.attributes["ftz"]).value)
     if "rnd" in op.attributes and not str(op.attributes["rnd"]).endswith("<rn>"):
-        raise MlircError(f"host device: {tr.where}: {op.name} with {op.attributes['rnd']} at {op.location}: rn only")
+        raise tr.refused(op, f"rounding {op.attributes['rnd']} is not supported: rn only")
     return unary(tr, op, (lambda x: flushed(f(flushed(x)))) if ftz and dtype == np.float32 else f)

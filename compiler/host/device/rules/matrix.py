@@ -9,7 +9,6 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from mlirc.errors import MlircError
 from mlirc.host.device.attributes import segments_of, word
 from mlirc.host.device.declare import rule
 from mlirc.host.device.machine import WARP, State
@@ -30,7 +29,7 @@ def _b16_8x8(tr: Translator, op) -> bool:
     """Whether the matrices are transposed; raises MlircError for other shapes."""
     shape, element = str(op.attributes["shape"]).replace(" ", ""), word(op, "eltType")
     if "m=8,n=8" not in shape or element != "b16":
-        raise MlircError(f"host device: {tr.where}: {op.name} of {element} {shape} at {op.location}: 8x8 of b16 only")
+        raise tr.refused(op, f"{element} {shape} is not supported: 8x8 of b16 only")
     return "layout" in op.attributes and word(op, "layout") == "col"
 
 
@@ -100,13 +99,13 @@ def _movmatrix(tr: Translator, op):
 @rule("nvvm.mma.sync")
 def _mma(tr: Translator, op):
     parts = [[tr.reg(v) for v in part] for part in segments_of(op)]
-    out, what = tr.reg(op.results[0]), f"{tr.where}: nvvm.mma.sync at {op.location}"
+    out = tr.reg(op.results[0])
     shape = str(op.attributes["shape"]).split("<")[-1].rstrip(">").replace(" ", "")
     sizes = dict(p.split("=") for p in shape.split(","))
     m_, n_, k_ = (int(sizes[x]) for x in "mnk")
     names = [_operand_type(op, x, v.type) for x, v in zip("AB", (op.operands[0], segments_of(op)[1][0]), strict=True)]
     if (m_, n_) != (16, 8) or any(n not in _ELEMENTS for n in names):
-        raise MlircError(f"host device: {what}: {names[0]} x {names[1]} of shape m{m_}n{n_}k{k_} is not supported")
+        raise tr.refused(op, f"{names[0]} x {names[1]} of shape m{m_}n{n_}k{k_} is not supported")
     dtypes = [np.dtype(_ELEMENTS[n]) for n in names]
     per = 4 // dtypes[0].itemsize
     halves = k_ // (4 * per)

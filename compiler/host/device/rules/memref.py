@@ -50,7 +50,7 @@ def _load(tr: Translator, op):
     align = _alignment(op, item)
     tr.accesses += [item, align]
     if len(shape) > 1:
-        raise MlircError(f"host device: {tr.where}: vector.load of rank {len(shape)} at {op.location}")
+        raise tr.refused(op, f"vectors of rank {len(shape)} are not supported")
 
     def step(s: State) -> None:
         r = s.r
@@ -161,7 +161,7 @@ def _view(tr: Translator, op):
     ref, out, item = tr.reg(op.operands[0]), tr.reg(op.results[0]), item_size(op.results[0].type)
     (shift,) = indices_of(tr, [op.operands[1]])
     if not t.has_static_shape:
-        raise MlircError(f"host device: {tr.where}: memref.view of dynamic extents at {op.location}")
+        raise tr.refused(op, "dynamic extents are not supported")
     strides, _ = t.get_strides_and_offset()
     shape = tuple(t.shape)
     nbytes = int(np.prod(shape)) * item
@@ -205,7 +205,7 @@ def _reshape(tr: Translator, op):
     ref, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
     strides, _ = t.get_strides_and_offset()
     if not t.has_static_shape or _DYNAMIC_OFFSET in strides:
-        raise MlircError(f"host device: {tr.where}: {op.name} to {t} at {op.location}: extents must be static")
+        raise tr.refused(op, f"to {t}: extents must be static")
 
     shape = tuple(t.shape)
 
@@ -246,7 +246,7 @@ def _metadata(tr: Translator, op):
 def _alloca(tr: Translator, op):
     t, out, item = ir.MemRefType(op.results[0].type), tr.reg(op.results[0]), item_size(op.results[0].type)
     if not t.has_static_shape:
-        raise MlircError(f"host device: {tr.where}: {op.name} of dynamic extents at {op.location}")
+        raise tr.refused(op, "dynamic extents are not supported")
     strides, _ = t.get_strides_and_offset()
     nbytes = math.prod(t.shape) * item
     space = "shared" if "workgroup" in str(t.memory_space) or str(t.memory_space).startswith("3") else "local"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlirc.errors import MlircError
 from mlirc.host.device.attributes import segments_of
 from mlirc.host.device.copies import commit, copy_async, wait_group
 from mlirc.host.device.declare import rule
@@ -31,7 +30,7 @@ def _async_copy(tr: Translator, op):
     number = indices_of(tr, count)
     tr.accesses += [item * width]
     if item * width not in (4, 8, 16):
-        raise MlircError(f"host device: {tr.where}: cp.async of {item * width} bytes at {op.location}: 4, 8 or 16")
+        raise tr.refused(op, f"copies of {item * width} bytes are not supported: 4, 8 or 16")
 
     def step(s: State) -> None:
         r = s.r
@@ -114,7 +113,7 @@ def _ldmatrix(tr: Translator, op):
     shape = vector_shape(op.results[0].type)
     per_row = 16 // item
     if transpose and item != 2:
-        raise MlircError(f"host device: {tr.where}: a transposed ldmatrix at {op.location} takes 16-bit elements")
+        raise tr.refused(op, "takes 16-bit elements where it transposes")
     tr.accesses.append(16)
 
     def step(s: State) -> None:
@@ -157,7 +156,7 @@ def _mma(tr: Translator, op):
     per = 4 // in_type.itemsize  # elements of a 32-bit register
     m_, n_, k_ = mnk
     if (m_, n_) != (16, 8) or k_ % (4 * per) or in_type.itemsize not in (2, 4):
-        raise MlircError(f"host device: {tr.where}: nvgpu.mma.sync of shape {mnk} on {in_type} at {op.location}")
+        raise tr.refused(op, f"shape {mnk} on {in_type} is not supported")
     k_halves = k_ // (4 * per)
     lowest = (lowest_exponent(in_type), lowest_exponent(in_type))
     widen = tf32 if in_type == np.float32 else to_f32

@@ -62,7 +62,7 @@ def element_of(s: State, pointer: MemRef, item: int, op) -> tuple[MemRef, list]:
 def _address_of(tr: Translator, op):
     out, name = tr.reg(op.results[0]), ir.FlatSymbolRefAttr(op.attributes["global_name"]).value
     if name not in tr.globals:
-        raise MlircError(f"host device: {tr.where}: no shared global @{name} at {op.location}")
+        raise tr.refused(op, f"there is no shared global @{name}")
     size, align = tr.globals[name]
 
     def step(s: State) -> None:
@@ -84,7 +84,7 @@ def _gep(tr: Translator, op):
     for _ in indices[1:]:
         array = re.fullmatch(r"!llvm\.array<(\d+) x (.*)>", str(t))
         if not array:
-            raise MlircError(f"host device: {tr.where}: llvm.getelementptr into {t} at {op.location}: arrays only")
+            raise tr.refused(op, f"into {t} is not supported: arrays only")
         t = ir.Type.parse(array[2], t.context)
         sizes.append(type_bytes(t))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlirc.errors import MlircError
 from mlirc.host.device.attributes import word
 from mlirc.host.device.declare import rule
 from mlirc.host.device.machine import WARP, State
@@ -57,7 +56,7 @@ def _shuffle(tr: Translator, op):
     out, valid = (tr.reg(v) for v in op.results)
     mode = word(op, "mode")
     if mode not in _MODES:
-        raise MlircError(f"host device: {tr.where}: gpu.shuffle {mode} at {op.location} is not supported")
+        raise tr.refused(op, f"mode {mode} is not supported")
 
     def step(s: State) -> None:
         r, w = s.r, s.r[width].astype(np.int64)

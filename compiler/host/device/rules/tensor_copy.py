@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mlirc.errors import MlircError
 from mlirc.host.device.attributes import segments_of
 from mlirc.host.device.bulk_copies import Target, begin_transfer, check_proxy, multicast_to
 from mlirc.host.device.declare import rule
@@ -24,7 +23,7 @@ def _tensor_load(tr: Translator, op):
     (dst,), (tensor,), coordinates, (barrier,), offsets, multicast, _, predicate = segments_of(op)
     mode = _mode(tr, op, ("tile", "im2col"))
     if mode == "im2col" and len(offsets) != len(coordinates) - 2:
-        raise MlircError(f"host device: {tr.where}: im2col takes an offset per spatial dimension at {op.location}")
+        raise tr.refused(op, "im2col takes an offset per spatial dimension")
     to, what, at = tr.reg(dst), tr.reg(tensor), [tr.reg(c) for c in coordinates]
     signal, when = tr.reg(barrier), tr.reg(predicate[0]) if predicate else None
     mask, shifts = tr.reg(multicast[0]) if multicast else None, [tr.reg(o) for o in offsets]
@@ -44,7 +43,7 @@ def _mode(tr: Translator, op, known: tuple[str, ...]) -> str:
     """The mode of a tensor copy; raises MlircError for one that is not known."""
     mode = str(op.attributes["mode"]).split("<")[-1].rstrip(">").split()[-1]
     if mode not in known:
-        raise MlircError(f"host device: {tr.where}: {op.name} in mode {mode} at {op.location}: one of {list(known)}")
+        raise tr.refused(op, f"mode {mode} is not supported: one of {list(known)}")
     return mode
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mlirc.errors import MlircError
 from mlirc.host.device.declare import rule
 from mlirc.host.device.machine import State
 from mlirc.host.device.numbers import dtype_of, vector_shape
@@ -63,7 +62,7 @@ def _insert(tr: Translator, op):
     value, target = (tr.reg(v) for v in list(op.operands)[:2])
     out, static = tr.reg(op.results[0]), _position(op, "static_position")
     if _DYNAMIC in static:
-        raise MlircError(f"host device: {tr.where}: vector.insert at a dynamic position at {op.location}")
+        raise tr.refused(op, "a dynamic position is not supported")
     where: tuple = (slice(None), slice(None), *static)
 
     def step(s: State) -> None:
@@ -188,7 +187,7 @@ _REDUCTIONS: dict[str, Callable] = {
 def _reduction(tr: Translator, op):
     kind = str(op.attributes["kind"]).split("<")[-1].rstrip(">")
     if kind not in _REDUCTIONS:
-        raise MlircError(f"host device: {tr.where}: vector.reduction <{kind}> at {op.location} is not supported")
+        raise tr.refused(op, f"<{kind}> is not supported")
     f, dtype = _REDUCTIONS[kind], dtype_of(op.results[0].type)
     operands, out = [tr.reg(v) for v in op.operands], tr.reg(op.results[0])
     # LLVM's sum of floats starts from 0, which a sum of -0 shows.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlirc.errors import MlircError
 from mlirc.host.device.attributes import word
 from mlirc.host.device.declare import rule
 from mlirc.host.device.machine import WARP, State
@@ -26,7 +25,7 @@ def _redux(tr: Translator, op):
     out, kind, dtype = tr.reg(op.results[0]), word(op, "kind"), dtype_of(op.results[0].type)
     magnitude, spread = (ir.BoolAttr(op.attributes[n]).value for n in ("abs", "nan"))
     if kind not in _REDUCE:
-        raise MlircError(f"host device: {tr.where}: nvvm.redux.sync {kind} at {op.location} is not supported")
+        raise tr.refused(op, f"{kind} is not supported")
     combine, neutral = _REDUCE[kind]
     if spread:
         combine = {"fmin": np.minimum, "fmax": np.maximum}[kind]

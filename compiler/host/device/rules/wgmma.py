@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from mlirc.errors import MlircError
 from mlirc.host.device.attributes import word
 from mlirc.host.device.declare import rule
 from mlirc.host.device.machine import State
@@ -19,7 +18,7 @@ def checked(tr: Translator, p: Product, words: int, op) -> Product:
     if not problem and words != p.words:
         problem = f"wgmma n={p.n} with {words} registers of 32 bits for its {p.d} accumulator, not {p.words}"
     if problem:
-        raise MlircError(f"host device: {tr.where}: {problem} at {op.location}")
+        raise tr.refused(op, problem)
     return p
 
 
