@@ -94,7 +94,7 @@ def active_threads(s: State) -> np.ndarray | None:
     m = s.m
     if s.mask is None:
         return None
-    full = np.broadcast_to(s.mask, (m.nb, m.nt))
+    full = m.full(s.mask)
     return None if full.all() else full.ravel()
 
 

@@ -171,7 +171,7 @@ class Engine:
             self.looked[id(value)] = self.time
         if id(value) in self.unfinished and id(value) not in self.told:
             self.told.add(id(value))
-            everyone = np.ones((1, 1), bool) if s.mask is None else s.mask
+            everyone = s.m.everyone(s.mask)
             by = next((r.op for r in self.readings if r.result is value), None)
             where = "a wgmma" if by is None else f"the wgmma at {self.machine.report.place(by)}"
             message = f"reads the accumulator of {where} before the wait for its group"

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from mlirc.errors import MlircError
 from mlirc.host.device.report import Report
 
@@ -77,8 +75,7 @@ class Deadline:
     def check(self, machine: Any, mask, op) -> None:
         """Stops the launch if it has to end now; `op` is where it is."""
         if self.passed():
-            everyone = np.ones((1, 1), bool) if mask is None else mask
-            machine.complain("stopped", everyone, self.why(), op)
+            machine.complain("stopped", machine.everyone(mask), self.why(), op)
             raise Stop
 
     def why(self) -> str:

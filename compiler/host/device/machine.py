@@ -86,7 +86,7 @@ class Machine:
 
     def shared_at(self, address: np.ndarray, mask) -> tuple[Buffer, np.ndarray]:
         """The buffer in shared memory that the addresses of the active threads lie in, and their bytes within it."""
-        known = address if mask is None else np.broadcast_to(address, (self.nb, self.nt))[self.everyone(mask)]
+        known = address if mask is None else self.full(address)[self.everyone(mask)]
         first = int(known.min()) if known.size else 0
         found = max((b for b in self.shared if b.place <= first), key=lambda b: b.place, default=self.shared[0])
         later = [b.place for b in self.shared if b.place > found.place]
@@ -109,11 +109,19 @@ class Machine:
 
     # -- checks
 
+    def full(self, value: Any) -> np.ndarray:
+        """A value of every thread, [blocks, threads, ...], from one that is kept once for those that share it, or a
+        number; not to be written to."""
+        value = np.asarray(value)
+        return np.broadcast_to(value, (self.nb, self.nt, *value.shape[2:]))
+
+    def number(self, value: Any, b: int, t: int) -> int:
+        """An integer value of one thread (of block b of the batch)."""
+        return int(self.full(value)[b, t])
+
     def everyone(self, mask) -> np.ndarray:
         """The active threads, bool [blocks, threads]."""
-        if mask is None:
-            return np.ones((self.nb, self.nt), bool)
-        return np.broadcast_to(mask, (self.nb, self.nt))
+        return self.full(True if mask is None else mask)
 
     def one(self, b: int, t: int) -> np.ndarray:
         """A mask with one thread, bool [blocks, threads]."""
@@ -123,13 +131,13 @@ class Machine:
 
     def where(self, bad: np.ndarray) -> str:
         """The first thread of a mask, in words."""
-        b, t = np.argwhere(np.broadcast_to(bad, (self.nb, self.nt)))[0]
+        b, t = np.argwhere(self.full(bad))[0]
         return f"block {int(self.blocks[b])} thread {int(t)}"
 
     def first(self, bad: np.ndarray, numbers: Any) -> int:
         """The number, of one per thread, of the first thread of a mask."""
-        full = np.broadcast_to(np.asarray(numbers).reshape(np.shape(numbers) or (1, 1)), (self.nb, self.nt))
-        return int(full[np.broadcast_to(bad, (self.nb, self.nt))][0])
+        full = self.full(numbers)
+        return int(full[self.full(bad)][0])
 
     def active(self, mask, flags: Any) -> np.ndarray | None:
         """The threads for which a flag is set and that are active; None if there is none."""
@@ -138,7 +146,7 @@ class Machine:
         return flags if flags.any() else None
 
     def complain(self, kind: str, bad: np.ndarray, message: str, op) -> None:
-        full = np.broadcast_to(bad, (self.nb, self.nt))
+        full = self.full(bad)
         self.report.add(kind, f"{self.where(bad)} {message}", op, self.kernel, int(full.sum()))
 
     def in_bounds(self, ref: MemRef, indices: list, width: int, mask, op) -> tuple[list, object]:
@@ -191,7 +199,7 @@ class Machine:
             message = (
                 f"needs {buffer.name}, declared with an alignment of {buffer.align} bytes, at a multiple of {align}"
             )
-            self.complain("misaligned", np.ones((1, 1), bool) if mask is None else mask, message, op)
+            self.complain("misaligned", self.everyone(mask), message, op)
         return False
 
     def aligned(self, ref: MemRef, offset, width: int, align: int, mask, op) -> bool:
@@ -303,13 +311,13 @@ class Machine:
         part of one."""
         if self.nt > WARP and self.nt % WARP:
             raise MlircError(f"it is executed by whole warps, and a block has {self.nt} threads: take a multiple of 32")
-        return np.broadcast_to(a, (self.nb, self.nt)).reshape(-1, min(WARP, self.nt))
+        return self.full(a).reshape(-1, min(WARP, self.nt))
 
     def lanes(self, mask):
         """The numbers of the active threads, counted through the batch; None if all are active."""
         if mask is None:
             return None
-        return np.flatnonzero(np.broadcast_to(mask, (self.nb, self.nt)))
+        return np.flatnonzero(self.full(mask))
 
     def in_turn(self, mask) -> np.ndarray:
         """The numbers of the active threads, counted through the batch, in the order in which their atomics go."""
@@ -319,7 +327,7 @@ class Machine:
 
     def compress(self, a: np.ndarray, chosen) -> np.ndarray:
         """A per-thread array [blocks or 1, threads or 1, ...] as [number of chosen threads, ...]."""
-        full = np.broadcast_to(a, (self.nb, self.nt, *a.shape[2:])).reshape(self.nb * self.nt, *a.shape[2:])
+        full = self.full(a).reshape(self.nb * self.nt, *a.shape[2:])
         return full if chosen is None else full[chosen]
 
     def store(self, ref: MemRef, indices: list, value: np.ndarray, align: int, mask, op, log: bool = True) -> None:
@@ -345,7 +353,7 @@ class Machine:
         here = (address * item <= byte) & (byte < (address + width) * item)
         active = self.active(mask, here)
         if active is not None:
-            b, t = np.argwhere(np.broadcast_to(active, (self.nb, self.nt)))[-1]
+            b, t = np.argwhere(self.full(active))[-1]
             writers.append((int(self.blocks[b]), int(t), op))
 
     def check_reading(self, buffer: Buffer, address, item: int, width: int, fits: bool, mask, op) -> None:
@@ -360,7 +368,7 @@ class Machine:
     def count_access(self, ref: MemRef, offset: np.ndarray, width: int, mask, write: bool, op) -> None:
         """Counts an access at element numbers `offset` within an instance."""
         assert self.counters is not None
-        byte = np.broadcast_to(offset * ref.item, (self.nb, self.nt))
+        byte = self.full(offset * ref.item)
         self.counters.access(ref.buffer, byte, width * ref.item, mask, write, op)
 
     def count_instructions(self, kind: str, each: int, mask) -> None:
@@ -370,7 +378,7 @@ class Machine:
         if mask is None:
             warps = self.nb * self.nt // lanes
         else:
-            full = np.ascontiguousarray(np.broadcast_to(mask, (self.nb, self.nt)))
+            full = np.ascontiguousarray(self.full(mask))
             warps = int(full.reshape(-1, lanes).any(axis=1).sum())
         self.counters.add(f"instructions: {kind}", warps * each)
 

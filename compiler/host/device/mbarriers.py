@@ -71,7 +71,7 @@ class Mbarriers:
         """Yields (block, thread, byte) for every active thread."""
         m = self.machine
         active = m.everyone(s.mask)
-        where = np.broadcast_to(np.asarray(pointer.base).reshape(np.shape(pointer.base) or (1, 1)), (m.nb, m.nt))
+        where = m.full(pointer.base)
         for b, t in np.argwhere(active):
             yield int(b), int(t), int(where[b, t])
 
@@ -80,7 +80,7 @@ class Mbarriers:
         if pointer.rank is None:
             return None
         m = self.machine
-        return int(np.broadcast_to(pointer.rank, (m.nb, m.nt))[b, t])
+        return m.number(pointer.rank, b, t)
 
     def owner(self, b: int, rank: int | None) -> int:
         """The block of the batch whose shared memory is meant."""
@@ -94,7 +94,7 @@ class Mbarriers:
 
     def init(self, s: State, pointer: MemRef, count: np.ndarray, op) -> None:
         m, buffer = self.machine, pointer.buffer
-        counts = np.broadcast_to(count, (m.nb, m.nt))
+        counts = m.full(count)
         for b, t, byte in self.each(s, pointer):
             self.own(pointer, b, t, "initializes", op)
             outside = byte < 0 or byte + SIZE > buffer.nbytes
@@ -261,8 +261,8 @@ class Mbarriers:
         phases that they arrived in, as tokens to wait by. A relaxed arrival orders nothing; one with `nocomplete` must
         not be the last of its phase."""
         m = self.machine
-        extra = None if nbytes is None else np.broadcast_to(nbytes, (m.nb, m.nt))
-        counts = np.broadcast_to(np.asarray(count).reshape(np.shape(count) or (1, 1)), (m.nb, m.nt))
+        extra = None if nbytes is None else m.full(nbytes)
+        counts = m.full(count)
         tokens = np.zeros((m.nb, m.nt), np.int64)
         released: set[tuple[int, int, int, int]] = set()
         parts = self._parts(s, pointer, op, counts) if m.clocks is not None and not is_relaxed(op) else {}
@@ -306,7 +306,7 @@ class Mbarriers:
     def expect(self, s: State, pointer: MemRef, nbytes: np.ndarray, op, sign: int = 1) -> None:
         """Adds to the bytes that are to come (`sign` -1: some have come), without arriving."""
         m = self.machine
-        extra = np.broadcast_to(nbytes, (m.nb, m.nt))
+        extra = m.full(nbytes)
         for b, t, byte in self.each(s, pointer):
             barrier = self.find(b, t, pointer, byte, op, self.rank(pointer, b, t))
             self._add_bytes(barrier, sign * int(extra[b, t]), (b, t, byte), op)
@@ -340,7 +340,7 @@ class Mbarriers:
     def passed(self, s: State, pointer: MemRef, parity: np.ndarray, op) -> bool:
         """Whether the phase of the given parity has ended, for all active threads."""
         m = self.machine
-        want = np.broadcast_to(parity, (m.nb, m.nt))
+        want = m.full(parity)
         seen = {(b, byte, int(want[b, t]) & 1, t // 32): t for b, t, byte in self.each(s, pointer)}
         found = [(self.find(b, t, pointer, byte, op), p) for (b, byte, p, _), t in seen.items()]
         return all(barrier.phase & 1 != p for barrier, p in found)
@@ -349,7 +349,7 @@ class Mbarriers:
         """The active threads ask once whether the phase of the given parity has ended. Returns those who hear that it
         has not, for all that they know: everyone whose clock does not tell, the first time."""
         m = self.machine
-        want, no = np.broadcast_to(parity, (m.nb, m.nt)), np.zeros((m.nb, m.nt), bool)
+        want, no = m.full(parity), np.zeros((m.nb, m.nt), bool)
         for b, t, byte in self.each(s, pointer):
             barrier = self.find(b, t, pointer, byte, op)
             phase = barrier.phase + (int(want[b, t]) & 1 == barrier.phase & 1)  # that it ends with
@@ -363,7 +363,7 @@ class Mbarriers:
     def waiting(self, s: State, pointer: MemRef, parity: np.ndarray, op) -> np.ndarray:
         """The active threads for which the phase of the given parity has not ended, bool [blocks, threads]."""
         m = self.machine
-        want, out = np.broadcast_to(parity, (m.nb, m.nt)), np.zeros((m.nb, m.nt), bool)
+        want, out = m.full(parity), np.zeros((m.nb, m.nt), bool)
         for b, t, byte in self.each(s, pointer):
             out[b, t] = self.find(b, t, pointer, byte, op).phase & 1 == int(want[b, t]) & 1
         return out

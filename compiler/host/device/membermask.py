@@ -15,7 +15,7 @@ FULL = np.array([[-1]], dtype=np.int64)
 
 def rows(m: Machine, value) -> np.ndarray:
     """A value of every thread as [warps of the batch, 32]; zeros for lanes that a block does not have."""
-    full = np.broadcast_to(value, (m.nb, m.nt))
+    full = m.full(value)
     if m.nt % WARP:
         full = np.pad(full, ((0, 0), (0, -m.nt % WARP)))
     return full.reshape(-1, WARP)
@@ -28,7 +28,7 @@ def threads(m: Machine, value: np.ndarray) -> np.ndarray:
 
 def active_lanes(s: State) -> np.ndarray:
     """Which lanes are active, [warps of the batch, 32]."""
-    return rows(s.m, np.ones((1, 1), bool) if s.mask is None else s.mask)
+    return rows(s.m, True if s.mask is None else s.mask)
 
 
 def whole(s: State, mask: np.ndarray) -> bool:
@@ -43,7 +43,7 @@ def members(s: State, mask: np.ndarray, op) -> np.ndarray:
     here = active_lanes(s)
     if whole(s, mask):
         return here[:, None, :]
-    there = rows(m, np.ones((1, 1), bool))
+    there = rows(m, True)
     words = rows(m, np.asarray(mask).astype(np.int64) & 0xFFFFFFFF)
     lane = np.arange(WARP)
     own = (words >> lane) & 1 != 0
@@ -69,7 +69,7 @@ def check_aligned(m: Machine, mine: np.ndarray, op) -> None:
     if not m.check or mine.all():
         return
     warps = rows(m, mine)
-    missing = warps.any(axis=1, keepdims=True) & ~warps & rows(m, np.ones((1, 1), bool))
+    missing = warps.any(axis=1, keepdims=True) & ~warps & rows(m, True)
     if missing.any():
         m.complain("divergent barrier", threads(m, missing), "does not execute a barrier of its warp's others", op)
 

@@ -183,7 +183,7 @@ def groups_of(m: Machine, program: Program, draw: np.random.Generator | None) ->
     if count == 1:
         return [None]
     place = draw.random((m.nb, units)).argsort(axis=1) + draw.permutation(m.nb)[:, None]
-    dealt = np.take_along_axis(place % count, np.broadcast_to(number, (m.nb, m.nt)), axis=1)
+    dealt = np.take_along_axis(place % count, m.full(number), axis=1)
     return [dealt == g for g in range(count)]
 
 

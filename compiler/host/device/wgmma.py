@@ -121,11 +121,11 @@ def launch(s: State, p: Product, a: np.ndarray | list[np.ndarray], b: np.ndarray
     the accumulator [blocks, threads, words]; `late`: it is made behind the last wgmma.fence. Returns the new
     accumulator, which may be read after a wait."""
     m, engine = s.m, engine_of(s)
-    full = np.broadcast_to(acc, (m.nb, m.nt, acc.shape[-1]))
+    full = m.full(acc)
     result = np.zeros(full.shape, acc.dtype)
-    wide = np.broadcast_to(b, (m.nb, m.nt))
+    wide = m.full(b)
     parts = a if isinstance(a, list) else [a]
-    left = np.stack([np.broadcast_to(_words(x), (m.nb, m.nt)) for x in parts], axis=-1)
+    left = np.stack([m.full(_words(x)) for x in parts], axis=-1)
     for block, t in warpgroups(s, op):
         lanes, where = slice(t, t + WARPGROUP), (block, t, result)
         if m.check:

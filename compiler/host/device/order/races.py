@@ -194,7 +194,7 @@ class RaceLog:
         if mask is None:
             return None, None
         m = self.machine
-        active = np.broadcast_to(mask, (m.nb, m.nt)).ravel()
+        active = m.full(mask).ravel()
         torn = active & self._warps(self._warps(active) & ~active)
         return active & ~torn, torn if torn.any() else None
 

@@ -259,7 +259,7 @@ def _rmw(tr: Translator, op):
 
     def step(s: State) -> None:
         m = s.m
-        rows = np.broadcast_to(s.r[value], (m.nb, m.nt, *shape)).reshape(m.nb * m.nt, count)
+        rows = m.full(s.r[value]).reshape(m.nb * m.nt, count)
         ref, index = element_of(s, s.r[pointer], dtype.itemsize, op)
         before = atomically(s, ref, index, count, _combine(m, combine, rows, dtype), op, strength).view(dtype)
         s.r[out] = before if shape else before[:, :, 0]
@@ -278,7 +278,7 @@ def _memref_rmw(tr: Translator, op):
 
     def step(s: State) -> None:
         m = s.m
-        rows = np.broadcast_to(s.r[value], (m.nb, m.nt)).reshape(m.nb * m.nt, 1)
+        rows = m.full(s.r[value]).reshape(m.nb * m.nt, 1)
         before = atomically(s, s.r[ref], fetch(s.r, indices), 1, _combine(m, combine, rows, dtype), op)
         s.r[out] = before.view(dtype)[:, :, 0]
 
@@ -295,7 +295,7 @@ def _cmpxchg(tr: Translator, op):
 
     def step(s: State) -> None:
         m = s.m
-        want, new = (np.ascontiguousarray(np.broadcast_to(s.r[x], (m.nb, m.nt))).ravel().view(f"u{dtype.itemsize}")
+        want, new = (np.ascontiguousarray(m.full(s.r[x])).ravel().view(f"u{dtype.itemsize}")
                      for x in (expected, fresh))  # fmt: skip
         done = np.zeros(m.nb * m.nt, bool)
 
@@ -338,7 +338,7 @@ def _generic_rmw(tr: Translator, op):
             s.r[old] = m.load(s.r[ref], where, 1, dtype.itemsize, s.mask, op, log=False).view(dtype)[:, :, 0]
             before = np.where(s.mask, s.r[old], before)
             body.run(s)
-            rows = np.broadcast_to(s.r[result], (m.nb, m.nt)).reshape(m.nb * m.nt, 1)
+            rows = m.full(s.r[result]).reshape(m.nb * m.nt, 1)
             atomically(s, s.r[ref], where, 1, _combine(m, _OPERATIONS["xchg"], rows, dtype), op)
         s.mask = outer
         s.r[out] = before

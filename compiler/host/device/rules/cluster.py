@@ -211,7 +211,7 @@ def _copies(s: State, registers: list[int], length: int, ends: int, op):
 
 
 def _number(s: State, register: int, b: int, t: int) -> int:
-    return int(np.broadcast_to(s.r[register], (s.m.nb, s.m.nt))[b, t])
+    return s.m.number(s.r[register], b, t)
 
 
 def _fits(s: State, buffer, byte: int, size: int, b: int, t: int, op) -> bool:

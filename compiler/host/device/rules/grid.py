@@ -81,7 +81,7 @@ def _set_max_register(tr: Translator, op):
     def run(s: State):
         m = s.m
         if launch is None:
-            everyone = np.ones((1, 1), bool) if s.mask is None else s.mask
+            everyone = m.everyone(s.mask)
             m.complain(
                 "bad setmaxregister",
                 everyone,

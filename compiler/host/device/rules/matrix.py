@@ -44,7 +44,7 @@ def _ldmatrix(tr: Translator, op):
         whole_warps(s, op)
         ref, index = element_of(s, s.r[pointer], 2, op)
         words = m.load(ref, index, 8, 16, _addressing(s, tiles), op)
-        rows = np.broadcast_to(words, (m.nb, m.nt, 8)).reshape(-1, 4, 8, 8)[:, :tiles]  # warp, matrix, row, element
+        rows = m.full(words).reshape(-1, 4, 8, 8)[:, :tiles]  # warp, matrix, row, element
         if transpose:
             rows = rows.swapaxes(2, 3)
         pairs = np.ascontiguousarray(rows).view(np.int32)  # warp, matrix, g, t
@@ -69,7 +69,7 @@ def _stmatrix(tr: Translator, op):
     def step(s: State) -> None:
         m = s.m
         whole_warps(s, op)
-        registers = [np.broadcast_to(s.r[v], (m.nb, m.nt)).reshape(-1, 8, 4) for v in values]  # warp, g, t
+        registers = [m.full(s.r[v]).reshape(-1, 8, 4) for v in values]  # warp, g, t
         matrices = np.ascontiguousarray(np.stack(registers, axis=1).astype(np.int32)).view(np.uint16)
         if transpose:
             matrices = matrices.swapaxes(2, 3)
@@ -89,7 +89,7 @@ def _movmatrix(tr: Translator, op):
     def step(s: State) -> None:
         m = s.m
         whole_warps(s, op)
-        words = np.ascontiguousarray(np.broadcast_to(s.r[source], (m.nb, m.nt)))
+        words = np.ascontiguousarray(m.full(s.r[source]))
         matrices = words.view(np.int16).reshape(-1, 8, 8).swapaxes(1, 2)
         s.r[out] = np.ascontiguousarray(matrices).view(np.int32).reshape(m.nb, m.nt)
 
@@ -141,7 +141,7 @@ def _registers(s: State, registers: list[int], dtype: np.dtype) -> np.ndarray:
     columns = []
     for r in registers:
         value = s.r[r]
-        full = np.ascontiguousarray(np.broadcast_to(value, (m.nb, m.nt, *value.shape[2:])))
+        full = np.ascontiguousarray(m.full(value))
         columns.append(full.reshape(m.nb, m.nt, -1).view(dtype))
     return np.concatenate(columns, axis=2)
 

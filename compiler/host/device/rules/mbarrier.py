@@ -63,7 +63,7 @@ def _arrive(tr: Translator, op):
         nbytes = s.r[extra] if expects and extra is not None else None
         count = s.r[extra] if not expects and extra is not None else np.ones((1, 1), np.int32)
         if drops:  # later phases expect so many fewer
-            counts = np.broadcast_to(count, (s.m.nb, s.m.nt))
+            counts = s.m.full(count)
             for b, t, byte in barriers.each(s, where):
                 barriers.find(b, t, where, byte, op, barriers.rank(where, b, t)).count -= int(counts[b, t])
         tokens = barriers.arrive(s, where, nbytes, op, count)
@@ -208,7 +208,7 @@ def _tma_store(tr: Translator, op):
         engine: Engine = engine_of(s)
         source = _address(s.r[at])
         for b, t, byte in engine.barriers.each(inner, source):
-            start = [int(np.broadcast_to(s.r[c], (m.nb, m.nt))[b, t]) for c in coords][::-1]
+            start = [m.number(s.r[c], b, t) for c in coords][::-1]
             store_box(s, target, source.buffer, (b, t, byte), start, op)
 
     return step

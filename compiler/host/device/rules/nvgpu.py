@@ -90,7 +90,7 @@ def whole_warps(s: State, op) -> np.ndarray | None:
 
 def of_warps(m: Machine, value: np.ndarray, warps: np.ndarray | None) -> np.ndarray:
     """The registers of some warps, [warps, lanes, ...]."""
-    full = np.broadcast_to(value, (m.nb, m.nt, *value.shape[2:]))
+    full = m.full(value)
     rows = full.reshape(-1, WARP, *value.shape[2:])
     return rows if warps is None else rows[warps]
 
@@ -123,7 +123,7 @@ def _ldmatrix(tr: Translator, op):
         mask = (first if s.mask is None else first & s.mask) if tiles < 4 else s.mask
         where = fetch(s.r, indices)
         words = m.load(s.r[ref], where, per_row, 16, mask, op)  # each lane's row of 16 bytes
-        rows = np.broadcast_to(words, (m.nb, m.nt, per_row)).reshape(m.nb, m.nt // WARP, 4, 8, per_row)[:, :, :tiles]
+        rows = m.full(words).reshape(m.nb, m.nt // WARP, 4, 8, per_row)[:, :, :tiles]
         if transpose:
             rows = rows.swapaxes(3, 4)
         # Lane 4g + t gets elements 2t, 2t + 1 (4 bytes) of row g of every matrix.

@@ -21,7 +21,7 @@ from mlirc.host.device.translate import Code, Translator
 
 def endless(s: State, op, why: str, who=None) -> Stop:
     """Reports a loop that does not end for `who` (None: the active threads); the launch cannot go on."""
-    everyone = np.ones((1, 1), bool) if s.mask is None else s.mask
+    everyone = s.m.everyone(s.mask)
     s.m.complain("endless loop", everyone if who is None else who, why, op)
     return Stop()
 

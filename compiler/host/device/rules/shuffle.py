@@ -46,7 +46,7 @@ def shuffle(s: State, kind: str, value: np.ndarray, mask: np.ndarray, offset: np
         return value, good
     if thread.shape[0] == 1:
         return value.take(np.broadcast_to(thread, (1, m.nt))[0], axis=1), good
-    return np.take_along_axis(np.broadcast_to(value, (m.nb, m.nt)), np.broadcast_to(thread, (m.nb, m.nt)), axis=1), good
+    return np.take_along_axis(m.full(value), m.full(thread), axis=1), good
 
 
 @rule("gpu.shuffle")
@@ -79,7 +79,7 @@ def _shfl(tr: Translator, op):
     def step(s: State) -> None:
         m, r = s.m, s.r
         moved, good = shuffle(s, kind, r[value], r[mask], r[offset], r[bounds], op)
-        r[out] = (moved, np.broadcast_to(good, (m.nb, m.nt))) if pair else moved
+        r[out] = (moved, m.full(good)) if pair else moved
 
     return step
 

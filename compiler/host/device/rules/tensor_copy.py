@@ -51,7 +51,7 @@ def _same_mode(s: State, tensor: AnyMap, mode: str, op) -> bool:
     """Whether a tensor map was made for a copy's mode; complains if not."""
     if tensor.mode == mode:
         return True
-    everyone = np.ones((1, 1), bool) if s.mask is None else s.mask
+    everyone = s.m.everyone(s.mask)
     s.m.complain("bad tensor map", everyone, f"copies in mode {mode}, and the map was made for {tensor.mode}", op)
     return False
 
@@ -79,11 +79,11 @@ def start_box(s: State, source: AnyMap, to: MemRef, coordinates: list, barrier: 
     m, engine = s.m, engine_of(s)
     bars = {(b, t): byte for b, t, byte in engine.barriers.each(s, barrier)}
     for b, t, byte in engine.barriers.each(s, to):
-        start = [int(np.broadcast_to(c, (m.nb, m.nt))[b, t]) for c in coordinates][::-1]
-        shifts = [int(np.broadcast_to(o, (m.nb, m.nt))[b, t]) & 0xFFFF for o in offsets][::-1]
+        start = [m.number(c, b, t) for c in coordinates][::-1]
+        shifts = [m.number(o, b, t) & 0xFFFF for o in offsets][::-1]
         ranks: list[int | None] = [engine.barriers.rank(to, b, t)]
         if multicast is not None:
-            ranks = multicast_to(m, int(np.broadcast_to(multicast, (m.nb, m.nt))[b, t]), (b, t), op)
+            ranks = multicast_to(m, m.number(multicast, b, t), (b, t), op)
         box = source.read(start, shifts)
         lone = m.one(b, t)
         if not _fits(s, source, to.buffer, byte, box.nbytes, lone, op):
@@ -141,7 +141,7 @@ def _tensor_store(tr: Translator, op):
             return
         inner = s if when is None else State(r, r[when] if s.mask is None else r[when] & s.mask, m)
         for b, t, byte in engine_of(s).barriers.each(inner, r[at]):
-            start = [int(np.broadcast_to(r[c], (m.nb, m.nt))[b, t]) for c in coords][::-1]
+            start = [m.number(r[c], b, t) for c in coords][::-1]
             store_box(s, r[what], r[at].buffer, (b, t, byte), start, op, _REDUCTIONS.get(kind))
 
     return step
@@ -160,7 +160,7 @@ def _reducible(s: State, kind: str, dtype: np.dtype, op) -> bool:
     else:
         fits = wide if whole else dtype.itemsize in (2, 4)
     if not fits:
-        everyone = np.ones((1, 1), bool) if s.mask is None else s.mask
+        everyone = s.m.everyone(s.mask)
         s.m.complain("bad tensor map", everyone, f"reduces elements of type {dtype} by {kind}, which it cannot", op)
     return fits
 

@@ -69,7 +69,7 @@ class ShadowMachine(Machine):
         width = value.shape[-1]
         address, mask, fits = self._address(ref, indices, width, align, mask, True, op)
         if (bad := self.active(mask, shadow.any(axis=-1))) is not None:
-            chosen = self.lanes(np.broadcast_to(bad, (self.nb, self.nt)))
+            chosen = self.lanes(self.full(bad))
             full = np.broadcast_to(shadow, (*shadow.shape[:2], width))
             self._mark(ref.buffer, self.compress(address, chosen), self.compress(full, chosen), ref.item, fits)
             self.shadows.stored(self, ref.buffer, bad, shadow.max(axis=-1), op)

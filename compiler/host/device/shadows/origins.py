@@ -41,7 +41,7 @@ class Shadows:
 
     def complain(self, m, bad: np.ndarray, shadow: np.ndarray, message: str, op) -> None:
         """A finding about the threads `bad` (bool) with a shadow."""
-        full, numbers = np.broadcast_to(bad, (m.nb, m.nt)), np.broadcast_to(shadow, (m.nb, m.nt))
+        full, numbers = m.full(bad), m.full(shadow)
         text = f"{m.where(bad)} {message}, which depends on {self._origin(int(numbers[full][0]))}"
         self.reached.update(self._place(int(n)) for n in np.unique(numbers[full]))
         self.found.add("undefined value", text, op, m.kernel, int(full.sum()))
@@ -57,8 +57,8 @@ class Shadows:
 
     def stored(self, m, buffer: Buffer, bad: np.ndarray, shadow: np.ndarray, op) -> None:
         """Notes who stores undefined values in a buffer."""
-        full = np.broadcast_to(bad, (m.nb, m.nt))
-        for number in np.unique(np.broadcast_to(shadow, (m.nb, m.nt))[full]):
+        full = m.full(bad)
+        for number in np.unique(m.full(shadow)[full]):
             self._stores.setdefault((id(buffer), int(number)), (m.where(bad), op))
 
     def judge_result(self, buffer: Buffer, nbytes: int, item: int, kernel: str) -> None:
