@@ -11,7 +11,7 @@ from spoiled import End, run_apart, spoil, subject, try_seed
 
 from mlirc import mlir
 
-ROUNDS = 4
+ROUNDS = 2
 
 
 @pytest.mark.parametrize("number", range(len(KERNELS)), ids=KERNELS)

@@ -68,8 +68,8 @@ PARTS = [
     (name, first)
     for i, name in enumerate(DTYPES)
     for k, first in enumerate(range(0, len(cases(name)), TOGETHER))
-    # All of them for the widest and for the bytes without a sign; of the others every third part.
-    if name in ("u8", "i64") or name != "i32" and (i + k) % 3 == 0
+    # All of them for the bytes without a sign; of the others every third part.
+    if name == "u8" or name != "i32" and (i + k) % 3 == 0
 ]
 
 
