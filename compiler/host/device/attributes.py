@@ -17,6 +17,18 @@ def word(op, name: str) -> str:
     return str(op.attributes[name]).split("<")[-1].rstrip(">").split()[-1] if name in op.attributes else ""
 
 
+def number(op, name: str, default: int = 0) -> int:
+    """An integer attribute; the default where there is none."""
+    return ir.IntegerAttr(op.attributes[name]).value if name in op.attributes else default
+
+
 def flag(op, name: str) -> bool:
     """A boolean attribute; False where there is none."""
     return name in op.attributes and ir.BoolAttr(op.attributes[name]).value
+
+
+def sizes_of(op) -> tuple[int, int, int]:
+    """m, n and k of a product's shape."""
+    given = str(op.attributes["shape"]).split("<")[-1].rstrip(">").replace(" ", "")
+    sizes = dict(part.split("=") for part in given.split(","))
+    return int(sizes["m"]), int(sizes["n"]), int(sizes["k"])

@@ -176,3 +176,9 @@ class Engine:
             where = "a wgmma" if by is None else f"the wgmma at {self.machine.report.place(by)}"
             message = f"reads the accumulator of {where} before the wait for its group"
             self.machine.complain("unfinished wgmma", everyone, message, op)
+
+
+def engine_of(s: State) -> Engine:
+    if s.m.engine is None:
+        s.m.engine = Engine(s.m)
+    return s.m.engine

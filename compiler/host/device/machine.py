@@ -31,6 +31,13 @@ class State:
     def __init__(self, registers: list, mask, machine: Machine, watch: list | None = None):
         self.r, self.mask, self.m, self.watch = registers, mask, machine, watch
 
+    def only(self, flags: np.ndarray | None = None) -> State:
+        """The state with only those threads active for which a flag is set; None: no flag is asked for."""
+        if flags is None:
+            return self
+        flags = flags.astype(bool)
+        return State(self.r, flags if self.mask is None else flags & self.mask, self.m)
+
 
 class Machine:
     """A batch of blocks of one launch."""

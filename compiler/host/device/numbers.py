@@ -3,6 +3,7 @@ what does not depend on the block, or on the thread, is kept once."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -107,3 +108,29 @@ def integers_as(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 def spread(c: np.ndarray, rank: int) -> np.ndarray:
     """A per-thread array with `rank` vector dimensions of size 1 added, to go with a vector."""
     return c.reshape(c.shape + (1,) * rank) if rank else c
+
+
+def together(*values: np.ndarray) -> list[np.ndarray]:
+    """Values with the same leading dimensions [blocks or 1, threads or 1], each with its own vector dimensions."""
+    lead = np.broadcast_shapes(*{v.shape[:2] for v in values})
+    return [np.broadcast_to(v, (*lead, *v.shape[2:])) for v in values]
+
+
+def same_type(f: Callable, dtype: np.dtype) -> Callable:
+    """f with its result rounded to the type (ml_dtypes and bool functions may widen)."""
+
+    def g(*args: np.ndarray) -> np.ndarray:
+        out = f(*args)
+        return out if out.dtype == dtype else out.astype(dtype)
+
+    return g
+
+
+def through_f64(f: Callable, dtype: np.dtype) -> Callable:
+    """f computed in f64, and rounded to the type."""
+    return lambda *args: f(*(a.astype(np.float64) for a in args)).astype(dtype)
+
+
+def flushed(x: np.ndarray) -> np.ndarray:
+    """Subnormal f32 numbers as zeros of their sign."""
+    return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)

@@ -65,3 +65,30 @@ def multiply_add_fp8(a: np.ndarray, b: np.ndarray, c: np.ndarray, lowest: tuple[
     for chosen in (~late, late):
         total = multiply_add(a[..., chosen], b[..., chosen, :], total, lowest)
     return total + c
+
+
+def to_f32(a: np.ndarray) -> np.ndarray:
+    """16-bit floats as f32, quickly."""
+    if str(a.dtype) == "bfloat16":
+        return (np.ascontiguousarray(a).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return a.astype(np.float32)
+
+
+def tf32(a: np.ndarray) -> np.ndarray:
+    """f32 cut to TF32's 10 bits of mantissa, as the tensor cores read it."""
+    return (np.ascontiguousarray(a).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def multiply(left: np.ndarray, right: np.ndarray, acc: np.ndarray, out: np.dtype, saturate: bool = False) -> np.ndarray:
+    """left [..., m, k] times right [..., k, n] plus acc: integers exactly, floats as the tensor cores do."""
+    if left.dtype.kind in "iu":
+        total = np.matmul(left.astype(np.float64), right.astype(np.float64)).astype(np.int64) + acc
+        if saturate:
+            total = np.clip(total, np.iinfo(np.int32).min, np.iinfo(np.int32).max)
+        return total.astype(np.int32)
+    widen = tf32 if left.dtype == np.float32 else to_f32
+    lowest = (lowest_exponent(left.dtype), lowest_exponent(right.dtype))
+    a, b, c = widen(left), widen(right), acc.astype(np.float32)
+    if left.dtype.itemsize == 1:
+        return multiply_add_fp8(a, b, c, lowest).astype(out)
+    return multiply_add(a, b, c, lowest, out=out)

@@ -12,13 +12,12 @@ import ml_dtypes
 import numpy as np
 
 from mlirc.host.device.bulk_copies import check_proxy
-from mlirc.host.device.engine import Engine
+from mlirc.host.device.engine import Engine, engine_of
 from mlirc.host.device.machine import State
 from mlirc.host.device.memory import Buffer
-from mlirc.host.device.rules.hopper import WARPGROUP, engine_of, warpgroups
-from mlirc.host.device.rules.nvgpu import tf32, to_f32
-from mlirc.host.device.tensor_cores import BITS, BITS_FP8_WGMMA, lowest_exponent, multiply_add
+from mlirc.host.device.tensor_cores import BITS, BITS_FP8_WGMMA, lowest_exponent, multiply_add, tf32, to_f32
 from mlirc.host.device.tensor_maps import swizzled
+from mlirc.host.device.warps import WARPGROUP, warpgroups
 
 M = 64  # rows of every wgmma's product
 DTYPES: dict[str, np.dtype] = {

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 
 from mlirc.errors import MlircError
-from mlirc.host.device.rules.math import flushed
-from mlirc.host.device.rules.matrix import multiply
+from mlirc.host.device.numbers import flushed
+from mlirc.host.device.tensor_cores import multiply
 from mlirc.host.ptx import operations
 from mlirc.host.ptx.machine import Machine
 from mlirc.host.ptx.operations import ALIKE, APPROXIMATE, DTYPES, SHIFTS

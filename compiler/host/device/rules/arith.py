@@ -6,50 +6,21 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mlirc.host.device.declare import rule
+from mlirc.host.device.attributes import number
+from mlirc.host.device.declare import applied, applied_to_state, pure, rule
 from mlirc.host.device.machine import State
-from mlirc.host.device.memory import merge_windows
+from mlirc.host.device.memory import MemRef, merge_windows
 from mlirc.host.device.numbers import (
     dtype_of,
     integers_as,
     round_once,
+    same_type,
     spread,
     unsigned,
     vector_shape,
 )
 from mlirc.host.device.translate import Translator
 from mlirc.mlir import ir
-
-
-def unary(tr: Translator, op, f: Callable) -> Callable:
-    """A step that applies f to the operand."""
-    a, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
-
-    def step(s: State) -> None:
-        s.r[out] = f(s.r[a])
-
-    return step
-
-
-def binary(tr: Translator, op, f: Callable) -> Callable:
-    """A step that applies f to both operands."""
-    a, b, out = tr.reg(op.operands[0]), tr.reg(op.operands[1]), tr.reg(op.results[0])
-
-    def step(s: State) -> None:
-        r = s.r
-        r[out] = f(r[a], r[b])
-
-    return step
-
-
-def same_type(f: Callable, dtype: np.dtype) -> Callable:
-    """f with its result rounded to the type (ml_dtypes and bool functions may widen)."""
-
-    def g(*args):
-        out = f(*args)
-        return out if out.dtype == dtype else out.astype(dtype)
-
-    return g
 
 
 def _signed_zeros(f: Callable, sign: int) -> Callable:
@@ -86,51 +57,44 @@ def _to_nearest(tr: Translator, op) -> None:
         raise tr.refused(op, f"rounding {op.attributes['roundingmode']} is not supported")
 
 
-@rule(*FLOAT)
+@pure(*FLOAT)
 def _float(tr: Translator, op):
     _to_nearest(tr, op)
-    return binary(tr, op, same_type(FLOAT[op.name], dtype_of(op.results[0].type)))
+    return same_type(FLOAT[op.name], dtype_of(op.results[0].type))
 
 
-@rule("arith.negf")
+@pure("arith.negf")
 def _negf(tr: Translator, op):
-    return unary(tr, op, np.negative)
+    return np.negative
 
 
-@rule("arith.addui_extended", "arith.mulsi_extended", "arith.mului_extended")
+@pure("arith.addui_extended", "arith.mulsi_extended", "arith.mului_extended")
 def _extended(tr: Translator, op):
-    a, b = (tr.reg(v) for v in op.operands)
-    low, high = (tr.reg(v) for v in op.results)
+    """The lower and the upper half of a result with twice the bits; of a sum, the carry."""
     bits = dtype_of(op.results[0].type).itemsize * 8
     if tr.index_bits == 32 and "index" in str(op.results[0].type):
         raise tr.refused(op, "of indices is not supported: cast them to i32 or i64")
 
-    def step(s: State) -> None:
-        x, y = s.r[a], s.r[b]
-        if op.name == "arith.addui_extended":
-            total = x + y
-            s.r[low], s.r[high] = total, unsigned(total) < unsigned(x)
-            return
+    def product(x, y):
         wide = (lambda v: v) if op.name == "arith.mulsi_extended" else unsigned
-        product = wide(x).astype(object) * wide(y).astype(object)
-        s.r[low] = (product & ((1 << bits) - 1)).astype(np.uint64).astype(x.dtype)
-        s.r[high] = ((product >> bits) & ((1 << bits) - 1)).astype(np.uint64).astype(x.dtype)
+        total = wide(x).astype(object) * wide(y).astype(object)
+        halves = (total & ((1 << bits) - 1), (total >> bits) & ((1 << bits) - 1))
+        return tuple(half.astype(np.uint64).astype(x.dtype) for half in halves)
 
-    return step
+    return product if "mul" in op.name else lambda x, y: (x + y, unsigned(x + y) < unsigned(x))
 
 
 _CMPI = (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal)
 
 
-@rule("arith.cmpi")
+@pure("arith.cmpi")
 def _cmpi(tr: Translator, op):
-    p = ir.IntegerAttr(op.attributes["predicate"]).value
+    p = number(op, "predicate")
+    f = _CMPI[p if p <= 5 else p - 4]
+    if p > 5:
+        return lambda a, b: f(unsigned(a), unsigned(b))
     boolean = dtype_of(op.operands[0].type) == np.bool_
-    if p <= 5:
-        f = _CMPI[p]
-        return binary(tr, op, (lambda a, b: f(b, a)) if boolean and p > 1 else f)  # true is -1
-    f = _CMPI[p - 4]
-    return binary(tr, op, lambda a, b: f(unsigned(a), unsigned(b)))
+    return (lambda a, b: f(b, a)) if boolean and p > 1 else f  # true is -1
 
 
 def _ordered(f: Callable) -> Callable:
@@ -161,57 +125,49 @@ _CMPF = [
 ]
 
 
-@rule("arith.cmpf")
+@pure("arith.cmpf")
 def _cmpf(tr: Translator, op):
-    return binary(tr, op, _CMPF[ir.IntegerAttr(op.attributes["predicate"]).value])
+    return _CMPF[number(op, "predicate")]
 
 
 @rule("arith.select")
 def _select(tr: Translator, op):
-    c, a, b = (tr.reg(v) for v in op.operands)
-    out = tr.reg(op.results[0])
     rank = len(vector_shape(op.results[0].type)) - len(vector_shape(op.operands[0].type))
-    window = isinstance(op.results[0].type, ir.MemRefType) or "ptr" in str(op.results[0].type)
+    if isinstance(op.results[0].type, ir.MemRefType) or "ptr" in str(op.results[0].type):
+        return applied_to_state(tr, op, _window)
+    return applied(tr, op, lambda c, a, b: np.where(spread(c, rank), a, b))
 
-    def windows(s: State) -> None:
-        chosen, rest = s.m.active(s.mask, s.r[c]), s.m.active(s.mask, ~s.r[c])
-        if rest is None or chosen is None:
-            s.r[out] = s.r[a] if rest is None else s.r[b]
-        else:
-            s.r[out] = merge_windows(s.r[c], s.r[a], s.r[b])
 
-    if window:
-        return windows
-
-    def step(s: State) -> None:
-        r = s.r
-        r[out] = np.where(spread(r[c], rank), r[a], r[b])
-
-    return step
+def _window(s: State, c: np.ndarray, a: MemRef, b: MemRef) -> MemRef:
+    chosen, rest = s.m.active(s.mask, c), s.m.active(s.mask, ~c)
+    if rest is None or chosen is None:
+        return a if rest is None else b
+    return merge_windows(c, a, b)
 
 
 # -- conversions
 
 
-@rule("arith.sitofp", "arith.uitofp")
+@pure("arith.sitofp", "arith.uitofp")
 def _integer_to_float(tr: Translator, op):
     dtype = dtype_of(op.results[0].type)
-    boolean = dtype_of(op.operands[0].type) == np.bool_
     if op.name == "arith.uitofp":
-        return unary(tr, op, lambda a: integers_as(unsigned(a), dtype))
-    return unary(tr, op, lambda a: integers_as(-a.astype(np.int8) if boolean else a, dtype))
+        return lambda a: integers_as(unsigned(a), dtype)
+    if dtype_of(op.operands[0].type) == np.bool_:
+        return lambda a: integers_as(-a.astype(np.int8), dtype)
+    return lambda a: integers_as(a, dtype)
 
 
-@rule("arith.extf", "arith.truncf", "llvm.fptrunc", "llvm.fpext")
+@pure("arith.extf", "arith.truncf", "llvm.fptrunc", "llvm.fpext")
 def _float_cast(tr: Translator, op):
     dtype = dtype_of(op.results[0].type)
     _to_nearest(tr, op)
     if dtype_of(op.operands[0].type) == np.float64:
-        return unary(tr, op, lambda a: round_once(a, dtype))
-    return unary(tr, op, lambda a: a.astype(dtype))
+        return lambda a: round_once(a, dtype)
+    return lambda a: a.astype(dtype)
 
 
-@rule("arith.bitcast")
+@pure("arith.bitcast")
 def _bitcast(tr: Translator, op):
     dtype = dtype_of(op.results[0].type)
-    return unary(tr, op, lambda a: a.view(dtype))
+    return lambda a: a.view(dtype)

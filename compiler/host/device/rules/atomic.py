@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlirc.host.device.arguments import check_given
-from mlirc.host.device.declare import rule, waiting
+from mlirc.host.device.attributes import number, word
+from mlirc.host.device.declare import rule, stateful, waiting
 from mlirc.host.device.events import Wait
 from mlirc.host.device.machine import State
 from mlirc.host.device.memory import MemRef
@@ -41,7 +42,7 @@ RELAXED = Strength()
 
 def strength_of(tr: Translator, op, name: str = "ordering") -> Strength:
     """The order and scope that an llvm operation names."""
-    order = ir.IntegerAttr(op.attributes[name]).value
+    order = number(op, name)
     scope = ir.StringAttr(op.attributes["syncscope"]).value if "syncscope" in op.attributes else ""
     if scope not in _SCOPES:
         raise tr.refused(op, f"syncscope {scope!r} is not supported")
@@ -194,22 +195,21 @@ def _store(tr: Translator, op):
     return _between(tr, op, step)
 
 
-@rule("llvm.fence", "nvvm.memory.barrier", "nvvm.fence.sc.cluster")
+@stateful("llvm.fence", "nvvm.memory.barrier", "nvvm.fence.sc.cluster")
 def _fence(tr: Translator, op):
     if op.name == "llvm.fence":
         strength = strength_of(tr, op)
     else:
-        scope = str(op.attributes["scope"]).split("<")[-1].rstrip(">") if "scope" in op.attributes else "cluster"
-        strength = Strength(True, True, _SCOPES[scope])
+        strength = Strength(True, True, _SCOPES[word(op, "scope") or "cluster"])
     tr.ordered = True
 
-    def step(s: State) -> None:
+    def fence(s: State) -> None:
         m = s.m
         if m.order is not None:
             threads = np.arange(m.nb * m.nt) if s.mask is None else m.lanes(s.mask)
             m.order.fence(threads, strength.scope, strength.release, strength.acquire)
 
-    return step
+    return fence
 
 
 # -- read-modify-writes
@@ -250,7 +250,7 @@ def _rmw(tr: Translator, op):
     out, t = tr.reg(op.results[0]), op.results[0].type
     dtype, shape = dtype_of(t), vector_shape(t)
     count, strength = int(np.prod(shape)), strength_of(tr, op)
-    name = _NAMES[ir.IntegerAttr(op.attributes["bin_op"]).value]
+    name = _NAMES[number(op, "bin_op")]
     if name not in _OPERATIONS:
         raise tr.refused(op, f"{name} is not supported")
     combine = _OPERATIONS[name]
@@ -272,7 +272,7 @@ def _memref_rmw(tr: Translator, op):
     """Relaxed: the dialect promises no order."""
     value, ref = tr.reg(op.operands[0]), tr.reg(op.operands[1])
     indices, out = indices_of(tr, list(op.operands)[2:]), tr.reg(op.results[0])
-    dtype, combine = dtype_of(op.results[0].type), _OPERATIONS[_KINDS[ir.IntegerAttr(op.attributes["kind"]).value]]
+    dtype, combine = dtype_of(op.results[0].type), _OPERATIONS[_KINDS[number(op, "kind")]]
     tr.accesses.append(dtype.itemsize)
     tr.signals.append(op)
 
@@ -344,8 +344,3 @@ def _generic_rmw(tr: Translator, op):
         s.r[out] = before
 
     return _between(tr, op, step)
-
-
-@rule("nvvm.nanosleep")
-def _sleep(tr: Translator, op):
-    return lambda s: None

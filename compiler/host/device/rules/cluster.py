@@ -6,81 +6,32 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mlirc.host.device.attributes import segments_of
+from mlirc.host.device.attributes import number
 from mlirc.host.device.bulk_copies import begin_transfer, multicast_to, read_source, write_target
 from mlirc.host.device.deadlocks import never_reach
-from mlirc.host.device.declare import rule, waiting
-from mlirc.host.device.engine import Engine
+from mlirc.host.device.declare import rule, stateful, waiting
+from mlirc.host.device.engine import engine_of
 from mlirc.host.device.machine import Machine, State
 from mlirc.host.device.membermask import check_aligned
 from mlirc.host.device.memory import MemRef
-from mlirc.host.device.numbers import dtype_of
-from mlirc.host.device.rules.hopper import engine_of
 from mlirc.host.device.rules.tensor_copy import read_for_store
 from mlirc.host.device.sync import Wait
 from mlirc.host.device.translate import Translator
-from mlirc.mlir import ir
-
-_SREG = "nvvm.read.ptx.sreg."
 
 
-def _coordinate(m: Machine, what: str, axis: int):
-    """A number about clusters along one axis: within the cluster (`ctaid`), of the cluster (`clusterid`), extents."""
-    d = "xyz"[axis]
-    if what == "cluster.ctaid":
-        return m.block_id[d] % m.cluster[axis]
-    if what == "clusterid":
-        return m.block_id[d] // m.cluster[axis]
-    return np.full((1, 1), m.cluster[axis] if what == "cluster.nctaid" else m.grid[axis] // m.cluster[axis])
-
-
-_WORDS = ("cluster.ctaid", "cluster.nctaid", "clusterid", "nclusterid")
-_GPU = {
-    "gpu.cluster_block_id": "cluster.ctaid", "gpu.cluster_dim_blocks": "cluster.nctaid", "gpu.cluster_id": "clusterid",
-    "gpu.cluster_dim": "nclusterid",
-}  # fmt: skip
-
-
-@rule(*(f"{_SREG}{w}.{d}" for w in _WORDS for d in "xyz"), *_GPU)
-def _ids(tr: Translator, op):
-    out, dtype = tr.reg(op.results[0]), dtype_of(op.results[0].type)
-    if op.name in _GPU:
-        what, d = _GPU[op.name], str(op.attributes["dimension"]).split()[-1].rstrip(">")[-1]
-    else:
-        what, d = op.name.removeprefix(_SREG).rsplit(".", 1)
-    axis = "xyz".index(d)
-
-    def step(s: State) -> None:
-        s.r[out] = _coordinate(s.m, what, axis).astype(dtype)
-
-    return step
-
-
-@rule(f"{_SREG}cluster.ctarank", f"{_SREG}cluster.nctarank")
-def _rank(tr: Translator, op):
-    out, size = tr.reg(op.results[0]), op.name.endswith("nctarank")
-
-    def step(s: State) -> None:
-        s.r[out] = (np.full((1, 1), s.m.cluster_size) if size else s.m.rank).astype(np.int32)
-
-    return step
-
-
-@rule("nvvm.mapa")
+@stateful("nvvm.mapa")
 def _mapa(tr: Translator, op):
-    pointer, rank = (tr.reg(v) for v in op.operands)
-    out = tr.reg(op.results[0])
     tr.clocks = True
 
-    def step(s: State) -> None:
-        m, p, to = s.m, s.r[pointer], s.r[rank].astype(np.int64)
+    def mapped(s: State, pointer: MemRef, rank: np.ndarray) -> MemRef:
+        m, to = s.m, rank.astype(np.int64)
         bad = m.active(s.mask, (to < 0) | (to >= m.cluster_size))
         if bad is not None:
             m.complain("out of bounds", bad, f"names a block that a cluster of {m.cluster_size} does not have", op)
             to = np.clip(to, 0, m.cluster_size - 1)
-        s.r[out] = MemRef(p.buffer, p.base, (), (), 1, to)
+        return MemRef(pointer.buffer, pointer.base, (), (), 1, to)
 
-    return step
+    return mapped
 
 
 @dataclass
@@ -100,12 +51,12 @@ def _barrier(m: Machine) -> ClusterBarrier:
     return m.arrived.setdefault("cluster", ClusterBarrier(none(), none(), np.zeros(m.nb, bool)))
 
 
-@rule("nvvm.cluster.arrive", "nvvm.cluster.arrive.relaxed")
+@stateful("nvvm.cluster.arrive", "nvvm.cluster.arrive.relaxed")
 def _arrive(tr: Translator, op):
     tr.clocks = True
     orders, aligned = not op.name.endswith("relaxed"), "aligned" in op.attributes
 
-    def step(s: State) -> None:
+    def arrive(s: State) -> None:
         m, b = s.m, _barrier(s.m)
         mine = m.everyone(s.mask)
         if aligned:
@@ -127,7 +78,7 @@ def _arrive(tr: Translator, op):
                 told = slice(c.started, c.started + 2 * c.size)
                 np.maximum(left[told], c.now[c.unit(k), row, told], out=left[told])
 
-    return step
+    return arrive
 
 
 @rule("nvvm.cluster.wait")
@@ -177,41 +128,29 @@ def _wait(tr: Translator, op):
     return waiting(run)
 
 
-@rule("nvvm.cp.async.bulk.prefetch")
-def _bulk_prefetch(tr: Translator, op):
-    """Moves nothing that a thread can see; the bytes must be there all the same."""
-    register, length = [tr.reg(op.operands[0])], tr.reg(op.operands[1])
-
-    def step(s: State) -> None:
-        for _ in _copies(s, register, length, 1, op):
-            pass
-
-    return step
-
-
-@rule("nvvm.cp.async.bulk.tensor.prefetch", "nvvm.fence.proxy.acquire", "nvvm.fence.proxy.release",
-      "nvgpu.tma.prefetch.descriptor", "nvgpu.tma.fence.descriptor")  # fmt: skip
-def _nothing(tr: Translator, op):
-    """Hints, and fences between proxies of tensor maps, that decide nothing here."""
-    return lambda s: None
-
-
 # -- bulk copies of bytes
 
 
-def _copies(s: State, registers: list[int], length: int, ends: int, op):
+def _copies(s: State, pointers: list[MemRef], length: np.ndarray, ends: int, op):
     """Yields (block, thread, bytes, place of each pointer ...) for every active thread whose copy fits: the first
     `ends` pointers are where it begins and ends."""
-    engine, r = engine_of(s), s.r
-    tables = [{(b, t): byte for b, t, byte in engine.barriers.each(s, r[p])} for p in registers]
+    barriers = engine_of(s).barriers
+    tables = [{(b, t): byte for b, t, byte in barriers.each(s, p)} for p in pointers]
     for b, t in tables[0]:
-        n, at = _number(s, length, b, t), [table[b, t] for table in tables]
-        if all(_fits(s, r[p].buffer, byte, n, b, t, op) for p, byte in zip(registers[:ends], at, strict=False)):
+        n, at = s.m.number(length, b, t), [table[b, t] for table in tables]
+        if all(_fits(s, p.buffer, byte, n, b, t, op) for p, byte in zip(pointers[:ends], at, strict=False)):
             yield (b, t, n, *at)
 
 
-def _number(s: State, register: int, b: int, t: int) -> int:
-    return s.m.number(s.r[register], b, t)
+@stateful("nvvm.cp.async.bulk.prefetch")
+def _bulk_prefetch(tr: Translator, op):
+    """Moves nothing that a thread can see; the bytes must be there all the same."""
+
+    def look(s: State, source: MemRef, size: np.ndarray, *_: np.ndarray) -> None:
+        for _ in _copies(s, [source], size, 1, op):
+            pass
+
+    return look
 
 
 def _fits(s: State, buffer, byte: int, size: int, b: int, t: int, op) -> bool:
@@ -229,82 +168,67 @@ def _fits(s: State, buffer, byte: int, size: int, b: int, t: int, op) -> bool:
     return True
 
 
-@rule("nvvm.cp.async.bulk.shared.cluster.global")
+@stateful("nvvm.cp.async.bulk.shared.cluster.global", segments=True)
 def _bulk_load(tr: Translator, op):
     tr.proxies = tr.clocks = tr.bulk_sources = True
-    (dst,), (src,), (barrier,), (size,), multicast, *_ = segments_of(op)
-    registers, length = [tr.reg(v) for v in (dst, src, barrier)], tr.reg(size)
-    mask = tr.reg(multicast[0]) if multicast else None
 
-    def step(s: State) -> None:
-        engine, r = engine_of(s), s.r
-        target, source = r[registers[0]].buffer, r[registers[1]].buffer
-        for b, t, n, to, at, bar in _copies(s, registers, length, 2, op):
-            raw, told = source.data[at : at + n].copy(), (r[registers[2]], bar)
-            read_source(s.m, source, at, n, (b, t), op)
-            for rank in destinations(s, engine, r[registers[0]], mask, (b, t), op):
-                whole = (target, to + np.arange(n))
-                begin_transfer(s, raw, whole, (b, t), rank, told, op, (source, at, at + n))
+    def load(s: State, to: list, at: list, signal: list, size: list, many: list, *_: list) -> None:
+        (target,), (source,), (barrier,) = to, at, signal
+        for b, t, n, first, start, bar in _copies(s, [target, source, barrier], size[0], 2, op):
+            raw = source.buffer.data[start : start + n].copy()
+            read_source(s.m, source.buffer, start, n, (b, t), op)
+            ranks: list[int | None] = [engine_of(s).barriers.rank(target, b, t)]
+            if many:
+                ranks = multicast_to(s.m, s.m.number(many[0], b, t), (b, t), op)
+            for rank in ranks:
+                whole, read = (target.buffer, first + np.arange(n)), (source.buffer, start, start + n)
+                begin_transfer(s, raw, whole, (b, t), rank, (barrier, bar), op, read)
 
-    return step
-
-
-def destinations(s: State, engine: Engine, pointer: MemRef, mask: int | None, who: tuple[int, int], op
-                 ) -> list[int | None]:  # fmt: skip
-    """The blocks of the cluster that a copy goes to: those of a multicast mask, or the pointer's."""
-    if mask is None:
-        return [engine.barriers.rank(pointer, *who)]
-    return multicast_to(s.m, _number(s, mask, *who), who, op)
+    return load
 
 
-@rule("nvvm.cp.async.bulk.shared.cluster.shared.cta")
+@stateful("nvvm.cp.async.bulk.shared.cluster.shared.cta")
 def _bulk_between(tr: Translator, op):
     tr.proxies = tr.clocks = True
-    registers, length = [tr.reg(op.operands[i]) for i in (0, 1, 2)], tr.reg(op.operands[3])
 
-    def step(s: State) -> None:
-        engine, r = engine_of(s), s.r
-        target, source = r[registers[0]].buffer, r[registers[1]].buffer
-        for b, t, n, to, at, bar in _copies(s, registers, length, 2, op):
-            cells = b * source.stride + at + np.arange(n)
+    def copy(s: State, to: MemRef, at: MemRef, barrier: MemRef, size: np.ndarray) -> None:
+        target, source, barriers = to.buffer, at.buffer, engine_of(s).barriers
+        for b, t, n, first, start, bar in _copies(s, [to, at, barrier], size, 2, op):
+            cells = b * source.stride + start + np.arange(n)
             read_for_store(s, source, cells, (b, t), op, group=False)
-            rank = engine.barriers.rank(r[registers[0]], b, t)
-            if rank != engine.barriers.rank(r[registers[2]], b, t):
+            rank = barriers.rank(to, b, t)
+            if rank != barriers.rank(barrier, b, t):
                 lone = s.m.one(b, t)
                 s.m.complain("bad mbarrier", lone, "tells an mbarrier of another block than it copies to", op)
-            whole, read = (target, to + np.arange(n)), (source, int(cells[0]), int(cells[-1]) + 1)
-            begin_transfer(s, source.data[cells], whole, (b, t), rank, (r[registers[2]], bar), op, read)
+            whole, read = (target, first + np.arange(n)), (source, int(cells[0]), int(cells[-1]) + 1)
+            begin_transfer(s, source.data[cells], whole, (b, t), rank, (barrier, bar), op, read)
 
-    return step
+    return copy
 
 
-@rule("nvvm.cp.async.bulk.global.shared.cta")
+@stateful("nvvm.cp.async.bulk.global.shared.cta", segments=True)
 def _bulk_store(tr: Translator, op):
     tr.proxies = True
-    (dst,), (src,), (size,), *_ = segments_of(op)
-    registers, length = [tr.reg(v) for v in (dst, src)], tr.reg(size)
 
-    def step(s: State) -> None:
-        r = s.r
-        target, source = r[registers[0]].buffer, r[registers[1]].buffer
-        for b, t, n, to, at in _copies(s, registers, length, 2, op):
-            cells = b * source.stride + at + np.arange(n)
-            read_for_store(s, source, cells, (b, t), op, target=(target, to, to + n))
-            write_target(s.m, target, to, source.data[cells], (b, t), op)
+    def store(s: State, to: list, at: list, size: list, *_: list) -> None:
+        target, source = to[0].buffer, at[0].buffer
+        for b, t, n, first, start in _copies(s, [to[0], at[0]], size[0], 2, op):
+            cells = b * source.stride + start + np.arange(n)
+            read_for_store(s, source, cells, (b, t), op, target=(target, first, first + n))
+            write_target(s.m, target, first, source.data[cells], (b, t), op)
 
-    return step
+    return store
 
 
-@rule("nvvm.st.bulk")
+@stateful("nvvm.st.bulk")
 def _zeros(tr: Translator, op):
     """Fills shared memory with zeros (sm_100 and later)."""
-    registers, length = [tr.reg(op.operands[0])], tr.reg(op.operands[1])
-    value = ir.IntegerAttr(op.attributes["initVal"]).value if "initVal" in op.attributes else 0
+    value = number(op, "initVal")
 
-    def step(s: State) -> None:
-        target = s.r[registers[0]].buffer
-        for b, t, n, to in _copies(s, registers, length, 1, op):
+    def fill(s: State, pointer: MemRef, size: np.ndarray) -> None:
+        target = pointer.buffer
+        for b, t, n, first in _copies(s, [pointer], size, 1, op):
             memory = MemRef(target, 0, (target.nbytes,), (1,), 1)
-            s.m.store(memory, [np.full((1, 1), to)], np.full((1, 1, n), value, np.uint8), 1, s.m.one(b, t), op)
+            s.m.store(memory, [np.full((1, 1), first)], np.full((1, 1, n), value, np.uint8), 1, s.m.one(b, t), op)
 
-    return step
+    return fill

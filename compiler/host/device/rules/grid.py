@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mlirc.host.device.declare import rule, waiting
+from mlirc.host.device.attributes import number, word
+from mlirc.host.device.declare import rule, stateful, waiting
 from mlirc.host.device.machine import State
-from mlirc.host.device.rules.hopper import WARPGROUP, warpgroups
 from mlirc.host.device.sync import Wait
 from mlirc.host.device.translate import Translator
+from mlirc.host.device.warps import WARPGROUP, warpgroups
 from mlirc.mlir import ir
 
 _FILE = 65536  # registers of a multiprocessor, sm_70 to sm_120
@@ -25,10 +26,10 @@ def launch_registers(function: ir.Operation) -> int | None:
     where that is not stated: then ptxas ignores setmaxnreg (its warning C7508)."""
     attributes = function.attributes
 
-    def number(*names: str) -> int | None:
+    def stated(*names: str) -> int | None:
         return next((ir.IntegerAttr(attributes[n]).value for n in names if n in attributes), None)
 
-    limit, blocks = number("nvvm.maxnreg"), number("nvvm.minctasm", "mlirc.min_blocks")
+    limit, blocks = stated("nvvm.maxnreg"), stated("nvvm.minctasm", "mlirc.min_blocks")
     size = next((n for n in _SIZES if n in attributes), None)
     if limit is None and blocks and size is not None:
         warps = -(-int(np.prod(list(ir.DenseI32ArrayAttr(attributes[size])))) // 32)
@@ -39,7 +40,7 @@ def launch_registers(function: ir.Operation) -> int | None:
 
     def visit(op: ir.Operation) -> ir.WalkResult:
         if op.name == "nvvm.setmaxregister":
-            asked.append(("increase" in str(op.attributes["action"]), ir.IntegerAttr(op.attributes["regCount"]).value))
+            asked.append((word(op, "action") == "increase", number(op, "regCount")))
         return ir.WalkResult.ADVANCE
 
     function.walk(visit)
@@ -74,20 +75,14 @@ class RegisterPool:
 
 @rule("nvvm.setmaxregister")
 def _set_max_register(tr: Translator, op):
-    count = ir.IntegerAttr(op.attributes["regCount"]).value
-    grows, launch = "increase" in str(op.attributes["action"]), launch_registers(tr.function)
+    count, grows, launch = number(op, "regCount"), word(op, "action") == "increase", launch_registers(tr.function)
     tr.unit, tr.waits = WARPGROUP, True
 
     def run(s: State):
         m = s.m
         if launch is None:
-            everyone = m.everyone(s.mask)
-            m.complain(
-                "bad setmaxregister",
-                everyone,
-                "has no effect: state nvvm.maxnreg, or nvvm.minctasm and nvvm.reqntid",
-                op,
-            )
+            message = "has no effect: state nvvm.maxnreg, or nvvm.minctasm and nvvm.reqntid"
+            m.complain("bad setmaxregister", m.everyone(s.mask), message, op)
             return
         if m.registers is None:
             m.registers = RegisterPool(launch)
@@ -108,14 +103,13 @@ def _set_max_register(tr: Translator, op):
     return waiting(run)
 
 
-@rule("nvvm.griddepcontrol")
+@stateful("nvvm.griddepcontrol")
 def _grid_control(tr: Translator, op):
-    if "wait" not in str(op.attributes["kind"]):  # which launch goes first decides nothing here
-        return lambda s: None
-    tr.grid_waits = True
+    waits = word(op, "kind") == "wait"  # else: which launch goes first decides nothing here
+    tr.grid_waits = tr.grid_waits or waits
 
-    def step(s: State) -> None:
-        if s.m.waited is not None:
+    def control(s: State) -> None:
+        if waits and s.m.waited is not None:
             s.m.waited |= True if s.mask is None else s.mask
 
-    return step
+    return control

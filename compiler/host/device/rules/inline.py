@@ -9,12 +9,13 @@ import re
 import numpy as np
 
 from mlirc.host.device.declare import rule
+from mlirc.host.device.engine import engine_of
 from mlirc.host.device.inline_asm import Operands, text_of, whole_struct
 from mlirc.host.device.machine import State
-from mlirc.host.device.rules.hopper import WARPGROUP, engine_of, warpgroups
 from mlirc.host.device.rules.pointer import struct_fields
 from mlirc.host.device.rules.wgmma import checked, made_late
 from mlirc.host.device.translate import Translator
+from mlirc.host.device.warps import WARPGROUP, warpgroups
 from mlirc.host.device.wgmma import Product, launch
 
 _WGMMA = re.compile(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mlirc.host.device.declare import rule
+from mlirc.host.device.declare import applied, applied_to_state, rule, stateful
 from mlirc.host.device.machine import State
 from mlirc.host.device.numbers import dtype_of, signed_from, unsigned
 from mlirc.host.device.translate import Translator
@@ -159,20 +159,10 @@ def _index_step(tr: Translator, op, f: Callable) -> Callable:
     if op.name in (*_UNSIGNED_DIVISIONS, "arith.shrui") and not (left and right and left[0] >= 0 and right[0] >= 0):
         plain = f
         f = lambda a, b: plain(a & 0xFFFFFFFF, b & 0xFFFFFFFF)  # noqa: E731
-    a, b, out = tr.reg(op.operands[0]), tr.reg(op.operands[1]), tr.reg(op.results[0])
     result = tr.ranges.of(op.results[0])
     if result is not None and result[0] >= _LOW and result[1] <= _HIGH:
-
-        def step(s: State) -> None:
-            r = s.r
-            r[out] = f(r[a], r[b])
-
-        return step
-
-    def wrapping(s: State) -> None:
-        s.r[out] = wrapped(s, f(s.r[a], s.r[b]), op, op.name in _GROWING)
-
-    return wrapping
+        return applied(tr, op, f)
+    return applied_to_state(tr, op, lambda s, a, b: wrapped(s, f(a, b), op, op.name in _GROWING))
 
 
 def wrapped(s: State, value: np.ndarray, op, report: bool = True) -> np.ndarray:
@@ -208,7 +198,7 @@ def _integer(tr: Translator, op):
     if dtype == np.bool_:
         if op.name not in _BOOL and op.name not in ("arith.andi", "arith.ori", "arith.xori"):
             raise tr.refused(op, "of i1 has no meaning")
-        return _plain(tr, op, _BOOL.get(op.name, _INTEGER.get(op.name, np.bitwise_and)))
+        return applied(tr, op, _BOOL.get(op.name, _INTEGER.get(op.name, np.bitwise_and)))
     width = 32 if narrow else 8 * dtype.itemsize
     checks = _flag_checks(op, dtype) if not narrow else []
     if op.name in _SHIFTS:
@@ -220,17 +210,7 @@ def _integer(tr: Translator, op):
         f = _by_power_of_two(tr, op) or _INTEGER[op.name]
     if op.name in _SIGNED_DIVISIONS or op.name in _UNSIGNED_DIVISIONS:
         checks += _divisor_checks(tr, op, -(1 << (width - 1)))
-    return _checked(tr, op, _index_step(tr, op, f) if narrow else _plain(tr, op, f), checks)
-
-
-def _plain(tr: Translator, op, f: Callable) -> Callable:
-    a, b, out = tr.reg(op.operands[0]), tr.reg(op.operands[1]), tr.reg(op.results[0])
-
-    def step(s: State) -> None:
-        r = s.r
-        r[out] = f(r[a], r[b])
-
-    return step
+    return _checked(tr, op, _index_step(tr, op, f) if narrow else applied(tr, op, f), checks)
 
 
 def _by_power_of_two(tr: Translator, op) -> Callable | None:
@@ -257,27 +237,25 @@ def _round_to_integer(a: np.ndarray, dtype: np.dtype, low: float, high: float) -
     return out.astype(dtype)
 
 
-@rule("arith.fptosi", "arith.fptoui")
+@stateful("arith.fptosi", "arith.fptoui")
 def _float_to_integer(tr: Translator, op):
     t = op.results[0].type
     dtype, signed = dtype_of(t), op.name == "arith.fptosi"
     bits = max(dtype.itemsize * 8, 32) if dtype != np.bool_ else 32
     wide = np.dtype(f"{'i' if signed else 'u'}{bits // 8}")
     info = np.iinfo(wide)
-    a, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
     element = t.element_type if isinstance(t, ir.VectorType) else t
     width = element.width if isinstance(element, ir.IntegerType) else tr.index_bits
     low, high = (-(2.0 ** (width - 1)), 2.0 ** (width - 1)) if signed else (0.0, 2.0**width)
     looks = _MARK in op.attributes and bool(list(op.results[0].uses))
 
-    def step(s: State) -> None:
-        x = s.r[a]
-        s.r[out] = _round_to_integer(x, wide, float(info.min), float(info.max)).astype(dtype)
+    def convert(s: State, x: np.ndarray) -> np.ndarray:
         if looks and s.m.check:
             cut = np.trunc(x.astype(np.float64))
             complain(s, ~((cut >= low) & (cut < high)), f"converts a float that {t} cannot hold", op)
+        return _round_to_integer(x, wide, float(info.min), float(info.max)).astype(dtype)
 
-    return step
+    return convert
 
 
 def mark_conversions(top: ir.Operation) -> None:
@@ -292,7 +270,6 @@ def mark_conversions(top: ir.Operation) -> None:
 def _integer_cast(tr: Translator, op):
     given, t = op.operands[0].type, op.results[0].type
     dtype, boolean = dtype_of(t), dtype_of(given) == np.bool_
-    a, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
     narrow = tr.index_bits == 32
     wide = not is_index(given) and dtype_of(given).itemsize > 4  # the words that an index has not got are dropped
     cut = narrow and is_index(t) and (wide or op.name == "arith.index_castui")
@@ -304,8 +281,4 @@ def _integer_cast(tr: Translator, op):
     else:
         f = lambda x: -x.astype(dtype) if boolean else x.astype(dtype)  # noqa: E731
 
-    def step(s: State) -> None:
-        x = f(s.r[a])
-        s.r[out] = wrapped(s, x, op, wide) if cut else x
-
-    return step
+    return applied_to_state(tr, op, lambda s, x: wrapped(s, f(x), op, wide)) if cut else applied(tr, op, f)

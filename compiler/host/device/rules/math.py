@@ -8,13 +8,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mlirc.host.device.declare import rule
+from mlirc.host.device.attributes import flag, word
+from mlirc.host.device.declare import pure
 from mlirc.host.device.fma import fma
-from mlirc.host.device.machine import State
-from mlirc.host.device.numbers import dtype_of
-from mlirc.host.device.rules.arith import binary, same_type, unary
+from mlirc.host.device.numbers import dtype_of, flushed, same_type, through_f64
 from mlirc.host.device.translate import Translator
-from mlirc.mlir import ir
 
 _EXACT = {
     "math.absf": np.abs,
@@ -25,10 +23,6 @@ _EXACT = {
     "math.roundeven": np.rint,
     "math.sqrt": np.sqrt,
 }
-
-
-def _through_f64(f: Callable, dtype: np.dtype) -> Callable:
-    return lambda *args: f(*(a.astype(np.float64) for a in args)).astype(dtype)
 
 
 def _elementwise(f: Callable[[float], float]) -> Callable:
@@ -60,40 +54,31 @@ _WIDE: dict[str, Callable] = {
     "math.atanh": np.arctanh,
     "math.erf": _elementwise(pymath.erf),
     "math.erfc": _elementwise(pymath.erfc),
+    "math.powf": np.power,
+    "math.atan2": np.arctan2,
+    "math.copysign": np.copysign,
 }
-_WIDE2 = {"math.powf": np.power, "math.atan2": np.arctan2, "math.copysign": np.copysign}
+_CLASSES = {"math.isnan": np.isnan, "math.isinf": np.isinf, "math.isfinite": np.isfinite}
 
 
-@rule(*_EXACT)
+@pure(*_EXACT)
 def _exact(tr: Translator, op):
-    return unary(tr, op, same_type(_EXACT[op.name], dtype_of(op.results[0].type)))
+    return same_type(_EXACT[op.name], dtype_of(op.results[0].type))
 
 
-@rule(*_WIDE)
+@pure(*_WIDE)
 def _wide(tr: Translator, op):
-    return unary(tr, op, _through_f64(_WIDE[op.name], dtype_of(op.results[0].type)))
+    return through_f64(_WIDE[op.name], dtype_of(op.results[0].type))
 
 
-@rule(*_WIDE2)
-def _wide2(tr: Translator, op):
-    return binary(tr, op, _through_f64(_WIDE2[op.name], dtype_of(op.results[0].type)))
-
-
-@rule("math.isnan", "math.isinf", "math.isfinite")
+@pure(*_CLASSES)
 def _classify(tr: Translator, op):
-    return unary(tr, op, {"math.isnan": np.isnan, "math.isinf": np.isinf, "math.isfinite": np.isfinite}[op.name])
+    return _CLASSES[op.name]
 
 
-@rule("math.fma", "vector.fma")
+@pure("math.fma", "vector.fma")
 def _fma(tr: Translator, op):
-    a, b, c = (tr.reg(v) for v in op.operands)
-    out = tr.reg(op.results[0])
-
-    def step(s: State) -> None:
-        r = s.r
-        r[out] = fma(r[a], r[b], r[c])
-
-    return step
+    return fma
 
 
 def _leading_zeros(a: np.ndarray) -> np.ndarray:
@@ -112,15 +97,19 @@ def _trailing_zeros(a: np.ndarray) -> np.ndarray:
     return out
 
 
-@rule("math.ctpop", "math.ctlz", "math.cttz")
-def _bits(tr: Translator, op):
-    def ones(a):
-        return np.bitwise_count(a.view(f"u{a.dtype.itemsize}")).astype(a.dtype)
+_BITS: dict[str, Callable] = {
+    "math.ctpop": lambda a: np.bitwise_count(a.view(f"u{a.dtype.itemsize}")).astype(a.dtype),
+    "math.ctlz": _leading_zeros,
+    "math.cttz": _trailing_zeros,
+}
 
-    f = {"math.ctpop": ones, "math.ctlz": _leading_zeros, "math.cttz": _trailing_zeros}[op.name]
+
+@pure(*_BITS)
+def _bits(tr: Translator, op):
+    f = _BITS[op.name]
     if tr.index_bits == 32 and "index" in str(op.results[0].type):
-        return unary(tr, op, lambda a: f(a.astype(np.int32)).astype(np.int64))
-    return unary(tr, op, f)
+        return lambda a: f(a.astype(np.int32)).astype(np.int64)
+    return f
 
 
 # -- what NVPTX approximates, by name: here to the last bit but one (PTX ISA, "Floating Point Instructions")
@@ -131,15 +120,11 @@ _APPROXIMATE: dict[str, Callable] = {
 }  # fmt: skip
 
 
-def flushed(x: np.ndarray) -> np.ndarray:
-    """Subnormal f32 numbers as zeros of their sign."""
-    return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
-
-
-@rule(*_APPROXIMATE)
+@pure(*_APPROXIMATE)
 def _approximate(tr: Translator, op):
-    f, dtype = _through_f64(_APPROXIMATE[op.name], dtype_of(op.results[0].type)), dtype_of(op.results[0].type)
-    ftz = "ftz" in op.name or ("ftz" in op.attributes and ir.BoolAttr(op.attributes["ftz"]).value)
-    if "rnd" in op.attributes and not str(op.attributes["rnd"]).endswith("<rn>"):
-        raise tr.refused(op, f"rounding {op.attributes['rnd']} is not supported: rn only")
-    return unary(tr, op, (lambda x: flushed(f(flushed(x)))) if ftz and dtype == np.float32 else f)
+    dtype = dtype_of(op.results[0].type)
+    f = through_f64(_APPROXIMATE[op.name], dtype)
+    ftz = "ftz" in op.name or flag(op, "ftz")
+    if word(op, "rnd") not in ("", "rn"):
+        raise tr.refused(op, f"rounding {word(op, 'rnd')} is not supported: rn only")
+    return (lambda x: flushed(f(flushed(x)))) if ftz and dtype == np.float32 else f

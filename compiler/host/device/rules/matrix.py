@@ -1,22 +1,24 @@
-"""ldmatrix, stmatrix and mma.sync as the nvvm dialect has them: registers one by one.
+"""ldmatrix, stmatrix and mma.sync, of nvgpu (fragments as vectors) and of nvvm (register by register).
 
-Fragments are those of nvgpu.py for every element size: with `per` elements in a 32-bit register, register i of A
-is row g + 8 (i mod 2), columns per * (t + 4 (i / 2)) and on; of B rows (k) per * (t + 4 i) and on of column g; of C
-and D row g + 8 (i / 2), column 2t + i mod 2 (PTX ISA, "Matrix Fragments for mma.m16n8k*")."""
+Fragments follow the PTX ISA, "Matrix Fragments for mma.m16n8k*" and "ldmatrix". With g = lane / 4, t = lane mod 4, and
+`per` elements in a 32-bit register, register i of A is row g + 8 (i mod 2), columns per * (t + 4 (i / 2)) and on; of B
+rows (k) per * (t + 4 i) and on of column g; of C and D row g + 8 (i / 2), column 2t + i mod 2."""
 
 from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
 
-from mlirc.host.device.attributes import segments_of, word
-from mlirc.host.device.declare import rule
-from mlirc.host.device.machine import WARP, State
-from mlirc.host.device.numbers import dtype_of
-from mlirc.host.device.rules.nvgpu import of_warps, tf32, to_f32, to_threads, whole_warps
+from mlirc.host.device.attributes import flag, number, segments_of, sizes_of, word
+from mlirc.host.device.declare import rule, stateful
+from mlirc.host.device.machine import WARP, Machine, State
+from mlirc.host.device.memory import MemRef
+from mlirc.host.device.numbers import dtype_of, vector_shape
+from mlirc.host.device.rules.memref import fetch, indices_of
 from mlirc.host.device.rules.pointer import element_of
-from mlirc.host.device.tensor_cores import lowest_exponent, multiply_add, multiply_add_fp8
+from mlirc.host.device.tensor_cores import lowest_exponent, multiply, multiply_add, tf32, to_f32
 from mlirc.host.device.translate import Translator
+from mlirc.host.device.warps import of_warps, to_threads, whole_warps
 from mlirc.mlir import ir
 
 _ELEMENTS = {
@@ -33,129 +35,150 @@ def _b16_8x8(tr: Translator, op) -> bool:
     return "layout" in op.attributes and word(op, "layout") == "col"
 
 
-@rule("nvvm.ldmatrix")
-def _ldmatrix(tr: Translator, op):
-    pointer, out, transpose = tr.reg(op.operands[0]), tr.reg(op.results[0]), _b16_8x8(tr, op)
-    tiles = ir.IntegerAttr(op.attributes["num"]).value
+def load_matrices(s: State, ref: MemRef, index: list, item: int, tiles: int, transpose: bool, op) -> np.ndarray:
+    """ldmatrix: `tiles` matrices of 8 rows of 16 bytes, whose addresses lanes give, as 32-bit registers
+    [blocks, threads, tiles]."""
+    m = s.m
+    whole_warps(s, op)
+    first = m.lane < 8 * tiles  # the lanes whose addresses count
+    mask = s.mask if tiles == 4 else first if s.mask is None else first & s.mask
+    words = m.load(ref, index, 16 // item, 16, mask, op)  # each lane's row
+    rows = m.full(words).reshape(-1, 4, 8, 16 // item)[:, :tiles]  # warp, matrix, row, element
+    if transpose:
+        rows = rows.swapaxes(2, 3)
+    # Lane 4g + t gets elements 2t, 2t + 1 (4 bytes) of row g of every matrix.
+    pairs = np.ascontiguousarray(rows).view(np.int32)  # warp, matrix, g, t
+    return pairs.transpose(0, 2, 3, 1).reshape(m.nb, m.nt, tiles)
+
+
+@rule("nvgpu.ldmatrix")
+def _load_fragments(tr: Translator, op):
+    ref, indices, out = tr.reg(op.operands[0]), indices_of(tr, list(op.operands)[1:]), tr.reg(op.results[0])
+    tiles, transpose = number(op, "numTiles"), flag(op, "transpose")
+    shape, dtype = vector_shape(op.results[0].type), dtype_of(op.results[0].type)
+    if transpose and dtype.itemsize != 2:
+        raise tr.refused(op, "takes 16-bit elements where it transposes")
     tr.accesses.append(16)
 
     def step(s: State) -> None:
-        m = s.m
-        whole_warps(s, op)
-        ref, index = element_of(s, s.r[pointer], 2, op)
-        words = m.load(ref, index, 8, 16, _addressing(s, tiles), op)
-        rows = m.full(words).reshape(-1, 4, 8, 8)[:, :tiles]  # warp, matrix, row, element
-        if transpose:
-            rows = rows.swapaxes(2, 3)
-        pairs = np.ascontiguousarray(rows).view(np.int32)  # warp, matrix, g, t
-        registers = pairs.transpose(0, 2, 3, 1).reshape(m.nb, m.nt, tiles)
-        s.r[out] = registers if tiles > 1 else registers[:, :, 0]
+        words = load_matrices(s, s.r[ref], fetch(s.r, indices), dtype.itemsize, tiles, transpose, op)
+        s.r[out] = np.ascontiguousarray(words).view(dtype).reshape(s.m.nb, s.m.nt, *shape)
 
     return step
 
 
-def _addressing(s: State, tiles: int):
-    """The lanes whose addresses count."""
-    first = s.m.lane < 8 * tiles
-    return first if s.mask is None else first & s.mask
-
-
-@rule("nvvm.stmatrix")
-def _stmatrix(tr: Translator, op):
-    pointer, *values = (tr.reg(v) for v in op.operands)
-    tiles, transpose = len(values), _b16_8x8(tr, op)
+@stateful("nvvm.ldmatrix")
+def _load_registers(tr: Translator, op):
+    tiles, transpose = number(op, "num"), _b16_8x8(tr, op)
     tr.accesses.append(16)
 
-    def step(s: State) -> None:
+    def load(s: State, pointer: MemRef) -> np.ndarray:
+        words = load_matrices(s, *element_of(s, pointer, 2, op), 2, tiles, transpose, op)
+        return words if tiles > 1 else words[:, :, 0]
+
+    return load
+
+
+@stateful("nvvm.stmatrix")
+def _store_registers(tr: Translator, op):
+    tiles, transpose = len(op.operands) - 1, _b16_8x8(tr, op)
+    tr.accesses.append(16)
+
+    def store(s: State, pointer: MemRef, *values: np.ndarray) -> None:
         m = s.m
         whole_warps(s, op)
-        registers = [m.full(s.r[v]).reshape(-1, 8, 4) for v in values]  # warp, g, t
+        registers = [m.full(v).reshape(-1, 8, 4) for v in values]  # warp, g, t
         matrices = np.ascontiguousarray(np.stack(registers, axis=1).astype(np.int32)).view(np.uint16)
         if transpose:
             matrices = matrices.swapaxes(2, 3)
         rows = np.zeros((m.nb * m.nt // WARP, 4, 8, 8), np.uint16)  # lane 8i + r stores row r of matrix i
         rows[:, :tiles] = matrices
-        ref, index = element_of(s, s.r[pointer], 2, op)
-        m.store(ref, index, rows.reshape(m.nb, m.nt, 8), 16, _addressing(s, tiles), op)
+        ref, index = element_of(s, pointer, 2, op)
+        first = m.lane < 8 * tiles
+        mask = first if s.mask is None else first & s.mask
+        m.store(ref, index, rows.reshape(m.nb, m.nt, 8), 16, mask, op)
 
-    return step
+    return store
 
 
-@rule("nvvm.movmatrix")
-def _movmatrix(tr: Translator, op):
-    source, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
+@stateful("nvvm.movmatrix")
+def _move_registers(tr: Translator, op):
     _b16_8x8(tr, op)
 
-    def step(s: State) -> None:
+    def move(s: State, source: np.ndarray) -> np.ndarray:
         m = s.m
         whole_warps(s, op)
-        words = np.ascontiguousarray(m.full(s.r[source]))
+        words = np.ascontiguousarray(m.full(source))
         matrices = words.view(np.int16).reshape(-1, 8, 8).swapaxes(1, 2)
-        s.r[out] = np.ascontiguousarray(matrices).view(np.int32).reshape(m.nb, m.nt)
+        return np.ascontiguousarray(matrices).view(np.int32).reshape(m.nb, m.nt)
 
-    return step
+    return move
 
 
-@rule("nvvm.mma.sync")
-def _mma(tr: Translator, op):
-    parts = [[tr.reg(v) for v in part] for part in segments_of(op)]
-    out = tr.reg(op.results[0])
-    shape = str(op.attributes["shape"]).split("<")[-1].rstrip(">").replace(" ", "")
-    sizes = dict(p.split("=") for p in shape.split(","))
-    m_, n_, k_ = (int(sizes[x]) for x in "mnk")
-    names = [_operand_type(op, x, v.type) for x, v in zip("AB", (op.operands[0], segments_of(op)[1][0]), strict=True)]
-    if (m_, n_) != (16, 8) or any(n not in _ELEMENTS for n in names):
-        raise tr.refused(op, f"{names[0]} x {names[1]} of shape m{m_}n{n_}k{k_} is not supported")
-    dtypes = [np.dtype(_ELEMENTS[n]) for n in names]
-    per = 4 // dtypes[0].itemsize
-    halves = k_ // (4 * per)
-    acc_type = segments_of(op)[2][0].type
-    acc_dtype = dtype_of(acc_type)
-    saturate = "intOverflowBehavior" in op.attributes and word(op, "intOverflowBehavior") == "satfinite"
+def matrices(
+    a: np.ndarray, b: np.ndarray, c: np.ndarray, k: int, per: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A [warps, 16, k], B [warps, k, 8] and C [warps, 16, 8] from the registers of warps [warps, lanes, ...], `per`
+    elements of A and B in each."""
+    halves = k // (4 * per)
+    left = a.reshape(-1, 8, 4, halves, 2, per).transpose(0, 4, 1, 3, 2, 5).reshape(-1, 16, k)
+    right = b.reshape(-1, 8, 4, halves, per).transpose(0, 3, 2, 4, 1).reshape(-1, k, 8)
+    return left, right, c.reshape(-1, 8, 4, 2, 2).transpose(0, 3, 1, 2, 4).reshape(-1, 16, 8)
 
-    def step(s: State) -> None:
-        m, warps = s.m, whole_warps(s, op)
-        a, b, c = (of_warps(m, _registers(s, r, d), warps) for r, d in zip(parts, [*dtypes, acc_dtype], strict=True))
-        left = a.reshape(-1, 8, 4, halves, 2, per).transpose(0, 4, 1, 3, 2, 5).reshape(-1, 16, k_)
-        right = b.reshape(-1, 8, 4, halves, per).transpose(0, 3, 2, 4, 1).reshape(-1, k_, 8)
-        c = c.reshape(-1, 8, 4, 2, 2).transpose(0, 3, 1, 2, 4).reshape(-1, 16, 8)
-        total = multiply(left, right, c, acc_dtype, saturate)
-        back = total.reshape(-1, 2, 8, 4, 2).transpose(0, 2, 3, 1, 4).reshape(-1, WARP, 2, 2)
-        fields = np.ascontiguousarray(to_threads(m, back, warps))
-        s.r[out] = fields if str(acc_type).startswith("vector") else fields.reshape(m.nb, m.nt, 4)
 
-    return step
+def registers(total: np.ndarray) -> np.ndarray:
+    """D [warps, 16, 8] as registers [warps, lanes, 2, 2]."""
+    return total.reshape(-1, 2, 8, 4, 2).transpose(0, 2, 3, 1, 4).reshape(-1, WARP, 2, 2)
+
+
+@stateful("nvgpu.mma.sync")
+def _multiply_fragments(tr: Translator, op):
+    m, n, k = mnk = [ir.IntegerAttr(x).value for x in ir.ArrayAttr(op.attributes["mmaShape"])]
+    in_type, out_type = dtype_of(op.operands[0].type), dtype_of(op.results[0].type)
+    per = 4 // in_type.itemsize  # elements of a 32-bit register
+    if (m, n) != (16, 8) or k % (4 * per) or in_type.itemsize not in (2, 4):
+        raise tr.refused(op, f"shape {mnk} on {in_type} is not supported")
+    lowest = (lowest_exponent(in_type), lowest_exponent(in_type))
+    widen = tf32 if in_type == np.float32 else to_f32
+
+    def product(s: State, *operands: np.ndarray) -> np.ndarray:
+        warps = whole_warps(s, op)
+        a, b, c = (of_warps(s.m, x, warps) for x in operands)
+        total = multiply_add(*matrices(widen(a), widen(b), c.astype(np.float32), k, per), lowest)
+        return to_threads(s.m, registers(total), warps).astype(out_type, copy=False)
+
+    return product
+
+
+@stateful("nvvm.mma.sync", segments=True)
+def _multiply_registers(tr: Translator, op):
+    a_values, b_values, c_values = segments_of(op)
+    m, n, k = sizes_of(op)
+    names = [_operand_type(op, x, v[0].type) for x, v in zip("AB", (a_values, b_values), strict=True)]
+    if (m, n) != (16, 8) or any(x not in _ELEMENTS for x in names):
+        raise tr.refused(op, f"{names[0]} x {names[1]} of shape m{m}n{n}k{k} is not supported")
+    in_types, per = [np.dtype(_ELEMENTS[x]) for x in names], 4 // np.dtype(_ELEMENTS[names[0]]).itemsize
+    vectors, out_type = isinstance(c_values[0].type, ir.VectorType), dtype_of(c_values[0].type)
+    saturate = word(op, "intOverflowBehavior") == "satfinite"
+
+    def product(s: State, *operands: list[np.ndarray]) -> np.ndarray:
+        warps = whole_warps(s, op)
+        parts = (_elements(s.m, x, d) for x, d in zip(operands, [*in_types, out_type], strict=True))
+        a, b, c = (of_warps(s.m, x, warps) for x in parts)
+        total = multiply(*matrices(a, b, c, k, per), out_type, saturate)
+        fields = np.ascontiguousarray(to_threads(s.m, registers(total), warps))
+        return fields if vectors else fields.reshape(s.m.nb, s.m.nt, 4)
+
+    return product
 
 
 def _operand_type(op, which: str, t: ir.Type) -> str:
     """The element type of A or B: named, or that of the registers."""
-    name = f"multiplicand{which}PtxType"
-    if name in op.attributes:
-        return word(op, name)
-    return "f16" if "f16" in str(t) and "bf16" not in str(t) else str(t)
+    named = word(op, f"multiplicand{which}PtxType")
+    return named or ("f16" if "f16" in str(t) and "bf16" not in str(t) else str(t))
 
 
-def _registers(s: State, registers: list[int], dtype: np.dtype) -> np.ndarray:
-    """32-bit registers [blocks, threads, registers] as elements of a dtype, the last dimension times as long."""
-    m = s.m
-    columns = []
-    for r in registers:
-        value = s.r[r]
-        full = np.ascontiguousarray(m.full(value))
-        columns.append(full.reshape(m.nb, m.nt, -1).view(dtype))
-    return np.concatenate(columns, axis=2)
-
-
-def multiply(left: np.ndarray, right: np.ndarray, acc: np.ndarray, out: np.dtype, saturate: bool = False) -> np.ndarray:
-    """left [..., m, k] times right [..., k, n] plus acc: integers exactly, floats as the tensor cores do."""
-    if left.dtype.kind in "iu":
-        total = np.matmul(left.astype(np.float64), right.astype(np.float64)).astype(np.int64) + acc
-        if saturate:
-            total = np.clip(total, np.iinfo(np.int32).min, np.iinfo(np.int32).max)
-        return total.astype(np.int32)
-    widen = tf32 if left.dtype == np.float32 else to_f32
-    lowest = (lowest_exponent(left.dtype), lowest_exponent(right.dtype))
-    a, b, c = widen(left), widen(right), acc.astype(np.float32)
-    if left.dtype.itemsize == 1:
-        return multiply_add_fp8(a, b, c, lowest).astype(out)
-    return multiply_add(a, b, c, lowest, out=out)
+def _elements(m: Machine, values: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    """32-bit registers as elements of a dtype, [blocks, threads, elements]."""
+    whole = (np.ascontiguousarray(m.full(x)).reshape(m.nb, m.nt, -1) for x in values)
+    return np.concatenate([x.view(dtype) for x in whole], axis=2)

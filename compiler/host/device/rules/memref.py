@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.host.device.attributes import number
 from mlirc.host.device.declare import rule
 from mlirc.host.device.machine import State
 from mlirc.host.device.memory import MemRef
@@ -35,10 +36,8 @@ def fetch(r: list, indices: list) -> list:
 
 
 def _alignment(op, item: int) -> int:
-    if "alignment" in op.attributes:
-        value = ir.IntegerAttr(op.attributes["alignment"]).value
-        return value if value > 0 else item
-    return item
+    value = number(op, "alignment")
+    return value if value > 0 else item
 
 
 @rule("memref.load", "vector.load")
@@ -187,18 +186,6 @@ def _complain_of_view(s: State, source: MemRef, bad: np.ndarray, first: int, nby
     s.m.complain("out of bounds", bad, what, op)
 
 
-@rule("memref.cast", "memref.memory_space_cast", "memref.assume_alignment")
-def _alias(tr: Translator, op):
-    ref = tr.reg(op.operands[0])
-    out = tr.reg(op.results[0]) if len(op.results) else None
-
-    def step(s: State) -> None:
-        if out is not None:
-            s.r[out] = s.r[ref]
-
-    return step
-
-
 @rule("memref.expand_shape", "memref.collapse_shape")
 def _reshape(tr: Translator, op):
     t = ir.MemRefType(op.results[0].type)
@@ -250,7 +237,7 @@ def _alloca(tr: Translator, op):
     strides, _ = t.get_strides_and_offset()
     nbytes = math.prod(t.shape) * item
     space = "shared" if "workgroup" in str(t.memory_space) or str(t.memory_space).startswith("3") else "local"
-    align = ir.IntegerAttr(op.attributes["alignment"]).value if "alignment" in op.attributes else item
+    align = number(op, "alignment", item)
     tr.owned[space] += nbytes
 
     def step(s: State) -> None:
@@ -260,11 +247,6 @@ def _alloca(tr: Translator, op):
         s.r[out] = MemRef(s.m.instances[key], 0, tuple(t.shape), tuple(strides), item)
 
     return step
-
-
-@rule("memref.dealloc")
-def _dealloc(tr: Translator, op):
-    return lambda s: None
 
 
 _PIECE = 1 << 20  # elements of all threads that one step of a copy moves

@@ -9,13 +9,14 @@ import re
 import numpy as np
 
 from mlirc.errors import MlircError
-from mlirc.host.device.declare import rule
+from mlirc.host.device.attributes import number
+from mlirc.host.device.declare import pure, rule, stateful
 from mlirc.host.device.inline_asm import in_place
-from mlirc.host.device.machine import WARP, State
+from mlirc.host.device.machine import State
 from mlirc.host.device.memory import POISON, MemRef, buffer_at
 from mlirc.host.device.numbers import constant_array, dtype_of, vector_shape
-from mlirc.host.device.rules.arith import unary
 from mlirc.host.device.rules.memref import fetch, indices_of
+from mlirc.host.device.rules.vector import inserted
 from mlirc.host.device.translate import Translator
 from mlirc.mlir import ir
 
@@ -58,20 +59,20 @@ def element_of(s: State, pointer: MemRef, item: int, op) -> tuple[MemRef, list]:
     return MemRef(buffer, 0, (buffer.nbytes // item,), (1,), item, pointer.rank), [base // item]
 
 
-@rule("llvm.mlir.addressof")
+@stateful("llvm.mlir.addressof")
 def _address_of(tr: Translator, op):
-    out, name = tr.reg(op.results[0]), ir.FlatSymbolRefAttr(op.attributes["global_name"]).value
+    name = ir.FlatSymbolRefAttr(op.attributes["global_name"]).value
     if name not in tr.globals:
         raise tr.refused(op, f"there is no shared global @{name}")
     size, align = tr.globals[name]
 
-    def step(s: State) -> None:
+    def address(s: State) -> MemRef:
         m = s.m
         if size and name not in m.named:
             m.named[name] = m.allocate(f"shared memory @{name}", "shared", size, align)
-        s.r[out] = MemRef(m.named[name] if size else m.dynamic_shared, 0, (), (), 1)
+        return MemRef(m.named[name] if size else m.dynamic_shared, 0, (), (), 1)
 
-    return step
+    return address
 
 
 @rule("llvm.getelementptr")
@@ -97,38 +98,34 @@ def _gep(tr: Translator, op):
     return step
 
 
-@rule("llvm.addrspacecast")
-def _space_cast(tr: Translator, op):
-    return unary(tr, op, lambda pointer: pointer)
+@pure("llvm.addrspacecast", "memref.cast", "memref.memory_space_cast", "memref.assume_alignment")
+def _same(tr: Translator, op):
+    return lambda pointer, *_: pointer
 
 
-@rule("llvm.ptrtoint", "memref.extract_aligned_pointer_as_index")
+@pure("llvm.ptrtoint", "memref.extract_aligned_pointer_as_index")
 def _to_integer(tr: Translator, op):
-    ref, out, dtype = tr.reg(op.operands[0]), tr.reg(op.results[0]), dtype_of(op.results[0].type)
+    dtype, whole = dtype_of(op.results[0].type), op.name.startswith("memref.")
 
-    whole = op.name == "memref.extract_aligned_pointer_as_index"
-
-    def step(s: State) -> None:
-        source: MemRef = s.r[ref]
+    def address(source: MemRef) -> np.ndarray:
         buffer = source.buffer
         byte = (source.start if whole else source.base) * source.item
         byte = byte + (buffer.address if buffer.space == "global" else buffer.place)
-        s.r[out] = byte.astype(dtype) if isinstance(byte, np.ndarray) else np.full((1, 1), byte, dtype=dtype)
+        return byte.astype(dtype) if isinstance(byte, np.ndarray) else np.full((1, 1), byte, dtype=dtype)
 
-    return step
+    return address
 
 
-@rule("llvm.inttoptr")
+@stateful("llvm.inttoptr")
 def _to_pointer(tr: Translator, op):
-    number, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
     shared = "<3>" in str(op.results[0].type)
 
-    def step(s: State) -> None:
-        address = s.r[number].astype(np.int64)
+    def pointer(s: State, number: np.ndarray) -> MemRef:
+        address = number.astype(np.int64)
         buffer, byte = s.m.shared_at(address, s.mask) if shared else buffer_at(address)
-        s.r[out] = MemRef(buffer, byte, (), (), 1)
+        return MemRef(buffer, byte, (), (), 1)
 
-    return step
+    return pointer
 
 
 def load(tr: Translator, op):
@@ -136,7 +133,7 @@ def load(tr: Translator, op):
     ref, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
     shape, dtype = vector_shape(op.results[0].type), dtype_of(op.results[0].type)
     width, item = int(np.prod(shape)), dtype.itemsize
-    align = ir.IntegerAttr(op.attributes["alignment"]).value if "alignment" in op.attributes else item * width
+    align = number(op, "alignment", item * width)
     tr.accesses += [item, align]
 
     def step(s: State) -> None:
@@ -153,7 +150,7 @@ def store(tr: Translator, op):
     value, ref = tr.reg(op.operands[0]), tr.reg(op.operands[1])
     shape, item = vector_shape(op.operands[0].type), dtype_of(op.operands[0].type).itemsize
     natural = item * int(np.prod(shape))
-    align = ir.IntegerAttr(op.attributes["alignment"]).value if "alignment" in op.attributes else natural
+    align = number(op, "alignment", natural)
     tr.accesses += [item, align]
 
     def step(s: State) -> None:
@@ -176,117 +173,60 @@ def struct_fields(t: ir.Type) -> tuple[int, np.dtype]:
     return len(names), dtype_of(ir.Type.parse(names[0], t.context))
 
 
-@rule("ub.poison", "llvm.mlir.undef", "llvm.mlir.poison", "llvm.mlir.zero")
+@pure("ub.poison", "llvm.mlir.undef", "llvm.mlir.poison", "llvm.mlir.zero")
 def _undefined(tr: Translator, op):
-    out, t = tr.reg(op.results[0]), op.results[0].type
+    t = op.results[0].type
     if str(t).startswith("!llvm.struct"):
         count, dtype = struct_fields(t)
         shape: tuple[int, ...] = (count,)
     else:
         shape, dtype = vector_shape(t), dtype_of(t)
     byte = 0 if op.name == "llvm.mlir.zero" else POISON
-    fill = np.full((1, 1, *shape, dtype.itemsize), byte, np.uint8)
-    fill = fill[..., 0] != 0 if dtype == np.bool_ else fill.view(dtype)[..., 0]
-
-    def step(s: State) -> None:
-        s.r[out] = fill
-
-    return step
+    raw = np.full((1, 1, *shape, dtype.itemsize), byte, np.uint8)
+    fill = raw[..., 0] != 0 if dtype == np.bool_ else raw.view(dtype)[..., 0]
+    return lambda: fill
 
 
-@rule("llvm.insertvalue")
+@pure("llvm.mlir.constant")
+def _constant(tr: Translator, op):
+    attr = op.attributes["value"]
+    value = constant_array(attr, op.results[0].type)
+    if isinstance(attr, ir.IntegerAttr):
+        tr.constants[op.results[0]] = attr.value
+    return lambda: value
+
+
+@pure("llvm.insertvalue")
 def _insert(tr: Translator, op):
-    target, value = (tr.reg(v) for v in op.operands)
-    out, (at,) = tr.reg(op.results[0]), list(ir.DenseI64ArrayAttr(op.attributes["position"]))
-
-    def step(s: State) -> None:
-        t, v = s.r[target], s.r[value]
-        result = np.broadcast_to(t, (*np.broadcast_shapes(t.shape[:2], v.shape), t.shape[2])).copy()
-        result[:, :, at] = v
-        s.r[out] = result
-
-    return step
+    (at,) = list(ir.DenseI64ArrayAttr(op.attributes["position"]))
+    put = inserted((slice(None), slice(None), at))
+    return lambda struct, value: put(value, struct)
 
 
-@rule("llvm.extractvalue")
+@stateful("llvm.extractvalue")
 def _extract(tr: Translator, op):
-    source, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
     (at,) = list(ir.DenseI64ArrayAttr(op.attributes["position"]))
     uses = list(op.results[0].uses)
     stays = bool(uses) and all(in_place(use) for use in uses)
 
-    def step(s: State) -> None:
-        value = s.r[source]
+    def extract(s: State, value):
         if isinstance(value, tuple):
-            s.r[out] = value[at]
-            return
+            return value[at]
         if stays:  # all of it, see inline.py
-            s.r[out] = value
-            return
+            return value
         if s.m.engine is not None:
             s.m.engine.check_accumulator(s, value, op)
-        s.r[out] = value[:, :, at]
+        return value[:, :, at]
 
-    return step
-
-
-@rule("llvm.mlir.constant")
-def _constant(tr: Translator, op):
-    out, attr = tr.reg(op.results[0]), op.attributes["value"]
-    value = constant_array(attr, op.results[0].type)
-    if isinstance(attr, ir.IntegerAttr):
-        tr.constants[op.results[0]] = attr.value
-
-    def step(s: State) -> None:
-        s.r[out] = value
-
-    return step
+    return extract
 
 
-@rule("llvm.bitcast")
+@pure("llvm.bitcast")
 def _bitcast(tr: Translator, op):
-    t = op.results[0].type
-    shape, dtype = vector_shape(t), dtype_of(t)
+    shape, dtype = vector_shape(op.results[0].type), dtype_of(op.results[0].type)
 
     def convert(a: np.ndarray) -> np.ndarray:
         raw = np.ascontiguousarray(a)
-        flat = raw.reshape(*raw.shape[:2], -1).view(dtype)
-        return flat.reshape(*raw.shape[:2], *shape)
+        return raw.reshape(*raw.shape[:2], -1).view(dtype).reshape(*raw.shape[:2], *shape)
 
-    return unary(tr, op, convert)
-
-
-# -- special registers of the nvvm dialect
-
-_SREG = "nvvm.read.ptx.sreg."
-_TABLES = {"tid": "thread_id", "ctaid": "block_id"}
-
-
-@rule(
-    *(f"{_SREG}{table}.{d}" for table in ("tid", "ctaid", "ntid", "nctaid") for d in "xyz"),
-    *(f"{_SREG}{name}" for name in ("laneid", "warpid", "warpsize", "nwarpid", "dynamic.smem.size")),
-)  # fmt: skip
-def _special(tr: Translator, op):
-    out = tr.reg(op.results[0])
-    name, _, d = op.name.removeprefix(_SREG).partition(".")
-    dtype = dtype_of(op.results[0].type)
-
-    def step(s: State) -> None:
-        m = s.m
-        if name in _TABLES:
-            value = getattr(m, _TABLES[name])[d]
-        elif name == "laneid":
-            value = m.lane
-        elif name == "warpid":
-            value = np.arange(m.nt)[None, :] // WARP
-        elif name == "warpsize":
-            value = np.full((1, 1), WARP)
-        elif name == "nwarpid":
-            value = np.full((1, 1), 64)  # those that an SM can hold, not those of the block
-        elif name == "dynamic":
-            value = np.full((1, 1), m.dynamic_shared.nbytes if m.dynamic_shared.nbytes > 1 else 0)
-        else:
-            value = np.full((1, 1), (m.block if name == "ntid" else m.grid)["xyz".index(d)])
-        s.r[out] = value.astype(dtype)
-
-    return step
+    return convert

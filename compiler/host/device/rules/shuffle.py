@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlirc.host.device.attributes import word
-from mlirc.host.device.declare import rule
+from mlirc.host.device.declare import stateful
 from mlirc.host.device.machine import WARP, State
 from mlirc.host.device.membermask import FULL, active_lanes, members, rows, threads, whole
 from mlirc.host.device.numbers import dtype_of
@@ -49,55 +49,45 @@ def shuffle(s: State, kind: str, value: np.ndarray, mask: np.ndarray, offset: np
     return np.take_along_axis(m.full(value), m.full(thread), axis=1), good
 
 
-@rule("gpu.shuffle")
+@stateful("gpu.shuffle")
 def _shuffle(tr: Translator, op):
     """As it is lowered: the mask names the first `width` lanes of the warp, so that no other lane may execute it."""
-    value, offset, width = (tr.reg(v) for v in op.operands)
-    out, valid = (tr.reg(v) for v in op.results)
     mode = word(op, "mode")
     if mode not in _MODES:
         raise tr.refused(op, f"mode {mode} is not supported")
 
-    def step(s: State) -> None:
-        r, w = s.r, s.r[width].astype(np.int64)
+    def read(s: State, value: np.ndarray, offset: np.ndarray, width: np.ndarray):
+        w = width.astype(np.int64)
         bad = s.m.active(s.mask, (w < 1) | (w > WARP))
         if bad is not None:
             s.m.complain("divergent shuffle", bad, f"shuffles with a width that is not 1 to {WARP}", op)
             w = np.clip(w, 1, WARP)
         mask, bounds = 0xFFFFFFFF >> (WARP - w), (WARP - w if mode == "up" else w - 1)
-        r[out], r[valid] = shuffle(s, _MODES[mode], r[value], mask, r[offset], bounds, op)
+        return shuffle(s, _MODES[mode], value, mask, offset, bounds, op)
 
-    return step
+    return read
 
 
-@rule("nvvm.shfl.sync")
+@stateful("nvvm.shfl.sync")
 def _shfl(tr: Translator, op):
-    mask, value, offset, bounds = (tr.reg(v) for v in op.operands)
-    out, kind = tr.reg(op.results[0]), word(op, "kind")
-    pair = "struct" in str(op.results[0].type)
+    kind, pair = word(op, "kind"), "struct" in str(op.results[0].type)
 
-    def step(s: State) -> None:
-        m, r = s.m, s.r
-        moved, good = shuffle(s, kind, r[value], r[mask], r[offset], r[bounds], op)
-        r[out] = (moved, m.full(good)) if pair else moved
+    def read(s: State, mask: np.ndarray, value: np.ndarray, offset: np.ndarray, bounds: np.ndarray):
+        moved, good = shuffle(s, kind, value, mask, offset, bounds, op)
+        return (moved, s.m.full(good)) if pair else moved
 
-    return step
+    return read
 
 
-def _bits(flags: np.ndarray) -> np.ndarray:
+def bits(flags: np.ndarray) -> np.ndarray:
     """Flags [..., 32] as 32-bit masks [...]."""
     return (flags * (np.uint64(1) << np.arange(WARP, dtype=np.uint64))).sum(axis=-1).astype(np.uint32).view(np.int32)
 
 
-@rule("nvvm.vote.sync")
+@stateful("nvvm.vote.sync")
 def _vote(tr: Translator, op):
-    mask, predicate = (tr.reg(v) for v in op.operands)
-    out, kind = tr.reg(op.results[0]), word(op, "kind")
-
-    def step(s: State) -> None:
-        s.r[out] = vote(s, kind, s.r[predicate], s.r[mask], op)
-
-    return step
+    kind = word(op, "kind")
+    return lambda s, mask, predicate: vote(s, kind, predicate, mask, op)
 
 
 def vote(s: State, kind: str, predicate: np.ndarray, mask: np.ndarray, op) -> np.ndarray:
@@ -105,19 +95,19 @@ def vote(s: State, kind: str, predicate: np.ndarray, mask: np.ndarray, op) -> np
     group, p = members(s, mask, op), rows(s.m, predicate.astype(bool))[:, None, :]
     every, some = (p | ~group).all(axis=2), (p & group).any(axis=2)
     if kind == "ballot":
-        got = _bits(p & group)
+        got = bits(p & group)
     else:
         got = {"all": every, "any": some, "uni": every | ~some}[kind]
     return threads(s.m, got)
 
 
-@rule("gpu.ballot")
+@stateful("gpu.ballot")
 def _ballot(tr: Translator, op):
     """As it is lowered: a vote whose mask names all lanes."""
-    predicate, out, dtype = tr.reg(op.operands[0]), tr.reg(op.results[0]), dtype_of(op.results[0].type)
+    dtype = dtype_of(op.results[0].type)
 
-    def step(s: State) -> None:
-        got = vote(s, "ballot", s.r[predicate], FULL, op)
-        s.r[out] = got if dtype.itemsize == 4 else got.view(np.uint32).astype(dtype)
+    def ballot(s: State, predicate: np.ndarray) -> np.ndarray:
+        got = vote(s, "ballot", predicate, FULL, op)
+        return got if dtype.itemsize == 4 else got.view(np.uint32).astype(dtype)
 
-    return step
+    return ballot

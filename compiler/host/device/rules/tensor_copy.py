@@ -6,42 +6,51 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mlirc.host.device.attributes import segments_of
+from mlirc.host.device.attributes import segments_of, word
 from mlirc.host.device.bulk_copies import Target, begin_transfer, check_proxy, multicast_to
-from mlirc.host.device.declare import rule
+from mlirc.host.device.declare import stateful
+from mlirc.host.device.engine import engine_of
 from mlirc.host.device.machine import State
 from mlirc.host.device.mbarriers import SIZE
 from mlirc.host.device.memory import Buffer, MemRef
-from mlirc.host.device.rules.hopper import engine_of
+from mlirc.host.device.rules.mbarrier import nth
 from mlirc.host.device.tensor_maps import AnyMap, Combine, swizzled
 from mlirc.host.device.translate import Translator
 
 
-@rule("nvvm.cp.async.bulk.tensor.shared.cluster.global")
+@stateful("nvvm.cp.async.bulk.tensor.shared.cluster.global", segments=True)
 def _tensor_load(tr: Translator, op):
     tr.proxies = tr.clocks = True
-    (dst,), (tensor,), coordinates, (barrier,), offsets, multicast, _, predicate = segments_of(op)
+    _, _, coordinates, _, offsets, *_ = segments_of(op)
     mode = _mode(tr, op, ("tile", "im2col"))
     if mode == "im2col" and len(offsets) != len(coordinates) - 2:
         raise tr.refused(op, "im2col takes an offset per spatial dimension")
-    to, what, at = tr.reg(dst), tr.reg(tensor), [tr.reg(c) for c in coordinates]
-    signal, when = tr.reg(barrier), tr.reg(predicate[0]) if predicate else None
-    mask, shifts = tr.reg(multicast[0]) if multicast else None, [tr.reg(o) for o in offsets]
 
-    def step(s: State) -> None:
-        r = s.r
-        inner = s if when is None else State(r, r[when] if s.mask is None else r[when] & s.mask, s.m)
-        if not _same_mode(s, r[what], mode, op):
-            return
-        many = None if mask is None else r[mask]
-        start_box(inner, r[what], r[to], [r[c] for c in at], r[signal], op, many, [r[o] for o in shifts])
+    def load(s: State, to: list, tensor: list, at: list, signal: list, shifts: list, many: list, _: list, when: list):
+        if _same_mode(s, tensor[0], mode, op):
+            start_box(s.only(*when), tensor[0], to[0], at, signal[0], op, many, shifts)
 
-    return step
+    return load
+
+
+@stateful("nvgpu.tma.async.load", segments=True)
+def _group_load(tr: Translator, op):
+    tr.proxies = tr.clocks = True
+
+    def load(s: State, to: list, group: list, tensor: list, at: list, number: list, many: list, when: list) -> None:
+        start_box(s.only(*when), tensor[0], _address(to[0]), at, nth(group[0], number[0]), op, many)
+
+    return load
+
+
+def _address(ref: MemRef) -> MemRef:
+    """Where a memref begins, in bytes."""
+    return MemRef(ref.buffer, ref.base * ref.item, (), (), 1, ref.rank)
 
 
 def _mode(tr: Translator, op, known: tuple[str, ...]) -> str:
     """The mode of a tensor copy; raises MlircError for one that is not known."""
-    mode = str(op.attributes["mode"]).split("<")[-1].rstrip(">").split()[-1]
+    mode = word(op, "mode")
     if mode not in known:
         raise tr.refused(op, f"mode {mode} is not supported: one of {list(known)}")
     return mode
@@ -72,7 +81,7 @@ def _fits(s: State, tensor: AnyMap, buffer: Buffer, byte: int, size: int, lone: 
     return True
 
 
-def start_box(s: State, source: AnyMap, to: MemRef, coordinates: list, barrier: MemRef, op, multicast=None,
+def start_box(s: State, source: AnyMap, to: MemRef, coordinates: list, barrier: MemRef, op, multicast: list,
               offsets: Sequence[np.ndarray] = ()) -> None:  # fmt: skip
     """Starts a tensor copy by every active thread. `multicast`: to the blocks of the cluster that its bits name, each
     of whose mbarriers at the same place is told."""
@@ -82,8 +91,8 @@ def start_box(s: State, source: AnyMap, to: MemRef, coordinates: list, barrier: 
         start = [m.number(c, b, t) for c in coordinates][::-1]
         shifts = [m.number(o, b, t) & 0xFFFF for o in offsets][::-1]
         ranks: list[int | None] = [engine.barriers.rank(to, b, t)]
-        if multicast is not None:
-            ranks = multicast_to(m, m.number(multicast, b, t), (b, t), op)
+        if multicast:
+            ranks = multicast_to(m, m.number(multicast[0], b, t), (b, t), op)
         box = source.read(start, shifts)
         lone = m.one(b, t)
         if not _fits(s, source, to.buffer, byte, box.nbytes, lone, op):
@@ -122,29 +131,36 @@ _REDUCTIONS: dict[str, Combine] = {
 }  # fmt: skip
 
 
-@rule("nvvm.cp.async.bulk.tensor.global.shared.cta", "nvvm.cp.async.bulk.tensor.reduce")
+@stateful("nvvm.cp.async.bulk.tensor.global.shared.cta", "nvvm.cp.async.bulk.tensor.reduce", segments=True)
 def _tensor_store(tr: Translator, op):
     tr.proxies = tr.tensor_stores = True
-    mode = _mode(tr, op, ("tile", "im2col"))
-    (tensor,), (src,), coordinates, *rest = segments_of(op)
-    reduces = op.name.endswith("reduce")
-    predicate = [] if reduces else rest[-1]
-    kind = str(op.attributes["redKind"]).split("<")[-1].rstrip(">").split()[-1] if reduces else ""
-    what, at, coords = tr.reg(tensor), tr.reg(src), [tr.reg(c) for c in coordinates]
-    when = tr.reg(predicate[0]) if predicate else None
+    mode, kind = _mode(tr, op, ("tile", "im2col")), word(op, "redKind")
 
-    def step(s: State) -> None:
-        r, m = s.r, s.m
-        if not _same_mode(s, r[what], mode, op):
+    def store(s: State, tensor: list, source: list, at: list, *rest: list) -> None:
+        target = tensor[0]
+        if not _same_mode(s, target, mode, op) or kind and not _reducible(s, kind, target.array.dtype, op):
             return
-        if kind and not _reducible(s, kind, r[what].array.dtype, op):
-            return
-        inner = s if when is None else State(r, r[when] if s.mask is None else r[when] & s.mask, m)
-        for b, t, byte in engine_of(s).barriers.each(inner, r[at]):
-            start = [m.number(r[c], b, t) for c in coords][::-1]
-            store_box(s, r[what], r[at].buffer, (b, t, byte), start, op, _REDUCTIONS.get(kind))
+        store_boxes(s.only(*([] if kind else rest[-1])), target, source[0], at, op, _REDUCTIONS.get(kind))
 
-    return step
+    return store
+
+
+@stateful("nvgpu.tma.async.store", segments=True)
+def _group_store(tr: Translator, op):
+    tr.proxies = tr.tensor_stores = True
+
+    def store(s: State, source: list, tensor: list, at: list, when: list) -> None:
+        store_boxes(s.only(*when), tensor[0], _address(source[0]), at, op)
+
+    return store
+
+
+def store_boxes(s: State, target: AnyMap, source: MemRef, coordinates: list, op, combine: Combine | None = None
+                ) -> None:  # fmt: skip
+    """A tensor copy to global memory by every active thread."""
+    for b, t, byte in engine_of(s).barriers.each(s, source):
+        start = [s.m.number(c, b, t) for c in coordinates][::-1]
+        store_box(s, target, source.buffer, (b, t, byte), start, op, combine)
 
 
 def _reducible(s: State, kind: str, dtype: np.dtype, op) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from mlirc.host.device.attributes import word
-from mlirc.host.device.declare import rule
+from collections.abc import Callable
+
+from mlirc.host.device.attributes import number, sizes_of, word
+from mlirc.host.device.declare import stateful
+from mlirc.host.device.engine import Engine, engine_of
 from mlirc.host.device.machine import State
-from mlirc.host.device.rules.hopper import WARPGROUP, engine_of, warpgroups
 from mlirc.host.device.rules.pointer import struct_fields
 from mlirc.host.device.translate import Translator
+from mlirc.host.device.warps import WARPGROUP, warpgroups
 from mlirc.host.device.wgmma import Product, launch
 from mlirc.mlir import ir
 
@@ -57,56 +60,44 @@ def made_late(op, value: ir.Value, carried: bool = True) -> bool:
     return carried
 
 
-@rule("nvvm.wgmma.mma_async")
+@stateful("nvvm.wgmma.mma_async")
 def _wgmma(tr: Translator, op):
     tr.proxies, tr.unit = True, WARPGROUP
-    acc, a, b = op.operands
+    acc = op.operands[0]
     count, dtype = struct_fields(acc.type)
-    shape = str(op.attributes["shape"]).split("<")[-1].rstrip(">").replace(" ", "")
-    numbers = {k: int(v) for k, v in (p.split("=") for p in shape.split(","))}
+    _, n, k = sizes_of(op)
     sign_a, sign_b = (-1 if word(op, x) == "neg" else 1 for x in ("scaleA", "scaleB"))
     p = Product(
-        numbers["n"], numbers["k"], word(op, "typeA"), word(op, "typeB"), word(op, "typeD"), sign_a, sign_b,
+        n, k, word(op, "typeA"), word(op, "typeB"), word(op, "typeD"), sign_a, sign_b,
         a_major="row" in str(op.attributes["layoutA"]), b_major="col" in str(op.attributes["layoutB"]),
-        adds=word(op, "scaleD") != "zero",
-        saturate="satfinite" in op.attributes and word(op, "satfinite") == "satfinite",
+        adds=word(op, "scaleD") != "zero", saturate=word(op, "satfinite") == "satfinite",
     )  # fmt: skip
     checked(tr, p, count * dtype.itemsize // 4, op)
-    registers, out = [tr.reg(v) for v in (a, b, acc)], tr.reg(op.results[0])
-
     late = made_late(op, acc, carried=False)
-
-    def step(s: State) -> None:
-        left, right, before = (s.r[x] for x in registers)
-        s.r[out] = launch(s, p, left, right, before, op, late)
-
-    return step
+    return lambda s, before, a, b: launch(s, p, a, b, before, op, late)
 
 
-@rule("nvvm.wgmma.fence.aligned")
+def _by_warpgroup(op, do: Callable[[Engine, int, int], None]) -> Callable:
+    """What an engine does for every warpgroup."""
+
+    def run(s: State) -> None:
+        for b, t in warpgroups(s, op):
+            do(engine_of(s), b, t)
+
+    return run
+
+
+@stateful("nvvm.wgmma.fence.aligned")
 def _wgmma_fence(tr: Translator, op):
-    def step(s: State) -> None:
-        for b, t in warpgroups(s, op):
-            engine_of(s).fence(b, t)
-
-    return step
+    return _by_warpgroup(op, Engine.fence)
 
 
-@rule("nvvm.wgmma.commit.group.sync.aligned")
+@stateful("nvvm.wgmma.commit.group.sync.aligned")
 def _commit(tr: Translator, op):
-    def step(s: State) -> None:
-        for b, t in warpgroups(s, op):
-            engine_of(s).commit(b, t)
-
-    return step
+    return _by_warpgroup(op, Engine.commit)
 
 
-@rule("nvvm.wgmma.wait.group.sync.aligned")
+@stateful("nvvm.wgmma.wait.group.sync.aligned")
 def _wait(tr: Translator, op):
-    pending = ir.IntegerAttr(op.attributes["group"]).value
-
-    def step(s: State) -> None:
-        for b, t in warpgroups(s, op):
-            engine_of(s).wait(b, t, pending)
-
-    return step
+    pending = number(op, "group")
+    return _by_warpgroup(op, lambda engine, b, t: engine.wait(b, t, pending))
