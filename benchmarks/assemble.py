@@ -18,15 +18,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from mlirc import levels
 from mlirc.backend.ptx import check_ptxas, find_ptxas
 from mlirc.bench.cases import Case
 from mlirc.bench.compiling import _IMPORTERS
 from mlirc.bench.models import CONFIGS, NETWORKS, lengths, model_case
 from mlirc.bench.ptxas import entries, summarize
 from mlirc.bench.report import commit
-from mlirc.driver import Compilation, _versions
+from mlirc.driver.compilation import Compilation, _versions
 from mlirc.errors import MlircError
+from mlirc.ir import levels
 from mlirc.targets import TARGETS, get_target
 from mlirc.tools.cli import run_main
 

@@ -17,11 +17,11 @@ from schedule_payloads import generic, inputs_of, kernel  # noqa: E402
 
 from mlirc import mlir  # noqa: E402
 from mlirc.backend.ptx import compile_kernel  # noqa: E402
+from mlirc.driver.kernel_build import to_gpu  # noqa: E402
 from mlirc.host.device import DeviceKernel  # noqa: E402
 from mlirc.host.jit import tensor_spec  # noqa: E402
-from mlirc.kernel_build import to_gpu  # noqa: E402
 from mlirc.mlir import ir  # noqa: E402
-from mlirc.schedule import Schedules  # noqa: E402
+from mlirc.schedule.registry import Schedules  # noqa: E402
 from mlirc.targets import get_target  # noqa: E402
 
 TARGET = "sm_90a"

@@ -20,7 +20,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from plan_mutants import KINDS, PlanCase, model_text, plan_mutants, ptx_mutants, ptx_of, resign  # noqa: E402
 
-from mlirc.driver import Compilation  # noqa: E402
+from mlirc.driver.compilation import Compilation  # noqa: E402
 from mlirc.targets import get_target  # noqa: E402
 
 VERDICTS = ("refused", "found", "missed", "other", "same")

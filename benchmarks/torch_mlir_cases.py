@@ -146,10 +146,10 @@ def _fresh(case: Any) -> Any:
 
 
 def _check_call(module: Any, name: str, call: Call, level: str) -> Outcome:
-    from mlirc.driver import Compilation
+    from mlirc.driver.compilation import Compilation
+    from mlirc.driver.live import this_gpu
     from mlirc.errors import MlircError
     from mlirc.internal import InternalError
-    from mlirc.live import this_gpu
     from mlirc.targets import get_target
 
     job = Compilation(name, get_target(this_gpu()), helpers=0)
@@ -219,7 +219,7 @@ def _compare(job: Any, call: Call, level: str) -> Outcome:
     from mlirc.check.levels import level_runner
     from mlirc.check.reference import TorchModel
     from mlirc.frontend.inputs import dtype_name
-    from mlirc.levels import random_state
+    from mlirc.ir.levels import random_state
 
     draws = bool(random_state(job.modules["torch"]))
     model = TorchModel(job.imported.source, draws)

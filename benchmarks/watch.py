@@ -30,7 +30,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parent.parent
 # The knob that each round sets to another value, by kind of kernel.
 KNOBS = {"matmul": ("stages", 2, 3), "reduction": ("warps", 2, 4), "attention": ("stages", 1, 2)}
-SCRIPT = """from mlirc.schedule import register, script_registry
+SCRIPT = """from mlirc.schedule.registry import register, script_registry
 
 
 @register(matches=lambda kernel: kernel.name == "{kernel}", name="edited")
@@ -120,7 +120,7 @@ def cold(case: Case, folder: Path, runs: int) -> tuple[list[tuple[float, float]]
 
 def warm(case: Case, folder: Path, rounds: int) -> dict[str, tuple[list[tuple[float, float]], list[float]]]:
     """For each kernel the rounds' wall and CPU seconds, and the wall seconds of `reschedule` in this process."""
-    from mlirc.driver import Compilation, model_name
+    from mlirc.driver.compilation import Compilation, model_name
     from mlirc.targets import get_target
     from mlirc.watch.session import Watch, Wish
 

@@ -10,9 +10,9 @@ __all__ = ["compile", "load"]
 
 def compile(module: Any, args: tuple = (), kwargs: dict | None = None, **options: Any) -> Any:  # noqa: A001
     """Compiles a torch module for the given example inputs and returns a callable bound to its weights; see
-    `mlirc.live.compile_torch` for the options."""
+    `mlirc.driver.live.compile_torch` for the options."""
     try:
-        from mlirc.live import compile_torch
+        from mlirc.driver.live import compile_torch
     except ModuleNotFoundError as e:
         from mlirc.errors import missing_package
 

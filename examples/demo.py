@@ -29,8 +29,8 @@ def main() -> int:
 
 
 def _demo() -> int:
-    import mlirc.driver
-    import mlirc.live
+    import mlirc.driver.compilation
+    import mlirc.driver.live
     from mlirc.timing import Progress, Timer
     from mlirc.tools.kernel_table import kernel_table
 
@@ -44,10 +44,10 @@ def _demo() -> int:
     print(f"model: all-MiniLM-L6-v2, {len(SENTENCES)} sentences of {LENGTH} tokens, f32")
     progress = Progress()
     try:
-        job = mlirc.driver.compile_model(
+        job = mlirc.driver.compilation.compile_model(
             str(folder),
             options.output,
-            target=options.target or mlirc.live.this_gpu(),
+            target=options.target or mlirc.driver.live.this_gpu(),
             timer=Timer(progress),
             inputs=[f"{name}=i64[{len(SENTENCES)},{LENGTH}]" for name in ("input_ids", "attention_mask")],
         )
@@ -84,7 +84,7 @@ def _check(job, output: Path, inputs: list) -> int:
 
     import mlirc
     from mlirc.host.tensors import run_level
-    from mlirc.repro import TOLERANCE, relative_error
+    from mlirc.repro.kernel import TOLERANCE, relative_error
 
     [reference, *_] = job.imported.reference(inputs)
     limit = TOLERANCE[str(reference.dtype)]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mlirc.kernel_info import KernelInfo
 from mlirc.mlir import ir
 from mlirc.schedule import register
+from mlirc.schedule.kernel_info import KernelInfo
+from mlirc.schedule.verbs import annotate, collapse_dims, generalize, match, match_root, script, tidy, tile_to_blocks
 from mlirc.scripts.reduction import is_row_reduction
 from mlirc.targets import Target
-from mlirc.verbs import annotate, collapse_dims, generalize, match, match_root, script, tidy, tile_to_blocks
 
 
 @register(matches=is_row_reduction)

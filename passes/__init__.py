@@ -23,8 +23,8 @@ def register(name: str) -> Callable[[Callable], Callable]:
     be run by `apply_pass`, or be a kernel's lowering: `annotate(function, lowering="x")` asks for `mlirc-x`."""
 
     def add(function: Callable) -> Callable:
-        from mlirc.schedule_errors import VerbError
-        from mlirc.schedule_user import loading_file
+        from mlirc.schedule.errors import VerbError
+        from mlirc.schedule.user import loading_file
 
         if not loading_file(function):
             _passes[name] = function

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mlirc.dialects.mlirc_dialect import ATTENTION, AttentionInfo
-from mlirc.levels import NARROWED
+from mlirc.ir.levels import NARROWED
 from mlirc.mlir import arith, ir, linalg, math, tensor
 from mlirc.passes import register
 

@@ -6,14 +6,15 @@ from __future__ import annotations
 import numpy as np
 from schedule_payloads import inputs_of
 
-from mlirc import levels, mlir
+from mlirc import mlir
+from mlirc.driver.kernel_build import to_gpu
 from mlirc.host import run_module
 from mlirc.host.device import Report
 from mlirc.host.device.launch import DeviceKernel
 from mlirc.host.jit import tensor_spec
-from mlirc.kernel_build import to_gpu
+from mlirc.ir import levels
 from mlirc.mlir import ir
-from mlirc.schedule import ScheduleRecord, Schedules
+from mlirc.schedule.registry import ScheduleRecord, Schedules
 from mlirc.targets import get_target
 
 TARGET = "sm_90a"

@@ -13,14 +13,14 @@ from schedule_payloads import attention, generic, inputs_of, kernel, matmul, nor
 from test_host_device_hopper import BARRIERS, STAGES, K, M, N, product
 
 from mlirc import mlir
+from mlirc.driver.kernel_build import to_gpu
 from mlirc.host.device import Report
 from mlirc.host.device.direct import run_function
 from mlirc.host.device.reference import Reference, References
 from mlirc.host.device.tensor_maps import TensorMap
 from mlirc.host.jit import tensor_spec
-from mlirc.kernel_build import to_gpu
 from mlirc.mlir import ir
-from mlirc.schedule import Schedules
+from mlirc.schedule.registry import Schedules
 from mlirc.targets import get_target
 
 

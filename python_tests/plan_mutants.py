@@ -16,7 +16,7 @@ import torch
 from planned import Launches, run_plan
 from schedule_payloads import generic, kernel
 
-from mlirc.driver import Compilation
+from mlirc.driver.compilation import Compilation
 from mlirc.errors import MlircError
 from mlirc.host.device.model import DeviceModel
 from mlirc.host.plan.check import FileCheck

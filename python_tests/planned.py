@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from fake_gpu import FakeDriver, at
 
-from mlirc import levels
 from mlirc.host.device import DeviceModel
 from mlirc.host.jit import HostFunction
 from mlirc.host.plan.check import FileCheck
+from mlirc.ir import levels
 from mlirc.runtime import load_text
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from mlirc import mlir
 from mlirc.host import run_module
 from mlirc.mlir import ir
-from mlirc.schedule import ScheduleRecord, Schedules
+from mlirc.schedule.registry import ScheduleRecord, Schedules
 from mlirc.targets import get_target
 
 DTYPES = {

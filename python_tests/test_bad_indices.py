@@ -10,7 +10,7 @@ import torch
 
 import mlirc
 from mlirc import mlir
-from mlirc.driver import Compilation
+from mlirc.driver.compilation import Compilation
 from mlirc.errors import MlircError
 from mlirc.host import HostFunction
 from mlirc.targets import get_target

@@ -136,7 +136,7 @@ def test_input_kinds():
 
 
 def module_of(case: Case):
-    from mlirc.driver import Compilation
+    from mlirc.driver.compilation import Compilation
     from mlirc.targets import get_target
 
     built = build_abstract(case)

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 import mlirc
+from mlirc.driver.kernel_build import KernelJob, build_kernel
+from mlirc.driver.workers import build_kernels
 from mlirc.errors import MlircError
-from mlirc.kernel_build import KernelJob, build_kernel
-from mlirc.marks import marked_text
-from mlirc.outputs import Outputs
-from mlirc.workers import build_kernels
+from mlirc.files.marks import marked_text
+from mlirc.files.outputs import Outputs
 
 TILES = """
 func.func private @NAME(%a: tensor<4x8xf32>) -> tensor<4x8xf32> attributes {mlirc.kernel, mlirc.warps = 1 : i32} {
@@ -55,7 +55,7 @@ def test_an_error_in_a_helper_reaches_the_caller():
 
 
 def test_a_helper_that_dies_is_reported(monkeypatch):
-    monkeypatch.setattr("mlirc.workers._send", lambda stream, value: stream.close())
+    monkeypatch.setattr("mlirc.driver.workers._send", lambda stream, value: stream.close())
     with pytest.raises(MlircError, match="kernel k_.: the compiler process ended with status"):
         list(build_kernels([job(f"k_{i}") for i in range(4)], helpers=2))
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from mlirc import levels, mlir
+from mlirc import mlir
 from mlirc.check import check_torch, parse_levels
 from mlirc.check.cases import Inputs, cases
 from mlirc.check.compare import Reference, compare
@@ -16,6 +16,7 @@ from mlirc.check.reference import TorchModel, _enliven
 from mlirc.errors import MlircError
 from mlirc.frontend import from_torch
 from mlirc.frontend.inputs import InputSpec
+from mlirc.ir import levels
 from mlirc.tools import mlirc as program
 
 FACTORY = """
@@ -69,7 +70,7 @@ def with_a_wrong_constant(module):
 
 def spoil(monkeypatch, level: str) -> None:
     """Makes the step to `level` wrong."""
-    import mlirc.driver
+    import mlirc.driver.compilation
     import mlirc.frontend
     import mlirc.scripts.graph
 
@@ -80,13 +81,13 @@ def spoil(monkeypatch, level: str) -> None:
         divide = mlirc.scripts.graph.to_kernels
         monkeypatch.setattr(mlirc.scripts.graph, "to_kernels", lambda *a, **k: with_a_wrong_constant(divide(*a, **k)))
     else:
-        to_tiles = mlirc.driver.Compilation._to_tiles
+        to_tiles = mlirc.driver.compilation.Compilation._to_tiles
 
         def spoiled(job):
             to_tiles(job)
             job.modules["tiles"] = with_a_wrong_constant(job.modules["tiles"])
 
-        monkeypatch.setattr(mlirc.driver.Compilation, "_to_tiles", spoiled)
+        monkeypatch.setattr(mlirc.driver.compilation.Compilation, "_to_tiles", spoiled)
 
 
 def test_every_level_is_compared_on_every_kind_of_inputs(factory, ran, tmp_path):
@@ -345,7 +346,7 @@ def test_16_bit_models_are_judged_by_their_own_gates():
 
 def test_the_kernels_of_a_checked_model_are_those_of_the_compilation():
     module = torch.nn.Linear(4, 3)
-    from mlirc.driver import Compilation
+    from mlirc.driver.compilation import Compilation
     from mlirc.targets import get_target
 
     job = Compilation("m", get_target("sm_90a"))

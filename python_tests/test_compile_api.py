@@ -178,8 +178,8 @@ def test_progress_is_for_terminals(monkeypatch, stream, shown):
 
 def test_a_kernel_build_survives_the_cache_format(tmp_path):
     from mlirc.backend.kernel import Copy, Launch
-    from mlirc.kernel_build import KernelBuild, KernelJob
-    from mlirc.kernel_cache import KernelCache
+    from mlirc.driver.kernel_build import KernelBuild, KernelJob
+    from mlirc.driver.kernel_cache import KernelCache
 
     job = KernelJob("k", "text", "identity", "tiles", "sm_90a")
     launches = [Launch("k_0", (4, 2, 1), (32, 1, 1), 128, [0, 1], [0, 16], (2, 1, 1)), Copy(0, 1, 64)]

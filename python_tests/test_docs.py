@@ -98,7 +98,7 @@ def test_the_host_device_page(ran, tmp_path, monkeypatch):
 
 
 def test_the_page_lists_every_attribute():
-    from mlirc.schedule_attributes import BUILT_IN, table
+    from mlirc.schedule.attributes import BUILT_IN, table
 
     page = (ROOT / "docs" / "schedules.md").read_text()
     rows = [f"| `{a.name}` | {a.on} | {a.takes} | {a.meaning} |" for a in map(table().get, BUILT_IN)]

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 import mlirc
-from mlirc.driver import compile_model
+from mlirc.driver.compilation import compile_model
 from mlirc.host.level_files import argument_names
 from mlirc.host.tensors import to_numpy
-from mlirc.levels import functions, isolate
+from mlirc.ir.levels import functions, isolate
 from mlirc.tools import mlirc as mlirc_tool
 from mlirc.tools import mlirc_opt, mlirc_run
 

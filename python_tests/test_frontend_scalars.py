@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from mlirc.check import check_torch
-from mlirc.driver import Compilation
+from mlirc.driver.compilation import Compilation
 from mlirc.errors import MlircError
 from mlirc.frontend import from_torch, import_torch
 from mlirc.targets import get_target

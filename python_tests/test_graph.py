@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import random_module
 
-from mlirc import host, levels, mlir
+from mlirc import host, mlir
 from mlirc.errors import MlircError
+from mlirc.ir import levels
 from mlirc.passes.graph.index import Index, delinearize, dim, linearize
 from mlirc.passes.graph.layout import common_coarsening, plain_dims, reassociation
 from mlirc.scripts.graph import make_script, to_kernels

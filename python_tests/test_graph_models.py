@@ -10,8 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from mlirc import frontend, levels  # noqa: E402
+from mlirc import frontend  # noqa: E402
 from mlirc.host.tensors import run_level  # noqa: E402
+from mlirc.ir import levels  # noqa: E402
 from mlirc.scripts.graph import to_kernels  # noqa: E402
 from mlirc.targets import get_target  # noqa: E402
 

@@ -8,7 +8,7 @@ from safetensors.numpy import save_file
 from test_host_device import SHARED, X, launch
 
 import mlirc
-from mlirc.driver import compile_model
+from mlirc.driver.compilation import compile_model
 from mlirc.errors import MlircError
 from mlirc.host.device import DeviceKernel, DeviceModel, run_kernel
 from mlirc.host.device.arguments import stored_parameters

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from test_host_device_models import as_array
 
-from mlirc.driver import Compilation
+from mlirc.driver.compilation import Compilation
 from mlirc.host.device import DeviceModel
 from mlirc.targets import get_target
 

@@ -10,7 +10,7 @@ import pytest
 from frontend_models import CONFIGS, write_config
 
 from mlirc.check.kinds import IDS
-from mlirc.driver import compile_model
+from mlirc.driver.compilation import compile_model
 from mlirc.host.device.input_sets import INPUT_SETS
 from mlirc.runtime.loading import load
 from mlirc.tools.mlirc_run import random_inputs

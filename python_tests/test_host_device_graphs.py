@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from random_graphs import random_module
 
-from mlirc import host, levels, mlir
+from mlirc import host, mlir
+from mlirc.driver.kernel_build import to_gpu
 from mlirc.host.device import DeviceModel
-from mlirc.kernel_build import to_gpu
+from mlirc.ir import levels
 from mlirc.mlir import ir
-from mlirc.schedule import Schedules
+from mlirc.schedule.registry import Schedules
 from mlirc.scripts.graph import to_kernels
 from mlirc.targets import get_target
 

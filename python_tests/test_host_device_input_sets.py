@@ -11,7 +11,7 @@ from number_cases import NUMBERS, elements, layer_norm, row_maximum, softmax
 from schedule_payloads import attention, generic, kernel, matmul
 
 from mlirc import mlir
-from mlirc.driver import compile_model
+from mlirc.driver.compilation import compile_model
 from mlirc.errors import MlircError
 from mlirc.host.device.input_sets import INPUT_SETS, InputSets, index_limits, parse_input_sets, some_blocks
 from mlirc.host.device.judge import wrong

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import mlirc
-from mlirc.driver import compile_model
+from mlirc.driver.compilation import compile_model
 from mlirc.errors import MlircError
 from mlirc.tools import mlirc_run
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 import transformers
 
-from mlirc import levels
-from mlirc.driver import Compilation
+from mlirc.driver.compilation import Compilation
 from mlirc.host.device import DeviceModel
 from mlirc.host.level_files import argument_names
+from mlirc.ir import levels
 from mlirc.targets import get_target
 
 SMALL = dict(hidden_size=64, num_hidden_layers=1, num_attention_heads=4, intermediate_size=112)

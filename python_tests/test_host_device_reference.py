@@ -13,7 +13,7 @@ from schedule_payloads import generic, kernel, matmul
 
 import mlirc
 from mlirc import mlir
-from mlirc.driver import compile_model
+from mlirc.driver.compilation import compile_model
 from mlirc.errors import MlircError
 from mlirc.host.device import DeviceKernel
 from mlirc.host.device.judge import wrong

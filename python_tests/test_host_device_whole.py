@@ -10,7 +10,7 @@ from mutant_cases import lowered
 from schedule_payloads import matmul
 
 from mlirc import mlir
-from mlirc.driver import compile_model
+from mlirc.driver.compilation import compile_model
 from mlirc.host.device import DeviceKernel, HostModel
 from mlirc.runtime.loading import load
 

@@ -12,7 +12,7 @@ import torch
 from schedule_payloads import matmul
 
 import mlirc
-from mlirc.driver import compile_model
+from mlirc.driver.compilation import compile_model
 from mlirc.errors import MlircError
 from mlirc.host.device.report import Report
 from mlirc.host.device.seeds import run_seeds

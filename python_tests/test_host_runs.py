@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mlirc
-from mlirc.driver import compile_model
+from mlirc.driver.compilation import compile_model
 from mlirc.tools import mlirc_run
 
 LEVELS = ["linalg", "kernels", "tiles", "gpu"]

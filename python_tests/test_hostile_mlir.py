@@ -11,7 +11,7 @@ import pytest
 
 from mlirc.apart import fails_apart
 from mlirc.errors import MlircError
-from mlirc.mlir_text import judge_text
+from mlirc.ir.text import judge_text
 from mlirc.tools.input_arrays import read_arrays
 from mlirc.tools.mlirc import main as mlirc
 from mlirc.tools.mlirc_opt import main as mlirc_opt

@@ -10,7 +10,7 @@ import torch
 from integer_ops import DTYPES, cases
 
 import mlirc
-from mlirc.driver import Compilation
+from mlirc.driver.compilation import Compilation
 from mlirc.errors import MlircError
 from mlirc.frontend import from_torch, import_torch
 from mlirc.host.tensors import run_level

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from mlirc.driver import Compilation
+from mlirc.driver.compilation import Compilation
 from mlirc.errors import MlircError
 from mlirc.internal import InternalError, step
 from mlirc.tools import mlirc as program
@@ -35,8 +35,8 @@ def model(tmp_path):
     "place, what",
     [
         ("mlirc.scripts.graph.to_kernels", "dividing the linalg level into kernels"),
-        ("mlirc.schedule.Schedules.schedule_kernel", "scheduling kernel elementwise_0"),
-        ("mlirc.kernel_build.to_gpu", "taking kernel elementwise_0 from tiles to the gpu level"),
+        ("mlirc.schedule.registry.Schedules.schedule_kernel", "scheduling kernel elementwise_0"),
+        ("mlirc.driver.kernel_build.to_gpu", "taking kernel elementwise_0 from tiles to the gpu level"),
         ("mlirc.backend.ptx.compile_kernel", "compiling kernel elementwise_0 to PTX"),
         ("mlirc.backend.plan_builder.build_plan", "making the launch plan"),
     ],

@@ -14,9 +14,9 @@ import pytest
 from test_mlirc_cli import PAYLOAD
 
 from mlirc.backend.kernel import Copy, Launch
+from mlirc.driver.kernel_build import KernelBuild, KernelJob
+from mlirc.driver.kernel_cache import KernelCache, cache_folder, size_limit
 from mlirc.errors import MlircError
-from mlirc.kernel_build import KernelBuild, KernelJob
-from mlirc.kernel_cache import KernelCache, cache_folder, size_limit
 from mlirc.tools.mlirc import main
 
 

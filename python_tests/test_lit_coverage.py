@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from mlirc.passes import all_passes
-from mlirc.schedule import script_registry
+from mlirc.schedule.registry import script_registry
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = {path: path.read_text() for path in (ROOT / "lit_tests").rglob("*.mlir")}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from mlirc.driver import Compilation
+from mlirc.driver.compilation import Compilation
 from mlirc.host import run_level
 from mlirc.targets import get_target
 

@@ -7,7 +7,7 @@ import pytest
 
 from mlirc.errors import MlircError
 from mlirc.host.jit import run_module
-from mlirc.loops import Loop, Source, read_loop
+from mlirc.ir.loops import Loop, Source, read_loop
 from mlirc.mlir import parse
 
 GOOD = """

@@ -479,7 +479,7 @@ def test_functions_that_do_not_ask_are_refused():
 
 
 def test_the_generic_script_takes_any_kernel():
-    from mlirc.schedule import Schedules
+    from mlirc.schedule.registry import Schedules
 
     text = KERNELS["scan"].replace('mlirc.lowering = "loops", mlirc.threads = 64 : i32', 'mlirc.kind = "generic"')
     module, record = Schedules(["generic:threads=96"]).schedule_kernel(mlir.parse(text), get_target("sm_90a"))

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from mlirc import levels
 from mlirc.host import run_module
+from mlirc.ir import levels
 from mlirc.mlir import parse
 from mlirc.runtime import plan
 from mlirc.tools import mlirc_run
@@ -239,7 +239,7 @@ def test_errors_are_one_line_and_leave_nothing(ran, payload, tmp_path, monkeypat
         "    transform.yield\n  }\n}\n"
     )
     (tmp_path / "raises.py").write_text(
-        "from mlirc.schedule import register\n\n\n"
+        "from mlirc.schedule.registry import register\n\n\n"
         "@register(matches=lambda kernel: True)\n"
         "def mine(kernel, target, *, knob=0):\n"
         '    """A script with a bug."""\n'

@@ -19,9 +19,9 @@ from test_mlirc_run import files as run_files  # noqa: F401
 from test_runtime import PTX, make_plan, randn
 
 from mlirc.errors import MlircError
+from mlirc.files.marks import is_ours, marked_json, marked_text, write_npy, write_npz
+from mlirc.files.outputs import Outputs, check_model_output, check_writable
 from mlirc.frontend import write_weights
-from mlirc.marks import is_ours, marked_json, marked_text, write_npy, write_npz
-from mlirc.outputs import Outputs, check_model_output, check_writable
 from mlirc.runtime.plan import embed
 from mlirc.runtime.weights import WeightFile
 from mlirc.tools import mlirc, mlirc_bench, mlirc_opt, mlirc_run
@@ -298,7 +298,7 @@ def test_a_program_that_is_ended_leaves_nothing(tmp_path, number):
     code = """
 import sys, time
 from pathlib import Path
-from mlirc.outputs import Outputs
+from mlirc.files.outputs import Outputs
 from mlirc.tools.cli import run_main
 def body():
     with Outputs() as outputs:

@@ -16,7 +16,7 @@ from plan_mutants import PlanCase, model_text, ptx_mutants, ptx_of, resign, sign
 from plan_mutants import plan_mutants as mutants_of
 
 import mlirc
-from mlirc.driver import Compilation
+from mlirc.driver.compilation import Compilation
 from mlirc.errors import MlircError
 from mlirc.host.plan.contents import NOTHING, Memory, joined, part
 from mlirc.runtime.plan import extract, to_json

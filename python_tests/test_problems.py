@@ -17,7 +17,7 @@ from mlirc.bench.cases import Case
 from mlirc.bench.problems import report, running
 from mlirc.bench.problems.compare import Sums, judge_error
 from mlirc.bench.problems.find import find_problems, is_problem
-from mlirc.driver import compile_model
+from mlirc.driver.compilation import compile_model
 from mlirc.errors import MlircError
 from mlirc.frontend.problem import adopt, load_problem, loose_tensors, open_problem
 from mlirc.host import run_level

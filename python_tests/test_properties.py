@@ -15,10 +15,11 @@ import pytest
 import torch
 from random_torch import KINDS, Case, Chooser
 
-from mlirc import host, levels
-from mlirc.driver import Compilation
+from mlirc import host
+from mlirc.driver.compilation import Compilation
 from mlirc.host.device import DeviceModel
 from mlirc.host.level_files import argument_names
+from mlirc.ir import levels
 from mlirc.targets import get_target
 
 KNOBS = {

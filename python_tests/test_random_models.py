@@ -14,7 +14,7 @@ from test_runtime import ptx_for
 
 import mlirc
 from mlirc.check import check_torch
-from mlirc.driver import Compilation
+from mlirc.driver.compilation import Compilation
 from mlirc.errors import MlircError
 from mlirc.frontend.random import layout
 from mlirc.runtime import load_text

@@ -8,7 +8,7 @@ import pytest
 import torch
 from planned import run_plan
 
-from mlirc.driver import Compilation
+from mlirc.driver.compilation import Compilation
 from mlirc.host.tensors import run_level
 from mlirc.targets import get_target
 from mlirc.tools.mlirc import main

@@ -7,8 +7,9 @@ import itertools
 import numpy as np
 import torch
 
-from mlirc import host, levels
+from mlirc import host
 from mlirc.frontend import from_torch, import_torch, lower_to_linalg
+from mlirc.ir import levels
 from mlirc.scripts.graph import to_kernels
 from mlirc.targets import get_target
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlirc.driver import HOST_LEVELS, Compilation
+from mlirc.driver.compilation import HOST_LEVELS, Compilation
 from mlirc.errors import MlircError
 from mlirc.targets import get_target
 
@@ -42,7 +42,7 @@ func.func @main(%x: tensor<7x33xf32> {mlirc.name = "x", mlirc.kind = "input"},
 SCRIPT = """
 from mlirc.schedule import register
 from mlirc.scripts.reduction import is_row_reduction
-from mlirc.verbs import annotate, collapse_dims, generalize, match, match_root, script, tidy, tile_to_blocks
+from mlirc.schedule.verbs import annotate, collapse_dims, generalize, match, match_root, script, tidy, tile_to_blocks
 {imports}
 
 @register(matches=is_row_reduction)
@@ -212,7 +212,7 @@ from mlirc.dialects.schedule.apply_pass import apply_pass
 from mlirc.mlir import ir
 from mlirc.passes import register as register_pass
 from mlirc.schedule import register
-from mlirc.verbs import script
+from mlirc.schedule.verbs import script
 
 @register_pass("mlirc-sign")
 def sign(module):

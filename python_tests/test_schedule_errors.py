@@ -7,13 +7,13 @@ from schedule_payloads import assert_same, matmul, norm
 
 from mlirc import mlir
 from mlirc.errors import MlircError
-from mlirc.schedule import Schedules
+from mlirc.schedule.registry import Schedules
 from mlirc.targets import get_target
 
 KERNEL = matmul(20, 24, 32)
 HEAD = """
 from mlirc.schedule import register
-from mlirc.verbs import annotate, match, match_root, script, tile_to_blocks, tidy
+from mlirc.schedule.verbs import annotate, match, match_root, script, tile_to_blocks, tidy
 from mlirc.mlir import transform
 
 @register(matches=lambda kernel: kernel.kind == "matmul")

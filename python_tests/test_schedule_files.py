@@ -11,11 +11,11 @@ from schedule_payloads import matmul, norm
 from test_schedule_mistakes import FIRST, HEAD, KERNEL, REDUCE, compile_kernel, error, source, write  # noqa: F401
 
 from mlirc import mlir
+from mlirc.driver.kernel_build import KernelJob, lowering_pass
+from mlirc.driver.workers import build_kernels
 from mlirc.errors import MlircError
-from mlirc.kernel_build import KernelJob, lowering_pass
-from mlirc.schedule import Schedules
+from mlirc.schedule.registry import Schedules
 from mlirc.targets import get_target
-from mlirc.workers import build_kernels
 
 OP = """from mlirc.dialects.schedule import PayloadError, transform_op
 
@@ -77,7 +77,7 @@ def test_two_files_define_one_op(write):  # noqa: F811
 PASS = """from mlirc.mlir import ir
 from mlirc.passes import get_pass
 from mlirc.passes import register as register_pass
-from mlirc.schedule_attributes import declare
+from mlirc.schedule.attributes import declare
 
 declare("unroll", on="the kernel's function", takes="1 to 8", meaning="of own", fits=lambda v: 1 <= v <= 8, read_by="own")
 

@@ -6,16 +6,16 @@ import pytest
 from schedule_payloads import matmul, norm
 
 from mlirc import mlir
+from mlirc.driver.kernel_build import KernelBuild, KernelJob, build_kernel
 from mlirc.errors import MlircError
-from mlirc.kernel_build import KernelBuild, KernelJob, build_kernel
-from mlirc.schedule import Schedules
-from mlirc.schedule_places import annotated
+from mlirc.schedule.places import annotated
+from mlirc.schedule.registry import Schedules
 from mlirc.targets import get_target
 
 KERNEL = matmul(20, 24, 32)
 HEAD = """from mlirc.schedule import register
-from mlirc.verbs import annotate, collapse_dims, generalize, match, match_contractions, match_root
-from mlirc.verbs import script, tidy, tile_reduction, tile_to_blocks
+from mlirc.schedule.verbs import annotate, collapse_dims, generalize, match, match_contractions, match_root
+from mlirc.schedule.verbs import script, tidy, tile_reduction, tile_to_blocks
 
 @register(matches=lambda kernel: True)
 def mine(kernel, target, *, block: int = 16):

@@ -8,9 +8,9 @@ from kernel_check import TARGET, function_name
 from schedule_payloads import matmul
 
 from mlirc import mlir
-from mlirc.kernel_build import to_gpu
-from mlirc.schedule import Schedules, script_registry
-from mlirc.schedule_places import MARK, annotated, places_by_line, restore, short_place
+from mlirc.driver.kernel_build import to_gpu
+from mlirc.schedule.places import MARK, annotated, places_by_line, restore, short_place
+from mlirc.schedule.registry import Schedules, script_registry
 from mlirc.targets import get_target
 
 

@@ -6,8 +6,8 @@ import torch
 
 from mlirc.host.tensors import run_level
 from mlirc.mlir import parse
-from mlirc.repro import attention, relative_error
-from mlirc.torch_source import Untranslatable, torch_source
+from mlirc.repro.kernel import attention, relative_error
+from mlirc.repro.torch_source import Untranslatable, torch_source
 
 
 def generic(inputs, result, maps, kinds, body, init=None):
@@ -131,7 +131,7 @@ CASES = {
 
 
 def inputs_of(module):
-    from mlirc import levels
+    from mlirc.ir import levels
 
     g = torch.Generator().manual_seed(0)
     for type_ in levels.functions(module)["main"].type.inputs:

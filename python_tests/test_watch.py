@@ -14,7 +14,7 @@ import pytest
 from test_reschedule import MODEL, compiled, script
 
 from mlirc import mlir
-from mlirc.driver import Compilation
+from mlirc.driver.compilation import Compilation
 from mlirc.errors import MlircError
 from mlirc.targets import get_target
 from mlirc.tools.mlirc import main
@@ -352,8 +352,8 @@ def test_starting_over_runs_the_same_command_once_more(tmp_path):
 
 def test_compiling_in_forked_helpers(tmp_path):
     """As a round does for several kernels; a helper's error is that of the compilation."""
-    from mlirc.kernel_build import build_kernel
-    from mlirc.workers import build_kernels
+    from mlirc.driver.kernel_build import build_kernel
+    from mlirc.driver.workers import build_kernels
 
     (tmp_path / "model.mlir").write_text(MODEL)
     jobs = list(compiled(tmp_path / "model.mlir")._jobs.values())

@@ -8,7 +8,7 @@ from schedule_payloads import matmul
 
 from mlirc import mlir
 from mlirc.errors import MlircError
-from mlirc.schedule import Schedules
+from mlirc.schedule.registry import Schedules
 from mlirc.targets import get_target
 
 WGMMA = "matmul:mma=wgmma"

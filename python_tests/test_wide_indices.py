@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import mlirc
-from mlirc.driver import Compilation
+from mlirc.driver.compilation import Compilation
 from mlirc.targets import get_target
 
 

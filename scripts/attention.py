@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from mlirc.dialects.schedule.tile_attention import tile_attention
 from mlirc.errors import MlircError
-from mlirc.kernel_info import AttentionShape, KernelInfo
 from mlirc.mlir import ir
 from mlirc.schedule import register
+from mlirc.schedule.kernel_info import AttentionShape, KernelInfo
+from mlirc.schedule.verbs import annotate, ceil_div, match, script, tidy
 from mlirc.targets import Target
-from mlirc.verbs import annotate, ceil_div, match, script, tidy
 
 HALF = ("f16", "bf16")
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from mlirc.kernel_info import KernelInfo
 from mlirc.mlir import ir
 from mlirc.schedule import register
-from mlirc.targets import Target
-from mlirc.verbs import (
+from mlirc.schedule.kernel_info import KernelInfo
+from mlirc.schedule.verbs import (
     annotate,
     ceil_div,
     collapse_dims,
@@ -19,6 +18,7 @@ from mlirc.verbs import (
     tidy,
     tile_to_blocks,
 )
+from mlirc.targets import Target
 
 
 def is_elementwise(kernel: KernelInfo) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from mlirc.dialects.schedule.return_empty import return_empty
-from mlirc.kernel_info import KernelInfo
 from mlirc.mlir import ir
 from mlirc.schedule import register
+from mlirc.schedule.kernel_info import KernelInfo
+from mlirc.schedule.verbs import script, tidy
 from mlirc.targets import Target
-from mlirc.verbs import script, tidy
 
 
 def returns_nothing(kernel: KernelInfo) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from mlirc.errors import MlircError
-from mlirc.kernel_info import KernelInfo
 from mlirc.mlir import ir
 from mlirc.schedule import register
+from mlirc.schedule.kernel_info import KernelInfo
+from mlirc.schedule.verbs import annotate, generalize, script, split_reductions
 from mlirc.targets import Target
-from mlirc.verbs import annotate, generalize, script, split_reductions
 
 
 @register(matches=lambda kernel: True, priority=-100)

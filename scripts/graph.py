@@ -11,9 +11,9 @@ from mlirc.dialects.schedule.apply_pass import apply_pass
 from mlirc.errors import MlircError
 from mlirc.mlir import context, ir, transform, transform_interpreter, transform_structured, transform_tensor
 from mlirc.schedule import register
-from mlirc.schedule_errors import script_frames, script_place
+from mlirc.schedule.errors import script_frames, script_place
+from mlirc.schedule.verbs import script
 from mlirc.targets import Target
-from mlirc.verbs import script
 
 # Named ops that compute each element alone or fold rows: the grouping sees them as `linalg.generic`.
 NAMED_MAPS = (

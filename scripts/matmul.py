@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlirc.errors import MlircError
-from mlirc.kernel_info import ContractionInfo, KernelInfo
 from mlirc.mlir import ir
 from mlirc.schedule import register
-from mlirc.targets import Target
-from mlirc.verbs import (
+from mlirc.schedule.kernel_info import ContractionInfo, KernelInfo
+from mlirc.schedule.verbs import (
     annotate,
     ceil_div,
     collapse_dims,
@@ -23,6 +22,7 @@ from mlirc.verbs import (
     tile_reduction,
     tile_to_blocks,
 )
+from mlirc.targets import Target
 
 HALF = ("f16", "bf16")
 

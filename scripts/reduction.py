@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from mlirc.kernel_info import KernelInfo
 from mlirc.mlir import ir
 from mlirc.schedule import register
-from mlirc.scripts.elementwise import vector_width
-from mlirc.targets import Target
-from mlirc.verbs import (
+from mlirc.schedule.kernel_info import KernelInfo
+from mlirc.schedule.verbs import (
     annotate,
     ceil_div,
     collapse_dims,
@@ -20,6 +18,8 @@ from mlirc.verbs import (
     tidy,
     tile_to_blocks,
 )
+from mlirc.scripts.elementwise import vector_width
+from mlirc.targets import Target
 
 MAX_ROW = 32 * 1024  # elements of a row that one block can hold in registers
 

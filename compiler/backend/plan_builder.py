@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from mlirc import levels
 from mlirc.backend.arena import Lifetime, aligned, pack
 from mlirc.backend.kernel import ELEMENT_BYTES, CompiledKernel, Copy
 from mlirc.backend.plan_loops import read_loop_call
 from mlirc.errors import MlircError
-from mlirc.loops import is_loop, read_loop
+from mlirc.ir import levels
+from mlirc.ir.loops import is_loop, read_loop
 from mlirc.mlir import ir
 from mlirc.runtime.plan import DTYPE_BYTES, CopyStep, KernelLaunch, Plan, Ref, Repeat, TensorSpec
 from mlirc.runtime.plan_check import used_arena

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mlirc.errors import MlircError
-from mlirc.loops import Loop, Source
+from mlirc.ir.loops import Loop, Source
 from mlirc.mlir import ir
 from mlirc.runtime.plan import Repeat
 from mlirc.runtime.repeats import Motion

@@ -15,8 +15,8 @@ from typing import Any
 
 from mlirc.bench.cases import Case
 from mlirc.errors import MlircError
-from mlirc.marks import ZIP_COMMENT, marked_json
-from mlirc.outputs import Outputs
+from mlirc.files.marks import ZIP_COMMENT, marked_json
+from mlirc.files.outputs import Outputs
 
 FORMAT = 1
 MANIFEST = "manifest.json"

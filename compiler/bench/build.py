@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from mlirc.bench.cases import Case, Input
 from mlirc.bench.operators import OPERATORS
 from mlirc.errors import MlircError
+from mlirc.files.marks import METADATA
+from mlirc.files.outputs import Outputs
 from mlirc.frontend.problem import fake_parameters
-from mlirc.marks import METADATA
-from mlirc.outputs import Outputs
 
 DTYPES = {
     "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
@@ -69,11 +69,11 @@ class Operator(nn.Module):
 
 
 class Program(nn.Module):
-    """A function given as Python source: `main` of what `mlirc.torch_source.program_source` wrote."""
+    """A function given as Python source: `main` of what `mlirc.repro.torch_source.program_source` wrote."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
-        from mlirc.repro import attention
+        from mlirc.repro.kernel import attention
 
         names: dict[str, Any] = {"torch": torch, "attention": attention}
         exec(source, names)

@@ -27,8 +27,8 @@ def compile_case(
     """
     from mlirc.backend.ptx import check_ptxas
     from mlirc.bench.count import count_kernels, count_program
-    from mlirc.driver import Compilation
-    from mlirc.kernel_cache import KernelCache, cache_folder
+    from mlirc.driver.compilation import Compilation
+    from mlirc.driver.kernel_cache import KernelCache, cache_folder
     from mlirc.targets import get_target
 
     forget_peak()
@@ -76,7 +76,7 @@ def peak_memory() -> int:
 
 
 def _script(job: Any, name: str) -> dict[str, Any]:
-    from mlirc import levels
+    from mlirc.ir import levels
 
     record = job.records.get(name)
     function = levels.kernels(job.modules["kernels"])[name]
@@ -143,8 +143,8 @@ def _import_problem(job: Any, case: Case) -> _Imported:
 
 def _import_mlir(job: Any, case: Case) -> _Imported:
     """An .mlir file: PyTorch's side of it is written from its IR."""
-    from mlirc import levels
     from mlirc.bench.cases import tensor
+    from mlirc.ir import levels
     from mlirc.mlir import context, ir
 
     job.read_levels(Path(case.options["spec"]))
@@ -170,7 +170,7 @@ def _import_mlir(job: Any, case: Case) -> _Imported:
 
 
 def _source_of(module: Any) -> dict[str, Any]:
-    from mlirc.torch_source import Untranslatable, program_source
+    from mlirc.repro.torch_source import Untranslatable, program_source
 
     try:
         return {"source": program_source(module)}

@@ -37,7 +37,7 @@ class Work:
 def count_program(module: ir.Module) -> Work:
     """The work of a `linalg`- or `kernels`-level module: every argument of `@main` read once, every result written
     once, and the operations of `@main` or of the kernels that it calls."""
-    from mlirc import levels
+    from mlirc.ir import levels
 
     if levels.kernels(module):
         work = count_function(levels.functions(module)["main"])
@@ -54,7 +54,7 @@ def count_program(module: ir.Module) -> Work:
 
 def count_kernels(module: ir.Module) -> dict[str, tuple[Work, int]]:
     """The work of one call of each kernel of a `kernels`-level module, and how often a run calls it."""
-    from mlirc import levels
+    from mlirc.ir import levels
 
     calls = levels.calls(module)
     plain = _generalized(levels.copy(module))

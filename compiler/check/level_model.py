@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from mlirc import levels
 from mlirc.check.cases import Inputs
 from mlirc.check.compare import Reference
 from mlirc.check.levels import level_runner, main_arguments
@@ -16,6 +15,7 @@ from mlirc.frontend.inputs import InputSpec
 from mlirc.frontend.weights import random_weight
 from mlirc.host.jit import tensor_spec
 from mlirc.host.tensors import from_numpy
+from mlirc.ir import levels
 from mlirc.mlir import context
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from mlirc import levels
 from mlirc.host.jit import HostFunction, TensorSpec, tensor_spec
 from mlirc.host.tensors import from_numpy, to_numpy
+from mlirc.ir import levels
 from mlirc.mlir import context, ir
 from mlirc.runtime.random_state import DEFAULT_SEED
 

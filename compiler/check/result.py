@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mlirc.check.compare import Difference
-from mlirc.levels import LEVELS
+from mlirc.ir.levels import LEVELS
 
 _ABOVE = {"linalg": "torch", "kernels": "linalg", "tiles": "kernels", "gpu": "tiles", "ptx": "gpu"}
 

@@ -18,7 +18,7 @@ from mlirc.check.reference import TorchModel
 from mlirc.check.result import Result
 from mlirc.errors import MlircError
 from mlirc.frontend.diagnose import first_line
-from mlirc.levels import random_state
+from mlirc.ir.levels import random_state
 
 
 @dataclass
@@ -66,8 +66,8 @@ def check_torch(
 ) -> Result:  # fmt: skip
     """Compiles a live torch module for its example inputs, as `mlirc.compile` does, and checks `levels` of it, on all
     kinds of inputs or those of `kinds`."""
-    from mlirc.driver import Compilation
-    from mlirc.live import this_gpu
+    from mlirc.driver.compilation import Compilation
+    from mlirc.driver.live import this_gpu
     from mlirc.targets import get_target
 
     job = Compilation(name, get_target(target or this_gpu()), tuple(schedule))

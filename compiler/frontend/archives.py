@@ -17,7 +17,7 @@ import torch
 
 from mlirc.apart import fails_apart
 from mlirc.errors import MlircError
-from mlirc.files import open_regular
+from mlirc.files.opening import open_regular
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.exported import is_exported, read_exported
 from mlirc.frontend.inputs import InputSpec, check_names, dtype_name, sample

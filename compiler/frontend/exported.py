@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from mlirc.errors import MlircError
-from mlirc.files import shorten
+from mlirc.files.opening import shorten
 from mlirc.frontend.judge.archive import Archive, damaged, not_judged
 from mlirc.frontend.judge.pickles import check_extent, check_tensors, scan_pickle
 from mlirc.frontend.judge.program import judge_program, parse_json

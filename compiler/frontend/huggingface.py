@@ -13,7 +13,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from mlirc.errors import MlircError
-from mlirc.files import exists
+from mlirc.files.opening import exists
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.inputs import InputSpec, check_names, dtype_of, sample
 from mlirc.frontend.judge.folder import bounded_building, judge_config, judge_weights

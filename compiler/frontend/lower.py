@@ -14,7 +14,7 @@ from mlirc.frontend.importer import ImportedModel
 from mlirc.frontend.nan_order import order_nans
 from mlirc.frontend.random.lowering import OPERATOR as DRAW
 from mlirc.frontend.random.lowering import lower_draw
-from mlirc.loops import STEP, write_loop
+from mlirc.ir.loops import STEP, write_loop
 from mlirc.mlir import arith, context, ir, run_passes
 
 _SIMPLIFY = (
@@ -170,7 +170,7 @@ def _replace_attention_calls(module: ir.Module) -> None:
 
 
 def _write_loops(module: ir.Module) -> None:
-    """Gives the declared functions of loops their bodies; see `mlirc.loops`."""
+    """Gives the declared functions of loops their bodies; see `mlirc.ir.loops`."""
     functions = {op.name.value: op for op in module.body.operations if op.operation.name == "func.func"}
     for name, declared in functions.items():
         if SCAN_CALL not in declared.attributes:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from mlirc.errors import MlircError
-from mlirc.files import exists, shorten
+from mlirc.files.opening import exists, shorten
 from mlirc.frontend import FACTORY
 from mlirc.frontend.archives import open_factory, open_file
 from mlirc.frontend.huggingface import open_directory

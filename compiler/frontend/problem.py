@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from mlirc.errors import MlircError
-from mlirc.files import read_text
+from mlirc.files.opening import read_text
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.source import SourceModel
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from mlirc.files.marks import METADATA
+from mlirc.files.outputs import Outputs, check_writable
 from mlirc.frontend.inputs import InputSpec, name_seed
-from mlirc.marks import METADATA
-from mlirc.outputs import Outputs, check_writable
 
 _SAFETENSORS = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",

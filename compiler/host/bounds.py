@@ -10,10 +10,10 @@ import re
 from dataclasses import dataclass
 
 from mlirc.errors import MlircError
-from mlirc.levels import INDEX_BELOW
+from mlirc.ir.levels import INDEX_BELOW
 from mlirc.mlir import arith, func, ir, nested, scf
 from mlirc.passes.loops.guards import ACCESSES, keep_inside
-from mlirc.schedule_places import without_tag
+from mlirc.schedule.places import without_tag
 
 _NOTE = "mlirc_note_stray"
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from mlirc import levels
 from mlirc.errors import MlircError
 from mlirc.host.lowering import find_function, lower_to_llvm
 from mlirc.host.within import within
+from mlirc.ir import levels
 from mlirc.mlir import context, execution_engine, ir
 
 _DTYPES = {

@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from mlirc import levels, mlir
+from mlirc import mlir
 from mlirc.errors import MlircError
+from mlirc.ir import levels
+from mlirc.ir.text import read_level
 from mlirc.mlir import ir
-from mlirc.mlir_text import read_level
 from mlirc.runtime.plan import Plan, TensorSpec, identity
 
 _MARK = re.compile(r"^// mlirc: level (\w+) of ([0-9a-f]{64})$", flags=re.MULTILINE)  # as `level_mark` makes it

@@ -9,7 +9,7 @@ from __future__ import annotations
 from mlirc.host.bounds import Strays, guard
 from mlirc.host.outline import outline_linalg
 from mlirc.host.rounding import add_bounds
-from mlirc.loops import is_loop, read_loop
+from mlirc.ir.loops import is_loop, read_loop
 from mlirc.mlir import context, func, ir, run_passes
 
 _NORMALIZE = "func.func(linalg-generalize-named-ops,refback-generalize-tensor-concat,tm-tensor-bufferize)"

@@ -33,8 +33,8 @@ def from_numpy(array: np.ndarray) -> Any:
 def run_level(module: Any, inputs: Sequence[Any], tensors: Mapping[str, Any]) -> list[Any]:
     """Runs `@main` of a level on the CPU with torch tensors: `inputs` in order, weights and constants by name. Random
     numbers are those of a model's first call."""
-    from mlirc import levels
     from mlirc.host.jit import run_module
+    from mlirc.ir import levels
     from mlirc.mlir import context, ir
 
     with context():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mlirc.errors import MlircError, missing_package
-from mlirc.files import read_bytes
+from mlirc.files.opening import read_bytes
 from mlirc.runtime.model import CompiledModel
 from mlirc.runtime.plan import Plan, extract
 from mlirc.runtime.weights import WeightFile

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mlirc.errors import MlircError
-from mlirc.files import open_regular
+from mlirc.files.opening import open_regular
 from mlirc.runtime.arrays import NUMPY_DTYPES, View
 from mlirc.runtime.plan import DTYPE_BYTES
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from mlirc.errors import MlircError
-from mlirc.mlir_text import require_level
-from mlirc.outputs import model_files
+from mlirc.files.outputs import model_files
+from mlirc.ir.text import require_level
 from mlirc.runtime.arrays import check
 from mlirc.runtime.loading import find_weights, read_model
 from mlirc.runtime.plan import Plan
@@ -40,7 +40,7 @@ def run_level(
         return run_on_host_device(model, plan, inputs, weights, manual_seed, **options)
     from mlirc import host
     from mlirc.host.level_files import Levels, argument_names, without_bodies
-    from mlirc.levels import functions, kernels
+    from mlirc.ir.levels import functions, kernels
 
     files = Levels.beside(model, plan)
     module = files.module(level)

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from mlirc.errors import MlircError
-from mlirc.files import open_regular, shorten
+from mlirc.files.opening import open_regular, shorten
 
 _LIMIT = 64 << 30  # bytes of an array in an archive, where it may be compressed; no input is larger
 

@@ -8,9 +8,9 @@ from typing import Any
 
 
 def kernel_table(job: Any, *, full: bool = False) -> str:
-    """The kernels of a finished `mlirc.driver.Compilation`, in order of first call, and a summary line. `full` adds the
-    scripts' knobs and keeps long cells whole."""
-    from mlirc import levels
+    """The kernels of a finished compilation, in order of first call, and a summary line. `full` adds the scripts' knobs
+    and keeps long cells whole."""
+    from mlirc.ir import levels
 
     functions = levels.kernels(job.modules["kernels"])
     calls = Counter(launch.kernel for launch in job.plan.launches)

@@ -10,9 +10,9 @@ from typing import Any
 from mlirc.check import LEVELS as CHECKED
 from mlirc.check import parse_levels
 from mlirc.errors import MlircError
-from mlirc.files import exists, open_regular, shorten
-from mlirc.ladder import LEVELS
-from mlirc.outputs import check_model_output
+from mlirc.files.opening import exists, open_regular, shorten
+from mlirc.files.outputs import check_model_output
+from mlirc.ir.ladder import LEVELS
 from mlirc.targets import DEFAULT_TARGET, TARGETS, get_target
 from mlirc.timing import Progress, Timer
 from mlirc.tools.cli import Parser, check_scripts, run_main
@@ -87,8 +87,8 @@ def _check_named(options: argparse.Namespace) -> None:
 
 def _new_job(options: argparse.Namespace, timer: Timer) -> Any:
     """An empty compilation with the options that hold for all of it."""
-    from mlirc.driver import Compilation, model_name
-    from mlirc.kernel_cache import KernelCache, cache_folder
+    from mlirc.driver.compilation import Compilation, model_name
+    from mlirc.driver.kernel_cache import KernelCache, cache_folder
 
     target = get_target(options.target)
     if options.output:
@@ -115,7 +115,7 @@ def _last_level(options: argparse.Namespace) -> str | None:
 def _compile(options: argparse.Namespace, timer: Timer) -> Any:
     job = _new_job(options, timer)
     if options.dump_dir:
-        from mlirc.dump import Dump
+        from mlirc.repro.dump import Dump
 
         job.observe = Dump(options.dump_dir, job, (options.model, *options.schedule)).level
     job.check_schedules()
@@ -132,7 +132,7 @@ def _compile(options: argparse.Namespace, timer: Timer) -> Any:
 
 def _cache(options: argparse.Namespace) -> int:
     """`--cache-info` and `--cache-clear`."""
-    from mlirc.kernel_cache import KernelCache, cache_folder
+    from mlirc.driver.kernel_cache import KernelCache, cache_folder
 
     if options.model:
         raise MlircError("--cache-info and --cache-clear stand alone: give no MODEL")

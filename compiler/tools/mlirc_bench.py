@@ -17,8 +17,8 @@ from mlirc.bench.artifacts import MANIFEST, MINILM, Entry, read_manifest, write_
 from mlirc.bench.cases import Case
 from mlirc.bench.pool import Task, run_tasks
 from mlirc.errors import MlircError
-from mlirc.marks import marked_json
-from mlirc.outputs import Outputs, check_replaceable
+from mlirc.files.marks import marked_json
+from mlirc.files.outputs import Outputs, check_replaceable
 from mlirc.targets import DEFAULT_TARGET, get_target
 from mlirc.tools.cli import Parser, run_main
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from mlirc.errors import MlircError
-from mlirc.files import TEXT_LIMIT, as_text, read_text
-from mlirc.outputs import check_writable, write_atomically
+from mlirc.files.opening import TEXT_LIMIT, as_text, read_text
+from mlirc.files.outputs import check_writable, write_atomically
 from mlirc.targets import get_target
 from mlirc.tools.cli import Parser, check_scripts, run_main
 
@@ -81,13 +81,13 @@ def _run_step(module, kind: str, text: str, target):
 
 
 def _run_script(module, text: str, target):
-    from mlirc import levels
+    from mlirc.ir import levels
 
     if text == "graph" or text.startswith("graph:"):
         from mlirc.scripts.graph import to_kernels
 
         return to_kernels(module, target, **parse_knobs(text.partition(":")[2])) or module
-    from mlirc.schedule import Schedules
+    from mlirc.schedule.registry import Schedules
 
     if re.fullmatch(r"\w+", text):
         schedules = Schedules([] if text == "auto" else [f"*={text}"])
@@ -144,7 +144,7 @@ def _main(argv: list[str] | None) -> int:
     check_scripts(reads[1:])
     text = _standard_input() if options.file == "-" else read_text(options.file)
     from mlirc import mlir  # here, because it takes seconds
-    from mlirc.mlir_text import SEPARATOR, judge_text
+    from mlirc.ir.text import SEPARATOR, judge_text
 
     judge_text(text, options.file)
     results = []

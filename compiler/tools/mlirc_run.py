@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from mlirc.errors import MlircError
-from mlirc.files import exists
-from mlirc.marks import write_npy, write_npz
-from mlirc.outputs import Outputs, check_writable, model_files
+from mlirc.files.marks import write_npy, write_npz
+from mlirc.files.opening import exists
+from mlirc.files.outputs import Outputs, check_writable, model_files
 from mlirc.runtime.arrays import NUMPY_DTYPES, check, match, view
 from mlirc.runtime.loading import read_model
 from mlirc.runtime.plan import CopyStep, Plan, TensorSpec

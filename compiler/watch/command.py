@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from mlirc.driver import Compilation
+from mlirc.driver.compilation import Compilation
 from mlirc.errors import MlircError
 from mlirc.watch.session import Watch, Wish
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from mlirc.marks import is_ours
-from mlirc.user_code import is_library
+from mlirc.files.marks import is_ours
+from mlirc.schedule.user_code import is_library
 
 # Changes with every way of saving: in place, by a rename, with the old time put back.
 Signature = tuple[int, ...] | tuple[str, ...] | None

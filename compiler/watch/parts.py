@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mlirc.driver import Compilation
+from mlirc.driver.compilation import Compilation
 
 _STATE = ("records", "schedule_text", "builds", "plan", "ptx", "checked", "_graph", "_jobs")
 

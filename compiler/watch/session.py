@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mlirc.driver import Compilation, is_mlir
+from mlirc.driver.compilation import Compilation, is_mlir
+from mlirc.driver.kernel_build import KernelJob
+from mlirc.driver.kernel_cache import cache_folder
 from mlirc.errors import MlircError
-from mlirc.kernel_build import KernelJob
-from mlirc.kernel_cache import cache_folder
 from mlirc.watch import files
 from mlirc.watch.files import Imports, Reads, Signatures
 from mlirc.watch.parts import Parts, put_together, take_apart
@@ -171,7 +171,7 @@ class Watch:
         """A round, in a process of its own."""
         assert self.base is not None
         if files.signatures(files.script_sources()) != self._loaded_scripts:
-            from mlirc.schedule import reload_scripts
+            from mlirc.schedule.registry import reload_scripts
 
             reload_scripts()
         read = Reads([str(cache_folder())])

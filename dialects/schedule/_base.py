@@ -7,8 +7,8 @@ from typing import Any
 
 from mlirc.dialects.schedule import _user_ops
 from mlirc.mlir import ext, ir, transform
-from mlirc.schedule_errors import VerbError, exception_text, script_place
-from mlirc.schedule_places import tag, without_tag
+from mlirc.schedule.errors import VerbError, exception_text, script_place
+from mlirc.schedule.places import tag, without_tag
 
 
 class Schedule(ext.Dialect, name="schedule"):  # type: ignore[call-arg]

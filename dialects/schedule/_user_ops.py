@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mlirc.mlir import ext, ir
-from mlirc.schedule_errors import VerbError
+from mlirc.schedule.errors import VerbError
 
 
 @dataclass
@@ -38,7 +38,7 @@ def defined_in(file: str) -> list[str]:
 
 def users_ops() -> list[str]:
     """Names of the ops that users' files defined in this process."""
-    from mlirc.user_code import is_library
+    from mlirc.schedule.user_code import is_library
 
     return [name for name, op in _defined.items() if not is_library(op.file)]
 

@@ -10,8 +10,8 @@ from typing import TypeAlias
 from mlirc.errors import MlircError
 from mlirc.mlir import arith, gpu, ir, memref, vector
 from mlirc.passes.distribute.layout import Layout, pow2_divisor
-from mlirc.schedule_attributes import Taken
-from mlirc.schedule_places import attribute_place, script_line
+from mlirc.schedule.attributes import Taken
+from mlirc.schedule.places import attribute_place, script_line
 from mlirc.targets import Target
 
 Index: TypeAlias = int | ir.Value  # an index that may be known while compiling

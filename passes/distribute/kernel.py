@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from mlirc import schedule_attributes
 from mlirc.errors import MlircError
 from mlirc.mlir import arith, func, gpu, ir, memref, nested
 from mlirc.passes.distribute import memory
@@ -12,8 +11,9 @@ from mlirc.passes.distribute.block import Scope
 from mlirc.passes.distribute.emitter import Emitter, Index, Unsupported
 from mlirc.passes.distribute.memory import storage_type
 from mlirc.passes.distribute.slices import DYNAMIC
-from mlirc.schedule_attributes import Taken
-from mlirc.schedule_places import script_line
+from mlirc.schedule import attributes as schedule_attributes
+from mlirc.schedule.attributes import Taken
+from mlirc.schedule.places import script_line
 from mlirc.targets import Target
 
 MAX_GRID = (1 << 31) - 1

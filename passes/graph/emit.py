@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mlirc.levels import INDEX_BELOW
+from mlirc.ir.levels import INDEX_BELOW
 from mlirc.mlir import arith, ir, linalg, tensor
 from mlirc.passes.graph.evaluate import owner_of, shape_of
 from mlirc.passes.graph.index import Index, delinearize, linearize

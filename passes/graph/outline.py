@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from mlirc.errors import MlircError
-from mlirc.loops import STEP
+from mlirc.ir.loops import STEP
 from mlirc.mlir import func, ir
 
 KERNELS, ROOT = "mlirc.kernels", "mlirc.root"  # marks of `mlirc-group-kernels`

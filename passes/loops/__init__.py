@@ -19,7 +19,7 @@ from mlirc.passes.loops.buffers import bufferize, to_parallel_loops
 from mlirc.passes.loops.guards import ACCESSES, keep_inside
 from mlirc.passes.loops.launches import map_to_launches
 from mlirc.passes.loops.nests import walk
-from mlirc.schedule_places import attribute_place
+from mlirc.schedule.places import attribute_place
 from mlirc.targets import DEFAULT_TARGET, Target, get_target
 
 DEFAULT_THREADS = 256

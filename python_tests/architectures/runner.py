@@ -74,7 +74,7 @@ def _draw(name: str) -> int:
 
 def check_architecture(name: str, levels: Sequence[str]) -> str:
     """The outcome for one model class; an exception that is no refusal is a failure of the compiler and is raised."""
-    from mlirc.driver import Compilation
+    from mlirc.driver.compilation import Compilation
     from mlirc.errors import MlircError
     from mlirc.targets import get_target
 

@@ -18,8 +18,8 @@ from mlirc.bench.pool import Task, Worker, run_tasks
 from mlirc.bench.problems import report
 from mlirc.bench.problems.find import counted
 from mlirc.errors import MlircError
-from mlirc.marks import marked_json
-from mlirc.outputs import Outputs
+from mlirc.files.marks import marked_json
+from mlirc.files.outputs import Outputs
 
 Record = dict[str, Any]  # {"case", "info", "result"}, as every benchmark's
 

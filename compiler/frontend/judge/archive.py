@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import BinaryIO
 
 from mlirc.errors import MlircError
-from mlirc.files import open_regular, shorten
+from mlirc.files.opening import open_regular, shorten
 
 MEMBERS = 200_000  # members of an archive; a large model has a few thousand
 INFLATED = 256 << 20  # bytes that compressed members may hold in all; tensors are never compressed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from mlirc.files import shorten
+from mlirc.files.opening import shorten
 from mlirc.frontend.judge.archive import not_judged
 
 _LENGTH = 4000  # characters of an expression

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from mlirc.errors import MlircError
-from mlirc.files import open_regular, read_bytes, shorten
+from mlirc.files.opening import open_regular, read_bytes, shorten
 from mlirc.frontend.judge.archive import Archive
 from mlirc.frontend.judge.pickles import check_tensors, scan_pickle
 from mlirc.frontend.judge.program import parse_json

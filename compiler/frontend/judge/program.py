@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mlirc.errors import MlircError
-from mlirc.files import shorten
+from mlirc.files.opening import shorten
 from mlirc.frontend.judge.archive import not_judged
 from mlirc.frontend.judge.expressions import judge_expression
 from mlirc.frontend.judge.operators import harmless_target

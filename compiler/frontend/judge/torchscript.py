@@ -11,7 +11,7 @@ import ast
 import re
 
 from mlirc.errors import MlircError
-from mlirc.files import shorten
+from mlirc.files.opening import shorten
 from mlirc.frontend.judge.archive import Archive, damaged, not_judged
 from mlirc.frontend.judge.operators import NAMESPACES, PRIM, script_names
 from mlirc.frontend.judge.pickles import Contents, check_tensors, scan_pickle

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mlirc import levels
 from mlirc.errors import MlircError
 from mlirc.host.device.arguments import Given, overlap
 from mlirc.host.device.execution import execute
@@ -18,6 +17,7 @@ from mlirc.host.device.rules.integer import mark_conversions
 from mlirc.host.device.shadows.origins import Shadows, has_poison
 from mlirc.host.device.tensor_maps import Im2colMap, TensorMap, Writers, check_parameter
 from mlirc.host.device.translate import Program, translate
+from mlirc.ir import levels
 from mlirc.mlir import ir
 from mlirc.passes.contract import settle_floats
 

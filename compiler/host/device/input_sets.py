@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from mlirc import levels
 from mlirc.backend.kernel import Launch
 from mlirc.check.kinds import ELEMENTS, FLOATS, IDS, INTEGERS, PLAIN, edges
 from mlirc.errors import MlircError
 from mlirc.host.device.launch import DeviceKernel
 from mlirc.host.device.reference import Reference
 from mlirc.host.device.report import Report
+from mlirc.ir import levels
 from mlirc.mlir import ir, nested
 
 INPUT_SETS = (PLAIN, *FLOATS, *ELEMENTS, IDS, INTEGERS)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from mlirc import levels
 from mlirc.backend.kernel import Copy, Launch, launches_from_gpu_module
 from mlirc.errors import MlircError
 from mlirc.host.device.arguments import Given, holes, results_of, stored_parameters
@@ -24,6 +23,7 @@ from mlirc.host.device.rules.integer import mark_conversions
 from mlirc.host.device.rules.memref import item_size
 from mlirc.host.device.shadows.origins import Shadows, has_poison
 from mlirc.host.device.translate import Program, translate
+from mlirc.ir import levels
 from mlirc.mlir import ir
 from mlirc.passes.contract import settle_floats
 from mlirc.passes.expand_math import expand_math

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from mlirc import levels, mlir
+from mlirc import mlir
 from mlirc.backend.kernel import Launch
 from mlirc.errors import MlircError
 from mlirc.host.device.arguments import own_copies
@@ -20,9 +20,10 @@ from mlirc.host.device.reference import References
 from mlirc.host.device.report import Finding, Report
 from mlirc.host.jit import TensorSpec, tensor_spec
 from mlirc.host.level_files import argument_names
-from mlirc.loops import is_loop, read_loop
+from mlirc.ir import levels
+from mlirc.ir.loops import is_loop, read_loop
 from mlirc.mlir import ir
-from mlirc.schedule_places import places_by_line
+from mlirc.schedule.places import places_by_line
 
 SEPARATOR = re.compile(r"^// -----.*\n", flags=re.MULTILINE)  # between the parts of the `gpu` level's text
 

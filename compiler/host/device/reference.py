@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from mlirc import levels
 from mlirc.errors import MlircError
 from mlirc.host.bounds import Stray
 from mlirc.host.device.judge import allowed, wrong
@@ -20,6 +19,7 @@ from mlirc.host.device.report import Report
 from mlirc.host.jit import HostFunction
 from mlirc.host.rounding import Unbounded
 from mlirc.host.within import OutOfTime, within
+from mlirc.ir import levels
 from mlirc.mlir import ir
 
 Function = Callable[..., Sequence[np.ndarray]]

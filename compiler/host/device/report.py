@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 
 from mlirc.errors import MlircError
-from mlirc.schedule_places import script_line, without_tag
+from mlirc.schedule.places import script_line, without_tag
 
 _LINE = re.compile(r'":(\d+):\d+')
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mlirc import levels
 from mlirc.backend.plan_builder import tensor_spec
 from mlirc.host.plan.flow import Problem
+from mlirc.ir import levels
 from mlirc.mlir import ir
 from mlirc.runtime.plan import Plan, TensorSpec
 

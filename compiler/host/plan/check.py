@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from mlirc.driver.kernel_cache import KernelCache, cache_folder
 from mlirc.host.device.model import SEPARATOR, DeviceModel
 from mlirc.host.device.report import Finding
 from mlirc.host.plan.boundary import check_boundary
 from mlirc.host.plan.flow import PlanFlow, Problem, compare_mains
 from mlirc.host.plan.kernels import read_kernel
 from mlirc.host.plan.text import compare_text
-from mlirc.kernel_cache import KernelCache, cache_folder
 from mlirc.mlir import ir
 from mlirc.runtime.plan import Plan
 

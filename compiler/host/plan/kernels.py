@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mlirc import levels
 from mlirc.backend.kernel import Copy, Launch, launches_from_gpu_module, memref_bytes
 from mlirc.backend.ptx import entry_name
 from mlirc.host.device.launch import stored_parameters
 from mlirc.host.plan.contents import NOTHING, Content, Memory, joined, part, whole
+from mlirc.ir import levels
 from mlirc.mlir import ir
 
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from importlib import metadata
 
 from mlirc.backend.ptx import merge_ptx
+from mlirc.driver.kernel_build import KernelBuild, KernelJob, build_kernel
+from mlirc.driver.kernel_cache import KernelCache
 from mlirc.host.plan.flow import Problem
-from mlirc.kernel_build import KernelBuild, KernelJob, build_kernel
-from mlirc.kernel_cache import KernelCache
 from mlirc.runtime.plan import Plan
 from mlirc.targets import get_target
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mlirc.host.rounding.values import EXACT, LARGEST, LEAST, NORMAL, ROUNDOFF, Builder, Known
-from mlirc.levels import NARROWED
+from mlirc.ir.levels import NARROWED
 from mlirc.mlir import arith, ir
 
 _FUNCTION = 4.0  # roundings that a function such as exp may cost

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mlirc.errors import MlircError
-from mlirc.levels import LEVELS
-from mlirc.outputs import LEVEL_FILES, check_replaceable, write_atomically
+from mlirc.files.outputs import LEVEL_FILES, check_replaceable, write_atomically
+from mlirc.ir.levels import LEVELS
 
 _SUFFIX = {"llvm": "llvm.ll", "ptx": "model.ptx"}
 _KERNEL_FILES = {"model.ptx", "schedule.mlir", "llvm.ll", "repro.py", *LEVEL_FILES}
@@ -26,7 +26,7 @@ from pathlib import Path
 
 import torch
 
-from mlirc.repro import {imports}
+from mlirc.repro.kernel import {imports}
 
 HERE = Path(__file__).resolve().parent
 
@@ -46,9 +46,9 @@ def _level_file(level: str) -> str:
 
 
 class Dump:
-    """Writes into `folder` as the levels of `job` (an `mlirc.driver.Compilation`) appear, so that the levels above an
-    error are there to look at. What an earlier dump left there goes away first. Raises MlircError where the folder
-    holds files of the same names that are not mlirc's, or that are among `inputs`."""
+    """Writes into `folder` as the levels of `job`, a `Compilation`, appear, so that the levels above an error are there
+    to look at. What an earlier dump left there goes away first. Raises MlircError where the folder holds files of the
+    same names that are not mlirc's, or that are among `inputs`."""
 
     def __init__(self, folder: Path, job: Any, inputs: Sequence[str] = ()) -> None:
         self.folder, self.job, self.inputs = folder, job, inputs
@@ -93,9 +93,9 @@ class Dump:
                 self._kernel(name)
 
     def _kernel(self, name: str) -> None:
-        from mlirc import levels
-        from mlirc.driver import single_kernel_model
+        from mlirc.driver.compilation import single_kernel_model
         from mlirc.host.level_files import level_mark
+        from mlirc.ir import levels
 
         job, build, folder = self.job, self.job.builds[name], f"kernels/{name}"
         for level in ("kernels", "tiles"):
@@ -117,9 +117,9 @@ class Dump:
 
 def repro_source(job: Any, name: str) -> str:
     """The text of a kernel's `repro.py`."""
-    from mlirc import levels
-    from mlirc.repro_inputs import input_source, integer_bound, positive_arguments
-    from mlirc.torch_source import Untranslatable, torch_source
+    from mlirc.ir import levels
+    from mlirc.repro.inputs import input_source, integer_bound, positive_arguments
+    from mlirc.repro.torch_source import Untranslatable, torch_source
 
     module = job.modules["kernels"]
     function = levels.kernels(module)[name]

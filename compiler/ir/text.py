@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mlirc.apart import fails_apart
 from mlirc.errors import MlircError
-from mlirc.files import exists, read_text
+from mlirc.files.opening import exists, read_text
 
 DEPTH = 256  # of brackets of all kinds; a model's has some twenty
 _MEMORY = 3 << 30

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mlirc.errors import MlircError
 
 if TYPE_CHECKING:
-    from mlirc.schedule import Script
+    from mlirc.schedule.registry import Script
 
 KNOB_TYPES = ("int", "bool", "str")
 LARGEST = 2**31 - 1

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mlirc.errors import MlircError
 from mlirc.mlir import ir, nested
-from mlirc.schedule_places import script_line
+from mlirc.schedule.places import script_line
 from mlirc.targets import TARGETS, Target
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from mlirc.kernel_build import KernelBuild, KernelJob
+from mlirc.driver.kernel_build import KernelBuild, KernelJob
 
 if TYPE_CHECKING:
     from mlirc.mlir import ir
@@ -35,7 +35,7 @@ class Earlier:
 def identity(script: ir.Module) -> str:
     """A script as text, with the line that made each of its operations: what two scripts that do the same share."""
     from mlirc.mlir import nested
-    from mlirc.schedule_errors import script_place
+    from mlirc.schedule.errors import script_place
 
     places = [script_place(str(op.location)) for op in nested(script.operation)]
     return "\n".join([str(script), *places])

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mlirc.driver import HOST_LEVELS, Compilation
+from mlirc.driver.compilation import HOST_LEVELS, Compilation
+from mlirc.driver.kernel_cache import KernelCache, cache_folder
 from mlirc.errors import MlircError
-from mlirc.kernel_cache import KernelCache, cache_folder
 from mlirc.targets import DEFAULT_TARGET, TARGETS, get_target
 
 

@@ -17,9 +17,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
+from mlirc.driver.kernel_build import KernelBuild, KernelJob, build_kernel
 from mlirc.errors import MlircError
 from mlirc.internal import show_traceback
-from mlirc.kernel_build import KernelBuild, KernelJob, build_kernel
 
 # Below this many kernels a helper's start (about half a second) costs more than it saves; a fork costs next to nothing.
 MIN_JOBS = 4
@@ -61,7 +61,7 @@ def build_kernels(
 
 
 def _spawn() -> subprocess.Popen:
-    command = [sys.executable, "-P", "-m", "mlirc.workers"]
+    command = [sys.executable, "-P", "-m", "mlirc.driver.workers"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlirc.errors import MlircError
-from mlirc.files import exists, read_bytes, shorten
+from mlirc.files.opening import exists, read_bytes, shorten
+from mlirc.ir.text import judge_text
 from mlirc.mlir import context, ir, nested
-from mlirc.mlir_text import judge_text
-from mlirc.schedule_errors import python_error
-from mlirc.user_code import UserCode
+from mlirc.schedule.errors import python_error
+from mlirc.schedule.user_code import UserCode
 
 ENTRY = "__transform_main"
 _loading: str = ""
@@ -59,7 +59,7 @@ _codes: dict[str, UserCode] = {}  # of the files that this process has loaded, t
 def ensure_loaded(path: str) -> None:
     """Runs a user's file unless this process has: a helper that compiles kernels has not, and needs its passes."""
     if os.path.abspath(path) not in _codes:
-        from mlirc.schedule import load_user_file
+        from mlirc.schedule.registry import load_user_file
 
         load_user_file(path, UserCode())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mlirc.mlir import ir
-from mlirc.torch_source import DTYPES
+from mlirc.repro.torch_source import DTYPES
 
 
 def input_source(type_: Any, integer_bound: int, positive: bool = False) -> str:

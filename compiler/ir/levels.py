@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from mlirc import loops
 from mlirc.errors import MlircError
-from mlirc.ladder import LEVELS as LEVELS
+from mlirc.ir import loops
+from mlirc.ir.ladder import LEVELS as LEVELS
 from mlirc.mlir import context, func, ir
 from mlirc.runtime.random_state import RandomState
 

@@ -63,7 +63,7 @@ def torch_source(module: ir.Module, name: str) -> str:
 
     `module` holds the kernel function `name` at the `kernels` level. Raises Untranslatable.
     """
-    from mlirc import levels
+    from mlirc.ir import levels
 
     with context(), ir.Location.unknown():
         alone = levels.isolate(module, name)
@@ -73,11 +73,12 @@ def torch_source(module: ir.Module, name: str) -> str:
 
 def program_source(module: ir.Module) -> str:
     """Python source of a whole `linalg`- or `kernels`-level module: one function per MLIR function, `main` among them,
-    each on tensors `a0, a1, ...` and returning a tuple. Needs `torch` and `mlirc.repro.attention` as names around it.
+    each on tensors `a0, a1, ...` and returning a tuple. Needs `torch` and `mlirc.repro.kernel`'s `attention` as
+    names around it.
 
     Raises Untranslatable.
     """
-    from mlirc import levels
+    from mlirc.ir import levels
 
     parts = []
     with context(), ir.Location.unknown():

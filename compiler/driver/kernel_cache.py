@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from mlirc.errors import MlircError
 
 if TYPE_CHECKING:  # `mlirc --cache-info` answers without MLIR
-    from mlirc.kernel_build import KernelBuild, KernelJob
+    from mlirc.driver.kernel_build import KernelBuild, KernelJob
 
 DEFAULT_LIMIT = 2 << 30  # bytes
 _MARK = "mlirc kernel"
@@ -239,7 +239,7 @@ def _to_json(build: KernelBuild) -> dict[str, Any]:
 
 def _from_json(record: Mapping[str, Any]) -> KernelBuild:
     from mlirc.backend.kernel import Copy, Launch
-    from mlirc.kernel_build import KernelBuild
+    from mlirc.driver.kernel_build import KernelBuild
 
     launches: list[Launch | Copy] = []
     for item in record["launches"]:

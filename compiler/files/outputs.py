@@ -1,8 +1,8 @@
 """Files of the user's that mlirc writes: whole or not at all, and never in the place of something that is not its own.
 
-An output may replace what carries mlirc's mark (`mlirc.marks`) or is empty. Whatever else has its name stays and is an
-error: an input of the same run, another program's file, a symbolic link, a device, a FIFO, a socket, a folder. Folders
-on the way to it may be symbolic links.
+An output may replace what carries mlirc's mark (`mlirc.files.marks`) or is empty. Whatever else has its name stays and
+is an error: an input of the same run, another program's file, a symbolic link, a device, a FIFO, a socket, a folder.
+Folders on the way to it may be symbolic links.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from mlirc.errors import MlircError
-from mlirc.marks import is_ours, marked_text
+from mlirc.files.marks import is_ours, marked_text
 
 LEVEL_FILES = ("linalg.mlir", "kernels.mlir", "tiles.mlir", "gpu.mlir")  # of a levels folder
 _KINDS = {stat.S_IFBLK: "a device", stat.S_IFCHR: "a device", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}

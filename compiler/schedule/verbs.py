@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from mlirc import schedule_attributes
 from mlirc.dialects.schedule._base import handle, is_int, short
 from mlirc.dialects.schedule.collapse_dims import collapse_dims
 from mlirc.dialects.schedule.generalize import generalize
@@ -17,7 +16,8 @@ from mlirc.dialects.schedule.split_reductions import split_reductions
 from mlirc.dialects.schedule.tile_reduction import tile_reduction
 from mlirc.dialects.schedule.tile_to_blocks import tile_to_blocks
 from mlirc.mlir import ir, transform, transform_structured
-from mlirc.schedule_errors import VerbError
+from mlirc.schedule import attributes as schedule_attributes
+from mlirc.schedule.errors import VerbError
 
 __all__ = [
     "annotate",
@@ -80,7 +80,7 @@ def _attribute(name: str, value: Any) -> ir.Attribute:
 def annotate(target: ir.Value, **values: Any) -> None:
     """Sets `mlirc.<name>` on every payload op of the handle; None leaves it out.
 
-    The names and their values are those of `mlirc.schedule_attributes`; raises VerbError for others. What no pass
+    The names and their values are those of `mlirc.schedule.attributes`; raises VerbError for others. What no pass
     reads, or cannot honour, is an error when the kernel is compiled.
     """
     for name, value in values.items():

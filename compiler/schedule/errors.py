@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from mlirc.errors import MlircError
 from mlirc.mlir import ir
-from mlirc.schedule_places import without_tag
+from mlirc.schedule.places import without_tag
 
 _excluded = False
 
@@ -32,11 +32,7 @@ def script_frames() -> Iterator[None]:
             os.path.dirname(os.path.dirname(transform.__file__)),
             os.path.join(os.path.dirname(dialects.__file__), "schedule"),
             contextlib.__file__,  # of `with script(...)`
-            # not their whole folder: in an installed package the scripts lie inside of it
-            *(
-                os.path.join(os.path.dirname(__file__), f"{name}.py")
-                for name in ("verbs", "schedule", "schedule_apply", "schedule_user")
-            ),
+            os.path.dirname(__file__),
         )
         for folder in folders:
             ir._globals.register_traceback_file_exclusion(folder)

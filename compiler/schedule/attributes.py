@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlirc.levels import INDEX_BELOW
+from mlirc.ir.levels import INDEX_BELOW
 from mlirc.mlir import ir, nested
 
 PREFIX = "mlirc."

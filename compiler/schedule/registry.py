@@ -19,14 +19,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlirc.errors import MlircError
-from mlirc.kernel_info import KernelInfo, describe
 from mlirc.mlir import context, func, ir
-from mlirc.schedule_apply import apply_script, note_chosen
-from mlirc.schedule_errors import VerbError, script_frames
-from mlirc.schedule_overrides import KNOB_TYPES, Override, check_knobs, knob_types, parse_override
-from mlirc.schedule_user import FileScript, call, load_mlir, load_python, loading_file
+from mlirc.schedule.apply import apply_script, note_chosen
+from mlirc.schedule.errors import VerbError, script_frames
+from mlirc.schedule.kernel_info import KernelInfo, describe
+from mlirc.schedule.overrides import KNOB_TYPES, Override, check_knobs, knob_types, parse_override
+from mlirc.schedule.user import FileScript, call, load_mlir, load_python, loading_file
+from mlirc.schedule.user_code import UserCode, source_only
 from mlirc.targets import Target
-from mlirc.user_code import UserCode, source_only
 
 __all__ = ["KernelInfo", "Schedules", "ScheduleRecord", "Script", "register", "script_registry"]
 

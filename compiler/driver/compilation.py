@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from mlirc import internal
+from mlirc.driver.kernel_build import KernelBuild, KernelJob
+from mlirc.driver.kernel_cache import KernelCache, cache_folder
+from mlirc.driver.reschedule import Earlier, identity, runs_user_code
 from mlirc.errors import MlircError
-from mlirc.files import exists, open_regular, read_text
-from mlirc.kernel_build import KernelBuild, KernelJob
-from mlirc.kernel_cache import KernelCache, cache_folder
-from mlirc.levels import LEVELS
-from mlirc.outputs import Outputs, check_model_output, model_files
-from mlirc.reschedule import Earlier, identity, runs_user_code
+from mlirc.files.opening import exists, open_regular, read_text
+from mlirc.files.outputs import Outputs, check_model_output, model_files
+from mlirc.ir.levels import LEVELS
 from mlirc.targets import DEFAULT_TARGET, Target, get_target
 from mlirc.timing import Timer
 
@@ -38,7 +38,7 @@ class Compilation:
     cache: KernelCache | None = None
     timer: Timer = field(default_factory=Timer)
     helpers: int | None = None
-    fork: bool = False  # the helpers, as `mlirc.workers.build_kernels` has it
+    fork: bool = False  # the helpers, as `mlirc.driver.workers.build_kernels` has it
     imported: Any = None
     modules: dict[str, Any] = field(default_factory=dict)
     records: dict[str, Any] = field(default_factory=dict)
@@ -89,9 +89,10 @@ class Compilation:
 
     def read_levels(self, path: Path) -> None:
         """Takes an .mlir file at any level from `torch` to `gpu`; the level is told by its content."""
-        from mlirc import levels, mlir
-        from mlirc.mlir_text import SEPARATOR, judge_text
-        from mlirc.schedule_places import restore
+        from mlirc import mlir
+        from mlirc.ir import levels
+        from mlirc.ir.text import SEPARATOR, judge_text
+        from mlirc.schedule.places import restore
 
         text = read_text(path)
         judge_text(text, str(path))
@@ -151,7 +152,7 @@ class Compilation:
         self.observe("linalg")
 
     def _to_kernels(self) -> None:
-        from mlirc import levels
+        from mlirc.ir import levels
         from mlirc.scripts.graph import to_kernels
 
         with self.timer.step("kernels"):
@@ -167,7 +168,7 @@ class Compilation:
 
     def _scripts(self) -> Any:
         """The scripts of this compilation, with the user's."""
-        from mlirc.schedule import Schedules
+        from mlirc.schedule.registry import Schedules
 
         if self._schedules is None:
             self._schedules = Schedules(list(self.schedules))
@@ -180,7 +181,7 @@ class Compilation:
 
     def _to_tiles(self) -> None:
         """Schedules every kernel, each by its script."""
-        from mlirc import levels
+        from mlirc.ir import levels
 
         with self.timer.step("tiles"):
             schedules = self._scripts()
@@ -197,10 +198,10 @@ class Compilation:
         self.observe("tiles")
 
     def _make_jobs(self, until: str) -> list[KernelJob]:
-        from mlirc import levels
-        from mlirc.kernel_build import lowering_pass
+        from mlirc.driver.kernel_build import lowering_pass
+        from mlirc.ir import levels
         from mlirc.passes import is_users
-        from mlirc.schedule_places import annotated
+        from mlirc.schedule.places import annotated
 
         level = "gpu" if self._given == "gpu" else "tiles"
         alone = self._gpu_parts
@@ -217,7 +218,7 @@ class Compilation:
 
     def _build(self, until: str) -> None:
         """Takes every kernel down to `until`, those that the cache does not have in helper processes."""
-        from mlirc.workers import build_kernels
+        from mlirc.driver.workers import build_kernels
 
         with self.timer.step(until):
             jobs = {job.name: job for job in self._make_jobs(until)}
@@ -348,9 +349,9 @@ class KernelModel:
 
 def single_kernel_model(job: Compilation, name: str) -> KernelModel:
     """One kernel of a finished compilation as a model of its own."""
-    from mlirc import levels
     from mlirc.backend.plan_builder import build_plan
     from mlirc.backend.ptx import merge_ptx
+    from mlirc.ir import levels
     from mlirc.runtime import plan
 
     build = job.builds[name]
@@ -366,7 +367,7 @@ def single_kernel_model(job: Compilation, name: str) -> KernelModel:
 
 def gpu_text(module: Any, builds: Iterable[KernelBuild]) -> str:
     """The `gpu` level as text: `@main` of a `kernels`-level module with its kernels declared, then each kernel."""
-    from mlirc import levels
+    from mlirc.ir import levels
 
     return "\n// -----\n\n".join([str(levels.declare_kernels(module)), *(b.gpu for b in builds)])
 

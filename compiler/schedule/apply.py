@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from mlirc import schedule_attributes
 from mlirc.errors import MlircError
 from mlirc.mlir import ir, nested, transform_interpreter
-from mlirc.schedule_errors import apply_error, op_place
-from mlirc.schedule_places import note_attribute, short_place, tag
-from mlirc.schedule_user import ENTRY, is_entry
+from mlirc.schedule import attributes as schedule_attributes
+from mlirc.schedule.errors import apply_error, op_place
+from mlirc.schedule.places import note_attribute, short_place, tag
+from mlirc.schedule.user import ENTRY, is_entry
 
 CHOSEN = "mlirc.chosen"
 # Knobs of built-in scripts whose attribute has another name.

@@ -51,10 +51,11 @@ class KernelBuild:
 
 def build_kernel(job: KernelJob) -> KernelBuild:
     """Takes one kernel down to `job.until`; raises MlircError that names the kernel and the step."""
-    from mlirc import levels, mlir
+    from mlirc import mlir
     from mlirc.backend.ptx import compile_kernel
-    from mlirc.schedule_places import annotated
-    from mlirc.target_check import check_instructions
+    from mlirc.backend.target_check import check_instructions
+    from mlirc.ir import levels
+    from mlirc.schedule.places import annotated
 
     start = time.perf_counter()
     target = get_target(job.target)
@@ -64,7 +65,7 @@ def build_kernel(job: KernelJob) -> KernelBuild:
     if job.level == "tiles":
         with internal.step(f"taking {what} from tiles to the gpu level"):
             if job.files:
-                from mlirc.schedule_user import ensure_loaded
+                from mlirc.schedule.user import ensure_loaded
 
                 for file in job.files:
                     ensure_loaded(file)
@@ -84,12 +85,12 @@ def build_kernel(job: KernelJob) -> KernelBuild:
 def to_gpu(module: Any, name: str, target: Target) -> None:
     """Takes a kernel's `tiles`-level module to the `gpu` level in place, by the pass that its schedule asked for, and
     decides which products and sums are one `math.fma`."""
-    from mlirc import levels
+    from mlirc.ir import levels
     from mlirc.mlir import context, ir
     from mlirc.passes import get_pass, is_users
     from mlirc.passes.contract import contract
-    from mlirc.schedule_places import attribute_place
-    from mlirc.schedule_user import call
+    from mlirc.schedule.places import attribute_place
+    from mlirc.schedule.user import call
 
     function = levels.functions(module)[name]
     pass_name = lowering_pass(function)

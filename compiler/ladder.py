@@ -1,3 +1,0 @@
-"""The names of the levels, in order, for those that only have to name one: everything else is in `mlirc.levels`."""
-
-LEVELS = ("torch", "linalg", "kernels", "schedule", "tiles", "gpu", "llvm", "ptx")
