@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+import re
 
 import pytest
 
@@ -12,6 +13,9 @@ from mlirc.host.device import declare, rules
 def test_every_file_in_rules_declares_an_operation():
     files = {f"{rules.__name__}.{m.name}" for m in pkgutil.iter_modules(rules.__path__)}
     assert files == {f.__module__ for f in declare.all_rules().values()}
+    rows = re.findall(r"^\| ([a-z_, ]+) \|", rules.__doc__ or "", flags=re.MULTILINE)
+    listed = [f"{rules.__name__}.{name}" for row in rows[1:] for name in row.split(", ")]
+    assert sorted(files) == sorted(listed)  # the table of the package
 
 
 def test_a_new_file_is_enough(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ import numpy as np
 
 from mlirc.host.device.arguments import check_given
 from mlirc.host.device.machine import Machine, State
-from mlirc.host.device.mbarriers import Barrier
+from mlirc.host.device.mbarriers import SIZE, Barrier
 from mlirc.host.device.memory import Buffer, MemRef
 from mlirc.host.device.order.proxies import KIND
 from mlirc.host.device.order.tensor_order import TensorOrder
@@ -115,6 +115,24 @@ def check_proxy(m: Machine, buffer: Buffer, cells: np.ndarray, who: tuple[int, i
     if m.clocks.proxies.unfenced(buffer, cells, b, b, t, warps):
         message = f"reads {buffer.name} that threads wrote, with no fence.proxy of it (async, async.shared)"
         m.complain(KIND, m.one(b, t), message, op)
+
+
+def read_for_store(s: State, buffer: Buffer, address: np.ndarray, who: tuple[int, int], op, group: bool = True,
+                   target: Target | None = None) -> None:  # fmt: skip
+    """A bulk copy's read of shared memory (cells of the storage), which ends when its group is waited for. `target`:
+    what it writes in global memory."""
+    m, (b, t), engine = s.m, who, s.m.engine
+    lone = m.one(b, t)
+    if m.check and buffer.written is not None and not buffer.written[address].all():
+        m.complain("uninitialized read", lone, f"reads {buffer.name}, where nobody wrote", op)
+    m.sent(buffer, address, lone, op)
+    if m.clocks is not None:
+        first = np.unique(address // SIZE) * SIZE
+        engine.barriers.check_access(buffer, first, SIZE, np.array([b * m.nt + t]), "reads", op)
+        check_proxy(m, buffer, np.unique(address // m.races.granule), (b, t), op)  # type: ignore[union-attr]
+        m.clocks.access(buffer, np.unique(address // m.races.granule), 1, np.array([b * m.nt + t]), False, op)  # type: ignore[union-attr]
+    if group:
+        engine.store(b, t, buffer, address, op, target)
 
 
 def read_source(m: Machine, source: Buffer, first: int, nbytes: int, who: tuple[int, int], op) -> None:

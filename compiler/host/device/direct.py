@@ -10,10 +10,10 @@ import numpy as np
 from mlirc.errors import MlircError
 from mlirc.host.device.arguments import Given, overlap
 from mlirc.host.device.execution import execute
+from mlirc.host.device.integer_checks import mark_conversions
 from mlirc.host.device.limits import SECONDS
 from mlirc.host.device.memory import POISON, Buffer, MemRef
 from mlirc.host.device.report import MAY_BE_HARMLESS, Report
-from mlirc.host.device.rules.integer import mark_conversions
 from mlirc.host.device.shadows.origins import Shadows, has_poison
 from mlirc.host.device.tensor_maps import Im2colMap, TensorMap, Writers, check_parameter
 from mlirc.host.device.translate import Program, translate

@@ -14,13 +14,12 @@ from mlirc.host.device.arguments import Given, holes, results_of, stored_paramet
 from mlirc.host.device.counters import count_sectors
 from mlirc.host.device.dependencies import Earlier
 from mlirc.host.device.execution import execute
+from mlirc.host.device.integer_checks import mark_conversions
 from mlirc.host.device.limits import SECONDS
 from mlirc.host.device.memory import POISON, Buffer, MemRef
-from mlirc.host.device.numbers import dtype_of
+from mlirc.host.device.numbers import dtype_of, item_size
 from mlirc.host.device.reference import Case, Reference, compare
 from mlirc.host.device.report import MAY_BE_HARMLESS, Report
-from mlirc.host.device.rules.integer import mark_conversions
-from mlirc.host.device.rules.memref import item_size
 from mlirc.host.device.shadows.origins import Shadows, has_poison
 from mlirc.host.device.translate import Program, translate
 from mlirc.ir import levels

@@ -66,6 +66,11 @@ def _elements(attr: ir.DenseElementsAttr, dtype: np.dtype) -> np.ndarray:
     raise MlircError(f"host device: constant {attr} is not supported")
 
 
+def item_size(t: ir.Type) -> int:
+    """Bytes of one element of a memref or vector in memory."""
+    return dtype_of(t).itemsize
+
+
 def unsigned(a: np.ndarray) -> np.ndarray:
     """An integer array seen as unsigned."""
     return a if a.dtype == np.bool_ else a.view(UNSIGNED[a.dtype.itemsize])
@@ -134,3 +139,14 @@ def through_f64(f: Callable, dtype: np.dtype) -> Callable:
 def flushed(x: np.ndarray) -> np.ndarray:
     """Subnormal f32 numbers as zeros of their sign."""
     return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
+
+
+def inserted(where: tuple) -> Callable:
+    """A function of two values: the second one with the first one at a place, which has all threads in front."""
+
+    def insert(value: np.ndarray, target: np.ndarray) -> np.ndarray:
+        result = together(target, value)[0].copy()
+        result[where] = value
+        return result
+
+    return insert

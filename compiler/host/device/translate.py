@@ -13,6 +13,7 @@ import numpy as np
 
 from mlirc.backend.lowering import SHARED_ALIGN, index_bits
 from mlirc.errors import MlircError
+from mlirc.host.device.addresses import natural_alignment, type_bytes
 from mlirc.host.device.counters import kind_of
 from mlirc.host.device.declare import all_rules, waiting
 from mlirc.host.device.index_range import IndexRanges
@@ -322,8 +323,6 @@ def _shared_globals(function) -> dict[str, tuple[int, int]]:
     for op in function.parent.regions[0].blocks[0].operations:
         space = op.operation.attributes["addr_space"] if "addr_space" in op.operation.attributes else None
         if op.operation.name == "llvm.mlir.global" and space is not None and ir.IntegerAttr(space).value == 3:
-            from mlirc.host.device.rules.pointer import natural_alignment, type_bytes
-
             attributes = op.operation.attributes
             name, t = ir.StringAttr(attributes["sym_name"]).value, ir.TypeAttr(attributes["global_type"]).value
             align = ir.IntegerAttr(attributes["alignment"]).value if "alignment" in attributes else natural_alignment(t)

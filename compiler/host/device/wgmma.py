@@ -17,7 +17,9 @@ from mlirc.host.device.machine import State
 from mlirc.host.device.memory import Buffer
 from mlirc.host.device.tensor_cores import BITS, BITS_FP8_WGMMA, lowest_exponent, multiply_add, tf32, to_f32
 from mlirc.host.device.tensor_maps import swizzled
+from mlirc.host.device.translate import Translator
 from mlirc.host.device.warps import WARPGROUP, warpgroups
+from mlirc.mlir import ir
 
 M = 64  # rows of every wgmma's product
 DTYPES: dict[str, np.dtype] = {
@@ -238,3 +240,48 @@ def _note_wgmma(engine: Engine, buffer: Buffer, cells: np.ndarray, b: int, t: in
     for warp in range(4):
         thread = b * engine.machine.nt + t + 32 * warp
         clocks.touch(buffer, cells[:, None], (unit, row + warp), (column, epoch), False, op, thread)
+
+
+def checked(tr: Translator, p: Product, words: int, op) -> Product:
+    """The product, if there is one with so many registers of 32 bits for its accumulator."""
+    problem = p.problem()
+    if not problem and words != p.words:
+        problem = f"wgmma n={p.n} with {words} registers of 32 bits for its {p.d} accumulator, not {p.words}"
+    if problem:
+        raise tr.refused(op, problem)
+    return p
+
+
+_SAME_REGISTERS = ("llvm.extractvalue", "llvm.bitcast")
+
+
+def made_late(op, value: ir.Value, carried: bool = True) -> bool:
+    """Whether no wgmma.fence lies between what makes a value and a wgmma that has it in registers. `carried`: what a
+    loop hands from turn to turn, with no fence in front, is late; else only what comes into the loop is looked at."""
+    while True:
+        if isinstance(value.owner, ir.Block):
+            loop = value.owner.owner.operation
+            if carried or loop.name != "scf.for" or value.arg_number == 0:
+                break
+            value = loop.operands[2 + value.arg_number]
+        elif value.owner.operation.name in _SAME_REGISTERS:
+            value = value.owner.operation.operands[0]
+        else:
+            break
+    maker = None if isinstance(value.owner, ir.Block) else value.owner.operation
+    here = op
+    while here.parent is not None and here.name not in ("llvm.func", "gpu.func"):
+        before = []
+        for other in here.block.operations:
+            if other.operation == here:
+                break
+            before.append(other.operation)
+        for other in reversed(before):
+            if other.name == "nvvm.wgmma.fence.aligned":
+                return False
+            if maker is not None and other == maker:
+                return True
+        if maker is None and value.owner == here.block:
+            return carried
+        here = here.parent.operation
+    return carried

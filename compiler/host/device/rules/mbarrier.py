@@ -1,5 +1,5 @@
-"""The rest of mbarriers: waits by token, arrivals that drop out or follow cp.async; and nvgpu's mbarriers, which have
-numbers in a group."""
+"""mbarriers (PTX ISA, "Parallel Synchronization and Communication Instructions": mbarrier), which nvvm has by their
+addresses and nvgpu by their numbers in a group."""
 
 from __future__ import annotations
 
@@ -12,9 +12,54 @@ from mlirc.host.device.engine import engine_of
 from mlirc.host.device.machine import State
 from mlirc.host.device.mbarriers import SIZE
 from mlirc.host.device.memory import MemRef
-from mlirc.host.device.rules.hopper import wait_for
+from mlirc.host.device.sync import Wait
 from mlirc.host.device.translate import Translator
 from mlirc.mlir import ir
+
+
+@stateful("nvvm.mbarrier.init")
+def _init(tr: Translator, op):
+    tr.clocks = True
+    tr.accesses.append(SIZE)
+    return lambda s, pointer, count, *_: engine_of(s).barriers.init(s, pointer, count, op)
+
+
+@stateful("nvvm.mbarrier.inval")
+def _inval(tr: Translator, op):
+    tr.accesses.append(SIZE)
+    return lambda s, pointer: engine_of(s).barriers.inval(s, pointer, op)
+
+
+@stateful("nvvm.mbarrier.arrive", "nvvm.mbarrier.arrive.expect_tx")
+def _arrive(tr: Translator, op):
+    if op.name.endswith("expect_tx"):
+        return lambda s, pointer, nbytes, *_: engine_of(s).barriers.arrive(s, pointer, nbytes, op)
+    return lambda s, pointer, count=1: engine_of(s).barriers.arrive(s, pointer, None, op, count)
+
+
+@rule("nvvm.mbarrier.try_wait.parity")
+def _wait_parity(tr: Translator, op):
+    pointer, parity = (tr.reg(v) for v in list(op.operands)[:2])
+    tr.waits = tr.clocks = True  # warpgroups may wait for each other
+
+    return waiting(lambda s: wait_for(s, s.r[pointer], s.r[parity], op))
+
+
+def wait_for(s: State, pointer: MemRef, parity: np.ndarray, op):
+    """Waits until the phase of the given parity has ended: a generator of events."""
+    barriers = engine_of(s).barriers
+    for b, t, _ in barriers.each(s, pointer) if pointer.rank is not None else ():
+        barriers.own(pointer, b, t, "waits for", op)
+    if not barriers.passed(s, pointer, parity, op):
+        who = s.m.everyone(s.mask)
+        yield Wait(
+            lambda: barriers.passed(s, pointer, parity, op),
+            lambda k: barriers.describe(s, pointer, parity, op, k),
+            who,
+            op,
+            still=lambda: barriers.waiting(s, pointer, parity, op),
+        )
+    barriers.reached(s, pointer, op)
 
 
 def _ask(s: State, pointer: MemRef, parity: np.ndarray, out: int, op):
@@ -51,7 +96,7 @@ def _expect(tr: Translator, op):
 
 @stateful("nvvm.mbarrier.arrive.nocomplete", "nvvm.mbarrier.arrive_drop", "nvvm.mbarrier.arrive_drop.expect_tx",
           "nvvm.mbarrier.arrive_drop.nocomplete")  # fmt: skip
-def _arrive(tr: Translator, op):
+def _arrive_otherwise(tr: Translator, op):
     expects, drops = op.name.endswith("expect_tx"), "drop" in op.name
 
     def arrive(s: State, where: MemRef, extra: np.ndarray | None = None) -> np.ndarray:

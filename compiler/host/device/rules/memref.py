@@ -1,82 +1,25 @@
-"""memref on arrays, and the loads and stores of vector and affine."""
+"""memref on arrays: windows, their extents, memory of a kernel's own."""
 
 from __future__ import annotations
 
-import functools
 import math
 
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.host.device.addresses import fetch, indices_of
 from mlirc.host.device.attributes import number
-from mlirc.host.device.declare import rule
+from mlirc.host.device.declare import rule, stateful
 from mlirc.host.device.machine import State
 from mlirc.host.device.memory import MemRef
-from mlirc.host.device.numbers import dtype_of, vector_shape
-from mlirc.host.device.rules.integer import wrapped
+from mlirc.host.device.numbers import item_size
 from mlirc.host.device.translate import Translator
 from mlirc.mlir import ir
 
 _DYNAMIC = ir.ShapedType.get_dynamic_size()
+
+
 _DYNAMIC_OFFSET = ir.ShapedType.get_dynamic_stride_or_offset()
-
-
-def item_size(t: ir.Type) -> int:
-    """Bytes of one element of a memref or vector in memory."""
-    return dtype_of(t).itemsize
-
-
-def indices_of(tr: Translator, values) -> list:
-    """Index operands as numbers where constant, else as registers wrapped in a one-element tuple."""
-    return [k if (k := tr.known(v)) is not None else (tr.reg(v),) for v in values]
-
-
-def fetch(r: list, indices: list) -> list:
-    return [i if isinstance(i, int) else r[i[0]] for i in indices]
-
-
-def _alignment(op, item: int) -> int:
-    value = number(op, "alignment")
-    return value if value > 0 else item
-
-
-@rule("memref.load", "vector.load")
-def _load(tr: Translator, op):
-    ref, indices, out = tr.reg(op.operands[0]), indices_of(tr, list(op.operands)[1:]), tr.reg(op.results[0])
-    shape, dtype = vector_shape(op.results[0].type), dtype_of(op.results[0].type)
-    width = int(np.prod(shape)) if shape else 1
-    item = dtype.itemsize
-    align = _alignment(op, item)
-    tr.accesses += [item, align]
-    if len(shape) > 1:
-        raise tr.refused(op, f"vectors of rank {len(shape)} are not supported")
-
-    def step(s: State) -> None:
-        r = s.r
-        words = s.m.load(r[ref], fetch(r, indices), width, align, s.mask, op)
-        value = words != 0 if dtype == np.bool_ else words.view(dtype)
-        r[out] = value if shape else value[:, :, 0]
-
-    return step
-
-
-@rule("memref.store", "vector.store")
-def _store(tr: Translator, op):
-    value, ref = tr.reg(op.operands[0]), tr.reg(op.operands[1])
-    indices = indices_of(tr, list(op.operands)[2:])
-    shape, item = vector_shape(op.operands[0].type), item_size(op.operands[0].type)
-    align = _alignment(op, item)
-    tr.accesses += [item, align]
-
-    def step(s: State) -> None:
-        r = s.r
-        v = r[value]
-        s.m.store(r[ref], fetch(r, indices), v if shape else v[..., None], align, s.mask, op)
-
-    return step
-
-
-# -- views
 
 
 def _mixed(tr: Translator, op, name: str, values: list) -> list:
@@ -249,6 +192,16 @@ def _alloca(tr: Translator, op):
     return step
 
 
+@stateful("gpu.dynamic_shared_memory")
+def _dynamic_shared(tr: Translator, op):
+    def window(s: State) -> MemRef:
+        buffer = s.m.dynamic_shared
+        assert buffer is not None  # a launch without dynamic shared memory has an empty one
+        return MemRef(buffer, 0, (buffer.nbytes,), (1,), 1)
+
+    return window
+
+
 _PIECE = 1 << 20  # elements of all threads that one step of a copy moves
 
 
@@ -286,42 +239,3 @@ def _dense(ref: MemRef) -> bool:
 
 def _flat(ref: MemRef) -> MemRef:
     return MemRef(ref.buffer, ref.base, (math.prod(ref.shape),), (1,), ref.item, ref.rank)
-
-
-# -- affine
-
-
-def affine_value(expr: ir.AffineExpr, dims: list, symbols: list):
-    """An affine expression over numbers or arrays."""
-    if isinstance(expr, ir.AffineConstantExpr):
-        return expr.value
-    if isinstance(expr, ir.AffineDimExpr):
-        return dims[expr.position]
-    if isinstance(expr, ir.AffineSymbolExpr):
-        return symbols[expr.position]
-    a, b = affine_value(expr.lhs, dims, symbols), affine_value(expr.rhs, dims, symbols)
-    if isinstance(expr, ir.AffineAddExpr):
-        return a + b
-    if isinstance(expr, ir.AffineMulExpr):
-        return a * b
-    if isinstance(expr, ir.AffineModExpr):
-        return a % b
-    if isinstance(expr, ir.AffineFloorDivExpr):
-        return a // b
-    return -(-a // b)
-
-
-@rule("affine.apply", "affine.min", "affine.max")
-def _affine(tr: Translator, op):
-    m = ir.AffineMapAttr(op.attributes["map"]).value
-    operands, out = indices_of(tr, op.operands), tr.reg(op.results[0])
-    exprs, n = list(m.results), m.n_dims
-    choose = np.minimum if op.name == "affine.min" else np.maximum
-
-    def step(s: State) -> None:
-        values = fetch(s.r, operands)
-        total = functools.reduce(choose, [affine_value(e, values[:n], values[n:]) for e in exprs])
-        total = total if isinstance(total, np.ndarray) and total.ndim == 2 else np.full((1, 1), int(total))
-        s.r[out] = wrapped(s, total, op) if tr.index_bits == 32 else total
-
-    return step

@@ -1,4 +1,5 @@
-"""Tensor copies (TMA) between global and shared memory."""
+"""Tensor copies (TMA) between global and shared memory (PTX ISA, "Data Movement and Conversion Instructions":
+cp.async.bulk.tensor, cp.reduce.async.bulk.tensor)."""
 
 from __future__ import annotations
 
@@ -7,11 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlirc.host.device.attributes import segments_of, word
-from mlirc.host.device.bulk_copies import Target, begin_transfer, check_proxy, multicast_to
+from mlirc.host.device.bulk_copies import begin_transfer, multicast_to, read_for_store
 from mlirc.host.device.declare import stateful
 from mlirc.host.device.engine import engine_of
 from mlirc.host.device.machine import State
-from mlirc.host.device.mbarriers import SIZE
 from mlirc.host.device.memory import Buffer, MemRef
 from mlirc.host.device.rules.mbarrier import nth
 from mlirc.host.device.tensor_maps import AnyMap, Combine, swizzled
@@ -104,24 +104,6 @@ def start_box(s: State, source: AnyMap, to: MemRef, coordinates: list, barrier: 
             agent = begin_transfer(s, box.reshape(-1).view(np.uint8), (to.buffer, address), (b, t), rank, told, op)
             if agent is not None and m.tensor_stores:
                 source.writers.within(source.array.shape).begin_read(m, source.place(start, shifts), b, agent)
-
-
-def read_for_store(s: State, buffer: Buffer, address: np.ndarray, who: tuple[int, int], op, group: bool = True,
-                   target: Target | None = None) -> None:  # fmt: skip
-    """A bulk copy's read of shared memory (cells of the storage), which ends when its group is waited for. `target`:
-    what it writes in global memory."""
-    m, (b, t), engine = s.m, who, engine_of(s)
-    lone = m.one(b, t)
-    if m.check and buffer.written is not None and not buffer.written[address].all():
-        m.complain("uninitialized read", lone, f"reads {buffer.name}, where nobody wrote", op)
-    m.sent(buffer, address, lone, op)
-    if m.clocks is not None:
-        first = np.unique(address // SIZE) * SIZE
-        engine.barriers.check_access(buffer, first, SIZE, np.array([b * m.nt + t]), "reads", op)
-        check_proxy(m, buffer, np.unique(address // m.races.granule), (b, t), op)  # type: ignore[union-attr]
-        m.clocks.access(buffer, np.unique(address // m.races.granule), 1, np.array([b * m.nt + t]), False, op)  # type: ignore[union-attr]
-    if group:
-        engine.store(b, t, buffer, address, op, target)
 
 
 _REDUCTIONS: dict[str, Combine] = {

@@ -9,8 +9,8 @@ import numpy as np
 
 from mlirc.host.device.attributes import word
 from mlirc.host.device.declare import pure
-from mlirc.host.device.numbers import dtype_of, together, vector_shape
-from mlirc.host.device.rules.arith import FLOAT
+from mlirc.host.device.numbers import dtype_of, inserted, together, vector_shape
+from mlirc.host.device.rules.floating_point import FLOAT
 from mlirc.host.device.translate import Translator
 from mlirc.mlir import ir
 
@@ -50,17 +50,6 @@ def _extract(tr: Translator, op):
         return _pick(v, [rest.pop(0) if p == _DYNAMIC else p for p in static])
 
     return extract
-
-
-def inserted(where: tuple) -> Callable:
-    """A function of two values: the second one with the first one at a place, which has all threads in front."""
-
-    def insert(value: np.ndarray, target: np.ndarray) -> np.ndarray:
-        result = together(target, value)[0].copy()
-        result[where] = value
-        return result
-
-    return insert
 
 
 @pure("vector.insert")

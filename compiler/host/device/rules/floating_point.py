@@ -1,5 +1,6 @@
-"""math on arrays: what mlirc-expand-math leaves, which is what NVPTX has instructions for, and the rest as NumPy has
-it, in f64 where the type is narrower."""
+"""Floating-point arithmetic (PTX ISA, "Floating-Point Instructions", "Half Precision Floating-Point Instructions"):
+rounded to nearest even after every operation. Functions are what mlirc-expand-math leaves, which is what NVPTX has
+instructions for, and the rest as NumPy has it, in f64 where the type is narrower."""
 
 from __future__ import annotations
 
@@ -11,12 +12,67 @@ import numpy as np
 from mlirc.host.device.attributes import flag, word
 from mlirc.host.device.declare import pure
 from mlirc.host.device.fma import fma
-from mlirc.host.device.numbers import dtype_of, flushed, same_type, through_f64
+from mlirc.host.device.numbers import (
+    dtype_of,
+    flushed,
+    same_type,
+    through_f64,
+)
 from mlirc.host.device.translate import Translator
+
+
+def _signed_zeros(f: Callable, sign: int) -> Callable:
+    """A maximum (sign 1) or minimum (-1) to which -0 is less than +0, as it is to PTX; NumPy takes either."""
+
+    def g(a, b):
+        out, zero = f(a, b), a == 0
+        if zero.any():
+            zero = zero & (b == 0)
+            if zero.any():
+                both = a + b if sign > 0 else -(-a + -b)
+                out = np.where(zero, both, out)
+        return out
+
+    return g
+
+
+FLOAT: dict[str, Callable] = {
+    "arith.addf": np.add,
+    "arith.subf": np.subtract,
+    "arith.mulf": np.multiply,
+    "arith.divf": np.divide,
+    "arith.remf": np.fmod,
+    "arith.maximumf": _signed_zeros(np.maximum, 1),
+    "arith.minimumf": _signed_zeros(np.minimum, -1),
+    "arith.maxnumf": _signed_zeros(np.fmax, 1),
+    "arith.minnumf": _signed_zeros(np.fmin, -1),
+}
+
+
+def to_nearest(tr: Translator, op) -> None:
+    """Raises MlircError for an operation that asks for another rounding, which the back end would not honour."""
+    if "roundingmode" in op.attributes and "to_nearest_even" not in str(op.attributes["roundingmode"]):
+        raise tr.refused(op, f"rounding {op.attributes['roundingmode']} is not supported")
+
+
+@pure(*FLOAT)
+def _float(tr: Translator, op):
+    to_nearest(tr, op)
+    return same_type(FLOAT[op.name], dtype_of(op.results[0].type))
+
+
+@pure("arith.negf")
+def _negf(tr: Translator, op):
+    return np.negative
+
+
+@pure("math.fma", "vector.fma")
+def _fma(tr: Translator, op):
+    return fma
+
 
 _EXACT = {
     "math.absf": np.abs,
-    "math.absi": np.abs,
     "math.ceil": np.ceil,
     "math.floor": np.floor,
     "math.trunc": np.trunc,
@@ -58,6 +114,8 @@ _WIDE: dict[str, Callable] = {
     "math.atan2": np.arctan2,
     "math.copysign": np.copysign,
 }
+
+
 _CLASSES = {"math.isnan": np.isnan, "math.isinf": np.isinf, "math.isfinite": np.isfinite}
 
 
@@ -75,44 +133,6 @@ def _wide(tr: Translator, op):
 def _classify(tr: Translator, op):
     return _CLASSES[op.name]
 
-
-@pure("math.fma", "vector.fma")
-def _fma(tr: Translator, op):
-    return fma
-
-
-def _leading_zeros(a: np.ndarray) -> np.ndarray:
-    bits = a.dtype.itemsize * 8
-    out = np.full(a.shape, bits, dtype=a.dtype)
-    for i in range(bits):
-        out = np.where((a >> i) & 1 != 0, bits - 1 - i, out).astype(a.dtype)
-    return out
-
-
-def _trailing_zeros(a: np.ndarray) -> np.ndarray:
-    bits = a.dtype.itemsize * 8
-    out = np.full(a.shape, bits, dtype=a.dtype)
-    for i in reversed(range(bits)):
-        out = np.where((a >> i) & 1 != 0, i, out).astype(a.dtype)
-    return out
-
-
-_BITS: dict[str, Callable] = {
-    "math.ctpop": lambda a: np.bitwise_count(a.view(f"u{a.dtype.itemsize}")).astype(a.dtype),
-    "math.ctlz": _leading_zeros,
-    "math.cttz": _trailing_zeros,
-}
-
-
-@pure(*_BITS)
-def _bits(tr: Translator, op):
-    f = _BITS[op.name]
-    if tr.index_bits == 32 and "index" in str(op.results[0].type):
-        return lambda a: f(a.astype(np.int32)).astype(np.int64)
-    return f
-
-
-# -- what NVPTX approximates, by name: here to the last bit but one (PTX ISA, "Floating Point Instructions")
 
 _APPROXIMATE: dict[str, Callable] = {
     "nvvm.ex2": np.exp2, "nvvm.log2": np.log2, "nvvm.sin": np.sin, "nvvm.cos": np.cos, "nvvm.sqrt": np.sqrt,

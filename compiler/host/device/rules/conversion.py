@@ -1,6 +1,4 @@
-"""Conversions between pairs of floats (`cvt` with packed operands), to TF32, and permutations of bytes.
-
-PTX ISA, "Data Movement and Conversion Instructions: cvt", "prmt"."""
+"""Conversions (PTX ISA, "Data Movement and Conversion Instructions": cvt, also of pairs and to TF32, and prmt)."""
 
 from __future__ import annotations
 
@@ -10,10 +8,109 @@ import ml_dtypes
 import numpy as np
 
 from mlirc.host.device.attributes import flag, word
-from mlirc.host.device.declare import pure
-from mlirc.host.device.numbers import dtype_of, together, toward_zero, vector_shape
+from mlirc.host.device.declare import applied, applied_to_state, pure, rule, stateful
+from mlirc.host.device.integer_checks import MARK, complain, is_index, wrapped
+from mlirc.host.device.machine import State
+from mlirc.host.device.numbers import (
+    dtype_of,
+    integers_as,
+    round_once,
+    together,
+    toward_zero,
+    unsigned,
+    vector_shape,
+)
+from mlirc.host.device.rules.floating_point import to_nearest
 from mlirc.host.device.translate import Translator
 from mlirc.mlir import ir
+
+
+@pure("arith.sitofp", "arith.uitofp")
+def _integer_to_float(tr: Translator, op):
+    dtype = dtype_of(op.results[0].type)
+    if op.name == "arith.uitofp":
+        return lambda a: integers_as(unsigned(a), dtype)
+    if dtype_of(op.operands[0].type) == np.bool_:
+        return lambda a: integers_as(-a.astype(np.int8), dtype)
+    return lambda a: integers_as(a, dtype)
+
+
+@pure("arith.extf", "arith.truncf", "llvm.fptrunc", "llvm.fpext")
+def _float_cast(tr: Translator, op):
+    dtype = dtype_of(op.results[0].type)
+    to_nearest(tr, op)
+    if dtype_of(op.operands[0].type) == np.float64:
+        return lambda a: round_once(a, dtype)
+    return lambda a: a.astype(dtype)
+
+
+def _round_to_integer(a: np.ndarray, dtype: np.dtype, low: float, high: float) -> np.ndarray:
+    """cvt.rzi: toward zero, saturating, NaN as zero."""
+    wide = np.nan_to_num(a.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
+    wide = np.trunc(wide)
+    top = np.iinfo(dtype).max
+    clipped = np.clip(wide, low, high)
+    out = np.where(clipped >= float(top), top, np.where(clipped >= float(top), 0, clipped).astype(dtype))
+    return out.astype(dtype)
+
+
+@stateful("arith.fptosi", "arith.fptoui")
+def _float_to_integer(tr: Translator, op):
+    t = op.results[0].type
+    dtype, signed = dtype_of(t), op.name == "arith.fptosi"
+    bits = max(dtype.itemsize * 8, 32) if dtype != np.bool_ else 32
+    wide = np.dtype(f"{'i' if signed else 'u'}{bits // 8}")
+    info = np.iinfo(wide)
+    element = t.element_type if isinstance(t, ir.VectorType) else t
+    width = element.width if isinstance(element, ir.IntegerType) else tr.index_bits
+    low, high = (-(2.0 ** (width - 1)), 2.0 ** (width - 1)) if signed else (0.0, 2.0**width)
+    looks = MARK in op.attributes and bool(list(op.results[0].uses))
+
+    def convert(s: State, x: np.ndarray) -> np.ndarray:
+        if looks and s.m.check:
+            cut = np.trunc(x.astype(np.float64))
+            complain(s, ~((cut >= low) & (cut < high)), f"converts a float that {t} cannot hold", op)
+        return _round_to_integer(x, wide, float(info.min), float(info.max)).astype(dtype)
+
+    return convert
+
+
+@rule("arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast", "arith.index_castui")
+def _integer_cast(tr: Translator, op):
+    given, t = op.operands[0].type, op.results[0].type
+    dtype, boolean = dtype_of(t), dtype_of(given) == np.bool_
+    narrow = tr.index_bits == 32
+    wide = not is_index(given) and dtype_of(given).itemsize > 4  # the words that an index has not got are dropped
+    cut = narrow and is_index(t) and (wide or op.name == "arith.index_castui")
+    words = op.name == "arith.index_castui" and narrow and is_index(given)
+    if op.name in ("arith.extui", "arith.index_castui"):
+        f = (lambda x: (x & 0xFFFFFFFF).astype(dtype)) if words else (lambda x: unsigned(x).astype(dtype))
+    elif dtype == np.bool_:
+        f = lambda x: (x & 1).astype(np.bool_)  # noqa: E731
+    else:
+        f = lambda x: -x.astype(dtype) if boolean else x.astype(dtype)  # noqa: E731
+
+    return applied_to_state(tr, op, lambda s, x: wrapped(s, f(x), op, wide)) if cut else applied(tr, op, f)
+
+
+@pure("arith.bitcast")
+def _bitcast(tr: Translator, op):
+    dtype = dtype_of(op.results[0].type)
+    return lambda a: a.view(dtype)
+
+
+@pure("llvm.bitcast")
+def _bitcast_of_vectors(tr: Translator, op):
+    shape, dtype = vector_shape(op.results[0].type), dtype_of(op.results[0].type)
+
+    def convert(a: np.ndarray) -> np.ndarray:
+        raw = np.ascontiguousarray(a)
+        return raw.reshape(*raw.shape[:2], -1).view(dtype).reshape(*raw.shape[:2], *shape)
+
+    return convert
+
+
+# -- packed floats
 
 
 def narrow(x: np.ndarray, dtype: np.dtype, saturate: bool, relu: bool, cut: bool = False) -> np.ndarray:
@@ -119,20 +216,3 @@ def _prmt(tr: Translator, op):
         return total.astype(np.uint32).view(np.int32)
 
     return permute
-
-
-@pure("nvvm.dot.accumulate.4way", "nvvm.dot.accumulate.2way")
-def _dot(tr: Translator, op):
-    count = 4 if op.name.endswith("4way") else 2
-    signs = [word(op, n) == "signed" for n in ("a_type", "b_type")]
-    high = count == 2 and flag(op, "b_hi")
-
-    def dot(a, b, c):
-        left, right = (
-            np.ascontiguousarray(x).view(f"{'i' if sign else 'u'}{x.itemsize}").astype(np.int64)
-            for x, sign in zip((a, b), signs, strict=True)
-        )
-        right = right[..., 2:] if high else right[..., :count]
-        return (c.astype(np.int64) + (left * right).sum(axis=-1)).astype(np.int32)
-
-    return dot

@@ -1,7 +1,8 @@
-"""ldmatrix, stmatrix and mma.sync, of nvgpu (fragments as vectors) and of nvvm (register by register).
+"""ldmatrix, stmatrix, movmatrix and mma.sync (PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions"), of nvgpu
+(fragments as vectors) and of nvvm (register by register).
 
-Fragments follow the PTX ISA, "Matrix Fragments for mma.m16n8k*" and "ldmatrix". With g = lane / 4, t = lane mod 4, and
-`per` elements in a 32-bit register, register i of A is row g + 8 (i mod 2), columns per * (t + 4 (i / 2)) and on; of B
+Fragments follow "Matrix Fragments for mma.m16n8k*" and "ldmatrix". With g = lane / 4, t = lane mod 4, and `per`
+elements in a 32-bit register, register i of A is row g + 8 (i mod 2), columns per * (t + 4 (i / 2)) and on; of B
 rows (k) per * (t + 4 i) and on of column g; of C and D row g + 8 (i / 2), column 2t + i mod 2."""
 
 from __future__ import annotations
@@ -9,13 +10,12 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
+from mlirc.host.device.addresses import address_of, element_of
 from mlirc.host.device.attributes import flag, number, segments_of, sizes_of, word
 from mlirc.host.device.declare import rule, stateful
 from mlirc.host.device.machine import WARP, Machine, State
 from mlirc.host.device.memory import MemRef
 from mlirc.host.device.numbers import dtype_of, vector_shape
-from mlirc.host.device.rules.memref import fetch, indices_of
-from mlirc.host.device.rules.pointer import element_of
 from mlirc.host.device.tensor_cores import lowest_exponent, multiply, multiply_add, tf32, to_f32
 from mlirc.host.device.translate import Translator
 from mlirc.host.device.warps import of_warps, to_threads, whole_warps
@@ -51,32 +51,26 @@ def load_matrices(s: State, ref: MemRef, index: list, item: int, tiles: int, tra
     return pairs.transpose(0, 2, 3, 1).reshape(m.nb, m.nt, tiles)
 
 
-@rule("nvgpu.ldmatrix")
-def _load_fragments(tr: Translator, op):
-    ref, indices, out = tr.reg(op.operands[0]), indices_of(tr, list(op.operands)[1:]), tr.reg(op.results[0])
-    tiles, transpose = number(op, "numTiles"), flag(op, "transpose")
-    shape, dtype = vector_shape(op.results[0].type), dtype_of(op.results[0].type)
-    if transpose and dtype.itemsize != 2:
+@rule("nvgpu.ldmatrix", "nvvm.ldmatrix")
+def _load(tr: Translator, op):
+    pointer, *indices = op.operands
+    t, out = op.results[0].type, tr.reg(op.results[0])
+    if op.name == "nvgpu.ldmatrix":
+        tiles, transpose, shape, dtype = number(op, "numTiles"), flag(op, "transpose"), vector_shape(t), dtype_of(t)
+    else:
+        tiles, transpose, dtype = number(op, "num"), _b16_8x8(tr, op), np.dtype(np.int32)
+        shape = (tiles,) if tiles > 1 else ()
+    item = 2 if op.name == "nvvm.ldmatrix" else dtype.itemsize
+    at = address_of(tr, op, pointer, indices, item)
+    if transpose and item != 2:
         raise tr.refused(op, "takes 16-bit elements where it transposes")
     tr.accesses.append(16)
 
     def step(s: State) -> None:
-        words = load_matrices(s, s.r[ref], fetch(s.r, indices), dtype.itemsize, tiles, transpose, op)
+        words = load_matrices(s, *at(s), item, tiles, transpose, op)
         s.r[out] = np.ascontiguousarray(words).view(dtype).reshape(s.m.nb, s.m.nt, *shape)
 
     return step
-
-
-@stateful("nvvm.ldmatrix")
-def _load_registers(tr: Translator, op):
-    tiles, transpose = number(op, "num"), _b16_8x8(tr, op)
-    tr.accesses.append(16)
-
-    def load(s: State, pointer: MemRef) -> np.ndarray:
-        words = load_matrices(s, *element_of(s, pointer, 2, op), 2, tiles, transpose, op)
-        return words if tiles > 1 else words[:, :, 0]
-
-    return load
 
 
 @stateful("nvvm.stmatrix")

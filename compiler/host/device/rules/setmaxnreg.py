@@ -1,5 +1,4 @@
-"""What a kernel arranges with its launch: registers that warpgroups give each other, and launches that depend on each
-other. PTX ISA, "setmaxnreg" and "griddepcontrol"."""
+"""Registers that warpgroups give each other (PTX ISA, "Miscellaneous Instructions": setmaxnreg)."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mlirc.host.device.attributes import number, word
-from mlirc.host.device.declare import rule, stateful, waiting
+from mlirc.host.device.declare import rule, waiting
 from mlirc.host.device.machine import State
 from mlirc.host.device.sync import Wait
 from mlirc.host.device.translate import Translator
@@ -16,7 +15,11 @@ from mlirc.host.device.warps import WARPGROUP, warpgroups
 from mlirc.mlir import ir
 
 _FILE = 65536  # registers of a multiprocessor, sm_70 to sm_120
+
+
 _SIZES = ("nvvm.reqntid", "nvvm.maxntid", "known_block_size", "gpu.known_block_size")
+
+
 _MOST = 256  # registers of a thread as they are allocated: 255 and one that rounds up
 
 
@@ -101,15 +104,3 @@ def _set_max_register(tr: Translator, op):
                 yield Wait(lambda b=b, have=have: pool.free.get(b, 0) > have, what, mine, op)  # type: ignore[misc]
 
     return waiting(run)
-
-
-@stateful("nvvm.griddepcontrol")
-def _grid_control(tr: Translator, op):
-    waits = word(op, "kind") == "wait"  # else: which launch goes first decides nothing here
-    tr.grid_waits = tr.grid_waits or waits
-
-    def control(s: State) -> None:
-        if waits and s.m.waited is not None:
-            s.m.waited |= True if s.mask is None else s.mask
-
-    return control

@@ -8,20 +8,21 @@ import re
 
 import numpy as np
 
+from mlirc.host.device.addresses import struct_fields
 from mlirc.host.device.declare import rule
 from mlirc.host.device.engine import engine_of
 from mlirc.host.device.inline_asm import Operands, text_of, whole_struct
 from mlirc.host.device.machine import State
-from mlirc.host.device.rules.pointer import struct_fields
-from mlirc.host.device.rules.wgmma import checked, made_late
 from mlirc.host.device.translate import Translator
 from mlirc.host.device.warps import WARPGROUP, warpgroups
-from mlirc.host.device.wgmma import Product, launch
+from mlirc.host.device.wgmma import Product, checked, launch, made_late
 
 _WGMMA = re.compile(
     r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)(\.satfinite)?\.(\w+)\.(\w+)\.(\w+)\s+"
     r"\{([^}]*)\}\s*,\s*(\{[^}]*\}|[^,]+?)\s*,\s*([^,]+?)\s*,\s*([^;]*);"
 )
+
+
 _PREDICATE = re.compile(r"setp\.ne\.b32\s+(\w+)\s*,\s*\$(\d+)\s*,\s*0\s*;")
 
 
