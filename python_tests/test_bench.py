@@ -26,6 +26,7 @@ from mlirc.bench.pool import Task, run_tasks
 from mlirc.bench.ptxas import summarize as summarize_log
 from mlirc.bench.running import check
 from mlirc.bench.timing import COLD_BYTES, MAX_COPIES, MIN_COPIES, copies_for, summarize
+from mlirc.check.gates import relative_error
 from mlirc.errors import MlircError
 from mlirc.mlir import parse
 from mlirc.runtime.plan import KernelLaunch
@@ -217,7 +218,7 @@ def test_fp64_reference_stays_in_fp64_through_casts_to_f32():
     exact = reference.run_wide(wide, inputs).logits
     assert exact.dtype == torch.float64
     plain = wide(inputs).logits  # the model's own casts to f32 in its norms cost precision
-    assert 1e-12 < reference.relative_error(plain, exact) < 1e-5
+    assert 1e-12 < relative_error(plain, exact) < 1e-5
 
 
 def test_the_attention_reference_goes_head_by_head_to_the_same_result():
@@ -225,23 +226,23 @@ def test_the_attention_reference_goes_head_by_head_to_the_same_result():
     inputs = make_inputs(case, "cpu")
     built = Built(Operator("sdpa_causal"), by_position)
     exact = reference.run_wide(reference.widen(built), inputs)
-    assert exact.dtype == torch.float64 and reference.relative_error(built(inputs), exact) < 1e-6
+    assert exact.dtype == torch.float64 and relative_error(built(inputs), exact) < 1e-6
 
 
 def test_relative_error_is_of_frobenius_norms():
     ref = torch.tensor([3.0, 4.0], dtype=torch.float64)
-    assert reference.relative_error(torch.tensor([3.0, 4.5]), ref) == pytest.approx(0.1)
+    assert relative_error(torch.tensor([3.0, 4.5]), ref) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_nan_or_infinity_that_the_reference_lacks_is_an_infinite_error(bad):
-    assert reference.relative_error(torch.tensor([1.0, bad]), torch.tensor([1.0, 2.0])) == math.inf
+    assert relative_error(torch.tensor([1.0, bad]), torch.tensor([1.0, 2.0])) == math.inf
 
 
 def test_a_missing_infinity_is_an_infinite_error_and_a_shared_one_none():
     ref = torch.tensor([1.0, math.inf, math.nan])
-    assert reference.relative_error(ref.clone(), ref) == 0
-    assert reference.relative_error(torch.tensor([1.0, 2.0, math.nan]), ref) == math.inf
+    assert relative_error(ref.clone(), ref) == 0
+    assert relative_error(torch.tensor([1.0, 2.0, math.nan]), ref) == math.inf
 
 
 @pytest.mark.parametrize(

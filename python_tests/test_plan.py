@@ -7,12 +7,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlirc.backend.arena import ALIGNMENT, Lifetime, aligned, pack, peak_live
+from mlirc.backend.arena import Lifetime, aligned, pack, peak_live
 from mlirc.backend.kernel import CompiledKernel, Copy, Launch, launches_from_gpu_module
 from mlirc.backend.plan_builder import build_plan
 from mlirc.errors import MlircError
 from mlirc.mlir import parse
-from mlirc.runtime.plan import CopyStep, KernelLaunch, Plan, Ref, TensorSpec, embed, extract, from_json, to_json
+from mlirc.runtime.plan import (
+    ARENA_ALIGNMENT,
+    CopyStep,
+    KernelLaunch,
+    Plan,
+    Ref,
+    TensorSpec,
+    embed,
+    extract,
+    from_json,
+    to_json,
+)
 
 PTX = (
     ".version 8.3\n.target sm_90a\n.address_size 64\n.visible .entry k0(\n"
@@ -105,7 +116,7 @@ def test_live_buffers_never_overlap(buffers):
     offsets, size = pack(buffers)
     assert peak_live(buffers) <= size <= sum(aligned(b.size) for b in buffers)
     for i, (a, at_a) in enumerate(zip(buffers, offsets, strict=True)):
-        assert at_a % ALIGNMENT == 0 and at_a + a.size <= size
+        assert at_a % ARENA_ALIGNMENT == 0 and at_a + a.size <= size
         for b, at_b in zip(buffers[:i], offsets[:i], strict=True):
             if a.first <= b.last and b.first <= a.last:
                 assert at_a + a.size <= at_b or at_b + b.size <= at_a or not a.size or not b.size

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-ALIGNMENT = 256
+from mlirc.runtime.plan import ARENA_ALIGNMENT
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,16 @@ class Lifetime:
 
 
 def aligned(size: int) -> int:
-    """`size` in bytes rounded up to ALIGNMENT."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
+    """`size` in bytes rounded up to ARENA_ALIGNMENT."""
+    return -(-size // ARENA_ALIGNMENT) * ARENA_ALIGNMENT
 
 
 def pack(buffers: Sequence[Lifetime]) -> tuple[list[int], int]:
     """Places buffers so that no two that live at the same step overlap; returns (byte offsets, arena size in bytes).
 
     Greedy by size: the largest first, each into the smallest gap that holds it (Pisarchyk and Lee, "Efficient Memory
-    Management for Deep Neural Net Inference", 2020). Offsets are multiples of ALIGNMENT; empty buffers take no space.
+    Management for Deep Neural Net Inference", 2020). Offsets are multiples of ARENA_ALIGNMENT; empty
+    buffers take no space.
     """
     count = len(buffers)
     sizes = np.array([aligned(b.size) for b in buffers], dtype=np.int64)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mlirc.errors import MlircError
+from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.mlir import ir
-
-ELEMENT_BYTES = {"f64": 8, "i64": 8, "index": 8, "f32": 4, "i32": 4, "f16": 2, "bf16": 2, "i16": 2, "i8": 1, "i1": 1}
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from mlirc.backend.llvm_text import for_older_llvm
 from mlirc.backend.narrow import narrow_addresses
 from mlirc.errors import MlircError
 from mlirc.mlir import PassManager, ir, llvm, nested, vector
+from mlirc.runtime.plan import POINTER_ALIGNMENT
 from mlirc.targets import Target
 
-POINTER_ALIGN = 16  # bytes; what the plan and the runtime keep for every buffer that they bind to a kernel
 SHARED_ALIGN = 1024  # bytes; what a 128-byte swizzle of a tensor copy needs (PTX ISA, swizzling modes)
 _INDEX_LIMIT = (1 << 31) - (1 << 24)  # head room for the rounding up of a grid
 
@@ -157,7 +157,7 @@ def _finish_kernel(func: ir.Operation, pointers: list[Pointer], block: tuple[int
         extra = {n.name: n.attr for n in ir.DictAttr(known)}
         if str(arg.type).startswith("!llvm.ptr") and "llvm.byval" not in extra:
             if pointer.whole:
-                align = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), POINTER_ALIGN)
+                align = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), POINTER_ALIGNMENT)
                 extra.setdefault("llvm.align", align)
             if pointer.alone and not carries_data(func, arg):
                 extra["llvm.noalias"] = ir.UnitAttr.get()

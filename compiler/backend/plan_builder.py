@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from mlirc.backend.arena import Lifetime, aligned, pack
-from mlirc.backend.kernel import ELEMENT_BYTES, CompiledKernel, Copy
+from mlirc.backend.kernel import CompiledKernel, Copy
 from mlirc.backend.plan_loops import read_loop_call
 from mlirc.errors import MlircError
 from mlirc.ir import levels
 from mlirc.ir.loops import is_loop, read_loop
+from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.mlir import ir
-from mlirc.runtime.plan import DTYPE_BYTES, CopyStep, KernelLaunch, Plan, Ref, Repeat, TensorSpec
+from mlirc.runtime.plan import DTYPE_BYTES, POINTER_ALIGNMENT, CopyStep, KernelLaunch, Plan, Ref, Repeat, TensorSpec
 from mlirc.runtime.plan_check import used_arena
 from mlirc.runtime.repeats import MAX_STEPS, Motion, PlanStep, unroll, with_references
 
 # Kernels load 16 bytes at a time from what they are given; a view that starts elsewhere is copied first.
-POINTER_ALIGNMENT = 16
 
 
 @dataclass

@@ -7,9 +7,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import context, ir, run_passes
 
-_BITS = {"i1": 8}  # a byte each in memory
 _VIEWS = ("tensor.collapse_shape", "tensor.expand_shape", "tensor.cast")
 
 
@@ -89,12 +89,7 @@ def count_function(function: ir.OpView) -> Work:
 
 def nbytes(type_: ir.Type) -> int:
     """The size of a tensor in bytes; i1 takes a byte per element."""
-    return math.prod(type_.shape) * _element_bytes(type_.element_type)
-
-
-def _element_bytes(type_: ir.Type) -> int:
-    text = str(type_)
-    return _BITS.get(text, 64 if text == "index" else int("".join(c for c in text if c.isdigit()))) // 8
+    return math.prod(type_.shape) * element_bytes(type_.element_type)
 
 
 def _bytes_read(value: ir.Value) -> int:
@@ -105,7 +100,7 @@ def _bytes_read(value: ir.Value) -> int:
     for use in value.uses:
         user = use.owner.operation
         if user.name == "tensor.extract":
-            total += _gathered(user) * _element_bytes(value.type.element_type)
+            total += _gathered(user) * element_bytes(value.type.element_type)
         elif user.name == "tensor.extract_slice" and use.operand_number == 0:
             total += nbytes(user.results[0].type)
         elif user.name in _VIEWS:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from mlirc.bench.build import Built, Operator
+from mlirc.check.gates import GATES
 
-GATES = {"f64": 1e-12, "f32": 1e-5, "f16": 2e-3, "bf16": 1e-2}
 # Half a unit in the last place of 1: rounding the result alone costs this much, so that no smaller error is asked for.
 ROUNDING = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
@@ -88,22 +88,6 @@ def pick_outputs(result: Any, names: Sequence[str]) -> list[Tensor]:
     if isinstance(result, Mapping):
         return [result[name] for name in names]
     return list(result)
-
-
-def relative_error(out: Tensor, ref: Tensor) -> float:
-    """||out - ref|| / ||ref|| (Frobenius) over the finite entries of `ref`; infinite where NaN or infinities differ."""
-    out, ref = out.double(), ref.double()
-    finite = torch.isfinite(ref)
-    if not bool(finite.all()):
-        same = torch.isnan(out) & torch.isnan(ref) | (out == ref) | finite
-        if not bool(same.all()):
-            return float("inf")
-        out, ref = out[finite], ref[finite]
-    if not bool(torch.isfinite(out).all()):
-        return float("inf")
-    norm = torch.linalg.vector_norm(ref).item()
-    difference = torch.linalg.vector_norm(out - ref).item()
-    return difference / norm if norm else difference
 
 
 def judge(error: float, eager: float, dtype: str) -> str:

@@ -17,6 +17,7 @@ from mlirc.bench.bound import bound_us, limited_by
 from mlirc.bench.build import Built, build_real, make_inputs
 from mlirc.bench.cases import Case, input_bytes
 from mlirc.bench.kernels import time_kernels
+from mlirc.check.gates import relative_error
 from mlirc.errors import MlircError
 from mlirc.runtime import load_text
 from mlirc.runtime.model import CompiledModel
@@ -148,7 +149,7 @@ def check(case: Case, model: CompiledModel, built: Built, wide: Built, device: s
         raise MlircError(f"{len(first)} outputs, but PyTorch gives {len(eager)}")
     for name, out, theirs, ref in zip(names, first, eager, exact, strict=True):
         dtype = _CODES.get(out.dtype, str(out.dtype))
-        ours, own = reference.relative_error(out, ref), reference.relative_error(theirs, ref)
+        ours, own = relative_error(out, ref), relative_error(theirs, ref)
         verdict = reference.judge(ours, own, dtype)
         rows.append({"output": name, "dtype": dtype, "error": ours, "eager_error": own, "verdict": verdict})
     changed = [n for n in inputs if not torch.equal(inputs[n], before[n])]

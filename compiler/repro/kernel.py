@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mlirc.check.gates import GATES, relative_error
 from mlirc.errors import MlircError
 from mlirc.tools.cli import run_main
 
 # ||out - ref|| / ||ref|| above this fails, by the result's dtype; exact for everything else.
-TOLERANCE = {"torch.float64": 1e-12, "torch.float32": 1e-5, "torch.float16": 2e-3, "torch.bfloat16": 1e-2}
+_NAMES = {"torch.float64": "f64", "torch.float32": "f32", "torch.float16": "f16", "torch.bfloat16": "bf16"}
 
 
 def attention(
@@ -69,17 +70,6 @@ def _run_level(folder: Path, level: str, inputs: Sequence[Any]) -> tuple:
     return tuple(run_level(Levels.beside(path, read_model(path)[1]).module(level), inputs, {}))
 
 
-def relative_error(out: Any, ref: Any) -> float:
-    """||out - ref|| / ||ref|| in f64; NaN-safe: NaN or infinity in one of the two only counts as infinite."""
-    import torch
-
-    if out.shape != ref.shape or not torch.equal(out.isfinite(), ref.isfinite()):
-        return float("inf")
-    out, ref = (torch.where(x.isfinite(), x, torch.zeros_like(x)).double() for x in (out, ref))
-    norm = ref.norm().item()
-    return (out - ref).norm().item() / norm if norm else float((out - ref).norm())
-
-
 def main(folder: Path, reference: Callable[..., tuple], inputs: Sequence[Any]) -> int:
     """Runs the kernel in `folder` on `inputs` and prints its error against `reference`; 1 when it is too large."""
     parser = argparse.ArgumentParser(description="Compares one compiled kernel with PyTorch.")
@@ -103,7 +93,7 @@ def _compare(folder: Path, reference: Callable[..., tuple], inputs: Sequence[Any
         if len(got) != len(wanted):
             raise MlircError(f"{folder.name}: {len(got)} results, but PyTorch gives {len(wanted)}")
         for i, (out, ref) in enumerate(zip(got, wanted, strict=True)):
-            error, limit = relative_error(out, ref), TOLERANCE.get(str(ref.dtype), 0.0)
+            error, limit = relative_error(out, ref), GATES.get(_NAMES.get(str(ref.dtype), ""), 0.0)
             verdict = "ok" if error <= limit else "WRONG"
             status |= error > limit
             what = f"{folder.name} result {i} {ref.dtype} {list(ref.shape)}"

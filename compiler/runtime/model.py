@@ -10,10 +10,8 @@ from typing import Any
 from mlirc.errors import MlircError
 from mlirc.runtime.arrays import DeviceTensor, View, check, current_stream, empty_like, match, stream_handle, view
 from mlirc.runtime.cuda import Call, CopyCall, Driver, Graph, KernelCall, check_target
-from mlirc.runtime.plan import CopyStep, KernelLaunch, Plan, Ref, TensorSpec
+from mlirc.runtime.plan import POINTER_ALIGNMENT, CopyStep, KernelLaunch, Plan, Ref, TensorSpec
 from mlirc.runtime.random_state import RandomState
-
-POINTER_ALIGNMENT = 16  # kernels load 16 bytes at a time
 
 
 class _Resources:

@@ -20,6 +20,8 @@ from mlirc.errors import MlircError
 VERSION = 1
 PREFIX = "//mlirc: "
 DTYPE_BYTES = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "f16": 2, "bf16": 2, "i16": 2, "i8": 1, "u8": 1, "i1": 1}
+POINTER_ALIGNMENT = 16  # bytes, of every buffer that a kernel is given: kernels load so many at a time
+ARENA_ALIGNMENT = 256  # bytes, of what lies in the arena
 SPACES = ("input", "weight", "output", "arena")
 Dim3 = tuple[int, int, int]
 

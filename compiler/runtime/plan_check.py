@@ -12,13 +12,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
 from mlirc.errors import MlircError, is_control
-from mlirc.runtime.plan import DTYPE_BYTES, CopyStep, KernelLaunch, Plan, Ref, TensorSpec
+from mlirc.runtime.plan import ARENA_ALIGNMENT, DTYPE_BYTES, CopyStep, KernelLaunch, Plan, Ref, TensorSpec
 from mlirc.runtime.repeats import references as refs
 from mlirc.targets import TARGETS, Target
 
 MAX_BYTES = 1 << 40  # of one buffer: more than any GPU has
 MAX_RANK = 64
-ARENA_ALIGNMENT = 256
 MAX_NAME = 4096  # characters
 # CUDA C++ programming guide, table of technical specifications per compute capability.
 MAX_GRID = (2**31 - 1, 65535, 65535)

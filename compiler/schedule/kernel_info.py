@@ -20,13 +20,10 @@ from mlirc.dialects.schedule._dims import (
 from mlirc.dialects.schedule.collapse_dims import collapse
 from mlirc.dialects.schedule.generalize import generalize_all
 from mlirc.dialects.schedule.match_root import root_of
+from mlirc.ir.combiners import combining
+from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.mlir import ir
 
-ELEMENT_BYTES = {"i1": 1, "i8": 1, "i16": 2, "f16": 2, "bf16": 2, "f32": 4, "i32": 4, "f64": 8, "i64": 8}
-_COMBINERS = {
-    f"arith.{n}"
-    for n in "addf addi mulf muli maximumf minimumf maxnumf minnumf maxsi minsi maxui minui andi ori xori".split()
-}
 _FREE_OPS = {"tensor.empty", "tensor.collapse_shape", "tensor.expand_shape", "tensor.extract_slice", "arith.constant"}
 
 
@@ -175,7 +172,7 @@ def _check_ops(function: ir.Operation) -> None:
 
 def _plain(type_: ir.Type) -> bool:
     tensor = ir.RankedTensorType(type_)
-    return tensor.has_static_shape and str(tensor.element_type) in ELEMENT_BYTES
+    return tensor.has_static_shape and str(tensor.element_type) in ELEMENT_BYTES.keys() - {"index"}
 
 
 def _check_body(op: ir.Operation, produced: set[ir.Value]) -> None:
@@ -194,10 +191,7 @@ def is_reduction_body(s: Structure) -> bool:
     block = body_of(s.op)
     accumulators = list(block.arguments)[len(s.inputs) :]
     for acc, value in zip(accumulators, list(block.operations)[-1].operation.operands, strict=True):
-        combine = producer(value)
-        if combine is None or combine.name not in _COMBINERS or len(list(acc.uses)) != 1:
-            return False
-        if acc not in list(combine.operands):
+        if combining(value, acc) is None:
             return False
     return True
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from mlirc.check.gates import GATES
 from mlirc.errors import MlircError, one_line
 from mlirc.runtime.arrays import NUMPY_DTYPES
-
-GATE = 1e-5  # of f32
 
 Arrays = np.ndarray | dict[str, np.ndarray]
 
@@ -25,7 +24,7 @@ def compare_files(a: Path, b: Path, found: Arrays, wanted: Arrays, gate: float |
     if not wanted or set(found) != set(wanted):
         only = sorted(set(found) ^ set(wanted))
         raise MlircError(f"--compare {a} {b}: {only[0]} is in one of them only" if only else f"--compare: {b} is empty")
-    right = [_compare(name, found[name], wanted[name], GATE if gate is None else gate) for name in wanted]
+    right = [_compare(name, found[name], wanted[name], GATES["f32"] if gate is None else gate) for name in wanted]
     return 0 if all(right) else 1
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from math import prod
 
 from mlirc.dialects.schedule._base import PayloadError
+from mlirc.ir.contractions import multiply_accumulate
+from mlirc.ir.tensors import shape_of
 from mlirc.mlir import ir
 
 Map = tuple[int | None, ...]  # one entry per operand dimension: iteration dimension, or None for constant 0
@@ -41,11 +43,6 @@ class Structure:
 def is_structured(op: ir.Operation) -> bool:
     """True for the linalg ops that schedules work on: generics and fills (named ops are generalized first)."""
     return op.operation.name in ("linalg.generic", "linalg.fill")
-
-
-def shape_of(value: ir.Value) -> tuple[int, ...]:
-    """Static shape of a tensor; () of a scalar."""
-    return tuple(ir.RankedTensorType(value.type).shape) if isinstance(value.type, ir.RankedTensorType) else ()
 
 
 def producer(value: ir.Value) -> ir.Operation | None:
@@ -123,37 +120,12 @@ class Contraction:
     k: tuple[int, ...]
 
 
-_EXTENSIONS = {"arith.extf", "arith.extsi", "arith.extui"}
-
-
-def _is_multiply_accumulate(op: ir.Operation) -> bool:
-    body = body_of(op)
-    if len(body.arguments) != 3:
-        return False
-    ops = list(body.operations)
-    term = ops[-1].operation
-    add = producer(term.operands[0]) if len(term.operands) == 1 else None
-    if add is None or add.name not in ("arith.addf", "arith.addi"):
-        return False
-    others = [o for o in add.operands if o != body.arguments[2]]
-    mul = producer(others[0]) if len(others) == 1 else None
-    if mul is None or mul.name not in ("arith.mulf", "arith.muli"):
-        return False
-    sources = []
-    for v in mul.operands:
-        made_by = producer(v)
-        if made_by is not None and made_by.name in _EXTENSIONS:
-            v = made_by.operands[0]
-        sources.append(v)
-    return set(sources) == {body.arguments[0], body.arguments[1]} and len(sources) == 2
-
-
 def contraction(op: ir.Operation) -> Contraction | None:
     """The roles of dimensions when the op is `out += a * b` reduced over at least one dimension; otherwise None."""
     if op.operation.name != "linalg.generic":
         return None
     s = structure(op)
-    if all(s.parallel) or len(s.inputs) != 2 or len(s.outputs) != 1 or not _is_multiply_accumulate(op):
+    if all(s.parallel) or len(s.inputs) != 2 or len(s.outputs) != 1 or multiply_accumulate(op) is None:
         return None
     a, b, c = (set(m) - {None} for m in s.maps)
     roles: dict[str, list[int]] = {"batch": [], "m": [], "n": [], "k": []}

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from mlirc.dialects.schedule import _build
 from mlirc.dialects.schedule._base import transform_op
-from mlirc.dialects.schedule._dims import Dims, contraction, indexed_dims, producer, shape_of, structured_ops
+from mlirc.dialects.schedule._dims import Dims, contraction, indexed_dims, producer, structured_ops
+from mlirc.ir.tensors import shape_of
 from mlirc.mlir import ir, tensor
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mlirc.dialects.schedule import _build
 from mlirc.dialects.schedule._base import PayloadError, transform_op
-from mlirc.dialects.schedule._dims import shape_of
+from mlirc.ir.tensors import shape_of
 from mlirc.mlir import ir
 
 

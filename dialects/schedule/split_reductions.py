@@ -12,15 +12,11 @@ from math import prod
 
 from mlirc.dialects.schedule import _build
 from mlirc.dialects.schedule._base import PayloadError, transform_op
+from mlirc.ir.combiners import combining, neutral
 from mlirc.mlir import PassManager, affine, arith, ir, linalg
 
 ENOUGH_RESULTS = 1 << 16  # with so many threads, each may be busy for long
 _MOST = 16  # times `length` elements, for one thread
-_NEUTRAL = {
-    "arith.addf": -0.0, "arith.mulf": 1.0, "arith.maximumf": float("-inf"), "arith.minimumf": float("inf"),
-    "arith.addi": 0, "arith.muli": 1, "arith.ori": 0, "arith.xori": 0, "arith.andi": -1, "arith.maxui": 0,
-    "arith.minui": -1, "arith.maxsi": None, "arith.minsi": None,
-}  # fmt: skip
 
 
 @dataclass
@@ -93,8 +89,8 @@ def _reduction(op: ir.Operation) -> _Reduction | None:
     block = op.regions[0].blocks[0]
     body = [o.operation for o in block.operations]
     out = block.arguments[len(block.arguments) - 1]
-    last = body[-1].operands[0].owner
-    if len(list(out.uses)) != 1 or isinstance(last, ir.Block) or last.name not in _NEUTRAL or out not in last.operands:
+    last = combining(body[-1].operands[0], out)
+    if last is None or neutral(last.name, out.type) is None:
         return None
     extents = [0] * len(kinds)
     for operand, map_ in zip(op.operands, maps, strict=True):
@@ -106,14 +102,6 @@ def _reduction(op: ir.Operation) -> _Reduction | None:
     if not all(extents):
         return None
     return _Reduction(op, extents, [d for d, reduces in enumerate(kinds) if reduces], maps, last.name)
-
-
-def _neutral(combiner: str, element: ir.Type) -> int | float:
-    value = _NEUTRAL[combiner]
-    if value is None:
-        largest = (1 << ir.IntegerType(element).width - 1) - 1
-        value = largest if combiner == "arith.minsi" else -largest - 1
-    return value
 
 
 def _keep_last(found: _Reduction) -> list[ir.Operation]:
@@ -148,9 +136,9 @@ def _partial(found: _Reduction, dims: Sequence, extents: Sequence[int], reduced:
     """The op over new loops, into a fresh tensor with one dimension per loop that is not reduced."""
     kept = [d for d in range(len(extents)) if d not in reduced]
     element = ir.RankedTensorType(found.op.results[0].type).element_type
-    neutral = arith.ConstantOp(element, _neutral(found.combiner, element)).result
+    start = arith.ConstantOp(element, neutral(found.combiner, element)).result
     empty = _build.empty([extents[d] for d in kept], element)
-    init = linalg.fill(neutral, outs=[empty])
+    init = linalg.fill(start, outs=[empty])
     out = ir.AffineMap.get(len(extents), 0, [ir.AffineExpr.get_dim(d) for d in kept])
     return _clone(found, dims, extents, reduced, init, out)
 

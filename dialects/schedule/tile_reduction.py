@@ -6,6 +6,7 @@ from mlirc.dialects.schedule import _build
 from mlirc.dialects.schedule._base import LINALG, PayloadError, transform_op
 from mlirc.dialects.schedule._dims import Dims, contraction, producer, structured_ops
 from mlirc.dialects.schedule.tile_to_blocks import Tile, Tiler
+from mlirc.ir.tensors import kept_dims, shape_of
 from mlirc.mlir import ir, scf
 
 
@@ -32,7 +33,7 @@ class _LoopTiler(Tiler):
 
     def _slice_of_slice(self, made_by: ir.Operation, classes, cut_here) -> ir.Value:
         offsets, sizes = _mixed(made_by, "static_offsets", 1), _mixed(made_by, "static_sizes", 2)
-        kept = _kept_dims(made_by)
+        kept = kept_dims(list(made_by.attributes["static_sizes"]), shape_of(made_by.results[0]))
         for j in cut_here:
             tile = self.tiles[classes[j]]
             if offsets[kept[j]] != 0:
@@ -47,20 +48,6 @@ def _mixed(op: ir.Operation, attribute: str, segment: int) -> list:
     start = sum(segments[:segment])
     dynamic = iter(list(op.operands)[start : start + segments[segment]])
     return [next(dynamic) if s == _build.DYNAMIC else s for s in op.attributes[attribute]]
-
-
-def _kept_dims(op: ir.Operation) -> list[int]:
-    """Source dimension of each result dimension of a slice (those left out have static size 1)."""
-    sizes = list(op.attributes["static_sizes"])
-    shape = list(ir.RankedTensorType(op.results[0].type).shape)
-    kept: list[int] = []
-    for j, size in enumerate(sizes):
-        left_in_source, left_in_result = len(sizes) - j, len(shape) - len(kept)
-        if len(kept) < len(shape) and size == shape[len(kept)] and (size != 1 or left_in_source == left_in_result):
-            kept.append(j)
-        elif len(kept) < len(shape) and size == 1 and shape[len(kept)] == 1 and 1 not in sizes[j + 1 :]:
-            kept.append(j)
-    return kept
 
 
 def loop_body(dims: Dims, contractions: list[int], k: int) -> list[int]:

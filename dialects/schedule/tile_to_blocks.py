@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from mlirc.dialects.schedule import _build
 from mlirc.dialects.schedule._base import LINALG, PayloadError, transform_op
 from mlirc.dialects.schedule._build import Size
-from mlirc.dialects.schedule._dims import Dims, Structure, producer, shape_of, structured_ops
+from mlirc.dialects.schedule._dims import Dims, Structure, producer, structured_ops
+from mlirc.ir.tensors import shape_of
 from mlirc.mlir import ir, linalg, scf
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import ir
 from mlirc.passes.distribute import contraction, memory, products, reduction, slices
 from mlirc.passes.distribute.elementwise import Elementwise, map_dims
-from mlirc.passes.distribute.emitter import Emitter, Index, Unsupported, element_bytes
+from mlirc.passes.distribute.emitter import Emitter, Index, Unsupported
 from mlirc.passes.distribute.layout import Layout, pow2_ceil, pow2_divisor, row_layout
 from mlirc.passes.distribute.values import Load, Reshaped, Splat, Tile, elementwise_op
 
@@ -197,8 +198,7 @@ class Scope:
             return None
         base, _, _ = source
         offsets, bounds, sizes = slices.slice_geometry(op, lookup)
-        static = list(ir.DenseI64ArrayAttr(op.attributes["static_sizes"]))
-        kept = slices.kept_dims(static, list(ir.RankedTensorType(op.results[0].type).shape))
+        kept = slices.kept_dims(op, op.results[0])
         moved = list(base.offsets)
         for i, o in enumerate(offsets):
             moved[base.dims[i]] = self.em.add(moved[base.dims[i]], o)
@@ -214,8 +214,7 @@ class Scope:
         offsets, bounds, sizes = slices.slice_geometry(op, self.scalar)
         if any(o != 0 for o in offsets) or any(b != n for b, n in zip(bounds, tile.shape, strict=True)):
             raise Unsupported("a part of a tile: tiles are only cut from kernel arguments")
-        static = list(ir.DenseI64ArrayAttr(op.attributes["static_sizes"]))
-        kept = slices.kept_dims(static, list(ir.RankedTensorType(op.results[0].type).shape))
+        kept = slices.kept_dims(op, op.results[0])
         if len(kept) == len(bounds):
             self.tiles[op.results[0]] = tile
             return
@@ -409,8 +408,7 @@ class Scope:
         tile = self.tile(op.operands[0])
         base, _, _ = targets[op.operands[1]]
         offsets, bounds, sizes = slices.slice_geometry(op, self.scalar)
-        static = list(ir.DenseI64ArrayAttr(op.attributes["static_sizes"]))
-        kept = slices.kept_dims(static, list(ir.RankedTensorType(op.operands[0].type).shape))
+        kept = slices.kept_dims(op, op.operands[0])
         layout = tile.natural()
         if layout is None:
             layout = self.default_layout(self._chooser(op), tile.shape, [(tile, list(range(len(tile.shape))))])

@@ -5,9 +5,10 @@ along those, and as a scalar unless it varies within a piece: a row's statistic 
 
 from __future__ import annotations
 
+from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import ir
 from mlirc.passes.distribute import memory
-from mlirc.passes.distribute.emitter import Emitter, Unsupported, element_bytes, vec
+from mlirc.passes.distribute.emitter import Emitter, Unsupported, vec
 from mlirc.passes.distribute.layout import Layout
 from mlirc.passes.distribute.values import Fragment, Marked, elementwise_op, piece_size
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from mlirc.errors import MlircError
+from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import arith, gpu, ir, memref, vector
 from mlirc.passes.distribute.layout import Layout, pow2_divisor
 from mlirc.schedule.attributes import Taken
@@ -34,13 +35,6 @@ class Unsupported(MlircError):
         if not self.place:
             noted = attribute_place(op, attribute) if attribute else ""
             self.place = noted or script_line(str(op.operation.location))
-
-
-def element_bytes(t: ir.Type) -> int:
-    """Bytes of one element in memory; i1 takes one byte."""
-    if isinstance(t, ir.IndexType):
-        return 8
-    return max(t.width // 8, 1)
 
 
 def vec(t: ir.Type, n: int) -> ir.Type:

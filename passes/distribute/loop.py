@@ -219,7 +219,7 @@ class Pipeline:
             dynamic = operands[first : first + segments[-2]]
             static = list(ir.DenseI64ArrayAttr(op.attributes["static_sizes"]))
             full = [slices.bound(dynamic.pop(0)) if n == slices.DYNAMIC else n for n in static]
-            kept = slices.kept_dims(static, list(t.shape))
+            kept = slices.kept_dims(op, op.results[0])
             return [full[i] or 1 for i in kept]
         if isinstance(owner, ir.Block) and owner == self.body:
             position = list(self.body.arguments).index(value) - 1

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import arith, ir, memref, scf, vector
-from mlirc.passes.distribute.emitter import Emitter, Index, element_bytes, vec
+from mlirc.passes.distribute.emitter import Emitter, Index, vec
 from mlirc.passes.distribute.layout import Layout
 from mlirc.passes.distribute.values import Fragment, piece_size
 

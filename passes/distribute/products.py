@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from mlirc.ir.contractions import multiply_accumulate
 from mlirc.mlir import ir
 from mlirc.passes.distribute.elementwise import map_dims
 from mlirc.passes.distribute.emitter import Unsupported
@@ -34,32 +35,19 @@ class Contraction:
         return [second, first, result] if self.swapped else [first, second, result]
 
 
-_PRODUCTS = {"arith.addf": "arith.mulf", "arith.addi": "arith.muli"}
-
-
 def match(op: ir.Operation) -> Contraction | None:
     """Recognises a product of tiles; None for anything else."""
     maps_attr = list(ir.ArrayAttr(op.attributes["indexing_maps"]))
     if len(maps_attr) != 3 or len(op.operands) != 3:
         return None
-    block = op.regions[0].blocks[0]
-    a, b, out = block.arguments
-    total = block.operations[len(block.operations) - 1].operands[0].owner
-    if isinstance(total, ir.Block) or total.name not in _PRODUCTS or out not in list(total.operands):
-        return None
-    product = next((v for v in total.operands if v != out), None)
-    if product is None or isinstance(product.owner, ir.Block) or product.owner.name != _PRODUCTS[total.name]:
-        return None
-    casts = [_casts(product.owner.operands[i], arg) for i, arg in ((0, a), (1, b))]
-    swapped = [_casts(product.owner.operands[i], arg) for i, arg in ((1, a), (0, b))]
-    casts = casts if None not in casts else swapped
-    if None in casts:
+    found = multiply_accumulate(op)
+    if found is None:
         return None
     try:
         dims = [map_dims(ir.AffineMapAttr(m).value) for m in maps_attr]
     except Unsupported:
         return None
-    return _classify(op, dims, casts, product.owner.name, total.name)
+    return _classify(op, dims, list(found.casts), found.multiply, found.add)
 
 
 def _classify(op, dims, casts, multiply: str, add: str) -> Contraction | None:
@@ -85,18 +73,3 @@ def _classify(op, dims, casts, multiply: str, add: str) -> Contraction | None:
         dims, casts = [dims[1], dims[0], dims[2]], casts[::-1]
         return Contraction(n, m, k, maps=dims, casts=casts, multiply=multiply, add=add, swapped=True)
     return Contraction(m, n, k, maps=dims, casts=casts, multiply=multiply, add=add)
-
-
-_CASTS = ("arith.extf", "arith.truncf", "arith.extsi", "arith.extui", "arith.sitofp", "arith.uitofp")
-
-
-def _casts(value: ir.Value, argument: ir.Value) -> list | None:
-    """The cast ops between a block argument and its use as a factor, first applied first."""
-    chain: list = []
-    while value != argument:
-        owner = value.owner
-        if isinstance(owner, ir.Block) or owner.name not in _CASTS:
-            return None
-        chain.append(owner)
-        value = owner.operands[0]
-    return chain[::-1]

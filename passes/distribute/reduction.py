@@ -6,50 +6,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from mlirc.ir.combiners import combining, neutral
 from mlirc.mlir import arith, ir
 from mlirc.passes.distribute import memory
 from mlirc.passes.distribute.elementwise import Body
 from mlirc.passes.distribute.emitter import Emitter, Index, Unsupported
 from mlirc.passes.distribute.layout import Factor, Layout
 from mlirc.passes.distribute.values import Fragment, elementwise_op, piece_size
-
-_INF = float("inf")
-_FLOAT_NEUTRAL = {
-    "arith.addf": 0.0,
-    "arith.mulf": 1.0,
-    "arith.maximumf": -_INF,
-    "arith.maxnumf": -_INF,
-    "arith.minimumf": _INF,
-    "arith.minnumf": _INF,
-}
-
-
-def _int_neutral(name: str, width: int) -> int | None:
-    top = (1 << (width - 1)) - 1
-    table = {
-        "arith.addi": 0,
-        "arith.ori": 0,
-        "arith.xori": 0,
-        "arith.maxui": 0,
-        "arith.muli": 1,
-        "arith.andi": -1,
-        "arith.minui": -1,
-        "arith.maxsi": -top - 1,
-        "arith.minsi": top,
-    }
-    if width == 1:  # i1: -1 is true
-        table.update({"arith.maxsi": -1, "arith.minsi": 0})
-    return table.get(name)
-
-
-def neutral(name: str, t: ir.Type) -> ir.Attribute | None:
-    """The neutral element of a combining op, None if it is not one that we know."""
-    if isinstance(t, ir.IntegerType):
-        value = _int_neutral(name, t.width)
-        return None if value is None else ir.IntegerAttr.get(t, value)
-    if name in _FLOAT_NEUTRAL and not isinstance(t, ir.IndexType):
-        return ir.FloatAttr.get(t, _FLOAT_NEUTRAL[name])
-    return None
 
 
 @dataclass
@@ -72,12 +35,10 @@ def find_combiners(op: ir.Operation, num_inputs: int) -> list[Combiner] | None:
     outs = list(block.arguments)[num_inputs:]
     found = []
     for out, value in zip(outs, block.operations[len(block.operations) - 1].operands, strict=True):
-        combine = value.owner
-        if isinstance(combine, ir.Block) or len(combine.operands) != 2:
+        combine = combining(value, out)
+        if combine is None or combine.operands[0] == combine.operands[1]:
             return None
         lhs, rhs = combine.operands
-        if out not in (lhs, rhs) or lhs == rhs or len(list(out.uses)) != 1:
-            return None
         attr = neutral(combine.name, out.type)
         if attr is None:
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlirc.ir import tensors
 from mlirc.mlir import ir
 from mlirc.passes.distribute.emitter import Index, Unsupported
 
@@ -58,17 +59,9 @@ def slice_geometry(op, lookup) -> tuple[list[Index], list[int], list[Index]]:
     return offsets, bounds, sizes
 
 
-def kept_dims(static: list[int], result_shape: list[int]) -> list[int]:
-    """Which dimensions of a slice stay in its rank-reduced type."""
-    kept: list[int] = []
-    rest = list(result_shape)
-    to_drop = len(static) - len(result_shape)
-    for i, n in enumerate(static):
-        if to_drop and n == 1 and (not rest or rest[0] != 1 or len(rest) < len(static) - i - to_drop + 1):
-            to_drop -= 1
-            continue
-        if not rest or rest[0] != n:
-            raise Unsupported("a rank-reducing slice whose dropped dimensions cannot be told")
-        kept.append(i)
-        rest.pop(0)
-    return kept
+def kept_dims(op: ir.Operation, reduced: ir.Value) -> list[int]:
+    """Which dimensions of a slice stay in its rank-reduced tensor: the result of an extract_slice, what an insert_slice
+    inserts."""
+    return tensors.kept_dims(
+        list(ir.DenseI64ArrayAttr(op.attributes["static_sizes"])), ir.RankedTensorType(reduced.type).shape
+    )

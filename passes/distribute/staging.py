@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import math
 
+from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import arith, ir, nvgpu
 from mlirc.passes.distribute import memory
-from mlirc.passes.distribute.emitter import Emitter, Index, element_bytes
+from mlirc.passes.distribute.emitter import Emitter, Index
 from mlirc.passes.distribute.layout import Layout, pow2_divisor, row_layout
 from mlirc.passes.distribute.reduction import mask
 from mlirc.passes.distribute.values import Fragment, Tile

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 
+from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import arith, ir
-from mlirc.passes.distribute.emitter import Emitter, Index, Unsupported, element_bytes
+from mlirc.passes.distribute.emitter import Emitter, Index, Unsupported
 from mlirc.passes.distribute.layout import Layout
 
 

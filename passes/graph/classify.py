@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mlirc.ir.combiners import COMBINERS
+from mlirc.ir.contractions import multiply_accumulate
 from mlirc.mlir import ir
 
 CONTRACTIONS = (
@@ -14,24 +16,6 @@ CONTRACTIONS = (
     "linalg.dot",
     "linalg.contract",
 )
-REDUCERS = (
-    "arith.addf",
-    "arith.addi",
-    "arith.mulf",
-    "arith.muli",
-    "arith.maximumf",
-    "arith.minimumf",
-    "arith.maxnumf",
-    "arith.minnumf",
-    "arith.maxsi",
-    "arith.minsi",
-    "arith.maxui",
-    "arith.minui",
-    "arith.andi",
-    "arith.ori",
-    "arith.xori",
-)
-_CASTS = ("arith.extf", "arith.extsi", "arith.extui", "arith.sitofp", "arith.truncf")
 
 
 def iterators(op: ir.Operation) -> list[str]:
@@ -74,7 +58,7 @@ def is_reduction_generic(op: ir.Operation) -> bool:
     block = op.regions[0].blocks[0]
     return (
         len(ops) == 2
-        and ops[0].name in REDUCERS
+        and ops[0].name in COMBINERS
         and set(ops[0].operands) == set(block.arguments)
         and maps(op)[0].is_permutation
     )
@@ -87,20 +71,7 @@ def is_contraction(op: ir.Operation) -> bool:
         return True
     if op.name != "linalg.generic" or "reduction" not in iterators(op) or len(op.operands) != 3:
         return False
-    if not all(m.is_projected_permutation for m in maps(op)):
-        return False
-    lhs, rhs, acc = op.regions[0].blocks[0].arguments
-    rest = body(op)
-    if len(rest) < 3 or rest[-2].name not in ("arith.addf", "arith.addi"):
-        return False
-    add, products = rest[-2], [o for o in rest if o.name in ("arith.mulf", "arith.muli")]
-    casts = [o for o in rest[:-1] if o.name in _CASTS]
-    if len(products) != 1 or len(casts) + 3 != len(rest) or acc not in list(add.operands):
-        return False
-    factors = [
-        v.owner.operands[0] if isinstance(v.owner, ir.OpView | ir.Operation) else v for v in products[0].operands
-    ]
-    return set(factors) == {lhs, rhs} and products[0].results[0] in list(add.operands)
+    return all(m.is_projected_permutation for m in maps(op)) and multiply_accumulate(op) is not None
 
 
 def kind_of(op: ir.Operation) -> str:

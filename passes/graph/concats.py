@@ -7,8 +7,8 @@ groups that begin at the first part, so that the growing concatenations of a den
 
 from __future__ import annotations
 
+from mlirc.ir.tensors import shape_of
 from mlirc.mlir import ir, tensor
-from mlirc.passes.graph.evaluate import shape_of
 from mlirc.passes.graph.space import tensor_type
 
 MAX_PARTS = 8

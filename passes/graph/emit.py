@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mlirc.ir.levels import INDEX_BELOW
+from mlirc.ir.tensors import shape_of
 from mlirc.mlir import arith, ir, linalg, tensor
-from mlirc.passes.graph.evaluate import owner_of, shape_of
+from mlirc.passes.graph.evaluate import owner_of
 from mlirc.passes.graph.index import Index, delinearize, linearize
 from mlirc.passes.graph.layout import common_coarsening, reassociation
 from mlirc.passes.graph.scalar import Scalar

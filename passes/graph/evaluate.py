@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
+from mlirc.ir.tensors import kept_dims, shape_of
 from mlirc.mlir import ir
 from mlirc.passes.graph.classify import body, generic_inits, is_contraction, iterators, maps
 from mlirc.passes.graph.index import Index, delinearize, linearize
@@ -20,10 +21,6 @@ def owner_of(value: ir.Value) -> ir.Operation | None:
     """The op that makes a value; None for a function or block argument."""
     owner = value.owner
     return None if isinstance(owner, ir.Block) else owner.operation
-
-
-def shape_of(value: ir.Value) -> tuple[int, ...]:
-    return tuple(value.type.shape)
 
 
 @cache
@@ -79,20 +76,6 @@ def slice_parameters(op: ir.Operation) -> tuple[list[int], list[int], list[int]]
     """Static offsets, sizes and strides of an extract_slice or insert_slice; None if any is dynamic."""
     found = [static(op, f"static_{n}") for n in ("offsets", "sizes", "strides")]
     return None if any(f is None for f in found) else tuple(found)  # type: ignore[return-value]
-
-
-def kept_dims(sizes: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """Which dimensions of a slice of these sizes remain in a rank-reduced type of this shape."""
-    kept: list[int] = []
-    dropped = len(sizes) - len(shape)
-    for i, size in enumerate(sizes):
-        if dropped and size == 1 and (len(kept) == len(shape) or shape[len(kept)] != 1):
-            dropped -= 1
-        else:
-            kept.append(i)
-    if dropped:  # the ones to drop were at the end
-        kept = kept[: len(shape)]
-    return kept
 
 
 def is_move(op: ir.Operation) -> bool:

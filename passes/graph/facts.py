@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from mlirc.ir.tensors import shape_of
 from mlirc.mlir import ir, linalg, nested
 from mlirc.passes.graph import classify
-from mlirc.passes.graph.evaluate import VIEWS, Indices, is_move, loop_indices, map_results, owner_of, shape_of, sources
+from mlirc.passes.graph.evaluate import VIEWS, Indices, is_move, loop_indices, map_results, owner_of, sources
 from mlirc.passes.graph.index import Index, dim
 from mlirc.passes.graph.outline import is_recomputed
 from mlirc.passes.graph.scalar import EXPENSIVE, Scalar

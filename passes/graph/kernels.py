@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mlirc.errors import MlircError
+from mlirc.ir.tensors import shape_of
 from mlirc.mlir import func, ir
 from mlirc.passes.graph import classify
 from mlirc.passes.graph.emit import Arguments, BodyEmitter
-from mlirc.passes.graph.evaluate import Evaluator, loop_indices, map_results, shape_of
+from mlirc.passes.graph.evaluate import Evaluator, loop_indices, map_results
 from mlirc.passes.graph.facts import ATTENTION_OPERANDS, attention_reads
 from mlirc.passes.graph.index import Index, delinearize, dim, linearize, loop_pairs
 from mlirc.passes.graph.layout import plain_dims

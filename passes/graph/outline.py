@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from mlirc.errors import MlircError
 from mlirc.ir.loops import STEP
+from mlirc.ir.tensors import shape_of
 from mlirc.mlir import func, ir
 
 KERNELS, ROOT = "mlirc.kernels", "mlirc.root"  # marks of `mlirc-group-kernels`
@@ -29,10 +30,6 @@ def graph_functions(module: ir.Module) -> list[func.FuncOp]:
 
 def is_tensor(value: ir.Value) -> bool:
     return isinstance(value.type, ir.RankedTensorType)
-
-
-def shape_of(value: ir.Value) -> tuple[int, ...]:
-    return tuple(value.type.shape)
 
 
 def is_contiguous_slice(op: ir.Operation) -> bool:

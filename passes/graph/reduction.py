@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mlirc.ir.tensors import shape_of
 from mlirc.mlir import ir
 from mlirc.passes.graph import classify
 from mlirc.passes.graph.emit import Arguments, BodyEmitter, Tile, clone_body, filled, make_generic
-from mlirc.passes.graph.evaluate import Evaluator, map_results, shape_of
+from mlirc.passes.graph.evaluate import Evaluator, map_results
 from mlirc.passes.graph.facts import reduced_sizes, reduction_loops
 from mlirc.passes.graph.index import Index, dim, loop_pairs
 from mlirc.passes.graph.layout import plain_dims

@@ -9,13 +9,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mlirc.backend.kernel import ELEMENT_BYTES, Copy
+from mlirc.backend.kernel import Copy
 from mlirc.errors import MlircError
 from mlirc.host.level_files import argument_names
 from mlirc.host.plan.contents import Content, Memory, Values, part, whole
 from mlirc.host.plan.kernels import KernelLaunches
 from mlirc.ir import levels
 from mlirc.ir.loops import is_loop, read_loop
+from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.mlir import ir
 
 

@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mlirc.backend.kernel import Launch
-from mlirc.backend.plan_builder import POINTER_ALIGNMENT
 from mlirc.host.plan.contents import NOTHING, Content, Memory, Values, joined, part, whole
 from mlirc.host.plan.expected import Expected, ExpectedLaunch
 from mlirc.host.plan.kernels import KernelLaunches, masked
 from mlirc.mlir import ir
-from mlirc.runtime.plan import CopyStep, KernelLaunch, Plan, Ref
+from mlirc.runtime.plan import POINTER_ALIGNMENT, CopyStep, KernelLaunch, Plan, Ref
 
 MOST = 20  # problems that are told apart
 RUNS = 2
