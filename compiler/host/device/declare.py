@@ -6,8 +6,10 @@ operation is:
 - `@pure("math.fma")`: g(*operands) -> result, on arrays [blocks or 1, threads or 1, *vector shape], where the results
   depend on the operands alone; a tuple of several results.
 - `@stateful("nvvm.vote.sync")`: g(s, *operands) -> result, where they depend on other threads or memory, too, or where
-  there is no result and something else is done.
-- `@rule("scf.if")`: step(s), which reads and writes `s.r[tr.reg(value)]` itself: control flow, and what may wait."""
+  there is no result and something else is done. One that may wait for other threads is a generator of events, marked
+  by `waiting`.
+- `@rule("scf.if")`: step(s), which reads and writes `s.r[tr.reg(value)]` itself: control flow, operands that may be
+  constants."""
 
 from __future__ import annotations
 
@@ -106,6 +108,14 @@ def applied(tr: Any, op: Any, f: Callable) -> Callable:
 def applied_to_state(tr: Any, op: Any, f: Callable) -> Callable:
     """The step that applies f to the state and the operands."""
     ins, outs = [tr.reg(v) for v in op.operands], [tr.reg(v) for v in op.results]
+    if hasattr(f, "waits"):
+
+        def wait(s: State):
+            result = yield from f(s, *[s.r[x] for x in ins])
+            for out in outs:
+                s.r[out] = result
+
+        return waiting(wait)
     if not outs:
         return lambda s: f(s, *[s.r[x] for x in ins])
     if len(outs) == 1:
@@ -137,7 +147,7 @@ def applied_to_segments(tr: Any, op: Any, f: Callable) -> Callable:
 
 
 def waiting(step: Callable) -> Callable:
-    """Marks a step as a generator: it may wait for other threads."""
+    """Marks a step, or a function of the state, as a generator: it may wait for other threads."""
     step.waits = True  # type: ignore[attr-defined]
     return step
 

@@ -50,7 +50,6 @@ class Machine:
         self.blocks = blocks  # linear numbers of the batch's blocks
         self.grid, self.block = grid, block
         self.nb, self.nt = len(blocks), block[0] * block[1] * block[2]
-        self.instances: dict[int, Buffer] = {}
         self.shared: list[Buffer] = []
         self.dynamic_shared: Any = None  # a Buffer, from the start
         self.races = RaceLog(self) if check else None
@@ -64,7 +63,7 @@ class Machine:
         self.waited: np.ndarray | None = None  # which threads are behind griddepcontrol.wait; None: nothing to wait for
         self.tensor_stores = False  # whether tensor copies write global memory
         self.bulk_sources = False  # whether bulk copies read global memory, which threads may have written
-        self.named: dict[str, Buffer] = {}
+        self.arrays: dict[str | int, Buffer] = {}  # of the kernel's own, by what declares them
         self.own: dict[int, MemRef] = {}  # the attributions of a gpu.func, by register
         self.copies: Any = None  # Copies: cp.asyncs under way, from the start
         self.arrived: dict = {}
@@ -90,6 +89,12 @@ class Machine:
                 buffer.place = last.place + -(-last.nbytes // 1024) * 1024
             self.shared.append(buffer)
         return buffer
+
+    def own_array(self, key: str | int, name: str, space: str, nbytes: int, align: int | None = None) -> Buffer:
+        """The memory that a kernel declares, by what declares it: allocated when it is first asked for."""
+        if key not in self.arrays:
+            self.arrays[key] = self.allocate(name, space, nbytes, align)
+        return self.arrays[key]
 
     def shared_at(self, address: np.ndarray, mask) -> tuple[Buffer, np.ndarray]:
         """The buffer in shared memory that the addresses of the active threads lie in, and their bytes within it."""

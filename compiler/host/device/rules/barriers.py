@@ -6,18 +6,18 @@ from __future__ import annotations
 import numpy as np
 
 from mlirc.host.device.attributes import segments_of
-from mlirc.host.device.declare import rule, stateful, waiting
+from mlirc.host.device.declare import stateful, waiting
 from mlirc.host.device.machine import State
 from mlirc.host.device.sync import block_barrier, warp_barrier
 from mlirc.host.device.translate import Translator
 
 
-@rule("gpu.barrier")
+@stateful("gpu.barrier")
 def _barrier(tr: Translator, op):
     return waiting(lambda s: block_barrier(s, op))
 
 
-@rule("nvvm.barrier")
+@stateful("nvvm.barrier")
 def _named_barrier(tr: Translator, op):
     number, count = segments_of(op)[:2]
     identifier = (tr.known(number[0]) if number else 0) or 0
@@ -26,7 +26,7 @@ def _named_barrier(tr: Translator, op):
         raise tr.refused(op, "a number that is not constant is not supported")
     if identifier != 0 or threads is not None:
         tr.waits = tr.clocks = True
-    return waiting(lambda s: block_barrier(s, op, identifier, threads))
+    return waiting(lambda s, *_: block_barrier(s, op, identifier, threads))
 
 
 @stateful("nvvm.barrier.arrive")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mlirc.host.device.deadlocks import never_reach
-from mlirc.host.device.declare import rule, stateful, waiting
+from mlirc.host.device.declare import stateful, waiting
 from mlirc.host.device.machine import Machine, State
 from mlirc.host.device.membermask import check_aligned
 from mlirc.host.device.sync import Wait
@@ -61,7 +61,7 @@ def _arrive(tr: Translator, op):
     return arrive
 
 
-@rule("nvvm.cluster.wait")
+@stateful("nvvm.cluster.wait")
 def _wait(tr: Translator, op):
     tr.waits = tr.clocks = True
 

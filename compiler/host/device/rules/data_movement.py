@@ -81,10 +81,8 @@ def _address_of(tr: Translator, op):
     size, align = tr.globals[name]
 
     def address(s: State) -> MemRef:
-        m = s.m
-        if size and name not in m.named:
-            m.named[name] = m.allocate(f"shared memory @{name}", "shared", size, align)
-        return MemRef(m.named[name] if size else m.dynamic_shared, 0, (), (), 1)
+        own = s.m.own_array(name, f"shared memory @{name}", "shared", size, align) if size else s.m.dynamic_shared
+        return MemRef(own, 0, (), (), 1)
 
     return address
 

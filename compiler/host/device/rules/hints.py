@@ -3,12 +3,12 @@ of tensor maps, which kernels here do not change."""
 
 from __future__ import annotations
 
-from mlirc.host.device.declare import rule
+from mlirc.host.device.declare import stateful
 from mlirc.host.device.translate import Translator
 
 
-@rule("nvvm.prefetch", "nvvm.nanosleep", "nvvm.cp.async.bulk.tensor.prefetch", "nvgpu.tma.prefetch.descriptor",
+@stateful("nvvm.prefetch", "nvvm.nanosleep", "nvvm.cp.async.bulk.tensor.prefetch", "nvgpu.tma.prefetch.descriptor",
       "nvgpu.tma.fence.descriptor", "nvvm.fence.proxy.acquire", "nvvm.fence.proxy.release",
       "memref.dealloc")  # fmt: skip
 def _nothing(tr: Translator, op):
-    return lambda s: None
+    return lambda s, *_: None

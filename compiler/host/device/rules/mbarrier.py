@@ -7,7 +7,7 @@ import numpy as np
 
 from mlirc.host.device.attributes import flag
 from mlirc.host.device.copies import active_threads, finish
-from mlirc.host.device.declare import rule, stateful, waiting
+from mlirc.host.device.declare import stateful, waiting
 from mlirc.host.device.engine import engine_of
 from mlirc.host.device.machine import State
 from mlirc.host.device.mbarriers import SIZE
@@ -30,62 +30,21 @@ def _inval(tr: Translator, op):
     return lambda s, pointer: engine_of(s).barriers.inval(s, pointer, op)
 
 
-@stateful("nvvm.mbarrier.arrive", "nvvm.mbarrier.arrive.expect_tx")
+@stateful(*(f"nvvm.mbarrier.{arrival}{how}" for arrival in ("arrive", "arrive_drop")
+            for how in ("", ".expect_tx", ".nocomplete")))  # fmt: skip
 def _arrive(tr: Translator, op):
-    if op.name.endswith("expect_tx"):
-        return lambda s, pointer, nbytes, *_: engine_of(s).barriers.arrive(s, pointer, nbytes, op)
-    return lambda s, pointer, count=1: engine_of(s).barriers.arrive(s, pointer, None, op, count)
+    expects, drops = op.name.endswith("expect_tx"), "drop" in op.name
 
+    def arrive(s: State, where: MemRef, extra: np.ndarray | None = None) -> np.ndarray:
+        barriers = engine_of(s).barriers
+        count = 1 if expects or extra is None else extra
+        if drops:  # later phases expect so many fewer
+            for b, t, byte in barriers.each(s, where):
+                less = s.m.number(count, b, t)
+                barriers.find(b, t, where, byte, op, barriers.rank(where, b, t)).count -= less
+        return barriers.arrive(s, where, extra if expects else None, op, count)
 
-@rule("nvvm.mbarrier.try_wait.parity")
-def _wait_parity(tr: Translator, op):
-    pointer, parity = (tr.reg(v) for v in list(op.operands)[:2])
-    tr.waits = tr.clocks = True  # warpgroups may wait for each other
-
-    return waiting(lambda s: wait_for(s, s.r[pointer], s.r[parity], op))
-
-
-def wait_for(s: State, pointer: MemRef, parity: np.ndarray, op):
-    """Waits until the phase of the given parity has ended: a generator of events."""
-    barriers = engine_of(s).barriers
-    for b, t, _ in barriers.each(s, pointer) if pointer.rank is not None else ():
-        barriers.own(pointer, b, t, "waits for", op)
-    if not barriers.passed(s, pointer, parity, op):
-        who = s.m.everyone(s.mask)
-        yield Wait(
-            lambda: barriers.passed(s, pointer, parity, op),
-            lambda k: barriers.describe(s, pointer, parity, op, k),
-            who,
-            op,
-            still=lambda: barriers.waiting(s, pointer, parity, op),
-        )
-    barriers.reached(s, pointer, op)
-
-
-def _ask(s: State, pointer: MemRef, parity: np.ndarray, out: int, op):
-    """test_wait and try_wait: they may say no as long as the thread cannot know better, and do so the first time. Who
-    asks again waits, as a loop around them would. A generator of events."""
-    m = s.m
-    no = engine_of(s).barriers.ask(s, pointer, parity, op)
-    yes = m.everyone(s.mask) & ~no
-    if yes.any():
-        yield from wait_for(State(s.r, yes, m), pointer, parity, op)
-    s.r[out] = yes
-
-
-@rule("nvvm.mbarrier.test.wait", "nvvm.mbarrier.try_wait")
-def _test_wait(tr: Translator, op):
-    tr.waits = tr.clocks = True
-    pointer, token, out = tr.reg(op.operands[0]), tr.reg(op.operands[1]), tr.reg(op.results[0])
-    return waiting(lambda s: _heard(s, s.r[pointer], s.r[token], out, op))
-
-
-def _heard(s: State, pointer: MemRef, parity: np.ndarray, out: int, op):
-    """The answer, where somebody looks at it: else there was no wait. A generator of events."""
-    if any(True for _ in op.results[0].uses):
-        yield from _ask(s, pointer, parity, out, op)
-    else:
-        s.r[out] = np.zeros((1, 1), bool)
+    return arrive
 
 
 @stateful("nvvm.mbarrier.expect_tx", "nvvm.mbarrier.complete_tx")
@@ -94,21 +53,44 @@ def _expect(tr: Translator, op):
     return lambda s, pointer, nbytes: engine_of(s).barriers.expect(s, pointer, nbytes, op, sign)
 
 
-@stateful("nvvm.mbarrier.arrive.nocomplete", "nvvm.mbarrier.arrive_drop", "nvvm.mbarrier.arrive_drop.expect_tx",
-          "nvvm.mbarrier.arrive_drop.nocomplete")  # fmt: skip
-def _arrive_otherwise(tr: Translator, op):
-    expects, drops = op.name.endswith("expect_tx"), "drop" in op.name
+@stateful("nvvm.mbarrier.try_wait.parity")
+def _wait(tr: Translator, op):
+    tr.waits = tr.clocks = True  # warpgroups may wait for each other
+    return waiting(lambda s, pointer, parity, *_: wait_for(s, pointer, parity, op))
 
-    def arrive(s: State, where: MemRef, extra: np.ndarray | None = None) -> np.ndarray:
-        barriers = engine_of(s).barriers
-        count = extra if not expects and extra is not None else np.ones((1, 1), np.int32)
-        if drops:  # later phases expect so many fewer
-            for b, t, byte in barriers.each(s, where):
-                less = s.m.number(count, b, t)
-                barriers.find(b, t, where, byte, op, barriers.rank(where, b, t)).count -= less
-        return barriers.arrive(s, where, extra if expects else None, op, count)
 
-    return arrive
+@stateful("nvvm.mbarrier.test.wait", "nvvm.mbarrier.try_wait")
+def _test_wait(tr: Translator, op):
+    tr.waits = tr.clocks = True
+    return waiting(lambda s, pointer, token, *_: ask(s, pointer, token, op))
+
+
+def wait_for(s: State, pointer: MemRef, parity: np.ndarray, op):
+    """Waits until the phase of the given parity has ended: a generator of events."""
+    barriers = engine_of(s).barriers
+    for b, t, _ in barriers.each(s, pointer) if pointer.rank is not None else ():
+        barriers.own(pointer, b, t, "waits for", op)
+    if not barriers.passed(s, pointer, parity, op):
+        yield Wait(
+            lambda: barriers.passed(s, pointer, parity, op),
+            lambda k: barriers.describe(s, pointer, parity, op, k),
+            s.m.everyone(s.mask), op,
+            still=lambda: barriers.waiting(s, pointer, parity, op),
+        )  # fmt: skip
+    barriers.reached(s, pointer, op)
+
+
+def ask(s: State, pointer: MemRef, parity: np.ndarray, op):
+    """test_wait and try_wait: they may say no as long as the thread cannot know better, and do so the first time. Who
+    asks again waits, as a loop around them would. Where nobody looks at the answer, there was no wait. A generator of
+    events, which returns the answer."""
+    if not list(op.results[0].uses):
+        return np.zeros((1, 1), bool)
+    m = s.m
+    yes = m.everyone(s.mask) & ~engine_of(s).barriers.ask(s, pointer, parity, op)
+    if yes.any():
+        yield from wait_for(State(s.r, yes, m), pointer, parity, op)
+    return yes
 
 
 @stateful("nvvm.cp.async.mbarrier.arrive")
@@ -145,13 +127,7 @@ def _create(tr: Translator, op):
     nbytes, name = _group_bytes(op.results[0].type), f"mbarriers {len(tr.numbers) + 1}"
     tr.clocks = True
 
-    def group(s: State) -> MemRef:
-        m = s.m
-        if name not in m.named:
-            m.named[name] = m.allocate(name, "shared", nbytes)
-        return MemRef(m.named[name], 0, (), (), 1)
-
-    return group
+    return lambda s: MemRef(s.m.own_array(name, name, "shared", nbytes), 0, (), (), 1)
 
 
 def nth(group: MemRef, number: np.ndarray) -> MemRef:
@@ -177,20 +153,14 @@ def _group_arrive(tr: Translator, op):
 
 @stateful("nvgpu.mbarrier.arrive.expect_tx")
 def _group_expect(tr: Translator, op):
-    return lambda s, group, nbytes, at, when=None: engine_of(s).barriers.arrive(
-        s.only(when), nth(group, at), nbytes, op
-    )
+    def arrive(s: State, group: MemRef, nbytes: np.ndarray, at: np.ndarray, when: np.ndarray | None = None) -> None:
+        engine_of(s).barriers.arrive(s.only(when), nth(group, at), nbytes, op)
+
+    return arrive
 
 
-@rule("nvgpu.mbarrier.try_wait.parity", "nvgpu.mbarrier.test.wait")
+@stateful("nvgpu.mbarrier.try_wait.parity", "nvgpu.mbarrier.test.wait")
 def _group_wait(tr: Translator, op):
     tr.waits = tr.clocks = True
-    by_token = op.name.endswith("test.wait")
-    group, phase, number = tr.reg(op.operands[0]), tr.reg(op.operands[1]), tr.reg(op.operands[2 if by_token else 3])
-    out = tr.reg(op.results[0]) if len(op.results) else None
-
-    def run(s: State):
-        where, parity = nth(s.r[group], s.r[number]), s.r[phase].astype(np.int64)
-        yield from wait_for(s, where, parity, op) if out is None else _heard(s, where, parity, out, op)
-
-    return waiting(run)
+    how = ask if op.name.endswith("test.wait") else wait_for
+    return waiting(lambda s, group, phase, *rest: how(s, nth(group, rest[-1]), phase.astype(np.int64), op))

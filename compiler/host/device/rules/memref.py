@@ -9,7 +9,7 @@ import numpy as np
 from mlirc.errors import MlircError
 from mlirc.host.device.addresses import fetch, indices_of
 from mlirc.host.device.attributes import number
-from mlirc.host.device.declare import rule, stateful
+from mlirc.host.device.declare import pure, rule, stateful
 from mlirc.host.device.machine import State
 from mlirc.host.device.memory import MemRef
 from mlirc.host.device.numbers import item_size
@@ -129,67 +129,46 @@ def _complain_of_view(s: State, source: MemRef, bad: np.ndarray, first: int, nby
     s.m.complain("out of bounds", bad, what, op)
 
 
-@rule("memref.expand_shape", "memref.collapse_shape")
+@pure("memref.expand_shape", "memref.collapse_shape")
 def _reshape(tr: Translator, op):
     t = ir.MemRefType(op.results[0].type)
-    ref, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
     strides, _ = t.get_strides_and_offset()
     if not t.has_static_shape or _DYNAMIC_OFFSET in strides:
         raise tr.refused(op, f"to {t}: extents must be static")
-
-    shape = tuple(t.shape)
-
-    def step(s: State) -> None:
-        source: MemRef = s.r[ref]
-        s.r[out] = MemRef(source.buffer, source.base, shape, tuple(strides), source.item, source.rank, source.start)
-
-    return step
+    shape, steps = tuple(t.shape), tuple(strides)
+    return lambda ref: MemRef(ref.buffer, ref.base, shape, steps, ref.item, ref.rank, ref.start)
 
 
-@rule("memref.dim")
+@pure("memref.dim")
 def _dim(tr: Translator, op):
-    ref, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
-    (which,) = indices_of(tr, [op.operands[1]])
-
-    def step(s: State) -> None:
-        (d,) = fetch(s.r, [which])
-        s.r[out] = np.full((1, 1), s.r[ref].shape[_uniform(d, "a dimension's number")], dtype=np.int64)
-
-    return step
+    return lambda ref, d: np.full((1, 1), ref.shape[_uniform(d, "a dimension's number")], dtype=np.int64)
 
 
-@rule("memref.extract_strided_metadata")
+@pure("memref.extract_strided_metadata")
 def _metadata(tr: Translator, op):
-    ref, outs = tr.reg(op.operands[0]), [tr.reg(v) for v in op.results]
+    def metadata(ref: MemRef) -> list:
+        numbers = [ref.base - ref.start, *ref.shape, *ref.strides]
+        arrays = [x if isinstance(x, np.ndarray) else np.full((1, 1), x, dtype=np.int64) for x in numbers]
+        return [MemRef(ref.buffer, ref.start, (), (), ref.item, ref.rank, ref.start), *arrays]
 
-    def step(s: State) -> None:
-        source: MemRef = s.r[ref]
-        start = source.start
-        s.r[outs[0]] = MemRef(source.buffer, start, (), (), source.item, source.rank, start)
-        for o, x in zip(outs[1:], [source.base - start, *source.shape, *source.strides], strict=True):
-            s.r[o] = x if isinstance(x, np.ndarray) else np.full((1, 1), x, dtype=np.int64)
-
-    return step
+    return metadata
 
 
-@rule("memref.alloca", "memref.alloc")
+@stateful("memref.alloca", "memref.alloc")
 def _alloca(tr: Translator, op):
-    t, out, item = ir.MemRefType(op.results[0].type), tr.reg(op.results[0]), item_size(op.results[0].type)
+    t, item = ir.MemRefType(op.results[0].type), item_size(op.results[0].type)
     if not t.has_static_shape:
         raise tr.refused(op, "dynamic extents are not supported")
     strides, _ = t.get_strides_and_offset()
-    nbytes = math.prod(t.shape) * item
+    nbytes, align = math.prod(t.shape) * item, number(op, "alignment", item)
     space = "shared" if "workgroup" in str(t.memory_space) or str(t.memory_space).startswith("3") else "local"
-    align = number(op, "alignment", item)
     tr.owned[space] += nbytes
 
-    def step(s: State) -> None:
-        key = hash(op)
-        if key not in s.m.instances:
-            s.m.instances[key] = s.m.allocate(f"{space} memory", space, nbytes, align)
-        s.r[out] = MemRef(s.m.instances[key], 0, tuple(t.shape), tuple(strides), item)
+    def allocate(s: State, *_: np.ndarray) -> MemRef:
+        buffer = s.m.own_array(hash(op), f"{space} memory", space, nbytes, align)
+        return MemRef(buffer, 0, tuple(t.shape), tuple(strides), item)
 
-    return step
+    return allocate
 
 
 @stateful("gpu.dynamic_shared_memory")
@@ -205,14 +184,12 @@ def _dynamic_shared(tr: Translator, op):
 _PIECE = 1 << 20  # elements of all threads that one step of a copy moves
 
 
-@rule("memref.copy")
+@stateful("memref.copy")
 def _copy(tr: Translator, op):
-    source, target = (tr.reg(v) for v in op.operands)
     item = item_size(op.operands[0].type)
     tr.accesses.append(item)
 
-    def step(s: State) -> None:
-        a, b = s.r[source], s.r[target]
+    def copy(s: State, a: MemRef, b: MemRef) -> None:
         if a.shape != b.shape:
             raise MlircError(f"host device: copies a memref of {list(a.shape)} to one of {list(b.shape)}")
         if not math.prod(a.shape):
@@ -228,7 +205,7 @@ def _copy(tr: Translator, op):
                 words = s.m.load(a, index, min(per, last - first), item, s.mask, op)
                 s.m.store(b, index, words, item, s.mask, op)
 
-    return step
+    return copy
 
 
 def _dense(ref: MemRef) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mlirc.host.device.attributes import number, word
-from mlirc.host.device.declare import rule, waiting
+from mlirc.host.device.declare import stateful, waiting
 from mlirc.host.device.machine import State
 from mlirc.host.device.sync import Wait
 from mlirc.host.device.translate import Translator
@@ -76,7 +76,7 @@ class RegisterPool:
         )
 
 
-@rule("nvvm.setmaxregister")
+@stateful("nvvm.setmaxregister")
 def _set_max_register(tr: Translator, op):
     count, grows, launch = number(op, "regCount"), word(op, "action") == "increase", launch_registers(tr.function)
     tr.unit, tr.waits = WARPGROUP, True
