@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -86,47 +86,51 @@ class LocalArray:
         return math.prod(self.type.shape) * self.item
 
 
-class Program:
+@dataclass(eq=False)
+class Needs:
+    """What a kernel needs of the machine that executes it, as its operations tell."""
+
+    accesses: list[int] = field(default_factory=list)  # sizes and alignments, in bytes, of accesses to memory
+    unit: int = WARP  # threads that only execute together: of a warp, or of a warpgroup
+    waits: bool = False  # whether units wait for each other by more than barriers of the whole block
+    proxies: bool = False  # whether instructions read shared memory through the asynchronous proxy
+    bulk_sources: bool = False  # whether bulk copies read global memory without a tensor map
+    tensor_stores: bool = False  # whether tensor copies write global memory
+    clocks: bool = False  # whether warps are ordered by more than barriers of the whole block
+    grid_waits: bool = False  # whether it waits for earlier launches
+    ordered: bool = False  # whether atomics and fences may order threads, those of other blocks among them
+    spins: bool = False  # whether loops wait for what other threads write
+
+
+class Program(Needs):
     """A translated kernel: `initial` registers (constants filled in), the numbers of its parameters, its code."""
 
-    def __init__(self, name: str, code: Code, initial: list, parameters: list, function):
+    def __init__(self, name: str, code: Code, initial: list, parameters: list, function, needs: Needs):
+        super().__init__(**{f.name: getattr(needs, f.name) for f in fields(Needs)})
         self.name, self.code, self.initial, self.parameters, self.function = name, code, initial, parameters, function
         self.shadows: Shadows | None = None  # where it follows undefined values
         self.arrays: list[LocalArray] = []  # the attributions of a gpu.func
-        self.accesses: list[int] = []  # bytes of every access
-        self.unit = WARP  # threads that only execute together: of a warp, or of a warpgroup
-        self.waits = False  # whether units wait for each other by more than barriers of the whole block
-        self.proxies = False  # whether instructions read shared memory through the asynchronous proxy
-        self.bulk_sources = False  # whether bulk copies read global memory without a tensor map
-        self.tensor_stores = False  # whether tensor copies write global memory
-        self.clocks = False  # whether warps are ordered by more than barriers of the whole block
-        self.grid_waits = False  # whether it waits for earlier launches
-        self.ordered = False  # whether atomics and fences may order threads, those of other blocks among them
-        self.spins = False  # whether loops wait for what other threads write
         self.static_shared = 0  # bytes of shared memory besides the dynamic one
         self.local = 0  # bytes of a thread's local memory
         self.cluster = (1, 1, 1)  # where the function itself says so
         self.dynamic_align = SHARED_ALIGN  # bytes, of dynamic shared memory
 
 
-class Translator:
+class Translator(Needs):
     """State of translating one function."""
 
     def __init__(self, where: str, count: bool = False, shadows: Shadows | None = None):
+        super().__init__()
         self.where, self.count, self.shadows = where, count, shadows
         self.numbers: dict[ir.Value, int] = {}
         self.initial: list = []
         self.owned = {"shared": 0, "local": 0}  # bytes of a block, of a thread
         self.constants: dict[ir.Value, int | float] = {}
-        self.unit, self.waits = WARP, False
         self.depth = 0
-        self.bulk_sources = self.tensor_stores = False
-        self.proxies = self.clocks = self.grid_waits = self.ordered = self.spins = False
         self.signals: list = []  # operations that write atomically
         self.function: ir.Operation | None = None
         self.index_bits, self.ranges = 64, IndexRanges(None)  # bits of an index, as the back end chooses them
         self.globals: dict[str, tuple[int, int]] = {}  # shared globals: bytes (0: the dynamic one), alignment
-        self.accesses: list[int] = []  # sizes and alignments, in bytes, of accesses to memory
 
     def reg(self, value: ir.Value) -> int:
         """The register of a value."""
@@ -141,6 +145,10 @@ class Translator:
     def moved(self, registers: list[int]) -> list[int]:
         """The registers of values that control flow hands on, and of their shadows."""
         return registers if self.shadows is None else [*registers, *(x + 1 for x in registers)]
+
+    def handed(self, values) -> list[int]:
+        """Likewise, from the values."""
+        return self.moved([self.reg(v) for v in values])
 
     def constant(self, op) -> None:
         value, attr = op.results[0], op.attributes["value"]
@@ -278,14 +286,11 @@ def translate(function, count: bool = False, shadows: Shadows | None = None) -> 
     inputs = len(arguments)
     if function.name == "gpu.func":  # what follows are its attributions
         inputs = len(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).inputs)
-    program = Program(name, code, tr.initial, arguments[:inputs], function)
+    tr.waits, tr.ordered = tr.waits or tr.spins, tr.ordered or tr.spins
+    tr.clocks = tr.clocks or tr.proxies or tr.ordered
+    program = Program(name, code, tr.initial, arguments[:inputs], function, tr)
     program.arrays = _attributions(tr, function, list(blocks[0].arguments)[inputs:])
-    program.shadows = shadows
-    program.accesses, program.unit, program.proxies = tr.accesses, tr.unit, tr.proxies
-    program.cluster, program.spins, program.ordered = _cluster(function), tr.spins, tr.ordered or tr.spins
-    program.bulk_sources, program.tensor_stores = tr.bulk_sources, tr.tensor_stores
-    program.waits, program.grid_waits = tr.waits or tr.spins, tr.grid_waits
-    program.clocks = tr.clocks or tr.proxies or program.ordered
+    program.shadows, program.cluster = shadows, _cluster(function)
     arrays = {space: sum(a.nbytes for a in program.arrays if a.space == space) for space in tr.owned}
     named = sum(size for size, _ in tr.globals.values())
     program.static_shared = named + arrays["shared"] + tr.owned["shared"]

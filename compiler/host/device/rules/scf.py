@@ -17,6 +17,7 @@ from mlirc.host.device.numbers import spread
 from mlirc.host.device.shadows.rules import decides
 from mlirc.host.device.spins import give_way, is_spin
 from mlirc.host.device.translate import Code, Translator
+from mlirc.mlir import ir
 
 
 def endless(s: State, op, why: str, who=None) -> Stop:
@@ -61,14 +62,20 @@ def merge(c: np.ndarray, a, b):
     return np.where(spread(c, max(a.ndim, b.ndim) - 2), a, b)
 
 
+def _hand(r: list, given: list[int], taken: list[int]) -> None:
+    """Puts what some registers hold into others, all at once."""
+    for x, value in zip(taken, [r[i] for i in given], strict=True):
+        r[x] = value
+
+
 @rule("scf.if")
 def _if(tr: Translator, op):
-    condition, outs = tr.reg(op.operands[0]), [tr.reg(v) for v in op.results]
+    condition, outs = tr.reg(op.operands[0]), tr.handed(op.results)
     then, then_values = tr.block(op.regions[0].blocks[0])
     has_else = len(op.regions[1].blocks) > 0
     other, other_values = tr.block(op.regions[1].blocks[0]) if has_else else (Code(), [])
     waits = then.waits or other.waits
-    outs, then_values, other_values = (tr.moved(x) for x in (outs, then_values, other_values))
+    then_values, other_values = tr.moved(then_values), tr.moved(other_values)
 
     def run(s: State):
         r, mask, c = s.r, s.mask, s.r[condition]
@@ -76,8 +83,7 @@ def _if(tr: Translator, op):
         some, rest = yes.any(), no.any()
         if not rest or not some:
             yield from _inside(then if some else other, s)
-            for out, v in zip(outs, then_values if some else other_values, strict=True):
-                r[out] = r[v]
+            _hand(r, then_values if some else other_values, outs)
             return
         if waits:
             yield Fork([(then, State(r, yes, s.m, s.watch)), (other, State(r, no, s.m, s.watch))])
@@ -99,9 +105,8 @@ def _number(x: np.ndarray, mask) -> int | None:
     if x.size == 1:
         return int(x.flat[0])
     if mask is not None:
-        x = np.broadcast_to(x, np.broadcast_shapes(x.shape, mask.shape))[
-            np.broadcast_to(mask, np.broadcast_shapes(x.shape, mask.shape))
-        ]
+        x, active = np.broadcast_arrays(x, mask)
+        x = x[active]
     first = x.flat[0]
     return int(first) if (x == first).all() else None
 
@@ -109,18 +114,15 @@ def _number(x: np.ndarray, mask) -> int | None:
 @rule("scf.for")
 def _for(tr: Translator, op):
     lo, hi, stride = (tr.reg(v) for v in list(op.operands)[:3])
-    inits = [tr.reg(v) for v in list(op.operands)[3:]]
     block = op.regions[0].blocks[0]
-    iv, *carried = (tr.reg(a) for a in block.arguments)
-    body, yielded = tr.block(block)
-    outs = [tr.reg(v) for v in op.results]
-    inits, carried, yielded, outs = (tr.moved(x) for x in (inits, carried, yielded, outs))
+    inits, iv = tr.handed(list(op.operands)[3:]), tr.reg(block.arguments[0])
+    carried, (body, yielded) = tr.handed(list(block.arguments)[1:]), tr.block(block)
+    yielded, outs = tr.moved(yielded), tr.handed(op.results)
     dtype = np.int64 if str(block.arguments[0].type) == "index" else np.dtype(f"i{block.arguments[0].type.width // 8}")
 
     def run(s: State):
         r = s.r
-        for a, v in zip(carried, [r[i] for i in inits], strict=True):
-            r[a] = v
+        _hand(r, inits, carried)
         bounds = [_number(r[x], s.mask) for x in (lo, hi, stride)]
         if None in bounds:
             yield from masked(s)
@@ -131,10 +133,8 @@ def _for(tr: Translator, op):
                 r[iv] = np.full((1, 1), i, dtype=dtype)
                 s.m.deadline.check(s.m, s.mask, op)
                 yield from _inside(body, s)
-                for a, v in zip(carried, [r[y] for y in yielded], strict=True):
-                    r[a] = v
-        for out, a in zip(outs, carried, strict=True):
-            r[out] = r[a]
+                _hand(r, yielded, carried)
+        _hand(r, carried, outs)
 
     def check_range(s: State, first: int, last: int, by: int) -> None:
         what = f"would run from {first} to {last} by {by}"
@@ -185,14 +185,12 @@ def _equal(a, b, mask) -> bool:
 
 @rule("scf.while")
 def _while(tr: Translator, op):
-    inits = [tr.reg(v) for v in op.operands]
     before, after = op.regions[0].blocks[0], op.regions[1].blocks[0]
-    before_args, after_args = ([tr.reg(a) for a in b.arguments] for b in (before, after))
+    before_args, after_args = tr.handed(before.arguments), tr.handed(after.arguments)
     test, (condition, *passed) = tr.block(before)
     body, yielded = tr.block(after)
-    outs = [tr.reg(v) for v in op.results]
-    passed, before_args, after_args = (tr.moved(x) for x in (passed, before_args, after_args))
-    inits, yielded, outs = (tr.moved(x) for x in (inits, yielded, outs))
+    inits, outs = tr.handed(op.operands), tr.handed(op.results)
+    passed, yielded = tr.moved(passed), tr.moved(yielded)
     spins = is_spin(op)
     waits = test.waits or body.waits or spins
     end = Ending(None) if spins else ending(op)
@@ -219,8 +217,7 @@ def _while(tr: Translator, op):
 
     def run(s: State):
         r, outer, watch = s.r, s.mask, s.watch
-        for a, v in zip(before_args, [r[i] for i in inits], strict=True):
-            r[a] = v
+        _hand(r, inits, before_args)
         active, final, turns = outer, [None] * len(outs), 0
         earlier: list = []
         while True:
@@ -264,25 +261,21 @@ def _while(tr: Translator, op):
 @rule("scf.execute_region")
 def _execute_region(tr: Translator, op):
     body, yielded = tr.block(op.regions[0].blocks[0])
-    yielded, outs = tr.moved(yielded), tr.moved([tr.reg(v) for v in op.results])
+    yielded, outs = tr.moved(yielded), tr.handed(op.results)
 
     def run(s: State):
         yield from _inside(body, s)
-        for out, y in zip(outs, yielded, strict=True):
-            s.r[out] = s.r[y]
+        _hand(s.r, yielded, outs)
 
     return _as_step(run, body.waits)
 
 
 @rule("scf.index_switch")
 def _switch(tr: Translator, op):
-    from mlirc.mlir import ir
-
-    selector, outs = tr.reg(op.operands[0]), [tr.reg(v) for v in op.results]
+    selector, outs = tr.reg(op.operands[0]), tr.handed(op.results)
     cases = list(ir.DenseI64ArrayAttr(op.attributes["cases"]))
     found = [tr.block(region.blocks[0]) for region in op.regions]
     default, *regions = [(code, tr.moved(values)) for code, values in found]
-    outs = tr.moved(outs)
     waits = any(code.waits for code, _ in [default, *regions])
 
     def run(s: State):
