@@ -75,7 +75,9 @@ def find_place(s: State, ref: MemRef, indices: list, count: int, op) -> Place:
         mask = m.inside(ref, offset, count, mask, op)
     if not isinstance(offset, np.ndarray):
         offset = np.full((1, 1), offset, dtype=np.int64)
-    threads = m.in_turn(mask)
+    threads = m.lanes(True if mask is None else mask)  # in the order of their numbers, or as the seed has it
+    if m.draw is not None:
+        threads = m.draw.permutation(threads)
     return Place(ref, ref.item, count, m.compress(m.absolute(ref.buffer, offset, ref.item, ref.rank), threads), threads)
 
 

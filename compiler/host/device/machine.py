@@ -161,6 +161,11 @@ class Machine:
         full = self.full(bad)
         self.report.add(kind, f"{self.where(bad)} {message}", op, self.kernel, int(full.sum()))
 
+    def complain_of(self, kind: str, thread: int, message: str, op, count: int) -> None:
+        """Reports a case of a thread, counted through the batch; `count`: how many cases there are."""
+        name = f"block {int(self.blocks[thread // self.nt])} thread {thread % self.nt}"
+        self.report.add(kind, f"{name} {message}", op, self.kernel, count)
+
     def in_bounds(self, ref: MemRef, indices: list, width: int, mask, op) -> tuple[list, object]:
         """Checks indices against a memref's shape; returns them, and the threads that may go on (mask semantics)."""
         last = len(indices) - 1
@@ -318,24 +323,11 @@ class Machine:
         assert self.waited is not None
         self.waited |= who & (self.waited & who).any(axis=1, keepdims=True)
 
-    def by_warp(self, a) -> np.ndarray:
-        """A value of every thread as [warps of the batch, lanes]; raises MlircError if the last warp of a block is a
-        part of one."""
-        if self.nt > WARP and self.nt % WARP:
-            raise MlircError(f"it is executed by whole warps, and a block has {self.nt} threads: take a multiple of 32")
-        return self.full(a).reshape(-1, min(WARP, self.nt))
-
     def lanes(self, mask):
         """The numbers of the active threads, counted through the batch; None if all are active."""
         if mask is None:
             return None
         return np.flatnonzero(self.full(mask))
-
-    def in_turn(self, mask) -> np.ndarray:
-        """The numbers of the active threads, counted through the batch, in the order in which their atomics go."""
-        chosen = self.lanes(mask)
-        chosen = np.arange(self.nb * self.nt) if chosen is None else chosen
-        return chosen if self.draw is None else self.draw.permutation(chosen)
 
     def compress(self, a: np.ndarray, chosen) -> np.ndarray:
         """A per-thread array [blocks or 1, threads or 1, ...] as [number of chosen threads, ...]."""

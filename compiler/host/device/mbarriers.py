@@ -174,12 +174,9 @@ class Mbarriers:
         i = int(np.argmax(hit))
         m, byte = self.machine, int(starts[at[i]]) % buffer.stride
         number = int(np.broadcast_to(thread, len(first))[i])
-        m.report.add(
-            "bad mbarrier",
-            f"block {int(m.blocks[number // m.nt])} thread {number % m.nt} {what} {buffer.name} where the mbarrier at "
-            f"byte {byte} is, which nothing but operations on mbarriers may touch before mbarrier.inval",
-            op, m.kernel, int(hit.sum()),
-        )  # fmt: skip
+        where = f"where the mbarrier at byte {byte} is"
+        why = "which nothing but operations on mbarriers may touch before mbarrier.inval"
+        m.complain_of("bad mbarrier", number, f"{what} {buffer.name} {where}, {why}", op, int(hit.sum()))
 
     # -- who knows of them
 

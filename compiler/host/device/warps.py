@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mlirc.errors import MlircError
 from mlirc.host.device.machine import WARP, Machine, State
 
 WARPGROUP = 128
@@ -11,11 +12,13 @@ WARPGROUP = 128
 
 def whole_warps(s: State, op) -> np.ndarray | None:
     """Reports a warp-wide instruction that only part of a warp executes. Returns the numbers of the warps of the batch
-    that execute it, None for all."""
+    that execute it, None for all. Raises MlircError if the last warp of a block is a part of one."""
     m = s.m
-    warps = m.by_warp(True if s.mask is None else s.mask)
+    if m.nt > WARP and m.nt % WARP:
+        raise MlircError(f"it is executed by whole warps, and a block has {m.nt} threads: take a multiple of 32")
     if s.mask is None:
         return None
+    warps = m.full(s.mask).reshape(-1, min(WARP, m.nt))
     here = np.logical_or.reduce(warps, axis=1)
     missing = here[:, None] & ~warps
     if missing.any():

@@ -260,14 +260,9 @@ class Clocks:
         else:
             other = self.ops[table.op[cell]]
             whom = f"{self._name(int(table.writer[cell]))} writes ({other.name} at {m.report.place(other)})"
-        m.report.add(
-            "race",
-            f"block {int(m.blocks[number // m.nt])} thread {number % m.nt} {'writes' if write else 'reads'} byte "
-            f"{byte} of {buffer.name}, which {whom} with no arrival and wait in between",
-            op,
-            m.kernel,
-            int(clash.any(axis=1).sum()),
-        )
+        what = f"{'writes' if write else 'reads'} byte {byte} of {buffer.name}"
+        message = f"{what}, which {whom} with no arrival and wait in between"
+        m.complain_of("race", number, message, op, int(clash.any(axis=1).sum()))
 
 
 def is_atomic(op) -> bool:

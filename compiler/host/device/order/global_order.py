@@ -351,14 +351,9 @@ class Knowledge:
         whom = f"block {foreign} thread {them % m.nt}" if between else f"thread {them % m.nt}"
         place = order.ops[number]
         why = self._missing(thread, them, epoch, between) if scope is None else "atomics of too narrow a scope"
-        m.report.add(
-            "race between blocks" if between else "race",
-            f"block {block} thread {thread % m.nt} {_VERBS[kind]} byte {cell * order.granule} of {buffer.name}, which "
-            f"{whom} {_VERBS[verb]} ({place.name} at {m.report.place(place)}): {why}",
-            op,
-            m.kernel,
-            count,
-        )
+        message = f"{_VERBS[kind]} byte {cell * order.granule} of {buffer.name}, which {whom} {_VERBS[verb]} "
+        message += f"({place.name} at {m.report.place(place)}): {why}"
+        m.complain_of("race between blocks" if between else "race", thread, message, op, count)
 
     def _missing(self, thread: int, them: int, epoch: int, between: bool) -> str:
         """What is missing between another thread's access in its epoch and this thread's."""

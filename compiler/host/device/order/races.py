@@ -125,14 +125,8 @@ class RaceLog:
             row, column = np.argwhere(clash)[0]
             byte, other = int(cells[row, column]) * self.granule, int(last[row, column])
             whom = "other blocks use" if other < 0 else f"block {other} {'uses' if a.write else 'writes'}"
-            m.report.add(
-                "race between blocks",
-                f"block {int(block[row, 0])} thread {int(a.thread[row]) % m.nt} {'writes' if a.write else 'reads'} "
-                f"byte {byte} of {buffer.name}, which {whom} in the same launch",
-                a.op,
-                m.kernel,
-                int(clash.any(axis=1).sum()),
-            )
+            what = f"{'writes' if a.write else 'reads'} byte {byte} of {buffer.name}, which {whom} in the same launch"
+            m.complain_of("race between blocks", int(a.thread[row]), what, a.op, int(clash.any(axis=1).sum()))
 
     @staticmethod
     def _other_blocks(buffer: Buffer, planes: tuple, cells, block, clash, last) -> np.ndarray:
@@ -287,17 +281,11 @@ class RaceLog:
         )  # fmt: skip
         thread, number = int(a.thread[row]), int(last[row, column])
         what = "warp" if group > 1 else "thread"
-        block = int(m.blocks[thread // m.nt])
         byte = cell * self.granule - (thread // m.nt) * (a.buffer.stride if a.buffer.space == "shared" else 0)
-        self.machine.report.add(
-            "race",
-            f"block {block} thread {thread % m.nt} {'writes' if a.write else 'reads'} byte {byte} of {a.buffer.name}, "
-            f"which {what} {number % (m.nt // group if m.nt >= group else 1)} writes ({other.op.name} at "
-            f"{m.report.place(other.op)}) without a barrier in between",
-            a.op,
-            m.kernel,
-            int(clash.any(axis=1).sum()),
-        )
+        whom = f"{what} {number % (m.nt // group if m.nt >= group else 1)}"
+        message = f"{'writes' if a.write else 'reads'} byte {byte} of {a.buffer.name}, which {whom} writes "
+        message += f"({other.op.name} at {m.report.place(other.op)}) without a barrier in between"
+        m.complain_of("race", thread, message, a.op, int(clash.any(axis=1).sum()))
 
 
 def _cut(accesses: list[Access], threads: np.ndarray | None) -> tuple[list[Access], list[Access]]:
