@@ -131,9 +131,9 @@ def same_type(f: Callable, dtype: np.dtype) -> Callable:
     return g
 
 
-def through_f64(f: Callable, dtype: np.dtype) -> Callable:
-    """f computed in f64, and rounded to the type."""
-    return lambda *args: f(*(a.astype(np.float64) for a in args)).astype(dtype)
+def through_f64(f: Callable) -> Callable:
+    """f computed in f64, and rounded to the type of its operands."""
+    return lambda *args: f(*(a.astype(np.float64) for a in args)).astype(args[0].dtype)
 
 
 def flushed(x: np.ndarray) -> np.ndarray:

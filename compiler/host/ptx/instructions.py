@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from mlirc.errors import MlircError
-from mlirc.host.device.numbers import flushed
+from mlirc.host.device.numbers import flushed, through_f64
 from mlirc.host.device.tensor_cores import multiply
 from mlirc.host.ptx import operations
 from mlirc.host.ptx.machine import Machine
@@ -43,7 +43,7 @@ def _alike(m: Machine, at: Instruction, active: Active) -> None:
     elif rest == ["NaN"] and head in ("min", "max"):
         result = ALIKE[head](*values, nan=True)
     elif rest in (["approx"], ["approx", "ftz"]) and head in APPROXIMATE and kind == "f32":
-        f = operations.through_f64(APPROXIMATE[head])
+        f = through_f64(APPROXIMATE[head])
         result = flushed(f(flushed(values[0]))) if "ftz" in rest else f(values[0])
     elif rest == ["hi"] and head == "mul":
         result = ALIKE["mulhi"](*values)

@@ -104,10 +104,6 @@ def _permute(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     return out.astype(np.uint32)
 
 
-def _through_f64(f: Function) -> Function:
-    return lambda a: f(a.astype(np.float64)).astype(a.dtype)
-
-
 # By the first part of the opcode; all operands have the instruction's type.
 ALIKE: dict[str, Function] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "min": _minmax(np.minimum, np.fmin),
@@ -121,7 +117,7 @@ APPROXIMATE: dict[str, Function] = {
     "rsqrt": lambda x: 1 / np.sqrt(x), "rcp": lambda x: 1 / x,
 }  # fmt: skip
 SHIFTS = {"shl": _shift(np.left_shift), "shr": _shift(np.right_shift)}
-FIELD, through_f64 = _field, _through_f64
+FIELD = _field
 COMPARE: dict[str, Function] = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
     "lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal,

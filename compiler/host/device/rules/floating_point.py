@@ -126,7 +126,7 @@ def _exact(tr: Translator, op):
 
 @pure(*_WIDE)
 def _wide(tr: Translator, op):
-    return through_f64(_WIDE[op.name], dtype_of(op.results[0].type))
+    return through_f64(_WIDE[op.name])
 
 
 @pure(*_CLASSES)
@@ -143,7 +143,7 @@ _APPROXIMATE: dict[str, Callable] = {
 @pure(*_APPROXIMATE)
 def _approximate(tr: Translator, op):
     dtype = dtype_of(op.results[0].type)
-    f = through_f64(_APPROXIMATE[op.name], dtype)
+    f = through_f64(_APPROXIMATE[op.name])
     ftz = "ftz" in op.name or flag(op, "ftz")
     if word(op, "rnd") not in ("", "rn"):
         raise tr.refused(op, f"rounding {word(op, 'rnd')} is not supported: rn only")

@@ -23,7 +23,7 @@ _AXES: dict[str, Callable[[Machine, str, int], Any]] = {  # along an axis, by it
     "cluster.nctaid": lambda m, d, i: m.cluster[i],
     "clusterid": lambda m, d, i: m.block_id[d] // m.cluster[i],
     "nclusterid": lambda m, d, i: m.grid[i] // m.cluster[i],
-    "gpu.global_id": lambda m, d, i: m.block_id[d] * m.block[i] + m.thread_id[d],
+    "globalid": lambda m, d, i: m.block_id[d] * m.block[i] + m.thread_id[d],  # of gpu alone
 }
 
 
@@ -39,7 +39,7 @@ _ALONE: dict[str, Callable[[Machine], Any]] = {
     "warpid": lambda m: np.arange(m.nt)[None, :] // WARP,
     "warpsize": lambda m: WARP,
     "nwarpid": lambda m: 64,  # those that an SM can hold, not those of the block
-    "gpu.num_subgroups": lambda m: -(-m.nt // WARP),
+    "nwarps": lambda m: -(-m.nt // WARP),  # of gpu alone
     "dynamic.smem.size": lambda m: m.dynamic_shared.nbytes if m.dynamic_shared.nbytes > 1 else 0,
     "cluster.ctarank": lambda m: m.rank,
     "cluster.nctarank": lambda m: m.cluster_size,
@@ -53,11 +53,12 @@ _GPU = {
     "gpu.thread_id": "tid", "gpu.block_dim": "ntid", "gpu.block_id": "ctaid", "gpu.grid_dim": "nctaid",
     "gpu.cluster_block_id": "cluster.ctaid", "gpu.cluster_dim_blocks": "cluster.nctaid", "gpu.cluster_id": "clusterid",
     "gpu.cluster_dim": "nclusterid", "gpu.lane_id": "laneid", "gpu.subgroup_id": "warpid",
-    "gpu.subgroup_size": "warpsize", "gpu.global_id": "gpu.global_id", "gpu.num_subgroups": "gpu.num_subgroups",
+    "gpu.subgroup_size": "warpsize", "gpu.global_id": "globalid", "gpu.num_subgroups": "nwarps",
 }  # fmt: skip
 
 
-@stateful(*_GPU, *(f"{_SREG}{name}.{d}" for name in _AXES for d in "xyz"), *(f"{_SREG}{name}" for name in _ALONE))
+@stateful(*_GPU, *(f"{_SREG}{name}.{d}" for name in _AXES if name != "globalid" for d in "xyz"),
+          *(f"{_SREG}{name}" for name in _ALONE if name != "nwarps"))  # fmt: skip
 def _register(tr: Translator, op):
     name, dtype = _GPU.get(op.name, op.name.removeprefix(_SREG)), dtype_of(op.results[0].type)
     axis = word(op, "dimension") if op.name in _GPU else name[-1]
