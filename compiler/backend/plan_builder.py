@@ -8,48 +8,15 @@ from dataclasses import dataclass, field, replace
 from mlirc.backend.arena import Lifetime, aligned, pack
 from mlirc.backend.kernel import CompiledKernel, Copy
 from mlirc.backend.plan_loops import read_loop_call
+from mlirc.backend.plan_views import Buffer, Step, View, is_aligned, tensor_bytes
 from mlirc.errors import MlircError
 from mlirc.ir import levels
 from mlirc.ir.loops import is_loop, read_loop
 from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.mlir import ir
-from mlirc.runtime.plan import DTYPE_BYTES, POINTER_ALIGNMENT, CopyStep, KernelLaunch, Plan, Ref, Repeat, TensorSpec
+from mlirc.runtime.plan import DTYPE_BYTES, CopyStep, KernelLaunch, Plan, Ref, Repeat, TensorSpec
 from mlirc.runtime.plan_check import used_arena
-from mlirc.runtime.repeats import MAX_STEPS, Motion, PlanStep, unroll, with_references
-
-# Kernels load 16 bytes at a time from what they are given; a view that starts elsewhere is copied first.
-
-
-@dataclass
-class Buffer:
-    """One allocation: a boundary tensor (`space` and `index` say which) or an intermediate (`space` is `arena`)."""
-
-    space: str
-    size: int
-    index: int = 0
-    first: int = 0
-    last: int = 0
-    static: bool = False  # the same for every run: a constant, or computed from constants
-    looped: bool = False  # the steps of a loop use it
-
-
-@dataclass(frozen=True)
-class View:
-    """`size` bytes of a buffer from `offset` on: what a tensor value of `@main` is in memory; in a loop, how it moves
-    with the iterations."""
-
-    buffer: int
-    offset: int
-    size: int
-    motion: Motion = Motion()
-
-
-@dataclass(frozen=True)
-class Step:
-    """A launch, or a copy (no kernel), whose arguments are still views."""
-
-    views: tuple[View, ...]
-    launch: KernelLaunch | None = None
+from mlirc.runtime.repeats import MAX_STEPS, PlanStep, unroll, with_references
 
 
 def tensor_spec(type_: ir.Type, name: str, kind: str, dtype: str = "") -> TensorSpec:
@@ -61,18 +28,6 @@ def tensor_spec(type_: ir.Type, name: str, kind: str, dtype: str = "") -> Tensor
     if dtype not in DTYPE_BYTES:
         raise MlircError(f"{kind} '{name}': element type {dtype} is not supported: use one of {', '.join(DTYPE_BYTES)}")
     return TensorSpec(name, dtype, tuple(type_.shape), kind)
-
-
-def tensor_bytes(type_: ir.Type, where: str) -> int:
-    """Bytes of a static tensor type, i1 as one byte per element."""
-    if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
-        raise MlircError(f"{where}: {type_} is not a tensor of static shape")
-    size = ELEMENT_BYTES.get(str(type_.element_type))
-    if size is None:
-        raise MlircError(f"{where}: element type {type_.element_type} is not supported")
-    for extent in type_.shape:
-        size *= extent
-    return size
 
 
 def origins(location: ir.Location) -> list[str]:
@@ -257,11 +212,6 @@ class Builder:
                 buffer.space, buffer.index = "output", i  # written in place by the kernel that makes it
             elif spec.nbytes:
                 self.copy(view, self.new_buffer("output", spec.nbytes, i))
-
-
-def is_aligned(view: View) -> bool:
-    """Whether kernels may load 16 bytes at a time from a view, in every iteration."""
-    return view.offset % POINTER_ALIGNMENT == 0 and view.motion.move % POINTER_ALIGNMENT == 0
 
 
 def _slice_range(op: ir.Operation) -> tuple[int, int]:

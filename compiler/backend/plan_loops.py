@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from mlirc.backend.plan_views import View, is_aligned, tensor_bytes
 from mlirc.errors import MlircError
 from mlirc.ir.loops import Loop, Source
 from mlirc.mlir import ir
@@ -13,7 +14,7 @@ from mlirc.runtime.plan import Repeat
 from mlirc.runtime.repeats import Motion
 
 if TYPE_CHECKING:
-    from mlirc.backend.plan_builder import Builder, View
+    from mlirc.backend.plan_builder import Builder
 
 PITCH = 16  # kernels load 16 bytes at a time
 
@@ -94,8 +95,6 @@ class LoopReader:
 
     def size(self, number: int) -> int:
         """Bytes of a carried value."""
-        from mlirc.backend.plan_builder import tensor_bytes
-
         result = self.call.results[self.loop.results.index(number)] if number in self.loop.results else None
         if result is None:
             start = self.loop.starts[number]
@@ -169,8 +168,6 @@ class LoopReader:
 
     def write_results(self, places: list[_Place], made: list[View], first: int, known: int) -> None:
         """Has the kernels write what an iteration makes where it belongs; what they cannot write there is copied."""
-        from mlirc.backend.plan_builder import is_aligned
-
         builder = self.builder
         moved: dict[int, View] = {}
         done: set[View] = set()

@@ -20,6 +20,10 @@ class Scope:
         self.tiles: dict[ir.Value, Tile] = {}
         self.views: dict[ir.Value, tuple[memory.View, list[int], list[Index]]] = {}
 
+    def inside(self) -> Scope:
+        """A scope of a region at this point."""
+        return Scope(self.em, self)
+
     def _find(self, table: str, value: ir.Value):
         scope: Scope | None = self
         while scope is not None:

@@ -20,6 +20,7 @@ from mlirc.passes.distribute.layout import (
     mma_operand_b,
     reg,
 )
+from mlirc.passes.distribute.loop_argument import LoopArgument
 from mlirc.passes.distribute.products import Contraction
 from mlirc.passes.distribute.reduction import mask
 from mlirc.passes.distribute.values import Fragment, Marked, Tile, elementwise_op
@@ -156,8 +157,6 @@ class Product:
         return lower(acc)
 
     def _accumulator(self) -> Fragment:
-        from mlirc.passes.distribute.loop import LoopArgument
-
         form = {"mma": MmaFragment, "wgmma": WgmmaFragment}.get(self.geometry.kind)
         if form is not None and isinstance(self.c, LoopArgument):
             return self.c.get_accumulator(self.layout, form, self._tile_grid())
