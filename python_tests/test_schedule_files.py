@@ -29,7 +29,7 @@ def {name}(rewriter, foralls, least):
 
 
 def with_op(name: str, least: int = 1, body: str = "return [foralls]", call: str = "") -> str:
-    line = call or f"same = {name}(forall, least={least}); annotate(same, group_m=1)"
+    line = call or f"same = {name}(forall, least={least}); annotate(same, group_rows=1)"
     return OP.format(name=name, body=body) + source(REDUCE, line)
 
 

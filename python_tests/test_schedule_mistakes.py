@@ -134,7 +134,7 @@ MISTAKES = [
     (INSTRUCTION, "annotate(tiled, warp_grid=[1, 1])", "warp_grid 1x1 does not have the block's 2 warps"),
     (INSTRUCTION, "annotate(match(forall, 'linalg.generic'), vector=3)", "vector = 3: takes 1, 2, 4, 8 or 16"),
     (INSTRUCTION, "annotate(tiled, vector=4)", "mlirc.vector = 4: nothing in this kernel takes it"),
-    (INSTRUCTION, "annotate(forall, group_m=5)", "group_m = 5: it must divide the 2 steps of the second-last loop"),
+    (INSTRUCTION, "annotate(forall, group_rows=5)", "group_rows = 5: it must divide the 2 steps of the second-last loop"),
     (INSTRUCTION, "annotate(function, threads=64)", "mlirc-distribute, which takes this kernel down, does not read"),
     (INSTRUCTION, "annotate(function, lowering='loop')", "unknown pass 'mlirc-loop': choose one of"),
     (INSTRUCTION, "annotate(function, lowering='no pass')", 'lowering = "no pass": takes "loops"'),
@@ -237,7 +237,7 @@ def test_every_instruction_asks_the_target(write):
 @pytest.mark.parametrize(
     "text, knob, wanted",
     [
-        (KERNEL, "matmul:group=5,block_m=16,block_n=16", "mlirc.group_m = 5: it must divide the 2 steps"),
+        (KERNEL, "matmul:group=5,block_m=16,block_n=16", "mlirc.group_rows = 5: it must divide the 2 steps"),
         (matmul(32, 32, 33, "bf16"), "matmul:stages=4", "no product in this loop reads a slice that can be copied"),
         (norm(4, 33), "reduction:vector=4", "mlirc.vector = 4: rows of 33 elements take at most 1"),
         (norm(4, 64), "reduction:vector=3", "vector = 3: takes 1, 2, 4, 8 or 16"),

@@ -88,7 +88,7 @@ _TABLE: dict[str, ScheduleAttribute] = {
             lambda v: v in (1, 2, 4, 8, 16) and not isinstance(v, bool), each=False,
         ),
         ScheduleAttribute(
-            "group_m", BLOCKS, "1 to 65535", "block ids visit that many steps of the second-last loop together, for "
+            "group_rows", BLOCKS, "1 to 65535", "block ids visit that many steps of the second-last loop together, for "
             "reuse in L2; it divides them", _between(1, 65535),
         ),
     )

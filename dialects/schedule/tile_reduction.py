@@ -5,7 +5,7 @@ from __future__ import annotations
 from mlirc.dialects.schedule import _build
 from mlirc.dialects.schedule._base import LINALG, PayloadError, transform_op
 from mlirc.dialects.schedule._dims import Dims, contraction, producer, structured_ops
-from mlirc.dialects.schedule.tile_to_blocks import Tile, Tiler
+from mlirc.dialects.schedule.tile_to_blocks import Cut, Tiler
 from mlirc.ir.tensors import kept_dims, shape_of
 from mlirc.mlir import ir, scf
 
@@ -92,9 +92,9 @@ def tile_loop(contractions: list[ir.Operation], size: int, erase) -> tuple[list[
         loop = scf.ForOp(_build.index(0), _build.index(extent), _build.index(size), accumulators)
     with ir.InsertionPoint(loop.body), location:
         iv = loop.induction_variable
-        tiles = {c: Tile(0, n) for c, n in dims.extent.items()}
+        tiles = {c: Cut(0, n) for c, n in dims.extent.items()}
         k_size = _build.remaining(iv, extent, size) if extent % size else size
-        tiles |= {k: Tile(iv, k_size) for k in ks}
+        tiles |= {k: Cut(iv, k_size) for k in ks}
         tiler = _LoopTiler(dims, tiles)
         tiler.values = dict(zip(accumulators, loop.inner_iter_args, strict=True))
         shared = len(set(accumulators)) != len(accumulators)

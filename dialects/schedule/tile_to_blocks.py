@@ -14,7 +14,7 @@ from mlirc.mlir import ir, linalg, scf
 
 
 @dataclass
-class Tile:
+class Cut:
     """How one dimension class is cut: block-local offset and size."""
 
     offset: Size = 0
@@ -27,7 +27,7 @@ class Tiler:
     """Clones ops onto tiles: `tiles[class]` says how each dimension is cut; `values` maps values to their tiles."""
 
     dims: Dims
-    tiles: dict[int, Tile]
+    tiles: dict[int, Cut]
     values: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
     def cut(self, classes: Sequence[int | None]) -> tuple[list[Size], list[Size], list[int]]:
@@ -36,7 +36,7 @@ class Tiler:
         sizes: list[Size] = []
         dropped = []
         for j, c in enumerate(classes):
-            tile = Tile(0, 1) if c is None else self.tiles[c]
+            tile = Cut(0, 1) if c is None else self.tiles[c]
             offsets.append(tile.offset)
             sizes.append(tile.size)
             if tile.dropped:
@@ -130,7 +130,7 @@ def tile(root: ir.Operation, sizes: Sequence[int], keep: Sequence[int], order: S
         zeros, ones = [0] * len(loops), [1] * len(loops)
         forall = scf.ForallOp(zeros, bounds, ones, outs, mapping=mapping_of(len(loops)))
     with ir.InsertionPoint(forall.body), root.location:
-        tiles = {c: Tile(0, extent) for c, extent in dims.extent.items()}
+        tiles = {c: Cut(0, extent) for c, extent in dims.extent.items()}
         kept = {row[d] for d in keep}
         for iv, c in zip(forall.induction_variables, loops, strict=True):
             tiles[c] = _tile_of(iv, dims.extent[c], tiled[c], c in kept)
@@ -166,12 +166,12 @@ def _move_users_behind(block: ir.Block, dims: Dims) -> ir.Operation:
     return anchor
 
 
-def _tile_of(iv: ir.Value, extent: int, size: int, keep: bool) -> Tile:
+def _tile_of(iv: ir.Value, extent: int, size: int, keep: bool) -> Cut:
     if size >= extent:
-        return Tile(0, extent, dropped=extent == 1 and not keep)
+        return Cut(0, extent, dropped=extent == 1 and not keep)
     offset = iv if size == 1 else _build.scaled(iv, size)
     edge = extent % size != 0
-    return Tile(offset, _build.remaining(offset, extent, size) if edge else size, dropped=size == 1 and not keep)
+    return Cut(offset, _build.remaining(offset, extent, size) if edge else size, dropped=size == 1 and not keep)
 
 
 @transform_op(

@@ -6,7 +6,7 @@ from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import ir
 from mlirc.passes.distribute import contraction, memory, products, reduction, slices
 from mlirc.passes.distribute.elementwise import Elementwise, map_dims
-from mlirc.passes.distribute.emitter import Emitter, Index, Unsupported
+from mlirc.passes.distribute.emitter import Emitter, IndexValue, Unsupported
 from mlirc.passes.distribute.layout import Layout, pow2_ceil, pow2_divisor, row_layout
 from mlirc.passes.distribute.values import Load, Reshaped, Splat, Tile, elementwise_op
 
@@ -16,9 +16,9 @@ class Scope:
 
     def __init__(self, em: Emitter, parent: Scope | None = None):
         self.em, self.parent = em, parent
-        self.scalars: dict[ir.Value, Index] = {}
+        self.scalars: dict[ir.Value, IndexValue] = {}
         self.tiles: dict[ir.Value, Tile] = {}
-        self.views: dict[ir.Value, tuple[memory.View, list[int], list[Index]]] = {}
+        self.views: dict[ir.Value, tuple[memory.View, list[int], list[IndexValue]]] = {}
 
     def inside(self) -> Scope:
         """A scope of a region at this point."""
@@ -33,7 +33,7 @@ class Scope:
             scope = scope.parent
         return None
 
-    def scalar(self, value: ir.Value) -> Index:
+    def scalar(self, value: ir.Value) -> IndexValue:
         found = self._find("scalars", value)
         if found is None:
             raise Unsupported(f"scalar {value} is not available in the kernel")
@@ -51,7 +51,7 @@ class Scope:
             return Splat(self.em, value.type, [], [], self.em.value(self.scalar(value)))
         raise Unsupported(f"tensor {value.type} is neither a tile nor a kernel argument")
 
-    def bind_view(self, value: ir.Value, view: memory.View, shape: list[int], sizes: list[Index]) -> None:
+    def bind_view(self, value: ir.Value, view: memory.View, shape: list[int], sizes: list[IndexValue]) -> None:
         """Makes a tensor a window of global memory: as a tile, a load at the place where it is defined."""
         self.views[value] = (view, shape, sizes)
         self.tiles[value] = Load(self.em, ir.RankedTensorType(value.type).element_type, shape, sizes, view)
@@ -108,7 +108,7 @@ class Scope:
         else:
             raise Unsupported(f"{name} inside a tile program; use the generic script for this kernel")
 
-    def affine(self, op, lookup) -> Index:
+    def affine(self, op, lookup) -> IndexValue:
         """An affine op with its operands looked up by `lookup`."""
         m = ir.AffineMapAttr(op.attributes["map"]).value
         values = [lookup(v) for v in op.operands]
@@ -119,7 +119,7 @@ class Scope:
             out = self.em.min(out, r) if op.name == "affine.min" else self.em.max(out, r)
         return out
 
-    def scalar_of(self, op, lookup) -> list[Index]:
+    def scalar_of(self, op, lookup) -> list[IndexValue]:
         """An arith op on scalars; index sums, products and minima keep what is known about divisibility."""
         em = self.em
         index = op.results and isinstance(op.results[0].type, ir.IndexType)
@@ -151,7 +151,7 @@ class Scope:
         scalar = self.em.constant(attr.get_splat_value())
         self.tiles[op.results[0]] = Splat(self.em, t.element_type, list(t.shape), list(t.shape), scalar)
 
-    def _shape(self, t: ir.RankedTensorType, dynamic: list[ir.Value]) -> tuple[list[int], list[Index]]:
+    def _shape(self, t: ir.RankedTensorType, dynamic: list[ir.Value]) -> tuple[list[int], list[IndexValue]]:
         """Bounds and exact sizes of a tensor type whose dynamic extents are the given values."""
         shape, sizes, rest = [], [], list(dynamic)
         for n in t.shape:
@@ -244,11 +244,11 @@ class Scope:
         shape = [n if isinstance(n, int) else self._limit(tile, groups, expand, i, wide) for i, n in enumerate(exact)]
         self.tiles[result] = Reshaped(self.em, tile, shape, exact, groups, expand)
 
-    def _reshaped_sizes(self, tile: Tile, groups, expand: bool, t) -> list[Index]:
+    def _reshaped_sizes(self, tile: Tile, groups, expand: bool, t) -> list[IndexValue]:
         if not expand:
-            out: list[Index] = []
+            out: list[IndexValue] = []
             for g in groups:
-                total: Index = 1
+                total: IndexValue = 1
                 for d in g:
                     total = self.em.mul(total, tile.sizes[d])
                 out.append(total)
@@ -316,7 +316,9 @@ class Scope:
         if any("reduction" in i for i in iterators):
             info = products.match(op)
             if info is not None and inputs == 2:
-                product = contraction.Product(self.em, op, info, [self.tile(v) for v in info.order(list(op.operands))])
+                product = contraction.Product(
+                    self.em, op, info, [self.tile(v) for v in info.arrange(list(op.operands))]
+                )
                 self.tiles[op.results[0]] = product.run()
                 return
         maps = [map_dims(ir.AffineMapAttr(m).value) for m in ir.ArrayAttr(op.attributes["indexing_maps"])]
@@ -327,9 +329,9 @@ class Scope:
         else:
             self._elementwise(op, inputs, operands, shape, sizes)
 
-    def _space(self, rank: int, operands) -> tuple[list[int], list[Index]]:
+    def _space(self, rank: int, operands) -> tuple[list[int], list[IndexValue]]:
         shape: list[int] = [0] * rank
-        sizes: list[Index | None] = [None] * rank
+        sizes: list[IndexValue | None] = [None] * rank
         for tile, dims in operands:
             for i, d in enumerate(dims):
                 if d is None:

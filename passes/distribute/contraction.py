@@ -11,7 +11,7 @@ from dataclasses import replace
 from mlirc.mlir import arith, ir, math, nvgpu, scf, vector
 from mlirc.passes.distribute import memory, staging, wgmma
 from mlirc.passes.distribute.accumulators import MmaFragment, WgmmaFragment
-from mlirc.passes.distribute.emitter import Emitter, Index, Unsupported
+from mlirc.passes.distribute.emitter import Emitter, IndexValue, Unsupported
 from mlirc.passes.distribute.layout import (
     Layout,
     fma_accumulator,
@@ -343,7 +343,7 @@ class Product:
     def _own_registers(self, dim: int) -> int:
         return Layout((self.layout2d.dims[dim],)).num_regs
 
-    def _fma_chunk(self, view_a, view_b, k0: Index, chunk: int, sums: list[ir.Value], rows: int, columns: int):
+    def _fma_chunk(self, view_a, view_b, k0: IndexValue, chunk: int, sums: list[ir.Value], rows: int, columns: int):
         a = self._slice(view_a, 0, k0, chunk, self.a.element)
         b = self._slice(view_b, 1, k0, chunk, self.b.element)
         sums = list(sums)
@@ -355,7 +355,7 @@ class Product:
                 sums[i] = self._multiply_add(self.em.splat(x, columns), line, sums[i])
         return sums
 
-    def _slice(self, view: memory.View, dim: int, k0: Index, chunk: int, element: ir.Type) -> Fragment:
+    def _slice(self, view: memory.View, dim: int, k0: IndexValue, chunk: int, element: ir.Type) -> Fragment:
         layout = Layout((self.layout2d.dims[dim], (reg(chunk),) if chunk > 1 else ()))
         offsets = list(view.offsets)
         offsets[view.dims[1]] = self.em.add(offsets[view.dims[1]], k0)
@@ -390,7 +390,7 @@ class _MatrixAddress:
             self.outer8 = em.mul(em.rem(em.div(matrix, 1 << row_bit), 2), 8)
             self.k8 = em.mul(em.rem(em.div(matrix, 1 << k_bit), 2), 8)
 
-    def load(self, warp_offset: Index, outer: int, k: int, count: int, element: ir.Type) -> ir.Value:
+    def load(self, warp_offset: IndexValue, outer: int, k: int, count: int, element: ir.Type) -> ir.Value:
         em, view = self.em, self.view
         outer8, k8 = self.outer8, self.k8
         if self.k_last:
@@ -399,7 +399,7 @@ class _MatrixAddress:
         else:
             row = em.add(em.add(k8, self.row), k)
             column = em.add(em.add(warp_offset, outer8), outer)
-        indices: list[Index] = list(view.offsets)
+        indices: list[IndexValue] = list(view.offsets)
         row_dim = view.dims[0] if self.k_last else view.dims[1]
         column_dim = view.dims[1] if self.k_last else view.dims[0]
         if view.swizzle > 1:

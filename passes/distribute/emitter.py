@@ -15,7 +15,7 @@ from mlirc.schedule.attributes import Taken
 from mlirc.schedule.places import attribute_place, script_line
 from mlirc.targets import Target
 
-Index: TypeAlias = int | ir.Value  # an index that may be known while compiling
+IndexValue: TypeAlias = int | ir.Value  # an index that may be known while compiling
 
 WORKGROUP = "#gpu.address_space<workgroup>"
 
@@ -68,7 +68,7 @@ class Emitter:
                 self.tid = tid
                 self.lane = arith.RemUIOp(tid, self.c(32)).result
                 if warps == 1:
-                    self.warp: Index = 0
+                    self.warp: IndexValue = 0
                 else:
                     # A shuffle tells the compiler that the warp's number is the same in all lanes.
                     i32 = ir.IntegerType.get_signless(32)
@@ -99,7 +99,7 @@ class Emitter:
                     self._constants[key] = arith.ConstantOp(t, ir.DenseElementsAttr.get_splat(t, attr)).result
         return self._constants[key]
 
-    def value(self, x: Index) -> ir.Value:
+    def value(self, x: IndexValue) -> ir.Value:
         return self.c(x) if isinstance(x, int) else x
 
     def known_multiple(self, x: ir.Value, divisor: int) -> ir.Value:
@@ -107,11 +107,11 @@ class Emitter:
         self._divisors[x] = math.gcd(divisor, 1 << 30) if divisor else 1 << 30
         return x
 
-    def divisor(self, x: Index) -> int:
+    def divisor(self, x: IndexValue) -> int:
         """A power of two known to divide x."""
         return pow2_divisor(x) if isinstance(x, int) else pow2_divisor(self._divisors.get(x, 1))
 
-    def add(self, a: Index, b: Index) -> Index:
+    def add(self, a: IndexValue, b: IndexValue) -> IndexValue:
         if isinstance(a, int) and isinstance(b, int):
             return a + b
         if isinstance(a, int) and a == 0:
@@ -121,7 +121,7 @@ class Emitter:
         d = min(self.divisor(a), self.divisor(b))
         return self.known_multiple(arith.AddIOp(self.value(a), self.value(b)).result, d)
 
-    def sub(self, a: Index, b: Index) -> Index:
+    def sub(self, a: IndexValue, b: IndexValue) -> IndexValue:
         if isinstance(a, int) and isinstance(b, int):
             return a - b
         if isinstance(b, int) and b == 0:
@@ -129,7 +129,7 @@ class Emitter:
         d = min(self.divisor(a), self.divisor(b))
         return self.known_multiple(arith.SubIOp(self.value(a), self.value(b)).result, d)
 
-    def mul(self, a: Index, b: Index) -> Index:
+    def mul(self, a: IndexValue, b: IndexValue) -> IndexValue:
         if isinstance(a, int) and isinstance(b, int):
             return a * b
         if 1 in (a, b):
@@ -139,21 +139,21 @@ class Emitter:
         d = min(self.divisor(a) * self.divisor(b), 1 << 30)
         return self.known_multiple(arith.MulIOp(self.value(a), self.value(b)).result, d)
 
-    def div(self, a: Index, b: int) -> Index:
+    def div(self, a: IndexValue, b: int) -> IndexValue:
         if b == 1:
             return a
         if isinstance(a, int):
             return a // b
         return arith.DivUIOp(a, self.c(b)).result
 
-    def rem(self, a: Index, b: int) -> Index:
+    def rem(self, a: IndexValue, b: int) -> IndexValue:
         if b == 1:
             return 0
         if isinstance(a, int):
             return a % b
         return arith.RemUIOp(a, self.c(b)).result
 
-    def min(self, a: Index, b: Index) -> Index:
+    def min(self, a: IndexValue, b: IndexValue) -> IndexValue:
         if isinstance(a, int) and isinstance(b, int):
             return min(a, b)
         if isinstance(a, ir.Value) and isinstance(b, ir.Value) and a == b:
@@ -161,13 +161,13 @@ class Emitter:
         d = min(self.divisor(a), self.divisor(b))
         return self.known_multiple(arith.MinSIOp(self.value(a), self.value(b)).result, d)
 
-    def max(self, a: Index, b: Index) -> Index:
+    def max(self, a: IndexValue, b: IndexValue) -> IndexValue:
         if isinstance(a, int) and isinstance(b, int):
             return max(a, b)
         d = min(self.divisor(a), self.divisor(b))
         return self.known_multiple(arith.MaxSIOp(self.value(a), self.value(b)).result, d)
 
-    def less(self, a: Index, b: Index) -> bool | ir.Value:
+    def less(self, a: IndexValue, b: IndexValue) -> bool | ir.Value:
         if isinstance(a, int) and isinstance(b, int):
             return a < b
         return arith.CmpIOp(arith.CmpIPredicate.slt, self.value(a), self.value(b)).result
@@ -179,7 +179,7 @@ class Emitter:
             return a if b else False
         return arith.AndIOp(a, b).result
 
-    def affine(self, expr: ir.AffineExpr, dims: Sequence[Index], symbols: Sequence[Index] = ()) -> Index:
+    def affine(self, expr: ir.AffineExpr, dims: Sequence[IndexValue], symbols: Sequence[IndexValue] = ()) -> IndexValue:
         """Evaluates an affine expression. Floor division and modulo are of non-negative numbers."""
         if isinstance(expr, ir.AffineConstantExpr):
             return expr.value
@@ -204,11 +204,11 @@ class Emitter:
 
     # -- threads
 
-    def thread_part(self, layout: Layout, dim: int) -> Index:
+    def thread_part(self, layout: Layout, dim: int) -> IndexValue:
         """The part of a coordinate that depends on the thread."""
         key = (layout.dims[dim],)
         if key not in self._thread_parts:
-            total: Index = 0
+            total: IndexValue = 0
             with self.at_entry():
                 for kind, number in (("l", self.lane), ("w", self.warp)):
                     for f, weight in layout.thread_factors(dim, kind):

@@ -8,7 +8,7 @@ from mlirc.errors import MlircError
 from mlirc.mlir import arith, func, gpu, ir, memref, nested
 from mlirc.passes.distribute import memory
 from mlirc.passes.distribute.block import Scope
-from mlirc.passes.distribute.emitter import Emitter, Index, Unsupported
+from mlirc.passes.distribute.emitter import Emitter, IndexValue, Unsupported
 from mlirc.passes.distribute.memory import storage_type
 from mlirc.passes.distribute.slices import DYNAMIC
 from mlirc.schedule import attributes as schedule_attributes
@@ -258,7 +258,7 @@ VIEWS = ("tensor.expand_shape", "tensor.collapse_shape", "tensor.cast")
 
 class Grid:
     """The blocks of a forall: one launch dimension over all its induction variables, the last one fastest. The
-    attribute `mlirc.group_m` visits that many rows of a two-dimensional grid before moving on along columns, for
+    attribute `mlirc.group_rows` visits that many rows of a two-dimensional grid before moving on along columns, for
     reuse in L2."""
 
     def __init__(self, forall):
@@ -278,20 +278,20 @@ class Grid:
         if self.total > MAX_GRID:
             raise Unsupported(f"{self.total} blocks, more than a launch takes; use larger tiles")
 
-    def indices(self, em: Emitter, scope: Scope) -> list[Index]:
-        block: Index = gpu.BlockIdOp(gpu.Dimension.x).result if self.total > 1 else 0
+    def indices(self, em: Emitter, scope: Scope) -> list[IndexValue]:
+        block: IndexValue = gpu.BlockIdOp(gpu.Dimension.x).result if self.total > 1 else 0
         order = self._split(em, block)
         return [em.add(lo, em.mul(i, s)) for lo, s, i in zip(self.lower, self.step, order, strict=True)]
 
-    def _split(self, em: Emitter, block: Index) -> list[Index]:
+    def _split(self, em: Emitter, block: IndexValue) -> list[IndexValue]:
         counts = self.counts
-        group = em.taken.take(self.forall, "group_m", 1)
+        group = em.taken.take(self.forall, "group_rows", 1)
         if group > 1 and self.rank < 2:
-            em.taken.refuse(self.forall, "group_m", "the blocks have one dimension: there is nothing to group")
+            em.taken.refuse(self.forall, "group_rows", "the blocks have one dimension: there is nothing to group")
         elif group > 1:
             rows, columns = counts[-2], counts[-1]
             if rows % group:
-                em.taken.refuse(self.forall, "group_m", f"it must divide the {rows} steps of the second-last loop")
+                em.taken.refuse(self.forall, "group_rows", f"it must divide the {rows} steps of the second-last loop")
             else:
                 inner = em.rem(block, rows * columns)
                 outer = em.div(block, rows * columns)
@@ -301,8 +301,8 @@ class Grid:
         return self._mixed(em, block, counts)
 
     @staticmethod
-    def _mixed(em: Emitter, block: Index, counts: list[int]) -> list[Index]:
-        out: list[Index] = []
+    def _mixed(em: Emitter, block: IndexValue, counts: list[int]) -> list[IndexValue]:
+        out: list[IndexValue] = []
         for i, n in enumerate(reversed(counts)):
             last = i == len(counts) - 1
             out.append(0 if n == 1 else block if last else em.rem(block, n))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mlirc.mlir import arith, ir, scf
 from mlirc.passes.distribute import contraction, products, slices, staging, wgmma
-from mlirc.passes.distribute.emitter import Emitter, Index, Unsupported
+from mlirc.passes.distribute.emitter import Emitter, IndexValue, Unsupported
 from mlirc.passes.distribute.layout import row_layout
 from mlirc.passes.distribute.loop_argument import LoopArgument
 from mlirc.passes.distribute.staging import AsyncTile, Staged
@@ -100,7 +100,7 @@ def _finish(em: Emitter, draft: scf.ForOp, arguments: list[LoopArgument], inits:
 class Pipeline:
     """The asynchronous copies of one loop."""
 
-    def __init__(self, outer, op, stages: int, bounds: tuple[Index, Index, Index]):
+    def __init__(self, outer, op, stages: int, bounds: tuple[IndexValue, IndexValue, IndexValue]):
         self.outer, self.em, self.op, self.stages = outer, outer.em, op, stages
         self.lb, self.ub, self.step = bounds
         self.body = op.regions[0].blocks[0]
@@ -108,7 +108,7 @@ class Pipeline:
         self.tiles: list[tuple] = []  # (slice op, AsyncTile)
         self._wanted: dict[ir.Value, tuple] = {}  # (slice op, element, extents, elements per copy, panels)
         self._by_result: dict[ir.Value, AsyncTile] = {}
-        self.stage: Index = 0
+        self.stage: IndexValue = 0
         self.warpgroups = False  # whether wgmma reads the tiles
         for inner in self.body.operations:
             if inner.operation.name == "linalg.generic":
@@ -134,10 +134,10 @@ class Pipeline:
             t = ir.RankedTensorType(v.type)
             shapes.append(self._bounds(v, t))
             elements.append(t.element_type)
-        shapes, elements = info.order(shapes), info.order(elements)
+        shapes, elements = info.arrange(shapes), info.arrange(elements)
         geometry = contraction.Geometry(self.em, generic, info, elements, shapes)
         self.warpgroups |= geometry.kind == "wgmma"
-        for which, value in enumerate(info.order(list(generic.operands))[:2]):
+        for which, value in enumerate(info.arrange(list(generic.operands))[:2]):
             owner = value.owner
             if isinstance(owner, ir.Block) or owner.name != "tensor.extract_slice":
                 continue
@@ -193,11 +193,11 @@ class Pipeline:
             return self._bounds(out, ir.RankedTensorType(out.type))
         return list(self.outer.tile(value).shape)
 
-    def _at(self, slice_op, iv: Index):
+    def _at(self, slice_op, iv: IndexValue):
         """The slice as it is in the iteration whose induction variable has the given value."""
-        local: dict[ir.Value, Index] = {self.iv: iv}
+        local: dict[ir.Value, IndexValue] = {self.iv: iv}
 
-        def lookup(value: ir.Value) -> Index:
+        def lookup(value: ir.Value) -> IndexValue:
             if value in local:
                 return local[value]
             owner = value.owner
@@ -212,7 +212,7 @@ class Pipeline:
 
         return self.outer.slice_view(slice_op, lookup)
 
-    def _iv(self, base: Index, iterations: int) -> Index:
+    def _iv(self, base: IndexValue, iterations: int) -> IndexValue:
         moved = self.em.add(base, self.em.mul(self.step, iterations))
         if isinstance(moved, ir.Value):
             self.em.known_multiple(
@@ -220,7 +220,7 @@ class Pipeline:
             )
         return moved
 
-    def _issue(self, iv: Index, stage: Index) -> None:
+    def _issue(self, iv: IndexValue, stage: IndexValue) -> None:
         enabled = self.em.less(iv, self.ub)
         for op, tile in self.tiles:
             view, _, sizes = self._at(op, iv)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import arith, ir, memref, scf, vector
-from mlirc.passes.distribute.emitter import Emitter, Index, vec
+from mlirc.passes.distribute.emitter import Emitter, IndexValue, vec
 from mlirc.passes.distribute.layout import Layout
 from mlirc.passes.distribute.values import Fragment, piece_size
 
@@ -25,7 +25,7 @@ class View:
     """
 
     base: ir.Value
-    offsets: list[Index]
+    offsets: list[IndexValue]
     dims: list[int]
     swizzle: int = 0
     panels: bool = False
@@ -46,7 +46,7 @@ def storage_type(element: ir.Type) -> ir.Type:
     return element
 
 
-def placed(em: Emitter, view: View, indices: list[Index]) -> list[Index]:
+def placed(em: Emitter, view: View, indices: list[IndexValue]) -> list[IndexValue]:
     """Where an element of a tile lies: its panel, and its place in a permuted row."""
     if view.panels:
         width, column = view.shape[-1], indices[-1]
@@ -57,7 +57,7 @@ def placed(em: Emitter, view: View, indices: list[Index]) -> list[Index]:
     return swizzled(em, view, indices)
 
 
-def swizzled(em: Emitter, view: View, indices: list[Index]) -> list[Index]:
+def swizzled(em: Emitter, view: View, indices: list[IndexValue]) -> list[IndexValue]:
     """Permutes the 16-byte chunks within a row by the row's number, so that the accesses of mma operands and of copies
     touch all banks (the scheme of CUTLASS's Swizzle<B, 3, 3>)."""
     if view.swizzle <= 1:
@@ -72,7 +72,9 @@ def swizzled(em: Emitter, view: View, indices: list[Index]) -> list[Index]:
     return [*indices[:-1], em.known_multiple(moved, min(em.divisor(column), per_chunk))]
 
 
-def access_width(em: Emitter, view: View, shape: Sequence[int], sizes: list[Index], layout: Layout, whole: bool) -> int:
+def access_width(
+    em: Emitter, view: View, shape: Sequence[int], sizes: list[IndexValue], layout: Layout, whole: bool
+) -> int:
     """Elements per access: as many as are consecutive in a thread, aligned, inside or outside as one, and 16 bytes."""
     if not view.dims or view.dims[-1] != len(view.shape) - 1:
         return 1
@@ -85,8 +87,8 @@ def access_width(em: Emitter, view: View, shape: Sequence[int], sizes: list[Inde
 
 
 def coordinate(
-    em: Emitter, layout: Layout, dim: int, offset: int, size: Index, width: int, whole: bool
-) -> tuple[Index, bool | ir.Value]:
+    em: Emitter, layout: Layout, dim: int, offset: int, size: IndexValue, width: int, whole: bool
+) -> tuple[IndexValue, bool | ir.Value]:
     """One coordinate of an access of `width` elements, clamped into the tile, and whether it lay inside."""
     c = em.add(em.thread_part(layout, dim), offset)
     if whole or (isinstance(size, int) and layout.shape[dim] <= size):
@@ -113,7 +115,7 @@ def accesses(em: Emitter, view: View, shape, sizes, layout: Layout, whole: bool)
         yield r, width, placed(em, view, indices), inside
 
 
-def load_elements(em: Emitter, view: View, indices: list[Index], width: int) -> ir.Value:
+def load_elements(em: Emitter, view: View, indices: list[IndexValue], width: int) -> ir.Value:
     values = [em.value(i) for i in indices]
     align = width * element_bytes(view.element)
     if width == 1:
@@ -181,7 +183,7 @@ def predicated(condition: bool | ir.Value) -> Iterator[None]:
         scf.YieldOp([])
 
 
-def store_elements(em: Emitter, view: View, indices: list[Index], value: ir.Value, width: int) -> None:
+def store_elements(em: Emitter, view: View, indices: list[IndexValue], value: ir.Value, width: int) -> None:
     values = [em.value(i) for i in indices]
     if width == 1:
         memref.StoreOp(value, view.base, values)

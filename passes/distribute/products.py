@@ -29,7 +29,7 @@ class Contraction:
     add: str
     swapped: bool = False
 
-    def order(self, operands: Sequence[_T]) -> list[_T]:
+    def arrange(self, operands: Sequence[_T]) -> list[_T]:
         """What belongs to the generic's three operands, as A, B, C."""
         first, second, result = operands
         return [second, first, result] if self.swapped else [first, second, result]

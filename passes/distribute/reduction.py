@@ -10,7 +10,7 @@ from mlirc.ir.combiners import combining, neutral
 from mlirc.mlir import arith, ir
 from mlirc.passes.distribute import memory
 from mlirc.passes.distribute.elementwise import Body
-from mlirc.passes.distribute.emitter import Emitter, Index, Unsupported
+from mlirc.passes.distribute.emitter import Emitter, IndexValue, Unsupported
 from mlirc.passes.distribute.layout import Factor, Layout
 from mlirc.passes.distribute.values import Fragment, elementwise_op, piece_size
 
@@ -81,7 +81,7 @@ def _inside(em: Emitter, frag: Fragment, dim: int, p: int, spread: bool) -> ir.V
     return em.pack(flags)
 
 
-def _compare(em: Emitter, c: Index, size: Index) -> ir.Value:
+def _compare(em: Emitter, c: IndexValue, size: IndexValue) -> ir.Value:
     return arith.CmpIOp(arith.CmpIPredicate.slt, em.value(c), em.value(size)).result
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mlirc.ir import tensors
 from mlirc.mlir import ir
-from mlirc.passes.distribute.emitter import Index, Unsupported
+from mlirc.passes.distribute.emitter import IndexValue, Unsupported
 
 DYNAMIC = ir.ShapedType.get_dynamic_size()
 
@@ -27,7 +27,7 @@ def bound(value: ir.Value) -> int | None:
     return None
 
 
-def slice_geometry(op, lookup) -> tuple[list[Index], list[int], list[Index]]:
+def slice_geometry(op, lookup) -> tuple[list[IndexValue], list[int], list[IndexValue]]:
     """(offsets, bounds, sizes) of a unit-stride tensor.extract_slice or parallel_insert_slice, with operands looked
     up by `lookup`."""
     segments = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
@@ -38,11 +38,11 @@ def slice_geometry(op, lookup) -> tuple[list[Index], list[int], list[Index]]:
     strides = list(ir.DenseI64ArrayAttr(op.attributes["static_strides"]))
     if any(s != 1 for s in strides):
         raise Unsupported("a slice with a stride other than 1; use the generic script")
-    offsets: list[Index] = []
+    offsets: list[IndexValue] = []
     for n in ir.DenseI64ArrayAttr(op.attributes["static_offsets"]):
         offsets.append(lookup(dynamic_offsets.pop(0)) if n == DYNAMIC else n)
     bounds: list[int] = []
-    sizes: list[Index] = []
+    sizes: list[IndexValue] = []
     for n in ir.DenseI64ArrayAttr(op.attributes["static_sizes"]):
         if n != DYNAMIC:
             bounds.append(n)

@@ -9,7 +9,7 @@ import math
 from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import arith, ir, nvgpu
 from mlirc.passes.distribute import memory
-from mlirc.passes.distribute.emitter import Emitter, Index
+from mlirc.passes.distribute.emitter import Emitter, IndexValue
 from mlirc.passes.distribute.layout import Layout, pow2_divisor, row_layout
 from mlirc.passes.distribute.reduction import mask
 from mlirc.passes.distribute.values import Fragment, Tile
@@ -104,12 +104,12 @@ class AsyncTile:
         self.buffer = em.alloc_smem([stages, *shape], element, alignment=1024)
         self.swizzle = 8 if panels else _swizzle_for(self.buffer, element)
 
-    def view(self, stage: Index) -> memory.View:
+    def view(self, stage: IndexValue) -> memory.View:
         rank = len(ir.MemRefType(self.buffer.type).shape)
         dims = [d for d in range(1, rank) if not (self.panels and d == rank - 3)]
         return memory.View(self.buffer, [stage, *[0] * (rank - 1)], dims, self.swizzle, self.panels)
 
-    def copy(self, source: memory.View, sizes: list[Index], stage: Index, enabled: bool | ir.Value) -> None:
+    def copy(self, source: memory.View, sizes: list[IndexValue], stage: IndexValue, enabled: bool | ir.Value) -> None:
         """Issues the copies of one tile; elements past the sizes, or all when not enabled, are filled with zeros."""
         em = self.em
         target = self.view(stage)
@@ -142,7 +142,9 @@ class AsyncTile:
         )
 
 
-def async_vector(em: Emitter, view: memory.View, element: ir.Type, shape: list[int], sizes: list[Index]) -> int | None:
+def async_vector(
+    em: Emitter, view: memory.View, element: ir.Type, shape: list[int], sizes: list[IndexValue]
+) -> int | None:
     """Elements per cp.async (4, 8 or 16 bytes) that alignment allows for a tile, None if not even four bytes."""
     size = element_bytes(memory.storage_type(element))
     if memory.storage_type(element) != element or not view.dims or view.dims[-1] != len(view.shape) - 1:

@@ -11,7 +11,7 @@ import math
 
 from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import arith, ir
-from mlirc.passes.distribute.emitter import Emitter, Index, Unsupported
+from mlirc.passes.distribute.emitter import Emitter, IndexValue, Unsupported
 from mlirc.passes.distribute.layout import Layout
 
 
@@ -23,7 +23,7 @@ def piece_size(layout: Layout) -> int:
 class Tile:
     """A tile value: `shape` bounds each dimension, `sizes` are the exact extents (equal to shape unless at an edge)."""
 
-    def __init__(self, em: Emitter, element: ir.Type, shape: list[int], sizes: list[Index]):
+    def __init__(self, em: Emitter, element: ir.Type, shape: list[int], sizes: list[IndexValue]):
         self.em, self.element, self.shape, self.sizes = em, element, list(shape), list(sizes)
 
     def natural(self) -> Layout | None:

@@ -12,7 +12,7 @@ import math
 from mlirc.mlir import arith, ir, memref, nvvm
 from mlirc.passes.distribute import memory
 from mlirc.passes.distribute.accumulators import struct_type
-from mlirc.passes.distribute.emitter import Emitter, Index, Unsupported
+from mlirc.passes.distribute.emitter import Emitter, IndexValue, Unsupported
 from mlirc.passes.distribute.layout import Layout, lane, reg, warp
 
 ROW_BYTES = 128  # one row of a swizzle atom
@@ -46,7 +46,7 @@ def padded(m: int, n: int, warps_m: int, warps_n: int) -> tuple[int, int]:
 class Operand:
     """Descriptors of one operand's tile in shared memory."""
 
-    def __init__(self, em: Emitter, view: memory.View, k_last: bool, first_row: Index):
+    def __init__(self, em: Emitter, view: memory.View, k_last: bool, first_row: IndexValue):
         shape = view.shape
         self.em, self.k_last = em, k_last
         if view.swizzle != 8 or shape[-1] * 2 != ROW_BYTES or k_last == view.panels:

@@ -1,0 +1,58 @@
+"""Tiles that a loop carries from iteration to iteration."""
+
+from __future__ import annotations
+
+from mlirc.mlir import ir
+from mlirc.passes.distribute.accumulators import AccumulatorFragment, Grid
+from mlirc.passes.distribute.emitter import Emitter, vec
+from mlirc.passes.distribute.layout import Layout
+from mlirc.passes.distribute.values import Fragment, Tile, piece_size
+
+
+class LoopArgument(Tile):
+    """A loop-carried tile; becomes block arguments of the loop when its first user asks for it in some layout."""
+
+    def __init__(self, em: Emitter, element, shape, sizes, block: ir.Block):
+        super().__init__(em, element, shape, sizes)
+        self.block = block
+        self.fragment: Fragment | None = None
+        self.arguments: list[ir.Value] = []
+        self.form: type[AccumulatorFragment] | None = None  # of a tensor core accumulator
+        self.grid: Grid = (0, 0)
+
+    def natural(self) -> Layout | None:
+        return None if self.fragment is None else self.fragment.layout
+
+    def get(self, layout: Layout) -> Fragment:
+        if self.fragment is None:
+            p = piece_size(layout)
+            t = vec(self.element, p)
+            self.arguments = self._add(t, layout.num_regs // p)
+            self.fragment = Fragment(self.em, self.element, self.shape, self.sizes, layout, self.arguments, p)
+        return self.fragment.get(layout)
+
+    def get_accumulator(self, layout: Layout, form: type[AccumulatorFragment], grid: Grid) -> Fragment:
+        """Like `get`, in the form of a tensor core instruction's accumulators."""
+        if self.fragment is None:
+            self.form, self.grid = form, grid
+            self.arguments = [self._add(t, 1)[0] for t in form.types(self.element, grid)]
+            self.fragment = form(self.em, self.element, self.shape, self.sizes, layout, self.arguments, grid)
+        return self.fragment.get(layout)
+
+    def _add(self, t: ir.Type, n: int) -> list[ir.Value]:
+        return [self.block.add_argument(t, ir.Location.current) for _ in range(n)]
+
+    def values_of(self, tile: Tile) -> list[ir.Value]:
+        """Another tile as this argument's block argument values."""
+        assert self.fragment is not None
+        frag = tile.get(self.fragment.layout)
+        if self.form is None:
+            return list(frag.with_piece(self.fragment.piece).pieces)
+        return self.form.pack(self.em, frag, self.grid)
+
+    def result(self, values: list[ir.Value]) -> Fragment:
+        assert self.fragment is not None
+        f = self.fragment
+        if self.form is not None:
+            return self.form(self.em, self.element, self.shape, self.sizes, f.layout, values, self.grid)
+        return Fragment(self.em, self.element, self.shape, self.sizes, f.layout, values, f.piece)
