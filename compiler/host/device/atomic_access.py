@@ -20,8 +20,6 @@ from mlirc.host.device.translate import Translator
 from mlirc.mlir import ir
 
 SCOPES = {"block": BLOCK, "cta": BLOCK, "cluster": CLUSTER, "device": DEVICE, "gpu": DEVICE, "sys": DEVICE, "": DEVICE}
-
-
 _ACQUIRES, _RELEASES = (4, 6, 7), (5, 6, 7)  # of LLVM's AtomicOrdering
 
 

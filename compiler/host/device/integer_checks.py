@@ -15,14 +15,8 @@ from mlirc.host.device.translate import Translator
 from mlirc.mlir import ir, nested
 
 KIND = "undefined arithmetic"
-
-
+MARK = "mlirc.checked"  # of conversions that are the kernel's own
 _LOW, _HIGH = -(1 << 31), (1 << 31) - 1
-
-
-MARK = "mlirc.checked"
-
-
 Bad = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]  # of the operands and the result: where it has none
 
 
@@ -62,6 +56,7 @@ def mark_conversions(top: ir.Operation) -> None:
 
 
 def as_unsigned(f: Callable) -> Callable:
+    """A function of two unsigned integers, for the words of signed ones."""
     return lambda a, b: signed_from(f(unsigned(a), unsigned(b)), a.dtype)
 
 

@@ -22,12 +22,8 @@ def _unsigned(f):
 # In the order of LLVM's AtomicBinOp, and of MLIR's AtomicRMWKind.
 _NAMES = ("xchg", "add", "sub", "and", "nand", "or", "xor", "max", "min", "umax", "umin", "fadd", "fsub", "fmax",
           "fmin", "uinc_wrap", "udec_wrap", "usub_cond", "usub_sat", "fmaximum", "fminimum")  # fmt: skip
-
-
 _KINDS = ("fadd", "add", "and", "xchg", "fmaximum", "fmax", "max", "umax", "fminimum", "fmin", "min", "umin", "mul",
           "mul", "or", "xor")  # fmt: skip
-
-
 _OPERATIONS = {
     "xchg": lambda a, b: b, "add": np.add, "sub": np.subtract, "and": np.bitwise_and, "or": np.bitwise_or,
     "xor": np.bitwise_xor, "nand": lambda a, b: ~(a & b), "max": np.maximum, "min": np.minimum, "mul": np.multiply,

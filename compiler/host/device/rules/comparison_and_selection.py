@@ -10,12 +10,7 @@ from mlirc.host.device.attributes import number
 from mlirc.host.device.declare import applied, applied_to_state, pure, rule
 from mlirc.host.device.machine import State
 from mlirc.host.device.memory import MemRef, merge_windows
-from mlirc.host.device.numbers import (
-    dtype_of,
-    spread,
-    unsigned,
-    vector_shape,
-)
+from mlirc.host.device.numbers import dtype_of, spread, unsigned, vector_shape
 from mlirc.host.device.translate import Translator
 from mlirc.mlir import ir
 

@@ -11,15 +11,7 @@ from mlirc.host.device.attributes import flag, word
 from mlirc.host.device.declare import applied, applied_to_state, pure, rule, stateful
 from mlirc.host.device.integer_checks import MARK, complain, is_index, wrapped
 from mlirc.host.device.machine import State
-from mlirc.host.device.numbers import (
-    dtype_of,
-    integers_as,
-    round_once,
-    together,
-    toward_zero,
-    unsigned,
-    vector_shape,
-)
+from mlirc.host.device.numbers import dtype_of, integers_as, round_once, together, toward_zero, unsigned, vector_shape
 from mlirc.host.device.rules.floating_point import to_nearest
 from mlirc.host.device.translate import Translator
 from mlirc.mlir import ir

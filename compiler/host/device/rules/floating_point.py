@@ -12,12 +12,7 @@ import numpy as np
 from mlirc.host.device.attributes import flag, word
 from mlirc.host.device.declare import pure
 from mlirc.host.device.fma import fma
-from mlirc.host.device.numbers import (
-    dtype_of,
-    flushed,
-    same_type,
-    through_f64,
-)
+from mlirc.host.device.numbers import dtype_of, flushed, same_type, through_f64
 from mlirc.host.device.translate import Translator
 
 
@@ -114,8 +109,6 @@ _WIDE: dict[str, Callable] = {
     "math.atan2": np.arctan2,
     "math.copysign": np.copysign,
 }
-
-
 _CLASSES = {"math.isnan": np.isnan, "math.isinf": np.isinf, "math.isfinite": np.isfinite}
 
 

@@ -21,8 +21,6 @@ _WGMMA = re.compile(
     r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)(\.satfinite)?\.(\w+)\.(\w+)\.(\w+)\s+"
     r"\{([^}]*)\}\s*,\s*(\{[^}]*\}|[^,]+?)\s*,\s*([^,]+?)\s*,\s*([^;]*);"
 )
-
-
 _PREDICATE = re.compile(r"setp\.ne\.b32\s+(\w+)\s*,\s*\$(\d+)\s*,\s*0\s*;")
 
 

@@ -9,12 +9,8 @@ import numpy as np
 
 from mlirc.host.device.attributes import flag, word
 from mlirc.host.device.declare import applied, pure, rule
-from mlirc.host.device.integer_checks import Bad, as_unsigned, integer_step, integer_width
-from mlirc.host.device.numbers import (
-    dtype_of,
-    signed_from,
-    unsigned,
-)
+from mlirc.host.device.integer_checks import Bad, as_unsigned, integer_step, integer_width, is_index
+from mlirc.host.device.numbers import dtype_of, signed_from, unsigned
 from mlirc.host.device.translate import Translator
 
 
@@ -39,8 +35,6 @@ _INTEGER: dict[str, Callable] = {
     "arith.maxui": as_unsigned(np.maximum),
     "arith.minui": as_unsigned(np.minimum),
 }
-
-
 _BOOL: dict[str, Callable] = {
     "arith.addi": np.logical_xor,
     "arith.subi": np.logical_xor,
@@ -91,7 +85,7 @@ def _by_power_of_two(tr: Translator, op) -> Callable | None:
 def _extended(tr: Translator, op):
     """The lower and the upper half of a result with twice the bits; of a sum, the carry."""
     bits = dtype_of(op.results[0].type).itemsize * 8
-    if tr.index_bits == 32 and "index" in str(op.results[0].type):
+    if tr.index_bits == 32 and is_index(op.results[0].type):
         raise tr.refused(op, "of indices is not supported: cast them to i32 or i64")
 
     def product(x, y):
@@ -134,7 +128,7 @@ def _absolute(tr: Translator, op):
 @pure(*_BITS)
 def _bits(tr: Translator, op):
     f = _BITS[op.name]
-    if tr.index_bits == 32 and "index" in str(op.results[0].type):
+    if tr.index_bits == 32 and is_index(op.results[0].type):
         return lambda a: f(a.astype(np.int32)).astype(np.int64)
     return f
 

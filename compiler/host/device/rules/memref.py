@@ -17,8 +17,6 @@ from mlirc.host.device.translate import Translator
 from mlirc.mlir import ir
 
 _DYNAMIC = ir.ShapedType.get_dynamic_size()
-
-
 _DYNAMIC_OFFSET = ir.ShapedType.get_dynamic_stride_or_offset()
 
 

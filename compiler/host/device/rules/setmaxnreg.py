@@ -15,11 +15,7 @@ from mlirc.host.device.warps import WARPGROUP, warpgroups
 from mlirc.mlir import ir
 
 _FILE = 65536  # registers of a multiprocessor, sm_70 to sm_120
-
-
 _SIZES = ("nvvm.reqntid", "nvvm.maxntid", "known_block_size", "gpu.known_block_size")
-
-
 _MOST = 256  # registers of a thread as they are allocated: 255 and one that rounds up
 
 
