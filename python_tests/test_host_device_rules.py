@@ -7,7 +7,10 @@ import re
 
 import pytest
 
+from mlirc import mlir
+from mlirc.errors import MlircError
 from mlirc.host.device import declare, rules
+from mlirc.host.device.translate import translate
 
 
 def test_every_file_in_rules_declares_an_operation():
@@ -31,3 +34,27 @@ def test_an_operation_has_one_rule():
     declare.all_rules()
     with pytest.raises(ValueError, match="two rules for scf.if"):
         declare.rule("scf.if")(lambda tr, op: None)
+
+
+@pytest.mark.parametrize(
+    "line, why",
+    [
+        ("nvvm.breakpoint", "there is no rule for it: add one in host/device/rules"),
+        ("%r = nvvm.sqrt %v {rnd = #nvvm.fp_rnd_mode<rz>} : f32", "rounding rz is not supported: rn only"),
+        ("%r = arith.extf %v : f32 to f80", "values of type f80 are not supported"),
+        ("%r = arith.constant 1.0 : f80", "values of type f80 are not supported"),
+        ("%r = llvm.mlir.undef : !llvm.struct<(i32, f32)>", "only structs of equal numbers are supported"),
+    ],
+)
+def test_a_refusal_names_kernel_operation_and_place(line, why):
+    module = mlir.parse(f"""
+module attributes {{gpu.container_module}} {{
+  gpu.module @m {{ gpu.func @k(%v: f32) kernel {{
+    {line}
+    gpu.return
+  }} }}
+}}""")
+    (kernel,) = (f for m in module.body.operations for f in m.operation.regions[0].blocks[0].operations)
+    name = re.search(r"\w+\.[\w.]+", line)[0]
+    with pytest.raises(MlircError, match=rf"^host device: kernel k: {name} at .*:4:.*: (.*: )?{re.escape(why)}$"):
+        translate(kernel)

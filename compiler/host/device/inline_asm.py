@@ -61,7 +61,7 @@ class Operands:
         """The operand that a word names."""
         n = self.number(word)
         if n is None or n < self.outputs or n - self.outputs >= len(self.op.operands):
-            raise MlircError(f"host device: inline assembly: {word} is no operand at {self.op.location}")
+            raise MlircError(f"host device: {word} is no operand")
         return self.op.operands[n - self.outputs]
 
     def accumulator(self, words: list[str]) -> list[ir.Value]:

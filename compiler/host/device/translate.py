@@ -6,7 +6,8 @@ What an operation does is declared in rules/ (see declare.py)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -27,6 +28,10 @@ from mlirc.mlir import ir
 
 MAX_VECTOR = 4096  # elements, far more than a thread has registers
 DEADLINE_EVERY = 64  # operations of a block
+
+
+class Refused(MlircError):
+    """What `Translator.refused` makes: it says where."""
 
 
 class Code:
@@ -175,7 +180,8 @@ class Translator(Needs):
         steps: list = []
         for op in ops[:-1]:
             if op.name == "arith.constant":
-                self.constant(op)
+                with self.naming(op):
+                    self.constant(op)
                 here.discard(op.results[0])
                 steps.append(None)
                 continue
@@ -193,7 +199,19 @@ class Translator(Needs):
 
     def refused(self, op, why: str) -> MlircError:
         """The error to raise for an operation that cannot be executed: kernel, operation, place, and `why`."""
-        return MlircError(f"host device: {self.where}: {op.operation.name} at {op.location}: {why}")
+        return Refused(f"host device: {self.where}: {op.operation.name} at {op.location}: {why}")
+
+    @contextmanager
+    def naming(self, op) -> Iterator[None]:
+        """Errors raised within tell the operation that they are about."""
+        try:
+            yield
+        except (Refused, RecursionError):
+            raise
+        except MlircError as e:
+            raise self.refused(op, str(e).removeprefix("host device: ")) from e
+        except Exception as e:
+            raise self.refused(op, f"cannot be executed: {type(e).__name__}: {e}") from e
 
     def check_size(self, op) -> None:
         """Raises MlircError for vectors that no thread has registers for."""
@@ -206,12 +224,8 @@ class Translator(Needs):
         found = all_rules().get(op.name)
         if found is None:
             raise self.refused(op, "there is no rule for it: add one in host/device/rules")
-        try:
+        with self.naming(op):
             step = found(self, op)
-        except (MlircError, RecursionError):
-            raise
-        except Exception as e:
-            raise self.refused(op, f"cannot be executed: {type(e).__name__}: {e}") from e
         if self.shadows is not None:
             step = shadowed(self, op, step)
         kind = kind_of(op) if self.count else None
