@@ -7,8 +7,7 @@ from mlirc.mlir import ir
 
 def segments_of(op) -> list[list[ir.Value]]:
     """The operands of an operation with several variadic ones."""
-    sizes = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
-    operands = list(op.operands)
+    sizes, operands = integers(op, "operandSegmentSizes"), list(op.operands)
     return [operands[sum(sizes[:i]) : sum(sizes[: i + 1])] for i in range(len(sizes))]
 
 
@@ -20,6 +19,11 @@ def word(op, name: str) -> str:
 def number(op, name: str, default: int = 0) -> int:
     """An integer attribute; the default where there is none."""
     return ir.IntegerAttr(op.attributes[name]).value if name in op.attributes else default
+
+
+def integers(op, name: str) -> list[int]:
+    """An attribute that is an array of integers."""
+    return [x if isinstance(x, int) else ir.IntegerAttr(x).value for x in op.attributes[name]]
 
 
 def flag(op, name: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from mlirc.errors import MlircError
+from mlirc.host.device.attributes import integers
 from mlirc.mlir import ir
 
 
@@ -28,7 +29,7 @@ def whole_struct(op) -> bool:
             return False
         field = v.owner.operation
         other = source is not None and source != field.operands[0]
-        if other or list(ir.DenseI64ArrayAttr(field.attributes["position"])) != [i]:
+        if other or integers(field, "position") != [i]:
             return False
         source = field.operands[0]
     return source is not None and source.type == op.results[0].type

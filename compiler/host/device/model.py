@@ -13,6 +13,7 @@ from mlirc import mlir
 from mlirc.backend.kernel import Launch
 from mlirc.errors import MlircError
 from mlirc.host.device.arguments import own_copies
+from mlirc.host.device.attributes import integers
 from mlirc.host.device.input_sets import try_sets
 from mlirc.host.device.launch import DeviceKernel
 from mlirc.host.device.limits import SECONDS
@@ -144,9 +145,7 @@ class DeviceModel:
         elif op.name in ("tensor.expand_shape", "tensor.collapse_shape", "tensor.cast"):
             values[op.results[0]] = values[op.operands[0]].reshape(tensor_spec(op.results[0].type).shape)
         elif op.name == "tensor.extract_slice":
-            starts, sizes, strides = (
-                list(ir.DenseI64ArrayAttr(op.attributes[f"static_{n}"])) for n in ("offsets", "sizes", "strides")
-            )
+            starts, sizes, strides = (integers(op, f"static_{n}") for n in ("offsets", "sizes", "strides"))
             window = tuple(slice(o, o + (n - 1) * s + 1, s) for o, n, s in zip(starts, sizes, strides, strict=True))
             part = np.ascontiguousarray(values[op.operands[0]][window])
             values[op.results[0]] = part.reshape(tensor_spec(op.results[0].type).shape)

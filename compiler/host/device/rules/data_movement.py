@@ -9,7 +9,7 @@ import numpy as np
 
 from mlirc.host.device.addresses import address_of, fetch, indices_of, shift, type_bytes
 from mlirc.host.device.atomic_access import between, ordered_load, ordered_store, strength_of
-from mlirc.host.device.attributes import number
+from mlirc.host.device.attributes import integers, number
 from mlirc.host.device.declare import pure, rule, stateful
 from mlirc.host.device.machine import State
 from mlirc.host.device.memory import MemRef, buffer_at
@@ -93,7 +93,7 @@ _DYNAMIC_INDEX = -(1 << 31)
 @rule("llvm.getelementptr")
 def _gep(tr: Translator, op):
     base, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
-    static, dynamic = list(ir.DenseI32ArrayAttr(op.attributes["rawConstantIndices"])), list(op.operands)[1:]
+    static, dynamic = integers(op, "rawConstantIndices"), list(op.operands)[1:]
     indices = [indices_of(tr, [dynamic.pop(0)])[0] if i == _DYNAMIC_INDEX else i for i in static]
     t = ir.TypeAttr(op.attributes["elem_type"]).value
     sizes = [type_bytes(t)]

@@ -8,7 +8,7 @@ import numpy as np
 
 from mlirc.errors import MlircError
 from mlirc.host.device.addresses import fetch, indices_of
-from mlirc.host.device.attributes import number
+from mlirc.host.device.attributes import integers, number, segments_of
 from mlirc.host.device.declare import pure, rule, stateful
 from mlirc.host.device.machine import State
 from mlirc.host.device.memory import MemRef
@@ -22,10 +22,7 @@ _DYNAMIC_OFFSET = ir.ShapedType.get_dynamic_stride_or_offset()
 
 def _mixed(tr: Translator, op, name: str, values: list) -> list:
     """Static numbers with dynamic operands filled in, as numbers or wrapped registers."""
-    return [
-        indices_of(tr, [values.pop(0)])[0] if n in (_DYNAMIC, _DYNAMIC_OFFSET) else n
-        for n in ir.DenseI64ArrayAttr(op.attributes[name])
-    ]
+    return [indices_of(tr, [values.pop(0)])[0] if n in (_DYNAMIC, _DYNAMIC_OFFSET) else n for n in integers(op, name)]
 
 
 def _uniform(x, what: str) -> int:
@@ -40,9 +37,7 @@ def _uniform(x, what: str) -> int:
 
 @rule("memref.subview", "memref.reinterpret_cast")
 def _window(tr: Translator, op):
-    segments = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
-    operands = list(op.operands)
-    parts = [operands[sum(segments[:i]) : sum(segments[: i + 1])] for i in range(4)]
+    parts = segments_of(op)
     offsets, sizes, strides = (
         _mixed(tr, op, f"static_{n}", list(p)) for n, p in zip(("offsets", "sizes", "strides"), parts[1:], strict=True)
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlirc.host.device.addresses import struct_fields
+from mlirc.host.device.attributes import integers
 from mlirc.host.device.declare import pure, stateful
 from mlirc.host.device.inline_asm import in_place
 from mlirc.host.device.machine import State
@@ -40,14 +41,14 @@ def _undefined(tr: Translator, op):
 
 @pure("llvm.insertvalue")
 def _insert(tr: Translator, op):
-    (at,) = list(ir.DenseI64ArrayAttr(op.attributes["position"]))
+    (at,) = integers(op, "position")
     put = inserted((slice(None), slice(None), at))
     return lambda struct, value: put(value, struct)
 
 
 @stateful("llvm.extractvalue")
 def _extract(tr: Translator, op):
-    (at,) = list(ir.DenseI64ArrayAttr(op.attributes["position"]))
+    (at,) = integers(op, "position")
     uses = list(op.results[0].uses)
     stays = bool(uses) and all(in_place(use) for use in uses)
 

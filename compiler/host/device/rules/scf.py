@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.host.device.attributes import integers
 from mlirc.host.device.declare import rule, waiting
 from mlirc.host.device.events import Fork
 from mlirc.host.device.limits import Stop, most_turns
@@ -17,7 +18,6 @@ from mlirc.host.device.numbers import spread
 from mlirc.host.device.shadows.rules import decides
 from mlirc.host.device.spins import give_way, is_spin
 from mlirc.host.device.translate import Code, Translator
-from mlirc.mlir import ir
 
 
 def endless(s: State, op, why: str, who=None) -> Stop:
@@ -273,7 +273,7 @@ def _execute_region(tr: Translator, op):
 @rule("scf.index_switch")
 def _switch(tr: Translator, op):
     selector, outs = tr.reg(op.operands[0]), tr.handed(op.results)
-    cases = list(ir.DenseI64ArrayAttr(op.attributes["cases"]))
+    cases = integers(op, "cases")
     found = [tr.block(region.blocks[0]) for region in op.regions]
     default, *regions = [(code, tr.moved(values)) for code, values in found]
     waits = any(code.waits for code, _ in [default, *regions])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mlirc.host.device.attributes import word
+from mlirc.host.device.attributes import integers, word
 from mlirc.host.device.declare import pure
 from mlirc.host.device.numbers import dtype_of, inserted, together, vector_shape
 from mlirc.host.device.rules.floating_point import FLOAT
@@ -15,14 +15,6 @@ from mlirc.host.device.translate import Translator
 from mlirc.mlir import ir
 
 _DYNAMIC = ir.ShapedType.get_dynamic_size()
-
-
-def _position(op, what: str) -> list[int]:
-    return list(ir.DenseI64ArrayAttr(op.attributes[what]))
-
-
-def _integers(op, what: str) -> list[int]:
-    return [ir.IntegerAttr(a).value for a in ir.ArrayAttr(op.attributes[what])]
 
 
 def _pick(v: np.ndarray, position: list) -> np.ndarray:
@@ -40,7 +32,7 @@ def _pick(v: np.ndarray, position: list) -> np.ndarray:
 
 @pure("vector.extract")
 def _extract(tr: Translator, op):
-    static = _position(op, "static_position")
+    static = integers(op, "static_position")
     if len(op.operands) == 1:
         where = (slice(None), slice(None), *static)
         return lambda v: v[where]
@@ -54,7 +46,7 @@ def _extract(tr: Translator, op):
 
 @pure("vector.insert")
 def _insert(tr: Translator, op):
-    static = _position(op, "static_position")
+    static = integers(op, "static_position")
     if _DYNAMIC in static:
         raise tr.refused(op, "a dynamic position is not supported")
     return inserted((slice(None), slice(None), *static))
@@ -108,7 +100,7 @@ def _bitcast(tr: Translator, op):
 
 @pure("vector.extract_strided_slice")
 def _extract_slice(tr: Translator, op):
-    offsets, sizes, strides = (_integers(op, n) for n in ("offsets", "sizes", "strides"))
+    offsets, sizes, strides = (integers(op, n) for n in ("offsets", "sizes", "strides"))
     where = (slice(None), slice(None)) + tuple(
         slice(o, o + (n - 1) * st + 1, st) for o, n, st in zip(offsets, sizes, strides, strict=True)
     )
@@ -117,7 +109,7 @@ def _extract_slice(tr: Translator, op):
 
 @pure("vector.insert_strided_slice")
 def _insert_slice(tr: Translator, op):
-    offsets, shape = _integers(op, "offsets"), vector_shape(op.operands[0].type)
+    offsets, shape = integers(op, "offsets"), vector_shape(op.operands[0].type)
     lead = len(offsets) - len(shape)
     inner = (slice(o, o + n) for o, n in zip(offsets[lead:], shape, strict=True))
     return inserted((slice(None), slice(None), *offsets[:lead], *inner))
@@ -125,7 +117,7 @@ def _insert_slice(tr: Translator, op):
 
 @pure("vector.shuffle")
 def _shuffle(tr: Translator, op):
-    order = np.array(_position(op, "mask"))
+    order = np.array(integers(op, "mask"))
     return lambda a, b: np.concatenate(together(a, b), axis=2)[:, :, order]
 
 

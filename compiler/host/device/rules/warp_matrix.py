@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from mlirc.host.device.addresses import address_of, element_of
-from mlirc.host.device.attributes import flag, number, segments_of, sizes_of, word
+from mlirc.host.device.attributes import flag, integers, number, segments_of, sizes_of, word
 from mlirc.host.device.declare import rule, stateful
 from mlirc.host.device.machine import WARP, Machine, State
 from mlirc.host.device.memory import MemRef
@@ -127,7 +127,7 @@ def registers(total: np.ndarray) -> np.ndarray:
 
 @stateful("nvgpu.mma.sync")
 def _multiply_fragments(tr: Translator, op):
-    m, n, k = mnk = [ir.IntegerAttr(x).value for x in ir.ArrayAttr(op.attributes["mmaShape"])]
+    m, n, k = mnk = integers(op, "mmaShape")
     in_type, out_type = dtype_of(op.operands[0].type), dtype_of(op.results[0].type)
     per = 4 // in_type.itemsize  # elements of a 32-bit register
     if (m, n) != (16, 8) or k % (4 * per) or in_type.itemsize not in (2, 4):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mlirc.host.device.attributes import integers
 from mlirc.host.device.memory import Buffer
 from mlirc.host.device.report import MAY_BE_HARMLESS, Report
 from mlirc.mlir import ir
@@ -107,7 +108,7 @@ def _filled(value: ir.Value, made: Sequence[ir.Value]) -> bool:
         owner = uses[0].owner.operation if len(uses) == 1 else None
         if owner is None or owner.name != _CHAIN or uses[0].operand_number != 0:
             return len(left) == fields
-        left.add(tuple(ir.DenseI64ArrayAttr(owner.attributes["position"])))
+        left.add(tuple(integers(owner, "position")))
         if len(left) == fields:
             return True
         value = owner.results[0]
