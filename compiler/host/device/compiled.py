@@ -45,7 +45,7 @@ class HostModel:
     `compare` makes wrong numbers a finding, too: each kernel's results must be those of the `kernels` level. So does
     `match` where the launch plan does something else than the `gpu` level, or `ptx`, the PTX file's text, is not what
     that level compiles to (which is looked at where nothing else was found). With `execute_ptx` each call runs through
-    the kernel's PTX, too, and must give the same bits.
+    the kernel's PTX, too, and the whole plan in its arena, and must give the same bits.
     `input_sets` are made-up inputs that each kernel is tried on, too, and compared
     (`mlirc.host.device.input_sets`; those that are quick, unless told otherwise).
     `blocks` (linear numbers) runs only those blocks of every launch: what no other block computed is left as zeros.
@@ -116,6 +116,8 @@ class HostModel:
             blocks=self.blocks, check=self.check, seed=self.seed, seconds=self.seconds, progress=self.progress,
             input_sets=self.input_sets,
         )  # fmt: skip
+        if self._beside is not None and self.execute_ptx and self.report.ok and self.blocks is None:
+            self.report.findings += self._beside.whole_plan(self.plan, given, self._outputs)
         if self.check and self.match:
             self.report.findings += self._file.of_plan(self._found.modules if self._found else None)
             self.report.findings += self._file.of_text() if self.report.ok else []
@@ -165,6 +167,7 @@ class HostModel:
         if self._beside is not None:
             parts.append(f"PTX executed in {self._beside.calls} of {calls} calls")
             parts += [f"not that of {name} ({why})" for name, why in self._beside.refused.items()]
+            parts += ["the whole plan executed in its arena"] if self._beside.planned else []
         return ", ".join(parts)
 
     @property

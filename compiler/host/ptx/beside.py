@@ -14,24 +14,27 @@ from mlirc.backend.ptx import entry_name
 from mlirc.errors import MlircError
 from mlirc.host.device.report import Finding
 from mlirc.host.ptx.instructions import Unknown
+from mlirc.host.ptx.plan import run_plan
 from mlirc.host.ptx.run import run_kernel
 from mlirc.mlir import ir
+from mlirc.runtime.plan import Plan
 
 _ENTRY = re.compile(r"^\.visible \.entry (\w+)", re.MULTILINE)
 
 
 class PtxBeside:
     """`text`: a PTX file's, with its plan or without; `modules`: the kernels at the `gpu` level, by name, which say
-    what is launched. After a run, `calls` were executed, and `refused` has the reason why a kernel was not, by name."""
+    what is launched. After a run, `calls` were executed, and `refused` has the reason why a kernel was not, by name;
+    `planned`: the whole plan was run, too."""
 
     def __init__(self, text: str, modules: Mapping[str, ir.Module]):
         starts = [(m[1], m.start()) for m in _ENTRY.finditer(text)]
         ends = [at for _, at in starts[1:]] + [len(text)]
         self._head = text[: starts[0][1]] if starts else ""
         self._entries = {name: text[at:end] for (name, at), end in zip(starts, ends, strict=True)}
-        self._modules = modules
+        self._text, self._modules = text, modules
         self._kernels: dict[str, CompiledKernel] = {}
-        self.calls, self.refused = 0, dict[str, str]()
+        self.calls, self.refused, self.planned = 0, dict[str, str](), False
 
     def __call__(self, name: str, arguments: Sequence[np.ndarray], results: int) -> list[Finding]:
         """Executes a kernel's PTX on a call's arguments, of which the last `results` hold what the `gpu` level
@@ -57,6 +60,25 @@ class PtxBeside:
                     f"computes {b[at]}"
                 )
                 return [Finding("wrong PTX", message, "", "its PTX", name, int(bad.sum()))]
+        return []
+
+    def whole_plan(self, plan: Plan, given: Mapping[str, np.ndarray], right: Sequence[np.ndarray]) -> list[Finding]:
+        """Runs the plan as it is in its arena, unless a kernel was refused; `right`: what `@main` computes."""
+        if self.refused:
+            return []
+        try:
+            made = run_plan(self._text, plan, given)
+        except MlircError as e:
+            return [Finding("wrong plan", str(e), "", "its launches", plan.model)]
+        self.planned = True
+        for spec, a, b in zip(plan.outputs, made, right, strict=True):
+            bad = different(a, b)
+            if bad.any():
+                at = tuple(int(i) for i in np.argwhere(bad)[0])
+                message = (
+                    f"its launches compute {a[at]} as element {list(at)} of '{spec.name}', where @main computes {b[at]}"
+                )
+                return [Finding("wrong plan", message, "", "its launches", plan.model, int(bad.sum()))]
         return []
 
     def _kernel(self, name: str) -> CompiledKernel:
