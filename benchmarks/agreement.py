@@ -25,8 +25,8 @@ from mlirc.tools.cli import run_main
 def compile_all(folder: Path) -> None:
     """Writes every kernel with its inputs and the host device's results."""
     import kernel_cases as cases
-    from schedule_payloads import attention, matmul, norm
-    from test_distribute import row_reduction
+
+    from support.kernels.payloads import attention, matmul, norm, row_reduction
 
     exact = {
         "row_sums": (row_reduction(5, 1000, "f32", "0.0", "addf"), "reduction:warps=4"),
@@ -61,8 +61,9 @@ def compile_all(folder: Path) -> None:
         cases.make(name, text, knobs, exact=True).save(folder)
     for name, (text, knobs, tolerance) in close.items():
         cases.make(name, text, knobs, tolerance=tolerance).save(folder)
-    import exact_kernels
     import instruction_cases
+
+    from support.kernels import exact as exact_kernels
 
     for name in exact_kernels.CASES:
         module, inputs, result = exact_kernels.case(name, f"exact_{name}")

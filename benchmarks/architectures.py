@@ -21,15 +21,16 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import tests_path
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "python_tests"))
 
 _PART = 4  # models that one process checks
 _SOME = """
 import sys, time
 import transformers
 sys.path.insert(0, sys.argv[1])
-from architectures.runner import check_architecture
+from support.architectures.runner import check_architecture
 for name in sys.argv[3:]:
     start = time.time()
     try:
@@ -49,7 +50,7 @@ def check_some(names: list[str], levels: str, timeout: float, end: float) -> lis
     """
     results: list[dict[str, Any]] = []
     while names and time.time() < end:
-        command = [sys.executable, "-c", _SOME, str(ROOT / "python_tests"), levels, *names]
+        command = [sys.executable, "-c", _SOME, str(tests_path.FOLDER), levels, *names]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         watchdog = threading.Timer(max(0.0, min(timeout * len(names), end - time.time())), process.kill)
         watchdog.start()
@@ -101,7 +102,7 @@ def report(about: dict[str, str], levels: str, results: list[dict[str, Any]]) ->
 
 def main() -> int:
     """The program; returns its exit status."""
-    from architectures.runner import read_list
+    from support.architectures.runner import read_list
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-o", dest="output", type=Path, required=True, metavar="OUT.json")

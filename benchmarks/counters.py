@@ -64,7 +64,8 @@ _AT_ONCE = 60  # metrics per run of ncu
 def compile_all(folder: Path) -> None:
     """Writes the five kernels with the host device's counters."""
     import kernel_cases as cases
-    from schedule_payloads import attention, matmul
+
+    from support.kernels.payloads import attention, matmul
 
     kernels = {
         "row_softmax": (cases.softmax(8, 4096), "", 1e-5),

@@ -3,26 +3,22 @@ Needs MLIR; the payloads are those of the tests."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
+import tests_path  # noqa: F401
+from saved_kernels import Argument, SavedKernel
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python_tests"))
-
-from kernel_check import function_name  # noqa: E402
-from saved_kernels import Argument, SavedKernel  # noqa: E402
-from schedule_payloads import generic, inputs_of, kernel  # noqa: E402
-
-from mlirc import mlir  # noqa: E402
-from mlirc.backend.ptx import compile_kernel  # noqa: E402
-from mlirc.driver.kernel_build import to_gpu  # noqa: E402
-from mlirc.host.device import DeviceKernel  # noqa: E402
-from mlirc.host.jit import tensor_spec  # noqa: E402
-from mlirc.mlir import ir  # noqa: E402
-from mlirc.schedule.registry import Schedules  # noqa: E402
-from mlirc.targets import get_target  # noqa: E402
+from mlirc import mlir
+from mlirc.backend.ptx import compile_kernel
+from mlirc.driver.kernel_build import to_gpu
+from mlirc.host.device import DeviceKernel
+from mlirc.host.jit import tensor_spec
+from mlirc.mlir import ir
+from mlirc.schedule.registry import Schedules
+from mlirc.targets import get_target
+from support.kernels.check import function_name
+from support.kernels.payloads import generic, inputs_of, kernel
 
 TARGET = "sm_90a"
 

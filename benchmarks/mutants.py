@@ -14,15 +14,11 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "python_tests"))
+import tests_path  # noqa: F401
 
-import mutants_arithmetic  # noqa: E402
-import mutants_ends  # noqa: E402
-import mutants_hopper  # noqa: E402
-import mutants_warp  # noqa: E402
-from mutant_cases import KERNELS, case  # noqa: E402
-from mutants import mutants  # noqa: E402
+from support.kernels.mutant_cases import KERNELS, case
+from support.mutants import arithmetic, ends, hopper, warp
+from support.mutants.kernels import mutants
 
 SUBJECTS = (
     "barrier",
@@ -34,10 +30,10 @@ SUBJECTS = (
     "predicate",
     "bound",
     "offset",
-    *mutants_ends.SUBJECTS,
-    *mutants_hopper.SUBJECTS,
-    *mutants_warp.SUBJECTS,
-    *mutants_arithmetic.SUBJECTS,
+    *ends.SUBJECTS,
+    *hopper.SUBJECTS,
+    *warp.SUBJECTS,
+    *arithmetic.SUBJECTS,
 )
 
 # Why results with other bits are no error.
@@ -105,7 +101,7 @@ NO_EFFECT = {
     "offset of a buffer dropped": "a buffer that is no longer in use where the other one is written",
     "offset of a descriptor dropped": "the offset is 0",
     "offset not swizzled": "the rows at hand are not swizzled (the factor is 0)",
-    **mutants_hopper.NO_EFFECT,
+    **hopper.NO_EFFECT,
 }  # fmt: skip
 
 
@@ -137,7 +133,7 @@ def main() -> int:
             for verdict, several in found.items():
                 groups[verdict] += several
             print(f"{name}: {dict(counts)} {time.perf_counter() - start:.0f} s", flush=True)
-    path = ROOT / "benchmarks" / "results" / "mutants.md"
+    path = Path(__file__).resolve().with_name("results") / "mutants.md"
     path.write_text(report(table, groups, time.perf_counter() - start, workers))
     return 0
 
@@ -153,8 +149,8 @@ def report(table: dict, groups: dict, seconds: float, cores: int) -> str:
     lines = [
         "# Mutants of the shipped kernels on the host device", "",
         f"Made by `python benchmarks/mutants.py` in {seconds:.0f} s on {cores} cores; the kernels are those of "
-        "`python_tests/mutant_cases.py`, the changes those of `python_tests/mutants.py`: one at a time, every place in "
-        "turn, each mutant run on two sets of inputs.", "",
+        "`python_tests/support/kernels/mutant_cases.py`, the changes those of `python_tests/support/mutants/`: one at "
+        "a time, every place in turn, each mutant run on two sets of inputs.", "",
         f"{sum(total.values())} mutants; {harmful} of them can change a result or break a rule. {found} of these "
         f"({100 * found / harmful:.2f} %) are reported: {total['rule']} as a rule that the kernel breaks (a race, an "
         f"access out of bounds, ...), {total['wrong']} as a wrong result, against the `kernels` level. "

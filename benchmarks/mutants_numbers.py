@@ -11,11 +11,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "python_tests"))
+import tests_path  # noqa: F401
 
-from mutants_numbers import number_mutants  # noqa: E402
-from number_cases import NUMBERS, number_case  # noqa: E402
+from support.kernels.number_cases import NUMBERS, number_case
+from support.mutants.numbers import number_mutants
 
 # Why results with other bits are no error, and why a change can leave them as they were.
 CLOSE = {
@@ -57,7 +56,7 @@ def main() -> int:
             if verdict == "close":
                 silent[f"{mutant.what} {mutant.how}", name] += 1
         print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
-    path = ROOT / "benchmarks" / "results" / "mutants-numbers.md"
+    path = Path(__file__).resolve().with_name("results") / "mutants-numbers.md"
     path.write_text(report(table, kernels, silent, time.perf_counter() - start))
     return 0
 
@@ -69,9 +68,10 @@ def report(table: Counter, kernels: Counter, silent: Counter, seconds: float) ->
     lines = [
         "# Kernels that compute something else, on the host device", "",
         f"Made by `python benchmarks/mutants_numbers.py` in {seconds:.0f} s on 2 cores; the kernels are those of "
-        "`python_tests/number_cases.py`, the changes those of `python_tests/mutants_numbers.py`: in one place at a "
-        "time, and in all places of a kind at once. Each is run on every set of made-up inputs that fits the kernel "
-        "([host device](../../docs/host-device.md#made-up-inputs)); unchanged, no kernel has a finding on any.", "",
+        "`python_tests/support/kernels/number_cases.py`, the changes those of "
+        "`python_tests/support/mutants/numbers.py`: in one place at a time, and in all places of a kind at once. Each "
+        "is run on every set of made-up inputs that fits the kernel ([host device]"
+        "(../../docs/host-device.md#made-up-inputs)); unchanged, no kernel has a finding on any.", "",
         f"{sum(total.values())} mutants; {found + total['close']} of them can change a result or break a rule, and "
         f"{found} of these ({100 * found / (found + total['close']):.1f} %) are reported: {total['wrong']} as a wrong "
         f"result, {total['rule']} as a broken rule. {total['same']} leave every bit on every set as it was.", "",

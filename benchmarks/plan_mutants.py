@@ -13,15 +13,13 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "python_tests"))
+import numpy as np
+import tests_path  # noqa: F401
+import torch
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from plan_mutants import KINDS, PlanCase, model_text, plan_mutants, ptx_mutants, ptx_of, resign  # noqa: E402
-
-from mlirc.driver.compilation import Compilation  # noqa: E402
-from mlirc.targets import get_target  # noqa: E402
+from mlirc.driver.compilation import Compilation
+from mlirc.targets import get_target
+from support.mutants.plans import KINDS, PlanCase, model_text, plan_mutants, ptx_mutants, ptx_of, resign
 
 VERDICTS = ("refused", "found", "missed", "other", "same")
 _HEAD = (
@@ -90,7 +88,7 @@ def main() -> int:
         for how, ptx in dict.fromkeys(ptx_mutants(right)):
             edits[how, bool(case.checker(resign(case.job.ptx, ptx)).of_text())] += 1
         print(f"{name}: {dict(plans[name])} {time.perf_counter() - start:.0f} s", flush=True)
-    path = ROOT / "benchmarks" / "results" / "plan-mutants.md"
+    path = Path(__file__).resolve().with_name("results") / "plan-mutants.md"
     path.write_text(report(plans, edits, time.perf_counter() - start))
     return 0
 
@@ -105,7 +103,8 @@ def report(plans: dict[str, Counter[tuple[str, str]]], edits: Counter[tuple[str,
     lines = [
         "# Mutants of launch plans and of PTX on the host device", "",
         f"Made by `python benchmarks/plan_mutants.py` in {seconds:.0f} s on 2 cores; models and changes are those of "
-        "`python_tests/plan_mutants.py` and of the program: one at a time, every place in turn, the checksum renewed.",
+        "`python_tests/support/mutants/plans.py` and of the program: one at a time, every place in turn, the checksum "
+        "renewed.",
         "",
         f"{sum(total.values())} mutants of plans. {harmful} are refused at load or change a result in two runs "
         "(a changed grid, block, size of shared memory or name counts as harmful, since what runs the plans here knows "

@@ -11,6 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from support import randomness
+
 # Models come from packages and folders, never from a hub; tests run side by side, so each keeps to one core.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -42,6 +44,14 @@ def _own_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("MLIRC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
 
 
+@pytest.fixture(autouse=True)
+def _own_randomness():
+    """No test's inputs depend on the tests before it."""
+    randomness.start()
+    yield
+    randomness.stop()
+
+
 @pytest.fixture
 def ticking(monkeypatch) -> Callable[[], int]:
     """The host device's clock: a second later at each look at it, so that what is stopped is the same on every machine.
@@ -60,7 +70,7 @@ def run_kernel(request) -> Callable[[str, list, list], None]:
     from mlirc import mlir
 
     if request.param == "gpu":
-        import gpu_kernel
+        from support.devices import gpu_kernel
 
         if gpu_kernel.NO_GPU is not None:
             pytest.skip(gpu_kernel.NO_GPU)

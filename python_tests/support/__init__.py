@@ -1,0 +1,1 @@
+"""What the tests share; benchmarks/ uses it, too."""

@@ -1,0 +1,1 @@
+"""What runs kernels: the GPU, a stand-in for it, the CPU."""

@@ -1,0 +1,1 @@
+"""Kernels of every level, whole or in parts, and their checks."""

@@ -1,0 +1,1 @@
+"""Harmful changes of kernels and plans, one at a time."""

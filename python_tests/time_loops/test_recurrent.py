@@ -1,0 +1,206 @@
+"""Recurrent layers are loops over time steps, at every level and in the launch plan, and equal PyTorch's."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from mlirc.host.tensors import run_level
+from mlirc.tools.mlirc import main
+from support.models.planned import run_plan
+from support.models.recurrent import assert_right, compiled, leaves
+
+# class, sizes of input and state, options of the layer, (steps, batch) or (steps,), whether initial states are given
+LAYERS = {
+    "lstm": ("LSTM", 8, 16, {}, (6, 2), False),
+    "lstm of odd sizes, both ways": ("LSTM", 5, 7, dict(num_layers=2, bidirectional=True), (7, 3), True),
+    "lstm with a projection": ("LSTM", 3, 11, dict(proj_size=4, batch_first=True, bias=False), (3, 5), True),
+    "gru of two layers": ("GRU", 8, 12, dict(num_layers=2, dropout=0.5), (5, 1), True),
+    "gru both ways": ("GRU", 1, 3, dict(bidirectional=True, batch_first=True, bias=False), (2, 3), False),
+    "rnn": ("RNN", 5, 4, dict(bidirectional=True), (4, 3), True),
+    "rnn with relu": ("RNN", 2, 1, dict(nonlinearity="relu"), (13,), False),
+    "one step": ("LSTM", 5, 7, dict(num_layers=2), (1, 2), True),
+    "no batch": ("GRU", 3, 5, dict(bidirectional=True, num_layers=2), (3,), True),
+}  # fmt: skip
+
+
+def layer(name: str) -> tuple[torch.nn.Module, tuple]:
+    """The layer and its example inputs."""
+    kind, width, state, options, sizes, given = LAYERS[name]
+    torch.manual_seed(len(name))
+    module = getattr(torch.nn, kind)(width, state, **options).eval()
+    x = torch.randn(*sizes, width)
+    if options.get("batch_first") and len(sizes) == 2:
+        x = x.transpose(0, 1).contiguous()
+    if not given:
+        return module, (x,)
+    rows = options.get("num_layers", 1) * (2 if options.get("bidirectional") else 1)
+    h = torch.randn(rows, *sizes[1:], options.get("proj_size") or state)
+    return module, (x, (h, torch.randn(rows, *sizes[1:], state)) if kind == "LSTM" else h)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_equal_pytorch_at_every_level_and_in_the_plan(name):
+    module, args = layer(name)
+    job = compiled(module, args)
+    with torch.no_grad():
+        wanted = leaves(module(*args))
+    for level in ("linalg", "kernels", "tiles"):
+        assert_right(run_level(job.modules[level], leaves(args), job.tensors()), wanted)
+    assert_right(run_plan(job, leaves(args)), wanted)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru both ways"])
+def test_the_host_device_runs_every_step(name):
+    module, args = layer(name)
+    result = compiled(module, args).check(["gpu"], kinds=["plain"])
+    assert result.ok, result
+
+
+def test_time_steps_are_launched_and_not_compiled_one_by_one():
+    """512 steps are the kernels of a few: one loop in the plan of three launches a step, and no copies."""
+    torch.manual_seed(0)
+    module, x = torch.nn.LSTM(5, 8), torch.randn(512, 1, 5)
+    job = compiled(module.eval(), (x,))
+    few = compiled(module.eval(), (x[:3],))
+    assert len(job.builds) == len(few.builds)
+    assert [dataclasses.replace(r, first=0) for r in job.plan.repeats] == [type(job.plan.repeats[0])(0, 3, 512)]
+    assert len(job.ptx) < 2 * len(few.ptx)
+    with torch.no_grad():
+        wanted = leaves(module(x))
+    assert_right(run_level(job.modules["tiles"], [x], job.tensors()), wanted)
+    assert_right(run_plan(job, [x]), wanted)
+
+
+def test_layers_of_a_network_share_their_loop():
+    """What stands before, between and behind; two layers of one shape are one loop and one step."""
+
+    class Tagger(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = torch.nn.Embedding(11, 6)
+            self.first, self.second = torch.nn.GRU(6, 6, batch_first=True), torch.nn.GRU(6, 6, batch_first=True)
+            self.head = torch.nn.Linear(6, 3)
+
+        def forward(self, tokens):
+            x, last = self.first(self.embedding(tokens))
+            x, _ = self.second(torch.relu(x), last)
+            return self.head(x).softmax(-1)
+
+    torch.manual_seed(3)
+    module, tokens = Tagger().eval(), torch.tensor([[1, 5, 10, 0, 7], [2, 2, 3, 9, 4]])
+    job = compiled(module, (tokens,))
+    assert job.text("linalg").count("mlirc.loop") == 1
+    assert len(job.plan.repeats) == 2
+    with torch.no_grad():
+        wanted = [module(tokens)]
+    assert_right(run_level(job.modules["tiles"], [tokens], job.tensors()), wanted)
+    assert_right(run_plan(job, [tokens]), wanted)
+
+
+def test_steps_that_depend_on_constants_alone_run_at_load():
+    class Positions(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = torch.nn.RNN(4, 4)
+            for name, value in list(self.rnn.named_parameters()):
+                delattr(self.rnn, name)
+                self.rnn.register_buffer(name, value.detach(), persistent=False)
+            self.register_buffer("table", torch.randn(6, 1, 4), persistent=False)
+
+        def forward(self, x):
+            return x + torch.ops.aten.rnn_tanh.input(
+                self.table, torch.zeros(1, 1, 4), [self.rnn.weight_ih_l0, self.rnn.weight_hh_l0], False, 1, 0.0, False,
+                False, False)[0]  # fmt: skip
+
+    torch.manual_seed(4)
+    module, x = Positions().eval(), torch.randn(6, 1, 4)
+    job = compiled(module, (x,))
+    [loop] = job.plan.repeats
+    assert loop.first + loop.length * loop.count <= job.plan.setup < len(job.plan.steps)
+    assert_right(run_plan(job, [x]), [module(x)])
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float16, 2e-3), (torch.bfloat16, 2e-2), (torch.float64, 1e-9)])
+def test_other_float_types(dtype, tolerance):
+    torch.manual_seed(5)
+    module, x = torch.nn.GRU(5, 9).eval().to(dtype), torch.randn(9, 2, 5, dtype=dtype)
+    job = compiled(module, (x,), "tiles")
+    got = run_level(job.modules["tiles"], [x], job.tensors())
+    wanted = module.double()(x.double())
+    for g, w in zip(got, wanted, strict=True):
+        assert g.dtype == dtype
+        torch.testing.assert_close(g.double(), w, rtol=tolerance, atol=tolerance)
+
+
+class Packed(torch.nn.Module):
+    def __init__(self, lengths=None):
+        super().__init__()
+        self.rnn, self.lengths = torch.nn.LSTM(3, 4, batch_first=True), lengths
+
+    def forward(self, x, lengths=None):
+        lengths = self.lengths if lengths is None else lengths
+        packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+        return torch.nn.utils.rnn.pad_packed_sequence(self.rnn(packed)[0], batch_first=True)[0]
+
+
+def make_packed():
+    return Packed(torch.tensor([4, 2])).eval(), (torch.randn(2, 4, 3),)
+
+
+def make_packed_with_lengths():
+    return Packed().eval(), (torch.randn(2, 4, 3), torch.tensor([4, 2]))
+
+
+@pytest.mark.parametrize("model", ["make_packed", "make_packed_with_lengths"])
+def test_a_packed_sequence_is_refused_in_words(ran, model):
+    error = ran(main, f"test_recurrent:{model}", "--emit", "linalg").error
+    assert "pack_padded_sequence" in error and "test_recurrent.py" in error
+
+
+def test_dropout_in_training_is_between_the_layers():
+    """A dropout of all leaves the second layer nothing of the first; one of a half is drawn."""
+    torch.manual_seed(6)
+    x = torch.randn(3, 2, 4)
+    for p in (1.0, 0.5):
+        module = torch.nn.LSTM(4, 4, 2, dropout=p).train()
+        program = torch.export.export(module, (x,), strict=False)
+        job = compiled(program.module(), (x,), "kernels")
+        assert ("mlirc.random" in job.text("linalg")) == (p == 0.5)
+        if p == 1.0:
+            wanted = leaves(module(x))
+            assert_right(run_level(job.modules["kernels"], [x], job.tensors()), [w.detach() for w in wanted])
+
+
+def test_rwkv_loops_over_its_tokens_and_keeps_its_own_code_where_that_differs(monkeypatch):
+    """The recurrence of a Hugging Face model is a loop, with every other thing of the model around it."""
+    from transformers import RwkvConfig, RwkvModel
+    from transformers.models.rwkv import modeling_rwkv
+
+    from mlirc.frontend.recurrences import _agrees
+
+    torch.manual_seed(7)
+    config = RwkvConfig(vocab_size=31, context_length=64, hidden_size=12, num_hidden_layers=2, use_cache=False)
+    module, tokens = RwkvModel(config).eval(), torch.randint(0, 31, (2, 11))
+    own = modeling_rwkv.rwkv_linear_attention_cpu
+    job = compiled(module, (tokens,))
+    assert modeling_rwkv.rwkv_linear_attention_cpu is own
+    assert job.text("linalg").count("mlirc.loop") == 1 and len(job.plan.repeats) == 2
+    with torch.no_grad():
+        wanted = [module(tokens).last_hidden_state]
+    assert_right(run_level(job.modules["tiles"], [tokens], job.tensors()), wanted)
+    assert_right(run_plan(job, [tokens]), wanted)
+    assert _agrees(own)
+    assert not _agrees(lambda decay, first, key, value, **kwargs: own(decay + 1, first, key, value, **kwargs))
+    assert not _agrees(lambda decay: decay)
+
+
+def test_an_empty_batch():
+    module, x = torch.nn.LSTM(5, 8).eval(), torch.randn(4, 0, 5)
+    job = compiled(module, (x,))
+    assert_right(
+        run_level(job.modules["tiles"], [x], job.tensors()), [torch.empty(4, 0, 8)] + 2 * [torch.empty(1, 0, 8)]
+    )
+    assert not job.plan.steps
