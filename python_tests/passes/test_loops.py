@@ -16,11 +16,7 @@ from mlirc.mlir import ir
 from mlirc.passes import get_pass
 from mlirc.targets import TARGETS, get_target
 from support.devices.emulate import run_launches
-from support.kernels.loops import (
-    KERNELS,
-    public,
-    random_inputs,
-)
+from support.kernels.loops import KERNELS, public, random_inputs
 
 
 @pytest.mark.parametrize("name", KERNELS)
