@@ -49,7 +49,7 @@ def sleeps(say) -> End:
 
 
 def test_the_tester_sees_what_ends_badly(monkeypatch):
-    monkeypatch.setattr("spoiled.SECONDS", 1)
+    monkeypatch.setattr("support.kernels.spoiled.SECONDS", 1)
     start = time.perf_counter()
     assert run_apart(ends).well
     assert run_apart(dies).how == "killed"

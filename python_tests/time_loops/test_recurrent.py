@@ -156,7 +156,7 @@ def make_packed_with_lengths():
 
 @pytest.mark.parametrize("model", ["make_packed", "make_packed_with_lengths"])
 def test_a_packed_sequence_is_refused_in_words(ran, model):
-    error = ran(main, f"test_recurrent:{model}", "--emit", "linalg").error
+    error = ran(main, f"{__name__}:{model}", "--emit", "linalg").error
     assert "pack_padded_sequence" in error and "test_recurrent.py" in error
 
 

@@ -79,7 +79,7 @@ def until():
 
 
 def test_a_loop_that_depends_on_data_is_refused_in_words(ran):
-    error = ran(main, "test_torch_loops:until", "--emit", "linalg").error
+    error = ran(main, f"{__name__}:until", "--emit", "linalg").error
     assert "while_loop" in error and "fixed number of steps" in error
 
 
