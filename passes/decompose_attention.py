@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mlirc.dialects.mlirc_dialect import ATTENTION, AttentionInfo
-from mlirc.ir.levels import NARROWED
+from mlirc.ir.levels import WEIGHT
 from mlirc.mlir import arith, ir, linalg, math, tensor
 from mlirc.passes import register
 
@@ -67,8 +67,7 @@ def _decompose(op: ir.Operation) -> ir.Value:
 
     def weigh(weight: ir.Value, value: ir.Value, sum_: ir.Value) -> ir.Value:
         term = arith.mulf(weight, _widen(value, acc))
-        if info.element_type != acc:
-            term.owner.attributes[NARROWED] = ir.StringAttr.get(str(info.element_type))
+        term.owner.attributes[WEIGHT] = ir.StringAttr.get(str(info.element_type))
         return arith.addf(term, sum_)
 
     weighted = _generic("bhgijd", [(weights, "bhgij"), (v, v_loops)], (sums, "bhgid"), weigh)

@@ -12,9 +12,10 @@ from mlirc.ir.ladder import LEVELS as LEVELS
 from mlirc.mlir import context, func, ir
 from mlirc.runtime.random_state import RandomState
 
+# On a product of an attention's weight, its first factor: the type that tensor cores take it in.
+WEIGHT = "mlirc.weight"
 # On an arith.maxsi or minsi that keeps an index of the model inside of a dimension: the dimension's extent. Runs on the
 # CPU report an index that it changes, where PyTorch raises an error.
-NARROWED = "mlirc.narrowed"  # on a product: the type that tensor cores take its first factor in
 INDEX_BELOW = "mlirc.index_below"
 
 

@@ -11,10 +11,13 @@ import pytest
 from mlirc import mlir
 from mlirc.driver.compilation import compile_model
 from mlirc.errors import MlircError
-from mlirc.host.device.input_sets import INPUT_SETS, InputSets, index_limits, parse_input_sets, some_blocks
+from mlirc.host.device import DeviceKernel
+from mlirc.host.device.input_sets import INPUT_SETS, InputSets, index_limits, parse_input_sets, some_blocks, try_sets
 from mlirc.host.device.judge import wrong
+from mlirc.host.device.reference import References
 from mlirc.host.jit import HostFunction
 from mlirc.tools import mlirc_run
+from support.kernels.mutant_cases import lowered
 from support.kernels.number_cases import NUMBERS, elements, layer_norm, row_maximum, softmax
 from support.kernels.payloads import attention, generic, kernel, matmul
 
@@ -175,3 +178,13 @@ def test_the_program_tries_every_kernel_and_names_the_set(tmp_path, ran):
     assert result.status == 1 and "--input-sets needs numbers to compare with" in result.err
     result = ran(mlirc_run.main, *run[:3], "--input-sets", "all")
     assert result.status == 1 and "--input-sets is for the host device" in result.err
+
+
+def test_keys_that_a_window_leaves_out_may_be_infinite():
+    """A block that no query of it sees is skipped; the level above multiplies its values by 0."""
+    text = attention(lengths=(17, 33), dims=(16, 16), window=9, causal=True)
+    gpu, arguments, specs = lowered(text, "attention:block_q=16,block_kv=16")
+    reference = References({"kernels": mlir.parse(text)}).of("attention_0")
+    results = [np.zeros(s.shape, s.dtype) for s in specs]
+    report = try_sets(DeviceKernel(mlir.parse(gpu)), reference, [*arguments, *results], ["one infinity", "one NaN"])
+    assert report.ok and len(report.sets["attention_0"]) == 2, report.findings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mlirc.host.rounding.values import EXACT, LARGEST, LEAST, NORMAL, ROUNDOFF, Builder, Known
-from mlirc.ir.levels import NARROWED
+from mlirc.ir.levels import WEIGHT
 from mlirc.mlir import arith, ir
 
 _FUNCTION = 4.0  # roundings that a function such as exp may cost
@@ -115,12 +115,12 @@ def _product_spread(at: _At, first: ir.Value | None) -> ir.Value | None:
 @_rule("arith.mulf")
 def _product(at: _At) -> Known:
     b, first = at.b, at.error(0)
-    narrowed = at.op.attributes[NARROWED].value if NARROWED in at.op.attributes else ""
-    if narrowed:
-        first = b.add(first, b.times(ROUNDOFF[narrowed], b.absolute(at.value(0))), b.constant(LEAST[narrowed]))
+    taken = at.op.attributes[WEIGHT].value if WEIGHT in at.op.attributes else ""
+    if taken not in ("", at.type):
+        first = b.add(first, b.times(ROUNDOFF[taken], b.absolute(at.value(0))), b.constant(LEAST[taken]))
     exact = arith.mulf(at.value(0), at.value(1))
     found = at.finish(exact, _product_spread(at, first), arith.mulf(at.size(0), at.size(1)))
-    if not narrowed:
+    if not taken:
         return found
     # What nobody attends to may be left out, or give 0 times infinity.
     left_out = b.all([b.equal(at.value(0), b.zero), b.above(b.absolute(at.value(1)), b.constant(LARGEST[at.type]))])
