@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from mlirc.bench import reference
 from mlirc.bench.cases import Case
 from mlirc.bench.problems import report, running
 from mlirc.bench.problems.compare import Sums, judge_error
 from mlirc.bench.problems.find import find_problems, is_problem
+from mlirc.check.gates import relative_error
 from mlirc.driver.compilation import compile_model
 from mlirc.errors import MlircError
 from mlirc.frontend.problem import adopt, load_problem, loose_tensors, open_problem
@@ -322,11 +322,11 @@ def test_fp64_that_does_not_fit_is_taken_in_parts_of_the_batch(monkeypatch):
 def test_sums_in_slices_are_the_whole_error(monkeypatch):
     out, ref = torch.randn(5, 7), torch.randn(5, 7)
     monkeypatch.setattr("mlirc.bench.problems.compare._STEP", 4)
-    assert Sums.between(out, ref).relative == pytest.approx(reference.relative_error(out, ref))
+    assert Sums.between(out, ref).relative == pytest.approx(relative_error(out, ref))
     ref[2, 2] = math.inf
     assert Sums.between(out, ref).relative == math.inf
     out[2, 2] = math.inf
-    assert Sums.between(out, ref).relative == pytest.approx(reference.relative_error(out, ref))
+    assert Sums.between(out, ref).relative == pytest.approx(relative_error(out, ref))
     assert judge_error(0.0, None, torch.int64)["verdict"] == "ok"
     assert judge_error(1e-9, None, torch.int64)["verdict"] == "FAIL"
 
