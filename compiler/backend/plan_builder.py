@@ -15,7 +15,7 @@ from mlirc.ir.loops import is_loop, read_loop
 from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.mlir import ir
 from mlirc.runtime.plan import DTYPE_BYTES, CopyStep, KernelLaunch, Plan, Ref, Repeat, TensorSpec
-from mlirc.runtime.plan_check import used_arena
+from mlirc.runtime.plan_check import check_plan, used_arena
 from mlirc.runtime.repeats import MAX_STEPS, PlanStep, unroll, with_references
 
 
@@ -314,5 +314,5 @@ def build_plan(
         versions=dict(versions or {}),
         draws=builder.draws,
     )
-    plan.validate()
+    check_plan(plan)
     return plan

@@ -242,7 +242,7 @@ class Compilation:
         """Makes the PTX file's text, with the plan in it, out of the compiled kernels."""
         from mlirc.backend.plan_builder import build_plan
         from mlirc.backend.ptx import merge_ptx
-        from mlirc.runtime import plan
+        from mlirc.runtime import plan_file
 
         with self.timer.step("plan"), internal.step("making the launch plan"):
             compiled = {name: build.compiled for name, build in self.builds.items()}
@@ -250,7 +250,7 @@ class Compilation:
                 self.modules["kernels"], compiled, model=self.name, target=self.target.name, versions=_versions()
             )
             merged = merge_ptx([build.ptx for build in self.builds.values()], self.target)
-            self.ptx = plan.embed(merged, self.plan)
+            self.ptx = plan_file.embed(merged, self.plan)
         for level in ("gpu", "llvm", "ptx"):
             self.observe(level)
 
@@ -352,7 +352,7 @@ def single_kernel_model(job: Compilation, name: str) -> KernelModel:
     from mlirc.backend.plan_builder import build_plan
     from mlirc.backend.ptx import merge_ptx
     from mlirc.ir import levels
-    from mlirc.runtime import plan
+    from mlirc.runtime import plan_file
 
     build = job.builds[name]
     texts: dict[str, str] = {}
@@ -362,7 +362,7 @@ def single_kernel_model(job: Compilation, name: str) -> KernelModel:
     alone = levels.with_main(levels.isolate(job.modules["kernels"], name))
     texts["gpu"] = gpu_text(alone, [build])
     made = build_plan(alone, {name: build.compiled}, model=name, target=job.target.name, versions=_versions())
-    return KernelModel(plan.embed(merge_ptx([build.ptx], job.target), made), texts)
+    return KernelModel(plan_file.embed(merge_ptx([build.ptx], job.target), made), texts)
 
 
 def gpu_text(module: Any, builds: Iterable[KernelBuild]) -> str:

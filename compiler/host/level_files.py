@@ -11,7 +11,8 @@ from mlirc.errors import MlircError
 from mlirc.ir import levels
 from mlirc.ir.text import read_level
 from mlirc.mlir import ir
-from mlirc.runtime.plan import Plan, TensorSpec, identity
+from mlirc.runtime.plan import Plan, TensorSpec
+from mlirc.runtime.plan_file import identity
 
 _MARK = re.compile(r"^// mlirc: level (\w+) of ([0-9a-f]{64})$", flags=re.MULTILINE)  # as `level_mark` makes it
 

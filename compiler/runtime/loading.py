@@ -10,7 +10,8 @@ from typing import Any
 from mlirc.errors import MlircError, missing_package
 from mlirc.files.opening import read_bytes
 from mlirc.runtime.model import CompiledModel
-from mlirc.runtime.plan import Plan, extract
+from mlirc.runtime.plan import Plan
+from mlirc.runtime.plan_file import extract
 from mlirc.runtime.weights import WeightFile
 
 

@@ -1,18 +1,86 @@
-"""Reading a launch plan's JSON, of which nothing is taken for granted: every value has just the type it must have."""
+"""A launch plan as JSON, written and read. Of what is read nothing is taken for granted: every value has just the type
+it must have."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 from mlirc.errors import MlircError
 from mlirc.runtime.plan import SPACES, TABLES, VERSION, CopyStep, Dim3, KernelLaunch, Plan, Ref, Repeat, TensorSpec
-from mlirc.runtime.repeats import MAX_STEPS, Motion, PlanStep, unroll
+from mlirc.runtime.plan_check import check_plan
+from mlirc.runtime.repeats import MAX_STEPS, Motion, PlanStep, references, roll, unroll
 
 _AGAIN = "compile the model again"
 _HEAD = ("version", "model", "target", "versions", "arena_size", "unpacked_size", "setup", *TABLES, "steps")
 _LAUNCH = ("launch", "grid", "block", "smem", "args", "kernel", "origin")
+
+
+def to_json(plan: Plan) -> str:
+    """The plan as JSON text."""
+    return "\n".join(json_lines(plan))
+
+
+def _ref_out(ref: Ref) -> list:
+    return [SPACES.index(ref.space), ref.index, ref.offset, ref.size]
+
+
+def _step_out(step: KernelLaunch | CopyStep, refs: list[list] | None = None) -> dict:
+    if isinstance(step, CopyStep):
+        source, target = refs or [_ref_out(step.source), _ref_out(step.target)]
+        return {"copy": source, "to": target}
+    out: dict[str, Any] = {"launch": step.symbol, "grid": step.grid, "block": step.block, "smem": step.smem}
+    out["args"] = refs or [_ref_out(r) for r in step.args]
+    if step.cluster:
+        out["cluster"] = step.cluster
+    out["kernel"] = step.kernel
+    out["origin"] = step.origin
+    return out
+
+
+def _steps_out(plan: Plan) -> Iterator[dict]:
+    """One object for every step that is in no loop, and for every loop."""
+    done = 0
+    for loop in plan.repeats:
+        yield from map(_step_out, plan.steps[done : loop.first])
+        done = loop.first + loop.length * loop.count
+        motions = roll(plan.steps[loop.first : done], loop.count)
+        body = []
+        for step, moves in zip(plan.steps[loop.first : loop.first + loop.length], motions, strict=True):
+            refs = [[*_ref_out(r), m.move, m.wrap] for r, m in zip(references(step), moves, strict=True)]
+            body.append(_step_out(step, refs))
+        yield {"repeat": loop.count, "steps": body}
+    yield from map(_step_out, plan.steps[done:])
+
+
+def json_lines(plan: Plan) -> Iterator[str]:
+    """The plan's JSON with one tensor or one step to a line, so that people and diffs can read it."""
+
+    def dump(value: Any) -> str:
+        return json.dumps(value, separators=(",", ":"))
+
+    head = {"version": VERSION, "model": plan.model, "target": plan.target, "versions": plan.versions}
+    head |= {"arena_size": plan.arena_size, "unpacked_size": plan.unpacked_size, "setup": plan.setup}
+    if plan.draws:
+        head["draws"] = plan.draws
+    yield dump(head)[:-1] + ","
+    tables: list[tuple[str, list]] = [
+        (n, [[t.name, t.dtype, t.shape, t.kind] for t in getattr(plan, n)]) for n in TABLES
+    ]
+    tables.append(("steps", list(_steps_out(plan))))
+    for i, (name, rows) in enumerate(tables):
+        yield f'"{name}":['
+        for j, row in enumerate(rows):
+            yield dump(row) + ("," if j + 1 < len(rows) else "")
+        yield "]," if i + 1 < len(tables) else "]}"
+
+
+def from_json(text: str) -> Plan:
+    """Reads a plan back; raises MlircError for another version or for JSON that is no valid plan."""
+    plan = read_plan(text)
+    check_plan(plan)
+    return plan
 
 
 def read_plan(text: str) -> Plan:

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mlirc.bench import cases as suites
 from mlirc.bench.artifacts import MANIFEST, MINILM, Entry, read_manifest, write_manifest
-from mlirc.bench.cases import Case
+from mlirc.bench.cases import Case, select
 from mlirc.bench.pool import Task, run_tasks
+from mlirc.bench.suites import suite_cases, suites
 from mlirc.errors import MlircError
 from mlirc.files.marks import marked_json
 from mlirc.files.outputs import Outputs, check_replaceable
@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
         "what",
         nargs="*",
         metavar="WHAT",
-        help=f"a suite ({', '.join(suites.suites())}), a model, a folder of problems, or an .mlir file",
+        help=f"a suite ({', '.join(suites())}), a model, a folder of problems, or an .mlir file",
     )
     add("--filter", metavar="REGEX", help="only the cases whose name matches")
     add("--list", action="store_true", help="print the cases and stop")
@@ -79,16 +79,16 @@ GPU_MEMORY = 1.2e11  # what the cases of `-j` may take together, in bytes
 
 def _cases(options: argparse.Namespace) -> list[Case]:
     if not options.what:
-        raise MlircError(f"nothing to measure: name a suite ({', '.join(suites.suites())}), or give --run DIR")
+        raise MlircError(f"nothing to measure: name a suite ({', '.join(suites())}), or give --run DIR")
     found = [case for name in options.what for case in _named(name, options)]
     # Two suites may share a case.
-    return suites.select({c.name: c for c in found}.values(), options.filter)
+    return select({c.name: c for c in found}.values(), options.filter)
 
 
 def _named(what: str, options: argparse.Namespace) -> list[Case]:
     """The cases of one command-line argument."""
-    if what in suites.suites() or not (Path(what).exists() or ":" in what):
-        return suites.suite_cases(what)
+    if what in suites() or not (Path(what).exists() or ":" in what):
+        return suite_cases(what)
     name = Path(what).stem or what
     if what.endswith(".mlir"):
         return [Case(name, "file", "mlir", {"spec": what}, {}, "f32")]
@@ -267,7 +267,7 @@ def _problems(options: argparse.Namespace) -> list[Case] | None:
     folders = [n for n in named if os.path.isdir(n) and not os.path.exists(os.path.join(n, "config.json"))]
     if not named or not is_asked and len(folders) + sum(n.endswith(".py") for n in named) < len(named):
         return None
-    return suites.select(find_problems(named), options.filter)
+    return select(find_problems(named), options.filter)
 
 
 def _run_problems(cases: list[Case], compiled: list[Entry], folder: Path, options: argparse.Namespace) -> int:
@@ -314,7 +314,7 @@ def _main(argv: list[str] | None) -> int:
         if options.what or options.compile_only:
             raise MlircError("--run DIR measures what DIR holds: give no suite and no --compile-only with it")
         entries, _ = read_manifest(options.run)
-        chosen = {c.name for c in suites.select([e.case for e in entries], options.filter)}
+        chosen = {c.name for c in select([e.case for e in entries], options.filter)}
         entries = [e for e in entries if e.case.name in chosen]
         if options.list:
             print("\n".join(e.case.name for e in entries))

@@ -11,7 +11,7 @@ from mlirc.backend.kernel import CompiledKernel, Copy, Launch
 from mlirc.backend.plan_builder import build_plan
 from mlirc.mlir import parse
 from mlirc.runtime import load_text
-from mlirc.runtime.plan import embed
+from mlirc.runtime.plan_file import embed
 from support.devices.fake_gpu import CudaArray, FakeDriver, at
 
 ROWS, COLS = 3, 5

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from mlirc.backend.ptx import find_ptxas
-from mlirc.bench import cases, reference, report, running, timing
+from mlirc.bench import cases, reference, report, running, suites, timing
 from mlirc.bench.artifacts import Compiled, Entry, read_compiled, read_manifest, write_compiled, write_manifest
 from mlirc.bench.bound import Ceiling, bound_us, limited_by
 from mlirc.bench.build import Built, Operator, build_abstract, build_real, by_position, make_inputs
@@ -53,18 +53,18 @@ def operator(name: str, *shapes: tuple[int, ...], dtype: str = "f32") -> Case:
 # Cases
 
 
-@pytest.mark.parametrize("suite", cases.suites())
+@pytest.mark.parametrize("suite", suites.suites())
 def test_every_case_survives_json(suite):
-    for case in cases.suite_cases(suite):
+    for case in suites.suite_cases(suite):
         assert Case.from_json(json.loads(json.dumps(case.to_json()))) == case
 
 
 def test_the_f32_suite_has_84_operators():
-    assert len(cases.suite_cases("fp32")) == 84
+    assert len(suites.suite_cases("fp32")) == 84
 
 
 def test_the_model_suite_has_every_model_in_both_types_at_four_lengths():
-    names = {c.name for c in cases.suite_cases("models")}
+    names = {c.name for c in suites.suite_cases("models")}
     assert len(CONFIGS) + len(NETWORKS) == 14
     for model in ("tinyllama-1.1b", "gpt2", "minilm", "mlp"):
         assert {f"{model}.{d}.s{s}" for d in ("f32", "bf16") for s in (1, 7, 128, 512)} <= names
@@ -74,11 +74,11 @@ def test_the_model_suite_has_every_model_in_both_types_at_four_lengths():
 @pytest.mark.parametrize("pattern", ["no-such-case", "["])
 def test_a_filter_that_finds_nothing_or_is_no_regex_is_refused(pattern):
     with pytest.raises(MlircError, match="--filter"):
-        cases.select(cases.suite_cases("bf16-basics"), pattern)
+        cases.select(suites.suite_cases("bf16-basics"), pattern)
 
 
 def test_listing_cases_imports_neither_torch_nor_mlir():
-    code = "import sys; from mlirc.bench import cases; cases.suite_cases('models'); cases.suite_cases('anchors');"
+    code = "import sys; from mlirc.bench import suites; suites.suite_cases('models'); suites.suite_cases('anchors');"
     code += "assert not {'torch', 'torch_mlir', 'transformers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -431,7 +431,7 @@ def test_a_compiled_case_can_be_read_back_and_its_plan_runs_elsewhere(tmp_path):
     info = compile_case(case, tmp_path, "sm_90a")
     compiled = read_compiled(tmp_path, case)
     built = build_real(case, "cpu")
-    from mlirc.runtime.plan import extract
+    from mlirc.runtime.plan_file import extract
 
     plan = extract(compiled.ptx)
     have = {**built.module.state_dict(), **compiled.constants}

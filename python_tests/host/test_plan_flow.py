@@ -16,7 +16,8 @@ import mlirc
 from mlirc.driver.compilation import Compilation
 from mlirc.errors import MlircError
 from mlirc.host.plan.contents import NOTHING, Memory, joined, part
-from mlirc.runtime.plan import extract, to_json
+from mlirc.runtime.plan_file import extract
+from mlirc.runtime.plan_json import to_json
 from mlirc.targets import get_target
 from mlirc.tools import mlirc_run
 from support.mutants import plans as plan_mutants

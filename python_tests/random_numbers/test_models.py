@@ -16,7 +16,10 @@ from mlirc.driver.compilation import Compilation
 from mlirc.errors import MlircError
 from mlirc.frontend.random import layout
 from mlirc.runtime import load_text
-from mlirc.runtime.plan import CopyStep, Plan, Ref, TensorSpec, embed, extract, to_json
+from mlirc.runtime.plan import CopyStep, Plan, Ref, TensorSpec
+from mlirc.runtime.plan_check import check_plan
+from mlirc.runtime.plan_file import embed, extract
+from mlirc.runtime.plan_json import to_json
 from mlirc.targets import get_target
 from mlirc.tools import mlirc as compiler
 from mlirc.tools import mlirc_opt, mlirc_run
@@ -241,7 +244,7 @@ def test_a_model_of_random_numbers_alone():
 )
 def test_a_plan_that_says_nonsense_of_its_draws_is_refused(inputs, draws, why):
     with pytest.raises(MlircError, match=why):
-        state_plan(*inputs, draws=draws).validate()
+        check_plan(state_plan(*inputs, draws=draws))
 
 
 def test_draws_in_the_plans_text_are_integers():

@@ -10,7 +10,7 @@ import torch
 
 import mlirc
 from mlirc.errors import MlircError
-from mlirc.runtime import plan
+from mlirc.runtime import plan_file
 from mlirc.timing import Progress, Timer
 from mlirc.tools.mlirc import main
 from support.devices.fake_gpu import FakeDriver, at
@@ -101,7 +101,7 @@ def test_an_archive_becomes_three_files(ran, tmp_path):
     archive(tmp_path / "scale.pt2")
     result = ran(main, tmp_path / "scale.pt2", "-o", tmp_path / "out.ptx")
     assert result.status == 0 and result.err == "" and result.out == ""
-    found = plan.extract((tmp_path / "out.ptx").read_text())
+    found = plan_file.extract((tmp_path / "out.ptx").read_text())
     assert [s.name for s in found.weights] == ["weight"]
     from safetensors.torch import load_file
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlirc.runtime.plan import embed
+from mlirc.runtime.plan_file import embed
 from support.plans.tiny import PTX, W, make_plan, randn, write_weights
 from support.tools import LEVEL
 

@@ -11,7 +11,8 @@ import pytest
 from mlirc.errors import MlircError
 from mlirc.runtime import load, load_text
 from mlirc.runtime.cuda import check_target
-from mlirc.runtime.plan import CopyStep, KernelLaunch, Plan, Ref, TensorSpec, embed
+from mlirc.runtime.plan import CopyStep, KernelLaunch, Plan, Ref, TensorSpec
+from mlirc.runtime.plan_file import embed
 from mlirc.runtime.weights import WeightFile
 from support.devices.fake_gpu import CudaArray, FakeDriver
 from support.devices.gpu_kernel import on_gpu

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlirc.runtime.plan import embed
+from mlirc.runtime.plan_file import embed
 from support.devices.fake_gpu import FakeDriver
 from support.plans.tiny import KERNELS, PTX, W, make_plan, randn, write_weights
 from support.tools import LEVEL

@@ -11,7 +11,7 @@ import pytest
 from mlirc.host import run_module
 from mlirc.ir import levels
 from mlirc.mlir import parse
-from mlirc.runtime import plan
+from mlirc.runtime import plan_file
 from mlirc.tools import mlirc_run
 from mlirc.tools.mlirc import main
 from support.tools import PAYLOAD, files
@@ -30,7 +30,7 @@ def test_all_outputs_appear_and_the_plan_fits(ran, payload, tmp_path):
     result = ran(main, payload, "-o", out / "m.ptx", "-v", "--timing")
     assert result.status == 0, result.err
     assert files(out) == [*(f"m.levels/{x}.mlir" for x in ("gpu", "kernels", "linalg", "tiles")), "m.ptx"]
-    found = plan.extract((out / "m.ptx").read_text())
+    found = plan_file.extract((out / "m.ptx").read_text())
     assert [str(s) for s in found.inputs] == ["f32[5,7]", "f32[7]"]
     assert [s.name for s in found.outputs] == ["y"]
     assert len(found.launches) == 1
@@ -46,7 +46,7 @@ def test_every_level_is_taken_back(ran, payload, tmp_path, level):
     again.write_text(emitted.out)
     assert ran(main, again, "--emit", level).out == emitted.out
     whole, part = ran(main, payload, "--emit", "ptx").out, ran(main, again, "--emit", "ptx").out
-    assert plan.extract(whole).steps == plan.extract(part).steps
+    assert plan_file.extract(whole).steps == plan_file.extract(part).steps
     assert _code(whole) == _code(part)
 
 
@@ -103,7 +103,7 @@ def test_a_kernel_alone_becomes_a_model(ran, payload, tmp_path):
     alone.write_text(str(levels.isolate(module, "elementwise_0")))
     result = ran(main, alone, "--emit", "ptx")
     assert result.status == 0, result.err
-    assert len(plan.extract(result.out).inputs) == 2
+    assert len(plan_file.extract(result.out).inputs) == 2
 
 
 def test_dump_dir_has_levels_and_a_repro_that_runs(ran, payload, tmp_path):

@@ -19,7 +19,7 @@ from mlirc.errors import MlircError
 from mlirc.files.marks import is_ours, marked_json, marked_text, write_npy, write_npz
 from mlirc.files.outputs import Outputs, check_model_output, check_writable
 from mlirc.frontend import write_weights
-from mlirc.runtime.plan import embed
+from mlirc.runtime.plan_file import embed
 from mlirc.runtime.weights import WeightFile
 from mlirc.tools import mlirc, mlirc_bench, mlirc_opt, mlirc_run
 from support.plans.tiny import PTX, make_plan, randn

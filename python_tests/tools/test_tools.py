@@ -11,7 +11,7 @@ import pytest
 
 import mlirc
 from mlirc.errors import one_line
-from mlirc.runtime.plan import embed
+from mlirc.runtime.plan_file import embed
 from mlirc.tools.mlirc_run import main
 from support.plans.forged import good_plan, ptx_for
 

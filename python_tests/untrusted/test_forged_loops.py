@@ -11,7 +11,9 @@ import pytest
 
 from mlirc.errors import MlircError
 from mlirc.runtime import load_text
-from mlirc.runtime.plan import CopyStep, KernelLaunch, Plan, Ref, Repeat, TensorSpec, extract, from_json, to_json
+from mlirc.runtime.plan import CopyStep, KernelLaunch, Plan, Ref, Repeat, TensorSpec
+from mlirc.runtime.plan_file import extract
+from mlirc.runtime.plan_json import from_json, to_json
 from support.devices.fake_gpu import FakeDriver
 from support.plans.forged import BAD, FOR_PEOPLE, get, places, signed
 from support.plans.tiny import KERNELS, N, W, ptx_for, randn

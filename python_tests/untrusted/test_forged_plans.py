@@ -12,7 +12,8 @@ import pytest
 
 from mlirc.errors import MlircError
 from mlirc.runtime import load_text
-from mlirc.runtime.plan import PREFIX, embed, extract, to_json
+from mlirc.runtime.plan_file import PREFIX, embed, extract
+from mlirc.runtime.plan_json import to_json
 from mlirc.tools.mlirc_run import main
 from support.devices.fake_gpu import FakeDriver
 from support.plans.forged import BAD, FOR_PEOPLE, TEXT, get, good_plan, places, signed

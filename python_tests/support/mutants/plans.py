@@ -18,7 +18,8 @@ from mlirc.driver.compilation import Compilation
 from mlirc.errors import MlircError
 from mlirc.host.device.model import DeviceModel
 from mlirc.host.plan.check import FileCheck
-from mlirc.runtime.plan import PREFIX, _digest, extract, identity, to_json
+from mlirc.runtime.plan_file import PREFIX, _digest, extract, identity
+from mlirc.runtime.plan_json import to_json
 from support.kernels.payloads import generic, kernel
 from support.models.planned import Launches, run_plan
 

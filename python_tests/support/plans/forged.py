@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from mlirc.runtime.plan import PREFIX, CopyStep, KernelLaunch, Plan, Ref, TensorSpec, _digest
+from mlirc.runtime.plan import CopyStep, KernelLaunch, Plan, Ref, TensorSpec
+from mlirc.runtime.plan_file import PREFIX, _digest
 from support.plans.tiny import N, ptx_for
 
 TEXT = ptx_for("sm_90a")
