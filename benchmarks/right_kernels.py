@@ -1,0 +1,162 @@
+"""Writes results/right-kernels.md: what the host device says to kernels that are right, at several seeds and on every
+set of made-up inputs: it must say nothing. Needs no GPU; takes minutes, a process for each core:
+
+    python benchmarks/right_kernels.py
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np  # noqa: E402
+import tests_path  # noqa: E402, F401
+
+from mlirc import mlir  # noqa: E402
+from mlirc.check.cases import cases  # noqa: E402
+from mlirc.check.reference import TorchModel  # noqa: E402
+from mlirc.driver.compilation import HOST_LEVELS, Compilation  # noqa: E402
+from mlirc.errors import MlircError  # noqa: E402
+from mlirc.host.device import HostModel  # noqa: E402
+from mlirc.host.device.input_sets import INPUT_SETS, InputSets, try_sets  # noqa: E402
+from mlirc.host.device.launch import DeviceKernel  # noqa: E402
+from mlirc.host.device.reference import References  # noqa: E402
+from mlirc.host.device.report import Report  # noqa: E402
+from mlirc.host.level_files import Levels  # noqa: E402
+from mlirc.host.tensors import to_numpy  # noqa: E402
+from mlirc.targets import get_target  # noqa: E402
+from support.architectures.runner import write_config  # noqa: E402
+from support.kernels.check import function_name  # noqa: E402
+from support.kernels.mutant_cases import HANDS, HOPPER, KERNELS, ORDER, case, lowered  # noqa: E402
+from support.kernels.number_cases import NUMBERS, UNDEFINED  # noqa: E402
+
+ROOT = Path(__file__).resolve().parent.parent
+SEEDS = range(5)
+MODELS = (
+    "BertModel", "GPT2LMHeadModel", "LlamaForCausalLM", "Gemma2ForCausalLM", "MixtralForCausalLM", "MambaForCausalLM",
+    "T5ForConditionalGeneration", "WhisperForConditionalGeneration", "ViTForImageClassification",
+    "SwinForImageClassification", "ConvNextForImageClassification", "ResNetForImageClassification",
+)  # fmt: skip
+
+
+@dataclass
+class Tried:
+    """A right kernel: the sets that fit it, its runs over all seeds, and what was found, which is a false alarm."""
+
+    sets: int
+    runs: int = 0
+    alarms: list[str] = field(default_factory=list)
+
+    def saw(self, report: Report, runs: int, seed: int) -> None:
+        self.runs += runs
+        self.alarms += [f"seed {seed}: {f}" for f in report.findings]
+
+
+def texts(name: str) -> dict[str, Tried]:
+    """One kernel of the tests' lists, on every set."""
+    if name in (HOPPER, *HANDS, *ORDER):  # no function launches them: their own inputs
+        hand, tried = case(name, len(SEEDS)), Tried(1)
+        for seed in SEEDS:
+            findings = hand._run(hand.text, seed)[1]
+            tried.runs += len(hand.arguments)
+            tried.alarms += [f"seed {seed}: {f}" for f in findings]
+        return {name: tried}
+    text, knobs = (NUMBERS | KERNELS)[name]
+    gpu, arguments, specs = lowered(text, knobs)
+    module = mlir.parse(text)
+    reference = References({"kernels": module}).of(function_name(module))
+    sets = InputSets.of(reference.function, arguments)
+    names = [k for k in INPUT_SETS if sets.fits(k) and (name, k) not in UNDEFINED]
+    kernel, tried = DeviceKernel(mlir.parse(gpu)), Tried(len(names))
+    for seed in SEEDS:
+        results = [np.zeros(spec.shape, spec.dtype) for spec in specs]
+        report = try_sets(kernel, reference, [*arguments, *results], names, seed=seed)
+        tried.saw(report, len(names), seed)
+    return {name: tried}
+
+
+def model(name: str) -> dict[str, Tried]:
+    """Every kernel of a tiny model with random weights: what the model gives it, and every set."""
+    with tempfile.TemporaryDirectory() as folder:
+        inputs = write_config(name, Path(folder))
+        job = Compilation(name, get_target("sm_90a"), helpers=0)
+        job.open(folder, inputs=inputs, random_weights=0)
+        plain = next(iter(cases(TorchModel(job.imported.source).inputs())))
+        job.lower("ptx")
+        levels = Levels.of({level: job.text(level) for level in HOST_LEVELS}, job.plan)
+        host = HostModel(Path(name), job.plan, job.tensors(), levels=levels)
+    host.input_sets = INPUT_SETS
+    found: dict[str, Tried] = {}
+    for seed in SEEDS:
+        host.seed = seed
+        host.bind(*map(to_numpy, plain.inputs))
+        try:
+            host.launch()
+        except MlircError:
+            pass  # it is in the report
+        for kernel, calls in host.report.calls.items():
+            sets = host.report.sets.get(kernel, [])
+            tried = found.setdefault(f"{name}, {kernel}", Tried(len(sets)))
+            tried.runs += calls + len(sets)
+            tried.alarms += [f"seed {seed}: {f}" for f in host.report.findings if f.kernel == kernel]
+        stray = [f for f in host.report.findings if f.kernel not in host.report.calls]
+        if stray:
+            found.setdefault(name, Tried(0)).alarms += [f"seed {seed}: {f}" for f in stray]
+    return found
+
+
+def attempt(work: tuple[bool, str]) -> dict[str, Tried]:
+    whole, name = work
+    return model(name) if whole else texts(name)
+
+
+def main() -> int:
+    start = time.perf_counter()
+    work = [(True, name) for name in MODELS] + [(False, name) for name in (*KERNELS, *NUMBERS)]
+    found: dict[str, Tried] = {}
+    with ProcessPoolExecutor(max_workers=os.cpu_count()) as pool:
+        for (_, name), tried in zip(work, pool.map(attempt, work), strict=True):
+            found |= tried
+            print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
+    alarms = [f"{name}: {alarm}" for name, tried in found.items() for alarm in tried.alarms]
+    page = report(found, alarms, time.perf_counter() - start)
+    (ROOT / "benchmarks" / "results" / "right-kernels.md").write_text(page)
+    print("\n".join(alarms))
+    return bool(alarms)
+
+
+def report(found: dict[str, Tried], alarms: list[str], seconds: float) -> str:
+    """The page, in Markdown."""
+    runs = sum(tried.runs for tried in found.values())
+    lines = [
+        "# Kernels that are right, on the host device", "",
+        f"Made by `python benchmarks/right_kernels.py` in {seconds:.0f} s on {os.cpu_count()} cores: kernels of the "
+        f"tests' lists and those of tiny models, each with {len(SEEDS)} seeds (the order of blocks, warps and atomics) "
+        f"on each of the {len(INPUT_SETS)} sets of made-up inputs that fits it, compared with the `kernels` level "
+        "element by element; kernels of models on what the model gives them, too. Those that no host function launches "
+        "run on inputs of their own.", "",
+        f"{len(found)} kernels, {runs} runs, {len(alarms)} false alarms.", "",
+        "| kernels of | kernels | sets | runs | false alarms |", "|---|---:|---:|---:|---:|",
+    ]  # fmt: skip
+    groups = Counter(name.split(",")[0] if name.split(",")[0] in MODELS else name for name in found)
+    for group, count in groups.items():
+        mine = [t for n, t in found.items() if n == group or (group in MODELS and n.startswith(group + ","))]
+        sets = sorted({t.sets for t in mine})
+        span = str(sets[0]) if len(sets) == 1 else f"{sets[0]} to {sets[-1]}"
+        lines.append(
+            f"| {group} | {count} | {span} | {sum(t.runs for t in mine)} | {sum(len(t.alarms) for t in mine)} |"
+        )
+    lines += ["", *(f"- {alarm}" for alarm in alarms)] if alarms else []
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
