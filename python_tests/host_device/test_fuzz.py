@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from mlirc import mlir
@@ -50,8 +48,6 @@ def sleeps(say) -> End:
 
 def test_the_tester_sees_what_ends_badly(monkeypatch):
     monkeypatch.setattr("support.kernels.spoiled.SECONDS", 1)
-    start = time.perf_counter()
     assert run_apart(ends).well
     assert run_apart(dies).how == "killed"
     assert run_apart(sleeps).how == "killed"
-    assert time.perf_counter() - start < 15

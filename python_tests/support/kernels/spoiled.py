@@ -313,8 +313,8 @@ def run_apart(run: Callable[[Callable[[str], None]], End]) -> End:
     else:
         os.kill(pid, signal.SIGKILL)
     os.close(read)
-    _, status = os.waitpid(pid, 0)
-    seconds = time.perf_counter() - start
+    _, status, usage = os.wait4(pid, 0)
+    seconds = usage.ru_utime + usage.ru_stime
     what, *rest = said.decode(errors="replace").split("\n", 3)
     if status and not what:
         return End("invalid", "", "MLIR did not survive the change")
