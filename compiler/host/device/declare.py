@@ -72,8 +72,13 @@ def stateful(*names: str, segments: bool = False) -> Callable:
 def applied(tr: Any, op: Any, f: Callable) -> Callable:
     """The step that applies f to the operands. Most of a kernel's operations are such: it does no more than it must."""
     ins, outs = [tr.reg(v) for v in op.operands], [tr.reg(v) for v in op.results]
-    if len(outs) != 1 or len(ins) > 3:
-        return applied_to_state(tr, op, lambda s, *values: f(*values))
+    if len(outs) != 1:
+
+        def several(s: State) -> None:
+            for out, value in zip(outs, f(*[s.r[x] for x in ins]), strict=True):
+                s.r[out] = value
+
+        return several
     (out,) = outs
     if len(ins) == 1:
         (a,) = ins
@@ -99,10 +104,10 @@ def applied(tr: Any, op: Any, f: Callable) -> Callable:
 
         return ternary
 
-    def constant(s: State) -> None:
-        s.r[out] = f()
+    def step(s: State) -> None:
+        s.r[out] = f(*[s.r[x] for x in ins])
 
-    return constant
+    return step
 
 
 def applied_to_state(tr: Any, op: Any, f: Callable) -> Callable:

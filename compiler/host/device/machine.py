@@ -50,6 +50,7 @@ class Machine:
         self.blocks = blocks  # linear numbers of the batch's blocks
         self.grid, self.block = grid, block
         self.nb, self.nt = len(blocks), block[0] * block[1] * block[2]
+        self.all = np.broadcast_to(True, (self.nb, self.nt))
         self.shared: list[Buffer] = []
         self.dynamic_shared: Any = None  # a Buffer, from the start
         self.races = RaceLog(self) if check else None
@@ -125,6 +126,8 @@ class Machine:
         """A value of every thread, [blocks, threads, ...], from one that is kept once for those that share it, or a
         number; not to be written to."""
         value = np.asarray(value)
+        if value.shape[:2] == (self.nb, self.nt):
+            return value
         return np.broadcast_to(value, (self.nb, self.nt, *value.shape[2:]))
 
     def number(self, value: Any, b: int, t: int) -> int:
@@ -133,7 +136,7 @@ class Machine:
 
     def everyone(self, mask) -> np.ndarray:
         """The active threads, bool [blocks, threads]."""
-        return self.full(True if mask is None else mask)
+        return self.all if mask is None else self.full(mask)
 
     def one(self, b: int, t: int) -> np.ndarray:
         """A mask with one thread, bool [blocks, threads]."""

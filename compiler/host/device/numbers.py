@@ -117,7 +117,10 @@ def spread(c: np.ndarray, rank: int) -> np.ndarray:
 
 def together(*values: np.ndarray) -> list[np.ndarray]:
     """Values with the same leading dimensions [blocks or 1, threads or 1], each with its own vector dimensions."""
-    lead = np.broadcast_shapes(*{v.shape[:2] for v in values})
+    leads = {v.shape[:2] for v in values}
+    if len(leads) == 1:
+        return list(values)
+    lead = np.broadcast_shapes(*leads)
     return [np.broadcast_to(v, (*lead, *v.shape[2:])) for v in values]
 
 

@@ -56,9 +56,12 @@ def _insert(tr: Translator, op):
 def _from_elements(tr: Translator, op):
     shape, dtype = vector_shape(op.results[0].type), dtype_of(op.results[0].type)
 
-    def gather(*values):
-        flat = np.stack(together(*values), axis=-1)
-        return flat.astype(dtype, copy=False).reshape(*flat.shape[:2], *shape)
+    def gather(*values):  # faster than np.stack
+        lead = np.broadcast_shapes(*{v.shape for v in values})
+        flat = np.empty((*lead, len(values)), dtype)
+        for i, v in enumerate(values):
+            flat[..., i] = v
+        return flat.reshape((*lead, *shape))
 
     return gather
 
