@@ -17,7 +17,6 @@ CAUSAL = dict(causal=True, window=0, softcap=0.0, mask=None)
     "name, inputs, expected",
     [
         ("llama", ["input_ids=i64[1,7]"], [CAUSAL]),
-        ("qwen2", ["input_ids=i64[2,9]"], [CAUSAL]),
         ("qwen3", ["input_ids=i64[1,13]"], [CAUSAL]),
         ("gpt2", ["input_ids=i64[1,9]"], [CAUSAL]),
         ("mistral", ["input_ids=i64[1,9]"], [CAUSAL | dict(window=5)]),

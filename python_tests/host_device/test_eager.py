@@ -187,8 +187,10 @@ def relative_error(value: torch.Tensor, exact: torch.Tensor) -> float:
     return float((value.double() - exact.double()).norm()) / max(float(exact.double().norm()), 1e-30)
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=["f32", "f16", "bf16"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind, dtype",
+    [(k, t) for k in KINDS for t in FLOATS if t != torch.float16 or k in ("elementwise", "matmul", "reduction")],
+)
 def test_operations(kind, dtype):
     made = set()
     for shape in SHAPES[dtype]:

@@ -21,8 +21,8 @@ from support.mutants import warp as mutants_warp
 from support.mutants.kernels import mutants
 
 SYNCHRONIZATION = ("barrier", "fence", "wait", "commit", "arrive", "atomic", "mbarrier", "cluster")
-EVERY = 29  # of the changes of predicates, bounds and offsets
-EVERY_OF_WARPS = 61  # of those of masks, shuffles and initial values
+EVERY = 61  # of the changes of predicates, bounds and offsets
+EVERY_OF_WARPS = 127  # of those of masks, shuffles and initial values
 EVERY_BY_HAND = 4  # of all changes of Hopper's kernels
 NEEDED = {  # what has to be reported of each kernel, at the least
     "matmul": {"barrier", "wait", "commit"},
@@ -60,7 +60,7 @@ def test_mutants(name):
         verdicts[kind][verdict] += 1
         if verdict == "rule":
             reported.add(mutant.what)
-        again = kind == "sync" and verdict == "rule" and name not in HANDS and mutant.line % 2
+        again = kind == "sync" and verdict == "rule" and name not in HANDS and mutant.line % 4 == 1
         if again and kernel.judge(mutant, seed=1 + mutant.line) != "rule":
             silent.append(f"{mutant}, seed {1 + mutant.line}")
         if kind == "sync" and verdict in ("wrong", "close"):  # the numbers tell, but not why
