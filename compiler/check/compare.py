@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 
-from mlirc.check.gates import GATES
+from mlirc.check.gates import GATES, gate_of
 
-_NAMES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 PEAK = 16  # times the gate: what rounding does to the worst element of many
 EAGER = 2  # times PyTorch's own error in the model's dtype, where that is above the gate, as in deep models
 _FLOOR = 0.1  # of the output's root mean square: rows that cancel to less are measured against this
@@ -55,7 +54,7 @@ def compare(out: torch.Tensor, reference: Reference, rows: torch.Tensor | None =
         return Difference()
     if not eager.is_floating_point():
         return _integers(out, eager, wide)
-    gate = GATES[_NAMES.get(eager.dtype, "f32")]
+    gate = gate_of(eager.dtype, GATES["f32"])
     # The largest number of FP64, say, where the model asks for that of its dtype.
     beyond = torch.isfinite(eager) & torch.isfinite(wide) & (wide.abs() > torch.finfo(eager.dtype).max)
     wide = torch.where(beyond, eager.to(wide.dtype), wide)

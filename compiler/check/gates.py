@@ -5,9 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, dtype
 
 GATES = {"f64": 1e-10, "f32": 1e-5, "f16": 2e-3, "bf16": 1e-2}  # by the model's dtype
+_NAMES = {"torch.float64": "f64", "torch.float32": "f32", "torch.float16": "f16", "torch.bfloat16": "bf16"}
+
+
+def gate_of(kind: dtype, default: float) -> float:
+    """The gate of a torch dtype; `default` for one that has none."""
+    return GATES.get(_NAMES.get(str(kind), ""), default)
 
 
 def relative_error(out: Tensor, ref: Tensor) -> float:

@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlirc.check.gates import GATES, relative_error
+from mlirc.check.gates import gate_of, relative_error
 from mlirc.errors import MlircError
 from mlirc.tools.cli import run_main
 
 # ||out - ref|| / ||ref|| above this fails, by the result's dtype; exact for everything else.
-_NAMES = {"torch.float64": "f64", "torch.float32": "f32", "torch.float16": "f16", "torch.bfloat16": "bf16"}
 
 
 def attention(
@@ -93,7 +92,7 @@ def _compare(folder: Path, reference: Callable[..., tuple], inputs: Sequence[Any
         if len(got) != len(wanted):
             raise MlircError(f"{folder.name}: {len(got)} results, but PyTorch gives {len(wanted)}")
         for i, (out, ref) in enumerate(zip(got, wanted, strict=True)):
-            error, limit = relative_error(out, ref), GATES.get(_NAMES.get(str(ref.dtype), ""), 0.0)
+            error, limit = relative_error(out, ref), gate_of(ref.dtype, 0.0)
             verdict = "ok" if error <= limit else "WRONG"
             status |= error > limit
             what = f"{folder.name} result {i} {ref.dtype} {list(ref.shape)}"

@@ -51,16 +51,9 @@ class PtxBeside:
         except MlircError as e:
             return [Finding("wrong PTX", str(e), "", "its PTX", name)]
         self.calls += 1
-        for number, (a, b) in enumerate(zip(made, right, strict=True)):
-            bad = different(a, b)
-            if bad.any():
-                at = tuple(int(i) for i in np.argwhere(bad)[0])
-                message = (
-                    f"its instructions compute {a[at]} as element {list(at)} of result {number}, where the gpu level "
-                    f"computes {b[at]}"
-                )
-                return [Finding("wrong PTX", message, "", "its PTX", name, int(bad.sum()))]
-        return []
+        names = [f"result {i}" for i in range(results)]
+        found, count = _difference("its instructions", "the gpu level", names, made, right)
+        return [Finding("wrong PTX", found, "", "its PTX", name, count)] if count else []
 
     def whole_plan(self, plan: Plan, given: Mapping[str, np.ndarray], right: Sequence[np.ndarray]) -> list[Finding]:
         """Runs the plan as it is in its arena, unless a kernel was refused; `right`: what `@main` computes."""
@@ -71,15 +64,9 @@ class PtxBeside:
         except MlircError as e:
             return [Finding("wrong plan", str(e), "", "its launches", plan.model)]
         self.planned = True
-        for spec, a, b in zip(plan.outputs, made, right, strict=True):
-            bad = different(a, b)
-            if bad.any():
-                at = tuple(int(i) for i in np.argwhere(bad)[0])
-                message = (
-                    f"its launches compute {a[at]} as element {list(at)} of '{spec.name}', where @main computes {b[at]}"
-                )
-                return [Finding("wrong plan", message, "", "its launches", plan.model, int(bad.sum()))]
-        return []
+        names = [f"'{spec.name}'" for spec in plan.outputs]
+        found, count = _difference("its launches", "@main", names, made, right)
+        return [Finding("wrong plan", found, "", "its launches", plan.model, count)] if count else []
 
     def _kernel(self, name: str) -> CompiledKernel:
         if name not in self._kernels:
@@ -92,6 +79,19 @@ class PtxBeside:
             )
             self._kernels[name] = CompiledKernel(name, ptx, "", named, workspaces)
         return self._kernels[name]
+
+
+def _difference(
+    ours: str, theirs: str, names: Sequence[str], made: Sequence[np.ndarray], right: Sequence[np.ndarray]
+) -> tuple[str, int]:
+    """The first of some results that differ, in words, and in how many elements; "" and 0 where all bits are equal."""
+    for name, a, b in zip(names, made, right, strict=True):
+        bad = different(a, b)
+        if bad.any():
+            at = tuple(int(i) for i in np.argwhere(bad)[0])
+            what = f"{ours} compute {a[at]} as element {list(at)} of {name}, where {theirs} computes {b[at]}"
+            return what, int(bad.sum())
+    return "", 0
 
 
 def different(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+from support.mutants import warp
+
 Change = tuple[str, str, list[str]]
 
 SUBJECTS = ("integer", "number", "window")
@@ -13,11 +15,6 @@ EVERY = 5  # of so many operations on floats, and of so many on indices, one is 
 _BINARY = re.compile(r"^\s*(%\w+) = arith\.(\w+) (%[\w#]+), (%[\w#]+)(?: overflow<\w+>)? : (index|i\d+)\s*$")
 _FLOAT = re.compile(
     r"^\s*(%\w+) = (?:arith|math)\.(fma|addf|subf|mulf) (%[\w#]+), (%[\w#]+)(?:, (%[\w#]+))? : (\S+)\s*$"
-)
-_LANE = (
-    "%mutant_lane = gpu.lane_id",
-    "%mutant_16 = arith.constant 16 : index",
-    "%mutant_low = arith.cmpi ult, %mutant_lane, %mutant_16 : index",
 )
 
 
@@ -74,7 +71,7 @@ def _windows(lines: list[str], i: int, put: Callable) -> Iterator[Change]:
         chosen = ("%mutant_c0 = arith.constant 0 : index",
                   f"%mutant_o = arith.select %mutant_low, {found[1]}, %mutant_c0 : index")  # fmt: skip
         moved = line[: found.start(1)] + "%mutant_o" + line[found.end(1) :]
-        yield "window", "another one for half a warp", put(*_LANE, *chosen, moved)
+        yield "window", "another one for half a warp", put(*warp.LANE, *chosen, moved)
     found = re.search(r"(?:vector|memref)\.(?:load|store) (?:%\w+, )?(%\w+)\[[^\]]*\].* : (memref<[^>]*>)", line)
     head = next(h for h in reversed(lines[:i]) if re.search(r"(gpu|llvm)\.func ", h))
     same = re.findall(rf"(%\w+): {re.escape(found[2])}[,) ]", head) if found else []
@@ -82,4 +79,4 @@ def _windows(lines: list[str], i: int, put: Callable) -> Iterator[Change]:
         other = same[(same.index(found[1]) + 1) % len(same)]
         moved = line[: found.start(1)] + "%mutant_b" + line[found.end(1) :]
         choice = f"%mutant_b = arith.select %mutant_low, {found[1]}, {other} : {found[2]}"
-        yield "window", "of another buffer for half a warp", put(*_LANE, choice, moved)
+        yield "window", "of another buffer for half a warp", put(*warp.LANE, choice, moved)

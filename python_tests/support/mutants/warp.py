@@ -22,7 +22,7 @@ _ARITH = re.compile(r"^\s*(%\w+) = (?:arith|math)\.(\w+) .*: (?:\S+ to )?((?:vec
 SUBJECTS = ("mask", "shuffle", "divergence", "initial value", "value")
 POISONED = 7  # of so many results of arithmetic one becomes poison
 
-_LANE = (
+LANE = (
     "%mutant_lane = gpu.lane_id",
     "%mutant_16 = arith.constant 16 : index",
     "%mutant_low = arith.cmpi ult, %mutant_lane, %mutant_16 : index",
@@ -58,7 +58,7 @@ def _masks(line: str, put: Callable) -> Iterator[Change]:
     last = ("%mutant_31 = arith.constant 31 : index", "%mutant_is = arith.cmpi eq, %mutant_lane, %mutant_31 : index")
     mixed = ("%mutant_k = arith.constant 32 : i32", f"%mutant_o = arith.xori {found[2]}, %mutant_k : i32",
              f"%mutant_m = arith.select %mutant_is, %mutant_o, {found[2]} : i32")  # fmt: skip
-    yield "mask", "another in one lane", put(*_LANE, *last, *mixed, changed)
+    yield "mask", "another in one lane", put(*LANE, *last, *mixed, changed)
 
 
 def _shuffles(line: str, put: Callable) -> Iterator[Change]:
@@ -84,8 +84,8 @@ def _shuffles(line: str, put: Callable) -> Iterator[Change]:
 def _divergent(line: str, put: Callable) -> Iterator[Change]:
     """An instruction of the warp, or a barrier, in one arm of a branch by the lane, or in both."""
     if _WAITS.match(line):
-        yield "divergence", "barrier in one arm", put(*_LANE, "scf.if %mutant_low {", line, "}")
-        yield "divergence", "barrier in both arms", put(*_LANE, "scf.if %mutant_low {", line, "} else {", line, "}")
+        yield "divergence", "barrier in one arm", put(*LANE, "scf.if %mutant_low {", line, "}")
+        yield "divergence", "barrier in both arms", put(*LANE, "scf.if %mutant_low {", line, "} else {", line, "}")
     found = re.match(r"\s*(%\w+)(:2)?(?:, (%\w+))? = (.*)$", line)
     if not found or not _TOGETHER.search(line) or found[2]:
         return
@@ -98,8 +98,8 @@ def _divergent(line: str, put: Callable) -> Iterator[Change]:
         ", ".join(f"{n}_else" for n in names), ", ".join(types)))  # fmt: skip
     head = f"{', '.join(names)} = scf.if %mutant_low -> ({', '.join(types)}) {{"
     copy = f"{inner} = {found[4]}"
-    yield "divergence", "in one arm", put(*_LANE, head, copy, ends[0], "} else {", *other, ends[1], "}")
-    yield "divergence", "in both arms", put(*_LANE, head, copy, ends[0], "} else {", copy, ends[0], "}")
+    yield "divergence", "in one arm", put(*LANE, head, copy, ends[0], "} else {", *other, ends[1], "}")
+    yield "divergence", "in both arms", put(*LANE, head, copy, ends[0], "} else {", copy, ends[0], "}")
 
 
 def _named(line: str, put: Callable) -> Iterator[Change]:
