@@ -10,13 +10,11 @@ from mlirc.backend.plan_views import View, is_aligned, tensor_bytes
 from mlirc.errors import MlircError
 from mlirc.ir.loops import Loop, Source
 from mlirc.mlir import ir
-from mlirc.runtime.plan import Repeat
+from mlirc.runtime.plan import POINTER_ALIGNMENT, Repeat
 from mlirc.runtime.repeats import Motion
 
 if TYPE_CHECKING:
     from mlirc.backend.plan_builder import Builder
-
-PITCH = 16  # kernels load 16 bytes at a time
 
 
 @dataclass(frozen=True)
@@ -109,9 +107,9 @@ class LoopReader:
 
     def state_of(self, stacked: Source, number: int) -> int | None:
         """The value carried whole of which a stack holds the states."""
-        row = self.size(number) // self.loop.count
+        aligned = self.size(number) // self.loop.count % POINTER_ALIGNMENT == 0
         for other, (source, reverse) in enumerate(zip(self.loop.yields, self.loop.slices, strict=True)):
-            if reverse is None and source == stacked and self.loop.starts[other] is not None and row % PITCH == 0:
+            if reverse is None and source == stacked and self.loop.starts[other] is not None and aligned:
                 return other
         return None
 
@@ -145,7 +143,7 @@ class LoopReader:
             view = self.arguments[start] = self.builder.align(self.arguments[start])
             return _Place(view, None, view)
         size = self.size(number)
-        pitch = -(-size // PITCH) * PITCH
+        pitch = -(-size // POINTER_ALIGNMENT) * POINTER_ALIGNMENT
         buffer = self.builder.new_buffer("arena", 2 * pitch)
         even, odd = (replace(buffer, offset=i * pitch, size=size) for i in range(2))
         self.start(number, even)
