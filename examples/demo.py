@@ -83,11 +83,11 @@ def _check(job, output: Path, inputs: list) -> int:
     import torch
 
     import mlirc
+    from mlirc.check.gates import gate_of, relative_error
     from mlirc.host.tensors import run_level
-    from mlirc.repro.kernel import TOLERANCE, relative_error
 
     [reference, *_] = job.imported.reference(inputs)
-    limit = TOLERANCE[str(reference.dtype)]
+    limit = gate_of(reference.dtype, 0.0)
     worst = 0.0
 
     def report(where: str, result, seconds: float) -> None:
