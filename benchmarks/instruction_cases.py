@@ -18,9 +18,9 @@ from saved_kernels import Argument, SavedKernel
 from mlirc import mlir
 from mlirc.backend.llvm_text import for_older_llvm
 from mlirc.backend.ptx import ptx_from_llvm
+from mlirc.device import direct
+from mlirc.device.tensor_maps import Im2colMap, TensorMap
 from mlirc.errors import MlircError
-from mlirc.host.device import direct
-from mlirc.host.device.tensor_maps import Im2colMap, TensorMap
 from mlirc.mlir import llvm
 from mlirc.targets import get_target
 

@@ -11,8 +11,8 @@ from saved_kernels import Argument, SavedKernel
 
 from mlirc import mlir
 from mlirc.backend.ptx import compile_kernel
+from mlirc.device import DeviceKernel
 from mlirc.driver.kernel_build import to_gpu
-from mlirc.host.device import DeviceKernel
 from mlirc.host.jit import tensor_spec
 from mlirc.mlir import ir
 from mlirc.schedule.registry import Schedules

@@ -23,13 +23,13 @@ import tests_path  # noqa: E402, F401
 from mlirc import mlir  # noqa: E402
 from mlirc.check.cases import cases  # noqa: E402
 from mlirc.check.reference import TorchModel  # noqa: E402
+from mlirc.device import HostModel  # noqa: E402
+from mlirc.device.input_sets import INPUT_SETS, InputSets, try_sets  # noqa: E402
+from mlirc.device.launch import DeviceKernel  # noqa: E402
+from mlirc.device.reference import References  # noqa: E402
+from mlirc.device.report import Report  # noqa: E402
 from mlirc.driver.compilation import HOST_LEVELS, Compilation  # noqa: E402
 from mlirc.errors import MlircError  # noqa: E402
-from mlirc.host.device import HostModel  # noqa: E402
-from mlirc.host.device.input_sets import INPUT_SETS, InputSets, try_sets  # noqa: E402
-from mlirc.host.device.launch import DeviceKernel  # noqa: E402
-from mlirc.host.device.reference import References  # noqa: E402
-from mlirc.host.device.report import Report  # noqa: E402
 from mlirc.host.level_files import Levels  # noqa: E402
 from mlirc.host.tensors import to_numpy  # noqa: E402
 from mlirc.targets import get_target  # noqa: E402

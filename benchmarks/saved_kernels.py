@@ -25,7 +25,7 @@ FORMAT = 1
 class Argument:
     """One argument: dtype by name (bf16 and the 8-bit floats travel as unsigned integers), whether the kernel writes
     it, and for a tensor map the box (innermost dimension last) and the swizzle in bytes. For im2col the box is pixels
-    and channels, and the corners are those of mlirc.host.device.tensor_maps."""
+    and channels, and the corners are those of mlirc.device.tensor_maps."""
 
     dtype: str
     written: bool

@@ -58,8 +58,8 @@ def ticking(monkeypatch) -> Callable[[], int]:
     Returns the seconds since the test began."""
     looks = itertools.count()
     clock = SimpleNamespace(monotonic=lambda: float(next(looks)))
-    monkeypatch.setattr("mlirc.host.device.limits.time", clock)
-    monkeypatch.setattr("mlirc.host.device.report.time", clock)
+    monkeypatch.setattr("mlirc.device.limits.time", clock)
+    monkeypatch.setattr("mlirc.device.report.time", clock)
     return lambda: next(looks)
 
 
@@ -76,7 +76,7 @@ def run_kernel(request) -> Callable[[str, list, list], None]:
             pytest.skip(gpu_kernel.NO_GPU)
         return lambda text, inputs, results: gpu_kernel.run_kernel(mlir.parse(text), inputs, results)
 
-    from mlirc.host.device import DeviceKernel
+    from mlirc.device import DeviceKernel
 
     def on_host(text: str, inputs: list, results: list) -> None:
         report = DeviceKernel(mlir.parse(text)).run([*inputs, *results])

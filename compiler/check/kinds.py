@@ -1,5 +1,5 @@
 """Kinds of inputs: what a model, or one kernel, is run on besides plain ones. Without PyTorch: `cases.py` makes tensors
-of them for `--check`, and `mlirc.host.device.input_sets` arrays for the host device."""
+of them for `--check`, and `mlirc.device.input_sets` arrays for the host device."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def _seen_as(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
 
 
 def _host_device(job: Any) -> tuple[Callable[..., list[np.ndarray]], list[TensorSpec]]:
-    from mlirc.host.device import DeviceModel
+    from mlirc.device import DeviceModel
 
     model = DeviceModel.parse(job.text("gpu"))
     with context():

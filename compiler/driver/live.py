@@ -29,7 +29,7 @@ def compile_torch(
     The weights are the module's own: bound without a copy where they are on the GPU. The module is compiled in eval
     mode, or, with `train`, as it is: modules in training drop out at random. `target` defaults to the GPU of this
     machine. `load_options` go to `mlirc.runtime.load`: with `device="host"` the model is a
-    `mlirc.host.device.HostModel`, and no GPU is asked for.
+    `mlirc.device.HostModel`, and no GPU is asked for.
     """
     from mlirc.runtime.loading import check_device, load_text
 
@@ -49,7 +49,7 @@ def compile_torch(
 
 def _on_host(job: Compilation) -> Any:
     """A finished compilation on the host device."""
-    from mlirc.host.device import HostModel
+    from mlirc.device import HostModel
     from mlirc.host.level_files import Levels
 
     texts = {level: job.text(level) for level in HOST_LEVELS}

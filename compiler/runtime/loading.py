@@ -86,7 +86,7 @@ def load(
     driver: Any = None,
 ) -> Any:
     """Loads a compiled model file onto a GPU: a `CompiledModel`. With `device="host"` onto the host device, which needs
-    no GPU but MLIR: a `mlirc.host.device.HostModel`, which is called in the same way.
+    no GPU but MLIR: a `mlirc.device.HostModel`, which is called in the same way.
 
     `weights`: None for the safetensors file beside it, another such file, or tensors by name (a live module's
     `state_dict()`): those on the GPU are used in place. `graph=False` launches kernel by kernel. Raises MlircError for
@@ -98,7 +98,7 @@ def load(
     if isinstance(device, int):
         return CompiledModel(text, plan, found, device, graph, driver, str(path))
     try:
-        from mlirc.host.device import HostModel  # here, because the runtime stands without MLIR
+        from mlirc.device import HostModel  # here, because the runtime stands without MLIR
     except ModuleNotFoundError as e:
         raise missing_package(e) or e from e
     return HostModel(Path(path), plan, found, ptx=text)

@@ -84,10 +84,10 @@ def run_on_host_device(
     that many orders, from `seed` on, and stops at the first finding or difference between them. Without `match` the
     `gpu` level need not be that of the PTX file. Raises a finding as MlircError and prints some of the others; prints
     what was checked on standard error, and with `counters` what each kernel does to memory."""
-    from mlirc.host.device import HostModel
-    from mlirc.host.device.counters import table
-    from mlirc.host.device.input_sets import parse_input_sets
-    from mlirc.host.device.seeds import run_seeds
+    from mlirc.device import HostModel
+    from mlirc.device.counters import table
+    from mlirc.device.input_sets import parse_input_sets
+    from mlirc.device.seeds import run_seeds
 
     sets = parse_input_sets(input_sets or "quick")
     if input_sets and sets and no_compare:

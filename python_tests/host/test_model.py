@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import mlirc
+from mlirc.device.report import Report
+from mlirc.device.seeds import run_seeds
 from mlirc.driver.compilation import compile_model
 from mlirc.errors import MlircError
-from mlirc.host.device.report import Report
-from mlirc.host.device.seeds import run_seeds
 from mlirc.tools import mlirc_run
 from support.kernels.payloads import matmul
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import mlirc
+from mlirc.device.plan.contents import NOTHING, Memory, joined, part
 from mlirc.driver.compilation import Compilation
 from mlirc.errors import MlircError
-from mlirc.host.plan.contents import NOTHING, Memory, joined, part
 from mlirc.runtime.plan_file import extract
 from mlirc.runtime.plan_json import to_json
 from mlirc.targets import get_target

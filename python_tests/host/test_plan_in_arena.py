@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from mlirc.device import HostModel
+from mlirc.device.ptx import run_plan
 from mlirc.driver.compilation import HOST_LEVELS, Compilation
 from mlirc.errors import MlircError
-from mlirc.host.device import HostModel
 from mlirc.host.level_files import Levels
-from mlirc.host.ptx import run_plan
 from mlirc.runtime.plan import CopyStep
 from mlirc.targets import get_target
 

@@ -8,9 +8,9 @@ import pytest
 from mlirc import mlir
 from mlirc.backend.kernel import CompiledKernel, Launch
 from mlirc.backend.ptx import compile_kernel
+from mlirc.device import DeviceKernel
+from mlirc.device.ptx import run_kernel
 from mlirc.errors import MlircError
-from mlirc.host.device import DeviceKernel
-from mlirc.host.ptx import run_kernel
 from mlirc.targets import get_target
 from support.kernels.launched import gpu_level
 from support.kernels.mutant_cases import KERNELS, lowered

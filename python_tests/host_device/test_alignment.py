@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from mlirc import mlir
+from mlirc.device.direct import run_function
+from mlirc.device.report import Report
+from mlirc.device.tensor_maps import TensorMap
 from mlirc.errors import MlircError
-from mlirc.host.device.direct import run_function
-from mlirc.host.device.report import Report
-from mlirc.host.device.tensor_maps import TensorMap
 from support.kernels.instructions import CLUSTER, MULTICAST, WAIT, ints, load, module, store
 from support.kernels.product import BARRIERS, STAGES, product
 

@@ -7,12 +7,12 @@ import pytest
 from safetensors.numpy import save_file
 
 import mlirc
+from mlirc.device import DeviceKernel, DeviceModel, run_kernel
+from mlirc.device.arguments import stored_parameters
+from mlirc.device.direct import run_function
+from mlirc.device.reference import Reference
 from mlirc.driver.compilation import compile_model
 from mlirc.errors import MlircError
-from mlirc.host.device import DeviceKernel, DeviceModel, run_kernel
-from mlirc.host.device.arguments import stored_parameters
-from mlirc.host.device.direct import run_function
-from mlirc.host.device.reference import Reference
 from support.kernels.memrefs import SHARED, X, launch
 
 COPY = "%v = memref.load %x[%t] : memref<64xf32>\nmemref.store %v, %y[%t] : memref<64xf32>"

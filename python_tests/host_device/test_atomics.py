@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlirc.host.device import run_kernel
-from mlirc.host.device.direct import run_function
-from mlirc.host.device.report import Report
+from mlirc.device import run_kernel
+from mlirc.device.direct import run_function
+from mlirc.device.report import Report
 from support.kernels.instructions import load, module, store
 from support.kernels.mbarriers import INIT
 from support.kernels.memrefs import launch

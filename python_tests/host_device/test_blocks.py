@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from mlirc import mlir
-from mlirc.host.device import DeviceKernel
-from mlirc.host.device.limits import resident_blocks
-from mlirc.host.device.report import Finding, Report
+from mlirc.device import DeviceKernel
+from mlirc.device.limits import resident_blocks
+from mlirc.device.report import Finding, Report
 from support.kernels import order as kernels
 
 

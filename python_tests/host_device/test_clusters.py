@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlirc.host.device.direct import run_function
-from mlirc.host.device.tensor_maps import TensorMap
+from mlirc.device.direct import run_function
+from mlirc.device.tensor_maps import TensorMap
 from support.kernels.copies import BETWEEN, sent
 from support.kernels.copies import across as across_text
 from support.kernels.instructions import CLUSTER, MEET, MULTICAST, NEIGHBOUR, exchange, ints, module, places, store

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlirc.host.device import run_kernel
+from mlirc.device import run_kernel
 from support.kernels.instructions import at, load, run, store
 from support.kernels.memrefs import SHARED, launch
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mlirc.device import run_kernel
 from mlirc.errors import MlircError
-from mlirc.host.device import run_kernel
 from support.kernels.memrefs import X, launch
 
 STORE = "memref.store %one, %y[%t] : memref<64xf32>"
@@ -227,8 +227,8 @@ import numpy as np
 from mlirc import mlir
 from mlirc.errors import MlircError
 from mlirc.host import run_module
-from mlirc.host.device import run_kernel
-from mlirc.host.device.reference import Reference
+from mlirc.device import run_kernel
+from mlirc.device.reference import Reference
 from mlirc.host.jit import HostFunction
 from support.kernels.memrefs import X, launch
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from mlirc.device import DeviceModel
 from mlirc.driver.compilation import Compilation
-from mlirc.host.device import DeviceModel
 from mlirc.targets import get_target
 from support.models.arrays import as_array
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mlirc import mlir
+from mlirc.device import run_kernel
 from mlirc.errors import MlircError
-from mlirc.host.device import run_kernel
 from support.kernels.memrefs import SHARED, X, launch
 
 SPIN = """
@@ -241,8 +241,8 @@ def test_more_threads_than_can_be_watched_are_an_error_that_says_what_to_do():
 
 
 def test_a_long_loop_without_a_barrier_takes_little_memory(monkeypatch):
-    monkeypatch.setattr("mlirc.host.device.order.races.LOG_BYTES", 1 << 14)
-    monkeypatch.setattr("mlirc.host.device.order.races.MAX_LOG_BYTES", 1 << 15)
+    monkeypatch.setattr("mlirc.device.order.races.LOG_BYTES", 1 << 14)
+    monkeypatch.setattr("mlirc.device.order.races.MAX_LOG_BYTES", 1 << 15)
     turns = "%far = arith.constant 3000 : index\nscf.for %i = %c0 to %far step %c1 {{\n{}\n}}"
     assert ends(turns.format(STORE)).ok
     wrong = "%r = arith.subi %c63, %t : index\nmemref.store %one, %y[%r] : memref<64xf32>"

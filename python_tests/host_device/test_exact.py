@@ -12,9 +12,9 @@ import pytest
 
 from mlirc import mlir
 from mlirc.backend.ptx import compile_kernel
-from mlirc.host.device import DeviceKernel
-from mlirc.host.device.fma import fma
-from mlirc.host.device.numbers import integers_as, round_once
+from mlirc.device import DeviceKernel
+from mlirc.device.fma import fma
+from mlirc.device.numbers import integers_as, round_once
 from mlirc.targets import get_target
 from support.devices.gpu_kernel import on_gpu, run_kernel
 from support.kernels import exact as exact_kernels

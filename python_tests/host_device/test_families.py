@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mlirc.check.kinds import IDS
+from mlirc.device.input_sets import INPUT_SETS
 from mlirc.driver.compilation import compile_model
-from mlirc.host.device.input_sets import INPUT_SETS
 from mlirc.runtime.loading import load
 from mlirc.tools.mlirc_run import random_inputs
 from support.models.small import CONFIGS, write_config

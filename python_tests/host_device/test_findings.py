@@ -8,9 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from mlirc.device import DeviceKernel, DeviceModel, run_kernel
+from mlirc.device.counters import sectors, table, wavefronts
 from mlirc.errors import MlircError
-from mlirc.host.device import DeviceKernel, DeviceModel, run_kernel
-from mlirc.host.device.counters import sectors, table, wavefronts
 from support.kernels.memrefs import SHARED, X, launch, run
 
 REVERSED = f"""

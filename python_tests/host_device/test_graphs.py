@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mlirc import host, mlir
+from mlirc.device import DeviceModel
 from mlirc.driver.kernel_build import to_gpu
-from mlirc.host.device import DeviceModel
 from mlirc.ir import levels
 from mlirc.mlir import ir
 from mlirc.schedule.registry import Schedules

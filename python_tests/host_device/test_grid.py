@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mlirc import mlir
-from mlirc.host.device import DeviceKernel, DeviceModel
+from mlirc.device import DeviceKernel, DeviceModel
 from support.kernels.instructions import ints, places, store
 
 THREADS = ", nvvm.reqntid = array<i32: 384, 1, 1>"

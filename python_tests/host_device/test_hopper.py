@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mlirc import mlir
-from mlirc.host.device.direct import run_function
-from mlirc.host.device.tensor_maps import TensorMap
+from mlirc.device.direct import run_function
+from mlirc.device.tensor_maps import TensorMap
 from support.kernels.product import ACC, BARRIERS, SMEM, STAGES, K, M, N, product
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from mlirc import mlir
+from mlirc.device import DeviceKernel
+from mlirc.device.input_sets import INPUT_SETS, InputSets, index_limits, parse_input_sets, some_blocks, try_sets
+from mlirc.device.judge import wrong
+from mlirc.device.reference import References
 from mlirc.driver.compilation import compile_model
 from mlirc.errors import MlircError
-from mlirc.host.device import DeviceKernel
-from mlirc.host.device.input_sets import INPUT_SETS, InputSets, index_limits, parse_input_sets, some_blocks, try_sets
-from mlirc.host.device.judge import wrong
-from mlirc.host.device.reference import References
 from mlirc.host.jit import HostFunction
 from mlirc.tools import mlirc_run
 from support.kernels.mutant_cases import lowered

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mlirc import mlir
-from mlirc.host.device import DeviceKernel
+from mlirc.device import DeviceKernel
 
 COUNT = 64
 

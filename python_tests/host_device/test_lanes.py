@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlirc.host.device.tensor_maps import TensorMap
+from mlirc.device.tensor_maps import TensorMap
 from support.kernels.copies import FENCE, STORE
 from support.kernels.instructions import load, places, store
 

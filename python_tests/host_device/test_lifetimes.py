@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlirc.host.device.tensor_maps import TensorMap
+from mlirc.device.tensor_maps import TensorMap
 from support.kernels.copies import COMMIT, FENCE, READ, STORE, out, send
 from support.kernels.instructions import WAIT, at, ints, load, places, store
 from support.kernels.mbarriers import BULK, COPY, HEAD, ON

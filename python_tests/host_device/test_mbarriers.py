@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlirc.host.device.direct import run_function
-from mlirc.host.device.tensor_maps import TensorMap
+from mlirc.device.direct import run_function
+from mlirc.device.tensor_maps import TensorMap
 from support.kernels.instructions import CLUSTER, MEET, MULTICAST, at, ints, load, module, places, run, store
 from support.kernels.mbarriers import BULK, FENCE, HEAD, ON, PARITY
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 import transformers
 
+from mlirc.device import DeviceModel
 from mlirc.driver.compilation import Compilation
-from mlirc.host.device import DeviceModel
 from mlirc.host.level_files import argument_names
 from mlirc.ir import levels
 from mlirc.targets import get_target

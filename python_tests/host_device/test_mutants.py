@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from mlirc import mlir
+from mlirc.device import DeviceKernel
 from mlirc.host import run_module
-from mlirc.host.device import DeviceKernel
 from support.kernels.check import assert_close
 from support.kernels.hopper import HANDS
 from support.kernels.mutant_cases import HOPPER, KERNELS, case, lowered

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mlirc import mlir
-from mlirc.host.device import DeviceKernel
+from mlirc.device import DeviceKernel
 from support.devices.gpu_kernel import on_gpu, run_kernel
 from support.kernels.check import assert_close
 from support.kernels.mutant_cases import lowered

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlirc.host.device.direct import run_function
+from mlirc.device.direct import run_function
 from support.kernels.instructions import load, module, run, store
 from support.kernels.mbarriers import BARS, INIT, ROUNDS, SLOTS
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mlirc.host.device import DeviceKernel
+from mlirc.device import DeviceKernel
 from support.kernels.memrefs import SHARED, launch
 
 ROWS = 3  # of shared memory

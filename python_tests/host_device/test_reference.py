@@ -11,11 +11,11 @@ import pytest
 
 import mlirc
 from mlirc import mlir
+from mlirc.device import DeviceKernel
+from mlirc.device.judge import wrong
+from mlirc.device.reference import Reference, References
 from mlirc.driver.compilation import compile_model
 from mlirc.errors import MlircError
-from mlirc.host.device import DeviceKernel
-from mlirc.host.device.judge import wrong
-from mlirc.host.device.reference import Reference, References
 from mlirc.tools import mlirc_run
 from support.kernels.mutant_cases import lowered
 from support.kernels.payloads import generic, kernel, matmul

@@ -8,9 +8,9 @@ import re
 import pytest
 
 from mlirc import mlir
+from mlirc.device import declare, rules
+from mlirc.device.translate import translate
 from mlirc.errors import MlircError
-from mlirc.host.device import declare, rules
-from mlirc.host.device.translate import translate
 
 
 def test_every_file_in_rules_declares_an_operation():
@@ -22,7 +22,7 @@ def test_every_file_in_rules_declares_an_operation():
 
 
 def test_a_new_file_is_enough(tmp_path, monkeypatch):
-    line = "from mlirc.host.device.declare import rule\n\n\n@rule('nvvm.breakpoint')\ndef _stop(tr, op):\n    pass\n"
+    line = "from mlirc.device.declare import rule\n\n\n@rule('nvvm.breakpoint')\ndef _stop(tr, op):\n    pass\n"
     (tmp_path / "debugging.py").write_text(line)
     before = set(declare.all_rules())
     monkeypatch.setattr(rules, "__path__", [*rules.__path__, str(tmp_path)])
@@ -39,7 +39,7 @@ def test_an_operation_has_one_rule():
 @pytest.mark.parametrize(
     "line, why",
     [
-        ("nvvm.breakpoint", "there is no rule for it: add one in host/device/rules"),
+        ("nvvm.breakpoint", "there is no rule for it: add one in device/rules"),
         ("%r = nvvm.sqrt %v {rnd = #nvvm.fp_rnd_mode<rz>} : f32", "rounding rz is not supported: rn only"),
         ("%r = arith.extf %v : f32 to f80", "values of type f80 are not supported"),
         ("%r = arith.constant 1.0 : f80", "values of type f80 are not supported"),

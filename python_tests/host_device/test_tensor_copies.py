@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mlirc.device.tensor_maps import Im2colMap, TensorMap
 from mlirc.errors import MlircError
-from mlirc.host.device.tensor_maps import Im2colMap, TensorMap
 from support.kernels.copies import BETWEEN, COMMIT, FENCE, READ, REDUCE, STORE, across, out, send, sent
 from support.kernels.instructions import WAIT, ints, load, places, store
 

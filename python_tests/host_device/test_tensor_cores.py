@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mlirc.host.device.direct import run_function
-from mlirc.host.device.tensor_cores import BITS, BITS_FP8_WGMMA, multiply_add
+from mlirc.device.direct import run_function
+from mlirc.device.tensor_cores import BITS, BITS_FP8_WGMMA, multiply_add
 from support.kernels.instructions import BF16, E4M3, E5M2, fragments, load, module, store
 
 TILES = 24  # one per block

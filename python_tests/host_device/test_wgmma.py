@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from mlirc.device.tensor_maps import TensorMap
 from mlirc.errors import MlircError
-from mlirc.host.device.tensor_maps import TensorMap
 from support.kernels.instructions import WAIT, load, places, store
 from support.randomness import generator
 

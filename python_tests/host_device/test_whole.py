@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mlirc import mlir
+from mlirc.device import DeviceKernel, HostModel
 from mlirc.driver.compilation import compile_model
-from mlirc.host.device import DeviceKernel, HostModel
 from mlirc.runtime.loading import load
 from support.kernels.mutant_cases import lowered
 from support.kernels.payloads import matmul

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mlirc import mlir
-from mlirc.host.device import DeviceKernel
+from mlirc.device import DeviceKernel
 
 SHARED = "#gpu.address_space<workgroup>"
 WIDE = "strided<[1], offset: ?>"

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from mlirc import mlir
-from mlirc.host.device import run_kernel
-from mlirc.host.device.deadlocks import threads_in_words
-from mlirc.host.device.direct import run_function
-from mlirc.host.device.tensor_maps import TensorMap
+from mlirc.device import run_kernel
+from mlirc.device.deadlocks import threads_in_words
+from mlirc.device.direct import run_function
+from mlirc.device.tensor_maps import TensorMap
 from support.kernels.memrefs import SHARED, X, launch
 from support.kernels.product import BARRIERS, STAGES, K, M, N, product
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import numpy as np
 
 from mlirc import mlir
+from mlirc.device import Report
+from mlirc.device.launch import DeviceKernel
 from mlirc.driver.kernel_build import to_gpu
 from mlirc.host import run_module
-from mlirc.host.device import Report
-from mlirc.host.device.launch import DeviceKernel
 from mlirc.host.jit import tensor_spec
 from mlirc.ir import levels
 from mlirc.mlir import ir

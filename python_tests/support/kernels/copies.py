@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlirc.host.device.tensor_maps import TensorMap
+from mlirc.device.tensor_maps import TensorMap
 from support.kernels.instructions import WAIT, ints, load, places, store
 
 FENCE = "nvvm.fence.proxy {kind = #nvvm.proxy_kind<async.shared>, space = #nvvm.shared_space<cta>}\n"

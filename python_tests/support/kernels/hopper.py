@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlirc import mlir
-from mlirc.host.device import Report
-from mlirc.host.device.direct import run_function
-from mlirc.host.device.reference import Reference
-from mlirc.host.device.tensor_maps import TensorMap
+from mlirc.device import Report
+from mlirc.device.direct import run_function
+from mlirc.device.reference import Reference
+from mlirc.device.tensor_maps import TensorMap
 
 NUMBERS = (0, 1, 2, 3, 4, 5, 7, 8, 16, 32, 63, 64, 127, 128, 256, 384, 512, 1024)
 MAP = "!llvm.ptr {llvm.align = 64 : i64, llvm.byval = !llvm.array<128 x i8>, nvvm.grid_constant}"

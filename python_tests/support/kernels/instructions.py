@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 
 from mlirc import mlir
-from mlirc.host.device.direct import run_function
-from mlirc.host.device.tensor_maps import Im2colMap, TensorMap
+from mlirc.device.direct import run_function
+from mlirc.device.tensor_maps import Im2colMap, TensorMap
 from support.randomness import generator
 
 E4M3, E5M2, BF16 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.bfloat16

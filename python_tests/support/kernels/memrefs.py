@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlirc import mlir
-from mlirc.host.device import run_kernel
+from mlirc.device import run_kernel
 
 SHARED = "#gpu.address_space<workgroup>"
 

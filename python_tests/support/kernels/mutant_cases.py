@@ -6,11 +6,11 @@ import ml_dtypes
 import numpy as np
 
 from mlirc import mlir
+from mlirc.device import Report
+from mlirc.device.direct import run_function
+from mlirc.device.reference import Reference, References
+from mlirc.device.tensor_maps import TensorMap
 from mlirc.driver.kernel_build import to_gpu
-from mlirc.host.device import Report
-from mlirc.host.device.direct import run_function
-from mlirc.host.device.reference import Reference, References
-from mlirc.host.device.tensor_maps import TensorMap
 from mlirc.host.jit import tensor_spec
 from mlirc.mlir import ir
 from mlirc.schedule.registry import Schedules

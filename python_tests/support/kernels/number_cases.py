@@ -5,8 +5,8 @@ set of inputs that fits it."""
 from __future__ import annotations
 
 from mlirc import mlir
-from mlirc.host.device.input_sets import INPUT_SETS, InputSets
-from mlirc.host.device.reference import References
+from mlirc.device.input_sets import INPUT_SETS, InputSets
+from mlirc.device.reference import References
 from support.kernels.check import function_name
 from support.kernels.mutant_cases import lowered
 from support.kernels.payloads import attention, generic, kernel, matmul

@@ -26,10 +26,10 @@ from pathlib import Path
 import numpy as np
 
 from mlirc import mlir
+from mlirc.device import DeviceKernel
+from mlirc.device.model import SEPARATOR
+from mlirc.device.numbers import dtype_of
 from mlirc.errors import MlircError
-from mlirc.host.device import DeviceKernel
-from mlirc.host.device.model import SEPARATOR
-from mlirc.host.device.numbers import dtype_of
 from mlirc.mlir import ir
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from mlirc import host
+from mlirc.device import DeviceModel
 from mlirc.driver.compilation import Compilation
-from mlirc.host.device import DeviceModel
 from mlirc.host.level_files import argument_names
 from mlirc.ir import levels
 from mlirc.targets import get_target

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from mlirc.host.device import DeviceModel
+from mlirc.device import DeviceModel
+from mlirc.device.plan.check import FileCheck
 from mlirc.host.jit import HostFunction
-from mlirc.host.plan.check import FileCheck
 from mlirc.ir import levels
 from mlirc.runtime import load_text
 from support.devices.fake_gpu import FakeDriver, at

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlirc import mlir
+from mlirc.device import DeviceKernel, Report
+from mlirc.device.reference import Case as Compared
+from mlirc.device.reference import Reference, compare
 from mlirc.errors import MlircError
-from mlirc.host.device import DeviceKernel, Report
-from mlirc.host.device.reference import Case as Compared
-from mlirc.host.device.reference import Reference, compare
 from support.mutants import arithmetic, ends, hopper, warp
 
 # Constants that mutants use, put in front of every kernel's body.

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from mlirc.device.model import DeviceModel
+from mlirc.device.plan.check import FileCheck
 from mlirc.driver.compilation import Compilation
 from mlirc.errors import MlircError
-from mlirc.host.device.model import DeviceModel
-from mlirc.host.plan.check import FileCheck
 from mlirc.runtime.plan_file import PREFIX, _digest, extract, identity
 from mlirc.runtime.plan_json import to_json
 from support.kernels.payloads import generic, kernel

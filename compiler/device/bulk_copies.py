@@ -1,0 +1,201 @@
+"""Bulk and tensor copies on their way: what they write and read, from when to when (PTX ISA, "Data Movement and
+Conversion Instructions: Asynchronous copy").
+
+Copies into shared memory tell an mbarrier when their bytes have come: whoever has waited for its phase sees them.
+Copies out of it belong to groups of their thread: wait_group.read is the end of the reads, wait_group of the writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from mlirc.device.arguments import check_given
+from mlirc.device.machine import Machine, State
+from mlirc.device.mbarriers import SIZE, Barrier
+from mlirc.device.memory import Buffer, MemRef
+from mlirc.device.order.proxies import KIND
+from mlirc.device.order.tensor_order import TensorOrder
+
+Target: TypeAlias = tuple[Buffer, int, int] | tuple[TensorOrder, tuple]  # bytes of a buffer (first, and behind the
+# last), or elements of a tensor
+
+
+@dataclass
+class Store:
+    """A copy out of shared memory, by thread (block of the batch, thread). `target`: what it writes; None: nobody looks
+    at that."""
+
+    who: tuple[int, int]
+    group: int
+    buffer: Buffer
+    cells: np.ndarray
+    op: Any
+    target: Target | None
+    reading: bool = True
+
+
+@dataclass
+class Sent:
+    """The last copy of an operation to one mbarrier: the phase that ends with it, whose shared memory it writes, and
+    whose it reads (blocks of the batch; None: nobody's)."""
+
+    op: object
+    who: tuple[int, int]
+    barrier: Barrier
+    phase: int
+    owner: int
+    source: int | None
+
+
+def begin_transfer(s: State, raw: np.ndarray, to: tuple[Buffer, np.ndarray], who: tuple[int, int], rank: int | None,
+                   told: tuple[MemRef, int], op, source: tuple[Buffer, int, int] | None = None
+                   ) -> tuple[int, int] | None:  # fmt: skip
+    """Starts a copy of `raw` to some bytes of the shared memory of a block (the thread's own, or number `rank` of its
+    cluster), which tells an mbarrier there (`told`: a pointer, and its byte) when it is done. `source`: the bytes of a
+    buffer's storage that it reads until then (first, and behind the last). Returns what its end is
+    known by: (column, epoch) of the clocks, if there are any."""
+    m, engine, (b, t), (buffer, byte) = s.m, s.m.engine, who, to
+    owner = engine.barriers.owner(b, rank)
+    address = owner * buffer.stride + byte
+    lone, size = m.one(b, t), len(raw)
+    pending = buffer.mark("pending").pending
+    assert pending is not None
+    if (busy := pending[address] != 0).any():
+        at = f"byte {buffer.within(int(address[busy][0]))} of {buffer.name}"
+        m.complain("overlapping copies", lone, f"copies to {at}, where another copy is under way", op)
+    engine.check_overwrite(b, t, buffer, address, op)
+    pending[address] = 0xFF
+    barrier = engine.barriers.find(b, t, *told, op, rank, copy=True)
+    engine.sent[hash(op), id(barrier), owner, b] = Sent(
+        op, who, barrier, barrier.phase + 1, owner, b if source is not None and source[0].space == "shared" else None
+    )
+    agent = None
+    if m.clocks is not None:
+        thread = np.array([b * m.nt + t])
+        cells = np.unique(address // m.races.granule)  # type: ignore[union-attr]
+        first, granule = cells * m.races.granule, m.races.granule  # type: ignore[union-attr]
+        engine.barriers.check_access(buffer, first, granule, thread, "copies to", op)
+        m.clocks.async_reads.check(buffer, first, granule, thread, op)
+        if owner != b:
+            m.clocks.lives.check_started(b, t, owner, op)
+        if m.clocks.proxies.unfenced(buffer, cells, owner, b, t):
+            m.complain(KIND, lone, f"overwrites {buffer.name} that threads wrote, with no fence.proxy", op)
+        agent = (barrier.column, barrier.phase + 1)
+        m.clocks.touch(buffer, cells[:, None], (m.clocks.unit(b), m.clocks.row(b, t)), agent, True, op, thread[0])
+        if source is not None:
+            m.clocks.async_reads.note(*source, m.clocks.unit(b), agent, op)
+
+    def finish() -> None:
+        buffer.data[address] = raw
+        if buffer.written is not None:
+            buffer.written[address] = 0xFF
+        pending[address] = 0
+        barrier.nbytes -= size
+        barrier.settle()
+
+    engine.start(finish)
+    return agent
+
+
+def multicast_to(m: Machine, mask: int, who: tuple[int, int], op) -> list[int | None]:
+    """The blocks of the cluster that the bits of a multicast's mask name (16 bits); complains about others."""
+    size, bits = m.cluster_size, mask & 0xFFFF
+    if bits >> size or not bits:
+        message = f"copies to the blocks {bits:#b}, of a cluster of {size}"
+        m.complain("out of bounds", m.one(*who), message, op)
+    return [k for k in range(size) if bits >> k & 1]
+
+
+def check_proxy(m: Machine, buffer: Buffer, cells: np.ndarray, who: tuple[int, int], op, warps: int = 1) -> None:
+    """What threads wrote to the shared memory of their block (granules) is read through the asynchronous proxy by a
+    thread (or `warps` warps from it on): there must be a fence in between."""
+    b, t = who
+    if m.clocks.proxies.unfenced(buffer, cells, b, b, t, warps):
+        message = f"reads {buffer.name} that threads wrote, with no fence.proxy of it (async, async.shared)"
+        m.complain(KIND, m.one(b, t), message, op)
+
+
+def read_for_store(s: State, buffer: Buffer, address: np.ndarray, who: tuple[int, int], op, group: bool = True,
+                   target: Target | None = None) -> None:  # fmt: skip
+    """A bulk copy's read of shared memory (cells of the storage), which ends when its group is waited for. `target`:
+    what it writes in global memory."""
+    m, (b, t), engine = s.m, who, s.m.engine
+    lone = m.one(b, t)
+    if m.check and buffer.written is not None and not buffer.written[address].all():
+        m.complain("uninitialized read", lone, f"reads {buffer.name}, where nobody wrote", op)
+    m.sent(buffer, address, lone, op)
+    if m.clocks is not None:
+        first = np.unique(address // SIZE) * SIZE
+        engine.barriers.check_access(buffer, first, SIZE, np.array([b * m.nt + t]), "reads", op)
+        check_proxy(m, buffer, np.unique(address // m.races.granule), (b, t), op)  # type: ignore[union-attr]
+        m.clocks.access(buffer, np.unique(address // m.races.granule), 1, np.array([b * m.nt + t]), False, op)  # type: ignore[union-attr]
+    if group:
+        engine.store(b, t, buffer, address, op, target)
+
+
+def read_source(m: Machine, source: Buffer, first: int, nbytes: int, who: tuple[int, int], op) -> None:
+    """A bulk copy's read of global memory, which is checked as its thread's."""
+    b, t = who
+    lone = m.one(b, t)
+    if m.waited is not None:
+        m.check_wait(source, lone, False, op)
+    if not m.check:
+        return
+    if source.pending is not None and source.pending[first : first + nbytes].any():
+        m.complain("unfinished copy", lone, f"reads {source.name} while a bulk store writes there", op)
+    elif source.written is not None and not source.written[first : first + nbytes].all():
+        m.complain("uninitialized read", lone, f"reads {source.name}, where nobody wrote", op)
+    _check_generic(m, source, slice(first, first + nbytes), lone, "reads", op)
+    if m.order is not None and source.tracked:  # later writes are the business of async_reads.py
+        granule = m.races.granule  # type: ignore[union-attr]
+        start, thread = np.array([first // granule]), np.array([b * m.nt + t])
+        m.order.access(source, start, nbytes // granule, thread, "read", op, note=False)
+
+
+def _check_generic(m: Machine, buffer: Buffer, where: slice, lone: np.ndarray, what: str, op) -> None:
+    """What threads wrote to global memory is accessed through the asynchronous proxy."""
+    if buffer.generic is not None and buffer.generic[where].any():
+        message = f"{what} {buffer.name} that threads wrote, with no fence.proxy of global memory (async, async.global)"
+        m.complain(KIND, lone, message, op)
+        buffer.generic[where] = 0
+
+
+def write_target(m: Machine, target: Buffer, first: int, raw: np.ndarray, who: tuple[int, int], op) -> None:
+    """A bulk store's write of global memory: from now on, until its group is waited for."""
+    b, t = who
+    lone, last = m.one(b, t), first + len(raw)
+    if m.waited is not None:
+        m.check_wait(target, lone, True, op)
+    if m.check:
+        pending = target.mark("pending").pending
+        assert pending is not None
+        if pending[first:last].any():
+            m.complain("overlapping copies", lone, f"copies to {target.name} where another copy is under way", op)
+        if m.races is not None and target.tracked:
+            m.races.note_bytes(target, first, len(raw), b * m.nt + t, True, op)
+        pending[first:last] = 0xFF
+        _check_generic(m, target, slice(first, last), lone, "overwrites", op)
+    check_given(m, target, np.full((1, 1), first), 1, lone, op)
+    target.data[first:last] = raw
+    if target.written is not None:
+        target.written[first:last] = 0xFF
+    if target.watch is not None:
+        m.watched(target, np.full((1, 1), first), 1, len(raw), lone, op)
+
+
+def end_write(m: Machine, store: Store) -> None:
+    """A bulk store has written: for its thread, which tells others."""
+    if store.target is None or not m.check:
+        return
+    if isinstance(store.target[0], TensorOrder):
+        order, at = store.target  # type: ignore[misc]
+        order.end_write(m, at, store.who)
+        return
+    target, first, last = store.target  # type: ignore[misc]
+    assert target.pending is not None
+    target.pending[first:last] = 0
+    if m.races is not None and target.tracked:
+        b, t = store.who
+        m.races.note_bytes(target, first, last - first, b * m.nt + t, True, store.op)

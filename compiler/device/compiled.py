@@ -1,0 +1,216 @@
+"""A compiled model on the host device: what `mlirc.load(path, device="host")` gives, called as one on a GPU is."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlirc.device.input_sets import QUICK
+from mlirc.device.limits import SECONDS
+from mlirc.device.model import DeviceModel
+from mlirc.device.plan.check import FileCheck
+from mlirc.device.ptx.beside import PtxBeside
+from mlirc.device.reference import References
+from mlirc.device.report import Report
+from mlirc.errors import MlircError
+from mlirc.host.level_files import Levels, without_bodies
+from mlirc.runtime.arrays import NUMPY_DTYPES, View, check, empty_like, match, view
+from mlirc.runtime.plan import Plan, TensorSpec
+from mlirc.runtime.random_state import RandomState
+from mlirc.timing import counted
+
+
+def as_array(seen: View, name: str) -> np.ndarray:
+    """A dense tensor on the host as a NumPy array of the same memory; raises MlircError for one on a GPU."""
+    if seen.device is not None:
+        raise MlircError(f"'{name}': lies on GPU {seen.device}, but the model runs on the host: copy it there first")
+    dtype = NUMPY_DTYPES[seen.dtype]
+    if not seen.nbytes:
+        return np.empty(seen.shape, dtype)
+    memory = (ctypes.c_uint8 * seen.nbytes).from_address(seen.pointer)
+    array = np.ctypeslib.as_array(memory).view(dtype).reshape(seen.shape)
+    memory.owner = seen.owner  # type: ignore[attr-defined]  # which the array keeps alive through its base
+    return array
+
+
+class HostModel:
+    """A compiled model whose kernels run on the host device, from the `gpu` level that mlirc wrote beside the PTX, or
+    from `levels`.
+
+    `check` looks for what the sanitizer finds: a finding raises MlircError, and all are in `report` after every run.
+    `compare` makes wrong numbers a finding, too: each kernel's results must be those of the `kernels` level. So does
+    `match` where the launch plan does something else than the `gpu` level, or `ptx`, the PTX file's text, is not what
+    that level compiles to (which is looked at where nothing else was found). With `execute_ptx` each call runs through
+    the kernel's PTX, too, and the whole plan in its arena, and must give the same bits.
+    `input_sets` are made-up inputs that each kernel is tried on, too, and compared
+    (`mlirc.device.input_sets`; those that are quick, unless told otherwise).
+    `blocks` (linear numbers) runs only those blocks of every launch: what no other block computed is left as zeros.
+    `seed` draws the order of blocks, warps and atomics (0: threads go together where they can). A launch that takes
+    longer than `seconds` is stopped. `count` fills the report's counters.
+    """
+
+    device = "host"
+
+    def __init__(
+        self, path: Path, plan: Plan, weights: Mapping[str, Any], *, ptx: str | None = None, count: bool = False,
+        levels: Levels | None = None,
+    ):  # fmt: skip
+        self.plan, self.check, self.compare, self.match, self.seed = plan, True, True, True, 0
+        self.input_sets: Sequence[str] = QUICK
+        self.execute_ptx = False
+        self._beside: PtxBeside | None = None
+        self._random = RandomState(plan.draws)
+        self.seconds = SECONDS  # that a launch may take
+        self.blocks: Sequence[int] | None = None
+        self.report = Report()
+        self.progress: Callable[[int, int], None] = lambda done, total: None
+        self._levels = levels or Levels.beside(path, plan)
+        gpu_level = self._levels.text("gpu")
+        self._model = DeviceModel.parse(gpu_level, self._levels.name("gpu"), count)
+        self._levels.check(self._model.module, "gpu")
+        self._file = FileCheck(plan, self._model, gpu_level, path, ptx)
+        self._names = self._model.argument_names()
+        self._arrays: dict[str, np.ndarray] = {}
+        for spec in plan.weights:
+            if spec.name not in weights:
+                raise MlircError(f"{path}: {spec.kind} '{spec.name}' ({spec}) is missing from the given weights")
+            self._arrays[spec.name] = self._array(weights[spec.name], spec)
+        self._outputs: list[np.ndarray] = []
+        self._found: References | None = None
+        self._alone = False  # whether there is no level above that has the kernels
+        self._bound: list[np.ndarray] | None = None if plan.inputs else []
+
+    def _array(self, tensor: Any, spec: TensorSpec) -> np.ndarray:
+        if hasattr(tensor, "is_contiguous") and not tensor.is_contiguous() and spec.kind != "input":
+            tensor = tensor.contiguous()
+        seen = tensor if isinstance(tensor, View) else view(tensor, spec.name)
+        check(seen, spec)
+        array = as_array(seen, spec.name)
+        array.flags.writeable = False  # the caller's tensor, or a file's bytes, which may not be written at all
+        return array
+
+    def manual_seed(self, seed: int) -> None:
+        """Starts the sequence of random numbers of a seed, for the calls from here on."""
+        self._random.manual_seed(seed)
+
+    def bind(self, *tensors: Any, **named: Any) -> None:
+        """Sets the inputs for `launch`, and the random numbers that every launch until the next `bind` draws."""
+        specs = self.plan.given
+        self._bound = [self._array(t, s) for t, s in zip(match(specs, tensors, named), specs, strict=True)]
+        if self.plan.draws:
+            self._bound.append(self._random.advance())
+
+    def launch(self, stream: Any = None) -> None:
+        """Runs the model on the inputs of the last `bind` or call, into `outputs`. Raises MlircError for a finding."""
+        if self._bound is None:
+            raise MlircError("launch: the inputs are not bound yet: call bind(...) first")
+        self._model.references = self._references() if self.check and self.compare else None
+        given = self._arrays | {s.name: a for s, a in zip(self.plan.inputs, self._bound, strict=True)}
+        self._model.beside = self._ptx_beside() if self.execute_ptx else None
+        self._outputs, self.report = self._model.run(
+            [given[name] for name in self._names],
+            blocks=self.blocks, check=self.check, seed=self.seed, seconds=self.seconds, progress=self.progress,
+            input_sets=self.input_sets,
+        )  # fmt: skip
+        if self._beside is not None and self.execute_ptx and self.report.ok and self.blocks is None:
+            self.report.findings += self._beside.whole_plan(self.plan, given, self._outputs)
+        if self.check and self.match:
+            self.report.findings += self._file.of_plan(self._found.modules if self._found else None)
+            self.report.findings += self._file.of_text() if self.report.ok else []
+        self.report.raise_if_bad()
+
+    def _ptx_beside(self) -> PtxBeside:
+        if self._file.text is None:
+            raise MlircError("execute_ptx: the model is in memory: compile it to a file, whose PTX can be executed")
+        self._beside = PtxBeside(self._file.text, self._model.parts)
+        return self._beside
+
+    def _references(self) -> References | None:
+        """What kernels are compared with; None for a model that was compiled from the `gpu` level."""
+        if self._found is None and not self._alone:
+            modules = {"kernels": self._levels.module("kernels")}
+            self._alone = without_bodies(modules["kernels"])
+            if not self._alone:
+                modules["tiles"] = self._levels.module("tiles")
+                self._found = References(modules, {name: self._levels.name(name) for name in modules})
+        return self._found
+
+    def summary(self) -> str:
+        """What the last run checked, in words: `3 kernels, 128 blocks, 1 input, compared with level kernels,
+        plan and PTX checked`."""
+        report, parts = self.report, []
+        parts.append(counted(len(report.calls), "kernel"))
+        parts.append(counted(report.blocks, "block") + (" (of every launch those asked for)" if self.blocks else ""))
+        parts.append(counted(len(self.plan.given), "input"))
+        calls = sum(report.calls.values())
+        if not calls:
+            parts.append("which leaves nothing to check")
+        elif not self.check:
+            parts.append("nothing checked")
+        elif not self.compare:
+            parts.append("numbers compared with nothing (compare is off)")
+        elif self._alone:
+            parts.append("numbers compared with nothing (the model was compiled from the gpu level)")
+        else:
+            some = f" in {report.compared} of {calls} calls" if report.compared < calls else ""
+            parts.append(f"compared with level kernels{some}")
+            tried = sum(map(len, report.sets.values()))
+            parts += [f"tried on {counted(tried, 'set')} of made-up inputs"] if tried else []
+            rough = len(self._found.unbounded) if self._found else 0
+            parts += [f"{counted(rough, 'kernel')} judged by the largest element"] if rough else []
+        if self.check and self.match and calls:
+            parts.append("plan checked" if self._file.text is None else "plan and PTX checked")
+        if self._beside is not None:
+            parts.append(f"PTX executed in {self._beside.calls} of {calls} calls")
+            parts += [f"not that of {name} ({why})" for name, why in self._beside.refused.items()]
+            parts += ["the whole plan executed in its arena"] if self._beside.planned else []
+        return ", ".join(parts)
+
+    @property
+    def outputs(self) -> list[np.ndarray]:
+        """The results of the last run, one array per output of the plan."""
+        return self._outputs
+
+    @property
+    def digests(self) -> list[tuple[str, bytes]]:
+        """For every call of the last run the kernel, and a hash of its results."""
+        return self._model.digests
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: a run ends before it returns."""
+
+    def __call__(self, *tensors: Any, stream: Any = None, **named: Any) -> Any:
+        """Runs the model: inputs by position in the plan's order, or by name. Outputs are torch tensors if the first
+        input is one, else NumPy arrays; one is returned as it is, several as a tuple."""
+        self.bind(*tensors, **named)
+        self.launch()
+        first = next(iter([*tensors, *named.values()]), None)
+        like = view(first, "input") if first is not None else View(0, None, "i8", (), True, None, "numpy")
+        results = [_copy(a, like, spec) for a, spec in zip(self._outputs, self.plan.outputs, strict=True)]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def close(self) -> None:
+        """Forgets the weights; the model cannot run afterwards."""
+        self._arrays.clear()
+
+    def __enter__(self) -> HostModel:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"HostModel({self.plan.signature()} on the host device)"
+
+
+def _copy(array: np.ndarray, like: View, spec: TensorSpec) -> Any:
+    """An array as a tensor of the library that `like` came from."""
+    made = empty_like(like, spec, 0)
+    if made is None:
+        return array
+    as_array(made, spec.name)[...] = array
+    return made.owner[0] if isinstance(made.owner, tuple) else made.owner

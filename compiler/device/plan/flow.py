@@ -1,0 +1,225 @@
+"""Does a launch plan do what `@main` says? Every step's reads and writes are followed through the arena, byte by byte,
+with what the bytes hold (`contents.py`), and each launch is held against those of `@main` (`expected.py`).
+
+Two runs are followed, the second in what the first one left in the arena. No numbers are computed: what differs is
+found for every input.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mlirc.backend.kernel import Launch
+from mlirc.device.plan.contents import NOTHING, Content, Memory, Values, joined, part, whole
+from mlirc.device.plan.expected import Expected, ExpectedLaunch
+from mlirc.device.plan.kernels import KernelLaunches, masked
+from mlirc.mlir import ir
+from mlirc.runtime.plan import POINTER_ALIGNMENT, CopyStep, KernelLaunch, Plan, Ref
+
+MOST = 20  # problems that are told apart
+RUNS = 2
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with a plan or with a kernel's PTX: in words, and where; `kernel` is "" where it is none's."""
+
+    message: str
+    place: str
+    kernel: str = ""
+
+
+@dataclass(frozen=True)
+class _Known:
+    """One of a kernel's launches, with what of its arguments the kernel itself has made by then."""
+
+    kernel: KernelLaunches
+    launch: Launch
+    stored: frozenset[int]
+    masks: list[Content]
+
+
+class PlanFlow:
+    """Follows a plan through its runs. After a mistake, what the launch should have made is taken for made, so that one
+    mistake is one problem."""
+
+    def __init__(self, plan: Plan, module: ir.Module, kernels: Mapping[str, KernelLaunches]):
+        self.plan, self.module, self.kernels, self.values = plan, module, kernels, Values()
+        self.known: dict[str, list[_Known]] = {}  # by symbol
+        for kernel in kernels.values():
+            for launch, stored, masks in zip(kernel.launches, kernel.stored, kernel.unwritten(), strict=True):
+                if isinstance(launch, Launch):
+                    self.known.setdefault(launch.symbol, []).append(_Known(kernel, launch, stored, masks))
+        self.found: list[Callable[[], Problem]] = []  # made at the end, when all that steps make is known
+        self.made: set[int] = set()  # values that steps have made
+
+    def problems(self) -> list[Problem]:
+        """What is wrong with the plan, in the order of the steps; of many only the first."""
+        arena = Memory(self.plan.arena_size)
+        for run in range(RUNS):
+            if not self.found:
+                self._run(arena, run)
+        return list(dict.fromkeys(make() for make in self.found))[:MOST]
+
+    def _run(self, arena: Memory, run: int) -> None:
+        """Follows one run, with inputs of its own."""
+        plan, given = self.plan, {}
+        for spec in (*plan.weights, *plan.inputs):
+            number = run if spec.kind in ("input", "random") else 0
+            given[spec.name] = self.values.number((spec.kind, spec.name, number), f"{spec.kind} '{spec.name}'")
+        memories = {("arena", 0): arena}
+        for space, specs in (("input", plan.inputs), ("weight", plan.weights), ("output", plan.outputs)):
+            for index, spec in enumerate(specs):
+                memories[space, index] = Memory(spec.nbytes)
+                if space != "output":
+                    memories[space, index].write(0, whole(given[spec.name], spec.nbytes))
+        following = _Run(self, Expected(self.module, self.kernels, self.values, given), memories, run)
+        for number, step in enumerate(plan.steps):
+            if (run == 0 or number >= plan.setup) and len(self.found) < MOST:
+                following.step(number, step)
+        following.end()
+
+
+def compare_mains(
+    plan: Plan, main: ir.Module, above: ir.Module, level: str, kernels: Mapping[str, KernelLaunches]
+) -> list[Problem]:
+    """The outputs of `@main` at the `gpu` level that another level's `@main` makes of other calls or arguments."""
+    values = Values()
+    given = {s.name: values.number(s.name, f"{s.kind} '{s.name}'") for s in (*plan.weights, *plan.inputs)}
+    here, there = (Expected(module, kernels, values, given).outputs for module in (main, above))
+    return [
+        Problem(f"output '{spec.name}' is {values.name(a)}, but {values.name(b)} at level {level}", "@main")
+        for spec, a, b in zip(plan.outputs, here, there, strict=True)
+        if a != b
+    ]
+
+
+class _Run:
+    """One run of a plan's steps."""
+
+    def __init__(self, flow: PlanFlow, expected: Expected, memories: dict[tuple[str, int], Memory], run: int):
+        self.flow, self.expected, self.memories = flow, expected, memories
+        self.when = " (in the second run: it must last from one run to the next)" if run else ""
+        self.matched: set[ExpectedLaunch] = set()
+        self.launched: dict[str, int] = {}  # how often, by symbol
+        steps = flow.plan.steps[flow.plan.setup if run else 0 :]
+        self.total = Counter(step.symbol for step in steps if isinstance(step, KernelLaunch))
+
+    def add(self, message: str, place: str, kernel: str = "") -> None:
+        problem = Problem(message, place, kernel)
+        self.flow.found.append(lambda: problem)
+
+    def add_content(self, what: str, held: Content, right: Content, place: str, kernel: str = "") -> None:
+        flow, when = self.flow, self.when
+        needed = {v for v, _, _ in right if v in self.expected.makers}
+
+        def make() -> Problem:
+            never = ", which no step makes" if needed - flow.made else ""
+            names = [flow.values.name(content) for content in (held, right)]
+            return Problem(f"{what} holds {names[0]}, but must hold {names[1]}{never}{when}", place, kernel)
+
+        flow.found.append(make)
+
+    def step(self, number: int, step: KernelLaunch | CopyStep) -> None:
+        """Follows a step: a copy moves what it moves, a launch makes what `@main`'s makes."""
+        if isinstance(step, CopyStep):
+            source, target = step.source, step.target
+            self.memories[target.space, target.index].write(target.offset, self._read(source, source.size))
+            return
+        where = f"step {number}"
+        if step.symbol not in self.flow.known:
+            self.add(f"launches {step.symbol}, which the gpu level does not have", where, step.kernel)
+            return
+        known = self.flow.known[step.symbol]
+        count = self.launched.get(step.symbol, 0)
+        self.launched[step.symbol] = count + 1
+        self._launch(step, known[count % len(known)], where)
+
+    def _launch(self, step: KernelLaunch, known: _Known, where: str) -> None:
+        launch, kernel, sizes = known.launch, known.kernel.name, known.kernel.bytes_of(known.launch)
+        if step.kernel not in ("", kernel):
+            self.add(f"says that {step.symbol} is a launch of {step.kernel}", where, kernel)
+        for what in ("grid", "block", "smem", "cluster"):
+            a, b = getattr(step, what), getattr(launch, what)
+            if a != b:
+                what = {"smem": "dynamic shared memory"}.get(what, what)
+                self.add(f"{what} is {_shown(a)}, but {_shown(b)} at the gpu level", where, kernel)
+        if len(step.args) != len(sizes):
+            self.add(f"has {len(step.args)} arguments, but {len(sizes)} at the gpu level", where, kernel)
+            return
+        self._check_places(step.args, known, sizes, where)
+        contents = tuple(
+            masked(self._read(ref, size), mask) for ref, size, mask in zip(step.args, sizes, known.masks, strict=True)
+        )
+        right = self.expected.launches.get((step.symbol, contents)) or self._nearest(step.symbol, contents)
+        if right is None:
+            self.add("is a launch more than the gpu level has", where, kernel)
+            return
+        self.matched.add(right)
+        for p, (a, b) in enumerate(zip(contents, right.contents, strict=True)):
+            if a != b:
+                self.add_content(f"argument {p}", a, b, where, kernel)
+        for p, value in right.made.items():
+            ref, memory = step.args[p], self.memories[step.args[p].space, step.args[p].index]
+            memory.write(ref.offset, part(whole(value, sizes[p]), 0, memory.size - ref.offset))
+            self.flow.made.add(value)
+
+    def _nearest(self, symbol: str, contents: tuple[Content, ...]) -> ExpectedLaunch | None:
+        """The launch that one with other contents was meant to be, of those that no step has done yet: the one in its
+        place, where the plan has as many; unless another one has two arguments more in common."""
+        launches = self.expected.by_symbol.get(symbol, [])
+        place = self.launched[symbol] - 1 if len(launches) == self.total[symbol] else -1
+
+        def alike(i: int) -> float:
+            return sum(a == b for a, b in zip(launches[i].contents, contents, strict=True)) + 1.5 * (i == place)
+
+        left = [i for i, launch in enumerate(launches) if launch not in self.matched]
+        return launches[max(left, key=alike)] if left else None
+
+    def _read(self, ref: Ref, size: int) -> Content:
+        """What a reference holds, NOTHING behind the end of its buffer."""
+        memory = self.memories[ref.space, ref.index]
+        room = max(0, min(size, memory.size - ref.offset))
+        return joined([*memory.read(ref.offset, room), (NOTHING, 0, size - room)])
+
+    def _check_places(self, refs: Sequence[Ref], known: _Known, sizes: Sequence[int], where: str) -> None:
+        """Sizes, alignments, and what a launch writes: no input, and nothing that it has under another name, too."""
+        launch, kernel = known.launch, known.kernel.name
+        for p, (ref, size, offset) in enumerate(zip(refs, sizes, launch.offsets, strict=True)):
+            if ref.size != size:
+                self.add(f"argument {p} has {ref.size} bytes, but {size} at the gpu level", where, kernel)
+            if size and (ref.offset - offset) % POINTER_ALIGNMENT:
+                self.add(f"argument {p} starts at byte {ref.offset - offset} of {_buffer(ref)}: not a multiple of "
+                         f"{POINTER_ALIGNMENT}", where, kernel)  # fmt: skip
+        for p in sorted(known.stored):
+            if refs[p].space in ("input", "weight"):
+                self.add(f"writes argument {p}, which is {_buffer(refs[p])}", where, kernel)
+            for q, ref in enumerate(refs):
+                if launch.args[p] != launch.args[q] and _overlap(refs[p], sizes[p], ref, sizes[q]):
+                    self.add(f"argument {p}, which it writes, overlaps argument {q}", where, kernel)
+
+    def end(self) -> None:
+        """Looks at the outputs."""
+        plan = self.flow.plan
+        for index, (spec, right) in enumerate(zip(plan.outputs, self.expected.outputs, strict=True)):
+            held = self.memories["output", index].read(0, spec.nbytes)
+            if held != right:
+                self.add_content(f"output '{spec.name}'", held, right, "the end")
+
+
+def _overlap(a: Ref, a_size: int, b: Ref, b_size: int) -> bool:
+    if (a.space, a.index) != (b.space, b.index) or not a_size or not b_size:
+        return False
+    return a.offset < b.offset + b_size and b.offset < a.offset + a_size
+
+
+def _buffer(ref: Ref) -> str:
+    return "the arena" if ref.space == "arena" else f"{ref.space} {ref.index}"
+
+
+def _shown(value: int | tuple[int, ...] | None) -> str:
+    if isinstance(value, tuple):
+        return "x".join(map(str, value))
+    return "none" if value is None else str(value)

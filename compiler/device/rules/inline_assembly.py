@@ -1,0 +1,105 @@
+"""Inline assembly (`llvm.inline_asm`): wgmma with A in registers, for which MLIR has no operation. The spelling is in
+docs/host-device.md; the syntax is the PTX ISA's, "wgmma.mma_async"."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import numpy as np
+
+from mlirc.device.addresses import struct_fields
+from mlirc.device.declare import rule
+from mlirc.device.engine import engine_of
+from mlirc.device.inline_asm import Operands, text_of, whole_struct
+from mlirc.device.machine import State
+from mlirc.device.translate import Translator
+from mlirc.device.warps import WARPGROUP, warpgroups
+from mlirc.device.wgmma import Product, checked, launch, made_late
+
+_WGMMA = re.compile(
+    r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)(\.satfinite)?\.(\w+)\.(\w+)\.(\w+)\s+"
+    r"\{([^}]*)\}\s*,\s*(\{[^}]*\}|[^,]+?)\s*,\s*([^,]+?)\s*,\s*([^;]*);"
+)
+_PREDICATE = re.compile(r"setp\.ne\.b32\s+(\w+)\s*,\s*\$(\d+)\s*,\s*0\s*;")
+
+
+@rule("llvm.inline_asm")
+def _inline(tr: Translator, op):
+    text = text_of(op, "asm_string")
+    found = _WGMMA.search(text)
+    rest = _PREDICATE.sub("", _WGMMA.sub("", text))
+    if found is None or re.sub(r"\.reg\s+\.pred\s+\w+\s*;|[{}\s]", "", rest):
+        raise tr.refused(op, "is no single wgmma.mma_async: use the operations of the nvvm dialect")
+    operands = Operands(op)
+    n, k, saturate, d, a, b, accumulator, left, right, flags = found.groups()
+    scale, *signs = [w.strip() for w in flags.split(",")]
+    in_registers = left.startswith("{")
+    p = _product(tr, op, (int(n), int(k), a, b, d), signs, in_registers, bool(saturate))
+    values = operands.accumulator([w.strip() for w in accumulator.split(",")])
+    count, dtype = struct_fields(op.results[0].type)
+    checked(tr, p, count * dtype.itemsize // 4, op)
+    tr.proxies, tr.unit = True, WARPGROUP
+    whole, acc = whole_struct(op), [tr.reg(v) for v in values]  # whole: each field stands for all
+    words = [w.strip() for w in left.strip("{}").split(",")] if in_registers else [left]
+    firsts = [operands.value(w) for w in words]
+    if in_registers and len(firsts) != 4:
+        raise tr.refused(op, f"wgmma with {len(firsts)} registers of A, not 4")
+    late = in_registers and any(made_late(op, v) for v in firsts)
+    a_registers, second, out = [tr.reg(v) for v in firsts], tr.reg(operands.value(right)), tr.reg(op.results[0])
+    fresh = any(made_late(op, v, carried=False) for v in values)
+    adds = _scale(tr, op, operands, scale, text)
+
+    def step(s: State) -> None:
+        m, r = s.m, s.r
+        before = r[acc[0]] if whole else np.stack(np.broadcast_arrays(*(r[x] for x in acc)), axis=-1)
+        here = p if adds is None or bool(np.asarray(r[adds]).any()) else dataclasses.replace(p, adds=False)
+        first = [r[x] for x in a_registers]
+        result = launch(s, here, first if in_registers else first[0], r[second], before, op, fresh)
+        if in_registers and m.check:
+            _note_registers(s, dict(zip(a_registers, first, strict=True)), late, op)
+        r[out] = result
+
+    return step
+
+
+def _product(tr: Translator, op, shape: tuple, flags: list[str], in_registers: bool, saturate: bool) -> Product:
+    """The product by its shape and types, and the flags behind the scale of D: the signs of A and B, and for 16-bit
+    types whether an operand in shared memory is transposed."""
+    n, k, a, b, d = shape
+    names = [] if d == "s32" else ["sign_a", "sign_b"]
+    if a in ("f16", "bf16"):
+        names += ["b_major"] if in_registers else ["a_major", "b_major"]
+    if len(flags) != len(names) or any(f not in ("1", "-1", "0") for f in flags):
+        raise tr.refused(op, f"wgmma of {a} takes the flags {names}")
+    given = dict(zip(names, (int(f) for f in flags), strict=True))
+    settings = {name: value if name.startswith("sign") else not value for name, value in given.items()}
+    return Product(n, k, a, b, d, saturate=saturate, **settings)  # type: ignore[arg-type]
+
+
+def _scale(tr: Translator, op, operands: Operands, word: str, text: str) -> int | None:
+    """The register of the value that tells whether D is added to; None where it always is."""
+    predicates = {name: f"${number}" for name, number in _PREDICATE.findall(text)}
+    word = predicates.get(word, word)
+    if word == "1":
+        return None
+    if word == "0":
+        number = len(tr.initial)
+        tr.initial.append(np.zeros((1, 1), bool))
+        return number
+    return tr.reg(operands.value(word))
+
+
+def _note_registers(s: State, used: dict[int, np.ndarray], late: bool, op) -> None:
+    """Checks and notes the registers that hold A: written in front of a wgmma.fence, and not again before the wait."""
+    engine = engine_of(s)
+    for b, t in warpgroups(s, op):
+        if late:
+            message = "has A in registers that were written behind the last wgmma.fence"
+            s.m.complain("missing wgmma fence", s.m.one(b, t), message, op)
+        for other in engine.fragments.get((b, t), []):
+            if any(other[1].get(number, x) is not x for number, x in used.items()):
+                message = "has A in registers that were written while an earlier wgmma still reads them"
+                s.m.complain("unfinished wgmma", s.m.one(b, t), message, op)
+                break
+        engine.fragments.setdefault((b, t), []).append((engine.groups.get((b, t), 0), used))

@@ -1,7 +1,0 @@
-"""Executes PTX on the CPU: the text that the back end makes, instruction by instruction, for all threads of many blocks
-at a time. What an instruction that is not known here would do is never guessed: it is refused by name."""
-
-from mlirc.host.ptx.plan import run_plan
-from mlirc.host.ptx.run import run_kernel, run_launch
-
-__all__ = ["run_kernel", "run_launch", "run_plan"]
