@@ -1,24 +1,24 @@
 """Writes results/mutants.md: what the host device says to every mutant of the shipped kernels. Needs no GPU;
 takes minutes, a process for each core:
 
-    python benchmarks/mutants.py
+    python benchmarks/mutants.py [--jobs 16]
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import os
+import functools
+import itertools
 import sys
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+import side_by_side
 import tests_path  # noqa: F401
 
 from support.kernels.mutant_cases import KERNELS, case
 from support.mutants import arithmetic, ends, hopper, warp
-from support.mutants.kernels import mutants
+from support.mutants.kernels import Case, mutants
 
 SUBJECTS = (
     "barrier",
@@ -108,11 +108,18 @@ NO_EFFECT = {
 Counts = Counter[tuple[str, str]]
 
 
-def judge(name: str) -> tuple[Counts, dict[str, Counts]]:
-    """A kernel's mutants by (what was spoiled, verdict), and those without a broken rule by (change, kernel)."""
-    kernel, counts = case(name), Counter[tuple[str, str]]()
+@functools.lru_cache(maxsize=1)
+def made(name: str) -> Case:
+    return case(name)
+
+
+def judge(work: side_by_side.Part) -> tuple[Counts, dict[str, Counts]]:
+    """A part of a kernel's mutants by (what was spoiled, verdict), and those without a broken rule by (change,
+    kernel)."""
+    name, part, parts = work
+    kernel, counts = made(name), Counter[tuple[str, str]]()
     groups: dict[str, Counts] = {v: Counter() for v in ("wrong", "close", "same")}
-    for mutant in mutants(kernel.text):
+    for mutant in itertools.islice(mutants(kernel.text), part, None, parts):
         verdict = kernel.judge(mutant)
         if verdict == "invalid":
             continue
@@ -124,15 +131,14 @@ def judge(name: str) -> tuple[Counts, dict[str, Counts]]:
 
 def main() -> int:
     start = time.perf_counter()
-    table: dict[str, Counts] = {}
+    table: dict[str, Counts] = {name: Counter() for name in KERNELS}
     groups: dict[str, Counts] = {v: Counter() for v in ("wrong", "close", "same")}
-    workers = os.cpu_count() or 1
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for name, (counts, found) in zip(KERNELS, pool.map(judge, KERNELS), strict=True):
-            table[name] = counts
-            for verdict, several in found.items():
-                groups[verdict] += several
-            print(f"{name}: {dict(counts)} {time.perf_counter() - start:.0f} s", flush=True)
+    workers = side_by_side.jobs(__doc__)
+    for name, (counts, found) in side_by_side.shared(judge, KERNELS, workers):
+        table[name] += counts
+        for verdict, several in found.items():
+            groups[verdict] += several
+        print(f"{name}: {dict(table[name])} {time.perf_counter() - start:.0f} s", flush=True)
     path = Path(__file__).resolve().with_name("results") / "mutants.md"
     path.write_text(report(table, groups, time.perf_counter() - start, workers))
     return 0

@@ -1,11 +1,14 @@
 """Writes results/plan-mutants.md: what the host device says to every mutant of launch plans, and of the PTX behind
-them, each with its checksum renewed. Needs no GPU; takes some minutes:
+them, each with its checksum renewed. Needs no GPU; takes some minutes, a process for
+each core:
 
-    python benchmarks/plan_mutants.py
+    python benchmarks/plan_mutants.py [--jobs 16]
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import sys
 import tempfile
 import time
@@ -14,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import side_by_side
 import tests_path  # noqa: F401
 import torch
 
@@ -76,24 +80,42 @@ def cases() -> dict[str, Callable[[], PlanCase]]:
     }
 
 
+@functools.lru_cache(maxsize=1)
+def made(name: str) -> PlanCase:
+    case = cases()[name]()
+    assert case.says(case.job.ptx) == [] and case.checker(case.job.ptx).of_text() == []
+    return case
+
+
+def judge(work: side_by_side.Part) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, bool]]]:
+    """A part of a model's mutants: of its plan by what was changed and the verdict, of its PTX by how it was changed
+    and whether that is reported."""
+    name, part, parts = work
+    case = made(name)
+    mine = itertools.islice(plan_mutants(case.job.plan), part, None, parts)
+    plans = Counter((m.what, case.judge(m, thorough=True)) for m in mine)
+    edited = itertools.islice(dict.fromkeys(ptx_mutants(ptx_of(case.job.ptx))), part, None, parts)
+    edits = Counter((how, bool(case.checker(resign(case.job.ptx, ptx)).of_text())) for how, ptx in edited)
+    return plans, edits
+
+
 def main() -> int:
     start = time.perf_counter()
-    plans: dict[str, Counter[tuple[str, str]]] = {}
+    plans: dict[str, Counter[tuple[str, str]]] = {name: Counter() for name in cases()}
     edits: Counter[tuple[str, bool]] = Counter()
-    for name, make in cases().items():
-        case = make()
-        assert case.says(case.job.ptx) == [] and case.checker(case.job.ptx).of_text() == []
-        plans[name] = Counter((m.what, case.judge(m, thorough=True)) for m in plan_mutants(case.job.plan))
-        right = ptx_of(case.job.ptx)
-        for how, ptx in dict.fromkeys(ptx_mutants(right)):
-            edits[how, bool(case.checker(resign(case.job.ptx, ptx)).of_text())] += 1
+    workers = side_by_side.jobs(__doc__)
+    for name, (found, edited) in side_by_side.shared(judge, plans, workers):
+        plans[name] += found
+        edits += edited
         print(f"{name}: {dict(plans[name])} {time.perf_counter() - start:.0f} s", flush=True)
     path = Path(__file__).resolve().with_name("results") / "plan-mutants.md"
-    path.write_text(report(plans, edits, time.perf_counter() - start))
+    path.write_text(report(plans, edits, time.perf_counter() - start, workers))
     return 0
 
 
-def report(plans: dict[str, Counter[tuple[str, str]]], edits: Counter[tuple[str, bool]], seconds: float) -> str:
+def report(
+    plans: dict[str, Counter[tuple[str, str]]], edits: Counter[tuple[str, bool]], seconds: float, cores: int
+) -> str:
     """The page, in Markdown."""
     total: Counter[str] = Counter()
     for counts in plans.values():
@@ -102,9 +124,9 @@ def report(plans: dict[str, Counter[tuple[str, str]]], edits: Counter[tuple[str,
     said, harmful = total["refused"] + total["found"], total["refused"] + total["found"] + total["missed"]
     lines = [
         "# Mutants of launch plans and of PTX on the host device", "",
-        f"Made by `python benchmarks/plan_mutants.py` in {seconds:.0f} s on 2 cores; models and changes are those of "
-        "`python_tests/support/mutants/plans.py` and of the program: one at a time, every place in turn, the checksum "
-        "renewed.",
+        f"Made by `python benchmarks/plan_mutants.py` in {seconds:.0f} s on {cores} cores; models and changes are "
+        "those of `python_tests/support/mutants/plans.py` and of the program: one at a time, every place in turn, the "
+        "checksum renewed.",
         "",
         f"{sum(total.values())} mutants of plans. {harmful} are refused at load or change a result in two runs "
         "(a changed grid, block, size of shared memory or name counts as harmful, since what runs the plans here knows "

@@ -1,42 +1,39 @@
 """Writes results/right-kernels.md: what the host device says to kernels that are right, at several seeds and on every
 set of made-up inputs: it must say nothing. Needs no GPU; takes minutes, a process for each core:
 
-    python benchmarks/right_kernels.py
+    python benchmarks/right_kernels.py [--jobs 16]
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+import numpy as np
+import side_by_side
+import tests_path  # noqa: F401
 
-import numpy as np  # noqa: E402
-import tests_path  # noqa: E402, F401
-
-from mlirc import mlir  # noqa: E402
-from mlirc.check.cases import cases  # noqa: E402
-from mlirc.check.reference import TorchModel  # noqa: E402
-from mlirc.device import HostModel  # noqa: E402
-from mlirc.device.input_sets import INPUT_SETS, InputSets, try_sets  # noqa: E402
-from mlirc.device.launch import DeviceKernel  # noqa: E402
-from mlirc.device.reference import References  # noqa: E402
-from mlirc.device.report import Report  # noqa: E402
-from mlirc.driver.compilation import HOST_LEVELS, Compilation  # noqa: E402
-from mlirc.errors import MlircError  # noqa: E402
-from mlirc.host.level_files import Levels  # noqa: E402
-from mlirc.host.tensors import to_numpy  # noqa: E402
-from mlirc.targets import get_target  # noqa: E402
-from support.architectures.runner import write_config  # noqa: E402
-from support.kernels.check import function_name  # noqa: E402
-from support.kernels.mutant_cases import HANDS, HOPPER, KERNELS, ORDER, case, lowered  # noqa: E402
-from support.kernels.number_cases import NUMBERS, UNDEFINED  # noqa: E402
+from mlirc import mlir
+from mlirc.check.cases import cases
+from mlirc.check.reference import TorchModel
+from mlirc.device import HostModel
+from mlirc.device.input_sets import INPUT_SETS, InputSets, try_sets
+from mlirc.device.launch import DeviceKernel
+from mlirc.device.reference import References
+from mlirc.device.report import Report
+from mlirc.driver.compilation import HOST_LEVELS, Compilation
+from mlirc.errors import MlircError
+from mlirc.host.level_files import Levels
+from mlirc.host.tensors import to_numpy
+from mlirc.targets import get_target
+from support.architectures.runner import write_config
+from support.kernels.check import function_name
+from support.kernels.mutant_cases import HANDS, HOPPER, KERNELS, ORDER, case, lowered
+from support.kernels.number_cases import NUMBERS, UNDEFINED
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = range(5)
@@ -65,7 +62,7 @@ def texts(name: str) -> dict[str, Tried]:
     if name in (HOPPER, *HANDS, *ORDER):  # no function launches them: their own inputs
         hand, tried = case(name, len(SEEDS)), Tried(1)
         for seed in SEEDS:
-            findings = hand._run(hand.text, seed)[1]
+            findings = hand.outcome(hand.text, seed)[1]
             tried.runs += len(hand.arguments)
             tried.alarms += [f"seed {seed}: {f}" for f in findings]
         return {name: tried}
@@ -113,32 +110,32 @@ def model(name: str) -> dict[str, Tried]:
     return found
 
 
-def attempt(work: tuple[bool, str]) -> dict[str, Tried]:
-    whole, name = work
-    return model(name) if whole else texts(name)
+def attempt(work: side_by_side.Part) -> dict[str, Tried]:
+    """One of the names; each is done whole, since what is tried shares its compilation."""
+    name, _, _ = work
+    return model(name) if name in MODELS else texts(name)
 
 
 def main() -> int:
     start = time.perf_counter()
-    work = [(True, name) for name in MODELS] + [(False, name) for name in (*KERNELS, *NUMBERS)]
     found: dict[str, Tried] = {}
-    with ProcessPoolExecutor(max_workers=os.cpu_count()) as pool:
-        for (_, name), tried in zip(work, pool.map(attempt, work), strict=True):
-            found |= tried
-            print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
+    workers = side_by_side.jobs(__doc__)
+    for name, tried in side_by_side.shared(attempt, (*MODELS, *KERNELS, *NUMBERS), workers, parts=1):
+        found |= tried
+        print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
     alarms = [f"{name}: {alarm}" for name, tried in found.items() for alarm in tried.alarms]
-    page = report(found, alarms, time.perf_counter() - start)
+    page = report(found, alarms, time.perf_counter() - start, workers)
     (ROOT / "benchmarks" / "results" / "right-kernels.md").write_text(page)
     print("\n".join(alarms))
     return bool(alarms)
 
 
-def report(found: dict[str, Tried], alarms: list[str], seconds: float) -> str:
+def report(found: dict[str, Tried], alarms: list[str], seconds: float, cores: int) -> str:
     """The page, in Markdown."""
     runs = sum(tried.runs for tried in found.values())
     lines = [
         "# Kernels that are right, on the host device", "",
-        f"Made by `python benchmarks/right_kernels.py` in {seconds:.0f} s on {os.cpu_count()} cores: kernels of the "
+        f"Made by `python benchmarks/right_kernels.py` in {seconds:.0f} s on {cores} cores: kernels of the "
         f"tests' lists and those of tiny models, each with {len(SEEDS)} seeds (the order of blocks, warps and atomics) "
         f"on each of the {len(INPUT_SETS)} sets of made-up inputs that fits it, compared with the `kernels` level "
         "element by element; kernels of models on what the model gives them, too. Those that no host function launches "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlirc.runtime.plan import ARENA_ALIGNMENT
+from mlirc.runtime.plan import aligned
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,6 @@ class Lifetime:
     size: int
     first: int
     last: int
-
-
-def aligned(size: int) -> int:
-    """`size` in bytes rounded up to ARENA_ALIGNMENT."""
-    return -(-size // ARENA_ALIGNMENT) * ARENA_ALIGNMENT
 
 
 def pack(buffers: Sequence[Lifetime]) -> tuple[list[int], int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from mlirc.backend.arena import Lifetime, aligned, pack
+from mlirc.backend.arena import Lifetime, pack
 from mlirc.backend.kernel import CompiledKernel, Copy
 from mlirc.backend.plan_loops import read_loop_call
 from mlirc.backend.plan_views import Buffer, Step, View, is_aligned, tensor_bytes
@@ -14,7 +14,7 @@ from mlirc.ir import levels
 from mlirc.ir.loops import is_loop, read_loop
 from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.mlir import ir
-from mlirc.runtime.plan import DTYPE_BYTES, CopyStep, KernelLaunch, Plan, Ref, Repeat, TensorSpec
+from mlirc.runtime.plan import DTYPE_BYTES, CopyStep, KernelLaunch, Plan, Ref, Repeat, TensorSpec, aligned
 from mlirc.runtime.plan_check import check_plan, used_arena
 from mlirc.runtime.repeats import MAX_STEPS, PlanStep, unroll, with_references
 

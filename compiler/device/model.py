@@ -16,6 +16,7 @@ from mlirc.device.attributes import integers
 from mlirc.device.input_sets import try_sets
 from mlirc.device.launch import DeviceKernel
 from mlirc.device.limits import SECONDS
+from mlirc.device.numbers import bits_of
 from mlirc.device.reference import References
 from mlirc.device.report import Finding, Report
 from mlirc.errors import MlircError
@@ -211,7 +212,7 @@ class DeviceModel:
         report.merge(found)
         origin = self.origins.get(name)
         label = f"{name} ({origin})" if origin else name
-        self.digests.append((label, hashlib.blake2b(b"".join(r.tobytes() for r in results)).digest()))
+        self.digests.append((label, hashlib.blake2b(b"".join(map(bits_of, results))).digest()))
         values.update(zip(op.results, results, strict=True))
 
     def _kernel(self, name: str) -> DeviceKernel:

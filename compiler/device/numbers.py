@@ -139,6 +139,19 @@ def through_f64(f: Callable) -> Callable:
     return lambda *args: f(*(a.astype(np.float64) for a in args)).astype(args[0].dtype)
 
 
+def bits_of(a: np.ndarray) -> bytes:
+    """An array's bytes, with every NaN as the same one: which of them an operation gives is nobody's promise (IEEE 754,
+    6.2.3; PTX gives its own)."""
+    return a.tobytes() if a.dtype.kind in "iub" else np.where(a != a, np.array(np.nan, a.dtype), a).tobytes()
+
+
+def different(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Which elements of two arrays of one type differ in a bit: bool, of their shape; NaNs are all alike."""
+    words = UNSIGNED[a.dtype.itemsize]
+    differ = np.ascontiguousarray(a).view(words) != np.ascontiguousarray(b).view(words)
+    return (differ & ~((a != a) & (b != b))).reshape(a.shape)
+
+
 def flushed(x: np.ndarray) -> np.ndarray:
     """Subnormal f32 numbers as zeros of their sign."""
     return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)

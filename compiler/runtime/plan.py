@@ -15,6 +15,11 @@ SPACES = ("input", "weight", "output", "arena")
 Dim3 = tuple[int, int, int]
 
 
+def aligned(size: int) -> int:
+    """`size` in bytes rounded up to ARENA_ALIGNMENT."""
+    return -(-size // ARENA_ALIGNMENT) * ARENA_ALIGNMENT
+
+
 @dataclass(frozen=True)
 class TensorSpec:
     """A named tensor of the model's boundary: dense, row-major, i1 as one byte per element. `kind` is `input`,

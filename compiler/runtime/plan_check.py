@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
 from mlirc.errors import MlircError, is_control
-from mlirc.runtime.plan import ARENA_ALIGNMENT, DTYPE_BYTES, CopyStep, KernelLaunch, Plan, Ref, TensorSpec
+from mlirc.runtime.plan import DTYPE_BYTES, CopyStep, KernelLaunch, Plan, Ref, TensorSpec, aligned
 from mlirc.runtime.repeats import references as refs
 from mlirc.targets import TARGETS, Target
 
@@ -62,7 +62,7 @@ def check_plan(plan: Plan) -> None:
 def used_arena(steps: Iterable[KernelLaunch | CopyStep]) -> int:
     """The arena's size that the steps need, in bytes."""
     last = max((r.offset + r.size for s in steps for r in refs(s) if r.space == "arena"), default=0)
-    return -(-last // ARENA_ALIGNMENT) * ARENA_ALIGNMENT
+    return aligned(last)
 
 
 def check_text(text: str, what: str) -> None:

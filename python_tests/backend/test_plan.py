@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlirc.backend.arena import Lifetime, aligned, pack, peak_live
+from mlirc.backend.arena import Lifetime, pack, peak_live
 from mlirc.backend.kernel import CompiledKernel, Copy, Launch, launches_from_gpu_module
 from mlirc.backend.plan_builder import build_plan
 from mlirc.errors import MlircError
 from mlirc.mlir import parse
-from mlirc.runtime.plan import ARENA_ALIGNMENT, CopyStep, KernelLaunch, Plan, Ref, TensorSpec
+from mlirc.runtime.plan import ARENA_ALIGNMENT, CopyStep, KernelLaunch, Plan, Ref, TensorSpec, aligned
 from mlirc.runtime.plan_check import check_plan
 from mlirc.runtime.plan_file import embed, extract
 from mlirc.runtime.plan_json import from_json, to_json

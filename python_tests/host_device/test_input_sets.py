@@ -75,10 +75,26 @@ def test_a_small_element_that_is_lost_is_wrong_and_a_sum_that_cancels_is_not():
 
 def test_what_overflows_must_do_so_and_what_may_can():
     function = narrow(1, "%a = arith.addf %x0, %x1 : f32\n    %y = arith.truncf %a : f32 to f16", ("f32", "f32"), "f16")
-    right, bound = function(np.array([[6e4, 65519, 1e6]], np.float32), np.array([[0, 0.99, 0]], np.float32))
+    right, bound = function(np.array([[6e4, 65519, 1e6]], np.float32), np.array([[0, 0.998, 0]], np.float32))
     infinite = np.full((1, 3), np.inf, np.float16)
     assert wrong(infinite, right, bound).tolist() == [[True, False, False]]
     assert wrong(np.full((1, 3), 6e4, np.float16), right, bound).tolist() == [[False, False, True]]
+
+
+def test_what_is_rounded_to_16_bits_is_judged_before_that():
+    """One unit in the last place is wrong, but where the number lies near a tie between two."""
+    body = "%a = arith.addf %x0, %x1 : f32\n    %y = arith.truncf %a : f32 to bf16"
+    x, small = np.ones((1, 3), np.float32), np.array([[1e-3, 2.0**-8, 2.0**-8 - 2.0**-20]], np.float32)
+    right, bound = narrow(1, body, ("f32", "f32"), "bf16")(x, small)
+    above = np.full((1, 3), 1 + 2.0**-7, ml_dtypes.bfloat16)
+    assert (right == 1).all() and wrong(above, right, bound).tolist() == [[True, False, True]]
+
+
+def test_a_weight_that_16_bits_may_lose_may_meet_an_infinity():
+    body = """%p = arith.mulf %x0, %x1 {mlirc.weight = "f16"} : f32"""
+    x, far = np.array([[1e-8, 1e-8, 1e-3]], np.float32), np.array([[np.inf, 1.0, np.inf]], np.float32)
+    _, bound = narrow(1, f"{body}\n    %y = arith.addf %p, %x0 : f32", ("f32", "f32"), "f32")(x, far)
+    assert (bound == np.inf).tolist() == [[True, False, False]] and bound[0, 2] == 0
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

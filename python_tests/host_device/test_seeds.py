@@ -3,10 +3,12 @@ ones where it does not, and the same verdict either way."""
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from mlirc.device import DeviceKernel, run_kernel
+from mlirc.device.numbers import bits_of, different
 from support.kernels.instructions import load, run, store
 from support.kernels.memrefs import SHARED, launch
 
@@ -38,6 +40,14 @@ def test_a_missing_barrier_shows_in_the_numbers_too():
     assert len({y.tobytes() for y, _ in found}) > 5
     right = np.arange(256, dtype=np.float32).reshape(2, 128)[:, ::-1].ravel()
     np.testing.assert_array_equal(found[0][0], right)  # seed 0: all threads together
+
+
+def test_bits_of_a_nan_are_no_difference():
+    one, other = np.array([np.nan, 1.0, -0.0], np.float32), np.array([-np.nan, 1.0, 0.0], np.float32)
+    assert different(one, other).tolist() == [False, False, True]
+    assert bits_of(one[:2]) == bits_of(other[:2]) and bits_of(one) != bits_of(other)
+    short = np.array([0x7FC0, 0xFFC1, 0x3F80], np.uint16).view(ml_dtypes.bfloat16)
+    assert bits_of(short[:1]) == bits_of(short[1:2]) and not different(short[:1], short[1:2]).any()
 
 
 def test_with_the_barrier_every_order_is_right():

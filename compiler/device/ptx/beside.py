@@ -11,6 +11,7 @@ import numpy as np
 
 from mlirc.backend.kernel import CompiledKernel, Launch, launches_from_gpu_module
 from mlirc.backend.ptx import entry_name
+from mlirc.device.numbers import different
 from mlirc.device.ptx.instructions import Unknown
 from mlirc.device.ptx.plan import run_plan
 from mlirc.device.ptx.run import run_kernel
@@ -92,10 +93,3 @@ def _difference(
             what = f"{ours} compute {a[at]} as element {list(at)} of {name}, where {theirs} computes {b[at]}"
             return what, int(bad.sum())
     return "", 0
-
-
-def different(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Which elements differ in a bit; NaNs are all alike."""
-    words = np.dtype(f"u{a.dtype.itemsize}")
-    differ = np.ascontiguousarray(a).view(words) != np.ascontiguousarray(b).view(words)
-    return differ & ~((a != a) & (b != b))

@@ -14,6 +14,7 @@ from mlirc.device.memory import MemRef
 from mlirc.device.numbers import item_size
 from mlirc.device.translate import Translator
 from mlirc.errors import MlircError
+from mlirc.ir.tensors import kept_dims
 from mlirc.mlir import ir
 
 _DYNAMIC = ir.ShapedType.get_dynamic_size()
@@ -44,7 +45,7 @@ def _window(tr: Translator, op):
     ref, out = tr.reg(op.operands[0]), tr.reg(op.results[0])
     subview = op.name == "memref.subview"
     rank = ir.MemRefType(op.results[0].type).rank
-    kept = _kept(op, sizes, rank) if subview else list(range(rank))
+    kept = kept_dims(integers(op, "static_sizes"), ir.MemRefType(op.results[0].type).shape) if subview else range(rank)
 
     def step(s: State) -> None:
         source: MemRef = s.r[ref]
@@ -62,19 +63,6 @@ def _window(tr: Translator, op):
         s.r[out] = MemRef(source.buffer, base, tuple(shape), tuple(steps), source.item, source.rank, start=source.start)
 
     return step
-
-
-def _kept(op, sizes: list, rank: int) -> list[int]:
-    """The dimensions that a rank-reducing subview keeps."""
-    kept: list[int] = []
-    drop = len(sizes) - rank
-    shape = list(ir.MemRefType(op.results[0].type).shape)
-    for i, n in enumerate(sizes):
-        if drop and n == 1 and (len(kept) >= len(shape) or shape[len(kept)] != 1 or len(sizes) - i > rank - len(kept)):
-            drop -= 1
-        else:
-            kept.append(i)
-    return kept
 
 
 def _check_window(s: State, source: MemRef, where: list, shape: list[int], steps: list[int], op) -> None:

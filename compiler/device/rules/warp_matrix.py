@@ -16,7 +16,7 @@ from mlirc.device.declare import rule, stateful
 from mlirc.device.machine import WARP, Machine, State
 from mlirc.device.memory import MemRef
 from mlirc.device.numbers import dtype_of, vector_shape
-from mlirc.device.tensor_cores import lowest_exponent, multiply, multiply_add, tf32, to_f32
+from mlirc.device.tensor_cores import multiply
 from mlirc.device.translate import Translator
 from mlirc.device.warps import of_warps, to_threads, whole_warps
 from mlirc.mlir import ir
@@ -132,14 +132,12 @@ def _multiply_fragments(tr: Translator, op):
     per = 4 // in_type.itemsize  # elements of a 32-bit register
     if (m, n) != (16, 8) or k % (4 * per) or in_type.itemsize not in (2, 4):
         raise tr.refused(op, f"shape {mnk} on {in_type} is not supported")
-    lowest = (lowest_exponent(in_type), lowest_exponent(in_type))
-    widen = tf32 if in_type == np.float32 else to_f32
 
     def product(s: State, *operands: np.ndarray) -> np.ndarray:
         warps = whole_warps(s, op)
         a, b, c = (of_warps(s.m, x, warps) for x in operands)
-        total = multiply_add(*matrices(widen(a), widen(b), c.astype(np.float32), k, per), lowest)
-        return to_threads(s.m, registers(total), warps).astype(out_type, copy=False)
+        total = multiply(*matrices(a, b, c, k, per), out_type)
+        return to_threads(s.m, registers(total), warps)
 
     return product
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from mlirc.errors import MlircError
 from mlirc.host.rounding import rules
-from mlirc.host.rounding.values import Builder, Known
+from mlirc.host.rounding.values import SHORT, Builder, Known
 from mlirc.mlir import context, ir, memref
 
 _VIEWS = ("memref.expand_shape", "memref.collapse_shape", "memref.subview", "memref.cast", "memref.reinterpret_cast",
@@ -36,10 +36,15 @@ class Unbounded(MlircError):
 
 def add_bounds(function: ir.Operation, inputs: int) -> None:
     """Changes a function over buffers, in place: behind its arguments (`inputs` inputs, then results) it takes one more
-    buffer of f64 per result, which gets the bounds: |found - result| is at most that for any right implementation.
-    Raises Unbounded for operations that it does not know; the function is spoiled then."""
+    buffer of f64 per result, which gets the bounds: |found - result| is at most that for any right implementation; in
+    f32 and f64 but for one more rounding, while results of 16 bits are judged by what was rounded to them. Raises
+    Unbounded for operations that it does not know; the function is spoiled then."""
     with context(), ir.Location.unknown():
         _Pass(function, inputs).run()
+
+
+# Beside a buffer: errors; of floats sizes; of those of 16 bits `rounded`.
+_Shadow = tuple[ir.Value, ir.Value | None, ir.Value | None]
 
 
 class _Pass:
@@ -48,7 +53,7 @@ class _Pass:
         self.entry = function.regions[0].blocks[0]
         self.inputs = inputs
         self.known: dict[ir.Value, Known] = {}
-        self.shadows: dict[ir.Value, tuple[ir.Value, ir.Value | None]] = {}  # of a buffer: errors, sizes
+        self.shadows: dict[ir.Value, _Shadow] = {}
         self.certain: list[ir.Value] = []  # conditions of the branches around that may be others
 
     def run(self) -> None:
@@ -56,8 +61,10 @@ class _Pass:
             self.builder = Builder()
             outputs = list(self.entry.arguments)[self.inputs :]
             for value in outputs:
-                errors = self.entry.add_argument(_like(value.type, self.builder.f64), ir.Location.unknown())
-                self.shadows[value] = (errors, self._alloc(value.type) if _is_float(value.type) else None)
+                bounds = self.entry.add_argument(_like(value.type, self.builder.f64), ir.Location.unknown())
+                sizes = self._alloc(value.type) if _is_float(value.type) else None
+                short = _is_short(value.type)
+                self.shadows[value] = (self._alloc(value.type), sizes, bounds) if short else (bounds, sizes, None)
         self._block(self.entry)
         types = [a.type for a in self.entry.arguments]
         self.function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(types, []))
@@ -83,8 +90,10 @@ class _Pass:
         with ir.InsertionPoint.after(op):
             if name in ("memref.alloc", "memref.alloca"):
                 value, sizes = op.results[0], list(op.operands)
-                second = self._alloc(value.type, sizes) if _is_float(value.type) else None
-                self.shadows[value] = (self._alloc(value.type, sizes), second)
+                second, third = (
+                    self._alloc(value.type, sizes) if wanted(value.type) else None for wanted in (_is_float, _is_short)
+                )
+                self.shadows[value] = (self._alloc(value.type, sizes), second, third)
             elif name == "memref.dealloc":
                 for shadow in self.shadows.get(op.operands[0], ()):
                     if shadow is not None:
@@ -107,7 +116,7 @@ class _Pass:
             type_ = _like(op.results[0].type, self.builder.f64)
             attributes = {name: op.attributes[name] for name in op.attributes}
             made.append(shadow and ir.Operation.create(op.name, [type_], operands, attributes).results[0])
-        self.shadows[op.results[0]] = (made[0], made[1])
+        self.shadows[op.results[0]] = (made[0], made[1], made[2])
 
     def _access(self, op: ir.Operation) -> None:
         b = self.builder
@@ -122,21 +131,23 @@ class _Pass:
             if doubt is not None:
                 self.known[value] = b.unknown(value, doubt)
             return
-        errors, sizes = self.shadows[buffer]
+        errors, sizes, rounded = self.shadows[buffer]
         if store:
             known, doubt = self.known.get(value), b.any([*strange, *self.certain])
             error = b.error_of(known)
-            memref.store(b.select(doubt, b.infinity, error) if doubt is not None else error, errors, indices)
+            memref.store(b.unless(doubt, error), errors, indices)
+            if rounded is not None:
+                memref.store(b.unless(doubt, b.rounded_of(value, known)), rounded, indices)
             if sizes is not None:
                 memref.store(b.size_of(value, known), sizes, indices)
             return
         error, doubt = memref.load(errors, indices), b.any(strange)
-        if doubt is not None:
-            error = b.select(doubt, b.infinity, error)
+        error = b.unless(doubt, error)
         if sizes is None:
             self.known[value] = Known(other=b.above(error, b.zero))
         else:
-            self.known[value] = Known(error, memref.load(sizes, indices))
+            again = b.unless(doubt, memref.load(rounded, indices)) if rounded is not None else None
+            self.known[value] = Known(error, memref.load(sizes, indices), rounded=again)
 
     def _nested(self, op: ir.Operation) -> None:
         if op.results:
@@ -154,6 +165,10 @@ class _Pass:
 
 def _is_float(type_: ir.Type) -> bool:
     return isinstance(ir.MemRefType(type_).element_type, ir.FloatType)
+
+
+def _is_short(type_: ir.Type) -> bool:
+    return str(ir.MemRefType(type_).element_type) in SHORT
 
 
 def _like(type_: ir.Type, element: ir.Type) -> ir.Type:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mlirc.host.rounding.values import EXACT, LARGEST, LEAST, NORMAL, ROUNDOFF, Builder, Known
+from mlirc.host.rounding.values import EXACT, LARGEST, LEAST, NORMAL, ROUNDOFF, SHORT, Builder, Known
 from mlirc.ir.levels import WEIGHT
 from mlirc.mlir import arith, ir
 
@@ -122,8 +122,10 @@ def _product(at: _At) -> Known:
     found = at.finish(exact, _product_spread(at, first), arith.mulf(at.size(0), at.size(1)))
     if not taken:
         return found
-    # What nobody attends to may be left out, or give 0 times infinity.
-    left_out = b.all([b.equal(at.value(0), b.zero), b.above(b.absolute(at.value(1)), b.constant(LARGEST[at.type]))])
+    # What nobody attends to, or so little that its weight may be rounded to 0, may be left out or meet an infinity.
+    least = first if first is not None else b.zero
+    nothing = arith.cmpf(arith.CmpFPredicate.ULE, b.absolute(at.value(0)), least)
+    left_out = b.all([nothing, b.above(b.absolute(at.value(1)), b.constant(LARGEST[at.type]))])
     return Known(b.select(left_out, b.infinity, found.error), found.size)
 
 
@@ -159,9 +161,29 @@ def _same(at: _At) -> Known:
 
 @_rule("arith.truncf")
 def _narrower(at: _At) -> Known:
-    v = at.value(0)
-    made = at.finish(v, at.error(0), at.b.absolute(v))
-    return Known(made.error, at.b.select(at.b.below(at.b.absolute(v), at.b.infinity), at.size(0), at.b.zero))
+    b, v = at.b, at.b.wide(at.result)
+    made = at.finish(at.value(0), at.error(0), b.absolute(at.value(0)))
+    number = b.below(b.absolute(v), b.infinity)
+    size = b.select(b.below(b.absolute(at.value(0)), b.infinity), at.size(0), b.zero)
+    if at.type not in SHORT or str(at.operands[0].type) != "f32":
+        return Known(made.error, size)
+    far = _rounded_apart(at)
+    error = b.select(number, b.larger(made.error, far), made.error)
+    rounded = b.select(number, arith.minimumf(far, b.rounded_of(at.result, made)), made.error)
+    return Known(error, size, rounded=rounded)
+
+
+def _rounded_apart(at: _At) -> ir.Value:
+    """How far rounding to 16 bits may take another right implementation from here, in f64: what it rounds is at most
+    twice the error away (once for either), and rounding never changes the order of two numbers. So nowhere, but where
+    the number lies near a tie: there a whole unit in the last place."""
+    b = at.b
+    reach = b.times(2.0, at.error(0)) or b.zero
+    far = []
+    for end in (arith.subf(at.value(0), reach), arith.addf(at.value(0), reach)):
+        short = arith.truncf(at.result.type, arith.truncf(ir.F32Type.get(), end))
+        far.append(b.absolute(arith.subf(b.wide(short), b.wide(at.result))))
+    return b.larger(*far)
 
 
 @_rule("arith.maximumf", "arith.minimumf", "arith.maxnumf", "arith.minnumf")

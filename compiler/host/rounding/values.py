@@ -13,15 +13,19 @@ LEAST = {"f64": 2.0**-1074, "f32": 2.0**-149, "f16": 2.0**-24, "bf16": 2.0**-133
 NORMAL = {"f64": 2.0**-1022, "f32": 2.0**-126, "f16": 2.0**-14, "bf16": 2.0**-126}
 LARGEST = {"f64": 1.7976931348623157e308, "f32": 3.4028235677973366e38, "f16": 65520.0, "bf16": 3.3961775292304957e38}
 
+SHORT = ("f16", "bf16")
+
 
 @dataclass(frozen=True)
 class Known:
     """Of a float `error` and `size` (f64; None: 0 and |v|), of an integer or boolean `other` (i1: it may be another;
-    None: it is that)."""
+    None: it is that). Of a float of 16 bits `rounded`, too (f64; None: not known): how far the value of another right
+    implementation may be where it is a result, which must be rounded to that type."""
 
     error: ir.Value | None = None
     size: ir.Value | None = None
     other: ir.Value | None = None
+    rounded: ir.Value | None = None
 
 
 EXACT = Known()
@@ -104,6 +108,18 @@ class Builder:
         if known is None or (known.error is None and known.other is None):
             return self.zero
         return known.error if known.error is not None else self.select(known.other, self.infinity, self.zero)
+
+    def unless(self, doubt: ir.Value | None, error: ir.Value) -> ir.Value:
+        """An error, which is infinite where `doubt` holds."""
+        return error if doubt is None else self.select(doubt, self.infinity, error)
+
+    def rounded_of(self, value: ir.Value, known: Known | None) -> ir.Value:
+        """How far a float may be where it is a result: what is known, else its error and one more rounding."""
+        if known is not None and known.rounded is not None:
+            return known.rounded
+        size, error = self.absolute(self.wide(value)), self.error_of(known)
+        rounding = self.add(self.times(ROUNDOFF[str(value.type)], size), self.constant(LEAST[str(value.type)]))
+        return self.select(self.below(size, self.infinity), self.add(error, rounding), error)
 
     def size_of(self, value: ir.Value, known: Known | None) -> ir.Value:
         if known is not None and known.size is not None:

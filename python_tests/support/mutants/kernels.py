@@ -11,6 +11,7 @@ import numpy as np
 
 from mlirc import mlir
 from mlirc.device import DeviceKernel, Report
+from mlirc.device.numbers import bits_of
 from mlirc.device.reference import Case as Compared
 from mlirc.device.reference import Reference, compare
 from mlirc.errors import MlircError
@@ -198,10 +199,11 @@ class Case:
     run: Callable[..., tuple[list[np.ndarray], Report]] | None = None
 
     def __post_init__(self) -> None:
-        self.right, findings = self._run(self.text, 0)
+        self.right, findings = self.outcome(self.text, 0)
         assert not findings, findings
 
-    def _run(self, text: str, seed: int) -> tuple[list[bytes], set[str]]:
+    def outcome(self, text: str, seed: int) -> tuple[list[bytes], set[str]]:
+        """What a text computes on each set of arguments, up to the first with a finding, and the kinds of findings."""
         kernel = DeviceKernel(mlir.parse(text)) if self.run is None else None
         outcome: list[bytes] = []
         report = Report()
@@ -214,20 +216,20 @@ class Case:
             else:
                 results = [np.zeros(spec.shape, spec.dtype) for spec in self.specs]
                 report = kernel.run([*arguments, *results], seed=seed + number, reference=self.reference)
-            outcome.append(b"".join(r.tobytes() for r in results))
+            outcome.append(b"".join(map(bits_of, results)))
             if report.findings:
                 break
         return outcome, report.kinds()
 
     def judge(self, mutant: Mutant, seed: int = 0) -> str:
         """`rule` (a finding about how the kernel uses memory or its threads), `wrong` (one about its numbers only),
-        `close` (no finding, but results with other bits), `same`, or `invalid`: no kernel any more."""
+        `close` (no finding, but results with other bits; those of a NaN are nobody's matter), `same`, or `invalid`: no kernel any more."""
         try:
             mlir.parse(mutant.text)
         except MlircError:
             return "invalid"
         try:
-            found, kinds = self._run(mutant.text, seed)
+            found, kinds = self.outcome(mutant.text, seed)
         except MlircError:  # a report by the device itself, such as an extent that differs between threads
             return "rule"
         if kinds:

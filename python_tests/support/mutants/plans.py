@@ -286,7 +286,8 @@ def ptx_mutants(ptx: str, each: int = 3) -> Iterator[tuple[str, str]]:
     """(how, PTX): for each edit the first, a middle and the last place of every file, and two kernels exchanged."""
     for how, pattern, new in EDITS:
         places = list(re.finditer(pattern, ptx))
-        for match in {places[k * (len(places) - 1) // max(1, each - 1)] for k in range(each)} if places else ():
+        chosen = [places[k * (len(places) - 1) // max(1, each - 1)] for k in range(each)] if places else []
+        for match in dict.fromkeys(chosen):
             yield (
                 how,
                 ptx[: match.start()] + match.expand(new) * 1 + ptx[match.end() :]
