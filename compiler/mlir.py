@@ -5,7 +5,7 @@ Everything else says `from mlirc.mlir import ir, linalg, ...`, so that another b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
 from types import ModuleType
 
 import numpy as np
@@ -85,6 +85,17 @@ def parse(text: str, what: str = "module") -> ir.Module:
             raise MlircError(f"{what}: not valid MLIR: {' '.join(str(e).split())}") from e
 
 
+@functools.cache
+def pass_manager(pipeline: str) -> PassManager:
+    """The pass manager of a textual pipeline with its anchor, such as `builtin.module(cse)`, for the process's context.
+
+    Kept, because a pass that is made anew collects its patterns anew, those of every dialect for `canonicalize`. Raises
+    ValueError when the pipeline does not parse.
+    """
+    with context():
+        return PassManager.parse(pipeline)
+
+
 def run_passes(module: ir.Module, pipeline: str) -> None:
     """Runs a textual pass pipeline, such as `canonicalize,func.func(cse)`, on the module in place; raises MlircError
     with MLIR's own diagnostics."""
@@ -92,19 +103,23 @@ def run_passes(module: ir.Module, pipeline: str) -> None:
 
     with context():
         try:
-            PassManager.parse(f"builtin.module({pipeline})").run(module.operation)
+            pass_manager(f"builtin.module({pipeline})").run(module.operation)
         except (ir.MLIRError, ValueError) as e:  # ValueError: the pipeline does not parse
             shown = pipeline if len(pipeline) < 60 else pipeline[:60] + "..."
             raise MlircError(f"pass pipeline '{shown}': {' '.join(str(e).split())}") from e
 
 
-def nested(op: ir.Operation) -> Iterator[ir.Operation]:
-    """Every operation nested in `op`, `op` excluded, in order."""
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                yield inner.operation
-                yield from nested(inner.operation)
+def nested(op: ir.Operation) -> list[ir.Operation]:
+    """Every operation nested in `op`, `op` excluded, in order: an outer one before those in it."""
+    found: list[ir.Operation] = []
+    append, advance = found.append, ir.WalkResult.ADVANCE
+
+    def visit(inner: ir.Operation) -> ir.WalkResult:
+        append(inner)
+        return advance
+
+    op.walk(visit, ir.WalkOrder.PRE_ORDER)
+    return found[1:]
 
 
 def fx_importer() -> ModuleType:

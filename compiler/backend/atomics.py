@@ -7,7 +7,7 @@ for calls, which cannot touch a buffer that is `noalias`: loads would pass them.
 
 from __future__ import annotations
 
-from mlirc.mlir import ir
+from mlirc.mlir import ir, nested
 
 # LLVM's AtomicOrdering.
 MONOTONIC, ACQUIRE, RELEASE, ACQ_REL, SEQ_CST = 2, 4, 5, 6, 7
@@ -60,15 +60,7 @@ def _fence(where: ir.InsertionPoint, order: int, scope: str, op: ir.Operation) -
 def carries_data(func: ir.Operation, argument: ir.Value) -> bool:
     """Whether threads of a kernel (an llvm.func) may hand data to each other through a pointer parameter: the kernel
     reads and writes what it points to, and synchronizes."""
-    meets = False
-
-    def visit(op: ir.Operation) -> ir.WalkResult:
-        nonlocal meets
-        meets = meets or op.name.startswith(_MEETS)
-        return ir.WalkResult.ADVANCE
-
-    func.walk(visit)
-    return meets and {"read", "write"} <= _uses(argument)
+    return {"read", "write"} <= _uses(argument) and any(op.name.startswith(_MEETS) for op in nested(func))
 
 
 def _uses(argument: ir.Value) -> set[str]:

@@ -18,7 +18,7 @@ from mlirc.backend.atomics import carries_data, order_atomics
 from mlirc.backend.llvm_text import for_older_llvm
 from mlirc.backend.narrow import narrow_addresses
 from mlirc.errors import MlircError
-from mlirc.mlir import PassManager, ir, llvm, nested, vector
+from mlirc.mlir import ir, llvm, nested, pass_manager, vector
 from mlirc.runtime.plan import POINTER_ALIGNMENT
 from mlirc.targets import Target
 
@@ -276,13 +276,13 @@ def lower_to_llvm_ir(module: ir.Module, target: Target, name: str) -> str:
         expand_math(gpu_module_of(copy))
         settle_floats(gpu_module_of(copy))
         try:
-            PassManager.parse(_PREPARE).run(copy)
+            pass_manager(_PREPARE).run(copy)
             order_atomics(gpu_module_of(copy))
             _shield_intrinsics(gpu_module_of(copy))
-            PassManager.parse(_convert(bits)).run(copy)
+            pass_manager(_convert(bits)).run(copy)
             if bits == 32:
                 narrow_addresses(gpu_module_of(copy))
-            PassManager.parse(_CLEANUP).run(copy)
+            pass_manager(_CLEANUP).run(copy)
         except ir.MLIRError as e:
             raise MlircError(f"{where}: gpu to llvm: {' '.join(str(e).split())[:600]}") from e
         gpu_module = gpu_module_of(copy)

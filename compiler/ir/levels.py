@@ -25,6 +25,14 @@ def functions(module: ir.Module) -> dict[str, ir.OpView]:
     return {op.name.value: op for op in found}
 
 
+def function(module: ir.Module, name: str) -> ir.OpView:
+    """The named function, found without looking at the others one by one. Raises MlircError when there is none."""
+    table = ir.SymbolTable(module.operation)
+    if name not in table or table[name].operation.name != "func.func":
+        raise MlircError(f"no function '{name}' in the module: it has {', '.join(functions(module)) or 'none'}")
+    return table[name]
+
+
 def kernels(module: ir.Module) -> dict[str, ir.OpView]:
     """Name to function of every kernel in a `kernels`- or `tiles`-level module, in order."""
     return {name: f for name, f in functions(module).items() if "mlirc.kernel" in f.attributes}
@@ -61,7 +69,7 @@ def _callees(module: ir.Module, function: str) -> list[str]:
 
 def described(module: ir.Module, name: str) -> str:
     """A kernel's name and the parts of the model that it comes from, in words."""
-    origin = strings(functions(module)[name], "mlirc.origin")
+    origin = strings(function(module, name), "mlirc.origin")
     return f"{name} (of {', '.join(origin)})" if origin else name
 
 
@@ -114,13 +122,11 @@ def copy(module: ir.Module) -> ir.Module:
 
 def isolate(module: ir.Module, name: str) -> ir.Module:
     """A new module that holds only (a copy of) the named function."""
-    found = functions(module)
-    if name not in found:
-        raise MlircError(f"no function '{name}' in the module: it has {', '.join(found) or 'none'}")
+    found = function(module, name)
     with context(), ir.Location.unknown():
         alone = ir.Module.create()
         with ir.InsertionPoint(alone.body):
-            found[name].operation.clone()
+            found.operation.clone()
     return alone
 
 

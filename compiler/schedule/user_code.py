@@ -76,6 +76,9 @@ class UserCode:
     @contextmanager
     def active(self) -> Iterator[None]:
         """While the body runs the modules are importable, and those that it imports join them."""
+        if not self.folders:  # nothing was loaded: this is asked for once per kernel
+            yield
+            return
         self._depth += 1
         if self._depth > 1:
             try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlirc.dialects.schedule._base import transform_op
-from mlirc.mlir import PassManager, ir, linalg
+from mlirc.mlir import ir, linalg, pass_manager
 
 
 def generalize_all(function: ir.Operation) -> None:
@@ -12,7 +12,7 @@ def generalize_all(function: ir.Operation) -> None:
     names = {o.operation.name for o in block.operations}
     if not any(n.startswith("linalg.") and n not in ("linalg.generic", "linalg.fill") for n in names):
         return
-    PassManager.parse("any(linalg-generalize-named-ops)").run(function)
+    pass_manager("any(linalg-generalize-named-ops)").run(function)
     for op in list(block.operations):
         op = op.operation
         if op.name == "linalg.generic" and _is_fill(op):

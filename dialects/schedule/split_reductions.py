@@ -13,7 +13,7 @@ from math import prod
 from mlirc.dialects.schedule import _build
 from mlirc.dialects.schedule._base import PayloadError, transform_op
 from mlirc.ir.combiners import combining, neutral
-from mlirc.mlir import PassManager, affine, arith, ir, linalg
+from mlirc.mlir import affine, arith, ir, linalg, pass_manager
 
 ENOUGH_RESULTS = 1 << 16  # with so many threads, each may be busy for long
 _MOST = 16  # times `length` elements, for one thread
@@ -47,7 +47,7 @@ def split_reductions(rewriter, targets, *, length: int) -> None:
         raise PayloadError(f"length {length}: a thread takes 2 elements or more")
     for target in targets:
         # Before an op's producer gets several users, and what it computes would be stored.
-        PassManager.parse("func.func(linalg-fuse-elementwise-ops)").run(target.operation)
+        pass_manager("func.func(linalg-fuse-elementwise-ops)").run(target.operation)
         for view in list(target.operation.regions[0].blocks[0].operations):
             if view.operation.name == "linalg.generic":
                 _split(view.operation, length)
