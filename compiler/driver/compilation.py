@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlirc import internal
 from mlirc.driver.kernel_build import KernelBuild, KernelJob
@@ -20,6 +21,9 @@ from mlirc.files.outputs import Outputs, check_model_output, model_files
 from mlirc.ir.levels import LEVELS
 from mlirc.targets import DEFAULT_TARGET, Target, get_target
 from mlirc.timing import Timer
+
+if TYPE_CHECKING:
+    from mlirc.driver.building import Building
 
 # Kept beside the PTX, so that `mlirc-run --level` can run them on the CPU.
 HOST_LEVELS = ("linalg", "kernels", "tiles", "gpu")
@@ -38,7 +42,7 @@ class Compilation:
     cache: KernelCache | None = None
     timer: Timer = field(default_factory=Timer)
     helpers: int | None = None
-    fork: bool = False  # the helpers, as `mlirc.driver.workers.build_kernels` has it
+    fork: bool = False  # the helpers, as `mlirc.driver.workers.Pool` has it
     imported: Any = None
     modules: dict[str, Any] = field(default_factory=dict)
     records: dict[str, Any] = field(default_factory=dict)
@@ -123,12 +127,13 @@ class Compilation:
             self._to_linalg()
         if depth > LEVELS.index("linalg") and "kernels" not in self.modules:
             self._to_kernels()
-        if depth > LEVELS.index("kernels") and self._given != "gpu" and "tiles" not in self.modules:
-            self._to_tiles()
-        if level == "gpu" and not self.ptx:
-            self._build("gpu")
-        if level in ("llvm", "ptx") and not self.ptx:
-            self._build("ptx")
+        until = {"gpu": "gpu", "llvm": "ptx", "ptx": "ptx"}.get(level) if not self.ptx else None
+        with self._new_building(until) if until else contextlib.nullcontext() as building:
+            if depth > LEVELS.index("kernels") and self._given != "gpu" and "tiles" not in self.modules:
+                self._to_tiles(building)
+            if building:
+                self._build(building)
+        if until == "ptx":
             self._to_ptx()
 
     def check(self, levels: Sequence[str] = (), *, seed: int = 0, kinds: Sequence[str] | None = None) -> Any:
@@ -179,8 +184,8 @@ class Compilation:
         if self.schedules:
             self._scripts()
 
-    def _to_tiles(self) -> None:
-        """Schedules every kernel, each by its script."""
+    def _to_tiles(self, building: Building | None = None) -> None:
+        """Schedules every kernel, each by its script, and adds it to what is built."""
         from mlirc.ir import levels
 
         with self.timer.step("tiles"):
@@ -191,52 +196,48 @@ class Compilation:
                 alone = levels.isolate(module, name)
                 with internal.step(f"scheduling kernel {levels.described(module, name)}"):
                     tiles[name], self.records[name] = schedules.schedule_kernel(alone, self.target)
+                if building:
+                    building.add(self._job(levels.isolate(tiles[name], name), name, building.until))
             schedules.check_used()
             self.schedule_text = schedules.printed()
             self.modules["tiles"] = levels.replace(module, tiles)
         self.observe("schedule")
         self.observe("tiles")
 
-    def _make_jobs(self, until: str) -> list[KernelJob]:
+    def _job(self, alone: Any, name: str, until: str) -> KernelJob:
+        """What is to be built of the kernel that stands alone in a `tiles`-level module, or in one of the `gpu` level
+        if that was given."""
         from mlirc.driver.kernel_build import lowering_pass
         from mlirc.ir import levels
         from mlirc.passes import is_users
         from mlirc.schedule.places import annotated
 
         level = "gpu" if self._given == "gpu" else "tiles"
-        alone = self._gpu_parts
-        if level == "tiles":
-            module = self.modules["tiles"]
-            alone = {name: levels.isolate(module, name) for name in levels.kernels(module)}
-        jobs = []
-        for name, module in alone.items():
-            text = module.operation.get_asm(enable_debug_info=True)
-            own = level == "tiles" and is_users(lowering_pass(levels.functions(module)[name]))
-            files = tuple(self._scripts().files) if own else ()
-            jobs.append(KernelJob(name, text, annotated(module), level, self.target.name, until, files))
-        return jobs
+        text = alone.operation.get_asm(enable_debug_info=True)
+        own = level == "tiles" and is_users(lowering_pass(levels.function(alone, name)))
+        files = tuple(self._scripts().files) if own else ()
+        return KernelJob(name, text, annotated(alone), level, self.target.name, until, files)
 
-    def _build(self, until: str) -> None:
-        """Takes every kernel down to `until`, those that the cache does not have in helper processes."""
-        from mlirc.driver.workers import build_kernels
+    def _new_building(self, until: str) -> Building:
+        from mlirc.driver.building import Building
 
-        with self.timer.step(until):
-            jobs = {job.name: job for job in self._make_jobs(until)}
-            cache = self.cache if until == "ptx" else None
-            built = {}
-            for name, job in jobs.items():
-                known = None if job.files else self._earlier.build(job) or (cache.get(job) if cache else None)
-                if known:
-                    built[name] = known
-            missing = [job for name, job in jobs.items() if name not in built]
-            self.timer.advance(len(built), len(jobs))
-            for build in build_kernels(missing, self.helpers, fork=self.fork):
-                built[build.name] = build
-                self.timer.add_helper_time(build.seconds)
-                self.timer.advance(len(built), len(jobs))
-                if cache and not jobs[build.name].files:
-                    cache.put(jobs[build.name], build)
-            self._jobs, self.builds = jobs, {name: built[name] for name in jobs}
+        return Building(until, self.cache, self._earlier, self.helpers, fork=self.fork)
+
+    def _build(self, building: Building) -> None:
+        """Finishes every kernel, after adding them if they were scheduled before."""
+        from mlirc.ir import levels
+
+        with self.timer.step(building.until):
+            if self._given == "gpu":
+                parts = self._gpu_parts
+            else:
+                module = self.modules["tiles"]
+                parts = {
+                    name: levels.isolate(module, name) for name in levels.kernels(module) if name not in building.jobs
+                }
+            for name, alone in parts.items():
+                building.add(self._job(alone, name, building.until))
+            self._jobs, self.builds = building.jobs, building.finish(self.timer)
 
     def _to_ptx(self) -> None:
         """Makes the PTX file's text, with the plan in it, out of the compiled kernels."""

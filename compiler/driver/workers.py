@@ -31,33 +31,77 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def build_kernels(
-    jobs: Sequence[KernelJob], helpers: int | None = None, *, fork: bool = False
-) -> Iterator[KernelBuild]:
-    """Compiles the jobs and yields the results as they are ready, in any order; raises the first error.
+class Pool:
+    """Compiles kernels in helper processes, while more are on their way: one that is added goes to a helper at once.
 
-    `helpers`: the number of helper processes; 0 compiles in this process. `fork`: they are copies of this process,
-    which then has to be one without threads.
+    `helpers`: the number of helper processes, by default one per core; with 0 or 1, and for a few kernels, they are
+    compiled in this process, when their results are asked for. `fork`: the helpers are copies of this process, which
+    then has to be one without threads; they are made when the results are asked for. A context manager, whose end ends
+    the helpers.
     """
-    count = min(cores() if helpers is None else helpers, len(jobs))
-    if count < 2 or len(jobs) < (MIN_JOBS_FORKED if fork else MIN_JOBS):
-        yield from map(build_kernel, jobs)
-        return
-    todo: queue.SimpleQueue[KernelJob | None] = queue.SimpleQueue()
-    for job in sorted(jobs, key=lambda j: -len(j.text)):  # the long ones first
-        todo.put(job)
-    done: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    processes = [_Fork() if fork else _spawn() for _ in range(count)]  # all of them before the first thread
-    pool = [_Helper(process, todo, done) for process in processes]
-    try:
-        for _ in jobs:
-            result = done.get()
+
+    def __init__(self, helpers: int | None = None, *, fork: bool = False) -> None:
+        self._limit = cores() if helpers is None else helpers
+        self._fork = fork
+        self._here: list[KernelJob] = []  # those that no helper has been started for
+        self._given = 0  # how many went to the helpers
+        self._todo: queue.PriorityQueue[tuple[int, int, KernelJob | None]] = queue.PriorityQueue()
+        self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._helpers: list[_Helper] = []
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end_of_jobs()
+        for helper in self._helpers:
+            helper.stop()
+        self._helpers.clear()
+
+    def add(self, job: KernelJob) -> None:
+        """Takes one kernel."""
+        self._here.append(job)
+        if not self._fork and (self._helpers or self._worth_helpers(MIN_JOBS)):
+            self._give()
+
+    def results(self) -> Iterator[KernelBuild]:
+        """The kernels added so far, as they are ready, in any order; raises the first error. To be asked for once."""
+        if self._fork and self._worth_helpers(MIN_JOBS_FORKED):
+            self._give()
+        self._end_of_jobs()
+        for _ in range(self._given):
+            result = self._done.get()
             if isinstance(result, BaseException):
                 raise result
             yield result
-    finally:
-        for helper in pool:
-            helper.stop()
+        yield from map(build_kernel, self._here)
+
+    def _worth_helpers(self, least: int) -> bool:
+        return self._limit >= 2 and len(self._here) >= least
+
+    def _give(self) -> None:
+        """Hands the kernels that lie here to the helpers, after starting those that are missing."""
+        for job in self._here:
+            self._todo.put((-len(job.text), self._given, job))  # the long ones first
+            self._given += 1
+        self._here.clear()
+        missing = min(self._limit, self._given) - len(self._helpers)
+        processes = [_Fork() if self._fork else _spawn() for _ in range(missing)]  # all of them before the first thread
+        self._helpers += [_Helper(process, self._todo, self._done) for process in processes]
+
+    def _end_of_jobs(self) -> None:
+        for _ in self._helpers:
+            self._todo.put((1, 0, None))
+
+
+def build_kernels(
+    jobs: Sequence[KernelJob], helpers: int | None = None, *, fork: bool = False
+) -> Iterator[KernelBuild]:
+    """Compiles the jobs in a `Pool` and yields the results as they are ready, in any order; raises the first error."""
+    with Pool(helpers, fork=fork) as pool:
+        for job in jobs:
+            pool.add(job)
+        yield from pool.results()
 
 
 def _spawn() -> subprocess.Popen:
@@ -103,17 +147,16 @@ class _Fork:
 class _Helper:
     """One process, fed by a thread of its own."""
 
-    def __init__(self, process: subprocess.Popen | _Fork, todo: queue.SimpleQueue, done: queue.SimpleQueue) -> None:
+    def __init__(self, process: subprocess.Popen | _Fork, todo: queue.PriorityQueue, done: queue.SimpleQueue) -> None:
         self.process = process
         self.thread = threading.Thread(target=self._feed, args=(todo, done), daemon=True)
         self.thread.start()
 
-    def _feed(self, todo: queue.SimpleQueue, done: queue.SimpleQueue) -> None:
+    def _feed(self, todo: queue.PriorityQueue, done: queue.SimpleQueue) -> None:
         assert self.process.stdin and self.process.stdout
         while True:
-            try:
-                job = todo.get_nowait()
-            except queue.Empty:
+            _, _, job = todo.get()
+            if job is None:
                 return
             try:
                 _send(self.process.stdin, job)

@@ -7,7 +7,7 @@ import pytest
 
 import mlirc
 from mlirc.driver.kernel_build import KernelJob, build_kernel
-from mlirc.driver.workers import build_kernels
+from mlirc.driver.workers import MIN_JOBS, Pool, build_kernels
 from mlirc.errors import MlircError
 from mlirc.files.marks import marked_text
 from mlirc.files.outputs import Outputs
@@ -52,6 +52,36 @@ def test_an_error_in_a_helper_reaches_the_caller():
     jobs = [job(f"k_{i}") for i in range(4)] + [job("bad", TILES.replace("arith.addf", "arith.no_such_op"))]
     with pytest.raises(MlircError, match="kernel bad: not valid MLIR.*no_such_op"):
         list(build_kernels(jobs, helpers=2))
+
+
+def test_helpers_work_while_more_kernels_are_on_their_way():
+    with Pool(helpers=2) as pool:
+        for i in range(MIN_JOBS):
+            pool.add(job(f"k_{i}"))
+        first = pool._done.get(timeout=120)  # nobody has asked for results yet
+        pool._done.put(first)
+        pool.add(job("late"))
+        assert sorted(b.name for b in pool.results()) == sorted(["late", *(f"k_{i}" for i in range(MIN_JOBS))])
+        processes = [h.process for h in pool._helpers]
+    assert len(processes) == 2 and all(p.poll() is not None for p in processes)
+
+
+def test_a_pool_that_is_left_early_ends_its_helpers():
+    with pytest.raises(MlircError, match="of the caller's"), Pool(helpers=2) as pool:
+        for i in range(MIN_JOBS + 3):
+            pool.add(job(f"k_{i}"))
+        helpers = list(pool._helpers)
+        raise MlircError("of the caller's")
+    assert all(h.process.poll() is not None and not h.thread.is_alive() for h in helpers)
+
+
+@pytest.mark.parametrize("helpers", [0, 1])
+def test_without_helpers_this_process_compiles(helpers):
+    with Pool(helpers) as pool:
+        for i in range(MIN_JOBS + 1):
+            pool.add(job(f"k_{i}"))
+        assert not pool._helpers
+        assert [b.name for b in pool.results()] == [f"k_{i}" for i in range(MIN_JOBS + 1)]
 
 
 def test_a_helper_that_dies_is_reported(monkeypatch):

@@ -83,8 +83,8 @@ def spoil(monkeypatch, level: str) -> None:
     else:
         to_tiles = mlirc.driver.compilation.Compilation._to_tiles
 
-        def spoiled(job):
-            to_tiles(job)
+        def spoiled(job, building=None):
+            to_tiles(job, building)
             job.modules["tiles"] = with_a_wrong_constant(job.modules["tiles"])
 
         monkeypatch.setattr(mlirc.driver.compilation.Compilation, "_to_tiles", spoiled)

@@ -15,6 +15,7 @@ import pytest
 from mlirc import mlir
 from mlirc.driver.compilation import Compilation
 from mlirc.errors import MlircError
+from mlirc.schedule.registry import Schedules
 from mlirc.targets import get_target
 from mlirc.tools.mlirc import main
 from mlirc.watch import files
@@ -154,15 +155,16 @@ def test_no_script_harms_the_process(tmp_path, line, wanted):
 
 def test_what_is_wrong_is_not_written(tmp_path, monkeypatch):
     """With --check, and a step that makes another function of one that is there."""
-    right, wrong = Compilation._to_tiles, tmp_path / "wrong"
+    right, wrong = Schedules.schedule_kernel, tmp_path / "wrong"
 
-    def to_tiles(job: Compilation) -> None:
-        right(job)
+    def schedule_kernel(schedules, module, target):
+        tiles, record = right(schedules, module, target)
         if wrong.exists():
-            text = job.modules["tiles"].operation.get_asm(enable_debug_info=True)
-            job.modules["tiles"] = mlir.parse(text.replace("math.exp", "math.tanh"))
+            text = tiles.operation.get_asm(enable_debug_info=True)
+            tiles = mlir.parse(text.replace("math.exp", "math.tanh"))
+        return tiles, record
 
-    monkeypatch.setattr(Compilation, "_to_tiles", to_tiles)
+    monkeypatch.setattr(Schedules, "schedule_kernel", schedule_kernel)
     path = tmp_path / "mine.py"
     watched = Watched(tmp_path, script(path), check=("tiles",))
     assert watched.jobs[-1].checked.ok
