@@ -1,4 +1,5 @@
-"""The dialect `mlirc`: payload ops that stay whole until a schedule takes them apart. So far: `mlirc.attention`.
+"""The dialect `mlirc`, and its payload op that stays whole until a schedule takes it apart: `mlirc.attention`. Its op
+of the `gpu` level is in `tensor_map.py`.
 
     %o = "mlirc.attention"(%q, %k, %v [, %mask]) {scale : f64, causal : bool, window : i64, softcap : f64,
                                                  layouts = ["bhsd", "bhsd", "bhsd", "bhsd"]}
@@ -158,5 +159,7 @@ def attention(
 
 def load(ctx: ir.Context) -> None:
     """Loads the dialect into the context, once per process."""
+    from mlirc.dialects import tensor_map  # noqa: F401  its op has to be there before the dialect is loaded
+
     with ctx, ir.Location.unknown():
         Mlirc.load()

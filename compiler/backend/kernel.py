@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mlirc.dialects.tensor_map import TENSOR_MAP, map_spec
 from mlirc.errors import MlircError
 from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.mlir import ir
+from mlirc.runtime.tensor_map import ADDRESS_ALIGNMENT, TensorMapSpec
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch. `args[i]` is the buffer bound to pointer parameter i: the host function's arguments come first
-    (kernel inputs, then results), then the workspaces; `offsets[i]` is added to its address, in bytes. `smem` is the
-    dynamic shared memory in bytes."""
+    """One kernel launch. `args[i]` is the buffer bound to parameter i: the host function's arguments come first
+    (kernel inputs, then results), then the workspaces; `offsets[i]` is added to its address, in bytes. Parameter i is a
+    pointer, or, where `maps` has i, a tensor map of what lies there. `smem` is the dynamic shared memory in bytes."""
 
     symbol: str
     grid: tuple[int, int, int]
@@ -22,6 +24,7 @@ class Launch:
     args: list[int]
     offsets: list[int] = field(default_factory=list)
     cluster: tuple[int, int, int] | None = None
+    maps: dict[int, TensorMapSpec] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.offsets:
@@ -88,6 +91,7 @@ class _HostReader:
         for i, arg in enumerate(block.arguments):
             memref_bytes(arg.type, f"kernel {self.name}, argument {i}")
             self.buffers[arg] = (i, 0)
+        self.maps: dict[ir.Value, TensorMapSpec] = {}
         self.constants: dict[ir.Value, int] = {}
         self.workspaces: list[int] = []
         self.launches: list[Launch | Copy] = []
@@ -119,6 +123,8 @@ class _HostReader:
             elif op.name == "memref.assume_alignment":
                 if len(op.results):
                     self.buffers[op.results[0]] = self.buffer(op, op.operands[0])
+            elif op.name == TENSOR_MAP:
+                self.read_map(op)
             elif op.name == "gpu.launch_func":
                 self.read_launch(op)
             elif op.name in ("memref.copy", "gpu.memcpy"):
@@ -165,10 +171,19 @@ class _HostReader:
         grid, block = dims(1), dims(4)
         cluster = dims(7) if segments[7] else None
         smem = self.constant(op, op.operands[starts[10]]) if segments[10] else 0
-        bound = [self.buffer(op, v) for v in list(op.operands)[starts[11] : starts[12]]]
+        values = list(op.operands)[starts[11] : starts[12]]
+        bound = [self.buffer(op, v) for v in values]
+        maps = {i: self.maps[v] for i, v in enumerate(values) if v in self.maps}
         symbol = ir.SymbolRefAttr(op.attributes["kernel"]).value[-1]
         args, offsets = [b for b, _ in bound], [o for _, o in bound]
-        self.launches.append(Launch(symbol, grid, block, smem, args, offsets, cluster))
+        self.launches.append(Launch(symbol, grid, block, smem, args, offsets, cluster, maps))
+
+    def read_map(self, op: ir.Operation) -> None:
+        buffer, offset = self.buffer(op, op.operands[0])
+        if offset % ADDRESS_ALIGNMENT:
+            raise self.error(op, f"is of memory from byte {offset} on: not a multiple of {ADDRESS_ALIGNMENT}")
+        self.buffers[op.results[0]] = (buffer, offset)
+        self.maps[op.results[0]] = map_spec(op)
 
     def read_copy(self, op: ir.Operation) -> None:
         first = 1 if op.name == "memref.copy" else 0  # gpu.memcpy names the target first

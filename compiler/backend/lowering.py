@@ -17,9 +17,11 @@ from typing import NamedTuple
 from mlirc.backend.atomics import carries_data, order_atomics
 from mlirc.backend.llvm_text import for_older_llvm
 from mlirc.backend.narrow import narrow_addresses
+from mlirc.dialects.tensor_map import map_argument
 from mlirc.errors import MlircError
 from mlirc.mlir import ir, llvm, nested, pass_manager, vector
 from mlirc.runtime.plan import POINTER_ALIGNMENT
+from mlirc.runtime.tensor_map import MAP_ALIGNMENT, MAP_BYTES
 from mlirc.targets import Target
 
 SHARED_ALIGN = 1024  # bytes; what a 128-byte swizzle of a tensor copy needs (PTX ISA, swizzling modes)
@@ -75,10 +77,12 @@ def _root(value: ir.Value) -> ir.Value:
 
 
 class Pointer(NamedTuple):
-    """What holds of a pointer parameter in every launch: no other parameter has its buffer; it is a buffer's start."""
+    """What holds of a parameter in every launch: no other parameter has its buffer; it is a buffer's start; it is no
+    pointer, but a tensor map by value."""
 
     alone: bool
     whole: bool
+    map: bool = False
 
 
 def pointer_parameters(module: ir.Operation) -> dict[str, list[Pointer]]:
@@ -91,11 +95,32 @@ def pointer_parameters(module: ir.Operation) -> dict[str, list[Pointer]]:
         start = sum(segments[:11])
         bound = list(op.operands)[start : start + segments[11]]
         roots = [_root(v) for v in bound]
-        here = [Pointer(sum(r == x for x in roots) == 1, v == r) for v, r in zip(bound, roots, strict=True)]
+        here = [
+            Pointer(sum(r == x for x in roots) == 1, v == r, not isinstance(v.type, ir.MemRefType))
+            for v, r in zip(bound, roots, strict=True)
+        ]
         symbol = ir.SymbolRefAttr(op.attributes["kernel"]).value[-1]
         known = result.get(symbol, here)
-        result[symbol] = [Pointer(a.alone and b.alone, a.whole and b.whole) for a, b in zip(known, here, strict=True)]
+        result[symbol] = [
+            Pointer(a.alone and b.alone, a.whole and b.whole, a.map) for a, b in zip(known, here, strict=True)
+        ]
     return result
+
+
+def _check_maps(gpu_module: ir.Operation, pointers: dict[str, list[Pointer]], where: str) -> None:
+    """Raises MlircError for a tensor map that a kernel does not take by value: upstream's conversion forgets whether it
+    does, so that the launches are what counts."""
+    for op in nested(gpu_module):
+        if op.name != "gpu.func" or "kernel" not in op.attributes:
+            continue
+        symbol = ir.StringAttr(op.attributes["sym_name"]).value
+        listed = ir.ArrayAttr(op.attributes["arg_attrs"]) if "arg_attrs" in op.attributes else []
+        for i, pointer in enumerate(pointers.get(symbol, [])):
+            if pointer.map and (i >= len(listed) or "llvm.byval" not in ir.DictAttr(listed[i])):
+                raise MlircError(
+                    f"{where}: argument {i} of {symbol} is a tensor map: it needs the attributes "
+                    f"{{llvm.align = {MAP_ALIGNMENT} : i64, llvm.byval = !llvm.array<{MAP_BYTES} x i8>}}"
+                )
 
 
 def block_sizes(module: ir.Operation) -> dict[str, tuple[int, ...]]:
@@ -155,7 +180,10 @@ def _finish_kernel(func: ir.Operation, pointers: list[Pointer], block: tuple[int
     merged = []
     for arg, pointer, known in zip(arguments, pointers, old, strict=True):
         extra = {n.name: n.attr for n in ir.DictAttr(known)}
-        if str(arg.type).startswith("!llvm.ptr") and "llvm.byval" not in extra:
+        if pointer.map:
+            extra |= {n.name: n.attr for n in map_argument()}
+            extra["nvvm.grid_constant"] = ir.UnitAttr.get()  # which MLIR refuses on a gpu.func
+        elif str(arg.type).startswith("!llvm.ptr"):
             if pointer.whole:
                 align = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), POINTER_ALIGNMENT)
                 extra.setdefault("llvm.align", align)
@@ -273,6 +301,7 @@ def lower_to_llvm_ir(module: ir.Module, target: Target, name: str) -> str:
         bits = index_bits(gpu_module_of(copy))
         pointers, blocks = pointer_parameters(copy), block_sizes(copy)
         _check_accesses(gpu_module_of(copy), where)
+        _check_maps(gpu_module_of(copy), pointers, where)
         expand_math(gpu_module_of(copy))
         settle_floats(gpu_module_of(copy))
         try:

@@ -180,7 +180,7 @@ class Builder:
             view = views[index]
             bound.append(replace(view, offset=view.offset + offset, size=view.size - offset))
         step = KernelLaunch(
-            launch.symbol, launch.grid, launch.block, launch.smem, (), kernel, origin, cluster=launch.cluster
+            launch.symbol, launch.grid, launch.block, launch.smem, (), kernel, origin, launch.cluster, launch.maps
         )
         self.steps.append(Step(tuple(bound), step))
 

@@ -40,6 +40,7 @@ _RULES = (
     _rule(r"nvvm\.tcgen05", r"\btcgen05\.", "tcgen05", lambda t: t.name == "sm_100a"),
     _rule(r"nvvm\.setmaxregister", r"\bsetmaxnreg\.", "setmaxnreg", _specific),
     _rule(r"nvvm\.cp\.async\.bulk|nvgpu\.tma\.", r"\bcp\.(reduce\.)?async\.bulk\b", "cp.async.bulk", _hopper),
+    _rule(r"mlirc\.tensor_map", r"(?!)", "tensor maps", _hopper),
     _rule(r"nvvm\.cluster\.|nvvm\.mapa|gpu\.cluster_", r"\bbarrier\.cluster\.|\bmapa\.", "clusters", _hopper),
     _rule(r"nvvm\.griddepcontrol", r"\bgriddepcontrol\.", "griddepcontrol", _hopper),
     _rule(r"nvvm\.stmatrix", r"\bstmatrix\.", "stmatrix", _hopper),

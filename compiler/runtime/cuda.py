@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mlirc.errors import MlircError
+from mlirc.runtime.tensor_map import MAP_ALIGNMENT, MAP_BYTES, TensorMapSpec
 
+# What a tensor map calls elements: only their size matters to copies, and to sums their type.
+_MAP_TYPES = {"f64": "FLOAT64", "f32": "FLOAT32", "f16": "FLOAT16", "bf16": "BFLOAT16", "i64": "INT64", "i32": "INT32",
+              "i16": "UINT16", "i8": "UINT8", "u8": "UINT8", "i1": "UINT8"}  # fmt: skip
 NO_GPU = "without a GPU, `mlirc-run --level linalg|kernels|tiles` runs that level on the CPU"
 DEFAULT_SMEM = 48 * 1024  # a launch with more dynamic shared memory has to opt in (CUDA C++ guide, shared memory)
 
 
 @dataclass
 class KernelCall:
-    """A launch with its addresses: what `Driver.launch` and graph nodes take."""
+    """A launch with its addresses: what `Driver.launch` and graph nodes take. The kernel gets an address as it is, or,
+    where `maps` has its number, a tensor map of what lies there."""
 
     function: Any
     symbol: str
@@ -30,6 +36,7 @@ class KernelCall:
     smem: int
     pointers: list[int]
     cluster: tuple[int, int, int] | None = None
+    maps: Mapping[int, TensorMapSpec] = field(default_factory=dict)
 
 
 @dataclass
@@ -69,12 +76,22 @@ class Graph(Protocol):
     def close(self) -> None: ...
 
 
-def _pack(pointers: Sequence[int]) -> tuple[Any, Any]:
-    """Kernel parameters as the driver wants them: an array of pointers to the values, and the values it points into."""
-    values = (ctypes.c_uint64 * max(len(pointers), 1))(*pointers)
-    base, step = ctypes.addressof(values), ctypes.sizeof(ctypes.c_uint64)
-    table = (ctypes.c_void_p * max(len(pointers), 1))(*(base + i * step for i in range(len(pointers))))
-    return table, values
+def pack(parameters: Sequence[int | bytes]) -> tuple[Any, Any]:
+    """Kernel parameters as the driver wants them: an array of pointers to the values, and the memory it points into.
+    Each parameter is a pointer, or a tensor map by value."""
+    places, size = [], 0
+    for value in parameters:
+        align, length = (MAP_ALIGNMENT, len(value)) if isinstance(value, bytes) else (8, 8)
+        size = -(-size // align) * align
+        places.append(size)
+        size += length
+    memory = ctypes.create_string_buffer(size + MAP_ALIGNMENT)
+    base = -(-ctypes.addressof(memory) // MAP_ALIGNMENT) * MAP_ALIGNMENT
+    for place, value in zip(places, parameters, strict=True):
+        raw = value if isinstance(value, bytes) else value.to_bytes(8, "little")
+        ctypes.memmove(base + place, raw, len(raw))
+    table = (ctypes.c_void_p * max(len(places), 1))(*(base + place for place in places))
+    return table, memory
 
 
 class Driver:
@@ -111,6 +128,7 @@ class Driver:
         name = self._check(cu.cuDeviceGetName(128, self._device), "reading the device's name")
         self.name = name.split(b"\0")[0].decode(errors="replace")
         self._context = self._check(cu.cuDevicePrimaryCtxRetain(self._device), "opening the primary context")
+        self._map = functools.lru_cache(maxsize=1024)(self._encode)
 
     def _check(self, result: tuple, doing: str) -> Any:
         """The values of a driver call's result, or MlircError with the driver's own name for what went wrong."""
@@ -203,7 +221,7 @@ class Driver:
         if isinstance(call, CopyCall):
             self.copy(call.target, call.source, call.size, stream)
             return
-        table, values = _pack(call.pointers)
+        table, values = self.parameters(call)
         config = cu.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = call.grid
         config.blockDimX, config.blockDimY, config.blockDimZ = call.block
@@ -217,6 +235,32 @@ class Driver:
         result = cu.cuLaunchKernelEx(config, call.function, ctypes.addressof(table), 0)
         del values  # the driver has read them
         self._check(result, f"launching kernel {call.symbol}")
+
+    def parameters(self, call: KernelCall) -> tuple[Any, Any]:
+        """What `pack` makes of a call's addresses and tensor maps."""
+        return pack([self._map(call.maps[i], p) if i in call.maps else p for i, p in enumerate(call.pointers)])
+
+    def _encode(self, spec: TensorMapSpec, pointer: int) -> bytes:
+        """The CUtensorMap of what lies at an address."""
+        cu = self.cu
+        kind = getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_MAP_TYPES[spec.dtype]}")
+        swizzle = f"CU_TENSOR_MAP_SWIZZLE_{spec.swizzle}B" if spec.swizzle else "CU_TENSOR_MAP_SWIZZLE_NONE"
+        rank = len(spec.shape)  # the driver counts dimensions from the innermost one
+        result = cu.cuTensorMapEncodeTiled(
+            kind,
+            rank,
+            pointer,
+            [cu.cuuint64_t(n) for n in reversed(spec.shape)],
+            [cu.cuuint64_t(n) for n in reversed(spec.strides[:-1])],
+            [cu.cuuint32_t(n) for n in reversed(spec.box)],
+            [cu.cuuint32_t(1)] * rank,
+            cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            getattr(cu.CUtensorMapSwizzle, swizzle),
+            cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+        made = self._check(result, f"making a tensor map of {spec}")
+        return ctypes.string_at(int(made.getPtr()), MAP_BYTES)
 
     def _cluster_value(self, cluster: tuple[int, int, int]) -> Any:
         value = self.cu.CUkernelNodeAttrValue()  # a CUlaunchAttributeValue, too
@@ -251,7 +295,7 @@ class CudaGraph:
         params.gridDimX, params.gridDimY, params.gridDimZ = call.grid
         params.blockDimX, params.blockDimY, params.blockDimZ = call.block
         params.sharedMemBytes = call.smem
-        memory = _pack(call.pointers)
+        memory = self._driver.parameters(call)
         params.kernelParams = ctypes.addressof(memory[0])
         return params, memory  # the driver copies the values; `memory` only has to live through that call
 

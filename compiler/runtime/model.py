@@ -160,7 +160,8 @@ class CompiledModel:
         if isinstance(step, CopyStep):
             return CopyCall(self._address(step.target), self._address(step.source), step.source.size)
         pointers = [self._address(ref) for ref in step.args]
-        return KernelCall(functions[step.symbol], step.symbol, step.grid, step.block, step.smem, pointers, step.cluster)
+        function = functions[step.symbol]
+        return KernelCall(function, step.symbol, step.grid, step.block, step.smem, pointers, step.cluster, step.maps)
 
     # Binding tensors
 

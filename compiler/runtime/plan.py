@@ -6,9 +6,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-VERSION = 1
+from mlirc.runtime.tensor_map import DTYPE_BYTES as DTYPE_BYTES
+from mlirc.runtime.tensor_map import TensorMapSpec
+
+VERSION = 2
 TABLES = ("inputs", "outputs", "weights")
-DTYPE_BYTES = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "f16": 2, "bf16": 2, "i16": 2, "i8": 1, "u8": 1, "i1": 1}
 POINTER_ALIGNMENT = 16  # bytes, of every buffer that a kernel is given: kernels load so many at a time
 ARENA_ALIGNMENT = 256  # bytes, of what lies in the arena
 SPACES = ("input", "weight", "output", "arena")
@@ -52,8 +54,9 @@ class Ref:
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """One launch: the PTX entry `symbol` with one pointer parameter per argument. `kernel` is the kernel function at
-    the `kernels` level, `origin` the model's modules that it came from; `smem` is dynamic shared memory in bytes."""
+    """One launch: the PTX entry `symbol` with one parameter per argument: a pointer to it, or, for the numbers in
+    `maps`, a tensor map of it. `kernel` is the kernel function at the `kernels` level, `origin` the model's modules
+    that it came from; `smem` is dynamic shared memory in bytes."""
 
     symbol: str
     grid: Dim3
@@ -63,6 +66,7 @@ class KernelLaunch:
     kernel: str = ""
     origin: tuple[str, ...] = ()
     cluster: Dim3 | None = None
+    maps: dict[int, TensorMapSpec] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from mlirc.errors import MlircError, is_control
 from mlirc.runtime.plan import DTYPE_BYTES, CopyStep, KernelLaunch, Plan, Ref, TensorSpec, aligned
 from mlirc.runtime.repeats import references as refs
+from mlirc.runtime.tensor_map import ADDRESS_ALIGNMENT, MAP_ALIGNMENT, MAP_BYTES
 from mlirc.targets import TARGETS, Target
 
 MAX_BYTES = 1 << 40  # of one buffer: more than any GPU has
@@ -24,7 +25,7 @@ MAX_GRID = (2**31 - 1, 65535, 65535)
 MAX_BLOCK = (1024, 1024, 64)
 MAX_THREADS = 1024
 MAX_CLUSTER = 8  # that every GPU with clusters takes
-CLUSTERS_FROM = 90  # compute capability times ten
+CLUSTERS_FROM = TENSOR_MAPS_FROM = 90  # compute capability times ten
 
 _KINDS = {"inputs": ("input", "random"), "outputs": ("output",), "weights": ("weight", "constant")}
 
@@ -139,6 +140,7 @@ def _check_launch(step: KernelLaunch, target: Target, where: str) -> None:
         raise MlircError(
             f"{where}: {step.smem} bytes of shared memory: {target.name} has 0 to {target.max_smem} per block"
         )
+    _check_maps(step, target, where)
     if step.cluster is None:
         return
     if target.cc < CLUSTERS_FROM:
@@ -147,6 +149,25 @@ def _check_launch(step: KernelLaunch, target: Target, where: str) -> None:
         raise MlircError(f"{where}: cluster {_times(step.cluster)}: does not divide grid {_times(step.grid)}")
     if math.prod(step.cluster) > MAX_CLUSTER:
         raise MlircError(f"{where}: cluster {_times(step.cluster)}: at most {MAX_CLUSTER} blocks fit")
+
+
+def _check_maps(step: KernelLaunch, target: Target, where: str) -> None:
+    """Tensor maps must be what the driver can make, of memory that is there."""
+    if step.maps and target.cc < TENSOR_MAPS_FROM:
+        raise MlircError(f"{where}: {target.name} has no tensor maps")
+    for number, spec in step.maps.items():
+        if not 0 <= number < len(step.args):
+            raise MlircError(f"{where}: a tensor map as argument {number} of {len(step.args)}")
+        ref = step.args[number]
+        what = f"{where}: argument {number}, a tensor map"
+        if problem := spec.problem():
+            raise MlircError(f"{what}: {problem[:200]}")
+        if spec.nbytes > ref.size:
+            raise MlircError(f"{what} of {spec.nbytes} bytes: it is given {ref.size}")
+        if ref.offset % ADDRESS_ALIGNMENT:
+            raise MlircError(
+                f"{what}: is given byte {ref.offset} of {ref.space} {ref.index}: not a multiple of {ADDRESS_ALIGNMENT}"
+            )
 
 
 def _times(sizes: tuple[int, ...]) -> str:
@@ -211,12 +232,14 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _TARGET = re.compile(r"^\s*\.target\s+(\w+)", re.MULTILINE)
 _ENTRY = re.compile(r"\s+([\w$%]+)\s*(?:\(([^)]*)\))?([^{;]*)[{;]")
 _POINTER = re.compile(r"\.param\s+\.[ub]64\s+(?:\.ptr(?:\s+\.\w+)?(?:\s+\.align\s+(\d+))?\s+)?[\w$%]+")
+_MAP = re.compile(rf"\.param\s+\.align\s+(\d+)\s+\.b8\s+[\w$%]+\[{MAP_BYTES}\]")
 _SIZES = re.compile(r"\.(reqntid|maxntid|reqnctapercluster)\s+(\d+)\s*(?:,\s*(\d+)\s*)?(?:,\s*(\d+))?")
 
 
 def check_ptx(plan: Plan, ptx: str) -> None:
-    """Raises MlircError unless the PTX is for the plan's target and defines every kernel that it launches, with as many
-    pointers as the launch has arguments, the alignment that it counts on, and the block that it was made for."""
+    """Raises MlircError unless the PTX is for the plan's target and defines every kernel that it launches, with a
+    pointer or a tensor map for each argument of the launch, the alignment that it counts on, and the block that it was
+    made for."""
     text = _COMMENT.sub(" ", ptx)
     target = _TARGET.search(text)
     if target is None or target[1] != plan.target:
@@ -226,15 +249,19 @@ def check_ptx(plan: Plan, ptx: str) -> None:
         where = f"plan: step {number}"
         if launch.symbol not in entries:
             raise MlircError(f"{where}: kernel {_shown(launch.symbol)} is launched but the PTX defines no such entry")
-        alignments, sizes = entries[launch.symbol]
-        if alignments is None:
+        parameters, sizes = entries[launch.symbol]
+        if parameters is None:
             raise MlircError(f"{where}: kernel {_shown(launch.symbol)} takes something else than pointers")
-        if len(alignments) != len(launch.args):
+        if len(parameters) != len(launch.args):
             raise MlircError(
-                f"{where}: kernel {_shown(launch.symbol)} takes {len(alignments)} pointers, not {len(launch.args)}"
+                f"{where}: kernel {_shown(launch.symbol)} takes {len(parameters)} pointers, not {len(launch.args)}"
             )
-        for ref, alignment in zip(launch.args, alignments, strict=True):
-            if ref.size and ref.offset % alignment:
+        for number, (ref, (is_map, alignment)) in enumerate(zip(launch.args, parameters, strict=True)):
+            if is_map != (number in launch.maps) or is_map and alignment % MAP_ALIGNMENT:
+                wanted, given = ("a tensor map" if x else "a pointer" for x in (is_map, number in launch.maps))
+                what = f"{wanted}, not {given}" if wanted != given else f"{wanted} at a multiple of {alignment}"
+                raise MlircError(f"{where}: kernel {_shown(launch.symbol)} takes as argument {number} {what}")
+            if not is_map and ref.size and ref.offset % alignment:
                 raise MlircError(
                     f"{where}: kernel {_shown(launch.symbol)} is given byte {ref.offset} of {ref.space} {ref.index}: "
                     f"not a multiple of {alignment}"
@@ -242,17 +269,23 @@ def check_ptx(plan: Plan, ptx: str) -> None:
         _check_sizes(launch, sizes, where)
 
 
-def _entries(text: str) -> Iterator[tuple[str, tuple[list[int] | None, dict[str, tuple[int, ...]]]]]:
-    """Per entry: its name, the alignment of each pointer (None unless all parameters are pointers), and sizes that it
-    demands."""
+def _entries(text: str) -> Iterator[tuple[str, tuple[list[tuple[bool, int]] | None, dict[str, tuple[int, ...]]]]]:
+    """Per entry: its name, for each parameter whether it is a tensor map and the alignment of what it points to, or of
+    itself where it is one (None unless all parameters are pointers or tensor maps), and sizes that it demands."""
     for match in map(_ENTRY.match, text.split(".entry")[1:]):
         if match is None:
             continue
         name, parameters, directives = match[1], match[2] or "", match[3]
-        found = [_POINTER.fullmatch(p.strip()) for p in parameters.split(",") if p.strip()]
-        alignments = [int(m[1] or 1) for m in found if m]
+        listed = [p.strip() for p in parameters.split(",") if p.strip()]
+        found = [
+            (is_map, m)
+            for p in listed
+            for is_map, form in ((False, _POINTER), (True, _MAP))
+            if (m := form.fullmatch(p))
+        ]
+        known = [(is_map, int(m[1] or 1)) for is_map, m in found]
         sizes = {m[1]: tuple(int(n or 1) for n in m.groups()[1:]) for m in _SIZES.finditer(directives)}
-        yield name, (alignments if len(alignments) == len(found) else None, sizes)
+        yield name, (known if len(known) == len(listed) else None, sizes)
 
 
 def _check_sizes(launch: KernelLaunch, sizes: dict[str, tuple[int, ...]], where: str) -> None:

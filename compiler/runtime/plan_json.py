@@ -11,6 +11,7 @@ from mlirc.errors import MlircError
 from mlirc.runtime.plan import SPACES, TABLES, VERSION, CopyStep, Dim3, KernelLaunch, Plan, Ref, Repeat, TensorSpec
 from mlirc.runtime.plan_check import check_plan
 from mlirc.runtime.repeats import MAX_STEPS, Motion, PlanStep, references, roll, unroll
+from mlirc.runtime.tensor_map import TensorMapSpec
 
 _AGAIN = "compile the model again"
 _HEAD = ("version", "model", "target", "versions", "arena_size", "unpacked_size", "setup", *TABLES, "steps")
@@ -34,6 +35,8 @@ def _step_out(step: KernelLaunch | CopyStep, refs: list[list] | None = None) -> 
     out["args"] = refs or [_ref_out(r) for r in step.args]
     if step.cluster:
         out["cluster"] = step.cluster
+    if step.maps:
+        out["maps"] = [[i, m.dtype, m.shape, m.box, m.swizzle] for i, m in sorted(step.maps.items())]
     out["kernel"] = step.kernel
     out["origin"] = step.origin
     return out
@@ -216,8 +219,8 @@ def _step(item: Any, where: str, motions: list[list[Motion]] | None = None) -> P
     if isinstance(item, dict) and "copy" in item:
         _keys(item, ("copy", "to"), where)
         return CopyStep(*read([item["copy"], item["to"]], where))
-    clustered = isinstance(item, dict) and "cluster" in item
-    _keys(item, (*_LAUNCH, "cluster") if clustered else _LAUNCH, where)
+    more = tuple(key for key in ("cluster", "maps") if isinstance(item, dict) and key in item)
+    _keys(item, (*_LAUNCH, *more), where)
     return KernelLaunch(
         symbol=_str(item["launch"], where),
         grid=_dim3(item["grid"], f"{where}, grid"),
@@ -226,5 +229,20 @@ def _step(item: Any, where: str, motions: list[list[Motion]] | None = None) -> P
         args=tuple(read(_list(item["args"], f"{where}, args"), f"{where}, args")),
         kernel=_str(item["kernel"], f"{where}, kernel"),
         origin=tuple(_str(n, f"{where}, origin") for n in _list(item["origin"], f"{where}, origin")),
-        cluster=_dim3(item["cluster"], f"{where}, cluster") if clustered else None,
+        cluster=_dim3(item["cluster"], f"{where}, cluster") if "cluster" in more else None,
+        maps=_maps(item["maps"], f"{where}, maps") if "maps" in more else {},
     )
+
+
+def _maps(items: Any, where: str) -> dict[int, TensorMapSpec]:
+    """Tensor maps by the numbers of the parameters that take them, which rise, so that none is there twice."""
+    maps: dict[int, TensorMapSpec] = {}
+    for item in _list(items, where):
+        number, dtype, *extents, swizzle = _list(item, where, 5)
+        shape, box = (tuple(_int(n, where) for n in _list(e, where)) for e in extents)
+        if _int(number, where) <= max(maps, default=-1):
+            _wrong(number, where, "a number above those before it")
+        maps[number] = TensorMapSpec(_str(dtype, where), shape, box, _int(swizzle, where))
+    if not maps:
+        _wrong(items, where, "at least one tensor map")
+    return maps

@@ -12,7 +12,7 @@ from mlirc.backend.kernel import CompiledKernel, Copy, Launch, launches_from_gpu
 from mlirc.backend.plan_builder import build_plan
 from mlirc.errors import MlircError
 from mlirc.mlir import parse
-from mlirc.runtime.plan import ARENA_ALIGNMENT, CopyStep, KernelLaunch, Plan, Ref, TensorSpec, aligned
+from mlirc.runtime.plan import ARENA_ALIGNMENT, VERSION, CopyStep, KernelLaunch, Plan, Ref, TensorSpec, aligned
 from mlirc.runtime.plan_check import check_plan
 from mlirc.runtime.plan_file import embed, extract
 from mlirc.runtime.plan_json import from_json, to_json
@@ -51,8 +51,8 @@ def test_every_damage_is_reported():
         text[: text.index("\n") + 20]: "truncated inside",
         text.replace("ret;", "nop;"): "checksum",
         text.replace("49152", "49153"): "checksum",
-        text.replace("//mlirc: plan 1", "//mlirc: plan 9", 1): "version 9",
-        text.replace("//mlirc: plan 1", "//mlirc: plan x", 1): "header is damaged",
+        text.replace(f"//mlirc: plan {VERSION}", "//mlirc: plan 9", 1): "version 9",
+        text.replace(f"//mlirc: plan {VERSION}", "//mlirc: plan x", 1): "header is damaged",
         text.replace('//mlirc: "inputs"', '"inputs"', 1): "damaged",
     }
     for damaged, why in cases.items():

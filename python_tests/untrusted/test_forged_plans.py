@@ -12,6 +12,7 @@ import pytest
 
 from mlirc.errors import MlircError
 from mlirc.runtime import load_text
+from mlirc.runtime.plan import VERSION
 from mlirc.runtime.plan_file import PREFIX, embed, extract
 from mlirc.runtime.plan_json import to_json
 from mlirc.tools.mlirc_run import main
@@ -111,6 +112,13 @@ def ref(number: int, which: int, /, **fields: int) -> Any:
     return data
 
 
+def map_(which: int, to: Any) -> Any:
+    """Another number, dtype, shape, box or swizzle of the tensor map."""
+    data = copy.deepcopy(DATA)
+    data["steps"][2]["maps"][0][which] = to
+    return data
+
+
 def with_(**fields: Any) -> Any:
     return {**copy.deepcopy(DATA), **fields}
 
@@ -146,6 +154,22 @@ def with_(**fields: Any) -> Any:
         (with_(steps=[*DATA["steps"], {"copy": [2, 0, 0, 8], "to": [2, 0, 4, 8]}]), "onto itself"),
         (with_(steps=[*DATA["steps"], {"copy": [2, 0, 0, 8], "to": [2, 1, 0, 4]}]), "copies 8 bytes onto 4"),
         (with_(setup=5), "the first 5 of 4 steps run at load"),
+        (map_(0, 2), "a tensor map as argument 2 of 2"),
+        (map_(0, 1), "takes as argument 0 a tensor map, not a pointer"),
+        (map_(1, "f33"), "argument 0, a tensor map: elements of type 'f33'"),
+        (map_(2, [N + 1]), "argument 0, a tensor map of 152 bytes: it is given 148"),
+        (map_(2, [2**33]), "each is 1 to 4294967296"),
+        (map_(2, []), "an array of 0 dimensions"),
+        (map_(2, [2, 2]), "a box of 1 dimensions of an array of 2"),
+        (map_(3, [3]), "the innermost extent of the box has 12 bytes: it must be a multiple of 16"),
+        (map_(3, [260]), "a box of extents .260.: each is 1 to 256"),
+        (map_(4, 16), "a swizzle of 16 bytes"),
+        (step(2, maps=[]), r"at least one tensor map must be"),
+        (step(2, maps=DATA["steps"][2]["maps"] * 2), "a number above those before it"),
+        (step(2, maps=[[0, "f32", [3, 5], [1, 4], 0]]), "rows of 20 bytes: they must be a multiple of 16"),
+        (step(2, maps=[[0, "f32", [4], [32], 64]]), "has 128 bytes, which is more than a swizzle of 64"),
+        (ref(2, 0, offset=260), "a tensor map: is given byte 260 of arena 0: not a multiple of 16"),
+        (step(1, maps=[[0, "f32", [N], [4], 0]]), "kernel 'add' takes as argument 0 a pointer, not a tensor map"),
         (with_(arena_size=513), "arena_size is 513 bytes, but the steps use 512"),
         (with_(arena_size=2**40 + 1), "arena_size is 1099511627777 bytes"),
         (with_(target="sm_80"), "is for sm_80, but the PTX for sm_90a|sm_80 has no clusters"),
@@ -156,8 +180,8 @@ def with_(**fields: Any) -> Any:
         (with_(inputs=[["x", "f32", [1] * 65, "input"]]), "invalid type"),
         (with_(inputs=[["x", "f32", [N], "weight"]]), "has kind 'weight'"),
         (with_(outputs=DATA["outputs"][:1] * 2), "two outputs are called 'y'"),
-        (with_(version=2), "format version 2, but this mlirc reads 1"),
-        (with_(version=[2]), "format version unknown"),
+        (with_(version=1), "format version 1, but this mlirc reads 2"),
+        (with_(version=[1]), "format version unknown"),
         (with_(model="\x1b]0;owned\x07"), r"model: .*x1b.* has the control character U\+001B"),
     ],
 )
@@ -190,9 +214,7 @@ def test_json_that_is_no_plan(text):
     assert len(str(error.value)) < 700
 
 
-@pytest.mark.parametrize(
-    "header", ["plan 1 " + "9" * 5000 + " 1 0", "plan 1 " + "9" * 18 + " 1 0", "plan 1 \u0661 1 0"]
-)
+@pytest.mark.parametrize("header", [f"plan {VERSION} {lines} 1 0" for lines in ("9" * 5000, "9" * 18, "\u0661")])
 def test_headers_with_numbers_beyond_reason(header):
     with pytest.raises(MlircError, match="header is damaged|truncated"):
         extract(f"{PREFIX}{header}\nx\n{TEXT}")
@@ -203,7 +225,10 @@ def test_headers_with_numbers_beyond_reason(header):
     [
         (".param .u64 c)", ".param .u64 c, .param .u64 d)", "takes 4 pointers, not 3"),
         (".param .u64 c)", ".param .u32 c)", "takes something else than pointers"),
-        (".param .u64 c)", ".param .align 64 .b8 c[128])", "takes something else than pointers"),
+        (".param .u64 c)", ".param .align 64 .b8 c[128])", "takes as argument 2 a tensor map, not a pointer"),
+        (".param .u64 c)", ".param .align 64 .b8 c[64])", "takes something else than pointers"),
+        (".align 64 .b8 a[128]", ".u64 a", "takes as argument 0 a pointer, not a tensor map"),
+        (".align 64 .b8 a[128]", ".align 16 .b8 a[128]", "takes as argument 0 a tensor map at a multiple of 16"),
         (".param .u64 c)", ".param .u64 .ptr .align 512 c)", "given byte 256 of arena 0: not a multiple of 512"),
         (".param .u64 c)", ".param .u64 c) .reqntid 32, 1, 1", "is for blocks of 32x1x1, not 64x1x1"),
         (".param .u64 c)", ".param .u64 c) .maxntid 32", "is for blocks of 32x1x1, not 64x1x1"),

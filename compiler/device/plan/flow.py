@@ -17,6 +17,7 @@ from mlirc.device.plan.expected import Expected, ExpectedLaunch
 from mlirc.device.plan.kernels import KernelLaunches, masked
 from mlirc.mlir import ir
 from mlirc.runtime.plan import POINTER_ALIGNMENT, CopyStep, KernelLaunch, Plan, Ref
+from mlirc.runtime.tensor_map import TensorMapSpec
 
 MOST = 20  # problems that are told apart
 RUNS = 2
@@ -149,6 +150,10 @@ class _Run:
         if len(step.args) != len(sizes):
             self.add(f"has {len(step.args)} arguments, but {len(sizes)} at the gpu level", where, kernel)
             return
+        for p in range(len(sizes)):
+            a, b = (_shown_map(x.maps.get(p)) for x in (step, launch))
+            if a != b:
+                self.add(f"argument {p} is {a}, but {b} at the gpu level", where, kernel)
         self._check_places(step.args, known, sizes, where)
         contents = tuple(
             masked(self._read(ref, size), mask) for ref, size, mask in zip(step.args, sizes, known.masks, strict=True)
@@ -217,6 +222,10 @@ def _overlap(a: Ref, a_size: int, b: Ref, b_size: int) -> bool:
 
 def _buffer(ref: Ref) -> str:
     return "the arena" if ref.space == "arena" else f"{ref.space} {ref.index}"
+
+
+def _shown_map(spec: TensorMapSpec | None) -> str:
+    return f"a tensor map of {spec}" if spec else "a pointer"
 
 
 def _shown(value: int | tuple[int, ...] | None) -> str:

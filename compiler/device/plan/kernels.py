@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mlirc.backend.kernel import Copy, Launch, launches_from_gpu_module, memref_bytes
 from mlirc.backend.ptx import entry_name
@@ -82,7 +82,5 @@ def read_kernel(name: str, inputs: int, module: ir.Module) -> KernelLaunches:
             stored.append(frozenset())
         elif math.prod(launch.grid):  # the driver refuses an empty grid, and the plan leaves it out
             stored.append(frozenset(stored_parameters(functions[launch.symbol])))
-            symbol = entry_name(name, launch.symbol)
-            kept.append(Launch(symbol, launch.grid, launch.block, launch.smem, launch.args, launch.offsets,
-                               launch.cluster))  # fmt: skip
+            kept.append(replace(launch, symbol=entry_name(name, launch.symbol)))
     return KernelLaunches(name, inputs, (*sizes, *workspaces), tuple(kept), tuple(stored))

@@ -44,7 +44,7 @@ def run_plan(text: str, plan: Plan, given: Mapping[str, np.ndarray]) -> list[np.
             memory.data[target : target + step.source.size] = memory.data[source : source + step.source.size].copy()
         elif math.prod(step.grid):
             buffers, offsets = [number[r.space, r.index] for r in step.args], [r.offset for r in step.args]
-            launch = Launch(step.symbol, step.grid, step.block, step.smem, buffers, offsets, step.cluster)
+            launch = Launch(step.symbol, step.grid, step.block, step.smem, buffers, offsets, step.cluster, step.maps)
             run_launch(entries, launch, memory)
     outputs = []
     for i, spec in enumerate(plan.outputs):

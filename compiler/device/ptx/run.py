@@ -46,6 +46,8 @@ def run_launch(entries: Mapping[str, Entry], launch: Launch, memory: Memory) -> 
         raise MlircError(f"PTX: no entry is called {launch.symbol}")
     if launch.cluster:
         raise Unknown(f"{launch.symbol}: clusters are not known here")
+    if launch.maps:
+        raise Unknown(f"{launch.symbol}: tensor maps are not known here")
     for instruction in (i for block in entry.blocks for i in block):
         try:
             check(instruction)

@@ -13,10 +13,12 @@ from collections.abc import Callable
 import numpy as np
 
 from mlirc.runtime.cuda import CopyCall, KernelCall
+from mlirc.runtime.tensor_map import TensorMapSpec
 
 
 class FakeDriver:
-    """`kernels` maps symbols to functions of the launch's addresses."""
+    """`kernels` maps symbols to functions of the launch's addresses; `maps` lists the tensor maps that kernels were
+    given, with their addresses."""
 
     def __init__(self, kernels: dict[str, Callable], cc: int = 90, name: str = "Fake GPU"):
         self.kernels, self.cc, self.name = kernels, cc, name
@@ -24,6 +26,7 @@ class FakeDriver:
         self.depth = 0
         self.graphs: list[FakeGraph] = []
         self.launched: list[tuple[str, int]] = []
+        self.maps: list[tuple[TensorMapSpec, int]] = []
         self.smem: dict[str, int] = {}
         self.streams: set[int] = set()
         self.modules = 0
@@ -94,6 +97,7 @@ class FakeDriver:
             ctypes.memmove(call.target, call.source, call.size)
             self.launched.append(("copy", stream))
         else:
+            self.maps += [(spec, call.pointers[i]) for i, spec in call.maps.items()]
             call.function(*call.pointers)
             self.launched.append((call.symbol, stream))
 
@@ -115,7 +119,7 @@ class FakeGraph:
         if isinstance(call, CopyCall):
             return CopyCall(call.target, call.source, call.size)
         return KernelCall(
-            call.function, call.symbol, call.grid, call.block, call.smem, list(call.pointers), call.cluster
+            call.function, call.symbol, call.grid, call.block, call.smem, list(call.pointers), call.cluster, call.maps
         )
 
     def update(self, index, call):

@@ -18,6 +18,7 @@ from mlirc.device.model import DeviceModel
 from mlirc.device.plan.check import FileCheck
 from mlirc.driver.compilation import Compilation
 from mlirc.errors import MlircError
+from mlirc.runtime.plan import VERSION
 from mlirc.runtime.plan_file import PREFIX, _digest, extract, identity
 from mlirc.runtime.plan_json import to_json
 from support.kernels.payloads import generic, kernel
@@ -41,7 +42,7 @@ class PlanMutant:
 def signed(data: dict, ptx: str) -> str:
     """A file of a plan's JSON and a PTX, whose checksum is right."""
     lines = [json.dumps(data)]
-    header = f"plan 1 1 {len(ptx.encode())} {_digest(lines, ptx.encode())}"
+    header = f"plan {VERSION} 1 {len(ptx.encode())} {_digest(lines, ptx.encode())}"
     return "".join(f"{PREFIX}{line}\n" for line in (header, *lines)) + ptx
 
 

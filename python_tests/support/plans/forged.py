@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from mlirc.runtime.plan import CopyStep, KernelLaunch, Plan, Ref, TensorSpec
+from mlirc.runtime.plan import VERSION, CopyStep, KernelLaunch, Plan, Ref, TensorSpec
 from mlirc.runtime.plan_file import PREFIX, _digest
+from mlirc.runtime.tensor_map import TensorMapSpec
 from support.plans.tiny import N, ptx_for
 
-TEXT = ptx_for("sm_90a")
+TEXT = ptx_for("sm_90a").replace("twice(.param .u64 a,", "twice(.param .align 64 .b8 a[128],")
 
 
 def good_plan() -> Plan:
-    """Launches at load and later, a cluster, copies, every space: y = (x + c + c) * 2, z = x."""
+    """Launches at load and later, a cluster, a tensor map, copies, every space: y = (x + c + c) * 2, z = x."""
 
     def ref(space: str, offset: int = 0, index: int = 0) -> Ref:
         return Ref(space, index, offset, 4 * N)
@@ -26,7 +27,14 @@ def good_plan() -> Plan:
     steps = [
         KernelLaunch("add", one, (64, 1, 1), 0, (ref("weight", index=1), ref("weight"), ref("arena")), "k", ("a", "b")),
         KernelLaunch("add", two, (64, 1, 1), 512, (ref("input"), ref("arena"), ref("arena", 256)), "k", ("a",), two),
-        KernelLaunch("twice", one, (64, 1, 1), 64 * 1024, (ref("arena", 256), ref("output"))),
+        KernelLaunch(
+            "twice",
+            one,
+            (64, 1, 1),
+            64 * 1024,
+            (ref("arena", 256), ref("output")),
+            maps={0: TensorMapSpec("f32", (N,), (4,))},
+        ),
         CopyStep(ref("input"), ref("output", index=1)),
     ]
     return Plan("tiny", "sm_90a", specs[:1], specs[3:], specs[1:3], 512, steps, 512, 1, {"mlirc": "0.1.0"})
@@ -35,7 +43,7 @@ def good_plan() -> Plan:
 def signed(plan_text: str, ptx: str = TEXT) -> str:
     """A file whose checksum is right."""
     lines = plan_text.split("\n")
-    header = f"plan 1 {len(lines)} {len(ptx.encode())} {_digest(lines, ptx.encode())}"
+    header = f"plan {VERSION} {len(lines)} {len(ptx.encode())} {_digest(lines, ptx.encode())}"
     return "".join(f"{PREFIX}{line}\n" for line in (header, *lines)) + ptx
 
 

@@ -1,0 +1,121 @@
+"""Tensor maps as arguments of launches: the op, the PTX, the plan."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from mlirc import mlir
+from mlirc.backend.plan_builder import build_plan
+from mlirc.backend.ptx import check_ptxas, compile_kernel, find_ptxas, merge_ptx
+from mlirc.backend.target_check import check_instructions
+from mlirc.errors import MlircError
+from mlirc.runtime.plan import KernelLaunch, Ref
+from mlirc.runtime.plan_file import embed, extract
+from mlirc.targets import get_target
+from support.kernels.tensor_maps import CASES, MAP
+
+SM90A = get_target("sm_90a")
+HOST = 'func.func @k(%x: {type}) {{ %m = "mlirc.tensor_map"(%x) {{{made}}} : ({type}) -> {result} return }}'
+
+
+@pytest.mark.parametrize(
+    ("type_", "made", "why"),
+    [
+        ("memref<4x?xf32>", "box = array<i64: 4, 4>, swizzle = 0", "takes a memref of static shape"),
+        ("memref<4x8xf32, strided<[16, 1]>>", "box = array<i64: 4, 4>, swizzle = 0", "with identity layout"),
+        ("memref<f32>", "box = array<i64>, swizzle = 0", "an array of 0 dimensions: it has 1 to 5"),
+        ("memref<1x1x1x1x1x4xf32>", "box = array<i64: 1, 1, 1, 1, 1, 4>, swizzle = 0", "of 6 dimensions"),
+        ("memref<0x4xf32>", "box = array<i64: 1, 4>, swizzle = 0", "an array of extents .0, 4.: each is 1 to"),
+        ("memref<4x8xi4>", "box = array<i64: 4, 8>, swizzle = 0", "elements of type 'i4'"),
+        ("memref<4x8xindex>", "box = array<i64: 4, 8>, swizzle = 0", "elements of type 'index'"),
+        ("memref<4x8xf32>", "box = array<i64: 8>, swizzle = 0", "a box of 1 dimensions of an array of 2"),
+        ("memref<4x8xf32>", "box = array<i64: 257, 8>, swizzle = 0", "each is 1 to 256"),
+        ("memref<4x8xf32>", "box = array<i64: 4, 0>, swizzle = 0", "each is 1 to 256"),
+        ("memref<4x8xf32>", "box = array<i64: 4, 3>, swizzle = 0", "12 bytes: it must be a multiple of 16"),
+        ("memref<4x16xf32>", "box = array<i64: 4, 16>, swizzle = 32", "64 bytes, which is more than a swizzle of 32"),
+        ("memref<4x16xf32>", "box = array<i64: 4, 4>, swizzle = 16", "a swizzle of 16 bytes"),
+        ("memref<4x7xf32>", "box = array<i64: 4, 4>, swizzle = 0", "rows of 28 bytes: they must be a multiple of 16"),
+        ("memref<4x8xf32>", "box = [4, 4], swizzle = 0", "'box' must be an array of i64"),
+        ("memref<4x8xf32>", 'box = array<i64: 4, 4>, swizzle = "no"', "'swizzle' must be an integer"),
+        ("tensor<4x8xf32>", "box = array<i64: 4, 4>, swizzle = 0", "takes a memref of static shape"),
+    ],
+)
+def test_what_the_op_refuses(type_, made, why):
+    with pytest.raises(MlircError, match=f"'mlirc.tensor_map' op .*{why}"):
+        mlir.parse(HOST.format(type=type_, made=made, result="!llvm.ptr"))
+
+
+def test_the_result_is_a_pointer():
+    made = "box = array<i64: 4, 4>, swizzle = 0"
+    mlir.parse(HOST.format(type="memref<4x8xf32>", made=made, result="!llvm.ptr"))
+    with pytest.raises(MlircError, match="makes a !llvm.ptr, not i64"):
+        mlir.parse(HOST.format(type="memref<4x8xf32>", made=made, result="i64"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_kernel_takes_its_maps_by_value(name):
+    case = CASES[name]
+    kernel = compile_kernel(mlir.parse(case.kernel()), SM90A)
+    (launch,) = kernel.launches
+    assert launch.args == [0, 2, 1] and launch.maps == {0: case.spec, 2: case.spec}
+    parameters = re.findall(r"\.param (.*?) twice_0_param_\d(\S*)", kernel.ptx.split("{")[0])
+    assert [p + rest.rstrip(",") for p, rest in parameters] == [
+        ".align 64 .b8[128]", ".u64 .ptr .align 16", ".align 64 .b8[128]",
+    ]  # fmt: skip
+    if find_ptxas():
+        assert "0 bytes spill stores" in check_ptxas(kernel.ptx, SM90A)
+
+
+CASE = CASES["odd rows"]
+
+
+def test_a_map_that_is_no_value_is_refused():
+    with pytest.raises(MlircError, match=r"argument 2 of twice_0 is a tensor map: it needs .*llvm.byval"):
+        compile_kernel(mlir.parse(re.sub(r"(%to: !llvm.ptr) \{.*?\}", r"\1", CASE.kernel())), SM90A)
+
+
+def test_a_pointer_from_elsewhere_is_no_argument():
+    text = re.sub(r'%to = "mlirc.tensor_map".*', "%to = llvm.mlir.zero : !llvm.ptr", CASE.kernel())
+    with pytest.raises(MlircError, match="llvm.mlir.zero is not allowed: a host function only"):
+        compile_kernel(mlir.parse(text), SM90A)
+
+
+def test_older_targets_have_no_tensor_copies():
+    with pytest.raises(
+        MlircError, match="kernel twice: mlirc.tensor_map: sm_80 has no tensor maps: compile for sm_90a"
+    ):
+        check_instructions(mlir.parse(CASE.kernel()), "twice", get_target("sm_80"))
+    check_instructions(mlir.parse(CASE.kernel()), "twice", SM90A)
+
+
+def test_a_map_may_be_of_a_view():
+    flat = CASE.kernel().replace("func.func @twice(%x: memref<13x24xf32>", "func.func @twice(%x: memref<312xf32>")
+    view = "%view = memref.expand_shape %x [[0, 1]] output_shape [13, 24] : memref<312xf32> into memref<13x24xf32>\n"
+    text = flat.replace('%from = "mlirc.tensor_map"(%x)', f'{view}    %from = "mlirc.tensor_map"(%view)')
+    (launch,) = compile_kernel(mlir.parse(text), SM90A).launches
+    assert launch.args[0] == 0 and launch.offsets[0] == 0 and launch.maps[0] == CASE.spec
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_buffer_that_is_behind_a_map_too_is_not_read_as_one_that_nobody_writes(shared):
+    matrix = "memref<13x24xf32>"
+    text = CASE.kernel().replace(f"%to: {MAP}) kernel", f"%to: {MAP}, %other: {matrix}) kernel")
+    text = text.replace("%v = memref.load", f"%old = memref.load %other[%b, %i] : {matrix}\n%v = memref.load")
+    text = text.replace("arith.addf %v, %v", "arith.addf %v, %old")
+    text = text.replace("%to : !llvm.ptr)", f"%to : !llvm.ptr, %{'y' if shared else 'w'} : {matrix})")
+    text = text.replace("%one =", f"%w = memref.alloc() : {matrix}\n%one =", 1)
+    assert ("ld.global.nc" in compile_kernel(mlir.parse(text), SM90A).ptx) != shared
+
+
+def test_the_plan_says_the_maps(tmp_path):
+    kernel = compile_kernel(mlir.parse(CASE.kernel()), SM90A)
+    main = mlir.parse(CASE.model().split("// -----")[0])
+    plan = build_plan(main, {"twice": kernel}, model="m", target="sm_90a")
+    (step,) = plan.steps
+    assert isinstance(step, KernelLaunch) and step.maps == {0: CASE.spec, 2: CASE.spec}
+    assert step.args == (Ref("input", 0, 0, 1248), Ref("output", 1, 0, 2048), Ref("output", 0, 0, 1248))
+    text = embed(merge_ptx([kernel.ptx], SM90A), plan)
+    assert '"maps":[[0,"f32",[13,24],[8,16],0],[2,"f32",[13,24],[8,16],0]]' in text
+    assert extract(text) == plan
