@@ -93,7 +93,9 @@ def holes(buffer: Buffer, nbytes: int, item: int) -> np.ndarray:
 _STORES = {"memref.store": 1, "vector.store": 1, "vector.transfer_write": 1, "memref.copy": 1, "memref.atomic_rmw": 1,
            "memref.generic_atomic_rmw": 0, "llvm.store": 1, "llvm.atomicrmw": 0, "llvm.cmpxchg": 0,
            "nvgpu.device_async_copy": 0, "vector.maskedstore": 0, "vector.scatter": 0, "vector.compressstore": 0,
-           "nvvm.cp.async.bulk.global.shared.cta": 0, "affine.store": 1, "affine.vector_store": 1}  # fmt: skip
+           "nvvm.cp.async.bulk.global.shared.cta": 0,
+           "nvvm.cp.async.bulk.tensor.global.shared.cta": 0, "nvvm.cp.async.bulk.tensor.reduce": 0, "affine.store": 1,
+           "affine.vector_store": 1}  # fmt: skip
 
 
 def stored_parameters(function: Any) -> set[int]:

@@ -11,28 +11,28 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from mlirc.device.arguments import check_given
+from mlirc.device.global_copies import Runs, end_global_write
 from mlirc.device.machine import Machine, State
 from mlirc.device.mbarriers import SIZE, Barrier
 from mlirc.device.memory import Buffer, MemRef
 from mlirc.device.order.proxies import KIND
 from mlirc.device.order.tensor_order import TensorOrder
 
-Target: TypeAlias = tuple[Buffer, int, int] | tuple[TensorOrder, tuple]  # bytes of a buffer (first, and behind the
-# last), or elements of a tensor
+Target: TypeAlias = Runs | tuple[TensorOrder, tuple]  # bytes of a buffer, or elements of a tensor
 
 
 @dataclass
 class Store:
-    """A copy out of shared memory, by thread (block of the batch, thread). `target`: what it writes; None: nobody looks
-    at that."""
+    """A copy out of shared memory, by thread (block of the batch, thread). `targets`: what it writes, as far as
+    somebody looks at that; `reduces`: it is combined with what is there."""
 
     who: tuple[int, int]
     group: int
     buffer: Buffer
     cells: np.ndarray
     op: Any
-    target: Target | None
+    targets: tuple[Target, ...] = ()
+    reduces: bool = False
     reading: bool = True
 
 
@@ -50,12 +50,12 @@ class Sent:
 
 
 def begin_transfer(s: State, raw: np.ndarray, to: tuple[Buffer, np.ndarray], who: tuple[int, int], rank: int | None,
-                   told: tuple[MemRef, int], op, source: tuple[Buffer, int, int] | None = None
-                   ) -> tuple[int, int] | None:  # fmt: skip
+                   told: tuple[MemRef, int], op, source: tuple[Buffer, int, int] | None = None,
+                   shadow: np.ndarray | None = None) -> tuple[int, int] | None:  # fmt: skip
     """Starts a copy of `raw` to some bytes of the shared memory of a block (the thread's own, or number `rank` of its
     cluster), which tells an mbarrier there (`told`: a pointer, and its byte) when it is done. `source`: the bytes of a
-    buffer's storage that it reads until then (first, and behind the last). Returns what its end is
-    known by: (column, epoch) of the clocks, if there are any."""
+    buffer's storage that it reads until then (first, and behind the last). `shadow`: which of its bytes are undefined,
+    as of `Machine.fetched`. Returns what its end is known by: (column, epoch) of the clocks, if there are any."""
     m, engine, (b, t), (buffer, byte) = s.m, s.m.engine, who, to
     owner = engine.barriers.owner(b, rank)
     address = owner * buffer.stride + byte
@@ -90,7 +90,7 @@ def begin_transfer(s: State, raw: np.ndarray, to: tuple[Buffer, np.ndarray], who
     def finish() -> None:
         buffer.data[address] = raw
         if buffer.written is not None:
-            buffer.written[address] = 0xFF
+            buffer.written[address] = 0xFF if shadow is None else shadow
         pending[address] = 0
         barrier.nbytes -= size
         barrier.settle()
@@ -118,9 +118,9 @@ def check_proxy(m: Machine, buffer: Buffer, cells: np.ndarray, who: tuple[int, i
 
 
 def read_for_store(s: State, buffer: Buffer, address: np.ndarray, who: tuple[int, int], op, group: bool = True,
-                   target: Target | None = None) -> None:  # fmt: skip
-    """A bulk copy's read of shared memory (cells of the storage), which ends when its group is waited for. `target`:
-    what it writes in global memory."""
+                   targets: tuple[Target, ...] = (), reduces: bool = False) -> None:  # fmt: skip
+    """A bulk copy's read of shared memory (cells of the storage), which ends when its group is waited for. `targets`:
+    what it writes in global memory; `reduces`: combined with what is there."""
     m, (b, t), engine = s.m, who, s.m.engine
     lone = m.one(b, t)
     if m.check and buffer.written is not None and not buffer.written[address].all():
@@ -132,70 +132,16 @@ def read_for_store(s: State, buffer: Buffer, address: np.ndarray, who: tuple[int
         check_proxy(m, buffer, np.unique(address // m.races.granule), (b, t), op)  # type: ignore[union-attr]
         m.clocks.access(buffer, np.unique(address // m.races.granule), 1, np.array([b * m.nt + t]), False, op)  # type: ignore[union-attr]
     if group:
-        engine.store(b, t, buffer, address, op, target)
-
-
-def read_source(m: Machine, source: Buffer, first: int, nbytes: int, who: tuple[int, int], op) -> None:
-    """A bulk copy's read of global memory, which is checked as its thread's."""
-    b, t = who
-    lone = m.one(b, t)
-    if m.waited is not None:
-        m.check_wait(source, lone, False, op)
-    if not m.check:
-        return
-    if source.pending is not None and source.pending[first : first + nbytes].any():
-        m.complain("unfinished copy", lone, f"reads {source.name} while a bulk store writes there", op)
-    elif source.written is not None and not source.written[first : first + nbytes].all():
-        m.complain("uninitialized read", lone, f"reads {source.name}, where nobody wrote", op)
-    _check_generic(m, source, slice(first, first + nbytes), lone, "reads", op)
-    if m.order is not None and source.tracked:  # later writes are the business of async_reads.py
-        granule = m.races.granule  # type: ignore[union-attr]
-        start, thread = np.array([first // granule]), np.array([b * m.nt + t])
-        m.order.access(source, start, nbytes // granule, thread, "read", op, note=False)
-
-
-def _check_generic(m: Machine, buffer: Buffer, where: slice, lone: np.ndarray, what: str, op) -> None:
-    """What threads wrote to global memory is accessed through the asynchronous proxy."""
-    if buffer.generic is not None and buffer.generic[where].any():
-        message = f"{what} {buffer.name} that threads wrote, with no fence.proxy of global memory (async, async.global)"
-        m.complain(KIND, lone, message, op)
-        buffer.generic[where] = 0
-
-
-def write_target(m: Machine, target: Buffer, first: int, raw: np.ndarray, who: tuple[int, int], op) -> None:
-    """A bulk store's write of global memory: from now on, until its group is waited for."""
-    b, t = who
-    lone, last = m.one(b, t), first + len(raw)
-    if m.waited is not None:
-        m.check_wait(target, lone, True, op)
-    if m.check:
-        pending = target.mark("pending").pending
-        assert pending is not None
-        if pending[first:last].any():
-            m.complain("overlapping copies", lone, f"copies to {target.name} where another copy is under way", op)
-        if m.races is not None and target.tracked:
-            m.races.note_bytes(target, first, len(raw), b * m.nt + t, True, op)
-        pending[first:last] = 0xFF
-        _check_generic(m, target, slice(first, last), lone, "overwrites", op)
-    check_given(m, target, np.full((1, 1), first), 1, lone, op)
-    target.data[first:last] = raw
-    if target.written is not None:
-        target.written[first:last] = 0xFF
-    if target.watch is not None:
-        m.watched(target, np.full((1, 1), first), 1, len(raw), lone, op)
+        engine.store(Store(who, engine.bulk.get(who, 0), buffer, address, op, targets, reduces))
 
 
 def end_write(m: Machine, store: Store) -> None:
     """A bulk store has written: for its thread, which tells others."""
-    if store.target is None or not m.check:
+    if not m.check:
         return
-    if isinstance(store.target[0], TensorOrder):
-        order, at = store.target  # type: ignore[misc]
-        order.end_write(m, at, store.who)
-        return
-    target, first, last = store.target  # type: ignore[misc]
-    assert target.pending is not None
-    target.pending[first:last] = 0
-    if m.races is not None and target.tracked:
-        b, t = store.who
-        m.races.note_bytes(target, first, last - first, b * m.nt + t, True, store.op)
+    for target in store.targets:
+        if isinstance(target, Runs):
+            end_global_write(m, target, store.who, store.op, store.reduces)
+        else:
+            order, at = target
+            order.end_write(m, at, store.who)

@@ -113,6 +113,19 @@ class Counters:
         add(f"{space} {unit} fewest", least)
         self.report.traffic(self.kernel, op, space, requests, taken, least)
 
+    def copy(self, buffer: Buffer, first: np.ndarray, nbytes: int, write: bool, op) -> None:
+        """Counts a tensor copy of `nbytes` bytes from each of `first` [n] on."""
+        self.touch(buffer, first, nbytes, write)
+        taken = int(((first + nbytes - 1) // _SECTOR - first // _SECTOR + 1).sum())
+        least = min(taken, -(-len(first) * nbytes // _SECTOR))
+        numbers = {"requests": 1, "bytes": len(first) * nbytes, "sectors": taken, "fewest": least}
+        for what, amount in numbers.items():
+            self.add(f"global tma {what}", amount)
+        self.add("global requests", 1)
+        self.add("global sectors", taken)
+        self.add(f"global bytes {'stored' if write else 'loaded'}", len(first) * nbytes)
+        self.report.traffic(self.kernel, op, "global", 1, taken, least)
+
     def touch(self, buffer: Buffer, byte: np.ndarray, size: int, write: bool) -> None:
         """Notes the sectors of a buffer that are read or written in this launch."""
         if buffer.sectors is None:

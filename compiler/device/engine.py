@@ -115,9 +115,9 @@ class Engine:
 
     # -- bulk stores: they read shared memory until their group is waited for
 
-    def store(self, b: int, t: int, buffer: Buffer, cells: np.ndarray, op, target=None) -> None:
-        buffer.mark("reading").reading[cells] += 1  # type: ignore[index]
-        self.stores.append(Store((b, t), self.bulk.get((b, t), 0), buffer, cells, op, target))
+    def store(self, store: Store) -> None:
+        store.buffer.mark("reading").reading[store.cells] += 1  # type: ignore[index]
+        self.stores.append(store)
 
     def commit_bulk(self, s: State) -> None:
         for b, t in np.argwhere(self.machine.everyone(s.mask)):

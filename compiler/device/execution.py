@@ -13,6 +13,7 @@ from mlirc.device.copies import Copies
 from mlirc.device.counters import Counters
 from mlirc.device.declared_sizes import declared_problem
 from mlirc.device.exits import check_exit
+from mlirc.device.launch_maps import BufferMap
 from mlirc.device.limits import (
     SECONDS,
     SECONDS_AFTER,
@@ -31,6 +32,7 @@ from mlirc.device.order.launch_order import Order
 from mlirc.device.report import MAY_BE_HARMLESS, Report
 from mlirc.device.shadows.machine import ShadowMachine
 from mlirc.device.sync import Scheduler
+from mlirc.device.tensor_maps import Im2colMap, TensorMap
 from mlirc.device.translate import Program, granule, operation_of
 from mlirc.errors import MlircError
 
@@ -57,6 +59,9 @@ class Execution:
             hold: tuple[int, int] | None = None) -> bool:  # fmt: skip
         """Runs blocks, or clusters, with a seed other than 0 in an order drawn from it. False if the launch cannot end,
         which the report tells."""
+        for value in registers:
+            if isinstance(value, TensorMap | Im2colMap):
+                value.writers.forget()
         program, (_, block, smem), size = self.program, self.shape, math.prod(self.cluster)
         draw = np.random.default_rng(seed & (1 << 64) - 1)
         threads, shared = math.prod(block), smem + program.static_shared
@@ -215,6 +220,8 @@ def _memory(registers: list) -> list[np.ndarray]:
     found: dict[int, np.ndarray] = {}
     for value in registers:
         if isinstance(value, MemRef) and value.buffer.tracked:
+            planes = [value.buffer.data, value.buffer.written]
+        elif isinstance(value, BufferMap) and value.buffer is not None:
             planes = [value.buffer.data, value.buffer.written]
         else:
             planes = [getattr(value, "array", None)]  # of a tensor map

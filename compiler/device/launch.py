@@ -14,12 +14,14 @@ from mlirc.device.counters import count_sectors
 from mlirc.device.dependencies import Earlier
 from mlirc.device.execution import execute
 from mlirc.device.integer_checks import mark_conversions
+from mlirc.device.launch_maps import granule_of, launch_maps
 from mlirc.device.limits import SECONDS
 from mlirc.device.memory import POISON, Buffer, MemRef
 from mlirc.device.numbers import dtype_of, item_size
 from mlirc.device.reference import Case, Reference, compare
 from mlirc.device.report import MAY_BE_HARMLESS, Report
 from mlirc.device.shadows.origins import Shadows, has_poison
+from mlirc.device.tensor_maps import check_parameter
 from mlirc.device.translate import Program, translate
 from mlirc.errors import MlircError
 from mlirc.ir import levels
@@ -54,12 +56,20 @@ class DeviceKernel:
             if op.operation.name == "gpu.module":
                 for f in op.operation.regions[0].blocks[0].operations:
                     if f.operation.name == "gpu.func":
-                        program = translate(f, count)
+                        program = self._translate(f, count)
                         self.programs[program.name] = program
         self.poison = any(has_poison(p.function) for p in self.programs.values())
         self.stored = {i for launch in self.launches for i in self._uses(launch)[1] if i < len(self.arguments)}
         self.written: set[int] = set()  # the results of the run under way, and what it must leave as it is
         self.given: set[int] = set()
+
+    def _translate(self, function, count: bool = False, shadows: Shadows | None = None) -> Program:
+        """A function's program, which knows of the tensor maps that launches give it."""
+        program = translate(function, count, shadows)
+        for launch in self.launches:
+            if isinstance(launch, Launch) and launch.symbol == program.name:
+                program.accesses += [granule_of(spec) for spec in launch.maps.values()]
+        return program
 
     def run(
         self,
@@ -198,7 +208,7 @@ class DeviceKernel:
         not stored)."""
         shadows = Shadows(report)
         functions = {name: p.function for name, p in self.programs.items()}
-        programs = {name: translate(function, shadows=shadows) for name, function in functions.items()}
+        programs = {name: self._translate(function, shadows=shadows) for name, function in functions.items()}
         again = Report()
         buffers = self._run(args, again, POISON, options, programs=programs)
         for i in sorted(self.written):
@@ -243,6 +253,8 @@ class DeviceKernel:
     ) -> bool:  # fmt: skip
         """Runs a launch; False if it could not run to its end."""
         program = programs[launch.symbol]
+        for p in launch.maps:
+            check_parameter(program.function, p, program.name, report)
         stored = stored_parameters(program.function)
         tracked = {launch.args[i] for i in stored}
         for i, buffer in enumerate(buffers):
@@ -265,7 +277,11 @@ class DeviceKernel:
     def _registers(self, program: Program, launch: Launch, buffers: list[Buffer]) -> list:
         r = list(program.initial)
         entry = program.function.regions[0].blocks[0]
+        maps = launch_maps(launch, buffers)
         for k, (number, argument) in enumerate(zip(program.parameters, entry.arguments, strict=False)):
+            if k in maps:
+                r[number] = maps[k]
+                continue
             t = ir.MemRefType(argument.type)
             strides, _ = t.get_strides_and_offset()
             item = item_size(t)

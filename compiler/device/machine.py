@@ -63,7 +63,7 @@ class Machine:
         self.registers: Any = None  # a RegisterPool, once setmaxregister is used
         self.waited: np.ndarray | None = None  # which threads are behind griddepcontrol.wait; None: nothing to wait for
         self.tensor_stores = False  # whether tensor copies write global memory
-        self.bulk_sources = False  # whether bulk copies read global memory, which threads may have written
+        self.bulk_sources = False  # whether copies use global memory that threads may have written
         self.arrays: dict[str | int, Buffer] = {}  # of the kernel's own, by what declares them
         self.own: dict[int, MemRef] = {}  # the attributions of a gpu.func, by register
         self.copies: Any = None  # Copies: cp.asyncs under way, from the start
@@ -248,6 +248,11 @@ class Machine:
 
     def sent(self, buffer: Buffer, byte: np.ndarray, lone: np.ndarray, op) -> None:
         """A thread's bulk copy takes bytes of the storage of shared memory elsewhere."""
+
+    def fetched(self, buffer: Buffer, byte: np.ndarray, op) -> np.ndarray | None:
+        """A copy takes bytes of global memory to shared memory; returns, for each of them, what a machine with shadows
+        keeps in `written` there. None: all are defined, or nobody asks."""
+        return None
 
     def computed(self, p: Any, result: np.ndarray, block: int, lanes: slice) -> None:
         """A product of a warpgroup has its result, in the registers of `lanes` of a block."""

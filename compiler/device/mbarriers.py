@@ -148,7 +148,7 @@ class Mbarriers:
             message = f"writes {buffer.name} at byte {byte} while an asynchronous copy writes there"
             self.bad(b, t, message, op, "unfinished copy")
         if m.races is not None:
-            m.races.note_bytes(buffer, first, SIZE, b * m.nt + t, True, op)
+            m.races.note_bytes(buffer, np.array([first]), SIZE, np.array([b * m.nt + t], np.int32), True, op)
 
     def _new(self, count: int) -> Barrier:
         barrier, clocks = Barrier(count, count), self.machine.clocks

@@ -99,7 +99,7 @@ class Needs:
     unit: int = WARP  # threads that only execute together: of a warp, or of a warpgroup
     waits: bool = False  # whether units wait for each other by more than barriers of the whole block
     proxies: bool = False  # whether instructions read shared memory through the asynchronous proxy
-    bulk_sources: bool = False  # whether bulk copies read global memory without a tensor map
+    bulk_sources: bool = False  # whether copies use global memory that threads may have written
     tensor_stores: bool = False  # whether tensor copies write global memory
     clocks: bool = False  # whether warps are ordered by more than barriers of the whole block
     grid_waits: bool = False  # whether it waits for earlier launches

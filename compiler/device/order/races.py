@@ -62,10 +62,9 @@ class RaceLog:
         first, span = self._granules(cells, max(nbytes // item, 1), item)
         self._log(Access(buffer, first, span, thread.astype(np.int32), write, op, True), scope)
 
-    def note_bytes(self, buffer: Buffer, first: int, nbytes: int, thread: int, write: bool, op) -> None:
-        """Logs what a bulk copy accesses for its thread (counted through the batch): bytes of the storage."""
-        start, number = np.array([first // self.granule]), np.array([thread], np.int32)
-        self._log(Access(buffer, start, nbytes // self.granule, number, write, op))
+    def note_bytes(self, buffer: Buffer, first: np.ndarray, nbytes: int, thread: np.ndarray, write: bool, op) -> None:
+        """Logs what bulk copies access for their threads (counted through the batch): bytes of the storage."""
+        self._log(Access(buffer, first // self.granule, nbytes // self.granule, thread, write, op))
 
     def _log(self, access: Access, scope: int = 0) -> None:
         m, a = self.machine, access

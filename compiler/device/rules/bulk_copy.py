@@ -6,9 +6,10 @@ from __future__ import annotations
 import numpy as np
 
 from mlirc.device.attributes import number
-from mlirc.device.bulk_copies import begin_transfer, multicast_to, read_for_store, read_source, write_target
+from mlirc.device.bulk_copies import begin_transfer, multicast_to, read_for_store
 from mlirc.device.declare import stateful
 from mlirc.device.engine import engine_of
+from mlirc.device.global_copies import Runs, read_global, write_global
 from mlirc.device.machine import State
 from mlirc.device.memory import MemRef
 from mlirc.device.translate import Translator
@@ -59,13 +60,13 @@ def _bulk_load(tr: Translator, op):
         (target,), (source,), (barrier,) = to, at, signal
         for b, t, n, first, start, bar in _copies(s, [target, source, barrier], size[0], 2, op):
             raw = source.buffer.data[start : start + n].copy()
-            read_source(s.m, source.buffer, start, n, (b, t), op)
+            shadow = read_global(s.m, Runs(source.buffer, np.array([start]), n), (b, t), op)
             ranks: list[int | None] = [engine_of(s).barriers.rank(target, b, t)]
             if many:
                 ranks = multicast_to(s.m, s.m.number(many[0], b, t), (b, t), op)
             for rank in ranks:
                 whole, read = (target.buffer, first + np.arange(n)), (source.buffer, start, start + n)
-                begin_transfer(s, raw, whole, (b, t), rank, (barrier, bar), op, read)
+                begin_transfer(s, raw, whole, (b, t), rank, (barrier, bar), op, read, shadow)
 
     return load
 
@@ -97,8 +98,10 @@ def _bulk_store(tr: Translator, op):
         target, source = to[0].buffer, at[0].buffer
         for b, t, n, first, start in _copies(s, [to[0], at[0]], size[0], 2, op):
             cells = b * source.stride + start + np.arange(n)
-            read_for_store(s, source, cells, (b, t), op, target=(target, first, first + n))
-            write_target(s.m, target, first, source.data[cells], (b, t), op)
+            runs = Runs(target, np.array([first]), n)
+            read_for_store(s, source, cells, (b, t), op, targets=(runs,))
+            write_global(s.m, runs, (b, t), op)
+            target.data[first : first + n] = source.data[cells]
 
     return store
 

@@ -11,6 +11,8 @@ from mlirc.device.attributes import segments_of, word
 from mlirc.device.bulk_copies import begin_transfer, multicast_to, read_for_store
 from mlirc.device.declare import stateful
 from mlirc.device.engine import engine_of
+from mlirc.device.global_copies import count_copy, read_global, write_global
+from mlirc.device.launch_maps import BufferMap
 from mlirc.device.machine import State
 from mlirc.device.memory import Buffer, MemRef
 from mlirc.device.rules.mbarrier import nth
@@ -21,6 +23,7 @@ from mlirc.device.translate import Translator
 @stateful("nvvm.cp.async.bulk.tensor.shared.cluster.global", segments=True)
 def _tensor_load(tr: Translator, op):
     tr.proxies = tr.clocks = True
+    tr.bulk_sources = tr.bulk_sources or of_buffers(tr)
     _, _, coordinates, _, offsets, *_ = segments_of(op)
     mode = _mode(tr, op, ("tile", "im2col"))
     if mode == "im2col" and len(offsets) != len(coordinates) - 2:
@@ -41,6 +44,11 @@ def _group_load(tr: Translator, op):
         start_box(s.only(*when), tensor[0], _address(to[0]), at, nth(group[0], number[0]), op, many)
 
     return load
+
+
+def of_buffers(tr: Translator) -> bool:
+    """Whether the kernel's tensor maps may be of buffers that threads write, too: of a host function's launches."""
+    return tr.function is not None and tr.function.name == "gpu.func"
 
 
 def _address(ref: MemRef) -> MemRef:
@@ -97,13 +105,24 @@ def start_box(s: State, source: AnyMap, to: MemRef, coordinates: list, barrier: 
         lone = m.one(b, t)
         if not _fits(s, source, to.buffer, byte, box.nbytes, lone, op):
             continue
-        _between_blocks(s, source, source.place(start, shifts), (b, t), "read", op)
+        place = source.place(start, shifts)
+        _between_blocks(s, source, place, (b, t), "read", op)
+        runs = source.runs(place) if isinstance(source, BufferMap) else None
+        shadow = None
+        if isinstance(source, BufferMap) and runs is not None:
+            shadow = source.shadow(start, read_global(m, runs, (b, t), op))
+            count_copy(m, runs, False, op)
         address = swizzled(byte + np.arange(box.nbytes), source.swizzle)
         for rank in ranks:
             told = barrier, bars[b, t]
-            agent = begin_transfer(s, box.reshape(-1).view(np.uint8), (to.buffer, address), (b, t), rank, told, op)
+            raw = box.reshape(-1).view(np.uint8)
+            agent = begin_transfer(s, raw, (to.buffer, address), (b, t), rank, told, op, shadow=shadow)
             if agent is not None and m.tensor_stores:
-                source.writers.within(source.array.shape).begin_read(m, source.place(start, shifts), b, agent)
+                source.writers.within(source.array.shape).begin_read(m, place, b, agent)
+            if agent is not None and runs is not None and runs.buffer.tracked:
+                for first in runs.first.tolist():
+                    unit = m.clocks.unit(b)
+                    m.clocks.async_reads.note(runs.buffer, first, first + runs.nbytes, unit, agent, op)
 
 
 _REDUCTIONS: dict[str, Combine] = {
@@ -116,6 +135,7 @@ _REDUCTIONS: dict[str, Combine] = {
 @stateful("nvvm.cp.async.bulk.tensor.global.shared.cta", "nvvm.cp.async.bulk.tensor.reduce", segments=True)
 def _tensor_store(tr: Translator, op):
     tr.proxies = tr.tensor_stores = True
+    tr.bulk_sources = tr.bulk_sources or of_buffers(tr)
     mode, kind = _mode(tr, op, ("tile", "im2col")), word(op, "redKind")
 
     def store(s: State, tensor: list, source: list, at: list, *rest: list) -> None:
@@ -174,8 +194,15 @@ def store_box(s: State, target: AnyMap, buffer: Buffer, where, start: list[int],
     address = b * buffer.stride + swizzled(byte + np.arange(target.nbytes), target.swizzle)
     at, kind = target.place(start), "write" if combine is None else "reduce"
     order = target.writers.within(target.array.shape) if m.clocks is not None else None
-    read_for_store(s, buffer, address, (b, t), op, target=None if order is None else (order, at))
+    targets: tuple = () if order is None else ((order, at),)
+    runs = target.runs(at) if isinstance(target, BufferMap) else None
+    if runs is not None:
+        targets = (*targets, runs)
+    read_for_store(s, buffer, address, (b, t), op, targets=targets, reduces=combine is not None)
     _between_blocks(s, target, at, (b, t), kind, op)
+    if runs is not None:
+        write_global(m, runs, (b, t), op, combine is not None)
+        count_copy(m, runs, True, op)
     if order is not None:
         order.begin_write(m, at, b, kind)
     if not target.array.flags.writeable:

@@ -132,6 +132,12 @@ class ShadowMachine(Machine):
         if shadow.any():
             self.shadows.complain(self, lone, np.full((1, 1), shadow.max()), "copies what is to be read by others", op)
 
+    def fetched(self, buffer: Buffer, byte: np.ndarray, op) -> np.ndarray | None:
+        if buffer.written is None or (buffer.written[byte] == 0xFF).all():
+            return None
+        raw = buffer.written[byte]
+        return np.where(raw == 0, np.uint8(self.shadows.number(op)), raw)
+
     def computed(self, p: Any, result: np.ndarray, block: int, lanes: slice) -> None:
         rows, columns = np.zeros(64, np.uint8), np.zeros(p.n, np.uint8)
         if len(self._matrices) == 2:
