@@ -23,6 +23,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mlirc.errors import MlircError
+from mlirc.frontend.any_size import of_any_size, resized
 from mlirc.frontend.decompositions import decomposition_table, is_kept
 from mlirc.frontend.decompositions_batch_norm import updates_statistics
 from mlirc.frontend.decompositions_pooling import fit_poolings
@@ -147,6 +148,7 @@ class _Decomposer:
     def __init__(self) -> None:
         self._table = decomposition_table()
         self._traced: dict[Any, Graph | None] = {}
+        self._of_any_size: dict[Any, Graph] = {}
         self._new = Graph()
         self.constants: dict[str, torch.Tensor] = {}  # that decompositions made: placeholders after the graph's own
         self._constants: dict[str, Node] = {}
@@ -181,7 +183,7 @@ class _Decomposer:
         key = (target, repr(pattern), *((v.shape, v.dtype, v.stride()) for v in values))
         if key not in self._traced:
             try:
-                self._traced[key] = self._make(target, pattern, values, _reduces_scalar(node))
+                self._traced[key] = self._retraced(node, pattern, values)
             except Exception as e:
                 where = module_path(node)
                 if isinstance(e, MlircError):
@@ -191,6 +193,19 @@ class _Decomposer:
                     f"{first_line(str(e))}"
                 ) from e
         return self._traced[key]
+
+    def _retraced(self, node: Node, pattern: Any, values: list[torch.Tensor]) -> Graph | None:
+        """As `_make`, by way of the trace of a call of other sizes where there is one that serves."""
+        if not of_any_size(node):
+            return self._make(node.target, pattern, values, _reduces_scalar(node))
+        key = (node.target, repr(pattern), *((v.dim(), v.dtype) for v in values))
+        known = self._of_any_size.get(key)
+        graph = resized(known, values, node.meta["val"]) if known else None
+        if graph is None:
+            graph = self._make(node.target, pattern, values, False)
+            if graph is not None:
+                self._of_any_size[key] = graph
+        return graph
 
     def _make(self, target: Any, pattern: Any, values: list[torch.Tensor], scalar: bool) -> Graph | None:
         function = self._table.get(target)

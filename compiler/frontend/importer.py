@@ -13,6 +13,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec,
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from mlirc.errors import MlircError
+from mlirc.frontend.batch_norm_shapes import batch_norms_for_shapes
 from mlirc.frontend.complex_pairs import ComplexPairs, is_complex
 from mlirc.frontend.complex_rules import RULES
 from mlirc.frontend.decompose import decompose
@@ -125,6 +126,7 @@ def export(source: SourceModel) -> Any:
         masked_experts(source.module),
         looped_recurrences(source.module),
         one_step_for_shapes(),
+        batch_norms_for_shapes(),
         source.mode_of(source.module),
         exportable_random(),
         replaced_attributes(source.module) as replaced,
