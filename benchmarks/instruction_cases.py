@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,14 +14,10 @@ import pytest
 import tests_path
 from saved_kernels import Argument, SavedKernel
 
-from mlirc import mlir
-from mlirc.backend.llvm_text import for_older_llvm
-from mlirc.backend.ptx import ptx_from_llvm
 from mlirc.device import direct
 from mlirc.device.tensor_maps import Im2colMap, TensorMap
 from mlirc.errors import MlircError
-from mlirc.mlir import llvm
-from mlirc.targets import get_target
+from support.kernels.by_hand import ptx_of
 
 _F8, _PLAIN = ("f8E4M3FN", "f8E5M2"), "{wgmma}1{flags};"  # the latter: wgmma without a predicate
 # Of each: the kernel's name, in which the parameters of the test are filled in; the file and name of the test; which
@@ -66,22 +61,6 @@ _TESTS: tuple[tuple[str, str, dict[str, Any], float], ...] = (
     ("pipeline", "order::test_a_right_pipeline_has_no_finding_in_any_order", {}, 0.0),
     ("named_barrier", "order::test_a_named_barrier_hands_over", {}, 0.0),
 )  # fmt: skip
-_PASSES = (
-    "gpu.module(convert-gpu-to-nvvm,convert-scf-to-cf,convert-nvvm-to-llvm,convert-arith-to-llvm,"
-    "reconcile-unrealized-casts)",
-    "convert-cf-to-llvm,convert-arith-to-llvm,reconcile-unrealized-casts",
-)
-
-
-def ptx_of(text: str) -> str:
-    """PTX of a gpu.module of llvm.funcs; of a newer ISA than the target's default, which fp8's mma.sync wants."""
-    module = mlir.parse(text)
-    with mlir.context():
-        for passes in _PASSES:
-            mlir.run_passes(module, passes)
-        container = next(op.operation for op in module.body.operations if op.operation.name == "gpu.module")
-        ir_text = llvm.translate_module_to_llvmir(container)
-    return ptx_from_llvm(for_older_llvm(ir_text), dataclasses.replace(get_target("sm_90a"), ptx_isa=86))
 
 
 def save_all(folder: Path) -> int:

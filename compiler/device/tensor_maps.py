@@ -55,6 +55,11 @@ class Writers:
 
 
 Combine: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
+REDUCTIONS: dict[str, Combine] = {
+    "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
+    "xor": np.bitwise_xor, "inc": lambda old, top: np.where(old >= top, 0, old + 1).astype(old.dtype),
+    "dec": lambda old, top: np.where((old == 0) | (old > top), top, old - 1).astype(old.dtype),
+}  # fmt: skip
 
 
 @dataclass

@@ -13,15 +13,19 @@ from mlirc.device.ptx import run_kernel
 from mlirc.errors import MlircError
 from mlirc.targets import get_target
 from support.kernels.launched import gpu_level
-from support.kernels.mutant_cases import KERNELS, lowered
+from support.kernels.mutant_cases import KERNELS, ORDER, case, lowered
 from support.mutants.plans import ptx_mutants
 
-NAMES = [name for name, (text, _) in KERNELS.items() if text and name != "matmul, wgmma"]
+NAMES = [*(name for name, (text, _) in KERNELS.items() if text), *ORDER]
 
 
 def made(name: str) -> tuple[CompiledKernel, list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
-    """A shipped kernel compiled, its inputs, what the host device computes, and empty results."""
-    text, arguments, specs = lowered(*KERNELS[name])
+    """A kernel compiled, its inputs, what the host device computes, and empty results."""
+    if name in ORDER:
+        kernel = case(name, 1)
+        text, arguments, specs = kernel.text, kernel.arguments[0], kernel.specs
+    else:
+        text, arguments, specs = lowered(*KERNELS[name])
     right, found = ([np.zeros(s.shape, s.dtype) for s in specs] for _ in range(2))
     assert DeviceKernel(mlir.parse(text)).run([*arguments, *right]).ok
     return compile_kernel(mlir.parse(text), get_target("sm_90a")), arguments, right, found
@@ -120,13 +124,6 @@ def test_threads_that_wait_for_ever_are_an_error():
     body = SUM.replace("\tadd.s32 %r2, %r1, 100;", "\tbar.warp.sync -1;")
     with pytest.raises(MlircError, match="a deadlock: 32 threads wait for others that never come"):
         run_kernel(kernel_of(body), [np.zeros(32, np.int32)])
-
-
-def test_tensor_cores_of_a_warpgroup_are_refused_by_name():
-    text, arguments, specs = lowered(*KERNELS["matmul, wgmma"])
-    kernel = compile_kernel(mlir.parse(text), get_target("sm_90a"))
-    with pytest.raises(MlircError, match="wgmma|is not known here"):
-        run_kernel(kernel, [*arguments, *(np.zeros(s.shape, s.dtype) for s in specs)])
 
 
 EXPRESSIONS = {

@@ -12,7 +12,7 @@ import numpy as np
 from mlirc.backend.kernel import CompiledKernel, Launch, launches_from_gpu_module
 from mlirc.backend.ptx import entry_name
 from mlirc.device.numbers import different
-from mlirc.device.ptx.instructions import Unknown
+from mlirc.device.ptx.parse import Unknown
 from mlirc.device.ptx.plan import run_plan
 from mlirc.device.ptx.run import run_kernel
 from mlirc.device.report import Finding

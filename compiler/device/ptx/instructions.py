@@ -6,29 +6,19 @@ before anything runs, whether an instruction is one of these.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from mlirc.device.numbers import flushed, through_f64
-from mlirc.device.ptx import operations
+from mlirc.device.ptx import bulk, operations, votes
+from mlirc.device.ptx.atomics import atomic
 from mlirc.device.ptx.machine import Machine
 from mlirc.device.ptx.operations import ALIKE, APPROXIMATE, DTYPES, SHIFTS
-from mlirc.device.ptx.parse import Instruction, Unknown
+from mlirc.device.ptx.parse import Instruction
+from mlirc.device.ptx.step import ORDERS, SCOPES, SPACES, Active, Step, all_of, nothing, unknown
+from mlirc.device.ptx.wgmma import check as check_wgmma
+from mlirc.device.ptx.wgmma import wgmma
 from mlirc.device.tensor_cores import multiply
 from mlirc.errors import MlircError
-
-Active = np.ndarray | None
-Step = Callable[[Machine, Instruction, Active], None]
-
-
-def unknown(at: Instruction) -> Unknown:
-    """The error for an instruction that is not known here."""
-    return Unknown(f"line {at.line}: `{at.name}` is not known here")
-
-
-def _all(m: Machine, active: Active) -> np.ndarray:
-    return np.ones(m.count, bool) if active is None else active
 
 
 def _alike(m: Machine, at: Instruction, active: Active) -> None:
@@ -126,19 +116,19 @@ def _cvt(m: Machine, at: Instruction, active: Active) -> None:
 
 
 def _cvta(m: Machine, at: Instruction, active: Active) -> None:
-    if at.op[1:] != ("to", "global", "u64"):
+    """Addresses are the same in every space: accesses to generic ones are not known here."""
+    if at.op[-1] != "u64" or not set(at.op[1:-1]) <= {"to", "param", *SPACES}:
         raise unknown(at)
     m.write(at.operands[0].name, m.read(at.operands[1], "u64").copy(), active)
 
 
 def _space(at: Instruction) -> tuple[str, int, str]:
     """(space, elements, type) of a load or store; raises MlircError for what is not known."""
-    space, *rest = at.op[1:]
-    vector = [x for x in rest[:-1] if x not in ("nc",)]
+    parts = [x for x in at.op[1:-1] if x not in (*ORDERS, *SCOPES, "nc")]
     counts = {(): 1, ("v2",): 2, ("v4",): 4, ("v8",): 8}
-    if space not in ("global", "shared") or tuple(vector) not in counts:
+    if not parts or parts[0] not in SPACES or tuple(parts[1:]) not in counts:
         raise unknown(at)
-    return space, counts[tuple(vector)], rest[-1]
+    return SPACES[parts[0]], counts[tuple(parts[1:])], at.op[-1]
 
 
 def _ld(m: Machine, at: Instruction, active: Active) -> None:
@@ -147,7 +137,7 @@ def _ld(m: Machine, at: Instruction, active: Active) -> None:
         m.write(out.name, np.full(m.count, m.parameters[address.parts[0].name], np.uint64), active)
         return
     space, count, kind = _space(at)
-    size, chosen = np.dtype(DTYPES[kind]).itemsize, _all(m, active)
+    size, chosen = np.dtype(DTYPES[kind]).itemsize, all_of(m, active)
     places = m.places(address, space, size * count, chosen, at)
     data = m.load(space, places, size * count).view(DTYPES[kind])
     for i, register in enumerate(out.parts if out.kind == "list" else (out,)):
@@ -160,19 +150,25 @@ def _ld(m: Machine, at: Instruction, active: Active) -> None:
 def _st(m: Machine, at: Instruction, active: Active) -> None:
     address, source = at.operands
     space, count, kind = _space(at)
-    size, chosen = np.dtype(DTYPES[kind]).itemsize, _all(m, active)
+    size, chosen = np.dtype(DTYPES[kind]).itemsize, all_of(m, active)
     places = m.places(address, space, size * count, chosen, at)
     parts = [m.read(p, kind)[chosen] for p in (source.parts if source.kind == "list" else (source,))]
     m.store(space, places, np.ascontiguousarray(np.stack(parts, axis=1)).view(np.uint8))
 
 
 def _cp(m: Machine, at: Instruction, active: Active) -> None:
+    if "bulk" in at.op:
+        bulk.bulk(m, at, active)
+        return
+    if at.op[2] == "mbarrier":
+        bulk.arrive_behind_copies(m, at, active)
+        return
     if at.op[:2] != ("cp", "async") or at.op[2] not in ("ca", "cg", "commit_group", "wait_group", "wait_all"):
         raise unknown(at)
     if at.op[2] not in ("ca", "cg"):
         return
     target, source, total, *real = at.operands
-    size, chosen = total.value, _all(m, active)
+    size, chosen = total.value, all_of(m, active)
     amount = m.read(real[0], "u32")[chosen] if real else np.full(int(chosen.sum()), size)
     data = np.zeros((len(amount), size), np.uint8)
     for n in np.unique(amount):
@@ -187,7 +183,7 @@ def _cp(m: Machine, at: Instruction, active: Active) -> None:
 
 def _shfl(m: Machine, at: Instruction, active: Active) -> None:
     out, a, b, c, _ = at.operands
-    how, chosen = at.op[2], _all(m, active)
+    how, chosen = at.op[2], all_of(m, active)
     value, by, clamp = m.read(a, "b32"), m.read(b, "u32").astype(np.int64), m.read(c, "u32").astype(np.int64)
     segment, lane = clamp >> 8 & 31, m.lane
     most = (lane & segment) | (clamp & 31 & ~segment)
@@ -207,7 +203,7 @@ def _shfl(m: Machine, at: Instruction, active: Active) -> None:
 def _ldmatrix(m: Machine, at: Instruction, active: Active) -> None:
     if at.op[3] != "m8n8" or at.op[-1] != "b16":
         raise unknown(at)
-    tiles, chosen = int(at.op[4][1:]), _all(m, active)
+    tiles, chosen = int(at.op[4][1:]), all_of(m, active)
     first = chosen & (m.lane < 8 * tiles)
     data = np.zeros((m.count, 16), np.uint8)
     data[first] = m.load("shared", m.places(at.operands[1], "shared", 16, first, at), 16)
@@ -243,17 +239,25 @@ def _mma(m: Machine, at: Instruction, active: Active) -> None:
 STEPS: dict[str, Step] = {
     **dict.fromkeys((*ALIKE, *APPROXIMATE, *SHIFTS), _alike), "mad": _mad, "bfe": _bfe, "setp": _setp, "selp": _selp,
     "mov": _mov, "cvt": _cvt, "cvta": _cvta, "ld": _ld, "st": _st, "cp": _cp, "shfl": _shfl, "ldmatrix": _ldmatrix,
-    "mma": _mma,
+    "mma": _mma, "atom": atomic, "red": atomic, "vote": votes.vote, "redux": votes.redux, "elect": votes.elect,
+    "mbarrier": bulk.mbarrier, "mapa": bulk.mapa, "wgmma": wgmma,
+    **dict.fromkeys(("fence", "membar", "setmaxnreg", "griddepcontrol", "prefetch", "prefetchu"), nothing),
 }  # fmt: skip
-_TYPED = {*ALIKE, *APPROXIMATE, *SHIFTS, "mad", "bfe", "setp", "selp", "mov", "ld", "st"}
+_BARRIERS = {
+    *("bar.sync", "bar.arrive", "bar.warp.sync", "barrier.sync", "barrier.arrive"),
+    *(f"barrier.cluster.{x}" for x in ("arrive", "arrive.relaxed", "arrive.release", "wait", "wait.acquire")),
+}
+_TYPED = {*ALIKE, *APPROXIMATE, *SHIFTS, "mad", "bfe", "setp", "selp", "mov", "ld", "st", "atom", "red"}
 
 
 def check(at: Instruction) -> None:
     """Raises MlircError for an instruction that is not known here, before anything runs. What depends on its modifiers
     alone is looked at when it runs."""
     head = at.op[0]
-    control = head in ("bra", "ret", "exit") or at.name in ("bar.sync", "bar.warp.sync", "barrier.sync")
+    control = head in ("bra", "ret", "exit") or at.name in _BARRIERS
     if head in _TYPED and at.op[-1] not in DTYPES:
         raise unknown(at)
     if not control and head not in STEPS:
         raise unknown(at)
+    if head == "wgmma":
+        check_wgmma(at)

@@ -1,25 +1,34 @@
 """Threads of a launch, with a program counter each: those that are furthest behind go first, together.
 
 A barrier holds its threads until all of their block (or warp) that have not left are there; an instruction of the whole
-warp waits for the lanes that it names. Copies of `cp.async` arrive at once, which a GPU may do, too.
+warp or warpgroup waits for the lanes that it names; a wait for an mbarrier or a cluster holds its threads until a phase
+ends, and whoever asks for what another thread does gives way to it. Copies arrive and products are done at once, which
+a GPU may do, too.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from mlirc.device.ptx.mbarriers import MBarrier
 from mlirc.device.ptx.operations import DTYPES
 from mlirc.device.ptx.parse import Entry, Instruction, Operand, Unknown
+from mlirc.device.tensor_maps import AnyMap
 from mlirc.errors import MlircError
 
 WARP = 32
 BASE = 1 << 32  # the address of the first byte of global memory
 GAP = 256  # bytes that nobody has between two buffers, and their alignment
 WORDS = {1: np.dtype(np.bool_), 16: np.dtype(np.uint16), 32: np.dtype(np.uint32), 64: np.dtype(np.uint64)}
-RUNS, BLOCK, WARPS, LANES = range(4)  # what a thread does: runs, or waits for its block, its warp, or lanes
+WARPGROUP = 128
+CLUSTER_SHIFT = 24  # of an address in shared memory: above it 1 + the rank in the cluster, or 0 for the own block
+# What a thread does: runs, waits for its block, its warp, lanes, a barrier by number, or a phase, or has asked.
+RUNS, BLOCK, WARPS, LANES, NAMED, PHASE, ASKED = range(7)
+PATIENCE = 1 << 10  # so often threads may ask before it is said that nobody answers
 
 
 class Memory:
@@ -49,8 +58,10 @@ class Machine:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     dynamic: int
-    numbers: np.ndarray  # of the blocks
+    numbers: np.ndarray  # of the blocks; whole clusters, rank by rank
     parameters: dict[str, int]
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    maps: dict[int, AnyMap] = field(default_factory=dict)  # tensor maps by their addresses
     registers: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -63,6 +74,12 @@ class Machine:
         self.end = len(self.entry.blocks)
         self.pc = np.where(self.thread < threads, 0, self.end)
         self.state = np.full(self.count, RUNS)
+        self.at_barrier = np.zeros(self.count, np.int64)  # the number of the one that a thread waits at
+        self.arrived: dict[tuple[int, int], int] = {}  # threads, by block and barrier
+        self.blocks_of_cluster = math.prod(self.cluster)
+        self.met = np.zeros((2, self.count), np.int64)  # barriers of the cluster arrived at, and waited for
+        self.mbarriers: dict[int, MBarrier] = {}
+        self.changes = self.seen = self.asked = 0  # of memory; at the last time that all had asked; how often they did
         self.symbols: dict[str, int] = {}
         place = 0
         for name, (size, align) in self.entry.shared.items():
@@ -84,6 +101,8 @@ class Machine:
         if kind == "%laneid":
             return self.lane.astype(np.uint32)
         i = "xyz".index(axis) if axis in ("x", "y", "z") else 3
+        if "cluster" in kind:
+            return self._of_cluster(kind, i)
         if kind == "%ntid" or kind == "%nctaid":
             sizes = self.block if kind == "%ntid" else self.grid
             return np.full(self.count, sizes[i], np.uint32)
@@ -91,6 +110,18 @@ class Machine:
             raise Unknown(f"{self.entry.name}: {name} is not known here")
         sizes, at = (self.block, self.thread) if kind == "%tid" else (self.grid, self.numbers[self.of_block])
         return (at // int(np.prod(sizes[:i])) % sizes[i]).astype(np.uint32)
+
+    def _of_cluster(self, kind: str, i: int) -> np.ndarray:
+        rank = self.of_block % self.blocks_of_cluster
+        if kind in ("%cluster_ctarank", "%cluster_nctarank"):
+            return (rank if kind == "%cluster_ctarank" else np.full(self.count, self.blocks_of_cluster)).astype(
+                np.uint32
+            )
+        size = self.cluster[i]
+        if kind in ("%cluster_nctaid", "%nclusterid"):
+            return np.full(self.count, size if kind == "%cluster_nctaid" else self.grid[i] // size, np.uint32)
+        block = self.numbers[self.of_block] // int(np.prod(self.grid[:i])) % self.grid[i]
+        return (block // size if kind == "%clusterid" else block % size).astype(np.uint32)
 
     def read(self, operand: Operand, kind: str) -> np.ndarray:
         """An operand as an array of a type; of packed types two elements per thread."""
@@ -100,15 +131,22 @@ class Machine:
         elif operand.kind == "special":
             words = self.special(operand.name)
         elif operand.kind == "symbol":
-            if operand.name not in self.symbols:
-                raise Unknown(f"{self.entry.name}: {operand.name} is not known here")
-            words = np.full(self.count, self.symbols[operand.name], np.uint32)
+            words = self._symbol(operand.name)
         else:
             size = 4 if kind.endswith("x2") else dtype.itemsize
             words = np.full(self.count, operand.value & ((1 << 8 * size) - 1), f"u{size}")
         if kind.endswith("x2") or words.dtype.itemsize == dtype.itemsize:
             return words.view(dtype)
         return words.astype(f"u{dtype.itemsize}").view(dtype)  # the low bits, or zeros above
+
+    def _symbol(self, name: str) -> np.ndarray:
+        if name in self.registers:
+            return self.registers[name]
+        if name in self.parameters:
+            return np.full(self.count, self.parameters[name], np.uint64)
+        if name not in self.symbols:
+            raise Unknown(f"{self.entry.name}: {name} is not known here")
+        return np.full(self.count, self.symbols[name], np.uint32)
 
     def write(self, name: str, value: np.ndarray, active: np.ndarray | None) -> None:
         """Sets a register for the active threads; None: for all."""
@@ -130,8 +168,12 @@ class Machine:
         wide = base.kind == "reg" and self.registers[base.name].dtype.itemsize == 8
         addresses = self.read(base, "u64" if wide else "u32").astype(np.int64)[active] + operand.value
         if space == "shared":
-            bad = (addresses < 0) | (addresses + size > self.top)
-            found = self.of_block[active] * self.shared.shape[1] + addresses
+            addresses &= (1 << 32) - 1
+            block, rank = self.of_block[active], (addresses >> CLUSTER_SHIFT) - 1
+            own = addresses & ((1 << CLUSTER_SHIFT) - 1)
+            bad = (rank >= self.blocks_of_cluster) | (own + size > self.top)
+            peer = block // self.blocks_of_cluster * self.blocks_of_cluster + rank
+            found = np.where(rank < 0, block, peer) * self.shared.shape[1] + own
         else:
             found = addresses - BASE
             bad = (found < 0) | (found + size > len(self.memory.data))
@@ -155,6 +197,7 @@ class Machine:
 
     def store(self, space: str, places: np.ndarray, values: np.ndarray) -> None:
         """Bytes [places, size] to each place."""
+        self.changes += 1
         self.bytes_of(space)[places[:, None] + np.arange(values.shape[1])] = values
 
     # Threads
@@ -167,12 +210,56 @@ class Machine:
         done = ((self.state.reshape(-1, size) == kind) | ~alive).all(axis=1)
         self.state[np.repeat(done, size) & (self.state == kind)] = RUNS
 
-    def gather_lanes(self, active: np.ndarray, mask: int) -> np.ndarray:
-        """The active threads of warps in which all lanes of the mask that have not left are active; the others wait."""
-        named = (mask >> self.lane & 1).astype(bool)
-        needed = (named & (self.pc < self.end)).reshape(-1, WARP)
-        there = active.reshape(-1, WARP)
-        ready = np.repeat((there | ~needed).all(axis=1), WARP) & active
+    def arrive(self, active: np.ndarray, number: np.ndarray, count: np.ndarray, waits: bool) -> None:
+        """Threads arrive at barriers of their blocks by number, each for so many threads; and wait there, or not."""
+        self.at_barrier[active] = number[active]
+        self.state[active & waits] = NAMED
+        for block, which in np.unique(np.stack([self.of_block[active], number[active]]), axis=1).T:
+            mine = active & (self.of_block == block) & (number == which)
+            key, needed = (int(block), int(which)), int(count[mine][0])
+            total = self.arrived.get(key, 0) + int(mine.sum())
+            self.arrived[key] = total % needed
+            if total >= needed:
+                here = (self.state == NAMED) & (self.of_block == block) & (self.at_barrier == which)
+                self.state[here] = RUNS
+
+    def meet(self, active: np.ndarray) -> None:
+        """Threads arrive at the barrier of their cluster."""
+        self.met[0, active] += 1
+        self.wake()
+
+    def has_met(self) -> np.ndarray:
+        """The threads in whose clusters all that have not left have arrived as often as they have."""
+        size = self.width * self.blocks_of_cluster
+        arrivals = np.where(self.pc < self.end, self.met[0], np.iinfo(np.int64).max).reshape(-1, size)
+        return np.repeat(arrivals.min(axis=1), size) >= self.met[0]
+
+    def hold(self, active: np.ndarray, ready: np.ndarray) -> np.ndarray:
+        """The active threads for which a wait has ended; the others wait for the end of a phase."""
+        self.state[active & ~ready] = PHASE
+        self.state[active & ready] = RUNS
+        return active & ready
+
+    def wake(self) -> None:
+        """A phase has ended: who waits for one looks again."""
+        self.changes += 1
+        self.state[self.state == PHASE] = RUNS
+
+    def gather_lanes(self, active: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """The active threads whose warp has all lanes of their mask active that have not left; the others wait."""
+        bit = np.int64(1) << np.arange(WARP)
+        there, alive = ((x.reshape(-1, WARP) * bit).sum(axis=1) for x in (active, self.pc < self.end))
+        missing = np.repeat(alive & ~there, WARP) & mask
+        return self._gathered(active, missing == 0)
+
+    def gather_warpgroups(self, active: np.ndarray) -> np.ndarray:
+        """The active threads whose warpgroups are there as a whole; the others wait."""
+        group = self.thread // WARPGROUP + self.of_block * (self.width // WARPGROUP + 1)
+        missing = np.bincount(group, weights=(self.pc < self.end) & ~active, minlength=group[-1] + 1)
+        return self._gathered(active, missing[group] == 0)
+
+    def _gathered(self, active: np.ndarray, complete: np.ndarray) -> np.ndarray:
+        ready = active & complete
         self.state[active & ~ready] = LANES
         self.state[ready] = RUNS
         return ready
@@ -182,6 +269,12 @@ class Machine:
         when nobody can go on."""
         alive = self.pc < self.end
         runnable = alive & (self.state == RUNS)
+        if not runnable.any() and (self.state[alive] == ASKED).any():
+            self.asked = self.asked + 1 if self.seen == self.changes else 0
+            self.seen = self.changes
+            if self.asked < PATIENCE:
+                self.state[self.state == ASKED] = RUNS
+                runnable = alive & (self.state == RUNS)
         if not runnable.any():
             if not alive.any():
                 return None

@@ -67,8 +67,21 @@ def _remainder(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _high(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if a.dtype.itemsize == 8:
+        return _high_of_64(a, b)
     wide = np.int64 if a.dtype.kind == "i" else np.uint64
     return (a.astype(wide) * b.astype(wide) >> 8 * a.dtype.itemsize).astype(a.dtype)
+
+
+def _high_of_64(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """By halves; a negative factor is one that is 2^64 too large."""
+    x, y, half, low = a.view(np.uint64), b.view(np.uint64), np.uint64(32), np.uint64((1 << 32) - 1)
+    first = (x >> half) * (y & low) + ((x & low) * (y & low) >> half)
+    second = (x & low) * (y >> half) + (first & low)
+    high = (x >> half) * (y >> half) + (first >> half) + (second >> half)
+    if a.dtype.kind == "i":
+        high = high - np.where(a < 0, y, 0).astype(np.uint64) - np.where(b < 0, x, 0).astype(np.uint64)
+    return high.view(a.dtype)
 
 
 def wide(a: np.ndarray, b: np.ndarray) -> np.ndarray:

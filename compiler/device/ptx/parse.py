@@ -9,15 +9,23 @@ from mlirc.errors import MlircError
 
 _WIDTHS = {"pred": 1, "b16": 16, "b32": 32, "b64": 64, "f32": 32, "f64": 64, "s32": 32, "u32": 32}
 _ENTRY = re.compile(r"\.visible\s+\.entry\s+([\w$]+)\s*\(")
-_PARAM = re.compile(r"\.param\s+\.(?:u64|b64)\s+(?:\.ptr\s+)?(?:\.\w+\s+)*?(?:\.align\s+\d+\s+)?([\w$]+)")
-_REG = re.compile(r"^\.reg\s+\.(\w+)\s+(%[\w$]+)(?:<(\d+)>)?;$")
+_POINTER = r"\.(?:u64|b64)\s+(?:\.ptr\s+)?(?:\.\w+\s+)*?(?:\.align\s+\d+\s+)?([\w$]+)"
+_PARAM = re.compile(rf"\.param\s+(?:{_POINTER}|\.align\s+64\s+\.b8\s+([\w$]+)\[128\])")
+_REG = re.compile(r"^\.reg\s+\.(\w+)\s+(%?[\w$]+)(?:<(\d+)>)?;$")
 _SHARED = re.compile(r"^(\.extern\s+)?\.shared\s+\.align\s+(\d+)\s+\.b8\s+([\w$]+)\[(\d*)\];$")
-_GUARD = re.compile(r"^@(!?)(%[\w$]+)\s+")
+_GUARD = re.compile(r"^@(!?)(%?[\w$]+)\s+")
+_CLUSTER = re.compile(r"\.reqnctapercluster (\d+), (\d+), (\d+)")
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,{}\[\]]+")
 # Instructions that begin a basic block: lanes come to them together.
-TOGETHER = ("shfl.", "ldmatrix.", "mma.", "vote.")
+TOGETHER = ("shfl.", "ldmatrix.", "mma.", "vote.", "redux.", "elect.", "wgmma.mma_async.")
+# Instructions that begin one because they wait: threads come back to them.
+WAITS = ("mbarrier.try_wait.", "barrier.cluster.wait")
+# Instructions that ask for what other threads do: behind them others go first.
+ASKS = ("mbarrier.test_wait.", "ld.acquire.", "ld.relaxed.", "ld.volatile.", "atom.")
 # Instructions that end one.
-ENDS = ("bra", "ret", "exit", "bar.", "barrier.")
+ENDS = ("bra", "ret", "exit", "bar.", "barrier.", *ASKS)
+SPECIAL = ("%tid", "%ctaid", "%ntid", "%nctaid", "%laneid", "%warpid", "%clusterid", "%nclusterid", "%cluster_ctaid",
+           "%cluster_nctaid", "%cluster_ctarank", "%cluster_nctarank")  # fmt: skip
 
 
 class Unknown(MlircError):
@@ -26,8 +34,8 @@ class Unknown(MlircError):
 
 @dataclass(frozen=True)
 class Operand:
-    """`kind`: reg, special, number (its bits in `value`), symbol, memory (`parts` is the base, `value` the offset), or
-    list (`parts`)."""
+    """`kind`: reg, special, number (its bits in `value`), symbol, memory (`parts` is the base, and for a tensor map a
+    list of coordinates; `value` the offset), or list (`parts`)."""
 
     kind: str
     name: str = ""
@@ -38,13 +46,14 @@ class Operand:
 @dataclass
 class Instruction:
     """`op` is the opcode with its dots, split; `guard` a predicate register's name, `negated` whether its opposite
-    decides; `line` counts from 1 in the text."""
+    decides; `line` counts from 1 in the text; `scopes` are the braces that it stands in, from the outside."""
 
     op: tuple[str, ...]
     operands: tuple[Operand, ...]
     line: int
     guard: str = ""
     negated: bool = False
+    scopes: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -53,8 +62,9 @@ class Instruction:
 
 @dataclass
 class Entry:
-    """A kernel: its parameters (pointers), the widths in bits of its registers, the bytes of its static shared arrays
-    with their alignment, the dynamic one's name, and its basic blocks; `labels` says where each label's begins."""
+    """A kernel: its parameters (pointers, and tensor maps by value), the widths in bits of its registers, the bytes of
+    its static shared arrays with their alignment, the dynamic one's name, and its basic blocks; `labels` says where
+    each label's begins; `cluster` is the one that it is for."""
 
     name: str
     parameters: list[str]
@@ -63,6 +73,7 @@ class Entry:
     dynamic: dict[str, int] = field(default_factory=dict)
     blocks: list[list[Instruction]] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
+    cluster: tuple[int, int, int] = (1, 1, 1)
 
 
 def parse(text: str, where: str = "PTX") -> dict[str, Entry]:
@@ -81,7 +92,14 @@ def parse(text: str, where: str = "PTX") -> dict[str, Entry]:
                 shared[match[3]] = (int(match[4]), int(match[2]))
         elif match := _ENTRY.match(line):
             end = next(i for i in range(number, len(lines)) if lines[i] == "{")
-            entry = Entry(match[1], _PARAM.findall(" ".join(lines[number:end])), shared=dict(shared), dynamic=dynamic)
+            entry = Entry(
+                match[1],
+                [a or b for a, b in _PARAM.findall(" ".join(lines[number:end]))],
+                shared=dict(shared),
+                dynamic=dynamic,
+            )
+            if found := _CLUSTER.search(" ".join(lines[number:end])):
+                entry.cluster = int(found[1]), int(found[2]), int(found[3])
             number = _body(entry, lines, end + 1, where)
             entries[entry.name] = entry
         elif line and not line.startswith((".version", ".target", ".address_size")):
@@ -92,34 +110,57 @@ def parse(text: str, where: str = "PTX") -> dict[str, Entry]:
 
 def _body(entry: Entry, lines: list[str], start: int, where: str) -> int:
     """Reads an entry's body into it; returns the number of its last line."""
-    depth, fresh, begun = 1, True, ""
+    scopes, opened, fresh, begun = list[int](), 0, True, ""
     for number in range(start, len(lines)):
         line, begun = f"{begun} {lines[number]}".strip(), ""
         if line in ("{", "}"):
-            depth += 1 if line == "{" else -1
-            if not depth:
+            if line == "}" and not scopes:
+                _resolve(entry)
                 return number
+            opened += line == "{"
+            scopes = [*scopes, opened] if line == "{" else scopes[:-1]
         elif match := _REG.match(line):
             if match[1] not in _WIDTHS:
                 raise Unknown(f"{where}:{number + 1}: registers of type .{match[1]} are not known here")
             names = [f"{match[2]}{i}" for i in range(int(match[3]))] if match[3] else [match[2]]
-            entry.registers.update(dict.fromkeys(names, _WIDTHS[match[1]]))
+            width = _WIDTHS[match[1]]
+            if any(entry.registers.get(name, width) != width for name in names):
+                raise Unknown(
+                    f"{where}:{number + 1}: {names[0]} has another width in other braces, which is not known here"
+                )
+            entry.registers.update(dict.fromkeys(names, width))
         elif match := _SHARED.match(line):
             entry.shared[match[3]] = (int(match[4]), int(match[2]))
         elif line.endswith(":"):
-            entry.labels[line[:-1]] = len(entry.blocks)
+            entry.labels[_scoped(line[:-1], tuple(scopes))] = len(entry.blocks)
             fresh = True
         elif line.endswith(";") and not line.startswith("."):
             instruction = _instruction(line[:-1], number + 1, where)
-            if fresh or instruction.name.startswith(TOGETHER):
+            instruction.scopes = tuple(scopes)
+            if fresh or instruction.name.startswith((*TOGETHER, *WAITS)):
                 entry.blocks.append([])
             entry.blocks[-1].append(instruction)
             fresh = instruction.name.startswith(ENDS)
-        elif re.match(r"(@!?%\w+\s+)?[a-z]", line):  # goes on in the next line
+        elif re.match(r"(@!?%?\w+\s+)?[a-z]", line):  # goes on in the next line
             begun = line
         elif line and not line.startswith(".pragma"):
             raise Unknown(f"{where}:{number + 1}: `{line[:80]}` is not known here")
     raise MlircError(f"{where}: the body of {entry.name} does not end")
+
+
+def _scoped(label: str, scopes: tuple[int, ...]) -> str:
+    return f"{label} {scopes[-1]}" if scopes else label
+
+
+def _resolve(entry: Entry) -> None:
+    """Gives branches the names of the labels that they mean: the innermost braces' around them."""
+    for instruction in (i for block in entry.blocks for i in block if i.op[0] == "bra"):
+        name, scopes = instruction.operands[0].name, instruction.scopes
+        while _scoped(name, scopes) not in entry.labels:
+            if not scopes:
+                raise MlircError(f"{entry.name}: line {instruction.line}: there is no label {name}")
+            scopes = scopes[:-1]
+        instruction.operands = (Operand("symbol", _scoped(name, scopes)), *instruction.operands[1:])
 
 
 def _instruction(text: str, line: int, where: str) -> Instruction:
@@ -139,15 +180,17 @@ def _operand(text: str) -> Operand:
     if text[0] == "{":
         return Operand("list", parts=tuple(_operand(p.strip()) for p in text[1:-1].split(",")))
     if text[0] == "[":
-        base, plus, offset = text[1:-1].partition("+")
-        return Operand("memory", value=int(offset) if plus else 0, parts=(_operand(base.strip()),))
+        text, _, coordinates = text[1:-1].partition(",")
+        base, plus, offset = text.partition("+")
+        parts = [_operand(base.strip())] + ([_operand(coordinates.strip())] if coordinates else [])
+        return Operand("memory", value=int(offset) if plus else 0, parts=tuple(parts))
     if text[0] == "%":
-        special = text.split(".")[0] in ("%tid", "%ctaid", "%ntid", "%nctaid", "%laneid", "%warpid")
+        special = text.split(".")[0] in SPECIAL
         return Operand("special" if special else "reg", text)
     if re.match(r"0[fF][0-9A-Fa-f]{8}$|0[dD][0-9A-Fa-f]{16}$|0x[0-9A-Fa-f]+U?$", text):
         return Operand("number", value=int(text[2:].rstrip("U"), 16), name="f64" if text[1] in "dD" else "")
     if re.match(r"-?\d+$", text):
         return Operand("number", value=int(text))
-    if re.match(r"[A-Za-z_$][\w$]*(\|%\w+)?$", text):
+    if re.match(r"[A-Za-z_$][\w$]*(\|%?\w+)?$", text):
         return Operand("symbol", text)
     raise ValueError(text)

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from mlirc.backend.kernel import CompiledKernel, Copy, Launch
+from mlirc.device.ptx.bulk import ended
 from mlirc.device.ptx.instructions import STEPS, check
-from mlirc.device.ptx.machine import BLOCK, WARP, WARPS, Machine, Memory
-from mlirc.device.ptx.parse import TOGETHER, Entry, Instruction, Unknown, parse
+from mlirc.device.ptx.machine import ASKED, BLOCK, WARP, WARPS, Machine, Memory
+from mlirc.device.ptx.parse import ASKS, TOGETHER, WAITS, Entry, Instruction, parse
+from mlirc.device.ptx.step import unknown
+from mlirc.device.tensor_maps import AnyMap, TensorMap
 from mlirc.errors import MlircError
+from mlirc.runtime.arrays import NUMPY_DTYPES
+from mlirc.runtime.plan import Dim3
+from mlirc.runtime.tensor_map import TensorMapSpec
 
-LANES_OF_A_WARP = (1 << WARP) - 1
+ALL_LANES = (1 << WARP) - 1
+MASKED = ("shfl.", "vote.", "redux.", "elect.")  # instructions whose last operand names lanes
+MAPS, ALIGN = 1 << 40, 128  # where tensor maps lie, in bytes
 BATCH = 1 << 14  # threads at a time
 
 
@@ -39,56 +48,135 @@ def run_kernel(kernel: CompiledKernel, args: Sequence[np.ndarray]) -> None:
             array[...] = raw.view(array.dtype).reshape(array.shape)
 
 
-def run_launch(entries: Mapping[str, Entry], launch: Launch, memory: Memory) -> None:
-    """Runs one launch on buffers of `memory`, numbered as in `launch.args`."""
+def run_entry(
+    text: str, name: str, args: Sequence[np.ndarray | AnyMap], grid: Dim3, block: Dim3, smem: int = 0,
+    cluster: Dim3 | None = None,
+) -> None:  # fmt: skip
+    """Launches one entry of a PTX text. `args`: an array for each pointer, changed in place where it may be written,
+    and a tensor map for each that is one; the same array may be given twice. Raises MlircError as `run_kernel` does."""
+    arrays = [a if isinstance(a, np.ndarray) else a.array for a in args]
+    memory = Memory([_span(a) for a in arrays])
+    first = [next(j for j, b in enumerate(arrays) if _same(a, b)) for a in arrays]
+    views = []
+    for i, array in enumerate(arrays):
+        start = memory.starts[first[i]]
+        view = np.ndarray(array.shape, array.dtype, memory.data, start, array.strides)
+        view[...] = array
+        views.append(view)
+    maps = {i: dataclasses.replace(a, array=views[i]) for i, a in enumerate(args) if not isinstance(a, np.ndarray)}
+    launch = Launch(name, grid, block, smem, first, [0] * len(args), cluster)
+    run_launch(parse(text, f"PTX of {name}"), launch, memory, maps)
+    for array, view in zip(arrays, views, strict=True):
+        if array.flags.writeable:
+            array[...] = view
+
+
+def _span(a: np.ndarray) -> int:
+    """Bytes from an array's first element to its last."""
+    return sum((n - 1) * s for n, s in zip(a.shape, a.strides, strict=True)) + a.itemsize if a.size else 0
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    return (a.ctypes.data, a.strides, a.shape, a.dtype) == (b.ctypes.data, b.strides, b.shape, b.dtype)
+
+
+def run_launch(
+    entries: Mapping[str, Entry], launch: Launch, memory: Memory, maps: Mapping[int, AnyMap] | None = None
+) -> None:
+    """Runs one launch on buffers of `memory`, numbered as in `launch.args`; `maps`: arguments that are tensor maps,
+    by their numbers, besides those that the launch knows."""
     entry = entries.get(launch.symbol)
     if entry is None:
         raise MlircError(f"PTX: no entry is called {launch.symbol}")
-    if launch.cluster:
-        raise Unknown(f"{launch.symbol}: clusters are not known here")
-    if launch.maps:
-        raise Unknown(f"{launch.symbol}: tensor maps are not known here")
     for instruction in (i for block in entry.blocks for i in block):
         try:
             check(instruction)
         except MlircError as e:
             raise type(e)(f"{entry.name}: {e}") from e
-    addresses = [memory.address(i) + o for i, o in zip(launch.args, launch.offsets, strict=True)]
+    places = list(zip(launch.args, launch.offsets, strict=True))
+    tensors = {i: _tensor(memory, *places[i], spec) for i, spec in launch.maps.items()} | dict(maps or {})
+    addresses = [MAPS + ALIGN * i if i in tensors else memory.address(n) + o for i, (n, o) in enumerate(places)]
     parameters = dict(zip(entry.parameters, addresses, strict=True))
-    total, at_once = math.prod(launch.grid), max(1, BATCH // math.prod(launch.block))
+    cluster = launch.cluster or entry.cluster
+    by_address = {MAPS + ALIGN * i: tensor for i, tensor in tensors.items()}
+    size = math.prod(cluster)
+    order = _by_cluster(launch.grid, cluster)
+    at_once = max(1, BATCH // math.prod(launch.block) // size) * size
     with np.errstate(all="ignore"):
-        for first in range(0, total, at_once):
-            numbers = np.arange(first, min(total, first + at_once))
-            machine = Machine(entry, memory, launch.grid, launch.block, launch.smem, numbers, parameters)
-            _run(machine)
+        for first in range(0, len(order), at_once):
+            numbers = order[first : first + at_once]
+            shape = launch.grid, launch.block, launch.smem, numbers
+            _run(Machine(entry, memory, *shape, parameters, cluster, by_address))
+
+
+def _tensor(memory: Memory, number: int, offset: int, spec: TensorMapSpec) -> TensorMap:
+    """A tensor map of a buffer from a byte on; raises MlircError for an array that is larger."""
+    start = memory.starts[number] + offset
+    if not memory.there[start : start + spec.nbytes].all():
+        raise MlircError(f"PTX: a tensor map of {spec} is larger than its buffer")
+    array = np.ndarray(spec.shape, NUMPY_DTYPES[spec.dtype], memory.data, start)  # type: ignore[call-overload]
+    return TensorMap(array, spec.box, spec.swizzle)
+
+
+def _by_cluster(grid: Dim3, cluster: Dim3) -> np.ndarray:
+    """The numbers of all blocks, those of a cluster together and in the order of their ranks."""
+    if any(g % c for g, c in zip(grid, cluster, strict=True)):
+        raise MlircError(f"PTX: a grid of {grid} blocks is not made of clusters of {cluster}")
+    numbers = np.arange(math.prod(grid)).reshape(grid[::-1])
+    parts = [n for g, c in zip(grid[::-1], cluster[::-1], strict=True) for n in (g // c, c)]
+    return numbers.reshape(parts).transpose(0, 2, 4, 1, 3, 5).reshape(-1)
 
 
 def _run(m: Machine) -> None:
     while (found := m.next()) is not None:
         at, active = found
         block = m.entry.blocks[at]
-        if block[0].name.startswith(TOGETHER):
-            active = m.gather_lanes(active, _mask(block[0]))
-            if not active.any():
-                continue
+        active = _ready(m, block[0], active)
+        if not active.any():
+            continue
         every = bool(active.all())
         for instruction in block:
             _execute(m, instruction, active, every, at)
         if not _leaves(block[-1]):
             m.pc[active] = at + 1
-            last = block[-1].name
-            if last.startswith(("bar.", "barrier.")):
-                m.wait(active, WARPS if last == "bar.warp.sync" else BLOCK)
+            _settle(m, block[-1], active)
 
 
-def _mask(instruction: Instruction) -> int:
-    """The lanes that an instruction names; all, where it has no mask."""
-    if not instruction.name.startswith(("shfl.", "vote.")):
-        return LANES_OF_A_WARP
-    mask = instruction.operands[-1]
-    if mask.kind != "number":
-        raise Unknown(f"line {instruction.line}: `{instruction.name}` with a mask that is computed is not known here")
-    return mask.value & LANES_OF_A_WARP
+def _ready(m: Machine, instruction: Instruction, active: np.ndarray) -> np.ndarray:
+    """The active threads that may execute an instruction now; the others wait."""
+    if instruction.name.startswith(WAITS):
+        if instruction.guard:
+            raise unknown(instruction)
+        ready = m.has_met() if instruction.op[0] == "barrier" else ended(m, instruction, active)
+        return m.hold(active, ready)
+    if instruction.name.startswith("wgmma."):
+        return m.gather_warpgroups(active) if instruction.name.startswith(TOGETHER) else active
+    if instruction.name.startswith(TOGETHER):
+        masked = instruction.name.startswith(MASKED)
+        mask = m.read(instruction.operands[-1], "u32").astype(np.int64) if masked else np.full(m.count, ALL_LANES)
+        return m.gather_lanes(active, mask)
+    return active
+
+
+def _settle(m: Machine, last: Instruction, active: np.ndarray) -> None:
+    """What becomes of threads behind the last instruction of a basic block."""
+    name = last.name
+    if name == "bar.warp.sync":
+        m.wait(active, WARPS)
+    elif name.startswith("barrier.cluster.arrive"):
+        m.meet(active)
+    elif name.startswith(("bar.", "barrier.")) and not name.startswith("barrier.cluster"):
+        waits = last.op[1] == "sync"
+        number, *count = last.operands
+        if waits and not count and number.kind == "number" and number.value == 0:
+            m.wait(active, BLOCK)  # those that have left count
+        else:
+            threads = np.full(m.count, math.prod(m.block), np.uint32)
+            m.arrive(
+                active, m.read(number, "u32").astype(np.int64), m.read(count[0], "u32") if count else threads, waits
+            )
+    elif name.startswith(ASKS):
+        m.state[active] = ASKED
 
 
 def _leaves(instruction: Instruction) -> bool:
@@ -108,13 +196,10 @@ def _execute(m: Machine, instruction: Instruction, active: np.ndarray, every: bo
         m.pc[chosen] = m.end
         for kind in (BLOCK, WARPS):
             m.wait(np.zeros(m.count, bool), kind)  # who waits for those that have left waits no longer
+        m.wake()
     elif head in ("bar", "barrier"):
-        number = instruction.operands[0]
-        count = len(instruction.operands)
-        if instruction.guard or number.kind != "number" or number.value not in (0, -1) or count > 1:
-            raise Unknown(
-                f"{m.entry.name}: line {instruction.line}: a barrier of a part of its threads is not known here"
-            )
+        if instruction.guard:
+            raise unknown(instruction)
     elif chosen.any():
         try:
             STEPS[head](m, instruction, None if every and not instruction.guard else chosen)

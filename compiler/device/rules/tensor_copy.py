@@ -16,7 +16,7 @@ from mlirc.device.launch_maps import BufferMap
 from mlirc.device.machine import State
 from mlirc.device.memory import Buffer, MemRef
 from mlirc.device.rules.mbarrier import nth
-from mlirc.device.tensor_maps import AnyMap, Combine, swizzled
+from mlirc.device.tensor_maps import REDUCTIONS, AnyMap, Combine, swizzled
 from mlirc.device.translate import Translator
 
 
@@ -125,13 +125,6 @@ def start_box(s: State, source: AnyMap, to: MemRef, coordinates: list, barrier: 
                     m.clocks.async_reads.note(runs.buffer, first, first + runs.nbytes, unit, agent, op)
 
 
-_REDUCTIONS: dict[str, Combine] = {
-    "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
-    "xor": np.bitwise_xor, "inc": lambda old, top: np.where(old >= top, 0, old + 1).astype(old.dtype),
-    "dec": lambda old, top: np.where((old == 0) | (old > top), top, old - 1).astype(old.dtype),
-}  # fmt: skip
-
-
 @stateful("nvvm.cp.async.bulk.tensor.global.shared.cta", "nvvm.cp.async.bulk.tensor.reduce", segments=True)
 def _tensor_store(tr: Translator, op):
     tr.proxies = tr.tensor_stores = True
@@ -142,7 +135,7 @@ def _tensor_store(tr: Translator, op):
         target = tensor[0]
         if not _same_mode(s, target, mode, op) or kind and not _reducible(s, kind, target.array.dtype, op):
             return
-        store_boxes(s.only(*([] if kind else rest[-1])), target, source[0], at, op, _REDUCTIONS.get(kind))
+        store_boxes(s.only(*([] if kind else rest[-1])), target, source[0], at, op, REDUCTIONS.get(kind))
 
     return store
 
