@@ -8,13 +8,17 @@ import re
 import numpy as np
 import pytest
 
-from mlirc.device.ptx import run_entry
+from mlirc import mlir
+from mlirc.backend.ptx import compile_kernel
+from mlirc.device.ptx import run_entry, run_kernel
 from mlirc.device.tensor_maps import TensorMap
 from mlirc.errors import MlircError
+from mlirc.targets import get_target
 from support.kernels.by_hand import ptx_of
 from support.kernels.hopper import HANDS
 from support.kernels.mutant_cases import HOPPER, case
-from support.kernels.product import BARRIERS, STAGES, K, M, N
+from support.kernels.product import BARRIERS, STAGES, K
+from support.kernels.tensor_maps import CASES
 
 
 @functools.cache
@@ -48,7 +52,18 @@ def test_the_ptx_of_a_kernel_by_hand_computes_what_the_host_device_does(name):
         assert b.any() and a.tobytes() == b.tobytes()
 
 
-assert (M, N) == (64, 64)
+@pytest.mark.parametrize("name", ["odd rows", "swizzled", "every dimension"])
+def test_tensor_maps_of_a_launch(name):
+    twice = CASES[name]
+    kernel = compile_kernel(mlir.parse(twice.kernel()), get_target("sm_90a"))
+    inputs = twice.inputs()
+    right = twice.right(*inputs)
+    found = [np.zeros_like(a) for a in right]
+    run_kernel(kernel, [*inputs, *found])
+    for a, b in zip(found, right, strict=True):
+        assert a.tobytes() == b.tobytes()
+
+
 EDITS = [
     (HOPPER, r"\n\tmbarrier.arrive.shared.b64[^\n]*", "", "a deadlock"),  # nobody frees a slot
     (HOPPER, r"(expect_tx.shared.b64 [^\n]*), %r\d+;", r"\1, 128;", "a deadlock"),  # bytes that nobody expects
