@@ -4,6 +4,7 @@ of one instruction take turns in the order of their threads."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from mlirc.device.ptx.operations import ALIKE, DTYPES
 from mlirc.device.ptx.parse import Instruction
 from mlirc.device.ptx.step import ORDERS, SCOPES, SPACES, Active, all_of, unknown
 
-_CHANGES: dict[str, Callable[..., np.ndarray]] = {
+_CHANGES: dict[str, Callable[..., Any]] = {
     **{name: ALIKE[name] for name in ("add", "and", "or", "xor", "min", "max")},
     "exch": lambda old, new: new,
     "cas": lambda old, wanted, new: np.where(old == wanted, new, old),
