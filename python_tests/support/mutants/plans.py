@@ -158,6 +158,7 @@ def _of_launches(data: dict) -> Iterator[PlanMutant]:
                         new = [*args[:p], list(other), *args[p + 1 :]]
                         yield PlanMutant("arguments", "another of its size", put(args=new))
             yield from _of_sizes(step, put)
+            yield from _of_maps(step, put)
 
 
 def _of_sizes(step: dict, put) -> Iterator[PlanMutant]:
@@ -172,6 +173,30 @@ def _of_sizes(step: dict, put) -> Iterator[PlanMutant]:
         if smem != step["smem"]:
             yield PlanMutant("sizes", f"shared memory {how}", put(smem=smem), runs=False)
     yield PlanMutant("sizes", "a cluster", put(cluster=[1, 1, 2] if not step["grid"][2] % 2 else [1, 1, 1]), runs=False)
+
+
+def _of_maps(step: dict, put) -> Iterator[PlanMutant]:
+    """Tensor maps of other elements, arrays, boxes and swizzles, and arguments that are no maps."""
+    maps = step.get("maps", [])
+    for i, (p, dtype, shape, box, swizzle) in enumerate(maps):
+        alike = {"f32": "i32", "i32": "f32", "bf16": "f16", "f16": "bf16"}
+        changed = [("of other elements", [p, alike.get(dtype, "u8"), shape, box, swizzle])]
+        changed += [(f"with a swizzle of {n}", [p, dtype, shape, box, n]) for n in (0, 32, 64, 128)]
+        for d in range(len(shape)):
+            for how, extents in (("half as", [*shape[:d], shape[d] // 2, *shape[d + 1 :]]), ("one more", [
+                    *shape[:d], shape[d] + 1, *shape[d + 1 :]]), ("one less", [*shape[:d], shape[d] - 1, *shape[d + 1 :]]),
+                    ("turned", shape[::-1])):  # fmt: skip
+                changed.append((f"of an array {how}", [p, dtype, extents, box, swizzle]))
+            for how, extent in (("half", box[d] // 2), ("twice", 2 * box[d]), ("one more than", box[d] + 1)):
+                changed.append(
+                    (f"of a box {how} as large", [p, dtype, shape, [*box[:d], extent, *box[d + 1 :]], swizzle])
+                )
+        changed.append(("of another argument", [p + 1, dtype, shape, box, swizzle]))
+        for how, new in changed:
+            if new != maps[i]:
+                yield PlanMutant("arguments", f"a tensor map {how}", put(maps=[*maps[:i], new, *maps[i + 1 :]]), False)
+        if len(maps) > 1:
+            yield PlanMutant("arguments", "no tensor map", put(maps=[*maps[:i], *maps[i + 1 :]]), False)
 
 
 def _of_tables(data: dict) -> Iterator[PlanMutant]:

@@ -1,0 +1,63 @@
+"""On the GPU: kernels that take tensor maps, launched alone and in graphs, from wherever their tensors are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mlirc import mlir
+from mlirc.driver.compilation import Compilation
+from mlirc.runtime import load
+from mlirc.runtime.cuda import Driver
+from support.devices.gpu_kernel import NO_GPU, on_gpu, run_kernel, target_of
+from support.kernels.tensor_maps import CASES
+
+
+def too_old() -> bool:
+    """Whether the GPU has no tensor copies."""
+    if NO_GPU is not None:
+        return True
+    driver = Driver(0)
+    driver.close()
+    return driver.cc < 90
+
+
+pytestmark = [*on_gpu, pytest.mark.skipif(too_old(), reason="tensor copies need sm_90 or later")]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_launch(name):
+    case = CASES[name]
+    inputs = case.inputs(3)
+    right = case.right(*inputs)
+    outputs = [np.full_like(r, 77) for r in right]
+    run_kernel(mlir.parse(case.kernel()), inputs, outputs)
+    for mine, expected in zip(outputs, right, strict=True):
+        np.testing.assert_array_equal(mine, expected)
+
+
+@pytest.mark.parametrize("graph", [True, False])
+@pytest.mark.parametrize("name", ["odd rows", "wide"])
+def test_addresses_that_change_from_call_to_call(name, graph, tmp_path):
+    torch = pytest.importorskip("torch")
+    case = CASES[name]
+    driver = Driver(0)
+    target = target_of(driver)
+    driver.close()
+    (tmp_path / "m.mlir").write_text(case.model())
+    job = Compilation("m", target, helpers=1)
+    job.open(str(tmp_path / "m.mlir"))
+    job.lower("ptx")
+    job.write(tmp_path / "m.ptx")
+    kept = []  # so that no memory is used twice
+    with load(str(tmp_path / "m.ptx"), weights={}, graph=graph) as model:
+        for seed in range(4):
+            (x,) = case.inputs(seed)
+            there = torch.from_numpy(x.astype(np.float32)).cuda()
+            there = there.bfloat16() if case.dtype == "bf16" else there
+            results = model(there)
+            kept += [there, *results]
+            for mine, right in zip(results, case.right(x), strict=True):
+                np.testing.assert_array_equal(mine.float().cpu().numpy(), right.astype(np.float32))
+        addresses = {tensor.data_ptr() for tensor in kept}
+    assert len(addresses) == len(kept)
