@@ -22,8 +22,13 @@ def mbarrier(m: Machine, at: Instruction, active: Active) -> None:
         m.write(at.operands[0].name, ended(m, at, all_of(m, active)), active)
     elif how in ("init", "inval") and not rest:
         _live(m, at, all_of(m, active))
-    elif how == "arrive" and rest in ([], ["expect_tx"]) or how == "expect_tx" and not rest:
+    elif how in ("arrive", "arrive_drop") and rest in ([], ["expect_tx"]) or how == "expect_tx" and not rest:
         _arrive(m, at, all_of(m, active), rest == ["expect_tx"])
+    elif how == "complete_tx" and not rest:
+        chosen = all_of(m, active)
+        sizes = m.read(at.operands[1], "u32")[chosen].tolist()
+        for place, size in zip(m.places(at.operands[0], "shared", 8, chosen, at).tolist(), sizes, strict=True):
+            told(m, place, at, 0, size=size)
     else:
         raise unknown(at)
 
@@ -60,6 +65,8 @@ def _arrive(m: Machine, at: Instruction, chosen: np.ndarray, expects: bool) -> N
         mine = places == p
         total = int(number[mine].sum())
         count = 0 if only else int(mine.sum()) if expects else total
+        if at.op[1] == "arrive_drop":
+            _at(m, p, at).count -= count
         told(m, p, at, count, total if only or expects else 0)
     if token != "_":
         m.write(token, before, chosen)
@@ -105,7 +112,7 @@ def bulk(m: Machine, at: Instruction, active: Active) -> None:
     spaces = [x for x in at.op if x in SPACES]
     reduces = at.op[1] == "reduce"
     how = next((x for x in at.op if x in REDUCTIONS), "") if reduces else ""
-    if len(spaces) != 2 or reduces and ("tensor" not in at.op or not how) or "im2col" in "".join(at.op):
+    if len(spaces) != 2 or reduces and ("tensor" not in at.op or not how):
         raise unknown(at)
     for thread in np.flatnonzero(chosen):
         lone = np.zeros(m.count, bool)
@@ -143,6 +150,9 @@ def _box(m: Machine, at: Instruction, lone: np.ndarray, thread: int, loads: bool
     if number not in m.maps:
         raise MlircError(f"line {at.line}: `{at.name}`: there is no tensor map at {number:#x}")
     source: AnyMap = m.maps[number]
+    mode = next((x for x in at.op if x in ("tile", "im2col", "im2col_no_offs")), "tile")
+    if mode.removesuffix("_no_offs") != source.mode:
+        raise MlircError(f"line {at.line}: `{at.name}` is of another mode than its tensor map, which is {source.mode}")
     start = [int(m.read(c, "s32")[thread]) for c in tensor.parts[1].parts][::-1]
     if len(start) != source.array.ndim:
         raise MlircError(f"line {at.line}: `{at.name}`: {len(start)} coordinates in a tensor of {source.array.ndim}")
@@ -158,7 +168,8 @@ def _box(m: Machine, at: Instruction, lone: np.ndarray, thread: int, loads: bool
         source.write(start, m.shared[block, address], REDUCTIONS[how] if how else None)
         m.changes += 1
         return
-    box = source.read(start).reshape(-1).view(np.uint8)
+    shifts = [int(m.read(x, "u16")[thread]) for x in at.operands[3].parts][::-1] if mode == "im2col" else []
+    box = source.read(start, shifts).reshape(-1).view(np.uint8)
     signal = int(m.places(at.operands[2], "shared", 8, lone, at)[0])
     for rank in _ranks(m, at, thread, block):
         m.shared[rank, address] = box
@@ -169,7 +180,8 @@ def _ranks(m: Machine, at: Instruction, thread: int, block: int) -> list[int]:
     """The blocks that a tensor copy goes to."""
     if "multicast::cluster" not in at.op:
         return [block]
-    mask, first = int(m.read(at.operands[3], "u16")[thread]), block // m.blocks_of_cluster * m.blocks_of_cluster
+    operand = at.operands[4 if "im2col" in at.op else 3]
+    mask, first = int(m.read(operand, "u16")[thread]), block // m.blocks_of_cluster * m.blocks_of_cluster
     if not mask or mask >> m.blocks_of_cluster:
         raise MlircError(f"line {at.line}: `{at.name}`: a mask {mask:#x} in a cluster of {m.blocks_of_cluster} blocks")
     return [first + i for i in range(math.ceil(math.log2(mask + 1))) if mask >> i & 1]

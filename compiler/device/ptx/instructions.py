@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mlirc.device.fragments import matrices, registers
 from mlirc.device.numbers import flushed, through_f64
 from mlirc.device.ptx import bulk, operations, votes
 from mlirc.device.ptx.atomics import atomic
@@ -18,6 +19,7 @@ from mlirc.device.ptx.step import ORDERS, SCOPES, SPACES, Active, Step, all_of, 
 from mlirc.device.ptx.wgmma import check as check_wgmma
 from mlirc.device.ptx.wgmma import wgmma
 from mlirc.device.tensor_cores import multiply
+from mlirc.device.wgmma import DTYPES as ELEMENTS
 from mlirc.errors import MlircError
 
 
@@ -216,32 +218,46 @@ def _ldmatrix(m: Machine, at: Instruction, active: Active) -> None:
         m.write(register.name, pairs[:, i].copy(), active)
 
 
-def _mma(m: Machine, at: Instruction, active: Active) -> None:
-    """Fragments: PTX ISA, "Matrix Fragments for mma.m16n8k*", as in the host device's rules."""
-    shape, (out_kind, a_kind, b_kind, c_kind) = at.op[3], at.op[-4:]
-    kinds = {"f16": 2, "bf16": 2}
-    if not shape.startswith("m16n8k") or a_kind not in kinds or a_kind != b_kind or {out_kind, c_kind} != {"f32"}:
+def _stmatrix(m: Machine, at: Instruction, active: Active) -> None:
+    if at.op[3] != "m8n8" or at.op[-1] != "b16":
         raise unknown(at)
-    k, dtype = int(shape[6:]), DTYPES[a_kind]
+    source = at.operands[1].parts or (at.operands[1],)
+    pairs = np.stack([m.read(r, "b32") for r in source], axis=1).reshape(-1, 8, 4, len(source))
+    rows = np.ascontiguousarray(pairs.transpose(0, 3, 1, 2)).view(np.uint16)  # warp, matrix, row, element
+    if "trans" in at.op:
+        rows = rows.swapaxes(2, 3)
+    data = np.zeros((m.count // 32, 4, 8, 8), np.uint16)
+    data[:, : len(source)] = rows
+    first = all_of(m, active) & (m.lane < 8 * len(source))
+    m.store("shared", m.places(at.operands[0], "shared", 16, first, at), data.view(np.uint8).reshape(-1, 16)[first])
+
+
+def _mma(m: Machine, at: Instruction, active: Active) -> None:
+    saturate, shape = "satfinite" in at.op, at.op[3]
+    out_kind, a_kind, b_kind, c_kind = at.op[-4:]
+    if not shape.startswith("m16n8k") or a_kind not in ELEMENTS or b_kind not in ELEMENTS or out_kind != c_kind:
+        raise unknown(at)
+    k, per, out_type = int(shape[6:]), 4 // ELEMENTS[a_kind].itemsize, np.dtype(DTYPES[out_kind])
+    if k % (4 * per):
+        raise unknown(at)
     d, *operands = at.operands
-    a, b = (np.stack([m.read(r, "b32") for r in o.parts], axis=1).view(dtype) for o in operands[:2])
-    c = np.stack([m.read(r, "f32") for r in operands[2].parts], axis=1)
-    halves = k // 8
-    left = a.reshape(-1, 8, 4, halves, 2, 2).transpose(0, 4, 1, 3, 2, 5).reshape(-1, 16, k)
-    right = b.reshape(-1, 8, 4, halves, 2).transpose(0, 3, 2, 4, 1).reshape(-1, k, 8)
-    acc = c.reshape(-1, 8, 4, 2, 2).transpose(0, 3, 1, 2, 4).reshape(-1, 16, 8)
-    total = multiply(left, right, acc, np.dtype(np.float32))
-    back = total.reshape(-1, 2, 8, 4, 2).transpose(0, 2, 3, 1, 4).reshape(m.count, 4)
+    a, b, c = (
+        np.stack([m.read(r, "b32") for r in o.parts or (o,)], axis=1).view(dtype)
+        for o, dtype in zip(operands, (ELEMENTS[a_kind], ELEMENTS[b_kind], out_type), strict=True)
+    )
+    total = multiply(*matrices(a, b, c, k, per), out_type, saturate)
+    words = np.ascontiguousarray(registers(total)).reshape(m.count, 4).view(np.uint32)
     for i, register in enumerate(d.parts):
-        m.write(register.name, np.ascontiguousarray(back[:, i]), active)
+        m.write(register.name, np.ascontiguousarray(words[:, i]), active)
 
 
 STEPS: dict[str, Step] = {
     **dict.fromkeys((*ALIKE, *APPROXIMATE, *SHIFTS), _alike), "mad": _mad, "bfe": _bfe, "setp": _setp, "selp": _selp,
     "mov": _mov, "cvt": _cvt, "cvta": _cvta, "ld": _ld, "st": _st, "cp": _cp, "shfl": _shfl, "ldmatrix": _ldmatrix,
     "mma": _mma, "atom": atomic, "red": atomic, "vote": votes.vote, "redux": votes.redux, "elect": votes.elect,
+    "match": votes.match, "stmatrix": _stmatrix,
     "mbarrier": bulk.mbarrier, "mapa": bulk.mapa, "wgmma": wgmma,
-    **dict.fromkeys(("fence", "membar", "setmaxnreg", "griddepcontrol", "prefetch", "prefetchu"), nothing),
+    **dict.fromkeys(("fence", "membar", "setmaxnreg", "griddepcontrol", "prefetch", "prefetchu", "nanosleep"), nothing),
 }  # fmt: skip
 _BARRIERS = {
     *("bar.sync", "bar.arrive", "bar.warp.sync", "barrier.sync", "barrier.arrive"),
@@ -255,7 +271,8 @@ def check(at: Instruction) -> None:
     alone is looked at when it runs."""
     head = at.op[0]
     control = head in ("bra", "ret", "exit") or at.name in _BARRIERS
-    if head in _TYPED and at.op[-1] not in DTYPES:
+    types = at.op[-2:] if head == "cvt" else at.op[-1:] if head in _TYPED else ()
+    if any(t not in DTYPES for t in types):
         raise unknown(at)
     if not control and head not in STEPS:
         raise unknown(at)

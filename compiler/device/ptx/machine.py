@@ -28,6 +28,8 @@ WARPGROUP = 128
 CLUSTER_SHIFT = 24  # of an address in shared memory: above it 1 + the rank in the cluster, or 0 for the own block
 # What a thread does: runs, waits for its block, its warp, lanes, a barrier by number, or a phase, or has asked.
 RUNS, BLOCK, WARPS, LANES, NAMED, PHASE, ASKED = range(7)
+_LANE_MASKS = {"%lanemask_lt": np.less, "%lanemask_le": np.less_equal, "%lanemask_eq": np.equal,
+               "%lanemask_ge": np.greater_equal, "%lanemask_gt": np.greater}  # fmt: skip
 PATIENCE = 1 << 10  # so often threads may ask before it is said that nobody answers
 
 
@@ -100,6 +102,9 @@ class Machine:
         kind, _, axis = name.partition(".")
         if kind == "%laneid":
             return self.lane.astype(np.uint32)
+        if kind in _LANE_MASKS:
+            lanes = np.arange(WARP)
+            return (_LANE_MASKS[kind](lanes, self.lane[:, None]) << lanes).sum(axis=1).astype(np.uint32)
         i = "xyz".index(axis) if axis in ("x", "y", "z") else 3
         if "cluster" in kind:
             return self._of_cluster(kind, i)

@@ -17,7 +17,8 @@ _GUARD = re.compile(r"^@(!?)(%?[\w$]+)\s+")
 _CLUSTER = re.compile(r"\.reqnctapercluster (\d+), (\d+), (\d+)")
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,{}\[\]]+")
 # Instructions that begin a basic block: lanes come to them together.
-TOGETHER = ("shfl.", "ldmatrix.", "mma.", "vote.", "redux.", "elect.", "wgmma.mma_async.")
+TOGETHER = ("shfl.", "ldmatrix.", "mma.", "vote.", "redux.", "elect.", "match.",
+            "stmatrix.", "wgmma.mma_async.")  # fmt: skip
 # Instructions that begin one because they wait: threads come back to them.
 WAITS = ("mbarrier.try_wait.", "barrier.cluster.wait")
 # Instructions that ask for what other threads do: behind them others go first.
@@ -25,7 +26,8 @@ ASKS = ("mbarrier.test_wait.", "ld.acquire.", "ld.relaxed.", "ld.volatile.", "at
 # Instructions that end one.
 ENDS = ("bra", "ret", "exit", "bar.", "barrier.", *ASKS)
 SPECIAL = ("%tid", "%ctaid", "%ntid", "%nctaid", "%laneid", "%warpid", "%clusterid", "%nclusterid", "%cluster_ctaid",
-           "%cluster_nctaid", "%cluster_ctarank", "%cluster_nctarank")  # fmt: skip
+           "%cluster_nctaid", "%cluster_ctarank", "%cluster_nctarank", "%lanemask_lt", "%lanemask_le", "%lanemask_eq",
+           "%lanemask_ge", "%lanemask_gt")  # fmt: skip
 
 
 class Unknown(MlircError):
@@ -111,11 +113,12 @@ def parse(text: str, where: str = "PTX") -> dict[str, Entry]:
 def _body(entry: Entry, lines: list[str], start: int, where: str) -> int:
     """Reads an entry's body into it; returns the number of its last line."""
     scopes, opened, fresh, begun = list[int](), 0, True, ""
-    for number in range(start, len(lines)):
-        line, begun = f"{begun} {lines[number]}".strip(), ""
+    for number, text in ((n, text) for n in range(start, len(lines)) for text in _statements(lines[n])):
+        line, begun = f"{begun} {text}".strip(), ""
         if line in ("{", "}"):
             if line == "}" and not scopes:
                 _resolve(entry)
+                _check_registers(entry, where)
                 return number
             opened += line == "{"
             scopes = [*scopes, opened] if line == "{" else scopes[:-1]
@@ -148,6 +151,19 @@ def _body(entry: Entry, lines: list[str], start: int, where: str) -> int:
     raise MlircError(f"{where}: the body of {entry.name} does not end")
 
 
+def _statements(line: str) -> list[str]:
+    """A line as it is, or, where inline assembly has several instructions in one, each of them and its braces."""
+    if line.count(";") < 2:
+        return [line]
+    *parts, rest = line.split(";")
+    found = []
+    for part in map(str.strip, parts):
+        if part.startswith("{"):
+            found.append("{")
+        found.append(part.removeprefix("{").strip() + ";")
+    return [*found, *rest.split()]
+
+
 def _scoped(label: str, scopes: tuple[int, ...]) -> str:
     return f"{label} {scopes[-1]}" if scopes else label
 
@@ -161,6 +177,17 @@ def _resolve(entry: Entry) -> None:
                 raise MlircError(f"{entry.name}: line {instruction.line}: there is no label {name}")
             scopes = scopes[:-1]
         instruction.operands = (Operand("symbol", _scoped(name, scopes)), *instruction.operands[1:])
+
+
+def _check_registers(entry: Entry, where: str) -> None:
+    """Raises Unknown for an operand that is no register of the entry's, such as a special one."""
+    for instruction in (i for block in entry.blocks for i in block):
+        work = list(instruction.operands)
+        while work:
+            operand = work.pop()
+            work += operand.parts
+            if operand.kind == "reg" and any(x not in entry.registers for x in operand.name.split("|") if x != "_"):
+                raise Unknown(f"{where}:{instruction.line}: {operand.name} is not known here")
 
 
 def _instruction(text: str, line: int, where: str) -> Instruction:

@@ -21,7 +21,7 @@ from mlirc.runtime.plan import Dim3
 from mlirc.runtime.tensor_map import TensorMapSpec
 
 ALL_LANES = (1 << WARP) - 1
-MASKED = ("shfl.", "vote.", "redux.", "elect.")  # instructions whose last operand names lanes
+MASKED = ("shfl.", "vote.", "redux.", "elect.", "match.")  # instructions whose last operand names lanes
 MAPS, ALIGN = 1 << 40, 128  # where tensor maps lie, in bytes
 BATCH = 1 << 14  # threads at a time
 

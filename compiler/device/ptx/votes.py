@@ -1,5 +1,5 @@
 """What lanes of a warp decide together, in the PTX interpreter (PTX ISA, "Parallel Synchronization and Communication
-Instructions": vote, redux, elect)."""
+Instructions": vote, match, redux, elect)."""
 
 from __future__ import annotations
 
@@ -53,6 +53,20 @@ def redux(m: Machine, at: Instruction, active: Active) -> None:
     neutral = {"min": info.max, "max": info.min, "and": info.max if not info.min else -1}.get(how, 0)
     masked = np.where(_members(m, at), values, values.dtype.type(neutral))
     m.write(out.name, _REDUCTIONS[how].reduce(masked, axis=1, dtype=values.dtype), active)
+
+
+def match(m: Machine, at: Instruction, active: Active) -> None:
+    """The lanes of the mask with the same value; all of them or none for match.all."""
+    name, _, predicate = at.operands[0].name.partition("|")
+    value = m.read(at.operands[1], at.op[-1])
+    members = _members(m, at)
+    same = members & (_of_warp(m, value) == value[:, None])
+    if at.op[1] == "all":
+        alike = (same == members).all(axis=1)
+        same &= alike[:, None]
+        if predicate:
+            m.write(predicate, alike, active)
+    m.write(name, (same << _LANES).sum(axis=1).astype(np.uint32), active)
 
 
 def elect(m: Machine, at: Instruction, active: Active) -> None:
