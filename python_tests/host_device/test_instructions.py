@@ -61,12 +61,12 @@ def test_match():
       %f = llvm.extractvalue %pair[1] : !llvm.struct<(i32, i1)>
       %fi = arith.extui %f : i1 to i32\n"""  # fmt: skip
     body += store("%any", "%p1", "%t") + store("%m", "%p2", "%t") + store("%fi", "%p3", "%t")
-    assert not run(body, x, y, z, p)
+    assert not run(body, x, y, z, p, ptx=True)
     want = [sum(1 << j for j in range(32) if x[j] == x[i]) for i in range(32)]
     np.testing.assert_array_equal(y.view(np.uint32), want)
     assert not z.any() and not p.any()
     x[:] = 7
-    run(body, x, y, z, p)
+    run(body, x, y, z, p, ptx=True)
     assert (z == -1).all() and (p == 1).all()
 
 
@@ -79,7 +79,7 @@ def test_elect_and_lane_masks():
         + store("%ei", "%p0", "%t")
         + store("%lt", "%p1", "%t")
     )
-    assert not run(body, y, z, threads=64)
+    assert not run(body, y, z, threads=64, ptx=True)
     np.testing.assert_array_equal(np.flatnonzero(y), [0, 32])
     np.testing.assert_array_equal(z[:32].view(np.uint32), [(1 << i) - 1 for i in range(32)])
     assert run("%low = arith.cmpi ult, %t, %c8 : i32\nscf.if %low { %e = nvvm.elect.sync -> i1 }", y) == {
@@ -184,7 +184,7 @@ def test_mma(name, dtype, k):
         body += f"%d{i} = llvm.extractvalue %d[{i}] : {struct}\n%do{i} = arith.constant {i} : i32\n"
         body += f"%dm{i} = arith.muli %t, %c4 : i32\n%di{i} = arith.addi %dm{i}, %do{i} : i32\n"
         body += store(f"%d{i}", "%p2", f"%di{i}", out)
-    assert not run(body, fa, fb, d)
+    assert not run(body, fa, fb, d, ptx=True)
     found = d.reshape(8, 4, 2, 2).transpose(2, 0, 1, 3).reshape(16, 8)  # g, t, row half, j
     if name == "tf32":
         a, b = ((x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32) for x in (a, b))
@@ -211,7 +211,7 @@ def test_stmatrix_and_ldmatrix_are_inverse(layout):
         body += f"%r{i} = llvm.extractvalue %r[{i}] : !llvm.struct<(i32, i32, i32, i32)>\n"
         body += store(f"%r{i}", "%p1", f"%i{i}") + load(f"s{i}", "%smem", f"%i{i}", "i32", "<3>")
         body += store(f"%s{i}", "%p2", f"%i{i}")
-    assert not run(body, x, y, z, smem=512)
+    assert not run(body, x, y, z, smem=512, ptx=True)
     np.testing.assert_array_equal(x, y)
     halves = x.T.reshape(4, 8, 4).copy().view(np.int16)  # matrix, g, column
     stored = z.view(np.int16)

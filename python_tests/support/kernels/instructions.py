@@ -9,7 +9,10 @@ import numpy as np
 
 from mlirc import mlir
 from mlirc.device.direct import run_function
+from mlirc.device.numbers import different
+from mlirc.device.ptx import run_entry
 from mlirc.device.tensor_maps import Im2colMap, TensorMap
+from support.kernels.by_hand import ptx_of
 from support.randomness import generator
 
 E4M3, E5M2, BF16 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.bfloat16
@@ -49,18 +52,30 @@ def store(value: str, pointer: str, index: str, t: str = "i32", space: str = "<1
 
 
 def run(body: str, *arrays: np.ndarray, threads: int = 32, blocks: int = 1, smem: int = 0, attributes: str = "",
-        seed: int = 0) -> set[str]:  # fmt: skip
-    """Runs a kernel's body; returns the kinds of what was found."""
+        seed: int = 0, ptx: bool = False) -> set[str]:  # fmt: skip
+    """Runs a kernel's body; returns the kinds of what was found. With `ptx` its PTX must compute the same bits."""
     m = module(body, len(arrays), attributes)
-    return run_function(m, "k", list(arrays), (blocks, 1, 1), (threads, 1, 1), smem, seed=seed).kinds()
+    shape = (blocks, 1, 1), (threads, 1, 1), smem
+    again = [a.copy() for a in arrays] if ptx else []
+    found = run_function(m, "k", list(arrays), *shape, seed=seed).kinds()
+    if ptx:
+        run_entry(ptx_of(str(m)), "k", again, *shape)
+        assert not any(different(a, b).any() for a, b in zip(arrays, again, strict=True))
+    return found
 
 
 def places(body: str, *arrays: np.ndarray | TensorMap | Im2colMap, threads: int = 32, blocks: int = 1, smem: int = 0,
-           attributes: str = "", seed: int = 0) -> set[tuple[str, str]]:  # fmt: skip
-    """The same, with the operation of each finding, whose name must be on the line that it gives."""
+           attributes: str = "", seed: int = 0, ptx: bool = False) -> set[tuple[str, str]]:  # fmt: skip
+    """The same, tensor maps being inputs, with the operation of each finding, whose name must be on the line that it gives."""
     maps = sum(not isinstance(a, np.ndarray) for a in arrays)
     text = str(module(body, len(arrays) - maps, attributes, maps))
-    report = run_function(mlir.parse(text), "k", arrays, (blocks, 1, 1), (threads, 1, 1), smem, seed=seed)
+    shape = (blocks, 1, 1), (threads, 1, 1), smem
+    again = [a.copy() if isinstance(a, np.ndarray) else a for a in arrays]
+    report = run_function(mlir.parse(text), "k", arrays, *shape, seed=seed)
+    if ptx:
+        run_entry(ptx_of(text), "k", again, *shape)
+        for a, b in zip(arrays, again, strict=True):
+            assert not isinstance(a, np.ndarray) or not different(a, b).any()
     for f in report.findings:
         assert f.op in text.split("\n")[int(f.location.split(":")[-2]) - 1]
     return {(f.kind, f.op) for f in report.findings}
