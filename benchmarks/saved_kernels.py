@@ -17,6 +17,7 @@ import numpy as np
 
 from mlirc.errors import MlircError
 from mlirc.runtime.cuda import CopyCall, Driver, KernelCall
+from mlirc.runtime.tensor_map import maps_from_json
 
 FORMAT = 1
 
@@ -138,7 +139,9 @@ def _step(driver: Driver, loaded, step: Mapping, buffers: Sequence[int], maps: M
     cluster = tuple(step["cluster"]) if step.get("cluster") else None
     if not maps:
         pointers = [buffers[i] + offset for i, offset in zip(step["args"], step["offsets"], strict=True)]
-        driver.launch(KernelCall(function, step["symbol"], grid, block, step["smem"], pointers, cluster), stream)
+        specs = maps_from_json(step.get("maps", {}))
+        call = KernelCall(function, step["symbol"], grid, block, step["smem"], pointers, cluster, specs)
+        driver.launch(call, stream)
         return
     if cluster:
         raise MlircError("a launch with tensor maps and clusters: not supported by the saved kernels' launcher")

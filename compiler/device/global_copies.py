@@ -90,7 +90,11 @@ def write_global(m: Machine, target: Runs, who: tuple[int, int], op, reduces: bo
         pending[cells] = 0xFF
         _check_generic(m, buffer, cells, lone, "overwrites", op)
     check_given(m, buffer, np.full((1, 1), cells[0]), 1, lone, op)
-    if buffer.written is not None:
+    if reduces:
+        if m.check and buffer.written is not None and not buffer.written[cells].all():
+            m.complain("uninitialized read", lone, f"adds to {buffer.name}, where nobody wrote", op)
+        m.combined(buffer, cells, lone, op)
+    elif buffer.written is not None:
         buffer.written[cells] = 0xFF
     if buffer.watch is not None and (cells == buffer.watch[0]).any():
         m.watched(buffer, np.full((1, 1), buffer.watch[0]), 1, 1, lone, op)

@@ -254,6 +254,11 @@ class Machine:
         keeps in `written` there. None: all are defined, or nobody asks."""
         return None
 
+    def combined(self, buffer: Buffer, byte: np.ndarray, lone: np.ndarray, op) -> None:
+        """A thread's copy combines bytes of global memory with others, which makes them written."""
+        if buffer.written is not None:
+            buffer.written[byte] = 0xFF
+
     def computed(self, p: Any, result: np.ndarray, block: int, lanes: slice) -> None:
         """A product of a warpgroup has its result, in the registers of `lanes` of a block."""
 

@@ -240,7 +240,7 @@ def _to_json(build: KernelBuild) -> dict[str, Any]:
 def _from_json(record: Mapping[str, Any]) -> KernelBuild:
     from mlirc.backend.kernel import Copy, Launch
     from mlirc.driver.kernel_build import KernelBuild
-    from mlirc.runtime.tensor_map import TensorMapSpec
+    from mlirc.runtime.tensor_map import maps_from_json
 
     launches: list[Launch | Copy] = []
     for item in record["launches"]:
@@ -248,10 +248,7 @@ def _from_json(record: Mapping[str, Any]) -> KernelBuild:
         for name in ("grid", "block", "cluster"):
             if fields.get(name):
                 fields[name] = tuple(fields[name])
-        if "maps" in fields:  # JSON has no numbers as keys, and no tuples
-            fields["maps"] = {
-                int(i): TensorMapSpec(m["dtype"], tuple(m["shape"]), tuple(m["box"]), m["swizzle"])
-                for i, m in fields["maps"].items()
-            }
+        if "maps" in fields:
+            fields["maps"] = maps_from_json(fields["maps"])
         launches.append(Launch(**fields) if item["kind"] == "Launch" else Copy(**fields))
     return KernelBuild(**{**record, "launches": launches}, cached=True)

@@ -6,7 +6,9 @@ The limits are those of `cuTensorMapEncodeTiled` (CUDA driver API, "Tensor Map O
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 DTYPE_BYTES = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "f16": 2, "bf16": 2, "i16": 2, "i8": 1, "u8": 1, "i1": 1}
 MAP_BYTES = 128  # of a CUtensorMap, which kernels take by value
@@ -73,3 +75,10 @@ class TensorMapSpec:
         if bad := [s for s in self.strides[:-1] if s % ADDRESS_ALIGNMENT]:
             return f"rows of {bad[-1]} bytes: they must be a multiple of {ADDRESS_ALIGNMENT}: pad them"
         return ""
+
+
+def maps_from_json(record: Mapping[str, Mapping[str, Any]]) -> dict[int, TensorMapSpec]:
+    """A launch's maps from what `dataclasses.asdict` and JSON have made of them: keys are text, and tuples lists."""
+    return {
+        int(i): TensorMapSpec(m["dtype"], tuple(m["shape"]), tuple(m["box"]), m["swizzle"]) for i, m in record.items()
+    }

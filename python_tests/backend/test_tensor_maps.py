@@ -11,8 +11,11 @@ from mlirc.backend.plan_builder import build_plan
 from mlirc.backend.ptx import check_ptxas, compile_kernel, find_ptxas, merge_ptx
 from mlirc.backend.target_check import check_instructions
 from mlirc.errors import MlircError
-from mlirc.runtime.plan import KernelLaunch, Ref
+from mlirc.runtime.plan import KernelLaunch, Plan, Ref, Repeat, TensorSpec
 from mlirc.runtime.plan_file import embed, extract
+from mlirc.runtime.plan_json import from_json, to_json
+from mlirc.runtime.repeats import Motion, unroll
+from mlirc.runtime.tensor_map import TensorMapSpec
 from mlirc.targets import get_target
 from support.kernels.tensor_maps import CASES, MAP
 
@@ -119,3 +122,24 @@ def test_the_plan_says_the_maps(tmp_path):
     text = embed(merge_ptx([kernel.ptx], SM90A), plan)
     assert '"maps":[[0,"f32",[13,24],[8,16],0],[2,"f32",[13,24],[8,16],0]]' in text
     assert extract(text) == plan
+
+
+def test_the_steps_of_a_loop_keep_their_maps():
+    """A tile of a stack in each iteration: the address moves, the map is of the same form."""
+    tensors = [TensorSpec(name, "f32", (4, 8, 4), kind) for name, kind in (("x", "input"), ("y", "output"))]
+    maps = {0: TensorMapSpec("f32", (8, 4), (8, 4))}
+    step = KernelLaunch("k", (1, 1, 1), (32, 1, 1), 0, (Ref("input", 0, 0, 128), Ref("output", 0, 0, 128)), maps=maps)
+    steps = unroll([step], [[Motion(128, 4), Motion(128, 4)]], 4)
+    plan = Plan("m", "sm_90a", tensors[:1], tensors[1:], [], 0, steps, repeats=[Repeat(0, 1, 4)])
+    assert len(plan.launches) == 4 and from_json(to_json(plan)) == plan
+    text = to_json(plan)
+    assert text.count('"maps"') == 1
+    with pytest.raises(MlircError, match="step 1 .*a tensor map: is given byte 136 of input 0: not a multiple of 16"):
+        from_json(text.replace("[0,0,0,128,128,4]", "[0,0,0,128,136,2]").replace("[4,8,4]", "[4,8,5]"))
+
+
+def test_clusters_and_maps_go_together():
+    text = CASE.kernel().replace("blocks in", "clusters in (%pair, %one, %one) blocks in", 1)
+    text = text.replace("%one =", "%pair = arith.constant 2 : index\n%one =", 1)
+    (launch,) = compile_kernel(mlir.parse(text), SM90A).launches
+    assert launch.cluster == (2, 1, 1) and launch.maps == {0: CASE.spec, 2: CASE.spec}

@@ -70,8 +70,8 @@ def test_an_edited_map_is_found_where_the_file_is_run(tmp_path, ran):
     )
 
 
-def test_ptx_with_tensor_maps_is_not_executed_but_said_so(tmp_path, ran):
+def test_ptx_with_tensor_maps_is_executed_with_the_plans(tmp_path, ran):
     compiled("odd rows", tmp_path)
     np.save(tmp_path / "x.npy", CASES["odd rows"].inputs()[0])
     done = ran(mlirc_run.main, tmp_path / "m.ptx", "--input", tmp_path / "x.npy", "--device", "host", "--execute-ptx")
-    assert done.status == 0 and "PTX executed in 0 of 1 calls, not that of twice" in done.err
+    assert done.status == 0 and "PTX executed" in done.err and "not that of" not in done.err, done.err

@@ -8,7 +8,7 @@ import pytest
 from mlirc import mlir
 from mlirc.device.launch import DeviceKernel
 from mlirc.device.report import Report
-from support.kernels.tensor_maps import CASES, MAP, Twice
+from support.kernels.tensor_maps import CASES, MAP, S, Twice
 
 CASE = CASES["odd rows"]
 X, Z = "memref<13x24xf32>", "memref<4x128xf32>"
@@ -134,3 +134,28 @@ def test_some_blocks_write_their_part():
     for rows, columns in ((slice(0, 8), slice(16, 24)), (slice(8, 13), slice(0, 16))):
         right[rows, columns] = 2 * CASE.inputs(1)[0][rows, columns]
     np.testing.assert_array_equal(y, right)
+
+
+REDUCE = (
+    "nvvm.cp.async.bulk.tensor.reduce %to, %s, box[%i1, %i0] {redKind = #nvvm.tma_redux_kind<add>} : !llvm.ptr, " + S
+)
+COMMIT = "nvvm.cp.async.bulk.commit.group\n"
+
+
+@pytest.mark.parametrize(("between", "kinds"), [
+    (f"{COMMIT}{LAST}\n", set()), (COMMIT, {"unfinished copy"}), (f"{COMMIT}{LAST} {{read}}\n", {"unfinished copy"}),
+])  # fmt: skip
+def test_sums_by_tensor_copies_come_behind_what_they_add_to(between, kinds):
+    text = SMALL.kernel()
+    stored = f"{STORE} %to, %s, box[%i1, %i0] : !llvm.ptr, {S}\n"
+    assert stored in text
+    report, (y, _) = run(text.replace(stored, f"{stored}{between}{REDUCE}\n"), SMALL)
+    assert report.kinds() == kinds, report
+    if not kinds:
+        np.testing.assert_array_equal(y, 4 * SMALL.inputs(1)[0])
+
+
+def test_sums_onto_what_nobody_wrote_are_undefined():
+    text = SMALL.kernel().replace(f"{STORE} %to, %s, box[%i1, %i0] : !llvm.ptr, {S}\n", f"{REDUCE}\n")
+    report, _ = run(text, SMALL)
+    assert "undefined value" in report.kinds(), report

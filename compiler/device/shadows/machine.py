@@ -138,6 +138,14 @@ class ShadowMachine(Machine):
         raw = buffer.written[byte]
         return np.where(raw == 0, np.uint8(self.shadows.number(op)), raw)
 
+    def combined(self, buffer: Buffer, byte: np.ndarray, lone: np.ndarray, op) -> None:
+        shadow = self.fetched(buffer, byte, op)
+        super().combined(buffer, byte, lone, op)
+        if shadow is not None and buffer.written is not None:
+            buffer.written[byte] = shadow
+            for number in np.unique(shadow[shadow != 0xFF]):
+                self.shadows.stored(self, buffer, lone, np.full((1, 1), number), op)
+
     def computed(self, p: Any, result: np.ndarray, block: int, lanes: slice) -> None:
         rows, columns = np.zeros(64, np.uint8), np.zeros(p.n, np.uint8)
         if len(self._matrices) == 2:
