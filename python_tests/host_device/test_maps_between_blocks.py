@@ -85,7 +85,7 @@ module attributes {{gpu.container_module}} {{
 
 @pytest.mark.parametrize(("how", "kinds"), [
     ({}, set()), ({"order": "monotonic"}, {"race between blocks"}), ({"waits": False}, {"undefined value"}),
-    ({"done": "nvvm.cp.async.bulk.commit.group\nnvvm.cp.async.bulk.wait_group 0 {read}"}, {"unfinished copy"}),
+    ({"done": "nvvm.cp.async.bulk.commit.group\nnvvm.cp.async.bulk.wait_group 0 {read}"}, {"race between blocks"}),
 ])  # fmt: skip
 @pytest.mark.parametrize("seed", [0, 3])
 def test_a_flag_behind_the_wait_for_a_copy_orders_it(how, kinds, seed):
