@@ -30,6 +30,8 @@ CLUSTER_SHIFT = 24  # of an address in shared memory: above it 1 + the rank in t
 RUNS, BLOCK, WARPS, LANES, NAMED, PHASE, ASKED = range(7)
 _LANE_MASKS = {"%lanemask_lt": np.less, "%lanemask_le": np.less_equal, "%lanemask_eq": np.equal,
                "%lanemask_ge": np.greater_equal, "%lanemask_gt": np.greater}  # fmt: skip
+# What moves so many bytes as they are.
+_WHOLE = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 PATIENCE = 1 << 10  # so often threads may ask before it is said that nobody answers
 
 
@@ -90,7 +92,7 @@ class Machine:
         for name, align in self.entry.dynamic.items():
             self.symbols[name] = -(-place // align) * align
         top = max([place, *(self.symbols[n] + self.dynamic for n in self.entry.dynamic)])
-        self.shared = np.zeros((len(self.numbers), top + 16), np.uint8)
+        self.shared = np.zeros((len(self.numbers), -(-top // 16) * 16 + 16), np.uint8)
         self.top = top
         for name, width in self.entry.registers.items():
             self.registers[name] = np.zeros(self.count, WORDS[width])
@@ -198,12 +200,25 @@ class Machine:
 
     def load(self, space: str, places: np.ndarray, size: int) -> np.ndarray:
         """`size` bytes from each place: [places, size]."""
-        return self.bytes_of(space)[places[:, None] + np.arange(size)]
+        if not self._whole(places, size):
+            return self.bytes_of(space)[places[:, None] + np.arange(size)]
+        words: np.ndarray = self.bytes_of(space).view(_WHOLE[size])
+        return words[places // size].view(np.uint8).reshape(-1, size)
 
     def store(self, space: str, places: np.ndarray, values: np.ndarray) -> None:
         """Bytes [places, size] to each place."""
         self.changes += 1
-        self.bytes_of(space)[places[:, None] + np.arange(values.shape[1])] = values
+        size = values.shape[1]
+        if not self._whole(places, size):
+            self.bytes_of(space)[places[:, None] + np.arange(size)] = values
+            return
+        words: np.ndarray = self.bytes_of(space).view(_WHOLE[size])
+        words[places // size] = np.ascontiguousarray(values).view(_WHOLE[size])[:, 0]
+
+    @staticmethod
+    def _whole(places: np.ndarray, size: int) -> bool:
+        """Whether accesses can be made by words, which is faster than by bytes."""
+        return size in _WHOLE and not (places & (size - 1)).any()
 
     # Threads
 
