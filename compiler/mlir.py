@@ -86,14 +86,17 @@ def parse(text: str, what: str = "module") -> ir.Module:
 
 
 @functools.cache
-def pass_manager(pipeline: str) -> PassManager:
-    """The pass manager of a textual pipeline with its anchor, such as `builtin.module(cse)`, for the process's context.
+def pass_manager(pipeline: str, verify: bool = True) -> PassManager:
+    """The pass manager of a textual pipeline with its anchor, such as `builtin.module(cse)`, for the process's context;
+    without `verify` nothing is verified between its passes, which can take longer than they do.
 
     Kept, because a pass that is made anew collects its patterns anew, those of every dialect for `canonicalize`. Raises
     ValueError when the pipeline does not parse.
     """
     with context():
-        return PassManager.parse(pipeline)
+        manager = PassManager.parse(pipeline)
+    manager.enable_verifier(verify)
+    return manager
 
 
 def run_passes(module: ir.Module, pipeline: str) -> None:

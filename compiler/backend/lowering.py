@@ -305,13 +305,15 @@ def lower_to_llvm_ir(module: ir.Module, target: Target, name: str) -> str:
         expand_math(gpu_module_of(copy))
         settle_floats(gpu_module_of(copy))
         try:
-            pass_manager(_PREPARE).run(copy)
+            copy.verify()  # here and at the end: after each of a dozen passes it takes longer than the passes do
+            pass_manager(_PREPARE, verify=False).run(copy)
             order_atomics(gpu_module_of(copy))
             _shield_intrinsics(gpu_module_of(copy))
-            pass_manager(_convert(bits)).run(copy)
+            pass_manager(_convert(bits), verify=False).run(copy)
             if bits == 32:
                 narrow_addresses(gpu_module_of(copy))
-            pass_manager(_CLEANUP).run(copy)
+            pass_manager(_CLEANUP, verify=False).run(copy)
+            copy.verify()
         except ir.MLIRError as e:
             raise MlircError(f"{where}: gpu to llvm: {' '.join(str(e).split())[:600]}") from e
         gpu_module = gpu_module_of(copy)
