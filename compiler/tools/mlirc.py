@@ -15,7 +15,7 @@ from mlirc.files.outputs import check_model_output
 from mlirc.ir.ladder import LEVELS
 from mlirc.targets import DEFAULT_TARGET, TARGETS, get_target
 from mlirc.timing import Progress, Timer
-from mlirc.tools.cli import Parser, check_scripts, run_main
+from mlirc.tools.cli import Parser, check_scripts, collecting_rarely, run_main
 
 _EPILOG = """MODEL is one of
   a torch.export archive (.pt2, or .pt so saved), or a TorchScript .pt
@@ -210,7 +210,8 @@ def _main(argv: list[str] | None) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """The program; returns its exit status."""
-    return run_main(lambda: _main(argv))
+    with collecting_rarely():
+        return run_main(lambda: _main(argv))
 
 
 if __name__ == "__main__":
