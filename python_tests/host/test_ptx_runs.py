@@ -120,6 +120,21 @@ def test_what_is_not_known_or_not_allowed_is_said(old, new, says):
         run_kernel(kernel, [np.zeros(32, np.int32)])
 
 
+def test_halves_of_a_warp_meet_for_themselves():
+    """Each half waits at a barrier of its own, in a place of its own, and lanes that have left are not waited for."""
+    masked = SUM.replace("\tadd.s32 %r2, %r1, 100;", "\tbar.warp.sync -256;\n\tadd.s32 %r2, %r1, 100;").replace(
+        "\tadd.s32 %r2, %r1, 200;", "\tmov.b32 %r4, 255;\n\tbar.warp.sync %r4;\n\tadd.s32 %r2, %r1, 200;"
+    )
+    out = np.zeros(32, np.int32)
+    run_kernel(kernel_of(masked), [out])
+    lanes = np.arange(32) ^ 8
+    np.testing.assert_array_equal(out, lanes + np.where(lanes < 8, 200, 100))
+    left = SUM.replace("@%p1 bra $L_low;", "@%p1 ret;").replace("\tshfl.sync.bfly.b32 %r3, %r2, 8, 31, -1;",
+                                                               "\tbar.warp.sync -1;\n\tmov.b32 %r3, %r2;")  # fmt: skip
+    run_kernel(kernel_of(left), [out := np.zeros(32, np.int32)])
+    np.testing.assert_array_equal(out, np.where(np.arange(32) < 8, 0, np.arange(32) + 100))
+
+
 def test_threads_that_wait_for_ever_are_an_error():
     body = SUM.replace("\tadd.s32 %r2, %r1, 100;", "\tbar.warp.sync -1;")
     with pytest.raises(MlircError, match="a deadlock: 32 threads wait for others that never come"):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mlirc.device.direct import run_function
-from mlirc.device.tensor_cores import BITS, BITS_FP8_WGMMA, multiply_add
+from mlirc.device.tensor_cores import BITS, BITS_FP8_WGMMA, multiply, multiply_add
 from support.kernels.instructions import BF16, E4M3, E5M2, fragments, load, module, store
 
 TILES = 24  # one per block
@@ -145,6 +145,31 @@ def test_half_accumulators_are_rounded_once():
         row, column = widened(a[tile, 3]), widened(b[tile, :, 5])
         right = one_sum(row, column, float(c[tile, 3, 5]), -14, BITS)
         assert found[tile, 3, 5] == np.float64(float(right)).astype(np.float16)
+
+
+def test_fragments_in_vectors_are_multiplied_as_those_in_registers():
+    """nvgpu.mma.sync is the same instruction, with half accumulators, too: what is rounded twice differs."""
+    a, b, c = operands("f16", np.float16, 16, 2)
+    c = c.astype(np.float16)
+    a[0, 3], b[0, :, 5], c[0, 3, 5] = 0, 0, 1
+    a[0, 3, :2], b[0, :2, 5] = (2.0**-11, 2.0**-12), (1, 2.0**-13)  # a tie of two f16, and what f32 does not hold
+    right = multiply(a, b, c, np.dtype(np.float16))
+    cut_c = np.ascontiguousarray(c.reshape(TILES, 2, 8, 4, 2).transpose(0, 2, 3, 1, 4))
+    registers = [np.stack([fragments(x, 2, w) for x in tiles]) for tiles, w in ((a, False), (b, True))]
+    body = "%first = arith.muli %b, %c32 : i32\n%lane = arith.addi %first, %t : i32\n"
+    for i, (name, n, shape) in enumerate((("x", 8, "4x2"), ("y", 4, "2x2"), ("z", 4, "2x2"))):
+        body += load(name, f"%p{i}", "%lane", f"vector<{n}xf16>")
+        body += f"%v{name} = vector.shape_cast %{name} : vector<{n}xf16> to vector<{shape}xf16>\n"
+    body += "%d = nvgpu.mma.sync (%vx, %vy, %vz) {mmaShape = [16, 8, 16]} : "
+    body += "(vector<4x2xf16>, vector<2x2xf16>, vector<2x2xf16>) -> vector<2x2xf16>\n"
+    body += "%flat = vector.shape_cast %d : vector<2x2xf16> to vector<4xf16>\n"
+    d = np.zeros((TILES, 8, 4, 2, 2), np.float16)
+    text = module(body + store("%flat", "%p3", "%lane", "vector<4xf16>"), 4)
+    run_function(text, "k", [*registers, cut_c, d], (TILES, 1, 1), (32, 1, 1)).raise_if_bad()
+    found = d.transpose(0, 3, 1, 2, 4).reshape(TILES, 16, 8)
+    assert (found == right).all()
+    twice = multiply_add(*(x.astype(np.float32) for x in (a, b, c)), (-14, -14)).astype(np.float16)
+    assert (found != twice).any()
 
 
 def test_half_results_of_eight_bit_products_are_not_cut_first():

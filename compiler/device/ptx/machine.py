@@ -26,8 +26,8 @@ GAP = 256  # bytes that nobody has between two buffers, and their alignment
 WORDS = {1: np.dtype(np.bool_), 16: np.dtype(np.uint16), 32: np.dtype(np.uint32), 64: np.dtype(np.uint64)}
 WARPGROUP = 128
 CLUSTER_SHIFT = 24  # of an address in shared memory: above it 1 + the rank in the cluster, or 0 for the own block
-# What a thread does: runs, waits for its block, its warp, lanes, a barrier by number, or a phase, or has asked.
-RUNS, BLOCK, WARPS, LANES, NAMED, PHASE, ASKED = range(7)
+# What a thread does: runs, waits for its block, lanes, a barrier by number, or a phase, or has asked.
+RUNS, BLOCK, LANES, NAMED, PHASE, ASKED = range(6)
 _LANE_MASKS = {"%lanemask_lt": np.less, "%lanemask_le": np.less_equal, "%lanemask_eq": np.equal,
                "%lanemask_ge": np.greater_equal, "%lanemask_gt": np.greater}  # fmt: skip
 # What moves so many bytes as they are.
@@ -222,13 +222,18 @@ class Machine:
 
     # Threads
 
-    def wait(self, active: np.ndarray, kind: int) -> None:
-        """Holds threads at a barrier; those whose last one came go on."""
-        self.state[active] = kind
-        size = self.width if kind == BLOCK else WARP
-        alive = (self.pc < self.end).reshape(-1, size)
-        done = ((self.state.reshape(-1, size) == kind) | ~alive).all(axis=1)
-        self.state[np.repeat(done, size) & (self.state == kind)] = RUNS
+    def wait_for_block(self, active: np.ndarray) -> None:
+        """Holds threads at the barrier of their block; those whose last one came go on."""
+        self.state[active] = BLOCK
+        alive = (self.pc < self.end).reshape(-1, self.width)
+        done = ((self.state.reshape(-1, self.width) == BLOCK) | ~alive).all(axis=1)
+        self.state[np.repeat(done, self.width) & (self.state == BLOCK)] = RUNS
+
+    def leave(self) -> None:
+        """Some threads have left: who waits for them waits no longer."""
+        self.wait_for_block(np.zeros(self.count, bool))
+        self.state[self.state == LANES] = RUNS
+        self.wake()
 
     def arrive(self, active: np.ndarray, number: np.ndarray, count: np.ndarray, waits: bool) -> None:
         """Threads arrive at barriers of their blocks by number, each for so many threads; and wait there, or not."""

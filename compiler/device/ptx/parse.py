@@ -18,7 +18,7 @@ _CLUSTER = re.compile(r"\.reqnctapercluster (\d+), (\d+), (\d+)")
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,{}\[\]]+")
 # Instructions that begin a basic block: lanes come to them together.
 TOGETHER = ("shfl.", "ldmatrix.", "mma.", "vote.", "redux.", "elect.", "match.",
-            "stmatrix.", "wgmma.mma_async.")  # fmt: skip
+            "stmatrix.", "wgmma.mma_async.", "bar.warp.")  # fmt: skip
 # Instructions that begin one because they wait: threads come back to them.
 WAITS = ("mbarrier.try_wait.", "barrier.cluster.wait")
 # Instructions that ask for what other threads do: behind them others go first.

@@ -11,7 +11,7 @@ import numpy as np
 from mlirc.backend.kernel import CompiledKernel, Copy, Launch
 from mlirc.device.ptx.bulk import ended
 from mlirc.device.ptx.instructions import STEPS, check
-from mlirc.device.ptx.machine import ASKED, BLOCK, WARP, WARPS, Machine, Memory
+from mlirc.device.ptx.machine import ASKED, WARP, Machine, Memory
 from mlirc.device.ptx.parse import ASKS, TOGETHER, WAITS, Entry, Instruction, parse
 from mlirc.device.ptx.step import unknown
 from mlirc.device.tensor_maps import AnyMap, TensorMap
@@ -21,7 +21,7 @@ from mlirc.runtime.plan import Dim3
 from mlirc.runtime.tensor_map import TensorMapSpec
 
 ALL_LANES = (1 << WARP) - 1
-MASKED = ("shfl.", "vote.", "redux.", "elect.", "match.")  # instructions whose last operand names lanes
+MASKED = ("shfl.", "vote.", "redux.", "elect.", "match.", "bar.warp.")  # instructions whose last operand names lanes
 MAPS, ALIGN = 1 << 40, 128  # where tensor maps lie, in bytes
 BATCH = 1 << 14  # threads at a time
 
@@ -161,15 +161,13 @@ def _ready(m: Machine, instruction: Instruction, active: np.ndarray) -> np.ndarr
 def _settle(m: Machine, last: Instruction, active: np.ndarray) -> None:
     """What becomes of threads behind the last instruction of a basic block."""
     name = last.name
-    if name == "bar.warp.sync":
-        m.wait(active, WARPS)
-    elif name.startswith("barrier.cluster.arrive"):
+    if name.startswith("barrier.cluster.arrive"):
         m.meet(active)
-    elif name.startswith(("bar.", "barrier.")) and not name.startswith("barrier.cluster"):
+    elif name.startswith(("bar.", "barrier.")) and not name.startswith(("bar.warp.", "barrier.cluster")):
         waits = last.op[1] == "sync"
         number, *count = last.operands
         if waits and not count and number.kind == "number" and number.value == 0:
-            m.wait(active, BLOCK)  # those that have left count
+            m.wait_for_block(active)  # those that have left count
         else:
             threads = np.full(m.count, math.prod(m.block), np.uint32)
             m.arrive(
@@ -194,9 +192,7 @@ def _execute(m: Machine, instruction: Instruction, active: np.ndarray, every: bo
     elif head in ("ret", "exit"):
         m.pc[active] = at + 1
         m.pc[chosen] = m.end
-        for kind in (BLOCK, WARPS):
-            m.wait(np.zeros(m.count, bool), kind)  # who waits for those that have left waits no longer
-        m.wake()
+        m.leave()
     elif head in ("bar", "barrier"):
         if instruction.guard:
             raise unknown(instruction)
