@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from mlirc.dialects.tensor_map import TENSOR_MAP, map_spec
 from mlirc.errors import MlircError
 from mlirc.ir.tensors import ELEMENT_BYTES
-from mlirc.mlir import ir
+from mlirc.mlir import ir, nested
 from mlirc.runtime.tensor_map import ADDRESS_ALIGNMENT, TensorMapSpec
 
 
@@ -15,7 +15,8 @@ from mlirc.runtime.tensor_map import ADDRESS_ALIGNMENT, TensorMapSpec
 class Launch:
     """One kernel launch. `args[i]` is the buffer bound to parameter i: the host function's arguments come first
     (kernel inputs, then results), then the workspaces; `offsets[i]` is added to its address, in bytes. Parameter i is a
-    pointer, or, where `maps` has i, a tensor map of what lies there. `smem` is the dynamic shared memory in bytes."""
+    pointer, or, where `maps` has i, a tensor map of what lies there. `smem` is the dynamic shared memory in bytes.
+    `dependent`: it may begin before the launch in front of it has ended, for which it waits itself (griddepcontrol)."""
 
     symbol: str
     grid: tuple[int, int, int]
@@ -25,6 +26,7 @@ class Launch:
     offsets: list[int] = field(default_factory=list)
     cluster: tuple[int, int, int] | None = None
     maps: dict[int, TensorMapSpec] = field(default_factory=dict)
+    dependent: bool = False
 
     def __post_init__(self) -> None:
         if not self.offsets:
@@ -67,6 +69,7 @@ def memref_bytes(type_: ir.Type, where: str) -> int:
     return count * ELEMENT_BYTES[name]
 
 
+DEPENDENT = "mlirc.dependent"  # on a gpu.launch_func
 _VIEWS = {
     "memref.cast",
     "memref.expand_shape",
@@ -176,7 +179,8 @@ class _HostReader:
         maps = {i: self.maps[v] for i, v in enumerate(values) if v in self.maps}
         symbol = ir.SymbolRefAttr(op.attributes["kernel"]).value[-1]
         args, offsets = [b for b, _ in bound], [o for _, o in bound]
-        self.launches.append(Launch(symbol, grid, block, smem, args, offsets, cluster, maps))
+        dependent = DEPENDENT in op.attributes
+        self.launches.append(Launch(symbol, grid, block, smem, args, offsets, cluster, maps, dependent))
 
     def read_map(self, op: ir.Operation) -> None:
         buffer, offset = self.buffer(op, op.operands[0])
@@ -205,4 +209,23 @@ def launches_from_gpu_module(module: ir.Module) -> tuple[list[Launch | Copy], li
         raise MlircError(f"gpu level: expected one host function with a body, found {len(hosts)}")
     if len(hosts[0].regions[0].blocks) != 1:
         raise MlircError("gpu level: the host function has control flow; launches must be straight-line code")
-    return _HostReader(hosts[0]).read()
+    launches, workspaces = _HostReader(hosts[0]).read()
+    _check_dependent(module, {x.symbol for x in launches if isinstance(x, Launch) and x.dependent})
+    return launches, workspaces
+
+
+def waits_for_launches(op: ir.Operation) -> bool:
+    """Whether an operation is the wait for the launches before this one."""
+    return op.name == "nvvm.griddepcontrol" and "wait" in str(op.attributes["kind"])
+
+
+def _check_dependent(module: ir.Module, symbols: set[str]) -> None:
+    """A kernel that may begin early has to wait: nobody who waits for its end would know that those before it have
+    ended."""
+    for op in nested(module.operation) if symbols else ():
+        if op.name == "gpu.func" and (name := ir.StringAttr(op.attributes["sym_name"]).value) in symbols:
+            if not any(map(waits_for_launches, nested(op))):
+                raise MlircError(
+                    f"gpu level: {name} is launched with {DEPENDENT} and has no nvvm.griddepcontrol wait: add one in "
+                    "front of all accesses to what earlier launches write or read"
+                )

@@ -15,6 +15,7 @@ import re
 from typing import NamedTuple
 
 from mlirc.backend.atomics import carries_data, order_atomics
+from mlirc.backend.kernel import waits_for_launches
 from mlirc.backend.llvm_text import for_older_llvm
 from mlirc.backend.narrow import narrow_addresses
 from mlirc.dialects.tensor_map import map_argument
@@ -24,6 +25,7 @@ from mlirc.runtime.plan import POINTER_ALIGNMENT
 from mlirc.runtime.tensor_map import MAP_ALIGNMENT, MAP_BYTES
 from mlirc.targets import Target
 
+MAX_REGISTERS = 255  # of a thread; ptxas takes no fewer than 24
 SHARED_ALIGN = 1024  # bytes; what a 128-byte swizzle of a tensor copy needs (PTX ISA, swizzling modes)
 _INDEX_LIMIT = (1 << 31) - (1 << 24)  # head room for the rounding up of a grid
 
@@ -171,10 +173,12 @@ def _finish_kernel(func: ir.Operation, pointers: list[Pointer], block: tuple[int
     for name in ("nvvm.maxntid", "gpu.known_block_size", "known_block_size", "gpu.known_grid_size"):
         if name in attrs:
             del attrs[name]
-    if "mlirc.min_blocks" in attrs:
-        attrs["nvvm.minctasm"] = ir.IntegerAttr.get(
-            ir.IntegerType.get_signless(32), ir.IntegerAttr(attrs["mlirc.min_blocks"]).value
-        )
+    for ours, theirs in (("mlirc.min_blocks", "nvvm.minctasm"), ("mlirc.max_registers", "nvvm.maxnreg")):
+        if ours in attrs:  # MLIR has theirs on an llvm.func only
+            attrs[theirs] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), ir.IntegerAttr(attrs[ours]).value)
+    if "nvvm.maxnreg" in attrs and not 24 <= (limit := ir.IntegerAttr(attrs["nvvm.maxnreg"]).value) <= MAX_REGISTERS:
+        name = ir.StringAttr(attrs["sym_name"]).value
+        raise MlircError(f"{name}: mlirc.max_registers = {limit}: a thread has 24 to {MAX_REGISTERS} registers")
     arguments = func.regions[0].blocks[0].arguments
     old = ir.ArrayAttr(attrs["arg_attrs"]) if "arg_attrs" in attrs else [ir.DictAttr.get({})] * len(arguments)
     merged = []
@@ -260,6 +264,20 @@ def _shield_intrinsics(gpu_module: ir.Operation) -> None:
         op.erase()
 
 
+def _hold_waits(gpu_module: ir.Operation) -> set[str]:
+    """Makes waits for earlier launches something that LLVM moves no access to memory across, which their intrinsic,
+    said to touch none, is not. Returns the kernels that have one: none of their pointers is of memory that nobody else
+    writes while they run, so that none may be noalias, or read through the read-only cache."""
+    found = set()
+    for func in [op for op in nested(gpu_module) if op.name == "gpu.func"]:
+        for op in [op for op in nested(func) if waits_for_launches(op)]:
+            found.add(ir.StringAttr(func.attributes["sym_name"]).value)
+            with op.location, ir.InsertionPoint(op):
+                llvm.InlineAsmOp(None, [], "griddepcontrol.wait;", "~{memory}", has_side_effects=True)
+            op.erase()
+    return found
+
+
 _CLEANUP = "builtin.module(gpu.module(reconcile-unrealized-casts,canonicalize,cse))"
 
 
@@ -302,6 +320,7 @@ def lower_to_llvm_ir(module: ir.Module, target: Target, name: str) -> str:
         pointers, blocks = pointer_parameters(copy), block_sizes(copy)
         _check_accesses(gpu_module_of(copy), where)
         _check_maps(gpu_module_of(copy), pointers, where)
+        early = _hold_waits(gpu_module_of(copy))
         expand_math(gpu_module_of(copy))
         settle_floats(gpu_module_of(copy))
         try:
@@ -325,7 +344,8 @@ def lower_to_llvm_ir(module: ir.Module, target: Target, name: str) -> str:
                 if symbol not in blocks:
                     raise MlircError(f"{where}: nothing launches {symbol}: remove it or launch it")
                 _mark_addresses(op)
-                _finish_kernel(op, pointers[symbol], blocks[symbol])
+                known = [p._replace(alone=p.alone and symbol not in early) for p in pointers[symbol]]
+                _finish_kernel(op, known, blocks[symbol])
         _finish_globals(gpu_module, name)
         text = llvm.translate_module_to_llvmir(gpu_module)
         if not text:

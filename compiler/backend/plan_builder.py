@@ -180,8 +180,9 @@ class Builder:
             view = views[index]
             bound.append(replace(view, offset=view.offset + offset, size=view.size - offset))
         step = KernelLaunch(
-            launch.symbol, launch.grid, launch.block, launch.smem, (), kernel, origin, launch.cluster, launch.maps
-        )
+            launch.symbol, launch.grid, launch.block, launch.smem, (), kernel, origin, launch.cluster, launch.maps,
+            launch.dependent,
+        )  # fmt: skip
         self.steps.append(Step(tuple(bound), step))
 
     def align(self, view: View) -> View:

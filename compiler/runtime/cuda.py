@@ -27,7 +27,8 @@ DEFAULT_SMEM = 48 * 1024  # a launch with more dynamic shared memory has to opt 
 @dataclass
 class KernelCall:
     """A launch with its addresses: what `Driver.launch` and graph nodes take. The kernel gets an address as it is, or,
-    where `maps` has its number, a tensor map of what lies there."""
+    where `maps` has its number, a tensor map of what lies there. `dependent`: it may begin before the kernel in front
+    of it has ended, for which it waits itself."""
 
     function: Any
     symbol: str
@@ -37,6 +38,7 @@ class KernelCall:
     pointers: list[int]
     cluster: tuple[int, int, int] | None = None
     maps: Mapping[int, TensorMapSpec] = field(default_factory=dict)
+    dependent: bool = False
 
 
 @dataclass
@@ -227,11 +229,19 @@ class Driver:
         config.blockDimX, config.blockDimY, config.blockDimZ = call.block
         config.sharedMemBytes = call.smem
         config.hStream = stream
+        ids, attributes = cu.CUlaunchAttributeID, []
         if call.cluster:
-            attribute = cu.CUlaunchAttribute()
-            attribute.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            attribute.value = self._cluster_value(call.cluster)
-            config.attrs, config.numAttrs = [attribute], 1
+            attributes.append(cu.CUlaunchAttribute())
+            attributes[-1].id = ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            attributes[-1].value = self._cluster_value(call.cluster)
+        if call.dependent:
+            attributes.append(cu.CUlaunchAttribute())
+            attributes[-1].id = ids.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            value = cu.CUlaunchAttributeValue()
+            value.programmaticStreamSerializationAllowed = 1
+            attributes[-1].value = value
+        if attributes:
+            config.attrs, config.numAttrs = attributes, len(attributes)
         result = cu.cuLaunchKernelEx(config, call.function, ctypes.addressof(table), 0)
         del values  # the driver has read them
         self._check(result, f"launching kernel {call.symbol}")
@@ -282,8 +292,13 @@ class CudaGraph:
         self._exec = None
         self._nodes: list[Any] = []
         try:
-            for call in calls:
-                self._nodes.append(self._add(call, self._nodes[-1:]))
+            for before, call in zip([None, *calls], calls, strict=False):
+                if isinstance(call, KernelCall) and call.dependent and isinstance(before, KernelCall):
+                    node = self._add(call, [])
+                    self._follow(self._nodes[-1], node, call)
+                else:
+                    node = self._add(call, self._nodes[-1:])
+                self._nodes.append(node)
             self._exec = self._check(cu.cuGraphInstantiate(self._graph, 0), "instantiating the graph")
         except BaseException:
             self.close()
@@ -324,6 +339,16 @@ class CudaGraph:
             value = self._driver._cluster_value(call.cluster)
             self._check(cu.cuGraphKernelNodeSetAttribute(node, attribute, value), f"clustering kernel {call.symbol}")
         return node
+
+    def _follow(self, before: Any, node: Any, call: KernelCall) -> None:
+        """Lets a kernel begin when the blocks of the one before it allow it, at the latest when they have ended (CUDA
+        driver API, CUgraphEdgeData)."""
+        cu = self._driver.cu
+        edge = cu.CUgraphEdgeData()
+        edge.from_port = cu.CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC
+        edge.type = cu.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC.value
+        add = getattr(cu, "cuGraphAddDependencies_v2", cu.cuGraphAddDependencies)  # the name until CUDA 13
+        self._check(add(self._graph, [before], [node], [edge], 1), f"letting kernel {call.symbol} begin early")
 
     def update(self, index: int, call: Call) -> None:
         """Gives node `index` new addresses; launches already enqueued keep the old ones."""

@@ -161,7 +161,9 @@ class CompiledModel:
             return CopyCall(self._address(step.target), self._address(step.source), step.source.size)
         pointers = [self._address(ref) for ref in step.args]
         function = functions[step.symbol]
-        return KernelCall(function, step.symbol, step.grid, step.block, step.smem, pointers, step.cluster, step.maps)
+        return KernelCall(
+            function, step.symbol, step.grid, step.block, step.smem, pointers, step.cluster, step.maps, step.dependent
+        )
 
     # Binding tensors
 

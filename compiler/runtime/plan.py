@@ -56,7 +56,8 @@ class Ref:
 class KernelLaunch:
     """One launch: the PTX entry `symbol` with one parameter per argument: a pointer to it, or, for the numbers in
     `maps`, a tensor map of it. `kernel` is the kernel function at the `kernels` level, `origin` the model's modules
-    that it came from; `smem` is dynamic shared memory in bytes."""
+    that it came from; `smem` is dynamic shared memory in bytes. `dependent`: it may begin before the step in front of
+    it has ended, where that is a launch, too (CUDA C++ guide, "Programmatic Dependent Launch")."""
 
     symbol: str
     grid: Dim3
@@ -67,6 +68,7 @@ class KernelLaunch:
     origin: tuple[str, ...] = ()
     cluster: Dim3 | None = None
     maps: dict[int, TensorMapSpec] = field(default_factory=dict)
+    dependent: bool = False
 
 
 @dataclass(frozen=True)

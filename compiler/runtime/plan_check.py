@@ -10,6 +10,7 @@ import math
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from mlirc.errors import MlircError, is_control
 from mlirc.runtime.plan import DTYPE_BYTES, CopyStep, KernelLaunch, Plan, Ref, TensorSpec, aligned
@@ -25,7 +26,7 @@ MAX_GRID = (2**31 - 1, 65535, 65535)
 MAX_BLOCK = (1024, 1024, 64)
 MAX_THREADS = 1024
 MAX_CLUSTER = 8  # that every GPU with clusters takes
-CLUSTERS_FROM = TENSOR_MAPS_FROM = 90  # compute capability times ten
+CLUSTERS_FROM = TENSOR_MAPS_FROM = DEPENDENT_FROM = 90  # compute capability times ten
 
 _KINDS = {"inputs": ("input", "random"), "outputs": ("output",), "weights": ("weight", "constant")}
 
@@ -141,6 +142,8 @@ def _check_launch(step: KernelLaunch, target: Target, where: str) -> None:
             f"{where}: {step.smem} bytes of shared memory: {target.name} has 0 to {target.max_smem} per block"
         )
     _check_maps(step, target, where)
+    if step.dependent and target.cc < DEPENDENT_FROM:
+        raise MlircError(f"{where}: {target.name} launches nothing before what is in front of it has ended")
     if step.cluster is None:
         return
     if target.cc < CLUSTERS_FROM:
@@ -249,7 +252,8 @@ def check_ptx(plan: Plan, ptx: str) -> None:
         where = f"plan: step {number}"
         if launch.symbol not in entries:
             raise MlircError(f"{where}: kernel {_shown(launch.symbol)} is launched but the PTX defines no such entry")
-        parameters, sizes = entries[launch.symbol]
+        entry = entries[launch.symbol]
+        parameters = entry.parameters
         if parameters is None:
             raise MlircError(f"{where}: kernel {_shown(launch.symbol)} takes something else than pointers")
         if len(parameters) != len(launch.args):
@@ -266,14 +270,29 @@ def check_ptx(plan: Plan, ptx: str) -> None:
                     f"{where}: kernel {_shown(launch.symbol)} is given byte {ref.offset} of {ref.space} {ref.index}: "
                     f"not a multiple of {alignment}"
                 )
-        _check_sizes(launch, sizes, where)
+        if launch.dependent and not entry.waits:
+            raise MlircError(
+                f"{where}: kernel {_shown(launch.symbol)} may begin before the step in front of it has ended, but has "
+                "no griddepcontrol.wait"
+            )
+        _check_sizes(launch, entry.sizes, where)
 
 
-def _entries(text: str) -> Iterator[tuple[str, tuple[list[tuple[bool, int]] | None, dict[str, tuple[int, ...]]]]]:
-    """Per entry: its name, for each parameter whether it is a tensor map and the alignment of what it points to, or of
-    itself where it is one (None unless all parameters are pointers or tensor maps), and sizes that it demands."""
-    for match in map(_ENTRY.match, text.split(".entry")[1:]):
-        if match is None:
+@dataclass(frozen=True)
+class _Entry:
+    """What an entry of the PTX demands. `parameters`: for each whether it is a tensor map, and the alignment of what it
+    points to, or of itself where it is one; None unless all are pointers or tensor maps. `waits`: for earlier
+    launches."""
+
+    parameters: list[tuple[bool, int]] | None
+    sizes: dict[str, tuple[int, ...]]
+    waits: bool
+
+
+def _entries(text: str) -> Iterator[tuple[str, _Entry]]:
+    """The entries by name."""
+    for part in text.split(".entry")[1:]:
+        if (match := _ENTRY.match(part)) is None:
             continue
         name, parameters, directives = match[1], match[2] or "", match[3]
         listed = [p.strip() for p in parameters.split(",") if p.strip()]
@@ -285,7 +304,8 @@ def _entries(text: str) -> Iterator[tuple[str, tuple[list[tuple[bool, int]] | No
         ]
         known = [(is_map, int(m[1] or 1)) for is_map, m in found]
         sizes = {m[1]: tuple(int(n or 1) for n in m.groups()[1:]) for m in _SIZES.finditer(directives)}
-        yield name, (known if len(known) == len(listed) else None, sizes)
+        waits = "griddepcontrol.wait" in part
+        yield name, _Entry(known if len(known) == len(listed) else None, sizes, waits)
 
 
 def _check_sizes(launch: KernelLaunch, sizes: dict[str, tuple[int, ...]], where: str) -> None:

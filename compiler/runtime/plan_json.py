@@ -37,6 +37,8 @@ def _step_out(step: KernelLaunch | CopyStep, refs: list[list] | None = None) -> 
         out["cluster"] = step.cluster
     if step.maps:
         out["maps"] = [[i, m.dtype, m.shape, m.box, m.swizzle] for i, m in sorted(step.maps.items())]
+    if step.dependent:
+        out["dependent"] = True
     out["kernel"] = step.kernel
     out["origin"] = step.origin
     return out
@@ -219,8 +221,10 @@ def _step(item: Any, where: str, motions: list[list[Motion]] | None = None) -> P
     if isinstance(item, dict) and "copy" in item:
         _keys(item, ("copy", "to"), where)
         return CopyStep(*read([item["copy"], item["to"]], where))
-    more = tuple(key for key in ("cluster", "maps") if isinstance(item, dict) and key in item)
+    more = tuple(key for key in ("cluster", "maps", "dependent") if isinstance(item, dict) and key in item)
     _keys(item, (*_LAUNCH, *more), where)
+    if "dependent" in more and item["dependent"] is not True:
+        _wrong(item["dependent"], f"{where}, dependent", "true, or nothing,")
     return KernelLaunch(
         symbol=_str(item["launch"], where),
         grid=_dim3(item["grid"], f"{where}, grid"),
@@ -231,6 +235,7 @@ def _step(item: Any, where: str, motions: list[list[Motion]] | None = None) -> P
         origin=tuple(_str(n, f"{where}, origin") for n in _list(item["origin"], f"{where}, origin")),
         cluster=_dim3(item["cluster"], f"{where}, cluster") if "cluster" in more else None,
         maps=_maps(item["maps"], f"{where}, maps") if "maps" in more else {},
+        dependent="dependent" in more,
     )
 
 

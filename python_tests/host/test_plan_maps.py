@@ -17,6 +17,7 @@ from mlirc.runtime.plan_file import extract
 from mlirc.runtime.plan_json import to_json
 from mlirc.targets import get_target
 from mlirc.tools import mlirc_run
+from support.kernels.chain import chain
 from support.kernels.tensor_maps import CASES
 from support.mutants.plans import plan_mutants, ptx_of, signed, write_signed
 
@@ -24,6 +25,10 @@ from support.mutants.plans import plan_mutants, ptx_of, signed, write_signed
 def compiled(name: str, folder: Path) -> Compilation:
     """A model of one kernel, compiled from its `gpu` level."""
     (folder / "m.mlir").write_text(CASES[name].model())
+    return opened(folder)
+
+
+def opened(folder: Path) -> Compilation:
     job = Compilation("m", get_target("sm_90a"), helpers=1)
     job.open(str(folder / "m.mlir"))
     job.lower("ptx")
@@ -52,6 +57,28 @@ def test_every_change_of_a_map_is_refused_or_found(name, tmp_path):
     verdicts = Counter("missed" if not s else s[0][:7] == "refused" for s in found.values())
     assert not verdicts["missed"], [key for key, s in found.items() if not s]
     assert len(found) > 20 and verdicts[False] > 5 and verdicts[True] > 5
+
+
+def test_a_launch_that_begins_early_does_so_at_the_gpu_level(tmp_path):
+    tensor = "tensor<1000xf32>"
+    (tmp_path / "m.mlir").write_text(f"""
+func.func private @k({tensor}) -> {tensor} attributes {{mlirc.kernel}}
+func.func @main(%x: {tensor}) -> {tensor} {{
+  %y = call @k(%x) : ({tensor}) -> {tensor}
+  return %y : {tensor}
+}}
+
+// -----
+
+{chain()}""")
+    job = opened(tmp_path)
+    data = json.loads(to_json(job.plan))
+    assert says(job, data) == []
+    del data["steps"][2]["dependent"]
+    (said,) = says(job, data)
+    assert "dependent is False, but True at the gpu level at step 2 of m.ptx" in said
+    data["steps"][0]["dependent"] = True
+    assert "plan: step 0: kernel 'k_first' may begin before the step in front of it" in says(job, data)[0]
 
 
 def test_an_edited_map_is_found_where_the_file_is_run(tmp_path, ran):

@@ -28,7 +28,7 @@ def launch_registers(function: ir.Operation) -> int | None:
     def stated(*names: str) -> int | None:
         return next((ir.IntegerAttr(attributes[n]).value for n in names if n in attributes), None)
 
-    limit, blocks = stated("nvvm.maxnreg"), stated("nvvm.minctasm", "mlirc.min_blocks")
+    limit, blocks = stated("nvvm.maxnreg", "mlirc.max_registers"), stated("nvvm.minctasm", "mlirc.min_blocks")
     size = next((n for n in _SIZES if n in attributes), None)
     if limit is None and blocks and size is not None:
         warps = -(-int(np.prod(list(ir.DenseI32ArrayAttr(attributes[size])))) // 32)

@@ -119,7 +119,15 @@ class FakeGraph:
         if isinstance(call, CopyCall):
             return CopyCall(call.target, call.source, call.size)
         return KernelCall(
-            call.function, call.symbol, call.grid, call.block, call.smem, list(call.pointers), call.cluster, call.maps
+            call.function,
+            call.symbol,
+            call.grid,
+            call.block,
+            call.smem,
+            list(call.pointers),
+            call.cluster,
+            call.maps,
+            call.dependent,
         )
 
     def update(self, index, call):

@@ -66,4 +66,6 @@ def _call(driver: Driver, loaded, step: Launch | Copy, buffers: list[int]) -> Ke
         return CopyCall(target, source, step.size)
     function = driver.function(loaded, step.symbol, step.smem)
     pointers = [buffers[i] + offset for i, offset in zip(step.args, step.offsets, strict=True)]
-    return KernelCall(function, step.symbol, step.grid, step.block, step.smem, pointers, step.cluster, step.maps)
+    return KernelCall(
+        function, step.symbol, step.grid, step.block, step.smem, pointers, step.cluster, step.maps, step.dependent
+    )

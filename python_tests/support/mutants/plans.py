@@ -172,6 +172,8 @@ def _of_sizes(step: dict, put) -> Iterator[PlanMutant]:
     for how, smem in (("none", 0), ("16 bytes less", step["smem"] - 16), ("1 KiB more", step["smem"] + 1024)):
         if smem != step["smem"]:
             yield PlanMutant("sizes", f"shared memory {how}", put(smem=smem), runs=False)
+    if "dependent" not in step:
+        yield PlanMutant("sizes", "begins early", put(dependent=True), runs=False)
     yield PlanMutant("sizes", "a cluster", put(cluster=[1, 1, 2] if not step["grid"][2] % 2 else [1, 1, 1]), runs=False)
 
 

@@ -1,6 +1,9 @@
-"""On the GPU: kernels that take tensor maps, launched alone and in graphs, from wherever their tensors are."""
+"""On the GPU: kernels that take tensor maps, launched alone and in graphs, from wherever their tensors are; launches
+that begin early."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from mlirc.driver.compilation import Compilation
 from mlirc.runtime import load
 from mlirc.runtime.cuda import Driver
 from support.devices.gpu_kernel import NO_GPU, on_gpu, run_kernel, target_of
+from support.kernels.chain import chain
 from support.kernels.tensor_maps import CASES
 
 
@@ -23,6 +27,18 @@ def too_old() -> bool:
 
 
 pytestmark = [*on_gpu, pytest.mark.skipif(too_old(), reason="tensor copies need sm_90 or later")]
+
+
+def compiled(text: str, folder: Path) -> None:
+    """Compiles a model at the `gpu` level for this machine's GPU: m.ptx."""
+    driver = Driver(0)
+    target = target_of(driver)
+    driver.close()
+    (folder / "m.mlir").write_text(text)
+    job = Compilation("m", target, helpers=1)
+    job.open(str(folder / "m.mlir"))
+    job.lower("ptx")
+    job.write(folder / "m.ptx")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -41,14 +57,7 @@ def test_one_launch(name):
 def test_addresses_that_change_from_call_to_call(name, graph, tmp_path):
     torch = pytest.importorskip("torch")
     case = CASES[name]
-    driver = Driver(0)
-    target = target_of(driver)
-    driver.close()
-    (tmp_path / "m.mlir").write_text(case.model())
-    job = Compilation("m", target, helpers=1)
-    job.open(str(tmp_path / "m.mlir"))
-    job.lower("ptx")
-    job.write(tmp_path / "m.ptx")
+    compiled(case.model(), tmp_path)
     kept = []  # so that no memory is used twice
     with load(str(tmp_path / "m.ptx"), weights={}, graph=graph) as model:
         for seed in range(4):
@@ -61,3 +70,20 @@ def test_addresses_that_change_from_call_to_call(name, graph, tmp_path):
                 np.testing.assert_array_equal(mine.float().cpu().numpy(), right.astype(np.float32))
         addresses = {tensor.data_ptr() for tensor in kept}
     assert len(addresses) == len(kept)
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_launches_that_begin_early_wait_for_what_they_read(graph, tmp_path):
+    tensor = "tensor<1000xf32>"
+    main = f"""func.func private @k({tensor}) -> {tensor} attributes {{mlirc.kernel}}
+func.func @main(%x: {tensor}) -> {tensor} {{
+  %a = call @k(%x) : ({tensor}) -> {tensor}
+  %b = call @k(%a) : ({tensor}) -> {tensor}
+  return %b : {tensor}
+}}"""
+    compiled(f"{main}\n\n// -----\n\n{chain()}", tmp_path)
+    with load(str(tmp_path / "m.ptx"), weights={}, graph=graph) as model:
+        assert [launch.dependent for launch in model.plan.launches] == [False, True, True] * 2
+        for seed in range(50):
+            x = np.random.default_rng(seed).standard_normal(1000).astype(np.float32)
+            np.testing.assert_array_equal(model(x), 64 * x)
