@@ -107,7 +107,7 @@ def arrive_behind_copies(m: Machine, at: Instruction, active: Active) -> None:
 def bulk(m: Machine, at: Instruction, active: Active) -> None:
     """cp.async.bulk and cp.async.bulk.tensor in either direction, cp.reduce.async.bulk.tensor."""
     chosen = all_of(m, active)
-    if at.op[3] in ("commit_group", "wait_group"):
+    if at.op[3] in ("commit_group", "wait_group", "prefetch"):
         return
     spaces = [x for x in at.op if x in SPACES]
     reduces = at.op[1] == "reduce"
