@@ -215,11 +215,11 @@ def test_the_program_executes_the_ptx_beside_the_gpu_level(folder, tmp_path, ran
     result = ran(mlirc_run.main, *run)
     assert result.status == 1 and "elementwise_0: wrong PTX: its instructions compute " in result.err
     ptx = ptx_of(good)
-    plan_mutants.write_signed(file, resign(good, ptx.replace("ret;", "match.any.sync.b32 %r1, %r1, -1;\n\tret;", 1)))
+    plan_mutants.write_signed(file, resign(good, ptx.replace("ret;", "isspacep.global %p1, %rd1;\n\tret;", 1)))
     result = ran(mlirc_run.main, *run)
-    line = next(i for i, text in enumerate(file.read_text().split("\n"), 1) if "match.any" in text)
+    line = next(i for i, text in enumerate(file.read_text().split("\n"), 1) if "isspacep" in text)
     with mlirc.load(file, device="host") as model:
         model.match, model.execute_ptx = False, True
         model(*(np.ones((5, 3), np.float32) for _ in range(2)))
         assert "PTX executed in 8 of 14 calls, not that of elementwise_0 (" in model.summary()
-        assert f"line {line}: `match.any.sync.b32` is not known here" in model.summary()
+        assert f"line {line}: `isspacep.global` is not known here" in model.summary()
