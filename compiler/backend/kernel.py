@@ -91,8 +91,9 @@ class _HostReader:
         block = host.regions[0].blocks[0]
         self.buffers: dict[ir.Value, tuple[int, int]] = {}
         self.nargs = len(block.arguments)
+        self.sizes: list[int] = []
         for i, arg in enumerate(block.arguments):
-            memref_bytes(arg.type, f"kernel {self.name}, argument {i}")
+            self.sizes.append(memref_bytes(arg.type, f"kernel {self.name}, argument {i}"))
             self.buffers[arg] = (i, 0)
         self.maps: dict[ir.Value, TensorMapSpec] = {}
         self.constants: dict[ir.Value, int] = {}
@@ -186,8 +187,12 @@ class _HostReader:
         buffer, offset = self.buffer(op, op.operands[0])
         if offset % ADDRESS_ALIGNMENT:
             raise self.error(op, f"is of memory from byte {offset} on: not a multiple of {ADDRESS_ALIGNMENT}")
+        spec = map_spec(op)
+        size = [*self.sizes, *self.workspaces][buffer]
+        if offset + spec.nbytes > size:
+            raise self.error(op, f"is of {spec.nbytes} bytes from byte {offset} on, where there are {size}")
         self.buffers[op.results[0]] = (buffer, offset)
-        self.maps[op.results[0]] = map_spec(op)
+        self.maps[op.results[0]] = spec
 
     def read_copy(self, op: ir.Operation) -> None:
         first = 1 if op.name == "memref.copy" else 0  # gpu.memcpy names the target first

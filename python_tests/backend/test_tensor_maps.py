@@ -143,3 +143,30 @@ def test_clusters_and_maps_go_together():
     text = text.replace("%one =", "%pair = arith.constant 2 : index\n%one =", 1)
     (launch,) = compile_kernel(mlir.parse(text), SM90A).launches
     assert launch.cluster == (2, 1, 1) and launch.maps == {0: CASE.spec, 2: CASE.spec}
+
+
+@pytest.mark.parametrize(("offset", "why"), [
+    (0, None), (24, None), (4, None), (2, "memory from byte 8 on: not a multiple of 16"),
+    (72, "is of 1248 bytes from byte 288 on, where there are 1440"),
+])  # fmt: skip
+def test_a_map_of_a_part_lies_in_its_buffer(offset, why):
+    """By a view of bytes, the only one with an offset whose result has an identity layout."""
+    nbytes = 4 * offset
+    text = (
+        CASE.kernel()
+        .replace(
+            "%one =",
+            f"""%bytes = memref.alloc() : memref<1440xi8>
+      %start = arith.constant {nbytes} : index
+      %part = memref.view %bytes[%start][] : memref<1440xi8> to memref<13x24xf32>
+      %one =""",
+            1,
+        )
+        .replace('"mlirc.tensor_map"(%x)', '"mlirc.tensor_map"(%part)')
+    )
+    if why:
+        with pytest.raises(MlircError, match=why):
+            compile_kernel(mlir.parse(text), SM90A)
+        return
+    (launch,) = compile_kernel(mlir.parse(text), SM90A).launches
+    assert (launch.args[0], launch.offsets[0]) == (3, nbytes) and launch.maps[0] == CASE.spec
