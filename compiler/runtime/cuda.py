@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mlirc.errors import MlircError
-from mlirc.runtime.tensor_map import MAP_ALIGNMENT, MAP_BYTES, TensorMapSpec
+from mlirc.runtime.tensor_map import ADDRESS_ALIGNMENT, MAP_ALIGNMENT, MAP_BYTES, TensorMapSpec
 
 # What a tensor map calls elements: only their size matters to copies, and to sums their type.
 _MAP_TYPES = {"f64": "FLOAT64", "f32": "FLOAT32", "f16": "FLOAT16", "bf16": "BFLOAT16", "i64": "INT64", "i32": "INT32",
@@ -256,12 +256,14 @@ class Driver:
         kind = getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_MAP_TYPES[spec.dtype]}")
         swizzle = f"CU_TENSOR_MAP_SWIZZLE_{spec.swizzle}B" if spec.swizzle else "CU_TENSOR_MAP_SWIZZLE_NONE"
         rank = len(spec.shape)  # the driver counts dimensions from the innermost one
+        # One dimension has no stride that counts, but no array of strides would be a null pointer.
+        strides = spec.strides[:-1] or (-(-spec.nbytes // ADDRESS_ALIGNMENT) * ADDRESS_ALIGNMENT,)
         result = cu.cuTensorMapEncodeTiled(
             kind,
             rank,
             pointer,
             [cu.cuuint64_t(n) for n in reversed(spec.shape)],
-            [cu.cuuint64_t(n) for n in reversed(spec.strides[:-1])],
+            [cu.cuuint64_t(n) for n in reversed(strides)],
             [cu.cuuint32_t(n) for n in reversed(spec.box)],
             [cu.cuuint32_t(1)] * rank,
             cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,

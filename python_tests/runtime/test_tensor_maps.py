@@ -87,7 +87,7 @@ def test_the_driver_is_asked_with_the_innermost_dimension_first(spec, kind, swiz
     for extent in shape[:-1]:
         running *= extent
         wanted.append(running)
-    assert strides == wanted
+    assert strides == (wanted or [16])  # of one dimension none counts, but there must be an array
     assert [e.name.removeprefix("CU_TENSOR_MAP_") for e in asked[7:]] == [
         "INTERLEAVE_NONE", swizzle, "L2_PROMOTION_L2_256B", "FLOAT_OOB_FILL_NONE",
     ]  # fmt: skip
