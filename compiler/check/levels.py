@@ -14,8 +14,6 @@ from mlirc.ir import levels
 from mlirc.mlir import context, ir
 from mlirc.runtime.random_state import DEFAULT_SEED
 
-_SMALL = 1_000_000  # weights
-
 Run = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
 
 
@@ -34,7 +32,7 @@ def level_runner(job: Any, level: str, tensors: Mapping[str, torch.Tensor]) -> R
     if level == "gpu":
         function, specs = _host_device(job)
     else:
-        compiled = HostFunction(module, opt_level=_opt_level(fixed))
+        compiled = HostFunction(module)
         function, specs = compiled, compiled.inputs
 
     def run(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -43,11 +41,6 @@ def level_runner(job: Any, level: str, tensors: Mapping[str, torch.Tensor]) -> R
         return [from_numpy(r) for r in function(*[_seen_as(a, s) for a, s in zip(arrays, specs, strict=True)])]
 
     return run
-
-
-def _opt_level(fixed: Mapping[str, np.ndarray]) -> int:
-    """LLVM's effort: a small model is compiled for longer than it runs."""
-    return 0 if sum(a.size for a in fixed.values()) < _SMALL else 2
 
 
 def main_arguments(module: ir.Module) -> list[tuple[str, str]]:

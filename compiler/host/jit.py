@@ -56,19 +56,17 @@ class HostFunction:
     the name of the text that the module was parsed from, for errors. With `bounds` it gives after the results an f64
     array for each, what rounding may do to its elements (`mlirc.host.rounding`), or raises Unbounded."""
 
-    def __init__(
-        self, module: ir.Module, function: str = "main", opt_level: int = 2, source: str = "", bounds: bool = False
-    ):
+    def __init__(self, module: ir.Module, function: str = "main", source: str = "", bounds: bool = False):
         with context():
             entry = find_function(module, function)
             self.name = function
             self.inputs = _specs(entry, "arg_attrs", entry.type.inputs)
             self.outputs = _specs(entry, "res_attrs", entry.type.results)
             lowered = levels.copy(module)
-            self.strays = lower_to_llvm(lowered, function, source, bounds)
+            self.strays, self.effort = lower_to_llvm(lowered, function, source, bounds)
             if bounds:
                 self.outputs += [TensorSpec(spec.shape, np.dtype(np.float64)) for spec in self.outputs]
-            self._engine = execution_engine.ExecutionEngine(lowered, opt_level=opt_level)
+            self._engine = execution_engine.ExecutionEngine(lowered, opt_level=self.effort)
             self.strays.register(self._engine)
             self._call = self._engine.lookup(function)
 

@@ -7,6 +7,7 @@ LLVM vectorizes the innermost one, which `_order_loops` chooses to be contiguous
 from __future__ import annotations
 
 from mlirc.host.bounds import Strays, guard
+from mlirc.host.effort import opt_level
 from mlirc.host.outline import outline_linalg
 from mlirc.host.rounding import add_bounds
 from mlirc.ir.loops import is_loop, read_loop
@@ -38,10 +39,10 @@ _TO_LLVM = (
 )
 
 
-def lower_to_llvm(module: ir.Module, function: str, source: str = "", bounds: bool = False) -> Strays:
+def lower_to_llvm(module: ir.Module, function: str, source: str = "", bounds: bool = False) -> tuple[Strays, int]:
     """Lowers in place; `function` gets a C interface whose results are trailing memref arguments. Returns what tells of
-    indices outside of their tensors, by lines of the text called `source`. With `bounds` it takes error bounds behind
-    the results (`mlirc.host.rounding`), or raises Unbounded."""
+    indices outside of their tensors, by lines of the text called `source`, and LLVM's level for the code. With `bounds`
+    it takes error bounds behind the results (`mlirc.host.rounding`), or raises Unbounded."""
     from mlirc.passes import get_pass
     from mlirc.passes.loops.buffers import expand_attentions, expand_pads, separate_results, vouch_for_buffers
 
@@ -67,10 +68,11 @@ def lower_to_llvm(module: ir.Module, function: str, source: str = "", bounds: bo
         if bounds:
             add_bounds(find_function(module, function), inputs)
         _round_every_time(module)
+        effort = opt_level(module, function)
         strays = guard(module, source)
         _call_expm1(module)
         run_passes(module, _TO_LLVM)
-        return strays
+        return strays, effort
 
 
 def find_function(module: ir.Module, name: str) -> ir.Operation:

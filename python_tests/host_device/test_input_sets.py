@@ -23,7 +23,7 @@ from support.kernels.payloads import attention, generic, kernel, matmul
 
 
 def bounded(text: str) -> HostFunction:
-    return HostFunction(mlir.parse(text), name_of(text), bounds=True, opt_level=1)
+    return HostFunction(mlir.parse(text), name_of(text), bounds=True)
 
 
 def narrow(count: int, body: str, types: tuple[str, ...], result: str) -> HostFunction:

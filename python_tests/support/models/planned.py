@@ -30,7 +30,7 @@ class Launches(dict):
 
     def __missing__(self, symbol):
         name, launch = self.names[symbol]
-        function = HostFunction(levels.isolate(self.job.modules["tiles"], name), name, opt_level=0)
+        function = HostFunction(levels.isolate(self.job.modules["tiles"], name), name)
         count = len(function.inputs)
         specs = [*function.inputs, *function.outputs]
 
