@@ -14,6 +14,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM := false
 # Models come from packages and folders, never from a hub.
 export HF_HUB_OFFLINE := 1
+# Tests start many processes: none of them should compile our modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test lint types lit pytest clean
 
@@ -39,7 +41,7 @@ lit: $(VENV)/.test
 	$(BIN)/lit -j $(JOBS) lit_tests
 
 pytest: $(VENV)/.test
-	$(BIN)/pytest -n $(JOBS) -q
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -q
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import signal
@@ -19,6 +20,20 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell that runs tests in the background ignores these, and so would the programs that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_collection_finish() -> None:
+    """What the test modules import lives as long as the process: the garbage collector need not go through it again and
+    again. What tests make is collected as ever."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _no_helpers(monkeypatch):
+    """Tests run side by side, one on each core: a compilation that does not ask for helper processes has none, since to
+    start two costs more than to compile a tiny model. Programs that tests start are as they are for users."""
+    monkeypatch.setattr("mlirc.driver.workers.cores", lambda: 1)
 
 
 @dataclass
