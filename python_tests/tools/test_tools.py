@@ -13,7 +13,7 @@ import mlirc
 from mlirc.errors import one_line
 from mlirc.runtime.plan_file import embed
 from mlirc.tools.mlirc_run import main
-from support.plans.forged import good_plan, ptx_for
+from support.plans.forged import TEXT, good_plan
 
 MISSING = {
     "a model": "mlirc nowhere.pt2 -o x.ptx",
@@ -45,7 +45,7 @@ sys.exit(status)
 
 @pytest.mark.parametrize("command", [*MISSING, *VERSIONS])
 def test_a_quick_answer_imports_nothing_that_takes_seconds(tmp_path, command):
-    (tmp_path / "m.ptx").write_text(embed(ptx_for("sm_90a"), good_plan()))
+    (tmp_path / "m.ptx").write_text(embed(TEXT, good_plan()))
     (tmp_path / "m.levels").mkdir()
     for level in ("linalg", "gpu"):
         (tmp_path / "m.levels" / f"{level}.mlir").write_text("module {}\n")
