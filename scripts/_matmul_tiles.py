@@ -23,7 +23,8 @@ def uses_tensor_cores(c: ContractionInfo) -> bool:
 @dataclass(frozen=True)
 class BlockShape:
     """How blocks cut a product: a block's tile, the slice of K per step, its warps, the depth of the copy pipeline, the
-    instruction; and how many columns of blocks are visited together."""
+    instruction; how many columns of blocks are visited together; how operands come to shared memory ("tma": a producer
+    warp copies them); how many blocks are launched (0: all), and how many of them form a cluster."""
 
     block_m: int
     block_n: int
@@ -33,6 +34,10 @@ class BlockShape:
     stages: int
     mma: str = "mma"
     group: int = 1
+    copy: str = "cp_async"
+    persist: int = 0
+    cluster: int = 1
+    store: str = "vector"
 
 
 # Fastest of some twenty each on an H200, for the layers of TinyLlama-1.1B at 1, 128 and 512 tokens and for 4096^3,
@@ -93,6 +98,55 @@ def warpgroup_tile(m: int, n: int, batch: int, count: int, sms: int) -> BlockSha
         if batch * ceil_div(m, t.block_m) * ceil_div(n, t.block_n) >= enough * sms:
             return t
     return None
+
+
+# Of one multiprocessor of an H200, in its clocks: products of 16-bit elements per clock; bytes of shared memory that
+# wgmma reads, and that arrive from L2; what a tile costs beside its products (the first slices on their way, results on
+# theirs); bytes per second of global memory at so many clocks. Fitted to some sixty schedules of sixteen products.
+PRODUCTS, SHARED_READS, ARRIVALS, TILE_CLOCKS = 2048, 128, 58, 3500
+GLOBAL_BYTES = 4.2e12 / 1.8e9
+
+
+def tensor_copy_tile(
+    size: Sizes, c: ContractionInfo, target: Target, rows: tuple[int, ...], columns: tuple[int, ...]
+) -> BlockShape | None:
+    """The tile, of `rows` x `columns`, whose blocks finish first by a count of clocks; wgmma, and slices of both
+    operands come by tensor copies. None where no tile fits: a warpgroup holds at most 256 sums per row of all products
+    together."""
+    element, steps = 2, ceil_div(c.k, 64)
+    moved = element * (size.m * c.k + c.count * size.n * c.k + c.count * size.m * size.n) * size.batch
+    found: list[tuple[float, int, BlockShape]] = []
+    for block_m in rows:
+        warpgroups = 1 if block_m == 64 else 2
+        instructions = block_m // 64
+        for block_n in columns:
+            width = c.count * block_n
+            if width * instructions // warpgroups > 256 or c.panels and block_n % 64:
+                continue
+            one = max(64 * 16 * block_n / PRODUCTS, 16 * element * (64 + block_n) / SHARED_READS)
+            step = max(4 * instructions * c.count * one, (block_m + width) * 64 * element / ARRIVALS)
+            blocks = size.batch * ceil_div(size.m, block_m) * ceil_div(size.n, block_n)
+            rounds = ceil_div(blocks, target.sms)
+            # The last round's blocks take at most twice their share of global memory's bandwidth; and in few rounds
+            # blocks that had to wait for it have no time to catch up.
+            full, rest = divmod(blocks, target.sms)
+            shares = full * target.sms + (max(rest, target.sms / 2) if rest else 0)
+            memory = moved / blocks * shares / GLOBAL_BYTES * (1 + 0.2 / min(rounds, 3))
+            clocks = max(rounds * (steps * step + TILE_CLOCKS), memory + TILE_CLOCKS)
+            tile = BlockShape(block_m, block_n, 64, 4 * warpgroups, 1, 8, "wgmma", copy="tma")
+            found.append((clocks, blocks * (block_m + width), tile))
+    return min(found, key=lambda f: f[:2])[2] if found else None
+
+
+def few_rows_tile(size: Sizes, c: ContractionInfo, target: Target) -> BlockShape:
+    """At most 16 rows: bound by reading the right operand, whose slices come by tensor copies, as many as fit."""
+
+    def cost(tile: BlockShape) -> tuple[int, int]:
+        rounds = ceil_div(size.batch * ceil_div(size.n, tile.block_n), target.sms)
+        return rounds * tile.block_n, -tile.block_n
+
+    tiles = (BlockShape(16, n, 64, 1, warps, 16, "mma", copy="tma") for n, warps in ((32, 4), (64, 8), (96, 4)))
+    return min(tiles, key=cost)
 
 
 def default_tile(m: int, n: int, k: int, batch: int, count: int, half: bool, sms: int) -> BlockShape:
@@ -182,40 +236,77 @@ def check_instruction(name: str, c: ContractionInfo, target: Target, mma: str | 
         raise MlircError(f"kernel '{name}': mma=wgmma: {target.name} has no wgmma: use mma")
 
 
+def fitting_tile(
+    size: Sizes, c: ContractionInfo, target: Target, given: Mapping[str, Any], tensor_copies: bool
+) -> BlockShape:
+    """The measured or computed tile that a product starts from; knobs that are `given` narrow the choice."""
+    half, mma, tile = uses_tensor_cores(c), given["mma"], None
+    # The pipelines of wgmma need three slices of 64.
+    warpgroups = half and target.has_wgmma and c.direct and c.k > 128 and mma in (None, "wgmma")
+    if tensor_copies and size.m <= 16 and mma in (None, "mma") and c.count == 1 and not c.panels:
+        tile = few_rows_tile(size, c, target)
+    elif tensor_copies and (size.m > 16 and mma is None or mma == "wgmma"):
+        rows, columns = given["block_m"], given["block_n"]
+        all_rows = tuple(m for m in (64, 128, 256) if m < 2 * size.m) or (64,)
+        tile = tensor_copy_tile(
+            size, c, target, (rows,) if rows else all_rows, (columns,) if columns else tuple(range(16, 257, 16))
+        )
+    if tile is not None:
+        return tile
+    if warpgroups:
+        tile = warpgroup_tile(size.m, size.n, size.batch, c.count, target.sms)
+    fixed = ("block_m", "block_n", "block_k", "warps_m", "warps_n", "stages")
+    if tile is None or any(given[knob] is not None for knob in fixed):
+        return default_tile(size.m, size.n, c.k, size.batch, c.count, half, target.sms)
+    return tile
+
+
 def choose(kernel: KernelInfo, target: Target, given: Mapping[str, Any]) -> BlockShape:
     """How to cut a product: knobs that are `given` (not None) as they are, the others to fit. Raises MlircError for an
     instruction that cannot be."""
     c = kernel.contraction
     assert c is not None
     half, size = uses_tensor_cores(c), Sizes.of(kernel, c)
-    mma = given["mma"]
-    check_instruction(kernel.name, c, target, mma)
-    # wgmma's pipeline needs three slices of 64.
-    warpgroups = half and target.has_wgmma and c.direct and c.k > 128
-    tile = None
-    if warpgroups and mma in (None, "wgmma"):
-        tile = warpgroup_tile(size.m, size.n, size.batch, c.count, target.sms)
-    fixed = ("block_m", "block_n", "block_k", "warps_m", "warps_n", "stages")
-    if tile is None or any(given[knob] is not None for knob in fixed):
-        tile = default_tile(size.m, size.n, c.k, size.batch, c.count, half, target.sms)
-    mma = mma or (tile.mma if half else "fma")
+    check_instruction(kernel.name, c, target, given["mma"])
+    tensor_copies = half and target.has_wgmma and c.boxes and c.k > 128 and given["copy"] in (None, "tma")
+    tile = fitting_tile(size, c, target, given, tensor_copies)
+    mma = given["mma"] or (tile.mma if half else "fma")
     block_m, block_n = given["block_m"] or tile.block_m, given["block_n"] or tile.block_n
     warps = tile.warps_m, tile.warps_n
     if mma == "wgmma" and given["warps_m"] is None and tile.mma != "wgmma":
         warps = (8 if block_m > 64 else 4, 1)
     elif (block_m, block_n) != (tile.block_m, tile.block_n) and not warps_fit(block_m, block_n, warps, c.count, half):
         warps = default_warps(block_m, block_n, c.count, half)
+    copy = given["copy"] or (tile.copy if mma == tile.mma else "cp_async")
+    store = given["store"] or ("tma" if copy == "tma" else "vector")
     # Rows along m or n lie in panels of 64 elements.
-    shared_m, shared_n = (ceil_div(x, 64) * 64 if mma == "wgmma" else x for x in (block_m, block_n))
+    whole = mma == "wgmma" and (c.panels or not c.boxes)
+    shared_m, shared_n = (ceil_div(x, 64) * 64 if whole else x for x in (block_m, block_n))
     element, block_k, stages = 2 if half else 4, given["block_k"], given["stages"]
     if block_k is None:
         block_k = 64 if mma == "wgmma" else min(tile.block_k, max(16, 1 << (c.k - 1).bit_length()))
         while block_k > 16 and 2 * shared_bytes(shared_m, shared_n, block_k, c.count, element) > target.max_smem:
             block_k //= 2
     if stages is None:
-        fitting = target.max_smem // shared_bytes(shared_m, shared_n, block_k, c.count, element)
+        # Two panels of sixteen rows of 128 bytes of each warp leave by tensor copies.
+        leaving = 2048 + warps[0] * warps[1] * 4096 if store == "tma" else 0
+        fitting = (target.max_smem - leaving) // shared_bytes(shared_m, shared_n, block_k, c.count, element)
         stages = max(min(tile.stages, fitting, ceil_div(c.k, block_k)), 3 if mma == "wgmma" else 1)
-    group = given["group"] or default_group(ceil_div(size.m, block_m), ceil_div(size.n, block_n))
+    blocks = ceil_div(size.m, block_m), ceil_div(size.n, block_n)
+    group = given["group"] or default_group(*blocks)
+    cluster, persist = given["cluster"] or 1, given["persist"] or 0
+    if copy == "tma":
+        cluster, persist = launch(given, blocks, size.batch, group, target.sms)
     return BlockShape(
-        block_m, block_n, block_k, given["warps_m"] or warps[0], given["warps_n"] or warps[1], stages, mma, group
-    )
+        block_m, block_n, block_k, given["warps_m"] or warps[0], given["warps_n"] or warps[1], stages, mma, group,
+        copy, persist, cluster, store,
+    )  # fmt: skip
+
+
+def launch(given: Mapping[str, Any], blocks: tuple[int, int], batch: int, group: int, sms: int) -> tuple[int, int]:
+    """(blocks of a cluster, blocks that are launched, 0 for one per tile) of a product with producer warps."""
+    tiles = blocks[0] * blocks[1] * batch
+    run = group if group > 1 else blocks[0]
+    # Neighbours meet in L2 anyway, unless there are many tiles.
+    cluster = given["cluster"] or (2 if run % 2 == 0 and tiles > 8 * sms else 1)
+    return cluster, given["persist"] or (sms // cluster * cluster if tiles > sms else 0)

@@ -9,11 +9,17 @@ from mlirc.schedule import register
 from mlirc.schedule.kernel_info import KernelInfo
 from mlirc.schedule.verbs import (
     annotate,
+    cluster,
     collapse_dims,
     generalize,
     match_contractions,
     match_root,
+    persist,
+    pipeline,
     script,
+    specialize,
+    stage,
+    store_through_shared,
     tidy,
     tile_reduction,
     tile_to_blocks,
@@ -39,19 +45,25 @@ def matmul(
     stages: int | None = None,
     mma: str | None = None,
     group: int | None = None,
+    copy: str | None = None,
+    blocks: int | None = None,
+    cluster_size: int | None = None,
+    store: str | None = None,
     min_blocks: int | None = None,
 ) -> ir.Module:
     """A `block_m` x `block_n` tile of the result per block, with a loop over `block_k` slices of the operands.
 
     Prologues along k run inside the loop, epilogues after it. Knobs: the tile; `warps_m` x `warps_n` warps; `stages`
     of the copy pipeline; `mma` is `mma` or `wgmma` (tensor cores, 16-bit operands) or `fma`; `group` columns of blocks
-    are visited together, row by row, so that both operands are found in L2; `min_blocks` that a multiprocessor should
-    hold.
+    are visited together, row by row, so that both operands are found in L2; `copy` of the operands to shared memory,
+    `cp_async` by the warps that compute or `tma` by one more; `blocks` that are launched, each for several tiles;
+    `cluster_size` of them that copy what they share once; `store` of results, `tma` through shared memory or `vector`;
+    `min_blocks` that a multiprocessor should hold.
     """
     assert kernel.contraction is not None
     knobs = dict(
         block_m=block_m, block_n=block_n, block_k=block_k, warps_m=warps_m, warps_n=warps_n, stages=stages, mma=mma,
-        group=group,
+        group=group, copy=copy, persist=blocks, cluster=cluster_size, store=store,
     )  # fmt: skip
     shape, size = choose(kernel, target, knobs), Sizes.of(kernel, kernel.contraction)
     sizes = [0 if d.whole else 1 for d in kernel.dims]
@@ -67,9 +79,17 @@ def matmul(
         contractions = match_contractions(forall)
         tiled, loop = tile_reduction(contractions, size=shape.block_k)
         annotate(tiled, mma=shape.mma, warp_grid=[shape.warps_m, shape.warps_n])
-        annotate(loop, stages=shape.stages)
+        pipeline(loop, depth=shape.stages)
         if shape.group > 1:
             annotate(forall, group_rows=shape.group)
+        if shape.copy == "tma":
+            stage(tiled, copy="tma")
+            specialize(loop, producers=1)
+            store_through_shared(forall, copy=shape.store)
+        if shape.cluster > 1:
+            cluster(forall, size=shape.cluster)
+        if shape.persist:
+            persist(forall, blocks=shape.persist)
         annotate(function, warps=shape.warps_m * shape.warps_n, min_blocks=min_blocks)
         tidy(function, forall)
     return module

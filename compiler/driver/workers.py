@@ -17,7 +17,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from mlirc.cycles import collecting_rarely
 from mlirc.driver.kernel_build import KernelBuild, KernelJob, build_kernel
 from mlirc.errors import MlircError
 from mlirc.internal import show_traceback
@@ -216,8 +215,7 @@ def _main() -> None:
     # Results go to a private copy of standard output: a script may print.
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    with collecting_rarely():
-        _serve(sys.stdin.buffer, results)
+    _serve(sys.stdin.buffer, results)
 
 
 if __name__ == "__main__":

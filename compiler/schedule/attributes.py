@@ -75,6 +75,27 @@ _TABLE: dict[str, ScheduleAttribute] = {
             _between(1, 16),
         ),
         ScheduleAttribute(
+            "producers", LOOP, "1", "one more warp copies what the products of this loop read, by tensor copies; the "
+            "others compute", _between(1, 1),
+        ),
+        ScheduleAttribute(
+            "copy", CONTRACTION, '"cp_async" or "tma"', "how its operands come to shared memory: by copies of 16 bytes "
+            "of each thread, or of whole tiles (Hopper's tensor copies)", _words("cp_async", "tma"),
+        ),
+        ScheduleAttribute(
+            "persist", BLOCKS, "1 to 65535", "so many blocks are launched, and compute one block of the loop after the "
+            "other", _between(1, 65535),
+        ),
+        ScheduleAttribute(
+            "cluster", BLOCKS, "1, 2, 4 or 8",
+            "so many blocks that follow each other form a cluster, and copy what they all read once, to all of them",
+            lambda v: v in (1, 2, 4, 8) and not isinstance(v, bool),
+        ),
+        ScheduleAttribute(
+            "store", BLOCKS, '"vector" or "tma"', "how results leave: by each thread's own stores, or through shared "
+            "memory by tensor copies", _words("vector", "tma"),
+        ),
+        ScheduleAttribute(
             "mma", CONTRACTION, '"mma", "wgmma" or "fma"', "the instruction: mma.sync m16n8k16, Hopper's warpgroup "
             "products, or scalar FMA", _words("mma", "wgmma", "fma"),
         ),

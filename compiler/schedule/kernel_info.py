@@ -57,6 +57,8 @@ class ContractionInfo:
     acc_type: str
     count: int  # contractions that share the loop over k
     direct: bool  # every operand is a kernel argument (or a view of one) with rows of even length along k, m or n
+    panels: bool  # rows of the second operand run along n
+    boxes: bool  # and tensor copies can cut slices from them: 2 to 5 dimensions, rows of a multiple of 16 bytes
 
 
 @dataclass(frozen=True)
@@ -274,7 +276,20 @@ def contraction_info(dims: Dims, row: tuple[int, ...]) -> ContractionInfo | None
     place = {c: p for p, c in enumerate(row)}
     batch, m, n = (tuple(place[c] for c in g) for g in (batch, m, n))
     direct = all(_is_direct(dims.structures[i], r) for i, r in found if r)
-    return ContractionInfo(batch, m, n, ks[0][0], types[0], types[1], types[2], len(found), direct)
+    boxes = direct and all(_has_boxes(dims.structures[i], r) for i, r in found if r)
+    panels = direct and any(dims.structures[i].maps[1][-1] not in r.k for i, r in found if r)
+    return ContractionInfo(batch, m, n, ks[0][0], types[0], types[1], types[2], len(found), direct, panels, boxes)
+
+
+def _has_boxes(s: Structure, roles: Contraction) -> bool:
+    """Whether tensor copies can move tiles of both operands: (k, and m or n) are their last two dimensions."""
+    for value, m in zip(s.inputs, s.maps, strict=False):
+        t = ir.RankedTensorType(value.type)
+        row = t.shape[-1] * ELEMENT_BYTES.get(str(t.element_type), 0)
+        own = {d for d in (*roles.m, *roles.n, *roles.k) if d in m}
+        if not 2 <= t.rank <= 5 or not row or row % 16 or not set(m[-2:]) <= own:
+            return False
+    return True
 
 
 def _is_direct(s: Structure, roles: Contraction) -> bool:

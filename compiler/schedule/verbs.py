@@ -21,14 +21,20 @@ from mlirc.schedule.errors import VerbError
 
 __all__ = [
     "annotate",
+    "cluster",
     "collapse_dims",
     "generalize",
     "match",
     "match_contractions",
     "match_root",
+    "persist",
+    "pipeline",
     "power_of_two",
     "script",
+    "specialize",
     "split_reductions",
+    "stage",
+    "store_through_shared",
     "tile_reduction",
     "tile_to_blocks",
     "tidy",
@@ -92,6 +98,40 @@ def annotate(target: ir.Value, **values: Any) -> None:
             raise VerbError(f"annotate: {problem}")
         param = transform.param_constant(transform.AnyParamType.get(), _attribute(f"annotate: {name}", plain))
         transform.annotate(handle("annotate", target), f"mlirc.{name}", param=param)
+
+
+def stage(product: ir.Value, *, copy: str) -> None:
+    """How operands of products come to shared memory: `copy` is "cp_async" (16 bytes of each thread) or "tma" (whole
+    tiles, swizzled, by one thread of a producer: see `specialize`)."""
+    annotate(product, copy=copy)
+
+
+def pipeline(loop: ir.Value, *, depth: int) -> None:
+    """The copies of what products in a loop read run ahead through a ring of `depth` slots in shared memory."""
+    annotate(loop, stages=depth)
+
+
+def specialize(loop: ir.Value, *, producers: int = 1) -> None:
+    """Roles for the warps of a block: `producers` more warps (1) fill the loop's ring, the others compute."""
+    annotate(loop, producers=producers)
+
+
+def persist(forall: ir.Value, *, blocks: int) -> None:
+    """`blocks` blocks are launched, each of which computes every so many-th block of the forall: its producers copy the
+    next one's tiles while the last one's results are stored."""
+    annotate(forall, persist=blocks)
+
+
+def cluster(forall: ir.Value, *, size: int) -> None:
+    """`size` blocks that follow each other form a cluster: a tile that all of them read is copied once, a part of it by
+    each, to all of them."""
+    annotate(forall, cluster=size)
+
+
+def store_through_shared(forall: ir.Value, *, copy: str = "tma") -> None:
+    """Results leave the block through shared memory: "tma", each warp's rows by tensor copies; "vector": not at all,
+    but by each thread's own stores."""
+    annotate(forall, store=copy)
 
 
 def match(inside: ir.Value, *names: str) -> ir.Value:

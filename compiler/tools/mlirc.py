@@ -9,14 +9,13 @@ from typing import Any
 
 from mlirc.check import LEVELS as CHECKED
 from mlirc.check import parse_levels
-from mlirc.cycles import collecting_rarely
 from mlirc.errors import MlircError
 from mlirc.files.opening import exists, open_regular, shorten
 from mlirc.files.outputs import check_model_output
 from mlirc.ir.ladder import LEVELS
 from mlirc.targets import DEFAULT_TARGET, TARGETS, get_target
 from mlirc.timing import Progress, Timer
-from mlirc.tools.cli import Parser, check_scripts, run_main
+from mlirc.tools.cli import Parser, check_scripts, collecting_rarely, run_main
 
 _EPILOG = """MODEL is one of
   a torch.export archive (.pt2, or .pt so saved), or a TorchScript .pt

@@ -422,7 +422,9 @@ class Scope:
         moved = list(base.offsets)
         for i, o in enumerate(offsets):
             moved[base.dims[i]] = self.em.add(moved[base.dims[i]], o)
-        memory.store(self.em, frag, memory.View(base.base, moved, [base.dims[i] for i in kept]))
+        view = memory.View(base.base, moved, [base.dims[i] for i in kept])
+        if self.em.tensor_stores is None or not self.em.tensor_stores.store(op, frag, view):
+            memory.store(self.em, frag, view)
 
 
 def _waste(extent: int, vector: int) -> float:

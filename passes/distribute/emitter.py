@@ -5,15 +5,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 from mlirc.errors import MlircError
 from mlirc.ir.tensors import element_bytes
-from mlirc.mlir import arith, gpu, ir, memref, vector
+from mlirc.mlir import arith, gpu, ir, llvm, memref, nvvm, vector
 from mlirc.passes.distribute.layout import Layout, pow2_divisor
 from mlirc.schedule.attributes import Taken
 from mlirc.schedule.places import attribute_place, script_line
 from mlirc.targets import Target
+
+if TYPE_CHECKING:
+    from mlirc.passes.distribute.ring import Ring
+    from mlirc.passes.distribute.tensor_stores import TensorStores
 
 IndexValue: TypeAlias = int | ir.Value  # an index that may be known while compiling
 
@@ -42,14 +47,30 @@ def vec(t: ir.Type, n: int) -> ir.Type:
     return t if n == 1 else ir.VectorType.get([n], t)
 
 
-class Emitter:
-    """Emission state of one `gpu.func`. Must be used inside a context, a location and an insertion point."""
+@dataclass(frozen=True)
+class TensorMap:
+    """What a kernel's argument describes to tensor copies: `root`, the argument whose memory it is, seen with `shape`;
+    the `box` of a copy; and the bytes of a row that it swizzles over."""
 
-    def __init__(self, entry: ir.Block, warps: int, target: Target | None = None, taken: Taken | None = None):
-        self.warps = warps
+    root: ir.Value
+    shape: list[int]
+    box: list[int]
+    swizzle: int
+
+
+class Emitter:
+    """Emission state of one `gpu.func`. Must be used inside a context, a location and an insertion point.
+
+    `warps` compute: layouts, barriers and reductions are theirs. `helpers` more follow them in the block, which have
+    other things to do (`roles.py`)."""
+
+    def __init__(
+        self, entry: ir.Block, warps: int, target: Target | None = None, taken: Taken | None = None, helpers: int = 0
+    ):
+        self.entry, self.warps, self.helpers = entry, warps, helpers
         self.target = target  # None: any
         self.taken = Taken() if taken is None else taken  # what is honoured of the schedule's attributes
-        self.threads = warps * 32
+        self.threads = warps * 32  # of those that compute
         self.smem_bytes = 0
         self._smem_base: ir.Value | None = None
         self._live_smem: dict[ir.Value, tuple[int, int]] = {}
@@ -57,6 +78,11 @@ class Emitter:
         # Of the loop that is being built: iterations its copies run ahead, and products that nobody has waited for.
         self.pipeline_depth: int | None = None
         self.deferred_products = 0
+        # Of the block program: the ring that producers fill, and how many blocks this one has done before.
+        self.ring: Ring | None = None
+        self.turn: IndexValue = 0
+        self.tensor_stores: TensorStores | None = None  # where results leave by tensor copies
+        self.maps: dict[ir.Value, TensorMap] = {}  # by the argument of the kernel that holds it
         self._divisors: dict[ir.Value, int] = {}
         self._thread_parts: dict = {}
         self.index = ir.IndexType.get()
@@ -67,7 +93,7 @@ class Emitter:
                 tid = gpu.ThreadIdOp(gpu.Dimension.x).result
                 self.tid = tid
                 self.lane = arith.RemUIOp(tid, self.c(32)).result
-                if warps == 1:
+                if warps + helpers == 1:
                     self.warp: IndexValue = 0
                 else:
                     # A shuffle tells the compiler that the warp's number is the same in all lanes.
@@ -172,6 +198,17 @@ class Emitter:
             return a < b
         return arith.CmpIOp(arith.CmpIPredicate.slt, self.value(a), self.value(b)).result
 
+    def equal(self, a: IndexValue, b: IndexValue) -> bool | ir.Value:
+        if isinstance(a, int) and isinstance(b, int):
+            return a == b
+        return arith.CmpIOp(arith.CmpIPredicate.eq, self.value(a), self.value(b)).result
+
+    def condition(self, a: bool | ir.Value) -> ir.Value:
+        """A truth value that may be known, as an i1."""
+        if isinstance(a, bool):
+            return self.constant(ir.IntegerAttr.get(ir.IntegerType.get_signless(1), int(a)))
+        return a
+
     def both(self, a: bool | ir.Value, b: bool | ir.Value) -> bool | ir.Value:
         if isinstance(a, bool):
             return b if a else False
@@ -212,7 +249,7 @@ class Emitter:
             with self.at_entry():
                 for kind, number in (("l", self.lane), ("w", self.warp)):
                     for f, weight in layout.thread_factors(dim, kind):
-                        whole = self.threads // 32 if kind == "w" else 32
+                        whole = self.warps + self.helpers if kind == "w" else 32
                         part = self.div(number, f.stride)
                         if f.stride * f.size < whole:
                             part = self.rem(part, f.size)
@@ -243,6 +280,13 @@ class Emitter:
         self._live_smem[view] = (offset, size)
         return view
 
+    def seen_as(self, buffer: ir.Value, shape: list[int], element: ir.Type) -> ir.Value:
+        """The beginning of a buffer of `alloc_smem` as another memref."""
+        assert self._smem_base is not None
+        with self.at_entry():
+            t = ir.MemRefType.get(shape, element, memory_space=ir.Attribute.parse(WORKGROUP))
+            return memref.ViewOp(t, self._smem_base, self.c(self._live_smem[buffer][0]), []).result
+
     def _find_smem(self, size: int, alignment: int) -> int:
         """The lowest aligned offset at which `size` bytes overlap no live buffer."""
         offset = 0
@@ -257,11 +301,39 @@ class Emitter:
         del self._live_smem[view]
 
     def barrier(self) -> None:
-        if self.threads > 32:
-            gpu.BarrierOp()
+        """All threads that compute meet."""
+        if self.threads == 32:
+            self.warp_barrier()
+        elif self.helpers:
+            i32 = ir.IntegerType.get_signless(32)
+            number, threads = (self.constant(ir.IntegerAttr.get(i32, n)) for n in (1, self.threads))
+            nvvm.BarrierOp(barrierId=number, numberOfThreads=threads)
         else:
-            # One warp: memory order among its lanes is all that is needed.
-            ir.Operation.create("nvvm.bar.warp.sync", operands=[self._full_mask()])
+            gpu.BarrierOp()
+
+    def warp_barrier(self) -> None:
+        """The lanes of this warp meet: order among their memory accesses."""
+        ir.Operation.create("nvvm.bar.warp.sync", operands=[self._full_mask()])
+
+    def shared_pointer(self, address: IndexValue) -> ir.Value:
+        """An address in shared memory, in bytes, as a pointer."""
+        i32 = ir.IntegerType.get_signless(32)
+        number = arith.IndexCastUIOp(i32, self.value(address)).result
+        return llvm.IntToPtrOp(ir.Type.parse("!llvm.ptr<3>"), number).result
+
+    def tensor_map(self, base: ir.Value, box: list[int], swizzle: int) -> ir.Value:
+        """A new argument of the kernel: a tensor map of a memref that is an argument, or a reshape of one, whose copies
+        move `box` elements (one extent per dimension), swizzled over rows of so many bytes."""
+        root = base
+        while not isinstance(root.owner, ir.Block):
+            root = root.owner.operands[0]
+        wanted = TensorMap(root, list(ir.MemRefType(base.type).shape), box, swizzle)
+        for value, known in self.maps.items():
+            if known == wanted:
+                return value
+        value = self.entry.add_argument(ir.Type.parse("!llvm.ptr"), ir.Location.current)
+        self.maps[value] = wanted
+        return value
 
     def _full_mask(self) -> ir.Value:
         return self.constant(ir.IntegerAttr.get(ir.IntegerType.get_signless(32), -1))

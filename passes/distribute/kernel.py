@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 
+from mlirc.dialects.tensor_map import map_argument, tensor_map
 from mlirc.errors import MlircError
 from mlirc.mlir import arith, func, gpu, ir, memref, nested
-from mlirc.passes.distribute import memory
+from mlirc.passes.distribute import memory, roles
 from mlirc.passes.distribute.block import Scope
-from mlirc.passes.distribute.emitter import Emitter, IndexValue, Unsupported
+from mlirc.passes.distribute.emitter import Emitter, Unsupported
+from mlirc.passes.distribute.grid import Grid
 from mlirc.passes.distribute.memory import storage_type
-from mlirc.passes.distribute.slices import DYNAMIC
 from mlirc.schedule import attributes as schedule_attributes
 from mlirc.schedule.attributes import Taken
 from mlirc.schedule.places import script_line
 from mlirc.targets import Target
-
-MAX_GRID = (1 << 31) - 1
 
 
 def memref_of(t: ir.Type) -> ir.MemRefType:
@@ -121,38 +120,56 @@ class Kernel:
     # -- launches
 
     def _launch(self, gpu_module, forall, symbol: str) -> None:
-        grid = Grid(forall)
+        grid = Grid(forall, self.taken)
+        helpers = roles.helpers(forall)
+        threads = (self.warps + helpers) * 32
+        if threads > 1024:
+            raise Unsupported(f"{self.warps} warps and {helpers} producers: a block has at most 32 warps")
         used = self._used_roots(forall)
         types = [self.buffers[r].type for r in used]
         with ir.InsertionPoint(gpu_module.regions[0].blocks[0]):
             kernel = gpu.GPUFuncOp(ir.FunctionType.get(types, []), symbol, kernel=True)
-            kernel.attributes["known_block_size"] = ir.DenseI32ArrayAttr.get([self.warps * 32, 1, 1])
+            kernel.attributes["known_block_size"] = ir.DenseI32ArrayAttr.get([threads, 1, 1])
             entry = kernel.regions[0].blocks[0] if kernel.regions[0].blocks else kernel.regions[0].blocks.append(*types)
-        em = Emitter(entry, self.warps, self.target, self.taken)
+        em = Emitter(entry, self.warps, self.target, self.taken, helpers)
         with ir.InsertionPoint(entry):
             self._emit_body(em, forall, grid, dict(zip(used, entry.arguments, strict=True)))
             gpu.ReturnOp([])
         i32 = ir.IntegerType.get_signless(32)
         kernel.attributes["mlirc.smem"] = ir.IntegerAttr.get(i32, em.smem_bytes)
-        self._check_size(em.smem_bytes)
+        self._check_size(em.smem_bytes, threads)
         if self.min_blocks:
             kernel.attributes["mlirc.min_blocks"] = ir.IntegerAttr.get(i32, self.min_blocks)
         if grid.total == 0:
             return
+        maps = self._add_maps(em, kernel, dict(zip(entry.arguments, used, strict=False)))
         index = ir.IndexType.get()
         one = func_constant(index, 1)
         gpu.LaunchFuncOp(
             [f"{self.name}_gpu", symbol],
-            (func_constant(index, grid.total), one, one),
-            (func_constant(index, self.warps * 32), one, one),
-            [self.buffers[r] for r in used],
+            (func_constant(index, grid.launched), one, one),
+            (func_constant(index, threads), one, one),
+            [self.buffers[r] for r in used] + maps,
             dynamic_shared_memory_size=func_constant(i32, em.smem_bytes),
+            cluster_size=(func_constant(index, grid.cluster), one, one) if grid.cluster > 1 else None,
         )
 
-    def _check_size(self, smem: int) -> None:
+    def _add_maps(self, em: Emitter, kernel, roots: dict[ir.Value, ir.Value]) -> list[ir.Value]:
+        """Declares the tensor maps that the body asked for as arguments of the kernel; returns the maps that the host
+        binds to them. `roots`: the buffers of the kernel's arguments."""
+        if not em.maps:
+            return []
+        plain = [ir.DictAttr.get({})] * (len(em.entry.arguments) - len(em.maps))
+        kernel.attributes["function_type"] = ir.TypeAttr.get(
+            ir.FunctionType.get([a.type for a in em.entry.arguments], [])
+        )
+        kernel.attributes["arg_attrs"] = ir.ArrayAttr.get([*plain, *[map_argument()] * len(em.maps)])
+        return [tensor_map(reshaped(self.buffers[roots[m.root]], m.shape), m.box, m.swizzle) for m in em.maps.values()]
+
+    def _check_size(self, smem: int, threads: int) -> None:
         """Raises Unsupported for more blocks than a multiprocessor can hold."""
         target = self.target
-        problem = target.too_many_blocks(self.min_blocks, self.warps * 32, smem)
+        problem = target.too_many_blocks(self.min_blocks, threads, smem)
         if problem:
             raise Unsupported(f"mlirc.min_blocks = {self.min_blocks}: {problem}", self.function, "min_blocks")
 
@@ -189,18 +206,20 @@ class Kernel:
                 break
             self._function_level(scope, op.operation, arguments)
         body = forall.regions[0].blocks[0]
-        for iv, value in zip(body.arguments, grid.indices(em, scope), strict=False):
-            scope.scalars[iv] = value
         targets = {}
         for argument, result in zip(list(body.arguments)[grid.rank :], forall.results, strict=True):
             targets[argument] = scope.view(result)
             scope.views[argument] = scope.view(result)
         ops = list(body.operations)
-        for op in ops[:-1]:
-            scope.lower(op)
-        for insert in ops[-1].regions[0].blocks[0].operations:
-            with insert.location:
-                scope.store(insert.operation, targets)
+
+        def compute(scope: Scope) -> None:
+            for op in ops[:-1]:
+                scope.lower(op)
+            for insert in ops[-1].regions[0].blocks[0].operations:
+                with insert.location:
+                    scope.store(insert.operation, targets)
+
+        roles.emit(em, forall, grid, scope, compute)
 
     def _bind_view(self, scope: Scope, value: ir.Value, base: ir.Value) -> None:
         t = value.type
@@ -254,60 +273,6 @@ def check_scheduled(ops: list[ir.Operation]) -> None:
 
 
 VIEWS = ("tensor.expand_shape", "tensor.collapse_shape", "tensor.cast")
-
-
-class Grid:
-    """The blocks of a forall: one launch dimension over all its induction variables, the last one fastest. The
-    attribute `mlirc.group_rows` visits that many rows of a two-dimensional grid before moving on along columns, for
-    reuse in L2."""
-
-    def __init__(self, forall):
-        self.forall = forall
-        segments = list(ir.DenseI32ArrayAttr(forall.attributes["operandSegmentSizes"]))
-        if any(segments[:3]):
-            raise Unsupported("an scf.forall with bounds that are not constant")
-        self.lower, upper, self.step = (
-            list(ir.DenseI64ArrayAttr(forall.attributes[n]))
-            for n in ("staticLowerBound", "staticUpperBound", "staticStep")
-        )
-        if DYNAMIC in [*self.lower, *upper, *self.step]:
-            raise Unsupported("an scf.forall with bounds that are not constant")
-        self.counts = [max(0, -(-(u - lo) // s)) for lo, u, s in zip(self.lower, upper, self.step, strict=True)]
-        self.rank = len(self.counts)
-        self.total = math.prod(self.counts)
-        if self.total > MAX_GRID:
-            raise Unsupported(f"{self.total} blocks, more than a launch takes; use larger tiles")
-
-    def indices(self, em: Emitter, scope: Scope) -> list[IndexValue]:
-        block: IndexValue = gpu.BlockIdOp(gpu.Dimension.x).result if self.total > 1 else 0
-        order = self._split(em, block)
-        return [em.add(lo, em.mul(i, s)) for lo, s, i in zip(self.lower, self.step, order, strict=True)]
-
-    def _split(self, em: Emitter, block: IndexValue) -> list[IndexValue]:
-        counts = self.counts
-        group = em.taken.take(self.forall, "group_rows", 1)
-        if group > 1 and self.rank < 2:
-            em.taken.refuse(self.forall, "group_rows", "the blocks have one dimension: there is nothing to group")
-        elif group > 1:
-            rows, columns = counts[-2], counts[-1]
-            if rows % group:
-                em.taken.refuse(self.forall, "group_rows", f"it must divide the {rows} steps of the second-last loop")
-            else:
-                inner = em.rem(block, rows * columns)
-                outer = em.div(block, rows * columns)
-                band, within = em.div(inner, group * columns), em.rem(inner, group * columns)
-                row = em.add(em.mul(band, group), em.rem(within, group))
-                return [*self._mixed(em, outer, counts[:-2]), row, em.div(within, group)]
-        return self._mixed(em, block, counts)
-
-    @staticmethod
-    def _mixed(em: Emitter, block: IndexValue, counts: list[int]) -> list[IndexValue]:
-        out: list[IndexValue] = []
-        for i, n in enumerate(reversed(counts)):
-            last = i == len(counts) - 1
-            out.append(0 if n == 1 else block if last else em.rem(block, n))
-            block = em.div(block, n)
-        return out[::-1]
 
 
 def reshaped(base: ir.Value, shape: list[int]) -> ir.Value:

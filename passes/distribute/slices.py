@@ -65,3 +65,31 @@ def kept_dims(op: ir.Operation, reduced: ir.Value) -> list[int]:
     return tensors.kept_dims(
         list(ir.DenseI64ArrayAttr(op.attributes["static_sizes"])), ir.RankedTensorType(reduced.type).shape
     )
+
+
+def cut_at_edges(op: ir.Operation, whole: list[int]) -> list[bool]:
+    """Per dimension of an extract_slice or parallel_insert_slice of a tensor of the shape `whole`: whether its size is
+    constant, or what is left of the tensor: the least of a constant and extent - offset."""
+    segments = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
+    operands = list(op.operands)
+    first = len(operands) - sum(segments[-3:])
+    dynamic_offsets = operands[first : first + segments[-3]]
+    dynamic_sizes = operands[first + segments[-3] : first + segments[-3] + segments[-2]]
+    offsets = [
+        dynamic_offsets.pop(0) if n == DYNAMIC else n for n in ir.DenseI64ArrayAttr(op.attributes["static_offsets"])
+    ]
+    out = []
+    for extent, offset, n in zip(whole, offsets, ir.DenseI64ArrayAttr(op.attributes["static_sizes"]), strict=True):
+        out.append(n != DYNAMIC or _rest(dynamic_sizes.pop(0), offset, extent))
+    return out
+
+
+def _rest(size: ir.Value, offset: ir.Value | int, extent: int) -> bool:
+    """Whether a size is affine.min(extent - offset, constant)."""
+    owner = size.owner
+    if isinstance(owner, ir.Block) or owner.name != "affine.min" or list(owner.operands) != [offset]:
+        return False
+    m = ir.AffineMapAttr(owner.attributes["map"]).value
+    rest = ir.AffineExpr.get_constant(extent) - ir.AffineExpr.get_dim(0)
+    others = [e for e in m.results if not isinstance(e, ir.AffineConstantExpr)]
+    return m.n_dims == 1 and all(e == rest for e in others)

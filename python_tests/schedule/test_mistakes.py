@@ -67,7 +67,9 @@ MISTAKES = [
     # attributes
     (WARPS, "annotate(function, warp=8)", "annotate: no attribute 'warp': did you mean warps?"),
     (STAGES, "annotate(loop, stagse=4, producer_warps=4)", "no attribute 'stagse': did you mean stages?"),
-    (STAGES, "annotate(loop, producer=4)", "no attribute 'producer': choose one of warps, "),
+    (STAGES, "annotate(loop, producer=1)", "no attribute 'producer': did you mean producers?"),
+    (STAGES, "annotate(loop, overlap=4)", "no attribute 'overlap': choose one of warps, "),
+    (STAGES, "annotate(loop, producers=4)", "producers = 4: takes 1"),
     (WARPS, "annotate(function, warps=0)", "warps = 0: takes 1 to 32"),
     (WARPS, "annotate(function, warps=64)", "warps = 64: takes 1 to 32"),
     (WARPS, "annotate(function, warps='2')", 'warps = "2": takes 1 to 32'),

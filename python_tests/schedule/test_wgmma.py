@@ -26,9 +26,12 @@ WGMMA = "matmul:mma=wgmma"
         (127, 97, 264, "block_m=128,block_n=96,warps_m=8,warps_n=1,stages=4"),
     ],
 )
-@pytest.mark.parametrize("dtype", ["bf16", "f16"])
-def test_tiles_and_edges(m: int, n: int, k: int, knobs: str, dtype: str) -> None:
-    tiles, record = check_schedule(matmul(m, n, k, dtype), (f"{WGMMA},{knobs}",), 1e-2)
+@pytest.mark.parametrize(("dtype", "copy"), [("bf16", "tma"), ("f16", "cp_async")])
+def test_tiles_and_edges(m: int, n: int, k: int, knobs: str, dtype: str, copy: str) -> None:
+    if k % 8:
+        copy = "cp_async"  # tensor copies take rows of multiples of 16 bytes
+    tiles, record = check_schedule(matmul(m, n, k, dtype), (f"{WGMMA},{knobs},copy={copy}",), 1e-2)
+    assert record.knobs["copy"] == copy
     assert record.knobs["mma"] == "wgmma" and 'mlirc.mma = "wgmma"' in tiles
 
 
@@ -69,7 +72,7 @@ def test_large_products_take_warpgroups_by_themselves() -> None:
 @pytest.mark.parametrize(
     ("text", "knobs", "says"),
     [
-        (matmul(64, 64, 256, "bf16"), "stages=2", "stages >= 3"),
+        (matmul(64, 64, 256, "bf16"), "stages=2,copy=cp_async", "stages >= 3"),
         (matmul(64, 64, 256, "bf16"), "warps_m=2,warps_n=2", "multiples of 4"),
         (matmul(64, 64, 256, "bf16"), "block_k=32", "block_k = 64"),
         (matmul(64, 192, 256, "bf16", transposed=False), "block_n=192,warps_m=4,warps_n=2,stages=4", "multiples of 64"),

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import pickle
 
 import pytest
 
-from mlirc.cycles import collecting_rarely
 from mlirc.driver.compilation import Compilation
 from mlirc.errors import MlircError
 from mlirc.internal import InternalError, step
@@ -79,11 +77,3 @@ def test_an_import_that_fails_names_the_model(monkeypatch):
     job = Compilation("thing", get_target("sm_90a"))
     with pytest.raises(InternalError, match="while importing thing from PyTorch: TypeError: no such thing"):
         job.import_module(torch.nn.ReLU(), (torch.randn(3),), {})
-
-
-def test_the_cycle_collector_is_left_as_it_was():
-    before = gc.get_threshold()
-    with pytest.raises(KeyError), collecting_rarely():
-        assert gc.get_threshold()[0] > before[0]
-        raise KeyError
-    assert gc.get_threshold() == before

@@ -1,0 +1,189 @@
+"""Products of two matrices beside cuBLAS, each in CUDA graphs with the L2 cache cold, interleaved in one run.
+
+    python benchmarks/products.py compile DIR [--shapes bf16] [--knobs block_n=128,cluster_size=1]...
+    python benchmarks/products.py run DIR [-o FILE.json] [--samples 60]     # on the GPU; needs no MLIR
+
+`compile` makes one PTX file per shape and schedule (the default one, and each of `--knobs`); `run` checks every one
+against an FP32 product and times it beside `torch.matmul`. x is [M, K]; the other operand is [N, K] (`nk`) or [K, N]
+(`kn`), and `t` before it says that x is given as [K, M]."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+# dtype, M, N, K: the layers of Qwen2.5-7B at several numbers of rows, and squares.
+BF16 = [
+    (4096, 4096, 4096), (8192, 8192, 8192), (16384, 8192, 4096), (512, 4608, 3584), (512, 3584, 3584),
+    (512, 37888, 3584), (512, 3584, 18944), (2048, 4608, 3584), (2048, 3584, 3584), (2048, 37888, 3584),
+    (2048, 3584, 18944), (16, 37888, 3584), (16, 3584, 18944), (64, 37888, 3584), (128, 37888, 3584),
+    (256, 3584, 18944),
+]  # fmt: skip
+SETS = {
+    "bf16": [("bf16", *s, "nk") for s in BF16],
+    "layouts": [("bf16", *s, layout) for s in ((4096, 4096, 4096), (512, 37888, 3584), (2048, 3584, 18944))
+                for layout in ("nk", "kn", "tnk", "tkn")],
+    "odd": [("bf16", 1000, 1288, 520, "nk"), ("bf16", 333, 1032, 520, "kn"), ("bf16", 129, 136, 4104, "tnk")],
+}  # fmt: skip
+
+
+def module(dtype: str, m: int, n: int, k: int, layout: str) -> tuple[Any, tuple]:
+    """The module that computes one product, and inputs of its shapes."""
+    import torch
+
+    class Product(torch.nn.Module):
+        def forward(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            x = x.t() if layout.startswith("t") else x
+            return x @ (w.t() if layout.endswith("nk") else w)
+
+    t = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}[dtype]
+    x = torch.empty((k, m) if layout.startswith("t") else (m, k), dtype=t)
+    w = torch.empty((n, k) if layout.endswith("nk") else (k, n), dtype=t)
+    return Product().eval(), (x, w)
+
+
+def name_of(case: tuple, knobs: str) -> str:
+    """The file's name without suffix."""
+    dtype, m, n, k, layout = case
+    return f"{dtype}_{m}_{n}_{k}_{layout}" + (f"__{knobs.replace(',', '+')}" if knobs else "")
+
+
+def compile_case(case: tuple, knobs: str, folder: str) -> tuple[str, str]:
+    """(file's name, "" or why there is none)."""
+    from mlirc.driver.compilation import Compilation
+    from mlirc.errors import MlircError
+    from mlirc.targets import get_target
+
+    job = Compilation("product", get_target("sm_90a"), (f"matmul:{knobs}",) if knobs else (), helpers=0)
+    try:
+        job.import_module(*module(*case), {})
+        job.lower("ptx")
+        job.write(Path(folder) / (name_of(case, knobs) + ".ptx"))
+    except MlircError as e:
+        return name_of(case, knobs), str(e)
+    return name_of(case, knobs), ""
+
+
+def compile_all(args: argparse.Namespace) -> None:
+    """Compiles every case with every schedule, in processes of their own."""
+    Path(args.folder).mkdir(parents=True, exist_ok=True)
+    cases = [c for s in args.shapes for c in SETS[s]]
+    with ProcessPoolExecutor(args.jobs) as pool:
+        jobs = [pool.submit(compile_case, c, k, args.folder) for c in cases for k in args.knobs or [""]]
+        for name, problem in (j.result() for j in jobs):
+            if problem:
+                print(f"{name}: {problem[:160]}")
+
+
+def run_case(case: tuple, files: list[Path], samples: int, flush: Any) -> list[dict[str, Any]]:
+    """One row per file of a case, with its time and cuBLAS's."""
+    import torch
+
+    from mlirc.bench import timing
+    from mlirc.runtime.loading import load
+
+    dtype, m, n, k, layout = case
+    size = {"bf16": 2, "f16": 2, "f32": 4}[dtype]
+    count, runs = timing.copies_for((m * k + n * k + m * n) * size, 2 * m * n * k / 600e6)
+    t = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}[dtype]
+    sets = []
+    for _ in range(count):
+        x = torch.randn((k, m) if layout.startswith("t") else (m, k), device="cuda").to(t)
+        w = torch.randn((n, k) if layout.endswith("nk") else (k, n), device="cuda").to(t)
+        sets.append((x, w))
+
+    def seen(x: Any, w: Any) -> tuple[Any, Any]:
+        return (x.t() if layout.startswith("t") else x), (w.t() if layout.endswith("nk") else w)
+
+    out = torch.empty(m, n, device="cuda", dtype=t)
+    want = torch.matmul(*(v.float() for v in seen(*sets[0])))
+    arms = [timing.capture("cublas", lambda s: torch.matmul(*seen(*s), out=out), sets, runs)]
+    own = {"cublas": float((out_of(out, sets[0], seen) - want).norm() / want.norm())}
+    for file in files:
+        try:
+            model = load(str(file), graph=False)
+            for o in model.outputs:
+                torch.from_dlpack(o).fill_(math.nan)
+            model.bind(*sets[0])
+            model.launch(torch.cuda.current_stream())
+            torch.cuda.synchronize()
+            got = torch.from_dlpack(model.outputs[0]).float()
+            own[file.stem] = float((got - want).norm() / want.norm())
+
+            def run(s: Any, model: Any = model) -> None:
+                model.bind(*s)
+                model.launch(torch.cuda.current_stream())
+
+            arm = timing.capture(file.stem, run, sets, runs)
+            arm.keep = (arm.keep, model)  # a graph does not keep its kernels loaded
+            arms.append(arm)
+        except Exception as e:  # a bad schedule must not hide the others' figures
+            print(f"{file.stem}: {type(e).__name__}: {str(e)[:200]}", file=sys.stderr)
+    timed = timing.interleave(arms, samples, flush)
+    return [
+        {"case": list(case), "arm": name, "error": own[name], **s.to_json(), "vs": timed["cublas"].median / s.median}
+        for name, s in timed.items()
+    ]
+
+
+def out_of(out: Any, first: tuple, seen: Any) -> Any:
+    """cuBLAS's own result for a set."""
+    import torch
+
+    torch.matmul(*seen(*first), out=out)
+    return out.float()
+
+
+def run_all(args: argparse.Namespace) -> None:
+    """Times every file of a folder, and prints a line for each."""
+    import torch
+
+    from mlirc.bench import timing
+
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    flush, rows = timing.Flusher(), []
+    files: dict[str, list[Path]] = {}
+    for f in sorted(Path(args.folder).glob("*.ptx")):
+        files.setdefault(f.stem.split("__")[0], []).append(f)
+    for key, found in files.items():
+        dtype, m, n, k, layout = key.split("_")
+        case = (dtype, int(m), int(n), int(k), layout)
+        new = run_case(case, found, args.samples, flush)
+        rows += new
+        cublas = new[0]["median_us"]
+        best = max(new[1:], key=lambda r: r["vs"], default=None)
+        for r in new[1:]:
+            mark = "*" if r is best else " "
+            knobs = r["arm"].partition("__")[2] or "default"
+            print(
+                f"{key:28s} cublas {cublas:8.1f} us {2 * case[1] * case[2] * case[3] / cublas / 1e6:4.0f} TF | "
+                f"{r['median_us']:8.1f} us {r['vs']:.3f}x err {r['error']:.1e} {mark} {knobs}", flush=True,
+            )  # fmt: skip
+    if args.output:
+        Path(args.output).write_text(json.dumps(rows, indent=0))
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    sub = parser.add_subparsers(dest="do", required=True)
+    c = sub.add_parser("compile")
+    c.add_argument("folder")
+    c.add_argument("--shapes", nargs="*", default=["bf16"], choices=list(SETS))
+    c.add_argument("--knobs", nargs="*", default=[], help="knobs of the matmul script; '' is the default schedule")
+    c.add_argument("--jobs", type=int, default=2)
+    r = sub.add_parser("run")
+    r.add_argument("folder")
+    r.add_argument("-o", "--output")
+    r.add_argument("--samples", type=int, default=60)
+    args = parser.parse_args()
+    (compile_all if args.do == "compile" else run_all)(args)
+
+
+if __name__ == "__main__":
+    main()
