@@ -58,6 +58,11 @@ NO_EFFECT = {
     "number factor dropped": "likewise",
     "number sign turned": "likewise",
     "window of another buffer for half a warp": "only lanes of one half get there",
+    "window another one for half a warp": "likewise",
+    "wait for reads only": "the last wait of the kernel: nobody in it reads what the copies write",
+    "wait whose answer is ignored": "the phase that it asks about has ended by then",
+    "cluster relaxed": "the barrier at the end, before which blocks tell each other by mbarriers alone",
+    "initial value not stored": "of a row outside of the tensor, which the copy leaves out",
     "barrier removed": "orders nothing: no access before it meets one of another thread after it (the first barrier of "
     "a loop, before shared memory is used; the last one, behind which nothing is written)",
     "barrier moved up": "passes an operation of no other thread's concern (a wait for copies that nobody reads, or "

@@ -121,10 +121,11 @@ def tensor_copy_tile(
         instructions = block_m // 64
         for block_n in columns:
             width = c.count * block_n
-            if width * instructions // warpgroups > 256 or c.panels and block_n % 64:
+            if width * instructions // warpgroups > 256:
                 continue
+            copied = c.count * (ceil_div(block_n, 64) * 64 if c.panels else block_n)  # whole panels of 64 columns
             one = max(64 * 16 * block_n / PRODUCTS, 16 * element * (64 + block_n) / SHARED_READS)
-            step = max(4 * instructions * c.count * one, (block_m + width) * 64 * element / ARRIVALS)
+            step = max(4 * instructions * c.count * one, (block_m + copied) * 64 * element / ARRIVALS)
             blocks = size.batch * ceil_div(size.m, block_m) * ceil_div(size.n, block_n)
             rounds = ceil_div(blocks, target.sms)
             # The last round's blocks take at most twice their share of global memory's bandwidth; and in few rounds
@@ -134,7 +135,7 @@ def tensor_copy_tile(
             memory = moved / blocks * shares / GLOBAL_BYTES * (1 + 0.2 / min(rounds, 3))
             clocks = max(rounds * (steps * step + TILE_CLOCKS), memory + TILE_CLOCKS)
             tile = BlockShape(block_m, block_n, 64, 4 * warpgroups, 1, 8, "wgmma", copy="tma")
-            found.append((clocks, blocks * (block_m + width), tile))
+            found.append((clocks, blocks * (block_m + copied), tile))
     return min(found, key=lambda f: f[:2])[2] if found else None
 
 

@@ -167,7 +167,7 @@ def with_(**fields: Any) -> Any:
         (step(2, maps=[]), r"at least one tensor map must be"),
         (step(2, maps=DATA["steps"][2]["maps"] * 2), "a number above those before it"),
         (step(2, maps=[[0, "f32", [3, 5], [1, 4], 0]]), "rows of 20 bytes: they must be a multiple of 16"),
-        (step(2, maps=[[0, "f32", [4], [32], 64]]), "has 128 bytes, which is more than a swizzle of 64"),
+        (step(2, maps=[[0, "f32", [4], [32], 64]]), "has 128 bytes: with a swizzle of 64 it has as many"),
         (ref(2, 0, offset=260), "a tensor map: is given byte 260 of arena 0: not a multiple of 16"),
         (step(1, maps=[[0, "f32", [N], [4], 0]]), "kernel 'add' takes as argument 0 a pointer, not a tensor map"),
         (with_(arena_size=513), "arena_size is 513 bytes, but the steps use 512"),

@@ -71,7 +71,14 @@ KERNELS: dict[str, tuple[str, str]] = {
     "matmul, mma, gates": (
         matmul(31, 33, 64, "bf16", gates=True), "matmul:block_m=32,block_n=32,block_k=32,stages=2",
     ),
-    "matmul, wgmma": (matmul(67, 20, 264, "bf16"), "matmul:mma=wgmma,block_m=64,block_n=16,warps_m=4,warps_n=1"),
+    "matmul, wgmma": (
+        matmul(67, 20, 264, "bf16"), "matmul:mma=wgmma,block_m=64,block_n=16,warps_m=4,warps_n=1,copy=cp_async"
+    ),
+    "matmul, ring": (matmul(67, 24, 200, "bf16"), "matmul:mma=wgmma,block_m=64,block_n=16,blocks=3,stages=2"),
+    "matmul, ring of a cluster": (
+        matmul(128, 24, 136, "bf16"), "matmul:mma=wgmma,block_m=64,block_n=16,cluster_size=2,blocks=2,stages=2"
+    ),
+    "matmul, ring, few rows": (matmul(3, 40, 136, "bf16"), "matmul:blocks=1,stages=2"),
     "matmul, fma": (matmul(33, 35, 70), "matmul:block_m=32,block_n=32,block_k=16,warps_m=2,warps_n=2,stages=3"),
     "matmul, fma, batch": (matmul(5, 17, 33, batch=2), "matmul:block_m=4,block_n=16,block_k=16,stages=2"),
     "attention, bf16": (

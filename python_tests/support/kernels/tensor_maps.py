@@ -162,7 +162,7 @@ CASES = {
     "odd rows": Twice((13, 24), (8, 16)),
     "one element wide": Twice((1, 4), (1, 4)),
     "swizzled": Twice((67, 96), (16, 32), "f32", 128),
-    "half a swizzle": Twice((5, 24), (8, 16), "bf16", 64),
+    "middle swizzle": Twice((5, 40), (8, 32), "bf16", 64),
     "narrow swizzle": Twice((11, 8), (4, 8), "i32", 32),
     "a vector": Twice((101,), (64,)),
     "wide": Twice((3, 2, 7, 16), (1, 2, 4, 8), "bf16"),
