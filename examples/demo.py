@@ -1,6 +1,6 @@
 """The main job on a real model: the MiniLM sentence encoder, with its real weights, from PyTorch to PTX.
 
-    python examples/demo.py [--target sm_90a] [--output demo_out/minilm.ptx]
+    python examples/demo.py [--target sm_90a] [--output demo_out/minilm.ptx] [--tokens 128]
 
 Compiles it, shows its kernels, runs it on the GPU where there is one and level by level on the CPU where there is
 none, and prints the error against PyTorch.
@@ -18,7 +18,6 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 SENTENCES = ("A compiler turns a program into another one that says the same.", "Ein Übersetzer erhält die Bedeutung.")
-LENGTH = 128
 
 
 def main() -> int:
@@ -37,11 +36,12 @@ def _demo() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--target", help="GPU generation (default: this machine's GPU, or sm_90a)")
     parser.add_argument("--output", type=Path, default=Path("demo_out/minilm.ptx"), help="(default %(default)s)")
+    parser.add_argument("--tokens", type=int, default=128, help="of each sentence, padding included (default 128)")
     options = parser.parse_args()
     options.output.parent.mkdir(parents=True, exist_ok=True)
 
     folder = _model_folder()
-    print(f"model: all-MiniLM-L6-v2, {len(SENTENCES)} sentences of {LENGTH} tokens, f32")
+    print(f"model: all-MiniLM-L6-v2, {len(SENTENCES)} sentences of {options.tokens} tokens, f32")
     progress = Progress()
     try:
         job = mlirc.driver.compilation.compile_model(
@@ -49,14 +49,14 @@ def _demo() -> int:
             options.output,
             target=options.target or mlirc.driver.live.this_gpu(),
             timer=Timer(progress),
-            inputs=[f"{name}=i64[{len(SENTENCES)},{LENGTH}]" for name in ("input_ids", "attention_mask")],
+            inputs=[f"{name}=i64[{len(SENTENCES)},{options.tokens}]" for name in ("input_ids", "attention_mask")],
         )
     finally:
         progress.close()
     print(f"\n{kernel_table(job)}\n\n{job.timer.report()}\n")
     for path in (options.output, options.output.with_suffix(".safetensors")):
         print(f"wrote {path} ({path.stat().st_size / 2**20:.1f} MiB)")
-    return _check(job, options.output, _inputs(folder, [name for name, _, _ in job.imported.inputs]))
+    return _check(job, options.output, _inputs(folder, options.tokens, [name for name, _, _ in job.imported.inputs]))
 
 
 def _model_folder() -> Path:
@@ -69,12 +69,12 @@ def _model_folder() -> Path:
     return Path(get_model_path())
 
 
-def _inputs(folder: Path, names: list[str]) -> list:
+def _inputs(folder: Path, length: int, names: list[str]) -> list:
     """The sentences as token ids and mask, in the model's order."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokens = tokenizer(list(SENTENCES), padding="max_length", max_length=LENGTH, truncation=True, return_tensors="pt")
+    tokens = tokenizer(list(SENTENCES), padding="max_length", max_length=length, truncation=True, return_tensors="pt")
     return [tokens[name] for name in names]
 
 
