@@ -159,7 +159,6 @@ def attention(
 
 def load(ctx: ir.Context) -> None:
     """Loads the dialect into the context, once per process."""
-    from mlirc.dialects import tensor_map  # noqa: F401  its op has to be there before the dialect is loaded
 
     with ctx, ir.Location.unknown():
         Mlirc.load()
