@@ -41,8 +41,8 @@ CLOSE = {
     "predicate off by one": "a masked column counts in attention's running maximum: any bound of the scores is right "
     "there, and only the rounding of the weights differs",
     "predicate always true": "likewise",
-    "number another operation": "of the running maximum that attention's weights are relative to: any number near it is "
-    "right there, and only the rounding of the weights differs",
+    "number another operation": "of the running maximum that attention's weights are relative to: any number near it "
+    "is right there, and only the rounding of the weights differs",
     "number operand dropped": "likewise",
 }
 
