@@ -4,8 +4,8 @@
     python benchmarks/products.py run DIR [-o FILE.json] [--samples 60]     # on the GPU; needs no MLIR
 
 `compile` makes one PTX file per shape and schedule (the default one, and each of `--knobs`); `run` checks every one
-against an FP32 product and times it beside `torch.matmul`. x is [M, K]; the other operand is [N, K] (`nk`) or [K, N]
-(`kn`), and `t` before it says that x is given as [K, M]."""
+against an FP32 product (an FP64 one for f32) and times it beside `torch.matmul`, TF32 off. x is [M, K]; the other
+operand is [N, K] (`nk`) or [K, N] (`kn`), and `t` before it says that x is given as [K, M]."""
 
 from __future__ import annotations
 
@@ -24,10 +24,14 @@ BF16 = [
     (2048, 3584, 18944), (16, 37888, 3584), (16, 3584, 18944), (64, 37888, 3584), (128, 37888, 3584),
     (256, 3584, 18944),
 ]  # fmt: skip
+# The layers of TinyLlama-1.1B and Qwen2.5-7B at 32, 128 and 512 tokens.
+FP32 = [(s, n, k) for h, i, kv in ((2048, 5632, 256), (3584, 18944, 512)) for s in (32, 128, 512)
+        for n, k in ((h, h), (kv, h), (i, h), (h, i))]  # fmt: skip
 SETS = {
     "bf16": [("bf16", *s, "nk") for s in BF16],
     "layouts": [("bf16", *s, layout) for s in ((4096, 4096, 4096), (512, 37888, 3584), (2048, 3584, 18944))
                 for layout in ("nk", "kn", "tnk", "tkn")],
+    "fp32": [("f32", *s, "kn") for s in FP32],
     "odd": [("bf16", 1000, 1288, 520, "nk"), ("bf16", 333, 1032, 520, "kn"), ("bf16", 129, 136, 4104, "tnk")],
 }  # fmt: skip
 
@@ -101,7 +105,7 @@ def run_case(case: tuple, files: list[Path], samples: int, flush: Any) -> list[d
         return (x.t() if layout.startswith("t") else x), (w.t() if layout.endswith("nk") else w)
 
     out = torch.empty(m, n, device="cuda", dtype=t)
-    want = torch.matmul(*(v.float() for v in seen(*sets[0])))
+    want = torch.matmul(*(v.double() if t == torch.float32 else v.float() for v in seen(*sets[0])))
     arms = [timing.capture("cublas", lambda s: torch.matmul(*seen(*s), out=out), sets, runs)]
     own = {"cublas": float((out_of(out, sets[0], seen) - want).norm() / want.norm())}
     for file in files:
@@ -112,7 +116,7 @@ def run_case(case: tuple, files: list[Path], samples: int, flush: Any) -> list[d
             model.bind(*sets[0])
             model.launch(torch.cuda.current_stream())
             torch.cuda.synchronize()
-            got = torch.from_dlpack(model.outputs[0]).float()
+            got = torch.from_dlpack(model.outputs[0]).to(want.dtype)
             own[file.stem] = float((got - want).norm() / want.norm())
 
             def run(s: Any, model: Any = model) -> None:
@@ -136,7 +140,7 @@ def out_of(out: Any, first: tuple, seen: Any) -> Any:
     import torch
 
     torch.matmul(*seen(*first), out=out)
-    return out.float()
+    return out.float() if out.dtype != torch.float32 else out.double()
 
 
 def run_all(args: argparse.Namespace) -> None:
@@ -146,6 +150,7 @@ def run_all(args: argparse.Namespace) -> None:
     from mlirc.bench import timing
 
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_tf32 = False
     flush, rows = timing.Flusher(), []
     files: dict[str, list[Path]] = {}
     for f in sorted(Path(args.folder).glob("*.ptx")):
@@ -162,7 +167,8 @@ def run_all(args: argparse.Namespace) -> None:
             knobs = r["arm"].partition("__")[2] or "default"
             print(
                 f"{key:28s} cublas {cublas:8.1f} us {2 * case[1] * case[2] * case[3] / cublas / 1e6:4.0f} TF | "
-                f"{r['median_us']:8.1f} us {r['vs']:.3f}x err {r['error']:.1e} {mark} {knobs}", flush=True,
+                f"{r['median_us']:8.1f} us {r['vs']:.3f}x "
+                f"err {r['error']:.1e} (cublas {new[0]['error']:.1e}) {mark} {knobs}", flush=True,
             )  # fmt: skip
     if args.output:
         from mlirc.bench.report import environment

@@ -10,6 +10,7 @@ from typing import Any
 from mlirc.errors import MlircError
 from mlirc.schedule.kernel_info import ContractionInfo, KernelInfo
 from mlirc.schedule.verbs import ceil_div, power_of_two, product
+from mlirc.scripts import _fp32_tiles
 from mlirc.targets import Target
 
 HALF = ("f16", "bf16")
@@ -229,10 +230,12 @@ class Sizes:
 
 def check_instruction(name: str, c: ContractionInfo, target: Target, mma: str | None) -> None:
     """Raises MlircError for an instruction that this product or target does not have."""
-    if mma not in (None, "mma", "wgmma", "fma"):
-        raise MlircError(f"kernel '{name}': mma={mma}: choose mma, wgmma or fma")
-    if not uses_tensor_cores(c) and mma not in (None, "fma"):
-        raise MlircError(f"kernel '{name}': mma={mma}: operands of {c.a_type} take fma only")
+    if mma not in (None, "mma", "wgmma", "tf32x3", "fma"):
+        raise MlircError(f"kernel '{name}': mma={mma}: choose mma, wgmma, tf32x3 or fma")
+    if mma == "tf32x3" and not _fp32_tiles.is_fp32(c):
+        raise MlircError(f"kernel '{name}': mma=tf32x3: operands of {c.a_type} are not f32: use mma or fma")
+    if not uses_tensor_cores(c) and mma in ("mma", "wgmma"):
+        raise MlircError(f"kernel '{name}': mma={mma}: operands of {c.a_type} take tf32x3 (f32) or fma only")
     if mma == "wgmma" and not target.has_wgmma:
         raise MlircError(f"kernel '{name}': mma=wgmma: {target.name} has no wgmma: use mma")
 
@@ -242,6 +245,8 @@ def fitting_tile(
 ) -> BlockShape:
     """The measured or computed tile that a product starts from; knobs that are `given` narrow the choice."""
     half, mma, tile = uses_tensor_cores(c), given["mma"], None
+    if mma == "tf32x3" or mma is None and _fp32_tiles.pays(size, c, target):
+        return _fp32_tiles.tile(size, c, target, tensor_copies)
     # The pipelines of wgmma need three slices of 64.
     warpgroups = half and target.has_wgmma and c.direct and c.k > 128 and mma in (None, "wgmma")
     if tensor_copies and size.m <= 16 and mma in (None, "mma") and c.count == 1 and not c.panels:
@@ -267,22 +272,26 @@ def choose(kernel: KernelInfo, target: Target, given: Mapping[str, Any]) -> Bloc
     instruction that cannot be."""
     c = kernel.contraction
     assert c is not None
-    half, size = uses_tensor_cores(c), Sizes.of(kernel, c)
+    half, single, size = uses_tensor_cores(c), _fp32_tiles.is_fp32(c), Sizes.of(kernel, c)
     check_instruction(kernel.name, c, target, given["mma"])
-    tensor_copies = half and target.has_wgmma and c.boxes and c.k > 128 and given["copy"] in (None, "tma")
+    tensor_copies = (half or single) and target.has_wgmma and c.boxes and c.k > 128 and given["copy"] in (None, "tma")
     tile = fitting_tile(size, c, target, given, tensor_copies)
-    mma = given["mma"] or (tile.mma if half else "fma")
+    mma = given["mma"] or tile.mma
     block_m, block_n = given["block_m"] or tile.block_m, given["block_n"] or tile.block_n
     warps = tile.warps_m, tile.warps_n
     if mma == "wgmma" and given["warps_m"] is None and tile.mma != "wgmma":
         warps = (8 if block_m > 64 else 4, 1)
-    elif (block_m, block_n) != (tile.block_m, tile.block_n) and not warps_fit(block_m, block_n, warps, c.count, half):
-        warps = default_warps(block_m, block_n, c.count, half)
+    elif (block_m, block_n) != (tile.block_m, tile.block_n):
+        # Three TF32 products have two accumulators for each sum.
+        cores, sums = half or mma == "tf32x3", c.count * (2 if mma == "tf32x3" else 1)
+        if not warps_fit(block_m, block_n, warps, sums, cores):
+            warps = default_warps(block_m, block_n, sums, cores)
     copy = given["copy"] or (tile.copy if mma == tile.mma else "cp_async")
-    store = given["store"] or ("tma" if copy == "tma" else "vector")
-    # Rows along m or n lie in panels of 64 elements.
-    whole = mma == "wgmma" and (c.panels or not c.boxes)
-    shared_m, shared_n = (ceil_div(x, 64) * 64 if whole else x for x in (block_m, block_n))
+    store = given["store"] or ("tma" if copy == "tma" and mma != "tf32x3" else "vector")
+    # Rows along m or n lie in panels of 128 bytes.
+    whole = mma == "wgmma" and (c.panels or not c.boxes) or mma == "tf32x3"
+    panel = 64 if half else 32
+    shared_m, shared_n = (ceil_div(x, panel) * panel if whole else x for x in (block_m, block_n))
     element, block_k, stages = 2 if half else 4, given["block_k"], given["stages"]
     if block_k is None:
         block_k = 64 if mma == "wgmma" else min(tile.block_k, max(16, 1 << (c.k - 1).bit_length()))

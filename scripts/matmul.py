@@ -54,7 +54,8 @@ def matmul(
     """A `block_m` x `block_n` tile of the result per block, with a loop over `block_k` slices of the operands.
 
     Prologues along k run inside the loop, epilogues after it. Knobs: the tile; `warps_m` x `warps_n` warps; `stages`
-    of the copy pipeline; `mma` is `mma` or `wgmma` (tensor cores, 16-bit operands) or `fma`; `group` columns of blocks
+    of the copy pipeline; `mma` is `mma` or `wgmma` (tensor cores, 16-bit operands), `tf32x3` (tensor cores, f32)
+    or `fma`; `group` columns of blocks
     are visited together, row by row, so that both operands are found in L2; `copy` of the operands to shared memory,
     `cp_async` by the warps that compute or `tma` by one more; `blocks` that are launched, each for several tiles;
     `cluster_size` of them that copy what they share once; `store` of results, `tma` through shared memory or `vector`;

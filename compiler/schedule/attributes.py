@@ -96,8 +96,9 @@ _TABLE: dict[str, ScheduleAttribute] = {
             "memory by tensor copies", _words("vector", "tma"),
         ),
         ScheduleAttribute(
-            "mma", CONTRACTION, '"mma", "wgmma" or "fma"', "the instruction: mma.sync m16n8k16, Hopper's warpgroup "
-            "products, or scalar FMA", _words("mma", "wgmma", "fma"),
+            "mma", CONTRACTION, '"mma", "wgmma", "tf32x3" or "fma"', "the instruction: mma.sync m16n8k16, Hopper's "
+            "warpgroup products, three TF32 mma.sync for one FP32 product, or scalar FMA",
+            _words("mma", "wgmma", "tf32x3", "fma"),
         ),
         ScheduleAttribute(
             "warp_grid", CONTRACTION, "a list of two numbers, each 1 to 32", "warps along m and n; their product "

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mlirc.mlir import arith, ir, math, nvgpu, scf, vector
-from mlirc.passes.distribute import memory, staging, wgmma
+from mlirc.passes.distribute import memory, staging, tf32x3, wgmma
 from mlirc.passes.distribute.accumulators import MmaFragment, WgmmaFragment
 from mlirc.passes.distribute.emitter import Emitter, IndexValue, Unsupported
 from mlirc.passes.distribute.layout import (
@@ -64,6 +64,10 @@ class Geometry:
             m, n = _round(self.m, 16 * self.warps_m), _round(self.n, 8 * self.warps_n)
             self.layout2d = mma_accumulator(m, n, self.warps_m, self.warps_n)
             self.k_padded = _round(self.k, 16)
+        elif self.kind == "tf32x3":
+            m, n = _round(self.m, 16 * self.warps_m), _round(self.n, 8 * self.warps_n)
+            self.layout2d = tf32x3.accumulator(m, n, self.warps_m, self.warps_n, self.k_last(1))
+            self.k_padded = _round(self.k, tf32x3.STEP_K)
         else:
             self.layout2d = fma_accumulator(self.m, self.n, self.warps_m, self.warps_n)
             self.k_padded = self.k
@@ -76,6 +80,8 @@ class Geometry:
             raise Unsupported(f"mlirc.mma = wgmma: {target.name} has no wgmma: use mma", self.op, "mma")
         a, b, c = elements
         fits = isinstance(a, ir.BF16Type | ir.F16Type) and a == b and isinstance(c, ir.F32Type)
+        if kind == "tf32x3" and not all(isinstance(t, ir.F32Type) for t in elements):
+            raise Unsupported(f"mlirc.mma = tf32x3: it takes f32 operands, not {a}; use mma or fma", self.op, "mma")
         if kind in ("mma", "wgmma") and not fits:
             raise Unsupported(
                 f"tensor cores take two equal 16-bit float operands and f32 sums, not {a}; use fma", self.op, "mma"
@@ -106,9 +112,14 @@ class Geometry:
         padded = {outer: self.layout2d.shape[which], self.info.k: self.k_padded}
         return [padded.get(d, n) if d is not None else n for d, n in zip(self.info.maps[which], shape, strict=True)]
 
+    def k_last(self, which: int) -> bool:
+        """Whether rows of operand 0 (A) or 1 (B) run along k."""
+        return [d for d in self.info.maps[which] if d is not None][-1] == self.info.k
+
     def takes_panels(self, which: int) -> bool:
-        """Whether operand 0 (A) or 1 (B) lies in shared memory in panels: one of wgmma whose rows run along m or n."""
-        return self.kind == "wgmma" and [d for d in self.info.maps[which] if d is not None][-1] != self.info.k
+        """Whether operand 0 (A) or 1 (B) lies in shared memory in panels: one of wgmma whose rows run along m or n, and
+        any of three TF32 products, whose rows are longer than 128 bytes."""
+        return self.kind == "tf32x3" or self.kind == "wgmma" and not self.k_last(which)
 
 
 class Product:
@@ -129,7 +140,9 @@ class Product:
         outer = self.info.m if which == 0 else self.info.n
         staged = staging.staged(tile)
         if staged is None:
-            staged = self._store(tile, self._k_dims(dims), self.geometry.operand_extents(which, tile.shape))
+            # Three TF32 products look at sums that nobody stores, too: what they read must be something.
+            zero = list(range(len(dims))) if self.geometry.kind == "tf32x3" else self._k_dims(dims)
+            staged = self._store(tile, zero, self.geometry.operand_extents(which, tile.shape))
         positions = [i for i, d in enumerate(dims) if d in (outer, self.info.k) and d is not None]
         if len(positions) < 2:
             raise Unsupported("an operand of a product without an own dimension")
@@ -153,8 +166,14 @@ class Product:
 
     def run(self) -> Fragment:
         acc = self._accumulator()
+        if self.geometry.kind == "tf32x3":
+            return tf32x3.multiply(self, acc)
         lower = {"mma": self._mma, "wgmma": self._wgmma, "fma": self._fma}[self.geometry.kind]
         return lower(acc)
+
+    def operand_views(self) -> tuple[tuple[memory.View, bool], tuple[memory.View, bool]]:
+        """A and B in shared memory, as `_shared` gives them."""
+        return self._shared(0), self._shared(1)
 
     def _accumulator(self) -> Fragment:
         form = {"mma": MmaFragment, "wgmma": WgmmaFragment}.get(self.geometry.kind)
@@ -315,11 +334,11 @@ class Product:
         total = list(sums.pieces)
         for first in range(0, k_extent, SUM_LENGTH):
             last = min(first + SUM_LENGTH, k_extent)
-            part = self._fma_range(view_a, view_b, first, last, chunk, rows, columns)
+            part = self.fma_range(view_a, view_b, first, last, chunk, rows, columns)
             total = [self._sum(a, b) for a, b in zip(total, part, strict=True)]
         return Fragment(em, acc.element, acc.shape, acc.sizes, acc.layout, total, columns)
 
-    def _fma_range(self, view_a, view_b, first: int, last: int, chunk: int, rows: int, columns: int) -> list[ir.Value]:
+    def fma_range(self, view_a, view_b, first: int, last: int, chunk: int, rows: int, columns: int) -> list[ir.Value]:
         """The products of elements first .. last of K, summed in order."""
         em = self.em
         start = [self._zeros(columns)] * rows
@@ -359,7 +378,7 @@ class Product:
         layout = Layout((self.layout2d.dims[dim], (reg(chunk),) if chunk > 1 else ()))
         offsets = list(view.offsets)
         offsets[view.dims[1]] = self.em.add(offsets[view.dims[1]], k0)
-        moved = memory.View(view.base, offsets, view.dims, view.swizzle)
+        moved = replace(view, offsets=offsets)
         shape = list(layout.shape)
         return memory.load(self.em, moved, element, shape, shape, layout, whole=True)
 

@@ -313,7 +313,7 @@ class Emitter:
 
     def warp_barrier(self) -> None:
         """The lanes of this warp meet: order among their memory accesses."""
-        ir.Operation.create("nvvm.bar.warp.sync", operands=[self._full_mask()])
+        ir.Operation.create("nvvm.bar.warp.sync", operands=[self.full_mask()])
 
     def shared_pointer(self, address: IndexValue) -> ir.Value:
         """An address in shared memory, in bytes, as a pointer."""
@@ -335,7 +335,7 @@ class Emitter:
         self.maps[value] = wanted
         return value
 
-    def _full_mask(self) -> ir.Value:
+    def full_mask(self) -> ir.Value:
         return self.constant(ir.IntegerAttr.get(ir.IntegerType.get_signless(32), -1))
 
     def shuffle_xor(self, x: ir.Value, offset: int) -> ir.Value:

@@ -180,7 +180,7 @@ def test_the_schedule_leaves_the_kernel_as_it_was():
         ("matmul:block_k=many", "knob 'block_k' of script 'matmul' takes an integer of at least 1, not many"),
         ("matmul:stages=true", "knob 'stages' of script 'matmul' takes an integer of at least 1, not True"),
         ("matmul:mma=3", "knob 'mma' of script 'matmul' takes a word, not 3"),
-        ("matmul:mma=mma", "kernel 'matmul_0': mma=mma: operands of f32 take fma only"),
+        ("matmul:mma=mma", "kernel 'matmul_0': mma=mma: operands of f32 take tf32x3 (f32) or fma only"),
         ("matmul_0=reduction", "script 'reduction' cannot schedule kernel 'matmul_0' of kind 'matmul': choose"),
     ],
 )
