@@ -75,8 +75,9 @@ _TABLE: dict[str, ScheduleAttribute] = {
             _between(1, 16),
         ),
         ScheduleAttribute(
-            "producers", LOOP, "1", "one more warp copies what the products of this loop read, by tensor copies; the "
-            "others compute", _between(1, 1),
+            "producers", LOOP, "1 or 4", "so many more warps, of which one copies what the products of this loop read, "
+            "by tensor copies; the others compute. Four are a warpgroup, which gives its registers to the others",
+            lambda v: v in (1, 4) and not isinstance(v, bool),
         ),
         ScheduleAttribute(
             "copy", CONTRACTION, '"cp_async" or "tma"', "how its operands come to shared memory: by copies of 16 bytes "

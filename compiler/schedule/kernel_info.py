@@ -74,6 +74,7 @@ class AttentionShape:
     value_dim: int
     dtype: str
     causal: bool
+    rows: bool = True  # keys and values have contiguous rows: the elements of a head are their last dimension
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,8 @@ def _attention_shape(block: ir.Block) -> AttentionShape | None:
         return None
     a = AttentionInfo.of(found[0])
     sizes = (a.batch, a.q_heads, a.kv_heads, a.q_len, a.kv_len, a.head_dim, a.value_dim)
-    return AttentionShape(*sizes, str(a.element_type), a.causal)
+    rows = all(layout.endswith("d") for layout in a.layouts[1:3])
+    return AttentionShape(*sizes, str(a.element_type), a.causal, rows)
 
 
 def _check_ops(function: ir.Operation) -> None:

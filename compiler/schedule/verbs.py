@@ -112,7 +112,8 @@ def pipeline(loop: ir.Value, *, depth: int) -> None:
 
 
 def specialize(loop: ir.Value, *, producers: int = 1) -> None:
-    """Roles for the warps of a block: `producers` more warps (1) fill the loop's ring, the others compute."""
+    """Roles for the warps of a block: of `producers` more warps one fills the loop's ring, the others compute. With 4
+    they are a warpgroup, which gives its registers to those that compute."""
     annotate(loop, producers=producers)
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mlirc.mlir import arith, ir, math, nvgpu, scf, vector
-from mlirc.passes.distribute import memory, staging, tf32x3, wgmma
+from mlirc.passes.distribute import memory, staging, tf32x3, warpgroup_product, wgmma
 from mlirc.passes.distribute.accumulators import MmaFragment, WgmmaFragment
+from mlirc.passes.distribute.elementwise import Elementwise
 from mlirc.passes.distribute.emitter import Emitter, IndexValue, Unsupported
 from mlirc.passes.distribute.layout import (
     Layout,
@@ -117,9 +118,9 @@ class Geometry:
         return [d for d in self.info.maps[which] if d is not None][-1] == self.info.k
 
     def takes_panels(self, which: int) -> bool:
-        """Whether operand 0 (A) or 1 (B) lies in shared memory in panels: one of wgmma whose rows run along m or n, and
-        any of three TF32 products, whose rows are longer than 128 bytes."""
-        return self.kind == "tf32x3" or self.kind == "wgmma" and not self.k_last(which)
+        """Whether operand 0 (A) or 1 (B) lies in shared memory in panels: one of wgmma whose rows run along m or n, or
+        are longer than a panel's, and any of three TF32 products, whose rows are longer than 128 bytes."""
+        return self.kind == "tf32x3" or self.kind == "wgmma" and (not self.k_last(which) or self.k_padded > 64)
 
 
 class Product:
@@ -134,15 +135,19 @@ class Product:
 
     # -- shared memory operands
 
-    def _shared(self, which: int) -> tuple[memory.View, bool]:
+    def shared(self, which: int) -> tuple[memory.View, bool]:
         """Operand 0 or 1 in shared memory as a view with tile dimensions (outer, k), and whether k runs along rows."""
         tile, dims = (self.a, self.b)[which], self.info.maps[which]
         outer = self.info.m if which == 0 else self.info.n
         staged = staging.staged(tile)
         if staged is None:
-            # Three TF32 products look at sums that nobody stores, too: what they read must be something.
-            zero = list(range(len(dims))) if self.geometry.kind == "tf32x3" else self._k_dims(dims)
-            staged = self._store(tile, zero, self.geometry.operand_extents(which, tile.shape))
+            # Three TF32 products look at sums that nobody stores, too, and wgmma at rows that no thread has: what they
+            # read must be something.
+            every = self.geometry.kind in ("tf32x3", "wgmma")
+            zero = list(range(len(dims))) if every else self._k_dims(dims)
+            fence = self.geometry.kind == "wgmma"
+            form = fence and self.geometry.takes_panels(which), fence
+            staged = self._store(tile, zero, self.geometry.operand_extents(which, tile.shape), form)
         positions = [i for i, d in enumerate(dims) if d in (outer, self.info.k) and d is not None]
         if len(positions) < 2:
             raise Unsupported("an operand of a product without an own dimension")
@@ -151,37 +156,50 @@ class Product:
         ordered = [view.dims[positions[0]], view.dims[positions[1]]]
         return replace(view, dims=ordered if k_last else ordered[::-1]), k_last
 
-    def _store(self, tile: Tile, zero_dims: list[int], extents: list[int]) -> staging.Staged:
-        """Copies a tile to shared memory; a lazy one where it is defined, so once if that is outside of a loop."""
+    def _store(self, tile: Tile, zero_dims: list[int], extents: list[int], form: tuple[bool, bool]) -> staging.Staged:
+        """Copies a tile to shared memory; a lazy one where it is defined, so once if that is outside of a loop.
+        `form`: whether in panels, and for wgmma."""
         if not isinstance(tile, Marked):
-            return staging.store_to_shared(self.em, tile, zero_dims, extents)
-        key = ("shared", *zero_dims, *extents)
+            return staging.store_to_shared(self.em, tile, zero_dims, extents, *form)
+        key = ("shared", *zero_dims, *extents, *form)
         if key not in tile.cache:
             with ir.InsertionPoint(tile.marker):
-                tile.cache[key] = staging.store_to_shared(self.em, tile, zero_dims, extents)
+                tile.cache[key] = staging.store_to_shared(self.em, tile, zero_dims, extents, *form)
         return tile.cache[key]
 
     def _k_dims(self, dims: list[int | None]) -> list[int]:
         return [i for i, d in enumerate(dims) if d == self.info.k]
 
     def run(self) -> Fragment:
-        acc = self._accumulator()
-        if self.geometry.kind == "tf32x3":
+        kind = self.geometry.kind
+        if kind == "wgmma":
+            return warpgroup_product.lower(self)
+        self.em.pipeline.before(self.op)
+        acc = self.accumulator()
+        if kind == "tf32x3":
             return tf32x3.multiply(self, acc)
-        lower = {"mma": self._mma, "wgmma": self._wgmma, "fma": self._fma}[self.geometry.kind]
-        return lower(acc)
+        return self._mma(acc) if kind == "mma" else self._fma(acc)
 
     def operand_views(self) -> tuple[tuple[memory.View, bool], tuple[memory.View, bool]]:
-        """A and B in shared memory, as `_shared` gives them."""
-        return self._shared(0), self._shared(1)
+        """A and B in shared memory, as `shared` gives them."""
+        return self.shared(0), self.shared(1)
 
-    def _accumulator(self) -> Fragment:
+    def accumulator(self) -> Fragment:
+        """What the product is added to. A loop carries it as the instruction takes it, also where it is rescaled."""
         form = {"mma": MmaFragment, "wgmma": WgmmaFragment}.get(self.geometry.kind)
-        if form is not None and isinstance(self.c, LoopArgument):
-            return self.c.get_accumulator(self.layout, form, self._tile_grid())
+        source: Tile | None = self.c
+        while form is WgmmaFragment and isinstance(source, Elementwise):
+            source = source.scaled()
+        if form is not None and isinstance(source, LoopArgument):
+            found = source.get_accumulator(self.layout, form, self.tile_grid())
+            return found if source is self.c else self.c.get(self.layout)
         return self.c.get(self.layout)
 
-    def _tile_grid(self) -> tuple[int, int]:
+    def placed(self, dims: list[int | None], layout: Layout) -> Layout:
+        """A layout of (m, k) over the first operand's dimensions."""
+        return _place(dims, self.info.m, self.info.k, layout)
+
+    def tile_grid(self) -> tuple[int, int]:
         """Accumulator tiles along m and n: 16x8 per warp, for wgmma 64x8 per warpgroup."""
         if self.geometry.kind == "wgmma":
             return self.layout2d.shape[0] // (self.warps_m // 4) // 64, self.layout2d.shape[1] // self.warps_n // 8
@@ -191,7 +209,7 @@ class Product:
 
     def _mma(self, acc: Fragment) -> Fragment:
         em = self.em
-        mt, nt = self._tile_grid()
+        mt, nt = self.tile_grid()
         kt = self.geometry.k_padded // 16
         load_a = self._operand(0, mt, kt)
         load_b = self._operand(1, nt, kt)
@@ -219,11 +237,11 @@ class Product:
         load = self._ldmatrix_a if which == 0 else self._ldmatrix_b
         registers = tiles * kt * (4 if which == 0 else 2)
         if not isinstance(tile, Marked) or not tile.outside_loop() or registers > HOISTED_REGISTERS:
-            return load(*self._shared(which), tiles)
+            return load(*self.shared(which), tiles)
         key = ("operand", which, self.warps_m, self.warps_n, tiles, kt)
         if key not in tile.cache:
             with ir.InsertionPoint(tile.marker):
-                tiles_of = load(*self._shared(which), tiles)
+                tiles_of = load(*self.shared(which), tiles)
                 tile.cache[key] = [tiles_of(k) for k in range(kt)]
         return tile.cache[key].__getitem__
 
@@ -301,31 +319,12 @@ class Product:
 
         return tiles_of
 
-    def _wgmma(self, acc: Fragment) -> Fragment:
-        em, geometry = self.em, self.geometry
-        if any(staging.staged(t) is None or not isinstance(self.em.pipeline_depth, int) for t in (self.a, self.b)):
-            raise Unsupported("wgmma reads operands that a loop with mlirc.stages >= 3 copies asynchronously; use mma")
-        grid = self._tile_grid()
-        group = em.div(em.warp, 4)
-        group_m = em.div(group, self.warps_n) if self.warps_m > 4 else 0
-        group_n = em.rem(group, self.warps_n) if self.warps_n > 1 else 0
-        a = wgmma.Operand(em, *self._shared(0), em.mul(group_m, grid[0] * 64))
-        b = wgmma.Operand(em, *self._shared(1), em.mul(group_n, grid[1] * 8))
-        values = WgmmaFragment.pack(em, acc, grid)
-        values = wgmma.multiply(em, a, b, self.a.element, values, grid[1] * 8, geometry.k_padded)
-        users = {use.owner.name for use in self.op.results[0].uses}
-        if users == {"scf.yield"}:
-            em.deferred_products += 1  # the loop waits for them, one iteration later
-        else:
-            wgmma.wait(0)
-        return WgmmaFragment(em, acc.element, acc.shape, acc.sizes, self.layout, values, grid)
-
     # -- scalar FMA
 
     def _fma(self, acc: Fragment) -> Fragment:
         em = self.em
-        view_a, _ = self._shared(0)
-        view_b, _ = self._shared(1)
+        view_a, _ = self.shared(0)
+        view_b, _ = self.shared(1)
         rows, columns = self._own_registers(0), self._own_registers(1)
         sums = acc.with_piece(columns)
         k_extent = self.geometry.k_padded

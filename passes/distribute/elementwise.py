@@ -10,7 +10,7 @@ from mlirc.mlir import ir
 from mlirc.passes.distribute import memory
 from mlirc.passes.distribute.emitter import Emitter, Unsupported, vec
 from mlirc.passes.distribute.layout import Layout
-from mlirc.passes.distribute.values import Fragment, Marked, elementwise_op, piece_size
+from mlirc.passes.distribute.values import Fragment, Marked, Tile, elementwise_op, piece_size
 
 
 def map_dims(m: ir.AffineMap) -> list[int | None]:
@@ -190,6 +190,13 @@ class Elementwise(Marked):
                 layout = tile.natural()
                 if layout is not None:
                     return layout.lift(dims, rank).project(self.out_dims)
+        return None
+
+    def scaled(self) -> Tile | None:
+        """The first operand that has the result's own shape and order: what this is a rescaling of."""
+        for bound in self.operands:
+            if bound is not None and bound[1] == self.out_dims:
+                return bound[0]
         return None
 
     def build(self, layout: Layout) -> Fragment:

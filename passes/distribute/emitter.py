@@ -58,6 +58,23 @@ class TensorMap:
     swizzle: int
 
 
+class Pipeline:
+    """What products tell the pipeline of the loop that they are in: this one, of no loop, does not care."""
+
+    def before(self, product: ir.Operation) -> None:
+        """A product is about to read its operands."""
+
+    def issued(self, product: ir.Operation) -> None:
+        """A product of warpgroups is under way until the next iteration."""
+
+    def done(self, product: ir.Operation) -> None:
+        """A product of warpgroups is done, and so are all before it."""
+
+    def waits(self, product: ir.Operation) -> bool:
+        """Whether this iteration has waited for a product of warpgroups."""
+        return False
+
+
 class Emitter:
     """Emission state of one `gpu.func`. Must be used inside a context, a location and an insertion point.
 
@@ -71,12 +88,14 @@ class Emitter:
         self.target = target  # None: any
         self.taken = Taken() if taken is None else taken  # what is honoured of the schedule's attributes
         self.threads = warps * 32  # of those that compute
+        self.min_blocks = 1  # that a multiprocessor should hold
         self.smem_bytes = 0
         self._smem_base: ir.Value | None = None
         self._live_smem: dict[ir.Value, tuple[int, int]] = {}
         self._constants: dict = {}
         # Of the loop that is being built: iterations its copies run ahead, and products that nobody has waited for.
         self.pipeline_depth: int | None = None
+        self.pipeline: Pipeline = Pipeline()
         self.deferred_products = 0
         # Of the block program: the ring that producers fill, and how many blocks this one has done before.
         self.ring: Ring | None = None

@@ -132,14 +132,15 @@ class Kernel:
             kernel.attributes["known_block_size"] = ir.DenseI32ArrayAttr.get([threads, 1, 1])
             entry = kernel.regions[0].blocks[0] if kernel.regions[0].blocks else kernel.regions[0].blocks.append(*types)
         em = Emitter(entry, self.warps, self.target, self.taken, helpers)
+        em.min_blocks = max(self.min_blocks, 1)
         with ir.InsertionPoint(entry):
             self._emit_body(em, forall, grid, dict(zip(used, entry.arguments, strict=True)))
             gpu.ReturnOp([])
         i32 = ir.IntegerType.get_signless(32)
         kernel.attributes["mlirc.smem"] = ir.IntegerAttr.get(i32, em.smem_bytes)
         self._check_size(em.smem_bytes, threads)
-        if self.min_blocks:
-            kernel.attributes["mlirc.min_blocks"] = ir.IntegerAttr.get(i32, self.min_blocks)
+        if self.min_blocks or roles.registers(em):  # without it ptxas ignores setmaxnreg
+            kernel.attributes["mlirc.min_blocks"] = ir.IntegerAttr.get(i32, em.min_blocks)
         if grid.total == 0:
             return
         maps = self._add_maps(em, kernel, dict(zip(entry.arguments, used, strict=False)))

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from mlirc.mlir import arith, ir, scf
 from mlirc.passes.distribute import wgmma
+from mlirc.passes.distribute.consumer import Consumer
 from mlirc.passes.distribute.emitter import Emitter, Unsupported
 from mlirc.passes.distribute.layout import row_layout
 from mlirc.passes.distribute.loop_argument import LoopArgument
 from mlirc.passes.distribute.multistage import Multistage
-from mlirc.passes.distribute.ring import Consumer
 from mlirc.passes.distribute.values import Fragment, Tile
 
 
@@ -20,9 +20,11 @@ def lower(outer, op) -> None:
     lb, ub, step = (outer.scalar(v) for v in list(op.operands)[:3])
     inits = list(op.operands)[3:]
     iv, carried = body.arguments[0], list(body.arguments)[1:]
-    pipeline = Consumer(outer, op, em.ring) if em.ring is not None and em.ring.loop == op else Multistage(outer, op)
+    filled = em.ring is not None and op in em.ring.loops
+    pipeline = Consumer(outer, op, em.ring) if em.ring is not None and filled else Multistage(outer, op)
     pipeline.begin_loop()
-    outer_depth, outer_deferred = em.pipeline_depth, em.deferred_products
+    outer_depth, outer_deferred, outer_pipeline = em.pipeline_depth, em.deferred_products, em.pipeline
+    em.pipeline = pipeline
     em.pipeline_depth, em.deferred_products = (pipeline.ahead if pipeline.warpgroups else None), 0
     draft = scf.ForOp(em.value(lb), em.value(ub), em.value(step), [])
     scope = outer.inside()
@@ -61,7 +63,7 @@ def lower(outer, op) -> None:
     deferred = em.deferred_products > 0
     if deferred:
         wgmma.wait(0)
-    em.pipeline_depth, em.deferred_products = outer_depth, outer_deferred
+    em.pipeline_depth, em.deferred_products, em.pipeline = outer_depth, outer_deferred, outer_pipeline
     pipeline.end_loop(deferred)
 
 

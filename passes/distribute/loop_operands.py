@@ -25,6 +25,10 @@ class LoopOperand:
     info: products.Contraction
     which: int
 
+    def form(self) -> tuple:
+        """What slices have in common that can take turns in one buffer."""
+        return self.first[0].base, self.first[0].dims, self.element, self.extents, self.panels
+
 
 class LoopOperands:
     """The operands of one loop: `found` by the slices' results. `warpgroups`: whether wgmma reads them."""
@@ -35,7 +39,7 @@ class LoopOperands:
         self.body = op.regions[0].blocks[0]
         self.iv = self.body.arguments[0]
         self.found: dict[ir.Value, LoopOperand] = {}
-        self.others = 0  # operands of products that are no slices of global memory
+        self.products: list[ir.Operation] = []
         self.warpgroups = False
         for inner in self.body.operations:
             if inner.operation.name == "linalg.generic":
@@ -62,13 +66,12 @@ class LoopOperands:
         shapes, elements = info.arrange(shapes), info.arrange(elements)
         geometry = contraction.Geometry(self.em, generic, info, elements, shapes)
         self.warpgroups |= geometry.kind == "wgmma"
+        self.products.append(generic)
         for which, value in enumerate(info.arrange(list(generic.operands))[:2]):
             owner = value.owner
             if isinstance(owner, ir.Block) or owner.name != "tensor.extract_slice":
-                self.others += 1
                 continue
             if owner.operation.parent != self.op or self.outer.view(owner.operands[0]) is None:
-                self.others += 1
                 continue
             first = self.at(owner.operation, self.lb)
             shape = first[1]
@@ -82,6 +85,37 @@ class LoopOperands:
             self.found[value] = LoopOperand(
                 owner.operation, first, elements[which], extents, panels, generic, info, which
             )
+
+    def groups(self) -> list[list[LoopOperand]]:
+        """The slices, those together that a product reads together."""
+        groups: list[list[ir.Value]] = [[v] for v in self.found]
+        for product in self.products:
+            joined = [g for g in groups if any(v in g for v in product.operands)]
+            if len(joined) > 1:
+                groups = [g for g in groups if g not in joined[1:]]
+                groups[groups.index(joined[0])] = sum(joined, [])
+        return [[self.found[v] for v in g] for g in groups]
+
+    def readers(self, group: list[LoopOperand]) -> list[ir.Operation] | None:
+        """The products that read a group's slices; None if something else reads one, too."""
+        found: list[ir.Operation] = []
+        for o in group:
+            for use in o.op.results[0].uses:
+                if use.owner.operation not in self.products:
+                    return None
+                found.append(use.owner.operation)
+        return found
+
+    def count(self) -> IndexValue:
+        """How many iterations the loop has."""
+        if all(isinstance(x, int) for x in (self.lb, self.ub, self.step)):
+            return len(range(self.lb, self.ub, self.step))
+        em = self.em
+        return em.div(em.add(em.max(em.sub(self.ub, self.lb), 0), self.step - 1), self.step)
+
+    def number(self, iv: IndexValue) -> IndexValue:
+        """How many iterations were before the one with an induction variable."""
+        return self.em.div(self.em.sub(iv, self.lb), self.step)
 
     def _bounds(self, value: ir.Value, t: ir.RankedTensorType) -> list[int]:
         """Bounds of an operand's extents: a slice's own, or those that its other uses give."""

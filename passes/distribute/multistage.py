@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from mlirc.mlir import arith, ir
 from mlirc.passes.distribute import staging, wgmma
-from mlirc.passes.distribute.emitter import IndexValue, Unsupported
+from mlirc.passes.distribute.emitter import IndexValue, Pipeline, Unsupported
 from mlirc.passes.distribute.loop_operands import LoopOperands
 from mlirc.passes.distribute.staging import AsyncTile, Staged
 
 
-class Multistage:
+class Multistage(Pipeline):
     """The asynchronous copies of one loop. `ahead`: how many iterations they run ahead."""
 
     def __init__(self, outer, op):
@@ -28,6 +28,7 @@ class Multistage:
         # wgmma may still read the previous iteration's buffer when a copy is issued: copies go one buffer less far.
         self.ahead = stages - (2 if self.warpgroups else 1)
         self.stage: IndexValue = 0
+        self._done: list[ir.Operation] = []
         for o in operands.found.values():
             if em.taken.take(o.product, "copy") == "tma":
                 raise Unsupported('mlirc.copy = "tma" takes a producer warp: specialize(loop)', o.product, "copy")
@@ -93,6 +94,12 @@ class Multistage:
         _, shape, sizes = scope.slice_view(slice_op, scope.scalar)
         scope.tiles[slice_op.results[0]] = Staged(self.em, tile.element, shape, sizes, tile.view(self.stage))
         return True
+
+    def done(self, product: ir.Operation) -> None:
+        self._done.append(product)
+
+    def waits(self, product: ir.Operation) -> bool:
+        return product in self._done
 
     def end_iteration(self, iv: ir.Value, deferred: bool) -> None:
         """End of an iteration, whose products may still be under way (`deferred`)."""

@@ -14,21 +14,43 @@ from mlirc.passes.distribute.ring import Ring
 from mlirc.passes.distribute.tensor_stores import TensorStores
 
 
-def specialized_loop(forall) -> ir.Operation | None:
-    """The K loop of a block program that has producers of its own."""
-    found = [
+def specialized_loops(forall) -> list[ir.Operation]:
+    """The K loops of a block program that have producers of their own."""
+    return [
         op.operation
         for op in forall.regions[0].blocks[0].operations
         if op.operation.name == "scf.for" and "mlirc.producers" in op.operation.attributes
     ]
-    if len(found) > 1:
-        raise Unsupported("mlirc.producers: two loops of a block have them: one may", found[1], "producers")
-    return found[0] if found else None
 
 
 def helpers(forall) -> int:
     """How many warps of a block do not compute."""
-    return 1 if specialized_loop(forall) else 0
+    loops = specialized_loops(forall)
+    counts = [ir.IntegerAttr(loop.attributes["mlirc.producers"]).value for loop in loops]
+    if len(set(counts)) > 1:
+        what = "loops of a block share their producers: give each the same number"
+        raise Unsupported(f"mlirc.producers: {what}", loops[1], "producers")
+    return counts[0] if counts else 0
+
+
+REGISTERS = 65536  # of a multiprocessor
+LEAST, MOST = 24, 240  # of a thread: setmaxnreg's least, and the most that are of use
+
+
+def registers(em: Emitter) -> tuple[int, int] | None:
+    """Registers of each computing thread and of each producer, where producers are a whole warpgroup, which can give
+    theirs up (PTX ISA, "setmaxnreg"): as many as the block's launch has for all. None where there is nothing to
+    give."""
+    threads = em.threads + 32 * em.helpers
+    if em.helpers % 4 or not em.helpers or em.warps % 4:
+        return None
+    launch = min(REGISTERS // (em.min_blocks * threads), 255) // 8 * 8
+    more = min(launch + (launch - LEAST) * 32 * em.helpers // em.threads, MOST) // 8 * 8
+    return (more, LEAST) if more > launch > LEAST else None
+
+
+def _set_registers(count: int, action: str) -> None:
+    nvvm.SetMaxRegisterOp(count, ir.Attribute.parse(f"#nvvm<action {action}>"))
 
 
 class Blocks:
@@ -67,7 +89,7 @@ def emit(em: Emitter, forall, grid, scope: Scope, compute: Callable[[Scope], Non
     """Builds a block program: `compute` builds what the computing warps do for one block."""
     body = forall.regions[0].blocks[0]
     blocks = Blocks(em, grid)
-    loop = specialized_loop(forall)
+    loops = specialized_loops(forall)
     if em.taken.take(forall, "store", "vector") == "tma":
         em.tensor_stores = TensorStores(em, forall)
 
@@ -77,18 +99,25 @@ def emit(em: Emitter, forall, grid, scope: Scope, compute: Callable[[Scope], Non
         if em.tensor_stores is not None:
             em.tensor_stores.finish()
 
-    if loop is None:
+    if not loops:
         all_blocks(scope)
         return
-    em.taken.take(loop, "producers")
-    em.ring = ring = Ring(em, loop, grid.cluster, body.arguments[grid.fastest])
+    for loop in loops:
+        em.taken.take(loop, "producers")
+    em.ring = ring = Ring(em, loops, grid.cluster, body.arguments[grid.fastest])
     computes = em.less(em.warp, em.warps)
     branch = scf.IfOp(em.condition(computes), has_else=True)
+    given = registers(em)
     with ir.InsertionPoint(branch.then_block):
+        if given:
+            _set_registers(given[0], "increase")
         all_blocks(scope.inside())
         scf.YieldOp([])
     with ir.InsertionPoint(branch.else_block):
-        with memory.predicated(em.equal(em.lane, 0)):
+        if given:
+            _set_registers(given[1], "decrease")
+        one = em.equal(em.lane, 0)
+        with memory.predicated(em.both(em.equal(em.warp, em.warps), one) if em.helpers > 1 else one):
             _produce(em, ring, blocks, scope.inside(), body)
         scf.YieldOp([])
     with ir.InsertionPoint(branch.operation):
@@ -121,9 +150,9 @@ def _produce(em: Emitter, ring: Ring, blocks: Blocks, scope: Scope, body: ir.Blo
     with blocks.each(scope, body):
         for op in body.operations:
             name = op.operation.name
-            if op.operation == ring.loop:
-                ring.fill(scope, rank)
-                break
+            if op.operation in ring.loops:
+                ring.fill(scope, op.operation, rank)
+                continue
             tensor = any(isinstance(r.type, ir.RankedTensorType) for r in op.operation.results)
             if not tensor and name.split(".")[0] in _SCALAR or name in ("tensor.dim", "tensor.extract"):
                 scope.lower(op)

@@ -5,10 +5,11 @@ through registers."""
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import arith, ir, nvgpu
-from mlirc.passes.distribute import memory
+from mlirc.passes.distribute import memory, wgmma
 from mlirc.passes.distribute.emitter import Emitter, IndexValue
 from mlirc.passes.distribute.layout import Layout, pow2_divisor, row_layout
 from mlirc.passes.distribute.reduction import mask
@@ -52,23 +53,44 @@ def _swizzle_for(buffer: ir.Value, element: ir.Type) -> int:
     return swizzle_chunks(shape[-1], element)
 
 
-def store_to_shared(em: Emitter, tile: Tile, zero_dims: list[int], extents: list[int]) -> Staged:
+def store_to_shared(
+    em: Emitter, tile: Tile, zero_dims: list[int], extents: list[int], panels: bool = False, fence: bool = False
+) -> Staged:
     """Stores any tile into shared memory through registers, between two barriers; zero past its sizes along
-    zero_dims. The buffer covers `extents` at least."""
+    zero_dims. The buffer covers `extents` at least; its rows lie in panels of 128 bytes if asked. `fence`: wgmma reads
+    it."""
     layout = tile.natural()
     if layout is None:
         layout = row_layout(tuple(tile.shape), em.warps, _vector_for(tile.shape, tile.element))
     frag = tile.get(layout)
     element, zero = frag.element, _zero(frag.element)
     dims = [max(a, b) for a, b in zip(layout.shape, extents, strict=True)]
-    buffer = em.alloc_smem([1, *dims], memory.storage_type(element), alignment=1024)
-    view = memory.View(buffer, [0] * (len(dims) + 1), list(range(1, len(dims) + 1)), _swizzle_for(buffer, element))
+    stored = memory.storage_type(element)
+    buffer = em.alloc_smem([1, *_in_panels(dims, element)] if panels else [1, *dims], stored, alignment=1024)
+    swizzle = 8 if panels else _swizzle_for(buffer, element)
+    view = panel_view(buffer, 0, swizzle, panels)
     frag = mask(em, frag, zero_dims, zero)
     em.barrier()
     memory.store(em, frag, view, whole=True)
     _clear_padding(em, frag, view, zero_dims, dims)
+    if fence:
+        wgmma.proxy_fence()
     em.barrier()
     return Staged(em, element, frag.shape, frag.sizes, view)
+
+
+def _in_panels(shape: list[int], element: ir.Type) -> list[int]:
+    """The extents of a tile whose rows are cut into panels of 128 bytes."""
+    *lead, rows, columns = shape
+    width = 128 // element_bytes(element)
+    return [*lead, -(-columns // width), rows, width]
+
+
+def panel_view(buffer: ir.Value, slot: IndexValue, swizzle: int, panels: bool) -> memory.View:
+    """One slot of a buffer of tiles."""
+    rank = len(ir.MemRefType(buffer.type).shape)
+    dims = [d for d in range(1, rank) if not (panels and d == rank - 3)]
+    return memory.View(buffer, [slot, *[0] * (rank - 1)], dims, swizzle, panels)
 
 
 def _zero(t: ir.Type) -> ir.Attribute:
@@ -83,11 +105,11 @@ def _clear_padding(em: Emitter, frag: Fragment, view: memory.View, zero_dims: li
         if start >= end:
             continue
         rest = [n if i != d else end - start for i, n in enumerate(shape)]
-        offsets = [o if i != d + 1 else start for i, o in enumerate(view.offsets)]
+        offsets = [o if i != view.dims[d] else start for i, o in enumerate(view.offsets)]
         layout = row_layout(tuple(rest), em.warps, 1)
         n = layout.num_regs
         filler = Fragment(em, frag.element, rest, rest, layout, [em.constant(zero)] * n, 1)
-        memory.store(em, filler, memory.View(view.base, offsets, view.dims, view.swizzle))
+        memory.store(em, filler, replace(view, offsets=offsets))
 
 
 class AsyncTile:
@@ -98,16 +120,13 @@ class AsyncTile:
     ):
         self.em, self.element, self.vector, self.panels = em, element, vector, panels
         self.layout = row_layout(tuple(extents), em.warps, vector)
-        *lead, rows, columns = self.layout.shape
-        width = 128 // element_bytes(element)
-        shape = [*lead, -(-columns // width), rows, width] if panels else [*lead, rows, columns]
+        covered = list(self.layout.shape)
+        shape = _in_panels(covered, element) if panels else covered
         self.buffer = em.alloc_smem([stages, *shape], element, alignment=1024)
         self.swizzle = 8 if panels else _swizzle_for(self.buffer, element)
 
     def view(self, stage: IndexValue) -> memory.View:
-        rank = len(ir.MemRefType(self.buffer.type).shape)
-        dims = [d for d in range(1, rank) if not (self.panels and d == rank - 3)]
-        return memory.View(self.buffer, [stage, *[0] * (rank - 1)], dims, self.swizzle, self.panels)
+        return panel_view(self.buffer, stage, self.swizzle, self.panels)
 
     def copy(self, source: memory.View, sizes: list[IndexValue], stage: IndexValue, enabled: bool | ir.Value) -> None:
         """Issues the copies of one tile; elements past the sizes, or all when not enabled, are filled with zeros."""

@@ -10,6 +10,7 @@ from mlirc.mlir import arith, ir, llvm, memref, nvvm
 from mlirc.passes.distribute import memory, slices
 from mlirc.passes.distribute.emitter import Emitter, IndexValue, Unsupported
 from mlirc.passes.distribute.loop_operands import LoopOperand
+from mlirc.passes.distribute.staging import panel_view
 
 ROW_BYTES = 128  # of a row of the widest swizzle; wider tiles lie in panels
 MOST_ROWS = 256  # of a box
@@ -77,9 +78,7 @@ class TensorTile:
 
     def view(self, slot: IndexValue) -> memory.View:
         """A slot as the products see it."""
-        rank = len(ir.MemRefType(self.buffer.type).shape)
-        dims = [d for d in range(1, rank) if not (self.panels and d == rank - 3)]
-        return memory.View(self.buffer, [slot, *[0] * (rank - 1)], dims, self.swizzle, self.panels)
+        return panel_view(self.buffer, slot, self.swizzle, self.panels)
 
     def copy(self, source: memory.View, slot: IndexValue, barrier: ir.Value, part: IndexValue, mask: int) -> None:
         """Starts the copies of one tile by the calling thread, or of its part number `part`, to the blocks of the

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from mlirc.mlir import arith, ir, memref, nvvm
+from mlirc.mlir import arith, ir, llvm, memref, nvvm
 from mlirc.passes.distribute import memory
 from mlirc.passes.distribute.accumulators import struct_type
 from mlirc.passes.distribute.emitter import Emitter, IndexValue, Unsupported
@@ -49,60 +49,108 @@ class Operand:
     def __init__(self, em: Emitter, view: memory.View, k_last: bool, first_row: IndexValue):
         shape = view.shape
         self.em, self.k_last = em, k_last
-        if view.swizzle != 8 or shape[-1] * 2 != ROW_BYTES or k_last == view.panels:
+        if view.swizzle != 8 or shape[-1] * 2 != ROW_BYTES or not (k_last or view.panels):
             raise Unsupported("wgmma reads operands in slices of 64 along k (block_k = 64); use mma")
         panel = em.divisor(first_row) if isinstance(first_row, ir.Value) else first_row or shape[-1]
         if not k_last and panel % shape[-1]:
             raise Unsupported(f"wgmma's warpgroups begin at multiples of {shape[-1]} in rows along m or n; use mma")
         with em.at_entry():
             start = memref.ExtractAlignedPointerAsIndexOp(view.base).result
+        self.panel = shape[-2] * ROW_BYTES  # bytes of one
         # A row of k along k, or the panel's rows for each of its own: 128 bytes a row of m or n in both cases.
-        self.row = ROW_BYTES if k_last else shape[-2] * ROW_BYTES // shape[-1]
+        self.row = ROW_BYTES if k_last else self.panel // shape[-1]
         stage = em.mul(view.offsets[0], math.prod(shape[1:]) * 2)
         address = em.add(em.add(start, stage), em.mul(first_row, self.row))
         i64 = ir.IntegerType.get_signless(64)
         shifted = arith.AndIOp(arith.ShRUIOp(em.value(address), em.c(4)).result, em.c(0x3FFF)).result
         low = arith.IndexCastUIOp(i64, shifted).result
-        leading = 1 if k_last else shape[-2] * ROW_BYTES >> 4
+        leading = 1 if k_last else self.panel >> 4
         self.base = arith.AddIOp(low, em.constant(ir.IntegerAttr.get(i64, _DESCRIPTOR | leading << 16))).result
 
     def at(self, row: int, k: int) -> ir.Value:
         """The descriptor of the slice that starts `row` rows and `k` elements into the operand."""
-        offset = (row * self.row + k * (2 if self.k_last else ROW_BYTES)) >> 4
+        across = k // 64 * self.panel + k % 64 * 2 if self.k_last else k * ROW_BYTES
+        offset = (row * self.row + across) >> 4
         if offset == 0:
             return self.base
         i64 = ir.IntegerType.get_signless(64)
         return arith.AddIOp(self.base, self.em.constant(ir.IntegerAttr.get(i64, offset))).result
 
 
-def multiply(em: Emitter, a: Operand, b: Operand, element: ir.Type, values: list[ir.Value], columns: int, k: int):
+class Registers:
+    """A as it lies in registers: `words` by 64 rows, by steps of 16 along k, four of two elements each (PTX ISA,
+    "Register Fragments for wgmma.mma_async.m64nNk16")."""
+
+    def __init__(self, words: list[list[list[ir.Value]]]):
+        self.words = words
+
+
+def multiply(
+    em: Emitter, a: Operand | Registers, b: Operand, element: ir.Type, values: list[ir.Value], columns: int, k: int,
+    adds: bool = True,
+) -> list[ir.Value]:  # fmt: skip
     """Issues the products of one tile and commits them as a group; returns the new accumulators, which nothing may read
-    before `wait`."""
+    before `wait`. `adds`: to `values`, which are not looked at otherwise."""
     nvvm.WgmmaFenceAlignedOp()
-    t = struct_type(ir.F32Type.get(), columns // 2)
-    name = "bf16" if isinstance(element, ir.BF16Type) else "f16"
-    parse = ir.Attribute.parse
     out = []
     for i, value in enumerate(values):
-        for step in range(0, k, STEP_K):
-            value = nvvm.WgmmaMmaAsyncOp(
-                t,
-                value,
-                a.at(64 * i, step),
-                b.at(0, step),
-                parse(f"#nvvm.shape<m = 64, n = {columns}, k = {STEP_K}>"),
-                parse(f"#nvvm.wgmma_type<{name}>"),
-                parse(f"#nvvm.wgmma_type<{name}>"),
-                parse("#nvvm.wgmma_type<f32>"),
-                parse("#nvvm.wgmma_scale_out<one>"),
-                parse("#nvvm.wgmma_scale_in<one>"),
-                parse("#nvvm.wgmma_scale_in<one>"),
-                parse(f"#nvvm.mma_layout<{'row' if a.k_last else 'col'}>"),
-                parse(f"#nvvm.mma_layout<{'col' if b.k_last else 'row'}>"),
-            ).results_
+        for number, step in enumerate(range(0, k, STEP_K)):
+            right = b.at(0, step)
+            if isinstance(a, Registers):
+                value = _from_registers(em, a.words[i][number], right, b.k_last, element, value, columns)
+            else:
+                value = _from_shared(a, a.at(64 * i, step), right, b.k_last, element, value, columns, adds or step > 0)
         out.append(value)
     nvvm.WgmmaGroupSyncAlignedOp()
     return out
+
+
+def _name(element: ir.Type) -> str:
+    return "bf16" if isinstance(element, ir.BF16Type) else "f16"
+
+
+def _from_shared(
+    a: Operand, left: ir.Value, right: ir.Value, b_major: bool, element: ir.Type, value: ir.Value, columns: int,
+    adds: bool,
+) -> ir.Value:  # fmt: skip
+    """One instruction, with both operands' descriptors."""
+    parse = ir.Attribute.parse
+    return nvvm.WgmmaMmaAsyncOp(
+        struct_type(ir.F32Type.get(), columns // 2),
+        value,
+        left,
+        right,
+        parse(f"#nvvm.shape<m = 64, n = {columns}, k = {STEP_K}>"),
+        parse(f"#nvvm.wgmma_type<{_name(element)}>"),
+        parse(f"#nvvm.wgmma_type<{_name(element)}>"),
+        parse("#nvvm.wgmma_type<f32>"),
+        parse(f"#nvvm.wgmma_scale_out<{'one' if adds else 'zero'}>"),
+        parse("#nvvm.wgmma_scale_in<one>"),
+        parse("#nvvm.wgmma_scale_in<one>"),
+        parse(f"#nvvm.mma_layout<{'row' if a.k_last else 'col'}>"),
+        parse(f"#nvvm.mma_layout<{'col' if b_major else 'row'}>"),
+    ).results_
+
+
+def _from_registers(
+    em: Emitter, words: list[ir.Value], right: ir.Value, b_major: bool, element: ir.Type, value: ir.Value, columns: int
+) -> ir.Value:
+    """One instruction with A in registers, which the nvvm dialect has no operation for: inline assembly, whose results
+    are in the accumulator's registers."""
+    f32, count = ir.F32Type.get(), columns // 2
+    results = ", ".join(f"${i}" for i in range(count))
+    left = ", ".join(f"${2 * count + i}" for i in range(4))
+    name = _name(element)
+    text = (
+        f"{{ .reg .pred p; setp.ne.b32 p, ${2 * count + 5}, 0; wgmma.mma_async.sync.aligned.m64n{columns}k{STEP_K}."
+        f"f32.{name}.{name} {{{results}}}, {{{left}}}, ${2 * count + 4}, p, 1, 1, {int(not b_major)}; }}"
+    )
+    constraints = ["=f"] * count + [str(i) for i in range(count)] + ["r"] * 4 + ["l", "r"]
+    fields = [llvm.ExtractValueOp(f32, value, ir.DenseI64ArrayAttr.get([i])).result for i in range(count)]
+    one = em.constant(ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 1))
+    return llvm.InlineAsmOp(
+        struct_type(f32, count), [*fields, *words, right, one], text, ",".join(constraints), has_side_effects=True
+    ).res
 
 
 def wait(pending: int) -> None:
