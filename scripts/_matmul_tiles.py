@@ -247,6 +247,7 @@ def fitting_tile(
     half, mma, tile = uses_tensor_cores(c), given["mma"], None
     if mma == "tf32x3" or mma is None and _fp32_tiles.pays(size, c, target):
         return _fp32_tiles.tile(size, c, target, tensor_copies)
+    tensor_copies = tensor_copies and half
     # The pipelines of wgmma need three slices of 64.
     warpgroups = half and target.has_wgmma and c.direct and c.k > 128 and mma in (None, "wgmma")
     if tensor_copies and size.m <= 16 and mma in (None, "mma") and c.count == 1 and not c.panels:

@@ -78,3 +78,9 @@ def test_tiles_that_were_measured(m: int, n: int, k: int, tile: tuple[int, int, 
     knobs = record.knobs
     assert (knobs["block_m"], knobs["block_n"], knobs["warps_m"] * knobs["warps_n"]) == tile
     assert knobs["copy"] == knobs["store"] == "tma"
+
+
+def test_small_products_of_f32_take_what_f32_has() -> None:
+    for m in (2, 24, 200):
+        _, record = check_schedule(matmul(m, 40, 192), ())
+        assert record.knobs["mma"] in ("fma", "tf32x3")
