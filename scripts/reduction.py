@@ -1,10 +1,12 @@
-"""Row reductions: norms, softmax, sums, matrix-vector products. A block holds whole rows."""
+"""Row reductions: norms, softmax, sums. A block holds whole rows."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from mlirc.mlir import ir
 from mlirc.schedule import register
-from mlirc.schedule.kernel_info import KernelInfo
+from mlirc.schedule.kernel_info import KernelInfo, RootDim
 from mlirc.schedule.verbs import (
     annotate,
     ceil_div,
@@ -67,12 +69,20 @@ def reduction(
     rows = rows or min(default_rows, extents[row_dims[-1]])
     warps = warps or default_warps
     vector = vector or vector_width(kernel, kernel.row_length)
-    sizes = [0] * len(extents)
+    return whole_rows(kernel.dims, collapse_dims, rows=rows, warps=warps, vector=vector, min_blocks=min_blocks)
+
+
+def whole_rows(
+    dims: Sequence[RootDim], collapse: Callable, *, rows: int, warps: int, vector: int, min_blocks: int | None
+) -> ir.Module:
+    """The script of blocks that take `rows` whole rows each; `dims` are the root's after the verb `collapse`."""
+    row_dims = [i for i, d in enumerate(dims) if not d.whole]
+    sizes = [0] * len(dims)
     for i in row_dims:
         sizes[i] = rows if i == row_dims[-1] else 1
     with script(rows=rows, warps=warps, vector=vector, min_blocks=min_blocks) as (module, function):
         generalize(function)
-        collapse_dims(function)
+        collapse(function)
         root = match_root(function)
         forall = tile_to_blocks(root, sizes=sizes, keep=[row_dims[-1]], order=[])
         annotate(match(forall, "linalg.generic"), vector=vector)

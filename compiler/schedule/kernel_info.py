@@ -62,6 +62,16 @@ class ContractionInfo:
 
 
 @dataclass(frozen=True)
+class MatvecInfo:
+    """A kernel of matrix-vector products (of products with one row or column), seen as reductions of the matrices' rows:
+    `dims` are the root op's dimensions after `schedule.collapse_vectors`."""
+
+    dims: tuple[RootDim, ...]
+    row_length: int  # elements
+    matrix_bytes: int  # of an element
+
+
+@dataclass(frozen=True)
 class AttentionShape:
     """A kernel that is one `mlirc.attention`."""
 
@@ -92,6 +102,7 @@ class KernelInfo:
     dims: tuple[RootDim, ...] = ()
     row_length: int = 0  # elements per row of a kernel of row reductions; 0 for others
     contraction: ContractionInfo | None = None
+    matvec: MatvecInfo | None = None
     attention: AttentionShape | None = None
     permuted: bool = False  # some operand is read with its dimensions in another order than the root's
     obstacle: str = ""
@@ -132,10 +143,38 @@ def describe(function: ir.Operation) -> KernelInfo:
         try:
             generalize_all(clone)
             _check_ops(clone)
+            matvec = _matvec(clone)
             collapse(clone)
-            return KernelInfo(**basic, **_analyse(clone))  # type: ignore[arg-type]
+            return KernelInfo(**basic, **_analyse(clone), matvec=matvec)  # type: ignore[arg-type]
         except PayloadError as e:
             return KernelInfo(**basic, obstacle=str(e))  # type: ignore[arg-type]
+
+
+def _matvec(function: ir.Operation) -> MatvecInfo | None:
+    """The kernel as reductions of matrices' rows; None where it has no product of one row or column, or where a matrix
+    has its rows along another dimension than the one that is summed."""
+    matrix_bytes = 0
+    for op in structured_ops(function.regions[0].blocks[0]):
+        roles = contraction(op)
+        if roles is None:
+            continue
+        s = structure(op)
+        vectors = [all(s.extents[d] == 1 for d in own) for own in (roles.m, roles.n)]
+        if not any(vectors):
+            return None
+        element = ir.RankedTensorType(s.inputs[1 if vectors[0] else 0].type).element_type
+        matrix_bytes = max(matrix_bytes, ELEMENT_BYTES.get(str(element), 8))
+    if not matrix_bytes:
+        return None
+    clone = function.clone(ip=ir.InsertionPoint(function)).operation
+    try:
+        collapse(clone, vectors=True)
+        found = _analyse(clone)
+    except PayloadError:
+        return None
+    finally:
+        clone.erase()
+    return MatvecInfo(found["dims"], found["row_length"], matrix_bytes) if found["row_length"] else None
 
 
 def _attention_shape(block: ir.Block) -> AttentionShape | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from mlirc.dialects.schedule._base import handle, is_int, short
 from mlirc.dialects.schedule.collapse_dims import collapse_dims
+from mlirc.dialects.schedule.collapse_vectors import collapse_vectors
 from mlirc.dialects.schedule.generalize import generalize
 from mlirc.dialects.schedule.match_contractions import match_contractions
 from mlirc.dialects.schedule.match_root import match_root
@@ -23,6 +24,7 @@ __all__ = [
     "annotate",
     "cluster",
     "collapse_dims",
+    "collapse_vectors",
     "generalize",
     "match",
     "match_contractions",

@@ -15,13 +15,14 @@ from mlirc.ir.tensors import shape_of
 from mlirc.mlir import ir, tensor
 
 
-def kept_units(dims: Dims) -> set[int]:
-    """Unit classes that must stay: one each of a contraction's m, n and k, and one row if the last op has no other."""
+def kept_units(dims: Dims, vectors: bool = False) -> set[int]:
+    """Unit classes that must stay: one each of a contraction's m, n and k (k alone with `vectors`), and one row if the
+    last op has no other."""
     kept: set[int] = set()
     for i, op in enumerate(dims.ops):
         roles = contraction(op)
         if roles:
-            for group in (roles.m, roles.n, roles.k):
+            for group in (roles.k,) if vectors else (roles.m, roles.n, roles.k):
                 classes = [dims.of[i][d] for d in group]
                 if classes and all(dims.extent[c] == 1 for c in classes):
                     kept.add(classes[-1])
@@ -31,9 +32,9 @@ def kept_units(dims: Dims) -> set[int]:
     return kept
 
 
-def merge_groups(dims: Dims) -> tuple[dict[int, int], set[int]]:
+def merge_groups(dims: Dims, vectors: bool = False) -> tuple[dict[int, int], set[int]]:
     """(leader of each class, dropped classes): classes with one leader are merged, in the order of their operands."""
-    kept = kept_units(dims)
+    kept = kept_units(dims, vectors)
     dropped = {c for c, n in dims.extent.items() if n == 1 and c not in kept}
     maps = []  # per op: its operand maps in classes, without dropped ones
     for i, s in enumerate(dims.structures):
@@ -85,9 +86,9 @@ def reassociation(groups: Sequence[int | None]) -> list[list[int]]:
 
 
 class _Collapse:
-    def __init__(self, block: ir.Block, dims: Dims) -> None:
+    def __init__(self, block: ir.Block, dims: Dims, vectors: bool) -> None:
         self.dims, self.block = dims, block
-        self.leader, self.dropped = merge_groups(dims)
+        self.leader, self.dropped = merge_groups(dims, vectors)
         self.values: dict[ir.Value, ir.Value] = {}
 
     def groups(self, classes: Sequence[int | None]) -> list[int | None]:
@@ -153,8 +154,9 @@ def _product(numbers) -> int:
     return result
 
 
-def collapse(function: ir.Operation, erase=lambda op: op.erase()) -> None:
-    """Collapses the dimensions of a kernel function in place; does nothing when a dimension is empty."""
+def collapse(function: ir.Operation, erase=lambda op: op.erase(), vectors: bool = False) -> None:
+    """Collapses the dimensions of a kernel function in place; does nothing when a dimension is empty. `vectors`: a
+    contraction's m or n of 1 is dropped as well."""
     block = function.regions[0].blocks[0]
     ops = structured_ops(block)
     if not ops:
@@ -162,7 +164,7 @@ def collapse(function: ir.Operation, erase=lambda op: op.erase()) -> None:
     dims = Dims(ops)
     if 0 in dims.extent.values():
         return
-    work = _Collapse(block, dims)
+    work = _Collapse(block, dims, vectors)
     if not work.dropped and all(a == b for a, b in work.leader.items()):
         return
     listed = list(block.operations)

@@ -28,6 +28,11 @@ from mlirc.passes.distribute.values import Fragment, Marked, Tile, elementwise_o
 
 # An operand that no iteration of a loop changes stays in registers if it takes at most this many.
 HOISTED_REGISTERS = 64
+# So many mma.sync are under way at once: where a warp has fewer tiles, the steps of k take turns at several sums, since
+# a product waits for the one whose sums it adds to.
+INDEPENDENT_PRODUCTS = 4
+# Operands of a whole slice that are read before its first product, so that these do not wait for one ldmatrix each.
+OPERAND_REGISTERS = 64
 # Products that scalar FMA sums one after the other before it adds them to the total.
 SUM_LENGTH = 32
 
@@ -214,13 +219,26 @@ class Product:
         load_a = self._operand(0, mt, kt)
         load_b = self._operand(1, nt, kt)
         tiles = MmaFragment.pack(em, acc, (mt, nt))
+        chains = max(min(INDEPENDENT_PRODUCTS // (mt * nt), kt), 1)
+        sums = [tiles, *([self._zero_sums(t.type) for t in tiles] for _ in range(chains - 1))]
+        ahead = kt if kt * (4 * mt + 2 * nt) <= OPERAND_REGISTERS else 1
+        loaded: list[tuple[list[ir.Value], list[ir.Value]]] = []
         for k in range(kt):
-            a = load_a(k)
-            b = load_b(k)
+            if k % ahead == 0:
+                loaded = [(load_a(k + d), load_b(k + d)) for d in range(ahead)]
+            (a, b), part = loaded[k % ahead], sums[k % chains]
             for i in range(mt):
                 for j in range(nt):
-                    tiles[i * nt + j] = self._one_mma(a[i], b[j], tiles[i * nt + j])
+                    part[i * nt + j] = self._one_mma(a[i], b[j], part[i * nt + j])
+        while len(sums) > 1:
+            pairs = zip(sums[::2], sums[1::2], strict=False)
+            sums = [[self._sum(x, y) for x, y in zip(p, q, strict=True)] for p, q in pairs] + sums[len(sums) & ~1 :]
+        tiles = sums[0]
         return MmaFragment(em, acc.element, acc.shape, acc.sizes, self.layout, tiles, (mt, nt))
+
+    def _zero_sums(self, t: ir.VectorType) -> ir.Value:
+        zero = ir.FloatAttr.get(t.element_type, 0.0)
+        return arith.ConstantOp(t, ir.DenseElementsAttr.get_splat(t, zero)).result
 
     def _one_mma(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
         shape = ir.ArrayAttr.get([ir.IntegerAttr.get(ir.IntegerType.get_signless(64), x) for x in (16, 8, 16)])
