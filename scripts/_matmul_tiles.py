@@ -141,14 +141,15 @@ def tensor_copy_tile(
 
 
 def few_rows_tile(size: Sizes, c: ContractionInfo, target: Target) -> BlockShape:
-    """At most 16 rows: bound by reading the right operand, whose slices come by tensor copies, as many as fit."""
+    """At most 16 rows: bound by reading the right operand, whose slices come by tensor copies, as many as fit. Where
+    its rows run along n, a tile is one box of 64 columns or less."""
 
     def cost(tile: BlockShape) -> tuple[int, int]:
         rounds = ceil_div(size.batch * ceil_div(size.n, tile.block_n), target.sms)
         return rounds * tile.block_n, -tile.block_n
 
-    tiles = (BlockShape(16, n, 64, 1, warps, 16, "mma", copy="tma") for n, warps in ((32, 4), (64, 8), (96, 4)))
-    return min(tiles, key=cost)
+    widths = ((32, 2), (64, 4)) if c.panels else ((32, 4), (64, 8), (96, 4))
+    return min((BlockShape(16, n, 64, 1, warps, 16, "mma", copy="tma") for n, warps in widths), key=cost)
 
 
 def default_tile(m: int, n: int, k: int, batch: int, count: int, half: bool, sms: int) -> BlockShape:
@@ -250,7 +251,7 @@ def fitting_tile(
     tensor_copies = tensor_copies and half
     # The pipelines of wgmma need three slices of 64.
     warpgroups = half and target.has_wgmma and c.direct and c.k > 128 and mma in (None, "wgmma")
-    if tensor_copies and size.m <= 16 and mma in (None, "mma") and c.count == 1 and not c.panels:
+    if tensor_copies and size.m <= 16 and mma in (None, "mma") and c.count == 1:
         tile = few_rows_tile(size, c, target)
     elif tensor_copies and (size.m > 16 and mma is None or mma == "wgmma"):
         rows, columns = given["block_m"], given["block_n"]

@@ -63,7 +63,7 @@ class ContractionInfo:
 
 @dataclass(frozen=True)
 class MatvecInfo:
-    """A kernel of matrix-vector products (of products with one row or column), seen as reductions of the matrices' rows:
+    """A kernel of matrix-vector products, or of products with one row or column, as reductions of the matrices' rows.
     `dims` are the root op's dimensions after `schedule.collapse_vectors`."""
 
     dims: tuple[RootDim, ...]

@@ -1,6 +1,6 @@
-"""`schedule.collapse_vectors`: `schedule.collapse_dims` that leaves matrix-vector products of one row or column.
+"""`schedule.collapse_vectors`: `schedule.collapse_dims`, for which a product's one row or column is a unit dimension too.
 
-A product `[1,K] x [N,K]` keeps neither its m nor, of `[M,K] x [1,K]`, its n: it becomes a reduction of the matrix's rows.
+`[1,K] x [N,K]` loses its m, `[M,K] x [1,K]` its n: what is left is a reduction of the matrix's rows.
 """
 
 from __future__ import annotations

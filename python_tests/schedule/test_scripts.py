@@ -9,10 +9,13 @@ from support.kernels.payloads import assert_same, attention, generic, kernel, ma
 SMALL = ("matmul:block_m=16,block_n=32,block_k=16",)
 
 
+ONE_ROW = ("matmul_0=matmul", "matmul_0:block_m=16,block_n=32,block_k=16")
+
+
 @pytest.mark.parametrize("m, n, k", [(1, 1, 1), (1, 65, 33), (7, 31, 16), (16, 32, 48), (17, 33, 15), (33, 47, 70)])
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_matmul_with_bias_and_residual(m, n, k, dtype):
-    text, record = assert_same(matmul(m, n, k, dtype), SMALL, 1e-5 if dtype == "f32" else 1e-2)
+    text, record = assert_same(matmul(m, n, k, dtype), ONE_ROW if m == 1 else SMALL, 1e-5 if dtype == "f32" else 1e-2)
     assert record.script == "matmul" and text.count("scf.for ") == 1
     assert f'mlirc.mma = "{"mma" if dtype == "bf16" else "fma"}"' in text
 
@@ -36,6 +39,18 @@ def test_matmul_without_knobs():
     assert_same(matmul(33, 65, 130, "bf16"), (), 1e-2)
 
 
+@pytest.mark.parametrize("m, n, k", [(1, 1, 1), (1, 65, 33), (1, 7, 2056), (37, 1, 72), (1, 300, 8)])
+@pytest.mark.parametrize("options", [{}, dict(gates=True), dict(prologue=True), dict(batch=3, dtype="bf16")], ids=str)
+def test_a_product_with_one_row_or_column_is_a_reduction_of_the_matrix(m, n, k, options):
+    text, record = assert_same(matmul(m=m, n=n, k=k, **options), (), 1e-2 if "dtype" in options else 1e-5)
+    assert record.script == "matvec" and "scf.for " not in text
+
+
+def test_one_row_times_a_matrix_whose_rows_are_not_summed_is_a_matmul():
+    _, record = assert_same(matmul(1, 65, 33, transposed=False), ())
+    assert record.script == "matmul"
+
+
 def test_a_matrix_vector_product_is_a_row_reduction():
     x, w, y = "tensor<33xf32>", "tensor<65x33xf32>", "tensor<65xf32>"
     mac = "%p = arith.mulf %x0, %x1 : f32\n    %y = arith.addf %o, %p : f32"
@@ -45,7 +60,7 @@ def test_a_matrix_vector_product_is_a_row_reduction():
         + generic("r", "n, k", [("%w", w, "n, k"), ("%x", x, "k")], ("%f", y, "n"), mac)
     )
     _, record = assert_same(kernel("matmul_0", "matmul", {"x": x, "w": w}, y, body))
-    assert record.script == "reduction"
+    assert record.script == "matvec"
 
 
 @pytest.mark.parametrize("rows, length", [(1, 33), (7, 384), (5, 1), (2, 1025), (4, 4096), (131, 8)])

@@ -26,7 +26,7 @@ from support.kernels.payloads import matmul
         (130, 72, 256, "mma=wgmma,block_m=128,block_n=64,blocks=2", {"gates": True}),  # three operands in a ring
         (70, 40, 200, "mma=wgmma,block_m=64,block_n=48,blocks=4", {"batch": 3}),
         (3, 104, 328, "blocks=2", {}),  # few rows: mma.sync reads what tensor copies bring
-        (1, 40, 520, "", {}),
+        (1, 40, 520, "", {"transposed": False}),  # and of any rows of it
         (64, 80, 256, "mma=mma,copy=tma,block_m=32,block_n=32,block_k=64,warps_m=1,warps_n=2,stages=3", {}),
     ],
 )
