@@ -30,9 +30,7 @@ WGMMA = "matmul:mma=wgmma"
 def test_tiles_and_edges(m: int, n: int, k: int, knobs: str, dtype: str, copy: str) -> None:
     if k % 8:
         copy = "cp_async"  # tensor copies take rows of multiples of 16 bytes
-    tiles, record = check_schedule(
-        matmul(m, n, k, dtype), ("matmul_0=matmul", f"{WGMMA},{knobs},copy={copy}"), 1e-2
-    )
+    tiles, record = check_schedule(matmul(m, n, k, dtype), ("matmul_0=matmul", f"{WGMMA},{knobs},copy={copy}"), 1e-2)
     assert record.knobs["copy"] == copy
     assert record.knobs["mma"] == "wgmma" and 'mlirc.mma = "wgmma"' in tiles
 
