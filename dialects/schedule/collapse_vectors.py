@@ -1,4 +1,4 @@
-"""`schedule.collapse_vectors`: `schedule.collapse_dims`, for which a product's one row or column is a unit dimension too.
+"""`schedule.collapse_vectors`: `schedule.collapse_dims` that takes a one-row product's row for a unit dimension, too.
 
 `[1,K] x [N,K]` loses its m, `[M,K] x [1,K]` its n: what is left is a reduction of the matrix's rows.
 """
