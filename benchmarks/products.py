@@ -27,11 +27,18 @@ BF16 = [
 # The layers of TinyLlama-1.1B and Qwen2.5-7B at 32, 128 and 512 tokens.
 FP32 = [(s, n, k) for h, i, kv in ((2048, 5632, 256), (3584, 18944, 512)) for s in (32, 128, 512)
         for n, k in ((h, h), (kv, h), (i, h), (h, i))]  # fmt: skip
+# N, K: layers of TinyLlama-1.1B and Qwen2.5-7B, and their heads.
+ROWS = [
+    (256, 2048), (2048, 2048), (5632, 2048), (2048, 5632), (32000, 2048), (512, 3584), (3584, 3584), (4608, 3584),
+    (37888, 3584), (3584, 18944), (152064, 3584),
+]  # fmt: skip
 SETS = {
     "bf16": [("bf16", *s, "nk") for s in BF16],
     "layouts": [("bf16", *s, layout) for s in ((4096, 4096, 4096), (512, 37888, 3584), (2048, 3584, 18944))
                 for layout in ("nk", "kn", "tnk", "tkn")],
     "fp32": [("f32", *s, "kn") for s in FP32],
+    "rows": [("bf16", m, *s, layout) for s in ROWS for m in (1, 4, 16) for layout in ("nk", "kn")]
+    + [("f32", 1, *s, "nk") for s in ROWS],
     "odd": [("bf16", 1000, 1288, 520, "nk"), ("bf16", 333, 1032, 520, "kn"), ("bf16", 129, 136, 4104, "tnk")],
 }  # fmt: skip
 
