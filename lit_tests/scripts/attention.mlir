@@ -1,15 +1,15 @@
 // RUN: %mlirc-opt %s --script auto | %filecheck %s
 // RUN: %mlirc-opt %s --script 'attention:block_kv=16,stages=1' | %filecheck %s --check-prefix=KNOBS
-// RUN: %mlirc-opt %s --script 'attention:block_kv=64' --pass mlirc-distribute | %filecheck %s --check-prefix=GPU
+// RUN: %mlirc-opt %s --script 'attention:block_q=128,block_kv=64' --pass mlirc-distribute | %filecheck %s --check-prefix=GPU
 
 // CHECK-LABEL: func.func private @attention_0
-// CHECK-SAME: mlirc.warps = 8 : i32
-// CHECK: scf.forall {{.*}} in (1, 2, 1)
+// CHECK-SAME: mlirc.warps = 4 : i32
+// CHECK: scf.forall {{.*}} in (1, 2, 2)
 // CHECK: scf.for {{.*}} step %c128
 // CHECK: mlirc.copy = "tma"
 // CHECK-SAME: mlirc.mma = "wgmma"
-// CHECK-SAME: mlirc.warp_grid = array<i64: 8, 1>
-// CHECK: mlirc.producers = 4 : i32
+// CHECK-SAME: mlirc.warp_grid = array<i64: 4, 1>
+// CHECK: mlirc.producers = 1 : i32
 // CHECK-SAME: mlirc.stages = 2 : i32
 // CHECK: mlirc.store = "tma"
 // KNOBS: mlirc.warps = 4 : i32

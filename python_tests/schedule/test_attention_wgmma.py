@@ -20,16 +20,16 @@ ONE = (1, 1)
 @pytest.mark.parametrize(
     ("options", "knobs"),
     [
-        (dict(lengths=(129, 257), dims=(64, 64), heads=(2, 1), causal=True), ""),
+        (dict(lengths=(129, 140), dims=(64, 64), heads=(2, 1), causal=True), "block_q=128"),
         (dict(lengths=(131, 67), dims=(64, 64), heads=ONE, causal=True), ""),  # first rows see no key
-        (dict(lengths=(67, 131), dims=(64, 128), heads=ONE, causal=True), ""),  # a block of 67 rows, a loop of no step
+        (dict(lengths=(67, 131), dims=(64, 128), heads=ONE, causal=True), "block_q=128"),  # a block of 67 rows, a loop of no step
         (dict(lengths=(200, 300), dims=(64, 64), heads=ONE, window=70, causal=True), ""),
         (dict(lengths=(130, 150), dims=(64, 64), heads=ONE, softcap=5.0, dtype="f16"), ""),
         (dict(lengths=(130, 150), dims=(64, 64), heads=ONE, mask="tensor<1x1x130x150xi1>"), ""),
         (dict(lengths=(130, 140), dims=(64, 64), heads=ONE, layouts=("bshd", "bshd", "bhsd", "bshd")), ""),
-        (dict(lengths=(100, 140), dims=(256, 256), heads=ONE, causal=True), ""),
-        (dict(lengths=(127, 1), dims=(128, 64), heads=ONE), ""),
-        (dict(lengths=(200, 140), dims=(128, 128), heads=ONE, causal=True), "block_q=192,block_kv=64"),
+        (dict(lengths=(100, 140), dims=(256, 256), heads=ONE, causal=True), "block_q=128"),
+        (dict(lengths=(127, 1), dims=(128, 64), heads=ONE), "block_q=128"),
+        (dict(lengths=(193, 70), dims=(128, 128), heads=ONE, causal=True), "block_q=192,block_kv=64"),
         (dict(lengths=(200, 140), dims=(64, 64), heads=ONE, causal=True), "block_q=64,block_kv=48,min_blocks=2"),
         (dict(lengths=(70, 330), dims=(64, 64), heads=ONE), "stages=3,store=vector,split=False"),
     ],
@@ -67,6 +67,17 @@ def test_extreme_values() -> None:
 def test_refusals_say_what_to_do(options: dict, knobs: str, says: str) -> None:
     with pytest.raises(MlircError, match=says):
         check_schedule(attention(**{"lengths": (130, 130), "dtype": "bf16"} | options), (f"attention:{knobs}",))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "dim", "heads", "block"),
+    [(4096, 128, 32, 128), (4096, 64, 32, 64), (512, 128, 28, 128), (300, 128, 16, 64), (1024, 256, 16, 128)],
+)
+def test_blocks_that_were_measured(lengths: int, dim: int, heads: int, block: int) -> None:
+    text = attention(lengths=(lengths, lengths), dims=(dim, dim), heads=(heads, heads), dtype="bf16", causal=True)
+    _, record = Schedules([]).schedule_kernel(mlir.parse(text), get_target("sm_90a"))
+    assert (record.knobs["block_q"], record.knobs["block_kv"]) == (block, 64 if dim == 256 else 128)
+    assert record.knobs.get("min_blocks") == (2 if dim == 64 else None)
 
 
 @pytest.mark.parametrize(
