@@ -22,7 +22,10 @@ ONE = (1, 1)
     [
         (dict(lengths=(129, 140), dims=(64, 64), heads=(2, 1), causal=True), "block_q=128"),
         (dict(lengths=(131, 67), dims=(64, 64), heads=ONE, causal=True), ""),  # first rows see no key
-        (dict(lengths=(67, 131), dims=(64, 128), heads=ONE, causal=True), "block_q=128"),  # a block of 67 rows, a loop of no step
+        (
+            dict(lengths=(67, 131), dims=(64, 128), heads=ONE, causal=True),
+            "block_q=128",
+        ),  # a block of 67 rows, a loop of no step
         (dict(lengths=(200, 300), dims=(64, 64), heads=ONE, window=70, causal=True), ""),
         (dict(lengths=(130, 150), dims=(64, 64), heads=ONE, softcap=5.0, dtype="f16"), ""),
         (dict(lengths=(130, 150), dims=(64, 64), heads=ONE, mask="tensor<1x1x130x150xi1>"), ""),
