@@ -109,12 +109,12 @@ def reduction(
     element = read_once(kernel, total_rows)
     if element:
         vector = vector or load_width(element, kernel.row_length)
-        chosen = rows_and_warps_once(kernel.row_length, element, vector, total_rows, target.sms)
+        default_rows, default_warps = rows_and_warps_once(kernel.row_length, element, vector, total_rows, target.sms)
     else:
         vector = vector or vector_width(kernel, kernel.row_length)
-        chosen = rows_and_warps(kernel.row_length, total_rows, target.sms)
-    rows = rows or min(chosen[0], extents[row_dims[-1]])
-    warps = warps or chosen[1]
+        default_rows, default_warps = rows_and_warps(kernel.row_length, total_rows, target.sms)
+    rows = rows or min(default_rows, extents[row_dims[-1]])
+    warps = warps or default_warps
     return whole_rows(kernel.dims, collapse_dims, rows=rows, warps=warps, vector=vector, min_blocks=min_blocks)
 
 
