@@ -39,6 +39,7 @@ class BlockShape:
     persist: int = 0
     cluster: int = 1
     store: str = "vector"
+    warps_k: int = 1
 
 
 # Fastest of some twenty each on an H200, for the layers of TinyLlama-1.1B at 1, 128 and 512 tokens and for 4096^3,
@@ -289,6 +290,7 @@ def choose(kernel: KernelInfo, target: Target, given: Mapping[str, Any]) -> Bloc
         if not warps_fit(block_m, block_n, warps, sums, cores):
             warps = default_warps(block_m, block_n, sums, cores)
     copy = given["copy"] or (tile.copy if mma == tile.mma else "cp_async")
+    warps_k = given["warps_k"] or (tile.warps_k if (given["warps_m"], given["warps_n"]) == (None, None) else 1)
     store = given["store"] or ("tma" if copy == "tma" and mma != "tf32x3" else "vector")
     # Rows along m or n lie in panels of 128 bytes.
     whole = mma == "wgmma" and (c.panels or not c.boxes) or mma == "tf32x3"
@@ -301,7 +303,8 @@ def choose(kernel: KernelInfo, target: Target, given: Mapping[str, Any]) -> Bloc
             block_k //= 2
     if stages is None:
         # Two panels of sixteen rows of 128 bytes of each warp leave by tensor copies.
-        leaving = 2048 + warps[0] * warps[1] * 4096 if store == "tma" else 0
+        leaving = 2048 + warps[0] * warps[1] * 4096 if store == "tma" else 1024
+        leaving += 4 * block_m * block_n * c.count * warps_k if warps_k > 1 else 0
         fitting = (target.max_smem - leaving) // shared_bytes(shared_m, shared_n, block_k, c.count, element)
         stages = max(min(tile.stages, fitting, ceil_div(c.k, block_k)), 3 if mma == "wgmma" else 1)
     blocks = ceil_div(size.m, block_m), ceil_div(size.n, block_n)
@@ -311,7 +314,7 @@ def choose(kernel: KernelInfo, target: Target, given: Mapping[str, Any]) -> Bloc
         cluster, persist = launch(given, blocks, size.batch, group, target.sms)
     return BlockShape(
         block_m, block_n, block_k, given["warps_m"] or warps[0], given["warps_n"] or warps[1], stages, mma, group,
-        copy, persist, cluster, store,
+        copy, persist, cluster, store, warps_k,
     )  # fmt: skip
 
 

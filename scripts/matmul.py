@@ -50,10 +50,12 @@ def matmul(
     cluster_size: int | None = None,
     store: str | None = None,
     min_blocks: int | None = None,
+    warps_k: int | None = None,
 ) -> ir.Module:
     """A `block_m` x `block_n` tile of the result per block, with a loop over `block_k` slices of the operands.
 
-    Prologues along k run inside the loop, epilogues after it. Knobs: the tile; `warps_m` x `warps_n` warps; `stages`
+    Prologues along k run inside the loop, epilogues after it. Knobs: the tile; `warps_m` x `warps_n` warps,
+    of tf32x3 times `warps_k` that share out each slice's k; `stages`
     of the copy pipeline; `mma` is `mma` or `wgmma` (tensor cores, 16-bit operands), `tf32x3` (tensor cores, f32)
     or `fma`; `group` columns of blocks
     are visited together, row by row, so that both operands are found in L2; `copy` of the operands to shared memory,
@@ -64,7 +66,7 @@ def matmul(
     assert kernel.contraction is not None
     knobs = dict(
         block_m=block_m, block_n=block_n, block_k=block_k, warps_m=warps_m, warps_n=warps_n, stages=stages, mma=mma,
-        group=group, copy=copy, persist=blocks, cluster=cluster_size, store=store,
+        group=group, copy=copy, persist=blocks, cluster=cluster_size, store=store, warps_k=warps_k,
     )  # fmt: skip
     shape, size = choose(kernel, target, knobs), Sizes.of(kernel, kernel.contraction)
     sizes = [0 if d.whole else 1 for d in kernel.dims]
@@ -93,6 +95,6 @@ def matmul(
             cluster(forall, size=shape.cluster)
         if shape.persist:
             persist(forall, blocks=shape.persist)
-        annotate(function, warps=shape.warps_m * shape.warps_n, min_blocks=min_blocks)
+        annotate(function, warps=shape.warps_m * shape.warps_n * shape.warps_k, min_blocks=min_blocks)
         tidy(function, forall)
     return module

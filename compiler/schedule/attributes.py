@@ -103,7 +103,7 @@ _TABLE: dict[str, ScheduleAttribute] = {
         ),
         ScheduleAttribute(
             "warp_grid", CONTRACTION, "a list of two numbers, each 1 to 32", "warps along m and n; their product "
-            "is the block's warps", _grid,
+            "is the block's warps (of tf32x3, divides them: the others share out k)", _grid,
         ),
         ScheduleAttribute(
             "vector", TILE_OP, "1, 2, 4, 8 or 16", "elements per thread and access along the last dimension, where "

@@ -3,8 +3,11 @@ of registers when something other than the next product reads them."""
 
 from __future__ import annotations
 
-from mlirc.mlir import ir, llvm, vector
-from mlirc.passes.distribute.emitter import Emitter
+import math
+
+from mlirc.mlir import arith, ir, llvm, vector
+from mlirc.passes.distribute import memory
+from mlirc.passes.distribute.emitter import Emitter, vec
 from mlirc.passes.distribute.layout import Layout
 from mlirc.passes.distribute.values import Fragment
 
@@ -107,6 +110,70 @@ class WgmmaFragment(AccumulatorFragment):
                         struct = llvm.InsertValueOp(struct, x, at).result
             out.append(struct)
         return out
+
+
+class PartialSums(AccumulatorFragment):
+    """Sums of which each warp has a part: warps that hold copies of each other's elements, by the layout, have summed
+    other elements of K. `values` are the thread's rows, `grid` how many there are and how long. Who reads the sums has
+    all warps add their parts, through shared memory; every one has them all then."""
+
+    def __init__(self, em: Emitter, element, shape, sizes, layout: Layout, values: list[ir.Value], grid: Grid):
+        super().__init__(em, element, shape, sizes, layout, values, grid)
+        self.piece = grid[1]
+
+    @property
+    def pieces(self) -> list[ir.Value]:  # type: ignore[override]
+        if self._unpacked is None:
+            self._unpacked = self._added()
+        return self._unpacked
+
+    @pieces.setter
+    def pieces(self, value) -> None:
+        pass
+
+    def _added(self) -> list[ir.Value]:
+        em, (rows, columns) = self.em, self.grid
+        width, alike = math.gcd(columns, 4), tile_warps(self.layout)
+        pieces = columns // width
+        buffer = em.alloc_smem([em.warps, rows * pieces, 32, width], self.element)
+        view = memory.View(buffer, [0] * 4, [0, 1, 2, 3])
+        em.barrier()
+        for i, row in enumerate(self.values):
+            for j in range(pieces):
+                part = em.pack([em.extract(row, j * width + e) for e in range(width)])
+                memory.store_elements(em, view, [em.warp, i * pieces + j, em.lane, 0], part, width)
+        em.barrier()
+        first = em.rem(em.warp, alike)
+        out = []
+        for i in range(rows):
+            row = []
+            for j in range(pieces):
+                at = [i * pieces + j, em.lane, 0]
+                total = memory.load_elements(em, view, [first, *at], width)
+                for k in range(alike, em.warps, alike):
+                    other = memory.load_elements(em, view, [em.add(first, k), *at], width)
+                    total = arith.AddFOp(total, other).result
+                row += [em.extract(total, e) for e in range(width)]
+            out.append(em.pack(row))
+        return out
+
+    @staticmethod
+    def types(element: ir.Type, grid: Grid) -> list[ir.Type]:
+        return [vec(element, grid[1])] * grid[0]
+
+    @classmethod
+    def pack(cls, em: Emitter, frag: Fragment, grid: Grid) -> list[ir.Value]:
+        """The parts of sums: of sums that every warp has, one warp's part is all, and the others' are zero."""
+        if isinstance(frag, cls):
+            return list(frag.values)
+        mine = arith.CmpIOp(arith.CmpIPredicate.ult, em.value(em.warp), em.c(tile_warps(frag.layout))).result
+        zero = em.constant(ir.FloatAttr.get(frag.element, 0.0), grid[1])
+        return [arith.SelectOp(mine, piece, zero).result for piece in frag.with_piece(grid[1]).pieces]
+
+
+def tile_warps(layout: Layout) -> int:
+    """Into how many warps a layout cuts a tile."""
+    return math.prod(f.size for d in layout.dims for f in d if f.kind == "w")
 
 
 def struct_type(element: ir.Type, n: int) -> ir.Type:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from mlirc.mlir import arith, ir, math, nvgpu, scf, vector
 from mlirc.passes.distribute import memory, staging, tf32x3, warpgroup_product, wgmma
-from mlirc.passes.distribute.accumulators import MmaFragment, WgmmaFragment
+from mlirc.passes.distribute.accumulators import AccumulatorFragment, MmaFragment, PartialSums, WgmmaFragment
 from mlirc.passes.distribute.elementwise import Elementwise
 from mlirc.passes.distribute.emitter import Emitter, IndexValue, Unsupported
 from mlirc.passes.distribute.layout import (
@@ -61,6 +61,7 @@ class Geometry:
         self.m, self.n = (shapes[2][info.maps[2].index(d)] for d in (info.m, info.n))
         self.k = shapes[0][info.maps[0].index(info.k)]
         self.kind = self._kind(elements)
+        self.warps_k = 1  # that share out a slice's k
         self.warps_m, self.warps_n = self._warp_grid(em.warps)
         if self.kind == "wgmma":
             m, n = wgmma.padded(self.m, self.n, self.warps_m, self.warps_n)
@@ -73,7 +74,8 @@ class Geometry:
         elif self.kind == "tf32x3":
             m, n = _round(self.m, 16 * self.warps_m), _round(self.n, 8 * self.warps_n)
             self.layout2d = tf32x3.accumulator(m, n, self.warps_m, self.warps_n, self.k_last(1))
-            self.k_padded = _round(self.k, tf32x3.STEP_K)
+            self.warps_k = em.warps // (self.warps_m * self.warps_n)
+            self.k_padded = _round(self.k, tf32x3.STEP_K * self.warps_k)
         else:
             self.layout2d = fma_accumulator(self.m, self.n, self.warps_m, self.warps_n)
             self.k_padded = self.k
@@ -100,7 +102,7 @@ class Geometry:
         grid = self.em.taken.take(self.op, "warp_grid")
         if grid is not None:
             m, n = reversed(grid) if self.info.swapped else grid
-            if m * n != warps:
+            if m * n != warps and (self.kind != "tf32x3" or warps % (m * n)):
                 what = f"mlirc.warp_grid {m}x{n} does not have the block's {warps} warps"
                 raise Unsupported(what, self.op, "warp_grid")
             return m, n
@@ -191,7 +193,10 @@ class Product:
 
     def accumulator(self) -> Fragment:
         """What the product is added to. A loop carries it as the instruction takes it, also where it is rescaled."""
+        form: type[AccumulatorFragment] | None
         form = {"mma": MmaFragment, "wgmma": WgmmaFragment}.get(self.geometry.kind)
+        if self.geometry.warps_k > 1:
+            form = PartialSums
         source: Tile | None = self.c
         while form is WgmmaFragment and isinstance(source, Elementwise):
             source = source.scaled()
@@ -208,6 +213,8 @@ class Product:
         """Accumulator tiles along m and n: 16x8 per warp, for wgmma 64x8 per warpgroup."""
         if self.geometry.kind == "wgmma":
             return self.layout2d.shape[0] // (self.warps_m // 4) // 64, self.layout2d.shape[1] // self.warps_n // 8
+        if self.geometry.kind == "tf32x3":  # rows and columns of a thread
+            return self.layout2d.shape[0] // self.warps_m // 8, self.layout2d.shape[1] // self.warps_n // 4
         return self.layout2d.shape[0] // self.warps_m // 16, self.layout2d.shape[1] // self.warps_n // 8
 
     # -- tensor cores

@@ -16,9 +16,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mlirc.mlir import arith, ir, math, nvgpu, nvvm, scf, vector
+from mlirc.mlir import arith, ir, nvgpu, nvvm, scf, vector
 from mlirc.passes.distribute import memory
-from mlirc.passes.distribute.emitter import Emitter, vec
+from mlirc.passes.distribute.accumulators import PartialSums
+from mlirc.passes.distribute.emitter import Emitter, IndexValue, vec
 from mlirc.passes.distribute.layout import Factor, Layout, lane, reg, warp
 from mlirc.passes.distribute.values import Fragment
 
@@ -53,20 +54,18 @@ class Operand:
     """Reads one operand's fragments; rows (or columns) of a thread in order, two elements along k of each."""
 
     def __init__(self, em: Emitter, view: memory.View, k_last: bool, outer: tuple[Factor, ...]):
-        self.em, self.k_last = em, k_last
-        self.k_dim = view.dims[1]
-        self.view = view if k_last else replace(view, dims=view.dims[::-1])
+        self.em, self.view, self.k_last = em, view, k_last
         k = (lane(4, 1), reg(2))
         self.layout = Layout.of(outer, k) if k_last else Layout.of(k, outer)
         self.count = Layout.of(outer).num_regs
 
     def step(self, k: int) -> list[list[tuple[ir.Value, ir.Value]]]:
         """(hi, lo) of the thread's elements of k .. k + 7, [row][element along k]."""
-        offsets = list(self.view.offsets)
-        offsets[self.k_dim] = self.em.add(offsets[self.k_dim], k)
+        view = _moved(self.em, self.view, k)
+        if not self.k_last:
+            view = replace(view, dims=view.dims[::-1])
         shape = list(self.layout.shape)
-        f32 = ir.F32Type.get()
-        frag = memory.load(self.em, replace(self.view, offsets=offsets), f32, shape, shape, self.layout, whole=True)
+        frag = memory.load(self.em, view, ir.F32Type.get(), shape, shape, self.layout, whole=True)
         parts = [self._split(p, frag.piece) for p in frag.pieces]
 
         def pair(register: int) -> tuple[ir.Value, ir.Value]:
@@ -87,26 +86,40 @@ class Operand:
 
 
 def multiply(product: Product, acc: Fragment) -> Fragment:
-    """The products of one tile, added to `acc`."""
+    """The products of one tile, added to `acc`; where warps share out the slice's k, sums that are to be added."""
     em, g = product.em, product.geometry
     (view_a, a_last), (view_b, b_last) = product.operand_views()
+    extent = g.k_padded // g.warps_k
+    if g.warps_k > 1:
+        part = em.mul(em.div(em.warp, product.warps_m * product.warps_n), extent)
+        view_a, view_b = (_moved(em, v, part) for v in (view_a, view_b))
     tiles_n = product.layout2d.shape[1] // product.warps_n // 8
     group = neighbours(tiles_n, g.k_last(1))
     a = Operand(em, view_a, a_last, _rows(product.layout2d.shape[0], product.warps_m, product.warps_n))
     columns = (warp(product.warps_n, 1), reg(tiles_n // group), lane(8, 4), reg(group))
     b = Operand(em, view_b, b_last, columns)
-    sums = list(acc.with_piece(2 * tiles_n).pieces)
-    for first in range(0, g.k_padded, CHAIN):
-        last = min(first + CHAIN, g.k_padded)
+    grid = (a.count, 2 * tiles_n)
+    sums = PartialSums.pack(em, acc, grid) if g.warps_k > 1 else list(acc.with_piece(2 * tiles_n).pieces)
+    for first in range(0, extent, CHAIN):
+        last = min(first + CHAIN, extent)
         found = _chain(em, a, b, first, last, group)
         branch = scf.IfOp(_spoiled(em, found), [s.type for s in sums], has_else=True)
         with ir.InsertionPoint(branch.then_block):
             rows, width = len(sums), 2 * tiles_n
-            scf.YieldOp(product.fma_range(view_a, view_b, first, min(last, g.k), 1, rows, width))
+            scf.YieldOp(product.fma_range(view_a, view_b, first, last, 1, rows, width))
         with ir.InsertionPoint(branch.else_block):
             scf.YieldOp([em.pack(row) for row in found])
         sums = [arith.AddFOp(x, y).result for x, y in zip(sums, branch.results, strict=True)]
+    if g.warps_k > 1:
+        return PartialSums(em, acc.element, acc.shape, acc.sizes, product.layout, sums, grid)
     return Fragment(em, acc.element, acc.shape, acc.sizes, acc.layout, sums, 2 * tiles_n)
+
+
+def _moved(em: Emitter, view: memory.View, k: IndexValue) -> memory.View:
+    """An operand from its element k on."""
+    offsets = list(view.offsets)
+    offsets[view.dims[1]] = em.add(offsets[view.dims[1]], k)
+    return replace(view, offsets=offsets)
 
 
 def _chain(em: Emitter, a: Operand, b: Operand, first: int, last: int, group: int) -> list[list[ir.Value]]:
@@ -146,9 +159,10 @@ def _mma(a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
 def _spoiled(em: Emitter, sums: list[list[ir.Value]]) -> ir.Value:
     """Whether a thread of the warp has a row or column of sums that are not finite."""
     rows, columns = len(sums), len(sums[0])
-    zero = em.constant(ir.FloatAttr.get(ir.F32Type.get(), 0.0))
-    test = zero  # zero times anything finite is zero
-    for i in range(max(rows, columns)):
-        test = math.FmaOp(sums[i % rows][i % columns], zero, test).result
+    terms = [sums[i % rows][i % columns] for i in range(max(rows, columns))]
+    while len(terms) > 1:  # a sum of these that overflows costs time, nothing else
+        pairs = [arith.AddFOp(x, y).result for x, y in zip(terms[::2], terms[1::2], strict=False)]
+        terms = pairs + terms[len(pairs) * 2 :]
+    test = arith.MulFOp(terms[0], em.constant(ir.FloatAttr.get(ir.F32Type.get(), 0.0))).result
     unordered = arith.CmpFOp(arith.CmpFPredicate.UNO, test, test).result
     return nvvm.VoteSyncOp(em.full_mask(), unordered, ir.Attribute.parse("#nvvm<vote_sync_kind any>")).result

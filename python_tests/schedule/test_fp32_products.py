@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mlirc import mlir
+from mlirc.driver.kernel_build import to_gpu
 from mlirc.schedule.registry import Schedules
 from mlirc.targets import get_target
 from support.kernels.check import check_schedule, function_name, run_tiles
@@ -54,6 +55,9 @@ def computed(x: np.ndarray, w: np.ndarray, knobs: str) -> np.ndarray:
         ((40, 72, 136), TMA + ",copy=cp_async,stages=2"),
         ((33, 61, 67), TMA + ",copy=cp_async,stages=1"),  # rows that cannot be copied by 16 bytes
         ((64, 64, 160), "mma=tf32x3,block_m=64,block_n=64,block_k=64,warps_m=2,warps_n=1,blocks=1"),
+        # warps that share out k, over an edge of it, tile after tile
+        ((33, 72, 300), "mma=tf32x3,block_m=32,block_n=32,block_k=128,warps_m=2,warps_n=1,warps_k=4,blocks=2"),
+        ((17, 61, 67), "mma=tf32x3,block_m=32,block_n=32,block_k=32,warps_m=1,warps_n=1,warps_k=3"),
         ((1, 1, 1), "mma=tf32x3"),
     ],
 )
@@ -77,7 +81,8 @@ def test_error_is_no_larger_than_that_of_fp32_sums(k, scale):
     assert error(computed(x, w, TMA)) <= error(plain)
 
 
-def test_what_is_not_finite_is_as_in_fp32():
+@pytest.mark.parametrize("knobs", [TMA + ",stages=2", TMA.replace("block_k=32", "block_k=64") + ",warps_k=2"])
+def test_what_is_not_finite_is_as_in_fp32(knobs):
     """Infinity times a rounded factor's rest has any sign; factors that round up to infinity are finite."""
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(s).astype(np.float32) for s in ((48, 160), (160, 64)))
@@ -88,7 +93,7 @@ def test_what_is_not_finite_is_as_in_fp32():
     w[70, 50], w[71, 51], w[65] = np.inf, -np.inf, w[65] * np.float32(0.1)
     with np.errstate(all="ignore"):
         want = (x.astype(np.float64)[:, :, None] * w.astype(np.float64)[None]).sum(axis=1)
-    found = computed(x, w, TMA + ",stages=2")
+    found = computed(x, w, knobs)
     np.testing.assert_array_equal(np.isnan(found), np.isnan(want))
     np.testing.assert_array_equal(np.isposinf(found), np.isposinf(want))
     np.testing.assert_array_equal(np.isneginf(found), np.isneginf(want))
@@ -96,6 +101,16 @@ def test_what_is_not_finite_is_as_in_fp32():
     assert finite.sum() > 1000 and np.isfinite(want[18]).sum() > 60
     scale = np.abs(np.where(finite, want, 0)).max(axis=1, keepdims=True) + 1
     assert (np.abs(np.where(finite, found, 0) - np.where(finite, want, 0)) <= 1e-6 * scale).all()
+
+
+@pytest.mark.parametrize(
+    "shape, mma", [((33, 64, 256), "fma"), ((640, 640, 128), "tf32x3"), ((640, 640, 136), "tf32x3")]
+)
+def test_the_default_is_the_faster_one(shape, mma):
+    module = mlir.parse(product(*shape))
+    tiles, record = Schedules([]).schedule_kernel(module, get_target("sm_90a"))
+    assert record.knobs["mma"] == mma
+    to_gpu(tiles, "matmul_0", get_target("sm_90a"))
 
 
 def test_other_operands_are_refused():
