@@ -201,7 +201,7 @@ def page(about: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     lines = [
         "# Products beside cuBLAS", "", ", ".join(f"{k} {v}" for k, v in about.items()), "",
         "Made by `benchmarks/products.py`. Medians in microseconds (10th and 90th percentile), both in CUDA graphs,",
-        "interleaved, L2 cache cold; errors are relative Frobenius norms against an FP32 product of the same inputs.",
+        "interleaved, L2 cache cold; errors are relative Frobenius norms against an FP32 product (FP64 for f32).",
     ]  # fmt: skip
     if ratios:
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
