@@ -69,7 +69,7 @@ MISTAKES = [
     (STAGES, "annotate(loop, stagse=4, producer_warps=4)", "no attribute 'stagse': did you mean stages?"),
     (STAGES, "annotate(loop, producer=1)", "no attribute 'producer': did you mean producers?"),
     (STAGES, "annotate(loop, overlap=4)", "no attribute 'overlap': choose one of warps, "),
-    (STAGES, "annotate(loop, producers=4)", "producers = 4: takes 1"),
+    (STAGES, "annotate(loop, producers=3)", "producers = 3: takes 1 or 4"),
     (WARPS, "annotate(function, warps=0)", "warps = 0: takes 1 to 32"),
     (WARPS, "annotate(function, warps=64)", "warps = 64: takes 1 to 32"),
     (WARPS, "annotate(function, warps='2')", 'warps = "2": takes 1 to 32'),
@@ -80,7 +80,7 @@ MISTAKES = [
     (STAGES, "annotate(forall, stages=2)", "'stages' belongs on an scf.for, not here [payload op: scf.forall]"),
     (STAGES, "annotate(loop, stages=True)", "stages = True: takes 1 to 16"),
     (STAGES, "annotate(loop, stages=0)", "stages = 0: takes 1 to 16"),
-    (INSTRUCTION, "annotate(tiled, mma='tensor')", 'mma = "tensor": takes "mma", "wgmma" or "fma"'),
+    (INSTRUCTION, "annotate(tiled, mma='tensor')", 'mma = "tensor": takes "mma", "wgmma", "tf32x3" or "fma"'),
     (INSTRUCTION, "annotate(tiled, mma='mma', warp_grid=[2, 1])", "tensor cores take two equal 16-bit float operands"),
     (INSTRUCTION, "annotate(match(forall, 'linalg.generic'), mma='fma')", "'mma' belongs on a contraction, not here"),
     (INSTRUCTION, "annotate(tiled, warp_grid=[2])", "warp_grid = [2]: takes a list of two numbers"),
@@ -197,7 +197,7 @@ def test_every_instruction_asks_the_target(write):
         (norm(4, 64), "reduction:warps=33", "warps = 33: takes 1 to 32"),
         (KERNEL, "matmul:min_blocks=32,warps_m=2,warps_n=2", "32 blocks of 128 threads, a multiprocessor of sm_90a"),
         (KERNEL, "matmul_0=generic:min_blocks=9", "9 blocks of 256 threads, a multiprocessor of sm_90a holds 2048"),
-        (KERNEL, "matmul:mma=no", "mma=no: choose mma, wgmma or fma"),
+        (KERNEL, "matmul:mma=no", "mma=no: choose mma, wgmma, tf32x3 or fma"),
     ],
 )
 def test_a_knob_that_cannot_be_honoured_is_an_error(text, knob, wanted):
