@@ -14,9 +14,10 @@ import argparse
 import json
 import math
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from schedules_tried import compile_all, compile_schedule, file_name
 
 # batch, heads of queries, heads of keys, queries, keys, elements of a head, causal
 SETS = {
@@ -50,35 +51,12 @@ def module(case: tuple) -> tuple[Any, tuple]:
 
 def name_of(case: tuple, knobs: str) -> str:
     """The file's name without suffix."""
-    text = "_".join(str(int(x) if isinstance(x, bool) else x) for x in case)
-    return text + (f"__{knobs.replace(',', '+')}" if knobs else "")
+    return file_name("_".join(str(int(x) if isinstance(x, bool) else x) for x in case), knobs)
 
 
 def compile_case(case: tuple, knobs: str, folder: str) -> tuple[str, str]:
     """(file's name, "" or why there is none)."""
-    from mlirc.driver.compilation import Compilation
-    from mlirc.errors import MlircError
-    from mlirc.targets import get_target
-
-    job = Compilation("attention", get_target("sm_90a"), (f"attention:{knobs}",) if knobs else (), helpers=0)
-    try:
-        job.import_module(*module(case), {})
-        job.lower("ptx")
-        job.write(Path(folder) / (name_of(case, knobs) + ".ptx"))
-    except MlircError as e:
-        return name_of(case, knobs), str(e)
-    return name_of(case, knobs), ""
-
-
-def compile_all(args: argparse.Namespace) -> None:
-    """Compiles every case with every schedule, in processes of their own."""
-    Path(args.folder).mkdir(parents=True, exist_ok=True)
-    cases = [c for s in args.shapes for c in SETS[s]]
-    with ProcessPoolExecutor(args.jobs) as pool:
-        jobs = [pool.submit(compile_case, c, k, args.folder) for c in cases for k in args.knobs or [""]]
-        for name, problem in (j.result() for j in jobs):
-            if problem:
-                print(f"{name}: {problem[:200]}")
+    return compile_schedule("attention", module(case), knobs, Path(folder) / name_of(case, knobs))
 
 
 def case_of(name: str) -> tuple:
@@ -213,7 +191,10 @@ def main() -> None:
     r.add_argument("-o", "--output")
     r.add_argument("--samples", type=int, default=40)
     args = parser.parse_args()
-    (compile_all if args.do == "compile" else run_all)(args)
+    if args.do == "compile":
+        compile_all(compile_case, [c for s in args.shapes for c in SETS[s]], args)
+    else:
+        run_all(args)
 
 
 if __name__ == "__main__":

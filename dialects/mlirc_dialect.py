@@ -159,6 +159,5 @@ def attention(
 
 def load(ctx: ir.Context) -> None:
     """Loads the dialect into the context, once per process."""
-
     with ctx, ir.Location.unknown():
         Mlirc.load()
