@@ -1,11 +1,37 @@
-"""What `products.py` and `attentions.py` share: cases compiled with several schedules, in processes of their own."""
+"""What `products.py` and `attentions.py` share: their command lines, cases compiled with several schedules in processes
+of their own, and what is made of them in CUDA graphs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
+
+
+def command_line(
+    script: str, about: str | None, sets: Mapping[str, Sequence[tuple]], samples: int
+) -> argparse.Namespace:
+    """The arguments of `compile DIR` and `run DIR`: `sets` are cases by name, of which the first are the default;
+    `cases` are then those that were asked for."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    sub = parser.add_subparsers(dest="do", required=True)
+    c = sub.add_parser("compile")
+    c.add_argument("folder")
+    c.add_argument("--shapes", nargs="*", default=[next(iter(sets))], choices=list(sets))
+    c.add_argument("--knobs", nargs="*", default=[], help=f"knobs of the {script} script; '' is the default schedule")
+    c.add_argument("--jobs", type=int, default=2)
+    r = sub.add_parser("run")
+    r.add_argument("folder")
+    r.add_argument("-o", "--output")
+    r.add_argument("--samples", type=int, default=samples)
+    r.add_argument("--commit", help="the source's commit, for what is written")
+    args = parser.parse_args()
+    args.cases = [case for name in getattr(args, "shapes", ()) for case in sets[name]]
+    return args
 
 
 def file_name(case: str, knobs: str) -> str:
@@ -29,12 +55,62 @@ def compile_schedule(script: str, built: tuple[Any, tuple], knobs: str, path: Pa
     return path.name, ""
 
 
-def compile_all(compile_case: Callable[[tuple, str, str], tuple[str, str]], cases: Sequence[tuple], args: Any) -> None:
-    """Compiles every case with every schedule of `args.knobs` into `args.folder`, `args.jobs` at a time, and says what
-    is refused."""
+def compile_all(compile_case: Callable[[tuple, str, str], tuple[str, str]], args: argparse.Namespace) -> None:
+    """Compiles every case of `args` with every schedule of `args.knobs` into `args.folder`, `args.jobs` at a time, and
+    says what is refused."""
     Path(args.folder).mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(args.jobs) as pool:
-        jobs = [pool.submit(compile_case, c, k, args.folder) for c in cases for k in args.knobs or [""]]
+        jobs = [pool.submit(compile_case, c, k, args.folder) for c in args.cases for k in args.knobs or [""]]
         for name, problem in (j.result() for j in jobs):
             if problem:
                 print(f"{name}: {problem[:200]}")
+
+
+def by_case(folder: str) -> dict[str, list[Path]]:
+    """The files of a folder by the name of their case."""
+    files: dict[str, list[Path]] = {}
+    for f in sorted(Path(folder).glob("*.ptx")):
+        files.setdefault(f.stem.split("__")[0], []).append(f)
+    return files
+
+
+def arms_of(
+    files: Sequence[Path], sets: Sequence[tuple], runs: int, error_of: Callable[[Any], float]
+) -> tuple[list[Any], dict[str, float]]:
+    """What is timed of compiled files, on sets of inputs, `runs` of them to a graph; and the error of each by its name,
+    by what `error_of` makes of its output on the first set, which is full of NaN before. One that fails is left out,
+    and says why."""
+    import torch
+
+    from mlirc.bench import timing
+    from mlirc.runtime.loading import load
+
+    arms, errors = [], {}
+    for file in files:
+        try:
+            model = load(str(file), graph=False)
+
+            def launch(inputs: tuple, model: Any = model) -> None:
+                model.bind(*inputs)
+                model.launch(torch.cuda.current_stream())
+
+            for o in model.outputs:
+                torch.from_dlpack(o).view(torch.uint8).fill_(255)
+            launch(sets[0])
+            torch.cuda.synchronize()
+            errors[file.stem] = error_of(torch.from_dlpack(model.outputs[0]))
+            arm = timing.capture(file.stem, launch, sets, runs)
+            arm.keep = (arm.keep, model)  # a graph does not keep its kernels loaded
+            arms.append(arm)
+        except Exception as e:  # a bad schedule must not hide the others' figures
+            print(f"{file.stem}: {type(e).__name__}: {str(e)[:200]}", file=sys.stderr)
+    return arms, errors
+
+
+def save(args: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Writes what was measured, and on what, to `args.output`; returns the latter."""
+    from mlirc.bench.report import environment
+
+    about = environment() | {"commit": args.commit or ""}
+    Path(args.output).write_text(json.dumps({"about": about, "rows": rows}, indent=0))
+    return about

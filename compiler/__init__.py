@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-__version__ = "0.1.0"
-__all__ = ["compile", "load"]
+from mlirc.version import __version__
+
+__all__ = ["__version__", "compile", "load"]
 
 
 def compile(module: Any, args: tuple = (), kwargs: dict | None = None, **options: Any) -> Any:  # noqa: A001

@@ -25,6 +25,10 @@ class Target:
         return self.name == "sm_90a"
 
     @property
+    def has_stmatrix(self) -> bool:
+        return self.cc >= 90
+
+    @property
     def sm_smem(self) -> int:
         return self.max_smem + 1024  # the driver keeps one KiB per block
 

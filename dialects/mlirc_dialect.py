@@ -2,10 +2,15 @@
 of the `gpu` level is in `tensor_map.py`.
 
     %o = "mlirc.attention"(%q, %k, %v [, %mask]) {scale : f64, causal : bool, window : i64, softcap : f64,
-                                                 layouts = ["bhsd", "bhsd", "bhsd", "bhsd"]}
+                                                 layouts = ["bhsd", "bhsd", "bhsd", "bhsd"] [, nan_rows]}
+    %o = "mlirc.attention"(%q, %k, %v, inputs) {..., score = [lines] [, no_softmax]}
 
 computes softmax(softcap(q k^T * scale) + mask) v, accumulating in f32 (f64 for f64). Logical shapes: q [B,Hq,Sq,D],
 k [B,Hkv,Sk,D], v [B,Hkv,Sk,Dv], o [B,Hq,Sq,Dv]; `layouts` gives each one's physical order of dimensions.
+A row that sees no key gives 0, with `nan_rows` NaN, as a softmax that is written out. `score` is a function of a score,
+its place and one element of each input (`score_functions.py`; they are of one type), which makes another score in the
+mask's stead; with
+`no_softmax` it makes the weight, and keys that the causal and window limits hide weigh 0.
 """
 
 # No `from __future__ import annotations` here: the bindings read the op class's annotations as types.
@@ -13,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mlirc.dialects import score_functions
 from mlirc.mlir import ext, ir
 
 ATTENTION = "mlirc.attention"
@@ -42,7 +48,7 @@ class AttentionOp(Mlirc.Operation, name="attention", traits=[ext.Pure]):  # type
     softcap: Any
     layouts: Any
     result: ext.Result[Any]
-    mask: ext.Operand[Any] | None = None
+    more: Sequence[ext.Operand[Any]]  # the mask, or the score's inputs
 
     @staticmethod
     def verify_invariants(op: ir.Operation) -> bool:
@@ -73,6 +79,10 @@ class AttentionInfo:
     softcap: float
     layouts: tuple[str, str, str, str]
     mask_shape: tuple[int, ...] | None
+    nan_rows: bool = False
+    score: tuple[str, ...] = ()
+    softmax: bool = True
+    input_shapes: tuple[tuple[int, ...], ...] = ()  # of the score's inputs
 
     @classmethod
     def of(cls, op: Any) -> "AttentionInfo":
@@ -92,16 +102,19 @@ class AttentionInfo:
         if str(element) not in ("f16", "bf16", "f32", "f64") or any(t.element_type != element for t in types):
             raise ValueError(f"q, k, v and the result must share one float type, not {', '.join(map(str, types))}")
         q, k, v, o = (dict(zip(layout, t.shape, strict=True)) for layout, t in zip(layouts, types, strict=True))
+        score = tuple(ir.StringAttr(a).value for a in attributes["score"]) if "score" in attributes else ()
+        shapes = [tuple(ir.RankedTensorType(x.type).shape) for x in operands[3:]]
         info = cls(
             q["b"], q["h"], k["h"], q["s"], k["s"], q["d"], v["d"], element,
             ir.FloatAttr(attributes["scale"]).value, ir.BoolAttr(attributes["causal"]).value,
             ir.IntegerAttr(attributes["window"]).value, ir.FloatAttr(attributes["softcap"]).value,
-            layouts, tuple(ir.RankedTensorType(operands[3].type).shape) if len(operands) > 3 else None,
+            layouts, shapes[0] if shapes and not score else None, "nan_rows" in attributes,
+            score, "no_softmax" not in attributes, tuple(shapes) if score else (),
         )  # fmt: skip
-        info._check(k, v, o, operands[3].type if len(operands) > 3 else None)
+        info._check(k, v, o, [x.type for x in operands[3:]])
         return info
 
-    def _check(self, k: dict, v: dict, o: dict, mask: ir.Type | None) -> None:
+    def _check(self, k: dict, v: dict, o: dict, more: list[ir.Type]) -> None:
         expected = {
             "k": (k, dict(b=self.batch, h=self.kv_heads, s=self.kv_len, d=self.head_dim)),
             "v": (v, dict(b=self.batch, h=self.kv_heads, s=self.kv_len, d=self.value_dim)),
@@ -114,14 +127,26 @@ class AttentionInfo:
             raise ValueError(f"{self.q_heads} query heads are no multiple of {self.kv_heads} key heads")
         if self.window < 0 or self.softcap < 0:
             raise ValueError(f"window ({self.window}) and softcap ({self.softcap}) must be 0 (none) or positive")
-        if mask is not None:
-            element = str(ir.RankedTensorType(mask).element_type)
-            full = (self.batch, self.q_heads, self.q_len, self.kv_len)
-            shape = self.mask_shape or ()
+        if not self.softmax and not self.score:
+            raise ValueError("no_softmax: without a function of the scores there are no weights")
+        if len(more) > 1 and not self.score:
+            raise ValueError(f"{len(more)} operands behind q, k and v: there is one mask")
+        what = "an input of the score" if self.score else "the mask"
+        full = (self.batch, self.q_heads, self.q_len, self.kv_len)
+        for type_ in more:
+            shape, element = ir.RankedTensorType(type_).shape, str(ir.RankedTensorType(type_).element_type)
             if len(shape) != 4 or any(m not in (1, n) for m, n in zip(shape, full, strict=True)):
-                raise ValueError(f"the mask {mask} does not broadcast to {list(full)}")
+                raise ValueError(f"{what}, {type_}, does not broadcast to {list(full)}")
             if element not in ("i1", "f16", "bf16", "f32", "f64"):
-                raise ValueError(f"the mask must be i1 or float, not {element}")
+                raise ValueError(f"{what} must be i1 or float, not {element}")
+        if self.score:
+            score_functions.parse(self.score, self.sum_type, [ir.RankedTensorType(t).element_type for t in more])
+
+    @property
+    def sum_type(self) -> ir.Type:
+        """What scores and sums are of."""
+        kind = ir.F64Type if str(self.element_type) == "f64" else ir.F32Type
+        return kind.get(self.element_type.context)
 
 
 def attention(
@@ -135,6 +160,10 @@ def attention(
     window: int = 0,
     softcap: float = 0.0,
     layouts: Sequence[str] = PLAIN_LAYOUTS,
+    nan_rows: bool = False,
+    score: Sequence[str] = (),
+    softmax: bool = True,
+    inputs: Sequence[ir.Value] = (),
     loc: ir.Location | None = None,
 ) -> ir.Value:
     """Builds `mlirc.attention` at the current insertion point and returns its result, of inferred shape."""
@@ -145,14 +174,17 @@ def attention(
     return ir.Operation.create(
         ATTENTION,
         results=[result],
-        operands=[q, k, v] + ([mask] if mask is not None else []),
+        operands=[q, k, v] + ([mask] if mask is not None else []) + list(inputs),
         attributes={
             "scale": ir.FloatAttr.get(f64, scale),
             "causal": ir.BoolAttr.get(causal),
             "window": ir.IntegerAttr.get(i64, window),
             "softcap": ir.FloatAttr.get(f64, softcap),
             "layouts": ir.ArrayAttr.get([ir.StringAttr.get(layout) for layout in layouts]),
-        },
+        }
+        | ({"nan_rows": ir.UnitAttr.get()} if nan_rows else {})
+        | ({"score": ir.ArrayAttr.get([ir.StringAttr.get(line) for line in score])} if score else {})
+        | ({} if softmax else {"no_softmax": ir.UnitAttr.get()}),
         loc=loc,
     ).results[0]
 

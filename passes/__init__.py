@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable
 
 from mlirc.errors import MlircError
+from mlirc.schedule.errors import VerbError
+from mlirc.schedule.user import loading_file
 
 _passes: dict[str, Callable] = {}
 _users: dict[str, Callable] = {}  # of `--schedule FILE.py`
@@ -23,9 +25,6 @@ def register(name: str) -> Callable[[Callable], Callable]:
     be run by `apply_pass`, or be a kernel's lowering: `annotate(function, lowering="x")` asks for `mlirc-x`."""
 
     def add(function: Callable) -> Callable:
-        from mlirc.schedule.errors import VerbError
-        from mlirc.schedule.user import loading_file
-
         if not loading_file(function):
             _passes[name] = function
             return function

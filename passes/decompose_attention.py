@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mlirc.dialects.mlirc_dialect import ATTENTION, AttentionInfo
+from mlirc.dialects.score_functions import inline
 from mlirc.ir.levels import WEIGHT
 from mlirc.mlir import arith, ir, linalg, math, tensor
 from mlirc.passes import register
@@ -17,12 +18,13 @@ _LOOPS = "bhgijd"  # batch, key head, group, query, key, head or value dimension
 
 
 @register("mlirc-decompose-attention")
-def run(module: ir.Module, **options: str) -> None:
-    """Replaces every `mlirc.attention` of the module. A query row that sees no key gives 0. Takes no options."""
+def run(module: ir.Module, wide_f32: str = "0") -> None:
+    """Replaces every `mlirc.attention` of the module, or with `wide_f32` those of several queries whose heads have more
+    elements of f32 than that: their results do not fit registers. A query row that sees no key gives 0."""
     found: list[ir.Operation] = []
 
     def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name == ATTENTION:
+        if op.name == ATTENTION and (wide_f32 == "0" or _is_wide(AttentionInfo.of(op), int(wide_f32))):
             found.append(op)
         return ir.WalkResult.ADVANCE
 
@@ -33,9 +35,13 @@ def run(module: ir.Module, **options: str) -> None:
         op.erase()
 
 
+def _is_wide(info: AttentionInfo, limit: int) -> bool:
+    return str(info.element_type) == "f32" and info.q_len > 1 and max(info.head_dim, info.value_dim) > limit
+
+
 def _decompose(op: ir.Operation) -> ir.Value:
     info = AttentionInfo.of(op)
-    acc = ir.F64Type.get() if str(info.element_type) == "f64" else ir.F32Type.get()
+    acc = info.sum_type
     group = info.q_heads // info.kv_heads
     sizes = dict(b=info.batch, h=info.kv_heads, g=group, i=info.q_len, j=info.kv_len)
     lowest = arith.constant(acc, float("-inf"))
@@ -43,7 +49,6 @@ def _decompose(op: ir.Operation) -> ir.Value:
 
     q, q_loops = _split_heads(op.operands[0], info.layouts[0], "hg", group, "i")
     k, k_loops = op.operands[1], info.layouts[1].replace("s", "j")
-    v, v_loops = op.operands[2], info.layouts[2].replace("s", "j")
 
     def fill(loops: str, value: ir.Value, **more: int) -> ir.Value:
         empty = tensor.empty([(sizes | more)[c] for c in loops], acc)
@@ -54,16 +59,30 @@ def _decompose(op: ir.Operation) -> ir.Value:
 
     scores = _generic("bhgijd", [(q, q_loops), (k, k_loops)], (fill("bhgij", zero), "bhgij"), product)
     visible = _mask_scores(op, info, scores, sizes, lowest)
+    empty = tensor.empty([sizes[c] for c in "bhgij"], acc)
+    if not info.softmax:
+        return _weigh(op, info, visible, None, sizes)
     top = _generic("bhgij", [(visible, "bhgij")], (fill("bhgi", lowest), "bhgi"), arith.maximumf)
 
     def weight(score: ir.Value, highest: ir.Value, _: ir.Value) -> ir.Value:
-        nothing = arith.cmpf(arith.CmpFPredicate.OEQ, highest, lowest)
-        return arith.select(nothing, zero, math.exp(arith.subf(score, highest)))
+        power = math.exp(arith.subf(score, highest))
+        if info.nan_rows:
+            return power
+        return arith.select(arith.cmpf(arith.CmpFPredicate.OEQ, highest, lowest), zero, power)
 
-    empty = tensor.empty([sizes[c] for c in "bhgij"], acc)
     weights = _generic("bhgij", [(visible, "bhgij"), (top, "bhgi")], (empty, "bhgij"), weight)
     total = _generic("bhgij", [(weights, "bhgij")], (fill("bhgi", zero), "bhgi"), arith.addf)
-    sums = fill("bhgid", zero, d=info.value_dim)
+    return _weigh(op, info, weights, total, sizes)
+
+
+def _weigh(
+    op: ir.Operation, info: AttentionInfo, weights: ir.Value, total: ir.Value | None, sizes: dict[str, int]
+) -> ir.Value:
+    """The weights [b,h,g,i,j] times the values, divided by their total [b,h,g,i] if there is one: the op's result."""
+    acc = ir.RankedTensorType(weights.type).element_type
+    v, v_loops = op.operands[2], info.layouts[2].replace("s", "j")
+    zero = arith.constant(acc, 0.0)
+    sums = linalg.fill(zero, outs=[tensor.empty([(sizes | {"d": info.value_dim})[c] for c in "bhgid"], acc)])
 
     def weigh(weight: ir.Value, value: ir.Value, sum_: ir.Value) -> ir.Value:
         term = arith.mulf(weight, _widen(value, acc))
@@ -72,13 +91,18 @@ def _decompose(op: ir.Operation) -> ir.Value:
 
     weighted = _generic("bhgijd", [(weights, "bhgij"), (v, v_loops)], (sums, "bhgid"), weigh)
 
-    def quotient(x: ir.Value, total: ir.Value, _: ir.Value) -> ir.Value:
-        nothing = arith.cmpf(arith.CmpFPredicate.OEQ, total, zero)
-        return _narrow(arith.select(nothing, zero, arith.divf(x, total)), info.element_type)
+    def quotient(x: ir.Value, *rest: ir.Value) -> ir.Value:
+        if total is None:
+            return _narrow(x, info.element_type)
+        result, total_ = arith.divf(x, rest[0]), rest[0]
+        if not info.nan_rows:
+            result = arith.select(arith.cmpf(arith.CmpFPredicate.OEQ, total_, zero), zero, result)
+        return _narrow(result, info.element_type)
 
     o_loops = info.layouts[3].replace("h", "hg").replace("s", "i")
     empty = tensor.empty([(sizes | {"d": info.value_dim})[c] for c in o_loops], info.element_type)
-    out = _generic("bhgid", [(weighted, "bhgid"), (total, "bhgi")], (empty, o_loops), quotient)
+    inputs = [(weighted, "bhgid")] + ([(total, "bhgi")] if total is not None else [])
+    out = _generic("bhgid", inputs, (empty, o_loops), quotient)
     at = o_loops.index("h")
     return tensor.collapse_shape(op.results[0].type, out, _groups(4, at))
 
@@ -103,31 +127,42 @@ def _split_heads(x: ir.Value, layout: str, heads: str, group: int, s: str) -> tu
 def _mask_scores(
     op: ir.Operation, info: AttentionInfo, scores: ir.Value, sizes: dict[str, int], lowest: ir.Value
 ) -> ir.Value:
-    """Scale, soft cap, mask, and the causal and window limits: scores [b,h,g,i,j] in and out."""
+    """Scale, soft cap, mask or function of the score, and the causal and window limits: scores [b,h,g,i,j] in and out,
+    or weights."""
     acc = ir.RankedTensorType(scores.type).element_type
     inputs = [(scores, "bhgij")]
-    if info.mask_shape is not None:
-        group = info.q_heads // info.kv_heads
-        mask, _ = _split_heads(op.operands[3], "bhij", "hg", group, "s")
+    group = info.q_heads // info.kv_heads
+    for operand in list(op.operands)[3:]:
+        mask, _ = _split_heads(operand, "bhij", "hg", group, "s")
         shape = ir.RankedTensorType(mask.type).shape
         inputs.append((mask, "".join(c if n != 1 else "1" for c, n in zip("bhgij", shape, strict=True))))
     index = ir.IndexType.get()
+    hidden = lowest if info.softmax else arith.constant(acc, 0.0)
+
+    def place(number: int) -> ir.Value:
+        """The index of batch, head, query or key."""
+        if number == 1:
+            key_head = arith.muli(linalg.IndexOp(1).result, arith.constant(index, group))
+            return arith.addi(key_head, linalg.IndexOp(2).result)
+        return linalg.IndexOp(number and number + 1).result
 
     def body(score: ir.Value, *rest: ir.Value) -> ir.Value:
         x = arith.mulf(score, arith.constant(acc, info.scale))
         if info.softcap:
             cap = arith.constant(acc, info.softcap)
             x = arith.mulf(cap, math.tanh(arith.divf(x, cap)))
-        if len(rest) > 1:
+        if info.score:
+            x = inline(info.score, x, place, rest[:-1])
+        elif len(rest) > 1:
             x = _apply_mask(x, rest[0], acc, lowest)
         if info.causal or info.window:
             last = arith.addi(linalg.IndexOp(3).result, arith.constant(index, info.kv_len - info.q_len))
             key = linalg.IndexOp(4).result
         if info.causal:
-            x = arith.select(arith.cmpi(arith.CmpIPredicate.sle, key, last), x, lowest)
+            x = arith.select(arith.cmpi(arith.CmpIPredicate.sle, key, last), x, hidden)
         if info.window:
             first = arith.subi(last, arith.constant(index, info.window))
-            x = arith.select(arith.cmpi(arith.CmpIPredicate.sgt, key, first), x, lowest)
+            x = arith.select(arith.cmpi(arith.CmpIPredicate.sgt, key, first), x, hidden)
         return x
 
     empty = tensor.empty([sizes[c] for c in "bhgij"], acc)

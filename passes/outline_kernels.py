@@ -90,7 +90,7 @@ def _materialise_constants(op: ir.Operation, inside: set[ir.Operation], outliner
 
 def _is_view_slice(op: ir.Operation) -> bool:
     """Whether a slice that must exist is a free view of a tensor that exists."""
-    if op.name != "tensor.extract_slice" or ROOT not in op.attributes or not is_contiguous_slice(op):
+    if ROOT not in op.attributes or not is_contiguous_slice(op):
         return False
     owner = op.operands[0].owner
     while not isinstance(owner, ir.Block) and owner.operation.name in VIEWS:

@@ -1,16 +1,13 @@
-"""How an FP32 product is cut that three TF32 products on tensor cores make (`mma=tf32x3`)."""
+"""How an FP32 product is cut that TF32 products on tensor cores make: three (`mma=tf32x3`), or one (`mma=tf32`)."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from mlirc.errors import MlircError
 from mlirc.schedule.kernel_info import ContractionInfo
 from mlirc.schedule.verbs import ceil_div
+from mlirc.scripts import _fp32_warpgroup_tiles
+from mlirc.scripts._block_shape import BlockShape, Sizes, is_fp32
 from mlirc.targets import Target
-
-if TYPE_CHECKING:
-    from mlirc.scripts._matmul_tiles import BlockShape, Sizes
 
 # Of one multiprocessor of an H200, in its clocks: FP32 products per clock; what a tile costs beside its products; bytes
 # per clock of global memory, of all. Fitted to some forty schedules of ten products.
@@ -22,12 +19,8 @@ _TILES = (
     (32, 32, 128, 1, 1, 8, 0.75), (32, 32, 64, 1, 2, 4, 0.6), (16, 32, 128, 1, 1, 8, 0.5),
     (16, 32, 64, 1, 4, 2, 0.3),
 )  # fmt: skip
+MOST_PRODUCTS = 8  # that share a loop and fit the registers
 SUMS = 1024  # of a warp: as many accumulators, and what is read for them, fit the registers
-
-
-def is_fp32(c: ContractionInfo) -> bool:
-    """Whether a product's factors and sums are all f32."""
-    return c.a_type == c.b_type == c.acc_type == "f32"
 
 
 def pays(size: Sizes, c: ContractionInfo, target: Target) -> bool:
@@ -38,10 +31,20 @@ def pays(size: Sizes, c: ContractionInfo, target: Target) -> bool:
     return is_fp32(c) and c.direct and c.count <= 2 and c.k >= 64 and large
 
 
-def tile(size: Sizes, c: ContractionInfo, target: Target, tensor_copies: bool) -> BlockShape:
-    """The tile whose blocks finish first by a count of clocks; raises MlircError for too many products in one loop."""
-    from mlirc.scripts._matmul_tiles import BlockShape
+def instruction(size: Sizes, c: ContractionInfo, target: Target, fp32: str, tensor_copies: bool) -> str | None:
+    """The instruction of TF32 products that a product should take, by the user's choice; None for others."""
+    if fp32 == "tf32" and is_fp32(c) and c.count <= MOST_PRODUCTS:
+        return "wgmma_tf32" if tensor_copies and _fp32_warpgroup_tiles.pays(size, c, target) else "tf32"
+    if fp32 != "tf32x3":
+        return None
+    if tensor_copies and _fp32_warpgroup_tiles.pays(size, c, target):
+        return "wgmma_tf32x3"
+    return "tf32x3" if pays(size, c, target) else None
 
+
+def tile(size: Sizes, c: ContractionInfo, target: Target, tensor_copies: bool, mma: str) -> BlockShape:
+    """The tile whose blocks finish first by a count of clocks, of three products (`mma`: `tf32x3`) or, which nobody has
+    measured, of one; raises MlircError for too many products in one loop."""
     large = c.count == 1 and pays(size, c, target)
     moved = 4 * (size.m * c.k + c.count * size.n * c.k + c.count * size.m * size.n) * size.batch
     found = []
@@ -52,8 +55,8 @@ def tile(size: Sizes, c: ContractionInfo, target: Target, tensor_copies: bool) -
         rounds = ceil_div(size.batch * ceil_div(size.m, block_m) * ceil_div(size.n, block_n), target.sms)
         clocks = max(rounds * (c.k * sums / (PRODUCTS * rate) + TILE_CLOCKS), moved / GLOBAL_BYTES + TILE_CLOCKS)
         copy, stages = ("tma", 8) if tensor_copies else ("cp_async", 4)
-        shape = BlockShape(block_m, block_n, block_k, warps_m, warps_n, stages, "tf32x3", copy=copy, warps_k=warps_k)
+        shape = BlockShape(block_m, block_n, block_k, warps_m, warps_n, stages, mma, copy=copy, warps_k=warps_k)
         found.append((clocks, -block_m * block_n, shape))
     if not found:
-        raise MlircError(f"mma=tf32x3: {c.count} products that share a loop: use fma")
+        raise MlircError(f"mma={mma}: {c.count} products that share a loop: use fma")
     return min(found, key=lambda f: f[:2])[2]

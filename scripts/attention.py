@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from mlirc.dialects.schedule.tile_attention import tile_attention
 from mlirc.errors import MlircError
 from mlirc.mlir import ir
+from mlirc.passes.distribute import instructions
+from mlirc.passes.distribute.instructions import ElementTypes
+from mlirc.passes.distribute.instructions.base import HALF
 from mlirc.schedule import register
 from mlirc.schedule.kernel_info import AttentionShape, KernelInfo
 from mlirc.schedule.verbs import (
     annotate,
     ceil_div,
+    decompose_attention,
     match,
+    match_contractions,
+    online_softmax,
+    pick,
     pipeline,
+    power_of_two,
+    reverse_blocks,
+    rotate,
     script,
+    skip_hidden_steps,
     specialize,
+    split_tested_steps,
     stage,
     store_through_shared,
     tidy,
+    tile_to_blocks,
 )
 from mlirc.targets import Target
 
-HALF = ("f16", "bf16")
+WIDEST_TF32 = 256  # elements of a head whose 16 rows of results a warp's registers hold
 
 
 def is_attention(kernel: KernelInfo) -> bool:
@@ -67,16 +80,19 @@ def default_blocking(a: AttentionShape, target: Target, loops: int) -> Blocking:
 
 
 def takes_warpgroups(a: AttentionShape) -> bool:
-    """Whether wgmma computes both products: rows of whole panels (64 elements), which tensor copies take."""
-    return a.dtype in HALF and a.rows and all(d % 64 == 0 and d <= 256 for d in (a.head_dim, a.value_dim))
+    """Whether wgmma computes both products: rows that tensor copies take. Panels of 64 elements end in zeros."""
+    return a.dtype in HALF and a.rows and all(d % 8 == 0 and d <= 256 for d in (a.head_dim, a.value_dim))
 
 
 def default_instruction(
-    a: AttentionShape, target: Target, block_q: int | None, block_kv: int | None, warps: int | None, stages: int | None
-) -> str:
-    """wgmma where the target has it, warpgroups have rows enough, and the knobs that are given suit it."""
+    kernel: KernelInfo, a: AttentionShape, target: Target,
+    block_q: int | None, block_kv: int | None, warps: int | None, stages: int | None,
+) -> str:  # fmt: skip
+    """wgmma where the target has it, warpgroups have rows enough, and the knobs that are given suit it; of f32 as the
+    user chose."""
     if a.dtype not in HALF:
-        return "fma"
+        narrow = max(a.head_dim, a.value_dim) <= WIDEST_TF32
+        return kernel.fp32 if a.dtype == "f32" and narrow and kernel.fp32 != "ieee" else "fma"
     rows = a.q_len > 64 and (block_q or 64) % 64 == 0 and (not warps or warps * 16 == block_q)
     copies = (block_kv or 16) % 16 == 0 and (stages or 2) > 1
     return "wgmma" if target.has_wgmma and takes_warpgroups(a) and rows and copies else "mma"
@@ -84,15 +100,12 @@ def default_instruction(
 
 def check_instruction(name: str, a: AttentionShape, target: Target, mma: str) -> None:
     """Raises MlircError for an instruction that these heads or this target do not have."""
-    if mma not in ("mma", "wgmma", "fma"):
-        raise MlircError(f"kernel '{name}': mma={mma}: choose mma, wgmma or fma")
-    if mma != "fma" and a.dtype not in HALF:
-        raise MlircError(f"kernel '{name}': mma={mma}: heads of {a.dtype} take fma only")
-    if mma == "wgmma" and not target.has_wgmma:
-        raise MlircError(f"kernel '{name}': mma=wgmma: {target.name} has no wgmma: use mma")
+    why = instructions.refusal(mma, ElementTypes(a.dtype, a.dtype, "f32"), target)
+    if why:
+        raise MlircError(f"kernel '{name}': mma={mma}: {why}")
     if mma == "wgmma" and not takes_warpgroups(a):
         dims = f"{a.head_dim} and {a.value_dim}"
-        what = "it takes multiples of 64 up to 256, contiguous in keys and values"
+        what = "it takes multiples of 8 up to 256, contiguous in keys and values"
         raise MlircError(f"kernel '{name}': mma=wgmma: heads of {dims} elements: {what}")
 
 
@@ -102,6 +115,30 @@ def warpgroup_blocking(a: AttentionShape, target: Target) -> Blocking:
     widest = max(a.head_dim, a.value_dim)
     few = 2 * a.batch * a.q_heads * ceil_div(a.q_len, 128) < target.sms
     return Blocking(64 if few or widest <= 64 else 128, 128 if widest <= 128 else 64, 2)
+
+
+def tf32_blocking(a: AttentionShape, target: Target) -> Blocking:
+    """Of FP32 by TF32: 64 queries where that makes a block for every multiprocessor, else 32; as many keys as registers
+    hold scores and weights of beside the results: of heads of 128, ptxas spills some with 32 keys."""
+    widest = max(a.head_dim, a.value_dim)
+    fills = a.batch * a.q_heads * ceil_div(a.q_len, 64) >= target.sms
+    block_q = min(64 if fills else 32, 16 * ceil_div(a.q_len, 16))
+    return Blocking(power_of_two(block_q), 32 if widest <= 96 else 16, 2)
+
+
+def blocking_of(mma: str, a: AttentionShape, target: Target, loops: int) -> Blocking:
+    """The default blocking for an instruction."""
+    if mma == "wgmma":
+        return warpgroup_blocking(a, target)
+    if mma in ("tf32", "tf32x3") and max(a.head_dim, a.value_dim) <= WIDEST_TF32:
+        return tf32_blocking(a, target)
+    return default_blocking(a, target, loops)
+
+
+def scores_ahead(loops: ir.Value, steps: int) -> None:
+    """Computes the scores `steps` blocks of keys ahead, in the first of the loops, which has the most steps."""
+    loop = pick(loops, number=0)
+    rotate(loop, pick(match_contractions(loop), number=0), ahead=steps)
 
 
 @register(matches=is_attention, priority=20)
@@ -116,7 +153,9 @@ def attention(
     split: bool = True,
     min_blocks: int | None = None,
     mma: str | None = None,
-    store: str | None = None,
+    copy: Literal["cp_async", "tma"] | None = None,
+    store: Literal["vector", "tma"] | None = None,
+    rotate: int = 0,
 ) -> ir.Module:
     """FlashAttention-2's loop order. Each warp owns whole rows (16 of them for tensor cores), so that the softmax's
     reductions stay inside a warp. With wgmma, warpgroups have 64 rows each and a producer warp copies keys and values;
@@ -124,36 +163,48 @@ def attention(
 
     Knobs: `block_q` queries and `warps` per block; `block_kv` keys per step; `stages` of the copy pipeline; `split`
     runs the steps that need no causal test in a loop of their own; `min_blocks` that a multiprocessor should hold;
-    `mma` is `mma` or `wgmma` (tensor cores, 16-bit heads) or `fma`; `store` of results, `tma` through shared memory or
-    `vector`.
+    `mma` is `mma` or `wgmma` (tensor cores, 16-bit heads), `tf32x3` or `tf32` (tensor cores, f32 heads) or `fma`;
+    `copy` of keys and values, `tma` by a producer warp or `cp_async`; `store` of results, `tma` through shared memory
+    or `vector`; `rotate` is by how many blocks of keys the scores are ahead of the softmax, in the first of the loops
+    (FlashAttention-3's overlap of products and softmax within a warpgroup).
     """
     a = kernel.attention
     assert a is not None
-    mma = mma or default_instruction(a, target, block_q, block_kv, warps, stages)
+    mma = mma or default_instruction(kernel, a, target, block_q, block_kv, warps, stages)
     check_instruction(kernel.name, a, target, mma)
     warpgroups = mma == "wgmma"
-    default = warpgroup_blocking(a, target) if warpgroups else default_blocking(a, target, 2 if split else 1)
+    default = blocking_of(mma, a, target, 2 if split else 1)
     block_q, block_kv, stages = block_q or default.block_q, block_kv or default.block_kv, stages or default.stages
     warps = warps or max(block_q // 16, 1)
     if warpgroups and min_blocks is None and block_q == 64 and max(a.head_dim, a.value_dim) <= 64:
         min_blocks = 2
     if warps > 32:
         raise MlircError(f"kernel '{kernel.name}': block_q={block_q}: {warps} warps, at most 32: give less, or warps")
-    store = store or ("tma" if warpgroups else "vector")
+    copy, store = copy or ("tma" if warpgroups else "cp_async"), store or ("tma" if warpgroups else "vector")
     knobs = dict(
         block_q=block_q, block_kv=block_kv, warps=warps, stages=stages, split=split, min_blocks=min_blocks, mma=mma,
-        store=store,
+        copy=copy, store=store, rotate=rotate or None,
     )  # fmt: skip
     with script(**knobs) as (module, function):
-        op = match(function, "mlirc.attention")
-        forall, loops, contractions = tile_attention(op, block_q=block_q, block_kv=block_kv, split=split)
+        result, _ = decompose_attention(match(function, "mlirc.attention"), base2=True)
+        forall = tile_to_blocks(result, sizes=[1, 1, min(block_q, a.q_len), 0], keep=[2], order=[], ones=True)
+        loops, _ = online_softmax(match_contractions(forall), size=block_kv)
+        if a.causal or a.window:
+            skip_hidden_steps(loops)
+        if split and a.causal and not a.window or not (a.causal or a.window):
+            loops = split_tested_steps(loops)
+        if a.causal:
+            reverse_blocks(forall, loop=-1)  # the last rows have the most keys: they start first
+        contractions = match_contractions(forall)
         annotate(contractions, mma=mma, warp_grid=[warps, 1])
         pipeline(loops, depth=stages)
-        if warpgroups:
-            stage(contractions, copy="tma")
+        if copy == "tma":
+            stage(contractions, copy=copy)
             specialize(loops, producers=4 if warps > 4 else 1)
         if store == "tma":
             store_through_shared(forall, copy="tma")
+        if rotate:
+            scores_ahead(loops, rotate)
         annotate(function, warps=warps, min_blocks=min_blocks)
         tidy(function, forall)
     return module

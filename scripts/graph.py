@@ -21,6 +21,9 @@ NAMED_MAPS = (
     "round rsqrt select sqrt square sub tanh"
 ).split()
 
+# Elements of an f32 head beyond which attention is two products and a softmax, with the scores in memory.
+WIDEST_ATTENTION_F32 = 256
+
 
 @register(matches=lambda kernel: False)
 def graph(
@@ -54,6 +57,7 @@ def graph(
         any_op = transform.AnyOpType.get()
         named = transform_structured.structured_match(any_op, module, ops=[f"linalg.{name}" for name in NAMED_MAPS])
         transform_structured.structured_generalize(any_op, named)
+        apply_pass(module, pass_name="mlirc-decompose-attention", options=f"wide_f32={WIDEST_ATTENTION_F32}")
         apply_pass(module, pass_name="mlirc-fold-attention-layouts", options="")
         options = " ".join(f"{name}={str(value).lower()}" for name, value in knobs.items())
         apply_pass(module, pass_name="mlirc-group-kernels", options=options)

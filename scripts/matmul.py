@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Literal
 
 from mlirc.mlir import ir
 from mlirc.schedule import register
@@ -18,18 +19,26 @@ from mlirc.schedule.verbs import (
     pipeline,
     script,
     specialize,
+    split_k,
     stage,
     store_through_shared,
+    swap_operands,
     tidy,
     tile_reduction,
     tile_to_blocks,
 )
-from mlirc.scripts._matmul_tiles import Sizes, choose
+from mlirc.scripts._block_shape import Sizes
+from mlirc.scripts._matmul_tiles import choose
 from mlirc.targets import Target
 
 
 def is_matmul(kernel: KernelInfo) -> bool:
     return not kernel.obstacle and kernel.contraction is not None and kernel.contraction.k > 0
+
+
+def transposed(contractions: ir.Value) -> ir.Value:
+    """The products as their transposes (in `matmul`, the verb's name is a knob)."""
+    return swap_operands(contractions)
 
 
 @register(matches=is_matmul, priority=20)
@@ -45,28 +54,35 @@ def matmul(
     stages: int | None = None,
     mma: str | None = None,
     group: int | None = None,
-    copy: str | None = None,
+    copy: Literal["cp_async", "tma"] | None = None,
     blocks: int | None = None,
     cluster_size: int | None = None,
-    store: str | None = None,
+    store: Literal["vector", "rows", "tma"] | None = None,
     min_blocks: int | None = None,
     warps_k: int | None = None,
+    parts: int | None = None,
+    producers: int | None = None,
+    through: Literal["cluster", "memory"] | None = None,
+    swap_operands: bool = False,
 ) -> ir.Module:
     """A `block_m` x `block_n` tile of the result per block, with a loop over `block_k` slices of the operands.
 
-    Prologues along k run inside the loop, epilogues after it. Knobs: the tile; `warps_m` x `warps_n` warps,
-    of tf32x3 times `warps_k` that share out each slice's k; `stages`
-    of the copy pipeline; `mma` is `mma` or `wgmma` (tensor cores, 16-bit operands), `tf32x3` (tensor cores, f32)
-    or `fma`; `group` columns of blocks
-    are visited together, row by row, so that both operands are found in L2; `copy` of the operands to shared memory,
-    `cp_async` by the warps that compute or `tma` by one more; `blocks` that are launched, each for several tiles;
-    `cluster_size` of them that copy what they share once; `store` of results, `tma` through shared memory or `vector`;
-    `min_blocks` that a multiprocessor should hold.
+    Prologues along k run inside the loop, epilogues after it. Knobs: the tile; `warps_m` x `warps_n` warps, of TF32
+    times `warps_k` that share out each slice's k; `stages` of the copy pipeline; `mma` is `mma` or `wgmma` (tensor
+    cores, 16-bit operands), `mma8`, `wgmma8` or `wgmma8_fast` (8-bit ones), `tf32x3`, `wgmma_tf32x3`, `tf32` or
+    `wgmma_tf32` (tensor cores, f32) or `fma`; `group` columns of blocks are visited together, row by row, so that both
+    operands are found in L2; `copy` of the operands to shared memory, `cp_async` by the warps that compute or `tma` by
+    `producers` more (1, or 4 that give their registers away); `blocks` that are launched, each for several tiles;
+    `cluster_size` of them that copy what they share once; `store` of results, `tma`, `rows` or `vector`;
+    `min_blocks` that a multiprocessor should hold; `parts` of K, each for a block of its own, whose sums are added
+    `through` a `cluster` of 2, 4 or 8 or, by a second launch, through `memory`; `swap_operands` computes the result's
+    transpose, so that the instruction's rows are columns of the result (`warps_n` of them then are along its rows).
     """
     assert kernel.contraction is not None
     knobs = dict(
         block_m=block_m, block_n=block_n, block_k=block_k, warps_m=warps_m, warps_n=warps_n, stages=stages, mma=mma,
-        group=group, copy=copy, persist=blocks, cluster=cluster_size, store=store, warps_k=warps_k,
+        group=group, copy=copy, persist=blocks, cluster=cluster_size, store=store, warps_k=warps_k, parts=parts,
+        producers=producers, through=through, swap_operands=swap_operands,
     )  # fmt: skip
     shape, size = choose(kernel, target, knobs), Sizes.of(kernel, kernel.contraction)
     sizes = [0 if d.whole else 1 for d in kernel.dims]
@@ -76,25 +92,33 @@ def matmul(
     # blocks that share a slice of the (large) right operand follow each other: m is the fastest block id
     inner = (size.n_dim, size.m_dim)
     order = [d for d, n in enumerate(sizes) if n and d not in inner] + list(inner)
-    with script(**asdict(shape), min_blocks=min_blocks) as (module, function):
+    with script(**asdict(shape), min_blocks=min_blocks, swap_operands=swap_operands or None) as (module, function):
         generalize(function)
         collapse_dims(function)
         root = match_root(function)
         forall = tile_to_blocks(root, sizes=sizes, keep=[size.m_dim, size.n_dim], order=order)
-        contractions = match_contractions(forall)
+        contractions, warp_grid = match_contractions(forall), [shape.warps_m, shape.warps_n]
+        if swap_operands:
+            contractions, warp_grid = transposed(contractions), warp_grid[::-1]
         tiled, loop = tile_reduction(contractions, size=shape.block_k)
-        annotate(tiled, mma=shape.mma, warp_grid=[shape.warps_m, shape.warps_n])
+        annotate(tiled, mma=shape.mma, warp_grid=warp_grid)
         pipeline(loop, depth=shape.stages)
+        launches = [forall]
+        if shape.parts > 1:
+            both = split_k(loop, parts=shape.parts, through=shape.through)
+            launches = list(both) if shape.through == "memory" else launches
+        forall = launches[0]
         if shape.group > 1:
             annotate(forall, group_rows=shape.group)
         if shape.copy == "tma":
             stage(tiled, copy="tma")
-            specialize(loop, producers=1)
+            specialize(loop, producers=shape.producers)
+        if shape.copy == "tma" or shape.store == "rows":
             store_through_shared(forall, copy=shape.store)
         if shape.cluster > 1:
             cluster(forall, size=shape.cluster)
         if shape.persist:
             persist(forall, blocks=shape.persist)
         annotate(function, warps=shape.warps_m * shape.warps_n * shape.warps_k, min_blocks=min_blocks)
-        tidy(function, forall)
+        tidy(function, *launches)
     return module

@@ -4,18 +4,34 @@ from __future__ import annotations
 
 from mlirc.mlir import ir
 from mlirc.schedule import register
-from mlirc.schedule.kernel_info import KernelInfo
-from mlirc.schedule.verbs import collapse_vectors, product
-from mlirc.scripts.reduction import MAX_ROW, load_width, rows_and_warps_once, whole_rows
+from mlirc.schedule.kernel_info import KernelInfo, MatvecInfo
+from mlirc.schedule.verbs import (
+    annotate,
+    ceil_div,
+    collapse_vectors,
+    generalize,
+    match_contractions,
+    match_root,
+    power_of_two,
+    product,
+    script,
+    split_k,
+    tidy,
+    tile_reduction,
+    tile_to_blocks,
+)
+from mlirc.scripts.reduction import MAX_ROW, load_width, rows_and_warps_once, sizes_of_rows, whole_rows
 from mlirc.targets import Target
+
+MOST, LEAST = 16 * 1024, 2 * 1024  # elements of a part of a long row
 
 
 def is_matvec(kernel: KernelInfo) -> bool:
-    """Products with a vector along the rows of matrices, which fit one block."""
+    """Products with a vector along the rows of matrices."""
     found = kernel.matvec
-    if kernel.obstacle or found is None or found.row_length > MAX_ROW:
+    if kernel.obstacle or found is None or all(d.whole for d in found.dims):
         return False
-    return any(not d.whole for d in found.dims)
+    return found.row_length <= MAX_ROW or kernel.contraction is not None and kernel.contraction.k > 0
 
 
 @register(matches=is_matvec, priority=30)
@@ -27,19 +43,50 @@ def matvec(
     warps: int | None = None,
     vector: int | None = None,
     min_blocks: int | None = None,
+    part: int | None = None,
 ) -> ir.Module:
-    """Each block multiplies `rows` rows of the matrix by the vector. Bound by reading the matrix.
+    """Each block multiplies `rows` rows of the matrix by the vector, or a part of a row that is long. Bound by reading
+    the matrix.
 
     Knobs: `rows` and `warps` per block, `vector` elements per thread along the row; `min_blocks` that a multiprocessor
-    should hold.
+    should hold; the elements of a `part` of each row, which is a block's, and which a second launch adds to the others.
     """
     found = kernel.matvec
     assert found is not None
     extents = [d.extent for d in found.dims if not d.whole]
     vector = vector or load_width(found.matrix_bytes, found.row_length)
-    default_rows, default_warps = rows_and_warps_once(
-        found.row_length, found.matrix_bytes, vector, product(extents), target.sms
-    )
+    total = product(extents)
+    if part or found.row_length > MAX_ROW:
+        part = part or part_of_row(found.row_length, total, target.sms)
+        default_rows, default_warps = rows_and_warps_once(part, found.matrix_bytes, vector, total * 64, target.sms)
+    else:
+        default_rows, default_warps = rows_and_warps_once(
+            found.row_length, found.matrix_bytes, vector, total, target.sms
+        )
     rows = rows or min(default_rows, extents[-1])
     warps = warps or default_warps
+    if part and part < found.row_length:
+        return parts_of_rows(found, rows=rows, warps=warps, vector=vector, part=part, min_blocks=min_blocks)
     return whole_rows(found.dims, collapse_vectors, rows=rows, warps=warps, vector=vector, min_blocks=min_blocks)
+
+
+def part_of_row(length: int, rows: int, sms: int) -> int:
+    """Elements of a part: as many as leave eight blocks to each multiprocessor, within bounds."""
+    return min(max(power_of_two(length * rows // (8 * sms)), LEAST), MOST)
+
+
+def parts_of_rows(
+    found: MatvecInfo, *, rows: int, warps: int, vector: int, part: int, min_blocks: int | None
+) -> ir.Module:
+    """The script of blocks that take a part of `rows` rows each, and of a second launch that adds the parts."""
+    sizes, innermost = sizes_of_rows(found.dims, rows)
+    with script(rows=rows, warps=warps, vector=vector, part=part, min_blocks=min_blocks) as (module, function):
+        generalize(function)
+        collapse_vectors(function)
+        forall = tile_to_blocks(match_root(function), sizes=sizes, keep=[innermost], order=[])
+        tiled, loop = tile_reduction(match_contractions(forall), size=part)
+        annotate(tiled, vector=vector)
+        launches = split_k(loop, parts=ceil_div(found.row_length, part), through="memory")
+        annotate(function, warps=warps, min_blocks=min_blocks)
+        tidy(function, *launches)
+    return module

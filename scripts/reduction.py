@@ -118,19 +118,22 @@ def reduction(
     return whole_rows(kernel.dims, collapse_dims, rows=rows, warps=warps, vector=vector, min_blocks=min_blocks)
 
 
+def sizes_of_rows(dims: Sequence[RootDim], rows: int) -> tuple[list[int], int]:
+    """(tile sizes of `rows` rows, which are neighbours along one dimension; that dimension)."""
+    row_dims = [i for i, d in enumerate(dims) if not d.whole]
+    return [0 if d.whole else rows if i == row_dims[-1] else 1 for i, d in enumerate(dims)], row_dims[-1]
+
+
 def whole_rows(
     dims: Sequence[RootDim], collapse: Callable, *, rows: int, warps: int, vector: int, min_blocks: int | None
 ) -> ir.Module:
     """The script of blocks that take `rows` whole rows each; `dims` are the root's after the verb `collapse`."""
-    row_dims = [i for i, d in enumerate(dims) if not d.whole]
-    sizes = [0] * len(dims)
-    for i in row_dims:
-        sizes[i] = rows if i == row_dims[-1] else 1
+    sizes, innermost = sizes_of_rows(dims, rows)
     with script(rows=rows, warps=warps, vector=vector, min_blocks=min_blocks) as (module, function):
         generalize(function)
         collapse(function)
         root = match_root(function)
-        forall = tile_to_blocks(root, sizes=sizes, keep=[row_dims[-1]], order=[])
+        forall = tile_to_blocks(root, sizes=sizes, keep=[innermost], order=[])
         annotate(match(forall, "linalg.generic"), vector=vector)
         annotate(function, warps=warps, min_blocks=min_blocks)
         tidy(function, forall)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mlirc.backend.host_scalars import OPERATIONS, HostScalars
+from mlirc.dialects.pointer_table import POINTER, POINTER_TABLE
 from mlirc.dialects.tensor_map import TENSOR_MAP, map_spec
 from mlirc.errors import MlircError
 from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.mlir import ir, nested
+from mlirc.runtime.plan import Extent
 from mlirc.runtime.tensor_map import ADDRESS_ALIGNMENT, TensorMapSpec
 
 
@@ -15,7 +18,10 @@ from mlirc.runtime.tensor_map import ADDRESS_ALIGNMENT, TensorMapSpec
 class Launch:
     """One kernel launch. `args[i]` is the buffer bound to parameter i: the host function's arguments come first
     (kernel inputs, then results), then the workspaces; `offsets[i]` is added to its address, in bytes. Parameter i is a
-    pointer, or, where `maps` has i, a tensor map of what lies there. `smem` is the dynamic shared memory in bytes.
+    pointer, or, where `maps` has i, a tensor map of what lies there, where `values` has it, the number that lies there,
+    and where `tables` has it, an array of pointers, of which that is the first, and the others are to buffers (with
+    offsets). `extents` has the dimensions of the grid that scalars decide, which are arguments of the host function;
+    `grid` is the most that they may be. `smem` is the dynamic shared memory in bytes.
     `dependent`: it may begin before the launch in front of it has ended, for which it waits itself (griddepcontrol)."""
 
     symbol: str
@@ -27,6 +33,30 @@ class Launch:
     cluster: tuple[int, int, int] | None = None
     maps: dict[int, TensorMapSpec] = field(default_factory=dict)
     dependent: bool = False
+    values: tuple[int, ...] = ()
+    tables: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    extents: dict[int, Extent] = field(default_factory=dict)
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """The buffers that it uses, with offsets: those of its arguments, those behind the first of each table, and the
+        scalars that decide its grid."""
+        tables = [place for _, table in sorted(self.tables.items()) for place in table]
+        return [*zip(self.args, self.offsets, strict=True), *tables, *self.deciding]
+
+    @property
+    def deciding(self) -> list[tuple[int, int]]:
+        """The scalars that decide its grid, as buffers with offsets."""
+        return [(e.scalar, 0) for _, e in sorted(self.extents.items())]
+
+    def numbers_of(self, parameter: int) -> list[int]:
+        """The numbers, among its places, of what a parameter leads to."""
+        first = len(self.args) + sum(len(table) for p, table in self.tables.items() if p < parameter)
+        return [parameter, *range(first, first + len(self.tables.get(parameter, ())))]
+
+    def written(self, parameter: int) -> list[int]:
+        """The buffers that a kernel may write through a parameter."""
+        return [self.args[parameter], *(buffer for buffer, _ in self.tables.get(parameter, ()))]
 
     def __post_init__(self) -> None:
         if not self.offsets:
@@ -96,6 +126,9 @@ class _HostReader:
             self.sizes.append(memref_bytes(arg.type, f"kernel {self.name}, argument {i}"))
             self.buffers[arg] = (i, 0)
         self.maps: dict[ir.Value, TensorMapSpec] = {}
+        self.scalars = HostScalars()
+        self.pointers: dict[ir.Value, tuple[int, int]] = {}
+        self.tables: dict[ir.Value, list[tuple[int, int]]] = {}
         self.constants: dict[ir.Value, int] = {}
         self.workspaces: list[int] = []
         self.launches: list[Launch | Copy] = []
@@ -127,6 +160,13 @@ class _HostReader:
             elif op.name == "memref.assume_alignment":
                 if len(op.results):
                     self.buffers[op.results[0]] = self.buffer(op, op.operands[0])
+            elif op.name in OPERATIONS:
+                if problem := self.scalars.read(op, self.constants):
+                    raise self.error(op, problem)
+            elif op.name == POINTER:
+                self.pointers[op.results[0]] = self.buffer(op, op.operands[0])
+            elif op.name == POINTER_TABLE:
+                self.tables[op.results[0]] = [self.pointers[v] for v in op.operands]
             elif op.name == TENSOR_MAP:
                 self.read_map(op)
             elif op.name == "gpu.launch_func":
@@ -172,16 +212,31 @@ class _HostReader:
             return x, y, z
 
         # Segments: async tokens, grid xyz, block xyz, cluster xyz (0 or 1 each), shared memory, operands, async object.
-        grid, block = dims(1), dims(4)
+        sizes = [op.operands[starts[1 + i]] for i in range(3)]
+        if any(v in self.scalars.extents for v in sizes):
+            grid, extents = self.scalars.grid(op, sizes, self.constants)
+        else:
+            grid, extents = dims(1), {}
+        block = dims(4)
         cluster = dims(7) if segments[7] else None
         smem = self.constant(op, op.operands[starts[10]]) if segments[10] else 0
         values = list(op.operands)[starts[11] : starts[12]]
-        bound = [self.buffer(op, v) for v in values]
+        numbers = tuple(i for i, v in enumerate(values) if v in self.scalars.loaded)
+        bound = [self.bound(op, v) for v in values]
+        tables = {i: self.tables[v][1:] for i, v in enumerate(values) if v in self.tables}
         maps = {i: self.maps[v] for i, v in enumerate(values) if v in self.maps}
         symbol = ir.SymbolRefAttr(op.attributes["kernel"]).value[-1]
         args, offsets = [b for b, _ in bound], [o for _, o in bound]
         dependent = DEPENDENT in op.attributes
-        self.launches.append(Launch(symbol, grid, block, smem, args, offsets, cluster, maps, dependent))
+        self.launches.append(
+            Launch(symbol, grid, block, smem, args, offsets, cluster, maps, dependent, numbers, tables, extents)
+        )
+
+    def bound(self, op: ir.Operation, value: ir.Value) -> tuple[int, int]:
+        """The buffer, with an offset, that a launch gives: of a table the first."""
+        if value in self.scalars.loaded:
+            return self.scalars.loaded[value], 0
+        return self.tables[value][0] if value in self.tables else self.buffer(op, value)
 
     def read_map(self, op: ir.Operation) -> None:
         buffer, offset = self.buffer(op, op.operands[0])

@@ -2,8 +2,8 @@
 
 What is added to upstream's pipeline: math ops become arithmetic before the conversion (which would call libdevice);
 fastmath flags are settled, so that LLVM computes what the text says (plain products and sums become `mul.rn` and
-`add.rn`, which nothing behind it contracts); index arithmetic that ends in an address is marked as not wrapping, so
-that constant offsets fold into loads and stores; pointer parameters are marked noalias and aligned, so that data that
+`add.rn`, which nothing behind it contracts); constants in addresses become offsets of loads, stores and copies
+(`addresses.py`); pointer parameters are marked noalias and aligned, so that data that
 a kernel only reads goes through ld.global.nc.
 """
 
@@ -14,10 +14,12 @@ import operator
 import re
 from typing import NamedTuple
 
+from mlirc.backend.addresses import constants_as_offsets
 from mlirc.backend.atomics import carries_data, order_atomics
 from mlirc.backend.kernel import waits_for_launches
 from mlirc.backend.llvm_text import for_older_llvm
 from mlirc.backend.narrow import narrow_addresses
+from mlirc.dialects.pointer_table import POINTER_TABLE, table_argument
 from mlirc.dialects.tensor_map import map_argument
 from mlirc.errors import MlircError
 from mlirc.mlir import ir, llvm, nested, pass_manager, vector
@@ -28,8 +30,6 @@ from mlirc.targets import Target
 MAX_REGISTERS = 255  # of a thread; ptxas takes no fewer than 24
 SHARED_ALIGN = 1024  # bytes; what a 128-byte swizzle of a tensor copy needs (PTX ISA, swizzling modes)
 _INDEX_LIMIT = (1 << 31) - (1 << 24)  # head room for the rounding up of a grid
-
-_ADDRESS_OPS = {"llvm.add", "llvm.mul", "llvm.sub", "llvm.shl"}
 
 
 def gpu_module_of(module: ir.Operation) -> ir.Operation:
@@ -78,13 +78,21 @@ def _root(value: ir.Value) -> ir.Value:
     return value
 
 
+def _table(value: ir.Value) -> list[ir.Value]:
+    """The pointers of a table of them; none of anything else."""
+    owner = value.owner
+    is_table = isinstance(owner, ir.Operation | ir.OpView) and owner.operation.name == POINTER_TABLE
+    return list(owner.operands) if is_table else []
+
+
 class Pointer(NamedTuple):
     """What holds of a parameter in every launch: no other parameter has its buffer; it is a buffer's start; it is no
-    pointer, but a tensor map by value."""
+    pointer, but a tensor map by value; or it is a table of so many pointers by value."""
 
     alone: bool
     whole: bool
     map: bool = False
+    table: int = 0
 
 
 def pointer_parameters(module: ir.Operation) -> dict[str, list[Pointer]]:
@@ -96,15 +104,18 @@ def pointer_parameters(module: ir.Operation) -> dict[str, list[Pointer]]:
         segments = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
         start = sum(segments[:11])
         bound = list(op.operands)[start : start + segments[11]]
-        roots = [_root(v) for v in bound]
+        tables = [_table(v) for v in bound]
+        roots = [{_root(p) for p in table or [v]} for v, table in zip(bound, tables, strict=True)]
         here = [
-            Pointer(sum(r == x for x in roots) == 1, v == r, not isinstance(v.type, ir.MemRefType))
-            for v, r in zip(bound, roots, strict=True)
+            Pointer(
+                sum(bool(r & x) for x in roots) == 1, r == {v}, str(v.type) == "!llvm.ptr" and not table, len(table)
+            )
+            for v, r, table in zip(bound, roots, tables, strict=True)
         ]
         symbol = ir.SymbolRefAttr(op.attributes["kernel"]).value[-1]
         known = result.get(symbol, here)
         result[symbol] = [
-            Pointer(a.alone and b.alone, a.whole and b.whole, a.map) for a, b in zip(known, here, strict=True)
+            Pointer(a.alone and b.alone, a.whole and b.whole, a.map, a.table) for a, b in zip(known, here, strict=True)
         ]
     return result
 
@@ -118,6 +129,11 @@ def _check_maps(gpu_module: ir.Operation, pointers: dict[str, list[Pointer]], wh
         symbol = ir.StringAttr(op.attributes["sym_name"]).value
         listed = ir.ArrayAttr(op.attributes["arg_attrs"]) if "arg_attrs" in op.attributes else []
         for i, pointer in enumerate(pointers.get(symbol, [])):
+            if pointer.table and (i >= len(listed) or ir.DictAttr(listed[i]) != table_argument(pointer.table)):
+                raise MlircError(
+                    f"{where}: argument {i} of {symbol} is a table of {pointer.table} pointers: it needs the "
+                    f"attributes {table_argument(pointer.table)}"
+                )
             if pointer.map and (i >= len(listed) or "llvm.byval" not in ir.DictAttr(listed[i])):
                 raise MlircError(
                     f"{where}: argument {i} of {symbol} is a tensor map: it needs the attributes "
@@ -146,26 +162,6 @@ def block_sizes(module: ir.Operation) -> dict[str, tuple[int, ...]]:
     return result
 
 
-def _mark_addresses(func: ir.Operation) -> None:
-    """Marks integer arithmetic that computes the index of a getelementptr as not wrapping (nsw).
-
-    Sound because an address is in bounds, and index_bits has checked that bounds fit.
-    """
-    nsw = ir.Attribute.parse("#llvm.overflow<nsw>")
-    seen: set = set()
-    work = [v for op in nested(func) if op.name == "llvm.getelementptr" for v in list(op.operands)[1:]]
-    while work:
-        value = work.pop()
-        owner = value.owner
-        if not isinstance(owner, ir.Operation | ir.OpView) or owner.operation.name not in _ADDRESS_OPS:
-            continue
-        if value in seen:
-            continue
-        seen.add(value)
-        owner.operation.attributes["overflowFlags"] = nsw
-        work.extend(owner.operation.operands)
-
-
 def _finish_kernel(func: ir.Operation, pointers: list[Pointer], block: tuple[int, ...]) -> None:
     """Sets the attributes of one llvm.func that is a kernel: launch bounds, and what is known of its parameters."""
     attrs = func.attributes
@@ -187,6 +183,9 @@ def _finish_kernel(func: ir.Operation, pointers: list[Pointer], block: tuple[int
         if pointer.map:
             extra |= {n.name: n.attr for n in map_argument()}
             extra["nvvm.grid_constant"] = ir.UnitAttr.get()  # which MLIR refuses on a gpu.func
+        elif pointer.table:
+            extra |= {n.name: n.attr for n in table_argument(pointer.table)}
+            extra["nvvm.grid_constant"] = ir.UnitAttr.get()
         elif str(arg.type).startswith("!llvm.ptr"):
             if pointer.whole:
                 align = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), POINTER_ALIGNMENT)
@@ -310,6 +309,8 @@ def lower_to_llvm_ir(module: ir.Module, target: Target, name: str) -> str:
     Raises MlircError with MLIR's diagnostics when an op has no lowering.
     """
     from mlirc.passes.contract import settle_floats
+    from mlirc.passes.expand_divisions import expand_divisions
+    from mlirc.passes.expand_fp8 import expand_fp8
     from mlirc.passes.expand_math import expand_math
 
     where = f"kernel {name}"
@@ -322,7 +323,9 @@ def lower_to_llvm_ir(module: ir.Module, target: Target, name: str) -> str:
         _check_maps(gpu_module_of(copy), pointers, where)
         early = _hold_waits(gpu_module_of(copy))
         expand_math(gpu_module_of(copy))
+        expand_fp8(gpu_module_of(copy))
         settle_floats(gpu_module_of(copy))
+        expand_divisions(gpu_module_of(copy))
         try:
             copy.verify()  # here and at the end: after each of a dozen passes it takes longer than the passes do
             pass_manager(_PREPARE, verify=False).run(copy)
@@ -343,7 +346,7 @@ def lower_to_llvm_ir(module: ir.Module, target: Target, name: str) -> str:
                 symbol = ir.StringAttr(op.attributes["sym_name"]).value
                 if symbol not in blocks:
                     raise MlircError(f"{where}: nothing launches {symbol}: remove it or launch it")
-                _mark_addresses(op)
+                constants_as_offsets(op)
                 known = [p._replace(alone=p.alone and symbol not in early) for p in pointers[symbol]]
                 _finish_kernel(op, known, blocks[symbol])
         _finish_globals(gpu_module, name)

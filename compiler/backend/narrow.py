@@ -52,7 +52,7 @@ def _narrow(value: ir.Value) -> ir.Value | None:
         return None
     with ir.InsertionPoint(owner):
         build = llvm.AddOp if owner.name == "llvm.add" else llvm.MulOp
-        return build(left, right, ir.Attribute.parse("#llvm.overflow<nsw>")).result
+        return build(left, right, ir.Attribute.parse("#llvm.overflow<none>")).result  # no binding sets another
 
 
 def _extract_from_narrow(extract: ir.Operation) -> bool:

@@ -7,14 +7,28 @@ from dataclasses import dataclass, field, replace
 
 from mlirc.backend.arena import Lifetime, pack
 from mlirc.backend.kernel import CompiledKernel, Copy
+from mlirc.backend.plan_draft import Draft
+from mlirc.backend.plan_in_place import InPlace, plan_in_place
 from mlirc.backend.plan_loops import read_loop_call
-from mlirc.backend.plan_views import Buffer, Step, View, is_aligned, tensor_bytes
+from mlirc.backend.plan_state import write_back, written_argument
+from mlirc.backend.plan_views import Buffer, Step, View, tensor_bytes
 from mlirc.errors import MlircError
 from mlirc.ir import levels
 from mlirc.ir.loops import is_loop, read_loop
 from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.mlir import ir
-from mlirc.runtime.plan import DTYPE_BYTES, CopyStep, KernelLaunch, Plan, Ref, Repeat, TensorSpec, aligned
+from mlirc.runtime.plan import (
+    DTYPE_BYTES,
+    GIVEN,
+    WRITTEN,
+    CopyStep,
+    KernelLaunch,
+    Plan,
+    Ref,
+    Repeat,
+    TensorSpec,
+    aligned,
+)
 from mlirc.runtime.plan_check import check_plan, used_arena
 from mlirc.runtime.repeats import MAX_STEPS, PlanStep, unroll, with_references
 
@@ -41,6 +55,9 @@ def origins(location: ir.Location) -> list[str]:
     return []
 
 
+PLACE = Ref("arena", 0, 0, 0)  # where a table's pointers will be
+
+
 def _string(attributes: Mapping[str, ir.Attribute] | None, name: str, default: str) -> str:
     if attributes is None or name not in attributes:
         return default
@@ -52,26 +69,17 @@ def _dicts(attribute: ir.Attribute | None, count: int) -> list:
 
 
 @dataclass
-class Builder:
+class Builder(Draft):
     """Walks `@main` once; afterwards `steps` and `buffers` hold the plan with the arena not yet laid out."""
 
-    compiled: Mapping[str, CompiledKernel]
-    buffers: list[Buffer] = field(default_factory=list)
-    values: dict[ir.Value, View] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
+    compiled: Mapping[str, CompiledKernel] = field(default_factory=dict)
     boundary: dict[str, list[TensorSpec]] = field(default_factory=lambda: {"input": [], "weight": [], "output": []})
-    realigned: dict[View, View] = field(default_factory=dict)
     kernels: dict[str, ir.Operation] = field(default_factory=dict)
-    loops: list[Repeat] = field(default_factory=list)  # in numbers of `steps`, which has one iteration of each
     setup: int = 0
-    in_setup: bool = True
+    arguments: list[TensorSpec] = field(default_factory=list)  # of `@main`
+    places: list[View] = field(default_factory=list)  # of the arguments
+    in_place: InPlace = field(default_factory=InPlace)
     draws: tuple[int, ...] = ()
-    in_loop: bool = False
-
-    def new_buffer(self, space: str, size: int, index: int = 0) -> View:
-        now = len(self.steps)
-        self.buffers.append(Buffer(space, size, index, first=now, last=now, static=self.in_setup and space == "arena"))
-        return View(len(self.buffers) - 1, 0, size)
 
     def walk(self, main: ir.Operation) -> None:
         block = main.regions[0].blocks[0]
@@ -79,13 +87,15 @@ class Builder:
         self.read_arguments(block, _dicts(attrs["arg_attrs"] if "arg_attrs" in attrs else None, len(block.arguments)))
         operations = [view.operation for view in block.operations]
         now, later = self.split(operations)
+        results = later[-1].operands
+        about = _dicts(attrs["res_attrs"] if "res_attrs" in attrs else None, len(results))
+        self.in_place = plan_in_place(block, about, self.compiled, set(now))
         for op in now:
             self.read(op)
         self.setup, self.in_setup = len(self.steps), False
         for op in later[:-1]:
             self.read(op)
-        results = later[-1].operands
-        self.read_return(later[-1], _dicts(attrs["res_attrs"] if "res_attrs" in attrs else None, len(results)))
+        self.read_return(later[-1], about)
         for buffer in self.buffers:
             if buffer.static and buffer.last >= self.setup:
                 buffer.last = len(self.steps)  # kept from one run to the next
@@ -114,14 +124,16 @@ class Builder:
             spec = tensor_spec(
                 arg.type, _string(attrs, "mlirc.name", f"arg{i}"), kind, _string(attrs, "mlirc.dtype", "")
             )
-            if kind not in ("input", "random", "weight", "constant"):
+            if kind not in (*GIVEN, "random", "weight", "constant", "state"):
                 raise MlircError(f"main: argument '{spec.name}' has kind '{kind}': use input, weight or constant")
-            space = "input" if kind in ("input", "random") else "weight"
+            space = "input" if kind in (*GIVEN, "random") else "weight"
             if kind == "random":
                 self.draws = levels.draws_of(attrs)
             self.values[arg] = self.new_buffer(space, spec.nbytes, len(self.boundary[space]))
             self.buffers[-1].static = kind == "constant"
             self.boundary[space].append(spec)
+            self.arguments.append(spec)
+            self.places.append(self.values[arg])
 
     def read_view(self, op: ir.Operation) -> None:
         if op.name in ("tensor.expand_shape", "tensor.collapse_shape", "tensor.cast"):
@@ -136,26 +148,45 @@ class Builder:
     def read_call(self, op: ir.Operation) -> None:
         name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
         if name in self.kernels and is_loop(self.kernels[name]):
-            read_loop_call(self, op, read_loop(self.kernels[name]), self.kernels.get)
+            read_loop_call(self, op, read_loop(self.kernels[name]), self.kernels.get, self.read)
             return
         if name not in self.compiled:
             raise MlircError(f"main: kernel '{name}' is called but was not compiled")
         kernel = self.compiled[name]
         inputs = [self.align(self.values[v]) for v in op.operands]
         first = len(self.steps)
-        results = [self.new_buffer("arena", tensor_bytes(v.type, f"kernel {name}, result")) for v in op.results]
+        results = [self.place(op, i) or self.new_buffer("arena", tensor_bytes(v.type, f"kernel {name}, result"))
+                   for i, v in enumerate(op.results)]  # fmt: skip
         workspaces = [self.new_buffer("arena", size) for size in kernel.workspaces]
         views = [*inputs, *results, *workspaces]
         origin = tuple(origins(op.location) or self.kernel_origin(name))
         for launch in kernel.launches:
             self.add_launch(name, launch, views, origin)
-        if len(self.steps) == first and any(v.size for v in results):
+        copied = any(isinstance(launch, Copy) for launch in kernel.launches)
+        if len(self.steps) == first and any(v.size for v in results) and not copied:
             raise MlircError(f"kernel '{name}' has results but launches nothing: its schedule must tile it to blocks")
         for value, result in zip(op.results, results, strict=True):
             self.values[value] = result
         # Results and workspaces of one call must not share memory: all of them live through the whole call.
         for view in views:
             self.buffers[view.buffer].last = max(self.buffers[view.buffer].last, len(self.steps) - 1)
+
+    def place(self, op: ir.Operation, number: int) -> View | None:
+        """Where a kernel's result is made over what nobody reads any more; None for a buffer of its own."""
+        argument = self.in_place.result_of.get((op, number))
+        operand = self.in_place.over.get((op, number))
+        if argument is not None:
+            view = self.places[ir.BlockArgument(argument).arg_number]
+        elif operand is not None:
+            view = self.values[op.operands[operand]]
+            buffer = self.buffers[view.buffer]
+            own = buffer.space == "arena" and not buffer.static and not buffer.looped
+            if not own or view != View(view.buffer, 0, buffer.size):
+                return None
+        else:
+            return None
+        self.realigned = {v: copy for v, copy in self.realigned.items() if v.buffer != view.buffer}
+        return view
 
     def kernel_origin(self, name: str) -> list[str]:
         function = self.kernels.get(name)
@@ -166,7 +197,7 @@ class Builder:
     def add_launch(self, kernel: str, launch, views: list[View], origin: tuple[str, ...]) -> None:
         if isinstance(launch, Copy):
             source, target = views[launch.source], views[launch.target]
-            if launch.size:
+            if launch.size and source != target:  # a result that is made in the argument's place
                 a = replace(source, offset=source.offset + launch.source_offset, size=launch.size)
                 b = replace(target, offset=target.offset + launch.target_offset, size=launch.size)
                 self.steps.append(Step((a, b)))
@@ -174,34 +205,40 @@ class Builder:
         if 0 in launch.grid:
             return  # nothing to compute, and the driver refuses an empty grid
         bound = []
-        for index, offset in zip(launch.args, launch.offsets, strict=True):
+        for index, offset in launch.places:
             if not 0 <= index < len(views):
                 raise MlircError(f"kernel '{kernel}': launch {launch.symbol} binds buffer {index} of {len(views)}")
             view = views[index]
             bound.append(replace(view, offset=view.offset + offset, size=view.size - offset))
+        extents = {d: replace(e, scalar=self.scalar(kernel, views[e.scalar])) for d, e in launch.extents.items()}
+        del bound[len(bound) - len(extents) :]
+        for number in launch.values:
+            self.scalar(kernel, bound[number])
         step = KernelLaunch(
             launch.symbol, launch.grid, launch.block, launch.smem, (), kernel, origin, launch.cluster, launch.maps,
-            launch.dependent,
+            launch.dependent, launch.values, {n: (PLACE,) * len(t) for n, t in launch.tables.items()}, extents,
         )  # fmt: skip
         self.steps.append(Step(tuple(bound), step))
 
-    def align(self, view: View) -> View:
-        """The view itself when kernels may load 16 bytes at a time from it, else a copy of it in the arena."""
-        if is_aligned(view) or view.size == 0:
-            return view
-        if view not in self.realigned:
-            target = self.new_buffer("arena", view.size)
-            self.copy(view, target)
-            self.realigned[view] = target
-        return self.realigned[view]
-
-    def copy(self, source: View, target: View) -> None:
-        for view in (source, target):
-            self.buffers[view.buffer].last = len(self.steps)
-        self.steps.append(Step((source, target)))
+    def scalar(self, kernel: str, view: View) -> int:
+        """The number of the input of kind `scalar` that a view is all of; raises MlircError for anything else."""
+        buffer = self.buffers[view.buffer]
+        spec = self.boundary["input"][buffer.index] if buffer.space == "input" else None
+        if spec is None or spec.kind != "scalar" or view.size != spec.nbytes:
+            raise MlircError(
+                f"kernel '{kernel}' takes a number by value that is no input of kind 'scalar': the host has no other"
+            )
+        return buffer.index
 
     def read_return(self, op: ir.Operation, attributes: list) -> None:
-        for i, (value, attrs) in enumerate(zip(op.operands, attributes, strict=True)):
+        written: list[tuple[View, View]] = []
+        taken: set[int] = set()
+        for value, attrs in zip(op.operands, attributes, strict=True):
+            number = written_argument(attrs, self.arguments, taken)
+            if number is not None:
+                written.append((self.values[value], self.places[number]))
+                continue
+            i = len(self.boundary["output"])
             spec = tensor_spec(
                 value.type, _string(attrs, "mlirc.name", f"out{i}"), "output", _string(attrs, "mlirc.dtype", "")
             )
@@ -213,6 +250,10 @@ class Builder:
                 buffer.space, buffer.index = "output", i  # written in place by the kernel that makes it
             elif spec.nbytes:
                 self.copy(view, self.new_buffer("output", spec.nbytes, i))
+        for number, spec in enumerate(self.arguments):
+            if spec.kind in WRITTEN and number not in taken:
+                raise MlircError(f"main: no result is the new value of '{spec.name}', which is of kind {spec.kind}")
+        write_back(self, written)
 
 
 def _slice_range(op: ir.Operation) -> tuple[int, int]:
@@ -288,7 +329,7 @@ def build_plan(
     by_name = {ir.StringAttr(f.attributes["sym_name"]).value: f for f in functions}
     if "main" not in by_name:
         raise MlircError("kernels level: the module has no function @main")
-    builder = Builder(compiled, kernels=by_name)
+    builder = Builder(compiled=compiled, kernels=by_name)
     with kernels_module.context:
         builder.walk(by_name["main"])
     offsets, arena_size, unpacked = _lay_out(builder.buffers)

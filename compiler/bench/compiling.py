@@ -15,10 +15,16 @@ from mlirc.bench.artifacts import Compiled, write_compiled
 from mlirc.bench.cases import Case
 from mlirc.bench.ptxas import summarize
 from mlirc.errors import MlircError
+from mlirc.precision import DEFAULT_FP32
 
 
 def compile_case(
-    case: Case, folder: Path, target: str, schedule: Sequence[str] = (), ptxas: bool = False
+    case: Case,
+    folder: Path,
+    target: str,
+    schedule: Sequence[str] = (),
+    ptxas: bool = False,
+    fp32: str = DEFAULT_FP32,
 ) -> dict[str, Any]:
     """Compiles one case into `folder` and returns what the manifest says of it: compile times, sizes, counted work;
     with `ptxas`, what the assembler says, too.
@@ -32,7 +38,8 @@ def compile_case(
     from mlirc.targets import get_target
 
     forget_peak()
-    job = Compilation(case.name, get_target(target), tuple(schedule), KernelCache(cache_folder()), helpers=0)
+    cache = KernelCache(cache_folder())
+    job = Compilation(case.name, get_target(target), tuple(schedule), cache, helpers=0, fp32=fp32)
     start, cpu = time.perf_counter(), time.process_time()
     found, buffers = _IMPORTERS[case.builder](job, case)
     job.lower("kernels")
@@ -48,6 +55,7 @@ def compile_case(
     size = write_compiled(folder, case, Compiled(job.ptx, constants))
     return {
         **found,
+        "fp32": fp32,
         "seconds": round(seconds, 3),
         "cpu_seconds": round(time.process_time() - cpu, 3),
         "peak_bytes": peak_memory(),

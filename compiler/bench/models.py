@@ -135,7 +135,8 @@ def models() -> Iterator[Case]:
 
 def speed() -> Iterator[Case]:
     """The models to time with a claim in mind, most important first."""
-    yield model_case("tinyllama-1.1b", 512, "bf16", suite="speed")
+    for name, length in (("tinyllama-1.1b", 512), ("tinyllama-1.1b", 2048), ("qwen2.5-7b", 512), ("qwen2.5-7b", 2048)):
+        yield model_case(name, length, "bf16", suite="speed")
     for dtype in ("f32", "bf16"):
         yield model_case("minilm", 128, dtype, suite="speed")
     yield model_case("tinyllama-1.1b", 1, "bf16", suite="speed")

@@ -17,8 +17,9 @@ from mlirc.bench.bound import bound_us, limited_by
 from mlirc.bench.build import Built, build_real, make_inputs
 from mlirc.bench.cases import Case, input_bytes
 from mlirc.bench.kernels import time_kernels
-from mlirc.check.gates import relative_error
+from mlirc.check.gates import gate_name, relative_error
 from mlirc.errors import MlircError
+from mlirc.precision import DEFAULT_FP32
 from mlirc.runtime import load_text
 from mlirc.runtime.model import CompiledModel
 
@@ -57,7 +58,7 @@ class Runner:
         try:
             if self.settings["check"]:
                 self._wide = self._wide or reference.widen(built)
-                result["check"] = check(case, model, built, self._wide, self.device)
+                result["check"] = check(case, model, built, self._wide, self.device, info.get("fp32", DEFAULT_FP32))
                 result["check_s"] = round(time.perf_counter() - start, 3)
             if self.settings["warm"]:
                 self._warm(case, built)
@@ -132,7 +133,9 @@ def _set_buffers(built: Built, values: dict[str, Tensor]) -> None:
             buffer.copy_(values[name])
 
 
-def check(case: Case, model: CompiledModel, built: Built, wide: Built, device: str = "cuda") -> dict[str, Any]:
+def check(
+    case: Case, model: CompiledModel, built: Built, wide: Built, device: str = "cuda", fp32: str = DEFAULT_FP32
+) -> dict[str, Any]:
     """Compares one run with FP64 and with eager's own error; outputs are poisoned before, inputs and weights must stay
     as they were, and a second run must give the same bits."""
     inputs = make_inputs(case, device)
@@ -150,7 +153,7 @@ def check(case: Case, model: CompiledModel, built: Built, wide: Built, device: s
     for name, out, theirs, ref in zip(names, first, eager, exact, strict=True):
         dtype = _CODES.get(out.dtype, str(out.dtype))
         ours, own = relative_error(out, ref), relative_error(theirs, ref)
-        verdict = reference.judge(ours, own, dtype)
+        verdict = reference.judge(ours, own, gate_name(dtype, fp32))
         rows.append({"output": name, "dtype": dtype, "error": ours, "eager_error": own, "verdict": verdict})
     changed = [n for n in inputs if not torch.equal(inputs[n], before[n])]
     if weights != reference.fingerprint(built.module):

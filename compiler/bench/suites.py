@@ -26,7 +26,7 @@ def suites() -> dict[str, Suite]:
         Suite("bf16-basics", "bf16 matmul, RMSNorm, softmax and attention at one large shape each", operators.basics),
         Suite("anchors", "products, attention and memory-bound operators at the usual shapes", operators.anchors),
         Suite("models", "14 models in f32 and bf16 at sequence lengths 1, 7, 128 and 512", models.models),
-        Suite("speed", "the models whose speed is claimed: TinyLlama bf16 prefill, MiniLM", models.speed),
+        Suite("speed", "models whose speed is claimed: TinyLlama, Qwen2.5-7B, MiniLM, BERT", models.speed),
     ]
     return {s.name: s for s in found}
 

@@ -67,7 +67,7 @@ def _compiler(settings: dict[str, Any]) -> Callable[[Case, dict], dict]:
     from mlirc.bench.compiling import compile_case
 
     folder, target, schedule = Path(settings["folder"]), settings["target"], settings["schedule"]
-    return lambda case, item: compile_case(case, folder, target, schedule, settings["ptxas"])
+    return lambda case, item: compile_case(case, folder, target, schedule, settings["ptxas"], settings["fp32"])
 
 
 def _problem_runner(settings: dict[str, Any]) -> Callable[[Case, dict], dict]:

@@ -6,29 +6,18 @@ The parts are imported when they are asked for: a command line is judged without
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mlirc.errors import MlircError
+from mlirc.check.chosen import DEFAULT_LEVELS, LEVELS, parse_levels
 
 if TYPE_CHECKING:
+    from mlirc.check.live import check_torch
     from mlirc.check.result import Result
-    from mlirc.check.run import check_job, check_torch
+    from mlirc.check.run import check_job
 
-LEVELS = ("linalg", "kernels", "tiles", "gpu", "ptx")
-DEFAULT_LEVELS = ("linalg", "kernels", "tiles", "gpu")
-_HOME = {"Result": "result", "check_job": "run", "check_torch": "run"}
+_HOME = {"Result": "result", "check_job": "run", "check_torch": "live"}
 
 __all__ = ["DEFAULT_LEVELS", "LEVELS", "Result", "check_job", "check_torch", "parse_levels"]
-
-
-def parse_levels(words: Sequence[str]) -> list[str]:
-    """The levels that the words after `--check` name; raises MlircError for one that there is not."""
-    levels = [level for word in words for level in word.split(",") if level]
-    for level in levels:
-        if level not in LEVELS:
-            raise MlircError(f"--check: '{level}' is not one of {', '.join(LEVELS)} (MODEL goes before --check)")
-    return levels
 
 
 def __getattr__(name: str) -> Any:

@@ -147,7 +147,10 @@ def _full_range(spec: InputSpec, seed: int) -> torch.Tensor:
 
 
 def _floats(case: Case, kind: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Case:
-    return replace(case, kind=kind, inputs=[change(t).to(t.dtype) if t.is_floating_point() else t for t in case.inputs])
+    def changed(t: torch.Tensor) -> torch.Tensor:
+        return change(t.float() if t.element_size() == 1 else t).to(t.dtype)  # PyTorch computes with no 8-bit floats
+
+    return replace(case, kind=kind, inputs=[changed(t) if t.is_floating_point() else t for t in case.inputs])
 
 
 def _one_element(case: Case, kind: str, value: float) -> Case:

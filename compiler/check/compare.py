@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from mlirc.check.gates import GATES, gate_of
+from mlirc.precision import DEFAULT_FP32
 
 PEAK = 16  # times the gate: what rounding does to the worst element of many
 EAGER = 2  # times PyTorch's own error in the model's dtype, where that is above the gate, as in deep models
@@ -38,8 +39,11 @@ class Reference:
     moved: tuple[torch.Tensor, ...] = ()  # eager's with every weight and input moved by up to half a unit
 
 
-def compare(out: torch.Tensor, reference: Reference, rows: torch.Tensor | None = None) -> Difference:
+def compare(
+    out: torch.Tensor, reference: Reference, rows: torch.Tensor | None = None, fp32: str = DEFAULT_FP32
+) -> Difference:
     """One output beside PyTorch's. `rows`: a bool mask of the leading dimensions, the positions to look at (None: all).
+    `fp32`: how its FP32 products may be made.
 
     Floats pass within the gate of their dtype, or within twice PyTorch's own error against FP64, the largest that it
     has there or where its numbers were `moved`. Integers and booleans must equal PyTorch's. NaN and infinities must be
@@ -54,13 +58,13 @@ def compare(out: torch.Tensor, reference: Reference, rows: torch.Tensor | None =
         return Difference()
     if not eager.is_floating_point():
         return _integers(out, eager, wide)
-    gate = gate_of(eager.dtype, GATES["f32"])
+    gate, info = gate_of(eager.dtype, GATES["f32"], fp32), torch.finfo(eager.dtype)
+    out, eager, wide = (t.float() if t.element_size() == 1 else t for t in (out, eager, wide))
+    moved = tuple(t.float() if t.element_size() == 1 else t for t in moved)
     # The largest number of FP64, say, where the model asks for that of its dtype.
-    beyond = torch.isfinite(eager) & torch.isfinite(wide) & (wide.abs() > torch.finfo(eager.dtype).max)
+    beyond = torch.isfinite(eager) & torch.isfinite(wide) & (wide.abs() > info.max)
     wide = torch.where(beyond, eager.to(wide.dtype), wide)
-    wide = torch.where(
-        wide.abs() < torch.finfo(eager.dtype).smallest_normal * torch.finfo(eager.dtype).eps / 2, 0, wide
-    )
+    wide = torch.where(wide.abs() < info.smallest_normal * info.eps / 2, 0, wide)
     overflow = torch.isfinite(wide) & ~torch.isfinite(eager)
     if bool(overflow.any()):
         keep = ~overflow

@@ -17,6 +17,7 @@ from mlirc.host.jit import tensor_spec
 from mlirc.host.tensors import from_numpy
 from mlirc.ir import levels
 from mlirc.mlir import context
+from mlirc.runtime.plan import GIVEN
 
 
 class LevelModel:
@@ -29,19 +30,20 @@ class LevelModel:
         self._level = "linalg" if job.given in ("torch", "linalg") else job.given
         self._job = job
         module = job.modules[self._level]
-        self._specs: dict[str, list[InputSpec]] = {"input": [], "random": [], "weight": [], "constant": []}
+        self._given: list[InputSpec] = []
+        made: list[InputSpec] = []
         with context():
             types = [tensor_spec(t) for t in levels.functions(module)["main"].type.inputs]
         for (kind, name), spec in zip(main_arguments(module), types, strict=True):
             dtype = from_numpy(np.zeros(1, spec.dtype)).dtype
-            self._specs[kind].append(InputSpec(name, dtype, spec.shape))
-        made = [*self._specs["weight"], *self._specs["constant"]]
+            if kind != "random":
+                (self._given if kind in GIVEN else made).append(InputSpec(name, dtype, spec.shape))
         self._tensors = {s.name: random_weight(s, 0) for s in made}
         self._run: Any = None
 
     def inputs(self) -> Inputs:
         """Integers are 0 or 1: what they index is not known, and two of anything there mostly is."""
-        specs = self._specs["input"]
+        specs = self._given
         limits = {s.name: 2 for s in specs if not s.dtype.is_floating_point and s.dtype != torch.bool}
         return Inputs(specs, [torch.zeros(s.shape, dtype=s.dtype) for s in specs], limits)
 

@@ -12,6 +12,7 @@ from mlirc.host.jit import HostFunction, TensorSpec, tensor_spec
 from mlirc.host.tensors import from_numpy, to_numpy
 from mlirc.ir import levels
 from mlirc.mlir import context, ir
+from mlirc.runtime.plan import GIVEN
 from mlirc.runtime.random_state import DEFAULT_SEED
 
 Run = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
@@ -27,7 +28,7 @@ def level_runner(job: Any, level: str, tensors: Mapping[str, torch.Tensor]) -> R
         return _on_gpu(job, tensors)
     module = job.modules["kernels" if level == "gpu" else level]
     arguments = main_arguments(module)
-    fixed = {name: to_numpy(tensors[name]) for kind, name in arguments if kind not in ("input", "random")}
+    fixed = {name: to_numpy(tensors[name]) for kind, name in arguments if kind not in (*GIVEN, "random")}
     fixed |= levels.random_state(module)
     if level == "gpu":
         function, specs = _host_device(job)
@@ -37,7 +38,7 @@ def level_runner(job: Any, level: str, tensors: Mapping[str, torch.Tensor]) -> R
 
     def run(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         given = iter(inputs)
-        arrays = [to_numpy(next(given)) if kind == "input" else fixed[name] for kind, name in arguments]
+        arrays = [to_numpy(next(given)) if kind in GIVEN else fixed[name] for kind, name in arguments]
         return [from_numpy(r) for r in function(*[_seen_as(a, s) for a, s in zip(arrays, specs, strict=True)])]
 
     return run
@@ -85,10 +86,18 @@ def _on_gpu(job: Any, tensors: Mapping[str, torch.Tensor]) -> Run:
 
     model = load_text(job.ptx, tensors)
 
+    order = levels.main_results(levels.functions(job.modules["kernels"])["main"], job.plan)
+
     def run(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         model.manual_seed(DEFAULT_SEED)
-        outputs = model(*[t.cuda() for t in inputs])
+        model.state.reset()
+        given = [t.cuda() for t in inputs]
+        outputs = model(*given)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        return [from_numpy(t) if isinstance(t, np.ndarray) else t.cpu() for t in outputs]  # NumPy's without inputs
+        found = [from_numpy(t) if isinstance(t, np.ndarray) else t.cpu() for t in outputs]  # NumPy's without inputs
+        named = dict(zip((s.name for s in job.plan.given), given, strict=True))
+        for spec in job.plan.written:
+            found.append(from_numpy(model.state[spec.name].numpy()) if spec.kind == "state" else named[spec.name].cpu())
+        return [found[i] for i in order]
 
     return run

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 import torch.nn.attention
 
-from mlirc.bench.reference import Float64Mode
 from mlirc.check.cases import Inputs
 from mlirc.check.compare import Reference
+from mlirc.check.wide import Float64Mode
 from mlirc.frontend.inputs import name_seed
 from mlirc.frontend.noise import quiet
 from mlirc.frontend.random.eager import ModelNumbers

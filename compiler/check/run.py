@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from mlirc.check import DEFAULT_LEVELS, LEVELS, parse_levels
 from mlirc.check.cases import Case, cases
+from mlirc.check.chosen import DEFAULT_LEVELS, LEVELS, parse_levels
 from mlirc.check.compare import Difference, Reference, compare
 from mlirc.check.level_model import LevelModel
 from mlirc.check.levels import Run, level_runner
@@ -19,6 +19,7 @@ from mlirc.check.result import Result
 from mlirc.errors import MlircError
 from mlirc.frontend.diagnose import first_line
 from mlirc.ir.levels import random_state
+from mlirc.precision import DEFAULT_FP32
 
 
 @dataclass
@@ -50,41 +51,28 @@ def check_job(
         with job.timer.step("check"):
             run = level_runner(job, level, model.tensors(job))
             row = result.differences[level] = {}
+            fp32 = job.fp32 if level in ("gpu", "ptx") else DEFAULT_FP32  # above, products are FP32's
             plain: Any = None
             for i, w in enumerate(wanted):
                 outputs = _run(run, w.case, level)
                 plain = outputs if i == 0 else plain
-                row[w.case.kind] = outputs if isinstance(outputs, Difference) else _judge(model, w, outputs, plain)
+                row[w.case.kind] = (
+                    outputs if isinstance(outputs, Difference) else _judge(model, w, outputs, plain, fp32)
+                )
                 job.timer.advance(number * len(wanted) + i + 1, len(levels) * len(wanted))
     return result
-
-
-def check_torch(
-    module: Any, args: tuple = (), kwargs: dict | None = None, levels: Sequence[str] = (), *,
-    target: str | None = None, schedule: Sequence[str] = (), seed: int = 0, kinds: Sequence[str] | None = None,
-    name: str = "model", train: bool = False,
-) -> Result:  # fmt: skip
-    """Compiles a live torch module for its example inputs, as `mlirc.compile` does, and checks `levels` of it, on all
-    kinds of inputs or those of `kinds`."""
-    from mlirc.driver.compilation import Compilation
-    from mlirc.driver.live import this_gpu
-    from mlirc.targets import get_target
-
-    job = Compilation(name, get_target(target or this_gpu()), tuple(schedule))
-    job.import_module(module, tuple(args), dict(kwargs or {}), train)
-    return job.check(levels, seed=seed, kinds=kinds)
 
 
 def levels_to_check(job: Any, levels: Sequence[str]) -> list[str]:
     """`levels` in the ladder's order, or the default ones; raises MlircError for one that cannot be checked."""
     levels = parse_levels(levels)
     above = "torch" if job.imported else job.given
+    if above in ("async", "gpu"):
+        raise MlircError(f"--check: the file is at level {above}: there is no level above to compare it with")
     ladder = ("torch", *LEVELS)
     possible = ladder[ladder.index(above) + 1 :]
     if not job.imported:
         possible = tuple(x for x in possible if x != "linalg")  # what a file of the torch level is run as
-    if above == "gpu":
-        raise MlircError("--check: the file is at level gpu: there is no level above to compare it with")
     for level in levels:
         if level not in possible:
             raise MlircError(f"--check {level}: the compilation starts from level {above}: check {', '.join(possible)}")
@@ -116,7 +104,9 @@ def _wanted(model: TorchModel | LevelModel, seed: int, kinds: Iterable[str] | No
                 raise MlircError(f"--check: PyTorch itself cannot run the model on plain inputs: {why}") from e
             result.skipped[case.kind] = f"PyTorch raises {why}"
             continue
-        blank = [i for i, r in enumerate(references) if r.wide.numel() and not bool(torch.isfinite(r.wide).any())]
+        blank = [
+            i for i, r in enumerate(references) if r.wide.numel() and not bool(torch.isfinite(r.wide.float()).any())
+        ]
         if blank:
             result.blank[case.kind] = blank
         plain = [r.eager for r in found[0].references] if case.moved and found else None
@@ -127,25 +117,27 @@ def _wanted(model: TorchModel | LevelModel, seed: int, kinds: Iterable[str] | No
     return found
 
 
-def _judge(model: TorchModel | LevelModel, wanted: _Wanted, outputs: Sequence[torch.Tensor], plain: Any) -> Difference:
+def _judge(
+    model: TorchModel | LevelModel, wanted: _Wanted, outputs: Sequence[torch.Tensor], plain: Any, fp32: str
+) -> Difference:
     """`_compare`; what is wrong by it is judged again by how far rounding alone takes PyTorch's own results."""
-    found = _compare(wanted, outputs, plain)
+    found = _compare(wanted, outputs, plain, fp32)
     if not found.wrong or not math.isfinite(found.error) or not isinstance(model, TorchModel):
         return found
     if not any(r.moved for r in wanted.references):
         moved = model.moved(wanted.case.inputs)
         wanted.references = [replace(r, moved=m) for r, m in zip(wanted.references, moved, strict=True)]
-    return _compare(wanted, outputs, plain)
+    return _compare(wanted, outputs, plain, fp32)
 
 
-def _compare(wanted: _Wanted, outputs: Sequence[torch.Tensor], plain: Any) -> Difference:
+def _compare(wanted: _Wanted, outputs: Sequence[torch.Tensor], plain: Any, fp32: str) -> Difference:
     """The worst output of one case."""
     if len(outputs) != len(wanted.references):
         reason = f"it has {len(outputs)} outputs, and PyTorch {len(wanted.references)}"
         return Difference(math.inf, math.inf, True, reason)
     found = []
     for i, (out, reference) in enumerate(zip(outputs, wanted.references, strict=True)):
-        found.append(compare(out, reference, _rows(wanted.case, out)))
+        found.append(compare(out, reference, _rows(wanted.case, out), fp32))
         if wanted.plain is not None and isinstance(plain, list):
             found.append(_moved(wanted.case, reference.eager, wanted.plain[i], out, plain[i]))
     return max(found, key=lambda d: (d.wrong, d.error), default=Difference())

@@ -5,18 +5,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mlirc.device.machine import State
 from mlirc.device.memory import MemRef
-from mlirc.device.numbers import dtype_of, vector_shape
+from mlirc.device.numbers import dtype_of
+from mlirc.device.translate import Translator
 from mlirc.errors import MlircError
 from mlirc.mlir import ir
-
-if TYPE_CHECKING:
-    from mlirc.device.translate import Translator
 
 
 def indices_of(tr: Translator, values) -> list:
@@ -26,20 +23,6 @@ def indices_of(tr: Translator, values) -> list:
 
 def fetch(r: list, indices: list) -> list:
     return [i if isinstance(i, int) else r[i[0]] for i in indices]
-
-
-def type_bytes(t: ir.Type) -> int:
-    """The size of an llvm type in memory."""
-    array = re.fullmatch(r"!llvm\.array<(\d+) x (.*)>", str(t))
-    if array:
-        return int(array[1]) * type_bytes(ir.Type.parse(array[2], t.context))
-    return dtype_of(t).itemsize * int(np.prod(vector_shape(t)))
-
-
-def natural_alignment(t: ir.Type) -> int:
-    """The alignment, in bytes, of a global of a type that says nothing of it: its elements'."""
-    array = re.fullmatch(r"!llvm\.array<(\d+) x (.*)>", str(t))
-    return natural_alignment(ir.Type.parse(array[2], t.context)) if array else type_bytes(t)
 
 
 def shift(pointer: MemRef, byte) -> MemRef:

@@ -136,6 +136,8 @@ def _origins(value: ir.Value) -> list[ir.Value]:
     op = owner.operation
     if op.name.startswith("memref.") and "load" not in op.name:
         return list(op.operands)[:1]
+    if op.name == "llvm.load" and str(op.results[0].type).startswith("!llvm.ptr"):
+        return [op.operands[0]]  # of a table of pointers
     if "load" in op.name or op.name in ("memref.alloca", "memref.alloc"):
         return []
     return [*op.operands, *_yielded(op)]

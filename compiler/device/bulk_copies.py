@@ -53,7 +53,8 @@ def begin_transfer(s: State, raw: np.ndarray, to: tuple[Buffer, np.ndarray], who
                    told: tuple[MemRef, int], op, source: tuple[Buffer, int, int] | None = None,
                    shadow: np.ndarray | None = None) -> tuple[int, int] | None:  # fmt: skip
     """Starts a copy of `raw` to some bytes of the shared memory of a block (the thread's own, or number `rank` of its
-    cluster), which tells an mbarrier there (`told`: a pointer, and its byte) when it is done. `source`: the bytes of a
+    cluster), which tells an mbarrier there (`told`: a pointer, and its byte) when it is done; `note_transfers` must
+    follow. `source`: the bytes of a
     buffer's storage that it reads until then (first, and behind the last). `shadow`: which of its bytes are undefined,
     as of `Machine.fetched`. Returns what its end is known by: (column, epoch) of the clocks, if there are any."""
     m, engine, (b, t), (buffer, byte) = s.m, s.m.engine, who, to
@@ -62,7 +63,8 @@ def begin_transfer(s: State, raw: np.ndarray, to: tuple[Buffer, np.ndarray], who
     lone, size = m.one(b, t), len(raw)
     pending = buffer.mark("pending").pending
     assert pending is not None
-    if (busy := pending[address] != 0).any():
+    overlaps = bool((busy := pending[address] != 0).any())
+    if overlaps:
         at = f"byte {buffer.within(int(address[busy][0]))} of {buffer.name}"
         m.complain("overlapping copies", lone, f"copies to {at}, where another copy is under way", op)
     engine.check_overwrite(b, t, buffer, address, op)
@@ -83,7 +85,7 @@ def begin_transfer(s: State, raw: np.ndarray, to: tuple[Buffer, np.ndarray], who
         if m.clocks.proxies.unfenced(buffer, cells, owner, b, t):
             m.complain(KIND, lone, f"overwrites {buffer.name} that threads wrote, with no fence.proxy", op)
         agent = (barrier.column, barrier.phase + 1)
-        m.clocks.touch(buffer, cells[:, None], (m.clocks.unit(b), m.clocks.row(b, t)), agent, True, op, thread[0])
+        engine.begun.append((buffer, cells, (m.clocks.unit(b), m.clocks.row(b, t), *agent, b * m.nt + t), overlaps))
         if source is not None:
             m.clocks.async_reads.note(*source, m.clocks.unit(b), agent, op)
 
@@ -97,6 +99,22 @@ def begin_transfer(s: State, raw: np.ndarray, to: tuple[Buffer, np.ndarray], who
 
     engine.start(finish)
     return agent
+
+
+def note_transfers(s: State, op) -> None:
+    """What the copies that an operation has begun write, for the clocks: of all threads at once, so that what is the
+    same in every block is seen to be."""
+    engine, clocks = s.m.engine, s.m.clocks
+    parts = [[x] for x in engine.begun]
+    if not any(overlaps for *_, overlaps in engine.begun):  # else each by itself: they may be to the same bytes
+        parts = [[x for x in engine.begun if id(x[0]) == key] for key in {id(x[0]): None for x in engine.begun}]
+    for mine in parts:
+        buffer = mine[0][0]
+        cells = np.concatenate([x[1] for x in mine])
+        who = np.repeat(np.array([x[2] for x in mine]), [len(x[1]) for x in mine], axis=0)
+        unit, row, column, epoch, thread = who.T
+        clocks.touch(buffer, cells[:, None], (unit, row), (column, epoch), True, op, thread)
+    engine.begun.clear()
 
 
 def multicast_to(m: Machine, mask: int, who: tuple[int, int], op) -> list[int | None]:

@@ -18,9 +18,13 @@ from mlirc.device.reference import References
 from mlirc.device.report import Report
 from mlirc.errors import MlircError
 from mlirc.host.level_files import Levels, without_bodies
+from mlirc.ir import levels as level_facts
 from mlirc.runtime.arrays import NUMPY_DTYPES, View, check, empty_like, match, view
 from mlirc.runtime.plan import Plan, TensorSpec
 from mlirc.runtime.random_state import RandomState
+from mlirc.runtime.scalars import scalar_array
+from mlirc.runtime.state import State
+from mlirc.runtime.written_inputs import check_written
 from mlirc.timing import counted
 
 
@@ -75,16 +79,23 @@ class HostModel:
         self._file = FileCheck(plan, self._model, gpu_level, path, ptx)
         self._names = self._model.argument_names()
         self._arrays: dict[str, np.ndarray] = {}
+        self.state = host_state(plan, self._arrays)
         for spec in plan.weights:
             if spec.name not in weights:
                 raise MlircError(f"{path}: {spec.kind} '{spec.name}' ({spec}) is missing from the given weights")
             self._arrays[spec.name] = self._array(weights[spec.name], spec)
+            if spec.kind == "state":
+                self._arrays[spec.name] = _frozen(self._arrays[spec.name].copy())  # not the caller's, which may change
+                self.state.remember(spec.name, self._arrays[spec.name])
+        self._order = level_facts.main_results(self._model.main, plan)
         self._outputs: list[np.ndarray] = []
         self._found: References | None = None
         self._alone = False  # whether there is no level above that has the kernels
         self._bound: list[np.ndarray] | None = None if plan.inputs else []
 
     def _array(self, tensor: Any, spec: TensorSpec) -> np.ndarray:
+        if spec.kind == "scalar":
+            return _frozen(scalar_array(tensor, spec))
         if hasattr(tensor, "is_contiguous") and not tensor.is_contiguous() and spec.kind != "input":
             tensor = tensor.contiguous()
         seen = tensor if isinstance(tensor, View) else view(tensor, spec.name)
@@ -100,28 +111,64 @@ class HostModel:
     def bind(self, *tensors: Any, **named: Any) -> None:
         """Sets the inputs for `launch`, and the random numbers that every launch until the next `bind` draws."""
         specs = self.plan.given
-        self._bound = [self._array(t, s) for t, s in zip(match(specs, tensors, named), specs, strict=True)]
+        given = match(specs, tensors, named)
+        self._bound = [self._array(t, s) for t, s in zip(given, specs, strict=True)]
+        if self.plan.written:
+            seen = [view(a, s.name) for a, s in zip(self._bound, specs, strict=True)]
+            check_written(specs, seen, given, ())
         if self.plan.draws:
             self._bound.append(self._random.advance())
 
     def launch(self, stream: Any = None) -> None:
-        """Runs the model on the inputs of the last `bind` or call, into `outputs`. Raises MlircError for a finding."""
+        """Runs the model on the inputs of the last `bind` or call, into `outputs`; what it writes is there for the next
+        run, unless there was a finding, or only some blocks ran. Raises MlircError for a finding."""
         if self._bound is None:
             raise MlircError("launch: the inputs are not bound yet: call bind(...) first")
         self._model.references = self._references() if self.check and self.compare else None
         given = self._arrays | {s.name: a for s, a in zip(self.plan.inputs, self._bound, strict=True)}
         self._model.beside = self._ptx_beside() if self.execute_ptx else None
-        self._outputs, self.report = self._model.run(
+        results, self.report = self._model.run(
             [given[name] for name in self._names],
             blocks=self.blocks, check=self.check, seed=self.seed, seconds=self.seconds, progress=self.progress,
             input_sets=self.input_sets,
         )  # fmt: skip
+        ordered = [results[self._order.index(i)] for i in range(len(results))]
+        self._outputs, written = ordered[: len(self.plan.outputs)], ordered[len(self.plan.outputs) :]
         if self._beside is not None and self.execute_ptx and self.report.ok and self.blocks is None:
-            self.report.findings += self._beside.whole_plan(self.plan, given, self._outputs)
+            self.report.findings += self._beside.whole_plan(self.plan, given, ordered)
         if self.check and self.match:
             self.report.findings += self._file.of_plan(self._found.modules if self._found else None)
             self.report.findings += self._file.of_text() if self.report.ok else []
         self.report.raise_if_bad()
+        if self.blocks is None:
+            self._keep(written)
+
+    def _keep(self, written: list[np.ndarray]) -> None:
+        """Makes what a run has written the states and the bound inputs of the next one."""
+        for spec, array in zip(self.plan.written, written, strict=True):
+            if spec.kind == "state":
+                self._arrays[spec.name] = _frozen(array)
+            elif self._bound is not None:
+                self._bound[self.plan.inputs.index(spec)] = _frozen(array)
+
+    @property
+    def written(self) -> list[np.ndarray]:
+        """What the runs so far have made of `plan.written`: the states, and the inputs that are changed in place."""
+        places = {id(spec): i for i, spec in enumerate(self.plan.inputs)}
+        return [
+            self._arrays[spec.name] if spec.kind == "state" else (self._bound or [])[places[id(spec)]]
+            for spec in self.plan.written
+        ]
+
+    def remember(self) -> Callable[[], None]:
+        """What makes the states and the bound inputs again what they are now."""
+        states, bound = {name: self._arrays[name] for name in self.state}, list(self._bound or [])
+
+        def restore() -> None:
+            self._arrays.update(states)
+            self._bound = list(bound) if self._bound is not None else None
+
+        return restore
 
     def _ptx_beside(self) -> PtxBeside:
         if self._file.text is None:
@@ -188,7 +235,15 @@ class HostModel:
         input is one, else NumPy arrays; one is returned as it is, several as a tuple."""
         self.bind(*tensors, **named)
         self.launch()
-        first = next(iter([*tensors, *named.values()]), None)
+        if self.plan.written and self.blocks is None:
+            for spec, tensor, array in zip(
+                self.plan.given, match(self.plan.given, tensors, named), self._bound or [], strict=False
+            ):
+                if spec.kind == "inout":
+                    _write_into(tensor, array, spec)
+        scalars = {spec.name for spec in self.plan.given if spec.kind == "scalar"}
+        by_name = {spec.name: t for spec, t in zip(self.plan.given, tensors, strict=False)} | named
+        first = next((t for name, t in by_name.items() if name not in scalars), None)
         like = view(first, "input") if first is not None else View(0, None, "i8", (), True, None, "numpy")
         results = [_copy(a, like, spec) for a, spec in zip(self._outputs, self.plan.outputs, strict=True)]
         return results[0] if len(results) == 1 else tuple(results)
@@ -205,6 +260,29 @@ class HostModel:
 
     def __repr__(self) -> str:
         return f"HostModel({self.plan.signature()} on the host device)"
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
+
+
+def host_state(plan: Plan, arrays: dict[str, np.ndarray]) -> State:
+    """The state of a model whose tensors are `arrays`, which are replaced and never changed."""
+
+    def write(name: str, source: View | np.ndarray) -> None:
+        array = as_array(source, name) if isinstance(source, View) else source
+        arrays[name] = _frozen(array.copy())
+
+    return State(plan.weights, arrays.__getitem__, write)
+
+
+def _write_into(tensor: Any, array: np.ndarray, spec: TensorSpec) -> None:
+    """Gives the caller's tensor the new value of an input that the model writes."""
+    if isinstance(tensor, np.ndarray):
+        tensor[...] = array
+    else:
+        as_array(view(tensor, spec.name), spec.name)[...] = array
 
 
 def _copy(array: np.ndarray, like: View, spec: TensorSpec) -> Any:

@@ -39,6 +39,7 @@ class Engine:
     machine: Machine
     barriers: Mbarriers = field(init=False)
     transfers: deque[Callable[[], None]] = field(default_factory=deque)
+    begun: list[tuple] = field(default_factory=list)  # by the operation under way, see bulk_copies.note_transfers
     readings: list[Reading] = field(default_factory=list)
     groups: dict[tuple[int, int], int] = field(default_factory=dict)  # (block, first thread) -> groups committed
     fenced: dict[tuple[int, int], int] = field(default_factory=dict)  # when each warpgroup last executed wgmma.fence,

@@ -105,7 +105,7 @@ class Execution:
     ) -> Iterator[Machine]:
         """The machines of a launch, each made when it is started; `resident` of them may be under way at once."""
         program, (grid, block, smem), size = self.program, self.shape, math.prod(self.cluster)
-        per = 1 if program.spins else max(1, BATCH_THREADS // (math.prod(block) * size))
+        per = 1 if program.spins or program.pointers else max(1, BATCH_THREADS // (math.prod(block) * size))
         own = max((smem + program.static_shared) * size, program.local * math.prod(block) * size // 4)
         if own:
             per = max(1, min(per, MAX_BATCH_SHARED // own))

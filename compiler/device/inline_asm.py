@@ -8,6 +8,12 @@ from mlirc.device.attributes import integers
 from mlirc.errors import MlircError
 from mlirc.mlir import ir
 
+WGMMA = re.compile(
+    r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)(\.satfinite)?\.(\w+)\.(\w+)\.(\w+)\s+"
+    r"\{([^}]*)\}\s*,\s*(\{[^}]*\}|[^,]+?)\s*,\s*([^,]+?)\s*,\s*([^;]*);"
+)
+PREDICATE = re.compile(r"setp\.ne\.b32\s+(\w+)\s*,\s*\$(\d+)\s*,\s*0\s*;")
+
 
 def text_of(op, name: str) -> str:
     return ir.StringAttr(op.attributes[name]).value
@@ -42,6 +48,30 @@ def in_place(use: ir.OpOperand) -> bool:
     if owner.name != "llvm.inline_asm" or "wgmma.mma_async" not in text_of(owner, "asm_string"):
         return False
     return use.operand_number in tied(owner) and whole_struct(owner)
+
+
+def scale(text: str, word: str) -> str:
+    """What tells whether a wgmma's D is added to: "0", "1", or the operand ("$37") that the predicate is made of."""
+    predicates = {name: f"${number}" for name, number in PREDICATE.findall(text)}
+    return predicates.get(word, word)
+
+
+def overwritten(use: ir.OpOperand) -> bool:
+    """Whether a value is only the accumulator of a wgmma that never adds to it, and so is read by nobody."""
+    owner = use.owner.operation
+    if owner.name == "nvvm.wgmma.mma_async":
+        return use.operand_number == 0 and "zero" in str(owner.attributes["scaleD"])
+    found = WGMMA.search(text_of(owner, "asm_string")) if owner.name == "llvm.inline_asm" else None
+    if found is None or use.operand_number not in tied(owner):
+        return False
+    operands, word = Operands(owner), scale(text_of(owner, "asm_string"), found[10].split(",")[0].strip())
+    return word == "0" or (operands.number(word) is not None and _is_zero(operands.value(word)))
+
+
+def _is_zero(value: ir.Value) -> bool:
+    """Whether a value is a constant 0."""
+    maker = None if isinstance(value.owner, ir.Block) else value.owner.operation
+    return maker is not None and maker.name == "arith.constant" and maker.attributes["value"].value == 0
 
 
 class Operands:

@@ -179,6 +179,8 @@ def try_sets(
         if chosen is None and len(kernel.launches) == len(grids) == 1:
             chosen = some_blocks(math.prod(grids[0]), zlib.crc32(name.encode()))
         made = [*sets.make(name), *(np.zeros_like(r) for r in results)]
+        for number in {e.scalar for x in kernel.launches if isinstance(x, Launch) for e in x.extents.values()}:
+            made[number] = inputs[number]  # a grid is for some numbers only
         found = kernel.run(made, reference=reference, **(options | {"blocks": chosen}))
         found.findings = [f for f in found.findings if f.kind not in _OF_VALUES]
         for finding in found.findings:

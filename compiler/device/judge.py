@@ -7,8 +7,10 @@ import numpy as np
 from mlirc.host.rounding.values import LEAST, ROUNDOFF
 
 _SHORT = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+_SHORT |= {"float8_e4m3fn": "f8E4M3FN", "float8_e5m2": "f8E5M2"}
 # Where no bounds are known: the largest difference that rounding explains, relative to the largest element.
 _TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 4e-3, "bfloat16": 2e-2}
+_TOLERANCE |= {"float8_e4m3fn": 0.25, "float8_e5m2": 0.5}
 
 
 def allowed(expected: np.ndarray, bound: np.ndarray | None) -> np.ndarray:
@@ -17,7 +19,7 @@ def allowed(expected: np.ndarray, bound: np.ndarray | None) -> np.ndarray:
     integers and booleans 0 or infinity."""
     if expected.dtype.kind in "iub":
         return np.zeros(expected.shape) if bound is None else bound
-    if bound is not None and expected.dtype.itemsize == 2:
+    if bound is not None and expected.dtype.itemsize <= 2:
         return bound
     e = np.abs(expected.astype(np.float64))
     if bound is None:

@@ -14,7 +14,7 @@ from mlirc.device.counters import count_sectors
 from mlirc.device.dependencies import Earlier
 from mlirc.device.execution import execute
 from mlirc.device.integer_checks import mark_conversions
-from mlirc.device.launch_maps import granule_of, launch_maps
+from mlirc.device.launch_maps import granule_of, launch_maps, pointer_table
 from mlirc.device.limits import SECONDS
 from mlirc.device.memory import POISON, Buffer, MemRef
 from mlirc.device.numbers import dtype_of, item_size
@@ -28,6 +28,7 @@ from mlirc.ir import levels
 from mlirc.mlir import ir
 from mlirc.passes.contract import settle_floats
 from mlirc.passes.expand_math import expand_math
+from mlirc.runtime.scalars import grid_of
 from mlirc.timing import counted
 
 
@@ -40,6 +41,7 @@ class DeviceKernel:
 
     def __init__(self, module: ir.Module, expand: bool = True, count: bool = False, inputs: int | None = None):
         module = levels.copy(module)
+        self.launches, self.workspaces = launches_from_gpu_module(module)  # before passes change it
         mark_conversions(module.operation)
         if expand:
             expand_math(module.operation)
@@ -48,7 +50,6 @@ class DeviceKernel:
         self.module = module  # keeps the operations alive
         hosts = [op.operation for op in module.body.operations if op.operation.name == "func.func"]
         hosts = [op for op in hosts if len(op.regions[0].blocks)]
-        self.launches, self.workspaces = launches_from_gpu_module(module)
         self.name = ir.StringAttr(hosts[0].attributes["sym_name"]).value
         self.arguments = [ir.MemRefType(a.type) for a in hosts[0].regions[0].blocks[0].arguments]
         self.programs: dict[str, Program] = {}
@@ -220,7 +221,8 @@ class DeviceKernel:
         if isinstance(launch, Copy):
             return {launch.source, launch.target}, {launch.target}
         stored = stored_parameters(self.programs[launch.symbol].function)
-        return set(launch.args), {launch.args[i] for i in stored}
+        places = [buffer for buffer, _ in launch.places]
+        return set(places), {b for i in stored for b in launch.written(i)}
 
     def _bind(self, i: int, array: np.ndarray, t: ir.MemRefType, poison: int) -> Buffer:
         want, shape = dtype_of(t), tuple(t.shape)
@@ -253,17 +255,21 @@ class DeviceKernel:
     ) -> bool:  # fmt: skip
         """Runs a launch; False if it could not run to its end."""
         program = programs[launch.symbol]
+        numbers = {i: self._number(buffers[i], i) for i, _ in launch.deciding}
+        grid = grid_of(launch, numbers, {i: f"argument {i} of {self.name}" for i in numbers})
+        if 0 in grid and launch.extents:  # by numbers; a grid that is always empty is a mistake
+            return True
         for p in launch.maps:
             check_parameter(program.function, p, program.name, report)
         stored = stored_parameters(program.function)
-        tracked = {launch.args[i] for i in stored}
+        tracked = {b for i in stored for b in launch.written(i)}
         for i, buffer in enumerate(buffers):
             buffer.tracked = options["check"] and i in tracked
             buffer.start_launch()
         ended = execute(
             program,
             self._registers(program, launch, buffers),
-            (launch.grid, launch.block, launch.smem),
+            (grid, launch.block, launch.smem),
             report=report,
             poison=poison,
             count=self.count and programs is self.programs,
@@ -274,6 +280,11 @@ class DeviceKernel:
             count_sectors(report, program.name, buffers)
         return ended
 
+    def _number(self, buffer: Buffer, argument: int) -> np.ndarray:
+        """The scalar that an argument of one element is."""
+        dtype = dtype_of(self.arguments[argument])
+        return buffer.data[: dtype.itemsize].view(dtype)[:1].reshape(())
+
     def _registers(self, program: Program, launch: Launch, buffers: list[Buffer]) -> list:
         r = list(program.initial)
         entry = program.function.regions[0].blocks[0]
@@ -281,6 +292,12 @@ class DeviceKernel:
         for k, (number, argument) in enumerate(zip(program.parameters, entry.arguments, strict=False)):
             if k in maps:
                 r[number] = maps[k]
+                continue
+            if k in launch.tables:
+                r[number] = pointer_table(launch, k, buffers)
+                continue
+            if k in launch.values:
+                r[number] = self._number(buffers[launch.args[k]], launch.args[k]).reshape(1, 1)
                 continue
             t = ir.MemRefType(argument.type)
             strides, _ = t.get_strides_and_offset()

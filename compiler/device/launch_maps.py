@@ -11,7 +11,7 @@ import numpy as np
 
 from mlirc.backend.kernel import Launch
 from mlirc.device.global_copies import Runs
-from mlirc.device.memory import Buffer
+from mlirc.device.memory import Buffer, MemRef
 from mlirc.device.tensor_maps import TensorMap, Writers
 from mlirc.runtime.arrays import NUMPY_DTYPES
 from mlirc.runtime.tensor_map import TensorMapSpec
@@ -68,3 +68,11 @@ def launch_maps(launch: Launch, buffers: Sequence[Buffer]) -> Mapping[int, Buffe
         known = writers.setdefault((launch.args[p], first, spec.shape), Writers())
         made[p] = BufferMap(array, spec.box, spec.swizzle, known, buffer, first)
     return made
+
+
+def pointer_table(launch: Launch, parameter: int, buffers: Sequence[Buffer]) -> MemRef:
+    """A table of pointers of a launch, as the address of its first one."""
+    places = [(launch.args[parameter], launch.offsets[parameter]), *launch.tables[parameter]]
+    addresses = np.array([buffers[number].address + offset for number, offset in places], np.int64)
+    table = Buffer(f"the table of argument {parameter}", "global", addresses.nbytes, contents=addresses.view(np.uint8))
+    return MemRef(table, 0, (), (), 1)

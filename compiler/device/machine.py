@@ -243,8 +243,9 @@ class Machine:
 
     # -- what a machine with shadows follows (shadows/machine.py)
 
-    def taken(self, buffer: Buffer, byte: np.ndarray, op) -> None:
-        """A product of a warpgroup reads bytes [rows, k, bytes of an element] of the storage of shared memory."""
+    def taken(self, buffer: Buffer, shape: tuple, places: list[tuple[np.ndarray, np.ndarray]], op) -> None:
+        """Products of n warpgroups read an operand of a `shape` [n, rows, k] from shared memory: some of them (their
+        numbers) bytes [..., rows, k, bytes of an element] of its storage."""
 
     def sent(self, buffer: Buffer, byte: np.ndarray, lone: np.ndarray, op) -> None:
         """A thread's bulk copy takes bytes of the storage of shared memory elsewhere."""
@@ -259,8 +260,8 @@ class Machine:
         if buffer.written is not None:
             buffer.written[byte] = 0xFF
 
-    def computed(self, p: Any, result: np.ndarray, block: int, lanes: slice) -> None:
-        """A product of a warpgroup has its result, in the registers of `lanes` of a block."""
+    def computed(self, p: Any, result: np.ndarray, blocks: np.ndarray, lanes: np.ndarray) -> None:
+        """Products of n warpgroups have their results, in registers of blocks [n, 1] and threads [n, 128]."""
 
     # -- accesses
 

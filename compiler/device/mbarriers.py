@@ -6,6 +6,7 @@ copy over them, and another initialization are undefined."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,7 @@ class Barrier:
     waited: bool = False  # whether one who has arrived is behind griddepcontrol.wait
     users: dict[int, int] = field(default_factory=dict)  # row -> epoch of its last operation on it
     asked: dict[tuple[int, int, int], int] = field(default_factory=dict)  # (operation, block, thread) -> phase, see ask
+    trusted: set[int] = field(default_factory=set)  # rows that know of its initialization, and of the fence behind it
     witnessed: int = 0  # the latest phase that a thread of the block has waited for
 
     def settle(self) -> None:
@@ -61,7 +63,7 @@ class Mbarriers:
 
     machine: Machine
     found: dict[tuple[int, int, int], Barrier] = field(default_factory=dict)  # (buffer's id, block of the batch, byte)
-    made: int = 0  # how many there have been
+    made: dict[int, int] = field(default_factory=dict)  # unit of the clocks -> how many there have been
     fences: dict[int, int] = field(
         default_factory=dict
     )  # block of the batch -> how many fence.mbarrier.init it has made
@@ -74,6 +76,34 @@ class Mbarriers:
         where = m.full(pointer.base)
         for b, t in np.argwhere(active):
             yield int(b), int(t), int(where[b, t])
+
+    def one_of_each(self, s: State, pointer: MemRef, parity: np.ndarray):
+        """Yields (block, thread, byte, parity) for one active thread of each warp whose threads ask for the same, and
+        for every thread of the other warps."""
+        m = self.machine
+        warps, spare = -(-m.nt // 32), -m.nt % 32
+        active = m.everyone(s.mask)
+        where, parity = np.atleast_2d(pointer.base), np.atleast_2d(parity) & 1
+        if where.shape[-1] == parity.shape[-1] == 1:  # the same in a block
+            firsts = np.arange(0, m.nt, 32)
+            some = np.logical_or.reduceat(active, firsts, axis=1)
+            lanes = np.maximum.reduceat(active * np.arange(m.nt, 0, -1), firsts, axis=1)  # nt - the first one's number
+            where, parity = (np.broadcast_to(x.astype(np.int64), (m.nb, 1))[:, 0].tolist() for x in (where, parity))
+            for b, w in np.argwhere(some).tolist():
+                yield b, m.nt - int(lanes[b, w]), where[b], parity[b]
+            return
+        asked = m.full(where.astype(np.int64) * 2 + parity)
+        if spare:
+            active, asked = (np.pad(x, ((0, 0), (0, spare))) for x in (active, asked))
+        active, asked = (x.reshape(m.nb, warps, 32) for x in (active, asked))
+        first = active.argmax(axis=2)
+        same = ((asked == np.take_along_axis(asked, first[:, :, None], axis=2)) | ~active).all(axis=2)
+        alone = active & ~same[:, :, None]
+        whole = np.nonzero(active.any(axis=2) & same)
+        alone[(*whole, first[whole])] = True
+        for b, w, lane in np.argwhere(alone).tolist():
+            value = int(asked[b, w, lane])
+            yield b, w * 32 + lane, value >> 1, value & 1
 
     def rank(self, pointer: MemRef, b: int, t: int) -> int | None:
         """The block of the cluster that a thread's pointer leads to; None for its own."""
@@ -95,6 +125,8 @@ class Mbarriers:
     def init(self, s: State, pointer: MemRef, count: np.ndarray, op) -> None:
         m, buffer = self.machine, pointer.buffer
         counts = m.full(count)
+        fresh: dict[tuple[int, int], int] = {}  # (block, byte) -> thread
+        writes: list[tuple[int, int, int]] = []
         for b, t, byte in self.each(s, pointer):
             self.own(pointer, b, t, "initializes", op)
             outside = byte < 0 or byte + SIZE > buffer.nbytes
@@ -106,21 +138,23 @@ class Mbarriers:
             m.placed(buffer, SIZE, m.one(b, t), op)
             if not 1 <= counts[b, t] <= MOST:
                 self.bad(b, t, f"initializes an mbarrier for {counts[b, t]} arrivals, not 1 to {MOST}", op)
-            before = self.found.get((id(buffer), b, byte))
-            if before is not None:
-                del self.found[id(buffer), b, byte]
-                self.starts.pop(id(buffer), None)
-            if before is not None and before.real:
-                self.bad(b, t, f"initializes the mbarrier at byte {byte} again, with no mbarrier.inval in between", op)
-            self._write(buffer, b, t, byte, op)
-            barrier = self.found[id(buffer), b, byte] = self._new(int(counts[b, t]))
+            before = self.found.pop((id(buffer), b, byte), None)
             self.starts.pop(id(buffer), None)
+            if (before is not None and before.real) or (b, byte) in fresh:
+                self.bad(b, t, f"initializes the mbarrier at byte {byte} again, with no mbarrier.inval in between", op)
+            fresh[b, byte] = t
+            writes.append((b, t, byte))
+        self._write(buffer, writes, op)
+        self.starts.pop(id(buffer), None)
+        for (b, byte), t in fresh.items():
+            barrier = self.found[id(buffer), b, byte] = self._new(int(counts[b, t]), b)
             barrier.maker = b, t
             if m.clocks is not None:
                 barrier.made = self._now(b, t)
 
     def inval(self, s: State, pointer: MemRef, op) -> None:
         m, buffer = self.machine, pointer.buffer
+        ended: list[tuple[int, int, int]] = []
         for b, t, byte in self.each(s, pointer):
             self.own(pointer, b, t, "invalidates", op)
             barrier = self.find(b, t, pointer, byte, op)
@@ -132,30 +166,35 @@ class Mbarriers:
                 self.bad(b, t, message + " with nothing in between", op, "race")
             del self.found[id(buffer), b, byte]
             self.starts.pop(id(buffer), None)
-            if not barrier.real:
-                continue
-            self._write(buffer, b, t, byte, op)
-            if buffer.written is not None:
-                first = b * buffer.stride + byte
-                buffer.written[first : first + SIZE] = 0
+            if barrier.real:
+                ended.append((b, t, byte))
+        self._write(buffer, ended, op)
+        for b, _, byte in ended if buffer.written is not None else ():
+            first = b * buffer.stride + byte
+            buffer.written[first : first + SIZE] = 0  # type: ignore[index]
 
-    def _write(self, buffer: Buffer, b: int, t: int, byte: int, op) -> None:
-        """An mbarrier is made, or ends, where other accesses come before or after."""
-        m, first = self.machine, b * buffer.stride + byte
-        if not m.check:
+    def _write(self, buffer: Buffer, where: list[tuple[int, int, int]], op) -> None:
+        """mbarriers (block, thread, byte) are made, or end, where other accesses come before or after: all that an
+        operation makes at once, so that what is the same in every block is seen to be."""
+        m = self.machine
+        if not m.check or not where:
             return
-        if buffer.pending is not None and buffer.pending[first : first + SIZE].any():
-            message = f"writes {buffer.name} at byte {byte} while an asynchronous copy writes there"
-            self.bad(b, t, message, op, "unfinished copy")
+        first = np.array([b * buffer.stride + byte for b, _, byte in where])
+        for (b, t, byte), start in zip(where, first.tolist(), strict=True):
+            if buffer.pending is not None and buffer.pending[start : start + SIZE].any():
+                message = f"writes {buffer.name} at byte {byte} while an asynchronous copy writes there"
+                self.bad(b, t, message, op, "unfinished copy")
         if m.races is not None:
-            m.races.note_bytes(buffer, np.array([first]), SIZE, np.array([b * m.nt + t], np.int32), True, op)
+            threads = np.array([b * m.nt + t for b, t, _ in where], np.int32)
+            m.races.note_bytes(buffer, first, SIZE, threads, True, op)
 
-    def _new(self, count: int) -> Barrier:
+    def _new(self, count: int, owner: int) -> Barrier:
         barrier, clocks = Barrier(count, count), self.machine.clocks
         if clocks is not None:
-            barrier.column = clocks.column(self.made)
+            unit = clocks.unit(owner)
+            barrier.column = clocks.column(self.made.get(unit, 0))
+            self.made[unit] = self.made.get(unit, 0) + 1
             barrier.left, barrier.done = (np.zeros(clocks.columns, np.int32) for _ in range(2))
-        self.made += 1
         return barrier
 
     def check_access(self, buffer: Buffer, first: np.ndarray, nbytes: int, thread: np.ndarray, what: str, op) -> None:
@@ -228,7 +267,7 @@ class Mbarriers:
         found = self.found.get(key)
         if found is None:
             self.bad(b, t, f"uses byte {byte} of {pointer.buffer.name} as an mbarrier, where none is", op)
-            found = self.found[key] = self._new(1)
+            found = self.found[key] = self._new(1, owner)
             found.real = False
         if m.clocks is None:
             return found
@@ -236,7 +275,7 @@ class Mbarriers:
         found.users[row] = epoch
         if owner != b and not copy:
             m.clocks.lives.use(b, t, owner, op)
-        if found.made is None:
+        if found.made is None or row in found.trusted:
             return found
         known = found.fence_number > 0 and m.clocks.sees(b, t, m.clocks.fenced_inits + owner % m.cluster_size,
                                                          found.fence_number)  # fmt: skip
@@ -247,6 +286,9 @@ class Mbarriers:
             if found.fence is None or not m.clocks.sees(b, t, *found.fence):
                 message = f"uses the mbarrier at byte {byte}, with no fence.mbarrier.init behind its initialization"
                 self.bad(b, t, message, op, "missing mbarrier fence")
+        seen = m.clocks.seen(b, row)  # by all lanes, for good
+        if found.fence is not None and all(seen[who] >= when for who, when in (found.made, found.fence)):
+            found.trusted.add(row)
         return found
 
     # -- arrivals and waits
@@ -319,7 +361,8 @@ class Mbarriers:
     def reached(self, s: State, pointer: MemRef, op) -> None:
         """The active threads have waited for an mbarrier: they see what was done before its phase ended."""
         m = self.machine
-        waited = {(b, t // 32, byte): t for b, t, byte in self.each(s, pointer)}
+        alike = np.zeros((1, 1), np.int64)
+        waited = {(b, t // 32, byte): t for b, t, byte, _ in self.one_of_each(s, pointer, alike)}
         for (b, _, byte), t in waited.items():
             barrier = self.find(b, t, pointer, byte, op)
             barrier.witnessed = barrier.phase
@@ -334,13 +377,23 @@ class Mbarriers:
         if m.races is not None:
             m.races.met(s.mask)
 
-    def passed(self, s: State, pointer: MemRef, parity: np.ndarray, op) -> bool:
-        """Whether the phase of the given parity has ended, for all active threads."""
-        m = self.machine
-        want = m.full(parity)
-        seen = {(b, byte, int(want[b, t]) & 1, t // 32): t for b, t, byte in self.each(s, pointer)}
-        found = [(self.find(b, t, pointer, byte, op), p) for (b, byte, p, _), t in seen.items()]
-        return all(barrier.phase & 1 != p for barrier, p in found)
+    def passed(self, s: State, pointer: MemRef, parity: np.ndarray, op) -> Callable[[], bool]:
+        """What tells whether the phase of the given parity has ended, for all active threads: to be asked again and
+        again."""
+        asked = list(self.one_of_each(s, pointer, parity))
+        meant = {(id(pointer.buffer), b, byte, p): self.find(b, t, pointer, byte, op) for b, t, byte, p in asked}
+
+        def ready() -> bool:
+            for (buffer, b, byte, p), barrier in meant.items():
+                now = self.found.get((buffer, b, byte))
+                if now is not barrier:  # it has ended, or another one is there
+                    who = next(t for x, t, y, _ in asked if (x, y) == (b, byte))
+                    now = meant[buffer, b, byte, p] = self.find(b, who, pointer, byte, op)
+                if now.phase & 1 == p:
+                    return False
+            return True
+
+        return ready
 
     def ask(self, s: State, pointer: MemRef, parity: np.ndarray, op) -> np.ndarray:
         """The active threads ask once whether the phase of the given parity has ended. Returns those who hear that it

@@ -3,6 +3,7 @@ what does not depend on the block, or on the thread, is kept once."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,8 @@ def dtype_of(t: ir.Type) -> np.dtype:
     if isinstance(t, ir.VectorType | ir.MemRefType):
         t = t.element_type
     name = str(t)
+    if name == "!llvm.ptr" or name == "!llvm.ptr<1>":
+        return np.dtype(np.int64)  # in memory
     if name not in _DTYPES:
         raise MlircError(f"host device: values of type {t} are not supported")
     return np.dtype(_DTYPES[name])
@@ -166,3 +169,17 @@ def inserted(where: tuple) -> Callable:
         return result
 
     return insert
+
+
+def type_bytes(t: ir.Type) -> int:
+    """The size of an llvm type in memory."""
+    array = re.fullmatch(r"!llvm\.array<(\d+) x (.*)>", str(t))
+    if array:
+        return int(array[1]) * type_bytes(ir.Type.parse(array[2], t.context))
+    return dtype_of(t).itemsize * int(np.prod(vector_shape(t)))
+
+
+def natural_alignment(t: ir.Type) -> int:
+    """The alignment, in bytes, of a global of a type that says nothing of it: its elements'."""
+    array = re.fullmatch(r"!llvm\.array<(\d+) x (.*)>", str(t))
+    return natural_alignment(ir.Type.parse(array[2], t.context)) if array else type_bytes(t)

@@ -17,7 +17,9 @@ def run_seeds(model: HostModel, seeds: Iterable[int]) -> None:
     that was first to differ."""
     first, sets = None, model.input_sets
     tried: dict[str, list[str]] = {}  # on the sets with the first seed, which is enough
+    restore = model.remember()  # every seed starts from the same state
     for seed in seeds:
+        restore()
         model.seed = seed
         model.input_sets = sets if first is None else ()
         try:
@@ -26,14 +28,14 @@ def run_seeds(model: HostModel, seeds: Iterable[int]) -> None:
             model.input_sets = sets
         tried = tried or model.report.sets
         model.report.sets = tried
-        now = seed, [a.copy() for a in model.outputs], list(model.digests)
+        now = seed, [a.copy() for a in (*model.outputs, *model.written)], list(model.digests)
         first = first or now
-        for spec, a, b in zip(model.plan.outputs, first[1], now[1], strict=True):
+        for spec, a, b in zip(model.plan.results, first[1], now[1], strict=True):
             if different(a, b).any():
                 raise MlircError(
-                    f"host device: output '{spec.name}' depends on the order of threads: {_difference(a, b)} between "
-                    f"seeds {first[0]} and {seed}; {_culprit(first[2], now[2])}: look there for float atomics, or for "
-                    "accesses that nothing orders"
+                    f"host device: {spec.kind} '{spec.name}' depends on the order of threads: {_difference(a, b)} "
+                    f"between seeds {first[0]} and {seed}; {_culprit(first[2], now[2])}: look there for float atomics, "
+                    "or for accesses that nothing orders"
                 )
 
 

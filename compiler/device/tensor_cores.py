@@ -79,6 +79,13 @@ def tf32(a: np.ndarray) -> np.ndarray:
     return (np.ascontiguousarray(a).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
+def nearest_tf32(a: np.ndarray) -> np.ndarray:
+    """f32 rounded to TF32, halves away from zero (`cvt.rna`); what is not finite stays as it is."""
+    bits = np.ascontiguousarray(a).view(np.uint32)
+    rounded = (bits.astype(np.int64) + 0x1000 & 0xFFFFE000).astype(np.uint32)
+    return np.where(np.isfinite(a), rounded, bits).view(np.float32)
+
+
 def multiply(left: np.ndarray, right: np.ndarray, acc: np.ndarray, out: np.dtype, saturate: bool = False) -> np.ndarray:
     """left [..., m, k] times right [..., k, n] plus acc: integers exactly, floats as the tensor cores do."""
     if left.dtype.kind in "iu":

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from mlirc.backend.lowering import SHARED_ALIGN, index_bits
-from mlirc.device.addresses import natural_alignment, type_bytes
 from mlirc.device.counters import kind_of
 from mlirc.device.declare import all_rules, waiting
 from mlirc.device.index_range import IndexRanges
 from mlirc.device.limits import MAX_NESTING, deep_calls
 from mlirc.device.machine import WARP, State
-from mlirc.device.numbers import constant_array, dtype_of
+from mlirc.device.numbers import constant_array, dtype_of, natural_alignment, type_bytes
 from mlirc.device.shadows.origins import DEFINED, Shadows
 from mlirc.device.shadows.rules import shadowed
 from mlirc.device.spins import has_spins
@@ -104,6 +103,7 @@ class Needs:
     clocks: bool = False  # whether warps are ordered by more than barriers of the whole block
     grid_waits: bool = False  # whether it waits for earlier launches
     ordered: bool = False  # whether atomics and fences may order threads, those of other blocks among them
+    pointers: bool = False  # whether it loads pointers, which may differ from block to block
     spins: bool = False  # whether loops wait for what other threads write
 
 

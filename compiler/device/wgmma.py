@@ -13,8 +13,9 @@ import numpy as np
 
 from mlirc.device.bulk_copies import check_proxy
 from mlirc.device.engine import Engine, engine_of
-from mlirc.device.machine import State
+from mlirc.device.machine import Machine, State
 from mlirc.device.memory import Buffer
+from mlirc.device.order.clocks import Clocks
 from mlirc.device.tensor_cores import BITS, BITS_FP8_WGMMA, lowest_exponent, multiply_add, tf32, to_f32
 from mlirc.device.tensor_maps import swizzled
 from mlirc.device.translate import Translator
@@ -77,14 +78,16 @@ class Product:
         return self.n // 2 * self.result.itemsize // 4
 
     def compute(self, left: np.ndarray, right: np.ndarray, registers: np.ndarray) -> np.ndarray:
-        """The product of A [64, k] and B [n, k], added to the accumulator as it lies in the registers of 128 threads
-        [128, n / 2]; returned likewise. Register j * 4 + h * 2 + i of lane 4g + q of warp w: row 16w + 8h + g, column
-        8j + 2q + i."""
-        a, b = self._widen(left) * np.float32(self.sign_a), self._widen(right).T * np.float32(self.sign_b)
-        start = np.zeros((M, self.n), a.dtype)
+        """The products of A [..., 64, k] and B [..., n, k], added to the accumulators as they lie in the registers of
+        128 threads [..., 128, n / 2]; returned likewise. Register j * 4 + h * 2 + i of lane 4g + q of warp w: row 16w +
+        8h + g, column 8j + 2q + i."""
+        a = self._widen(left) * np.float32(self.sign_a)
+        b = self._widen(right).swapaxes(-1, -2) * np.float32(self.sign_b)
+        many = left.shape[:-2]
+        start = np.zeros((*many, M, self.n), a.dtype)
         if self.adds:
-            grid = registers.astype(a.dtype).reshape(4, 8, 4, self.n // 8, 2, 2)  # w, g, q, j, h, i
-            start[...] = grid.transpose(0, 4, 1, 3, 2, 5).reshape(M, self.n)
+            grid = registers.astype(a.dtype).reshape(-1, 4, 8, 4, self.n // 8, 2, 2)  # w, g, q, j, h, i
+            start[...] = grid.transpose(0, 1, 5, 2, 4, 3, 6).reshape(start.shape)
         if self.result.kind == "i":
             total = np.matmul(a, b) + start
         else:
@@ -99,9 +102,9 @@ class Product:
         return back.astype(np.int64).astype(np.int32)
 
     def fragments(self, total: np.ndarray) -> np.ndarray:
-        """A result [64, n] as it lies in the registers of 128 threads [128, n / 2]."""
-        cut = total.reshape(4, 2, 8, self.n // 8, 4, 2).transpose(0, 2, 4, 3, 1, 5)
-        return cut.reshape(WARPGROUP, self.n // 2)
+        """Results [..., 64, n] as they lie in the registers of 128 threads [..., 128, n / 2]."""
+        cut = total.reshape(-1, 4, 2, 8, self.n // 8, 4, 2).transpose(0, 1, 3, 5, 4, 2, 6)
+        return cut.reshape(*total.shape[:-2], WARPGROUP, self.n // 2)
 
     def _widen(self, x: np.ndarray) -> np.ndarray:
         if x.dtype.kind in "iu":  # exact in f64
@@ -109,11 +112,11 @@ class Product:
         return tf32(x) if self.a == "tf32" else to_f32(x)
 
     def fragment(self, registers: np.ndarray) -> np.ndarray:
-        """A [64, k] from the four registers of 128 threads [128, 4], as words. Element e of register 2c + h of lane 4g
-        + q of warp w: row 16w + 8h + g, column (4c + q) * (elements of a register) + e."""
-        per = 4 // self.item
-        cut = np.ascontiguousarray(registers).view(DTYPES[self.a]).reshape(4, 8, 4, 2, 2, per)  # w, g, q, c, h, e
-        return cut.transpose(0, 4, 1, 3, 2, 5).reshape(M, self.k)
+        """A [..., 64, k] from the four registers of 128 threads [..., 128, 4], as words. Element e of register 2c + h
+        of lane 4g + q of warp w: row 16w + 8h + g, column (4c + q) * (elements of a register) + e."""
+        per, many = 4 // self.item, registers.shape[:-2]
+        cut = np.ascontiguousarray(registers).view(DTYPES[self.a]).reshape(-1, 4, 8, 4, 2, 2, per)  # w, g, q, c, h, e
+        return cut.transpose(0, 1, 5, 2, 4, 3, 6).reshape(*many, M, self.k)
 
 
 def launch(s: State, p: Product, a: np.ndarray | list[np.ndarray], b: np.ndarray, acc: np.ndarray, op,
@@ -127,18 +130,21 @@ def launch(s: State, p: Product, a: np.ndarray | list[np.ndarray], b: np.ndarray
     wide = m.full(b)
     parts = a if isinstance(a, list) else [a]
     left = np.stack([m.full(_words(x)) for x in parts], axis=-1)
-    for block, t in warpgroups(s, op):
-        lanes, where = slice(t, t + WARPGROUP), (block, t, result)
-        if m.check:
+    who = list(warpgroups(s, op))
+    if who:
+        blocks, lanes = _lanes(who)
+        for block, t in who if m.check else ():
             engine.check_fence(block, t, acc, late, op)
         if isinstance(a, list):
-            first = p.fragment(left[block, lanes])
+            first = p.fragment(left[blocks, lanes])
         else:
-            first = _operand(s, engine, int(left[block, t, 0]), p, (M, p.a_major, p.a), where, op)
-        second = _operand(s, engine, int(wide[block, t]) & (2**64 - 1), p, (p.n, p.b_major, p.b), where, op)
-        before = np.ascontiguousarray(full[block, lanes]).view(p.result)
-        result[block, lanes] = p.compute(first, second, before).view(acc.dtype)
-        m.computed(p, result, block, lanes)
+            numbers = left[blocks[:, 0], lanes[:, 0], 0]
+            first = _operands(s, engine, numbers, p, (M, p.a_major, p.a), (who, result), op)
+        numbers = wide[blocks[:, 0], lanes[:, 0]]
+        second = _operands(s, engine, numbers, p, (p.n, p.b_major, p.b), (who, result), op)
+        before = np.ascontiguousarray(full[blocks, lanes]).view(p.result)
+        result[blocks, lanes] = p.compute(first, second, before).view(acc.dtype)
+        m.computed(p, result, blocks, lanes)
     engine.results[id(result)] = result
     engine.looked.pop(id(result), None)  # of an array that is gone
     return result
@@ -150,11 +156,36 @@ def _words(x: np.ndarray) -> np.ndarray:
     return flat.reshape(*flat.shape[:2], -1).view(f"u{flat.itemsize * int(np.prod(flat.shape[2:]))}")[:, :, 0]
 
 
-def _operand(s: State, engine: Engine, number: int, p: Product, what: tuple[int, bool, str], where, op) -> np.ndarray:
-    """Reads an operand, (rows, whether they run along k, type), by its descriptor."""
-    rows, major, name = what
-    s.m.placed(s.m.dynamic_shared, max(16, 8 * swizzle_of(number)), s.m.one(*where[:2]), op)
-    return _matrix(s, engine, (number, rows, p.k * p.item, major, p.item), DTYPES[name], where, op)
+def _lanes(who: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    """The registers of warpgroups (block, first thread), as an index: [n, 1] blocks and [n, 128] threads."""
+    block, first = np.array(who).T
+    return block[:, None], first[:, None] + np.arange(WARPGROUP)
+
+
+def _operands(s: State, engine: Engine, numbers: np.ndarray, p: Product, what: tuple[int, bool, str], where: tuple, op
+              ) -> np.ndarray:  # fmt: skip
+    """Reads operands, (rows, whether they run along k, type), by the descriptors of the warpgroups that `where` names:
+    [n, rows, k]."""
+    (rows, major, name), (who, result) = what, where
+    out, taken = np.zeros((len(who), rows, p.k), DTYPES[name]), []
+    for number in np.unique(numbers):
+        chosen = np.flatnonzero(numbers == number)
+        some, descriptor = [who[i] for i in chosen], int(number) & (2**64 - 1)
+        key = (descriptor, rows, p.k * p.item, major, p.item)
+        for one in some if s.m.dynamic_shared.align < _alignment(descriptor) else ():
+            s.m.placed(s.m.dynamic_shared, _alignment(descriptor), s.m.one(*one), op)
+        byte = _places(s, engine, key, (some, result), op)
+        if byte is not None:
+            out[chosen] = s.m.dynamic_shared.data[byte].reshape(len(some), rows, -1).view(DTYPES[name])
+            taken.append((chosen, byte))
+    if s.m.check:
+        s.m.taken(s.m.dynamic_shared, out.shape, taken, op)
+    return out
+
+
+def _alignment(descriptor: int) -> int:
+    """Of what a matrix descriptor reads, in bytes."""
+    return max(16, 8 * swizzle_of(descriptor))
 
 
 def swizzle_of(descriptor: int) -> int:
@@ -191,51 +222,99 @@ def _footprint(key: tuple[int, int, int, bool, int], granule: int) -> tuple[np.n
     return byte, np.unique(byte // granule)
 
 
-def _matrix(s: State, engine: Engine, key: tuple[int, int, int, bool, int], dtype: np.dtype, where, op) -> np.ndarray:
-    """Reads an operand; its bytes stay in use until the wgmma is waited for."""
-    m, (b, t, result) = s.m, where
+def _places(s: State, engine: Engine, key: tuple[int, int, int, bool, int], where: tuple, op) -> np.ndarray | None:
+    """The bytes [n, rows, k, item] of the storage that hold the operands of n warpgroups, all by one descriptor; None
+    if they do not lie in shared memory. They stay in use until the wgmma is waited for."""
+    m, (who, result) = s.m, where
     buffer, cells = m.dynamic_shared, descriptor_bytes(*key)
     if m.counters is not None:  # a wavefront moves eight rows of 16 bytes; four warps share one request
-        chunks = cells[:, :: 16 // dtype.itemsize].T.reshape(-1, 8)
-        m.counters.wgmma(chunks)
+        chunks = cells[:, :: 16 // key[-1]].T.reshape(-1, 8)
+        for _ in who:
+            m.counters.wgmma(chunks)
     assert buffer is not None
-    lone = m.one(b, t)
-    if cells.max() + dtype.itemsize > buffer.nbytes:
-        m.complain(
-            "out of bounds",
-            lone,
-            f"reads byte {int(cells.max())} of {buffer.name}, which has {buffer.nbytes} bytes",
-            op,
-        )
-        return np.zeros(cells.shape, dtype)
-    granule = m.races.granule if m.races is not None else 1
-    inside, granules = _footprint(key, granule)
-    byte = b * buffer.stride + inside
+    if cells.max() + key[-1] > buffer.nbytes:
+        message = f"reads byte {int(cells.max())} of {buffer.name}, which has {buffer.nbytes} bytes"
+        for one in who:
+            m.complain("out of bounds", m.one(*one), message, op)
+        return None
+    inside, granules = _footprint(key, m.races.granule if m.races is not None else 1)
+    blocks = np.array([b for b, _ in who])
+    byte = (blocks * buffer.stride)[:, None, None, None] + inside
     if m.check:
-        if buffer.pending is not None and buffer.pending[byte].any():
-            m.complain("unfinished copy", lone, f"reads {buffer.name} while an asynchronous copy writes there", op)
-        elif buffer.written is not None and not buffer.written[byte].all():
-            hole = buffer.within(int(byte[buffer.written[byte] == 0][0]))
-            m.complain("uninitialized read", lone, f"reads byte {hole} of {buffer.name}, where nobody wrote", op)
-        touched = b * buffer.stride // granule + granules
-        check_proxy(m, buffer, touched, (b, t), op, warps=4)
-        engine.barriers.check_access(buffer, touched * granule, granule, np.array([b * m.nt + t]), "reads", op)
-        _note_wgmma(engine, buffer, touched, b, t, op)
-        engine.reads(b, t, buffer, byte.ravel(), result, op)
-        m.taken(buffer, byte, op)
-    return buffer.data[byte].reshape(cells.shape[0], -1).view(dtype)
+        _check_bytes(s, buffer, byte, who, op)
+        _check_order(engine, buffer, granules, who, op)
+        for (b, t), mine in zip(who, byte, strict=True):
+            engine.reads(b, t, buffer, mine.ravel(), result, op)
+    return byte
 
 
-def _note_wgmma(engine: Engine, buffer: Buffer, cells: np.ndarray, b: int, t: int, op) -> None:
+def _check_bytes(s: State, buffer: Buffer, byte: np.ndarray, who: list[tuple[int, int]], op) -> None:
+    """Complains about bytes [n, ...] that copies under way write, and about those that nobody wrote, which n
+    warpgroups read."""
+    busy = None if buffer.pending is None else buffer.pending[byte]
+    known = None if buffer.written is None else buffer.written[byte]
+    if (busy is None or not busy.any()) and (known is None or known.all()):
+        return
+    for i, one in enumerate(who):
+        if busy is not None and busy[i].any():
+            message = f"reads {buffer.name} while an asynchronous copy writes there"
+            s.m.complain("unfinished copy", s.m.one(*one), message, op)
+        elif known is not None and not known[i].all():
+            hole = buffer.within(int(byte[i][known[i] == 0][0]))
+            s.m.complain(
+                "uninitialized read", s.m.one(*one), f"reads byte {hole} of {buffer.name}, where nobody wrote", op
+            )
+
+
+def _check_order(engine: Engine, buffer: Buffer, granules: np.ndarray, who: list[tuple[int, int]], op) -> None:
+    """Checks and notes that warpgroups read granules of the shared memory of their blocks."""
+    m = engine.machine
+    clocks = m.clocks
+    granule = m.races.granule  # type: ignore[union-attr]
+    start = np.array([b for b, _ in who]) * buffer.stride // granule
+    touched = start[:, None] + granules
+    threads = np.array([b * m.nt + t for b, t in who])
+    engine.barriers.check_access(
+        buffer, touched.ravel() * granule, granule, np.repeat(threads, len(granules)), "reads", op
+    )
+    groups = [engine.groups.get(one, 0) + 1 for one in who]
+    same = clocks.table(buffer).alike and _one_of_each_block(m, who) and len(set(groups)) == 1 and clocks.alike()
+    if same and not _trouble(clocks, buffer, touched[0], *who[0]):  # nor in the others
+        cells = clocks.table(buffer).at(touched[0])
+        clocks.table(buffer).note_read(cells[:, None], clocks.group(*who[0]), groups[0])
+        return
+    clocks.table(buffer).divide()
+    for one, mine, epoch in zip(who, touched, groups, strict=True):
+        check_proxy(m, buffer, mine, one, op, warps=4)
+        _note_wgmma(engine, buffer, mine, one, epoch, op)
+
+
+def _one_of_each_block(m: Machine, who: list[tuple[int, int]]) -> bool:
+    """Whether these are the same warpgroup of every block of the batch, which are no clusters."""
+    return m.cluster_size == 1 and len(who) == m.nb and len({t for _, t in who}) == 1
+
+
+def _trouble(clocks: Clocks, buffer: Buffer, cells: np.ndarray, b: int, t: int) -> bool:
+    """Whether a warpgroup may not read granules: a write that one of its warps has not seen, or that is not fenced."""
+    return _unseen(clocks, buffer, cells, b, t) or clocks.proxies.unfenced(buffer, cells, b, b, t, 4)
+
+
+def _unseen(clocks: Clocks, buffer: Buffer, cells: np.ndarray, b: int, t: int) -> bool:
+    """Whether one of a warpgroup's warps has not seen the last write of one of some granules."""
+    table, row = clocks.table(buffer), clocks.row(b, t)
+    known = clocks.now[clocks.unit(b), row : row + 4].min(axis=0)
+    cells = table.at(cells)
+    writer = table.writer[cells]
+    return bool(((writer >= 0) & (known[writer] < table.epoch[cells])).any())
+
+
+def _note_wgmma(engine: Engine, buffer: Buffer, cells: np.ndarray, who: tuple[int, int], epoch: int, op) -> None:
     """A wgmma's reads of granules: every warp of the warpgroup must have seen what was written; they end with its
     group."""
-    clocks = engine.machine.clocks
-    column, epoch = clocks.group(b, t), engine.groups.get((b, t), 0) + 1
-    table, unit, row = clocks.table(buffer), clocks.unit(b), clocks.row(b, t)
-    known = clocks.now[unit, row : row + 4].min(axis=0)  # by all four
-    writer = table.writer[cells]
-    if not ((writer >= 0) & (known[writer] < table.epoch[cells])).any():
-        table.read[cells, column] = epoch
+    clocks, (b, t) = engine.machine.clocks, who
+    column, unit, row = clocks.group(b, t), clocks.unit(b), clocks.row(b, t)
+    if not _unseen(clocks, buffer, cells, b, t):
+        clocks.table(buffer).note_read(cells[:, None], column, epoch)
         return
     for warp in range(4):
         thread = b * engine.machine.nt + t + 32 * warp

@@ -19,6 +19,7 @@ from mlirc.errors import MlircError
 from mlirc.files.opening import exists, open_regular, read_text
 from mlirc.files.outputs import Outputs, check_model_output, model_files
 from mlirc.ir.levels import LEVELS
+from mlirc.precision import DEFAULT_FP32, check_fp32
 from mlirc.targets import DEFAULT_TARGET, Target, get_target
 from mlirc.timing import Timer
 
@@ -43,6 +44,7 @@ class Compilation:
     timer: Timer = field(default_factory=Timer)
     helpers: int | None = None
     fork: bool = False  # the helpers, as `mlirc.driver.workers.Pool` has it
+    fp32: str = DEFAULT_FP32  # how FP32 products may be made
     imported: Any = None
     modules: dict[str, Any] = field(default_factory=dict)
     records: dict[str, Any] = field(default_factory=dict)
@@ -77,11 +79,14 @@ class Compilation:
                 source = frontend.open_model(spec, **options)
         self._import(source)
 
-    def import_module(self, module: Any, args: tuple, kwargs: dict, train: bool = False) -> None:
-        """Takes a live torch module with example inputs; with `train`, in the mode that it is in."""
+    def import_module(
+        self, module: Any, args: tuple, kwargs: dict, train: bool = False, scalars: Sequence[str] = ()
+    ) -> None:
+        """Takes a live torch module with example inputs; with `train`, in the mode that it is in. `scalars`: inputs
+        that are numbers, which kernels take by value."""
         from mlirc import frontend
 
-        self._import(frontend.from_torch(module, args, kwargs, self.name, train))
+        self._import(frontend.from_torch(module, args, kwargs, self.name, train, scalars))
 
     def _import(self, source: Any) -> None:
         from mlirc import frontend
@@ -103,7 +108,7 @@ class Compilation:
         texts = [t for t in SEPARATOR.split(text) if t.strip()]
         parts = [restore(mlir.parse(t, str(path)), t) for t in texts]
         if not parts:
-            raise MlircError(f"{path}: is empty: give a module at level torch, linalg, kernels, tiles or gpu")
+            raise MlircError(f"{path}: is empty: give a module at level torch, linalg, kernels, tiles, async or gpu")
         level = levels.detect(parts[-1])
         if level == "schedule":
             raise MlircError(f"{path}: a schedule, not a model: give it with --schedule {path}")
@@ -113,11 +118,11 @@ class Compilation:
         if level == "gpu":
             self._gpu_parts = {levels.host_function(p): p for p in parts[1:] or [levels.copy(parts[0])]}
         module = levels.with_main(parts[0])
-        if level == "gpu":
+        if level in ("tiles", "async"):
+            self.modules[level] = module
+        if level in ("async", "gpu"):
             module = levels.declare_kernels(module)
         self.modules[level if level in ("torch", "linalg") else "kernels"] = module
-        if level == "tiles":
-            self.modules["tiles"] = module
         self.observe(level)
 
     def lower(self, level: str) -> None:
@@ -129,8 +134,10 @@ class Compilation:
             self._to_kernels()
         until = {"gpu": "gpu", "llvm": "ptx", "ptx": "ptx"}.get(level) if not self.ptx else None
         with self._new_building(until) if until else contextlib.nullcontext() as building:
-            if depth > LEVELS.index("kernels") and self._given != "gpu" and "tiles" not in self.modules:
+            if depth > LEVELS.index("kernels") and self._given not in ("async", "gpu") and "tiles" not in self.modules:
                 self._to_tiles(building)
+            if depth > LEVELS.index("tiles") and "tiles" in self.modules and "async" not in self.modules:
+                self.observe("async")
             if building:
                 self._build(building)
         if until == "ptx":
@@ -139,7 +146,7 @@ class Compilation:
     def check(self, levels: Sequence[str] = (), *, seed: int = 0, kinds: Sequence[str] | None = None) -> Any:
         """Compares each level (default: linalg, kernels, tiles, gpu) with PyTorch on several kinds of inputs, or with
         the level that the compilation started from, and keeps what was found: a `mlirc.check.Result`."""
-        from mlirc.check import check_job
+        from mlirc.check.run import check_job
 
         self.checked = check_job(self, levels, seed=seed, kinds=kinds)
         return self.checked
@@ -158,6 +165,8 @@ class Compilation:
 
     def _to_kernels(self) -> None:
         from mlirc.ir import levels
+        from mlirc.mlir import context, ir
+        from mlirc.passes.scalar_arguments import mark_scalars
         from mlirc.scripts.graph import to_kernels
 
         with self.timer.step("kernels"):
@@ -168,15 +177,28 @@ class Compilation:
             if kernels is None or runs_user_code(script):
                 with schedules.code.active(), internal.step("dividing the linalg level into kernels"):
                     kernels = to_kernels(levels.copy(self.modules["linalg"]), self.target, script=script)
+                with context(), ir.Location.unknown():
+                    mark_scalars(kernels)
             self._graph, self.modules["kernels"] = graph, kernels
+            self._note_fp32()
         self.observe("kernels")
+
+    def _note_fp32(self) -> None:
+        """Writes on every kernel how its FP32 products may be made: what judges the kernel alone needs to know, too."""
+        from mlirc.ir import levels
+        from mlirc.mlir import context, ir
+
+        if self.fp32 != DEFAULT_FP32:
+            with context():
+                for function in levels.kernels(self.modules["kernels"]).values():
+                    function.attributes[levels.FP32] = ir.StringAttr.get(self.fp32)
 
     def _scripts(self) -> Any:
         """The scripts of this compilation, with the user's."""
         from mlirc.schedule.registry import Schedules
 
         if self._schedules is None:
-            self._schedules = Schedules(list(self.schedules))
+            self._schedules = Schedules(list(self.schedules), self.fp32)
         return self._schedules
 
     def check_schedules(self) -> None:
@@ -190,6 +212,7 @@ class Compilation:
 
         with self.timer.step("tiles"):
             schedules = self._scripts()
+            self._note_fp32()
             module = self.modules["kernels"]
             tiles = {}
             for name in levels.kernels(module):
@@ -204,17 +227,29 @@ class Compilation:
         self.observe("schedule")
         self.observe("tiles")
 
-    def _job(self, alone: Any, name: str, until: str) -> KernelJob:
-        """What is to be built of the kernel that stands alone in a `tiles`-level module, or in one of the `gpu` level
-        if that was given."""
-        from mlirc.driver.kernel_build import lowering_pass
+    def _to_async(self) -> None:
+        """The level by itself, to be looked at: what is built goes through it kernel by kernel."""
+        from mlirc.driver.kernel_build import to_async
         from mlirc.ir import levels
-        from mlirc.passes import is_users
+
+        with self.timer.step("async"):
+            module, made = self.modules["tiles"], {}
+            for name in levels.kernels(module):
+                made[name] = levels.isolate(module, name)
+                with internal.step(f"taking kernel {levels.described(module, name)} from tiles to the async level"):
+                    to_async(made[name], name, self.target)
+            self.modules["async"] = levels.replace(module, made)
+
+    def _job(self, alone: Any, name: str, until: str) -> KernelJob:
+        """What is to be built of the kernel that stands alone in a `tiles`-level module, or in one of the `async` or
+        `gpu` level if that was given."""
+        from mlirc.driver.kernel_build import takes_user_code
+        from mlirc.ir import levels
         from mlirc.schedule.places import annotated
 
-        level = "gpu" if self._given == "gpu" else "tiles"
+        level = self._given if self._given in ("async", "gpu") else "tiles"
         text = alone.operation.get_asm(enable_debug_info=True)
-        own = level == "tiles" and is_users(lowering_pass(levels.function(alone, name)))
+        own = level != "gpu" and takes_user_code(levels.function(alone, name))
         files = tuple(self._scripts().files) if own else ()
         return KernelJob(name, text, annotated(alone), level, self.target.name, until, files)
 
@@ -231,7 +266,7 @@ class Compilation:
             if self._given == "gpu":
                 parts = self._gpu_parts
             else:
-                module = self.modules["tiles"]
+                module = self.modules["async" if self._given == "async" else "tiles"]
                 parts = {
                     name: levels.isolate(module, name) for name in levels.kernels(module) if name not in building.jobs
                 }
@@ -269,11 +304,11 @@ class Compilation:
 
     def derive(self, schedules: Sequence[str]) -> Compilation:
         """As `reschedule`, before anything is lowered."""
-        if self._given in ("tiles", "gpu"):
+        if self._given in ("tiles", "async", "gpu"):
             raise MlircError(f"{self.name} was given at level {self._given}: schedules work on the levels above it")
         if self._given != "kernels":
             self.lower("linalg")
-        new = Compilation(self.name, self.target, tuple(schedules), self.cache, helpers=self.helpers)
+        new = Compilation(self.name, self.target, tuple(schedules), self.cache, helpers=self.helpers, fp32=self.fp32)
         new.source = self.source
         new.imported, new._given, new._earlier = self.imported, self._given, self.results()
         kept = ("torch", "linalg", "kernels") if self._given == "kernels" else ("torch", "linalg")
@@ -294,6 +329,8 @@ class Compilation:
 
     def text(self, level: str) -> str:
         """The level as text. `lower` it first."""
+        if level == "async" and "tiles" in self.modules and level not in self.modules:
+            self._to_async()
         if level in self.modules:
             return str(self.modules[level])
         if level == "schedule" and self.schedule_text:
@@ -377,10 +414,10 @@ def gpu_text(module: Any, builds: Iterable[KernelBuild]) -> str:
 def _versions() -> dict[str, str]:
     from importlib import metadata
 
-    import mlirc
+    from mlirc.version import __version__
 
     versions = {p: metadata.version(p) for p in ("torch-mlir", "llvmlite")}
-    return {"mlirc": mlirc.__version__, **versions}
+    return {"mlirc": __version__, **versions}
 
 
 def is_mlir(spec: str) -> bool:
@@ -409,6 +446,7 @@ def compile_model(
     weights: bool = True,
     cache: bool = True,
     timer: Timer | None = None,
+    fp32: str = DEFAULT_FP32,
     **options: Any,
 ) -> Compilation:
     """Compiles what `mlirc MODEL` takes, all the way, and writes it when `output` is given.
@@ -419,7 +457,9 @@ def compile_model(
     if path:
         check_model_output(path, (spec, *schedule))
     folder = KernelCache(cache_folder()) if cache else None
-    job = Compilation(model_name(spec), get_target(target), tuple(schedule), folder, timer or Timer())
+    job = Compilation(
+        model_name(spec), get_target(target), tuple(schedule), folder, timer or Timer(), fp32=check_fp32(fp32)
+    )
     job.check_schedules()
     job.open(spec, **options)
     job.lower("ptx")

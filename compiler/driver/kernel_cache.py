@@ -240,6 +240,7 @@ def _to_json(build: KernelBuild) -> dict[str, Any]:
 def _from_json(record: Mapping[str, Any]) -> KernelBuild:
     from mlirc.backend.kernel import Copy, Launch
     from mlirc.driver.kernel_build import KernelBuild
+    from mlirc.runtime.plan import Extent
     from mlirc.runtime.tensor_map import maps_from_json
 
     launches: list[Launch | Copy] = []
@@ -250,5 +251,8 @@ def _from_json(record: Mapping[str, Any]) -> KernelBuild:
                 fields[name] = tuple(fields[name])
         if "maps" in fields:
             fields["maps"] = maps_from_json(fields["maps"])
+            fields["values"] = tuple(fields["values"])
+            fields["extents"] = {int(d): Extent(**e) for d, e in fields["extents"].items()}
+            fields["tables"] = {int(i): [(b, o) for b, o in t] for i, t in fields["tables"].items()}
         launches.append(Launch(**fields) if item["kind"] == "Launch" else Copy(**fields))
     return KernelBuild(**{**record, "launches": launches}, cached=True)

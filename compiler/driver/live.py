@@ -9,6 +9,7 @@ from typing import Any
 from mlirc.driver.compilation import HOST_LEVELS, Compilation
 from mlirc.driver.kernel_cache import KernelCache, cache_folder
 from mlirc.errors import MlircError
+from mlirc.precision import DEFAULT_FP32, check_fp32
 from mlirc.targets import DEFAULT_TARGET, TARGETS, get_target
 
 
@@ -21,14 +22,18 @@ def compile_torch(
     schedule: Sequence[str] = (),
     cache: bool = True,
     train: bool = False,
+    scalars: Sequence[str] = (),
     name: str = "model",
+    fp32: str = DEFAULT_FP32,
     **load_options: Any,
 ) -> Any:
     """Compiles a live torch module for its example inputs and returns the loaded `mlirc.runtime` model.
 
     The weights are the module's own: bound without a copy where they are on the GPU. The module is compiled in eval
-    mode, or, with `train`, as it is: modules in training drop out at random. `target` defaults to the GPU of this
-    machine. `load_options` go to `mlirc.runtime.load`: with `device="host"` the model is a
+    mode, or, with `train`, as it is: modules in training drop out at random. `scalars` names inputs that are numbers
+    (or tensors of no dimension), which kernels take by value; all other numbers are constants. `fp32` says how FP32
+    products may be made (`mlirc.precision`). `target` defaults to the GPU of this machine. `load_options` go to
+    `mlirc.runtime.load`: with `device="host"` the model is a
     `mlirc.device.HostModel`, and no GPU is asked for.
     """
     from mlirc.runtime.loading import check_device, load_text
@@ -38,9 +43,10 @@ def compile_torch(
     if unknown:
         raise MlircError(f"compile: unknown option '{unknown[0]}'" + (" of device 'host'" if on_host else ""))
     folder = KernelCache(cache_folder()) if cache else None
-    job = Compilation(name, get_target(target or (DEFAULT_TARGET if on_host else this_gpu())), tuple(schedule), folder)
+    chosen = get_target(target or (DEFAULT_TARGET if on_host else this_gpu()))
+    job = Compilation(name, chosen, tuple(schedule), folder, fp32=check_fp32(fp32))
     job.check_schedules()
-    job.import_module(module, tuple(args), dict(kwargs or {}), train)
+    job.import_module(module, tuple(args), dict(kwargs or {}), train, scalars)
     job.lower("ptx")
     if on_host:
         return _on_host(job)

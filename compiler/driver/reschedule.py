@@ -42,9 +42,11 @@ def identity(script: ir.Module) -> str:
 
 
 def runs_user_code(script: ir.Module) -> bool:
-    """Whether a script asks for passes or transform ops of a user's, whose meaning its text does not tell."""
+    """Whether a script asks for passes, transform ops or instructions of a user's, whose meaning its text does not
+    tell."""
     from mlirc.dialects.schedule import users_ops
     from mlirc.passes import users_passes
+    from mlirc.passes.distribute.instructions import users_instructions
 
-    text = str(script)
-    return any(name in text for name in [*users_passes(), *(f'"schedule.{op}"' for op in users_ops())])
+    text, quoted = str(script), (*(f"schedule.{op}" for op in users_ops()), *users_instructions())
+    return any(name in text for name in [*users_passes(), *(f'"{name}"' for name in quoted)])

@@ -7,7 +7,6 @@ machine without MLIR.
 from __future__ import annotations
 
 import importlib
-import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from mlirc.frontend.open import open_model
     from mlirc.frontend.source import SourceModel, from_torch
     from mlirc.frontend.weights import weights_writer, write_weights
-
-FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # package.module:function
 
 _HOME = {
     "ImportedModel": "importer",

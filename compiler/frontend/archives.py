@@ -23,7 +23,7 @@ from mlirc.frontend.exported import is_exported, read_exported
 from mlirc.frontend.inputs import InputSpec, check_names, dtype_name, sample
 from mlirc.frontend.judge.archive import Archive, NotJudged, damaged
 from mlirc.frontend.judge.torchscript import is_torchscript, judge_torchscript
-from mlirc.frontend.source import SourceModel, from_torch
+from mlirc.frontend.source import SourceModel, from_torch, with_numbers
 
 _LOOP_SECONDS, _LOOP_MEMORY = 4, 4 << 30
 _EXPORT_HINT = "torch.export.save(torch.export.export(model, args), 'model.pt2')"
@@ -305,7 +305,8 @@ def open_factory(spec: str, inputs: Mapping[str, InputSpec]) -> SourceModel:
 
 
 def _with_inputs(source: SourceModel, what: str, inputs: Mapping[str, InputSpec]) -> SourceModel:
-    """The source with example tensors of the shapes asked for."""
+    """The source with example tensors of the shapes asked for, and numbers."""
+    source = with_numbers(source, [name for name, given in inputs.items() if given.scalar])
     specs = source.input_specs()
     check_names(list(inputs), [s.name for s in specs], what)
     tensors = source.example_inputs()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 
+from mlirc.dialects.score_functions import torch_score
 from mlirc.frontend.random.dropouts import dropout
 
 
@@ -19,15 +20,21 @@ def attention_op(
     v: torch.Tensor,
     mask: torch.Tensor | None,
     bias: torch.Tensor | None,
+    inputs: list[torch.Tensor],
     scale: float,
     causal: bool,
     window: int,
     softcap: float,
+    nan_rows: bool = False,
+    score: str = "",
+    softmax: bool = True,
 ) -> torch.Tensor:
     """softmax(softcap(q k^T * scale) + bias, where mask) v for q [B,Hq,Sq,D], k [B,Hkv,Sk,D], v [B,Hkv,Sk,Dv].
 
     `mask` (bool, True: visible) and `bias` (float) broadcast to [B,Hq,Sq,Sk]. `causal` and `window` count from the last
-    key: query i sees keys j with i + Sk - Sq - window < j <= i + Sk - Sq. A row that sees nothing gives 0.
+    key: query i sees keys j with i + Sk - Sq - window < j <= i + Sk - Sq. A row that sees nothing gives 0, with
+    `nan_rows` NaN. `score` are the lines of a function of scores and of `inputs`, which broadcast as a mask does
+    (`score_functions.py`); without `softmax` it makes the weights.
     """
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
@@ -39,14 +46,21 @@ def attention_op(
         scores = scores + bias.to(wide)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
-    scores = scores.masked_fill(~visible_keys(q.shape[2], k.shape[2], causal, window), float("-inf"))
-    return (torch.nan_to_num(torch.softmax(scores, -1), nan=0.0) @ v.to(wide)).to(q.dtype)
+    if score:
+        place = [torch.arange(n).view([-1 if d == at else 1 for d in range(4)]) for at, n in enumerate(scores.shape)]
+        scores = torch_score(tuple(score.split("\n")), scores, place, inputs)
+    hidden = ~visible_keys(q.shape[2], k.shape[2], causal, window)
+    if not softmax:
+        return (scores.masked_fill(hidden, 0.0) @ v.to(wide)).to(q.dtype)
+    scores = scores.masked_fill(hidden, float("-inf"))
+    shares = torch.softmax(scores, -1)
+    return ((shares if nan_rows else torch.nan_to_num(shares, nan=0.0)) @ v.to(wide)).to(q.dtype)
 
 
 @attention_op.register_fake
-def _(q, k, v, mask, bias, scale, causal, window, softcap):
+def _(q, k, v, mask, bias, inputs, scale, causal, window, softcap, nan_rows=False, score="", softmax=True):
     scores = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-    for x in (mask, bias):
+    for x in (mask, bias, *inputs):
         if x is not None and (
             len(x.shape) > 4 or any(m not in (1, n) for m, n in zip(x.shape[::-1], scores[::-1], strict=False))
         ):
@@ -107,7 +121,7 @@ def scaled_dot_product_attention(
     causal = is_causal and q_len == kv_len
     if is_causal and not causal:
         mask = torch.ones(q_len, kv_len, dtype=torch.bool, device=q.device).tril()[None, None]
-    out = torch.ops.mlirc.attention(q, k, v, mask, bias, scale, causal, 0, 0.0)
+    out = torch.ops.mlirc.attention(q, k, v, mask, bias, [], scale, causal, 0, 0.0)
     if max(query.dim(), key.dim(), value.dim()) == 2 and out.shape[:2] == (1, 1):
         return out.reshape(out.shape[2:])
     return out.reshape(*batch, *out.shape[1:])
@@ -147,3 +161,21 @@ def _mask_of_rank4(mask: torch.Tensor, batch: tuple[int, ...]) -> torch.Tensor:
     if len(batch) > 1 and any(n != 1 for n in mask.shape[:-3]):
         mask = mask.expand(*batch, *mask.shape[-3:])
     return mask.reshape(-1, *mask.shape[-3:])
+
+
+def pattern_of(mask: torch.Tensor, q_len: int, kv_len: int) -> tuple[bool, int] | None:
+    """(causal, window) if a bool mask says just that, else None. All visible is (False, 0)."""
+    if mask.dim() > 2:
+        first = mask[(0,) * (mask.dim() - 2)]
+        if not bool((mask == first).all()):
+            return None
+        mask = first
+    mask = mask.expand(q_len, kv_len)
+    if bool(mask.all()):
+        return False, 0
+    if q_len == 0 or not bool((mask == visible_keys(q_len, kv_len, True, 0)).logical_or(~mask).all()):
+        return None
+    if torch.equal(mask, visible_keys(q_len, kv_len, True, 0)):
+        return True, 0
+    window = int(mask[-1].sum())
+    return (True, window) if window and torch.equal(mask, visible_keys(q_len, kv_len, True, window)) else None

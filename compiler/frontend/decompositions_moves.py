@@ -54,6 +54,18 @@ def _pad_circular(x: Tensor, pad: list[int]) -> Tensor:
     return x.clone()
 
 
+@_decomposes(aten.diagonal_scatter.default)
+def _diagonal_scatter(x: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """A choice by row and column: `src` has a number per row that the diagonal meets, and is padded to all of them."""
+    moved = x.movedim((dim1, dim2), (-2, -1))
+    rows, columns = moved.shape[-2:]
+    before = max(-offset, 0)
+    padded = aten.constant_pad_nd.default(src, [before, rows - before - src.shape[-1]], 0)
+    row, column = (torch.arange(n, device=x.device) for n in (rows, columns))
+    met = column == (row + offset).unsqueeze(1)
+    return torch.where(met, padded.unsqueeze(-1), moved).movedim((-2, -1), (dim1, dim2))
+
+
 @_decomposes(aten.pad.default)
 def _pad(x: Tensor, pad: list[int], mode: str = "constant", value: float | None = None) -> Tensor:
     """PyTorch's own circular padding writes into an empty tensor, which has no functional form here.

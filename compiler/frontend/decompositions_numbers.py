@@ -61,7 +61,12 @@ def _view_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
     if x.is_complex() or dtype.is_complex or torch.bool in (x.dtype, dtype):
         return NotImplemented
     if old == new:
-        return NotImplemented if x.is_floating_point() == dtype.is_floating_point else bitcast(x, dtype)
+        if not x.is_floating_point() and not dtype.is_floating_point:
+            return NotImplemented
+        bits = bitcast(x, _BITS[old]) if x.is_floating_point() else x
+        if dtype.is_floating_point:
+            return bitcast(bits if bits.dtype == _BITS[old] else bits.view(_BITS[old]), dtype)
+        return bits if bits.dtype == dtype else bits.view(dtype)
     narrow, wide = min(old, new), max(old, new)
     computing = torch.int64 if wide == 8 else torch.int32
     bits = (bitcast(x, _BITS[old]) if x.is_floating_point() else x).to(computing)

@@ -35,7 +35,7 @@ def _(x, dtype):
 def lower_bitcast(op: ir.Operation) -> None:
     """Replaces one `torch.operator` of the name BITCAST, whose shape is static."""
     with op.location, ir.InsertionPoint(op):
-        _replace(op, [builtin_tensor(op.operands[0])], lambda x, to: arith.bitcast(to, x))
+        replace_op(op, [builtin_tensor(op.operands[0])], lambda x, to: arith.bitcast(to, x))
 
 
 def lower_floats(op: ir.Operation) -> None:
@@ -52,7 +52,7 @@ def lower_floats(op: ir.Operation) -> None:
                 constants = (None if n is None else ir.FloatAttr.get(to, float(n)) for n in numbers)
                 return combine(*[next(values) if c is None else arith.constant(to, c) for c in constants])
 
-            _replace(op, read, body)
+            replace_op(op, read, body)
 
 
 def broadcast_map(shape: Sequence[int], every: list[ir.AffineExpr]) -> ir.AffineMap:
@@ -73,7 +73,8 @@ def filled_with(value: ir.Value) -> float | int | None:
     return filled.attributes["value"].value
 
 
-def _replace(op: ir.Operation, sources: list[ir.Value], body: Callable[..., ir.Value]) -> None:
+def replace_op(op: ir.Operation, sources: list[ir.Value], body: Callable[..., ir.Value]) -> None:
+    """Replaces an op of one result by a map: `body` gets an element of each source, and the result's element type."""
     sizes, element = str(op.results[0].type).removeprefix("!torch.vtensor<[").removesuffix(">").split("],")
     shape, element = [int(n) for n in sizes.split(",") if n], ir.Type.parse(element.removeprefix("s"))
     init = tensor.empty(shape, element)

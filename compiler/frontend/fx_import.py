@@ -76,9 +76,12 @@ def make_importer(root: str, steps: Mapping[str, str] | None = None) -> Any:
 
 def _import_attention(importer: Any, loc: ir.Location, node: torch.fx.Node) -> None:
     """Imports `mlirc::attention` as a call of a private function whose attributes say what the call computes."""
-    q, k, v, mask, bias, scale, causal, window, softcap = node.args
+    arguments: Any = node.args
+    q, k, v, mask, bias, inputs, scale, causal, window, softcap, *more = arguments
+    rest: Any = more + [False, "", True][len(more) :]
+    nan_rows, score, softmax = rest
     assert bias is None, "simplify() merges the bias into the mask"
-    operands = [importer.resolve_node_value(x) for x in (q, k, v, mask) if x is not None]
+    operands = [importer.resolve_node_value(x) for x in (q, k, v, mask, *inputs) if x is not None]
     result = importer._cc.node_val_to_type(node)
     body = importer.fx_importer.module.body
     with loc:
@@ -89,6 +92,9 @@ def _import_attention(importer: Any, loc: ir.Location, node: torch.fx.Node) -> N
                 "causal": ir.BoolAttr.get(causal),
                 "window": ir.IntegerAttr.get(i64, window),
                 "softcap": ir.FloatAttr.get(f64, softcap),
+                "nan_rows": ir.BoolAttr.get(nan_rows),
+                "score": ir.ArrayAttr.get([ir.StringAttr.get(line) for line in score.split("\n") if line]),
+                "softmax": ir.BoolAttr.get(softmax),
             }
         )
         type_ = ir.FunctionType.get([x.type for x in operands], [result])

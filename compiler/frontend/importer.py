@@ -20,21 +20,26 @@ from mlirc.frontend.decompose import decompose
 from mlirc.frontend.decompositions import decomposition_table
 from mlirc.frontend.diagnose import export_error
 from mlirc.frontend.experts import masked_experts
+from mlirc.frontend.fp8 import legalize_fp8
 from mlirc.frontend.fx_import import make_importer, module_path
 from mlirc.frontend.inputs import DTYPES, dtype_name
 from mlirc.frontend.integers import legalize_integers
+from mlirc.frontend.item_assignment import ItemAssignment
 from mlirc.frontend.loops import Loops, trace_loops
 from mlirc.frontend.noise import quiet
 from mlirc.frontend.random.export import exportable_random
 from mlirc.frontend.random.graph import STATE, Draws, draw_numbers
 from mlirc.frontend.recurrences import looped_recurrences
 from mlirc.frontend.recurrent_shapes import one_step_for_shapes
+from mlirc.frontend.results import output_nodes, select_outputs
 from mlirc.frontend.simplify import simplify
-from mlirc.frontend.source import SourceModel, is_byproduct
-from mlirc.frontend.state import replaced_attributes, require_no_state, written_state
+from mlirc.frontend.source import SourceModel
+from mlirc.frontend.state import replaced_attributes, require_no_state, with_own_memory, written_state
 from mlirc.frontend.transformers_attention import attention_for_export
 from mlirc.frontend.weights import Renamed
+from mlirc.ir.levels import writing
 from mlirc.mlir import context, ir
+from mlirc.runtime.plan import GIVEN
 
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -61,11 +66,13 @@ class ImportedModel:
 
 @dataclass
 class _Argument:
-    """One placeholder of the graph that becomes an argument of `main`."""
+    """One placeholder of the graph that becomes an argument of `main`; `names` are the buffers or the input that it
+    is, several where weights are tied."""
 
     node: torch.fx.Node
     kind: str
     name: str
+    names: list[str] = field(default_factory=list)
 
 
 def import_torch(source: SourceModel) -> ImportedModel:
@@ -78,6 +85,7 @@ def import_torch(source: SourceModel) -> ImportedModel:
         program = source.program if source.program is not None else export(source)
         _require_static(program, source, torch.Tensor)
         _require_fitting_results(program, source)
+        program = with_own_memory(source.name, program)
         try:
             program = decompose(program)
         except Exception as e:
@@ -88,8 +96,9 @@ def import_torch(source: SourceModel) -> ImportedModel:
         draws = draw_numbers(program.graph, decomposition_table(), source.name)
         if draws:
             arguments.append(_Argument(draws.node, "random", STATE))
-        places = _select_outputs(program, source)
+        names = select_outputs(program, source.name)
         source.written = written_state(program.graph_signature)
+        written = _written(source, arguments)
         arguments, constants = _without_complex(program, source, arguments, constants)
         try:
             arguments, constants = _simplify(program, arguments, constants)
@@ -97,19 +106,20 @@ def import_torch(source: SourceModel) -> ImportedModel:
             arguments, constants = _add_constants(program, arguments, constants, loops.constants)
         except (RuntimeError, IndexError) as e:  # PyTorch's, from what the model computes of constants alone
             raise export_error(source.name, e) from e
+        legalize_fp8(program.graph)
         meant = legalize_integers(program.graph)
-        outputs = _output_nodes(program, places)
+        outputs = output_nodes(program, names, [a.name for a in written])
         arguments = _drop_unused(program, arguments)
         _rewrite_signature(program, arguments, outputs)
         _require_known_dtypes(program, source)
-        module = _import(program, source, arguments, outputs, meant, draws, loops)
-    weights = {a.name: a.name for a in arguments if a.kind == "weight"}
+        module = _import(program, source, arguments, outputs, [*[None] * len(names), *written], meant, draws, loops)
+    kept = [a.name for a in arguments if a.kind in ("weight", "constant", "state")]
     return ImportedModel(
         source.name,
         module,
-        Renamed(source.weights, weights),
-        {a.name: constants[a.name] for a in arguments if a.kind == "constant"},
-        [_describe(a.name, a.node, meant) for a in arguments if a.kind == "input"],
+        Renamed(source.weights, {name: name for name in kept if name not in constants}),
+        {name: constants[name] for name in kept if name in constants},
+        [_describe(a.name, a.node, meant) for a in arguments if a.kind in GIVEN],
         [_describe(name, node, meant) for name, node in outputs],
         source.reference,
         source,
@@ -129,6 +139,7 @@ def export(source: SourceModel) -> Any:
         batch_norms_for_shapes(),
         source.mode_of(source.module),
         exportable_random(),
+        ItemAssignment(),
         replaced_attributes(source.module) as replaced,
         silence,
     ):
@@ -236,7 +247,7 @@ def _arguments(program: Any, source: SourceModel) -> tuple[list[_Argument], dict
         if not isinstance(spec.arg, TensorArgument):
             raise MlircError(f"{source.name}: input '{spec.arg.name}' is no tensor: only tensors can be inputs")
         if spec.kind == InputKind.USER_INPUT:
-            found.append(_Argument(node, "input", next(names, spec.arg.name)))
+            found.append(_Argument(node, "input", next(names, spec.arg.name), [spec.arg.name]))
             continue
         stored = spec.kind == InputKind.PARAMETER or (spec.kind == InputKind.BUFFER and spec.persistent)
         value = (program.state_dict if stored else program.constants)[spec.target]
@@ -244,6 +255,7 @@ def _arguments(program: Any, source: SourceModel) -> tuple[list[_Argument], dict
             raise MlircError(f"{source.name}: no weight '{spec.target}' among the weights")
         argument = _Argument(node, "weight" if stored else "constant", spec.target)
         tied = first.setdefault(_identity(value), argument)
+        tied.names.append(spec.target)
         if tied is not argument:
             node.replace_all_uses_with(tied.node)
             continue
@@ -251,6 +263,31 @@ def _arguments(program: Any, source: SourceModel) -> tuple[list[_Argument], dict
             constants[spec.target] = value.detach() if _is_fake(value) else value.detach().cpu()
         found.append(argument)
     return found, constants
+
+
+def _written(source: SourceModel, arguments: list[_Argument]) -> list[_Argument]:
+    """The arguments that the model writes, in the order of `source.written`, which become states, or inputs that are
+    changed in place."""
+    given = [a for a in arguments if a.kind == "input"]
+    found: list[_Argument] = []
+    for written in source.written:
+        if isinstance(written, int):
+            argument = given[written]
+            argument.kind = "inout"
+        else:
+            argument = next(a for a in arguments if written in a.names)
+            argument.kind = "state"
+        if argument in found:
+            raise MlircError(f"{source.name}: forward writes '{argument.name}' under two names, {argument.names}")
+        if is_complex(argument.node):
+            raise MlircError(f"{source.name}: forward writes into '{argument.name}', which is complex: store its parts")
+        found.append(argument)
+    for name in source.scalars:
+        number = next((a for a in given if a.name == name), None)
+        if number is None or number.kind != "input" or tuple(number.node.meta["val"].shape):
+            raise MlircError(f"{source.name}: '{name}' is no number among the inputs, or is written")
+        number.kind = "scalar"
+    return found
 
 
 def _is_fake(value: torch.Tensor) -> bool:
@@ -264,65 +301,12 @@ def _identity(value: torch.Tensor) -> Any:
     return value.data_ptr(), value.dtype, tuple(value.shape), value.stride()
 
 
-def _select_outputs(program: Any, source: SourceModel) -> list[tuple[str, int]]:
-    """The main outputs by name, with their places among the graph's outputs, and prunes the others from the graph.
-
-    Mutated buffers come last, under their own names. Raises MlircError for a model that returns neither
-    tensors nor numbers.
-    """
-    call = program.module_call_graph[0].signature
-    names = iter(spec_names(call.out_spec))
-    found, mutated = [], []
-    output = next(n for n in program.graph.nodes if n.op == "output")
-    for place, spec in enumerate(program.graph_signature.output_specs):
-        if spec.kind == OutputKind.USER_OUTPUT:
-            name = next(names, None)
-            if name and isinstance(output.args[0][place], torch.fx.Node):
-                found.append((name, place))
-        elif spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
-            mutated.append((spec.target, place))
-    if not found:
-        raise MlircError(
-            f"{source.name}: returns no tensor that inference asks for: a model returns tensors or numbers, or tuples, "
-            "lists or dicts with them"
-        )
-    chosen = found + mutated
-    output.args = (tuple(output.args[0][place] for _, place in chosen),)
-    return [(name, i) for i, (name, _) in enumerate(chosen)]
-
-
-def _output_nodes(program: Any, places: list[tuple[str, int]]) -> list[tuple[str, torch.fx.Node]]:
-    output = next(n for n in program.graph.nodes if n.op == "output")
-    return [(name, output.args[0][place]) for name, place in places]
-
-
-def spec_names(spec: Any) -> list[str | None]:
-    """One name per leaf of a pytree spec, as `named_outputs` would name the leaves; None for by-products."""
-    found: list[str | None] = []
-
-    def visit(spec: Any, name: str, top: bool, keep: bool) -> None:
-        children = spec.children_specs if not spec.is_leaf() else []
-        if spec.is_leaf():
-            found.append((name or "output") if keep else None)
-        elif spec.type in (tuple, list) or not isinstance(spec.context, (list, tuple)):
-            for i, child in enumerate(children):
-                visit(child, f"{name or 'output'}_{i}", False, keep)
-        else:
-            keys = spec.context if len(spec.context) == len(children) else spec.context[0]
-            for key, child in zip(keys, children, strict=True):
-                wanted = keep and not (top and spec.type is not dict and is_byproduct(str(key)))
-                visit(child, f"{name}_{key}" if name else str(key), False, wanted)
-
-    visit(spec, "", True, True)
-    return found
-
-
 def _without_complex(
     program: Any, source: SourceModel, arguments: list[_Argument], constants: dict[str, torch.Tensor]
 ) -> tuple[list[_Argument], dict[str, torch.Tensor]]:
     """Complex tensors become pairs of real ones; complex weights are constants then."""
     pairs = ComplexPairs(program.graph, source.name, RULES)
-    split = [a for a in arguments if a.kind != "input" and is_complex(a.node)]
+    split = [a for a in arguments if a.kind not in GIVEN and is_complex(a.node)]
     for a in split:
         pairs.split_constant(a.node, (constants if a.kind == "constant" else source.weights)[a.name])
     pairs.run()
@@ -349,8 +333,9 @@ def _add_constants(
 
 
 def _drop_unused(program: Any, arguments: list[_Argument]) -> list[_Argument]:
-    """Only inputs stay when nobody reads them; returns the arguments in the order of their placeholders."""
-    kept = [a for a in arguments if a.kind == "input" or a.node.users]
+    """Only inputs and what is written stay when nobody reads them; returns the arguments in the order of their
+    placeholders."""
+    kept = [a for a in arguments if a.kind in (*GIVEN, "state") or a.node.users]
     nodes = {a.node for a in kept}
     for node in list(program.graph.nodes):
         if node.op == "placeholder" and node not in nodes and not node.users:
@@ -374,6 +359,7 @@ def _import(
     source: SourceModel,
     arguments: list[_Argument],
     outputs: list[tuple[str, torch.fx.Node]],
+    written: list[_Argument | None],
     meant: Mapping[torch.fx.Node, torch.dtype],
     draws: Draws | None,
     loops: Loops,
@@ -399,6 +385,8 @@ def _import(
         main.attributes["arg_attrs"] = ir.ArrayAttr.get(
             [attributes(a.node, name=a.name, kind=a.kind) for a in arguments]
         )
-        main.attributes["res_attrs"] = ir.ArrayAttr.get([attributes(node, name=name) for name, node in outputs])
+        results = [attributes(node, name=name) for name, node in outputs]
+        targets = [None if a is None else arguments.index(a) for a in written]
+        main.attributes["res_attrs"] = ir.ArrayAttr.get([writing(r, t) for r, t in zip(results, targets, strict=True)])
         importer.module.operation.attributes["mlirc.model"] = text(source.name)
     return importer.module

@@ -16,6 +16,8 @@ DTYPES = {
     "f32": torch.float32,
     "f16": torch.float16,
     "bf16": torch.bfloat16,
+    "f8E4M3FN": torch.float8_e4m3fn,
+    "f8E5M2": torch.float8_e5m2,
     "i64": torch.int64,
     "i32": torch.int32,
     "i16": torch.int16,
@@ -27,19 +29,23 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _ALIASES = {
     "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int64": "i64", "int32": "i32",
     "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "i1",
+    "float8_e4m3fn": "f8E4M3FN", "f8e4m3": "f8E4M3FN", "float8_e5m2": "f8E5M2", "f8e5m2": "f8E5M2",
 }  # fmt: skip
-_PATTERN = re.compile(r"\s*([A-Za-z_][\w.]*)\s*=\s*([A-Za-z]\w*)\s*\[([^\]]*)\]\s*")
+_PATTERN = re.compile(r"\s*([A-Za-z_][\w.]*)\s*=\s*([A-Za-z]\w*)\s*(?:\[([^\]]*)\])?\s*")
 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """Name, torch dtype and shape of one input."""
+    """Name, torch dtype and shape of one input; `scalar`: a number, which kernels take by value."""
 
     name: str
     dtype: torch.dtype
     shape: tuple[int, ...]
+    scalar: bool = False
 
     def __str__(self) -> str:
+        if self.scalar:
+            return f"{self.name}={dtype_name(self.dtype)}"
         return f"{self.name}={dtype_name(self.dtype)}[{','.join(map(str, self.shape))}]"
 
     @classmethod
@@ -64,19 +70,22 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def parse_input(text: str) -> InputSpec:
-    """Parses `name=dtype[d0,d1,...]`; raises MlircError for anything else."""
+    """Parses `name=dtype[d0,d1,...]`, or `name=dtype` for a number; raises MlircError for anything else."""
     match = _PATTERN.fullmatch(text)
     if not match:
-        raise MlircError(f"--input '{text}': write it as name=dtype[sizes], such as input_ids=i64[1,128]")
+        raise MlircError(
+            f"--input '{text}': write it as name=dtype[sizes], such as input_ids=i64[1,128], or, for a number, as "
+            "name=dtype"
+        )
     name, dtype, sizes = match.groups()
     try:
-        shape = tuple(int(s) for s in sizes.split(",") if s.strip())
+        shape = tuple(int(s) for s in (sizes or "").split(",") if s.strip())
     except ValueError:
         raise MlircError(f"--input '{text}': sizes must be integers, such as [1,128]") from None
     if any(n < 0 for n in shape):
         raise MlircError(f"--input '{text}': sizes must not be negative")
     try:
-        return InputSpec(name, dtype_of(dtype), shape)
+        return InputSpec(name, dtype_of(dtype), shape, sizes is None)
     except MlircError as e:
         raise MlircError(f"--input '{text}': {e}") from None
 

@@ -28,14 +28,14 @@ _NARROW = (torch.uint8, torch.int8, torch.int16, torch.bool)
 _INTEGERS = (*_NARROW, torch.int32, torch.int64)
 
 # What moves elements without looking at them. `_operator` names come without overloads.
-_MOVES = frozenset(
+MOVES = frozenset(
     "view _unsafe_view reshape _reshape_copy permute transpose t expand slice select unsqueeze squeeze clone alias "
     "detach flip roll index _unsafe_index index_select gather embedding repeat as_strided split split_with_sizes "
     "unbind chunk narrow diagonal tril triu constant_pad_nd slice_scatter select_scatter stack cat contiguous "
     "lift_fresh_copy unfold where new_empty empty full new_full full_like movedim expand_copy view_copy".split()
 )
 # What torch-mlir computes on single bits as PyTorch does.
-_LOGIC = _MOVES | frozenset(
+_LOGIC = MOVES | frozenset(
     "logical_and logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor bitwise_not any all eq ne "
     "_to_copy convert_element_type masked_fill index_put scatter copy masked_scatter "
     "_assert_async _assert_tensor_metadata".split()
@@ -135,7 +135,7 @@ class _Legalizer:
         results = list(wanted) if isinstance(wanted, (tuple, list)) else [wanted]
         dtypes = {self.dtype(n) for n in node.all_input_nodes}
         dtypes |= {r.dtype for r in results if isinstance(r, torch.Tensor)}
-        name = _name(node)
+        name = op_name(node)
         rewrite = REWRITES.get(name) if isinstance(wanted, torch.Tensor) and wanted.dtype in _INTEGERS else None
         if not dtypes & set(_NARROW) and rewrite is None or node.target.namespace == "mlirc":  # type: ignore[union-attr]
             return
@@ -148,7 +148,7 @@ class _Legalizer:
                 new: Any = self.copy(node)
             elif name == "view" and node.target is aten.view.dtype:
                 new = self.reinterpret(node)
-            elif name in _MOVES:
+            elif name in MOVES:
                 new = self.move(node, results)
             else:
                 new = self.compute(node, rewrite, results)
@@ -207,13 +207,13 @@ class _Legalizer:
                 return stored
             return value
 
-        if _name(node) == "where" and dtype in _INTEGERS:
+        if op_name(node) == "where" and dtype in _INTEGERS:
             condition, *sides = node.args
             made = [self.convert(s, dtype) if isinstance(s, Node) else
                     self.number(wrapped(s, stored), stored) for s in sides]  # type: ignore  # fmt: skip
             new = self.call(aten.where.self, condition, *made)
         else:
-            args, kwargs = _map_arguments(node, argument)
+            args, kwargs = map_arguments(node, argument)
             new = self.call(node.target, *args, **kwargs)
         return self.finish(new, results, lambda part: self.mark(part) if dtype == torch.uint8 else part)
 
@@ -236,7 +236,7 @@ class _Legalizer:
                 return wrapped(value, common)
             return value
 
-        args, kwargs = _map_arguments(node, argument)
+        args, kwargs = map_arguments(node, argument)
         try:
             if rewrite is not None:
                 wide = torch.int32 if results[0].dtype in _NARROW else results[0].dtype
@@ -263,7 +263,7 @@ class _Legalizer:
                 operands.append(value)
             return value
 
-        _map_arguments(node, visit)
+        map_arguments(node, visit)
         operands = [o for o in operands if o is not None]
         kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
         dtype = elementwise_dtypes(*operands, type_promotion_kind=kind)[1] if operands else None
@@ -300,12 +300,12 @@ def wrapped(value: int, dtype: torch.dtype) -> int:
     return (int(value) - info.min) % (info.max - info.min + 1) + info.min
 
 
-def _name(node: Node) -> str:
+def op_name(node: Node) -> str:
     """The op's name without namespace and overload."""
     return node.target._schema.name.split("::")[-1]  # type: ignore[union-attr]
 
 
-def _map_arguments(node: Node, function: Callable[[str, Any], Any]) -> tuple[tuple, dict[str, Any]]:
+def map_arguments(node: Node, function: Callable[[str, Any], Any]) -> tuple[tuple, dict[str, Any]]:
     names = [a.name for a in node.target._schema.arguments]  # type: ignore[union-attr]
     args = tuple(function(name, value) for name, value in zip(names, node.args, strict=False))
     return args, {name: function(name, value) for name, value in node.kwargs.items()}

@@ -11,7 +11,8 @@ from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mlirc.errors import MlircError
-from mlirc.frontend.decompose import decomposed, is_plain
+from mlirc.frontend.decomposer import decomposed, is_plain
+from mlirc.frontend.fp8 import legalize_fp8
 from mlirc.frontend.fx_import import is_loop, module_path
 from mlirc.frontend.integers import legalize_integers
 from mlirc.frontend.random.graph import is_random
@@ -106,6 +107,7 @@ def trace_step(number: int, values: list[torch.Tensor], carried: int, sliced: in
         raise MlircError("a loop over time steps draws random numbers: draw those of all steps before the loop")
     graph.owning_module = torch.nn.Module()  # type: ignore[assignment]
     made = simplify(graph, {})
+    legalize_fp8(graph)
     legalize_integers(graph)
     return graph, list(made.values())
 

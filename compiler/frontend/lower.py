@@ -9,9 +9,12 @@ from mlirc.errors import MlircError
 from mlirc.frontend import elementwise, integer_division
 from mlirc.frontend.amax import lower_amax
 from mlirc.frontend.diagnose import first_line
+from mlirc.frontend.fp8 import lower_from_fp8, lower_to_fp8
 from mlirc.frontend.fx_import import ATTENTION_CALL, SCAN_CALL
 from mlirc.frontend.importer import ImportedModel
+from mlirc.frontend.integer_products import PRODUCTS, narrow_sums
 from mlirc.frontend.nan_order import order_nans
+from mlirc.frontend.put_rows import lower_index_put
 from mlirc.frontend.random.lowering import OPERATOR as DRAW
 from mlirc.frontend.random.lowering import lower_draw
 from mlirc.ir.loops import STEP, write_loop
@@ -35,6 +38,8 @@ _TO_LINALG = (
 # Our own ops of PyTorch, which the importer takes for unknown ones.
 _OPERATORS = {
     elementwise.BITCAST: elementwise.lower_bitcast,
+    "torch.mlirc.to_fp8": lower_to_fp8,
+    "torch.mlirc.from_fp8": lower_from_fp8,
     integer_division.OPERATOR: integer_division.lower_integer_division,
     DRAW: lower_draw,
 }
@@ -56,6 +61,8 @@ def lower_to_linalg(imported: ImportedModel | ir.Module) -> ir.Module:
         _require_known_ops(module)
         for op in _walk(module, ("torch.aten.amax",)):
             lower_amax(op)
+        for op in _walk(module, ("torch.aten.index_put",)):
+            lower_index_put(op)
         for op in _walk(module, tuple(elementwise.OF_FLOATS)):
             elementwise.lower_floats(op)
         _run(module, _SIMPLIFY)
@@ -65,6 +72,8 @@ def lower_to_linalg(imported: ImportedModel | ir.Module) -> ir.Module:
         _write_loops(module)
         _drop_asserts(module)
         _narrow_constants(module)
+        _round_by_way_of_f32(module)
+        narrow_sums(_walk(module, PRODUCTS))
         order_nans(_walk(module, ("linalg.generic",)), _walk(module, ("tm_tensor.sort",)))
         run_passes(module, "canonicalize,cse,symbol-dce")
         _require_linalg(module)
@@ -157,13 +166,19 @@ def _replace_attention_calls(module: ir.Module) -> None:
         if name not in declared:
             continue
         attributes = declared[name]
+        score = [ir.StringAttr(a).value for a in attributes["score"]] if "score" in attributes else []
+        operands = list(call.operands)
         with call.location, ir.InsertionPoint(call):
             new = attention(
-                *call.operands,
+                *operands[: 3 if score else 4],
+                inputs=operands[3:] if score else [],
                 scale=ir.FloatAttr(attributes["scale"]).value,
                 causal=ir.BoolAttr(attributes["causal"]).value,
                 window=ir.IntegerAttr(attributes["window"]).value,
                 softcap=ir.FloatAttr(attributes["softcap"]).value,
+                nan_rows="nan_rows" in attributes and ir.BoolAttr(attributes["nan_rows"]).value,
+                score=score,
+                softmax="softmax" not in attributes or ir.BoolAttr(attributes["softmax"]).value,
             )
         call.results[0].replace_all_uses_with(new)
         call.erase()
@@ -205,6 +220,16 @@ def _narrow_constants(module: ir.Module) -> None:
                 new = arith.constant(op.results[0].type, ir.FloatAttr(value).value)
             op.results[0].replace_all_uses_with(new)
             op.erase()
+
+
+def _round_by_way_of_f32(module: ir.Module) -> None:
+    """PyTorch rounds FP64 numbers to f32, and these to 16 bits: so do the numbers of no dimension that torch-mlir
+    converts beside a tensor of 16-bit floats."""
+    for op in _walk(module, ("arith.truncf",)):
+        value = op.operands[0]
+        if isinstance(value.type, ir.F64Type) and isinstance(op.results[0].type, ir.BF16Type | ir.F16Type):
+            with op.location, ir.InsertionPoint(op):
+                op.operands[0] = arith.TruncFOp(ir.F32Type.get(), value).result
 
 
 _ALLOWED = (

@@ -9,10 +9,10 @@ import torch
 
 from mlirc.errors import MlircError
 from mlirc.files.opening import exists, shorten
-from mlirc.frontend import FACTORY
 from mlirc.frontend.archives import open_factory, open_file
 from mlirc.frontend.huggingface import open_directory
 from mlirc.frontend.inputs import dtype_of, parse_inputs
+from mlirc.frontend.names import FACTORY
 from mlirc.frontend.noise import quiet
 from mlirc.frontend.problem import open_problem
 from mlirc.frontend.source import SourceModel
@@ -38,6 +38,8 @@ def open_model(
     path = Path(spec)
     with quiet():
         if exists(spec) and path.is_dir():
+            if numbers := [name for name, about in given.items() if about.scalar]:
+                raise MlircError(f"{spec}: --input '{numbers[0]}': a Hugging Face model's inputs have sizes")
             return open_directory(path, inputs=given, random_weights=random_weights, dtype=dtype)
         if random_weights is not None:
             raise MlircError(f"{spec}: --random-weights needs a Hugging Face directory")
@@ -53,6 +55,7 @@ def open_model(
             source = open_factory(spec, given)
         else:
             raise MlircError(f"{shorten(spec)}: no such file or directory, and no factory (package.module:function)")
+        source.scalars = source.scalars or [name for name, about in given.items() if about.scalar]
         return source if dtype is None else _cast(source, spec, dtype)
 
 

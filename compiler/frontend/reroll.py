@@ -18,6 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from mlirc.frontend.evaluate import place
+from mlirc.frontend.loops import trace_step
 from mlirc.frontend.random.graph import is_random
 from mlirc.frontend.recurrent import RECURRENT
 from mlirc.frontend.repetitions import Iterations, NoLoop, Slice, find_runs, read_iterations
@@ -283,8 +284,6 @@ class _Loop:
 
     def require_traceable(self, number: int, init: list[Node], xs: list[Node]) -> None:
         """Raises what the import would raise for the step: no reason to refuse the model, which stays unrolled."""
-        from mlirc.frontend.loops import trace_step
-
         values = [n.meta["val"] for n in (*init, *xs, *self.closed)]
         trace_step(number, values, len(init), len(xs))
 

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from mlirc.frontend.attention import visible_keys
+from mlirc.frontend.attention import pattern_of
 from mlirc.frontend.dims import count_dims_from_front
 from mlirc.frontend.evaluate import evaluate, evaluate_fake, place
+from mlirc.frontend.spelled_attention import find_attention
 from mlirc.frontend.wrap_indices import wrap_negative_indices
 
 aten = torch.ops.aten
@@ -86,6 +87,9 @@ def simplify(graph: Graph, placeholders: dict[str, torch.Tensor]) -> dict[str, t
     _drop_no_ops(graph)
     wrap_negative_indices(graph, Constants(graph, placeholders), _call)
     constants = Constants(graph, placeholders)
+    if find_attention(graph, constants, _call):
+        graph.eliminate_dead_code()
+        constants = Constants(graph, placeholders)
     for node in list(graph.nodes):
         if node.op == "call_function" and node.target is torch.ops.mlirc.attention.default:
             _simplify_attention(graph, node, constants)
@@ -177,12 +181,12 @@ def _call(graph: Graph, like: Node, target: Callable, *args: Any) -> Node:
 
 def _simplify_attention(graph: Graph, node: Node, constants: Constants) -> None:
     """Splits the mask into attributes (causal, window) and what remains, and merges that with the bias."""
-    q, k, v, mask, bias, scale, causal, window, softcap = node.args
+    q, k, v, mask, bias, inputs, scale, causal, window, softcap, *more = node.args
     q_len, kv_len = q.meta["val"].shape[2], k.meta["val"].shape[2]  # type: ignore[union-attr]
     rest: list[Node] = []
     terms = _terms(mask) if isinstance(mask, Node) else []
     if isinstance(bias, Node):
-        visible, bias = _split_bias(graph, bias, constants)
+        visible, bias = _split_bias(graph, bias, constants, exact=bool(more))
         terms += visible
     fixed = [t for t in terms if t in constants]
     if fixed:
@@ -209,7 +213,7 @@ def _simplify_attention(graph: Graph, node: Node, constants: Constants) -> None:
                 merged = _call(graph, node, aten.where.self, merged, bias, lowest)
             else:
                 merged = bias
-    node.args = (q, k, v, merged, None, scale, causal, window, softcap)
+    node.args = (q, k, v, merged, None, inputs, scale, causal, window, softcap, *more)
 
 
 def _terms(mask: Node) -> list[Node]:
@@ -222,12 +226,14 @@ def _terms(mask: Node) -> list[Node]:
     return [mask]
 
 
-def _split_bias(graph: Graph, bias: Node, constants: Constants) -> tuple[list[Node], Node | None]:
-    """The bool masks that a float mask says with lowest values, and what else it adds to the scores."""
+def _split_bias(graph: Graph, bias: Node, constants: Constants, exact: bool = False) -> tuple[list[Node], Node | None]:
+    """The bool masks that a float mask says with lowest values, and what else it adds to the scores. `exact`: a row
+    of lowest values that are finite weighs its keys by their scores, so that such values must be known."""
     if bias in constants:
         value = constants.value(bias)
         visible = value == 0
-        if not bool((visible | _is_lowest(value)).all()):
+        finite = exact and not bool((visible.any(-1) | (value == float("-inf")).all(-1)).all())
+        if finite or not bool((visible | _is_lowest(value)).all()):
             return [], bias
         with graph.inserting_after(bias):
             node = graph.call_function(aten.eq.Scalar, (bias, 0))
@@ -238,8 +244,10 @@ def _split_bias(graph: Graph, bias: Node, constants: Constants) -> tuple[list[No
     if inner.target is aten.where.self:
         arguments: Any = inner.args
         cond, yes, no = arguments
-        if no in constants and isinstance(cond, Node) and bool(_is_lowest(constants.value(no)).all()):
-            more, rest = _split_bias(graph, yes, constants) if isinstance(yes, Node) else ([], yes)
+        limit = constants.value(no) if no in constants else None
+        lowest = limit is not None and (limit == float("-inf") if exact else _is_lowest(limit)).all()
+        if lowest and isinstance(cond, Node):
+            more, rest = _split_bias(graph, yes, constants, exact) if isinstance(yes, Node) else ([], yes)
             return [*_terms(cond), *more], rest
     return [], bias
 
@@ -253,24 +261,6 @@ def _unexpanded(mask: Node) -> Node:
 
 def _is_lowest(value: torch.Tensor) -> torch.Tensor:
     return value <= max(torch.finfo(value.dtype).min, -3.0e38) if value.is_floating_point() else value != value
-
-
-def pattern_of(mask: torch.Tensor, q_len: int, kv_len: int) -> tuple[bool, int] | None:
-    """(causal, window) if a bool mask says just that, else None. All visible is (False, 0)."""
-    if mask.dim() > 2:
-        first = mask[(0,) * (mask.dim() - 2)]
-        if not bool((mask == first).all()):
-            return None
-        mask = first
-    mask = mask.expand(q_len, kv_len)
-    if bool(mask.all()):
-        return False, 0
-    if q_len == 0 or not bool((mask == visible_keys(q_len, kv_len, True, 0)).logical_or(~mask).all()):
-        return None
-    if torch.equal(mask, visible_keys(q_len, kv_len, True, 0)):
-        return True, 0
-    window = int(mask[-1].sum())
-    return (True, window) if window and torch.equal(mask, visible_keys(q_len, kv_len, True, window)) else None
 
 
 def _rank4(graph: Graph, node: Node) -> Node:

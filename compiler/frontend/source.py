@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ class SourceModel:
     input_names: Sequence[str] | None = None
     written: Written = field(default_factory=list)  # once it is imported
     values: Callable[[], tuple] | None = None  # real `args`, where those are fake
+    scalars: Sequence[str] = ()  # the inputs that are numbers, which kernels take by value
     train: bool = False  # modules run in the mode that they are in, and not in eval mode
 
     def torch_module(self) -> torch.nn.Module:
@@ -158,18 +159,43 @@ def is_byproduct(name: str) -> bool:
     return name.startswith(_BYPRODUCTS)
 
 
+def with_numbers(source: SourceModel, names: Sequence[str]) -> SourceModel:
+    """The source with the Python numbers among its example inputs that are named as tensors of no dimension, and those
+    and tensors of no dimension as its scalars: numbers that kernels take by value. Raises MlircError for a name that is
+    none of these."""
+    leaves, spec = torch.utils._pytree.tree_flatten((source.args, source.kwargs))
+    tensors = [torch.tensor(v, dtype=NUMBERS[type(v)]) if type(v) in NUMBERS else v for v in leaves]
+    every = replace(source)
+    every.args, every.kwargs = torch.utils._pytree.tree_unflatten(tensors, spec)
+    known = {s.name: s for s in every.input_specs()}
+    for name in names:
+        if name not in known or known[name].shape:
+            numbers = ", ".join(n for n, s in known.items() if not s.shape) or "none"
+            raise MlircError(f"{source.name}: '{name}' is no number among the inputs: those are {numbers}")
+    places = [i for i, v in enumerate(tensors) if isinstance(v, torch.Tensor)]
+    for place, name in zip(places, known, strict=True):
+        if name in names:
+            leaves[place] = tensors[place]
+    source.args, source.kwargs = torch.utils._pytree.tree_unflatten(leaves, spec)
+    source.scalars = tuple(names)
+    return source
+
+
 def from_torch(
     module: torch.nn.Module,
     args: tuple = (),
     kwargs: dict[str, Any] | None = None,
     name: str = "model",
     train: bool = False,
+    scalars: Sequence[str] = (),
 ) -> SourceModel:
     """A model in this process: its parameters are used as they are. With `train`, each of its modules runs in the mode
-    that it is in. Raises MlircError when it is no module."""
+    that it is in. `scalars` names inputs that are numbers, or tensors of no dimension, which kernels take by value.
+    Raises MlircError when it is no module."""
     if not isinstance(module, torch.nn.Module):
         raise MlircError(f"{name}: a torch.nn.Module is needed, not {type(module).__name__}")
     if not isinstance(args, tuple):
         args = (args,)
     weights = dict(module.state_dict(keep_vars=False))
-    return SourceModel(name, "module", args, dict(kwargs or {}), module=module, weights=weights, train=train)
+    source = SourceModel(name, "module", args, dict(kwargs or {}), module=module, weights=weights, train=train)
+    return with_numbers(source, scalars)

@@ -1,9 +1,11 @@
-"""What a model's `forward` writes: to buffers and inputs, whose new values a compiled model returns after its results
-and keeps nowhere; and to other attributes, which is refused where the next call would read them."""
+"""What a model's `forward` writes: to buffers, which are the compiled model's state; to inputs, which are changed in
+place; and to other attributes, which is refused where the next call would read them."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 
 from mlirc.errors import MlircError
+from mlirc.frontend.graph_copy import copied
 
 Written = list[str | int]  # names of buffers, and positions of input tensors
 
@@ -44,6 +47,65 @@ def call_and_restore(
             owner, _, key = name.rpartition(".")
             module.get_submodule(owner)._buffers[key] = buffer.copy_(before[name])
     return output, after
+
+
+def with_own_memory(name: str, program: Any) -> Any:
+    """The program without the second names of tensors that go by two, where one name is enough and the tensor is
+    written. Raises MlircError where a buffer that is written shares memory with another tensor that the program uses:
+    compiled, each has its own, and the other would not change."""
+    known = {**program.constants, **program.state_dict}
+    nodes = [n for n in program.graph.nodes if n.op == "placeholder"]
+    held = [(spec, node) for spec, node in zip(program.graph_signature.input_specs, nodes, strict=True)
+            if _is_real(known.get(spec.target))]  # fmt: skip
+    spans = {spec.target: _span(known[spec.target]) for spec, _ in held}
+    ends = {s.target for s in program.graph_signature.output_specs}
+    buffers = [(spec.target, node) for spec, node in held if spec.kind == InputKind.BUFFER]
+    written = [target for target, node in buffers if target in ends or is_written(node)]
+    idle: dict[str, torch.fx.Node] = {}
+    for target in written:
+        first, last = spans[target]
+        for other, node in ((spec.target, node) for spec, node in held if spec.target != target):
+            if spans[other][0] >= last or spans[other][1] <= first:
+                continue
+            if node.users:
+                raise MlircError(
+                    f"{name}: forward writes into '{target}', which shares memory with '{other}': give each memory of "
+                    "its own, or both one name"
+                )
+            idle[other] = node
+    if not idle:
+        return program
+    signature = copy.copy(program.graph_signature)
+    signature.input_specs = [s for s in signature.input_specs if s.target not in idle]
+    graph = copied(program.graph)
+    for node in [n for n in graph.nodes if n.op == "placeholder" and n.name in {i.name for i in idle.values()}]:
+        graph.erase_node(node)
+    return program._update(torch.fx.GraphModule(program.graph_module, graph), signature)
+
+
+def is_written(node: torch.fx.Node) -> bool:
+    """Whether an operation changes a tensor in place that shares its memory with the node's."""
+    for user in node.users:
+        schema = getattr(user.target, "_schema", None)
+        if schema is not None and schema.is_mutable:
+            return True
+        passes_on = user.target is operator.getitem or schema is not None and any(r.alias_info for r in schema.returns)
+        if passes_on and is_written(user):
+            return True
+    return False
+
+
+def _is_real(tensor: Any) -> bool:
+    """Whether it is a tensor that has memory."""
+    real = isinstance(tensor, torch.Tensor) and not isinstance(tensor, torch._subclasses.FakeTensor)
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    return real and not wrapped(tensor) and tensor.numel() > 0 and tensor.device.type != "meta"
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses from a tensor's first byte to behind its last."""
+    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size()
 
 
 @contextlib.contextmanager

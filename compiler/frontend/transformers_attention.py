@@ -203,7 +203,7 @@ def _ours(
         else:
             bias = attention_mask if bias is None else bias + attention_mask
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    out = torch.ops.mlirc.attention(query, key, value, mask, bias, scale, False, 0, softcap or 0.0)
+    out = torch.ops.mlirc.attention(query, key, value, mask, bias, [], scale, False, 0, softcap or 0.0)
     return out.transpose(1, 2).contiguous()  # some models take a view of it
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from mlirc.frontend.decompose import PART_OF
+from mlirc.frontend.decomposer import PART_OF
 
 aten = torch.ops.aten
 _WITHOUT = (aten.index_add.default, aten.index_copy.default)

@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import ml_dtypes
 import numpy as np
 
 from mlirc.errors import MlircError
@@ -14,20 +13,9 @@ from mlirc.host.lowering import find_function, lower_to_llvm
 from mlirc.host.within import within
 from mlirc.ir import levels
 from mlirc.mlir import context, execution_engine, ir
+from mlirc.runtime.arrays import NUMPY_DTYPES
 
-_DTYPES = {
-    "f64": np.dtype(np.float64),
-    "f32": np.dtype(np.float32),
-    "f16": np.dtype(np.float16),
-    "bf16": np.dtype(ml_dtypes.bfloat16),
-    "i1": np.dtype(np.bool_),
-    "i8": np.dtype(np.int8),
-    "u8": np.dtype(np.uint8),
-    "i16": np.dtype(np.int16),
-    "i32": np.dtype(np.int32),
-    "i64": np.dtype(np.int64),
-    "index": np.dtype(np.int64),
-}
+_DTYPES = {**NUMPY_DTYPES, "index": np.dtype(np.int64)}
 
 
 @dataclass(frozen=True)
@@ -46,7 +34,7 @@ def tensor_spec(type_: ir.Type, dtype: str | None = None) -> TensorSpec:
     tensor = ir.RankedTensorType(type_)
     if not tensor.has_static_shape or str(tensor.element_type) not in _DTYPES:
         raise MlircError(
-            f"a tensor of type {type_} cannot be passed on the CPU: static shape and f64 f32 f16 bf16 i1-i64"
+            f"a tensor of type {type_} cannot be passed on the CPU: static shape and f64 f32 f16 bf16 f8 i1-i64"
         )
     return TensorSpec(tuple(tensor.shape), _DTYPES[dtype or str(tensor.element_type)])
 
@@ -124,7 +112,7 @@ def run_module(
 ) -> list[np.ndarray]:
     """Runs a `linalg`-, `kernels`- or `tiles`-level function on the CPU.
 
-    `args`: one array per argument (bf16 as `ml_dtypes.bfloat16`, i1 as bool). Returns one array per result. The
+    `args`: one array per argument (bf16 and f8 as `ml_dtypes`' types, i1 as bool). Returns one array per result. The
     module and the arrays are left unchanged. Raises MlircError for arguments that do not fit, and for an index, such as
     a token's number, that is outside of its tensor, with its line in the text called `source`, and for a run that is
     still at work after `seconds` (None: as long as it takes).

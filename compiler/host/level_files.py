@@ -87,13 +87,13 @@ class Levels:
             if argument not in specs:
                 raise MlircError(f"{name}: argument '{argument}' is not in the model's plan: compile the model again")
             _check_type(type_, specs[argument], name)
-        if len(main.type.results) != len(self.plan.outputs):
-            raise MlircError(
-                f"{name}: @main gives {len(main.type.results)} results, but the model {len(self.plan.outputs)}: these "
-                "are the levels of another model: compile it again"
-            )
-        for type_, spec in zip(main.type.results, self.plan.outputs, strict=True):
-            _check_type(type_, spec, name)
+        try:
+            places = levels.main_results(main, self.plan)
+        except MlircError as e:
+            raise MlircError(f"{name}: {e}") from e
+        results = self.plan.results
+        for type_, place in zip(main.type.results, places, strict=True):
+            _check_type(type_, results[place], name)
 
 
 def argument_names(main: ir.OpView) -> list[str]:

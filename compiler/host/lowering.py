@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from mlirc.host.bounds import Strays, guard
 from mlirc.host.effort import opt_level
+from mlirc.host.narrowing import narrow_doubles
 from mlirc.host.outline import outline_linalg
 from mlirc.host.rounding import add_bounds
+from mlirc.ir.contractions import multiply_accumulate
+from mlirc.ir.levels import FP32, ROUNDED
 from mlirc.ir.loops import is_loop, read_loop
-from mlirc.mlir import context, func, ir, run_passes
+from mlirc.mlir import context, func, ir, nested, run_passes
 
 _NORMALIZE = "func.func(linalg-generalize-named-ops,refback-generalize-tensor-concat,tm-tensor-bufferize)"
 
@@ -44,6 +47,7 @@ def lower_to_llvm(module: ir.Module, function: str, source: str = "", bounds: bo
     indices outside of their tensors, by lines of the text called `source`, and LLVM's level for the code. With `bounds`
     it takes error bounds behind the results (`mlirc.host.rounding`), or raises Unbounded."""
     from mlirc.passes import get_pass
+    from mlirc.passes.expand_fp8 import expand_fp8
     from mlirc.passes.loops.buffers import expand_attentions, expand_pads, separate_results, vouch_for_buffers
 
     with context(), ir.Location.unknown():
@@ -57,6 +61,8 @@ def lower_to_llvm(module: ir.Module, function: str, source: str = "", bounds: bo
         inputs = len(entry.type.inputs)
         _protect_arguments(entry)
         run_passes(module, _NORMALIZE)
+        if bounds:
+            _note_rounded_factors(find_function(module, function))
         vouch_for_buffers(module)
         _order_loops(module)
         run_passes(module, _BUFFERIZE)
@@ -68,11 +74,24 @@ def lower_to_llvm(module: ir.Module, function: str, source: str = "", bounds: bo
         if bounds:
             add_bounds(find_function(module, function), inputs)
         _round_every_time(module)
+        expand_fp8(module.operation)
+        narrow_doubles(module)
         effort = opt_level(module, function)
         strays = guard(module, source)
         _call_expm1(module)
         run_passes(module, _TO_LLVM)
         return strays, effort
+
+
+def _note_rounded_factors(entry: ir.Operation) -> None:
+    """Notes on the FP32 products of a kernel that their factors may be rounded to TF32, where that was asked for."""
+    if FP32 not in entry.attributes or ir.StringAttr(entry.attributes[FP32]).value != "tf32":
+        return
+    for op in nested(entry.operation):
+        if op.name == "linalg.generic" and multiply_accumulate(op) is not None:
+            for inner in op.regions[0].blocks[0].operations:
+                if inner.operation.name == "arith.mulf" and isinstance(inner.operation.results[0].type, ir.F32Type):
+                    inner.operation.attributes[ROUNDED] = ir.StringAttr.get("tf32")
 
 
 def find_function(module: ir.Module, name: str) -> ir.Operation:

@@ -1,23 +1,28 @@
-"""Torch tensors to and from the NumPy arrays that host execution takes (bf16 as `ml_dtypes.bfloat16`)."""
+"""Torch tensors to and from the NumPy arrays that host execution takes (bf16 and 8-bit floats as
+`ml_dtypes`' types)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.runtime.arrays import NOT_NUMPYS, NUMPY_DTYPES
+from mlirc.runtime.plan import GIVEN
 
 
 def to_numpy(tensor: Any) -> np.ndarray:
     """A torch tensor's values; shares memory where the tensor is contiguous and on the CPU."""
     import torch
 
+    from mlirc.frontend.inputs import DTYPES
+
     tensor = tensor.detach().cpu().contiguous()
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    for name in NOT_NUMPYS:
+        if tensor.dtype == DTYPES[name]:
+            return tensor.view(torch.int16 if name == "bf16" else torch.int8).numpy().view(NUMPY_DTYPES[name])
     return tensor.numpy()
 
 
@@ -25,8 +30,11 @@ def from_numpy(array: np.ndarray) -> Any:
     """The torch tensor with an array's values, which shares its memory."""
     import torch
 
-    if array.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    from mlirc.frontend.inputs import DTYPES
+
+    for name in NOT_NUMPYS:
+        if array.dtype == NUMPY_DTYPES[name]:
+            return torch.from_numpy(array.view(f"i{array.itemsize}")).view(DTYPES[name])
     return torch.from_numpy(array)
 
 
@@ -47,7 +55,7 @@ def run_level(module: Any, inputs: Sequence[Any], tensors: Mapping[str, Any]) ->
         if kind == "random":
             arguments.append(state[name])
             continue
-        value = next(given, None) if kind == "input" else tensors[name]
+        value = next(given, None) if kind in GIVEN else tensors[name]
         if value is None:
             raise MlircError(f"argument {i} of the model has no value: {len(inputs)} inputs are too few")
         arguments.append(to_numpy(value))

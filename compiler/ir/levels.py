@@ -10,13 +10,18 @@ from mlirc.errors import MlircError
 from mlirc.ir import loops
 from mlirc.ir.ladder import LEVELS as LEVELS
 from mlirc.mlir import context, func, ir
+from mlirc.runtime.plan import GIVEN, WRITTEN, Plan
 from mlirc.runtime.random_state import RandomState
 
 # On a product of an attention's weight, its first factor: the type that tensor cores take it in.
 WEIGHT = "mlirc.weight"
+FP32 = "mlirc.fp32"  # on a kernel: how its FP32 products may be made (`mlirc.precision`), where not as by default
+ROUNDED = "mlirc.rounded"  # on a product: its factors may be rounded to this type
 # On an arith.maxsi or minsi that keeps an index of the model inside of a dimension: the dimension's extent. Runs on the
 # CPU report an index that it changes, where PyTorch raises an error.
 INDEX_BELOW = "mlirc.index_below"
+# On a result of `@main`: the number of the argument whose new value it is.
+WRITES = "mlirc.writes"
 
 
 def functions(module: ir.Module) -> dict[str, ir.OpView]:
@@ -90,6 +95,53 @@ def boundary_dtypes(function: ir.OpView, key: str, count: int) -> list[str | Non
     return [ir.StringAttr(a["mlirc.dtype"]).value if "mlirc.dtype" in a else None for a in found]
 
 
+def writes(function: ir.OpView) -> list[int | None]:
+    """For each result of `@main` the number of the argument whose new value it is (a state, or an input that is changed
+    in place), None for what the model returns."""
+    count, attributes = len(function.type.results), function.operation.attributes
+    if "res_attrs" not in attributes:
+        return [None] * count
+    found = [ir.DictAttr(a) for a in ir.ArrayAttr(attributes["res_attrs"])]
+    return [ir.IntegerAttr(a[WRITES]).value if WRITES in a else None for a in found]
+
+
+def main_results(main: ir.OpView, plan: Plan) -> list[int]:
+    """For each result of `@main` its place among the plan's outputs and, behind them, what the plan writes. Raises
+    MlircError where `@main` writes something else."""
+    inputs, weights = (iter(range(len(specs))) for specs in (plan.inputs, plan.weights))
+    places = []  # for each argument, its table and its number there
+    attributes = main.operation.attributes
+    about = list(attributes["arg_attrs"]) if "arg_attrs" in attributes else [{}] * len(main.type.inputs)
+    for a in about:
+        kind = ir.StringAttr(a["mlirc.kind"]).value if "mlirc.kind" in a else "input"
+        places.append(("input", next(inputs, -1)) if kind in (*GIVEN, "random") else ("weight", next(weights, -1)))
+    tables = (("weight", plan.weights), ("input", plan.inputs))
+    targets = [(space, i) for space, specs in tables for i, spec in enumerate(specs) if spec.kind in WRITTEN]
+    outputs, found = 0, []
+    for written in writes(main):
+        if written is None:
+            found.append(outputs)
+            outputs += 1
+        elif written < len(places) and places[written] in targets:
+            found.append(len(plan.outputs) + targets.index(places[written]))
+        else:
+            raise MlircError(f"main: argument {written} is written, and is no state or input of the plan that is")
+    if sorted(found) != list(range(len(plan.outputs) + len(targets))):
+        raise MlircError(
+            f"main: gives {outputs} results and writes {len(found) - outputs} tensors, but the model's plan "
+            f"{len(plan.outputs)} and {len(targets)}: these are the levels of another model: compile it again"
+        )
+    return found
+
+
+def writing(attributes: ir.DictAttr, argument: int | None) -> ir.DictAttr:
+    """The attributes of a result that is an argument's new value."""
+    if argument is None:
+        return attributes
+    known = {n.name: n.attr for n in attributes}
+    return ir.DictAttr.get(known | {WRITES: ir.IntegerAttr.get(ir.IntegerType.get_signless(64), argument)})
+
+
 def draws_of(attributes: ir.DictAttr) -> tuple[int, ...]:
     """How the generator of random numbers moves, from the attributes of the argument of `@main` that is its state:
     `mlirc.runtime.random_state` says what the numbers are."""
@@ -143,7 +195,8 @@ def replace(module: ir.Module, new: Mapping[str, ir.Module]) -> ir.Module:
 
 
 def detect(module: ir.Module) -> str:
-    """The level of a module, told by what is in it: one of torch, linalg, kernels, schedule, tiles, gpu, llvm."""
+    """The level of a module, told by what is in it: one of torch, linalg, kernels, schedule, tiles, async, gpu,
+    llvm. Without a ring, `async` is `tiles`."""
     seen: set[str] = set()
 
     def visit(op: ir.Operation) -> ir.WalkResult:
@@ -161,6 +214,8 @@ def detect(module: ir.Module) -> str:
         return "gpu"
     if "llvm.func" in seen:
         return "llvm"
+    if "mlirc.make_ring" in seen or "mlirc.roles" in seen:
+        return "async"
     lowered = any("mlirc.lowering" in f.attributes for f in kernels(module).values())
     if "scf.forall" in seen or lowered:
         return "tiles"

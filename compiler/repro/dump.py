@@ -11,9 +11,10 @@ from typing import Any
 from mlirc.errors import MlircError
 from mlirc.files.outputs import LEVEL_FILES, check_replaceable, write_atomically
 from mlirc.ir.levels import LEVELS
+from mlirc.precision import DEFAULT_FP32
 
 _SUFFIX = {"llvm": "llvm.ll", "ptx": "model.ptx"}
-_KERNEL_FILES = {"model.ptx", "schedule.mlir", "llvm.ll", "repro.py", *LEVEL_FILES}
+_KERNEL_FILES = {"model.ptx", "async.mlir", "schedule.mlir", "llvm.ll", "repro.py", *LEVEL_FILES}
 
 _REPRO = '''"""Kernel {name} of {model}: compares the compiled kernel with PyTorch.
 
@@ -37,7 +38,7 @@ if __name__ == "__main__":
     inputs = [
 {inputs}
     ]
-    raise SystemExit(main(HERE, reference, inputs))
+    raise SystemExit(main(HERE, reference, inputs{fp32}))
 '''
 
 
@@ -98,7 +99,7 @@ class Dump:
         from mlirc.ir import levels
 
         job, build, folder = self.job, self.job.builds[name], f"kernels/{name}"
-        for level in ("kernels", "tiles"):
+        for level in ("kernels", "tiles", "async"):
             if level in job.modules and name in levels.kernels(job.modules[level]):
                 self._write(f"{folder}/{level}.mlir", str(levels.isolate(job.modules[level], name)))
         self._write(f"{folder}/gpu.mlir", build.gpu)
@@ -111,7 +112,7 @@ class Dump:
             for level, text in alone.levels.items():
                 path = self.folder / folder / "model.levels" / f"{level}.mlir"
                 write_atomically(path, text, level_mark(level, alone.ptx), self.inputs)
-            if job._given != "gpu":
+            if job._given not in ("async", "gpu"):
                 self._write(f"{folder}/repro.py", repro_source(job, name))
 
 
@@ -142,6 +143,7 @@ def repro_source(job: Any, name: str) -> str:
         script=record.script if record else "given",
         file=f"kernels/{name}/repro.py",
         imports=imports,
+        fp32="" if job.fp32 == DEFAULT_FP32 else f', "{job.fp32}"',
         reference=reference,
         inputs="\n".join(
             f"        {input_source(t, bound, i in positive)}," for i, t in enumerate(function.type.inputs)

@@ -10,6 +10,7 @@ from typing import Any
 
 from mlirc.check.gates import gate_of, relative_error
 from mlirc.errors import MlircError
+from mlirc.precision import DEFAULT_FP32
 from mlirc.tools.cli import run_main
 
 # ||out - ref|| / ||ref|| above this fails, by the result's dtype; exact for everything else.
@@ -19,16 +20,21 @@ def attention(
     q: Any,
     k: Any,
     v: Any,
-    mask: Any = None,
-    *,
+    *more: Any,
     scale: float,
     causal: bool = False,
     window: int = 0,
     softcap: float = 0.0,
     layouts: Sequence[str] = ("bhsd",) * 4,
+    nan_rows: bool = False,
+    score: Sequence[str] = (),
+    softmax: bool = True,
 ) -> Any:
-    """`mlirc.attention` in PyTorch, with f32 accumulation; see docs/architecture.md for its meaning."""
+    """`mlirc.attention` in PyTorch, with f32 accumulation; see docs/architecture.md for its meaning. `more` is a mask,
+    or the inputs of a function of the scores."""
     import torch
+
+    from mlirc.dialects.score_functions import torch_score
 
     q, k, v = (x.permute([layout.index(c) for c in "bhsd"]) for x, layout in zip((q, k, v), layouts, strict=False))
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -43,12 +49,20 @@ def attention(
         visible &= j <= i
     if window:
         visible &= j > i - window
+    mask = more[0] if more and not score else None
+    if score:
+        place = [torch.arange(n).view([-1 if d == at else 1 for d in range(4)]) for at, n in enumerate(scores.shape)]
+        scores = torch_score(tuple(score), scores, place, more)
     if mask is not None and mask.dtype == torch.bool:
         visible = visible & mask
     elif mask is not None:
         scores = scores + mask.to(wide)
-    weights = torch.softmax(scores.masked_fill(~visible, float("-inf")), -1).nan_to_num(0.0)
-    return (weights @ v).to(q.dtype).permute(["bhsd".index(c) for c in layouts[3]]).contiguous()
+    if softmax:
+        shares = torch.softmax(scores.masked_fill(~visible, float("-inf")), -1)
+        shares = shares if nan_rows else shares.nan_to_num(0.0)
+    else:
+        shares = scores.masked_fill(~visible, 0.0)
+    return (shares @ v).to(q.dtype).permute(["bhsd".index(c) for c in layouts[3]]).contiguous()
 
 
 def host_reference(folder: Path, function: str) -> Callable[..., tuple]:
@@ -69,8 +83,9 @@ def _run_level(folder: Path, level: str, inputs: Sequence[Any]) -> tuple:
     return tuple(run_level(Levels.beside(path, read_model(path)[1]).module(level), inputs, {}))
 
 
-def main(folder: Path, reference: Callable[..., tuple], inputs: Sequence[Any]) -> int:
-    """Runs the kernel in `folder` on `inputs` and prints its error against `reference`; 1 when it is too large."""
+def main(folder: Path, reference: Callable[..., tuple], inputs: Sequence[Any], fp32: str = DEFAULT_FP32) -> int:
+    """Runs the kernel in `folder` on `inputs` and prints its error against `reference`; 1 when it is too large. `fp32`:
+    how its FP32 products may be made."""
     parser = argparse.ArgumentParser(description="Compares one compiled kernel with PyTorch.")
     help_text = (
         "gpu; or on the CPU kernels, tiles, or host, the compiled kernel on the host device, which checks it "
@@ -78,10 +93,10 @@ def main(folder: Path, reference: Callable[..., tuple], inputs: Sequence[Any]) -
     )
     parser.add_argument("--level", choices=["gpu", "kernels", "tiles", "host"], help=help_text)
     level = parser.parse_args().level
-    return run_main(lambda: _compare(folder, reference, inputs, level))
+    return run_main(lambda: _compare(folder, reference, inputs, level, fp32))
 
 
-def _compare(folder: Path, reference: Callable[..., tuple], inputs: Sequence[Any], level: str | None) -> int:
+def _compare(folder: Path, reference: Callable[..., tuple], inputs: Sequence[Any], level: str | None, fp32: str) -> int:
     import torch
 
     chosen = [level] if level else ["gpu"] if torch.cuda.is_available() else ["tiles", "host"]
@@ -89,10 +104,11 @@ def _compare(folder: Path, reference: Callable[..., tuple], inputs: Sequence[Any
     status = 0
     for each in chosen:
         got = _run(folder, each, inputs)
+        allowed = fp32 if each in ("gpu", "host") else DEFAULT_FP32  # the CPU's products are FP32's
         if len(got) != len(wanted):
             raise MlircError(f"{folder.name}: {len(got)} results, but PyTorch gives {len(wanted)}")
         for i, (out, ref) in enumerate(zip(got, wanted, strict=True)):
-            error, limit = relative_error(out, ref), gate_of(ref.dtype, 0.0)
+            error, limit = relative_error(out, ref), gate_of(ref.dtype, 0.0, allowed)
             verdict = "ok" if error <= limit else "WRONG"
             status |= error > limit
             what = f"{folder.name} result {i} {ref.dtype} {list(ref.shape)}"
@@ -115,9 +131,9 @@ def _run(folder: Path, level: str, inputs: Sequence[Any]) -> list[Any]:
         return list(_run_level(folder, level, inputs))
     import torch
 
-    import mlirc
+    from mlirc.runtime import load
 
     given = [x.cuda() for x in inputs] if level == "gpu" else inputs
-    out = mlirc.load(str(folder / "model.ptx"), device="host" if level == "host" else 0)(*given)
+    out = load(str(folder / "model.ptx"), device="host" if level == "host" else 0)(*given)
     # A kernel without inputs says by none of them that torch tensors are wanted: its results are arrays.
     return [torch.as_tensor(x).cpu() for x in (out if isinstance(out, tuple | list) else (out,))]

@@ -11,6 +11,8 @@ DTYPES = {
     "f32": "torch.float32",
     "f16": "torch.float16",
     "bf16": "torch.bfloat16",
+    "f8E4M3FN": "torch.float8_e4m3fn",
+    "f8E5M2": "torch.float8_e5m2",
     "i1": "torch.bool",
     "i8": "torch.int8",
     "i16": "torch.int16",
@@ -172,6 +174,12 @@ class _Function:
         options = [
             f"{k}={op.attributes[k].value}" for k in ("scale", "causal", "window", "softcap") if k in op.attributes
         ]
+        if "nan_rows" in op.attributes:
+            options.append("nan_rows=True")
+        if "score" in op.attributes:
+            options.append(f"score={[s.value for s in op.attributes['score']]}")
+        if "no_softmax" in op.attributes:
+            options.append("softmax=False")
         if "layouts" in op.attributes:
             options.append(f"layouts={[s.value for s in op.attributes['layouts']]}")
         operands = ", ".join(self.names[v] for v in op.operands)

@@ -7,7 +7,7 @@ import ctypes
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -15,12 +15,15 @@ import numpy as np
 
 from mlirc.errors import MlircError
 from mlirc.runtime.plan import DTYPE_BYTES, TensorSpec
+from mlirc.runtime.tensor_map import FP8
 
 NUMPY_DTYPES: dict[str, np.dtype] = {
     "f64": np.dtype(np.float64),
     "f32": np.dtype(np.float32),
     "f16": np.dtype(np.float16),
     "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f8E4M3FN": np.dtype(ml_dtypes.float8_e4m3fn),
+    "f8E5M2": np.dtype(ml_dtypes.float8_e5m2),
     "i64": np.dtype(np.int64),
     "i32": np.dtype(np.int32),
     "i16": np.dtype(np.int16),
@@ -31,6 +34,9 @@ NUMPY_DTYPES: dict[str, np.dtype] = {
 _FROM_NUMPY = {v: k for k, v in NUMPY_DTYPES.items()}
 _TORCH_NAMES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 _TORCH_NAMES |= {"i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8", "u8": "uint8", "i1": "bool"}
+_TORCH_NAMES |= {"f8E4M3FN": "float8_e4m3fn", "f8E5M2": "float8_e5m2"}
+_FP8_OF_TORCH = {f"torch.{_TORCH_NAMES[name]}": name for name in FP8}
+NOT_NUMPYS = ("bf16", *FP8)  # without a type string of NumPy's own
 
 
 class _DLTensor(ctypes.Structure):
@@ -56,7 +62,7 @@ class _DLManagedTensor(ctypes.Structure):
 
 _DL_CPU, _DL_CUDA, _DL_CUDA_HOST, _DL_CUDA_MANAGED = 1, 2, 3, 13
 _DL_TYPES = {"f64": (2, 64), "f32": (2, 32), "f16": (2, 16), "bf16": (4, 16), "i64": (0, 64), "i32": (0, 32)}
-_DL_TYPES |= {"i16": (0, 16), "i8": (0, 8), "u8": (1, 8), "i1": (6, 8)}
+_DL_TYPES |= {"i16": (0, 16), "i8": (0, 8), "u8": (1, 8), "i1": (6, 8), "f8E4M3FN": (10, 8), "f8E5M2": (12, 8)}
 _FROM_DL = {v: k for k, v in _DL_TYPES.items()}
 _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
@@ -118,6 +124,9 @@ def view(tensor: Any, name: str) -> View:
         return View(array.ctypes.data, None, dtype, array.shape, True, array, kind)
     if kind == "torch":
         tensor = tensor.detach()  # DLPack refuses tensors that require a gradient
+        if str(tensor.dtype) in _FP8_OF_TORCH:  # and, before DLPack 1.1, 8-bit floats
+            seen = view(tensor.view(sys.modules["torch"].uint8), name)
+            return replace(seen, dtype=_FP8_OF_TORCH[str(tensor.dtype)])
     if hasattr(tensor, "__dlpack__") and hasattr(tensor, "__dlpack_device__"):
         return _dlpack_view(tensor, name, kind)
     if hasattr(tensor, "__cuda_array_interface__"):
@@ -199,7 +208,7 @@ def empty_like(seen: View, spec: TensorSpec, device: int) -> View | None:
         where = "cpu" if seen.device is None else f"cuda:{device}"
         out = torch.empty(spec.shape, dtype=getattr(torch, _TORCH_NAMES[spec.dtype]), device=where)
         return View(out.data_ptr(), seen.device, spec.dtype, spec.shape, True, (out,), "torch")
-    if seen.kind == "cupy" and spec.dtype != "bf16":
+    if seen.kind == "cupy" and spec.dtype not in NOT_NUMPYS:
         out = sys.modules["cupy"].empty(spec.shape, NUMPY_DTYPES[spec.dtype])
         return View(int(out.data.ptr), device, spec.dtype, spec.shape, True, (out,), "cupy")
     return None
@@ -227,8 +236,9 @@ def stream_handle(stream: Any) -> int:
 
 
 class DeviceTensor:
-    """A dense tensor in device memory that any library can take without a copy, through DLPack or (except bf16)
-    `__cuda_array_interface__`. `synchronize` is called before the memory is shared or read; `owner` keeps it alive."""
+    """A dense tensor in device memory that any library can take without a copy, through DLPack or (except bf16 and
+    8-bit floats) `__cuda_array_interface__`. `synchronize` is called before the memory is shared or read; `owner` keeps
+    it alive."""
 
     def __init__(
         self,
@@ -250,16 +260,19 @@ class DeviceTensor:
         return f"DeviceTensor({self.spec.name}: {self.spec} on cuda:{self.device_id})"
 
     def numpy(self) -> np.ndarray:
-        """A copy on the host; bf16 as ml_dtypes.bfloat16."""
+        """A copy on the host; bf16 and 8-bit floats as ml_dtypes' types."""
         out = np.empty(self.shape, NUMPY_DTYPES[self.dtype])
         if out.nbytes:
             self._synchronize()
             self._download(out.ctypes.data, self.pointer, out.nbytes)
         return out
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.numpy(), dtype=dtype)
+
     def __getattr__(self, name: str) -> Any:
-        # Not a property: for bf16, which has no type string, the attribute must look absent.
-        if name == "__cuda_array_interface__" and self.spec.dtype != "bf16":
+        # Not a property: for types that have no type string the attribute must look absent.
+        if name == "__cuda_array_interface__" and self.spec.dtype not in NOT_NUMPYS:
             self._synchronize()
             typestr = NUMPY_DTYPES[self.dtype].str
             return {

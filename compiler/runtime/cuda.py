@@ -15,20 +15,21 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mlirc.errors import MlircError
-from mlirc.runtime.tensor_map import ADDRESS_ALIGNMENT, MAP_ALIGNMENT, MAP_BYTES, TensorMapSpec
+from mlirc.runtime.tensor_map import ADDRESS_ALIGNMENT, FP8, MAP_ALIGNMENT, MAP_BYTES, TensorMapSpec
 
 # What a tensor map calls elements: only their size matters to copies, and to sums their type.
 _MAP_TYPES = {"f64": "FLOAT64", "f32": "FLOAT32", "f16": "FLOAT16", "bf16": "BFLOAT16", "i64": "INT64", "i32": "INT32",
-              "i16": "UINT16", "i8": "UINT8", "u8": "UINT8", "i1": "UINT8"}  # fmt: skip
-NO_GPU = "without a GPU, `mlirc-run --level linalg|kernels|tiles` runs that level on the CPU"
+              "i16": "UINT16", "i8": "UINT8", "u8": "UINT8", "i1": "UINT8"} | dict.fromkeys(FP8, "UINT8")  # fmt: skip
+NO_GPU = "without a GPU, `mlirc-run --level linalg|kernels|tiles|gpu` runs that level on the CPU"
 DEFAULT_SMEM = 48 * 1024  # a launch with more dynamic shared memory has to opt in (CUDA C++ guide, shared memory)
 
 
 @dataclass
 class KernelCall:
     """A launch with its addresses: what `Driver.launch` and graph nodes take. The kernel gets an address as it is, or,
-    where `maps` has its number, a tensor map of what lies there. `dependent`: it may begin before the kernel in front
-    of it has ended, for which it waits itself."""
+    where `maps` has its number, a tensor map of what lies there, where `values` has it, these bytes, and where `tables`
+    has it, an array of addresses, of which it is the first. `dependent`: it may begin before the kernel in front of it
+    has ended, for which it waits itself. A grid of no blocks: nothing is launched."""
 
     function: Any
     symbol: str
@@ -39,6 +40,8 @@ class KernelCall:
     cluster: tuple[int, int, int] | None = None
     maps: Mapping[int, TensorMapSpec] = field(default_factory=dict)
     dependent: bool = False
+    values: Mapping[int, bytes] = field(default_factory=dict)
+    tables: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
 @dataclass
@@ -80,7 +83,7 @@ class Graph(Protocol):
 
 def pack(parameters: Sequence[int | bytes]) -> tuple[Any, Any]:
     """Kernel parameters as the driver wants them: an array of pointers to the values, and the memory it points into.
-    Each parameter is a pointer, or a tensor map by value."""
+    Each parameter is a pointer, or bytes by value."""
     places, size = [], 0
     for value in parameters:
         align, length = (MAP_ALIGNMENT, len(value)) if isinstance(value, bytes) else (8, 8)
@@ -223,6 +226,8 @@ class Driver:
         if isinstance(call, CopyCall):
             self.copy(call.target, call.source, call.size, stream)
             return
+        if 0 in call.grid:
+            return
         table, values = self.parameters(call)
         config = cu.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = call.grid
@@ -247,8 +252,15 @@ class Driver:
         self._check(result, f"launching kernel {call.symbol}")
 
     def parameters(self, call: KernelCall) -> tuple[Any, Any]:
-        """What `pack` makes of a call's addresses and tensor maps."""
-        return pack([self._map(call.maps[i], p) if i in call.maps else p for i, p in enumerate(call.pointers)])
+        """What `pack` makes of a call's addresses, and of what it gives by value."""
+        return pack([self._parameter(call, i, pointer) for i, pointer in enumerate(call.pointers)])
+
+    def _parameter(self, call: KernelCall, number: int, pointer: int) -> int | bytes:
+        if number in call.values:
+            return call.values[number]
+        if number in call.tables:
+            return b"".join(p.to_bytes(8, "little") for p in (pointer, *call.tables[number]))
+        return self._map(call.maps[number], pointer) if number in call.maps else pointer
 
     def _encode(self, spec: TensorMapSpec, pointer: int) -> bytes:
         """The CUtensorMap of what lies at an address."""
@@ -293,6 +305,7 @@ class CudaGraph:
         self._graph = self._check(cu.cuGraphCreate(0), "creating a graph")
         self._exec = None
         self._nodes: list[Any] = []
+        self._left_out: set[int] = set()
         try:
             for before, call in zip([None, *calls], calls, strict=False):
                 if isinstance(call, KernelCall) and call.dependent and isinstance(before, KernelCall):
@@ -302,6 +315,8 @@ class CudaGraph:
                     node = self._add(call, self._nodes[-1:])
                 self._nodes.append(node)
             self._exec = self._check(cu.cuGraphInstantiate(self._graph, 0), "instantiating the graph")
+            for index, call in enumerate(calls):
+                self._enable(index, call)
         except BaseException:
             self.close()
             raise
@@ -309,7 +324,7 @@ class CudaGraph:
     def _kernel_params(self, call: KernelCall) -> tuple[Any, Any]:
         params = self._driver.cu.CUDA_KERNEL_NODE_PARAMS()
         params.func = call.function
-        params.gridDimX, params.gridDimY, params.gridDimZ = call.grid
+        params.gridDimX, params.gridDimY, params.gridDimZ = (max(extent, 1) for extent in call.grid)
         params.blockDimX, params.blockDimY, params.blockDimZ = call.block
         params.sharedMemBytes = call.smem
         memory = self._driver.parameters(call)
@@ -363,6 +378,15 @@ class CudaGraph:
             result = cu.cuGraphExecKernelNodeSetParams(self._exec, node, params)
             del memory
         self._check(result, "updating the graph")
+        self._enable(index, call)
+
+    def _enable(self, index: int, call: Call) -> None:
+        """Leaves out a kernel whose grid has no blocks, which the driver would refuse."""
+        empty = isinstance(call, KernelCall) and 0 in call.grid
+        if empty != (index in self._left_out):
+            result = self._driver.cu.cuGraphNodeSetEnabled(self._exec, self._nodes[index], int(not empty))
+            self._check(result, "leaving out a kernel that has no blocks")
+            self._left_out ^= {index}
 
     def launch(self, stream: int) -> None:
         self._check(self._driver.cu.cuGraphLaunch(self._exec, stream), "launching the graph")

@@ -50,7 +50,8 @@ def find_weights(
     """The plan's weights by name.
 
     They come from `weights` (a safetensors file, or tensors by name), or, where that is None, from the safetensors file
-    beside the model. Constants, which are in no state dict, are looked up there in any case. A name found nowhere is
+    beside the model. Constants, which are in no state dict, are looked up there in any case, and so are states' initial
+    values that `weights` does not have. A name found nowhere is
     left out; a missing file raises MlircError.
     """
     given: Any = WeightFile(weights) if isinstance(weights, str | os.PathLike) else weights
@@ -63,7 +64,7 @@ def find_weights(
     sources: dict[str, Any] = {}
     for spec in plan.weights:
         source = given
-        if given is None or (spec.kind == "constant" and spec.name not in given):
+        if given is None or (spec.kind in ("constant", "state") and spec.name not in given):
             source = beside
         if source is not None and spec.name in source:
             sources[spec.name] = source

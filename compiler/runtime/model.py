@@ -2,70 +2,44 @@
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from mlirc.errors import MlircError
-from mlirc.runtime.arrays import DeviceTensor, View, check, current_stream, empty_like, match, stream_handle, view
-from mlirc.runtime.cuda import Call, CopyCall, Driver, Graph, KernelCall, check_target
-from mlirc.runtime.plan import POINTER_ALIGNMENT, CopyStep, KernelLaunch, Plan, Ref, TensorSpec
+from mlirc.runtime.arrays import (
+    NUMPY_DTYPES,
+    DeviceTensor,
+    View,
+    check,
+    current_stream,
+    empty_like,
+    match,
+    stream_handle,
+    view,
+)
+from mlirc.runtime.cuda import Call, CopyCall, Driver, KernelCall, check_target
+from mlirc.runtime.plan import POINTER_ALIGNMENT, CopyStep, Dim3, KernelLaunch, Plan, Ref, TensorSpec
 from mlirc.runtime.random_state import RandomState
+from mlirc.runtime.repeats import references
+from mlirc.runtime.resources import Resources, upload
+from mlirc.runtime.scalars import grid_of, scalar_array
+from mlirc.runtime.state import State, device_state
+from mlirc.runtime.weights import WeightFile
+from mlirc.runtime.written_inputs import check_written, settle
 
 
-class _Resources:
-    """What a model holds on the device, apart from the model, so that it is freed however the model goes away."""
-
-    def __init__(self, driver: Any):
-        self.driver = driver
-        self.pointers: list[int] = []
-        self.modules: list[Any] = []
-        self.streams: list[int] = []
-        self.graph: Graph | None = None
-        self.lent = 0  # output tensors that outlive their call
-        self.closed = False
-
-    def alloc(self, size: int) -> int:
-        self.pointers.append(self.driver.alloc(size))
-        return self.pointers[-1]
-
-    def lend(self, size: int) -> int:
-        """Memory that `take_back` frees, maybe after `close`: the context stays until then."""
-        pointer = self.driver.alloc(size)
-        self.lent += 1
-        return pointer
-
-    def take_back(self, pointer: int) -> None:
-        with self.driver.current():
-            self.driver.free(pointer)
-        self.lent -= 1
-        self._leave()
-
-    def close(self) -> None:
-        with self.driver.current():
-            # After a failed kernel everything fails; what is left is freed with the context.
-            with contextlib.suppress(MlircError):
-                self.driver.synchronize()
-            if self.graph is not None:
-                self.graph.close()
-            for module in self.modules:
-                self.driver.unload(module)
-            for stream in self.streams:
-                self.driver.destroy_stream(stream)
-            for pointer in self.pointers:
-                self.driver.free(pointer)
-        self.closed = True
-        self._leave()
-
-    def _leave(self) -> None:
-        if self.closed and self.lent == 0:
-            self.driver.close()
+def _view_of(tensor: DeviceTensor) -> View:
+    return View(tensor.pointer, tensor.device_id, tensor.dtype, tensor.shape, True, tensor, "other")
 
 
 class CompiledModel:
     """A model on one GPU, ready to run. Calls enqueue the whole plan as one CUDA graph; where the addresses of inputs
     or outputs change, only the nodes that use them are updated. One call at a time: calls share one arena.
+
+    What the model keeps from call to call is `state`, by name.
 
     Make one with `load` or `load_text`; use it as a context manager, or call `close`, to free its memory early.
     """
@@ -77,7 +51,7 @@ class CompiledModel:
         self._random = RandomState(plan.draws)
         driver = driver or Driver(device)
         self._driver = driver
-        self._held = _Resources(driver)
+        self._held = Resources(driver)
         self._close = weakref.finalize(self, self._held.close)
         try:
             check_target(plan.target, driver.cc, driver.name)
@@ -91,6 +65,10 @@ class CompiledModel:
 
     def _load(self, ptx: str, weights: Mapping[str, Any]) -> None:
         plan, driver = self.plan, self._driver
+        self._names = {i: spec.name for i, spec in enumerate(plan.inputs)}
+        self._scalars = {
+            i: np.zeros((), NUMPY_DTYPES[s.dtype]) for i, s in enumerate(plan.inputs) if s.kind == "scalar"
+        }
         self._bases: dict[str, list[int]] = {
             "input": [0] * len(plan.inputs),
             "output": [0] * len(plan.outputs),
@@ -110,10 +88,16 @@ class CompiledModel:
         self._steps = plan.steps[plan.setup :]
         self._calls = [self._make_call(step, functions) for step in self._steps]
         self._users: dict[tuple[str, int], list[int]] = {}
+        by_address: set[int] = set()  # inputs that some step takes so
         for i, step in enumerate(self._steps):
-            for ref in step.args if isinstance(step, KernelLaunch) else (step.source, step.target):
-                if ref.space in ("input", "output") and i not in self._users.setdefault((ref.space, ref.index), []):
-                    self._users[ref.space, ref.index].append(i)
+            values = {step.args[n] for n in step.values} if isinstance(step, KernelLaunch) else set()
+            used = {(ref.space, ref.index) for ref in references(step) if ref.space in ("input", "output")}
+            by_address |= {ref.index for ref in references(step) if ref.space == "input" and ref not in values}
+            if isinstance(step, KernelLaunch):
+                used |= {("input", extent.scalar) for extent in step.extents.values()}
+            for place in used:
+                self._users.setdefault(place, []).append(i)
+        self._by_value = {i for i, s in enumerate(plan.inputs) if s.kind == "scalar" and i not in by_address}
         self._stale: set[int] = set()
         self._staging: dict[int, int] = {}
         self._static: list[DeviceTensor] | None = None
@@ -128,6 +112,8 @@ class CompiledModel:
         the other, so that weights made on demand are never all on the host."""
         pointers: list[int] = []
         self._weights: list[View] = []  # keeps memory that is bound in place alive
+        self._states: dict[str, DeviceTensor] = {}
+        self.state: State = device_state(self.plan, self._driver, self._states)
         for spec in self.plan.weights:
             if spec.name not in weights:
                 raise MlircError(f"{self._where}: {spec.kind} '{spec.name}' ({spec}) is missing from the given weights")
@@ -136,22 +122,20 @@ class CompiledModel:
                 given = given.contiguous()
             seen = given if isinstance(given, View) else view(given, spec.name)
             check(seen, spec)
-            if seen.device == self.device and seen.pointer % POINTER_ALIGNMENT == 0:
+            own = spec.kind == "state"
+            if seen.device == self.device and seen.pointer % POINTER_ALIGNMENT == 0 and not own:
                 self._weights.append(seen)
                 pointers.append(seen.pointer)
             else:
                 pointers.append(self._held.alloc(seen.nbytes))
-                self._upload(pointers[-1], seen, 0)
+                upload(self._driver, pointers[-1], seen, 0)
                 self._driver.synchronize(0)
+            if own:
+                tensor = self._device_tensor(spec, pointers[-1], self._held)
+                self._states[spec.name] = tensor
+                # A file keeps its values; what else was given may change.
+                self.state.remember(spec.name, seen if isinstance(seen.owner, WeightFile) else tensor.numpy())
         return pointers
-
-    def _upload(self, target: int, seen: View, stream: int) -> None:
-        if seen.nbytes == 0:
-            return
-        if seen.device is None:
-            self._driver.copy_in(target, seen.pointer, seen.nbytes, stream)
-        else:
-            self._driver.copy(target, seen.pointer, seen.nbytes, stream)
 
     def _address(self, ref: Ref) -> int:
         return self._bases[ref.space][ref.index] + ref.offset
@@ -159,22 +143,40 @@ class CompiledModel:
     def _make_call(self, step: KernelLaunch | CopyStep, functions: Mapping[str, Any]) -> Call:
         if isinstance(step, CopyStep):
             return CopyCall(self._address(step.target), self._address(step.source), step.source.size)
-        pointers = [self._address(ref) for ref in step.args]
         function = functions[step.symbol]
-        return KernelCall(
-            function, step.symbol, step.grid, step.block, step.smem, pointers, step.cluster, step.maps, step.dependent
+        call = KernelCall(
+            function, step.symbol, step.grid, step.block, step.smem, [], step.cluster, step.maps, step.dependent
         )
+        self._bind_call(step, call)
+        return call
+
+    def _bind_call(self, step: KernelLaunch, call: KernelCall) -> None:
+        """Gives a call the current addresses, scalars and grid."""
+        call.pointers = [self._address(ref) for ref in step.args]
+        call.tables = {n: [self._address(ref) for ref in table] for n, table in step.tables.items()}
+        call.values = {n: self._scalars[step.args[n].index].tobytes() for n in step.values}
+        call.grid = self._grid(step)
+
+    def _grid(self, step: KernelLaunch) -> Dim3:
+        return grid_of(step, self._scalars, self._names) if step.extents else step.grid
 
     # Binding tensors
 
     def _resolve(self, tensors: tuple, named: Mapping[str, Any]) -> list[View]:
         """The inputs in the plan's order, checked against it."""
         specs = self.plan.given
-        seen = [view(t, spec.name) for t, spec in zip(match(specs, tensors, named), specs, strict=True)]
+        self._given = match(specs, tensors, named)
+        numbers = [s.kind == "scalar" for s in specs]
+        given = [scalar_array(t, s) if n else t for t, s, n in zip(self._given, specs, numbers, strict=True)]
+        seen = [view(t, spec.name) for t, spec in zip(given, specs, strict=True)]
         for v, spec in zip(seen, specs, strict=True):
             check(v, spec)
             if v.device not in (None, self.device):
                 raise MlircError(f"input '{spec.name}': lies on GPU {v.device}, but the model on GPU {self.device}")
+        if self.plan.written:
+            weights = [("a weight", w, False) for w in self._weights]
+            states = [(f"state '{n}'", _view_of(t), True) for n, t in self._states.items()]
+            check_written(specs, seen, self._given, [*weights, *states])
         return seen
 
     def _set_base(self, space: str, index: int, pointer: int) -> None:
@@ -191,25 +193,40 @@ class CompiledModel:
             if isinstance(call, CopyCall) and isinstance(step, CopyStep):
                 call.target, call.source = self._address(step.target), self._address(step.source)
             elif isinstance(call, KernelCall) and isinstance(step, KernelLaunch):
-                call.pointers = [self._address(ref) for ref in step.args]
+                self._bind_call(step, call)
             if self._held.graph is not None:
                 self._held.graph.update(number, call)
         self._stale.clear()
 
     def _bind_inputs(self, seen: list[View], stream: int) -> None:
+        scalars = {i: v.owner for i, v in enumerate(seen) if self.plan.inputs[i].kind == "scalar"}
+        self._check_grids(scalars)
+        for index, array in scalars.items():
+            if self._scalars[index].tobytes() != array.tobytes():
+                self._stale.update(self._users.get(("input", index), ()))
+        self._scalars.update(scalars)
         for index, v in enumerate(seen):
+            if index in self._by_value:
+                continue
             pointer = v.pointer
             if v.device is None or pointer % POINTER_ALIGNMENT:
                 if index not in self._staging:
                     self._staging[index] = self._held.alloc(v.nbytes)
                 pointer = self._staging[index]
-                self._upload(pointer, v, stream)
+                upload(self._driver, pointer, v, stream)
             self._set_base("input", index, pointer)
         if self.plan.draws:
             state = self._random.advance()
             self._driver.copy_in(self._bases["input"][-1], state.ctypes.data, state.nbytes, stream)
         self._in_use = seen
         self._bound = True
+
+    def _check_grids(self, scalars: Mapping[int, np.ndarray]) -> None:
+        """Raises MlircError for scalars that no grid is for, before anything is bound."""
+        for number in {n for index in scalars for n in self._users.get(("input", index), ())}:
+            step = self._steps[number]
+            if isinstance(step, KernelLaunch) and step.extents:
+                grid_of(step, scalars, self._names)
 
     def _device_tensor(self, spec: TensorSpec, pointer: int, owner: Any) -> DeviceTensor:
         driver = self._driver
@@ -297,7 +314,8 @@ class CompiledModel:
         `stream` runs it on a stream of the caller's. One output is returned as it is, several as a tuple.
         """
         seen = self._resolve(tensors, named)
-        like = next((v for v in seen if v.device is not None), seen[0] if seen else None)
+        tensors_seen = [v for v, s in zip(seen, self.plan.given, strict=True) if s.kind != "scalar"]
+        like = next((v for v in tensors_seen if v.device is not None), next(iter(tensors_seen), None))
         with self._driver.current():
             handle = self._pick_stream(like, stream)
             self._bind_inputs(seen, handle)
@@ -308,11 +326,26 @@ class CompiledModel:
             self._enqueue(handle)
             for pointer, host in downloads:
                 self._driver.copy_out(host.pointer, pointer, host.nbytes, handle)
+            self._return_inputs(seen, handle)
             # Torch and CuPy order later work, and the reuse of memory, by the stream; others are not told of it, and
             # host memory may change as soon as this returns.
-            if not asks or any(v.device is None for v in seen):
+            if not asks or any(v.device is None for v in tensors_seen):
                 self._driver.synchronize(handle)
+        for spec, v, tensor in zip(self.plan.given, seen, self._given, strict=True):
+            if spec.kind == "inout":
+                settle(v, tensor)
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _return_inputs(self, seen: list[View], stream: int) -> None:
+        """Copies inputs that were changed in a copy of them back to where they lie."""
+        for index, (spec, v) in enumerate(zip(self.plan.given, seen, strict=True)):
+            place = self._bases["input"][index]
+            if spec.kind != "inout" or place == v.pointer or not v.nbytes:
+                continue
+            if v.device is None:
+                self._driver.copy_out(v.pointer, place, v.nbytes, stream)
+            else:
+                self._driver.copy(v.pointer, place, v.nbytes, stream)
 
     def _pick_stream(self, like: View | None, stream: Any) -> int:
         if stream is not None:

@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mlirc.runtime.tensor_map import DTYPE_BYTES as DTYPE_BYTES
 from mlirc.runtime.tensor_map import TensorMapSpec
 
-VERSION = 2
+VERSION = 4
 TABLES = ("inputs", "outputs", "weights")
 POINTER_ALIGNMENT = 16  # bytes, of every buffer that a kernel is given: kernels load so many at a time
 ARENA_ALIGNMENT = 256  # bytes, of what lies in the arena
 SPACES = ("input", "weight", "output", "arena")
+GIVEN = ("input", "inout", "scalar")  # kinds of inputs that a caller gives
+SCALAR_DTYPES = ("f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "i1")
+WRITTEN = ("inout", "state")  # kinds of inputs and weights that a run changes
 Dim3 = tuple[int, int, int]
 
 
@@ -24,9 +27,11 @@ def aligned(size: int) -> int:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A named tensor of the model's boundary: dense, row-major, i1 as one byte per element. `kind` is `input`,
-    `random` (the generator's state, which comes last of the inputs and which the runtime fills in), `output`, `weight`
-    (a state-dict entry) or `constant` (a tensor that is in no state dict)."""
+    """A named tensor of the model's boundary: dense, row-major, i1 as one byte per element. `kind` is `input`, `inout`
+    (an input that a run changes in place), `scalar` (an input that is one number, which launches may take by value),
+    `random` (the generator's state, which comes last of the inputs and which
+    the runtime fills in), `output`, `weight` (a state-dict entry), `constant` (a tensor that is in no state dict) or
+    `state` (either of them, which a run changes: a loaded model has a copy of its own)."""
 
     name: str
     dtype: str
@@ -53,11 +58,28 @@ class Ref:
 
 
 @dataclass(frozen=True)
+class Extent:
+    """An extent of a grid that a scalar decides: the value of input number `scalar`, divided by `divisor` and rounded
+    up, times `factor`. None at all: the launch is left out."""
+
+    scalar: int
+    divisor: int = 1
+    factor: int = 1
+
+    def blocks(self, value: int) -> int:
+        return -(-value // self.divisor) * self.factor
+
+
+@dataclass(frozen=True)
 class KernelLaunch:
-    """One launch: the PTX entry `symbol` with one parameter per argument: a pointer to it, or, for the numbers in
-    `maps`, a tensor map of it. `kernel` is the kernel function at the `kernels` level, `origin` the model's modules
-    that it came from; `smem` is dynamic shared memory in bytes. `dependent`: it may begin before the step in front of
-    it has ended, where that is a launch, too (CUDA C++ guide, "Programmatic Dependent Launch")."""
+    """One launch: the PTX entry `symbol` with one parameter per argument. That is a pointer to it, or, for the numbers
+    in `maps`, a tensor map of it, for those in `values` the scalar that it is, by value, and for those in `tables` an
+    array of pointers, by value: the first to the argument, and the others to what the table lists.
+
+    `extents` has the dimensions of the grid (0 for x) that scalars decide; `grid` is then the most that they may be.
+    `smem` is dynamic shared memory in bytes. `dependent`: it may begin before the step in front of it has ended, where
+    that is a launch, too (CUDA C++ guide, "Programmatic Dependent Launch"). `kernel` is the kernel function at the
+    `kernels` level, `origin` the model's modules that it came from."""
 
     symbol: str
     grid: Dim3
@@ -69,6 +91,9 @@ class KernelLaunch:
     cluster: Dim3 | None = None
     maps: dict[int, TensorMapSpec] = field(default_factory=dict)
     dependent: bool = False
+    values: tuple[int, ...] = ()
+    tables: dict[int, tuple[Ref, ...]] = field(default_factory=dict)
+    extents: dict[int, Extent] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -113,7 +138,23 @@ class Plan:
     @property
     def given(self) -> list[TensorSpec]:
         """The inputs that a caller gives."""
-        return [spec for spec in self.inputs if spec.kind == "input"]
+        return [spec for spec in self.inputs if spec.kind in GIVEN]
+
+    @property
+    def written(self) -> list[TensorSpec]:
+        """What a run changes: the states, then the inputs that it changes in place."""
+        return [spec for spec in (*self.weights, *self.inputs) if spec.kind in WRITTEN]
+
+    @property
+    def results(self) -> list[TensorSpec]:
+        """The outputs, and behind them what is written, under names that none of the others has."""
+        found = list(self.outputs)
+        for spec in self.written:
+            name, taken = spec.name, {other.name for other in found}
+            while name in taken:
+                name += ".new"
+            found.append(replace(spec, name=name))
+        return found
 
     @property
     def launches(self) -> list[KernelLaunch]:

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mlirc.errors import MlircError, is_control
-from mlirc.runtime.plan import DTYPE_BYTES, CopyStep, KernelLaunch, Plan, Ref, TensorSpec, aligned
+from mlirc.runtime.plan import DTYPE_BYTES, GIVEN, WRITTEN, CopyStep, KernelLaunch, Plan, Ref, TensorSpec, aligned
+from mlirc.runtime.plan_check_terms import POINTER_BYTES, check_scalar, check_terms
 from mlirc.runtime.repeats import references as refs
 from mlirc.runtime.tensor_map import ADDRESS_ALIGNMENT, MAP_ALIGNMENT, MAP_BYTES
 from mlirc.targets import TARGETS, Target
@@ -28,7 +29,7 @@ MAX_THREADS = 1024
 MAX_CLUSTER = 8  # that every GPU with clusters takes
 CLUSTERS_FROM = TENSOR_MAPS_FROM = DEPENDENT_FROM = 90  # compute capability times ten
 
-_KINDS = {"inputs": ("input", "random"), "outputs": ("output",), "weights": ("weight", "constant")}
+_KINDS = {"inputs": (*GIVEN, "random"), "outputs": ("output",), "weights": ("weight", "constant", "state")}
 
 
 def check_plan(plan: Plan) -> None:
@@ -53,8 +54,9 @@ def check_plan(plan: Plan) -> None:
             _check_ref(plan, ref, where, at_load=number < plan.setup)
         if isinstance(step, KernelLaunch):
             _check_launch(step, target, f"{where} ({_shown(step.symbol)})")
+            check_terms(plan, step, f"{where} ({_shown(step.symbol)})")
         else:
-            _check_copy(step, where)
+            _check_copy(plan, step, where)
     used = used_arena(plan.steps)
     if plan.arena_size > used:
         raise MlircError(f"plan: arena_size is {plan.arena_size} bytes, but the steps use {used}")
@@ -96,6 +98,7 @@ def _check_tensors(table: str, specs: list[TensorSpec]) -> None:
             raise MlircError(f"plan: tensor '{spec.name}' has an invalid type: {_shown(str(spec))}")
         if math.prod(spec.shape) * DTYPE_BYTES[spec.dtype] > MAX_BYTES:
             raise MlircError(f"plan: tensor '{spec.name}', {_shown(str(spec))}, has more than {MAX_BYTES} bytes")
+        check_scalar(spec)
 
 
 def _check_draws(plan: Plan) -> None:
@@ -120,7 +123,7 @@ def _check_ref(plan: Plan, ref: Ref, where: str, at_load: bool) -> None:
         room = tables[ref.space][ref.index].nbytes
     else:
         raise MlircError(f"{where} names buffer {ref.space} {ref.index}, which is not there")
-    if at_load and ref.space in ("input", "output"):
+    if at_load and (ref.space in ("input", "output") or is_written(plan, ref)):
         raise MlircError(f"{where} runs at load but uses {ref.space} {ref.index}")
     if ref.offset < 0 or ref.size < 0 or ref.offset + ref.size > room:
         raise MlircError(f"{where} reaches outside of {ref.space} {ref.index}, which has {room} bytes")
@@ -177,11 +180,17 @@ def _times(sizes: tuple[int, ...]) -> str:
     return "x".join(map(str, sizes))
 
 
-def _check_copy(step: CopyStep, where: str) -> None:
+def is_written(plan: Plan, ref: Ref) -> bool:
+    """Whether a reference is one to a state, or to an input that a run changes in place."""
+    tables = {"input": plan.inputs, "weight": plan.weights}
+    return ref.space in tables and tables[ref.space][ref.index].kind in WRITTEN
+
+
+def _check_copy(plan: Plan, step: CopyStep, where: str) -> None:
     source, target = step.source, step.target
     if source.size != target.size or not source.size:
         raise MlircError(f"{where} copies {source.size} bytes onto {target.size}")
-    if target.space in ("input", "weight"):
+    if target.space in ("input", "weight") and not is_written(plan, target):
         raise MlircError(f"{where} overwrites {target.space} {target.index}")
     if (source.space, source.index) == (target.space, target.index) and abs(
         source.offset - target.offset
@@ -235,7 +244,8 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _TARGET = re.compile(r"^\s*\.target\s+(\w+)", re.MULTILINE)
 _ENTRY = re.compile(r"\s+([\w$%]+)\s*(?:\(([^)]*)\))?([^{;]*)[{;]")
 _POINTER = re.compile(r"\.param\s+\.[ub]64\s+(?:\.ptr(?:\s+\.\w+)?(?:\s+\.align\s+(\d+))?\s+)?[\w$%]+")
-_MAP = re.compile(rf"\.param\s+\.align\s+(\d+)\s+\.b8\s+[\w$%]+\[{MAP_BYTES}\]")
+_VALUE = re.compile(r"\.param\s+\.[bsuf](8|16|32|64)\s+[\w$%]+")
+_BYTES = re.compile(r"\.param\s+\.align\s+(\d+)\s+\.b8\s+[\w$%]+\[(\d{1,5})\]")
 _SIZES = re.compile(r"\.(reqntid|maxntid|reqnctapercluster)\s+(\d+)\s*(?:,\s*(\d+)\s*)?(?:,\s*(\d+))?")
 
 
@@ -260,15 +270,15 @@ def check_ptx(plan: Plan, ptx: str) -> None:
             raise MlircError(
                 f"{where}: kernel {_shown(launch.symbol)} takes {len(parameters)} pointers, not {len(launch.args)}"
             )
-        for number, (ref, (is_map, alignment)) in enumerate(zip(launch.args, parameters, strict=True)):
-            if is_map != (number in launch.maps) or is_map and alignment % MAP_ALIGNMENT:
-                wanted, given = ("a tensor map" if x else "a pointer" for x in (is_map, number in launch.maps))
-                what = f"{wanted}, not {given}" if wanted != given else f"{wanted} at a multiple of {alignment}"
-                raise MlircError(f"{where}: kernel {_shown(launch.symbol)} takes as argument {number} {what}")
-            if not is_map and ref.size and ref.offset % alignment:
+        for number, parameter in enumerate(parameters):
+            what = f"{where}: kernel {_shown(launch.symbol)}"
+            ref, given = launch.args[number], _given(launch, number)
+            if not parameter.takes(given):
+                raise MlircError(f"{what} takes as argument {number} {parameter}, not {given}")
+            if given.kind == "pointer" and ref.size and ref.offset % parameter.alignment:
                 raise MlircError(
-                    f"{where}: kernel {_shown(launch.symbol)} is given byte {ref.offset} of {ref.space} {ref.index}: "
-                    f"not a multiple of {alignment}"
+                    f"{what} is given byte {ref.offset} of {ref.space} {ref.index}: not a multiple of "
+                    f"{parameter.alignment}"
                 )
         if launch.dependent and not entry.waits:
             raise MlircError(
@@ -279,12 +289,61 @@ def check_ptx(plan: Plan, ptx: str) -> None:
 
 
 @dataclass(frozen=True)
-class _Entry:
-    """What an entry of the PTX demands. `parameters`: for each whether it is a tensor map, and the alignment of what it
-    points to, or of itself where it is one; None unless all are pointers or tensor maps. `waits`: for earlier
-    launches."""
+class Parameter:
+    """What a kernel takes, or a launch gives, as one argument: a `pointer` (`alignment`: of what it points to), a
+    `tensor map` or a `table` of pointers of so many bytes (`alignment`: its own), or a `value` of so many bytes."""
 
-    parameters: list[tuple[bool, int]] | None
+    kind: str
+    size: int = POINTER_BYTES
+    alignment: int = 1
+    plain: bool = True  # a pointer that is not told from a number
+
+    def takes(self, given: Parameter) -> bool:
+        if given.kind == "value" and self.kind == "pointer":
+            return self.plain and given.size == self.size
+        if self.kind == "tensor map" and self.alignment % MAP_ALIGNMENT:
+            return False
+        return (self.kind, self.size) == (given.kind, given.size)
+
+    def __str__(self) -> str:
+        words = {"pointer": "a pointer", "tensor map": "a tensor map", "value": f"a value of {self.size} bytes",
+                 "table": f"a table of {self.size // POINTER_BYTES} pointers"}  # fmt: skip
+        loose = self.kind == "tensor map" and self.alignment % MAP_ALIGNMENT
+        return words[self.kind] + (f" at a multiple of {self.alignment}" if loose else "")
+
+
+def _given(launch: KernelLaunch, number: int) -> Parameter:
+    """What a launch gives as an argument."""
+    if number in launch.maps:
+        return Parameter("tensor map", MAP_BYTES, MAP_ALIGNMENT)
+    if number in launch.tables:
+        return Parameter("table", POINTER_BYTES * (1 + len(launch.tables[number])), POINTER_BYTES)
+    return Parameter("value", launch.args[number].size) if number in launch.values else Parameter("pointer")
+
+
+def _parameter(text: str) -> Parameter | None:
+    """A parameter of an entry; None for one that no launch can give."""
+    if match := _POINTER.fullmatch(text):
+        return Parameter("pointer", alignment=int(match[1] or 1), plain=".ptr" not in text)
+    if match := _VALUE.fullmatch(text):
+        return Parameter("value", int(match[1]) // 8)
+    if match := _BYTES.fullmatch(text):
+        alignment, size = int(match[1]), int(match[2])
+        if size == MAP_BYTES and alignment > POINTER_BYTES:
+            return Parameter("tensor map", size, alignment)
+        if size == alignment == 2:
+            return Parameter("value", size)  # a float of 16 bits
+        whole = size and size % POINTER_BYTES == 0 and alignment == POINTER_BYTES
+        return Parameter("table", size, alignment) if whole else None
+    return None
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """What an entry of the PTX demands. `parameters`: None unless all are such as a launch can give. `waits`: for
+    earlier launches."""
+
+    parameters: list[Parameter] | None
     sizes: dict[str, tuple[int, ...]]
     waits: bool
 
@@ -295,17 +354,11 @@ def _entries(text: str) -> Iterator[tuple[str, _Entry]]:
         if (match := _ENTRY.match(part)) is None:
             continue
         name, parameters, directives = match[1], match[2] or "", match[3]
-        listed = [p.strip() for p in parameters.split(",") if p.strip()]
-        found = [
-            (is_map, m)
-            for p in listed
-            for is_map, form in ((False, _POINTER), (True, _MAP))
-            if (m := form.fullmatch(p))
-        ]
-        known = [(is_map, int(m[1] or 1)) for is_map, m in found]
+        found = [_parameter(p.strip()) for p in parameters.split(",") if p.strip()]
+        known = [p for p in found if p]
         sizes = {m[1]: tuple(int(n or 1) for n in m.groups()[1:]) for m in _SIZES.finditer(directives)}
         waits = "griddepcontrol.wait" in part
-        yield name, _Entry(known if len(known) == len(listed) else None, sizes, waits)
+        yield name, _Entry(known if len(known) == len(found) else None, sizes, waits)
 
 
 def _check_sizes(launch: KernelLaunch, sizes: dict[str, tuple[int, ...]], where: str) -> None:

@@ -8,13 +8,26 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 from mlirc.errors import MlircError
-from mlirc.runtime.plan import SPACES, TABLES, VERSION, CopyStep, Dim3, KernelLaunch, Plan, Ref, Repeat, TensorSpec
+from mlirc.runtime.plan import (
+    SPACES,
+    TABLES,
+    VERSION,
+    CopyStep,
+    Dim3,
+    Extent,
+    KernelLaunch,
+    Plan,
+    Ref,
+    Repeat,
+    TensorSpec,
+)
 from mlirc.runtime.plan_check import check_plan
 from mlirc.runtime.repeats import MAX_STEPS, Motion, PlanStep, references, roll, unroll
 from mlirc.runtime.tensor_map import TensorMapSpec
 
 _AGAIN = "compile the model again"
 _HEAD = ("version", "model", "target", "versions", "arena_size", "unpacked_size", "setup", *TABLES, "steps")
+_MORE = ("cluster", "maps", "dependent", "values", "tables", "extents")  # that a launch may have, too
 _LAUNCH = ("launch", "grid", "block", "smem", "args", "kernel", "origin")
 
 
@@ -32,7 +45,14 @@ def _step_out(step: KernelLaunch | CopyStep, refs: list[list] | None = None) -> 
         source, target = refs or [_ref_out(step.source), _ref_out(step.target)]
         return {"copy": source, "to": target}
     out: dict[str, Any] = {"launch": step.symbol, "grid": step.grid, "block": step.block, "smem": step.smem}
-    out["args"] = refs or [_ref_out(r) for r in step.args]
+    every = iter(refs or [_ref_out(r) for r in references(step)])
+    out["args"] = [next(every) for _ in step.args]
+    if step.values:
+        out["values"] = step.values
+    if step.tables:
+        out["tables"] = [[i, [next(every) for _ in table]] for i, table in sorted(step.tables.items())]
+    if step.extents:
+        out["extents"] = [[d, e.scalar, e.divisor, e.factor] for d, e in sorted(step.extents.items())]
     if step.cluster:
         out["cluster"] = step.cluster
     if step.maps:
@@ -215,28 +235,60 @@ def _step(item: Any, where: str, motions: list[list[Motion]] | None = None) -> P
         if motions is None:
             return [_ref(r, where) for r in refs]
         moving = [_moving(r, where) for r in refs]
-        motions.append([motion for _, motion in moving])
+        moves.extend(motion for _, motion in moving)
         return [ref for ref, _ in moving]
+
+    moves: list[Motion] = []
+    if motions is not None:
+        motions.append(moves)
 
     if isinstance(item, dict) and "copy" in item:
         _keys(item, ("copy", "to"), where)
         return CopyStep(*read([item["copy"], item["to"]], where))
-    more = tuple(key for key in ("cluster", "maps", "dependent") if isinstance(item, dict) and key in item)
+    more = tuple(key for key in _MORE if isinstance(item, dict) and key in item)
     _keys(item, (*_LAUNCH, *more), where)
     if "dependent" in more and item["dependent"] is not True:
         _wrong(item["dependent"], f"{where}, dependent", "true, or nothing,")
+    args = tuple(read(_list(item["args"], f"{where}, args"), f"{where}, args"))
+    tables = {}
+    if "tables" in more:
+        rows = [_list(row, f"{where}, tables", 2) for row in _list(item["tables"], f"{where}, tables")]
+        numbers = _rising([row[0] for row in rows], f"{where}, tables")
+        lists = [_list(row[1], f"{where}, tables") for row in rows]
+        tables = {n: tuple(read(refs, f"{where}, tables")) for n, refs in zip(numbers, lists, strict=True)}
     return KernelLaunch(
         symbol=_str(item["launch"], where),
         grid=_dim3(item["grid"], f"{where}, grid"),
         block=_dim3(item["block"], f"{where}, block"),
         smem=_int(item["smem"], f"{where}, smem"),
-        args=tuple(read(_list(item["args"], f"{where}, args"), f"{where}, args")),
+        args=args,
         kernel=_str(item["kernel"], f"{where}, kernel"),
         origin=tuple(_str(n, f"{where}, origin") for n in _list(item["origin"], f"{where}, origin")),
         cluster=_dim3(item["cluster"], f"{where}, cluster") if "cluster" in more else None,
         maps=_maps(item["maps"], f"{where}, maps") if "maps" in more else {},
         dependent="dependent" in more,
+        values=tuple(_rising(item["values"], f"{where}, values")) if "values" in more else (),
+        tables=tables,
+        extents=_extents(item["extents"], f"{where}, extents") if "extents" in more else {},
     )
+
+
+def _rising(items: Any, where: str) -> list[int]:
+    """Numbers that rise, so that none is there twice, at least one."""
+    found: list[int] = []
+    for number in _list(items, where):
+        if found and _int(number, where) <= found[-1]:
+            _wrong(number, where, "a number above those before it")
+        found.append(_int(number, where))
+    if not found:
+        _wrong(items, where, "at least one number")
+    return found
+
+
+def _extents(items: Any, where: str) -> dict[int, Extent]:
+    rows = [[_int(n, where) for n in _list(item, where, 4)] for item in _list(items, where)]
+    _rising([row[0] for row in rows], where)
+    return {dim: Extent(*rest) for dim, *rest in rows}
 
 
 def _maps(items: Any, where: str) -> dict[int, TensorMapSpec]:

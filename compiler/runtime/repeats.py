@@ -31,13 +31,21 @@ class Motion:
 
 
 def references(step: PlanStep) -> tuple[Ref, ...]:
-    """The buffers that a step uses: a launch's arguments, or a copy's source and target."""
-    return step.args if isinstance(step, KernelLaunch) else (step.source, step.target)
+    """The buffers that a step uses: a launch's arguments, and behind them those of its tables of pointers, or a copy's
+    source and target."""
+    if isinstance(step, CopyStep):
+        return step.source, step.target
+    return step.args + tuple(ref for _, table in sorted(step.tables.items()) for ref in table)
 
 
 def with_references(step: PlanStep, refs: Sequence[Ref]) -> PlanStep:
     """The step on other buffers."""
-    return replace(step, args=tuple(refs)) if isinstance(step, KernelLaunch) else CopyStep(*refs)
+    if isinstance(step, CopyStep):
+        return CopyStep(*refs)
+    first = len(refs) - sum(map(len, step.tables.values()))
+    rest = iter(refs[first:])
+    tables = {number: tuple(next(rest) for _ in table) for number, table in sorted(step.tables.items())}
+    return replace(step, args=tuple(refs[:first]), tables=tables)
 
 
 def unroll(body: Sequence[PlanStep], motions: Sequence[Sequence[Motion]], count: int) -> list[PlanStep]:

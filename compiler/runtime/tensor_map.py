@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+FP8 = ("f8E4M3FN", "f8E5M2")  # as MLIR calls PyTorch's float8_e4m3fn and float8_e5m2
 DTYPE_BYTES = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "f16": 2, "bf16": 2, "i16": 2, "i8": 1, "u8": 1, "i1": 1}
+DTYPE_BYTES |= dict.fromkeys(FP8, 1)
 MAP_BYTES = 128  # of a CUtensorMap, which kernels take by value
 MAP_ALIGNMENT = 64  # bytes, of a CUtensorMap
 ADDRESS_ALIGNMENT = 16  # bytes, of the array, and of what lies between its rows

@@ -27,6 +27,8 @@ _TO_FILE = {
     "f32": "F32",
     "f16": "F16",
     "bf16": "BF16",
+    "f8E4M3FN": "F8_E4M3",
+    "f8E5M2": "F8_E5M2",
     "i64": "I64",
     "i32": "I32",
     "i16": "I16",
@@ -66,8 +68,8 @@ class Entry:
 
 
 class WeightFile:
-    """A memory-mapped safetensors file. Tensors of types that mlirc has no name for (fp8, complex) are left out of
-    `entries`. Raises MlircError for a file that is missing, truncated or no safetensors file."""
+    """A memory-mapped safetensors file. Tensors of types that mlirc has no name for (complex, other 8-bit floats) are
+    left out of `entries`. Raises MlircError for a file that is missing, truncated or no safetensors file."""
 
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path)
@@ -113,7 +115,7 @@ class WeightFile:
             raise MlircError(f"{self.path}: damaged: its tensors end at byte {base + end} of {size}")
 
     def array(self, name: str) -> np.ndarray:
-        """A tensor as a read-only NumPy array on the map (bf16 as ml_dtypes.bfloat16)."""
+        """A tensor as a read-only NumPy array on the map (bf16 and 8-bit floats as ml_dtypes' types)."""
         entry = self.entries[name]
         raw = self._bytes[entry.start : entry.start + entry.nbytes]
         return raw.view(NUMPY_DTYPES[entry.dtype]).reshape(entry.shape)

@@ -10,18 +10,33 @@ gave; not what a built-in script chose by default) must be honoured as well: the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlirc.ir.levels import INDEX_BELOW
+from mlirc.ir.levels import FP32, INDEX_BELOW
 from mlirc.mlir import ir, nested
 
 PREFIX = "mlirc."
 # What the compiler itself writes: not for schedules to set.
-OWN = {"mlirc.kernel", "mlirc.kind", "mlirc.origin", "mlirc.name", "mlirc.demands", "mlirc.smem", INDEX_BELOW}
+OWN = {"mlirc.kernel", "mlirc.kind", "mlirc.origin", "mlirc.name", "mlirc.demands", "mlirc.smem", "mlirc.values",
+       INDEX_BELOW, FP32}  # fmt: skip
 DEMANDS = "mlirc.demands"
 LOWERINGS = ("distribute", "loops")
+
+
+_offered: dict[str, Callable[[], list[str]]] = {}
+
+
+def offer(name: str, words: Callable[[], list[str]]) -> None:
+    """Says which words an attribute takes, where there may come more: whoever has them offers them."""
+    _offered[name] = words
+
+
+def listed(names: Sequence[str], quote: str = "") -> str:
+    """Names as a sentence lists them: a, b or c."""
+    quoted = [f"{quote}{n}{quote}" for n in names]
+    return " or ".join(filter(None, [", ".join(quoted[:-1]), quoted[-1]]))
 
 
 @dataclass(frozen=True)
@@ -37,6 +52,11 @@ class ScheduleAttribute:
     read_by: tuple[str, ...] = ("distribute",)
     each: bool = True
 
+    @property
+    def values(self) -> str:
+        """Which values it takes, one by one where there are choices."""
+        return listed(_offered[self.name](), '"') if self.name in _offered else self.takes
+
 
 def _between(least: int, most: int) -> Callable[[Any], bool]:
     return lambda v: isinstance(v, int) and not isinstance(v, bool) and least <= v <= most
@@ -50,8 +70,17 @@ def _grid(v: Any) -> bool:
     return isinstance(v, list) and len(v) == 2 and all(_between(1, 32)(n) for n in v)
 
 
-FUNCTION, LOOP, BLOCKS, CONTRACTION, TILE_OP = (
-    "the kernel's function", "an scf.for", "an scf.forall", "a contraction", "a linalg op",
+def _is_offered(name: str) -> Callable[[Any], bool]:
+    return lambda v: isinstance(v, str) and v in _offered[name]()
+
+
+def _registers(v: Any) -> bool:
+    return isinstance(v, list) and len(v) == 2 and all(_between(24, 256)(n) and n % 8 == 0 for n in v)
+
+
+FUNCTION, LOOP, BLOCKS, CONTRACTION, TILE_OP, SLICE, OPERANDS = (
+    "the kernel's function", "an scf.for", "an scf.forall", "a contraction", "a linalg op", "a tensor.extract_slice",
+    "a contraction, or what makes one of its operands",
 )  # fmt: skip
 
 _TABLE: dict[str, ScheduleAttribute] = {
@@ -68,6 +97,11 @@ _TABLE: dict[str, ScheduleAttribute] = {
             lambda v: isinstance(v, str) and re.fullmatch(r"[a-z][\w-]*", v) is not None, (),
         ),
         ScheduleAttribute(
+            "to_async", FUNCTION, "`x` for a pass `mlirc-x` of your own",
+            "which pass takes the kernel to the `async` level; without it `mlirc-async`",
+            lambda v: isinstance(v, str) and re.fullmatch(r"[a-z][\w-]*", v) is not None, (),
+        ),
+        ScheduleAttribute(
             "threads", FUNCTION, "1 to 1024", "threads per block of `mlirc-loops`", _between(1, 1024), ("loops",)
         ),
         ScheduleAttribute(
@@ -80,12 +114,27 @@ _TABLE: dict[str, ScheduleAttribute] = {
             lambda v: v in (1, 4) and not isinstance(v, bool),
         ),
         ScheduleAttribute(
-            "copy", CONTRACTION, '"cp_async" or "tma"', "how its operands come to shared memory: by copies of 16 bytes "
-            "of each thread, or of whole tiles (Hopper's tensor copies)", _words("cp_async", "tma"),
+            "registers", LOOP, "a list of two numbers, each a multiple of 8 from 24 to 256", "registers of a "
+            "producer's thread and of a computing one, where four producers give some of theirs away; without it what "
+            "a producer needs, and the rest", _registers,
+        ),
+        ScheduleAttribute(
+            "swizzle", SLICE, "0, 32, 64 or 128", "over how many bytes of a row chunks of 16 are permuted in the "
+            "slots of a ring: as long as the row, or 0 for none",
+            lambda v: v in (0, 32, 64, 128) and not isinstance(v, bool),
+        ),
+        ScheduleAttribute(
+            "copy", OPERANDS, '"registers", "cp_async" or "tma"', "how operands come to shared memory, all or this "
+            "one: through each thread's registers, by its asynchronous copies of 16 bytes, or by copies of whole "
+            "tiles (Hopper's tensor copies), of a producer", _words("registers", "cp_async", "tma"),
         ),
         ScheduleAttribute(
             "persist", BLOCKS, "1 to 65535", "so many blocks are launched, and compute one block of the loop after the "
             "other", _between(1, 65535),
+        ),
+        ScheduleAttribute(
+            "teams", BLOCKS, "1 to 15", "so many teams of the kernel's warps in a block of the launch, each with a "
+            "barrier of its own; each computes a block of the loop of its own", _between(1, 15),
         ),
         ScheduleAttribute(
             "cluster", BLOCKS, "1, 2, 4 or 8",
@@ -93,17 +142,17 @@ _TABLE: dict[str, ScheduleAttribute] = {
             lambda v: v in (1, 2, 4, 8) and not isinstance(v, bool),
         ),
         ScheduleAttribute(
-            "store", BLOCKS, '"vector" or "tma"', "how results leave: by each thread's own stores, or through shared "
-            "memory by tensor copies", _words("vector", "tma"),
+            "store", BLOCKS, '"vector", "rows" or "tma"', "how results leave: by each thread's own stores of what it "
+            "has, or of up to 16 bytes of a row, for which results change threads, or through shared memory by tensor "
+            "copies", _words("vector", "rows", "tma"),
         ),
         ScheduleAttribute(
-            "mma", CONTRACTION, '"mma", "wgmma", "tf32x3" or "fma"', "the instruction: mma.sync m16n8k16, Hopper's "
-            "warpgroup products, three TF32 mma.sync for one FP32 product, or scalar FMA",
-            _words("mma", "wgmma", "tf32x3", "fma"),
+            "mma", CONTRACTION, "an instruction's name", "what makes its products: one of mlirc's, or of your own",
+            _is_offered("mma"),
         ),
         ScheduleAttribute(
             "warp_grid", CONTRACTION, "a list of two numbers, each 1 to 32", "warps along m and n; their product "
-            "is the block's warps (of tf32x3, divides them: the others share out k)", _grid,
+            "is the block's warps (of tf32, tf32x3 and wgmma_tf32x3, divides them: the others share out k)", _grid,
         ),
         ScheduleAttribute(
             "vector", TILE_OP, "1, 2, 4, 8 or 16", "elements per thread and access along the last dimension, where "
@@ -112,7 +161,7 @@ _TABLE: dict[str, ScheduleAttribute] = {
         ),
         ScheduleAttribute(
             "group_rows", BLOCKS, "1 to 65535", "block ids visit that many steps of the second-last loop together, for "
-            "reuse in L2; it divides them", _between(1, 65535),
+            "reuse in L2; what is left over is visited together, too", _between(1, 65535),
         ),
     )
 }  # fmt: skip
@@ -145,7 +194,7 @@ def wrong(name: str, value: Any) -> str:
         return unknown(name)
     if not known.fits(value):
         shown = f'"{value}"' if isinstance(value, str) else value
-        return f"{name} = {shown}: takes {known.takes}"
+        return f"{name} = {shown}: takes {known.values}"
     return ""
 
 
@@ -184,7 +233,10 @@ def stands_on(op: ir.Operation, known: ScheduleAttribute) -> bool:
     name = op.operation.name
     if known.on == CONTRACTION:
         return is_structured(op) and contraction(op) is not None
-    kinds = {FUNCTION: "func.func", LOOP: "scf.for", BLOCKS: "scf.forall"}
+    if known.on == OPERANDS:
+        readers = [use.owner for result in op.operation.results for use in result.uses]
+        return any(is_structured(o) and contraction(o) is not None for o in (op, *readers))
+    kinds = {FUNCTION: "func.func", LOOP: "scf.for", BLOCKS: "scf.forall", SLICE: "tensor.extract_slice"}
     if known.on == TILE_OP:
         return name.startswith("linalg.")
     return name == kinds.get(known.on, known.on)

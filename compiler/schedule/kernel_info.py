@@ -21,8 +21,11 @@ from mlirc.dialects.schedule.collapse_dims import collapse
 from mlirc.dialects.schedule.generalize import generalize_all
 from mlirc.dialects.schedule.match_root import root_of
 from mlirc.ir.combiners import combining
+from mlirc.ir.contractions import multiply_accumulate
+from mlirc.ir.levels import FP32
 from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.mlir import ir
+from mlirc.precision import DEFAULT_FP32
 
 _FREE_OPS = {"tensor.empty", "tensor.collapse_shape", "tensor.expand_shape", "tensor.extract_slice", "arith.constant"}
 
@@ -58,7 +61,14 @@ class ContractionInfo:
     count: int  # contractions that share the loop over k
     direct: bool  # every operand is a kernel argument (or a view of one) with rows of even length along k, m or n
     panels: bool  # rows of the second operand run along n
+    along_k: tuple[bool, bool]  # whether rows of the first and of the second operand run along k
     boxes: bool  # and tensor copies can cut slices from them: 2 to 5 dimensions, rows of a multiple of 16 bytes
+    casts: frozenset[str] = frozenset()  # of the operands' elements, in front of the products: names of operations
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an element of the wider operand."""
+        return max(ELEMENT_BYTES.get(t, 8) for t in (self.a_type, self.b_type))
 
 
 @dataclass(frozen=True)
@@ -84,6 +94,7 @@ class AttentionShape:
     value_dim: int
     dtype: str
     causal: bool
+    window: int = 0
     rows: bool = True  # keys and values have contiguous rows: the elements of a head are their last dimension
 
 
@@ -91,7 +102,8 @@ class AttentionShape:
 class KernelInfo:
     """A kernel as scripts see it. `dims` are the root op's dimensions after `schedule.collapse_dims`.
 
-    `obstacle` says why the kernel's ops cannot be tiled together into one block program ("" when they can).
+    `obstacle` says why the kernel's ops cannot be tiled together into one block program ("" when they can). `fp32` is
+    how FP32 products may be made (`mlirc.precision`).
     """
 
     name: str
@@ -106,6 +118,7 @@ class KernelInfo:
     attention: AttentionShape | None = None
     permuted: bool = False  # some operand is read with its dimensions in another order than the root's
     obstacle: str = ""
+    fp32: str = DEFAULT_FP32
 
     @property
     def element_bytes(self) -> int:
@@ -132,6 +145,7 @@ def describe(function: ir.Operation) -> KernelInfo:
         arguments=tuple(map(_tensor_info, type_.inputs)),
         results=tuple(map(_tensor_info, type_.results)),
         ops=tuple(o.operation.name for o in block.operations),
+        fp32=ir.StringAttr(attributes[FP32]).value if FP32 in attributes else DEFAULT_FP32,
     )
     if ATTENTION in basic["ops"]:  # type: ignore[operator]
         return KernelInfo(**basic, attention=_attention_shape(block), obstacle="it holds attention")  # type: ignore[arg-type]
@@ -186,7 +200,7 @@ def _attention_shape(block: ir.Block) -> AttentionShape | None:
     a = AttentionInfo.of(found[0])
     sizes = (a.batch, a.q_heads, a.kv_heads, a.q_len, a.kv_len, a.head_dim, a.value_dim)
     rows = all(layout.endswith("d") for layout in a.layouts[1:3])
-    return AttentionShape(*sizes, str(a.element_type), a.causal, rows)
+    return AttentionShape(*sizes, str(a.element_type), a.causal, a.window, rows)
 
 
 def _check_ops(function: ir.Operation) -> None:
@@ -319,7 +333,16 @@ def contraction_info(dims: Dims, row: tuple[int, ...]) -> ContractionInfo | None
     direct = all(_is_direct(dims.structures[i], r) for i, r in found if r)
     boxes = direct and all(_has_boxes(dims.structures[i], r) for i, r in found if r)
     panels = direct and any(dims.structures[i].maps[1][-1] not in r.k for i, r in found if r)
-    return ContractionInfo(batch, m, n, ks[0][0], types[0], types[1], types[2], len(found), direct, panels, boxes)
+    along_k = tuple(all(dims.structures[i].maps[o][-1] in r.k for i, r in found if r) for o in range(2))
+    return ContractionInfo(
+        batch, m, n, ks[0][0], types[0], types[1], types[2], len(found), direct, panels, (along_k[0], along_k[1]),
+        boxes, _casts([dims.ops[i] for i, _ in found]),
+    )  # fmt: skip
+
+
+def _casts(contractions: list[ir.Operation]) -> frozenset[str]:
+    bodies = [multiply_accumulate(op) for op in contractions]
+    return frozenset(cast.name for body in bodies if body for chain in body.casts for cast in chain)
 
 
 def _has_boxes(s: Structure, roles: Contraction) -> bool:

@@ -6,12 +6,10 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mlirc.errors import MlircError
-
-if TYPE_CHECKING:
-    from mlirc.schedule.registry import Script
+from mlirc.schedule.script import Script
 
 KNOB_TYPES = ("int", "bool", "str")
 LARGEST = 2**31 - 1
@@ -78,7 +76,17 @@ def knob_types(build: Callable, knob: str) -> set[str]:
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "") or str(annotation)
     if "UnionType" in type(annotation).__name__ or "typing." in str(annotation):
         text = str(annotation)
+    text = _LITERAL.sub("str", text)
     return {"None" if w == "Optional" else w for w in re.findall(r"\w+", text)} - {"typing", "Union", "NoneType"}
+
+
+_LITERAL = re.compile(r"""(?:\w+\.)?Literal\[(\s*(?:"\w+"|'\w+')(?:\s*,\s*(?:"\w+"|'\w+'))*)\s*\]""")
+
+
+def knob_words(build: Callable, knob: str) -> list[str]:
+    """The words that a knob may be, where its annotation lists them: `Literal["cp_async", "tma"]`; else none."""
+    found = _LITERAL.search(str(inspect.get_annotations(build).get(knob)))
+    return re.findall(r"\w+", found[1]) if found else []
 
 
 def _wanted(script: Script, knob: str, value: Any) -> str:
@@ -87,12 +95,13 @@ def _wanted(script: Script, knob: str, value: Any) -> str:
     default = script.knobs[knob]
     if value is None:
         return "" if default is None or "None" in allowed or not allowed else "a value"
+    words = knob_words(script.build, knob)
     least = 1 if not isinstance(default, int) else min(1, default)
     checks = {
         "int": (isinstance(value, int) and not isinstance(value, bool) and least <= value <= LARGEST,
                 f"an integer of at least {least}" + (f" and at most {LARGEST}" if _too_large(value) else "")),
         "bool": (isinstance(value, bool), "true or false"),
-        "str": (isinstance(value, str), "a word"),
+        "str": (isinstance(value, str) and (not words or value in words), " or ".join(words) or "a word"),
     }  # fmt: skip
     asked = [checks[t] for t in KNOB_TYPES if t in allowed]
     return "" if not asked or any(fits for fits, _ in asked) else " or ".join(words for _, words in asked)

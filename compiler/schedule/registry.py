@@ -18,40 +18,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from mlirc.dialects.schedule import defined_in
 from mlirc.errors import MlircError
+from mlirc.ir.levels import FP32
 from mlirc.mlir import context, func, ir
+from mlirc.passes import passes_of
+from mlirc.passes.distribute import instructions
+from mlirc.precision import DEFAULT_FP32, check_fp32
 from mlirc.schedule.apply import apply_script, note_chosen
 from mlirc.schedule.errors import VerbError, script_frames
 from mlirc.schedule.kernel_info import KernelInfo, describe
 from mlirc.schedule.overrides import KNOB_TYPES, Override, check_knobs, knob_types, parse_override
-from mlirc.schedule.user import FileScript, call, load_mlir, load_python, loading_file
+from mlirc.schedule.script import Script
+from mlirc.schedule.user import FileScript, call, load_mlir, load_python, loading_file, was_loaded
 from mlirc.schedule.user_code import UserCode, source_only
 from mlirc.targets import Target
 
 __all__ = ["KernelInfo", "Schedules", "ScheduleRecord", "Script", "register", "script_registry"]
-
-
-@dataclass(frozen=True)
-class Script:
-    """A registered script. `matches(kernel)` must be exact: a script that matches must be able to schedule. `user`: it
-    is from a `--schedule FILE.py`."""
-
-    name: str
-    build: Callable[..., ir.Module]
-    matches: Callable[[KernelInfo], bool]
-    priority: int
-    file: str
-    user: bool = False
-
-    @property
-    def knobs(self) -> dict[str, Any]:
-        """Knob names and their defaults (None: chosen from the kernel's shapes)."""
-        parameters = inspect.signature(self.build).parameters.values()
-        return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
-
-    @property
-    def place(self) -> str:
-        return f"{self.file}:{self.build.__code__.co_firstlineno}"
 
 
 @dataclass(frozen=True)
@@ -112,7 +95,9 @@ def _check_registration(key: Any, build: Any, matches: Any, priority: Any) -> No
         if knob.default is inspect.Parameter.empty:
             raise VerbError(f"register: knob '{knob.name}' of '{key}' needs a default")
         if types - {*KNOB_TYPES, "None"}:
-            raise VerbError(f"register: knob '{knob.name}' of '{key}' is an int, bool or str, maybe | None")
+            raise VerbError(
+                f"register: knob '{knob.name}' of '{key}' is an int, bool or str or a Literal of words, maybe | None"
+            )
 
 
 def script_registry() -> dict[str, Script]:
@@ -150,27 +135,33 @@ def _user_registry() -> Iterator[dict[str, Script]]:
 
 def load_user_file(path: str, code: UserCode) -> dict[str, Script]:
     """Runs a `FILE.py` as a part of `code`; returns the scripts that it registered. Raises MlircError at its line, and
-    for a file that adds nothing: no script, pass or transform op."""
-    from mlirc.dialects.schedule import defined_in
-    from mlirc.passes import passes_of
-
+    for a file that adds nothing: no script, pass, transform op or instruction."""
     with _user_registry() as added:
         load_python(path, code)
-    if not added and not passes_of(path) and not defined_in(path):
+    if not added and not passes_of(path) and not defined_in(path) and not instructions.defined_in(path):
         raise MlircError(f"--schedule {path}: it registers no script (decorate one with mlirc.schedule.register)")
     return added
 
 
+def ensure_loaded(path: str) -> None:
+    """Runs a user's file unless this process has: a helper that compiles kernels has not, and needs its passes."""
+    if not was_loaded(path):
+        load_user_file(path, UserCode())
+
+
 @dataclass
 class Schedules:
-    """The scripts of one compilation, with the user's `--schedule` values; see docs/schedules.md for their forms.
+    """The scripts of one compilation, with the user's `--schedule` values (see docs/schedules.md for their forms) and
+    choice of FP32 products.
 
     Raises MlircError for a file that cannot be read, a script with a Python error, and an unknown script or knob.
     """
 
     overrides: list[str] = field(default_factory=list)
+    fp32: str = DEFAULT_FP32
 
     def __post_init__(self) -> None:
+        check_fp32(self.fp32)
         self._scripts = dict(script_registry())
         self.code = UserCode()
         self._knobs: list[Override] = []
@@ -191,6 +182,9 @@ class Schedules:
                 raise MlircError(
                     f"--schedule '{o.text}': no script '{o.script}': choose one of {', '.join(self._scripts)}"
                 )
+            named = self._scripts.get(o.script or o.target)
+            if named is not None:
+                check_knobs(o, named)  # here, too: no model is needed to see a misspelt one
 
     def _add_file(self, path: str) -> None:
         added = load_user_file(path, self.code)
@@ -199,6 +193,10 @@ class Schedules:
                 raise MlircError(f"{script.place}: script '{name}' is registered twice: {self._scripts[name].place}")
         self._scripts |= added
         self.files.append(path)
+
+    def users_scripts(self) -> list[str]:
+        """Names of the scripts of the user's Python files."""
+        return [name for name, s in self._scripts.items() if s.user]
 
     def graph_script(self, target: Target) -> ir.Module:
         """The script that takes the `linalg` level to the `kernels` level, which is named `graph`: from the user's
@@ -301,6 +299,8 @@ class Schedules:
         with context(), ir.Location.unknown(), self.code.active():
             tiles = ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
             function = _kernel_function(tiles)
+            if self.fp32 != DEFAULT_FP32:
+                function.attributes[FP32] = ir.StringAttr.get(self.fp32)
             kernel = describe(function)
             self._seen.append(kernel.name)
             file_script = self._module_for(kernel)

@@ -56,12 +56,9 @@ def load_python(path: str, code: UserCode) -> None:
 _codes: dict[str, UserCode] = {}  # of the files that this process has loaded, the latest of each
 
 
-def ensure_loaded(path: str) -> None:
-    """Runs a user's file unless this process has: a helper that compiles kernels has not, and needs its passes."""
-    if os.path.abspath(path) not in _codes:
-        from mlirc.schedule.registry import load_user_file
-
-        load_user_file(path, UserCode())
+def was_loaded(path: str) -> bool:
+    """Whether this process has run a user's file."""
+    return os.path.abspath(path) in _codes
 
 
 def _read(path: str) -> str:

@@ -30,12 +30,11 @@ class SourceLoader(SourceFileLoader):
 @functools.cache
 def library_folders() -> tuple[str, ...]:
     """Where Python, installed packages and mlirc itself lie: what is in there does not belong to a schedule."""
-    import mlirc
-    from mlirc import dialects, passes, scripts
-
     paths = sysconfig.get_paths()
     folders = [paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")]
-    folders += [folder for package in (mlirc, dialects, passes, scripts) for folder in package.__path__]
+    for package in ("mlirc", "mlirc.dialects", "mlirc.passes", "mlirc.scripts"):
+        spec = importlib.util.find_spec(package)
+        folders += spec.submodule_search_locations or [] if spec else []
     return tuple({os.path.realpath(folder) for folder in folders})
 
 

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from mlirc.dialects import score_functions
 from mlirc.dialects.schedule._base import handle, is_int, short
+from mlirc.dialects.schedule.change_score import change_score
 from mlirc.dialects.schedule.collapse_dims import collapse_dims
 from mlirc.dialects.schedule.collapse_vectors import collapse_vectors
+from mlirc.dialects.schedule.decompose_attention import decompose_attention
 from mlirc.dialects.schedule.generalize import generalize
 from mlirc.dialects.schedule.match_contractions import match_contractions
+from mlirc.dialects.schedule.match_operands import match_operands
 from mlirc.dialects.schedule.match_root import match_root
+from mlirc.dialects.schedule.online_softmax import online_softmax
+from mlirc.dialects.schedule.pick import pick
 from mlirc.dialects.schedule.require import require
+from mlirc.dialects.schedule.reverse_blocks import reverse_blocks
+from mlirc.dialects.schedule.rotate import rotate
+from mlirc.dialects.schedule.skip_hidden_steps import skip_hidden_steps
+from mlirc.dialects.schedule.split_k import split_k
 from mlirc.dialects.schedule.split_reductions import split_reductions
+from mlirc.dialects.schedule.split_tested_steps import split_tested_steps
+from mlirc.dialects.schedule.swap_operands import swap_operands
 from mlirc.dialects.schedule.tile_reduction import tile_reduction
 from mlirc.dialects.schedule.tile_to_blocks import tile_to_blocks
 from mlirc.mlir import ir, transform, transform_structured
@@ -25,18 +37,29 @@ __all__ = [
     "cluster",
     "collapse_dims",
     "collapse_vectors",
+    "decompose_attention",
     "generalize",
     "match",
     "match_contractions",
+    "match_operands",
     "match_root",
+    "online_softmax",
     "persist",
+    "pick",
     "pipeline",
     "power_of_two",
+    "reverse_blocks",
+    "rotate",
     "script",
+    "skip_hidden_steps",
     "specialize",
+    "split_k",
     "split_reductions",
+    "split_tested_steps",
     "stage",
+    "score_with",
     "store_through_shared",
+    "swap_operands",
     "tile_reduction",
     "tile_to_blocks",
     "tidy",
@@ -102,10 +125,14 @@ def annotate(target: ir.Value, **values: Any) -> None:
         transform.annotate(handle("annotate", target), f"mlirc.{name}", param=param)
 
 
-def stage(product: ir.Value, *, copy: str) -> None:
-    """How operands of products come to shared memory: `copy` is "cp_async" (16 bytes of each thread) or "tma" (whole
-    tiles, swizzled, by one thread of a producer: see `specialize`)."""
-    annotate(product, copy=copy)
+def stage(target: ir.Value, *, copy: str | None = None, swizzle: int | None = None) -> None:
+    """How operands come to shared memory: all of a product's, or a single one (`match_operands`), whose word counts for
+    more. `copy` is "registers" (through each thread's, and so of any rows, and of what the loop computes), "cp_async"
+    (asynchronous copies of 16 bytes of each thread) or "tma" (whole tiles, by one thread of a producer: see
+    `specialize`). `swizzle`, of single slices: how many bytes of a row are permuted."""
+    if copy is None and swizzle is None:
+        raise VerbError("stage: give copy, or swizzle (of operands)")
+    annotate(target, copy=copy, swizzle=swizzle)
 
 
 def pipeline(loop: ir.Value, *, depth: int) -> None:
@@ -113,10 +140,11 @@ def pipeline(loop: ir.Value, *, depth: int) -> None:
     annotate(loop, stages=depth)
 
 
-def specialize(loop: ir.Value, *, producers: int = 1) -> None:
-    """Roles for the warps of a block: of `producers` more warps one fills the loop's ring, the others compute. With 4
-    they are a warpgroup, which gives its registers to those that compute."""
-    annotate(loop, producers=producers)
+def specialize(loop: ir.Value, *, producers: int = 1, registers: Sequence[int] | None = None) -> None:
+    """Roles for the warps of a block: of `producers` more warps one fills the loop's rings, the others compute. With 4
+    they are a warpgroup, which gives its registers to those that compute: `registers` of a thread of each, (producer,
+    consumer)."""
+    annotate(loop, producers=producers, registers=None if registers is None else tuple(registers))
 
 
 def persist(forall: ir.Value, *, blocks: int) -> None:
@@ -132,9 +160,21 @@ def cluster(forall: ir.Value, *, size: int) -> None:
 
 
 def store_through_shared(forall: ir.Value, *, copy: str = "tma") -> None:
-    """Results leave the block through shared memory: "tma", each warp's rows by tensor copies; "vector": not at all,
-    but by each thread's own stores."""
+    """Results leave the block through shared memory: "tma", each warp's rows by tensor copies; "rows": they change
+    threads there, or by shuffles, so that each one stores up to 16 bytes of a row; "vector": not at all, but by each
+    thread's own stores."""
     annotate(forall, store=copy)
+
+
+def score_with(attention: ir.Value, function: Callable[..., ir.Value], *, softmax: bool = True) -> ir.Value:
+    """Attention with a function of its scores: `function(score, b, h, i, j)` builds arith and math ops of an f32 score
+    and the indices of batch, head, query and key, and returns the score that the softmax sees; or without `softmax` the
+    weight. Returns the new attention. Raises VerbError for a function that builds something else."""
+    try:
+        lines = score_functions.write(function, ir.F32Type.get())
+    except ValueError as e:
+        raise VerbError(f"score_with: {e}") from e
+    return change_score(attention, lines="\n".join(lines), softmax=softmax)
 
 
 def match(inside: ir.Value, *names: str) -> ir.Value:

@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
-from mlirc import __version__
 from mlirc.errors import MlircError, missing_package, one_line
 from mlirc.internal import show_traceback
+from mlirc.version import __version__
 
 
 class Parser(argparse.ArgumentParser):

@@ -40,12 +40,13 @@ def run_level(
         return run_on_host_device(model, plan, inputs, weights, manual_seed, **options)
     from mlirc import host
     from mlirc.host.level_files import Levels, argument_names, without_bodies
-    from mlirc.ir.levels import functions, kernels
+    from mlirc.ir.levels import functions, kernels, main_results
 
     files = Levels.beside(model, plan)
     module = files.module(level)
     if without_bodies(module):
-        raise MlircError(f"{files.name(level)}: only declares its kernels: the model was compiled from the gpu level")
+        what = "only declares its kernels: the model was compiled from the async or gpu level"
+        raise MlircError(f"{files.name(level)}: {what}")
     given: dict[str, np.ndarray] = dict(zip((spec.name for spec in plan.given), inputs, strict=True))
     if plan.draws:
         given[plan.inputs[-1].name] = RandomState(plan.draws, manual_seed).state()
@@ -55,8 +56,11 @@ def run_level(
         seen = found[spec.name]
         check(seen, spec)
         given[spec.name] = seen.owner.array(spec.name)
-    arguments = [given[name] for name in argument_names(functions(module)["main"])]
-    results = host.run_module(module, arguments, source=files.name(level), seconds=options.get("seconds"))
+    main = functions(module)["main"]
+    arguments = [given[name] for name in argument_names(main)]
+    made = host.run_module(module, arguments, source=files.name(level), seconds=options.get("seconds"))
+    order = main_results(main, plan)
+    results = [made[order.index(i)] for i in range(len(made))]
     parts = [counted(len(kernels(module)), "kernel")] if level != "linalg" else []
     parts += [counted(len(inputs), "input"), "indices are in range, numbers compared with nothing"]
     print(f"level {level}: {', '.join(parts)}", file=sys.stderr)
@@ -114,4 +118,4 @@ def run_on_host_device(
             print(table(loaded.report))
     orders = f", {counted(seeds, 'seed')} with the same bits" if seeds else ""
     print(f"no findings: {loaded.summary()}{orders}", file=sys.stderr)
-    return loaded.outputs
+    return [*loaded.outputs, *loaded.written]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import zipfile
 from pathlib import Path
@@ -11,6 +12,8 @@ import numpy as np
 
 from mlirc.errors import MlircError
 from mlirc.files.opening import open_regular, shorten
+from mlirc.runtime.plan import TensorSpec
+from mlirc.runtime.scalars import scalar_array
 
 _LIMIT = 64 << 30  # bytes of an array in an archive, where it may be compressed; no input is larger
 
@@ -68,3 +71,14 @@ def _header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype]:
     if any(n < 0 for n in shape):
         raise ValueError(f"sizes {shape}")
     return shape, dtype
+
+
+def given_number(text: str, spec: TensorSpec | None) -> np.ndarray | None:
+    """The number that a text is, for an input that is one; None for what is a file's name, or another input's. Raises
+    MlircError for a number that the input's dtype does not hold."""
+    if spec is None or spec.kind != "scalar":
+        return None
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return scalar_array(kind(text), spec)
+    return None

@@ -9,7 +9,7 @@ from typing import Any
 
 def kernel_table(job: Any, *, full: bool = False) -> str:
     """The kernels of a finished compilation, in order of first call, and a summary line. `full` adds the scripts' knobs
-    and keeps long cells whole."""
+    and keeps long cells whole, and says below what was chosen for the products."""
     from mlirc.ir import levels
 
     functions = levels.kernels(job.modules["kernels"])
@@ -35,7 +35,14 @@ def kernel_table(job: Any, *, full: bool = False) -> str:
     total = f"{len(rows)} kernels, {len(job.plan.launches)} launches, arena {job.plan.arena_size / 2**20:.1f} MiB"
     if job.plan.unpacked_size:
         total += f" ({job.plan.unpacked_size / 2**20:.1f} MiB unpacked)"
-    return f"{table(head, rows)}\n{total}"
+    return "\n".join([table(head, rows), total, *(_notes(job) if full else [])])
+
+
+def _notes(job: Any) -> list[str]:
+    """What was chosen for the products and layouts of each kernel."""
+    from mlirc.passes.distribute.product_notes import noted
+
+    return [f"{name}: {line}" for name, build in job.builds.items() for line in noted(build.gpu)]
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

@@ -13,6 +13,7 @@ from mlirc.errors import MlircError
 from mlirc.files.opening import exists, open_regular, shorten
 from mlirc.files.outputs import check_model_output
 from mlirc.ir.ladder import LEVELS
+from mlirc.precision import DEFAULT_FP32, FP32
 from mlirc.targets import DEFAULT_TARGET, TARGETS, get_target
 from mlirc.timing import Progress, Timer
 from mlirc.tools.cli import Parser, check_scripts, collecting_rarely, run_main
@@ -23,7 +24,7 @@ _EPILOG = """MODEL is one of
   a factory package.module:function that returns a module and its example inputs
   a problem FILE.py with Model, get_inputs() and get_init_inputs()
   a pickled nn.Module .pt, with --allow-pickle only, since opening it runs its code
-  an .mlir file at level torch, linalg, kernels, tiles or gpu: compilation goes on from there
+  an .mlir file at level torch, linalg, kernels, tiles, async or gpu: compilation goes on from there
 
 examples
   mlirc model.pt2 -o model.ptx -v
@@ -54,6 +55,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S",
         help="FILE.py, FILE.mlir, or KIND_OR_KERNEL:knob=value,...",
     )
+    add(
+        "--fp32",
+        choices=list(FP32),
+        default=DEFAULT_FP32,
+        help="FP32 products: %(choices)s (default %(default)s, as exact as ieee)",
+    )
     add("--watch", action="store_true", help="stay, and do it again whenever a schedule's file changes; Ctrl-C ends")
     add("--no-cache", action="store_true", help="compile every kernel, even those compiled before")
     add("--cache-info", action="store_true", help="say where compiled kernels are kept and what they take, and exit")
@@ -62,7 +69,13 @@ def _parser() -> argparse.ArgumentParser:
     add = show.add_argument
     add("--emit", choices=LEVELS, metavar="LEVEL", help=f"print a level: {', '.join(LEVELS)}")
     add("--dump-dir", type=Path, metavar="DIR", help="write every level, and a runnable check of every kernel, to DIR")
-    add("-v", "--verbose", action="count", default=0, help="print a table of the kernels; -vv: with every knob")
+    add(
+        "-v",
+        "--verbose",
+        action="count",
+        default=0,
+        help="print a table of the kernels; -vv: with every knob, and the products and layouts that were chosen",
+    )
     add("--timing", action="store_true", help="print the time spent on each level")
     add(
         "--check",
@@ -75,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _check_named(options: argparse.Namespace) -> None:
     """Raises MlircError for files that are not there, before the seconds that importing PyTorch and MLIR takes."""
-    from mlirc.frontend import FACTORY
+    from mlirc.frontend.names import FACTORY
 
     spec = options.model
     if not exists(spec) and not FACTORY.fullmatch(spec):
@@ -94,7 +107,7 @@ def _new_job(options: argparse.Namespace, timer: Timer) -> Any:
     if options.output:
         check_model_output(options.output, (options.model, *options.schedule))
     cache = None if options.no_cache else KernelCache(cache_folder())
-    return Compilation(model_name(options.model), target, tuple(options.schedule), cache, timer)
+    return Compilation(model_name(options.model), target, tuple(options.schedule), cache, timer, fp32=options.fp32)
 
 
 def _model_options(options: argparse.Namespace) -> dict[str, Any]:

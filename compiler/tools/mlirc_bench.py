@@ -19,6 +19,7 @@ from mlirc.bench.suites import suite_cases, suites
 from mlirc.errors import MlircError
 from mlirc.files.marks import marked_json
 from mlirc.files.outputs import Outputs, check_replaceable
+from mlirc.precision import DEFAULT_FP32, FP32
 from mlirc.targets import DEFAULT_TARGET, get_target
 from mlirc.tools.cli import Parser, run_main
 
@@ -55,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     how = parser.add_argument_group("compiling")
     how.add_argument("--target", default=DEFAULT_TARGET, help="the GPU to compile for (default %(default)s)")
     how.add_argument("--schedule", action="append", default=[], metavar="S", help="as in mlirc")
+    how.add_argument("--fp32", choices=list(FP32), default=DEFAULT_FP32, help="as in mlirc; the gate follows it")
     how.add_argument("--ptxas", action="store_true", help="have ptxas assemble every case; a refusal is an error")
     how.add_argument("--compile-jobs", type=int, metavar="N", help="cases compiled side by side (default: cores)")
     measure = parser.add_argument_group("measuring")
@@ -103,7 +105,8 @@ def compile_cases(cases: list[Case], folder: Path, options: argparse.Namespace) 
 
     target = get_target(options.target).name
     _made_folder(folder)
-    settings = {"folder": str(folder), "target": target, "schedule": options.schedule, "ptxas": options.ptxas}
+    how = {"target": target, "schedule": options.schedule, "fp32": options.fp32}
+    settings = {"folder": str(folder), "ptxas": options.ptxas, **how}
     jobs = options.compile_jobs or len(os.sched_getaffinity(0))
     infos: dict[str, dict[str, Any]] = {}
     start = time.monotonic()
@@ -117,7 +120,7 @@ def compile_cases(cases: list[Case], folder: Path, options: argparse.Namespace) 
     entries = [_entry(case, infos[case.name]) for case in cases]
     if any(case.options.get("weights") == "minilm" for case in cases):
         _carry_minilm(folder)
-    about = {"target": target, "schedule": options.schedule, "commit": commit()}
+    about = {**how, "commit": commit()}
     write_manifest(folder, entries, {**about, "compile_s": round(time.monotonic() - start, 1)})
     return entries
 
@@ -278,8 +281,9 @@ def _run_problems(cases: list[Case], compiled: list[Entry], folder: Path, option
 
     gpu = not options.compile_only
     about = {**_environment(), "target": get_target(options.target).name, "schedule": options.schedule}
+    about["fp32"] = options.fp32
     running = {"time": not options.check_only, "peers": _peers(options, "eager"), "samples": options.samples}
-    session = Session(cases, folder, {**about, "commit": commit()}, about["target"], options.schedule)
+    session = Session(cases, folder, {**about, "commit": commit()}, about["target"], options.schedule, options.fp32)
     session.compile_jobs = options.compile_jobs or max(options.jobs, 1)
     session.compile_memory = (options.memory or 0) * 2**30
     session.timeout, session.deadline, session.gpu, session.running = options.timeout, _deadline(options), gpu, running

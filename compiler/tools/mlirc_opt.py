@@ -12,6 +12,7 @@ from typing import Any
 from mlirc.errors import MlircError
 from mlirc.files.opening import TEXT_LIMIT, as_text, read_text
 from mlirc.files.outputs import check_writable, write_atomically
+from mlirc.precision import DEFAULT_FP32, FP32
 from mlirc.targets import get_target
 from mlirc.tools.cli import Parser, check_scripts, run_main
 
@@ -21,7 +22,8 @@ _USAGE = """steps run in the order given:
   --script graph                         linalg to kernels, by the graph-level script
   --script matmul                        kernels to tiles, by this script
   --script 'matmul:block_m=64,stages=2'  kernels to tiles, with knobs for a script, a kind or a kernel
-  --script FILE.py | FILE.mlir           kernels to tiles, by a script of your own
+  --script FILE.py | FILE.mlir           kernels to tiles, by a script of your own (a FILE.py that has none, but
+                                         passes, transform ops or instructions, makes these known to what follows)
   --script auto                          kernels to tiles, by the script that the registry picks
 
 The file may hold several modules, divided by lines `// -----`."""
@@ -37,9 +39,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pipeline", metavar="PASSES", type=lambda s: ("pipeline", s), **step)
     parser.add_argument("--script", metavar="SCRIPT", type=lambda s: ("script", s), **step)
     parser.add_argument("--target", default="sm_90a", help="what scripts schedule for (default %(default)s)")
+    parser.add_argument("--fp32", choices=list(FP32), default=DEFAULT_FP32, help="FP32 products, as in mlirc")
     parser.add_argument("-o", dest="output", metavar="FILE", help="write here instead of standard output")
     parser.add_argument("--loc", action="store_true", help="print locations")
-    parser.add_argument("--list", action="store_true", help="list our passes and the scripts, and exit")
+    parser.add_argument(
+        "--list", action="store_true", help="list our passes, the instructions for products and the scripts, and exit"
+    )
     return parser
 
 
@@ -55,7 +60,7 @@ def parse_pass(text: str) -> tuple[str, dict[str, str]]:
     return match[1], options
 
 
-def _run_step(module, kind: str, text: str, target):
+def _run_step(module, kind: str, text: str, target, fp32: str):
     """Runs one step and returns the resulting module (the same one, or a new one)."""
     from mlirc.mlir import context, ir, run_passes
 
@@ -76,11 +81,11 @@ def _run_step(module, kind: str, text: str, target):
                     raise MlircError(f"--pass '{text}': {name} has no option {str(e).split()[-1]}") from e
                 raise
         else:
-            return _run_script(module, text, target)
+            return _run_script(module, text, target, fp32)
     return module
 
 
-def _run_script(module, text: str, target):
+def _run_script(module, text: str, target, fp32: str):
     from mlirc.ir import levels
 
     if text == "graph" or text.startswith("graph:"):
@@ -90,9 +95,11 @@ def _run_script(module, text: str, target):
     from mlirc.schedule.registry import Schedules
 
     if re.fullmatch(r"\w+", text):
-        schedules = Schedules([] if text == "auto" else [f"*={text}"])
+        schedules = Schedules([] if text == "auto" else [f"*={text}"], fp32)
     else:
-        schedules = Schedules([text])
+        schedules = Schedules([text], fp32)
+        if text.endswith(".py") and not schedules.users_scripts():
+            return module
     names = levels.kernels(module) or levels.functions(module)
     tiles = {name: schedules.schedule_kernel(levels.isolate(module, name), target)[0] for name in names}
     schedules.check_used(whole=False)
@@ -114,10 +121,13 @@ def parse_knobs(text: str) -> dict[str, object]:
 
 def _list() -> None:
     from mlirc import passes, scripts
+    from mlirc.passes.distribute.instructions import all_instructions
 
     for name, function in passes.all_passes().items():
         doc = (sys.modules[function.__module__].__doc__ or "").strip().split("\n")[0]
         print(f"pass    {name:32} {doc}")
+    for name, each in all_instructions().items():
+        print(f"mma     {name:32} {each.meaning or 'no description'}; takes {each.takes}")
     for path in sorted(Path(scripts.__path__[0]).glob("[!_]*.py")):
         doc = path.read_text().split('"""')[1].strip().split("\n")[0]
         print(f"script  {path.stem:32} {doc}")
@@ -152,7 +162,7 @@ def _main(argv: list[str] | None) -> int:
         module = mlir.parse(part, options.file)
         for kind, step in options.steps or ():
             try:
-                module = _run_step(module, kind, step, target)
+                module = _run_step(module, kind, step, target, options.fp32)
             except mlir.ir.MLIRError as e:
                 raise MlircError(f"--{kind} '{step}': {e}") from e
         results.append(module.operation.get_asm(enable_debug_info=options.loc).rstrip() + "\n")

@@ -15,18 +15,18 @@ from mlirc.errors import MlircError
 from mlirc.files.marks import write_npy, write_npz
 from mlirc.files.opening import exists
 from mlirc.files.outputs import Outputs, check_writable, model_files
-from mlirc.runtime.arrays import NUMPY_DTYPES, check, match, view
+from mlirc.runtime.arrays import NOT_NUMPYS, NUMPY_DTYPES, check, match, view
 from mlirc.runtime.loading import read_model
 from mlirc.runtime.plan import CopyStep, Plan, TensorSpec
 from mlirc.runtime.random_state import DEFAULT_SEED
 from mlirc.tools.cli import Parser, run_main
 from mlirc.tools.compare import compare_files
-from mlirc.tools.input_arrays import read_arrays
+from mlirc.tools.input_arrays import given_number, read_arrays
 
 HOST_LEVELS = ("linalg", "kernels", "tiles", "gpu")
 
-_EPILOG = """NumPy has no bf16: a bf16 input is read from float32 (rounded) or from two-byte data (as it is), and a bf16
-output is written as float32, which holds it exactly.
+_EPILOG = """NumPy has no bf16 and no 8-bit floats: such an input is read from float32 (rounded) or from data of its
+width (as it is), and such an output is written as float32, which holds it exactly.
 
 examples
   mlirc-run model.ptx --input ids.npy --input attention_mask=mask.npy -o y.npy
@@ -42,7 +42,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("model", nargs="?", metavar="MODEL.ptx", type=Path, help="what mlirc made")
-    add("--input", action="append", default=[], metavar="[NAME=]FILE", help=".npy (in order, or by name), or .npz")
+    add(
+        "--input",
+        action="append",
+        default=[],
+        metavar="[NAME=]FILE",
+        help=".npy (in order, or by name), .npz; NAME=NUMBER",
+    )
     add(
         "-o",
         dest="output",
@@ -164,13 +170,13 @@ def _named(text: str) -> tuple[str | None, Path]:
 
 
 def as_input(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """What a file holds for an input: for bf16 as ml_dtypes.bfloat16, anything else as it is."""
-    bf16 = NUMPY_DTYPES["bf16"]
-    if spec.dtype != "bf16" or array.dtype == bf16:
+    """What a file holds for an input: for types that NumPy lacks as ml_dtypes', anything else as it is."""
+    dtype = NUMPY_DTYPES[spec.dtype]
+    if spec.dtype not in NOT_NUMPYS or array.dtype == dtype:
         return array
-    if array.dtype.kind == "V" and array.dtype.itemsize == 2 or array.dtype == np.uint16:
-        return array.view(bf16)
-    return array.astype(bf16) if array.dtype == np.float32 else array
+    if array.dtype.itemsize == dtype.itemsize and (array.dtype.kind == "V" or array.dtype.kind == "u"):
+        return array.view(dtype)
+    return array.astype(dtype) if array.dtype == np.float32 else array
 
 
 def _read_inputs(options: argparse.Namespace, specs: list[TensorSpec]) -> list[np.ndarray]:
@@ -183,7 +189,8 @@ def _read_inputs(options: argparse.Namespace, specs: list[TensorSpec]) -> list[n
     by_name: dict[str, np.ndarray] = {}
     for text in options.input:
         name, path = _named(text)
-        data = read_arrays(path)
+        number = given_number(str(path), next((s for s in specs if s.name == name), None))
+        data = read_arrays(path) if number is None else number
         found = data if isinstance(data, dict) else {name: data} if name else {}
         if isinstance(data, dict) and name:
             raise MlircError(f"{path}: an .npz file names its own arrays: give it without '{name}='")
@@ -205,7 +212,7 @@ def random_inputs(specs: list[TensorSpec], seed: int) -> list[np.ndarray]:
     arrays = []
     for spec in specs:
         dtype = NUMPY_DTYPES[spec.dtype]
-        if spec.dtype in ("f64", "f32", "f16", "bf16"):
+        if spec.dtype in ("f64", "f32", "f16", *NOT_NUMPYS):
             arrays.append(rng.standard_normal(spec.shape).astype(dtype))
         else:
             arrays.append(rng.integers(0, 2, spec.shape).astype(dtype))
@@ -229,7 +236,7 @@ def _plan_writes(options: argparse.Namespace, specs: list[TensorSpec]) -> list[t
             raise MlircError(f"-o {text}: the file must end in .npy (one output) or .npz (all of them)")
         if separator and name not in names:
             raise MlircError(f"-o {text}: no output is called '{name}': the model gives {', '.join(names)}")
-        if path.suffix == ".npy" and not separator and len(names) != 1:
+        if path.suffix == ".npy" and not separator and sum(spec.kind == "output" for spec in specs) != 1:
             raise MlircError(
                 f"-o {text}: the model gives {len(names)} outputs ({', '.join(names)}): use NAME={text} or .npz"
             )
@@ -241,7 +248,7 @@ def _plan_writes(options: argparse.Namespace, specs: list[TensorSpec]) -> list[t
 def _write(
     writes: list[tuple[Path, int | None]], specs: list[TensorSpec], results: list[np.ndarray], inputs: list[Path]
 ) -> None:
-    arrays = [r.astype(np.float32) if r.dtype == NUMPY_DTYPES["bf16"] else r for r in results]
+    arrays = [r.astype(np.float32) if r.dtype in [NUMPY_DTYPES[d] for d in NOT_NUMPYS] else r for r in results]
 
     def save(path: Path, number: int | None) -> None:
         with path.open("wb") as file:
@@ -264,10 +271,14 @@ def _run_on_gpu(options: argparse.Namespace, inputs: list[np.ndarray]) -> list[n
     with load(options.model, options.weights, options.device, graph=not options.no_graph) as model:
         model.manual_seed(options.manual_seed)
         results = model(*inputs)
+        named = dict(zip((spec.name for spec in model.plan.given), inputs, strict=True))
+        written = [
+            np.array(model.state[s.name]) if s.kind == "state" else named[s.name].copy() for s in model.plan.written
+        ]
         if options.time:
             times = time_model(model)
             print(f"time: {_microseconds(statistics.median(times))} median of {len(times)} samples, hot caches")
-    return list(results) if isinstance(results, tuple) else [results]
+    return [*(results if isinstance(results, tuple) else (results,)), *written]
 
 
 def time_model(model, samples: int = 100, replays: int = 20) -> list[float]:
@@ -308,6 +319,7 @@ def info(plan: Plan) -> str:
     """What a plan says, for people: boundary, memory, and every launch with its module; those of a loop once."""
     lines = [", ".join([f"model {plan.model}, target {plan.target}", *(f"{k} {v}" for k, v in plan.versions.items())])]
     lines += [f"{spec.kind} {spec.name}: {spec}" for spec in (*plan.given, *plan.outputs)]
+    lines += [f"{spec.kind} {spec.name}: {spec}" for spec in plan.written if spec.kind == "state"]
     if plan.draws:
         lines.append(f"{len(plan.draws) - 1} draws of random numbers, {plan.draws[-1]} words of the generator a call")
     total = sum(spec.nbytes for spec in plan.weights)
@@ -341,7 +353,7 @@ def _main(argv: list[str] | None) -> int:
     if options.info:
         print(info(plan))
         return 0
-    writes = _plan_writes(options, plan.outputs)
+    writes = _plan_writes(options, plan.results)
     inputs = _read_inputs(options, plan.given)
     if options.device == "host" and options.level not in (None, "gpu"):
         raise MlircError(f"--device host runs level gpu: give it or --level {options.level}, not both")
@@ -366,12 +378,12 @@ def _main(argv: list[str] | None) -> int:
     else:
         results = _run_on_gpu(options, inputs)
         where = f"GPU {options.device}"
-    _write(writes, plan.outputs, results, _reads(options))
+    _write(writes, plan.results, results, _reads(options))
     if not writes:
         only = "" if options.blocks is None else ": only the given blocks, zeros in place of what others compute"
         print(f"ran on {where}{only}")
-        for spec, array in zip(plan.outputs, results, strict=True):
-            print(_describe(spec.name, array))
+        for spec, array in zip(plan.results, results, strict=True):
+            print(_describe(spec.name if spec.kind == "output" else f"{spec.kind} {spec.name}", array))
     return 0
 
 

@@ -6,13 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mlirc.dialects.schedule import _user_ops
+from mlirc.dialects.schedule._dialect import Schedule
 from mlirc.mlir import ext, ir, transform
 from mlirc.schedule.errors import VerbError, exception_text, script_place
 from mlirc.schedule.places import tag, without_tag
-
-
-class Schedule(ext.Dialect, name="schedule"):  # type: ignore[call-arg]
-    """The dialect object; ops join it through `transform_op`."""
 
 
 class PayloadError(Exception):
@@ -103,6 +100,7 @@ def transform_op(
     attributes: dict[str, type] | None = None,
     modifies: bool = True,
     takes: str = "",
+    defaults: dict[str, Any] | None = None,
 ) -> Callable[[Callable], Callable]:
     """Turns `f(rewriter, *payload_lists, **attributes)` into the transform op `schedule.<name>`.
 
@@ -110,6 +108,7 @@ def transform_op(
     declared in `attributes`). It returns one list of payload ops per result (None if the op has no result), and raises
     `PayloadError` for what it cannot handle. Handles named in `consumes` are dead after the op. `takes` is the kind of
     payload op that every operand wants (`func.func`, or LINALG for any linalg op); without it `f` looks for itself.
+    Attributes in `defaults` may be left out.
 
     An op that a `--schedule FILE.py` defines joins the dialect when its file is loaded; it needs a name of its own.
 
@@ -122,17 +121,18 @@ def transform_op(
             raise VerbError(f"schedule.{name}: attributes are of int, str, bool or list, not {short(kind)}")
 
     def decorate(function: Callable) -> Callable:
-        signature = (tuple(operands), tuple(consumes), tuple(results), fields, modifies, takes)
+        signature = (tuple(operands), tuple(consumes), tuple(results), fields, modifies, takes, defaults or {})
 
         def make() -> type:
-            op_class = _make_class(name, operands, results, fields)
+            op_class = _make_class(name, operands, results, [f for f in fields if f not in (defaults or {})])
             op_class.mlirc_name, op_class.mlirc_signature = name, signature  # type: ignore[attr-defined]
             return op_class
 
         _user_ops.define(name, function, signature, make, attach)
 
         def builder(*handles: Any, **values: Any) -> Any:
-            unknown = set(values) ^ set(fields)
+            optional = defaults or {}
+            unknown = set(values) ^ (set(fields) - (set(optional) - set(values)))
             if unknown or len(handles) != len(operands):
                 listed = [*operands, *(f"{f}=..." for f in fields)]
                 raise VerbError(f"{name} takes ({', '.join(listed)}), {_mismatch(handles, values, operands, fields)}")
@@ -161,7 +161,7 @@ def _mismatch(handles: Sequence, values: dict, operands: Sequence[str], fields: 
     return f"not {unknown[0]}" if unknown else f"{next(f for f in fields if f not in values)} is missing"
 
 
-def _make_class(name: str, operands: Sequence[str], results: Sequence[str], fields: dict[str, type]) -> type:
+def _make_class(name: str, operands: Sequence[str], results: Sequence[str], fields: Sequence[str]) -> type:
     annotations: dict[str, Any] = {o: ext.Operand[transform.AnyOpType] for o in operands}
     annotations |= {a: Any for a in fields}
     annotations |= {r: ext.Result[transform.AnyOpType[()]] for r in results}
@@ -175,13 +175,16 @@ def _make_class(name: str, operands: Sequence[str], results: Sequence[str], fiel
 def _run(op: ir.Operation, rewriter: Any, state: Any, signature: tuple) -> list[list]:
     """Applies an op's function to the payload; returns one list of payload ops per result. Raises PayloadError for
     what the script's author got wrong, and whatever the function raises."""
-    operands, _, results, fields, _, takes = signature
+    operands, _, results, fields, _, takes, defaults = signature
     payload = [list(state.get_payload_ops(v)) for v in op.operands]
     for ops in payload if takes else ():
         for target in ops:
             if not _kind_fits(target, takes):
                 raise PayloadError(f"takes a handle of {takes}, this one is of {target.operation.name}", target)
-    values = {a: _to_python(op, a, kind) for a, kind in fields.items()}
+    values = {
+        a: defaults[a] if a in defaults and a not in op.attributes else _to_python(op, a, kind)
+        for a, kind in fields.items()
+    }
     produced = _user_ops.implementation(op.name.removeprefix("schedule."))(rewriter, *payload, **values)
     produced = [] if produced is None else produced
     shown = f"{len(produced)}" if isinstance(produced, list | tuple) else short(produced)
@@ -197,7 +200,7 @@ def _run(op: ir.Operation, rewriter: Any, state: Any, signature: tuple) -> list[
 def attach(op_class: type, ctx: ir.Context) -> None:
     """Attaches the transform interface and the memory effects to an op class made by `transform_op`."""
     signature = op_class.mlirc_signature  # type: ignore[attr-defined]
-    operands, consumes, results, _, modifies, _ = signature
+    operands, consumes, results, _, modifies, _, _ = signature
 
     class Model(transform.TransformOpInterface):
         @staticmethod

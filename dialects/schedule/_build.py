@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
-from mlirc.mlir import affine, arith, ir, linalg, tensor
+from mlirc.mlir import affine, arith, ir, linalg, nested, tensor
 
 Size: TypeAlias = "int | ir.Value"  # an index: static, or an SSA value
 DYNAMIC = ir.ShapedType.get_dynamic_size()
@@ -42,10 +42,14 @@ def empty(sizes: Sequence[Size], element: ir.Type) -> ir.Value:
     return tensor.EmptyOp(list(sizes), element).result
 
 
+def applied(expr: ir.AffineExpr, *values: ir.Value) -> ir.Value:
+    """An expression of d0, d1, ... as an affine.apply."""
+    return affine.AffineApplyOp(ir.AffineMap.get(len(values), 0, [expr]), list(values)).result
+
+
 def scaled(value: ir.Value, factor: int) -> ir.Value:
     """value * factor as an affine.apply."""
-    d = ir.AffineExpr.get_dim(0)
-    return affine.AffineApplyOp(ir.AffineMap.get(1, 0, [d * factor]), [value]).result
+    return applied(ir.AffineExpr.get_dim(0) * factor, value)
 
 
 def remaining(offset: ir.Value, extent: int, tile: int) -> ir.Value:
@@ -56,6 +60,32 @@ def remaining(offset: ir.Value, extent: int, tile: int) -> ir.Value:
     return affine.AffineMinOp(map_, [offset]).result
 
 
+def bound(size: Size) -> int:
+    """The most that an extent can be: it is a number, or an affine.min of one. Raises ValueError for others."""
+    if isinstance(size, int):
+        return size
+    owner = size.owner
+    if not isinstance(owner, ir.Block) and owner.operation.name == "affine.min":
+        results = ir.AffineMapAttr(owner.operation.attributes["map"]).value.results
+        constants = [e.value for e in results if isinstance(e, ir.AffineConstantExpr)]
+        if constants:
+            return min(constants)
+    raise ValueError("an extent without a constant bound")
+
+
+def added(a: Size, b: Size) -> Size:
+    """a + b, as an affine.apply where they are values."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a + b
+    if 0 in (a, b):
+        return b if isinstance(a, int) else a
+    d, e = ir.AffineExpr.get_dim(0), ir.AffineExpr.get_dim(1)
+    if isinstance(a, int) or isinstance(b, int):
+        number, value = (a, b) if isinstance(a, int) else (b, a)
+        return affine.AffineApplyOp(ir.AffineMap.get(1, 0, [d + number]), [value]).result
+    return affine.AffineApplyOp(ir.AffineMap.get(2, 0, [d + e]), [a, b]).result
+
+
 def index(value: int) -> ir.Value:
     return arith.ConstantOp(ir.IndexType.get(), value).result
 
@@ -63,10 +93,38 @@ def index(value: int) -> ir.Value:
 _ITERATORS = {True: "#linalg.iterator_type<parallel>", False: "#linalg.iterator_type<reduction>"}
 
 
+class Grouped(int):
+    """An iteration dimension of which `factor` steps that follow each other read one element of an operand's dimension:
+    heads of queries that share a head of keys."""
+
+    factor: int
+
+    def __new__(cls, dim: int, factor: int) -> Grouped:
+        made = super().__new__(cls, dim)
+        made.factor = factor
+        return made
+
+    def expr(self) -> ir.AffineExpr:
+        return ir.AffineExpr.get_floor_div(ir.AffineExpr.get_dim(int(self)), self.factor)
+
+
+def renumber(dim: int | None, numbers: Mapping[int, Any] | Sequence[Any]) -> Any:
+    """What a map's result becomes when its iteration dimension gets another number."""
+    if dim is None or not isinstance(dim, Grouped):
+        return None if dim is None else numbers[dim]
+    new = numbers[int(dim)]
+    return None if new is None else Grouped(new, dim.factor)
+
+
 def affine_map(n_dims: int, results: Sequence[int | None]) -> ir.AffineMap:
-    """A map from its results: iteration dimensions, None for constant 0."""
-    exprs = [ir.AffineExpr.get_constant(0) if r is None else ir.AffineExpr.get_dim(r) for r in results]
-    return ir.AffineMap.get(n_dims, 0, exprs)
+    """A map from its results: iteration dimensions (`Grouped` ones, too), None for constant 0."""
+
+    def expr(r: int | None) -> ir.AffineExpr:
+        if r is None:
+            return ir.AffineExpr.get_constant(0)
+        return r.expr() if isinstance(r, Grouped) else ir.AffineExpr.get_dim(r)
+
+    return ir.AffineMap.get(n_dims, 0, [expr(r) for r in results])
 
 
 def generic(
@@ -84,6 +142,18 @@ def generic(
     }
     results = [v.type for v in outputs]
     return ir.Operation.create("linalg.generic", results, [*inputs, *outputs], attributes, regions=1, loc=location)
+
+
+def clone(op: ir.Operation, values: dict[ir.Value, ir.Value]) -> ir.Operation:
+    """A copy of an op at the insertion point, in which it and what is nested in it read others in place of `values`,
+    which its results join."""
+    made = op.clone().operation
+    for o in (made, *nested(made)):
+        for i, v in enumerate(o.operands):
+            if v in values:
+                o.operands[i] = values[v]
+    values |= dict(zip(op.results, made.results, strict=True))
+    return made
 
 
 def take_body(

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from math import prod
 
 from mlirc.dialects.schedule._base import PayloadError
+from mlirc.dialects.schedule._build import Grouped, renumber
 from mlirc.ir.contractions import multiply_accumulate
 from mlirc.ir.tensors import shape_of
 from mlirc.mlir import ir
 
-Map = tuple[int | None, ...]  # one entry per operand dimension: iteration dimension, or None for constant 0
+Map = tuple[int | None, ...]  # per operand dimension: iteration dimension (or `Grouped`), or None for constant 0
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,23 @@ def _parse_map(affine_map: ir.AffineMap, op: ir.Operation) -> Map:
             result.append(e.position)
         elif isinstance(e, ir.AffineConstantExpr) and e.value == 0:
             result.append(None)
+        elif (grouped := _grouped(e)) is not None:
+            result.append(grouped)
         else:
             raise PayloadError(f"indexing map {affine_map} is not a projected permutation", op)
     dims = [d for d in result if d is not None]
     if len(set(dims)) != len(dims):
         raise PayloadError(f"indexing map {affine_map} repeats a dimension", op)
     return tuple(result)
+
+
+def _grouped(e: ir.AffineExpr) -> Grouped | None:
+    """The dimension of `d floordiv constant`."""
+    if isinstance(e, ir.AffineFloorDivExpr):
+        dim, factor = ir.AffineFloorDivExpr(e).lhs, ir.AffineFloorDivExpr(e).rhs
+        if isinstance(dim, ir.AffineDimExpr) and isinstance(factor, ir.AffineConstantExpr):
+            return Grouped(dim.position, factor.value)
+    return None
 
 
 def structure(op: ir.Operation) -> Structure:
@@ -84,7 +96,7 @@ def structure(op: ir.Operation) -> Structure:
     extents: dict[int, int] = {}
     for value, m in zip(operands, maps, strict=True):
         for d, size in zip(m, shape_of(value), strict=True):
-            if d is not None:
+            if d is not None and not isinstance(d, Grouped):
                 extents[d] = size
     if len(extents) != len(parallel):
         raise PayloadError("an iteration dimension is in no indexing map", op)
@@ -156,6 +168,8 @@ class Dims:
                 if value in produced:
                     j, source_map = produced[value]
                     for d, e in zip(m, source_map, strict=True):
+                        if isinstance(d, Grouped):
+                            raise PayloadError("reads what another op makes in groups", s.op)
                         if d is not None and e is not None:
                             self._union((i, d), (j, e))
             for result, m in zip(s.op.results, s.out_maps, strict=False):
@@ -198,7 +212,16 @@ class Dims:
         agree = [a == b for a, b in pairs]
         if any(agree) and all(same or a in reduced for same, (a, _) in zip(agree, pairs, strict=True)):
             for a, b in pairs:
-                self._union(a, b)
+                if not self._in_one_op(a, b):  # queries and keys may be one tensor
+                    self._union(a, b)
+
+    def _in_one_op(self, a: tuple[int, int], b: tuple[int, int]) -> bool:
+        """Whether two different classes are both dimensions of one op."""
+        for i, s in enumerate(self.structures if self._find(a) != self._find(b) else ()):
+            found = {self._find((i, d)) for d in range(len(s.parallel))}
+            if self._find(a) in found and self._find(b) in found:
+                return True
+        return False
 
     def _find(self, node: tuple[int, int]) -> tuple[int, int]:
         while node in self._parent:
@@ -212,7 +235,7 @@ class Dims:
 
     def map_classes(self, i: int, m: Map) -> tuple[int | None, ...]:
         """An indexing map of op i with classes in place of iteration dimensions."""
-        return tuple(None if d is None else self.of[i][d] for d in m)
+        return tuple(renumber(d, self.of[i]) for d in m)
 
     def value_classes(self, value: ir.Value) -> tuple[int | None, ...]:
         """Class of each dimension of a value that the group produces."""

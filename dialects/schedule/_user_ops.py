@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from mlirc.dialects.schedule._dialect import Schedule
 from mlirc.mlir import ext, ir
 from mlirc.schedule.errors import VerbError
 
@@ -74,8 +75,6 @@ def define(name: str, function: Callable, signature: tuple, make: Callable[[], t
 
 
 def _join(op_class: type, ctx: ir.Context, attach: Callable) -> None:
-    from mlirc.dialects.schedule._base import Schedule
-
     with ctx, ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlirc.dialects.schedule import _build
-from mlirc.dialects.schedule._base import transform_op
+from mlirc.dialects.schedule._base import PayloadError, transform_op
 from mlirc.dialects.schedule._dims import Dims, contraction, indexed_dims, producer, structured_ops
 from mlirc.ir.tensors import shape_of
 from mlirc.mlir import ir, tensor
@@ -34,6 +34,9 @@ def kept_units(dims: Dims, vectors: bool = False) -> set[int]:
 
 def merge_groups(dims: Dims, vectors: bool = False) -> tuple[dict[int, int], set[int]]:
     """(leader of each class, dropped classes): classes with one leader are merged, in the order of their operands."""
+    for s in dims.structures:
+        if any(isinstance(d, _build.Grouped) for m in s.maps for d in m):
+            raise PayloadError("reads a dimension in groups: its dimensions stay as they are", s.op)
     kept = kept_units(dims, vectors)
     dropped = {c for c, n in dims.extent.items() if n == 1 and c not in kept}
     maps = []  # per op: its operand maps in classes, without dropped ones

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import combinations
+
 from mlirc.dialects.schedule import _build
 from mlirc.dialects.schedule._base import LINALG, PayloadError, transform_op
 from mlirc.dialects.schedule._dims import Dims, contraction, producer, structured_ops
 from mlirc.dialects.schedule.tile_to_blocks import Cut, Tiler
-from mlirc.ir.tensors import kept_dims, shape_of
+from mlirc.ir.tensors import shape_of
 from mlirc.mlir import ir, scf
 
 
-class _LoopTiler(Tiler):
-    """A Tiler inside the loop: a block-level slice of a global tensor is sliced again at its source."""
+class InnerTiler(Tiler):
+    """A Tiler inside of a block: a block-level slice of a global tensor is sliced again at its source."""
 
     def operand(self, value: ir.Value, classes, is_output: bool) -> ir.Value:
         if value in self.values or not isinstance(value.type, ir.RankedTensorType):
@@ -19,6 +22,8 @@ class _LoopTiler(Tiler):
         cut_here = [j for j, c in enumerate(classes) if c is not None and self.tiles[c].offset != 0]
         if not cut_here:
             return value
+        if any(isinstance(classes[j], _build.Grouped) for j in cut_here):
+            raise PayloadError("a dimension that is read in groups is not tiled inside of a block", producer(value))
         made_by = producer(value)
         if made_by is not None and made_by.name == "tensor.extract_slice":
             return self._slice_of_slice(made_by, classes, cut_here)
@@ -31,19 +36,31 @@ class _LoopTiler(Tiler):
             return _build.empty(sizes, type_.element_type)
         return super().operand(value, classes, is_output)
 
+    def moved(self, offset, by, made_by: ir.Operation):
+        """Where a slice of a slice begins."""
+        if offset != 0:
+            raise PayloadError("the reduction dimension is already cut", made_by)
+        return by
+
     def _slice_of_slice(self, made_by: ir.Operation, classes, cut_here) -> ir.Value:
-        offsets, sizes = _mixed(made_by, "static_offsets", 1), _mixed(made_by, "static_sizes", 2)
-        kept = kept_dims(list(made_by.attributes["static_sizes"]), shape_of(made_by.results[0]))
+        offsets, sizes = mixed(made_by, "static_offsets", 1), mixed(made_by, "static_sizes", 2)
+        kept = uncut_dims(list(made_by.attributes["static_sizes"]), shape_of(made_by.results[0]), offsets)
         for j in cut_here:
             tile = self.tiles[classes[j]]
-            if offsets[kept[j]] != 0:
-                raise PayloadError("the reduction dimension is already cut", made_by)
-            offsets[kept[j]], sizes[kept[j]] = tile.offset, tile.size
+            offsets[kept[j]], sizes[kept[j]] = self.moved(offsets[kept[j]], tile.offset, made_by), tile.size
         dropped = [j for j in range(len(sizes)) if j not in kept]
         return _build.extract_slice(made_by.operands[0], offsets, sizes, dropped)
 
 
-def _mixed(op: ir.Operation, attribute: str, segment: int) -> list:
+def uncut_dims(sizes: list[int], shape: Sequence[int], offsets: list) -> list[int]:
+    """Which dimensions of a slice stay in its rank-reduced type, where several are of size 1: those at offset 0, as
+    what the blocks did not cut is."""
+    found = [k for k in combinations(range(len(sizes)), len(shape)) if [sizes[d] for d in k] == list(shape)]
+    return list(max(found, key=lambda k: (sum(offsets[d] == 0 for d in k), k)))
+
+
+def mixed(op: ir.Operation, attribute: str, segment: int) -> list:
+    """Offsets or sizes of an extract_slice, static ones as numbers: its `attribute` and operand segment."""
     segments = list(op.attributes["operandSegmentSizes"])
     start = sum(segments[:segment])
     dynamic = iter(list(op.operands)[start : start + segments[segment]])
@@ -95,7 +112,7 @@ def tile_loop(contractions: list[ir.Operation], size: int, erase) -> tuple[list[
         tiles = {c: Cut(0, n) for c, n in dims.extent.items()}
         k_size = _build.remaining(iv, extent, size) if extent % size else size
         tiles |= {k: Cut(iv, k_size) for k in ks}
-        tiler = _LoopTiler(dims, tiles)
+        tiler = InnerTiler(dims, tiles)
         tiler.values = dict(zip(accumulators, loop.inner_iter_args, strict=True))
         shared = len(set(accumulators)) != len(accumulators)
         inner = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from mlirc.dialects.schedule import _build
@@ -29,6 +29,17 @@ class Tiler:
     dims: Dims
     tiles: dict[int, Cut]
     values: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    groups: dict[tuple[int, int], Size] = field(default_factory=dict)  # offsets by class and factor
+
+    def share(self) -> None:
+        """Computes the offsets of what is read in groups, once, at the insertion point."""
+        for i, s in enumerate(self.dims.structures):
+            for c in (c for m in s.maps for c in self.dims.map_classes(i, m)):
+                offset = self.tiles[c].offset if isinstance(c, _build.Grouped) else 0
+                if isinstance(c, _build.Grouped) and not isinstance(offset, int):
+                    key = int(c), c.factor
+                    if key not in self.groups:
+                        self.groups[key] = _build.applied(_build.Grouped(0, c.factor).expr(), offset)
 
     def cut(self, classes: Sequence[int | None]) -> tuple[list[Size], list[Size], list[int]]:
         """Offsets, sizes and dropped positions of a value with these dimension classes."""
@@ -37,11 +48,21 @@ class Tiler:
         dropped = []
         for j, c in enumerate(classes):
             tile = Cut(0, 1) if c is None else self.tiles[c]
+            if isinstance(c, _build.Grouped):
+                tile = self._shared(c, tile)
             offsets.append(tile.offset)
             sizes.append(tile.size)
             if tile.dropped:
                 dropped.append(j)
         return offsets, sizes, dropped
+
+    def _shared(self, c: _build.Grouped, tile: Cut) -> Cut:
+        """Where an operand is cut that steps of a dimension share in groups."""
+        if tile.offset == 0 and tile.size == self.dims.extent[c]:
+            return Cut(0, tile.size // c.factor)
+        if tile.size != 1:
+            raise PayloadError(f"a dimension that is read in groups of {c.factor} is tiled by 1, or not at all")
+        return Cut(self.groups.get((int(c), c.factor), 0), 1, tile.dropped)
 
     def operand(self, value: ir.Value, classes: Sequence[int | None], is_output: bool) -> ir.Value:
         if value in self.values or not isinstance(value.type, ir.RankedTensorType):
@@ -67,13 +88,30 @@ class Tiler:
             return result.owner
         kept = [d for d, c in enumerate(row) if not self.tiles[c].dropped]
         position: dict[int, int | None] = {d: kept.index(d) if d in kept else None for d in range(len(row))}
-        maps = [[position[d] if d is not None else None for d in m if d is None or d in kept] for m in s.maps]
+        maps = [[_build.renumber(d, position) for d in m if d is None or d in kept] for m in s.maps]
         new = _build.generic(operands[:n_in], operands[n_in:], maps, [s.parallel[d] for d in kept], s.op.location)
         offsets = {d: self.tiles[c].offset for d, c in enumerate(row)}
         _build.take_body(new, s.op, position, {d: o for d, o in offsets.items() if not isinstance(o, int)})
         for old, result in zip(s.op.results, new.results, strict=True):
             self.values[old] = result
         return new
+
+    def fill(self, forall: scf.ForallOp, location: ir.Location, erase: Callable[[ir.Operation], None]) -> None:
+        """Moves all ops into the forall's body, whose results take the place of what escapes from them."""
+        escaping = self.dims.escaping()
+        with ir.InsertionPoint(forall.body), location:
+            self.share()
+            for i in range(len(self.dims.ops)):
+                self.clone(i)
+            terminator = scf.InParallelOp()
+        with ir.InsertionPoint(terminator.region.blocks[0]), location:
+            for value, shared in zip(escaping, forall.inner_iter_args, strict=True):
+                offsets, extents, _ = self.cut(self.dims.value_classes(value))
+                _build.parallel_insert_slice(self.values[value], shared, offsets, extents)
+        for value, result in zip(escaping, forall.results, strict=True):
+            value.replace_all_uses_with(result)
+        for op in reversed(self.dims.ops):
+            erase(op)
 
 
 def check(dims: Dims, tiled: dict[int, int], root: Structure) -> None:
@@ -93,7 +131,9 @@ def mapping_of(n_loops: int) -> ir.Attribute:
     return ir.Attribute.parse("[" + ", ".join(f"#gpu.block<{n}>" for n in names) + "]")
 
 
-def tile(root: ir.Operation, sizes: Sequence[int], keep: Sequence[int], order: Sequence[int], erase) -> ir.Operation:
+def tile(
+    root: ir.Operation, sizes: Sequence[int], keep: Sequence[int], order: Sequence[int], ones: bool, erase
+) -> ir.Operation:
     """Makes the forall and returns it; see `tile_to_blocks`."""
     block = root.operation.block
     ops = structured_ops(block)
@@ -120,32 +160,22 @@ def tile(root: ir.Operation, sizes: Sequence[int], keep: Sequence[int], order: S
     listed = [row[d] for d in (order or range(len(row))) if sizes[d]]
     if set(listed) != set(tiled):
         raise PayloadError(f"order {list(order)}: it must list every tiled dimension once", root)
-    # loops of one trip are left out, but a launch has at least one block
-    loops = [c for c in listed if tiled[c] < dims.extent[c]] or listed[-1:]
+    # a launch has at least one block
+    loops = listed if ones else [c for c in listed if tiled[c] < dims.extent[c]] or listed[-1:]
     escaping = dims.escaping()
     anchor = _move_users_behind(block, dims)
     with ir.InsertionPoint(anchor), root.location:
         outs = [_build.empty(list(shape_of(v)), ir.RankedTensorType(v.type).element_type) for v in escaping]
         bounds = [-(-dims.extent[c] // tiled[c]) for c in loops]
-        zeros, ones = [0] * len(loops), [1] * len(loops)
-        forall = scf.ForallOp(zeros, bounds, ones, outs, mapping=mapping_of(len(loops)))
+        zeros, steps = [0] * len(loops), [1] * len(loops)
+        forall = scf.ForallOp(zeros, bounds, steps, outs, mapping=mapping_of(len(loops)))
     with ir.InsertionPoint(forall.body), root.location:
-        tiles = {c: Cut(0, extent) for c, extent in dims.extent.items()}
         kept = {row[d] for d in keep}
+        alone = {c for c, size in tiled.items() if size == dims.extent[c] == 1} - kept
+        tiles = {c: Cut(0, extent, dropped=c in alone) for c, extent in dims.extent.items()}
         for iv, c in zip(forall.induction_variables, loops, strict=True):
-            tiles[c] = _tile_of(iv, dims.extent[c], tiled[c], c in kept)
-        tiler = Tiler(dims, tiles)
-        for i in range(len(ops)):
-            tiler.clone(i)
-        terminator = scf.InParallelOp()
-    with ir.InsertionPoint(terminator.region.blocks[0]), root.location:
-        for value, shared in zip(escaping, forall.inner_iter_args, strict=True):
-            offsets, extents, _ = tiler.cut(dims.value_classes(value))
-            _build.parallel_insert_slice(tiler.values[value], shared, offsets, extents)
-    for value, result in zip(escaping, forall.results, strict=True):
-        value.replace_all_uses_with(result)
-    for op in reversed(dims.ops):
-        erase(op)
+            tiles[c] = _tile_of(iv, dims.extent[c], tiled[c], c in kept, ones)
+    Tiler(dims, tiles).fill(forall, root.location, erase)
     return forall.operation
 
 
@@ -166,8 +196,8 @@ def _move_users_behind(block: ir.Block, dims: Dims) -> ir.Operation:
     return anchor
 
 
-def _tile_of(iv: ir.Value, extent: int, size: int, keep: bool) -> Cut:
-    if size >= extent:
+def _tile_of(iv: ir.Value, extent: int, size: int, keep: bool, ones: bool) -> Cut:
+    if size >= extent and not ones:
         return Cut(0, extent, dropped=extent == 1 and not keep)
     offset = iv if size == 1 else _build.scaled(iv, size)
     edge = extent % size != 0
@@ -179,16 +209,17 @@ def _tile_of(iv: ir.Value, extent: int, size: int, keep: bool) -> Cut:
     operands=("root",),
     consumes=("root",),
     results=("forall",),
-    attributes={"sizes": list, "keep": list, "order": list},
+    attributes={"sizes": list, "keep": list, "order": list, "ones": bool},
     takes=LINALG,
+    defaults={"ones": False},
 )
-def tile_to_blocks(rewriter, roots, sizes, keep, order):
+def tile_to_blocks(rewriter, roots, sizes, keep, order, ones):
     """Tiles the root op, and all linalg ops of its block with it, into one `scf.forall` in which each op occurs once.
 
     `sizes`: one per iteration dimension of the root, 0 for whole. Sizes of 1 leave the rank of tiles, unless the root's
     dimension is in `keep`. `order`: the tiled dimensions from the outermost loop (slowest block id) to the innermost
-    (x); empty for their natural order.
+    (x); empty for their natural order. Loops of one trip are left out, unless `ones`.
     """
     if len(roots) != 1:
         raise PayloadError(f"tile_to_blocks needs one root, the handle has {len(roots)}", roots[0] if roots else None)
-    return [[tile(roots[0], sizes, keep, order, rewriter.erase_op)]]
+    return [[tile(roots[0], sizes, keep, order, ones, rewriter.erase_op)]]

@@ -1,4 +1,4 @@
-// RUN: %mlirc-opt %s --script 'attention:mma=mma,block_q=64,block_kv=64,stages=2' --pass mlirc-distribute | %filecheck %s
+// RUN: %mlirc-opt %s --script 'attention:mma=mma,block_q=64,block_kv=64,stages=2' --pass mlirc-async --pass mlirc-distribute | %filecheck %s
 
 // Attention: the queries are read once into fragments; keys and values are copied one step ahead; the softmax's rows stay
 // in the four lanes that hold them, without shared memory; the weights go from accumulator to operand in registers.

@@ -12,7 +12,7 @@
 // CHECK: error: {{.*}}kernel k: func.func: no attribute 'warp': did you mean warps?
 // BLOCKS: gpu.func @k({{.*}}mlirc.min_blocks = 3 : i32
 // MANY: error: {{.*}}kernel k: mlirc.min_blocks = 17: 17 blocks of 128 threads, a multiprocessor of sm_90a holds 2048
-// GROUP: error: {{.*}}kernel k: scf.forall: mlirc.group_rows = 5: it must divide the 2 steps of the second-last loop
+// GROUP: error: {{.*}}kernel k: scf.forall: mlirc.group_rows = 5: the second-last loop has 2 steps
 func.func @k(%x: tensor<8x8xf32>) -> tensor<8x8xf32> attributes {mlirc.kernel, mlirc.warp = 4 : i32} {
   %e = tensor.empty() : tensor<8x8xf32>
   %r = scf.forall (%i, %j) = (0, 0) to (8, 8) step (4, 4) shared_outs(%o = %e) -> (tensor<8x8xf32>) {

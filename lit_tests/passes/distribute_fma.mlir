@@ -1,4 +1,4 @@
-// RUN: %mlirc-opt %s --script 'matmul:block_m=32,block_n=32,block_k=16,warps_m=1,warps_n=1,stages=2' --pass mlirc-distribute | %filecheck %s
+// RUN: %mlirc-opt %s --script 'matmul:block_m=32,block_n=32,block_k=16,warps_m=1,warps_n=1,stages=2' --pass mlirc-async --pass mlirc-distribute | %filecheck %s
 
 // A product of f32 operands: 4-byte copies into a ring of two buffers, one slice of K ahead; fused multiply-adds on what
 // each thread reads from shared memory. One warp needs no barrier of the block.

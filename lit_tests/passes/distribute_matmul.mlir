@@ -1,5 +1,5 @@
-// RUN: %mlirc-opt %s --pass mlirc-distribute | %filecheck %s
-// RUN: %mlirc-opt %s --pass mlirc-distribute | %mlirc-opt - | %filecheck %s
+// RUN: %mlirc-opt %s --pass mlirc-async --pass mlirc-distribute | %filecheck %s
+// RUN: %mlirc-opt %s --pass mlirc-async --pass mlirc-distribute | %mlirc-opt - | %filecheck %s
 
 // A pipelined K loop: stages - 1 = 2 groups of 16-byte copies in front; in an iteration one wait, one barrier, the next
 // group, then ldmatrix (swizzled) and mma.sync on accumulators that the loop carries.

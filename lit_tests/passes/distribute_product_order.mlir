@@ -1,4 +1,4 @@
-// RUN: %mlirc-opt %s --script 'matmul:block_m=32,block_n=8,block_k=16,warps_m=1,warps_n=1,stages=1' --pass mlirc-distribute | %filecheck %s
+// RUN: %mlirc-opt %s --script 'matmul:block_m=32,block_n=8,block_k=16,warps_m=1,warps_n=1,stages=1' --pass mlirc-async --pass mlirc-distribute | %filecheck %s
 
 // The first factor runs along the result's columns: it is the product's right operand, so that registers are numbered
 // as the result's rows are. A lane holds two rows of eight (%arg1) by four columns of 32 (%arg0).

@@ -1,5 +1,5 @@
-// RUN: %mlirc-opt %s --pass mlirc-distribute | %filecheck %s
-// RUN: %mlirc-opt %s --pass mlirc-distribute | %mlirc-opt - | %filecheck %s
+// RUN: %mlirc-opt %s --pass mlirc-async --pass mlirc-distribute | %filecheck %s
+// RUN: %mlirc-opt %s --pass mlirc-async --pass mlirc-distribute | %mlirc-opt - | %filecheck %s
 
 // Eight warps compute and a ninth copies, by tensor maps that the host makes; each slot of the ring has an mbarrier that
 // its copies complete and one at which eight warps arrive. Four blocks compute eight tiles in two turns; results leave

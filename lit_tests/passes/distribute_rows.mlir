@@ -1,4 +1,4 @@
-// RUN: %mlirc-opt %s --pass mlirc-distribute | %filecheck %s
+// RUN: %mlirc-opt %s --pass mlirc-async --pass mlirc-distribute | %filecheck %s
 
 // Elementwise: 16-byte accesses, a masked edge, one launch per forall, results as trailing arguments.
 // CHECK-LABEL: gpu.func @scale(%arg0: memref<5x64xf32>, %arg1: memref<5x64xf32>) kernel

@@ -1,6 +1,6 @@
-// RUN: %mlirc-opt %s --script 'matmul:mma=wgmma' --pass mlirc-distribute | %filecheck %s
+// RUN: %mlirc-opt %s --script 'matmul:mma=wgmma' --pass mlirc-async --pass mlirc-distribute | %filecheck %s
 // RUN: %mlirc-opt %s --script 'matmul:mma=wgmma' > %t.tiles.mlir
-// RUN: not %mlirc-opt %t.tiles.mlir --target sm_80 --pass mlirc-distribute 2>&1 | %filecheck %s --check-prefix=OLD
+// RUN: not %mlirc-opt %t.tiles.mlir --target sm_80 --pass mlirc-async --pass mlirc-distribute 2>&1 | %filecheck %s --check-prefix=OLD
 
 // An instruction asks the target first: LLVM would end the process over one that it does not have.
 

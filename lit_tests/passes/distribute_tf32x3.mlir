@@ -1,4 +1,4 @@
-// RUN: %mlirc-opt %s --target sm_90a --pass mlirc-distribute | %filecheck %s
+// RUN: %mlirc-opt %s --target sm_90a --pass mlirc-async --pass mlirc-distribute | %filecheck %s
 
 // Four panels of the right operand's rows along n, one of the left's along k; both swizzled.
 // CHECK-LABEL: gpu.func @matmul_0

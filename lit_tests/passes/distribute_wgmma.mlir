@@ -1,5 +1,5 @@
-// RUN: %mlirc-opt %s --pass mlirc-distribute | %filecheck %s
-// RUN: %mlirc-opt %s --pass mlirc-distribute | %mlirc-opt - | %filecheck %s
+// RUN: %mlirc-opt %s --pass mlirc-async --pass mlirc-distribute | %filecheck %s
+// RUN: %mlirc-opt %s --pass mlirc-async --pass mlirc-distribute | %mlirc-opt - | %filecheck %s
 
 // Copies run stages - 2 = 2 iterations ahead, because a product may still read the previous iteration's buffer; the
 // proxy fence stands between the copies' arrival and the products; one group of products stays in flight.

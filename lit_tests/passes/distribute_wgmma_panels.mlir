@@ -1,5 +1,5 @@
-// RUN: %mlirc-opt %s --pass mlirc-distribute | %filecheck %s
-// RUN: %mlirc-opt %s --pass mlirc-distribute | %mlirc-opt - | %filecheck %s
+// RUN: %mlirc-opt %s --pass mlirc-async --pass mlirc-distribute | %filecheck %s
+// RUN: %mlirc-opt %s --pass mlirc-async --pass mlirc-distribute | %mlirc-opt - | %filecheck %s
 
 // A's rows run along m and B's along n: each lies in panels of 64 columns with the slice's 64 rows of k, one panel after
 // the other, whose rows are permuted. Descriptors step from panel to panel by 8192 bytes and between slices of k by 2048;

@@ -19,7 +19,7 @@ func.func private @gather(%i: tensor<3xi64>, %x: tensor<7xf32>) -> tensor<3xf32>
   return %r : tensor<3xf32>
 }
 
-// CHECK-LABEL: gpu.func @scatter_1(
+// CHECK-LABEL: gpu.func @scatter_0(
 // CHECK: %[[J:.*]] = arith.index_cast
 // CHECK: %[[IN:.*]] = arith.cmpi ult, %[[J]], %c7
 // CHECK: scf.if %[[IN]]
@@ -33,3 +33,8 @@ func.func private @scatter(%u: tensor<3xf32>, %i: tensor<3x1xi64>, %x: tensor<7x
   } -> tensor<7xf32>
   return %r : tensor<7xf32>
 }
+
+// What a scatter changes is copied before it, by whoever calls it: or not, where both may lie in one place.
+// CHECK: func.func private @scatter(%{{.*}}, %{{.*}}, %[[X:.*]]: memref<7xf32>, %[[R:.*]]: memref<7xf32>)
+// CHECK: memref.copy %[[X]], %[[R]]
+// CHECK-NEXT: gpu.launch_func @scatter_gpu::@scatter_0

@@ -1,6 +1,8 @@
 // RUN: %mlirc-opt %s --script auto | %filecheck %s
 // RUN: %mlirc-opt %s --script 'attention:block_kv=16,stages=1' | %filecheck %s --check-prefix=KNOBS
-// RUN: %mlirc-opt %s --script 'attention:block_q=128,block_kv=64' --pass mlirc-distribute | %filecheck %s --check-prefix=GPU
+// RUN: %mlirc-opt %s --script 'attention:block_q=128,block_kv=64' --pass mlirc-async --pass mlirc-distribute | %filecheck %s --check-prefix=GPU
+// RUN: %mlirc-opt %s --script 'attention:block_q=64,block_kv=16,rotate=1' --pass mlirc-async | %filecheck %s --check-prefix=AHEAD
+// RUN: %mlirc-opt %s --script 'attention:block_q=64,block_kv=16,rotate=1' --pass mlirc-async --pass mlirc-distribute | %filecheck %s --check-prefix=SOON
 
 // CHECK-LABEL: func.func private @attention_0
 // CHECK-SAME: mlirc.warps = 4 : i32
@@ -24,7 +26,7 @@
 // GPU-SAME: known_block_size = array<i32: 384, 1, 1>
 // GPU: memref<2x64x64xf16, #gpu.address_space<workgroup>>
 // GPU: memref<2x1x64x64xf16, #gpu.address_space<workgroup>>
-// GPU: nvvm.setmaxregister increase 240
+// GPU: nvvm.setmaxregister increase 232
 // GPU: vector.store {{.*}} memref<1x128x64xf16, #gpu.address_space<workgroup>>
 // GPU: nvvm.fence.proxy
 // GPU: scf.for
@@ -39,11 +41,53 @@
 // GPU: llvm.inline_asm {{.*}}wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16
 // GPU: nvvm.wgmma.wait.group.sync.aligned 1
 // GPU: scf.yield
-// GPU: nvvm.setmaxregister decrease 24
+// GPU: nvvm.setmaxregister decrease 40
 // GPU: nvvm.mbarrier.arrive.expect_tx %{{.*}}, %c8192_i32
 // GPU: nvvm.cp.async.bulk.tensor.shared.cluster.global
 // GPU: nvvm.mbarrier.arrive.expect_tx %{{.*}}, %c8192_i32
 // GPU: nvvm.cp.async.bulk.tensor.shared.cluster.global
+
+// Scores a block of keys ahead: the producer's keys are one step ahead of the values, and the scores of the next keys are
+// under way during the softmax of these; both slots are given back in front of what looks at the sums.
+// AHEAD: %[[KEYS:.*]] = "mlirc.make_ring"()
+// AHEAD: %[[VALUES:.*]] = "mlirc.make_ring"()
+// AHEAD: scf.for {{.*}} = %c0 to %c16
+// AHEAD: "mlirc.put"(%[[KEYS]]
+// AHEAD: scf.for %[[KEY:.*]] = %c0 to %c112 step %c16
+// AHEAD: %[[NEXT:.*]] = affine.apply #{{.*}}(%[[KEY]])
+// AHEAD: tensor.extract_slice %arg1[%{{.*}}, %{{.*}}, %[[NEXT]], 0]
+// AHEAD: "mlirc.put"(%[[KEYS]]
+// AHEAD: tensor.extract_slice %arg2[%{{.*}}, %{{.*}}, %[[KEY]], 0]
+// AHEAD: "mlirc.put"(%[[VALUES]]
+// AHEAD: scf.for {{.*}} = %c112 to %c128
+// AHEAD: "mlirc.put"(%[[VALUES]]
+// AHEAD: %[[FIRST:.*]] = scf.for {{.*}} = %c0 to %c16
+// AHEAD: scf.for {{.*}} = %c0 to %c112 {{.*}} %[[SCORES:[^ ]*]] = %[[FIRST]])
+// AHEAD: %[[TILE:.*]] = "mlirc.get"(%[[KEYS]])
+// AHEAD: %[[COMING:.*]] = linalg.generic {{.*}} ins(%extracted_slice, %[[TILE]] :
+// AHEAD: linalg.generic {{.*}} ins(%[[SCORES]] :
+// AHEAD: arith.maximumf
+// AHEAD: math.exp2
+// AHEAD: "mlirc.release"(%[[KEYS]]) {lag = 0 : i64}
+// AHEAD-NEXT: "mlirc.release"(%[[VALUES]]) {lag = 1 : i64}
+// AHEAD: scf.yield {{.*}}, %[[COMING]] :
+// SOON: nvvm.wgmma.mma_async {{.*}}D[<f32>, <zero>]
+// SOON: scf.for {{.*}} = %c0 to %c112
+// SOON: nvvm.wgmma.mma_async {{.*}}D[<f32>, <zero>]
+// SOON: nvvm.wgmma.commit.group.sync.aligned
+// SOON-NOT: nvvm.wgmma.wait
+// SOON: nvvm.mbarrier.try_wait.parity
+// SOON-NOT: nvvm.wgmma.wait
+// SOON: math.exp2
+// SOON-NOT: nvvm.wgmma.wait
+// SOON: nvvm.mbarrier.try_wait.parity
+// SOON-NOT: nvvm.mbarrier
+// SOON: nvvm.wgmma.wait.group.sync.aligned 0
+// SOON: nvvm.mbarrier.arrive %
+// SOON: llvm.inline_asm {{.*}}wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16
+// SOON-NEXT: nvvm.wgmma.commit.group.sync.aligned
+// SOON-NEXT: nvvm.wgmma.wait.group.sync.aligned 1
+// SOON: scf.yield
 
 func.func private @attention_0(%q: tensor<1x2x128x64xf16>, %k: tensor<1x2x128x64xf16>, %v: tensor<1x2x128x64xf16>)
     -> tensor<1x2x128x64xf16> attributes {mlirc.kernel, mlirc.kind = "attention"} {

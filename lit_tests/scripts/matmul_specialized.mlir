@@ -1,6 +1,6 @@
 // RUN: %mlirc-opt %s --target sm_90a --script 'matmul:mma=wgmma,block_m=128,block_n=64,blocks=4,cluster_size=2,stages=3' | %filecheck %s
-// RUN: %mlirc-opt %s --target sm_90a --script 'matmul:mma=wgmma,block_m=128,block_n=64,blocks=4,cluster_size=2,stages=3' --pass mlirc-distribute | %filecheck %s --check-prefix=GPU
-// RUN: not %mlirc-opt %s --target sm_90a --script 'matmul:mma=wgmma,block_m=128,block_n=64,cluster_size=8' --pass mlirc-distribute 2>&1 | %filecheck %s --check-prefix=CLUSTER
+// RUN: %mlirc-opt %s --target sm_90a --script 'matmul:mma=wgmma,block_m=128,block_n=64,blocks=4,cluster_size=2,stages=3' --pass mlirc-async --pass mlirc-distribute | %filecheck %s --check-prefix=GPU
+// RUN: not %mlirc-opt %s --target sm_90a --script 'matmul:mma=wgmma,block_m=128,block_n=64,cluster_size=8' --pass mlirc-async --pass mlirc-distribute 2>&1 | %filecheck %s --check-prefix=CLUSTER
 
 // CLUSTER: mlirc.cluster = 8: it must divide the 4 blocks that follow each other
 
@@ -11,7 +11,7 @@
 // CHECK: scf.for
 // CHECK: linalg.generic
 // CHECK-SAME: mlirc.copy = "tma"
-// CHECK: } {mlirc.producers = 1 : i32, mlirc.stages = 3 : i32}
+// CHECK: } {mlirc.producers = 4 : i32, mlirc.stages = 3 : i32}
 // CHECK: } {mapping = {{.*}}, mlirc.cluster = 2 : i32, mlirc.persist = 4 : i32, mlirc.store = "tma"}
 
 // The two blocks of a cluster share columns: each copies half of the right operand's slice to both, and readers of both

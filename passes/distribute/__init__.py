@@ -2,8 +2,8 @@
 
 Every `scf.forall` of a kernel becomes a `gpu.func`: its tiles are spread over the registers of the block's threads by
 layouts (layout.py), loads and stores become vector accesses (memory.py), bodies are replayed on registers
-(elementwise.py), reductions become shuffles (reduction.py), products mma.sync or FMA (contraction.py, staging.py),
-loops carry fragments and pipeline their copies (loop.py)."""
+(elementwise.py), reductions become shuffles (reduction.py), products what an instruction makes of them (contraction.py,
+instructions/, staging.py), loops carry fragments and pipeline their copies (loop.py)."""
 
 from __future__ import annotations
 

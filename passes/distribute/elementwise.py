@@ -10,7 +10,7 @@ from mlirc.mlir import ir
 from mlirc.passes.distribute import memory
 from mlirc.passes.distribute.emitter import Emitter, Unsupported, vec
 from mlirc.passes.distribute.layout import Layout
-from mlirc.passes.distribute.values import Fragment, Marked, Tile, elementwise_op, piece_size
+from mlirc.passes.distribute.values import Fragment, Marked, Tile, elementwise_op
 
 
 def map_dims(m: ir.AffineMap) -> list[int | None]:
@@ -37,7 +37,7 @@ class Body:
         self.em, self.layout, self.sizes, self.operands = em, layout, sizes, operands
         self.scalars = scalars  # maps values defined outside the body to scalars, memrefs for tensors
         self.block = op.regions[0].blocks[0]
-        self.piece = piece_size(layout)
+        self.piece = layout.piece
         self.varying = {layout.rank - 1} if self.piece > 1 else set()
         self.arguments = {a: i for i, a in enumerate(self.block.arguments)}
         self.deps: dict[ir.Value, frozenset[int]] = {}
@@ -47,9 +47,7 @@ class Body:
             self.deps[a] = frozenset(d for d in bound[1] if d is not None) if bound else frozenset()
         for inner in self.block.operations:
             self._note(inner)
-        self._registers = [
-            None if o is None else {tuple(row): i for i, row in enumerate(o[0].layout.reg_offsets)} for o in operands
-        ]
+        self._registers = [None if o is None else o[0].layout.registers for o in operands]
 
     def _note(self, op) -> None:
         if op.operation.name == "linalg.index":
@@ -120,8 +118,7 @@ class Body:
         count = self.piece if dim in self.varying else 1
         values = []
         for k in range(count):
-            offset = int(self.layout.reg_offsets[p * self.piece + k, dim])
-            c, _ = memory.coordinate(em, self.layout, dim, offset, self.sizes[dim], 1, False)
+            c, _ = memory.coordinate(em, self.layout, dim, p * self.piece + k, self.sizes[dim], 1, False)
             values.append(em.value(c))
         return em.pack(values)
 
@@ -137,8 +134,7 @@ class Body:
         if self._contiguous(index_values, view):
             # The whole piece is clamped into the tile, not each of its elements.
             last = self.layout.rank - 1
-            offset = int(self.layout.reg_offsets[p * self.piece, last])
-            start, _ = memory.coordinate(em, self.layout, last, offset, self.sizes[last], self.piece, False)
+            start, _ = memory.coordinate(em, self.layout, last, p * self.piece, self.sizes[last], self.piece, False)
             first = [*indices[:-1], start]
             return memory.join(em, [memory.load_elements(em, view, first, self.piece)], self.piece, element, self.piece)
         loads = []
@@ -199,6 +195,11 @@ class Elementwise(Marked):
                 return bound[0]
         return None
 
+    def computed_in(self, layout: Layout) -> Fragment:
+        """The tile, whose operands change their layouts, not itself: a transposition's result would be taken apart."""
+        with self.place():
+            return self._evaluate(layout.lift(self.out_dims, len(self.space_shape)))[self.number].get(layout)
+
     def build(self, layout: Layout) -> Fragment:
         natural = self.natural()
         own = natural if natural is not None else layout
@@ -225,7 +226,7 @@ class Elementwise(Marked):
                 out.append(Fragment(self.em, t, shape, sizes, layout, pieces, body.piece))
                 continue
             frag = Fragment(self.em, t, self.space_shape, self.space_sizes, space, pieces, body.piece)
-            table = {tuple(row): r for r, row in enumerate(space.reg_offsets)}
+            table = space.registers
             registers = []
             for row in layout.reg_offsets:
                 full = [0] * space.rank
@@ -233,7 +234,7 @@ class Elementwise(Marked):
                     if d is not None:
                         full[d] = int(row[k])
                 registers.append(table[tuple(full)])
-            p = piece_size(layout)
+            p = layout.piece
             permuted = [frag.read(registers[j : j + p]) for j in range(0, len(registers), p)]
             out.append(Fragment(self.em, t, shape, sizes, layout, permuted, p))
         return out

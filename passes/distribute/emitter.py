@@ -1,50 +1,24 @@
-"""Building blocks for one `gpu.func`: index arithmetic that folds, constants, thread numbers, shared memory,
-barriers."""
+"""Emission state of one `gpu.func`: the team that works, shared memory, tensor maps."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
 
-from mlirc.errors import MlircError
 from mlirc.ir.tensors import element_bytes
-from mlirc.mlir import arith, gpu, ir, llvm, memref, nvvm, vector
-from mlirc.passes.distribute.layout import Layout, pow2_divisor
+from mlirc.mlir import gpu, ir, memref
+from mlirc.passes.distribute.builder import Builder, IndexValue, Unsupported, vec
+from mlirc.passes.distribute.layouts.notes import SharedAccesses
+from mlirc.passes.distribute.pipeline import Pipeline
+from mlirc.passes.distribute.team import Team, Warps
 from mlirc.schedule.attributes import Taken
-from mlirc.schedule.places import attribute_place, script_line
 from mlirc.targets import Target
 
-if TYPE_CHECKING:
-    from mlirc.passes.distribute.ring import Ring
-    from mlirc.passes.distribute.tensor_stores import TensorStores
-
-IndexValue: TypeAlias = int | ir.Value  # an index that may be known while compiling
+__all__ = ["WORKGROUP", "Emitter", "IndexValue", "TensorMap", "Unsupported", "vec"]
 
 WORKGROUP = "#gpu.address_space<workgroup>"
-
-
-class Unsupported(MlircError):
-    """A `tiles`-level form that the distribution does not know; `place` is the line of the schedule's script that is to
-    blame, where one is known: of the attribute `attribute` of the op, or else the line that made the op."""
-
-    def __init__(self, message: str, op: ir.Operation | None = None, attribute: str = "") -> None:
-        super().__init__(message)
-        self.place = ""
-        if op is not None:
-            self.at(op, attribute)
-
-    def at(self, op: ir.Operation, attribute: str = "") -> None:
-        """Blames the line behind an op, unless another is blamed already."""
-        if not self.place:
-            noted = attribute_place(op, attribute) if attribute else ""
-            self.place = noted or script_line(str(op.operation.location))
-
-
-def vec(t: ir.Type, n: int) -> ir.Type:
-    """The type of n elements in registers: the element itself for n == 1."""
-    return t if n == 1 else ir.VectorType.get([n], t)
 
 
 @dataclass(frozen=True)
@@ -58,223 +32,38 @@ class TensorMap:
     swizzle: int
 
 
-class Pipeline:
-    """What products tell the pipeline of the loop that they are in: this one, of no loop, does not care."""
+class Emitter(Builder):
+    """Emission state of one `gpu.func`: of a block with so many warps, all of which are the `team` that works until
+    others take its place (`working`)."""
 
-    def before(self, product: ir.Operation) -> None:
-        """A product is about to read its operands."""
-
-    def issued(self, product: ir.Operation) -> None:
-        """A product of warpgroups is under way until the next iteration."""
-
-    def done(self, product: ir.Operation) -> None:
-        """A product of warpgroups is done, and so are all before it."""
-
-    def waits(self, product: ir.Operation) -> bool:
-        """Whether this iteration has waited for a product of warpgroups."""
-        return False
-
-
-class Emitter:
-    """Emission state of one `gpu.func`. Must be used inside a context, a location and an insertion point.
-
-    `warps` compute: layouts, barriers and reductions are theirs. `helpers` more follow them in the block, which have
-    other things to do (`roles.py`)."""
-
-    def __init__(
-        self, entry: ir.Block, warps: int, target: Target | None = None, taken: Taken | None = None, helpers: int = 0
-    ):
-        self.entry, self.warps, self.helpers = entry, warps, helpers
+    def __init__(self, entry: ir.Block, block_warps: int, target: Target | None = None, taken: Taken | None = None):
+        super().__init__(entry, block_warps)
+        self.team = Team(self, Warps(block_warps))
         self.target = target  # None: any
         self.taken = Taken() if taken is None else taken  # what is honoured of the schedule's attributes
-        self.threads = warps * 32  # of those that compute
         self.min_blocks = 1  # that a multiprocessor should hold
         self.smem_bytes = 0
         self._smem_base: ir.Value | None = None
         self._live_smem: dict[ir.Value, tuple[int, int]] = {}
-        self._constants: dict = {}
-        # Of the loop that is being built: iterations its copies run ahead, and products that nobody has waited for.
+        self._given_back: list[tuple[Team, tuple[int, int]]] = []
+        self._smem_offsets: dict[ir.Value, int] = {}  # of buffers that were given back, too
+        # Of the loop that is being built: iterations its copies run ahead.
         self.pipeline_depth: int | None = None
         self.pipeline: Pipeline = Pipeline()
-        self.deferred_products = 0
-        # Of the block program: the ring that producers fill, and how many blocks this one has done before.
-        self.ring: Ring | None = None
-        self.turn: IndexValue = 0
-        self.tensor_stores: TensorStores | None = None  # where results leave by tensor copies
+        self.products: list[str] = []  # what was chosen for each, in words
+        # What was chosen for tiles that change their registers' layout, and how those in shared memory are accessed.
+        self.conversions: list[str] = []
+        self.shared_accesses = SharedAccesses()
         self.maps: dict[ir.Value, TensorMap] = {}  # by the argument of the kernel that holds it
-        self._divisors: dict[ir.Value, int] = {}
-        self._thread_parts: dict = {}
-        self.index = ir.IndexType.get()
-        with ir.InsertionPoint(entry):
-            # Everything shared by the whole kernel (constants, thread numbers) is built in front of this marker.
-            self.marker = arith.ConstantOp(self.index, 0).operation
-            with ir.InsertionPoint(self.marker):
-                tid = gpu.ThreadIdOp(gpu.Dimension.x).result
-                self.tid = tid
-                self.lane = arith.RemUIOp(tid, self.c(32)).result
-                if warps + helpers == 1:
-                    self.warp: IndexValue = 0
-                else:
-                    # A shuffle tells the compiler that the warp's number is the same in all lanes.
-                    i32 = ir.IntegerType.get_signless(32)
-                    number = arith.IndexCastOp(i32, arith.DivUIOp(tid, self.c(32)).result).result
-                    zero = arith.ConstantOp(i32, 0).result
-                    width = arith.ConstantOp(i32, 32).result
-                    shuffled = gpu.ShuffleOp(number, zero, width, gpu.ShuffleMode.IDX).results[0]
-                    self.warp = arith.IndexCastOp(self.index, shuffled).result
 
-    # -- constants and index arithmetic
-
-    def at_entry(self) -> ir.InsertionPoint:
-        return ir.InsertionPoint(self.marker)
-
-    def c(self, value: int) -> ir.Value:
-        """An index constant."""
-        return self.constant(ir.IntegerAttr.get(self.index, value))
-
-    def constant(self, attr: ir.Attribute, n: int = 1) -> ir.Value:
-        """A typed scalar constant, or a vector with it in all n elements."""
-        key = (attr, n)
-        if key not in self._constants:
-            with self.at_entry():
-                if n == 1:
-                    self._constants[key] = arith.ConstantOp(attr.type, attr).result
-                else:
-                    t = ir.VectorType.get([n], attr.type)
-                    self._constants[key] = arith.ConstantOp(t, ir.DenseElementsAttr.get_splat(t, attr)).result
-        return self._constants[key]
-
-    def value(self, x: IndexValue) -> ir.Value:
-        return self.c(x) if isinstance(x, int) else x
-
-    def known_multiple(self, x: ir.Value, divisor: int) -> ir.Value:
-        """Records that x is a multiple of `divisor`: vector accesses are chosen by it."""
-        self._divisors[x] = math.gcd(divisor, 1 << 30) if divisor else 1 << 30
-        return x
-
-    def divisor(self, x: IndexValue) -> int:
-        """A power of two known to divide x."""
-        return pow2_divisor(x) if isinstance(x, int) else pow2_divisor(self._divisors.get(x, 1))
-
-    def add(self, a: IndexValue, b: IndexValue) -> IndexValue:
-        if isinstance(a, int) and isinstance(b, int):
-            return a + b
-        if isinstance(a, int) and a == 0:
-            return b
-        if isinstance(b, int) and b == 0:
-            return a
-        d = min(self.divisor(a), self.divisor(b))
-        return self.known_multiple(arith.AddIOp(self.value(a), self.value(b)).result, d)
-
-    def sub(self, a: IndexValue, b: IndexValue) -> IndexValue:
-        if isinstance(a, int) and isinstance(b, int):
-            return a - b
-        if isinstance(b, int) and b == 0:
-            return a
-        d = min(self.divisor(a), self.divisor(b))
-        return self.known_multiple(arith.SubIOp(self.value(a), self.value(b)).result, d)
-
-    def mul(self, a: IndexValue, b: IndexValue) -> IndexValue:
-        if isinstance(a, int) and isinstance(b, int):
-            return a * b
-        if 1 in (a, b):
-            return b if a == 1 else a
-        if 0 in (a, b):
-            return 0
-        d = min(self.divisor(a) * self.divisor(b), 1 << 30)
-        return self.known_multiple(arith.MulIOp(self.value(a), self.value(b)).result, d)
-
-    def div(self, a: IndexValue, b: int) -> IndexValue:
-        if b == 1:
-            return a
-        if isinstance(a, int):
-            return a // b
-        return arith.DivUIOp(a, self.c(b)).result
-
-    def rem(self, a: IndexValue, b: int) -> IndexValue:
-        if b == 1:
-            return 0
-        if isinstance(a, int):
-            return a % b
-        return arith.RemUIOp(a, self.c(b)).result
-
-    def min(self, a: IndexValue, b: IndexValue) -> IndexValue:
-        if isinstance(a, int) and isinstance(b, int):
-            return min(a, b)
-        if isinstance(a, ir.Value) and isinstance(b, ir.Value) and a == b:
-            return a
-        d = min(self.divisor(a), self.divisor(b))
-        return self.known_multiple(arith.MinSIOp(self.value(a), self.value(b)).result, d)
-
-    def max(self, a: IndexValue, b: IndexValue) -> IndexValue:
-        if isinstance(a, int) and isinstance(b, int):
-            return max(a, b)
-        d = min(self.divisor(a), self.divisor(b))
-        return self.known_multiple(arith.MaxSIOp(self.value(a), self.value(b)).result, d)
-
-    def less(self, a: IndexValue, b: IndexValue) -> bool | ir.Value:
-        if isinstance(a, int) and isinstance(b, int):
-            return a < b
-        return arith.CmpIOp(arith.CmpIPredicate.slt, self.value(a), self.value(b)).result
-
-    def equal(self, a: IndexValue, b: IndexValue) -> bool | ir.Value:
-        if isinstance(a, int) and isinstance(b, int):
-            return a == b
-        return arith.CmpIOp(arith.CmpIPredicate.eq, self.value(a), self.value(b)).result
-
-    def condition(self, a: bool | ir.Value) -> ir.Value:
-        """A truth value that may be known, as an i1."""
-        if isinstance(a, bool):
-            return self.constant(ir.IntegerAttr.get(ir.IntegerType.get_signless(1), int(a)))
-        return a
-
-    def both(self, a: bool | ir.Value, b: bool | ir.Value) -> bool | ir.Value:
-        if isinstance(a, bool):
-            return b if a else False
-        if isinstance(b, bool):
-            return a if b else False
-        return arith.AndIOp(a, b).result
-
-    def affine(self, expr: ir.AffineExpr, dims: Sequence[IndexValue], symbols: Sequence[IndexValue] = ()) -> IndexValue:
-        """Evaluates an affine expression. Floor division and modulo are of non-negative numbers."""
-        if isinstance(expr, ir.AffineConstantExpr):
-            return expr.value
-        if isinstance(expr, ir.AffineDimExpr):
-            return dims[expr.position]
-        if isinstance(expr, ir.AffineSymbolExpr):
-            return symbols[expr.position]
-        lhs, rhs = self.affine(expr.lhs, dims, symbols), self.affine(expr.rhs, dims, symbols)
-        if isinstance(expr, ir.AffineAddExpr):
-            return self.add(lhs, rhs)
-        if isinstance(expr, ir.AffineMulExpr):
-            return self.mul(lhs, rhs)
-        if not isinstance(rhs, int):
-            raise Unsupported(f"affine expression {expr}: the divisor is not a constant")
-        if isinstance(expr, ir.AffineModExpr):
-            return self.rem(lhs, rhs)
-        if isinstance(expr, ir.AffineFloorDivExpr):
-            return self.div(lhs, rhs)
-        if isinstance(expr, ir.AffineCeilDivExpr):
-            return self.div(self.add(lhs, rhs - 1), rhs)
-        raise Unsupported(f"affine expression {expr}")
-
-    # -- threads
-
-    def thread_part(self, layout: Layout, dim: int) -> IndexValue:
-        """The part of a coordinate that depends on the thread."""
-        key = (layout.dims[dim],)
-        if key not in self._thread_parts:
-            total: IndexValue = 0
-            with self.at_entry():
-                for kind, number in (("l", self.lane), ("w", self.warp)):
-                    for f, weight in layout.thread_factors(dim, kind):
-                        whole = self.warps + self.helpers if kind == "w" else 32
-                        part = self.div(number, f.stride)
-                        if f.stride * f.size < whole:
-                            part = self.rem(part, f.size)
-                        total = self.add(total, self.mul(part, weight))
-            self._thread_parts[key] = total
-        return self._thread_parts[key]
+    @contextmanager
+    def working(self, team: Team) -> Iterator[None]:
+        """What is built inside is a team's."""
+        outer, self.team = self.team, team
+        try:
+            yield
+        finally:
+            self.team = outer
 
     # -- shared memory
 
@@ -292,11 +81,13 @@ class Emitter:
                 f"a block asks for {offset + size} bytes of shared memory, {self.target.name} has "
                 f"{self.target.max_smem}: use smaller tiles or fewer stages"
             )
-        self.smem_bytes = max(self.smem_bytes, offset + size)
+        # whole chunks of 16 bytes: LLVM reads three bf16 as four
+        self.smem_bytes = max(self.smem_bytes, -(-(offset + size) // 16) * 16)
         with self.at_entry():
             t = ir.MemRefType.get(shape, element, memory_space=ir.Attribute.parse(WORKGROUP))
             view = memref.ViewOp(t, self._smem_base, self.c(offset), []).result
         self._live_smem[view] = (offset, size)
+        self._smem_offsets[view] = offset
         return view
 
     def seen_as(self, buffer: ir.Value, shape: list[int], element: ir.Type) -> ir.Value:
@@ -304,41 +95,23 @@ class Emitter:
         assert self._smem_base is not None
         with self.at_entry():
             t = ir.MemRefType.get(shape, element, memory_space=ir.Attribute.parse(WORKGROUP))
-            return memref.ViewOp(t, self._smem_base, self.c(self._live_smem[buffer][0]), []).result
+            return memref.ViewOp(t, self._smem_base, self.c(self._smem_offsets[buffer]), []).result
 
     def _find_smem(self, size: int, alignment: int) -> int:
         """The lowest aligned offset at which `size` bytes overlap no live buffer."""
         offset = 0
-        for start, extent in sorted(self._live_smem.values()):
+        # What another team has given back is its own: the teams do not wait for each other.
+        others = [place for team, place in self._given_back if team is not self.team]
+        for start, extent in sorted([*self._live_smem.values(), *others]):
             if offset + size <= start:
                 break
             offset = max(offset, -(-(start + extent) // alignment) * alignment)
         return offset
 
     def free_smem(self, view: ir.Value) -> None:
-        """Lets later buffers take a buffer's place; a barrier must stand between its last access and theirs."""
-        del self._live_smem[view]
-
-    def barrier(self) -> None:
-        """All threads that compute meet."""
-        if self.threads == 32:
-            self.warp_barrier()
-        elif self.helpers:
-            i32 = ir.IntegerType.get_signless(32)
-            number, threads = (self.constant(ir.IntegerAttr.get(i32, n)) for n in (1, self.threads))
-            nvvm.BarrierOp(barrierId=number, numberOfThreads=threads)
-        else:
-            gpu.BarrierOp()
-
-    def warp_barrier(self) -> None:
-        """The lanes of this warp meet: order among their memory accesses."""
-        ir.Operation.create("nvvm.bar.warp.sync", operands=[self.full_mask()])
-
-    def shared_pointer(self, address: IndexValue) -> ir.Value:
-        """An address in shared memory, in bytes, as a pointer."""
-        i32 = ir.IntegerType.get_signless(32)
-        number = arith.IndexCastUIOp(i32, self.value(address)).result
-        return llvm.IntToPtrOp(ir.Type.parse("!llvm.ptr<3>"), number).result
+        """Lets later buffers of the team that works take a buffer's place; the team must meet between its last access
+        and theirs."""
+        self._given_back.append((self.team, self._live_smem.pop(view)))
 
     def tensor_map(self, base: ir.Value, box: list[int], swizzle: int) -> ir.Value:
         """A new argument of the kernel: a tensor map of a memref that is an argument, or a reshape of one, whose copies
@@ -353,44 +126,3 @@ class Emitter:
         value = self.entry.add_argument(ir.Type.parse("!llvm.ptr"), ir.Location.current)
         self.maps[value] = wanted
         return value
-
-    def full_mask(self) -> ir.Value:
-        return self.constant(ir.IntegerAttr.get(ir.IntegerType.get_signless(32), -1))
-
-    def shuffle_xor(self, x: ir.Value, offset: int) -> ir.Value:
-        """x of the lane whose number differs in `offset`; any element type of at most 64 bits."""
-        i32 = ir.IntegerType.get_signless(32)
-        t = x.type
-        bits = 64 if isinstance(t, ir.IndexType) else t.width
-        if bits < 32:
-            narrow = ir.IntegerType.get_signless(bits)
-            raw = x if isinstance(t, ir.IntegerType) else arith.BitcastOp(narrow, x).result
-            wide = self.shuffle_xor(arith.ExtUIOp(i32, raw).result, offset)
-            back = arith.TruncIOp(narrow, wide).result
-            return back if isinstance(t, ir.IntegerType) else arith.BitcastOp(t, back).result
-        if isinstance(t, ir.IndexType):
-            i64 = ir.IntegerType.get_signless(64)
-            return arith.IndexCastOp(t, self.shuffle_xor(arith.IndexCastOp(i64, x).result, offset)).result
-        off = self.constant(ir.IntegerAttr.get(i32, offset))
-        width = self.constant(ir.IntegerAttr.get(i32, 32))
-        return gpu.ShuffleOp(x, off, width, gpu.ShuffleMode.XOR).results[0]
-
-    # -- registers
-
-    def splat(self, x: ir.Value, n: int) -> ir.Value:
-        if n == 1 or isinstance(x.type, ir.VectorType):
-            return x
-        owner = x.owner
-        if isinstance(owner, ir.Operation | ir.OpView) and owner.name == "arith.constant":
-            return self.constant(owner.attributes["value"], n)
-        return vector.BroadcastOp(ir.VectorType.get([n], x.type), x).result
-
-    def extract(self, v: ir.Value, i: int) -> ir.Value:
-        if not isinstance(v.type, ir.VectorType):
-            return v
-        return vector.ExtractOp(v, [], [i]).result
-
-    def pack(self, values: list[ir.Value]) -> ir.Value:
-        if len(values) == 1:
-            return values[0]
-        return vector.FromElementsOp(ir.VectorType.get([len(values)], values[0].type), values).result

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import math
 
+from mlirc.dialects.rings import ROLES
 from mlirc.dialects.tensor_map import map_argument, tensor_map
 from mlirc.errors import MlircError
 from mlirc.mlir import arith, func, gpu, ir, memref, nested
-from mlirc.passes.distribute import memory, roles
-from mlirc.passes.distribute.block import Scope
+from mlirc.passes.distribute import block, cluster_parts, loop, memory, product_notes, roles
+from mlirc.passes.distribute.blame import blamed, check_attributes
+from mlirc.passes.distribute.consumer import Consumer
 from mlirc.passes.distribute.emitter import Emitter, Unsupported
 from mlirc.passes.distribute.grid import Grid
 from mlirc.passes.distribute.memory import storage_type
+from mlirc.passes.distribute.multistage import Copies
+from mlirc.passes.distribute.program import Program
+from mlirc.passes.distribute.results import store
+from mlirc.passes.distribute.scope import Lowerings, Scope
+from mlirc.passes.rings.check import Roles, check_registers, roles_of
+from mlirc.passes.rings.check_multistage import multistage_of
 from mlirc.schedule import attributes as schedule_attributes
 from mlirc.schedule.attributes import Taken
-from mlirc.schedule.places import script_line
 from mlirc.targets import Target
+
+LOWERINGS: Lowerings = {**block.LOWERINGS, **loop.LOWERINGS, **roles.LOWERINGS}
 
 
 def memref_of(t: ir.Type) -> ir.MemRefType:
@@ -30,13 +39,8 @@ def memref_of(t: ir.Type) -> ir.MemRefType:
 
 def distribute_function(module: ir.Module, function, target: Target) -> None:
     """Replaces a `tiles`-level kernel function by a gpu.module and a host function of the same name."""
-    name = ir.StringAttr(function.attributes["sym_name"]).value
-    place = script_line(str(function.operation.location))
-    try:
-        Kernel(module, function, name, target).lower()
-    except Unsupported as e:
-        where = e.place or place
-        raise MlircError(f"{where + ': ' if where else ''}kernel {name}: {e}") from e
+    with blamed(function):
+        Kernel(module, function, ir.StringAttr(function.attributes["sym_name"]).value, target).lower()
 
 
 class Kernel:
@@ -121,39 +125,72 @@ class Kernel:
 
     def _launch(self, gpu_module, forall, symbol: str) -> None:
         grid = Grid(forall, self.taken)
-        helpers = roles.helpers(forall)
-        threads = (self.warps + helpers) * 32
+        divided = self._roles(forall)
+        if divided and divided.spec.producers < grid.teams:
+            what = f"each team has a producer, and {divided.spec.producers} are too few: specialize(loop, producers=4)"
+            raise Unsupported(f"mlirc.teams = {grid.teams}: {what}", forall, "teams")
+        members = roles.teams_of(divided, self.warps, grid.teams)
+        warps = sum(team.warps for team in members)
+        threads = warps * 32
         if threads > 1024:
-            raise Unsupported(f"{self.warps} warps and {helpers} producers: a block has at most 32 warps")
+            others = f"and {warps - self.warps} producers" if divided else f"in each of {grid.teams} teams"
+            raise Unsupported(f"{self.warps} warps {others}: a block has at most 32 warps", forall, "teams")
+        if divided:
+            check_registers(divided, max(self.min_blocks, 1), grid.teams)
         used = self._used_roots(forall)
         types = [self.buffers[r].type for r in used]
         with ir.InsertionPoint(gpu_module.regions[0].blocks[0]):
             kernel = gpu.GPUFuncOp(ir.FunctionType.get(types, []), symbol, kernel=True)
             kernel.attributes["known_block_size"] = ir.DenseI32ArrayAttr.get([threads, 1, 1])
             entry = kernel.regions[0].blocks[0] if kernel.regions[0].blocks else kernel.regions[0].blocks.append(*types)
-        em = Emitter(entry, self.warps, self.target, self.taken, helpers)
+        em = Emitter(entry, warps, self.target, self.taken)
         em.min_blocks = max(self.min_blocks, 1)
+        program = Program(members, roles=divided, parts=grid.parts, copies=Copies(multistage_of(forall)))
         with ir.InsertionPoint(entry):
-            self._emit_body(em, forall, grid, dict(zip(used, entry.arguments, strict=True)))
+            self._emit_body(Scope(em, program, LOWERINGS), forall, grid, dict(zip(used, entry.arguments, strict=True)))
             gpu.ReturnOp([])
         i32 = ir.IntegerType.get_signless(32)
+        product_notes.note(kernel, em)
         kernel.attributes["mlirc.smem"] = ir.IntegerAttr.get(i32, em.smem_bytes)
         self._check_size(em.smem_bytes, threads)
-        if self.min_blocks or roles.registers(em):  # without it ptxas ignores setmaxnreg
-            kernel.attributes["mlirc.min_blocks"] = ir.IntegerAttr.get(i32, em.min_blocks)
+        few = self._blocks_that_fit(em.smem_bytes, threads)
+        if divided and divided.spec.registers:
+            few = em.min_blocks  # for which setmaxnreg's numbers were made; without any ptxas ignores setmaxnreg
+        if self.min_blocks or few:
+            kernel.attributes["mlirc.min_blocks"] = ir.IntegerAttr.get(i32, max(self.min_blocks, few))
         if grid.total == 0:
             return
         maps = self._add_maps(em, kernel, dict(zip(entry.arguments, used, strict=False)))
         index = ir.IndexType.get()
         one = func_constant(index, 1)
+        blocks, cluster = grid.shape
         gpu.LaunchFuncOp(
             [f"{self.name}_gpu", symbol],
-            (func_constant(index, grid.launched), one, one),
+            (func_constant(index, blocks), one, one),
             (func_constant(index, threads), one, one),
             [self.buffers[r] for r in used] + maps,
             dynamic_shared_memory_size=func_constant(i32, em.smem_bytes),
-            cluster_size=(func_constant(index, grid.cluster), one, one) if grid.cluster > 1 else None,
+            cluster_size=(func_constant(index, cluster), one, one) if cluster > 1 else None,
         )
+
+    def _blocks_that_fit(self, smem: int, threads: int) -> int:
+        """How many blocks a multiprocessor holds where shared memory leaves room for one or two, else 0: ptxas does not
+        know it, and would spill registers to make room for a third."""
+        fitting = self.target.sm_smem // (smem + 1024)
+        return fitting if fitting <= 2 and fitting * threads <= self.target.sm_threads else 0
+
+    def _roles(self, forall) -> Roles | None:
+        """The roles of a block program, checked."""
+        for op in nested(forall):
+            for name in ("producers", "stages"):
+                if op.name == "scf.for" and f"mlirc.{name}" in op.attributes:
+                    raise Unsupported(f"mlirc.{name}: mlirc-async comes in front of this pass", op, name)
+        divided = roles_of(forall)
+        if divided:
+            if divided.spec.consumers != self.warps:
+                what = f"{divided.spec.consumers} warps compute, and the kernel has mlirc.warps = {self.warps}"
+                raise Unsupported(f"{divided.op.name}: {what}", divided.op)
+        return divided
 
     def _add_maps(self, em: Emitter, kernel, roots: dict[ir.Value, ir.Value]) -> list[ir.Value]:
         """Declares the tensor maps that the body asked for as arguments of the kernel; returns the maps that the host
@@ -183,8 +220,8 @@ class Kernel:
                 if isinstance(v.type, ir.RankedTensorType) or not isinstance(v.owner, ir.Operation | ir.OpView):
                     self._note(self._root(v), used)
             for region in op.regions:
-                for block in region.blocks:
-                    for inner in block.operations:
+                for nested_block in region.blocks:
+                    for inner in nested_block.operations:
                         visit(inner.operation)
 
         for region in forall.regions:
@@ -192,14 +229,15 @@ class Kernel:
                 visit(inner.operation)
         for r in forall.results:
             self._note(r, used)
+        if any(o.operation.name == ROLES for o in forall.regions[0].blocks[0].operations):
+            used.sort(key=list(self.buffers).index)  # not by who reads first: producers are
         return used
 
     def _note(self, root: ir.Value, used: list[ir.Value]) -> None:
         if root in self.buffers and root not in used:
             used.append(root)
 
-    def _emit_body(self, em: Emitter, forall, grid: Grid, arguments: dict[ir.Value, ir.Value]) -> None:
-        scope = Scope(em)
+    def _emit_body(self, scope: Scope, forall, grid: Grid, arguments: dict[ir.Value, ir.Value]) -> None:
         for root, value in arguments.items():
             self._bind_view(scope, root, value)
         for op in self.block.operations:
@@ -207,20 +245,23 @@ class Kernel:
                 break
             self._function_level(scope, op.operation, arguments)
         body = forall.regions[0].blocks[0]
-        targets = {}
         for argument, result in zip(list(body.arguments)[grid.rank :], forall.results, strict=True):
-            targets[argument] = scope.view(result)
             scope.views[argument] = scope.view(result)
         ops = list(body.operations)
 
         def compute(scope: Scope) -> None:
-            for op in ops[:-1]:
-                scope.lower(op)
-            for insert in ops[-1].regions[0].blocks[0].operations:
-                with insert.location:
-                    scope.store(insert.operation, targets)
+            inserts = [o.operation for o in ops[-1].regions[0].blocks[0].operations]
+            if scope.program.roles is None:
+                scope.em.pipeline = pipeline = Consumer(scope, body)
+                scope.em.pipeline_depth = 1 if pipeline.gets else None
+            with cluster_parts.unless_empty(scope, ops[:-1], inserts) as (scope, rest):
+                for op in rest:
+                    scope.lower(op)
+                for insert in inserts:
+                    with insert.location:
+                        store(scope, insert)
 
-        roles.emit(em, forall, grid, scope, compute)
+        roles.emit(scope.em, forall, grid, scope, compute)
 
     def _bind_view(self, scope: Scope, value: ir.Value, base: ir.Value) -> None:
         t = value.type
@@ -245,15 +286,6 @@ class Kernel:
             if op.name == "tensor.extract_slice" and scope.view(op.operands[0]) is None:
                 return
         scope.lower(op)
-
-
-def check_attributes(function) -> None:
-    """Raises Unsupported for an attribute of a hand-written kernel that nothing knows, or with a wrong value."""
-    for op in [function.operation, *nested(function.operation)]:
-        for name, value in schedule_attributes.of(op).items():
-            problem = schedule_attributes.wrong(name, value)
-            if problem:
-                raise Unsupported(f"{op.name}: {problem}", op, name)
 
 
 def check_scheduled(ops: list[ir.Operation]) -> None:

@@ -1,31 +1,28 @@
 """`scf.for` in a tile program: loop-carried tiles take the layout of their first use in the body, and the tiles that
-products read are fetched ahead: by the threads that compute (`multistage.py`), or by a producer warp (`ring.py`)."""
+products read come through rings (`consumer.py`, `multistage.py`)."""
 
 from __future__ import annotations
 
 from mlirc.mlir import arith, ir, scf
-from mlirc.passes.distribute import wgmma
 from mlirc.passes.distribute.consumer import Consumer
 from mlirc.passes.distribute.emitter import Emitter, Unsupported
-from mlirc.passes.distribute.layout import row_layout
 from mlirc.passes.distribute.loop_argument import LoopArgument
-from mlirc.passes.distribute.multistage import Multistage
+from mlirc.passes.distribute.pending import wait_for_all
+from mlirc.passes.distribute.scope import Lowerings, Scope
 from mlirc.passes.distribute.values import Fragment, Tile
 
 
-def lower(outer, op) -> None:
+def lower(outer: Scope, op) -> None:
     """Lowers one scf.for of a tile program."""
-    em: Emitter = outer.em
+    em = outer.em
     body = op.regions[0].blocks[0]
     lb, ub, step = (outer.scalar(v) for v in list(op.operands)[:3])
     inits = list(op.operands)[3:]
     iv, carried = body.arguments[0], list(body.arguments)[1:]
-    filled = em.ring is not None and op in em.ring.loops
-    pipeline = Consumer(outer, op, em.ring) if em.ring is not None and filled else Multistage(outer, op)
-    pipeline.begin_loop()
-    outer_depth, outer_deferred, outer_pipeline = em.pipeline_depth, em.deferred_products, em.pipeline
-    em.pipeline = pipeline
-    em.pipeline_depth, em.deferred_products = (pipeline.ahead if pipeline.warpgroups else None), 0
+    pipeline = Consumer(outer, body, op)
+    em.team.groups.finish()
+    outer_depth, outer_pipeline = em.pipeline_depth, em.pipeline
+    em.pipeline, em.pipeline_depth = pipeline, 1
     draft = scf.ForOp(em.value(lb), em.value(ub), em.value(step), [])
     scope = outer.inside()
     arguments: list[LoopArgument] = []
@@ -34,10 +31,10 @@ def lower(outer, op) -> None:
         raise Unsupported("a loop that carries a scalar; carry a tensor of rank 0")
     for value, init in zip(carried, inits, strict=True):
         tile = outer.tile(init)
-        argument = LoopArgument(em, tile.element, tile.shape, tile.sizes, draft.body)
+        argument = LoopArgument(em, tile.element, tile.shape, tile.sizes, draft.body, tile)
         arguments.append(argument)
         scope.tiles[value] = argument
-    with ir.InsertionPoint(draft.body):
+    with em.team.run() as groups, ir.InsertionPoint(draft.body):
         index = draft.induction_variable
         if isinstance(step, int):
             em.known_multiple(index, min(em.divisor(lb), em.divisor(step)))
@@ -45,26 +42,21 @@ def lower(outer, op) -> None:
         pipeline.begin_iteration(index)
         ops = list(body.operations)
         for inner in ops[:-1]:
-            if inner.operation.name == "tensor.extract_slice" and pipeline.bind(scope, inner.operation):
-                continue
             scope.lower(inner)
         yielded = [scope.tile(v) for v in ops[-1].operands]
         for argument, tile in zip(arguments, yielded, strict=True):
             if argument.fragment is None:
-                argument.get(tile.natural() or row_layout(tuple(tile.shape), em.warps, 1))
-        if em.deferred_products:
-            wgmma.wait(em.deferred_products)  # the previous iteration's are done
-        pipeline.end_iteration(index, em.deferred_products > 0)
+                argument.take_form(tile)
         next_values = [v for a, t in zip(arguments, yielded, strict=True) for v in a.values_of(t)]
+        left = groups.end_iteration({a: g for a, t in zip(arguments, yielded, strict=True) if (g := a.leaves(t))})
         scf.YieldOp(next_values)
     results = _finish(em, draft, arguments, [outer.tile(v) for v in inits])
     for value, frag in zip(op.results, results, strict=True):
         outer.tiles[value] = frag
-    deferred = em.deferred_products > 0
-    if deferred:
-        wgmma.wait(0)
-    em.pipeline_depth, em.deferred_products, em.pipeline = outer_depth, outer_deferred, outer_pipeline
-    pipeline.end_loop(deferred)
+    if left:
+        wait_for_all()
+    em.pipeline_depth, em.pipeline = outer_depth, outer_pipeline
+    outer.program.copies.end(em, op.operation)
 
 
 def _finish(em: Emitter, draft: scf.ForOp, arguments: list[LoopArgument], inits: list[Tile]) -> list[Fragment]:
@@ -92,3 +84,6 @@ def _finish(em: Emitter, draft: scf.ForOp, arguments: list[LoopArgument], inits:
         at += n
     draft.operation.erase()
     return out
+
+
+LOWERINGS: Lowerings = {"scf.for": lower}

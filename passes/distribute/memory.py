@@ -7,28 +7,32 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import arith, ir, memref, scf, vector
 from mlirc.passes.distribute.emitter import Emitter, IndexValue, vec
 from mlirc.passes.distribute.layout import Layout
-from mlirc.passes.distribute.values import Fragment, piece_size
+from mlirc.passes.distribute.layouts.shared import SharedLayout
 
 
 @dataclass
 class View:
     """A window of a memref: tile dimension i runs along memref dimension dims[i], starting at offsets.
 
-    `swizzle` is the number of 16-byte chunks that each row of a shared memory tile is permuted over (0: none). With
-    `panels` the memref's last three dimensions are panels, rows, and the columns of a panel: a row's columns lie in one
-    panel after the other.
+    `shared`: how a tile lies in shared memory, where rows are permuted, or lie in panels: the memref's last three
+    dimensions are panels, rows, and the columns of a panel then.
     """
 
     base: ir.Value
     offsets: list[IndexValue]
     dims: list[int]
-    swizzle: int = 0
-    panels: bool = False
+    shared: SharedLayout | None = None
+
+    @property
+    def panels(self) -> bool:
+        """Whether a row's columns lie in one panel after the other."""
+        return self.shared is not None and self.shared.panel > 0
 
     @property
     def shape(self) -> list[int]:
@@ -60,16 +64,20 @@ def placed(em: Emitter, view: View, indices: list[IndexValue]) -> list[IndexValu
 def swizzled(em: Emitter, view: View, indices: list[IndexValue]) -> list[IndexValue]:
     """Permutes the 16-byte chunks within a row by the row's number, so that the accesses of mma operands and of copies
     touch all banks (the scheme of CUTLASS's Swizzle<B, 3, 3>)."""
-    if view.swizzle <= 1:
+    if view.shared is None or view.shared.chunks == 1:
         return indices
-    per_chunk = 16 // element_bytes(view.element)
-    rows_per_line = max(8 // view.swizzle, 1)  # rows that share one 128-byte line of banks
-    phase = em.rem(em.div(indices[-2], rows_per_line), view.swizzle)
-    column = indices[-1]
+    return [*indices[:-1], permuted(em, view.shared, indices[-2], indices[-1])]
+
+
+def permuted(em: Emitter, shared: SharedLayout, row: IndexValue, column: IndexValue) -> IndexValue:
+    """The column of a row at which the element of another one lies: of its chunk's number, XORed by the row's."""
+    if shared.chunks == 1:
+        return column
+    phase = em.rem(em.div(row, shared.rows_per_line), shared.chunks)
     if isinstance(phase, int) and isinstance(column, int):
-        return [*indices[:-1], column ^ (phase * per_chunk)]
-    moved = arith.XOrIOp(em.value(column), em.value(em.mul(phase, per_chunk))).result
-    return [*indices[:-1], em.known_multiple(moved, min(em.divisor(column), per_chunk))]
+        return column ^ (phase * shared.per_chunk)
+    moved = arith.XOrIOp(em.value(column), em.value(em.mul(phase, shared.per_chunk))).result
+    return em.known_multiple(moved, min(em.divisor(column), shared.per_chunk))
 
 
 def access_width(
@@ -78,7 +86,7 @@ def access_width(
     """Elements per access: as many as are consecutive in a thread, aligned, inside or outside as one, and 16 bytes."""
     if not view.dims or view.dims[-1] != len(view.shape) - 1:
         return 1
-    width = math.gcd(piece_size(layout), 16 // element_bytes(view.element))
+    width = math.gcd(layout.piece, 16 // element_bytes(view.element))
     width = math.gcd(width, em.divisor(view.offsets[-1]))
     width = math.gcd(width, view.shape[-1]) if len(view.shape) > 1 else width
     if not whole and (not isinstance(sizes[-1], int) or sizes[-1] != layout.shape[-1]):
@@ -87,10 +95,11 @@ def access_width(
 
 
 def coordinate(
-    em: Emitter, layout: Layout, dim: int, offset: int, size: IndexValue, width: int, whole: bool
+    em: Emitter, layout: Layout, dim: int, register: int, size: IndexValue, width: int, whole: bool
 ) -> tuple[IndexValue, bool | ir.Value]:
-    """One coordinate of an access of `width` elements, clamped into the tile, and whether it lay inside."""
-    c = em.add(em.thread_part(layout, dim), offset)
+    """One coordinate of an access of `width` elements that begins with a register, clamped into the tile, and whether
+    it lay inside."""
+    c = em.team.coordinate(layout, dim, register)
     if whole or (isinstance(size, int) and layout.shape[dim] <= size):
         return c, True
     return em.min(c, em.sub(size, width)), em.less(c, size)
@@ -104,15 +113,33 @@ def accesses(em: Emitter, view: View, shape, sizes, layout: Layout, whole: bool)
     for r in range(0, layout.num_regs, width):
         indices = list(view.offsets)
         inside: bool | ir.Value = True
+        column = int(layout.reg_offsets[r, last]) if layout.rank else 0
+        panel = _in_panel(em, view, layout, column, width) if whole and view.panels else None
         for d in range(layout.rank):
             offset = int(layout.reg_offsets[r, d])
             key = (d, offset)
             if key not in memo:
-                c, ok = coordinate(em, layout, d, offset, sizes[d], width if d == last else 1, whole)
+                c, ok = coordinate(em, layout, d, r, sizes[d], width if d == last else 1, whole)
                 memo[key] = (em.add(view.offsets[view.dims[d]], c), ok)
             indices[view.dims[d]] = memo[key][0]
             inside = em.both(inside, memo[key][1])
-        yield r, width, placed(em, view, indices), inside
+        if panel is not None:
+            yield r, width, swizzled(em, view, [*indices[:-3], panel[0], indices[-2], panel[1]]), inside
+        else:
+            yield r, width, placed(em, view, indices), inside
+
+
+def _in_panel(em: Emitter, view: View, layout: Layout, column: int, width: int) -> tuple[int, IndexValue] | None:
+    """The panel of an access and its column there, where all threads' are in one panel: a number that is known, so that
+    addresses differ by constants. `column`: what of it does not depend on the thread."""
+    last, start = layout.rank - 1, view.offsets[-1]
+    if layout.xors or not isinstance(start, int) or view.dims[last] != len(view.shape) - 1:
+        return None
+    panel, first = divmod(start + column, view.shape[-1])
+    reach = sum((f.size - 1) * weight for kind in "lw" for f, weight in layout.thread_factors(last, kind))
+    if first + reach + width > view.shape[-1]:
+        return None
+    return panel, em.add(em.team.thread_part(layout, last), first)
 
 
 def load_elements(em: Emitter, view: View, indices: list[IndexValue], width: int) -> ir.Value:
@@ -123,21 +150,27 @@ def load_elements(em: Emitter, view: View, indices: list[IndexValue], width: int
     return vector.LoadOp(vec(view.element, width), view.base, values, alignment=align).result
 
 
-def load(em: Emitter, view: View, element: ir.Type, shape, sizes, layout: Layout, whole: bool = False) -> Fragment:
-    """Reads a tile. Elements past the tile's sizes hold some element of the tile. `whole`: the memory covers the
-    layout's padded shape, so nothing needs clamping."""
+def tell(em: Emitter, view: View, layout: Layout, width: int, verb: str) -> None:
+    """Notes how a tile in shared memory is accessed, `width` elements of a register layout's at a time."""
+    if view.shared is not None:
+        dims = tuple(view.shared.memory_dims.index(d) for d in view.dims)
+        em.shared_accesses.by_registers(
+            str(view.element), view.shared, layout, width, em.team.warps, dims, verb
+        )  # fmt: skip
+
+
+def load_pieces(
+    em: Emitter, view: View, element: ir.Type, shape, sizes, layout: Layout, whole: bool = False
+) -> list[ir.Value]:
+    """Reads a tile into registers, `layout.piece` of them a value. Elements past the tile's sizes hold some element of
+    the tile. `whole`: the memory covers the layout's padded shape, so nothing needs clamping."""
     parts: list[tuple[ir.Value, int]] = []
     for _, width, indices, _ in accesses(em, view, shape, sizes, layout, whole):
         parts.append((load_elements(em, view, indices, width), width))
-    piece = piece_size(layout)
     width = parts[0][1]
-    per_piece = piece // width
-    pieces = []
-    for i in range(0, len(parts), per_piece):
-        group = [p for p, _ in parts[i : i + per_piece]]
-        value = join(em, group, width, element, piece)
-        pieces.append(value)
-    return Fragment(em, element, shape, sizes, layout, pieces, piece)
+    per_piece = layout.piece // width
+    groups = [[p for p, _ in parts[i : i + per_piece]] for i in range(0, len(parts), per_piece)]
+    return [join(em, group, width, element, layout.piece) for group in groups]
 
 
 def join(em: Emitter, group: list[ir.Value], width: int, element: ir.Type, piece: int) -> ir.Value:
@@ -155,18 +188,29 @@ def join(em: Emitter, group: list[ir.Value], width: int, element: ir.Type, piece
     return value
 
 
-def store(em: Emitter, frag: Fragment, view: View, whole: bool = False) -> None:
+class InRegisters(Protocol):
+    """A tile whose registers can be read, as `values.Fragment` is."""
+
+    element: ir.Type
+    shape: list[int]
+    sizes: list[IndexValue]
+    layout: Layout
+
+    def read(self, registers: list[int]) -> ir.Value:
+        """The given registers as one value."""
+
+
+def store(em: Emitter, frag: InRegisters, view: View, whole: bool = False) -> None:
     """Writes a tile; elements past its sizes are left alone."""
     stored = storage_type(frag.element)
-    if stored != frag.element:
-        pieces = [arith.ExtUIOp(vec(stored, frag.piece), p).result for p in frag.pieces]
-        frag = Fragment(em, stored, frag.shape, frag.sizes, frag.layout, pieces, frag.piece)
     single = first_copy(em, frag.layout)
     for r, width, indices, inside in accesses(em, view, frag.shape, frag.sizes, frag.layout, whole):
         condition = em.both(inside, single)
         if condition is False:
             continue
         value = frag.read(list(range(r, r + width)))
+        if stored != frag.element:
+            value = arith.ExtUIOp(vec(stored, width), value).result
         with predicated(condition):
             store_elements(em, view, indices, value, width)
 
@@ -194,13 +238,9 @@ def store_elements(em: Emitter, view: View, indices: list[IndexValue], value: ir
 def first_copy(em: Emitter, layout: Layout) -> bool | ir.Value:
     """Whether this thread holds the first of several copies of its elements; True where there is just one."""
     condition: bool | ir.Value = True
-    for kind, number, count in (("l", em.lane, 32), ("w", em.warp, em.warps)):
-        used = sorted((f.stride, f.size) for d in range(layout.rank) for f, _ in layout.thread_factors(d, kind))
-        step = 1
-        for stride, size in [*used, (count, 1)]:
-            if stride > step:  # the digit between `step` and `stride` is free: copies differ in it
-                digit = em.rem(em.div(number, step), -(-stride // step))  # 7 warps may be 3 x 2 and one left over
-                zero = arith.CmpIOp(arith.CmpIPredicate.eq, em.value(digit), em.c(0)).result
-                condition = em.both(condition, zero)
-            step = stride * size
+    for kind, number, count in (("l", em.lane, 32), ("w", em.team.warp, em.team.warps)):
+        for stride, size in layout.free(kind, count):
+            digit = em.rem(em.div(number, stride), size)
+            zero = arith.CmpIOp(arith.CmpIPredicate.eq, em.value(digit), em.c(0)).result
+            condition = em.both(condition, zero)
     return condition

@@ -12,7 +12,7 @@ from mlirc.passes.distribute import memory
 from mlirc.passes.distribute.elementwise import Body
 from mlirc.passes.distribute.emitter import Emitter, IndexValue, Unsupported
 from mlirc.passes.distribute.layout import Factor, Layout
-from mlirc.passes.distribute.values import Fragment, elementwise_op, piece_size
+from mlirc.passes.distribute.values import Fragment, elementwise_op, load
 
 
 @dataclass
@@ -71,12 +71,12 @@ def _inside(em: Emitter, frag: Fragment, dim: int, p: int, spread: bool) -> ir.V
     """i1 (or a vector of them) that tells whether piece p lies inside the tile along a dimension."""
     layout, size = frag.layout, frag.sizes[dim]
     first = p * frag.piece
-    c = em.add(em.thread_part(layout, dim), int(layout.reg_offsets[first, dim]))
+    c = em.team.coordinate(layout, dim, first)
     if not spread or em.divisor(size) >= frag.piece:
         return em.value(em.less(c, size)) if not isinstance(c, int) else _compare(em, c, size)
     flags = []
     for k in range(frag.piece):
-        ck = em.add(em.thread_part(layout, dim), int(layout.reg_offsets[first + k, dim]))
+        ck = em.team.coordinate(layout, dim, first + k)
         flags.append(_compare(em, ck, size))
     return em.pack(flags)
 
@@ -91,6 +91,7 @@ def reduce_generic(em: Emitter, op, num_inputs: int, operands, inits, space, dim
     operands: (tile, dims) of the inputs; inits: (tile, dims) of the outputs; space: (layout, shape, sizes) of the
     iteration space. Returns one fragment per result."""
     layout, shape, sizes = space
+    layout = layout.plain  # what is reduced across lanes must not change what else a lane has
     combiners = find_combiners(op, num_inputs)
     if combiners is None:
         raise Unsupported("a reduction whose body is not combine(f(inputs), out); use the generic script")
@@ -121,7 +122,7 @@ def _reduce(em: Emitter, value: Fragment, combiner: Combiner, dims: list[int | N
             while step < f.stride * f.size:
                 registers = [combiner.apply(x, em.shuffle_xor(x, step)) for x in registers]
                 step *= 2
-    p = piece_size(target)
+    p = target.piece
     pieces = [em.pack(registers[i : i + p]) for i in range(0, len(registers), p)]
     shape = [value.shape[d] if d is not None else 1 for d in dims]
     sizes = [value.sizes[d] if d is not None else 1 for d in dims]
@@ -133,7 +134,7 @@ def _reduce(em: Emitter, value: Fragment, combiner: Combiner, dims: list[int | N
 def _in_thread(em: Emitter, value: Fragment, combiner: Combiner, target: Layout, dims) -> list[ir.Value]:
     """Combines the registers that fall on the same result; returns one scalar per register of the target."""
     layout, piece = value.layout, value.piece
-    index = {tuple(row): i for i, row in enumerate(target.reg_offsets)}
+    index = target.registers
 
     def result_of(register: int) -> int:
         row = layout.reg_offsets[register]
@@ -169,15 +170,15 @@ def _across_warps(em: Emitter, frag: Fragment, combiner: Combiner, factors: list
     shape = list(partial_layout.shape)
     buffer = em.alloc_smem(shape, memory.storage_type(frag.element))
     everything = list(range(len(shape)))
-    em.barrier()
+    em.team.meet()
     partial = Fragment(em, frag.element, shape, shape, partial_layout, frag.pieces, frag.piece)
-    partial = partial.with_piece(piece_size(partial_layout)) if frag.layout.rank else partial
+    partial = partial.with_piece(partial_layout.piece) if frag.layout.rank else partial
     memory.store(em, partial, memory.View(buffer, [0] * len(shape), everything), whole=True)
-    em.barrier()
+    em.team.meet()
     total: Fragment | None = None
     for w in range(count):
         view = memory.View(buffer, [w, *[0] * (len(shape) - 1)], everything[1:])
-        part = memory.load(em, view, frag.element, frag.shape, frag.sizes, frag.layout, whole=True)
+        part = load(em, view, frag.element, frag.shape, frag.sizes, frag.layout, whole=True)
         if total is None:
             total = part
         else:

@@ -1,132 +1,228 @@
-"""What the warps of a block do, block after block: all of them the same, or (a loop with `mlirc.producers`) one warp
-copies what the others compute with."""
+"""What the warps of a block do, block after block: all of them the same, or (`mlirc.roles`) one warp copies what the
+others compute with."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from mlirc.dialects import rings
 from mlirc.mlir import arith, gpu, ir, nvvm, scf
-from mlirc.passes.distribute import memory
-from mlirc.passes.distribute.block import Scope
+from mlirc.passes.distribute import cluster_parts, memory
+from mlirc.passes.distribute.consumer import Consumer
 from mlirc.passes.distribute.emitter import Emitter, IndexValue, Unsupported
+from mlirc.passes.distribute.multistage import MultistageRing
+from mlirc.passes.distribute.producer import Producer, Rewriter
 from mlirc.passes.distribute.ring import Ring
+from mlirc.passes.distribute.scope import Lowerings, Scope
+from mlirc.passes.distribute.team import Team, Warps
 from mlirc.passes.distribute.tensor_stores import TensorStores
-
-
-def specialized_loops(forall) -> list[ir.Operation]:
-    """The K loops of a block program that have producers of their own."""
-    return [
-        op.operation
-        for op in forall.regions[0].blocks[0].operations
-        if op.operation.name == "scf.for" and "mlirc.producers" in op.operation.attributes
-    ]
-
-
-def helpers(forall) -> int:
-    """How many warps of a block do not compute."""
-    loops = specialized_loops(forall)
-    counts = [ir.IntegerAttr(loop.attributes["mlirc.producers"]).value for loop in loops]
-    if len(set(counts)) > 1:
-        what = "loops of a block share their producers: give each the same number"
-        raise Unsupported(f"mlirc.producers: {what}", loops[1], "producers")
-    return counts[0] if counts else 0
-
-
-REGISTERS = 65536  # of a multiprocessor
-LEAST, MOST = 24, 240  # of a thread: setmaxnreg's least, and the most that are of use
-
-
-def registers(em: Emitter) -> tuple[int, int] | None:
-    """Registers of each computing thread and of each producer, where producers are a whole warpgroup, which can give
-    theirs up (PTX ISA, "setmaxnreg"): as many as the block's launch has for all. None where there is nothing to
-    give."""
-    threads = em.threads + 32 * em.helpers
-    if em.helpers % 4 or not em.helpers or em.warps % 4:
-        return None
-    launch = min(REGISTERS // (em.min_blocks * threads), 255) // 8 * 8
-    more = min(launch + (launch - LEAST) * 32 * em.helpers // em.threads, MOST) // 8 * 8
-    return (more, LEAST) if more > launch > LEAST else None
-
-
-def _set_registers(count: int, action: str) -> None:
-    nvvm.SetMaxRegisterOp(count, ir.Attribute.parse(f"#nvvm<action {action}>"))
+from mlirc.passes.rings.check import Roles, check_slots
 
 
 class Blocks:
     """Which blocks of the forall a block of the launch computes: its own, or every `launched`-th from it on
-    (`mlirc.persist`)."""
+    (`mlirc.persist`); of several teams (`mlirc.teams`), number `number` has one of its own."""
 
-    def __init__(self, em: Emitter, grid):
-        self.em, self.grid = em, grid
+    def __init__(self, em: Emitter, grid, number: int = 0):
+        self.em, self.grid, self.number = em, grid, number
 
     @contextmanager
-    def each(self, scope: Scope, body: ir.Block) -> Iterator[None]:
+    def all(self, scope: Scope, body: ir.Block) -> Iterator[None]:
         """What is built inside is done for every block; the forall's induction variables are set in `scope`, and
-        `em.turn` counts."""
+        the program's `turn` counts. A team of the last block of the launch may have none."""
         em, grid = self.em, self.grid
         first: IndexValue = gpu.BlockIdOp(gpu.Dimension.x).result if grid.launched > 1 else 0
-        if grid.launched == grid.total:
-            em.turn = 0
+        first = em.add(em.mul(em.div(first, grid.parts), grid.teams), self.number)
+        at_once = grid.launched * grid.teams
+        if at_once >= grid.total:
+            scope.program.turn = 0
             self._bind(scope, body, first)
-            yield
+            some = True if at_once == grid.total else em.condition(em.less(first, grid.total))
+            with memory.predicated(some):
+                yield
             return
-        turns = em.div(em.sub(grid.total + grid.launched - 1, first), grid.launched)
+        turns = em.div(em.sub(grid.total + at_once - 1, first), at_once)
         loop = scf.ForOp(em.c(0), em.value(turns), em.c(1), [])
         with ir.InsertionPoint(loop.body):
-            em.turn = loop.induction_variable
-            self._bind(scope, body, em.add(first, em.mul(em.turn, grid.launched)))
+            scope.program.turn = loop.induction_variable
+            self._bind(scope, body, em.add(first, em.mul(loop.induction_variable, at_once)))
             yield
             scf.YieldOp([])
-        em.turn = 0
+        scope.program.turn = 0
 
     def _bind(self, scope: Scope, body: ir.Block, block: IndexValue) -> None:
         for iv, value in zip(body.arguments, self.grid.indices(self.em, block), strict=False):
             scope.scalars[iv] = value
 
 
+def teams_of(roles: Roles | None, warps: int, teams: int = 1) -> tuple[Warps, ...]:
+    """The teams of a block: so many of `warps` warps each that compute, of which one alone may be all of them; with
+    roles, a producer for each of these, and what is left of the producers. Who meets without the others has a barrier
+    of its own."""
+    alone = roles is None and teams == 1
+    gives, takes = roles.spec.registers or (None, None) if roles else (None, None)
+    computing = [Warps(warps, warps * t, 0 if alone else t + 1, takes) for t in range(teams)]
+    if roles is None:
+        return tuple(computing)
+    helping = Warps(roles.spec.producers, warps * teams, registers=gives)
+    producers = [helping.part(t, 1) for t in range(teams)]
+    return (*computing, *producers, helping.part(teams, roles.spec.producers - teams))
+
+
 def emit(em: Emitter, forall, grid, scope: Scope, compute: Callable[[Scope], None]) -> None:
-    """Builds a block program: `compute` builds what the computing warps do for one block."""
-    body = forall.regions[0].blocks[0]
-    blocks = Blocks(em, grid)
-    loops = specialized_loops(forall)
-    if em.taken.take(forall, "store", "vector") == "tma":
-        em.tensor_stores = TensorStores(em, forall)
+    """Builds a block program: `compute` builds what computing warps do for one block."""
+    body, program = forall.regions[0].blocks[0], scope.program
+    store = em.taken.take(forall, "store", "vector")
+    teams = [Team(em, members) for members in program.teams]
+    computing, helping = teams[: grid.teams], teams[grid.teams :]
+    if grid.parts > 1:
+        program.rank = cluster_parts.rank(em)
+    program.cluster = grid.cluster
+    scopes = [scope.of_team() for _ in computing] if grid.teams > 1 else [scope]
 
-    def all_blocks(scope: Scope) -> None:
-        with blocks.each(scope, body):
+    def all_blocks(number: int) -> None:
+        _set_registers(computing[number], "increase")
+        scope = scopes[number].inside() if len(teams) > 1 else scopes[number]
+        stores = scope.program.tensor_stores = TensorStores(em, forall) if store == "tma" else None
+        scope.program.whole_rows = store == "rows"
+        with Blocks(em, grid, number).all(scope, body):
             compute(scope)
-        if em.tensor_stores is not None:
-            em.tensor_stores.finish()
+        if stores is not None:
+            stores.finish()
 
-    if not loops:
-        all_blocks(scope)
+    def help_them() -> None:
+        _set_registers(helping[0], "decrease")
+        _help(em, helping, grid, scopes, body)
+        for _ in range(program.meetings):
+            cluster_parts.meet()
+
+    if program.roles is None:
+        _divide(em, computing, all_blocks)
+        if grid.parts > 1:
+            cluster_parts.meet()
         return
-    for loop in loops:
-        em.taken.take(loop, "producers")
-    em.ring = ring = Ring(em, loops, grid.cluster, body.arguments[grid.fastest])
-    computes = em.less(em.warp, em.warps)
-    branch = scf.IfOp(em.condition(computes), has_else=True)
-    given = registers(em)
-    with ir.InsertionPoint(branch.then_block):
-        if given:
-            _set_registers(given[0], "increase")
-        all_blocks(scope.inside())
+    with em.working(computing[0]):
+        check_slots(em, program.roles, grid.cluster, body.arguments[grid.fastest])
+    branch = _divide(em, computing, all_blocks, help_them)
+    assert branch is not None
+    made = [ring for s in scopes for ring in s.program.rings.values()]
+    if grid.teams > 1 and any(ring.rewriters for ring in made):
+        what = "tiles that are written anew have all warps beside the producer's, for one team: leave it out"
+        raise Unsupported(f"mlirc.teams = {grid.teams}: {what}", forall, "teams")
+    with ir.InsertionPoint(branch):
+        first = arith.CmpIOp(arith.CmpIPredicate.eq, em.block_thread, em.c(0)).result
+        with memory.predicated(first):
+            for ring in made:
+                ring.initialize()
+            nvvm.FenceMbarrierInitOp()
+        _meet(grid.cluster)
+    if grid.shape[1] > 1:
+        cluster_parts.meet()  # nobody leaves while others still write its memory
+
+
+def _divide(
+    em: Emitter, teams: list[Team], build: Callable[[int], None], others: Callable[[], None] | None = None,
+    number: int = 0,
+) -> ir.Operation | None:  # fmt: skip
+    """Builds what each team of a block does, `build(its number)`, and what `others` do, if there are any. Returns the
+    op where the first team parts from the rest."""
+    team = teams[number]
+    last = number == len(teams) - 1
+    if last and others is None:
+        with em.working(team):
+            if number:
+                team.begin()
+            build(number)
+        return None
+    branch = scf.IfOp(em.condition(team.comes_first()), has_else=True)
+    with ir.InsertionPoint(branch.then_block), em.working(team):
+        team.begin()
+        build(number)
         scf.YieldOp([])
     with ir.InsertionPoint(branch.else_block):
-        if given:
-            _set_registers(given[1], "decrease")
-        one = em.equal(em.lane, 0)
-        with memory.predicated(em.both(em.equal(em.warp, em.warps), one) if em.helpers > 1 else one):
-            _produce(em, ring, blocks, scope.inside(), body)
+        if last and others is not None:
+            others()
+        else:
+            _divide(em, teams, build, others, number + 1)
         scf.YieldOp([])
-    with ir.InsertionPoint(branch.operation):
-        first = arith.CmpIOp(arith.CmpIPredicate.eq, em.tid, em.c(0)).result
-        with memory.predicated(first):
-            ring.initialize()
-        _meet(grid.cluster)
-    if grid.cluster > 1:
-        _meet(grid.cluster)  # nobody leaves while others still write its memory
+    return branch.operation
+
+
+def _set_registers(team: Team, action: str) -> None:
+    """Moves registers to the threads of a team, or from them."""
+    if team.members.registers is not None:
+        nvvm.SetMaxRegisterOp(team.members.registers, ir.Attribute.parse(f"#nvvm<action {action}>"))
+
+
+def _help(em: Emitter, teams: list[Team], grid, scopes: list[Scope], body: ir.Block) -> None:
+    """What the helpers do: a thread for each team fills its rings, and where tiles are written anew, the other warps do
+    that."""
+    *producers, rewriters = teams
+
+    def all_blocks(role: type[Producer], team: Team, number: int = 0) -> None:
+        with em.working(team):
+            inside = scopes[number].inside()
+            helper = role(inside)
+            with Blocks(em, grid, number).all(inside, body):
+                helper.block(inside, body)
+
+    producer, *more = producers
+    if not any(ring.rewriters for ring in scopes[0].program.rings.values()):
+        one = producer.leads()
+        with memory.predicated(em.both(producer.comes_first(), one)):
+            all_blocks(Producer, producer)
+        for number, other in enumerate(more, 1):
+            with memory.predicated(em.both(em.equal(em.block_warp, other.first), one)):
+                all_blocks(Producer, other, number)
+        return
+    branch = scf.IfOp(em.condition(producer.comes_first()), has_else=True)
+    with ir.InsertionPoint(branch.then_block):
+        with memory.predicated(producer.leads()):
+            all_blocks(Producer, producer)
+        scf.YieldOp([])
+    with ir.InsertionPoint(branch.else_block):
+        all_blocks(Rewriter, rewriters)
+        scf.YieldOp([])
+
+
+def lower(scope: Scope, op: ir.Operation) -> None:
+    """What the consumers do for a `mlirc.make_ring` or a `mlirc.roles`."""
+    em, program, roles = scope.em, scope.program, scope.program.roles
+    flow = program.copies.found.flows.get(op.results[0]) if op.name == rings.MAKE_RING else None
+    if flow is not None:
+        program.copies.rings[flow.ring] = MultistageRing(em, program.copies, flow)
+        return
+    assert roles is not None  # kernel.py has looked for them
+    if op.name == rings.MAKE_RING:
+        flow, rewriters = roles.flows[op.results[0]], roles.spec.producers - 1
+        program.rings[op.results[0]] = Ring(em, scope, flow, program.cluster, rewriters)
+        return
+    consumer = Consumer(scope, roles.consume)
+    outer, em.pipeline = em.pipeline, consumer
+    outer_depth = em.pipeline_depth
+    if consumer.gets:
+        em.pipeline_depth = 1
+    ops = list(roles.consume.operations)
+    with em.team.run() as groups:
+        for inner in ops[:-1]:
+            scope.lower(inner)
+        groups.finish()
+    em.pipeline, em.pipeline_depth = outer, outer_depth
+    for value in _packed(ops[-1].operation):
+        result = rings.outside(value)
+        if value in program.stored:
+            continue
+        if isinstance(value.type, ir.RankedTensorType):
+            scope.tiles[result] = scope.tile(value)
+        else:
+            scope.scalars[result] = scope.scalar(value)
+
+
+def _packed(end: ir.Operation) -> list[ir.Value]:
+    """What a role yields, maybe as one value."""
+    values = list(end.operands)
+    return list(values[0].owner.operands) if values and values[0].type == rings.results_type() else values
 
 
 def _meet(cluster: int) -> None:
@@ -134,27 +230,11 @@ def _meet(cluster: int) -> None:
     if cluster == 1:
         gpu.BarrierOp()
         return
-    nvvm.ClusterArriveOp()
-    nvvm.ClusterWaitOp()
+    cluster_parts.meet()
 
 
-_SCALAR = ("affine", "arith")
-
-
-def _produce(em: Emitter, ring: Ring, blocks: Blocks, scope: Scope, body: ir.Block) -> None:
-    """One thread fills the ring for every block: of the program in front of the loop it needs the numbers alone."""
-    rank: IndexValue = 0
-    if ring.cluster > 1:
-        i32 = ir.IntegerType.get_signless(32)
-        rank = arith.IndexCastOp(em.index, nvvm.ClusterId(results=[i32]).results[0]).result
-    with blocks.each(scope, body):
-        for op in body.operations:
-            name = op.operation.name
-            if op.operation in ring.loops:
-                ring.fill(scope, op.operation, rank)
-                continue
-            tensor = any(isinstance(r.type, ir.RankedTensorType) for r in op.operation.results)
-            if not tensor and name.split(".")[0] in _SCALAR or name in ("tensor.dim", "tensor.extract"):
-                scope.lower(op)
-            elif name == "tensor.extract_slice" and scope.view(op.operation.operands[0]) is not None:
-                scope.lower(op)
+LOWERINGS: Lowerings = {
+    rings.MAKE_RING: lower,
+    rings.ROLES: lower,
+    rings.CAST: lambda scope, op: None,  # of what the roles give: `lower` looks through it
+}

@@ -1,56 +1,52 @@
 """Tiles in shared memory: what products read. A K loop fills them with asynchronous copies (cp.async, PTX ISA "Data
-Movement and Conversion Instructions: Asynchronous copy"), several iterations ahead; anything else is stored there
-through registers."""
+Movement and Conversion Instructions: Asynchronous copy"), several iterations ahead, or through registers; anything else
+is stored there where its product needs it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
+from mlirc.dialects.rings import Slot
 from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import arith, ir, nvgpu
-from mlirc.passes.distribute import memory, wgmma
-from mlirc.passes.distribute.emitter import Emitter, IndexValue
+from mlirc.passes.distribute import asynchronous, memory
+from mlirc.passes.distribute.emitter import Emitter, IndexValue, Unsupported
 from mlirc.passes.distribute.layout import Layout, pow2_divisor, row_layout
+from mlirc.passes.distribute.layouts.shared import LINE, SharedLayout
+from mlirc.passes.distribute.pending import Pending
 from mlirc.passes.distribute.reduction import mask
-from mlirc.passes.distribute.values import Fragment, Tile
+from mlirc.passes.distribute.values import Fragment, Tile, load
+
+Place = tuple[ir.Value, IndexValue]  # a buffer of tiles, and the number of a slot
 
 
 class Staged(Tile):
-    """A tile whose elements lie in shared memory, zero past its sizes along the dimensions that a product sums over."""
+    """A tile whose elements lie in shared memory, zero past its sizes along the dimensions that a product sums over.
+    `rewritten`: where they are written anew (`rewriting.py`). `pending`, `pending_rewritten`: they may be under way."""
 
-    def __init__(self, em: Emitter, element: ir.Type, shape, sizes, view: memory.View):
+    def __init__(
+        self, em: Emitter, element: ir.Type, shape, sizes, view: memory.View, rewritten: Place | None = None,
+        pending: Pending | None = None, pending_rewritten: Pending | None = None,
+    ):  # fmt: skip
         super().__init__(em, element, shape, sizes)
-        self.view = view
+        self.view, self.rewritten, self.pending, self.pending_rewritten = view, rewritten, pending, pending_rewritten
 
     def get(self, layout: Layout) -> Fragment:
-        return memory.load(self.em, self.view, self.element, self.shape, self.sizes, layout)
+        if self.pending is not None:
+            self.pending.settle()
+        return load(self.em, self.view, self.element, self.shape, self.sizes, layout)
 
 
 def staged(tile: Tile) -> Staged | None:
     return tile if isinstance(tile, Staged) else None
 
 
-def swizzle_chunks(columns: int, element: ir.Type) -> int:
-    """Over how many 16-byte chunks to permute the rows of a shared memory tile."""
-    chunks = columns * element_bytes(element) // 16
-    if chunks < 1 or columns * element_bytes(element) % 16:
-        return 0
-    return min(8, pow2_divisor(chunks))
-
-
 def _vector_for(shape: list[int], element: ir.Type) -> int:
     """Elements of a 16-byte access, halved until they divide the rows."""
     v = 16 // element_bytes(memory.storage_type(element))
     return math.gcd(v, pow2_divisor(shape[-1])) if shape else 1
-
-
-def _swizzle_for(buffer: ir.Value, element: ir.Type) -> int:
-    """Rows are permuted only where the last two dimensions are the tile's real ones."""
-    shape = list(ir.MemRefType(buffer.type).shape)
-    if len(shape) < 3 or any(n != 1 for n in shape[1:-2]):
-        return 0
-    return swizzle_chunks(shape[-1], element)
 
 
 def store_to_shared(
@@ -61,36 +57,28 @@ def store_to_shared(
     it."""
     layout = tile.natural()
     if layout is None:
-        layout = row_layout(tuple(tile.shape), em.warps, _vector_for(tile.shape, tile.element))
+        layout = row_layout(tuple(tile.shape), em.team.warps, _vector_for(tile.shape, tile.element))
     frag = tile.get(layout)
     element, zero = frag.element, _zero(frag.element)
     dims = [max(a, b) for a, b in zip(layout.shape, extents, strict=True)]
     stored = memory.storage_type(element)
-    buffer = em.alloc_smem([1, *_in_panels(dims, element)] if panels else [1, *dims], stored, alignment=1024)
-    swizzle = 8 if panels else _swizzle_for(buffer, element)
-    view = panel_view(buffer, 0, swizzle, panels)
+    shared = SharedLayout.of_tile(dims, element_bytes(stored), panels)
+    view = slot_view(em.alloc_smem(shared.memory_shape, stored, alignment=1024), 0, shared)
     frag = mask(em, frag, zero_dims, zero)
-    em.barrier()
+    em.team.meet()
+    width = memory.access_width(em, view, frag.shape, frag.sizes, frag.layout, True)
+    memory.tell(em, view, frag.layout, width, "stores")
     memory.store(em, frag, view, whole=True)
     _clear_padding(em, frag, view, zero_dims, dims)
     if fence:
-        wgmma.proxy_fence()
-    em.barrier()
+        asynchronous.proxy_fence()
+    em.team.meet()
     return Staged(em, element, frag.shape, frag.sizes, view)
 
 
-def _in_panels(shape: list[int], element: ir.Type) -> list[int]:
-    """The extents of a tile whose rows are cut into panels of 128 bytes."""
-    *lead, rows, columns = shape
-    width = 128 // element_bytes(element)
-    return [*lead, -(-columns // width), rows, width]
-
-
-def panel_view(buffer: ir.Value, slot: IndexValue, swizzle: int, panels: bool) -> memory.View:
+def slot_view(buffer: ir.Value, slot: IndexValue, shared: SharedLayout) -> memory.View:
     """One slot of a buffer of tiles."""
-    rank = len(ir.MemRefType(buffer.type).shape)
-    dims = [d for d in range(1, rank) if not (panels and d == rank - 3)]
-    return memory.View(buffer, [slot, *[0] * (rank - 1)], dims, swizzle, panels)
+    return memory.View(buffer, [slot, *[0] * (len(shared.memory_shape) - 1)], shared.memory_dims, shared)
 
 
 def _zero(t: ir.Type) -> ir.Attribute:
@@ -99,34 +87,74 @@ def _zero(t: ir.Type) -> ir.Attribute:
 
 def _clear_padding(em: Emitter, frag: Fragment, view: memory.View, zero_dims: list[int], shape: list[int]) -> None:
     """Writes zeros where the rounded extent of a summed dimension exceeds what the fragment's layout covers."""
-    zero = _zero(frag.element)
+    zero, shape = _zero(frag.element), list(shape)
     for d in zero_dims:
         start, end = frag.layout.shape[d], shape[d]
         if start >= end:
             continue
         rest = [n if i != d else end - start for i, n in enumerate(shape)]
         offsets = [o if i != view.dims[d] else start for i, o in enumerate(view.offsets)]
-        layout = row_layout(tuple(rest), em.warps, 1)
+        layout = row_layout(tuple(rest), em.team.warps, 1)
         n = layout.num_regs
         filler = Fragment(em, frag.element, rest, rest, layout, [em.constant(zero)] * n, 1)
         memory.store(em, filler, replace(view, offsets=offsets))
+        shape[d] = start  # the next dimension's zeros leave out what these are: no element is written twice
 
 
-class AsyncTile:
-    """A global tile that a loop copies into a ring of shared memory buffers, in panels of 128 bytes a row if asked."""
+def covered(extents: Sequence[int], element: ir.Type, warps: int, vector: int | None) -> list[int]:
+    """What the threads of a team cover that copy a tile, `vector` elements at a time (None: as many as divide it)."""
+    layout = row_layout(tuple(extents), warps, vector or _vector_for(list(extents), element))
+    return list(layout.shape)
 
-    def __init__(
-        self, em: Emitter, element: ir.Type, extents: list[int], vector: int, stages: int, panels: bool = False
-    ):
-        self.em, self.element, self.vector, self.panels = em, element, vector, panels
-        self.layout = row_layout(tuple(extents), em.warps, vector)
-        covered = list(self.layout.shape)
-        shape = _in_panels(covered, element) if panels else covered
-        self.buffer = em.alloc_smem([stages, *shape], element, alignment=1024)
-        self.swizzle = 8 if panels else _swizzle_for(self.buffer, element)
 
-    def view(self, stage: IndexValue) -> memory.View:
-        return panel_view(self.buffer, stage, self.swizzle, self.panels)
+class RingTile:
+    """One tile of each slot of a ring of `depth` that the team fills that reads it: a buffer that covers what they
+    copy, `vector` elements at a time."""
+
+    def __init__(self, em: Emitter, slot: Slot, vector: int | None, depth: int):
+        self.em, self.slot, self.element = em, slot, slot.tile.element_type
+        stored = memory.storage_type(self.element)
+        size = element_bytes(stored)
+        extents = covered(slot.tile.shape, self.element, em.team.warps, vector)
+        self.shared = SharedLayout(tuple(extents), size, slot.swizzle, LINE // size if slot.panels else 0, depth)
+        row = self.shared.row_bytes
+        if slot.swizzle and (row % slot.swizzle or slot.panels and slot.swizzle != LINE):
+            raise Unsupported(f"mlirc.make_ring: rows of {row} bytes, which are swizzled over {slot.swizzle}")
+        self.buffer = em.alloc_smem(self.shared.memory_shape, stored, alignment=1024)
+
+    def view(self, slot: IndexValue) -> memory.View:
+        """A slot as the products see it."""
+        return slot_view(self.buffer, slot, self.shared)
+
+
+class StoredTile(RingTile):
+    """Tiles that come through registers: any that the team can compute. Zero past their sizes along `zero_dims`."""
+
+    def __init__(self, em: Emitter, slot: Slot, zero_dims: list[int], depth: int):
+        super().__init__(em, slot, None, depth)
+        self.zero_dims = zero_dims
+
+    def store(self, tile: Tile, slot: IndexValue) -> None:
+        """Writes a tile into a slot, by all threads."""
+        em, layout, extents = self.em, tile.natural(), list(self.shared.extents)
+        if layout is None or any(n > m for n, m in zip(layout.shape, extents, strict=True)):
+            whole = list(self.slot.tile.shape)
+            layout = row_layout(tuple(whole), em.team.warps, _vector_for(whole, tile.element))
+        frag = mask(em, tile.get(layout), self.zero_dims, _zero(tile.element))
+        view = self.view(slot)
+        width = memory.access_width(em, view, frag.shape, frag.sizes, frag.layout, True)
+        memory.tell(em, view, frag.layout, width, "stores")
+        memory.store(em, frag, view, whole=True)
+        _clear_padding(em, frag, view, self.zero_dims, extents)
+
+
+class AsyncTile(RingTile):
+    """Slices of global memory that cp.async copies, `vector` elements at a time."""
+
+    def __init__(self, em: Emitter, slot: Slot, vector: int, depth: int):
+        super().__init__(em, slot, vector, depth)
+        self.vector = vector
+        self.layout = row_layout(tuple(slot.tile.shape), em.team.warps, vector)
 
     def copy(self, source: memory.View, sizes: list[IndexValue], stage: IndexValue, enabled: bool | ir.Value) -> None:
         """Issues the copies of one tile; elements past the sizes, or all when not enabled, are filled with zeros."""
@@ -137,6 +165,7 @@ class AsyncTile:
         into_width = memory.access_width(em, target, self.layout.shape, sizes, self.layout, True)
         out_width = memory.access_width(em, source, self.layout.shape, sizes, self.layout, False)
         assert into_width == out_width == self.vector, (into_width, out_width, self.vector)
+        memory.tell(em, target, self.layout, self.vector, "cp.async")
         once = memory.first_copy(em, self.layout)
         for (_, width, to, _), (_, _, at, inside) in zip(into, out, strict=True):
             condition = em.both(inside, enabled)
@@ -159,19 +188,3 @@ class AsyncTile:
             bypassL1=True if size == 16 else None,
             results=[ir.Type.parse("!nvgpu.device.async.token")],
         )
-
-
-def async_vector(
-    em: Emitter, view: memory.View, element: ir.Type, shape: list[int], sizes: list[IndexValue]
-) -> int | None:
-    """Elements per cp.async (4, 8 or 16 bytes) that alignment allows for a tile, None if not even four bytes."""
-    size = element_bytes(memory.storage_type(element))
-    if memory.storage_type(element) != element or not view.dims or view.dims[-1] != len(view.shape) - 1:
-        return None
-    v = min(16 // size, 8)
-    while v * size >= 4:
-        aligned = em.divisor(view.offsets[-1]) % v == 0 and view.shape[-1] % v == 0 and em.divisor(sizes[-1]) % v == 0
-        if aligned and shape[-1] % v == 0:
-            return v
-        v //= 2
-    return None

@@ -8,13 +8,13 @@ import math
 
 from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import arith, ir, memref, nvvm
-from mlirc.passes.distribute import memory, slices, wgmma
+from mlirc.passes.distribute import asynchronous, memory, sinking, slices
 from mlirc.passes.distribute.emitter import Emitter, IndexValue
 from mlirc.passes.distribute.layout import Factor, Layout
+from mlirc.passes.distribute.layouts.shared import CHUNK, LINE, SharedLayout
 from mlirc.passes.distribute.values import Fragment
 
 SLOTS = 2  # panels of a warp that are on their way
-ROW_BYTES = 128
 
 
 class TensorStores:
@@ -38,12 +38,16 @@ class TensorStores:
         panels = [
             (row, rows, *columns)
             for row in sorted({int(o) // rows * rows for o in offsets[:, -2]})
-            for columns in _panels(layout.shape[-1], ROW_BYTES // element_bytes(frag.element))
+            for columns in _panels(layout.shape[-1], LINE // element_bytes(frag.element))
         ]
+        marks = []
+        block = ir.InsertionPoint.current.block
         for number, panel in enumerate(panels):
+            marks.append(arith.ConstantOp(ir.IndexType.get(), number).operation)
             # Of the tile before, the last copy may still read its slot: which one depends on how many there were.
             pending = SLOTS - 1 if number or len(panels) % SLOTS == 0 else 0
             self._panel(frag, view, number % SLOTS, pending, *panel)
+        sinking.sink_to_parts(block, next(iter(block.operations)).operation, marks)
         self.issued = True
         return True
 
@@ -65,6 +69,8 @@ class TensorStores:
             return "a tile of other extents than its registers hold"
         if not all(slices.cut_at_edges(op, list(ir.RankedTensorType(op.operands[1].type).shape))):
             return "a tile that ends inside of the tensor"
+        if layout.xors:
+            return "rows whose elements are exchanged among lanes"
         rows, columns = layout.dims[-2:]
         lanes = sum((f.size - 1) * w for f, w in layout.thread_factors(layout.rank - 1, "l"))
         if any(f.kind == "w" for f in columns) or lanes >= 8 or columns[-1].kind != "r" or layout.shape[-1] * size % 16:
@@ -73,19 +79,19 @@ class TensorStores:
             return "a warp's rows do not follow each other"
         held = math.prod(f.size for d in layout.dims for f in d if f.kind == "l")
         many = math.prod(f.size for d in layout.dims for f in d if f.kind == "w")
-        return "" if held == 32 and many == self.em.warps else "several threads hold one element"
+        return "" if held == 32 and many == self.em.team.warps else "several threads hold one element"
 
     def _buffer(self, rows: int, width: int, element: ir.Type) -> tuple[ir.Value, ir.Value]:
         """Panels of every warp as a memref [warps, SLOTS, rows, width], and its address."""
         em, key = self.em, (rows, width, element)
         if key not in self._buffers:
-            widest = ROW_BYTES // element_bytes(element)
-            shape = [em.warps, SLOTS, rows, width]
+            widest = LINE // element_bytes(element)
+            shape = [em.team.warps, SLOTS, rows, width]
             if width == widest:
                 buffer = em.alloc_smem(shape, element, alignment=1024)
             else:
                 wide, _ = self._buffer(rows, widest, element)
-                buffer = em.seen_as(wide, [em.warps, SLOTS * widest // width, rows, width], element)
+                buffer = em.seen_as(wide, [em.team.warps, SLOTS * widest // width, rows, width], element)
             with em.at_entry():
                 start = memref.ExtractAlignedPointerAsIndexOp(buffer).result
             self._buffers[key] = buffer, start
@@ -97,7 +103,7 @@ class TensorStores:
     ) -> None:  # fmt: skip
         """Writes some rows and columns of each warp; `pending` copies before it may still be reading."""
         em, layout, size = self.em, frag.layout, element_bytes(frag.element)
-        widest = ROW_BYTES // size
+        widest = LINE // size
         buffer, start = self._buffer(rows, width, frag.element)
         leads = em.equal(em.lane, 0)
         with memory.predicated(leads):
@@ -107,22 +113,23 @@ class TensorStores:
             *[()] * (layout.rank - 2), _last(layout.dims[-2], rows), _last(layout.dims[-1], width)
         )  # fmt: skip
         part = _registers(frag, inner, first_row, column)
-        at: list[IndexValue] = [em.warp, slot * (widest // width), 0, 0]
-        panel = memory.View(buffer, at, [*[0] * (layout.rank - 2), 2, 3], width * size // 16)
+        at: list[IndexValue] = [em.team.warp, slot * (widest // width), 0, 0]
+        shared = SharedLayout((rows, width), size, width * size if width * size > CHUNK else 0)
+        panel = memory.View(buffer, at, [*[0] * (layout.rank - 2), 2, 3], shared)
         for r, count, indices, _ in memory.accesses(em, panel, inner.shape, list(inner.shape), inner, True):
             memory.store_elements(em, panel, indices, part.read(list(range(r, r + count))), count)
-        wgmma.proxy_fence()
+        asynchronous.proxy_fence()
         em.warp_barrier()
         with memory.predicated(leads):
-            bytes_of_warp = SLOTS * rows * ROW_BYTES
-            address = em.add(em.add(start, em.mul(em.warp, bytes_of_warp)), slot * rows * ROW_BYTES)
+            bytes_of_warp = SLOTS * rows * LINE
+            address = em.add(em.add(start, em.mul(em.team.warp, bytes_of_warp)), slot * rows * LINE)
             offsets = list(view.offsets)
             row, col = view.dims[-2], view.dims[-1]
             offsets[row] = em.add(offsets[row], em.add(self._warp_row(layout), first_row))
             offsets[col] = em.add(offsets[col], column)
             box = [1] * len(view.shape)
-            box[row], box[col] = rows, width
-            target = em.tensor_map(view.base, box, width * size if width * size >= 32 else 0)
+            box[row], box[col] = shared.box()
+            target = em.tensor_map(view.base, box, shared.swizzle)
             i32 = ir.IntegerType.get_signless(32)
             place = [arith.IndexCastOp(i32, em.value(o)).result for o in reversed(offsets)]
             nvvm.CpAsyncBulkTensorSharedCTAToGlobalOp(target, em.shared_pointer(address), place)
@@ -131,7 +138,7 @@ class TensorStores:
     def _warp_row(self, layout: Layout) -> IndexValue:
         """The first row that this warp holds."""
         only = tuple(Factor("r", f.size) if f.kind == "l" else f for f in layout.dims[-2])
-        return self.em.thread_part(Layout((only,)), 0)
+        return self.em.team.thread_part(Layout((only,)), 0)
 
 
 def _before_warps(factors: tuple[Factor, ...]) -> tuple[Factor, ...]:
@@ -163,14 +170,14 @@ def _last(factors: tuple[Factor, ...], extent: int) -> tuple[Factor, ...]:
         if extent == 1:
             break
         size = min(f.size, extent) if f.kind == "r" else f.size
-        taken.append(Factor(f.kind, size, f.stride))
+        taken.append(f.part(size))
         extent //= size
     return tuple(reversed(taken))
 
 
 def _registers(frag: Fragment, inner: Layout, first_row: int, column: int) -> Fragment:
     """The part of a fragment that begins at a row and a column, in the layout of the part."""
-    by_place = {tuple(int(x) for x in o): i for i, o in enumerate(frag.layout.reg_offsets)}
+    by_place = frag.layout.registers
     lead = (0,) * (inner.rank - 2)
     wanted = [by_place[(*lead, int(o[-2]) + first_row, int(o[-1]) + column)] for o in inner.reg_offsets]
     piece = math.gcd(frag.piece, inner.run)

@@ -7,17 +7,16 @@ feed."""
 
 from __future__ import annotations
 
-import math
+import copy
+from collections.abc import Callable
+from typing import Any
 
 from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import arith, ir
+from mlirc.passes.distribute import convert, memory
 from mlirc.passes.distribute.emitter import Emitter, IndexValue, Unsupported
 from mlirc.passes.distribute.layout import Layout
-
-
-def piece_size(layout: Layout) -> int:
-    """Registers per SSA value: at most eight neighbours along the last dimension."""
-    return math.gcd(layout.run, 8)
+from mlirc.passes.distribute.team import Team
 
 
 class Tile:
@@ -40,11 +39,11 @@ MAX_TILE_REGISTERS = 1024
 
 def check_registers(em: Emitter, layout: Layout, element: ir.Type) -> None:
     """Raises Unsupported for a tile that takes absurdly many registers of each thread."""
-    registers = layout.num_regs * max(element_bytes(element), 1) // 4
+    registers, threads = layout.num_regs * max(element_bytes(element), 1) // 4, em.team.threads
     if registers > MAX_TILE_REGISTERS:
         shape = "x".join(map(str, layout.shape))
         raise Unsupported(
-            f"a tile of {shape} {element} takes {registers} registers of each of {em.threads} threads, which have 255: "
+            f"a tile of {shape} {element} takes {registers} registers of each of {threads} threads, which have 255: "
             "use smaller tiles or more warps"
         )
 
@@ -71,6 +70,12 @@ class Fragment(Tile):
             return self.pieces[first // n]
         return self.em.pack([self.scalar(i) for i in registers])
 
+    def converted(self, element: ir.Type, convert: Callable[[ir.Type, ir.Value], ir.Value]) -> Fragment:
+        """The registers as elements of another type: `convert(type, piece)` makes one piece."""
+        t = ir.VectorType.get([self.piece], element) if self.piece > 1 else element
+        pieces = [convert(t, p) for p in self.pieces]
+        return Fragment(self.em, element, self.shape, self.sizes, self.layout, pieces, self.piece)
+
     def with_piece(self, piece: int) -> Fragment:
         """The same registers, grouped differently."""
         if piece == self.piece:
@@ -82,27 +87,33 @@ class Fragment(Tile):
     def get(self, layout: Layout) -> Fragment:
         if layout == self.layout:
             return self
-        registers = layout.register_map(self.layout, self.em.warps)
-        if registers is not None:
-            p = piece_size(layout)
-            pieces = [self.read(registers[i : i + p]) for i in range(0, len(registers), p)]
-            return Fragment(self.em, self.element, self.shape, self.sizes, layout, pieces, p)
-        return self._through_shared_memory(layout)
+        pieces = convert.converted(self.em, self, layout)
+        return Fragment(self.em, self.element, self.shape, self.sizes, layout, pieces, layout.piece)
 
-    def _through_shared_memory(self, layout: Layout) -> Fragment:
-        from mlirc.passes.distribute import memory
 
-        em = self.em
-        shape = [max(a, b) for a, b in zip(self.layout.shape, layout.shape, strict=True)]
-        stored = memory.storage_type(self.element)
-        if shape and shape[-1] * element_bytes(stored) >= 128:
-            shape[-1] += 16 // element_bytes(stored)  # a pad of one access keeps columns off a single bank
-        buffer = em.alloc_smem(shape, stored)
-        em.barrier()
-        memory.store(em, self, memory.View(buffer, [0] * len(shape), list(range(len(shape)))), whole=True)
-        em.barrier()
-        view = memory.View(buffer, [0] * len(shape), list(range(len(shape))))
-        return memory.load(em, view, self.element, self.shape, self.sizes, layout, whole=True)
+def load(
+    em: Emitter, view: memory.View, element: ir.Type, shape, sizes, layout: Layout, whole: bool = False
+) -> Fragment:
+    """A tile that is read from memory (`memory.load_pieces`)."""
+    memory.tell(em, view, layout, memory.access_width(em, view, shape, sizes, layout, whole), "reads")
+    pieces = memory.load_pieces(em, view, element, shape, sizes, layout, whole)
+    return Fragment(em, element, shape, sizes, layout, pieces, layout.piece)
+
+
+class Resized(Tile):
+    """A tile with other exact extents: the front of a larger one, or one at the front of a larger one."""
+
+    def __init__(self, em, source: Tile, sizes: list[IndexValue]):
+        super().__init__(em, source.element, source.shape, sizes)
+        self.source = source
+
+    def natural(self) -> Layout | None:
+        return self.source.natural()
+
+    def get(self, layout: Layout) -> Fragment:
+        found = copy.copy(self.source.get(layout))
+        found.sizes = list(self.sizes)
+        return found
 
 
 class Splat(Tile):
@@ -113,7 +124,7 @@ class Splat(Tile):
         self.scalar = scalar
 
     def get(self, layout: Layout) -> Fragment:
-        p = piece_size(layout)
+        p = layout.piece
         n = layout.num_regs // p
         return Fragment(self.em, self.element, self.shape, self.sizes, layout, [self.em.splat(self.scalar, p)] * n, p)
 
@@ -123,15 +134,31 @@ class Marked(Tile):
 
     def __init__(self, em, element, shape, sizes):
         super().__init__(em, element, shape, sizes)
-        self.marker = arith.ConstantOp(em.index, 0).operation
-        self.cache: dict = {}  # what products keep of this tile: its copy in shared memory, operand registers
-        self._built: dict[Layout, Fragment] = {}
+        self.marker, self.team = arith.ConstantOp(em.index, 0).operation, em.team
+        self._kept: dict = {}
+        self._built: dict[tuple[Layout, Team | None], Fragment] = {}
 
     def get(self, layout: Layout) -> Fragment:
-        if layout not in self._built:
-            with ir.InsertionPoint(self.marker):
-                self._built[layout] = self.build(layout)
-        return self._built[layout]
+        # In front of the teams all warps read what the first of them asks for; the others read it themselves.
+        key = layout, None if self.em.team.first == 0 else self.em.team
+        if key not in self._built:
+            with ir.InsertionPoint(self.marker) if key[1] is None else self.place():
+                self._built[key] = self.build(layout)
+        return self._built[key]
+
+    def place(self) -> ir.InsertionPoint:
+        """Where the team that works finds the value: where it is defined, or where the team begins."""
+        begins = self.em.team.begins
+        return ir.InsertionPoint(self.marker if self.em.team is self.team or begins is None else begins)
+
+    def keep(self, key: tuple, build: Callable[[], Any]) -> Any:
+        """What a product makes of the tile where that is defined, once for each team: its copy in shared memory, or an
+        operand's registers."""
+        full = self.em.team, key
+        if full not in self._kept:
+            with self.place():
+                self._kept[full] = build()
+        return self._kept[full]
 
     def outside_loop(self) -> bool:
         """Whether the value is defined outside of the region that is being built."""
@@ -149,9 +176,7 @@ class Load(Marked):
         self.view = view
 
     def build(self, layout: Layout) -> Fragment:
-        from mlirc.passes.distribute import memory
-
-        return memory.load(self.em, self.view, self.element, self.shape, self.sizes, layout)
+        return load(self.em, self.view, self.element, self.shape, self.sizes, layout)
 
 
 class Reshaped(Marked):
@@ -164,7 +189,7 @@ class Reshaped(Marked):
 
     def natural(self) -> Layout | None:
         inner = self.source.natural()
-        return None if inner is None else self._forward(inner)
+        return None if inner is None else self._forward(inner.plain)
 
     def _forward(self, layout: Layout) -> Layout | None:
         if not self.expand:
@@ -177,17 +202,19 @@ class Reshaped(Marked):
         return _expand(layout, self.groups, self.source.shape)
 
     def build(self, layout: Layout) -> Fragment:
+        if layout.xors:
+            return self.get(layout.plain).get(layout)
         inner = self._backward(layout)
         if inner is None:
             natural = self.natural()
             if natural is None:
                 raise Unsupported(f"reshape of a tile {self.source.shape} to {self.shape} has no register layout")
-            frag = self.source.get(self.source.natural())  # type: ignore[arg-type]
+            frag = self.source.get(self.source.natural().plain)  # type: ignore[union-attr]
             moved = Fragment(self.em, self.element, self.shape, self.sizes, natural, frag.pieces, frag.piece)
-            return moved.with_piece(piece_size(natural)).get(layout)
+            return moved.with_piece(natural.piece).get(layout)
         frag = self.source.get(inner)
         out = Fragment(self.em, self.element, self.shape, self.sizes, layout, frag.pieces, frag.piece)
-        return out.with_piece(piece_size(layout))
+        return out.with_piece(layout.piece)
 
 
 def _collapse(layout: Layout, groups: list[list[int]], shape: list[int]) -> Layout | None:
@@ -203,8 +230,6 @@ def _collapse(layout: Layout, groups: list[list[int]], shape: list[int]) -> Layo
 
 def _expand(layout: Layout, groups: list[list[int]], shape: list[int]) -> Layout | None:
     """Splits dimensions at factor boundaries (splitting a factor where it divides)."""
-    from mlirc.passes.distribute.layout import Factor
-
     dims: list[tuple] = [()] * sum(len(g) for g in groups)
     for i, group in enumerate(groups):
         factors = list(layout.dims[i])
@@ -219,8 +244,8 @@ def _expand(layout: Layout, groups: list[list[int]], shape: list[int]) -> Layout
                     taken.append(f)
                     want //= f.size
                 elif f.size % want == 0:
-                    taken.append(Factor(f.kind, want, f.stride))
-                    factors.append(Factor(f.kind, f.size // want, f.stride * want if f.kind != "r" else 1))
+                    taken.append(f.part(want))
+                    factors.append(f.rest(want))
                     want = 1
                 else:
                     return None

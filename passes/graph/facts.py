@@ -45,6 +45,17 @@ def is_widening_cast(op: ir.Operation) -> bool:
     return classify.body(op)[0].name in WIDENING
 
 
+def has_few_rows(contraction: ir.Operation) -> bool:
+    """Whether a contraction's result has so few rows or columns that reading its larger operand is all the work."""
+    shape = shape_of(contraction.results[0])
+    return len(shape) < 2 or min(shape[-2:]) <= 16
+
+
+def makes_halves(op: ir.Operation) -> bool:
+    """Whether a widening cast makes 16-bit floats, of 8-bit ones or of integers."""
+    return is_widening_cast(op) and str(ir.RankedTensorType(op.results[0].type).element_type) in ("bf16", "f16")
+
+
 def is_free(op: ir.Operation) -> bool:
     """Whether every kernel that reads a map may as well compute it: casts to wider types, and maps of no tensors."""
     if is_expensive(op):
@@ -107,8 +118,8 @@ def contraction_reads(op: ir.Operation, read: Indices) -> tuple[Indices, Indices
 
 
 def attention_reads(op: ir.Operation) -> list[Indices]:
-    """The indices at which `mlirc.attention` reads q, k, v and the mask, over loops named by the logical dimensions
-    b h k(ey head) s t d e, numbered in this order."""
+    """The indices at which `mlirc.attention` reads q, k, v and the mask or the inputs, over loops named by the
+    logical dimensions b h k(ey head) s t d e, numbered in this order."""
     layouts = [a.value for a in op.attributes["layouts"]]
     sizes: dict[str, int] = {}
     names = []
@@ -118,8 +129,8 @@ def attention_reads(op: ir.Operation) -> list[Indices]:
         names.append(physical)
     loops = {letter: dim(i, sizes[letter]) for i, letter in enumerate("bhkstde")}
     found = [tuple(loops[letter] for letter in physical) for physical in names]
-    if len(op.operands) > 3:
-        mask = shape_of(op.operands[3])
+    for operand in list(op.operands)[3:]:
+        mask = shape_of(operand)
         found.append(tuple(loops[x] if n != 1 else Index() for x, n in zip("bhst", mask, strict=True)))
     return found
 

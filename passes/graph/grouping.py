@@ -27,6 +27,7 @@ from mlirc.passes.graph.facts import (
     contraction_reads,
     dims_in,
     first_element,
+    has_few_rows,
     is_constant,
     is_expensive,
     is_free,
@@ -37,6 +38,7 @@ from mlirc.passes.graph.facts import (
     is_widening_cast,
     kind,
     loop_sizes,
+    makes_halves,
     owner_through_views,
     reduction_loops,
     tensors_read,
@@ -44,7 +46,7 @@ from mlirc.passes.graph.facts import (
 )
 from mlirc.passes.graph.index import Index, dim
 from mlirc.passes.graph.layout import plain_dims
-from mlirc.passes.graph.outline import is_recomputed
+from mlirc.passes.graph.outline import is_contiguous_slice, is_recomputed
 from mlirc.passes.graph.scalar import Scalars
 
 MAX_EVALUATIONS = 3  # how many different elements of a cheap map a kernel may compute per element of its result
@@ -204,6 +206,8 @@ class Grouping:
             if kernel in demands[0].plain:
                 if not (kernel.contractions and is_widening_cast(op) and self._is_plain(op, kernel, demands[0])):
                     return False
+                if makes_halves(op) and not any(map(has_few_rows, kernel.contractions)):
+                    return False  # tensor cores multiply 16-bit floats, and nothing does 8-bit ones with 16-bit ones
         if len(kernels) > 1 and not is_free(op):
             return False
         # A product's widened operand is read as it was before, however dear what comes before it is: that stays apart.
@@ -223,8 +227,20 @@ class Grouping:
 
     def _is_plain(self, op: ir.Operation, kernel: Kernel, demand: Demand) -> bool:
         """Whether the reads of a moved (for a contraction, also widened) tensor are plain reads of its source."""
+        return self._reads_plainly(op, kernel, demand, False) or (
+            not is_contiguous_slice(op) and self._reads_plainly(op, kernel, demand, True)
+        )
+
+    def _reads_plainly(self, op: ir.Operation, kernel: Kernel, demand: Demand, views: bool) -> bool:
+        """The same; with `views`, a part of a tensor that lies in one piece is a source: it costs no copy."""
         casts = bool(kernel.contractions)
-        evaluator = Evaluator(Scalars(), lambda o: is_move(o) or is_plain_copy(o) or (casts and is_widening_cast(o)))
+
+        def looks_through(o: ir.Operation) -> bool:
+            if views and is_contiguous_slice(o):
+                return False
+            return is_move(o) or is_plain_copy(o) or (casts and is_widening_cast(o))
+
+        evaluator = Evaluator(Scalars(), looks_through)
         for read in demand.indices[kernel]:
             if read is None:
                 return False
@@ -371,5 +387,5 @@ class Grouping:
         for i, (value, where) in enumerate(zip(op.operands, attention_reads(op), strict=False)):
             demand = self._read(value, kernel, where)
             demand.plain.add(kernel)
-            if i == 3:  # the mask has no layout
+            if i >= 3:  # the mask has no layout, nor have the score's inputs
                 demand.ordered.add(kernel)

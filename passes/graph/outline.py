@@ -33,9 +33,13 @@ def is_tensor(value: ir.Value) -> bool:
 
 
 def is_contiguous_slice(op: ir.Operation) -> bool:
-    """Whether a `tensor.extract_slice` is static, has unit strides and reads one contiguous range of its source."""
+    """Whether an op is a static `tensor.extract_slice` with unit strides that reads one contiguous range."""
     op = op.operation
-    if len(op.operands) != 1 or any(s != 1 for s in op.attributes["static_strides"]):
+    if (
+        op.name != "tensor.extract_slice"
+        or len(op.operands) != 1
+        or any(s != 1 for s in op.attributes["static_strides"])
+    ):
         return False
     sizes, source = list(op.attributes["static_sizes"]), shape_of(op.operands[0])
     partial = [i for i, (n, full) in enumerate(zip(sizes, source, strict=True)) if n != full]

@@ -118,11 +118,31 @@ def _protect_arguments(function: ir.Operation) -> None:
 def to_parallel_loops(module: ir.Module) -> None:
     """Turns linalg ops on buffers into scf.parallel over their parallel dimensions, with reductions inside."""
     for op in _walk(module, "memref.copy"):
-        _copy_to_generic(op)
+        if not is_start(op):
+            _copy_to_generic(op)
     run_passes(module, "func.func(linalg-generalize-named-ops)")
     for op in _walk(module, "linalg.generic"):
         _move_reductions_inside(op)
     run_passes(module, _PARALLEL)
+
+
+def is_start(op: ir.Operation) -> bool:
+    """Whether an op copies a whole argument of a kernel, which nothing else uses, to a result, before anything touches
+    that: it stays a copy, which who calls the kernel leaves out where both may lie in one place."""
+    if op.name != "memref.copy" or op.parent.name != "func.func":
+        return False
+    source, target = op.operands
+    block = op.parent.regions[0].blocks[0]
+    mine = [v for v in (source, target) if isinstance(v.owner, ir.Block) and v.owner == block]
+    used = [len(list(v.uses)) for v in mine]
+    if len(mine) != 2 or source == target or source.type != target.type or used[0] != 1 or used[1] == 1:
+        return False
+    for other in block.operations:
+        if other.operation == op:
+            return True
+        if any(target in inner.operands for inner in walk(other.operation)):
+            return False
+    return False
 
 
 def _copy_to_generic(op: ir.Operation) -> None:

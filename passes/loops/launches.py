@@ -6,6 +6,7 @@ import math
 
 from mlirc.errors import MlircError
 from mlirc.mlir import arith, gpu, ir, memref, nested, run_passes, scf
+from mlirc.passes.loops.buffers import is_start
 from mlirc.passes.loops.nests import Nest, can_fuse, is_pure, is_view, nest_of, owner, root, walk
 
 _ALLOCATIONS = {"memref.alloc", "memref.alloca"}
@@ -40,7 +41,7 @@ class _Mapper:
         self.unwritten = set(self.block.arguments) - self._written(ops)
         result: list[Nest] = []
         for op in ops:
-            if op.name in _HOST:
+            if op.name in _HOST or is_start(op):
                 continue
             if self._stays(op):
                 makers = [maker for v in op.operands if (maker := owner(v)) is not None]

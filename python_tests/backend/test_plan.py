@@ -267,7 +267,8 @@ def test_empty_grids_and_tensors_launch_nothing():
             "not contiguous",
         ),
         ("func.func @other() { return }", "no function @main"),
-        (returning("%x", "tensor<6xbf16>").replace('"constant"', '"state"'), "kind 'state'"),
+        (returning("%x", "tensor<6xbf16>").replace('"constant"', '"gradient"'), "kind 'gradient'"),
+        (returning("%x", "tensor<6xbf16>").replace('"constant"', '"state"'), "no result is the new value of 'w'"),
     ],
 )
 def test_what_main_may_not_hold(text, why):

@@ -134,13 +134,14 @@ def test_inputs_are_the_files_own(folder):
         compile_model(str(folder / "level1/10_softmax.py"), inputs=["x=f32[2,2]"])
 
 
-def test_a_state_that_the_module_keeps_as_a_plain_tensor_is_an_output(tmp_path):
+def test_a_state_that_the_module_keeps_as_a_plain_tensor_is_a_state(tmp_path):
     text = LINEAR.replace(
         "def forward(self, x, scale):", "def forward(self, x, scale):\n        self.shift = self.shift + scale"
     )
     (tmp_path / "state.py").write_text(text)
     job = compile_model(str(tmp_path / "state.py"), cache=False)
-    assert [spec.name for spec in job.plan.outputs] == ["output", "shift"]
+    assert [spec.name for spec in job.plan.outputs] == ["output"]
+    assert [spec.name for spec in job.plan.written] == ["shift"]
     module, inputs = job.imported.source.torch_module(), job.imported.source.values()
     results = run_level(job.modules["tiles"], [inputs[0]], job.tensors())
     torch.testing.assert_close(results, [module(*inputs).detach(), module.shift])

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from mlirc.errors import MlircError
-from mlirc.frontend import any_size, batch_norm_shapes, decompose, importer
+from mlirc.frontend import any_size, batch_norm_shapes, decompose, decomposer, importer
 from mlirc.frontend.source import SourceModel
 
 
@@ -59,10 +59,10 @@ def test_the_graphs_are_the_same_as_without(dtype, layout, monkeypatch):
     module, x = Norms(dtype, layout), torch.zeros(2, 3, 9, 8, dtype=dtype)
     program = exported(module, x)
     reused = []
-    monkeypatch.setattr(decompose, "resized", lambda *a: reused.append(any_size.resized(*a)) or reused[-1])
+    monkeypatch.setattr(decomposer, "resized", lambda *a: reused.append(any_size.resized(*a)) or reused[-1])
     graph = decompose.decompose(program).graph
     assert any(reused)
-    monkeypatch.setattr(decompose, "of_any_size", lambda node: False)
+    monkeypatch.setattr(decomposer, "of_any_size", lambda node: False)
     monkeypatch.setattr(importer, "batch_norms_for_shapes", contextlib.nullcontext)
     alone = exported(module, x)
     assert described(alone.graph) == described(program.graph)

@@ -156,7 +156,7 @@ def test_bad_factories(spec, message, capfd):
         ("y=f32[1]", "no input 'y': its inputs are x"),
         ("x=i64[1,3,6,5]", "not x=i64"),
         ("x=f32[2,3,6,5]", r"fixed shape [1,3,6,5]"),
-        ("x=f32", "name=dtype[sizes]"),
+        ("x=f32[", "name=dtype[sizes]"),
         ("x=f77[1]", "unknown dtype 'f77'"),
         ("x=f32[1,-1]", "negative"),
         ("x=f32[a]", "integers"),

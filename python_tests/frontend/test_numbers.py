@@ -21,6 +21,15 @@ def ints(low, high, *shape, dtype=I64):
     return torch.randint(low, high, shape, generator=G).to(dtype)
 
 
+def diagonals(x):
+    y = x.clone()
+    y.diagonal(1, 1, 2).add_(10)
+    y.diagonal(-2, 2, 0).mul_(3)
+    y.diagonal(0, 0, 1)[2:].zero_()
+    y.diagonal(-4, 1, 2).fill_(7)
+    return y, x.diagonal_scatter(x[0].T[:, :3], -1, 1, 0)
+
+
 CASES = {
     "classes of floats": (lambda x: (x.isfinite(), x.isinf(), x.isnan(), x.signbit()), (ODD,)),
     "classes of halves": (lambda x: (x.isfinite(), x.signbit(), torch.isposinf(x)), (ODD.half(),)),
@@ -53,6 +62,11 @@ CASES = {
         (torch.randn(3, 5, 2, generator=G),),
     ),
     "narrow from FP64": (lambda x: (x.half(), x.bfloat16()), (X.double(),)),
+    "FP64 numbers beside halves": (
+        lambda x, y, n: (x.half() * y, x.bfloat16() + y, x.bfloat16() ** n),
+        (X, torch.tensor(1 + 2.0**-9 + 2.0**-40, dtype=torch.float64), torch.tensor(3)),
+    ),
+    "diagonals written": (diagonals, (torch.randn(3, 5, 7, generator=G),)),
 }  # fmt: skip
 
 
@@ -127,3 +141,8 @@ def test_bytes_at_the_gpu_level_and_named_tuples():
 
     result = check_torch(Calls(function), (below(256, 3, 4).to(U8), Y), levels=["tiles", "gpu"])
     assert result.ok, result.reason()
+
+
+def test_gradients_inside_of_a_model_are_refused_in_pytorchs_words():
+    with pytest.raises(MlircError, match="cannot be exported: RuntimeError: Cannot access data pointer"):
+        check_torch(Calls(lambda x: torch.func.grad(lambda y: (y**3).sum())(x)), (X,))

@@ -93,7 +93,7 @@ class Outer(nn.Module):
         (lambda x: F.pad(x, (-5, 6)), "takes more than the 4 elements"),
         (lambda x: torch.linalg.svd(x)[0], "op aten::_linalg_svd in module 'block.0' cannot be imported"),
         (lambda x: F.linear(x.to(torch.int64), x), "op aten::linear in module 'block.0' .* is torch.int64 and its"),
-        (lambda x: x.to(torch.float8_e4m3fn).float(), "in module 'block.0' makes a tensor of torch.float8_e4m3fn"),
+        (lambda x: x.to(torch.float8_e5m2fnuz).float(), "in module 'block.0' makes a tensor of torch.float8_e5m2fnuz"),
     ],
 )
 def test_ops_that_cannot_be_imported_are_named_with_their_module(function, message):

@@ -13,9 +13,8 @@ from torch import nn
 
 from mlirc.errors import MlircError
 from mlirc.frontend import from_torch, lower_to_linalg, open_model, random_state_dict, write_weights
-from mlirc.frontend.attention import attention_op, visible_keys
+from mlirc.frontend.attention import attention_op, pattern_of, visible_keys
 from mlirc.frontend.inputs import InputSpec
-from mlirc.frontend.simplify import pattern_of
 from mlirc.frontend.weights import random_weight
 from support.models.small import attentions, check, run_on_host, write_config
 
@@ -88,7 +87,7 @@ def test_mask_patterns():
 def test_attention_op_rejects_a_mask_that_does_not_fit():
     q = torch.randn(1, 2, 3, 8, device="meta")
     with pytest.raises(ValueError, match="does not fit"):
-        attention_op(q, q, q, torch.ones(1, 1, 3, 4, dtype=torch.bool, device="meta"), None, 1.0, False, 0, 0.0)
+        attention_op(q, q, q, torch.ones(1, 1, 3, 4, dtype=torch.bool, device="meta"), None, [], 1.0, False, 0, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -81,3 +81,12 @@ class Views(nn.Module):
 def test_views_of_the_result_in_a_model_that_writes_in_place():
     result = check_torch(Views(), (randn(5, 2, 32),), levels=["linalg"], kinds=["plain"])
     assert result.ok, result.reason()
+
+
+def test_wide_heads_of_f32_are_products():
+    """Their results do not fit registers."""
+    cases = [
+        (attend, (randn(1, 2, 7, 300), randn(1, 2, 5, 300), randn(1, 2, 5, 3))),
+        (grouped, (randn(2, 4, 7, 3), randn(2, 2, 5, 3), randn(2, 2, 5, 257))),
+    ]
+    check_together(cases, levels=["tiles"], kinds=["plain"])

@@ -100,6 +100,43 @@ def test_every_operation_rounds(dtype):
     np.testing.assert_array_equal(run_module(parse(text), [a, b])[0], a * b + a)
 
 
+def narrowed(x: np.ndarray, digits: int, smallest: int, largest: float) -> np.ndarray:
+    """FP64 numbers rounded once, to nearest even, to `digits` binary digits and no finer than 2 ** `smallest`."""
+    with np.errstate(invalid="ignore"):
+        step = np.exp2(np.maximum(np.frexp(x)[1] - digits, smallest).astype(np.float64))
+        near = np.rint(x / step) * step
+        return np.where(np.abs(near) > largest, np.copysign(np.inf, x), near)
+
+
+@pytest.mark.parametrize("dtype, digits, smallest", [("bf16", 8, -133), ("f16", 11, -24)])
+def test_fp64_is_rounded_to_16_bits_once(dtype, digits, smallest):
+    kind = FLOATS[dtype]
+    largest = float(ml_dtypes.finfo(kind).max)
+    rng = np.random.default_rng(2)
+    near = rng.standard_normal(500).astype(kind).astype(np.float64)
+    near += np.exp2(np.frexp(near)[1] - digits - 1.0)  # in the middle between two numbers
+    x = np.concatenate([near, near * (1 + 2.0**-40), near * (1 - 2.0**-40), near * 1e-5, near * 2.0**-130, [0.0, -0.0, np.nan],
+                        [np.inf, -np.inf, largest * (1 + 2.0 ** -(digits + 1)), -largest * 1.5, 1e300, 1e-300, 1.5 * 2.0**smallest]])  # fmt: skip
+    n = len(x)
+    text = f"""
+    func.func @main(%a: tensor<{n}xf64>) -> tensor<{n}x{dtype}> {{
+      %e = tensor.empty() : tensor<{n}x{dtype}>
+      %r = linalg.generic {{indexing_maps = [affine_map<(i) -> (i)>, affine_map<(i) -> (i)>], iterator_types = ["parallel"]}}
+          ins(%a : tensor<{n}xf64>) outs(%e : tensor<{n}x{dtype}>) {{
+      ^bb0(%x: f64, %z: {dtype}):
+        %s = arith.truncf %x : f64 to {dtype}
+        linalg.yield %s : {dtype}
+      }} -> tensor<{n}x{dtype}>
+      return %r : tensor<{n}x{dtype}>
+    }}"""
+    found = run_module(parse(text), [x])[0].astype(np.float64)
+    np.testing.assert_array_equal(found, narrowed(x, digits, smallest, largest))
+    np.testing.assert_array_equal(np.signbit(found[:-10]), np.signbit(x[:-10]))
+    with np.errstate(over="ignore"):
+        twice = x.astype(np.float32).astype(kind).astype(np.float64)
+    assert (found != twice)[~np.isnan(x)].any()
+
+
 def test_booleans_and_comparison():
     text = """
     func.func @main(%a: tensor<9xi1>, %b: tensor<9xi64>) -> tensor<9xi1> {

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from mlirc import mlir
-from support.kernels.instructions import ints, load, places, store
+from mlirc.device.shadows.origins import has_poison
+from support.kernels.instructions import ints, load, module, places, store
 from support.kernels.memrefs import SHARED, X, launch, run
 
 F = f"memref<64xf32, {SHARED}>"
@@ -215,6 +216,42 @@ def test_products_of_warpgroups(rows, adds, undefined):
     kinds = {kind for kind, _ in found}
     assert kinds <= {"undefined value", "uninitialized read"} and bool(kinds) == undefined, found
     assert undefined or (y == 16).all()
+
+
+PREDICATE = "{ .reg .pred p; setp.ne.b32 p, $13, 0; "
+TEXT = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {$0, $1, $2, $3}, {$8, $9, $10, $11}, $12, ADDS, 1, 1, 0;"
+
+
+@pytest.mark.parametrize(
+    "adds, scale, fields, poisoned",
+    [
+        ("p", "%none", False, False),
+        ("p", "%one", False, True),
+        ("p", "%given", False, True),
+        ("0", "%one", True, False),
+        ("1", "%none", True, True),
+    ],
+)
+def test_an_accumulator_that_no_product_adds_to_is_nothing_undefined(adds, scale, fields, poisoned):
+    """So that kernels whose first products begin sums do not run a second time."""
+    struct, f = "!llvm.struct<(f32, f32, f32, f32)>", "f32, f32, f32, f32"
+    start, names = "%u = llvm.mlir.undef : f32\n", ["%u"] * 4
+    if fields:
+        names = [f"%u{i}" for i in range(4)]
+        start = f"%s = llvm.mlir.undef : {struct}\n" + "".join(
+            f"{n} = llvm.extractvalue %s[{i}] : {struct}\n" for i, n in enumerate(names)
+        )
+    text = (PREDICATE if adds == "p" else "") + TEXT.replace("ADDS", adds) + (" }" if adds == "p" else "")
+    body = f"""{start}%none = arith.constant 0 : i32
+      %one = arith.constant 1 : i32
+      %given = nvvm.read.ptx.sreg.ctaid.y : i32
+      %at = arith.constant 0 : i64
+      %d = llvm.inline_asm has_side_effects asm_dialect = att "{text}",
+        "=f,=f,=f,=f,0,1,2,3,r,r,r,r,l,r" {", ".join(names)}, %t, %t, %t, %t, %at, {scale} :
+        ({f}, i32, i32, i32, i32, i64, i32) -> {struct}\n"""
+    text = module(body, 0)
+    (gpu,) = text.body.operations
+    assert has_poison(gpu.operation) == poisoned
 
 
 @pytest.mark.parametrize("reads, kinds", [("%few", set()), ("%yes", {"uninitialized read", "undefined value"})])

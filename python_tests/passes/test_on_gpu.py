@@ -11,6 +11,7 @@ from mlirc.host.jit import HostFunction
 from mlirc.passes import get_pass
 from support.accuracy import F64_ULPS, RANGES, high_precision, pairs, samples, ulps
 from support.devices.gpu_kernel import on_gpu, run_kernel
+from support.divisions import operands, same
 from support.kernels.loops import KERNELS, public, random_inputs
 
 pytestmark = on_gpu
@@ -34,6 +35,7 @@ module attributes {{gpu.container_module}} {{
       %s = arith.muli %b0, %n : index
       %i = arith.addi %s, %t : index
       {loads}
+      %one32 = arith.constant 1.0 : f32
       %r = {op} {", ".join(n + "v" for n in names)} : {element}
       memref.store %r, %out[%i] : {memref}
       gpu.return
@@ -96,3 +98,10 @@ def test_generic_kernels(name):
         if a.dtype in (np.float16, ml_dtypes.bfloat16):
             a, b = a.astype(np.float32), b.astype(np.float32)
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("numerator", ["%one32", "%av"])
+def test_divisions_are_rounded(numerator: str) -> None:
+    x, y = operands(1 << 20)
+    op = f"arith.divf {numerator}, %bv : f32 //"
+    same(apply(op, x, y), np.ones_like(x) if numerator == "%one32" else x, y)

@@ -35,6 +35,9 @@ ONE = (1, 1)
         (dict(lengths=(193, 70), dims=(128, 128), heads=ONE, causal=True), "block_q=192,block_kv=64"),
         (dict(lengths=(200, 140), dims=(64, 64), heads=ONE, causal=True), "block_q=64,block_kv=48,min_blocks=2"),
         (dict(lengths=(70, 330), dims=(64, 64), heads=ONE), "stages=3,store=vector,split=False"),
+        (dict(lengths=(129, 140), dims=(80, 80), heads=(2, 1), causal=True), "block_q=128"),  # panels that end in zeros
+        (dict(lengths=(70, 67), dims=(40, 192), heads=ONE, layouts=("bshd",) * 4), "block_kv=64"),
+        (dict(lengths=(65, 131), dims=(32, 104), heads=ONE, causal=True, dtype="f16"), "block_kv=64"),
     ],
 )
 def test_shapes(options: dict, knobs: str) -> None:
@@ -60,9 +63,9 @@ def test_extreme_values() -> None:
 @pytest.mark.parametrize(
     ("options", "knobs", "says"),
     [
-        (dict(dims=(80, 80)), "mma=wgmma", "multiples of 64 up to 256"),
+        (dict(dims=(84, 84)), "mma=wgmma", "multiples of 8 up to 256"),
         (dict(dims=(64, 64), layouts=("bhsd", "bhds", "bhsd", "bhsd")), "mma=wgmma", "contiguous in keys"),
-        (dict(dims=(64, 64), dtype="f32"), "mma=wgmma", "take fma only"),
+        (dict(dims=(64, 64), dtype="f32"), "mma=wgmma", "not operands of f32"),
         (dict(dims=(64, 64)), "mma=wgmma,stages=1", "a ring has mlirc.stages >= 2"),
         (dict(dims=(64, 64)), "mma=wgmma,block_q=96", "multiples of 4"),
     ],
@@ -86,7 +89,7 @@ def test_blocks_that_were_measured(lengths: int, dim: int, heads: int, block: in
 @pytest.mark.parametrize(
     ("options", "knobs"),
     [
-        (dict(dims=(80, 80)), ""), (dict(dims=(64, 64), lengths=(64, 200)), ""), (dict(dims=(64, 64)), "stages=1"),
+        (dict(dims=(84, 80)), ""), (dict(dims=(64, 64), lengths=(64, 200)), ""), (dict(dims=(64, 64)), "stages=1"),
         (dict(dims=(64, 64)), "block_kv=8"), (dict(dims=(64, 64), layouts=("bhsd", "bhds", "bhsd", "bhsd")), ""),
     ],
 )  # fmt: skip

@@ -180,12 +180,37 @@ def test_the_schedule_leaves_the_kernel_as_it_was():
         ("matmul:block_k=many", "knob 'block_k' of script 'matmul' takes an integer of at least 1, not many"),
         ("matmul:stages=true", "knob 'stages' of script 'matmul' takes an integer of at least 1, not True"),
         ("matmul:mma=3", "knob 'mma' of script 'matmul' takes a word, not 3"),
-        ("matmul:mma=mma", "kernel 'matmul_0': mma=mma: operands of f32 take tf32x3 (f32) or fma only"),
+        (
+            "matmul:mma=mma",
+            "kernel 'matmul_0': mma=mma: it takes two 16-bit floats of one type and f32 sums, not operands of f32 with sums of f32: use fma, ",
+        ),
+        ("matmul:copy=tmaa", "knob 'copy' of script 'matmul' takes cp_async or tma, not tmaa"),
+        ("matmul:through=disk", "knob 'through' of script 'matmul' takes cluster or memory, not disk"),
+        ("attention:store=3", "knob 'store' of script 'attention' takes vector or tma, not 3"),
+        ("matmul:copy=cp_async,store=tma", "store=tma: results leave by tensor copies where copy=tma: add that"),
+        ("matmul:producers=1", "producers=1: none copy without copy=tma: add that"),
+        ("matmul:through=memory", "through=memory: K has one part: give parts=2 or more"),
+        ("matmul:warps_k=2", "warps_k=2: warps of mma=fma do not share out k: leave it out"),
         ("matmul_0=reduction", "script 'reduction' cannot schedule kernel 'matmul_0' of kind 'matmul': choose"),
     ],
 )
 def test_values_that_a_script_cannot_use(override, wanted):
     assert wanted in error(KERNEL, override)
+
+
+@pytest.mark.parametrize("annotation", ['Literal["fast", "safe"]', "typing.Literal['fast', 'safe'] | None"])
+def test_a_script_may_list_the_words_of_a_knob(tmp_path, annotation):
+    path = tmp_path / "mine.py"
+    head = HEAD.replace("block=8", f'way: {annotation} = "safe"').replace("block=block", "way=way")
+    path.write_text(f"import typing\nfrom typing import Literal\n{head}        pass\n    return module\n")
+    assert schedule(KERNEL, str(path), "mine:way=fast")[1].knobs == {"way": "fast"}
+    for wrong in ("quick", "3"):
+        assert f"takes fast or safe, not {wrong}" in error(KERNEL, str(path), f"mine:way={wrong}")
+
+
+def test_a_misspelt_knob_is_found_before_there_is_a_kernel():
+    with pytest.raises(MlircError, match="script 'attention' has no knob 'block': it has block_q"):
+        Schedules(["attention:block=3"])
 
 
 def test_a_knob_whose_default_is_zero_takes_zero(tmp_path):

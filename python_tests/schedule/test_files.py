@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from mlirc import mlir
-from mlirc.driver.kernel_build import KernelJob, lowering_pass
+from mlirc.driver.kernel_build import KernelJob, lowering_passes
 from mlirc.driver.workers import build_kernels
 from mlirc.errors import MlircError
 from mlirc.schedule.registry import Schedules
@@ -105,7 +105,7 @@ def jobs(path: str, count: int) -> list[KernelJob]:
         text = norm(4, 8 + i).replace("reduction_0", f"reduction_{i}")
         tiles, _ = schedules.schedule_kernel(mlir.parse(text), get_target("sm_90a"))
         function = next(iter(tiles.body.operations))
-        assert lowering_pass(function) == "mlirc-own"
+        assert lowering_passes(function) == ("mlirc-async", "mlirc-own")
         located = tiles.operation.get_asm(enable_debug_info=True)
         found.append(KernelJob(f"reduction_{i}", located, "", "tiles", "sm_90a", "gpu", tuple(schedules.files)))
     return found

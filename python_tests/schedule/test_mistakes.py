@@ -80,14 +80,14 @@ MISTAKES = [
     (STAGES, "annotate(forall, stages=2)", "'stages' belongs on an scf.for, not here [payload op: scf.forall]"),
     (STAGES, "annotate(loop, stages=True)", "stages = True: takes 1 to 16"),
     (STAGES, "annotate(loop, stages=0)", "stages = 0: takes 1 to 16"),
-    (INSTRUCTION, "annotate(tiled, mma='tensor')", 'mma = "tensor": takes "mma", "wgmma", "tf32x3" or "fma"'),
-    (INSTRUCTION, "annotate(tiled, mma='mma', warp_grid=[2, 1])", "tensor cores take two equal 16-bit float operands"),
+    (INSTRUCTION, "annotate(tiled, mma='tensor')", 'mma = "tensor": takes "fma", "mma", "'),
+    (INSTRUCTION, "annotate(tiled, mma='mma', warp_grid=[2, 1])", "it takes two 16-bit floats of one type and f32 sums, not operands of f32"),
     (INSTRUCTION, "annotate(match(forall, 'linalg.generic'), mma='fma')", "'mma' belongs on a contraction, not here"),
     (INSTRUCTION, "annotate(tiled, warp_grid=[2])", "warp_grid = [2]: takes a list of two numbers"),
     (INSTRUCTION, "annotate(tiled, warp_grid=[1, 1])", "warp_grid 1x1 does not have the block's 2 warps"),
     (INSTRUCTION, "annotate(match(forall, 'linalg.generic'), vector=3)", "vector = 3: takes 1, 2, 4, 8 or 16"),
     (INSTRUCTION, "annotate(tiled, vector=4)", "mlirc.vector = 4: nothing in this kernel takes it"),
-    (INSTRUCTION, "annotate(forall, group_rows=5)", "group_rows = 5: it must divide the 2 steps of the second-last loop"),
+    (INSTRUCTION, "annotate(forall, group_rows=5)", "group_rows = 5: the second-last loop has 2 steps"),
     (INSTRUCTION, "annotate(function, threads=64)", "mlirc-distribute, which takes this kernel down, does not read"),
     (INSTRUCTION, "annotate(function, lowering='loop')", "unknown pass 'mlirc-loop': choose one of"),
     (INSTRUCTION, "annotate(function, lowering='no pass')", 'lowering = "no pass": takes "loops"'),
@@ -182,7 +182,7 @@ def test_tiles_too_large_for_the_machine(write):
 def test_every_instruction_asks_the_target(write):
     path = write(source(INSTRUCTION, "annotate(tiled, mma='wgmma', warp_grid=[2, 1])"))
     kernel = matmul(128, 128, 192, "bf16")
-    wanted = f"mine.py:{FIRST + INSTRUCTION}: kernel matmul_0: mlirc.mma = wgmma: sm_80 has no wgmma: use mma"
+    wanted = f"mine.py:{FIRST + INSTRUCTION}: kernel matmul_0: mlirc.mma = wgmma: sm_80 has no wgmma: use mma or fma"
     assert error(kernel, path, target="sm_80") == wanted
     assert "sm_120 has no wgmma" in error(kernel, "matmul:mma=wgmma", target="sm_120")
 
@@ -190,14 +190,14 @@ def test_every_instruction_asks_the_target(write):
 @pytest.mark.parametrize(
     "text, knob, wanted",
     [
-        (KERNEL, "matmul:group=5,block_m=16,block_n=16", "mlirc.group_rows = 5: it must divide the 2 steps"),
+        (KERNEL, "matmul:group=5,block_m=16,block_n=16", "mlirc.group_rows = 5: the second-last loop has 2 steps"),
         (matmul(32, 32, 33, "bf16"), "matmul:stages=4", "no product in this loop reads a slice that can be copied"),
         (norm(4, 33), "reduction:vector=4", "mlirc.vector = 4: rows of 33 elements take at most 1"),
         (norm(4, 64), "reduction:vector=3", "vector = 3: takes 1, 2, 4, 8 or 16"),
         (norm(4, 64), "reduction:warps=33", "warps = 33: takes 1 to 32"),
         (KERNEL, "matmul:min_blocks=32,warps_m=2,warps_n=2", "32 blocks of 128 threads, a multiprocessor of sm_90a"),
         (KERNEL, "matmul_0=generic:min_blocks=9", "9 blocks of 256 threads, a multiprocessor of sm_90a holds 2048"),
-        (KERNEL, "matmul:mma=no", "mma=no: choose mma, wgmma, tf32x3 or fma"),
+        (KERNEL, "matmul:mma=no", "mma=no: choose fma, mma, "),
     ],
 )
 def test_a_knob_that_cannot_be_honoured_is_an_error(text, knob, wanted):

@@ -7,11 +7,12 @@ import re
 
 import pytest
 
+from mlirc.driver.kernel_build import to_gpu
 from mlirc.errors import MlircError
 from mlirc.mlir import parse
 from mlirc.schedule.registry import Schedules
 from mlirc.targets import get_target
-from support.kernels.check import check_schedule
+from support.kernels.check import check_schedule, function_name
 from support.kernels.payloads import matmul
 
 
@@ -33,9 +34,17 @@ from support.kernels.payloads import matmul
 def test_rings(m: int, n: int, k: int, knobs: str, layout: dict) -> None:
     text = matmul(m, n, k, "bf16", **layout)
     tiles, record = check_schedule(text, (f"matmul:{knobs}",) if knobs else (), 1e-2)
-    assert record.knobs["copy"] == "tma" and "mlirc.producers = 1" in tiles
+    assert record.knobs["copy"] == "tma" and re.search(r"mlirc.producers = [14]", tiles)
     blocks = re.search(r"blocks=(\d+)", knobs)
     assert not blocks or f"mlirc.persist = {blocks[1]} : i32" in tiles
+
+
+def test_what_leaves_in_panels_is_computed_panel_by_panel() -> None:
+    schedules = Schedules(("matmul:mma=wgmma,block_m=128,block_n=96",))
+    tiles, _ = schedules.schedule_kernel(parse(matmul(128, 96, 192, "bf16", gates=True)), get_target("sm_90a"))
+    to_gpu(tiles, function_name(tiles), get_target("sm_90a"))
+    ops = re.findall(r"bulk.tensor.global.shared.cta|arith.mulf [^:]*: vector", str(tiles))
+    assert ["m" if "mulf" in op else "copy" for op in ops] == [*"m" * 8, "copy"] * 3
 
 
 def test_results_leave_by_either_way() -> None:
@@ -50,6 +59,11 @@ def test_results_leave_by_either_way() -> None:
     [
         (matmul(128, 64, 252, "bf16"), "mma=wgmma,copy=tma", "rows of 504 bytes: tensor copies take multiples of 16"),
         (matmul(128, 64, 256, "bf16"), "mma=mma,copy=tma,block_k=128", "slices of 256 bytes along a row"),
+        (
+            matmul(128, 64, 200, "bf16", left=True, transposed=False),
+            "mma=mma,copy=tma,block_m=64,block_n=64,block_k=40,warps_m=2,warps_n=2,stages=2",
+            "what lies beyond the slices along k is not zero",  # the next slice: 40 rows of 48 are this one's
+        ),
         (matmul(384, 64, 256, "bf16"), "mma=wgmma,block_m=128,cluster_size=2", "it must divide the 3 blocks"),
         (matmul(512, 64, 256, "bf16"), "mma=wgmma,block_m=128,cluster_size=2,blocks=3", "a whole number of clusters"),
         (matmul(128, 64, 256, "bf16"), "mma=wgmma,stages=1", "a ring has mlirc.stages >= 2"),

@@ -69,15 +69,19 @@ def test_large_products_take_warpgroups_by_themselves() -> None:
     assert record.knobs["mma"] == "wgmma"
 
 
+@pytest.mark.parametrize("knobs", ["block_k=32,stages=3", "block_k=96,copy=cp_async,stages=3"])
+def test_panels_that_a_slice_does_not_fill(knobs: str) -> None:
+    check_schedule(matmul(65, 70, 200, "bf16"), (f"matmul:mma=wgmma,{knobs}",), 1e-2)
+
+
 @pytest.mark.parametrize(
     ("text", "knobs", "says"),
     [
         (matmul(64, 64, 256, "bf16"), "stages=2,copy=cp_async", "stages >= 3"),
         (matmul(64, 64, 256, "bf16"), "warps_m=2,warps_n=2", "multiples of 4"),
-        (matmul(64, 64, 256, "bf16"), "block_k=32", "block_k = 64"),
         (matmul(64, 192, 256, "bf16", transposed=False), "block_n=192,warps_m=4,warps_n=2,stages=4", "multiples of 64"),
         (matmul(64, 64, 255, "bf16"), "stages=4", "asynchronously"),
-        (matmul(64, 64, 256, "f32"), "stages=4", "fma only"),
+        (matmul(64, 64, 256, "f32"), "stages=4", "not operands of f32"),
         (matmul(64, 1024, 256, "bf16"), "block_n=512,warps_m=4,warps_n=1,stages=3", "256 columns"),
     ],
 )

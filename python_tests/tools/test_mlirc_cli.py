@@ -115,9 +115,10 @@ def test_dump_dir_has_levels_and_a_repro_that_runs(ran, payload, tmp_path):
         "02-kernels.mlir",
         "03-schedule.mlir",
         "04-tiles.mlir",
-        "05-gpu.mlir",
-        "06-llvm.ll",
-        "07-model.ptx",
+        "05-async.mlir",
+        "06-gpu.mlir",
+        "07-llvm.ll",
+        "08-model.ptx",
     ]
     repro = dump / "kernels" / "elementwise_0" / "repro.py"
     assert "torch.tanh((a0 * a1.reshape(1, 7)))" in repro.read_text()

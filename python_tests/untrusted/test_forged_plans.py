@@ -180,7 +180,7 @@ def with_(**fields: Any) -> Any:
         (with_(inputs=[["x", "f32", [1] * 65, "input"]]), "invalid type"),
         (with_(inputs=[["x", "f32", [N], "weight"]]), "has kind 'weight'"),
         (with_(outputs=DATA["outputs"][:1] * 2), "two outputs are called 'y'"),
-        (with_(version=1), "format version 1, but this mlirc reads 2"),
+        (with_(version=1), f"format version 1, but this mlirc reads {VERSION}"),
         (with_(version=[1]), "format version unknown"),
         (with_(model="\x1b]0;owned\x07"), r"model: .*x1b.* has the control character U\+001B"),
     ],
@@ -224,7 +224,7 @@ def test_headers_with_numbers_beyond_reason(header):
     ("old", "new", "why"),
     [
         (".param .u64 c)", ".param .u64 c, .param .u64 d)", "takes 4 pointers, not 3"),
-        (".param .u64 c)", ".param .u32 c)", "takes something else than pointers"),
+        (".param .u64 c)", ".param .u32 c)", "takes as argument 2 a value of 4 bytes, not a pointer"),
         (".param .u64 c)", ".param .align 64 .b8 c[128])", "takes as argument 2 a tensor map, not a pointer"),
         (".param .u64 c)", ".param .align 64 .b8 c[64])", "takes something else than pointers"),
         (".align 64 .b8 a[128]", ".u64 a", "takes as argument 0 a pointer, not a tensor map"),

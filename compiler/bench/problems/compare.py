@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from mlirc.bench.reference import judge
+from mlirc.check.gates import gate_name
+from mlirc.precision import DEFAULT_FP32
 
 _STEP = 1 << 26  # elements compared at a time
 _NEAR = 1e-4  # KernelBench's tolerance for f32
@@ -72,11 +74,11 @@ def judge_cancelled(row: dict[str, Any], absolute: float) -> dict[str, Any]:
     return row | {"verdict": "ok (cancels)", "absolute_error": absolute} if cancelled else row
 
 
-def judge_error(error: float, eager: float | None, dtype: torch.dtype) -> dict[str, Any]:
+def judge_error(error: float, eager: float | None, dtype: torch.dtype, fp32: str = DEFAULT_FP32) -> dict[str, Any]:
     """A row of a check. `eager`: PyTorch's own error against FP64; None when `error` is against PyTorch itself, whose
     own error is taken as none, so that only what is within the dtype's gate passes."""
     code = _CODES.get(dtype, str(dtype).removeprefix("torch."))
-    verdict = judge(error, math.inf if eager is None else eager, code)
+    verdict = judge(error, math.inf if eager is None else eager, gate_name(code, fp32))
     if eager is None and verdict != "ok":
         verdict = "FAIL"
     return {"dtype": code, "error": error, "eager_error": eager, "verdict": verdict}

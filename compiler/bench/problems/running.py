@@ -21,9 +21,11 @@ from mlirc.bench.artifacts import read_compiled
 from mlirc.bench.bound import bound_us, limited_by
 from mlirc.bench.cases import Case
 from mlirc.bench.problems.compare import Sums, judge_cancelled, judge_error
+from mlirc.check.wide import Float64Mode
 from mlirc.errors import MlircError
 from mlirc.frontend.problem import adopt, load_problem
 from mlirc.frontend.source import named_outputs
+from mlirc.precision import DEFAULT_FP32
 from mlirc.runtime import load_text
 from mlirc.runtime.model import CompiledModel
 
@@ -64,7 +66,7 @@ def _run(
         def wide() -> nn.Module:
             return adopt(problem.module(device), compiled.constants).double()
 
-        result["check"] = check(model, module, inputs, wide)
+        result["check"] = check(model, module, inputs, wide, info.get("fp32", DEFAULT_FP32))
         result["check_s"] = round(time.perf_counter() - start, 3)
         work = info["work"]
         result |= {"bound_us": bound_us(work), "limited_by": limited_by(work)}
@@ -76,26 +78,29 @@ def _run(
 
 
 def check(
-    model: CompiledModel, module: nn.Module, inputs: Sequence[Any], wide: Callable[[], nn.Module]
-) -> dict[str, Any]:
+    model: CompiledModel, module: nn.Module, inputs: Sequence[Any], wide: Callable[[], nn.Module],
+    fp32: str = DEFAULT_FP32,
+) -> dict[str, Any]:  # fmt: skip
     """Compares one run of the bound model with eager PyTorch, and both with FP64 where they are further apart than the
     dtype's gate. Outputs are poisoned first."""
     before = [x.clone() if isinstance(x, Tensor) and x.nbytes < 1 << 30 else None for x in inputs]
+    given = _copies(inputs)  # the run may change some of them
     ours, first_us = _poisoned_run(model)
-    eager = _outputs(module(*_copies(inputs)))
+    eager = _outputs(module(*given))
     if len(ours) < len(eager):
         raise MlircError(f"{len(ours)} outputs, but PyTorch gives {len(eager)}")
-    ours = ours[: len(eager)]  # mutated buffers come last
+    ours = ours[: len(eager)]
     for out, theirs in zip(ours, eager, strict=True):
         if out.shape != theirs.shape or out.dtype != theirs.dtype:
             mine = f"{out.dtype} {list(out.shape)}"
             raise MlircError(f"an output is {mine}, but PyTorch's is {theirs.dtype} {list(theirs.shape)}")
     near = [Sums.between(out, theirs) for out, theirs in zip(ours, eager, strict=True)]
-    rows = [judge_error(s.relative, None, out.dtype) for s, out in zip(near, ours, strict=True)]
+    rows = [judge_error(s.relative, None, out.dtype, fp32) for s, out in zip(near, ours, strict=True)]
     found: dict[str, Any] = {"against": "eager"}
     if any(r["verdict"] == "FAIL" for r in rows):
-        found, rows = _against_wide(ours, eager, inputs, module, wide, near)
-    changed = [i for i, b in enumerate(before) if b is not None and not _same(b, inputs[i])]
+        found, rows = _against_wide(ours, eager, inputs, module, wide, near, fp32)
+    # What PyTorch changes, too, the model is meant to.
+    changed = [i for i, b in enumerate(before) if b is not None and _same(b, given[i]) and not _same(b, inputs[i])]
     verdicts = [str(r["verdict"]) for r in rows]
     verdict = "FAIL" if "FAIL" in verdicts or changed else max(verdicts, key=len, default="ok")
     return {**found, "outputs": rows, "changed": changed, "verdict": verdict, "first_us": first_us}
@@ -135,6 +140,7 @@ def _against_wide(
     module: nn.Module,
     wide: Callable[[], nn.Module],
     near: list[Sums],
+    fp32: str,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """How far both are from FP64, output by output; where FP64 cannot be had, how far they are from each other."""
     try:
@@ -143,10 +149,11 @@ def _against_wide(
         if "CUDA error" in str(e):
             raise
         why = f"{type(e).__name__}: {' '.join(str(e).split())}"[:200]
-        rows = [judge_error(s.relative, None, o.dtype) for s, o in zip(near, ours, strict=True)]
+        rows = [judge_error(s.relative, None, o.dtype, fp32) for s, o in zip(near, ours, strict=True)]
         return {"against": "eager", "fp64": why}, rows
     rows = [
-        judge_cancelled(judge_error(mine.relative, own.relative, out.dtype), mine.absolute) | {"apart": apart.relative}
+        judge_cancelled(judge_error(mine.relative, own.relative, out.dtype, fp32), mine.absolute)
+        | {"apart": apart.relative}
         for (mine, own), out, apart in zip(sums, ours, near, strict=True)
     ]
     return {"against": "fp64"}, rows
@@ -167,7 +174,7 @@ def _wide_sums(
                 cut = list(inputs) if parts == 1 else _cut(inputs, low, high)
                 if parts > 1 and low == 0:
                     _require_alike(module, cut, eager, high)
-                with reference.Float64Mode():
+                with Float64Mode():
                     found = _outputs(exact(*[_double(x) for x in cut]))
                 for (mine, own), a, b, ref in zip(sums, ours, eager, found, strict=True):
                     whole = parts == 1

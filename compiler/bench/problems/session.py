@@ -20,6 +20,7 @@ from mlirc.bench.problems.find import counted
 from mlirc.errors import MlircError
 from mlirc.files.marks import marked_json
 from mlirc.files.outputs import Outputs
+from mlirc.precision import DEFAULT_FP32
 
 Record = dict[str, Any]  # {"case", "info", "result"}, as every benchmark's
 
@@ -34,6 +35,7 @@ class Session:
     about: dict[str, Any]
     target: str
     schedule: Sequence[str] = ()
+    fp32: str = DEFAULT_FP32
     compile_jobs: int = 1
     compile_memory: float = 0.0  # bytes for each compiling process; 0: no limit
     timeout: float = 300.0
@@ -107,7 +109,7 @@ class Session:
 
     def _compile(self, todo: list[Case], have: dict[str, Entry], events: Any) -> None:
         settings: dict[str, Any] = {"folder": str(self.folder), "target": self.target, "schedule": list(self.schedule)}
-        settings |= {"ptxas": False, "memory": self.compile_memory}
+        settings |= {"ptxas": False, "fp32": self.fp32, "memory": self.compile_memory}
         for case in todo:
             if case.name in have:
                 events.put(("compiled", case.name, have[case.name].info))

@@ -32,13 +32,68 @@ _MBARRIERS = 64  # columns for the mbarriers of a block; more share them, which 
 
 class Table:
     """Who accessed the granules of one buffer: the last writer, its epoch and operation, and every agent's last
-    read."""
+    read. As long as all units have done the same, which `alike` says, only the first one's part is kept."""
 
-    def __init__(self, cells: int, readers: int):
-        self.writer = np.full(cells, -1, np.int16)
-        self.epoch = np.zeros(cells, np.int32)
-        self.op = np.zeros(cells, np.int16)
-        self.read = np.zeros((cells, readers), np.int32)
+    def __init__(self, buffer: Buffer, granule: int, size: int, units: int, readers: int):
+        self.cells, self.block, self.units = len(buffer.data) // granule, buffer.stride // granule, units
+        self.part = self.block * size  # granules of a unit
+        self.alike = units > 1
+        kept = self.part if self.alike else self.cells
+        self.writer = np.full(kept, -1, np.int16)
+        self.epoch = np.zeros(kept, np.int32)
+        self.op = np.zeros(kept, np.int16)
+        blocks = -(-kept // self.block)
+        self.latest = np.zeros((readers, blocks), np.int32)  # the epoch of each agent's last read of a block's memory
+        self.places = np.full((readers, blocks), -1, np.int32)  # the row of `read` for it; -1: it never read there
+        self.read = np.zeros((self.places.size, self.block), np.int32)  # likewise, of each granule; few rows are used
+        self.used = 0  # rows of `read`
+
+    def at(self, cells: np.ndarray) -> np.ndarray:
+        """Where granules of the buffer's storage are kept."""
+        return cells % self.part if self.alike else cells
+
+    def divide(self) -> None:
+        """From here on units differ."""
+        if not self.alike:
+            return
+        self.alike = False
+        for name in ("writer", "epoch", "op"):
+            setattr(self, name, np.resize(getattr(self, name), self.cells))
+        blocks = -(-self.cells // self.block)
+        spare = ((0, 0), (0, blocks - self.units * self.latest.shape[1]))
+        self.latest = np.pad(np.tile(self.latest, self.units), spare)
+        number = np.repeat(np.arange(self.units), self.places.shape[1])
+        places = np.tile(self.places, self.units)
+        self.places = np.pad(np.where(places < 0, -1, places + number * self.used), spare, constant_values=-1)
+        read = np.zeros((self.places.size, self.block), np.int32)
+        read[: self.units * self.used] = np.tile(self.read[: self.used], (self.units, 1))
+        self.read, self.used = read, self.units * self.used
+
+    def last_read(self, column, cells: np.ndarray) -> np.ndarray:
+        """The epochs of agents' last reads of granules, as they are kept."""
+        if not self.used:
+            return np.zeros(cells.shape, np.int32)
+        place = self.places[column, cells // self.block]
+        return np.where(place < 0, 0, self.read[place, cells % self.block])
+
+    def note_read(self, cells: np.ndarray, column, epoch) -> None:
+        """A read of granules [n, span], as they are kept, by agents (columns, epochs [n or 1, 1]); each row is in the
+        shared memory of one block."""
+        block = cells[:, :1] // self.block
+        self.latest[column, block] = epoch
+        place = self.places[column, block]
+        if (place < 0).any():
+            self._make_room(*np.broadcast_arrays(column, block))
+            place = self.places[column, block]
+        self.read[place, cells % self.block] = epoch
+
+    def _make_room(self, column: np.ndarray, block: np.ndarray) -> None:
+        """Agents read for the first time in the memory of some blocks (pairs)."""
+        for c, b in np.unique(np.stack([column.ravel(), block.ravel()], axis=1), axis=0).tolist():
+            if self.places[c, b] >= 0:
+                continue
+            self.places[c, b] = self.used
+            self.used += 1
 
 
 class Clocks:
@@ -81,7 +136,7 @@ class Clocks:
         return self.rows + b % self.size * -(-self.warps // 4) + t // 128
 
     def column(self, number: int) -> int:
-        """The column of the unit's n-th mbarrier."""
+        """The column of a unit's n-th mbarrier."""
         return self.rows + self.groups + number % (self.size * _MBARRIERS)
 
     def active(self, mask) -> list[tuple[int, int]]:
@@ -172,9 +227,27 @@ class Clocks:
     def table(self, buffer: Buffer) -> Table:
         found = self.tables.get(id(buffer))
         if found is None:
-            cells = len(buffer.data) // self.machine.races.granule
-            found = self.tables[id(buffer)] = Table(cells, self.rows + self.groups)
+            granule, readers = self.machine.races.granule, self.rows + self.groups
+            found = self.tables[id(buffer)] = Table(buffer, granule, self.size, len(self.now), readers)
         return found
+
+    def alike(self) -> bool:
+        """Whether all units know the same."""
+        return bool((self.now == self.now[0]).all()) and self.lanes.alike()
+
+    def _same_parts(self, table: Table, cells: np.ndarray, unit: np.ndarray, others: tuple, thread: np.ndarray) -> bool:
+        """Whether an access is the same one in all units; `others`: rows, columns, epochs."""
+        n = table.units
+        if len(unit) % n or len(unit) != len(cells) or len(unit) != len(thread):
+            return False
+        number, threads = np.arange(n)[:, None], self.size * self.machine.nt
+        return (
+            bool((unit.reshape(n, -1) == number).all())
+            and _same_rows(cells.reshape(n, -1) - number * table.part)
+            and _same_rows(thread.reshape(n, -1) - number * threads)
+            and all(len(x) == 1 or _same_rows(x.reshape(n, -1)) for x in others)
+            and self.alike()
+        )
 
     def access(self, buffer: Buffer, first: np.ndarray, span: int, thread: np.ndarray, write: bool, op,
                atomic: bool = False) -> None:  # fmt: skip
@@ -191,46 +264,77 @@ class Clocks:
     def touch(self, buffer: Buffer, cells: np.ndarray, knower: tuple, agent: tuple, write: bool, op, thread,
               atomic: bool = False) -> None:  # fmt: skip
         """Checks granules [n, span] against what the warps (unit [n], row [n]) have seen, then notes an access to them
-        by the agents (column [n], epoch [n])."""
+        by the agents (column [n], epoch [n]); what is the same for all may be a number."""
+        if not len(cells):
+            return
         table = self.table(buffer)
-        unit, row = (np.broadcast_to(np.asarray(x), len(cells)) for x in knower)
-        column, epoch = (np.broadcast_to(np.asarray(x), len(cells)) for x in agent)
+        unit, row = (np.reshape(x, (-1, 1)) for x in knower)
+        column, epoch = (np.reshape(x, (-1, 1)) for x in agent)
         wgmma = np.ndim(agent[0]) == 0 and self.rows <= int(agent[0]) < self.rows + self.groups
-        alone = None if wgmma else np.broadcast_to(np.asarray(thread), len(cells))  # of whole warps
+        alone = None if wgmma else np.reshape(thread, -1)  # of whole warps
+        times = 1  # that the access is made, for each that is looked at
+        if table.alike and self._same_parts(table, cells, unit, (row, column, epoch), np.reshape(thread, -1)):
+            times, some = table.units, len(cells) // table.units
+            cells, unit, thread = cells[:some], unit[:some], np.reshape(thread, -1)[:some]
+            row, column, epoch = (x[:some] if len(x) > 1 else x for x in (row, column, epoch))
+            alone = None if wgmma else thread
+        else:
+            table.divide()
         clash = self._unseen_writes(table, cells, unit, row, alone)
         if atomic and clash.any():  # two atomics do not race
             clash &= np.array([not is_atomic(self.ops[i]) for i in range(len(self.ops))])[table.op[cells]]
         if clash.any():
-            self._complain(buffer, table, cells, clash, thread, write, op, None)
-        elif write:
-            seen = self.now[unit, row][:, : self.rows + self.groups]
-            if alone is not None:
-                seen = np.maximum(seen, self.lanes.beyond(alone, np.arange(self.rows + self.groups)[None, :]))
-            late = table.read[cells] > seen[:, None, :]
-            late[np.arange(len(cells)), :, row] = False
-            if late.any():
-                self._complain(buffer, table, cells, late.any(axis=2), thread, write, op, late)
+            self._complain(buffer, table, cells, clash, (thread, times), write, op, {})
+        elif write and (late := self._unseen_reads(table, cells, unit, row, alone)):
+            clash = np.logical_or.reduce(list(late.values()))
+            self._complain(buffer, table, cells, clash, (thread, times), write, op, late)
         if not write and atomic:  # noted nowhere: later atomics do not race with it
             return
         if not write:
-            table.read[cells, column[:, None]] = epoch[:, None]
+            table.note_read(cells, column, epoch)
             return
-        table.writer[cells] = column[:, None].astype(np.int16)
-        table.epoch[cells] = epoch[:, None]
+        table.writer[cells] = column.astype(np.int16)
+        table.epoch[cells] = epoch
         table.op[cells] = self._number(op)
-        again = table.writer[cells] != column[:, None]
-        if again.any() and not atomic:  # several warps in this very operation
-            self._complain(buffer, table, cells, again, thread, write, op, None)
+        if atomic or column.size == 1:
+            return
+        again = table.writer[cells] != column
+        if again.any():  # several warps in this very operation
+            self._complain(buffer, table, cells, again, (thread, times), write, op, {})
 
     def _unseen_writes(
         self, table: Table, cells: np.ndarray, unit: np.ndarray, row: np.ndarray, thread: np.ndarray | None
     ) -> np.ndarray:
+        """Granules [n, span] whose last write warps (unit and row [n or 1, 1]) have not seen."""
         writer = table.writer[cells]
         column = np.maximum(writer, 0)
-        known = self.now[unit[:, None], row[:, None], column]
+        known = self.now[unit, row, column]
         if thread is not None:
             known = np.maximum(known, self.lanes.beyond(thread, column))
         return (writer >= 0) & (known < table.epoch[cells])
+
+    def _unseen_reads(
+        self, table: Table, cells: np.ndarray, unit: np.ndarray, row: np.ndarray, thread: np.ndarray | None
+    ) -> dict[int, np.ndarray]:
+        """For each agent's column the granules [n, span] that it has read last without the warps having seen it. What
+        it has read of a block is looked at only if a warp has not seen the last of it."""
+        unit, row, block = (np.broadcast_to(x, (len(cells), 1))[:, 0] for x in (unit, row, cells[:, :1] // table.block))
+        begins = np.append(True, (np.diff(unit) != 0) | (np.diff(row) != 0) | (np.diff(block) != 0))
+        first, which = np.flatnonzero(begins), np.cumsum(begins) - 1
+        open_ = table.latest[:, block[first]].T > self.now[unit[first], row[first], : len(table.latest)]
+        open_[np.arange(len(first)), row[first]] = False
+        found = {}
+        for column in np.flatnonzero(open_.any(axis=0)).tolist():
+            some = np.flatnonzero(open_[which, column])
+            seen = self.now[unit[some], row[some], column][:, None]
+            if thread is not None:
+                who = thread if len(thread) == 1 else thread[some]
+                seen = np.maximum(seen, self.lanes.beyond(who, np.array([[column]])))
+            late = table.last_read(column, cells[some]) > seen
+            if late.any():
+                found[column] = np.zeros(cells.shape, bool)
+                found[column][some] = late
+        return found
 
     # -- reports
 
@@ -250,19 +354,26 @@ class Clocks:
             return f"a wgmma of warpgroup {(column - self.rows) % max(1, self.groups // self.size)}"
         return "a tensor copy"
 
-    def _complain(self, buffer: Buffer, table: Table, cells, clash, thread, write: bool, op, late) -> None:
-        m = self.machine
+    def _complain(
+        self, buffer: Buffer, table: Table, cells, clash, who: tuple, write: bool, op, late: dict[int, np.ndarray]
+    ) -> None:
+        """`who`: threads, and how often each of their accesses is made; `late`: reads that they overwrite."""
+        m, (thread, times) = self.machine, who
         i, j = np.argwhere(clash)[0]
-        cell, number = int(cells[i, j]), int(np.broadcast_to(thread, len(cells))[i])
+        cell, number = int(cells[i, j]), int(np.broadcast_to(np.reshape(thread, -1), len(cells))[i])
         byte = cell * m.races.granule % buffer.stride
-        if late is not None:
-            whom = f"{self._name(int(np.flatnonzero(late[i, j])[0]))} reads"
+        if late:
+            whom = f"{self._name(next(column for column, where in late.items() if where[i, j]))} reads"
         else:
             other = self.ops[table.op[cell]]
             whom = f"{self._name(int(table.writer[cell]))} writes ({other.name} at {m.report.place(other)})"
         what = f"{'writes' if write else 'reads'} byte {byte} of {buffer.name}"
         message = f"{what}, which {whom} with no arrival and wait in between"
-        m.complain_of("race", number, message, op, int(clash.any(axis=1).sum()))
+        m.complain_of("race", number, message, op, times * int(clash.any(axis=1).sum()))
+
+
+def _same_rows(x: np.ndarray) -> bool:
+    return bool((x == x[0]).all())
 
 
 def is_atomic(op) -> bool:

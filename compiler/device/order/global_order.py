@@ -119,14 +119,14 @@ class Knowledge:
     def leave(self, b: int, w: int, into: np.ndarray, some: np.ndarray | None = None) -> None:
         """The lanes of a warp arrive somewhere (`some`, bool [32]: those): they leave what they have done and seen."""
         warp, lanes = b * self.warps + w, self._lanes(b, w, some)
-        np.maximum(into, self.now[np.unique(self.row[lanes])].max(axis=0), out=into)
+        np.maximum(into, self.now[self._rows(lanes)].max(axis=0), out=into)
         into[self._column(lanes)] = self.epoch[warp]
         self.epoch[warp] += 1
 
     def take(self, b: int, w: int, from_: np.ndarray, some: np.ndarray | None = None) -> None:
         """The lanes of a warp take over what was left somewhere."""
         lanes = self._lanes(b, w, some)
-        rows = np.unique(self.row[lanes])
+        rows = self._rows(lanes)
         if some is not None:  # away from the lanes that do not
             for row in rows:
                 fresh = self._new_row()
@@ -142,6 +142,11 @@ class Knowledge:
                 self.now[warp] = merged
                 self.row[lanes] = warp
                 self._free(rows)
+
+    def _rows(self, lanes: np.ndarray) -> np.ndarray:
+        """The rows of some threads, each once."""
+        rows = self.row[lanes]
+        return rows[:1] if (rows == rows[0]).all() else np.unique(rows)
 
     def _lanes(self, b: int, w: int, some: np.ndarray | None) -> np.ndarray:
         """The threads of a warp, or some of them, counted through the batch."""

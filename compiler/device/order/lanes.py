@@ -89,6 +89,12 @@ class Lanes:
         unit, row = self.clocks.unit(b), self.clocks.row(b, t)
         return np.where(apart[:, None], self.known[unit[:, None], row[:, None], columns], 0)
 
+    def alike(self) -> bool:
+        """Whether lanes of all units know the same."""
+        units = len(self.clocks.now)
+        apart = self.apart.reshape(units, -1)
+        return bool((apart == apart[0]).all()) and (self.known is None or bool((self.known == self.known[0]).all()))
+
     def apart_of(self, thread: np.ndarray) -> np.ndarray:
         """Whether threads (counted through the batch [n]) know more than their warps."""
         return self.apart[thread // self.nt, thread % self.nt // 32, thread % self.nt % 32]
@@ -112,12 +118,20 @@ class Lanes:
         epoch = int(clocks.now[clocks.unit(b), row, row])
         for a, chosen in self._others(b, w, lanes):
             table, cells = clocks.table(a.buffer), _cells(a, chosen)
+            if not self._last(table, cells, a.write, row, epoch).any():
+                continue
+            table.divide()
+            here = cells[self._last(table, cells, a.write, row, epoch)]
             if a.write:
-                here = cells[(table.writer[cells] == row) & (table.epoch[cells] == epoch)]
                 table.epoch[here] = epoch + 1
             else:
-                here = cells[table.read[cells, row] == epoch]
-                table.read[here, row] = epoch + 1
+                table.note_read(here[:, None], row, epoch + 1)
+
+    @staticmethod
+    def _last(table: Any, cells: np.ndarray, write: bool, row: int, epoch: int) -> np.ndarray:
+        """Of which granules [n] a warp's write (or read) in an epoch is the last one."""
+        at = table.at(cells)
+        return (table.writer[at] == row) & (table.epoch[at] == epoch) if write else table.last_read(row, at) == epoch
 
 
 def _cells(a: Any, chosen: np.ndarray) -> np.ndarray:

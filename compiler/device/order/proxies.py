@@ -51,6 +51,7 @@ class Proxies:
         of block b on do not know of a fence behind that."""
         c = self.clocks
         table = c.table(buffer)
+        cells = table.at(cells)
         writer = table.writer[cells]
         by_threads = (writer >= 0) & (writer < c.rows)
         if not by_threads.any():

@@ -6,7 +6,7 @@ from mlirc.backend.plan_builder import tensor_spec
 from mlirc.device.plan.flow import Problem
 from mlirc.ir import levels
 from mlirc.mlir import ir
-from mlirc.runtime.plan import Plan, TensorSpec
+from mlirc.runtime.plan import GIVEN, Plan, TensorSpec
 
 
 def check_boundary(plan: Plan, main: ir.OpView) -> list[Problem]:
@@ -19,12 +19,13 @@ def check_boundary(plan: Plan, main: ir.OpView) -> list[Problem]:
     right: dict[str, list[TensorSpec]] = {"inputs": [], "weights": [], "outputs": []}
     for i, (type_, about) in enumerate(zip(main.type.inputs, arguments, strict=True)):
         spec = _spec(type_, about, f"arg{i}", _text(about, "mlirc.kind", "input"))
-        right["inputs" if spec.kind in ("input", "random") else "weights"].append(spec)
+        right["inputs" if spec.kind in (*GIVEN, "random") else "weights"].append(spec)
         if spec.kind == "random":
             draws = levels.draws_of(about)
     right["outputs"] = [
         _spec(t, about, f"out{i}", "output")
         for i, (t, about) in enumerate(zip(main.type.results, results, strict=True))
+        if levels.WRITES not in about
     ]
     problems = []
     for table, specs in right.items():

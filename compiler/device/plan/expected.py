@@ -86,7 +86,7 @@ class Expected:
                 content = memories[launch.source].read(launch.source_offset, launch.size)
                 memories[launch.target].write(launch.target_offset, content)
                 continue
-            places = list(zip(launch.args, launch.offsets, kernel.bytes_of(launch), strict=True))
+            places = [(*place, size) for place, size in zip(launch.places, kernel.bytes_of(launch), strict=True)]
             contents = tuple(memories[i].read(offset, size) for i, offset, size in places)
             made = {}
             for p in sorted(stored):

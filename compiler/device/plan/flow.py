@@ -15,8 +15,11 @@ from mlirc.backend.kernel import Launch
 from mlirc.device.plan.contents import NOTHING, Content, Memory, Values, joined, part, whole
 from mlirc.device.plan.expected import Expected, ExpectedLaunch
 from mlirc.device.plan.kernels import KernelLaunches, masked
+from mlirc.ir import levels
 from mlirc.mlir import ir
-from mlirc.runtime.plan import POINTER_ALIGNMENT, CopyStep, KernelLaunch, Plan, Ref
+from mlirc.runtime.plan import POINTER_ALIGNMENT, WRITTEN, CopyStep, KernelLaunch, Plan, Ref
+from mlirc.runtime.plan_check import is_written
+from mlirc.runtime.repeats import references
 from mlirc.runtime.tensor_map import TensorMapSpec
 
 MOST = 20  # problems that are told apart
@@ -68,7 +71,7 @@ class PlanFlow:
         """Follows one run, with inputs of its own."""
         plan, given = self.plan, {}
         for spec in (*plan.weights, *plan.inputs):
-            number = run if spec.kind in ("input", "random") else 0
+            number = 0 if spec.kind in ("weight", "constant") else run
             given[spec.name] = self.values.number((spec.kind, spec.name, number), f"{spec.kind} '{spec.name}'")
         memories = {("arena", 0): arena}
         for space, specs in (("input", plan.inputs), ("weight", plan.weights), ("output", plan.outputs)):
@@ -89,12 +92,18 @@ def compare_mains(
     """The outputs of `@main` at the `gpu` level that another level's `@main` makes of other calls or arguments."""
     values = Values()
     given = {s.name: values.number(s.name, f"{s.kind} '{s.name}'") for s in (*plan.weights, *plan.inputs)}
-    here, there = (Expected(module, kernels, values, given).outputs for module in (main, above))
+    found = [in_order(plan, module, Expected(module, kernels, values, given).outputs) for module in (main, above)]
     return [
-        Problem(f"output '{spec.name}' is {values.name(a)}, but {values.name(b)} at level {level}", "@main")
-        for spec, a, b in zip(plan.outputs, here, there, strict=True)
+        Problem(f"{spec.kind} '{spec.name}' is {values.name(a)}, but {values.name(b)} at level {level}", "@main")
+        for spec, a, b in zip(plan.results, *found, strict=True)
         if a != b
     ]
+
+
+def in_order(plan: Plan, module: ir.Module, results: Sequence[Content]) -> list[Content]:
+    """The results of `@main` in the order of the plan's: outputs, then what it writes."""
+    places = levels.main_results(levels.functions(module)["main"], plan)
+    return [results[places.index(i)] for i in range(len(places))]
 
 
 class _Run:
@@ -142,21 +151,28 @@ class _Run:
         launch, kernel, sizes = known.launch, known.kernel.name, known.kernel.bytes_of(known.launch)
         if step.kernel not in ("", kernel):
             self.add(f"says that {step.symbol} is a launch of {step.kernel}", where, kernel)
-        for what in ("grid", "block", "smem", "cluster", "dependent"):
+        for what in ("grid", "block", "smem", "cluster", "dependent", "values"):
             a, b = getattr(step, what), getattr(launch, what)
             if a != b:
                 what = {"smem": "dynamic shared memory"}.get(what, what)
                 self.add(f"{what} is {_shown(a)}, but {_shown(b)} at the gpu level", where, kernel)
-        if len(step.args) != len(sizes):
-            self.add(f"has {len(step.args)} arguments, but {len(sizes)} at the gpu level", where, kernel)
+        if len(step.args) != len(launch.args):
+            self.add(f"has {len(step.args)} arguments, but {len(launch.args)} at the gpu level", where, kernel)
             return
-        for p in range(len(sizes)):
+        for what, a, b in zip(("tables", "extents"), _forms(step), _forms(launch), strict=True):
+            if a != b:
+                self.add(f"{what} are {a}, but {b} at the gpu level", where, kernel)
+                return
+        inputs = self.flow.plan.inputs
+        deciding = [Ref("input", e.scalar, 0, inputs[e.scalar].nbytes) for _, e in sorted(step.extents.items())]
+        refs = (*references(step), *deciding)
+        for p in range(len(step.args)):
             a, b = (_shown_map(x.maps.get(p)) for x in (step, launch))
             if a != b:
                 self.add(f"argument {p} is {a}, but {b} at the gpu level", where, kernel)
-        self._check_places(step.args, known, sizes, where)
+        self._check_places(refs, known, sizes, where)
         contents = tuple(
-            masked(self._read(ref, size), mask) for ref, size, mask in zip(step.args, sizes, known.masks, strict=True)
+            masked(self._read(ref, size), mask) for ref, size, mask in zip(refs, sizes, known.masks, strict=True)
         )
         right = self.expected.launches.get((step.symbol, contents)) or self._nearest(step.symbol, contents)
         if right is None:
@@ -167,7 +183,7 @@ class _Run:
             if a != b:
                 self.add_content(f"argument {p}", a, b, where, kernel)
         for p, value in right.made.items():
-            ref, memory = step.args[p], self.memories[step.args[p].space, step.args[p].index]
+            ref, memory = refs[p], self.memories[refs[p].space, refs[p].index]
             memory.write(ref.offset, part(whole(value, sizes[p]), 0, memory.size - ref.offset))
             self.flow.made.add(value)
 
@@ -192,26 +208,37 @@ class _Run:
     def _check_places(self, refs: Sequence[Ref], known: _Known, sizes: Sequence[int], where: str) -> None:
         """Sizes, alignments, and what a launch writes: no input, and nothing that it has under another name, too."""
         launch, kernel = known.launch, known.kernel.name
-        for p, (ref, size, offset) in enumerate(zip(refs, sizes, launch.offsets, strict=True)):
+        buffers, offsets = zip(*launch.places, strict=True)
+        for p, (ref, size, offset) in enumerate(zip(refs, sizes, offsets, strict=True)):
             if ref.size != size:
                 self.add(f"argument {p} has {ref.size} bytes, but {size} at the gpu level", where, kernel)
             if size and (ref.offset - offset) % POINTER_ALIGNMENT:
                 self.add(f"argument {p} starts at byte {ref.offset - offset} of {_buffer(ref)}: not a multiple of "
                          f"{POINTER_ALIGNMENT}", where, kernel)  # fmt: skip
         for p in sorted(known.stored):
-            if refs[p].space in ("input", "weight"):
+            if refs[p].space in ("input", "weight") and not is_written(self.flow.plan, refs[p]):
                 self.add(f"writes argument {p}, which is {_buffer(refs[p])}", where, kernel)
             for q, ref in enumerate(refs):
-                if launch.args[p] != launch.args[q] and _overlap(refs[p], sizes[p], ref, sizes[q]):
+                if buffers[p] != buffers[q] and _overlap(refs[p], sizes[p], ref, sizes[q]):
                     self.add(f"argument {p}, which it writes, overlaps argument {q}", where, kernel)
 
     def end(self) -> None:
-        """Looks at the outputs."""
+        """Looks at the outputs, and at what is written."""
         plan = self.flow.plan
-        for index, (spec, right) in enumerate(zip(plan.outputs, self.expected.outputs, strict=True)):
-            held = self.memories["output", index].read(0, spec.nbytes)
-            if held != right:
-                self.add_content(f"output '{spec.name}'", held, right, "the end")
+        spaces = (("output", plan.outputs), ("weight", plan.weights), ("input", plan.inputs))
+        ends = [(space, i) for space, specs in spaces for i, s in enumerate(specs) if s.kind in ("output", *WRITTEN)]
+        right = in_order(plan, self.flow.module, self.expected.outputs)
+        for (space, index), spec, content in zip(ends, plan.results, right, strict=True):
+            held = self.memories[space, index].read(0, spec.nbytes)
+            if held != content:
+                self.add_content(f"{spec.kind} '{spec.name}'", held, content, "the end")
+
+
+def _forms(launch: KernelLaunch | Launch) -> tuple[str, str]:
+    """How many pointers each table has, and how scalars decide the grid, in words."""
+    tables = [f"{1 + len(table)} pointers as argument {p}" for p, table in sorted(launch.tables.items())]
+    extents = [f"{'xyz'[d]} divided by {e.divisor}, times {e.factor}" for d, e in sorted(launch.extents.items())]
+    return ", ".join(tables) or "none", ", ".join(extents) or "none"
 
 
 def _overlap(a: Ref, a_size: int, b: Ref, b_size: int) -> bool:

@@ -26,8 +26,8 @@ class KernelLaunches:
     stored: tuple[frozenset[int], ...]
 
     def bytes_of(self, launch: Launch) -> tuple[int, ...]:
-        """How many bytes each parameter of a launch points to."""
-        return tuple(self.sizes[i] - o for i, o in zip(launch.args, launch.offsets, strict=True))
+        """How many bytes each of the places of a launch (`Launch.places`) has."""
+        return tuple(self.sizes[i] - o for i, o in launch.places)
 
     def unwritten(self) -> list[list[Content]]:
         """Per launch and parameter what of it earlier steps of the kernel have made, with NOTHING where they have not:
@@ -43,7 +43,7 @@ class KernelLaunches:
                     launch.target_offset, memories[launch.source].read(launch.source_offset, launch.size)
                 )
                 continue
-            places = list(zip(launch.args, launch.offsets, self.bytes_of(launch), strict=True))
+            places = [(*place, size) for place, size in zip(launch.places, self.bytes_of(launch), strict=True)]
             masks.append([memories[i].read(offset, size) for i, offset, size in places])
             for parameter in stored:
                 i, offset, size = places[parameter]
@@ -81,6 +81,7 @@ def read_kernel(name: str, inputs: int, module: ir.Module) -> KernelLaunches:
             kept.append(launch)
             stored.append(frozenset())
         elif math.prod(launch.grid):  # the driver refuses an empty grid, and the plan leaves it out
-            stored.append(frozenset(stored_parameters(functions[launch.symbol])))
+            written = stored_parameters(functions[launch.symbol])
+            stored.append(frozenset(n for p in written for n in launch.numbers_of(p)))
             kept.append(replace(launch, symbol=entry_name(name, launch.symbol)))
     return KernelLaunches(name, inputs, (*sizes, *workspaces), tuple(kept), tuple(stored))

@@ -65,7 +65,7 @@ class PtxBeside:
         except MlircError as e:
             return [Finding("wrong plan", str(e), "", "its launches", plan.model)]
         self.planned = True
-        names = [f"'{spec.name}'" for spec in plan.outputs]
+        names = [f"'{spec.name}'" for spec in plan.results]
         found, count = _difference("its launches", "@main", names, made, right)
         return [Finding("wrong plan", found, "", "its launches", plan.model, count)] if count else []
 

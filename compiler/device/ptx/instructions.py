@@ -18,7 +18,7 @@ from mlirc.device.ptx.parse import Instruction
 from mlirc.device.ptx.step import ORDERS, SCOPES, SPACES, Active, Step, all_of, nothing, unknown
 from mlirc.device.ptx.wgmma import check as check_wgmma
 from mlirc.device.ptx.wgmma import wgmma
-from mlirc.device.tensor_cores import multiply
+from mlirc.device.tensor_cores import multiply, nearest_tf32
 from mlirc.device.wgmma import DTYPES as ELEMENTS
 from mlirc.errors import MlircError
 
@@ -97,6 +97,10 @@ def _mov(m: Machine, at: Instruction, active: Active) -> None:
 
 
 def _cvt(m: Machine, at: Instruction, active: Active) -> None:
+    if at.name == _TO_TF32:
+        out, operand = at.operands
+        m.write(out.name, nearest_tf32(m.read(operand, "f32")), active)
+        return
     *mode, to, source = at.op[1:]
     rounding = [x for x in mode if x != "sat"]
     out, *operands = at.operands
@@ -136,7 +140,7 @@ def _space(at: Instruction) -> tuple[str, int, str]:
 def _ld(m: Machine, at: Instruction, active: Active) -> None:
     out, address = at.operands
     if at.op[1] == "param":
-        m.write(out.name, np.full(m.count, m.parameters[address.parts[0].name], np.uint64), active)
+        m.write(out.name, m.parameter(address, at, all_of(m, active)), active)
         return
     space, count, kind = _space(at)
     size, chosen = np.dtype(DTYPES[kind]).itemsize, all_of(m, active)
@@ -263,6 +267,7 @@ _BARRIERS = {
     *("bar.sync", "bar.arrive", "bar.warp.sync", "barrier.sync", "barrier.arrive"),
     *(f"barrier.cluster.{x}" for x in ("arrive", "arrive.relaxed", "arrive.release", "wait", "wait.acquire")),
 }
+_TO_TF32 = "cvt.rna.tf32.f32"
 _TYPED = {*ALIKE, *APPROXIMATE, *SHIFTS, "mad", "bfe", "setp", "selp", "mov", "ld", "st", "atom", "red"}
 
 
@@ -271,7 +276,7 @@ def check(at: Instruction) -> None:
     alone is looked at when it runs."""
     head = at.op[0]
     control = head in ("bra", "ret", "exit") or at.name in _BARRIERS
-    types = at.op[-2:] if head == "cvt" else at.op[-1:] if head in _TYPED else ()
+    types = at.op[-2:] if head == "cvt" and at.name != _TO_TF32 else at.op[-1:] if head in _TYPED else ()
     if any(t not in DTYPES for t in types):
         raise unknown(at)
     if not control and head not in STEPS:

@@ -25,6 +25,7 @@ BASE = 1 << 32  # the address of the first byte of global memory
 GAP = 256  # bytes that nobody has between two buffers, and their alignment
 WORDS = {1: np.dtype(np.bool_), 16: np.dtype(np.uint16), 32: np.dtype(np.uint32), 64: np.dtype(np.uint64)}
 WARPGROUP = 128
+PARAMETERS, PITCH = 1 << 41, 1 << 16  # where tables of pointers lie, which are parameters, and how far apart
 CLUSTER_SHIFT = 24  # of an address in shared memory: above it 1 + the rank in the cluster, or 0 for the own block
 # What a thread does: runs, waits for its block, lanes, a barrier by number, or a phase, or has asked.
 RUNS, BLOCK, LANES, NAMED, PHASE, ASKED = range(6)
@@ -63,7 +64,7 @@ class Machine:
     block: tuple[int, int, int]
     dynamic: int
     numbers: np.ndarray  # of the blocks; whole clusters, rank by rank
-    parameters: dict[str, int]
+    parameters: dict[str, int | np.ndarray]  # addresses and numbers, and tables of addresses
     cluster: tuple[int, int, int] = (1, 1, 1)
     maps: dict[int, AnyMap] = field(default_factory=dict)  # tensor maps by their addresses
     registers: dict[str, np.ndarray] = field(default_factory=dict)
@@ -150,10 +151,32 @@ class Machine:
         if name in self.registers:
             return self.registers[name]
         if name in self.parameters:
-            return np.full(self.count, self.parameters[name], np.uint64)
+            value = self.parameters[name]
+            place = PARAMETERS + PITCH * list(self.parameters).index(name) if isinstance(value, np.ndarray) else value
+            return np.full(self.count, place, np.uint64)
         if name not in self.symbols:
             raise Unknown(f"{self.entry.name}: {name} is not known here")
         return np.full(self.count, self.symbols[name], np.uint32)
+
+    def parameter(self, address: Operand, at: Instruction, active: np.ndarray) -> np.ndarray:
+        """What `ld.param` reads: a parameter, or, of a table, one of its pointers."""
+        base = address.parts[0]
+        value = self.parameters.get(base.name)
+        if value is not None and not isinstance(value, np.ndarray):
+            if address.value:
+                raise Unknown(f"{self.entry.name}: a part of parameter {base.name} is not known here")
+            return np.full(self.count, value, np.uint64)
+        places = (self.read(base, "u64").astype(np.int64) + address.value - PARAMETERS)[active]
+        number = int(places[0]) // PITCH
+        table = list(self.parameters.values())[number] if 0 <= number < len(self.parameters) else None
+        if not isinstance(table, np.ndarray) or at.op[-1] not in ("u64", "b64") or (places // PITCH != number).any():
+            raise Unknown(f"{self.entry.name}: {'.'.join(at.op)} reads no pointer of a table")
+        index = places % PITCH // 8
+        if (index >= len(table)).any() or (places % 8).any():
+            raise MlircError(f"{self.entry.name}: reads a pointer behind the {len(table)} of a table")
+        found = np.zeros(self.count, np.uint64)
+        found[active] = table[index]
+        return found
 
     def write(self, name: str, value: np.ndarray, active: np.ndarray | None) -> None:
         """Sets a register for the active threads; None: for all."""

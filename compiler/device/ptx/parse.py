@@ -10,7 +10,8 @@ from mlirc.errors import MlircError
 _WIDTHS = {"pred": 1, "b16": 16, "b32": 32, "b64": 64, "f32": 32, "f64": 64, "s32": 32, "u32": 32}
 _ENTRY = re.compile(r"\.visible\s+\.entry\s+([\w$]+)\s*\(")
 _POINTER = r"\.(?:u64|b64)\s+(?:\.ptr\s+)?(?:\.\w+\s+)*?(?:\.align\s+\d+\s+)?([\w$]+)"
-_PARAM = re.compile(rf"\.param\s+(?:{_POINTER}|\.align\s+64\s+\.b8\s+([\w$]+)\[128\])")
+_VALUE = r"\.[bsuf](?:8|16|32|64)\s+([\w$]+)"
+_PARAM = re.compile(rf"\.param\s+(?:{_POINTER}|{_VALUE}|\.align\s+\d+\s+\.b8\s+([\w$]+)\[\d+\])")
 _REG = re.compile(r"^\.reg\s+\.(\w+)\s+(%?[\w$]+)(?:<(\d+)>)?;$")
 _SHARED = re.compile(r"^(\.extern\s+)?\.shared\s+\.align\s+(\d+)\s+\.b8\s+([\w$]+)\[(\d*)\];$")
 _GUARD = re.compile(r"^@(!?)(%?[\w$]+)\s+")
@@ -64,9 +65,9 @@ class Instruction:
 
 @dataclass
 class Entry:
-    """A kernel: its parameters (pointers, and tensor maps by value), the widths in bits of its registers, the bytes of
-    its static shared arrays with their alignment, the dynamic one's name, and its basic blocks; `labels` says where
-    each label's begins; `cluster` is the one that it is for."""
+    """A kernel: its parameters (pointers, and tensor maps, numbers and tables of pointers by value), the widths in bits
+    of its registers, the bytes of its static shared arrays with their alignment, the dynamic one's name, and its basic
+    blocks; `labels` says where each label's begins; `cluster` is the one that it is for."""
 
     name: str
     parameters: list[str]
@@ -96,7 +97,7 @@ def parse(text: str, where: str = "PTX") -> dict[str, Entry]:
             end = next(i for i in range(number, len(lines)) if lines[i] == "{")
             entry = Entry(
                 match[1],
-                [a or b for a, b in _PARAM.findall(" ".join(lines[number:end]))],
+                ["".join(found) for found in _PARAM.findall(" ".join(lines[number:end]))],
                 shared=dict(shared),
                 dynamic=dynamic,
             )

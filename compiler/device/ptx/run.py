@@ -18,6 +18,7 @@ from mlirc.device.tensor_maps import AnyMap, TensorMap
 from mlirc.errors import MlircError
 from mlirc.runtime.arrays import NUMPY_DTYPES
 from mlirc.runtime.plan import Dim3
+from mlirc.runtime.scalars import grid_of
 from mlirc.runtime.tensor_map import TensorMapSpec
 
 ALL_LANES = (1 << WARP) - 1
@@ -96,16 +97,26 @@ def run_launch(
     places = list(zip(launch.args, launch.offsets, strict=True))
     tensors = {i: _tensor(memory, *places[i], spec) for i, spec in launch.maps.items()} | dict(maps or {})
     addresses = [MAPS + ALIGN * i if i in tensors else memory.address(n) + o for i, (n, o) in enumerate(places)]
-    parameters = dict(zip(entry.parameters, addresses, strict=True))
+    parameters: dict[str, int | np.ndarray] = dict(zip(entry.parameters, addresses, strict=True))
+    for i, name in enumerate(entry.parameters):
+        if i in launch.values:
+            parameters[name] = int.from_bytes(_bytes(memory, *places[i]), "little")
+        elif i in launch.tables:
+            others = [memory.address(n) + o for n, o in launch.tables[i]]
+            parameters[name] = np.array([addresses[i], *others], np.uint64)
     cluster = launch.cluster or entry.cluster
+    deciding = {n: int.from_bytes(_bytes(memory, n, o), "little") for n, o in launch.deciding}
+    grid = grid_of(launch, deciding, {n: f"buffer {n}" for n in deciding})
+    if 0 in grid:
+        return
     by_address = {MAPS + ALIGN * i: tensor for i, tensor in tensors.items()}
     size = math.prod(cluster)
-    order = _by_cluster(launch.grid, cluster)
+    order = _by_cluster(grid, cluster)
     at_once = max(1, BATCH // math.prod(launch.block) // size) * size
     with np.errstate(all="ignore"):
         for first in range(0, len(order), at_once):
             numbers = order[first : first + at_once]
-            shape = launch.grid, launch.block, launch.smem, numbers
+            shape = grid, launch.block, launch.smem, numbers
             _run(Machine(entry, memory, *shape, parameters, cluster, by_address))
 
 
@@ -116,6 +127,13 @@ def _tensor(memory: Memory, number: int, offset: int, spec: TensorMapSpec) -> Te
         raise MlircError(f"PTX: a tensor map of {spec} is larger than its buffer")
     array = np.ndarray(spec.shape, NUMPY_DTYPES[spec.dtype], memory.data, start)  # type: ignore[call-overload]
     return TensorMap(array, spec.box, spec.swizzle)
+
+
+def _bytes(memory: Memory, number: int, offset: int) -> bytes:
+    """The bytes of a buffer that holds one number, from one of them on."""
+    start = memory.starts[number] + offset
+    size = int(np.argmin(memory.there[start : start + 9]))
+    return memory.data[start : start + size].tobytes()
 
 
 def _by_cluster(grid: Dim3, cluster: Dim3) -> np.ndarray:

@@ -11,27 +11,8 @@ from mlirc.device.declare import rule
 from mlirc.device.integer_checks import wrapped
 from mlirc.device.machine import State
 from mlirc.device.translate import Translator
+from mlirc.ir.affine import affine_value
 from mlirc.mlir import ir
-
-
-def affine_value(expr: ir.AffineExpr, dims: list, symbols: list):
-    """An affine expression over numbers or arrays."""
-    if isinstance(expr, ir.AffineConstantExpr):
-        return expr.value
-    if isinstance(expr, ir.AffineDimExpr):
-        return dims[expr.position]
-    if isinstance(expr, ir.AffineSymbolExpr):
-        return symbols[expr.position]
-    a, b = affine_value(expr.lhs, dims, symbols), affine_value(expr.rhs, dims, symbols)
-    if isinstance(expr, ir.AffineAddExpr):
-        return a + b
-    if isinstance(expr, ir.AffineMulExpr):
-        return a * b
-    if isinstance(expr, ir.AffineModExpr):
-        return a % b
-    if isinstance(expr, ir.AffineFloorDivExpr):
-        return a // b
-    return -(-a // b)
 
 
 @rule("affine.apply", "affine.min", "affine.max")

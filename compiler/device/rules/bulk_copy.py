@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlirc.device.attributes import number
-from mlirc.device.bulk_copies import begin_transfer, multicast_to, read_for_store
+from mlirc.device.bulk_copies import begin_transfer, multicast_to, note_transfers, read_for_store
 from mlirc.device.declare import stateful
 from mlirc.device.engine import engine_of
 from mlirc.device.global_copies import Runs, read_global, write_global
@@ -67,6 +67,7 @@ def _bulk_load(tr: Translator, op):
             for rank in ranks:
                 whole, read = (target.buffer, first + np.arange(n)), (source.buffer, start, start + n)
                 begin_transfer(s, raw, whole, (b, t), rank, (barrier, bar), op, read, shadow)
+        note_transfers(s, op)
 
     return load
 
@@ -86,6 +87,7 @@ def _bulk_between(tr: Translator, op):
                 s.m.complain("bad mbarrier", lone, "tells an mbarrier of another block than it copies to", op)
             whole, read = (target, first + np.arange(n)), (source, int(cells[0]), int(cells[-1]) + 1)
             begin_transfer(s, source.data[cells], whole, (b, t), rank, (barrier, bar), op, read)
+        note_transfers(s, op)
 
     return copy
 

@@ -7,13 +7,13 @@ import re
 
 import numpy as np
 
-from mlirc.device.addresses import address_of, fetch, indices_of, shift, type_bytes
+from mlirc.device.addresses import address_of, fetch, indices_of, shift
 from mlirc.device.atomic_access import between, ordered_load, ordered_store, strength_of
 from mlirc.device.attributes import integers, number
 from mlirc.device.declare import pure, rule, stateful
 from mlirc.device.machine import State
 from mlirc.device.memory import MemRef, buffer_at
-from mlirc.device.numbers import dtype_of, vector_shape
+from mlirc.device.numbers import dtype_of, type_bytes, vector_shape
 from mlirc.device.order.clocks import is_atomic
 from mlirc.device.translate import Translator
 from mlirc.mlir import ir
@@ -35,9 +35,14 @@ def _load(tr: Translator, op):
     if len(shape) > 1:
         raise tr.refused(op, f"vectors of rank {len(shape)} are not supported")
     strength = strength_of(tr, op) if is_atomic(op) else None
+    is_pointer = str(op.results[0].type).startswith("!llvm.ptr")
+    tr.pointers = tr.pointers or is_pointer
 
     def step(s: State) -> None:
         ref, where = at(s)
+        if is_pointer:
+            s.r[out] = _pointer_at(s, s.m.load(ref, where, width, align, s.mask, op).view(dtype)[:, :, 0])
+            return
         if strength is None:
             words = s.m.load(ref, where, width, align, s.mask, op)
         else:
@@ -46,6 +51,17 @@ def _load(tr: Translator, op):
         s.r[out] = value if shape else value[:, :, 0]
 
     return step if strength is None else between(tr, op, step)
+
+
+def _pointer_at(s: State, addresses: np.ndarray) -> MemRef:
+    """The pointer that an address in memory is: one buffer's for all threads that are active."""
+    if s.mask is None:
+        buffer, byte = buffer_at(addresses)
+        return MemRef(buffer, byte, (), (), 1)
+    shape = np.broadcast_shapes(addresses.shape, s.mask.shape)
+    mask, addresses = np.broadcast_to(s.mask, shape), np.broadcast_to(addresses, shape)
+    buffer, _ = buffer_at(addresses[mask])
+    return MemRef(buffer, np.where(mask, addresses - buffer.address, 0), (), (), 1)
 
 
 @rule("memref.store", "vector.store", "llvm.store")

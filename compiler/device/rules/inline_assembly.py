@@ -11,29 +11,23 @@ import numpy as np
 from mlirc.device.addresses import struct_fields
 from mlirc.device.declare import rule
 from mlirc.device.engine import engine_of
-from mlirc.device.inline_asm import Operands, text_of, whole_struct
+from mlirc.device.inline_asm import PREDICATE, WGMMA, Operands, scale, text_of, whole_struct
 from mlirc.device.machine import State
 from mlirc.device.translate import Translator
 from mlirc.device.warps import WARPGROUP, warpgroups
 from mlirc.device.wgmma import Product, checked, launch, made_late
 
-_WGMMA = re.compile(
-    r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)(\.satfinite)?\.(\w+)\.(\w+)\.(\w+)\s+"
-    r"\{([^}]*)\}\s*,\s*(\{[^}]*\}|[^,]+?)\s*,\s*([^,]+?)\s*,\s*([^;]*);"
-)
-_PREDICATE = re.compile(r"setp\.ne\.b32\s+(\w+)\s*,\s*\$(\d+)\s*,\s*0\s*;")
-
 
 @rule("llvm.inline_asm")
 def _inline(tr: Translator, op):
     text = text_of(op, "asm_string")
-    found = _WGMMA.search(text)
-    rest = _PREDICATE.sub("", _WGMMA.sub("", text))
+    found = WGMMA.search(text)
+    rest = PREDICATE.sub("", WGMMA.sub("", text))
     if found is None or re.sub(r"\.reg\s+\.pred\s+\w+\s*;|[{}\s]", "", rest):
         raise tr.refused(op, "is no single wgmma.mma_async: use the operations of the nvvm dialect")
     operands = Operands(op)
     n, k, saturate, d, a, b, accumulator, left, right, flags = found.groups()
-    scale, *signs = [w.strip() for w in flags.split(",")]
+    added, *signs = [w.strip() for w in flags.split(",")]
     in_registers = left.startswith("{")
     p = _product(tr, op, (int(n), int(k), a, b, d), signs, in_registers, bool(saturate))
     values = operands.accumulator([w.strip() for w in accumulator.split(",")])
@@ -48,7 +42,7 @@ def _inline(tr: Translator, op):
     late = in_registers and any(made_late(op, v) for v in firsts)
     a_registers, second, out = [tr.reg(v) for v in firsts], tr.reg(operands.value(right)), tr.reg(op.results[0])
     fresh = any(made_late(op, v, carried=False) for v in values)
-    adds = _scale(tr, op, operands, scale, text)
+    adds = _scale(tr, operands, scale(text, added))
 
     def step(s: State) -> None:
         m, r = s.m, s.r
@@ -77,10 +71,8 @@ def _product(tr: Translator, op, shape: tuple, flags: list[str], in_registers: b
     return Product(n, k, a, b, d, saturate=saturate, **settings)  # type: ignore[arg-type]
 
 
-def _scale(tr: Translator, op, operands: Operands, word: str, text: str) -> int | None:
+def _scale(tr: Translator, operands: Operands, word: str) -> int | None:
     """The register of the value that tells whether D is added to; None where it always is."""
-    predicates = {name: f"${number}" for name, number in _PREDICATE.findall(text)}
-    word = predicates.get(word, word)
     if word == "1":
         return None
     if word == "0":
@@ -93,12 +85,15 @@ def _scale(tr: Translator, op, operands: Operands, word: str, text: str) -> int 
 def _note_registers(s: State, used: dict[int, np.ndarray], late: bool, op) -> None:
     """Checks and notes the registers that hold A: written in front of a wgmma.fence, and not again before the wait."""
     engine = engine_of(s)
+    written: dict[int, bool] = {}  # by the registers of earlier wgmmas, which those of all blocks share
     for b, t in warpgroups(s, op):
         if late:
             message = "has A in registers that were written behind the last wgmma.fence"
             s.m.complain("missing wgmma fence", s.m.one(b, t), message, op)
-        for other in engine.fragments.get((b, t), []):
-            if any(other[1].get(number, x) is not x for number, x in used.items()):
+        for _, other in engine.fragments.get((b, t), []):
+            if id(other) not in written:
+                written[id(other)] = any(other.get(number, x) is not x for number, x in used.items())
+            if written[id(other)]:
                 message = "has A in registers that were written while an earlier wgmma still reads them"
                 s.m.complain("unfinished wgmma", s.m.one(b, t), message, op)
                 break

@@ -70,9 +70,10 @@ def wait_for(s: State, pointer: MemRef, parity: np.ndarray, op):
     barriers = engine_of(s).barriers
     for b, t, _ in barriers.each(s, pointer) if pointer.rank is not None else ():
         barriers.own(pointer, b, t, "waits for", op)
-    if not barriers.passed(s, pointer, parity, op):
+    passed = barriers.passed(s, pointer, parity, op)
+    if not passed():
         yield Wait(
-            lambda: barriers.passed(s, pointer, parity, op),
+            passed,
             lambda k: barriers.describe(s, pointer, parity, op, k),
             s.m.everyone(s.mask), op,
             still=lambda: barriers.waiting(s, pointer, parity, op),

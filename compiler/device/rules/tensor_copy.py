@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlirc.device.attributes import segments_of, word
-from mlirc.device.bulk_copies import begin_transfer, multicast_to, read_for_store
+from mlirc.device.bulk_copies import begin_transfer, multicast_to, note_transfers, read_for_store
 from mlirc.device.declare import stateful
 from mlirc.device.engine import engine_of
 from mlirc.device.global_copies import count_copy, read_global, write_global
@@ -123,6 +123,7 @@ def start_box(s: State, source: AnyMap, to: MemRef, coordinates: list, barrier: 
                 for first in runs.first.tolist():
                     unit = m.clocks.unit(b)
                     m.clocks.async_reads.note(runs.buffer, first, first + runs.nbytes, unit, agent, op)
+    note_transfers(s, op)
 
 
 @stateful("nvvm.cp.async.bulk.tensor.global.shared.cta", "nvvm.cp.async.bulk.tensor.reduce", segments=True)

@@ -119,11 +119,14 @@ class ShadowMachine(Machine):
 
     # -- products of warpgroups
 
-    def taken(self, buffer: Buffer, byte: np.ndarray, op) -> None:
+    def taken(self, buffer: Buffer, shape: tuple, places: list[tuple[np.ndarray, np.ndarray]], op) -> None:
         assert buffer.written is not None
-        raw = buffer.written[byte]
-        shadow = np.where(raw == 0xFF, 0, np.where(raw == 0, self.shadows.number(op), raw))
-        self._matrices.append(shadow.max(axis=-1))
+        matrix = np.zeros(shape, np.uint8)
+        for chosen, byte in places:
+            raw = buffer.written[byte]
+            shadow = np.where(raw == 0xFF, 0, np.where(raw == 0, self.shadows.number(op), raw))
+            matrix[chosen] = shadow.max(axis=-1)
+        self._matrices.append(matrix)
 
     def sent(self, buffer: Buffer, byte: np.ndarray, lone: np.ndarray, op) -> None:
         assert buffer.written is not None
@@ -146,18 +149,18 @@ class ShadowMachine(Machine):
             for number in np.unique(shadow[shadow != 0xFF]):
                 self.shadows.stored(self, buffer, lone, np.full((1, 1), number), op)
 
-    def computed(self, p: Any, result: np.ndarray, block: int, lanes: slice) -> None:
-        rows, columns = np.zeros(64, np.uint8), np.zeros(p.n, np.uint8)
+    def computed(self, p: Any, result: np.ndarray, blocks: np.ndarray, lanes: np.ndarray) -> None:
+        rows, columns = np.zeros((len(blocks), 64), np.uint8), np.zeros((len(blocks), p.n), np.uint8)
         if len(self._matrices) == 2:
-            rows = self._matrices[0].max(axis=1)
+            rows = self._matrices[0].max(axis=2)
         if self._matrices:
-            columns = self._matrices[-1].max(axis=1)
+            columns = self._matrices[-1].max(axis=2)
         self._matrices = []
-        grid = np.maximum(rows[:, None], columns[None, :]).astype(np.uint8)
-        shadow = p.fragments(grid).reshape(128, result.shape[-1], -1).max(axis=-1)
+        grid = np.maximum(rows[:, :, None], columns[:, None, :]).astype(np.uint8)
+        shadow = p.fragments(grid).reshape(*lanes.shape, result.shape[-1], -1).max(axis=-1)
         if p.adds and self.accumulator is not DEFINED:
             full = np.broadcast_to(self.accumulator, result.shape)
-            shadow = np.maximum(shadow, full[block, lanes])
+            shadow = np.maximum(shadow, full[blocks, lanes])
         if self.product is None:
             self.product = np.zeros(result.shape, np.uint8)
-        self.product[block, lanes] = shadow
+        self.product[blocks, lanes] = shadow

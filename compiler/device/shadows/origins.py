@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mlirc.device.attributes import integers
+from mlirc.device.inline_asm import overwritten
 from mlirc.device.memory import Buffer
 from mlirc.device.report import MAY_BE_HARMLESS, Report
 from mlirc.mlir import ir
@@ -16,7 +17,7 @@ from mlirc.mlir import ir
 DEFINED = np.zeros((1, 1), np.uint8)  # the shadow of a value that is defined throughout
 MOST = 254  # origins told apart: a byte of a buffer's `written` is 0 (nobody wrote), its value's origin, or 0xFF
 _POISON = ("ub.poison", "llvm.mlir.poison", "llvm.mlir.undef")
-_CHAIN = "llvm.insertvalue"
+_CHAIN, _FIELD = "llvm.insertvalue", "llvm.extractvalue"
 
 
 class Shadows:
@@ -87,16 +88,27 @@ class Shadows:
 
 
 def has_poison(function) -> bool:
-    """Whether a kernel has undefined values of its own, other than the start of a struct whose fields are all set."""
+    """Whether a kernel has undefined values of its own, other than the start of a struct whose fields are all set, and
+    accumulators of products that do not add to them."""
     found = False
 
     def visit(op) -> ir.WalkResult:
         nonlocal found
-        found = found or (op.name in _POISON and not _filled(op.results[0], list(op.results)))
+        found = found or (
+            op.name in _POISON and not _unread(op.results[0]) and not _filled(op.results[0], list(op.results))
+        )
         return ir.WalkResult.ADVANCE
 
     function.walk(visit)
     return found
+
+
+def _unread(value: ir.Value) -> bool:
+    """Whether products overwrite a value, or the fields of a struct, wherever it is used."""
+    return all(
+        overwritten(use) or (use.owner.operation.name == _FIELD and _unread(use.owner.operation.results[0]))
+        for use in value.uses
+    )
 
 
 def _filled(value: ir.Value, made: Sequence[ir.Value]) -> bool:

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mlirc.host.rounding.values import EXACT, LARGEST, LEAST, NORMAL, ROUNDOFF, SHORT, Builder, Known
-from mlirc.ir.levels import WEIGHT
+from mlirc.ir.levels import ROUNDED, WEIGHT
 from mlirc.mlir import arith, ir
+from mlirc.runtime.tensor_map import FP8
 
 _FUNCTION = 4.0  # roundings that a function such as exp may cost
+# Roundings in f32 that a product of 8-bit floats may cost where it is summed: tensor cores cut 32 of them, the sum so
+# far and the new one at 13 bits behind the point of the largest (`mlirc.device.tensor_cores`).
+CUTS = 34 * 2.0 ** (24 - 13)
+# And in f32 a product of factors that are rounded to TF32, and cut where it is summed.
+TF32 = 2.25 * 2.0 ** (24 - 11)
 _RULES: dict[str, Callable[[_At], Known]] = {}
 _WAVES = ("math.sin", "math.cos")
 _STEPS = ("math.floor", "math.ceil", "math.round", "math.roundeven", "math.trunc")
@@ -112,6 +118,12 @@ def _product_spread(at: _At, first: ir.Value | None) -> ir.Value | None:
     return b.add(*terms) if any(t is not None for t in terms) else None
 
 
+def _is_fp8(value: ir.Value) -> bool:
+    """Whether a value is an 8-bit float in a wider type."""
+    owner = value.owner
+    return not isinstance(owner, ir.Block) and owner.name == "arith.extf" and str(owner.operands[0].type) in FP8
+
+
 @_rule("arith.mulf")
 def _product(at: _At) -> Known:
     b, first = at.b, at.error(0)
@@ -119,7 +131,8 @@ def _product(at: _At) -> Known:
     if taken not in ("", at.type):
         first = b.add(first, b.times(ROUNDOFF[taken], b.absolute(at.value(0))), b.constant(LEAST[taken]))
     exact = arith.mulf(at.value(0), at.value(1))
-    found = at.finish(exact, _product_spread(at, first), arith.mulf(at.size(0), at.size(1)))
+    roundings = CUTS if all(_is_fp8(v) for v in at.operands) else TF32 if ROUNDED in at.op.attributes else 1.0
+    found = at.finish(exact, _product_spread(at, first), arith.mulf(at.size(0), at.size(1)), roundings)
     if not taken:
         return found
     # What nobody attends to, or so little that its weight may be rounded to 0, may be left out or meet an infinity.

@@ -12,15 +12,19 @@ ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 LEAST = {"f64": 2.0**-1074, "f32": 2.0**-149, "f16": 2.0**-24, "bf16": 2.0**-133}
 NORMAL = {"f64": 2.0**-1022, "f32": 2.0**-126, "f16": 2.0**-14, "bf16": 2.0**-126}
 LARGEST = {"f64": 1.7976931348623157e308, "f32": 3.4028235677973366e38, "f16": 65520.0, "bf16": 3.3961775292304957e38}
+ROUNDOFF |= {"f8E4M3FN": 2.0**-4, "f8E5M2": 2.0**-3}
+LEAST |= {"f8E4M3FN": 2.0**-9, "f8E5M2": 2.0**-16}
+NORMAL |= {"f8E4M3FN": 2.0**-6, "f8E5M2": 2.0**-14}
+LARGEST |= {"f8E4M3FN": 464.0, "f8E5M2": 61440.0}
 
-SHORT = ("f16", "bf16")
+SHORT = ("f16", "bf16", "f8E4M3FN", "f8E5M2")
 
 
 @dataclass(frozen=True)
 class Known:
     """Of a float `error` and `size` (f64; None: 0 and |v|), of an integer or boolean `other` (i1: it may be another;
-    None: it is that). Of a float of 16 bits `rounded`, too (f64; None: not known): how far the value of another right
-    implementation may be where it is a result, which must be rounded to that type."""
+    None: it is that). Of a float of 16 bits or less `rounded`, too (f64; None: not known): how far the value of another
+    right implementation may be where it is a result, which must be rounded to that type."""
 
     error: ir.Value | None = None
     size: ir.Value | None = None

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
 
-from mlirc.runtime.cuda import CopyCall, KernelCall
+from mlirc.runtime.cuda import CopyCall
 from mlirc.runtime.tensor_map import TensorMapSpec
 
 
@@ -27,6 +28,7 @@ class FakeDriver:
         self.graphs: list[FakeGraph] = []
         self.launched: list[tuple[str, int]] = []
         self.maps: list[tuple[TensorMapSpec, int]] = []
+        self.grids: list[tuple[int, int, int]] = []
         self.smem: dict[str, int] = {}
         self.streams: set[int] = set()
         self.modules = 0
@@ -97,9 +99,19 @@ class FakeDriver:
             ctypes.memmove(call.target, call.source, call.size)
             self.launched.append(("copy", stream))
         else:
+            self.grids.append(call.grid)
+            if 0 in call.grid:
+                return
             self.maps += [(spec, call.pointers[i]) for i, spec in call.maps.items()]
-            call.function(*call.pointers)
+            call.function(*[self.argument(call, i) for i in range(len(call.pointers))])
             self.launched.append((call.symbol, stream))
+
+    @staticmethod
+    def argument(call, number):
+        """An address, the bytes of a value, or a list of addresses."""
+        if number in call.tables:
+            return [call.pointers[number], *call.tables[number]]
+        return call.values.get(number, call.pointers[number])
 
     def graph(self, calls):
         self._used()
@@ -118,17 +130,7 @@ class FakeGraph:
     def _copy(call):
         if isinstance(call, CopyCall):
             return CopyCall(call.target, call.source, call.size)
-        return KernelCall(
-            call.function,
-            call.symbol,
-            call.grid,
-            call.block,
-            call.smem,
-            list(call.pointers),
-            call.cluster,
-            call.maps,
-            call.dependent,
-        )
+        return dataclasses.replace(call, pointers=list(call.pointers))
 
     def update(self, index, call):
         self.updates += 1

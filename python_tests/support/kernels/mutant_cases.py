@@ -79,6 +79,12 @@ KERNELS: dict[str, tuple[str, str]] = {
         matmul(128, 24, 136, "bf16"), "matmul:mma=wgmma,block_m=64,block_n=16,cluster_size=2,blocks=2,stages=2"
     ),
     "matmul, ring, few rows": (matmul(3, 40, 136, "bf16"), "matmul:blocks=1,stages=2"),
+    "matmul, ring, TF32": (
+        matmul(9, 60, 136, epilogue=False),
+        "matmul:mma=wgmma_tf32x3,block_m=16,block_n=64,block_k=32,warps_m=1,warps_n=4,stages=2",
+    ),
+    "matmul, ring, split K": (matmul(3, 40, 328, "bf16"), "matmul:parts=2,stages=2"),
+    "matmul, ring, swapped": (matmul(4, 70, 136, "bf16"), "matmul:swap_operands=true,stages=2"),
     "matmul, fma": (matmul(33, 35, 70), "matmul:block_m=32,block_n=32,block_k=16,warps_m=2,warps_n=2,stages=3"),
     "matmul, fma, batch": (matmul(5, 17, 33, batch=2), "matmul:block_m=4,block_n=16,block_k=16,stages=2"),
     "attention, bf16": (
@@ -87,6 +93,10 @@ KERNELS: dict[str, tuple[str, str]] = {
     ),
     "attention, f32": (
         attention(lengths=(17, 33), dims=(16, 16), window=9, causal=True), "attention:block_q=16,block_kv=16",
+    ),
+    "attention, ring, ahead": (
+        attention(lengths=(35, 90), dims=(16, 16), dtype="bf16"),
+        "attention:mma=wgmma,block_q=64,block_kv=32,stages=3,rotate=1",
     ),
     HOPPER: ("", ""),
     "generic": (column_sums(67, 5), "generic_0=generic"),

@@ -182,14 +182,14 @@ def attention(r: Chooser) -> Case:
         return Case(lambda q, k, v: F.scaled_dot_product_attention(q.transpose(1, 2), k, v, enable_gqa=True) * 2,
                     (turned, k, v), tolerance)  # fmt: skip
     if style == "none":
-        return Case(lambda q, k, v: attention_op(q, k, v, None, None, 0.3, causal, window, softcap),
+        return Case(lambda q, k, v: attention_op(q, k, v, None, None, [], 0.3, causal, window, softcap),
                     (q, k, v), tolerance)  # fmt: skip
     if style == "bool":
         mask = r.integers(0, 3, mask_shape) > 0
-        return Case(lambda q, k, v, m: attention_op(q, k, v, m, None, 0.3, causal, window, softcap),
+        return Case(lambda q, k, v, m: attention_op(q, k, v, m, None, [], 0.3, causal, window, softcap),
                     (q, k, v, mask), tolerance)  # fmt: skip
     bias = r.floats(mask_shape, dtype)
-    return Case(lambda q, k, v, b: attention_op(q, k, v, None, b, 0.3, causal, window, softcap),
+    return Case(lambda q, k, v, b: attention_op(q, k, v, None, b, [], 0.3, causal, window, softcap),
                 (q, k, v, bias), tolerance)  # fmt: skip
 
 

@@ -90,12 +90,13 @@ def open_random(folder: Path, name: str, *inputs: str, dtype: str = "f32", **cha
 
 
 def attentions(module: ir.Module) -> list[dict]:
-    """Scale and so on of every attention op, and `mask`: the mask's type or None."""
+    """Scale and so on of every attention op, and `mask`: the mask's type or None; `nan_rows` where that is so."""
     found = []
 
     def visit(op):
         if op.name == "mlirc.attention":
             info = {k: op.attributes[k].value for k in ("scale", "causal", "window", "softcap")}
+            info |= {"nan_rows": True} if "nan_rows" in op.attributes else {}
             found.append(info | {"mask": str(op.operands[3].type) if len(op.operands) > 3 else None})
         return ir.WalkResult.ADVANCE
 

@@ -109,6 +109,7 @@ def _references(data: dict) -> list[list[int]]:
     for body in _bodies(data):
         for step in body:
             found += step.get("args", []) if "copy" not in step else [step["copy"], step["to"]]
+            found += [ref for _, table in step.get("tables", []) for ref in table]
     return found
 
 
@@ -159,6 +160,7 @@ def _of_launches(data: dict) -> Iterator[PlanMutant]:
                         yield PlanMutant("arguments", "another of its size", put(args=new))
             yield from _of_sizes(step, put)
             yield from _of_maps(step, put)
+            yield from _of_terms(step, put, len(data["inputs"]))
 
 
 def _of_sizes(step: dict, put) -> Iterator[PlanMutant]:
@@ -201,7 +203,41 @@ def _of_maps(step: dict, put) -> Iterator[PlanMutant]:
             yield PlanMutant("arguments", "no tensor map", put(maps=[*maps[:i], *maps[i + 1 :]]), False)
 
 
+def _of_terms(step: dict, put, inputs: int) -> Iterator[PlanMutant]:
+    """Other values, tables of pointers and grids that scalars decide."""
+    values, tables, extents = (step.get(key, []) for key in ("values", "tables", "extents"))
+    for p in range(len(step["args"])) if values else ():
+        other = sorted({*values} ^ {p})
+        yield PlanMutant("arguments", "a value or none", put(values=other), False)
+    for i, (p, table) in enumerate(tables):
+        changed = [("reversed", table[::-1]), ("cut", table[:-1]), ("with one more", [*table, step["args"][p]])]
+        changed += [(f"with {which} of another", [*table[:j], ref, *table[j + 1 :]])
+                    for _, refs in tables for which, ref in enumerate(refs) for j in range(len(table))]  # fmt: skip
+        for how, new in [*changed, *((f"as argument {q}", None) for q in range(len(step["args"])) if q != p)]:
+            row = [p, new] if new is not None else [int(how.split()[-1]), table]
+            if row != tables[i]:
+                rows = sorted([*tables[:i], row, *tables[i + 1 :]])
+                yield PlanMutant("arguments", f"a table {how}", put(tables=rows), False)
+    for i, (dim, scalar, divisor, factor) in enumerate(extents):
+        rows = [[dim, n, divisor, factor] for n in range(inputs)] + [[d, scalar, divisor, factor] for d in range(3)]
+        rows += [[dim, scalar, divisor + by, factor] for by in (-1, 1)] + [[dim, scalar, divisor, 2 * factor]]
+        rows += [[dim, scalar, divisor, max(1, factor // 2)], [dim, scalar, factor, divisor]]
+        for row in rows:
+            if row != extents[i]:
+                yield PlanMutant("sizes", "another extent", put(extents=[*extents[:i], row, *extents[i + 1 :]]), False)
+
+
+_OTHER_KINDS = {"input": ("inout", "scalar"), "inout": ("input",), "scalar": ("input", "inout"), "state": ("weight",
+                "constant"), "weight": ("state",), "constant": ("state",)}  # fmt: skip
+
+
 def _of_tables(data: dict) -> Iterator[PlanMutant]:
+    for table in ("inputs", "weights"):
+        for i, (*_, kind) in enumerate(data[table]):
+            for other in _OTHER_KINDS.get(kind, ()):
+                new = copy.deepcopy(data)
+                new[table][i][3] = other
+                yield PlanMutant("tables", f"{kind} as {other}", new, runs=False)
     for table in ("inputs", "weights", "outputs"):
         rows = data[table]
         for i in range(len(rows) - 1):

@@ -1,0 +1,319 @@
+"""Attention that a model spells out, as `mlirc::attention`: a softmax of what is made of a product's scores, times the
+values; or what is made of the scores itself, times the values. Scaling, capping, masks and biases become its attributes
+and operands, anything else that is done element by element a function of the score (`score_trace.py`). It is found in a
+decomposed graph (`simplify.py`), where softmax is a maximum, a difference, an exponential, a sum and a quotient.
+
+Only what is the same for all inputs is replaced: a mask hides keys with -inf, everything finite that is added is a
+bias, and a row of nothing but -inf stays NaN. Scores or weights that something else reads stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from mlirc.frontend.attention import pattern_of
+from mlirc.frontend.score_trace import NoScore, Score
+
+aten = torch.ops.aten
+WIDEST = 256  # elements of a head: beyond, two products with the scores in memory are faster
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.clone.default)
+
+
+@dataclass
+class _Scores:
+    """What was found between the scores' product and the softmax."""
+
+    scale: float = 1.0
+    softcap: float = 0.0
+    bias: list[tuple[Node, float]] = field(default_factory=list)  # and what it is multiplied with
+    mask: list[tuple[Node, bool]] = field(default_factory=list)  # and the value of a key that is seen
+    capped: bool = False  # a tanh is further out
+    factor: float = 1.0  # of that, and of what is further in
+
+
+class _NotAttention(Exception):
+    """The graph is something else."""
+
+
+def find_attention(graph: Graph, constants: Any, call: Callable[..., Node]) -> list[Node]:
+    """Replaces attention that is spelled out; returns the new nodes. `constants` are those of `simplify`, `call` makes
+    a node like another one."""
+    made = []
+    for node in list(graph.nodes):
+        if node.target is aten.bmm.default:
+            try:
+                new = _replace(graph, node, constants, call)
+            except _NotAttention:
+                continue
+            made.append(new)
+    return made
+
+
+def _value(node: Any) -> torch.Tensor:
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    if not isinstance(value, torch.Tensor):
+        raise _NotAttention
+    return value
+
+
+def _only(node: Any, target: Any, users: int = 1) -> Node:
+    """The node, if it is such an op and no more than these read it."""
+    targets = target if isinstance(target, tuple) else (target,)
+    if not isinstance(node, Node) or node.target not in targets or len(node.users) > users:
+        raise _NotAttention
+    return node
+
+
+def _through(node: Any, users: int = 1) -> Any:
+    """What views and casts of a node show, which so many read, and between which nobody does."""
+    while isinstance(node, Node) and len(node.users) == users:
+        users = 1
+        cast = node.target in (aten._to_copy.default, aten.to.dtype)
+        if cast and (_value(node).dtype not in _DTYPES or _value(node.args[0]).dtype not in _DTYPES):
+            break
+        if not cast and node.target not in _VIEWS and node.target is not aten.expand.default:
+            break
+        outer, inner = _value(node).shape, _value(node.args[0]).shape
+        if outer.numel() != inner.numel() or outer[-2:] != inner[-2:]:
+            break
+        node = node.args[0]
+    return node
+
+
+def _softmax_of(weights: Any) -> Node:
+    """The scores whose softmax along the last dimension the weights are."""
+    quotient = _only(_through(weights), aten.div.Tensor)
+    operands: Any = quotient.args
+    power, total = operands
+    _only(power, aten.exp.default, 2)
+    last = (_value(power).dim() - 1, -1)
+
+    def along_last(node: Any, target: Any, source: Any) -> None:
+        args: Any = _only(node, target).args
+        if args[0] is not source or len(args) < 3 or list(args[1]) not in ([last[0]], [-1]) or args[2] is not True:
+            raise _NotAttention
+
+    along_last(total, aten.sum.dim_IntList, power)
+    scores, top = _only(power.args[0], aten.sub.Tensor).args
+    if not isinstance(scores, Node) or len(scores.users) != 2:
+        raise _NotAttention
+    along_last(top, aten.amax.default, scores)
+    return scores
+
+
+def _scalar(x: Any, constants: Any) -> float | None:
+    """A number, or the one of a constant tensor of one element."""
+    if isinstance(x, (int, float)) and not isinstance(x, bool):
+        return float(x)
+    if x in constants and _value(x).numel() == 1 and _value(x).is_floating_point():
+        return float(constants.value(x))
+    return None
+
+
+def _read_scores(node: Any, constants: Any, users: int) -> tuple[Node, _Scores, list[int]]:
+    """The product that scores are made of, what is done to them, and their shape of rank 4, if they have one."""
+    found, shape = _Scores(), []
+    while True:
+        if _value(node).dim() == 4:
+            shape = list(_value(node).shape)
+        if node.target is aten.bmm.default:
+            return node, found, shape
+        inner = _through(node, users)
+        node, users = (_step(node, found, constants) if inner is node else inner), 1
+        if len(node.users) > 1:
+            raise _NotAttention
+
+
+def _step(node: Node, found: _Scores, constants: Any) -> Any:
+    """Takes one op off the scores, from the outermost inwards."""
+    inside = found.scale != 1.0 or found.capped
+    args: Any = node.args
+    if node.target in (aten.mul.Tensor, aten.div.Tensor, aten.mul.Scalar, aten.div.Scalar):
+        for i in (0, 1) if node.target is aten.mul.Tensor else (1,):
+            number = _scalar(args[i], constants)
+            if number is not None and number > 0:
+                found.scale *= number if node.target in (aten.mul.Tensor, aten.mul.Scalar) else 1.0 / number
+                return args[1 - i]
+    elif node.target is aten.tanh.default and not found.capped:
+        found.capped, found.softcap, found.scale = True, found.scale, 1.0
+        return args[0]
+    elif node.target in (aten.add.Tensor, aten.sub.Tensor) and not inside and not node.kwargs:
+        sign = 1.0 if node.target is aten.add.Tensor else -1.0
+        scores, bias = _sides(args, constants, both=sign > 0)
+        found.bias.append((bias, sign))
+        return scores
+    elif node.target is aten.where.self and not inside and not found.bias:
+        hidden = [_scalar(x, constants) for x in args[1:]]
+        if float("-inf") in hidden:
+            seen = hidden[1] == float("-inf")
+            found.mask.append((args[0], seen))
+            return args[1 if seen else 2]
+    raise _NotAttention
+
+
+def _sides(args: Any, constants: Any, both: bool) -> tuple[Node, Node]:
+    """(scores, what is added to them): the first one that has a product not far away."""
+    for scores, bias in ((args[0], args[1]), (args[1], args[0]))[: 2 if both else 1]:
+        if isinstance(bias, Node) and isinstance(scores, Node) and scores not in constants and _has_product(scores):
+            if _value(bias).dtype in _DTYPES:
+                return scores, bias
+    raise _NotAttention
+
+
+def _has_product(node: Any) -> bool:
+    for _ in range(8):
+        if not isinstance(node, Node) or node.target is aten.bmm.default or not node.args:
+            break
+        node = node.args[1] if node.target is aten.where.self else node.args[0]
+    return isinstance(node, Node) and node.target is aten.bmm.default
+
+
+def _replace(graph: Graph, product: Node, constants: Any, call: Callable[..., Node]) -> Node:
+    weights, values = product.args
+    softmax, score = True, None
+    try:
+        root = _softmax_of(weights)
+        scored, found, shape = _read_scores(root, constants, 2)
+        _check_terms(found, [*(shape[:2] or [1, _value(scored).shape[0]]), *_value(scored).shape[1:]], shape, constants)
+    except _NotAttention:
+        try:
+            root, softmax = _softmax_of(weights), True
+        except _NotAttention:
+            root, softmax = _through(weights), False
+        root, found = _outer_mask(root, softmax, constants)
+        score = _score(root, softmax, softmax and not found.mask, constants)
+        assert score.product is not None
+        scored, shape = score.product, score.rank4
+    queries, keys = scored.args
+    q, k, v = _value(queries), _value(keys), _value(values)
+    heads = shape[:2] or [1, q.shape[0]]
+    same = q.dtype == k.dtype == v.dtype == _value(product).dtype and q.dtype in _DTYPES
+    if not same or q.shape[1] < 2 or max(q.shape[2], v.shape[2]) > WIDEST or not all((*q.shape, *v.shape)):
+        raise _NotAttention
+    if heads[0] * heads[1] != q.shape[0] or v.shape[0] != q.shape[0]:
+        raise _NotAttention
+    with graph.inserting_before(product):
+        q4 = _heads(queries, heads, product, call)
+        k4 = call(graph, product, aten.permute.default, _heads(keys, heads, product, call), [0, 1, 3, 2])
+        v4 = _heads(values, heads, product, call)
+        mask, bias = _merged(graph, product, found, call)
+        cap, scale = (found.softcap, found.scale * found.softcap) if found.capped else (0.0, found.scale)
+        inputs = _inputs(score, heads, product, call) if score else []
+        args: tuple[Any, ...] = (q4, k4, v4, mask, bias, inputs, scale, False, 0, cap, softmax)
+        if score:
+            args += ("\n".join(score.lines), softmax)
+        new = call(graph, product, torch.ops.mlirc.attention.default, *args)
+        flat = call(graph, product, aten.view.default, new, list(_value(product).shape))
+    product.replace_all_uses_with(flat)
+    graph.erase_node(product)
+    return new
+
+
+def _check_terms(found: _Scores, full: list[int], shape: list[int], constants: Any) -> None:
+    """Whether masks and biases broadcast to the scores, and are the same as one mask."""
+    for node, _ in (*found.bias, *found.mask):
+        sizes = list(_value(node).shape)
+        if len(sizes) > 4 or any(n not in (1, m) for n, m in zip(sizes[::-1], full[::-1], strict=False)):
+            raise _NotAttention
+        if not shape and len(sizes) > 3:
+            raise _NotAttention
+    if found.bias and found.mask and not _is_pattern(found.mask, full, constants):
+        raise _NotAttention  # as one float mask, -inf would be added to what is infinite, too
+
+
+def _outer_mask(root: Any, softmax: bool, constants: Any) -> tuple[Any, _Scores]:
+    """The outermost masks that are limits by position, so that keys that they hide are not computed at all; and what
+    they mask."""
+    found, hidden = _Scores(), float("-inf") if softmax else 0.0
+    while isinstance(root, Node) and root.target is aten.where.self:
+        args: Any = root.args
+        values = [_scalar(x, constants) for x in args[1:]]
+        if hidden not in values:
+            break
+        seen = values[1] == hidden
+        mask = (args[0], seen)
+        if not _is_pattern([*found.mask, mask], list(_value(root).shape)[-2:], constants):
+            break
+        inner = args[1 if seen else 2]
+        if not isinstance(inner, Node) or len(inner.users) != 1:
+            break
+        found.mask.append(mask)
+        root = _through(inner)
+    return root, found
+
+
+def _score(root: Any, softmax: bool, read_twice: bool, constants: Any) -> Score:
+    """The function that makes `root` of a product, if there is one worth it. `read_twice`: by a softmax."""
+    try:
+        score = Score(root, 2 if read_twice else 1, constants)
+    except NoScore:
+        raise _NotAttention from None
+    if not softmax and score.linear:
+        raise _NotAttention  # two products, which are faster each by itself
+    product = score.product
+    assert product is not None
+    heads = score.rank4[:2] or [1, _value(product).shape[0]]
+    full = [*heads, *_value(product).shape[1:]]
+    for node, rank in score.inputs:
+        sizes = list(_value(node).shape)
+        wanted = full if rank == 4 else [heads[0] * heads[1], *full[2:]]
+        if len(sizes) > len(wanted) or any(n not in (1, m) for n, m in zip(sizes[::-1], wanted[::-1], strict=False)):
+            raise _NotAttention
+    return score
+
+
+def _inputs(score: Score, heads: list[int], like: Node, call: Callable[..., Node]) -> list[Node]:
+    """The inputs of a function of scores, of one type: the op takes no others."""
+    found = [_input(x, rank, heads, like, call) for x, rank in score.inputs]
+    shape = torch.broadcast_shapes(*[_value(x).shape for x in found]) if found else []
+    for i, x in enumerate(found):
+        if _value(x).dtype != score.dtype:
+            found[i] = call(like.graph, like, torch.ops.prims.convert_element_type.default, x, score.dtype)
+        if list(_value(x).shape) != list(shape):
+            found[i] = call(like.graph, like, aten.expand.default, found[i], list(shape))
+    return found
+
+
+def _input(x: Node, rank: int, heads: list[int], like: Node, call: Callable[..., Node]) -> Node:
+    """An input of a function of scores, of rank 4. `rank`: of the op that reads it."""
+    sizes = [1] * (rank - len(_value(x).shape)) + list(_value(x).shape)
+    if rank < 4:
+        sizes = [1] * (3 - len(sizes)) + sizes
+        sizes = [*(heads if sizes[0] != 1 else [1, 1]), *sizes[1:]]
+    return x if sizes == list(_value(x).shape) else call(like.graph, like, aten.view.default, x, sizes)
+
+
+def _is_pattern(masks: list[tuple[Node, bool]], full: list[int], constants: Any) -> bool:
+    """Whether masks are constant, and together what attributes of the attention say."""
+    full = full[-2:]
+    seen = torch.ones(full, dtype=torch.bool)
+    for node, value in masks:
+        if node not in constants:
+            return False
+        seen = seen & (constants.value(node) == value)
+    return pattern_of(seen, *full) is not None
+
+
+def _heads(node: Any, heads: list[int], like: Node, call: Callable[..., Node]) -> Node:
+    """A tensor [B * H, ...] as [B, H, ...]: what it is a view of, where that is one."""
+    shape = [*heads, *_value(node).shape[1:]]
+    source = node.args[0] if node.target in _VIEWS else None
+    if source is not None and list(_value(source).shape) == shape:
+        return source
+    return call(like.graph, like, aten.view.default, node, shape)
+
+
+def _merged(graph: Graph, like: Node, found: _Scores, call: Callable[..., Node]) -> tuple[Node | None, Node | None]:
+    mask = bias = None
+    for node, seen in found.mask:
+        term = node if seen else call(graph, like, aten.logical_not.default, node)
+        mask = term if mask is None else call(graph, like, aten.logical_and.default, mask, term)
+    for node, sign in found.bias:
+        term = node if sign > 0 else call(graph, like, aten.mul.Tensor, node, sign)
+        bias = term if bias is None else call(graph, like, aten.add.Tensor, bias, term)
+    return mask, bias

@@ -1,0 +1,226 @@
+"""`schedule.decompose_attention`: `mlirc.attention` as linalg ops on whole tensors, in the form that tiles well.
+
+    scores  = q k^T                                  contraction, [b, h, i, j]
+    masked  = scale, soft cap, mask, limits by position         elementwise; left out where it does nothing
+    top     = max_j masked                           reduction, [b, h, i]
+    weights = exp(masked - top)                      elementwise
+    total   = sum_j weights                          reduction, [b, h, i]
+    output  = weights v                              contraction, [b, h, i, e]
+    result  = output / total                         elementwise, as the op's layout has it
+
+Loops: b batch, h head of queries, i query, j key, d element of a head, e element of a value. A head of keys that
+several heads of queries share is read at `h floordiv group`. Accumulation is in f32 (f64 of f64).
+"""
+
+from __future__ import annotations
+
+import math as py_math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mlirc.dialects import score_functions
+from mlirc.dialects.mlirc_dialect import ATTENTION, AttentionInfo
+from mlirc.dialects.schedule import _build
+from mlirc.dialects.schedule._base import PayloadError, transform_op
+from mlirc.mlir import arith, ir, linalg, math, tensor
+
+LOG2E = py_math.log2(py_math.e)
+# Where nothing was seen yet the maximum is finite, so that (-inf) - max is never (-inf) - (-inf).
+LOWEST_RAW = -1.0e30
+LOWEST_F32 = -3.4028234663852886e38  # also below a float mask's finfo.min, whose rows must come out as PyTorch's do
+
+
+@dataclass
+class _Tensor:
+    """A value, and the loop of each of its dimensions."""
+
+    value: ir.Value
+    letters: str
+
+
+class Decomposer:
+    """Builds the linalg ops of one attention op. With `base2` exponentials are powers of two, and a positive factor
+    with nothing between it and the softmax waits for the exponent: of 16-bit heads s c - max c, one fused multiply-add
+    per score, whose error beside the rounded max c is the same along a row, but no power of two of f32 where max c
+    exceeds 2^31; of f32 and f64 (s - max) c, which is right for any scores."""
+
+    def __init__(self, op: ir.Operation, base2: bool) -> None:
+        self.op, self.base2 = op, base2
+        self.info = info = AttentionInfo.of(op)
+        self.acc = info.sum_type
+        self.group = info.q_heads // info.kv_heads
+        self.sizes = {"b": info.batch, "h": info.q_heads, "i": info.q_len, "j": info.kv_len, "e": info.value_dim}
+        self.mask_type = ir.RankedTensorType(op.operands[3].type).element_type if info.mask_shape is not None else None
+        float_mask = self.mask_type is not None and not isinstance(self.mask_type, ir.IntegerType)
+        self.raw = base2 and not (info.softcap or float_mask or info.score) and info.scale > 0
+        self.shift = info.kv_len - info.q_len  # query i stands at key position i + shift
+        self.zero = self.constant(0.0)
+
+    def constant(self, value: float) -> ir.Value:
+        return arith.ConstantOp(self.acc, value).result
+
+    def empty(self, letters: str, element: ir.Type | None = None) -> _Tensor:
+        return _Tensor(_build.empty([self.sizes[c] for c in letters], element or self.acc), letters)
+
+    def filled(self, letters: str, value: float) -> _Tensor:
+        start = self.zero if value == 0 else self.constant(value)
+        return _Tensor(linalg.fill(start, outs=[self.empty(letters).value]), letters)
+
+    def generic(self, inputs: Sequence[_Tensor], out: _Tensor, loops: str, body: Callable[..., ir.Value]) -> _Tensor:
+        """A generic over these loops; those that the output lacks are reduced. `k` reads `h` in groups."""
+        shared = _build.Grouped(loops.index("h"), self.group) if self.group > 1 else loops.index("h")
+        maps = [[shared if c == "k" else loops.index(c) for c in t.letters] for t in (*inputs, out)]
+        op = _build.generic([t.value for t in inputs], [out.value], maps, [c in out.letters for c in loops])
+        types = [ir.RankedTensorType(t.value.type).element_type for t in (*inputs, out)]
+        block = op.regions[0].blocks.append(*types)
+        with ir.InsertionPoint(block):
+            linalg.YieldOp([body(*block.arguments)])
+        return _Tensor(op.results[0], out.letters)
+
+    def operand(self, i: int, letters: dict[str, str]) -> _Tensor:
+        return _Tensor(self.op.operands[i], "".join(letters[c] for c in self.info.layouts[i]))
+
+    def widen(self, x: ir.Value) -> ir.Value:
+        if x.type == self.acc:
+            return x
+        wider = ir.FloatType(x.type).width > ir.FloatType(self.acc).width
+        return arith.TruncFOp(self.acc, x).result if wider else arith.ExtFOp(self.acc, x).result
+
+    def narrow(self, x: ir.Value) -> ir.Value:
+        return x if x.type == self.info.element_type else arith.TruncFOp(self.info.element_type, x).result
+
+    def contract(self, a: _Tensor, b: _Tensor, start: _Tensor, loops: str) -> _Tensor:
+        def body(x: ir.Value, y: ir.Value, acc: ir.Value) -> ir.Value:
+            return arith.AddFOp(acc, arith.MulFOp(self.widen(x), self.widen(y)).result).result
+
+        return self.generic([a, b], start, loops, body)
+
+    def build(self) -> tuple[ir.Value, list[ir.Operation]]:
+        """Adds the ops at the insertion point; returns the attention's result, and both products."""
+        q = self.operand(0, {"b": "b", "h": "h", "s": "i", "d": "d"})
+        k = self.operand(1, {"b": "b", "h": "k", "s": "j", "d": "d"})
+        v = self.operand(2, {"b": "b", "h": "k", "s": "j", "d": "e"})
+        scores = self.contract(q, k, self.filled("bhij", 0.0), "bhijd")
+        start = self.filled("bhie", 0.0)
+        lowest = LOWEST_RAW if self.raw else LOWEST_F32
+        state = [] if not self.info.softmax else [self.filled("bhi", lowest), self.filled("bhi", 0.0)]
+        masked = self.masked(scores)
+        if state:
+            weights, total = self.softmax(masked, *state)
+        else:
+            weights, total = masked, None
+        output = self.contract(self.narrowed(weights), v, start, "bhiej")
+        products = [scores.value.owner.operation, output.value.owner.operation]
+        return self.result(output, total).value, products
+
+    def softmax(self, scores: _Tensor, lowest: _Tensor, zero: _Tensor) -> tuple[_Tensor, _Tensor]:
+        """The exponentials of the scores beside their maximum, and their sum."""
+        top = self.generic([scores], lowest, "bhij", lambda s, m: arith.MaximumFOp(m, s).result)
+
+        def power(s: ir.Value, m: ir.Value, _: ir.Value) -> ir.Value:
+            if not self.base2:
+                return math.ExpOp(arith.SubFOp(s, m).result).result
+            c = self.constant(self.info.scale * LOG2E if self.raw else LOG2E)
+            if self.raw and self.info.element_type != self.acc:
+                return math.Exp2Op(arith.SubFOp(arith.MulFOp(s, c).result, arith.MulFOp(m, c).result).result).result
+            return math.Exp2Op(arith.MulFOp(arith.SubFOp(s, m).result, c).result).result
+
+        weights = self.generic([scores, top], self.empty("bhij"), "bhij", power)
+        return weights, self.generic([weights], zero, "bhij", lambda p, t: arith.AddFOp(t, p).result)
+
+    def narrowed(self, weights: _Tensor) -> _Tensor:
+        """The weights as the second product takes them."""
+        if self.info.element_type == self.acc:
+            return weights
+        out = self.empty("bhij", self.info.element_type)
+        return self.generic([weights], out, "bhij", lambda p, _: self.narrow(p))
+
+    def result(self, output: _Tensor, total: _Tensor | None) -> _Tensor:
+        letters = "".join({"b": "b", "h": "h", "s": "i", "d": "e"}[c] for c in self.info.layouts[3])
+        out = self.empty(letters, self.info.element_type)
+        if total is None:
+            return self.generic([output], out, "bhie", lambda x, _: self.narrow(x))
+
+        def quotient(x: ir.Value, total: ir.Value, _: ir.Value) -> ir.Value:
+            zero = self.constant(0.0)
+            share = arith.DivFOp(self.constant(1.0), total).result  # the same along a row: one division for all of it
+            result = arith.MulFOp(x, share).result
+            if not self.info.nan_rows:  # 0 times infinity
+                nothing = arith.CmpFOp(arith.CmpFPredicate.OEQ, total, zero).result
+                result = arith.SelectOp(nothing, zero, result).result
+            return self.narrow(result)
+
+        return self.generic([output, total], out, "bhie", quotient)
+
+    def unit_free(self, number: int) -> _Tensor:
+        """The mask or an input, without its dimensions of size 1, along which it is the same."""
+        value = self.op.operands[number]
+        type_ = ir.RankedTensorType(value.type)
+        kept = [d for d, n in enumerate(type_.shape) if n != 1]
+        if len(kept) < 4:
+            # every dimension that goes joins the kept one in front of it; those in front of all join the first
+            groups: list[list[int]] = []
+            for d in range(4):
+                if not groups or (d in kept and any(g in kept for g in groups[-1])):
+                    groups.append([])
+                groups[-1].append(d)
+            new = ir.RankedTensorType.get([type_.shape[d] for d in kept], type_.element_type)
+            value = tensor.CollapseShapeOp(new, value, groups if kept else []).result
+        return _Tensor(value, "".join("bhij"[d] for d in kept))
+
+    def masked(self, scores: _Tensor) -> _Tensor:
+        """Scale (unless it waits), soft cap, mask or function of the score, and limits by position."""
+        info = self.info
+        if self.raw and info.mask_shape is None and not info.causal and not info.window:
+            return scores
+        more = [self.unit_free(number) for number in range(3, len(self.op.operands))]
+
+        def body(x: ir.Value, *rest: ir.Value) -> ir.Value:
+            if not self.raw:
+                x = arith.MulFOp(x, self.constant(info.scale)).result
+            if info.softcap:
+                inner = arith.MulFOp(x, self.constant(1.0 / info.softcap)).result
+                x = arith.MulFOp(math.TanhOp(inner).result, self.constant(info.softcap)).result
+            if info.score:
+                x = score_functions.inline(info.score, x, lambda n: linalg.IndexOp(n).result, rest[:-1])
+            elif more and isinstance(self.mask_type, ir.IntegerType):
+                x = arith.SelectOp(rest[0], x, self.constant(float("-inf"))).result
+            elif more:
+                x = arith.AddFOp(x, self.widen(rest[0])).result
+            return self.limit(x)
+
+        return self.generic([scores, *more], self.empty("bhij"), "bhij", body)
+
+    def limit(self, x: ir.Value) -> ir.Value:
+        """Hides keys behind the query, and those that a window is past: as scores of -inf, or weights of 0."""
+        hidden = float("-inf") if self.info.softmax else 0.0
+        info, place = self.info, arith.CmpIPredicate
+        for wanted, predicate, offset in (
+            (info.causal, place.sle, self.shift),
+            (info.window, place.sgt, self.shift - info.window),
+        ):
+            if wanted:
+                column, row = linalg.IndexOp(3).result, linalg.IndexOp(2).result
+                seen = arith.CmpIOp(predicate, column, arith.AddIOp(row, _build.index(offset)).result).result
+                x = arith.SelectOp(seen, x, self.constant(hidden)).result
+        return x
+
+
+@transform_op(
+    "decompose_attention",
+    operands=("attention",),
+    consumes=("attention",),
+    results=("result", "products"),
+    attributes={"base2": bool},
+)
+def decompose_attention(rewriter, targets, base2):
+    """Replaces one `mlirc.attention` by linalg ops on whole tensors; returns the op that makes its result, and its two
+    products. `base2`: exponentials are powers of two, and a positive scale goes into the exponent."""
+    if len(targets) != 1 or targets[0].operation.name != ATTENTION:
+        raise PayloadError(f"decompose_attention needs one {ATTENTION}", targets[0] if targets else None)
+    op = targets[0].operation
+    with ir.InsertionPoint(op), op.location:
+        result, products = Decomposer(op, base2).build()
+        op.results[0].replace_all_uses_with(result)
+    rewriter.erase_op(op)
+    return [[result.owner.operation], products]

@@ -1,0 +1,69 @@
+// RUN: %mlirc-opt %s --target sm_90a --pass mlirc-async --pass mlirc-distribute | %filecheck %s
+
+// Three slots of both operands, two of what TF32 leaves of the one whose rows run along k; three mbarriers a slot.
+// CHECK-LABEL: gpu.func @matmul_0
+// CHECK: memref.view {{.*}} to memref<3x1x16x32xf32
+// CHECK: memref.view {{.*}} to memref<2x1x16x32xf32
+// CHECK: memref.view {{.*}} to memref<3x4x32x32xf32
+// CHECK: memref.view {{.*}} to memref<9xi64
+// A thread's rows of the other one are neighbours, which it splits itself.
+// CHECK: scf.for
+// CHECK: nvvm.mbarrier.try_wait.parity
+// CHECK: vector.load {{.*}} vector<4xf32>
+// CHECK: arith.subf
+// It waits for the rests alone.
+// CHECK: nvvm.mbarrier.try_wait.parity
+// CHECK: nvvm.wgmma.fence.aligned
+// CHECK: wgmma.mma_async.sync.aligned.m64n16k8.f32.tf32.tf32
+// CHECK: nvvm.wgmma.commit.group.sync.aligned
+// Two times 64 rows: the second is under way while the first is added.
+// CHECK: nvvm.wgmma.wait.group.sync.aligned 1
+// CHECK: nvvm.wgmma.wait.group.sync.aligned 0
+// Sums that are not finite are made again.
+// CHECK: arith.cmpf uno
+// CHECK: nvvm.vote.sync any
+// CHECK: math.fma
+// CHECK: arith.addf
+// The producer's warp copies. Those beside it wait until the rests of the slot before last are read, and write new ones.
+// CHECK: nvvm.cp.async.bulk.tensor
+// CHECK: nvvm.mbarrier.try_wait.parity
+// CHECK: nvvm.mbarrier.try_wait.parity
+// CHECK: vector.load {{.*}} vector<4xf32>
+// CHECK: arith.andi
+// CHECK: arith.subf
+// CHECK: vector.store
+// CHECK: nvvm.fence.proxy
+// CHECK: nvvm.mbarrier.arrive
+
+#a = affine_map<(m, n, k) -> (m, k)>
+#b = affine_map<(m, n, k) -> (k, n)>
+#c = affine_map<(m, n, k) -> (m, n)>
+func.func private @matmul_0(%a: tensor<16x256xf32>, %b: tensor<256x128xf32>) -> tensor<16x128xf32>
+    attributes {mlirc.kernel, mlirc.kind = "matmul", mlirc.warps = 4 : i32} {
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<16x128xf32>
+  %r = scf.forall (%i) in (1) shared_outs(%o = %e) -> (tensor<16x128xf32>) {
+    %t = tensor.empty() : tensor<16x128xf32>
+    %f = linalg.fill ins(%zero : f32) outs(%t : tensor<16x128xf32>) -> tensor<16x128xf32>
+    %c0 = arith.constant 0 : index
+    %c32 = arith.constant 32 : index
+    %c256 = arith.constant 256 : index
+    %p = scf.for %k = %c0 to %c256 step %c32 iter_args(%s = %f) -> (tensor<16x128xf32>) {
+      %x = tensor.extract_slice %a[0, %k] [16, 32] [1, 1] : tensor<16x256xf32> to tensor<16x32xf32>
+      %y = tensor.extract_slice %b[%k, 0] [32, 128] [1, 1] : tensor<256x128xf32> to tensor<32x128xf32>
+      %g = linalg.generic {indexing_maps = [#a, #b, #c], iterator_types = ["parallel", "parallel", "reduction"]}
+          ins(%x, %y : tensor<16x32xf32>, tensor<32x128xf32>) outs(%s : tensor<16x128xf32>)
+          attrs = {mlirc.mma = "wgmma_tf32x3", mlirc.copy = "tma", mlirc.warp_grid = array<i64: 1, 4>} {
+      ^bb0(%u: f32, %v: f32, %w: f32):
+        %uv = arith.mulf %u, %v : f32
+        %z = arith.addf %w, %uv : f32
+        linalg.yield %z : f32
+      } -> tensor<16x128xf32>
+      scf.yield %g : tensor<16x128xf32>
+    } {mlirc.stages = 3 : i32, mlirc.producers = 4 : i32}
+    scf.forall.in_parallel {
+      tensor.parallel_insert_slice %p into %o[0, 0] [16, 128] [1, 1] : tensor<16x128xf32> into tensor<16x128xf32>
+    }
+  }
+  return %r : tensor<16x128xf32>
+}

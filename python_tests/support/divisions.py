@@ -1,0 +1,36 @@
+"""Operands of divisions over all of f32, and when their quotients are right."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from support.randomness import generator
+
+SPECIAL = [
+    0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 2.0**-128, -(2.0**-126), 2.0**-64, 2.0**64, 2.0**127, 3.4e38, 1.0,
+    3.0, 7.0, -10.0,
+]  # fmt: skip
+
+
+def operands(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two arrays of `count` f32: every pair of special values, then random bits, then numbers near 1."""
+    rng = generator()
+    x, y = (rng.integers(0, 1 << 32, count, dtype=np.uint64).astype(np.uint32).view(np.float32) for _ in range(2))
+    near = count // 2
+    x[near:], y[near:] = (rng.uniform(0.5, 2.0, count - near).astype(np.float32) for _ in range(2))
+    pairs = np.array([(a, b) for a in SPECIAL for b in SPECIAL], np.float32)
+    x[: len(pairs)], y[: len(pairs)] = pairs[:, 0], pairs[:, 1]
+    return x, y
+
+
+def same(got: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
+    """Raises AssertionError unless `got` is x / y, rounded: to the last bit where neither result nor dividend is tiny,
+    else to two in the last place."""
+    with np.errstate(all="ignore"):
+        want = x / y
+    assert np.array_equal(np.isnan(got), np.isnan(want))
+    known = ~np.isnan(want)
+    off = np.abs(got[known].view(np.int32).astype(np.int64) - want[known].view(np.int32))
+    ordinary = (np.abs(want[known]) >= 2.0**-126) & (np.abs(x[known]) >= 2.0**-100)
+    assert off[ordinary].max(initial=0) == 0
+    assert off.max(initial=0) <= 2
