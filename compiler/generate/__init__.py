@@ -1,0 +1,1 @@
+"""Models that generate text: compiled with their cache, run token by token."""
