@@ -17,9 +17,9 @@ def cached_attention(
 ) -> torch.Tensor:
     """softmax(softcap(q k^T * scale), where visible) v, causal, of one float type.
 
-    q [B,Hq,Sq,D]; keys [N,Hkv,P,D] and values [N,Hkv,P,Dv]: N pages of P tokens each. `pages` (int64 [B,T]) are the pages
-    of each sequence in their order, all in 0..N-1, of which the first ceil(length / P) count; `lengths` (int64 [B]) how
-    many keys each sequence has, those of its Sq queries included (Sq <= length <= T P). Query i sees keys j with
+    q [B,Hq,Sq,D]; keys [N,Hkv,P,D] and values [N,Hkv,P,Dv]: N pages of P tokens each. `pages` (int64 [B,T]) are the
+    pages of each sequence in their order, all in 0..N-1, of which the first ceil(length / P) count; `lengths` (int64
+    [B]) how many keys each sequence has, those of its Sq queries included (Sq <= length <= T P). Query i sees keys j with
     j <= i + length - Sq and, with a window w > 0, j > i + length - Sq - w. Returns [B,Hq,Sq,Dv].
     """
     batch, count = pages.shape

@@ -1,7 +1,7 @@
 """What runs a model that generates: its plans with the cache, one row of the decode batch (a slot) per sequence.
 
-Everything that a step needs lies in the states of the plans: the last token of each slot, its position, its pages, how it
-is sampled. The host changes them where a sequence begins or ends, and does nothing for a token but read it.
+Everything that a step needs lies in the states of the plans: the last token of each slot, its position, its pages, how
+it is sampled. The host changes them where a sequence begins or ends, and does nothing for a token but read it.
 """
 
 from __future__ import annotations
