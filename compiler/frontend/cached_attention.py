@@ -19,8 +19,8 @@ def cached_attention(
 
     q [B,Hq,Sq,D]; keys [N,Hkv,P,D] and values [N,Hkv,P,Dv]: N pages of P tokens each. `pages` (int64 [B,T]) are the
     pages of each sequence in their order, all in 0..N-1, of which the first ceil(length / P) count; `lengths` (int64
-    [B]) how many keys each sequence has, those of its Sq queries included (Sq <= length <= T P). Query i sees keys j with
-    j <= i + length - Sq and, with a window w > 0, j > i + length - Sq - w. Returns [B,Hq,Sq,Dv].
+    [B]) how many keys each sequence has, those of its Sq queries included (Sq <= length <= T P). Query i sees keys j
+    with j <= i + length - Sq and, with a window w > 0, j > i + length - Sq - w. Returns [B,Hq,Sq,Dv].
     """
     batch, count = pages.shape
     size = keys.shape[2]
