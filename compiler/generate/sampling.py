@@ -1,0 +1,116 @@
+"""The next token from the logits, in ops that compile: no sort, and random numbers that are computed in the graph.
+
+The limits of top-k and top-p are found without sorting. A limit is the largest number whose tokens, those at or above
+it, are enough: k of them, or a share p of the probability. It is searched 5 bits a step among all f32, whose order is
+that of integers; a step sums up in one reduction what is at or above each of 31 numbers.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from mlirc.frontend.random.philox import MASK, MULTIPLIERS, ROUNDS, WEYL
+
+Tensor = torch.Tensor
+
+_DIGIT = 5  # bits that a step of a search finds
+_SIGN, _REST = -(1 << 31), 0x7FFFFFFF  # the bits of an f32
+_MINUS_INFINITY = -0x7F800001  # as an integer of f32's order; what is below stands for NaN
+_MULTIPLIER = 0xD256D193  # of Philox2x32
+
+
+def choose(
+    logits: Tensor, seen: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, penalty: Tensor,
+    seed: Tensor, position: Tensor,
+) -> Tensor:  # fmt: skip
+    """The next token of each row: i64 [B], from logits f32 [B, V] and the fields of `mlirc.generate.engine.Sampling`.
+
+    `seen` bool [B, V] says which tokens the sequence has; `temperature`, `top_p`, `min_p` and `penalty` are f32 [B],
+    `top_k`, `seed` and `position` (the place in the sequence of the token that is chosen) i64 [B]. Which tokens stay
+    possible is as with transformers' processors for repetition penalty, temperature, top-k, top-p and min-p, in this
+    order; of equally probable tokens all stay where one does, and the most probable ones always stay. Temperature 0
+    takes the most probable token, the first of equal ones. A NaN counts as infinity; where tokens are at infinity, each
+    of those is as probable as the others, and nothing else is possible. Tokens at -inf are never chosen, unless all
+    are, which gives token 0.
+
+    Of the possible tokens the one with the largest p / q is chosen, where q is exponential (the Gumbel-max trick, which
+    draws from p): q depends on the seed, the position and the token alone.
+    """
+    scores, share = possible_shares(logits, seen, temperature, top_k, top_p, min_p, penalty)
+    drawn = share / exponential(seed, position, logits.shape[-1])
+    return _first_largest(torch.where(temperature.reshape(-1, 1) > 0, drawn, scores))
+
+
+def possible_shares(
+    logits: Tensor, seen: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, penalty: Tensor
+) -> tuple[Tensor, Tensor]:
+    """From arguments of `choose`: the logits after penalty and temperature, where that is not 0, and each token's
+    probability as a share of the most probable one's, 0 for those that the limits exclude; both f32 [B, V]."""
+    temperature, top_k, top_p, min_p, penalty = (x.reshape(-1, 1) for x in (temperature, top_k, top_p, min_p, penalty))
+    scores = torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
+    scores = scores / torch.where(temperature > 0, temperature, 1.0)
+    scores = torch.where(torch.isnan(scores), torch.inf, scores)
+    largest = scores.amax(-1, keepdim=True)
+    share = torch.where(scores == largest, 1.0, torch.exp(scores - largest))  # infinity minus itself is no number
+
+    limit = _as_float(_highest(scores, None, top_k.float(), 32))
+    limit = torch.where(top_k > 0, torch.minimum(limit, largest), -torch.inf)
+    share = torch.where((scores >= limit) & (scores > -torch.inf), share, 0.0)
+
+    wanted = torch.where(top_p < 1, share.sum(-1, keepdim=True) * top_p, 0.0)
+    limit = _as_float(_highest(share, share, wanted, 30))  # shares are at most 1, which has 30 bits
+    limit = torch.where(top_p < 1, torch.maximum(limit, min_p), min_p).clamp(max=1.0)
+    return scores, torch.where(share >= limit, share, 0.0)
+
+
+def _first_largest(x: Tensor) -> Tensor:
+    """`argmax` of rows without NaN, i64 [B], as two reductions of numbers: one of pairs compiles to slower kernels."""
+    places = torch.arange(x.shape[-1], dtype=torch.int32)
+    return torch.where(x == x.amax(-1, keepdim=True), places, x.shape[-1]).amin(-1).to(torch.int64)
+
+
+def _as_float(number: Tensor) -> Tensor:
+    """The f32 at a place in f32's order, an int32; that of 0 is 0."""
+    number = number.clamp(min=_MINUS_INFINITY)
+    return torch.where(number < 0, number ^ _REST, number).view(torch.float32)
+
+
+def _highest(values: Tensor, weights: Tensor | None, wanted: Tensor, bits: int) -> Tensor:
+    """The place in f32's order of the largest number with at least `wanted` f32 [B, 1] as the sum of the `weights` of
+    the `values` at or above it, both f32 [B, V]: int32 [B, 1]. Without weights all are 1. With 30 bits values are from
+    0 to 1, with 32 they are any but NaN."""
+    found = torch.full_like(wanted, _SIGN if bits == 32 else 0, dtype=torch.int32)
+    weights = torch.ones_like(values) if weights is None else weights
+    digits = torch.arange(1, 1 << _DIGIT, dtype=torch.int32)
+    for shift in (*range(bits - _DIGIT, 0, -_DIGIT), 0):
+        at_least = values.unsqueeze(1) >= _as_float(found + (digits << shift)).unsqueeze(2)
+        sums = torch.where(at_least, weights.unsqueeze(1), 0.0).sum(-1)
+        found = found + (torch.where(sums >= wanted, digits, 0).amax(-1, keepdim=True) << shift)
+    return found
+
+
+def exponential(seed: Tensor, position: Tensor, count: int) -> Tensor:
+    """Numbers of the exponential distribution with mean 1, f32 [B, count] in (0, 17), for seeds and positions i64 [B]:
+    Philox2x32-10 of a number's place in its row, keyed with Philox4x32-10 of the position, whose key is the seed."""
+    key, high = _philox(position.reshape(-1, 1), seed.reshape(-1, 1))
+    low = torch.arange(count).reshape(1, -1)
+    for _round in range(ROUNDS):
+        product = low * _MULTIPLIER  # wraps to the same 64 bits
+        low, high = (product >> 32 & MASK) ^ key ^ high, product & MASK
+        key = (key + WEYL[0]) & MASK
+    # Small numbers decide, and have all bits of an f32 here; 1 would become infinite.
+    uniform = (low.float() * 2.0**-32 + 2.0**-33).clamp(max=1 - 2.0**-24)
+    return -torch.log1p(-uniform)
+
+
+def _philox(counter: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    """The first two words of Philox4x32-10, i64 of one shape, for counters and keys of 64 bits."""
+    a, b = counter & MASK, counter >> 32 & MASK
+    c, d = torch.zeros_like(a), torch.zeros_like(a)
+    keys = [key & MASK, key >> 32 & MASK]
+    for _round in range(ROUNDS):
+        first, second = a * MULTIPLIERS[0], c * MULTIPLIERS[1]
+        a, b = (second >> 32 & MASK) ^ b ^ keys[0], second & MASK
+        c, d = (first >> 32 & MASK) ^ d ^ keys[1], first & MASK
+        keys = [(k + w) & MASK for k, w in zip(keys, WEYL, strict=True)]
+    return a, b
