@@ -1,5 +1,5 @@
-"""The dialect `mlirc`, and its payload op that stays whole until a schedule takes it apart: `mlirc.attention`. Its op
-of the `gpu` level is in `tensor_map.py`.
+"""The dialect `mlirc`, and its payload ops that stay whole until a schedule takes them apart: `mlirc.attention` and
+`mlirc.cached_attention`. Its op of the `gpu` level is in `tensor_map.py`.
 
     %o = "mlirc.attention"(%q, %k, %v [, %mask]) {scale : f64, causal : bool, window : i64, softcap : f64,
                                                  layouts = ["bhsd", "bhsd", "bhsd", "bhsd"] [, nan_rows]}
@@ -11,6 +11,12 @@ A row that sees no key gives 0, with `nan_rows` NaN, as a softmax that is writte
 its place and one element of each input (`score_functions.py`; they are of one type), which makes another score in the
 mask's stead; with
 `no_softmax` it makes the weight, and keys that the causal and window limits hide weigh 0.
+
+    %o = "mlirc.cached_attention"(%q, %keys, %values, %pages, %lengths) {scale, window, softcap, layouts}
+
+is causal attention over a cache in pages: keys [N,Hkv,P,D] and values [N,Hkv,P,Dv] are pools of N pages of P tokens
+each. Sequence b is the pages `pages`[b] (i64 [B,T]), of which its first `lengths`[b] tokens count (i64 [B], 0 to T P):
+this is its Sk. What lies behind is never part of a result, NaNs neither.
 """
 
 # No `from __future__ import annotations` here: the bindings read the op class's annotations as types.
@@ -22,6 +28,8 @@ from mlirc.dialects import score_functions
 from mlirc.mlir import ext, ir
 
 ATTENTION = "mlirc.attention"
+CACHED_ATTENTION = "mlirc.cached_attention"
+ATTENTIONS = (ATTENTION, CACHED_ATTENTION)
 _ATTRIBUTES = {
     "scale": ir.FloatAttr,
     "causal": ir.BoolAttr,
@@ -52,13 +60,58 @@ class AttentionOp(Mlirc.Operation, name="attention", traits=[ext.Pure]):  # type
 
     @staticmethod
     def verify_invariants(op: ir.Operation) -> bool:
-        """Called by MLIR's verifier; emits one error at the op's location for the first broken rule."""
-        try:
-            AttentionInfo.of(op)
-        except ValueError as e:
-            op.operation.location.emit_error(f"'{ATTENTION}' op {e}")
-            return False
-        return True
+        return _verify(op)
+
+
+class CachedAttentionOp(Mlirc.Operation, name="cached_attention", traits=[ext.Pure]):  # type: ignore
+    """Causal attention over a paged cache as one op; see the module's docstring."""
+
+    q: ext.Operand[Any]
+    keys: ext.Operand[Any]
+    values: ext.Operand[Any]
+    pages: ext.Operand[Any]
+    lengths: ext.Operand[Any]
+    scale: Any
+    window: Any
+    softcap: Any
+    layouts: Any
+    result: ext.Result[Any]
+
+    @staticmethod
+    def verify_invariants(op: ir.Operation) -> bool:
+        return _verify(op)
+
+
+def _verify(op: ir.Operation) -> bool:
+    """Called by MLIR's verifier; emits one error at the op's location for the first broken rule."""
+    try:
+        AttentionInfo.of(op)
+    except ValueError as e:
+        op.operation.location.emit_error(f"'{op.operation.name}' op {e}")
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Pages:
+    """A cache in pages: `pool` pages of `size` tokens each, of which a sequence has `count` at most."""
+
+    pool: int
+    size: int
+    count: int
+
+    @classmethod
+    def of(cls, batch: int, k: dict, more: list[ir.Type]) -> "Pages":
+        """What the pools of keys and the operands behind the values say; raises ValueError naming the broken rule."""
+        types = [ir.RankedTensorType(t) for t in more]
+        if len(types) != 2 or any(str(t.element_type) != "i64" or not t.has_static_shape for t in types):
+            raise ValueError(f"it takes pages and lengths of i64, not {', '.join(map(str, more))}")
+        pages, lengths = (tuple(t.shape) for t in types)
+        if len(pages) != 2 or pages[0] != batch or lengths != (batch,):
+            raise ValueError(f"pages and lengths are [B,T] and [B] of {batch} sequences, not {more[0]} and {more[1]}")
+        if not (k["b"] and k["s"] and pages[1]):
+            raise ValueError(f"a cache of {k['b']} pages of {k['s']} tokens, of which a sequence has {pages[1]}")
+        return cls(k["b"], k["s"], pages[1])
 
 
 @dataclass(frozen=True)
@@ -83,13 +136,17 @@ class AttentionInfo:
     score: tuple[str, ...] = ()
     softmax: bool = True
     input_shapes: tuple[tuple[int, ...], ...] = ()  # of the score's inputs
+    pages: "Pages | None" = None  # of a cache in pages; then `kv_len` is the longest sequence's
 
     @classmethod
     def of(cls, op: Any) -> "AttentionInfo":
         """Reads and checks an attention op; raises ValueError naming the broken rule."""
         op = op.operation
         operands, attributes = list(op.operands), op.attributes
+        cached = op.name == CACHED_ATTENTION
         for name, kind in _ATTRIBUTES.items():
+            if name == "causal" and cached:
+                continue
             if not isinstance(attributes[name], kind):
                 raise ValueError(f"attribute '{name}' must be a {kind.__name__}, not {attributes[name]}")
         layouts = tuple(ir.StringAttr(a).value for a in ir.ArrayAttr(attributes["layouts"]))
@@ -104,12 +161,18 @@ class AttentionInfo:
         q, k, v, o = (dict(zip(layout, t.shape, strict=True)) for layout, t in zip(layouts, types, strict=True))
         score = tuple(ir.StringAttr(a).value for a in attributes["score"]) if "score" in attributes else ()
         shapes = [tuple(ir.RankedTensorType(x.type).shape) for x in operands[3:]]
+        pages = None
+        if cached:
+            pages = Pages.of(q["b"], k, [x.type for x in operands[3:]])
+            operands, shapes = operands[:3], []
+            longest = {"b": q["b"], "s": pages.count * pages.size}
+            k, v = k | longest, v | longest if (v["b"], v["s"]) == (k["b"], k["s"]) else v
         info = cls(
             q["b"], q["h"], k["h"], q["s"], k["s"], q["d"], v["d"], element,
-            ir.FloatAttr(attributes["scale"]).value, ir.BoolAttr(attributes["causal"]).value,
+            ir.FloatAttr(attributes["scale"]).value, cached or ir.BoolAttr(attributes["causal"]).value,
             ir.IntegerAttr(attributes["window"]).value, ir.FloatAttr(attributes["softcap"]).value,
             layouts, shapes[0] if shapes and not score else None, "nan_rows" in attributes,
-            score, "no_softmax" not in attributes, tuple(shapes) if score else (),
+            score, "no_softmax" not in attributes, tuple(shapes) if score else (), pages,
         )  # fmt: skip
         info._check(k, v, o, [x.type for x in operands[3:]])
         return info
@@ -167,26 +230,44 @@ def attention(
     loc: ir.Location | None = None,
 ) -> ir.Value:
     """Builds `mlirc.attention` at the current insertion point and returns its result, of inferred shape."""
+    more = (
+        {"causal": ir.BoolAttr.get(causal)}
+        | ({"nan_rows": ir.UnitAttr.get()} if nan_rows else {})
+        | ({"score": ir.ArrayAttr.get([ir.StringAttr.get(line) for line in score])} if score else {})
+        | ({} if softmax else {"no_softmax": ir.UnitAttr.get()})
+    )
+    operands = [q, k, v] + ([mask] if mask is not None else []) + list(inputs)
+    return _create(ATTENTION, operands, scale, window, softcap, layouts, more, loc)
+
+
+def cached_attention(
+    operands: Sequence[ir.Value],
+    *,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    layouts: Sequence[str] = PLAIN_LAYOUTS,
+    loc: ir.Location | None = None,
+) -> ir.Value:
+    """Builds `mlirc.cached_attention` of queries, keys, values, pages and lengths, as `attention` does."""
+    return _create(CACHED_ATTENTION, operands, scale, window, softcap, layouts, {}, loc)
+
+
+def _create(
+    name: str, operands: Sequence[ir.Value], scale: float, window: int, softcap: float, layouts: Sequence[str],
+    more: dict[str, ir.Attribute], loc: ir.Location | None,
+) -> ir.Value:  # fmt: skip
+    q, _, v = operands[:3]
     sizes = dict(zip(layouts[0], ir.RankedTensorType(q.type).shape, strict=True))
     sizes["d"] = ir.RankedTensorType(v.type).shape[layouts[2].index("d")]
     result = ir.RankedTensorType.get([sizes[c] for c in layouts[3]], ir.RankedTensorType(q.type).element_type)
-    f64, i64 = ir.F64Type.get(), ir.IntegerType.get_signless(64)
-    return ir.Operation.create(
-        ATTENTION,
-        results=[result],
-        operands=[q, k, v] + ([mask] if mask is not None else []) + list(inputs),
-        attributes={
-            "scale": ir.FloatAttr.get(f64, scale),
-            "causal": ir.BoolAttr.get(causal),
-            "window": ir.IntegerAttr.get(i64, window),
-            "softcap": ir.FloatAttr.get(f64, softcap),
-            "layouts": ir.ArrayAttr.get([ir.StringAttr.get(layout) for layout in layouts]),
-        }
-        | ({"nan_rows": ir.UnitAttr.get()} if nan_rows else {})
-        | ({"score": ir.ArrayAttr.get([ir.StringAttr.get(line) for line in score])} if score else {})
-        | ({} if softmax else {"no_softmax": ir.UnitAttr.get()}),
-        loc=loc,
-    ).results[0]
+    attributes = {
+        "scale": ir.FloatAttr.get(ir.F64Type.get(), scale),
+        "window": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), window),
+        "softcap": ir.FloatAttr.get(ir.F64Type.get(), softcap),
+        "layouts": ir.ArrayAttr.get([ir.StringAttr.get(layout) for layout in layouts]),
+    }
+    return ir.Operation.create(name, [result], list(operands), attributes | more, loc=loc).results[0]
 
 
 def load(ctx: ir.Context) -> None:

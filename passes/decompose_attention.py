@@ -1,4 +1,5 @@
-"""Turns `mlirc.attention` into linalg ops: for the CPU, for the generic GPU path, and as the op's exact meaning.
+"""Turns `mlirc.attention` and `mlirc.cached_attention` into linalg ops: for the CPU, for the generic GPU path, and as
+the ops' exact meaning.
 
 The scores are materialized (f32, or f64 for f64 inputs). Heads are kept as two dimensions, key head and group, so that
 grouped-query attention needs no copies of k and v: every indexing map stays a projected permutation.
@@ -8,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mlirc.dialects.mlirc_dialect import ATTENTION, AttentionInfo
+from mlirc.dialects.mlirc_dialect import ATTENTIONS, AttentionInfo
 from mlirc.dialects.score_functions import inline
-from mlirc.ir.levels import WEIGHT
+from mlirc.ir.levels import INDEX_BELOW, WEIGHT
 from mlirc.mlir import arith, ir, linalg, math, tensor
 from mlirc.passes import register
 
@@ -19,12 +20,12 @@ _LOOPS = "bhgijd"  # batch, key head, group, query, key, head or value dimension
 
 @register("mlirc-decompose-attention")
 def run(module: ir.Module, wide_f32: str = "0") -> None:
-    """Replaces every `mlirc.attention` of the module, or with `wide_f32` those of several queries whose heads have more
+    """Replaces every attention of the module, or with `wide_f32` those of several queries whose heads have more
     elements of f32 than that: their results do not fit registers. A query row that sees no key gives 0."""
     found: list[ir.Operation] = []
 
     def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name == ATTENTION and (wide_f32 == "0" or _is_wide(AttentionInfo.of(op), int(wide_f32))):
+        if op.name in ATTENTIONS and (wide_f32 == "0" or _is_wide(AttentionInfo.of(op), int(wide_f32))):
             found.append(op)
         return ir.WalkResult.ADVANCE
 
@@ -48,7 +49,7 @@ def _decompose(op: ir.Operation) -> ir.Value:
     zero = arith.constant(acc, 0.0)
 
     q, q_loops = _split_heads(op.operands[0], info.layouts[0], "hg", group, "i")
-    k, k_loops = op.operands[1], info.layouts[1].replace("s", "j")
+    k, k_loops = _keys(op, info, 1)
 
     def fill(loops: str, value: ir.Value, **more: int) -> ir.Value:
         empty = tensor.empty([(sizes | more)[c] for c in loops], acc)
@@ -80,7 +81,7 @@ def _weigh(
 ) -> ir.Value:
     """The weights [b,h,g,i,j] times the values, divided by their total [b,h,g,i] if there is one: the op's result."""
     acc = ir.RankedTensorType(weights.type).element_type
-    v, v_loops = op.operands[2], info.layouts[2].replace("s", "j")
+    v, v_loops = _keys(op, info, 2)
     zero = arith.constant(acc, 0.0)
     sums = linalg.fill(zero, outs=[tensor.empty([(sizes | {"d": info.value_dim})[c] for c in "bhgid"], acc)])
 
@@ -105,6 +106,51 @@ def _weigh(
     out = _generic("bhgid", inputs, (empty, o_loops), quotient)
     at = o_loops.index("h")
     return tensor.collapse_shape(op.results[0].type, out, _groups(4, at))
+
+
+def _keys(op: ir.Operation, info: AttentionInfo, number: int) -> tuple[ir.Value, str]:
+    """Keys (1) or values (2) with their loops: of a cache in pages gathered, and zero behind each sequence's length."""
+    value, layout = op.operands[number], info.layouts[number]
+    pages = info.pages
+    if pages is None:
+        return value, layout.replace("s", "j")
+    element = info.element_type
+    dims = dict(b=info.batch, h=info.kv_heads, j=info.kv_len, d=info.head_dim if number == 1 else info.value_dim)
+
+    def body(_: ir.Value) -> ir.Value:
+        b, h, j, d = (linalg.IndexOp(n).result for n in range(4))
+        at = {"b": page_of(op, b, j), "h": h, "s": arith.remui(j, _index(pages.size)), "d": d}
+        inside = arith.cmpi(arith.CmpIPredicate.slt, j, length_of(op, b))
+        found = tensor.extract(value, [at[c] for c in layout])
+        return arith.select(inside, found, arith.constant(element, 0.0))
+
+    return _generic("bhjd", [], (tensor.empty([dims[c] for c in "bhjd"], element), "bhjd"), body), "bhjd"
+
+
+def _index(value: int) -> ir.Value:
+    return arith.constant(ir.IndexType.get(), value)
+
+
+def length_of(op: ir.Operation, batch: ir.Value) -> ir.Value:
+    """The length of a sequence of an attention in pages, which is between 0 and its longest."""
+    length = tensor.extract(op.operands[4], [batch])
+    return bounded(arith.index_cast(ir.IndexType.get(), length), AttentionInfo.of(op).kv_len + 1)
+
+
+def page_of(op: ir.Operation, batch: ir.Value, key: ir.Value) -> ir.Value:
+    """The page of a key, which is one of the pool."""
+    pages = AttentionInfo.of(op).pages
+    assert pages is not None
+    page = tensor.extract(op.operands[3], [batch, arith.divui(key, _index(pages.size))])
+    return bounded(arith.index_cast(ir.IndexType.get(), page), pages.pool)
+
+
+def bounded(value: ir.Value, extent: int) -> ir.Value:
+    """An index that the model gives, inside of [0, extent)."""
+    for make, limit in ((arith.maxsi, 0), (arith.minsi, extent - 1)):
+        value = make(value, _index(limit))
+        value.owner.attributes[INDEX_BELOW] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), extent)
+    return value
 
 
 def _groups(rank: int, at: int) -> list[list[int]]:
@@ -132,17 +178,16 @@ def _mask_scores(
     acc = ir.RankedTensorType(scores.type).element_type
     inputs = [(scores, "bhgij")]
     group = info.q_heads // info.kv_heads
-    for operand in list(op.operands)[3:]:
+    for operand in [] if info.pages else list(op.operands)[3:]:
         mask, _ = _split_heads(operand, "bhij", "hg", group, "s")
         shape = ir.RankedTensorType(mask.type).shape
         inputs.append((mask, "".join(c if n != 1 else "1" for c, n in zip("bhgij", shape, strict=True))))
-    index = ir.IndexType.get()
     hidden = lowest if info.softmax else arith.constant(acc, 0.0)
 
     def place(number: int) -> ir.Value:
         """The index of batch, head, query or key."""
         if number == 1:
-            key_head = arith.muli(linalg.IndexOp(1).result, arith.constant(index, group))
+            key_head = arith.muli(linalg.IndexOp(1).result, _index(group))
             return arith.addi(key_head, linalg.IndexOp(2).result)
         return linalg.IndexOp(number and number + 1).result
 
@@ -156,12 +201,16 @@ def _mask_scores(
         elif len(rest) > 1:
             x = _apply_mask(x, rest[0], acc, lowest)
         if info.causal or info.window:
-            last = arith.addi(linalg.IndexOp(3).result, arith.constant(index, info.kv_len - info.q_len))
+            if info.pages:
+                shift = arith.subi(length_of(op, linalg.IndexOp(0).result), _index(info.q_len))
+            else:
+                shift = _index(info.kv_len - info.q_len)
+            last = arith.addi(linalg.IndexOp(3).result, shift)
             key = linalg.IndexOp(4).result
         if info.causal:
             x = arith.select(arith.cmpi(arith.CmpIPredicate.sle, key, last), x, hidden)
         if info.window:
-            first = arith.subi(last, arith.constant(index, info.window))
+            first = arith.subi(last, _index(info.window))
             x = arith.select(arith.cmpi(arith.CmpIPredicate.sgt, key, first), x, hidden)
         return x
 

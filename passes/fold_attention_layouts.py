@@ -5,6 +5,7 @@ Only when every user of the result is the same transpose. (Transposes of q, k an
 
 from __future__ import annotations
 
+from mlirc.dialects.mlirc_dialect import ATTENTIONS
 from mlirc.mlir import ir
 from mlirc.passes import register
 from mlirc.passes.graph.outline import graph_functions
@@ -17,7 +18,7 @@ def run(module: ir.Module, **options: str) -> None:
     with ir.Location.unknown(module.context):
         for function in graph_functions(module):
             for op in list(function.regions[0].blocks[0].operations):
-                if op.operation.name == "mlirc.attention":
+                if op.operation.name in ATTENTIONS:
                     _fold(op.operation)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlirc.dialects.mlirc_dialect import ATTENTIONS
 from mlirc.mlir import func, ir, run_passes
 from mlirc.passes import register
 from mlirc.passes.graph.classify import is_contraction
@@ -58,7 +59,7 @@ def _outline(root: ir.Operation, members: list[ir.Operation], outliner: Outliner
         return
     inside = set(members)
     for op in members:
-        if is_contraction(op) or op.name == "mlirc.attention":
+        if is_contraction(op) or op.name in ATTENTIONS:
             _materialise_constants(op, inside, outliner)
     inside = set(members)  # again: an operation's hash depends on its operands
     names: dict[str, None] = {}

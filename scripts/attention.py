@@ -41,7 +41,12 @@ WIDEST_TF32 = 256  # elements of a head whose 16 rows of results a warp's regist
 def is_attention(kernel: KernelInfo) -> bool:
     """The kernel is one `mlirc.attention` (of f16, bf16 or f32) with something to attend to."""
     a = kernel.attention
-    return a is not None and a.dtype in (*HALF, "f32") and min(a.q_len, a.kv_len, a.head_dim, a.value_dim) > 0
+    return (
+        a is not None
+        and not a.pages
+        and a.dtype in (*HALF, "f32")
+        and min(a.q_len, a.kv_len, a.head_dim, a.value_dim) > 0
+    )
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from mlirc.dialects.mlirc_dialect import ATTENTIONS, AttentionInfo
 from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import context, ir, run_passes
 
@@ -79,7 +80,7 @@ def count_function(function: ir.OpView) -> Work:
         if op.name == "linalg.generic":
             _count_generic(op, work)
             return ir.WalkResult.SKIP
-        if op.name == "mlirc.attention":
+        if op.name in ATTENTIONS:
             _count_attention(op, work)
         return ir.WalkResult.ADVANCE
 
@@ -171,17 +172,11 @@ def _source(value: ir.Value) -> ir.Value:
 
 
 def _count_attention(op: ir.Operation, work: Work) -> None:
-    """Two products over the visible pairs, and about five operations per score for the softmax."""
-    layouts = [s.value for s in op.attributes["layouts"]] if "layouts" in op.attributes else ["bhsd"] * 4
-
-    def shape(i: int) -> list[int]:
-        return [op.operands[i].type.shape[layouts[i].index(c)] for c in "bhsd"]
-
-    (b, h, sq, d), (_, _, sk, _), (_, _, _, dv) = shape(0), shape(1), shape(2)
-    causal = "causal" in op.attributes and ir.BoolAttr(op.attributes["causal"]).value
-    window = ir.IntegerAttr(op.attributes["window"]).value if "window" in op.attributes else 0
-    pairs = b * h * visible_pairs(sq, sk, causal, window)
-    work.flops[str(op.operands[0].type.element_type)] += 2 * pairs * (d + dv)
+    """Two products over the visible pairs, and about five operations per score for the softmax. Of a
+    cache in pages: those of sequences as long as they can be."""
+    a = AttentionInfo.of(op)
+    pairs = a.batch * a.q_heads * visible_pairs(a.q_len, a.kv_len, a.causal, a.window)
+    work.flops[str(a.element_type)] += 2 * pairs * (a.head_dim + a.value_dim)
     work.vector += 5 * pairs
 
 

@@ -1,4 +1,7 @@
-"""Attention of a few new tokens over a paged cache of keys and values, as models that generate call it."""
+"""Attention of a few new tokens over a paged cache of keys and values, as models that generate call it.
+
+It stays one op, `mlirc::cached_attention`, and becomes `mlirc.attention` with `paged`.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +24,69 @@ def cached_attention(
     pages of each sequence in their order, all in 0..N-1, of which the first ceil(length / P) count; `lengths` (int64
     [B]) how many keys each sequence has, those of its Sq queries included (Sq <= length <= T P). Query i sees keys j
     with j <= i + length - Sq and, with a window w > 0, j > i + length - Sq - w. Returns [B,Hq,Sq,Dv].
+
+    What the pages hold behind a sequence's length does not matter, NaNs neither. A query that sees no key gives 0.
     """
-    batch, count = pages.shape
-    size = keys.shape[2]
+    return torch.ops.mlirc.cached_attention(q, keys, values, pages, lengths, scale, window, softcap)
 
-    def gathered(pool: torch.Tensor) -> torch.Tensor:  # [B,Hkv,T P,D]
-        return pool[pages].transpose(1, 2).reshape(batch, pool.shape[1], count * size, pool.shape[3])
 
-    place = torch.arange(count * size, device=q.device)
-    last = torch.arange(q.shape[2], device=q.device) + (lengths[:, None] - q.shape[2])  # [B,Sq]
+@torch.library.custom_op("mlirc::cached_attention", mutates_args=())
+def cached_attention_op(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    pages: torch.Tensor,
+    lengths: torch.Tensor,
+    scale: float,
+    window: int,
+    softcap: float,
+) -> torch.Tensor:
+    """The function above, which says what the arguments are, in PyTorch: scores and sums in f32 (f64 for f64)."""
+    _check(q, keys, values, pages, lengths)
+    queries, count = q.shape[2], pages.shape[1] * keys.shape[2]
+    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    place = torch.arange(count, device=q.device)
+    inside = (place < lengths[:, None])[:, None, :, None]
+
+    def gathered(pool: torch.Tensor) -> torch.Tensor:  # [B,Hq,T P,D]
+        whole = pool[pages].transpose(1, 2).reshape(q.shape[0], pool.shape[1], count, pool.shape[3])
+        whole = torch.where(inside, whole, torch.zeros((), dtype=pool.dtype, device=pool.device))
+        return whole.to(wide).repeat_interleave(q.shape[1] // pool.shape[1], 1)
+
+    scores = q.to(wide) @ gathered(keys).transpose(-1, -2) * scale
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    last = torch.arange(queries, device=q.device) + (lengths[:, None] - queries)  # [B,Sq]
     visible = place <= last[..., None]
     if window:
         visible &= place > last[..., None] - window
-    mask = visible[:, None]
-    return torch.ops.mlirc.attention(q, gathered(keys), gathered(values), mask, None, [], scale, False, 0, softcap)
+    shares = torch.softmax(scores.masked_fill(~visible[:, None], float("-inf")), -1)
+    shares = shares.masked_fill(~visible.any(-1)[:, None, :, None], 0.0)
+    return (shares @ gathered(values)).to(q.dtype)
+
+
+@cached_attention_op.register_fake
+def _(q, keys, values, pages, lengths, scale, window, softcap):
+    _check(q, keys, values, pages, lengths)
+    return q.new_empty((q.shape[0], q.shape[1], q.shape[2], values.shape[3]))
+
+
+def _check(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, pages: torch.Tensor, lengths: torch.Tensor
+) -> None:
+    """Raises ValueError for shapes or types that the op does not take."""
+    given = f"q {_form(q)}, keys {_form(keys)}, values {_form(values)}, pages {_form(pages)}, lengths {_form(lengths)}"
+    pools = q.dim() == keys.dim() == values.dim() == 4 and keys.shape[:3] == values.shape[:3]
+    heads = pools and keys.shape[3] == q.shape[3] and keys.shape[1] > 0 and q.shape[1] % keys.shape[1] == 0
+    table = pages.dim() == 2 and lengths.dim() == 1 and pages.shape[0] == lengths.shape[0] == q.shape[0]
+    if not (heads and table):
+        what = "q [B,Hq,Sq,D], keys [N,Hkv,P,D], values [N,Hkv,P,Dv], pages [B,T], lengths [B], Hq a multiple of Hkv"
+        raise ValueError(f"cached_attention takes {what}, not {given}")
+    if len({q.dtype, keys.dtype, values.dtype}) > 1 or not q.is_floating_point():
+        raise ValueError(f"cached_attention takes queries, keys and values of one float type, not {given}")
+    if {pages.dtype, lengths.dtype} != {torch.int64}:
+        raise ValueError(f"cached_attention takes pages and lengths of int64, not {given}")
+
+
+def _form(x: torch.Tensor) -> str:
+    return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"

@@ -13,6 +13,7 @@ from mlirc.mlir import context, func, fx_importer, ir
 
 _FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
 ATTENTION_CALL = "mlirc.attention"
+CACHED = "cached"  # among the attributes: it is over a cache in pages
 SCAN_CALL = "mlirc.scan"
 
 
@@ -64,6 +65,8 @@ def make_importer(root: str, steps: Mapping[str, str] | None = None) -> Any:
         def _import_torch_op_overload(self, loc: Any, node: Any, concrete_target: Any = None) -> None:
             if node.target is torch.ops.mlirc.attention.default:
                 _import_attention(self, loc, node)
+            elif node.target is torch.ops.mlirc.cached_attention.default:
+                _import_cached_attention(self, loc, node)
             elif is_loop(node):
                 _import_loop(self, loc, node, steps)
             else:
@@ -82,31 +85,52 @@ def _import_attention(importer: Any, loc: ir.Location, node: torch.fx.Node) -> N
     nan_rows, score, softmax = rest
     assert bias is None, "simplify() merges the bias into the mask"
     operands = [importer.resolve_node_value(x) for x in (q, k, v, mask, *inputs) if x is not None]
+    with loc:
+        attributes = _limits(scale, window, softcap) | {
+            "causal": ir.BoolAttr.get(causal),
+            "nan_rows": ir.BoolAttr.get(nan_rows),
+            "score": ir.ArrayAttr.get([ir.StringAttr.get(line) for line in score.split("\n") if line]),
+            "softmax": ir.BoolAttr.get(softmax),
+        }
+        _call_attention(importer, node, operands, attributes)
+
+
+def _import_cached_attention(importer: Any, loc: ir.Location, node: torch.fx.Node) -> None:
+    """Imports `mlirc::cached_attention` as such a call, too."""
+    arguments: Any = node.args
+    *tensors, scale, window, softcap = arguments
+    operands = [importer.resolve_node_value(x) for x in tensors]
+    with loc:
+        attributes = _limits(scale, window, softcap) | {CACHED: ir.BoolAttr.get(True)}
+        _call_attention(importer, node, operands, attributes)
+
+
+def _limits(scale: float, window: int, softcap: float) -> dict[str, ir.Attribute]:
+    f64, i64 = ir.F64Type.get(), ir.IntegerType.get_signless(64)
+    return {
+        "scale": ir.FloatAttr.get(f64, scale),
+        "window": ir.IntegerAttr.get(i64, window),
+        "softcap": ir.FloatAttr.get(f64, softcap),
+    }
+
+
+def _call_attention(
+    importer: Any, node: torch.fx.Node, operands: list[ir.Value], said: dict[str, ir.Attribute]
+) -> None:
+    """A call of the private function with these attributes, which is declared where it is not yet."""
+    attributes = ir.DictAttr.get(said)
     result = importer._cc.node_val_to_type(node)
     body = importer.fx_importer.module.body
-    with loc:
-        f64, i64 = ir.F64Type.get(), ir.IntegerType.get_signless(64)
-        attributes = ir.DictAttr.get(
-            {
-                "scale": ir.FloatAttr.get(f64, scale),
-                "causal": ir.BoolAttr.get(causal),
-                "window": ir.IntegerAttr.get(i64, window),
-                "softcap": ir.FloatAttr.get(f64, softcap),
-                "nan_rows": ir.BoolAttr.get(nan_rows),
-                "score": ir.ArrayAttr.get([ir.StringAttr.get(line) for line in score.split("\n") if line]),
-                "softmax": ir.BoolAttr.get(softmax),
-            }
-        )
-        type_ = ir.FunctionType.get([x.type for x in operands], [result])
-        declared = [op for op in body.operations if ATTENTION_CALL in op.attributes]
-        for op in declared:
-            if op.attributes[ATTENTION_CALL] == attributes and op.type == type_:
-                break
-        else:
-            with ir.InsertionPoint(body):
-                op = func.FuncOp(f"mlirc_attention_{len(declared)}", type_, visibility="private")
-            op.attributes[ATTENTION_CALL] = attributes
-        call = func.CallOp([result], op.name.value, operands)
+    type_ = ir.FunctionType.get([x.type for x in operands], [result])
+    declared = [op for op in body.operations if ATTENTION_CALL in op.attributes]
+    for op in declared:
+        if op.attributes[ATTENTION_CALL] == attributes and op.type == type_:
+            break
+    else:
+        with ir.InsertionPoint(body):
+            op = func.FuncOp(f"mlirc_attention_{len(declared)}", type_, visibility="private")
+        op.attributes[ATTENTION_CALL] = attributes
+    call = func.CallOp([result], op.name.value, operands)
     importer.bind_node_value(node, call.result)
 
 

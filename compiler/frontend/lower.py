@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from mlirc.dialects.mlirc_dialect import attention
+from mlirc.dialects.mlirc_dialect import attention, cached_attention
 from mlirc.errors import MlircError
 from mlirc.frontend import elementwise, integer_division
 from mlirc.frontend.amax import lower_amax
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.fp8 import lower_from_fp8, lower_to_fp8
-from mlirc.frontend.fx_import import ATTENTION_CALL, SCAN_CALL
+from mlirc.frontend.fx_import import ATTENTION_CALL, CACHED, SCAN_CALL
 from mlirc.frontend.importer import ImportedModel
 from mlirc.frontend.integer_products import PRODUCTS, narrow_sums
 from mlirc.frontend.nan_order import order_nans
@@ -166,20 +166,26 @@ def _replace_attention_calls(module: ir.Module) -> None:
         if name not in declared:
             continue
         attributes = declared[name]
+        limits = dict(
+            scale=ir.FloatAttr(attributes["scale"]).value,
+            window=ir.IntegerAttr(attributes["window"]).value,
+            softcap=ir.FloatAttr(attributes["softcap"]).value,
+        )
         score = [ir.StringAttr(a).value for a in attributes["score"]] if "score" in attributes else []
         operands = list(call.operands)
         with call.location, ir.InsertionPoint(call):
-            new = attention(
-                *operands[: 3 if score else 4],
-                inputs=operands[3:] if score else [],
-                scale=ir.FloatAttr(attributes["scale"]).value,
-                causal=ir.BoolAttr(attributes["causal"]).value,
-                window=ir.IntegerAttr(attributes["window"]).value,
-                softcap=ir.FloatAttr(attributes["softcap"]).value,
-                nan_rows="nan_rows" in attributes and ir.BoolAttr(attributes["nan_rows"]).value,
-                score=score,
-                softmax="softmax" not in attributes or ir.BoolAttr(attributes["softmax"]).value,
-            )
+            if CACHED in attributes:
+                new = cached_attention(operands, **limits)
+            else:
+                new = attention(
+                    *operands[: 3 if score else 4],
+                    inputs=operands[3:] if score else [],
+                    **limits,
+                    causal=ir.BoolAttr(attributes["causal"]).value,
+                    nan_rows="nan_rows" in attributes and ir.BoolAttr(attributes["nan_rows"]).value,
+                    score=score,
+                    softmax="softmax" not in attributes or ir.BoolAttr(attributes["softmax"]).value,
+                )
         call.results[0].replace_all_uses_with(new)
         call.erase()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -128,7 +129,8 @@ def repro_source(job: Any, name: str) -> str:
     imports = "main"
     try:
         body = torch_source(module, name)
-        imports = "attention, main" if "attention(" in body else imports
+        used = [name for name in ("attention", "cached_attention") if re.search(rf"\b{name}\(", body)]
+        imports = ", ".join([*used, "main"])
         reference = f"\ndef reference({arguments}):\n{body}\n"
     except Untranslatable as e:
         imports = "host_reference, main"

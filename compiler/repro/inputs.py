@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mlirc.dialects.mlirc_dialect import CACHED_ATTENTION, AttentionInfo
 from mlirc.mlir import ir
 from mlirc.repro.torch_source import DTYPES
 
@@ -50,6 +51,9 @@ def integer_bound(function: Any) -> int:
     def visit(op: ir.Operation) -> ir.WalkResult:
         if op.name == "tensor.extract":
             extents.extend(n for n in op.operands[0].type.shape if n > 1)
+        if op.name == CACHED_ATTENTION:
+            a = AttentionInfo.of(op)
+            extents.extend([a.pages.pool, a.kv_len + 1] if a.pages else [])
         return ir.WalkResult.ADVANCE
 
     function.operation.walk(visit)

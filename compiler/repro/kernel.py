@@ -65,6 +65,25 @@ def attention(
     return (shares @ v).to(q.dtype).permute(["bhsd".index(c) for c in layouts[3]]).contiguous()
 
 
+def cached_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    pages: Any,
+    lengths: Any,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    layouts: Sequence[str] = ("bhsd",) * 4,
+) -> Any:
+    """`mlirc.cached_attention` in PyTorch, with f32 accumulation."""
+    from mlirc.frontend.cached_attention import cached_attention as plain
+
+    q, k, v = (x.permute([layout.index(c) for c in "bhsd"]) for x, layout in zip((q, k, v), layouts, strict=False))
+    out = plain(q, k, v, pages, lengths, scale, window, softcap)
+    return out.permute(["bhsd".index(c) for c in layouts[3]]).contiguous()
+
+
 def host_reference(folder: Path, function: str) -> Callable[..., tuple]:
     """The kernel's meaning as computed on the CPU from its `kernels` level, for those that PyTorch has no words for."""
 

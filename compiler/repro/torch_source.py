@@ -183,7 +183,10 @@ class _Function:
         if "layouts" in op.attributes:
             options.append(f"layouts={[s.value for s in op.attributes['layouts']]}")
         operands = ", ".join(self.names[v] for v in op.operands)
-        self.assign(op.results[0], f"attention({operands}, {', '.join(options)})")
+        name = op.name.removeprefix("mlirc.")
+        self.assign(op.results[0], f"{name}({operands}, {', '.join(options)})")
+
+    op_mlirc_cached_attention = op_mlirc_attention
 
     def op_linalg_generic(self, op: ir.Operation) -> None:
         results = _Generic(op, self.names, self.shared).results()

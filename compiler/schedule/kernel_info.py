@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from mlirc.dialects.mlirc_dialect import ATTENTION, AttentionInfo
+from mlirc.dialects.mlirc_dialect import ATTENTIONS, AttentionInfo, Pages
 from mlirc.dialects.schedule._base import PayloadError
 from mlirc.dialects.schedule._dims import (
     Contraction,
@@ -83,7 +83,7 @@ class MatvecInfo:
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """A kernel that is one `mlirc.attention`."""
+    """A kernel that is one `mlirc.attention`, or with `pages` one `mlirc.cached_attention`."""
 
     batch: int
     q_heads: int
@@ -96,6 +96,7 @@ class AttentionShape:
     causal: bool
     window: int = 0
     rows: bool = True  # keys and values have contiguous rows: the elements of a head are their last dimension
+    pages: Pages | None = None
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def describe(function: ir.Operation) -> KernelInfo:
         ops=tuple(o.operation.name for o in block.operations),
         fp32=ir.StringAttr(attributes[FP32]).value if FP32 in attributes else DEFAULT_FP32,
     )
-    if ATTENTION in basic["ops"]:  # type: ignore[operator]
+    if any(name in basic["ops"] for name in ATTENTIONS):  # type: ignore[operator]
         return KernelInfo(**basic, attention=_attention_shape(block), obstacle="it holds attention")  # type: ignore[arg-type]
     if any(0 in r.shape for r in basic["results"]):  # type: ignore[attr-defined]
         return KernelInfo(**basic, obstacle="a result is empty")  # type: ignore[arg-type]
@@ -194,13 +195,13 @@ def _matvec(function: ir.Operation) -> MatvecInfo | None:
 def _attention_shape(block: ir.Block) -> AttentionShape | None:
     """The shape of the one attention op that, but for reshapes, is the kernel; None when there is more."""
     ops = [o.operation for o in block.operations]
-    found = [o for o in ops if o.name == ATTENTION]
-    if len(found) != 1 or any(o.name not in _FREE_OPS | {ATTENTION, "func.return"} for o in ops):
+    found = [o for o in ops if o.name in ATTENTIONS]
+    if len(found) != 1 or any(o.name not in _FREE_OPS | {*ATTENTIONS, "func.return"} for o in ops):
         return None
     a = AttentionInfo.of(found[0])
     sizes = (a.batch, a.q_heads, a.kv_heads, a.q_len, a.kv_len, a.head_dim, a.value_dim)
     rows = all(layout.endswith("d") for layout in a.layouts[1:3])
-    return AttentionShape(*sizes, str(a.element_type), a.causal, a.window, rows)
+    return AttentionShape(*sizes, str(a.element_type), a.causal, a.window, rows, a.pages)
 
 
 def _check_ops(function: ir.Operation) -> None:

@@ -36,3 +36,24 @@ func.func @padding(%q: tensor<2x3x4x8xf32>, %m: tensor<2x1x1x3xi1>) -> tensor<2x
     : (tensor<2x3x4x8xf32>, tensor<2x3x4x8xf32>, tensor<2x3x4x8xf32>, tensor<2x1x1x3xi1>) -> tensor<2x3x4x8xf32>
   return %o : tensor<2x3x4x8xf32>
 }
+
+// A cache in pages: keys and values are gathered, zero behind each sequence's length; indices stay inside of dimensions.
+// CHECK-LABEL: func.func @cached
+// CHECK-NOT: mlirc.cached_attention
+// CHECK: %[[PAGE:.*]] = tensor.extract %arg2
+// CHECK: arith.maxsi {{.*}} {mlirc.index_below = 7 : i64}
+// CHECK: arith.minsi {{.*}} {mlirc.index_below = 7 : i64}
+// CHECK: arith.remui
+// CHECK: %[[LENGTH:.*]] = tensor.extract %arg3
+// CHECK: arith.minsi {{.*}} {mlirc.index_below = 31 : i64}
+// CHECK: tensor.extract %arg1
+// CHECK: arith.select
+// CHECK: tensor<2x2x30x8xf16>
+func.func @cached(%q: tensor<2x4x3x8xf16>, %k: tensor<7x2x5x8xf16>, %t: tensor<2x6xi64>, %n: tensor<2xi64>)
+    -> tensor<2x4x3x8xf16> {
+  %o = "mlirc.cached_attention"(%q, %k, %k, %t, %n) {scale = 0.5 : f64, window = 0 : i64, softcap = 0.0 : f64,
+    layouts = ["bhsd", "bhsd", "bhsd", "bhsd"]}
+    : (tensor<2x4x3x8xf16>, tensor<7x2x5x8xf16>, tensor<7x2x5x8xf16>, tensor<2x6xi64>, tensor<2xi64>)
+    -> tensor<2x4x3x8xf16>
+  return %o : tensor<2x4x3x8xf16>
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlirc.dialects.mlirc_dialect import ATTENTIONS
 from mlirc.ir.combiners import COMBINERS
 from mlirc.ir.contractions import multiply_accumulate
 from mlirc.mlir import ir
@@ -78,7 +79,7 @@ def kind_of(op: ir.Operation) -> str:
     """The kind of the kernel that computes just this op: `elementwise`, `reduction`, `matmul`, `attention`, `gather`
     (a map that reads a table at loaded indices) or `generic`."""
     op = op.operation
-    if op.name == "mlirc.attention":
+    if op.name in ATTENTIONS:
         return "attention"
     if is_contraction(op):
         return "matmul"

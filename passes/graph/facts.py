@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlirc.dialects.mlirc_dialect import CACHED_ATTENTION
 from mlirc.ir.tensors import shape_of
 from mlirc.mlir import ir, linalg, nested
 from mlirc.passes.graph import classify
@@ -11,7 +12,10 @@ from mlirc.passes.graph.outline import is_recomputed
 from mlirc.passes.graph.scalar import EXPENSIVE, Scalar
 
 WIDENING = ("arith.extf", "arith.extsi", "arith.extui", "arith.sitofp", "arith.uitofp")
-ATTENTION_OPERANDS = ("bhsd", "bktd", "bkte")  # logical dimensions of q, k, v; the mask is "bhst"
+ATTENTION_LOOPS = "bphksutdec"
+# Logical dimensions of q, k, v; the mask is "bhst". In pages: p of the pool, u of a page's tokens, c of a sequence.
+ATTENTION_OPERANDS = ("bhsd", "bktd", "bkte")
+PAGED_OPERANDS = ("bhsd", "pkud", "pkue")
 
 
 def kind(op: ir.Operation) -> str:
@@ -117,19 +121,29 @@ def contraction_reads(op: ir.Operation, read: Indices) -> tuple[Indices, Indices
     return lhs, rhs
 
 
+def attention_operands(op: ir.Operation) -> tuple[str, str, str]:
+    """The logical dimensions of q, k and v, in the order that a layout calls `bhsd`."""
+    return PAGED_OPERANDS if op.name == CACHED_ATTENTION else ATTENTION_OPERANDS
+
+
 def attention_reads(op: ir.Operation) -> list[Indices]:
-    """The indices at which `mlirc.attention` reads q, k, v and the mask or the inputs, over loops named by the
-    logical dimensions b h k(ey head) s t d e, numbered in this order."""
+    """The indices at which an attention reads q, k, v and the mask, the inputs or pages and lengths, over loops
+    named by the logical dimensions, numbered as in `ATTENTION_LOOPS`: each operand has its own in that order."""
     layouts = [a.value for a in op.attributes["layouts"]]
     sizes: dict[str, int] = {}
     names = []
-    for value, logical, layout in zip(op.operands, ATTENTION_OPERANDS, layouts, strict=False):
+    for value, logical, layout in zip(op.operands, attention_operands(op), layouts, strict=False):
         physical = [logical["bhsd".index(letter)] for letter in layout]
         sizes |= dict(zip(physical, shape_of(value), strict=True))
         names.append(physical)
-    loops = {letter: dim(i, sizes[letter]) for i, letter in enumerate("bhkstde")}
+    more = list(op.operands)[3:]
+    if op.name == CACHED_ATTENTION:
+        sizes["c"] = shape_of(more[0])[1]
+    loops = {letter: dim(i, sizes[letter]) for i, letter in enumerate(ATTENTION_LOOPS) if letter in sizes}
     found = [tuple(loops[letter] for letter in physical) for physical in names]
-    for operand in list(op.operands)[3:]:
+    if op.name == CACHED_ATTENTION:
+        return [*found, (loops["b"], loops["c"]), (loops["b"],)]
+    for operand in more:
         mask = shape_of(operand)
         found.append(tuple(loops[x] if n != 1 else Index() for x, n in zip("bhst", mask, strict=True)))
     return found

@@ -17,6 +17,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import prod
 
+from mlirc.dialects.mlirc_dialect import ATTENTIONS
 from mlirc.ir.tensors import shape_of
 from mlirc.mlir import ir
 from mlirc.passes.graph import classify
@@ -250,7 +251,7 @@ class Grouping:
             dims = plain_dims(scalar.data[1], shape_of(scalar.data[0])) if scalar.kind == "load" else None
             if dims is None or (kernel in demand.ordered and dims != sorted(dims)):
                 return False
-            if kernel.root.name == "mlirc.attention" and sorted(dims) != plain_dims(read, shape_of(op.results[0])):
+            if kernel.root.name in ATTENTIONS and sorted(dims) != plain_dims(read, shape_of(op.results[0])):
                 return False  # a broadcast: the op has no layout without one of its dimensions
         return True
 
@@ -346,7 +347,7 @@ class Grouping:
         if kernel.opaque:
             for value in tensors_read(op):
                 self.demand(value).whole = True
-        elif op.name == "mlirc.attention":
+        elif op.name in ATTENTIONS:
             self._read_attention(op, kernel)
         elif classify.is_contraction(op):
             self._read_contraction(op, kernel)

@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from mlirc.dialects.mlirc_dialect import ATTENTIONS
 from mlirc.errors import MlircError
 from mlirc.ir.tensors import shape_of
 from mlirc.mlir import func, ir
 from mlirc.passes.graph import classify
 from mlirc.passes.graph.emit import Arguments, BodyEmitter
 from mlirc.passes.graph.evaluate import Evaluator, loop_indices, map_results
-from mlirc.passes.graph.facts import ATTENTION_OPERANDS, attention_reads
+from mlirc.passes.graph.facts import ATTENTION_LOOPS, attention_operands, attention_reads
 from mlirc.passes.graph.index import Index, delinearize, dim, linearize, loop_pairs
 from mlirc.passes.graph.layout import plain_dims
 from mlirc.passes.graph.matmul import MatmulEmitter
@@ -46,7 +47,7 @@ class KernelBuilder:
         self.arguments = Arguments(self.block, root)
 
     def build(self) -> Built:
-        if self.root.name == "mlirc.attention":
+        if self.root.name in ATTENTIONS:
             with ir.InsertionPoint(self.block):
                 return self._finish("attention", [self._attention()])
         shape = shape_of(self.outputs[0])
@@ -112,12 +113,12 @@ class KernelBuilder:
             loops = self._attention_operand(value, indices)
             if i < 3:
                 sizes = dict(_attention_sizes(self.root.operands[i], self.root, i))
-                layout, physical = _layout(loops, sizes, ATTENTION_OPERANDS[i])
+                layout, physical = _layout(loops, sizes, attention_operands(self.root)[i])
                 layouts.append(layout)
                 operands.append((value, indices, [sizes[x] for x in physical]))
             else:
-                if loops != sorted(loops, key="bhkstde".index):
-                    raise MlircError(f"attention mask of type {value.type} is not a tensor in memory")
+                if loops != sorted(loops, key=ATTENTION_LOOPS.index):
+                    raise MlircError(f"attention operand of type {value.type} is not a tensor in memory")
                 operands.append((value, indices, list(shape_of(value))))
         layouts.append(self.root.attributes["layouts"][3].value)
         attributes = {n: self.root.attributes[n] for n in self.root.attributes if n not in (KERNELS, ROOT)}
@@ -127,7 +128,7 @@ class KernelBuilder:
             node = self.evaluator.element(value, indices)
             tensors.append(self.arguments.get(node.data[0], extents))
         created = ir.Operation.create(
-            "mlirc.attention", [self.root.results[0].type], tensors, attributes, loc=self.root.location
+            self.root.name, [self.root.results[0].type], tensors, attributes, loc=self.root.location
         )
         return created.results[0]
 
@@ -136,7 +137,7 @@ class KernelBuilder:
         found = plain_dims(node.data[1], shape_of(node.data[0])) if node.kind == "load" else None
         if found is None:
             raise MlircError(f"attention operand of type {value.type} is not a tensor in memory")
-        return ["bhkstde"[number] for number, _ in found]
+        return [ATTENTION_LOOPS[number] for number, _ in found]
 
 
 def _output_order(nodes: list[Scalar], root: ir.Operation, outputs: Sequence[ir.Value]) -> bool | None:
@@ -149,8 +150,8 @@ def _output_order(nodes: list[Scalar], root: ir.Operation, outputs: Sequence[ir.
 
 def _attention_sizes(value: ir.Value, op: ir.Operation, i: int) -> list[tuple[str, int]]:
     """The size of each logical dimension of q, k or v."""
-    layout = op.attributes["layouts"][i].value
-    return [(ATTENTION_OPERANDS[i]["bhsd".index(x)], n) for x, n in zip(layout, shape_of(value), strict=True)]
+    layout, logical = op.attributes["layouts"][i].value, attention_operands(op)[i]
+    return [(logical["bhsd".index(x)], n) for x, n in zip(layout, shape_of(value), strict=True)]
 
 
 def _layout(loops: list[str], sizes: dict[str, int], logical: str) -> tuple[str, list[str]]:

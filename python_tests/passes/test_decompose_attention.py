@@ -147,3 +147,35 @@ def test_op_reads_back():
 def test_verifier_names_the_broken_rule(change, message):
     with pytest.raises(MlircError, match=message):
         parse(VALID.replace(*change))
+
+
+CACHED = """func.func @main(%q: tensor<2x4x3x8xf32>, %k: tensor<7x2x5x8xf32>, %t: tensor<2x6xi64>, %n: tensor<2xi64>)
+    -> tensor<2x4x3x8xf32> {
+  %o = "mlirc.cached_attention"(%q, %k, %k, %t, %n) {scale = 0.5 : f64, window = 0 : i64, softcap = 0.0 : f64,
+    layouts = ["bhsd", "bhsd", "bhsd", "bhsd"]}
+    : (tensor<2x4x3x8xf32>, tensor<7x2x5x8xf32>, tensor<7x2x5x8xf32>, tensor<2x6xi64>, tensor<2xi64>)
+    -> tensor<2x4x3x8xf32>
+  return %o : tensor<2x4x3x8xf32>
+}"""
+
+
+def test_attention_over_a_cache_reads_back():
+    again = parse(str(parse(CACHED)))
+    info = AttentionInfo.of(again.body.operations[0].regions[0].blocks[0].operations[0])
+    assert (info.q_heads, info.kv_heads, info.q_len, info.kv_len, info.head_dim) == (4, 2, 3, 30, 8)
+    assert info.causal and info.pages is not None and (info.pages.pool, info.pages.size, info.pages.count) == (7, 5, 6)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (("tensor<2xi64>", "tensor<2xi32>"), "pages and lengths of i64"),
+        (("tensor<2x6xi64>", "tensor<3x6xi64>"), "of 2 sequences"),
+        (("tensor<2xi64>", "tensor<3xi64>"), "of 2 sequences"),
+        (("tensor<2x6xi64>", "tensor<2x0xi64>"), "of which a sequence has 0"),
+        (("7x2x5x8", "7x3x5x8"), "no multiple of 3 key heads"),
+    ],
+)
+def test_verifier_names_the_broken_rule_of_a_cache(change, message):
+    with pytest.raises(MlircError, match=message):
+        parse(CACHED.replace(*change))
