@@ -39,6 +39,8 @@ class ReductionEmitter:
         self.full = list(range(len(self.space.loops)))
         self.rows = [i for i in self.full if self.space.loops[i].dims[0] in row_numbers]
         self.shared = _shared_expensive([*nodes, *inputs], self.row_dims)
+        self.prepared: set[tuple[int, int, bool, bool]] = set()
+        self.has_reduced: dict[int, bool] = {}
 
     def _rows_and_cols(self, dims: Sequence[Index]) -> tuple[list[tuple[int, int]], list[Index]]:
         reduced = next(n for node in self.nodes for n in node.walk() if n.kind == "reduced")
@@ -117,13 +119,15 @@ class ReductionEmitter:
 
     def _prepare(self, node: Scalar, loops: list[int], top: bool = True, share: bool = True) -> None:
         """Makes tensors of what the scalar needs: reduced values, values per row, costly values that others need."""
-        if node.number in self.emitter.tiles:
+        way = (node.number, len(loops), top, share)
+        if node.number in self.emitter.tiles or way in self.prepared:
             return
+        self.prepared.add(way)  # a scalar that many use is prepared once: there are as many ways to it as paths
         if node.kind == "reduced":
             self._reduce(node)
             return
         if not top:
-            if loops == self.full and node.kind == "op" and node.dims <= self.row_dims and _has_reduced(node):
+            if loops == self.full and node.kind == "op" and node.dims <= self.row_dims and self._has_reduced(node):
                 self._prepare(node, self.rows)
                 self.emitter.tiles[node.number] = self.emitter.tensor(node, self.rows)
                 return
@@ -133,6 +137,11 @@ class ReductionEmitter:
                 return
         for operand in node.inputs():
             self._prepare(operand, loops, top=False, share=share)
+
+    def _has_reduced(self, node: Scalar) -> bool:
+        for n in node.walk_until(self.has_reduced):
+            self.has_reduced[n.number] = n.kind == "reduced" or any(self.has_reduced[o.number] for o in n.inputs())
+        return self.has_reduced[node.number]
 
     def _reduce(self, node: Scalar) -> None:
         op, read = node.data
@@ -151,10 +160,6 @@ class ReductionEmitter:
         with ir.InsertionPoint(generic.regions[0].blocks[0]):
             clone_body(op, list(generic.regions[0].blocks[0].arguments))
         self.emitter.tiles[node.number] = (generic.results[0], list(self.rows))
-
-
-def _has_reduced(node: Scalar) -> bool:
-    return any(n.kind == "reduced" for n in node.walk())
 
 
 def _shared_expensive(stages: Sequence[Scalar], rows: frozenset) -> set[int]:

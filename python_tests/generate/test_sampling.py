@@ -161,7 +161,7 @@ def test_compiled_tokens_are_those_of_pytorch(batch):
     logits, seen = logits_and_seen(batch)
     job = Compilation("choose", get_target("sm_90a"), ())
     job.import_module(Calls(choose), (logits, seen, *rows(*[Sampling()] * batch)), {})
-    for level in ("tiles",):
+    for level in ("linalg", "tiles"):
         job.lower(level)
         run = level_runner(job, level, job.tensors())
         for start in range(0, len(LIMITS), batch):
