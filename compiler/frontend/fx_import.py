@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 
+import mlirc.frontend.cached_attention  # noqa: F401  registers the op
 from mlirc.mlir import context, func, fx_importer, ir
 
 _FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
 ATTENTION_CALL = "mlirc.attention"
 CACHED = "cached"  # among the attributes: it is over a cache in pages
 SCAN_CALL = "mlirc.scan"
+CACHED_ATTENTION = torch.ops.mlirc.cached_attention.default
 
 
 def is_loop(node: torch.fx.Node) -> bool:
@@ -65,7 +67,7 @@ def make_importer(root: str, steps: Mapping[str, str] | None = None) -> Any:
         def _import_torch_op_overload(self, loc: Any, node: Any, concrete_target: Any = None) -> None:
             if node.target is torch.ops.mlirc.attention.default:
                 _import_attention(self, loc, node)
-            elif node.target is torch.ops.mlirc.cached_attention.default:
+            elif node.target is CACHED_ATTENTION:
                 _import_cached_attention(self, loc, node)
             elif is_loop(node):
                 _import_loop(self, loc, node, steps)
