@@ -5,10 +5,11 @@ Everything that reads a user's file goes through here, so that whatever lies the
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from mlirc.errors import MlircError
 
@@ -65,6 +66,25 @@ def as_text(data: bytes, shown: str) -> str:
     if "\0" in text:
         raise MlircError(f"{shown}: not a text file (byte {data.index(0)} is NUL)")
     return text.replace("\r\n", "\n")
+
+
+def parse_json(data: bytes | bytearray | str, what: str) -> Any:
+    """The value of a JSON text; raises MlircError for anything else, and for one nested beyond reason."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as e:
+        why = "nested too deep" if isinstance(e, RecursionError) else " ".join(str(e).split())
+        raise MlircError(f"{what} is not JSON: {why}") from e
+
+
+def check_inside(folder: Path, path: Path) -> None:
+    """Raises MlircError for a link that leads out of the folder, unless to where the hub's cache keeps its files."""
+    with open_regular(path):
+        pass
+    real, home = path.resolve(), folder.resolve()
+    cached = home.parent.name == "snapshots" and real.parent == home.parent.parent / "blobs"
+    if real.parent != home and not cached:
+        raise MlircError(f"{path}: a link that leads out of the folder: copy the file into it")
 
 
 def exists(path: str | os.PathLike) -> bool:

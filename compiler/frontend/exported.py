@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from mlirc.errors import MlircError
-from mlirc.files.opening import shorten
+from mlirc.files.opening import parse_json, shorten
 from mlirc.frontend.judge.archive import Archive, damaged, not_judged
 from mlirc.frontend.judge.pickles import check_extent, check_tensors, scan_pickle
-from mlirc.frontend.judge.program import judge_program, parse_json
+from mlirc.frontend.judge.program import judge_program
 
 _JSON_LIMIT = 512 << 20
 _MODEL = "models/model.json"

@@ -16,10 +16,9 @@ from typing import Any
 import torch
 
 from mlirc.errors import MlircError
-from mlirc.files.opening import open_regular, read_bytes, shorten
+from mlirc.files.opening import check_inside, open_regular, parse_json, read_bytes, shorten
 from mlirc.frontend.judge.archive import Archive
 from mlirc.frontend.judge.pickles import check_tensors, scan_pickle
-from mlirc.frontend.judge.program import parse_json
 from mlirc.runtime.weights import WeightFile
 
 _CONFIG_LIMIT = 32 << 20
@@ -52,7 +51,7 @@ def judge_config(folder: Path) -> None:
     """Raises MlircError for a config.json that is none, that asks for files or code from elsewhere, for quantized
     weights or for a model of impossible size."""
     path = folder / "config.json"
-    _inside(folder, path)
+    check_inside(folder, path)
     config = parse_json(read_bytes(path, limit=_CONFIG_LIMIT), str(path))
     if not isinstance(config, dict):
         raise MlircError(f"{path}: not a usable config: it is no JSON object")
@@ -112,13 +111,13 @@ def judge_weights(folder: Path) -> None:
             raise MlircError(f"{folder}: no weights (model.safetensors): add them, or give --random-weights SEED")
     for file in files:
         path = folder / file
-        _inside(folder, path)
+        check_inside(folder, path)
         _judge_pickled(path) if file.endswith(".bin") else WeightFile(path)
 
 
 def _indexed(folder: Path, index: Path) -> list[str]:
     """The weight files that an index names: files of the folder itself."""
-    _inside(folder, index)
+    check_inside(folder, index)
     found = parse_json(read_bytes(index), str(index))
     names = found.get("weight_map") if isinstance(found, dict) else None
     if not isinstance(names, dict) or not all(isinstance(n, str) for n in names.values()):
@@ -134,16 +133,6 @@ def _indexed(folder: Path, index: Path) -> list[str]:
         if not os.path.lexists(folder / name):
             raise MlircError(f"{folder}: the weight file {name} that {index.name} names is missing")
     return files
-
-
-def _inside(folder: Path, path: Path) -> None:
-    """Raises MlircError for a link that leads out of the folder, unless to where the hub's cache keeps its files."""
-    with open_regular(path):
-        pass
-    real, home = path.resolve(), folder.resolve()
-    cached = home.parent.name == "snapshots" and real.parent == home.parent.parent / "blobs"
-    if real.parent != home and not cached:
-        raise MlircError(f"{path}: a link that leads out of the folder: copy the file into it")
 
 
 def _judge_pickled(path: Path) -> None:

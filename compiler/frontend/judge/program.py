@@ -8,14 +8,13 @@ does not need (guards, which are Python; metadata; the structure of inner module
 from __future__ import annotations
 
 import dataclasses
-import json
 import keyword
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from mlirc.errors import MlircError
-from mlirc.files.opening import shorten
+from mlirc.files.opening import parse_json, shorten
 from mlirc.frontend.judge.archive import not_judged
 from mlirc.frontend.judge.expressions import judge_expression
 from mlirc.frontend.judge.operators import harmless_target
@@ -51,15 +50,6 @@ def judge_program(data: bytes | bytearray, what: str) -> Any:
     except Exception as e:  # whatever wrong types in the JSON do to PyTorch's reader
         raise MlircError(f"{what}: its models/model.json is no exported program ({type(e).__name__}: {e})") from e
     return program
-
-
-def parse_json(data: bytes | bytearray, what: str) -> Any:
-    """The value of a JSON text; raises MlircError for anything else, and for one nested beyond reason."""
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as e:
-        why = "nested too deep" if isinstance(e, RecursionError) else " ".join(str(e).split())
-        raise MlircError(f"{what} is not JSON: {why}") from e
 
 
 def _judge(program: Any, what: str, schema: Any) -> None:

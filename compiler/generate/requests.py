@@ -1,0 +1,128 @@
+"""What is asked of a model that generates, and what comes back: requests, their limits, and events."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mlirc.errors import MlircError
+from mlirc.generate.engine import Engine, Sampling
+
+_SEEDS = 1 << 63
+
+
+class Reader(Protocol):
+    """Turns a sequence's new tokens into text; `mlirc.generate.text.TextReader` is one."""
+
+    stopped: bool  # a stop string was found: the text ends in front of it
+
+    def push(self, token: int) -> str:
+        """The text that is certain now and was not before."""
+
+    def end(self) -> str:
+        """The text that was held back, at the end of the sequence."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One sequence to generate.
+
+    `prompt`: token ids, at least one. `max_new_tokens` None: as many as the context has room for. It ends with any of
+    `stop_tokens`, which is the last of its tokens then and not in its text, or where `reader` finds a stop string.
+    """
+
+    prompt: Sequence[int]
+    max_new_tokens: int | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    stop_tokens: frozenset[int] = frozenset()
+    reader: Reader | None = None
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a turn made for one request: new tokens, text that is certain now, and, at its end, why it ended."""
+
+    request: int
+    tokens: tuple[int, ...]
+    text: str
+    reason: str | None = None  # "stop" (a stop token or string), "length", "cancelled"
+
+
+def most_tokens(request: Request, engine: Engine) -> int:
+    """How many new tokens a request may have: without a limit of its own, what the context and the pool hold."""
+    if request.max_new_tokens is not None:
+        return int(request.max_new_tokens)
+    held = (engine.pages - 1) * engine.page_size  # the last token of all is never written
+    return min(engine.context, held + 1) - len(request.prompt)
+
+
+def check_request(request: Request, engine: Engine) -> None:
+    """Raises MlircError for what the engine cannot run: one line that says what to change."""
+    prompt, most = request.prompt, request.max_new_tokens
+    if not len(prompt):
+        raise MlircError("the prompt is empty: give at least one token")
+    _check_tokens(prompt, engine.vocabulary, "the prompt")
+    _check_tokens(sorted(request.stop_tokens), engine.vocabulary, "the stop tokens")
+    if most is not None and (_whole(most) is None or most < 1):
+        raise MlircError(f"max_new_tokens is {most!r}: give a whole number of 1 or more")
+    if len(prompt) >= engine.context:
+        raise MlircError(
+            f"the prompt has {len(prompt):,} tokens, and the model was compiled for {engine.context:,} with those that "
+            f"it generates: shorten the prompt, or compile with a larger context"
+        )
+    if most is not None and len(prompt) + most > engine.context:
+        raise MlircError(
+            f"the prompt's {len(prompt):,} tokens and {most:,} new ones are more than the {engine.context:,} that the "
+            f"model was compiled for: at most {engine.context - len(prompt):,} new ones fit"
+        )
+    positions = len(prompt) + max(1, most_tokens(request, engine)) - 1
+    pages = -(-positions // engine.page_size)
+    if pages > engine.pages - 1:
+        raise MlircError(
+            f"{positions:,} tokens need {pages:,} pages of the cache, and it has {engine.pages - 1:,}: ask for fewer "
+            f"new tokens, or compile with more pages"
+        )
+    check_sampling(request.sampling)
+
+
+def _check_tokens(tokens: Sequence[int], vocabulary: int, where: str) -> None:
+    for token in tokens:
+        if _whole(token) is None:
+            raise MlircError(f"{where}: {token!r} is no token id: give whole numbers")
+        if not 0 <= token < vocabulary:
+            raise MlircError(f"{where}: {token} is no token of this model: its ids are 0 to {vocabulary - 1:,}")
+
+
+def check_sampling(sampling: Sampling) -> None:
+    """Raises MlircError for values that mean nothing, naming the one that is wrong."""
+
+    def number(name: str, fits: bool, wanted: str) -> None:
+        if not fits:
+            raise MlircError(f"{name} is {getattr(sampling, name)!r}: give {wanted}")
+
+    for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
+        value = getattr(sampling, name)
+        number(
+            name, isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value), "a number"
+        )
+    number("temperature", sampling.temperature >= 0, "0, for the most probable token, or more")
+    number("top_p", 0 < sampling.top_p <= 1, "more than 0 and at most 1, which limits nothing")
+    number("min_p", 0 <= sampling.min_p <= 1, "0, which limits nothing, to 1")
+    number("repetition_penalty", sampling.repetition_penalty > 0, "more than 0; 1 changes nothing")
+    top_k, seed = _whole(sampling.top_k), _whole(sampling.seed)
+    number("top_k", top_k is not None and 0 <= top_k < _SEEDS, "0, which limits nothing, or a whole number above it")
+    number("seed", seed is not None and 0 <= seed < _SEEDS, "a whole number from 0 to 2^63 - 1")
+
+
+def _whole(value: object) -> int | None:
+    """A value as a whole number, as NumPy's are, too; None for any other."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None

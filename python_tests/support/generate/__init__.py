@@ -1,0 +1,1 @@
+"""What tests of generating models share."""
