@@ -39,7 +39,11 @@ class ChatTemplate:
         `messages`: objects with `role` ("system", "user", "assistant") and `content`, a text. Raises MlircError for
         others, for what the template refuses, and for a template that is damaged or takes too long.
         """
-        question = {"template": self._template, "special": self._special, "messages": check_messages(messages)}
+        question: dict[str, Any] = {
+            "template": self._template,
+            "special": self._special,
+            "messages": check_messages(messages),
+        }
         question["seconds"] = _SECONDS
         line = json.dumps(question).encode() + b"\n"
         with self._lock:
