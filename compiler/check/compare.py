@@ -37,6 +37,7 @@ class Reference:
     eager: torch.Tensor
     wide: torch.Tensor
     moved: tuple[torch.Tensor, ...] = ()  # eager's with every weight and input moved by up to half a unit
+    unseen: torch.Tensor | None = None  # as `wide`, where keys that a mask hides take no part (`unseen_keys.py`)
 
 
 def compare(
@@ -47,13 +48,15 @@ def compare(
 
     Floats pass within the gate of their dtype, or within twice PyTorch's own error against FP64, the largest that it
     has there or where its numbers were `moved`. Integers and booleans must equal PyTorch's. NaN and infinities must be
-    where FP64 has them; where only PyTorch in the model's own dtype has them (an overflow) anything goes.
+    where FP64 has them; where only PyTorch in the model's own dtype has them (an overflow) anything goes. Each element
+    may be that of attention without `unseen` keys.
     """
-    eager, wide, moved = reference.eager, reference.wide, reference.moved
+    eager, wide, moved, unseen = reference.eager, reference.wide, reference.moved, reference.unseen
     if tuple(out.shape) != tuple(eager.shape):
         return Difference(math.inf, math.inf, True, f"has shape {list(out.shape)}, PyTorch's has {list(eager.shape)}")
     if rows is not None:
         out, eager, wide, moved = out[rows], eager[rows], wide[rows], tuple(m[rows] for m in moved)
+        unseen = unseen[rows] if unseen is not None else None
     if out.numel() == 0:
         return Difference()
     if not eager.is_floating_point():
@@ -71,8 +74,10 @@ def compare(
         out = torch.where(keep, out, torch.zeros_like(out))
         eager, wide = torch.where(keep, eager, 0), torch.where(keep, wide, 0)
         moved = tuple(torch.where(keep, m, 0) for m in moved)
-    error, peak, reason = _errors(out, wide)
     own = [_errors(x, wide)[:2] for x in (eager, *moved)]
+    if unseen is not None:
+        wide = torch.where(_off(out, unseen) < _off(out, wide), unseen.to(wide.dtype), wide)
+    error, peak, reason = _errors(out, wide)
     own_error, own_peak = (max(x for x in (0.0, *column) if math.isfinite(x)) for column in zip(*own, strict=True))
     bad_whole = not error <= max(gate, EAGER * own_error)
     bad_peak = not peak <= max(PEAK * gate, EAGER * own_peak)
@@ -94,6 +99,13 @@ def _integers(out: torch.Tensor, eager: torch.Tensor, wide: torch.Tensor) -> Dif
         f"{count} of {different.numel()} integers differ, first at {list(at)}: {out[at].item()} for {eager[at].item()}"
     )
     return Difference(math.inf, math.inf, True, reason)
+
+
+def _off(out: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+    """How far each element is off; infinite where only one of both is NaN or they are not the same infinity."""
+    out, ref = out.double(), ref.double()
+    off = (out - ref).abs().nan_to_num(nan=math.inf)
+    return off.masked_fill((out == ref) | torch.isnan(out) & torch.isnan(ref), 0.0)
 
 
 def _errors(out: torch.Tensor, ref: torch.Tensor) -> tuple[float, float, str]:

@@ -12,6 +12,7 @@ import torch.nn.attention
 
 from mlirc.check.cases import Inputs
 from mlirc.check.compare import Reference
+from mlirc.check.unseen_keys import UnseenKeys
 from mlirc.check.wide import Float64Mode
 from mlirc.frontend.inputs import name_seed
 from mlirc.frontend.noise import quiet
@@ -75,7 +76,19 @@ class TorchModel:
         if wide is None or any(e.shape != w.shape for e, w in zip(eager, wide, strict=True)):  # it looks at bits
             self.is_wide = False
             wide = eager
-        return [Reference(e, w) for e, w in zip(eager, wide, strict=True)]
+        unseen = self._without_unseen_keys(tensors, wide)
+        return [Reference(e, w, unseen=u) for e, w, u in zip(eager, wide, unseen, strict=True)]
+
+    def _without_unseen_keys(
+        self, tensors: Sequence[torch.Tensor], wide: Sequence[torch.Tensor]
+    ) -> Sequence[torch.Tensor | None]:
+        """The outputs again, as `wide`, of attention that leaves hidden keys out; None where that is the same, as
+        everything is finite or the model has no such attention."""
+        if all(bool(torch.isfinite(t.float()).all()) for t in (*tensors, *wide) if t.is_floating_point()):
+            return [None] * len(wide)
+        with UnseenKeys() as mode:
+            found = self._run_wide(tensors) if self.is_wide else self._run(self.module, tensors)
+        return found if mode.used and found is not None else [None] * len(wide)
 
     def moved(self, tensors: Sequence[torch.Tensor], count: int = 4) -> list[tuple[torch.Tensor, ...]]:
         """For each main output, `count` results of PyTorch in the model's dtype with every weight and every float input

@@ -105,7 +105,10 @@ def _wanted(model: TorchModel | LevelModel, seed: int, kinds: Iterable[str] | No
             result.skipped[case.kind] = f"PyTorch raises {why}"
             continue
         blank = [
-            i for i, r in enumerate(references) if r.wide.numel() and not bool(torch.isfinite(r.wide.float()).any())
+            i
+            for i, r in enumerate(references)
+            if r.wide.numel()
+            and not any(bool(torch.isfinite(x.float()).any()) for x in (r.wide, r.unseen) if x is not None)
         ]
         if blank:
             result.blank[case.kind] = blank

@@ -54,7 +54,9 @@ def attention_op(
         return (scores.masked_fill(hidden, 0.0) @ v.to(wide)).to(q.dtype)
     scores = scores.masked_fill(hidden, float("-inf"))
     shares = torch.softmax(scores, -1)
-    return ((shares if nan_rows else torch.nan_to_num(shares, nan=0.0)) @ v.to(wide)).to(q.dtype)
+    if not nan_rows:
+        shares = shares.masked_fill((scores == float("-inf")).all(-1, keepdim=True), 0.0)
+    return (shares @ v.to(wide)).to(q.dtype)
 
 
 @attention_op.register_fake
