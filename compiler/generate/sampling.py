@@ -13,6 +13,7 @@ from mlirc.frontend.random.philox import MASK, MULTIPLIERS, ROUNDS, WEYL
 
 Tensor = torch.Tensor
 
+_PART = 16384  # tokens that a block takes at most
 _DIGIT = 5  # bits that a step of a search finds
 _SIGN, _REST = -(1 << 31), 0x7FFFFFFF  # the bits of an f32
 _MINUS_INFINITY = -0x7F800001  # as an integer of f32's order; what is below stands for NaN
@@ -50,23 +51,37 @@ def possible_shares(
     scores = torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
     scores = scores / torch.where(temperature > 0, temperature, 1.0)
     scores = torch.where(torch.isnan(scores), torch.inf, scores)
-    largest = scores.amax(-1, keepdim=True)
+    largest = _in_parts(scores, -torch.inf).amax(-1).amax(-1, keepdim=True)
     share = torch.where(scores == largest, 1.0, torch.exp(scores - largest))  # infinity minus itself is no number
 
     limit = _as_float(_highest(scores, None, top_k.float(), 32))
     limit = torch.where(top_k > 0, torch.minimum(limit, largest), -torch.inf)
     share = torch.where((scores >= limit) & (scores > -torch.inf), share, 0.0)
 
-    wanted = torch.where(top_p < 1, share.sum(-1, keepdim=True) * top_p, 0.0)
+    wanted = torch.where(top_p < 1, _in_parts(share, 0.0).sum(-1).sum(-1, keepdim=True) * top_p, 0.0)
     limit = _as_float(_highest(share, share, wanted, 30))  # shares are at most 1, which has 30 bits
     limit = torch.where(top_p < 1, torch.maximum(limit, min_p), min_p).clamp(max=1.0)
     return scores, torch.where(share >= limit, share, 0.0)
 
 
 def _first_largest(x: Tensor) -> Tensor:
-    """`argmax` of rows without NaN, i64 [B], as two reductions of numbers: one of pairs compiles to slower kernels."""
-    places = torch.arange(x.shape[-1], dtype=torch.int32)
-    return torch.where(x == x.amax(-1, keepdim=True), places, x.shape[-1]).amin(-1).to(torch.int64)
+    """`argmax` of rows without NaN, i64 [B], as maxima of f32, which are exact for these places: reductions of pairs
+    compile to slower kernels."""
+    size = x.shape[-1]
+    from_end = torch.arange(size, 0, -1, dtype=torch.float32)
+    largest = _in_parts(x, -torch.inf).amax(-1).amax(-1, keepdim=True)
+    first = _in_parts(torch.where(x == largest, from_end, 0.0), 0.0).amax(-1).amax(-1)
+    return size - first.to(torch.int64)
+
+
+def _in_parts(x: Tensor, fill: float) -> Tensor:
+    """[B, V] as [B, P, V / P], filled up where that has a rest: a block can hold a part, and each has one."""
+    size = x.shape[-1]
+    parts = -(-size // _PART)
+    length = -(-size // parts)
+    if rest := parts * length - size:
+        x = torch.nn.functional.pad(x, (0, rest), value=fill)
+    return x.reshape(-1, parts, length)
 
 
 def _as_float(number: Tensor) -> Tensor:
@@ -80,12 +95,16 @@ def _highest(values: Tensor, weights: Tensor | None, wanted: Tensor, bits: int) 
     the `values` at or above it, both f32 [B, V]: int32 [B, 1]. Without weights all are 1. With 30 bits values are from
     0 to 1, with 32 they are any but NaN."""
     found = torch.full_like(wanted, _SIGN if bits == 32 else 0, dtype=torch.int32)
-    weights = torch.ones_like(values) if weights is None else weights
-    digits = torch.arange(1, 1 << _DIGIT, dtype=torch.int32)
+    values = _in_parts(values, -torch.inf).unsqueeze(1)
+    weights = torch.ones_like(values) if weights is None else _in_parts(weights, 0.0).unsqueeze(1)
     for shift in (*range(bits - _DIGIT, 0, -_DIGIT), 0):
-        at_least = values.unsqueeze(1) >= _as_float(found + (digits << shift)).unsqueeze(2)
-        sums = torch.where(at_least, weights.unsqueeze(1), 0.0).sum(-1)
-        found = found + (torch.where(sums >= wanted, digits, 0).amax(-1, keepdim=True) << shift)
+        steps = torch.arange(1, 1 << _DIGIT, dtype=torch.int32) << shift
+        at_least = values >= _as_float(found + steps)[:, :, None, None]
+        sums = torch.where(at_least, weights, 0.0).sum(-1)
+        # Written so that a step is two kernels: the parts are added where the digit is found, and what was tried is
+        # computed again there rather than kept.
+        reached = sum(sums.unbind(-1)) >= wanted
+        found = torch.where(reached, found - -steps, found).amax(-1, keepdim=True)
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -156,17 +158,34 @@ def test_random_numbers_are_exponential_and_without_correlation():
     assert off.abs().max() < 5 * count**-0.5
 
 
-@pytest.mark.parametrize("batch", [3])
-def test_compiled_tokens_are_those_of_pytorch(batch):
-    logits, seen = logits_and_seen(batch)
+def compiled(batch: int, size: int) -> Compilation:
     job = Compilation("choose", get_target("sm_90a"), ())
-    job.import_module(Calls(choose), (logits, seen, *rows(*[Sampling()] * batch)), {})
+    job.import_module(Calls(choose), (*logits_and_seen(batch, size), *rows(*[Sampling()] * batch)), {})
+    return job
+
+
+def test_compiled_tokens_are_those_of_pytorch():
+    job = compiled(3, V)
     for level in ("linalg", "tiles"):
         job.lower(level)
         run = level_runner(job, level, job.tensors())
-        for start in range(0, len(LIMITS), batch):
-            arguments = (*logits_and_seen(batch), *rows(*LIMITS[start : start + batch], position=start))
+        for start in range(0, len(LIMITS), 3):
+            arguments = (*logits_and_seen(3), *rows(*LIMITS[start : start + 3], position=start))
             assert torch.equal(run(arguments)[0], choose(*arguments)), (level, start)
-        greedy = (*logits_and_seen(batch), *rows(*[Sampling(repetition_penalty=1.4)] * batch))
+        greedy = (*logits_and_seen(3), *rows(*[Sampling(repetition_penalty=1.4)] * 3))
         greedy[0][:, 3] = NAN
-        assert torch.equal(run(greedy)[0], choose(*greedy)) and choose(*greedy)[0] == 3
+        assert run(greedy)[0].tolist() == [3, 3, 3]
+
+
+def test_a_large_vocabulary_compiles_to_few_kernels_that_no_block_does_alone(monkeypatch):
+    """Rows of several parts; in no kernel has a thread a row for itself, as it has in reductions of other kinds."""
+    monkeypatch.setattr("mlirc.generate.sampling._PART", 100)
+    job = compiled(1, V)
+    job.lower("kernels")
+    calls = re.findall(r"call @([a-z]+_[0-9]+)\(", job.text("kernels"))
+    assert len(calls) < 45 and len(set(calls)) < 25, calls
+    assert {name.split("_")[0] for name in calls} == {"elementwise", "reduction"}
+    run = level_runner(job, "kernels", job.tensors())
+    for s in LIMITS:
+        arguments = (*logits_and_seen(1), *rows(s))
+        assert torch.equal(run(arguments)[0], choose(*arguments)), s
