@@ -30,6 +30,7 @@ from mlirc.mlir import ext, ir
 ATTENTION = "mlirc.attention"
 CACHED_ATTENTION = "mlirc.cached_attention"
 ATTENTIONS = (ATTENTION, CACHED_ATTENTION)
+DEQUANTIZE = "mlirc.dequantize"  # on a map that unpacks the weights of a product, which is computed where it is read
 _ATTRIBUTES = {
     "scale": ir.FloatAttr,
     "causal": ir.BoolAttr,

@@ -66,6 +66,8 @@ class Compilation:
         """Reads what the user named, a model or an .mlir file; options as of `mlirc.frontend.open_model`."""
         self.source = spec
         if is_mlir(spec):
+            if options.get("quantize") is not None:
+                raise MlircError(f"{spec}: --quantize takes a PyTorch model: the weights of MLIR are arguments")
             self.read_levels(Path(spec))
         else:
             self.import_model(spec, **options)
@@ -80,13 +82,20 @@ class Compilation:
         self._import(source)
 
     def import_module(
-        self, module: Any, args: tuple, kwargs: dict, train: bool = False, scalars: Sequence[str] = ()
+        self,
+        module: Any,
+        args: tuple,
+        kwargs: dict,
+        train: bool = False,
+        scalars: Sequence[str] = (),
+        quantize: str | None = None,
     ) -> None:
         """Takes a live torch module with example inputs; with `train`, in the mode that it is in. `scalars`: inputs
-        that are numbers, which kernels take by value."""
+        that are numbers, which kernels take by value. `quantize`: a scheme by which weights are packed."""
         from mlirc import frontend
 
-        self._import(frontend.from_torch(module, args, kwargs, self.name, train, scalars))
+        source = frontend.from_torch(module, args, kwargs, self.name, train, scalars)
+        self._import(frontend.packed_as(source, quantize) if quantize is not None else source)
 
     def _import(self, source: Any) -> None:
         from mlirc import frontend

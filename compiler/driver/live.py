@@ -25,6 +25,7 @@ def compile_torch(
     scalars: Sequence[str] = (),
     name: str = "model",
     fp32: str = DEFAULT_FP32,
+    quantize: str | None = None,
     **load_options: Any,
 ) -> Any:
     """Compiles a live torch module for its example inputs and returns the loaded `mlirc.runtime` model.
@@ -32,7 +33,9 @@ def compile_torch(
     The weights are the module's own: bound without a copy where they are on the GPU. The module is compiled in eval
     mode, or, with `train`, as it is: modules in training drop out at random. `scalars` names inputs that are numbers
     (or tensors of no dimension), which kernels take by value; all other numbers are constants. `fp32` says how FP32
-    products may be made (`mlirc.precision`). `target` defaults to the GPU of this machine. `load_options` go to
+    products may be made (`mlirc.precision`). `quantize` names a scheme (`int4:group=128`) by which the weights of
+    linear layers are packed; those lie in the loaded model then, and the module stays as it is. `target` defaults to
+    the GPU of this machine. `load_options` go to
     `mlirc.runtime.load`: with `device="host"` the model is a
     `mlirc.device.HostModel`, and no GPU is asked for.
     """
@@ -46,7 +49,7 @@ def compile_torch(
     chosen = get_target(target or (DEFAULT_TARGET if on_host else this_gpu()))
     job = Compilation(name, chosen, tuple(schedule), folder, fp32=check_fp32(fp32))
     job.check_schedules()
-    job.import_module(module, tuple(args), dict(kwargs or {}), train, scalars)
+    job.import_module(module, tuple(args), dict(kwargs or {}), train, scalars, quantize)
     job.lower("ptx")
     if on_host:
         return _on_host(job)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mlirc.frontend.huggingface import random_state_dict
     from mlirc.frontend.importer import ImportedModel, import_torch
     from mlirc.frontend.lower import lower_to_linalg
-    from mlirc.frontend.open import open_model
+    from mlirc.frontend.open import open_model, packed_as
     from mlirc.frontend.source import SourceModel, from_torch
     from mlirc.frontend.weights import weights_writer, write_weights
 
@@ -24,6 +24,7 @@ _HOME = {
     "import_torch": "importer",
     "lower_to_linalg": "lower",
     "open_model": "open",
+    "packed_as": "open",
     "random_state_dict": "huggingface",
     "weights_writer": "weights",
     "write_weights": "weights",
@@ -36,6 +37,7 @@ __all__ = [
     "import_torch",
     "lower_to_linalg",
     "open_model",
+    "packed_as",
     "random_state_dict",
     "weights_writer",
     "write_weights",

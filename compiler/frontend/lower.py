@@ -15,6 +15,8 @@ from mlirc.frontend.importer import ImportedModel
 from mlirc.frontend.integer_products import PRODUCTS, narrow_sums
 from mlirc.frontend.nan_order import order_nans
 from mlirc.frontend.put_rows import lower_index_put
+from mlirc.frontend.quantize.lowering import OPERATOR as DEQUANTIZE
+from mlirc.frontend.quantize.lowering import lower_dequantize
 from mlirc.frontend.random.lowering import OPERATOR as DRAW
 from mlirc.frontend.random.lowering import lower_draw
 from mlirc.ir.loops import STEP, write_loop
@@ -42,6 +44,7 @@ _OPERATORS = {
     "torch.mlirc.from_fp8": lower_from_fp8,
     integer_division.OPERATOR: integer_division.lower_integer_division,
     DRAW: lower_draw,
+    DEQUANTIZE: lower_dequantize,
 }
 
 

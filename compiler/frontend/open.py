@@ -15,6 +15,8 @@ from mlirc.frontend.inputs import dtype_of, parse_inputs
 from mlirc.frontend.names import FACTORY
 from mlirc.frontend.noise import quiet
 from mlirc.frontend.problem import open_problem
+from mlirc.frontend.quantize import parse_scheme
+from mlirc.frontend.quantize.apply import quantize_source
 from mlirc.frontend.source import SourceModel
 
 
@@ -25,6 +27,25 @@ def open_model(
     random_weights: int | None = None,
     allow_pickle: bool = False,
     dtype: str | None = None,
+    quantize: str | None = None,
+) -> SourceModel:
+    """Opens a model, and packs its weights as the scheme `quantize` says (`int4:group=128`), if it does; the rest as of
+    `_open`. Raises MlircError, of one line, for everything that can be wrong."""
+    if quantize is not None:
+        parse_scheme(quantize)  # a wrong one is said before the model is opened
+    source = _open(spec, inputs, random_weights, allow_pickle, dtype)
+    return source if quantize is None else packed_as(source, quantize)
+
+
+def packed_as(source: SourceModel, scheme: str) -> SourceModel:
+    """The model with its linear layers' weights packed as a scheme says (`int8`, `int4:group=64,asymmetric`). Raises
+    MlircError."""
+    with quiet():
+        return quantize_source(source, parse_scheme(scheme))
+
+
+def _open(
+    spec: str, inputs: Sequence[str], random_weights: int | None, allow_pickle: bool, dtype: str | None
 ) -> SourceModel:
     """Opens a model; its kind is found from the content.
 

@@ -39,6 +39,8 @@ class SourceModel:
     values: Callable[[], tuple] | None = None  # real `args`, where those are fake
     scalars: Sequence[str] = ()  # the inputs that are numbers, which kernels take by value
     train: bool = False  # modules run in the mode that they are in, and not in eval mode
+    scheme: Any = None  # of its packed weights, if it has any: a `quantize.Scheme`
+    quantized: list = field(default_factory=list)  # `quantize.report.LayerError`s of those that were packed here
 
     def torch_module(self) -> torch.nn.Module:
         """The PyTorch module with real weights: what a result is compared with. One of this process is given as it is.

@@ -144,4 +144,5 @@ def _spec(weights: Mapping[str, torch.Tensor], name: str) -> InputSpec:
         return _spec(next(m for m in weights.maps if name in m), name)
     if isinstance(weights, Renamed):
         return _spec(weights.source, weights.names[name])
-    return weights.specs[name] if isinstance(weights, RandomWeights) else InputSpec.of(name, weights[name])
+    specs = getattr(weights, "specs", None)  # of those that are made on demand
+    return specs[name] if specs is not None else InputSpec.of(name, weights[name])

@@ -42,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     add = model.add_argument
     add("--input", action="append", default=[], metavar="NAME=DTYPE[SHAPE]", help="an input, as input_ids=i64[1,128]")
     add("--dtype", metavar="DTYPE", help="compute in this type: f32, bf16 or f16")
+    add("--quantize", metavar="SCHEME", help="pack the linear layers' weights: int8, int4:group=128, fp8, int2 to int7")
     add("--random-weights", type=int, metavar="SEED", help="make weights up, the same for the same seed")
     add("--allow-pickle", action="store_true", help="open a pickled module: this runs the code in it")
     add("--weights", choices=["file", "none"], default="file", help="write them (default), or constants only")
@@ -116,6 +117,7 @@ def _model_options(options: argparse.Namespace) -> dict[str, Any]:
         random_weights=options.random_weights,
         allow_pickle=options.allow_pickle,
         dtype=options.dtype,
+        quantize=options.quantize,
     )
 
 
@@ -165,6 +167,13 @@ def _show(options: argparse.Namespace, job: Any) -> None:
         from mlirc.tools.kernel_table import kernel_table
 
         print(kernel_table(job, full=options.verbose > 1), file=sys.stderr, flush=True)
+        if job.imported and job.imported.source.quantized:
+            from mlirc.frontend.quantize import report
+
+            source = job.imported.source
+            lines = [report.table(source.quantized)] if options.verbose > 1 else []
+            lines.append(report.summary(source.quantized, source.scheme))
+            print("\n".join(lines), file=sys.stderr, flush=True)
         unchecked = f"check: not checked (mlirc {options.model} --check)"
         print(job.checked.line() if job.checked else unchecked, file=sys.stderr, flush=True)
     if job.checked:

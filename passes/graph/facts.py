@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlirc.dialects.mlirc_dialect import CACHED_ATTENTION
+from mlirc.dialects.mlirc_dialect import CACHED_ATTENTION, DEQUANTIZE
 from mlirc.ir.tensors import shape_of
 from mlirc.mlir import ir, linalg, nested
 from mlirc.passes.graph import classify
@@ -155,6 +155,19 @@ def owner_through_views(value: ir.Value) -> ir.Operation | None:
     while op is not None and op.name in VIEWS:
         op = owner_of(op.operands[0])
     return op
+
+
+def owner_through_moves(value: ir.Value) -> ir.Operation | None:
+    """The op that makes a value, looking through views, moves and casts of elements."""
+    op = owner_of(value)
+    while op is not None and (op.name in VIEWS or is_move(op) or is_plain_copy(op) or is_widening_cast(op)):
+        op = owner_of(op.operands[0])
+    return op
+
+
+def is_dequantization(op: ir.Operation | None) -> bool:
+    """Whether an op is a map that unpacks the weights of a product: what it reads has fewer bytes than its result."""
+    return op is not None and DEQUANTIZE in op.attributes and is_map(op)
 
 
 def tensors_read(op: ir.Operation) -> list[ir.Value]:

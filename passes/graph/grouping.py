@@ -30,6 +30,7 @@ from mlirc.passes.graph.facts import (
     first_element,
     has_few_rows,
     is_constant,
+    is_dequantization,
     is_expensive,
     is_free,
     is_generator_row,
@@ -203,6 +204,8 @@ class Grouping:
             return self.options.reductions and len(kernels) == 1 and self._may_reduce(op, next(iter(kernels)))
         if not is_map(op) or not self.options.maps:
             return False
+        if is_dequantization(op):
+            return all(self._unpacks(op, k, demands[0]) for k in kernels)
         for kernel in kernels:
             if kernel in demands[0].plain:
                 if not (kernel.contractions and is_widening_cast(op) and self._is_plain(op, kernel, demands[0])):
@@ -213,6 +216,14 @@ class Grouping:
             return False
         # A product's widened operand is read as it was before, however dear what comes before it is: that stays apart.
         return all(k in demands[0].plain and k.contractions or self._may_compute(op, k) for k in kernels)
+
+    def _unpacks(self, op: ir.Operation, kernel: Kernel, demand: Demand) -> bool:
+        """Whether a kernel computes a packed weight where its product reads it: as a whole, dimension by dimension."""
+        reads = demand.indices[kernel]
+        if kernel not in demand.plain or not kernel.contractions or len(reads) != 1 or None in reads:
+            return False
+        dims = plain_dims(next(iter(reads)), shape_of(op.results[0]))  # type: ignore[arg-type]
+        return dims is not None and len(dims) == sum(n != 1 for n in shape_of(op.results[0]))
 
     def _joins_epilogue(self, op: ir.Operation, kernels: set[Kernel]) -> bool:
         kernel = self.root_of.get(self._epilogues.root_of[op])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mlirc.dialects.mlirc_dialect import DEQUANTIZE
 from mlirc.errors import MlircError
 from mlirc.mlir import arith, ir
 from mlirc.passes.graph.emit import Arguments, BodyEmitter, Tile, clone_body, filled, make_generic
-from mlirc.passes.graph.evaluate import Evaluator
-from mlirc.passes.graph.facts import contraction_reads, without_cast
+from mlirc.passes.graph.evaluate import Evaluator, Indices
+from mlirc.passes.graph.facts import contraction_reads, is_dequantization, owner_through_moves, without_cast
 from mlirc.passes.graph.index import Index, loop_pairs
 from mlirc.passes.graph.scalar import Scalar, constant_of
 from mlirc.passes.graph.space import Space, affine_map
@@ -27,17 +28,20 @@ class MatmulEmitter:
         self.dots = {n.number: n for n in node.walk() if n.kind == "dot"}
         self.operands: dict[int, tuple[Scalar, Scalar]] = {}
         self.casts: dict[int, list[Scalar | None]] = {}
+        self.reads: dict[int, Indices] = {}  # where each operand is read
         for number, dot in self.dots.items():
             op = dot.data[0]
             reads = contraction_reads(op, tuple(dims))
             lhs, rhs = (evaluator.element(v, r) for v, r in zip(list(op.operands)[:2], reads, strict=True))
-            self.casts[number] = [None if s.kind == "load" else s for s in (lhs, rhs)]
-            lhs, rhs = without_cast(lhs), without_cast(rhs)
-            if lhs.kind != "load" or rhs.kind != "load":
-                raise MlircError(f"contraction operand of {op.name} is not a tensor in memory")
-            self.operands[number] = (lhs, rhs)
+            found = [without_cast(s) for s in (lhs, rhs)]
+            self.casts[number] = [None if s is f else s for s, f in zip((lhs, rhs), found, strict=True)]
+            for s, value, read in zip(found, list(op.operands)[:2], reads, strict=True):
+                if s.kind != "load" and not is_dequantization(owner_through_moves(value)):
+                    raise MlircError(f"contraction operand of {op.name} is not a tensor in memory")
+                self.reads[s.number] = s.data[1] if s.kind == "load" else read
+            self.operands[number] = (found[0], found[1])
         lhs, rhs = next(iter(self.operands.values()))
-        sizes = dict(loop_pairs([*dims, *(i for s in (lhs, rhs) for i in s.data[1])]))
+        sizes = dict(loop_pairs([*dims, *(i for s in (lhs, rhs) for i in self.reads[s.number])]))
         out = set(self.out_order)
         batch = [n for n in self.out_order if n in lhs.dims and n in rhs.dims]
         m = [n for n in self.out_order if n in lhs.dims and n not in rhs.dims]
@@ -113,6 +117,8 @@ class MatmulEmitter:
 
     def _operand(self, load: Scalar, free: list[int]) -> Tile:
         """A contraction's operand, with loops of size 1 for a missing row, column or inner dimension."""
+        if load.kind != "load":
+            return self._computed(load, free)
         loops = self.space.plain_loops(load)
         if loops is None:
             raise MlircError("contraction operand is not a plain read of a tensor")
@@ -121,6 +127,14 @@ class MatmulEmitter:
                 loops = [*loops, unit] if unit in self.k else [*(i for i in loops if i in self.batch), unit,
                                                                *(i for i in loops if i not in self.batch)]  # fmt: skip
         return self.arguments.get(load.data[0], self.space.sizes(loops)), list(loops)
+
+    def _computed(self, node: Scalar, free: list[int]) -> Tile:
+        """An operand that the kernel computes, rows along the inner dimension."""
+        own = set(self.space.loops_of(d for d in self.out_order if d in node.dims))
+        loops = [*(i for i in self.batch if i in own), *free, *self.k]
+        (value,) = self.emitter.generic([node], loops)
+        value.owner.attributes[DEQUANTIZE] = ir.UnitAttr.get()
+        return value, list(loops)
 
 
 def _multiply_add(lhs: ir.Value, rhs: ir.Value, acc: ir.Value) -> None:

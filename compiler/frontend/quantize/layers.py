@@ -1,0 +1,122 @@
+"""Linear layers with packed weights, and putting them into a model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from mlirc.errors import MlircError
+from mlirc.frontend.quantize.dequantize import dequantize
+from mlirc.frontend.quantize.packing import words_of
+from mlirc.frontend.quantize.rounding import Packed, quantize
+from mlirc.frontend.quantize.scheme import Scheme, groups_of
+
+_ROUTERS = ("gate", "router", "shared_expert_gate", "wg")  # names of layers that choose experts
+
+
+class QuantizedLinear(torch.nn.Module):
+    """y = x w^T + bias with a packed w [N, K] in buffers; x [..., K] has the scales' dtype, and so has y [..., N]."""
+
+    def __init__(self, packed: Packed, scheme: Scheme, k: int, bias: torch.nn.Parameter | None):
+        super().__init__()
+        self.scheme, self.in_features, self.out_features = scheme, k, packed.words.shape[0]
+        for name, tensor in packed.parts().items():
+            self.register_buffer(name, tensor)
+        if packed.zeros is None:
+            self.weight_zeros = None
+        self.register_parameter("bias", bias)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The weight as floats [N, K]."""
+        kind, group = self.scheme.format.name, self.scheme.group
+        return dequantize(self.weight_words, self.weight_scales, self.weight_zeros, kind, self.in_features, group)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, scheme={self.scheme}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A layer that is to be quantized: its full name, and whether its weight is [K, N] (transformers' Conv1D)."""
+
+    name: str
+    layer: torch.nn.Module
+    transposed: bool
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, K)."""
+        n, k = self.layer.weight.shape
+        return (k, n) if self.transposed else (n, k)
+
+    @property
+    def matrix(self) -> torch.Tensor:
+        """The weight [N, K]."""
+        weight = self.layer.weight.detach()
+        return weight.t() if self.transposed else weight
+
+
+def places_of(module: torch.nn.Module, head: bool = False) -> Iterator[Place]:
+    """The linear layers of a model: without those that make logits (unless `head`) or choose experts, and without those
+    whose weight is an embedding's."""
+    from transformers.pytorch_utils import Conv1D
+
+    output = getattr(module, "get_output_embeddings", lambda: None)()
+    embedded = {id(m.weight) for m in module.modules() if isinstance(m, torch.nn.Embedding)}
+    for parent_name, parent in module.named_modules():
+        for name, layer in parent.named_children():
+            if type(layer) not in (torch.nn.Linear, Conv1D) or not layer.weight.is_floating_point():
+                continue
+            routes = name in _ROUTERS and hasattr(parent, "experts")
+            makes_logits = layer is output or id(layer.weight) in embedded
+            if not routes and (head or not makes_logits) and 0 not in layer.weight.shape:
+                yield Place(f"{parent_name}.{name}" if parent_name else name, layer, type(layer) is Conv1D)
+
+
+def replace_layers(
+    module: torch.nn.Module, scheme: Scheme, places: list[Place], packed: Callable[[Place], Packed]
+) -> None:
+    """Puts layers with packed weights into a model, one after the other: the old weights go as they are replaced.
+    Layers that share a weight share the packed one."""
+    shared: dict[int, Packed] = {}
+    while places:
+        place = places.pop(0)
+        layer, (_, k) = place.layer, place.shape
+        key = id(layer.weight)
+        if key not in shared:
+            shared[key] = packed(place)
+        new = QuantizedLinear(shared[key], scheme, k, layer.bias).train(layer.training)
+        new.requires_grad_(False)
+        parent, _, name = place.name.rpartition(".")
+        setattr(module.get_submodule(parent), name, new)
+
+
+def placeholder(shape: tuple[int, int], scheme: Scheme, dtype: torch.dtype) -> Packed:
+    """A packed weight [N, K] of the right shapes and no values, on the default device."""
+    (n, k), groups = shape, groups_of(shape[1], scheme.group)
+    scales = torch.empty(n, groups, dtype=dtype)
+    words = torch.empty(n, words_of(scheme.format.bits, k), dtype=torch.int32)
+    return Packed(words, scales, None if scheme.symmetric else torch.empty_like(scales))
+
+
+def with_own_layers(module: torch.nn.Module) -> torch.nn.Module:
+    """A copy of a module that has the same tensors: its layers can be replaced, and the module stays as it is."""
+    tensors = [*module.parameters(), *module.buffers()]
+    return copy.deepcopy(module, {id(t): t for t in tensors})
+
+
+def require_layers(places: list[Place], name: str) -> None:
+    if not places:
+        raise MlircError(f"{name}: --quantize: the model has no linear layer with weights of its own: leave it out")
+
+
+def quantized(place: Place, scheme: Scheme) -> Packed:
+    """The packed weight of a layer."""
+    return quantize(place.matrix, scheme, f"weight '{place.name}.weight'")

@@ -1,0 +1,63 @@
+"""Round to nearest: a weight as numbers of few bits with scales."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from mlirc.errors import MlircError
+from mlirc.frontend.quantize.packing import pack
+from mlirc.frontend.quantize.scheme import Scheme, groups_of
+
+FP8 = torch.float8_e4m3fn
+
+
+@dataclass
+class Packed:
+    """A packed weight [N, K]: int32 words, scales [N, groups] and, where it has any, zero points [N, groups] as whole
+    numbers of the scales' dtype."""
+
+    words: torch.Tensor
+    scales: torch.Tensor
+    zeros: torch.Tensor | None = None
+
+    def parts(self) -> dict[str, torch.Tensor]:
+        """By the names of a layer's buffers."""
+        found = {"weight_words": self.words, "weight_scales": self.scales}
+        return found if self.zeros is None else {**found, "weight_zeros": self.zeros}
+
+
+def quantize(weight: torch.Tensor, scheme: Scheme, name: str = "a weight") -> Packed:
+    """Rounds a float weight [N, K] to the nearest numbers of the scheme; the scales are rounded to its dtype first.
+
+    Symmetric scales take a group's largest magnitude to the largest number (7 of int4, 448 of fp8); asymmetric ones its
+    least and largest values, and 0, to the ends. Raises MlircError for a weight that is not finite.
+    """
+    if not bool(torch.isfinite(weight).all()):
+        raise MlircError(f"{name} has values that are not finite: they cannot be quantized")
+    (n, k), group = weight.shape, scheme.group or weight.shape[1]
+    groups = groups_of(k, scheme.group)
+    wide = torch.nn.functional.pad(weight.float(), (0, groups * group - k)).view(n, groups, group)
+    top = (1 << scheme.format.bits) - 1
+    low, high = wide.amin(2).clamp(max=0), wide.amax(2).clamp(min=0)
+    if scheme.format.floating:
+        scales = wide.abs().amax(2) / torch.finfo(FP8).max
+    elif scheme.symmetric:
+        scales = wide.abs().amax(2) / max((1 << (scheme.format.bits - 1)) - 1, 1)
+    else:
+        scales = (high - low) / top
+    scales = scales.to(weight.dtype)
+    divisor = scales.float().unsqueeze(2)
+    rows = torch.where(divisor > 0, wide / divisor, 0)
+    zeros = None
+    if scheme.format.floating:
+        most = torch.finfo(FP8).max
+        numbers = rows.clamp(-most, most).to(FP8).view(torch.uint8)
+    else:
+        zero = torch.full_like(scales, scheme.format.middle, dtype=torch.float32)
+        if not scheme.symmetric:
+            zero = torch.where(scales > 0, (-low / scales.float()).round(), 0).clamp(0, top)
+            zeros = zero.to(weight.dtype)
+        numbers = (rows.round() + zero.unsqueeze(2)).clamp(0, top).to(torch.uint8)
+    return Packed(pack(numbers.view(n, groups * group)[:, :k], scheme.format.bits), scales, zeros)

@@ -1,0 +1,82 @@
+"""How weights are quantized: the numbers' format, and which of a row share a scale."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from mlirc.errors import MlircError
+
+FORMS = "int8, fp8 or int2 to int7, as int4:group=128 (also: group=row, asymmetric, head)"
+_GROUP = 128  # where integers of less than 8 bits name none, as AWQ and GPTQ
+
+
+@dataclass(frozen=True)
+class Format:
+    """The numbers of a packed weight: integers without sign of 2 to 8 bits, or 8-bit floats (e4m3)."""
+
+    bits: int
+    floating: bool = False
+
+    @property
+    def name(self) -> str:
+        return "fp8" if self.floating else f"int{self.bits}"
+
+    @staticmethod
+    def of(name: str) -> Format:
+        """The format of a name, `int2` to `int8` or `fp8`. Raises ValueError for another."""
+        if name == "fp8":
+            return Format(8, True)
+        if re.fullmatch("int[2-8]", name):
+            return Format(int(name[3:]))
+        raise ValueError(f"no format '{name}'")
+
+    @property
+    def middle(self) -> int:
+        """What a number without zero points of its own stands for: 0."""
+        return 0 if self.floating else 1 << (self.bits - 1)
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A weight [N, K] in `format`, one scale for `group` elements of a row that follow each other (0: for the row).
+
+    `symmetric`: zero is the middle of the integers; else every group has a zero point. `head`: the layer that makes
+    logits, too.
+    """
+
+    format: Format
+    group: int = 0
+    symmetric: bool = True
+    head: bool = False
+
+    def __str__(self) -> str:
+        words = [f"group={self.group}"] if self.group else []
+        words += ["asymmetric"] if not self.symmetric else []
+        return ":".join([self.format.name, *([",".join(words)] if words else [])])
+
+
+def groups_of(k: int, group: int) -> int:
+    """How many scales a row of k elements has; the last group may be shorter."""
+    return -(-k // group) if group else 1
+
+
+def parse_scheme(text: str) -> Scheme:
+    """The scheme of `int8`, `int4:group=64,asymmetric`, `fp8`, `int3:group=row,head`. Raises MlircError."""
+    name, _, rest = text.partition(":")
+    try:
+        format_ = Format.of(name)
+    except ValueError:
+        raise MlircError(f"--quantize {text[:80]}: no scheme '{name[:40]}': give {FORMS}") from None
+    group, symmetric, head = (0 if format_.bits == 8 else _GROUP), True, False
+    for word in rest.split(",") if rest else []:
+        found = re.fullmatch("group=([1-9][0-9]{0,6}|row)", word)
+        if found:
+            group = 0 if found[1] == "row" else int(found[1])
+        elif word == "asymmetric" and not format_.floating:
+            symmetric = False
+        elif word == "head":
+            head = True
+        else:
+            raise MlircError(f"--quantize {text[:80]}: '{word[:40]}' means nothing for {name}: give {FORMS}")
+    return Scheme(format_, group, symmetric, head)

@@ -1,0 +1,60 @@
+"""The weights of a quantized model by name, quantized when they are asked for: none is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from mlirc.frontend.inputs import InputSpec
+from mlirc.frontend.quantize.layers import Place
+from mlirc.frontend.quantize.report import LayerError, weight_error
+from mlirc.frontend.quantize.rounding import Packed, quantize
+from mlirc.frontend.quantize.scheme import Scheme
+
+
+class QuantizedWeights(Mapping[str, torch.Tensor]):
+    """A state dict with the linear layers' weights packed, of a `source` with the weights as they were.
+
+    `layers`: layers by name; `specs`: name, dtype and shape of everything; `errors` get a layer's when its weight is
+    made. The packed weight that was asked for last is
+    kept, since its parts are asked for one after the other."""
+
+    def __init__(
+        self,
+        source: Mapping[str, torch.Tensor],
+        scheme: Scheme,
+        layers: Mapping[str, Place],
+        specs: Mapping[str, InputSpec],
+        errors: list[LayerError],
+    ):
+        self.source, self.scheme, self.specs = source, scheme, dict(specs)
+        self.transposed = {name: place.transposed for name, place in layers.items()}
+        self.errors = errors
+        self._last: tuple[str, Packed] | None = None
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        layer, _, part = name.rpartition(".")
+        if layer in self.transposed and part.startswith("weight_"):
+            return self.packed(layer).parts()[part]
+        return self.source[name]
+
+    def packed(self, layer: str) -> Packed:
+        """The packed weight of a layer."""
+        if self._last is None or self._last[0] != layer:
+            weight = self.source[f"{layer}.weight"]
+            weight = weight.t() if self.transposed[layer] else weight
+            self._last = layer, quantize(weight, self.scheme, f"weight '{layer}.weight'")
+            if all(e.name != layer for e in self.errors):
+                error = weight_error(weight, self._last[1], self.scheme)
+                self.errors.append(LayerError(layer, (weight.shape[0], weight.shape[1]), error))
+        return self._last[1]
+
+    def __contains__(self, name: object) -> bool:  # Mapping's own would make the tensor
+        return name in self.specs
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.specs)
+
+    def __len__(self) -> int:
+        return len(self.specs)

@@ -1,0 +1,96 @@
+"""Packed words: what is in which bit, and that nothing is lost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlirc.errors import MlircError
+from mlirc.frontend.quantize.dequantize import dequantize
+from mlirc.frontend.quantize.packing import pack, planes_of, unpack, words_of
+from mlirc.frontend.quantize.report import weight_error
+from mlirc.frontend.quantize.rounding import FP8, quantize
+from mlirc.frontend.quantize.scheme import Format, Scheme, parse_scheme
+from support.randomness import generator
+
+
+@settings(max_examples=60, deadline=None)
+@given(bits=st.integers(2, 8), n=st.integers(1, 5), k=st.integers(1, 300), seed=st.integers(0, 1000))
+def test_numbers_come_back(bits, n, k, seed):
+    numbers = torch.from_numpy(np.random.default_rng(seed).integers(0, 1 << bits, (n, k), dtype=np.uint8))
+    words = pack(numbers, bits)
+    assert words.dtype == torch.int32 and tuple(words.shape) == (n, words_of(bits, k))
+    assert torch.equal(unpack(words, bits, k), numbers)
+
+
+@pytest.mark.parametrize("bits", range(2, 9))
+def test_every_number_has_bits_of_its_own(bits):
+    """One number that is not zero sets exactly its bits, and a full row wastes none but those of the last block."""
+    k, seen = 128, torch.zeros(words_of(bits, 128), dtype=torch.int64)
+    for i in range(k):
+        numbers = torch.zeros(1, k, dtype=torch.uint8)
+        numbers[0, i] = (1 << bits) - 1
+        words = pack(numbers, bits)[0].to(torch.int64) & 0xFFFFFFFF
+        assert sum(int(w).bit_count() for w in words) == bits
+        assert not bool((seen & words).any())
+        seen |= words
+    assert words_of(bits, k) == k * bits // 32
+    assert all(bool((seen[p.start : p.start + p.words] == 0xFFFFFFFF).all()) for p in planes_of(bits, k))
+
+
+def test_a_lane_of_mma_finds_its_elements_in_one_word():
+    """Lane c of a column has k = 2c, 2c + 1, 2c + 8, 2c + 9 of each 16 (PTX ISA, mma.m16n8k16)."""
+    for lane in range(4):
+        numbers = torch.zeros(1, 32, dtype=torch.uint8)
+        for k in (2 * lane, 2 * lane + 1, 2 * lane + 8, 2 * lane + 9):
+            numbers[0, [k, k + 16]] = 15
+        assert pack(numbers, 4)[0].tolist() == [-1 if w == lane else 0 for w in range(4)]
+
+
+@pytest.mark.parametrize(
+    "text", ["int2", "int3:group=5", "int4:group=37,asymmetric", "int8", "int8:asymmetric", "fp8:group=16"]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rounding_is_to_the_nearest(text, dtype):
+    scheme = parse_scheme(text)
+    weight = torch.from_numpy(generator().standard_normal((7, 41))).to(dtype)
+    weight[3] = 0
+    packed = quantize(weight, scheme)
+    found = dequantize(packed.words, packed.scales, packed.zeros, scheme.format.name, 41, scheme.group)
+    assert found.dtype == dtype and torch.equal(found[3], torch.zeros(41, dtype=dtype))
+    each = torch.arange(41) // (scheme.group or 41)
+    step = packed.scales.float()[:, each]
+    slack = 1 + 2 * torch.finfo(dtype).eps * (1 << scheme.format.bits)
+    if scheme.format.floating:
+        step = torch.maximum(
+            weight.float().abs() * 2**-3, step * 2**-9
+        )  # a unit in the last place of e4m3, and its least
+    elif scheme.symmetric:
+        assert not bool((weight.float() / step.clamp(min=1e-9) > (1 << (scheme.format.bits - 1)) - 1 + 0.5).any())
+    assert bool(
+        ((found.float() - weight.float()).abs() <= step * 0.5 * slack + (0 if scheme.symmetric else 0.5) * step).all()
+    )
+    wide = parse_scheme(text.replace("int2", "int4").replace("int3", "int5"))
+    if wide != scheme:
+        assert weight_error(weight, quantize(weight, wide), wide) < weight_error(weight, packed, scheme) / 2
+
+
+def test_what_a_scheme_may_say():
+    assert parse_scheme("int4") == Scheme(Format(4), 128)
+    assert parse_scheme("int8:group=32,asymmetric") == Scheme(Format(8), 32, False)
+    assert parse_scheme("fp8:head") == Scheme(Format(8, True), 0, True, True)
+    for text in ("int9", "int1", "", "awq", "int4:", "fp8:asymmetric", "int4:group=0", "int4:group=1,group"):
+        if text != "int4:":
+            with pytest.raises(MlircError, match="--quantize"):
+                parse_scheme(text)
+
+
+def test_what_is_not_finite_is_refused():
+    weight = torch.ones(2, 3)
+    weight[1, 2] = float("nan")
+    with pytest.raises(MlircError, match="'up.weight' has values that are not finite"):
+        quantize(weight, parse_scheme("int8"), "weight 'up.weight'")
+    assert bool((quantize(torch.ones(1, 4), parse_scheme("fp8")).words != 0).any()) and FP8.itemsize == 1
