@@ -7,14 +7,14 @@
 #word = affine_map<(d0, d1) -> (d0, (d1 floordiv 16) * 4 + (d1 mod 8) floordiv 2)>
 
 // CHECK-LABEL: func.func @main
-// CHECK: call @matmul_0(%arg0, %arg1)
 // CHECK: call @elementwise_0(%arg1)
+// CHECK: call @matmul_0(%arg0, %arg1)
 // CHECK: call @matmul_1
-// CHECK-LABEL: func.func private @matmul_0(%arg0: tensor<64x48xbf16>, %arg1: tensor<40x12xi32>)
+// CHECK-LABEL: func.func private @elementwise_0
+// CHECK-LABEL: func.func private @matmul_0(
 // CHECK: linalg.generic {{.*}} outs({{.*}} : tensor<40x48xbf16>) attrs = {mlirc.dequantize}
 // CHECK: tensor.extract %arg1
 // CHECK: linalg.generic {{.*}}"reduction"]} ins(%arg0, {{.*}} : tensor<64x48xbf16>, tensor<40x48xbf16>)
-// CHECK-LABEL: func.func private @elementwise_0
 // CHECK-LABEL: func.func private @matmul_1(%arg0: tensor<64x48xbf16>, %arg1: tensor<40x48xbf16>)
 func.func @main(%x: tensor<64x48xbf16>, %words: tensor<40x12xi32>) -> (tensor<64x40xf32>, tensor<64x40xf32>) {
   %zero = arith.constant 0.0 : f32

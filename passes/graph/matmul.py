@@ -33,7 +33,7 @@ class MatmulEmitter:
             op = dot.data[0]
             reads = contraction_reads(op, tuple(dims))
             lhs, rhs = (evaluator.element(v, r) for v, r in zip(list(op.operands)[:2], reads, strict=True))
-            found = [without_cast(s) for s in (lhs, rhs)]
+            found = [f if (f := without_cast(s)).kind == "load" else s for s in (lhs, rhs)]
             self.casts[number] = [None if s is f else s for s, f in zip((lhs, rhs), found, strict=True)]
             for s, value, read in zip(found, list(op.operands)[:2], reads, strict=True):
                 if s.kind != "load" and not is_dequantization(owner_through_moves(value)):
