@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -36,7 +37,7 @@ class QuantizedLinear(torch.nn.Module):
         return dequantize(self.weight_words, self.weight_scales, self.weight_zeros, kind, self.in_features, group)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.linear(x, self.weight, self.bias)
+        return torch.nn.functional.linear(x, self.weight, self.bias)  # type: ignore[arg-type]
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, scheme={self.scheme}"
@@ -47,7 +48,7 @@ class Place:
     """A layer that is to be quantized: its full name, and whether its weight is [K, N] (transformers' Conv1D)."""
 
     name: str
-    layer: torch.nn.Module
+    layer: Any
     transposed: bool
 
     @property
@@ -68,7 +69,7 @@ def places_of(module: torch.nn.Module, head: bool = False) -> Iterator[Place]:
     whose weight is an embedding's."""
     from transformers.pytorch_utils import Conv1D
 
-    output = getattr(module, "get_output_embeddings", lambda: None)()
+    output = getattr(module, "get_output_embeddings", lambda: None)()  # type: ignore[operator]
     embedded = {id(m.weight) for m in module.modules() if isinstance(m, torch.nn.Embedding)}
     for parent_name, parent in module.named_modules():
         for name, layer in parent.named_children():
@@ -93,7 +94,6 @@ def replace_layers(
         if key not in shared:
             shared[key] = packed(place)
         new = QuantizedLinear(shared[key], scheme, k, layer.bias).train(layer.training)
-        new.requires_grad_(False)
         parent, _, name = place.name.rpartition(".")
         setattr(module.get_submodule(parent), name, new)
 
