@@ -6,7 +6,7 @@ from typing import Any
 
 from mlirc.version import __version__
 
-__all__ = ["__version__", "compile", "load"]
+__all__ = ["LLM", "__version__", "compile", "load"]  # LLM is made by __getattr__
 
 
 def compile(module: Any, args: tuple = (), kwargs: dict | None = None, **options: Any) -> Any:  # noqa: A001
@@ -26,3 +26,12 @@ def load(path: str, **options: Any) -> Any:
     from mlirc.runtime import load as runtime_load
 
     return runtime_load(path, **options)
+
+
+def __getattr__(name: str) -> Any:
+    """`mlirc.LLM`, a model that generates text; see `mlirc.generate.llm.LLM`."""
+    if name == "LLM":
+        from mlirc.generate.llm import LLM
+
+        return LLM
+    raise AttributeError(f"module 'mlirc' has no attribute '{name}'")

@@ -29,6 +29,7 @@ NOT_RUN = (
     "pip install '.[compiler]'",
     "mlirc llama/",
     "mlirc-bench model.pt2",
+    "mlirc-generate llama/",
     "mlirc-run model.ptx --input x.npy -o y.npy",
 )
 FACTORY = """
@@ -92,7 +93,7 @@ def test_the_python_on_a_page(made, here, page, capsys):
     _, module, x, arrays = made
     text = "\n".join(blocks(page, "python"))
     assert text
-    other = ("attention_mask=mask", "model.state", "model(x, position)")  # of another model
+    other = ("attention_mask=mask", "model.state", "model(x, position)", "mlirc.LLM")  # of another model
     lines = [line for line in text.split("\n") if not any(words in line for words in other)]
     scope = {"mlirc": mlirc, "module": module, "x": x, "arrays": arrays}
     exec("\n".join(lines), scope)

@@ -1,0 +1,275 @@
+"""`mlirc.LLM`: a model that generates text, from Python."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlirc.errors import MlircError
+from mlirc.generate.engine import Sampling
+from mlirc.generate.opening import Opened, open_generating
+from mlirc.generate.requests import Event, Request, most_tokens
+from mlirc.generate.scheduler import Progress, Scheduler
+from mlirc.generate.text import TextReader
+
+DEFAULT_NEW_TOKENS = 128
+
+Prompt = str | Sequence[int] | Sequence[dict[str, Any]]  # a text, token ids, or a conversation
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What a model made of one prompt.
+
+    `tokens` are the new ones, a stop token that ended them included; `text` is theirs without special and stop tokens,
+    up to a stop string, and None for a model without a tokenizer. `reason`: "stop", "length" or "cancelled". `reused`
+    are tokens of the prompt whose keys and values an earlier request had left; `drafted` were guessed, of which
+    `accepted` were right. Times are seconds since the request was made.
+    """
+
+    text: str | None
+    tokens: list[int]
+    reason: str
+    prompt_tokens: int
+    reused: int
+    time_to_first_token: float
+    time: float
+    drafted: int = 0
+    accepted: int = 0
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Of the tokens behind the first one; None where there is none, and before anything can be said."""
+        between = self.time - self.time_to_first_token
+        return (len(self.tokens) - 1) / between if len(self.tokens) > 1 and between > 0 else None
+
+
+class Stream:
+    """The text of one prompt while it is made: an iterator of pieces, none of them empty. `tokens()` gives token ids in
+    their stead. `result` is there at the end. Closing it, or dropping it, cancels the request."""
+
+    def __init__(self, llm: LLM, progress: Progress) -> None:
+        self._llm, self._progress = llm, progress
+        self._events = llm._follow(progress)
+        self._text: list[str] = []
+        self.result: Generation | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        if self._progress.request.reader is None:
+            raise MlircError("the model has no tokenizer, so that there is no text: use .tokens()")
+        for event in self._each():
+            if event.text:
+                yield event.text
+
+    def tokens(self) -> Iterator[int]:
+        """The new token ids as they come."""
+        for event in self._each():
+            yield from event.tokens
+
+    def close(self) -> None:
+        """Ends the request, if it has not ended."""
+        if self.result is None:
+            self._llm._cancel(self._progress)
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _each(self) -> Iterator[Event]:
+        while self.result is None:
+            event = self._llm._next(self._events)
+            self._text.append(event.text)
+            if event.reason is not None:
+                self.result = _generation(self._progress, "".join(self._text))
+            yield event
+
+
+class LLM:
+    """A model that generates, on a device. Not safe for several threads at once.
+
+    `model`: a folder that `mlirc-generate -o` or `compile_generation` wrote, or a Hugging Face folder or transformers
+    module, which is compiled first. `device`: a GPU's number, "cpu", or "host" (the host device, slow, which checks
+    every access). `draft`: how many tokens are guessed from the text so far where one greedy sequence runs alone, and
+    judged in one step; nobody has measured where that pays, so that it is 0 by default. `turn_tokens`: how many tokens
+    of prompts are read between two steps of decoding. `tokenizer`, `weights`, `output` and further options are those of
+    `mlirc.generate.opening.open_generating`. Raises MlircError for anything the user can put right.
+    """
+
+    def __init__(
+        self, model: Any, *, device: int | str = 0, draft: int = 0, turn_tokens: int | None = None, **options: Any
+    ) -> None:
+        self._closed = True
+        for name, value, least in (("draft", draft, 0), ("turn_tokens", turn_tokens, 1)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+                raise MlircError(f"{name} is {value!r}: give a whole number of {least} or more")
+        opened = model if isinstance(model, Opened) else open_generating(model, device=device, **options)
+        self._closed = False
+        self.opened = opened
+        self.engine, self.tokenizer, self.eos = opened.engine, opened.tokenizer, opened.eos
+        self.scheduler = Scheduler(self.engine, turn_tokens=turn_tokens, draft=draft)
+        self._followed: dict[int, deque[Event]] = {}
+
+    def request(
+        self,
+        prompt: Prompt,
+        *,
+        max_new_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        stop_tokens: Sequence[int | str] = (),
+        ignore_eos: bool = False,
+        **sampling: Any,
+    ) -> Request:
+        """The request of one prompt: a text, token ids, or a conversation (as of `chat`); `generate` says the rest.
+
+        Raises MlircError for a text where there is no tokenizer, and for stop tokens and options that are not known.
+        """
+        tokens, stops = self._encode(prompt), [stop] if isinstance(stop, str) else list(stop)
+        unknown = next((name for name in sampling if name not in Sampling.__dataclass_fields__), None)
+        if unknown is not None:
+            known = ", ".join(Sampling.__dataclass_fields__)
+            raise MlircError(f"'{unknown}' is no option of generating: sampling has {known}")
+        ends = {self._token(t) for t in stop_tokens} | (set() if ignore_eos else set(self.eos))
+        reader = None
+        if self.tokenizer is not None:
+            reader = TextReader(self.tokenizer.decode, tokens, stops)
+        elif stops:
+            raise MlircError("stop strings need a tokenizer, and the model has none: give stop_tokens")
+        if max_new_tokens is None:
+            max_new_tokens = max(1, min(DEFAULT_NEW_TOKENS, most_tokens(Request(tokens), self.engine)))
+        return Request(tokens, max_new_tokens, Sampling(**sampling), frozenset(ends), reader)
+
+    def generate(self, prompts: Prompt | Sequence[Prompt], **options: Any) -> Any:
+        """Continues one prompt, or several at once: a `Generation` for each, in a list where a list was given.
+
+        A prompt is a text or a list of token ids. `max_new_tokens` (128, or as many as fit), `temperature`, `top_k`,
+        `top_p`, `min_p`, `repetition_penalty` and `seed` (`mlirc.generate.engine.Sampling`; the default is the most
+        probable token), `stop` (a text or several, none of which is shown), `stop_tokens` (ids, or tokens as the
+        tokenizer writes them; those that end a text by the model's own word count, too, but for `ignore_eos=True`).
+        """
+        several = isinstance(prompts, list | tuple) and (not prompts or isinstance(prompts[0], str | list | tuple))
+        given: list[Any] = list(prompts) if several else [prompts]
+        made = self._run([self.request(p, **options) for p in given])
+        return made if several else made[0]
+
+    def chat(self, messages: Sequence[dict[str, Any]], **options: Any) -> Generation:
+        """The model's answer in a conversation, by its chat template: messages with `role` ("system", "user",
+        "assistant") and `content`, a text. Options as of `generate`."""
+        if isinstance(messages, str):
+            raise MlircError("a conversation is a list of messages: [{'role': 'user', 'content': 'Hello'}]")
+        return self._run([self.request(_conversation(messages), **options)])[0]
+
+    def stream(self, prompt: Prompt, **options: Any) -> Stream:
+        """As `generate` for one prompt, or `chat` for a list of messages: the pieces of the text while they come."""
+        return Stream(self, self._submit([self.request(prompt, **options)])[0])
+
+    def close(self) -> None:
+        """Frees the device's memory; closing again does nothing."""
+        if not self._closed:
+            self._closed = True
+            self.opened.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Inside
+
+    def _encode(self, prompt: Prompt) -> list[int]:
+        if not isinstance(prompt, str) and not (len(prompt) and isinstance(prompt[0], dict)):
+            return list(prompt)  # type: ignore[arg-type]
+        if self.tokenizer is None:
+            raise MlircError(
+                f"{self.opened.name} has no tokenizer (tokenizer.json): give token ids, or tokenizer=FOLDER"
+            )
+        if isinstance(prompt, str):
+            if not prompt:
+                raise MlircError("the prompt is empty: give at least one character")
+            return self.tokenizer.encode(prompt)
+        return self.tokenizer.encode_chat(prompt)  # type: ignore[arg-type]
+
+    def _token(self, token: int | str) -> int:
+        if isinstance(token, str):
+            if self.tokenizer is None:
+                raise MlircError(f"the stop token '{token}' needs a tokenizer, and the model has none: give its id")
+            return self.tokenizer.token(token)
+        return token
+
+    def _submit(self, requests: Sequence[Request]) -> list[Progress]:
+        """Hands requests to the scheduler, all or none."""
+        if self._closed:
+            raise MlircError("the model was closed")
+        taken: list[Progress] = []
+        try:
+            for request in requests:
+                taken.append(self.scheduler.submit(request))
+        except BaseException:
+            for progress in taken:
+                self.scheduler.cancel(progress.number)
+            raise
+        return taken
+
+    def _run(self, requests: Sequence[Request]) -> list[Generation]:
+        taken = self._submit(requests)
+        queues = [self._follow(progress) for progress in taken]
+        texts = []
+        try:
+            for progress, events in zip(taken, queues, strict=True):
+                pieces = []
+                while progress.reason is None or events:
+                    pieces.append(self._next(events).text)
+                texts.append("".join(pieces))
+        finally:
+            for progress in taken:
+                self._cancel(progress)
+        return [_generation(progress, text) for progress, text in zip(taken, texts, strict=True)]
+
+    def _follow(self, progress: Progress) -> deque[Event]:
+        """Where a request's events go from now on."""
+        return self._followed.setdefault(progress.number, deque())
+
+    def _next(self, events: deque[Event]) -> Event:
+        """A request's next event, after as many turns as that takes."""
+        while not events:
+            if self._closed:
+                raise MlircError("the model was closed")
+            for event in self.scheduler.step():
+                if event.request in self._followed:
+                    self._followed[event.request].append(event)
+        return events.popleft()
+
+    def _cancel(self, progress: Progress) -> None:
+        """Ends a request if it has not, and forgets its events."""
+        self._followed.pop(progress.number, None)
+        if not self._closed:
+            self.scheduler.cancel(progress.number)
+
+
+def _conversation(messages: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    from mlirc.generate.chat import check_messages
+
+    return check_messages(messages)
+
+
+def _generation(progress: Progress, text: str) -> Generation:
+    start, first, end = progress.submitted, progress.first, progress.ended
+    assert progress.reason is not None and end is not None
+    return Generation(
+        None if progress.request.reader is None else text,
+        progress.tokens[len(progress.request.prompt) :],
+        progress.reason,
+        len(progress.request.prompt),
+        progress.reused,
+        (end if first is None else first) - start,
+        end - start,
+        progress.drafted,
+        progress.accepted,
+    )
