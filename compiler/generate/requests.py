@@ -18,7 +18,9 @@ _SEEDS = 1 << 63
 class Reader(Protocol):
     """Turns a sequence's new tokens into text; `mlirc.generate.text.TextReader` is one."""
 
-    stopped: bool  # a stop string was found: the text ends in front of it
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string was found: the text ends in front of it."""
 
     def push(self, token: int) -> str:
         """The text that is certain now and was not before."""
