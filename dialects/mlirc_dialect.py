@@ -16,7 +16,12 @@ mask's stead; with
 
 is causal attention over a cache in pages: keys [N,Hkv,P,D] and values [N,Hkv,P,Dv] are pools of N pages of P tokens
 each. Sequence b is the pages `pages`[b] (i64 [B,T]), of which its first `lengths`[b] tokens count (i64 [B], 0 to T P):
-this is its Sk. What lies behind is never part of a result, NaNs neither.
+this is its Sk. What lies behind is never part of a result, NaNs neither. A schedule that takes it apart reads
+
+    %k = "mlirc.gather_pages"(%keys, %pages, %lengths) {layout = "bhsd"}
+
+keys [B,Hkv,T P,D] whose pages lie one behind the other, with zeros behind each length, until `schedule.read_pages`
+makes slices of the pool of it.
 """
 
 # No `from __future__ import annotations` here: the bindings read the op class's annotations as types.
@@ -31,6 +36,7 @@ ATTENTION = "mlirc.attention"
 CACHED_ATTENTION = "mlirc.cached_attention"
 ATTENTIONS = (ATTENTION, CACHED_ATTENTION)
 DEQUANTIZE = "mlirc.dequantize"  # on a map that unpacks the weights of a product, which is computed where it is read
+GATHER_PAGES = "mlirc.gather_pages"
 _ATTRIBUTES = {
     "scale": ir.FloatAttr,
     "causal": ir.BoolAttr,
@@ -83,10 +89,24 @@ class CachedAttentionOp(Mlirc.Operation, name="cached_attention", traits=[ext.Pu
         return _verify(op)
 
 
+class GatherPagesOp(Mlirc.Operation, name="gather_pages", traits=[ext.Pure]):  # type: ignore
+    """The sequences of a cache in pages, each in one piece; see the module's docstring."""
+
+    pool: ext.Operand[Any]
+    pages: ext.Operand[Any]
+    lengths: ext.Operand[Any]
+    layout: Any
+    result: ext.Result[Any]
+
+    @staticmethod
+    def verify_invariants(op: ir.Operation) -> bool:
+        return _verify(op)
+
+
 def _verify(op: ir.Operation) -> bool:
     """Called by MLIR's verifier; emits one error at the op's location for the first broken rule."""
     try:
-        AttentionInfo.of(op)
+        (GatherInfo if op.operation.name == GATHER_PAGES else AttentionInfo).of(op)
     except ValueError as e:
         op.operation.location.emit_error(f"'{op.operation.name}' op {e}")
         return False
@@ -113,6 +133,31 @@ class Pages:
         if not (k["b"] and k["s"] and pages[1]):
             raise ValueError(f"a cache of {k['b']} pages of {k['s']} tokens, of which a sequence has {pages[1]}")
         return cls(k["b"], k["s"], pages[1])
+
+
+@dataclass(frozen=True)
+class GatherInfo:
+    """What a gather_pages says: the pages, and the layout of the pool."""
+
+    pages: Pages
+    layout: str
+
+    @classmethod
+    def of(cls, op: Any) -> "GatherInfo":
+        """Reads and checks the op; raises ValueError naming the broken rule."""
+        op = op.operation
+        layout = op.attributes["layout"]
+        if not isinstance(layout, ir.StringAttr) or sorted(layout.value) != sorted("bhsd"):
+            raise ValueError(f"layout is a permutation of 'bhsd', not {layout}")
+        pool, result = (ir.RankedTensorType(v.type) for v in (op.operands[0], op.results[0]))
+        if pool.rank != 4 or result.rank != 4 or not (pool.has_static_shape and result.has_static_shape):
+            raise ValueError(f"the pool and the result are static rank-4 tensors, not {pool} and {result}")
+        sizes = dict(zip(layout.value, pool.shape, strict=True))
+        pages = Pages.of(result.shape[0], sizes, [v.type for v in list(op.operands)[1:]])
+        shape = [result.shape[0], sizes["h"], pages.count * pages.size, sizes["d"]]
+        if list(result.shape) != shape or result.element_type != pool.element_type:
+            raise ValueError(f"the result is {shape} of {pool.element_type}, not {result}")
+        return cls(pages, layout.value)
 
 
 @dataclass(frozen=True)
@@ -207,6 +252,13 @@ class AttentionInfo:
             score_functions.parse(self.score, self.sum_type, [ir.RankedTensorType(t).element_type for t in more])
 
     @property
+    def packs(self) -> bool:
+        """Whether it is over a cache, and the queries (and results) of the heads that share a head of keys lie beside
+        each other in memory."""
+        plain = ("bhsd", "bshd") if self.q_len == 1 else ("bhsd",)
+        return self.pages is not None and self.layouts[0] in plain and self.layouts[3] in plain
+
+    @property
     def sum_type(self) -> ir.Type:
         """What scores and sums are of."""
         kind = ir.F64Type if str(self.element_type) == "f64" else ir.F32Type
@@ -252,6 +304,16 @@ def cached_attention(
 ) -> ir.Value:
     """Builds `mlirc.cached_attention` of queries, keys, values, pages and lengths, as `attention` does."""
     return _create(CACHED_ATTENTION, operands, scale, window, softcap, layouts, {}, loc)
+
+
+def gather_pages(pool: ir.Value, pages: ir.Value, lengths: ir.Value, layout: str = "bhsd") -> ir.Value:
+    """Builds `mlirc.gather_pages` at the current insertion point and returns its result."""
+    type_ = ir.RankedTensorType(pool.type)
+    sizes = dict(zip(layout, type_.shape, strict=True))
+    batch, count = ir.RankedTensorType(pages.type).shape
+    result = ir.RankedTensorType.get([batch, sizes["h"], count * sizes["s"], sizes["d"]], type_.element_type)
+    attributes = {"layout": ir.StringAttr.get(layout)}
+    return ir.Operation.create(GATHER_PAGES, [result], [pool, pages, lengths], attributes).results[0]
 
 
 def _create(

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mlirc.dialects.mlirc_dialect import ATTENTIONS, AttentionInfo
+from mlirc.dialects.mlirc_dialect import ATTENTIONS, GATHER_PAGES, AttentionInfo, GatherInfo, gather_pages
+from mlirc.dialects.pages import length_of, page_of
 from mlirc.dialects.score_functions import inline
-from mlirc.ir.levels import INDEX_BELOW, WEIGHT
+from mlirc.ir.levels import WEIGHT
 from mlirc.mlir import arith, ir, linalg, math, tensor
 from mlirc.passes import register
 
@@ -20,11 +21,14 @@ _LOOPS = "bhgijd"  # batch, key head, group, query, key, head or value dimension
 
 @register("mlirc-decompose-attention")
 def run(module: ir.Module, wide_f32: str = "0") -> None:
-    """Replaces every attention of the module, or with `wide_f32` those of several queries whose heads have more
-    elements of f32 than that: their results do not fit registers. A query row that sees no key gives 0."""
+    """Replaces every attention and gather of pages of the module, or with `wide_f32` the attentions of several queries
+    whose heads have more elements of f32 than that: their results do not fit registers. A query row that sees no key
+    gives 0."""
     found: list[ir.Operation] = []
 
     def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name == GATHER_PAGES and wide_f32 == "0":
+            found.append(op)
         if op.name in ATTENTIONS and (wide_f32 == "0" or _is_wide(AttentionInfo.of(op), int(wide_f32))):
             found.append(op)
         return ir.WalkResult.ADVANCE
@@ -32,7 +36,7 @@ def run(module: ir.Module, wide_f32: str = "0") -> None:
     module.operation.walk(visit)
     for op in found:
         with module.context, op.location, ir.InsertionPoint(op):
-            op.results[0].replace_all_uses_with(_decompose(op))
+            op.results[0].replace_all_uses_with(_gathered(op) if op.name == GATHER_PAGES else _decompose(op))
         op.erase()
 
 
@@ -111,46 +115,33 @@ def _weigh(
 def _keys(op: ir.Operation, info: AttentionInfo, number: int) -> tuple[ir.Value, str]:
     """Keys (1) or values (2) with their loops: of a cache in pages gathered, and zero behind each sequence's length."""
     value, layout = op.operands[number], info.layouts[number]
-    pages = info.pages
-    if pages is None:
+    if info.pages is None:
         return value, layout.replace("s", "j")
-    element = info.element_type
-    dims = dict(b=info.batch, h=info.kv_heads, j=info.kv_len, d=info.head_dim if number == 1 else info.value_dim)
+    return _gathered(gather_pages(value, op.operands[3], op.operands[4], layout).owner, erase=True), "bhjd"
+
+
+def _gathered(op: ir.Operation, erase: bool = False) -> ir.Value:
+    """A gather of pages, as the gather of each element."""
+    info, type_ = GatherInfo.of(op), ir.RankedTensorType(op.results[0].type)
+    pool, pages, lengths = op.operands
 
     def body(_: ir.Value) -> ir.Value:
         b, h, j, d = (linalg.IndexOp(n).result for n in range(4))
-        at = {"b": page_of(op, b, j), "h": h, "s": arith.remui(j, _index(pages.size)), "d": d}
-        inside = arith.cmpi(arith.CmpIPredicate.slt, j, length_of(op, b))
-        found = tensor.extract(value, [at[c] for c in layout])
-        return arith.select(inside, found, arith.constant(element, 0.0))
+        page = page_of(pages, b, arith.divui(j, _index(info.pages.size)), info.pages)
+        at = {"b": page, "h": h, "s": arith.remui(j, _index(info.pages.size)), "d": d}
+        inside = arith.cmpi(arith.CmpIPredicate.slt, j, length_of(lengths, b, info.pages))
+        found = tensor.extract(pool, [at[c] for c in info.layout])
+        return arith.select(inside, found, arith.constant(type_.element_type, 0.0))
 
-    return _generic("bhjd", [], (tensor.empty([dims[c] for c in "bhjd"], element), "bhjd"), body), "bhjd"
+    out = tensor.empty(list(type_.shape), type_.element_type)
+    made = _generic("bhjd", [], (out, "bhjd"), body)
+    if erase:
+        op.erase()
+    return made
 
 
 def _index(value: int) -> ir.Value:
     return arith.constant(ir.IndexType.get(), value)
-
-
-def length_of(op: ir.Operation, batch: ir.Value) -> ir.Value:
-    """The length of a sequence of an attention in pages, which is between 0 and its longest."""
-    length = tensor.extract(op.operands[4], [batch])
-    return bounded(arith.index_cast(ir.IndexType.get(), length), AttentionInfo.of(op).kv_len + 1)
-
-
-def page_of(op: ir.Operation, batch: ir.Value, key: ir.Value) -> ir.Value:
-    """The page of a key, which is one of the pool."""
-    pages = AttentionInfo.of(op).pages
-    assert pages is not None
-    page = tensor.extract(op.operands[3], [batch, arith.divui(key, _index(pages.size))])
-    return bounded(arith.index_cast(ir.IndexType.get(), page), pages.pool)
-
-
-def bounded(value: ir.Value, extent: int) -> ir.Value:
-    """An index that the model gives, inside of [0, extent)."""
-    for make, limit in ((arith.maxsi, 0), (arith.minsi, extent - 1)):
-        value = make(value, _index(limit))
-        value.owner.attributes[INDEX_BELOW] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), extent)
-    return value
 
 
 def _groups(rank: int, at: int) -> list[list[int]]:
@@ -202,7 +193,7 @@ def _mask_scores(
             x = _apply_mask(x, rest[0], acc, lowest)
         if info.causal or info.window:
             if info.pages:
-                shift = arith.subi(length_of(op, linalg.IndexOp(0).result), _index(info.q_len))
+                shift = arith.subi(length_of(op.operands[4], linalg.IndexOp(0).result, info.pages), _index(info.q_len))
             else:
                 shift = _index(info.kv_len - info.q_len)
             last = arith.addi(linalg.IndexOp(3).result, shift)

@@ -97,6 +97,7 @@ class AttentionShape:
     window: int = 0
     rows: bool = True  # keys and values have contiguous rows: the elements of a head are their last dimension
     pages: Pages | None = None
+    packs: bool = False  # of a cache in pages: the queries of the heads that share a head of keys lie beside each other
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ def _attention_shape(block: ir.Block) -> AttentionShape | None:
     a = AttentionInfo.of(found[0])
     sizes = (a.batch, a.q_heads, a.kv_heads, a.q_len, a.kv_len, a.head_dim, a.value_dim)
     rows = all(layout.endswith("d") for layout in a.layouts[1:3])
-    return AttentionShape(*sizes, str(a.element_type), a.causal, a.window, rows, a.pages)
+    return AttentionShape(*sizes, str(a.element_type), a.causal, a.window, rows, a.pages, a.packs)
 
 
 def _check_ops(function: ir.Operation) -> None:

@@ -13,11 +13,13 @@ from mlirc.dialects.schedule.collapse_dims import collapse_dims
 from mlirc.dialects.schedule.collapse_vectors import collapse_vectors
 from mlirc.dialects.schedule.decompose_attention import decompose_attention
 from mlirc.dialects.schedule.generalize import generalize
+from mlirc.dialects.schedule.hoist import hoist
 from mlirc.dialects.schedule.match_contractions import match_contractions
 from mlirc.dialects.schedule.match_operands import match_operands
 from mlirc.dialects.schedule.match_root import match_root
 from mlirc.dialects.schedule.online_softmax import online_softmax
 from mlirc.dialects.schedule.pick import pick
+from mlirc.dialects.schedule.read_pages import read_pages
 from mlirc.dialects.schedule.require import require
 from mlirc.dialects.schedule.reverse_blocks import reverse_blocks
 from mlirc.dialects.schedule.rotate import rotate
@@ -39,6 +41,7 @@ __all__ = [
     "collapse_vectors",
     "decompose_attention",
     "generalize",
+    "hoist",
     "match",
     "match_contractions",
     "match_operands",
@@ -48,6 +51,7 @@ __all__ = [
     "pick",
     "pipeline",
     "power_of_two",
+    "read_pages",
     "reverse_blocks",
     "rotate",
     "script",

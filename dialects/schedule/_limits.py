@@ -8,7 +8,7 @@ from mlirc.dialects.schedule import _build
 from mlirc.dialects.schedule._base import PayloadError
 from mlirc.dialects.schedule._dims import body_of, producer, structure, structured_ops
 from mlirc.dialects.schedule.split_k import sizes_of
-from mlirc.mlir import affine, arith, ir, linalg
+from mlirc.mlir import affine, arith, ir, linalg, nested
 
 HIDDEN = (float("-inf"), 0.0)  # of scores, and of weights
 _SLE, _SLT, _SGT, _SGE = (getattr(arith.CmpIPredicate, p).value for p in ("sle", "slt", "sgt", "sge"))
@@ -117,14 +117,19 @@ class Bounds:
     start: int | None  # None: not a number
     end: int
     step: int
-    row0: ir.Value | None = None  # None: the block has all rows
+    row0: tuple[ir.Value, ...] = ()  # whose sum it is; none: the block has all rows
     rows: int = 0
     upper: list[int] = field(default_factory=list)
     lower: list[int] = field(default_factory=list)
 
     def row(self) -> ir.Value:
         """The block's first row."""
-        return _build.index(0) if self.row0 is None else self.row0
+        if not self.row0:
+            return _build.index(0)
+        first, *more = self.row0
+        for value in more:
+            first = arith.AddIOp(first, value).result
+        return first
 
     def row_or_first(self, offset: int) -> ir.Value:
         """The position beside the block's first row, `offset` further on, or 0: steps are counted without a sign."""
@@ -148,11 +153,14 @@ def read_loop(loop: ir.Operation) -> Bounds:
         sign = below.values.pop(iv, 0)
         along = [d for d, n in below.dims.items() if n == sign]
         across = [d for d, n in below.dims.items() if n == -sign]
-        if abs(sign) != 1 or len(along) != 1 or len(across) > 1 or len(below.dims) != len(along) + len(across):
+        wrapped = {v: below.values.pop(v) for v in list(below.values) if _wraps(v) is not None}
+        known = len(below.dims) == len(along) + len(across) and all(n == -sign for n in wrapped.values())
+        if abs(sign) != 1 or len(along) != 1 or len(across) + len(wrapped) > 1 or not known:
             raise PayloadError("a limit that is no difference of two positions", op)
-        if not across and not below.values:
+        if not across and not wrapped and not below.values:
             continue  # the end of all
-        row0, rows = _row(op, across, below, sign)
+        row0, rows = _row(op, loop, across, below, sign)
+        rows = next((_wraps(v) or rows for v in wrapped), rows)
         if bounds.rows and (bounds.row0, bounds.rows) != (row0, rows):
             raise PayloadError("limits that count from different rows", op)
         bounds.row0, bounds.rows = row0, rows
@@ -164,14 +172,29 @@ def read_loop(loop: ir.Operation) -> Bounds:
     return bounds
 
 
-def _row(op: ir.Operation, across: list[int], below: Position, sign: int) -> tuple[ir.Value | None, int]:
-    """The block's first row, and how many it has at most."""
-    if len(across) != 1 or list(below.values.values()) not in ([], [-sign]):
-        raise PayloadError("a limit that does not count from the block's rows: tile them first", op)
+def _row(
+    op: ir.Operation, loop: ir.Operation, across: list[int], below: Position, sign: int
+) -> tuple[tuple[ir.Value, ...], int]:
+    """What the block's first row is the sum of, and how many rows it has at most."""
+    inside = {op, *nested(op), loop, *nested(loop)}
+    for value, times in below.values.items():
+        owner = value.owner.owner if isinstance(value.owner, ir.Block) else value.owner
+        if times != -sign or owner.operation in inside:
+            raise PayloadError("a limit that does not count from the block's rows: tile them first", op)
+    if not across:
+        return tuple(below.values), 1
     maps = [m.value for m in op.attributes["indexing_maps"]]
     out = list(op.operands)[-1]
     place = [e.position for e in maps[-1].results].index(across[0])
-    return next(iter(below.values), None), _build.bound(sizes_of(out)[place])
+    return tuple(below.values), _build.bound(sizes_of(out)[place])
+
+
+def _wraps(value: ir.Value) -> int | None:
+    """How many values a remainder in an op's body can have: rows that start anew, with each head of queries."""
+    made_by = producer(value)
+    if made_by is None or made_by.name != "arith.remui" or made_by.parent.name != "linalg.generic":
+        return None
+    return number_of(made_by.operands[1])
 
 
 def loop_limits(loop: ir.Operation) -> list[tuple[ir.Operation, Limit]]:

@@ -1,4 +1,4 @@
-"""`schedule.decompose_attention`: `mlirc.attention` as linalg ops on whole tensors, in the form that tiles well.
+"""`schedule.decompose_attention`: attention as linalg ops on whole tensors, in the form that tiles well.
 
     scores  = q k^T                                  contraction, [b, h, i, j]
     masked  = scale, soft cap, mask, limits by position         elementwise; left out where it does nothing
@@ -10,6 +10,10 @@
 
 Loops: b batch, h head of queries, i query, j key, d element of a head, e element of a value. A head of keys that
 several heads of queries share is read at `h floordiv group`. Accumulation is in f32 (f64 of f64).
+
+Of attention over a cache in pages, keys and values are those of `mlirc.gather_pages`, and positions count from each
+sequence's length. There the queries of all heads that share a head of keys may be the rows of one product (`pack`): h
+is the head of keys then, and i = (head in the group) Sq + query.
 """
 
 from __future__ import annotations
@@ -19,7 +23,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mlirc.dialects import score_functions
-from mlirc.dialects.mlirc_dialect import ATTENTION, AttentionInfo
+from mlirc.dialects.mlirc_dialect import ATTENTION, ATTENTIONS, AttentionInfo, gather_pages
+from mlirc.dialects.pages import length_of
 from mlirc.dialects.schedule import _build
 from mlirc.dialects.schedule._base import PayloadError, transform_op
 from mlirc.mlir import arith, ir, linalg, math, tensor
@@ -44,12 +49,15 @@ class Decomposer:
     per score, whose error beside the rounded max c is the same along a row, but no power of two of f32 where max c
     exceeds 2^31; of f32 and f64 (s - max) c, which is right for any scores."""
 
-    def __init__(self, op: ir.Operation, base2: bool) -> None:
-        self.op, self.base2 = op, base2
+    def __init__(self, op: ir.Operation, base2: bool, pack: bool = False) -> None:
+        self.op, self.base2, self.pack = op, base2, pack
         self.info = info = AttentionInfo.of(op)
         self.acc = info.sum_type
         self.group = info.q_heads // info.kv_heads
         self.sizes = {"b": info.batch, "h": info.q_heads, "i": info.q_len, "j": info.kv_len, "e": info.value_dim}
+        if pack:
+            self.group, rows = 1, info.q_heads // info.kv_heads * info.q_len
+            self.sizes |= {"h": info.kv_heads, "i": rows}
         self.mask_type = ir.RankedTensorType(op.operands[3].type).element_type if info.mask_shape is not None else None
         float_mask = self.mask_type is not None and not isinstance(self.mask_type, ir.IntegerType)
         self.raw = base2 and not (info.softcap or float_mask or info.score) and info.scale > 0
@@ -97,9 +105,9 @@ class Decomposer:
 
     def build(self) -> tuple[ir.Value, list[ir.Operation]]:
         """Adds the ops at the insertion point; returns the attention's result, and both products."""
-        q = self.operand(0, {"b": "b", "h": "h", "s": "i", "d": "d"})
-        k = self.operand(1, {"b": "b", "h": "k", "s": "j", "d": "d"})
-        v = self.operand(2, {"b": "b", "h": "k", "s": "j", "d": "e"})
+        q = self.packed() if self.pack else self.operand(0, {"b": "b", "h": "h", "s": "i", "d": "d"})
+        k = self.keys(1, {"b": "b", "h": "k", "s": "j", "d": "d"})
+        v = self.keys(2, {"b": "b", "h": "k", "s": "j", "d": "e"})
         scores = self.contract(q, k, self.filled("bhij", 0.0), "bhijd")
         start = self.filled("bhie", 0.0)
         lowest = LOWEST_RAW if self.raw else LOWEST_F32
@@ -112,6 +120,17 @@ class Decomposer:
         output = self.contract(self.narrowed(weights), v, start, "bhiej")
         products = [scores.value.owner.operation, output.value.owner.operation]
         return self.result(output, total).value, products
+
+    def keys(self, i: int, letters: dict[str, str]) -> _Tensor:
+        if self.info.pages is None:
+            return self.operand(i, letters)
+        whole = gather_pages(self.op.operands[i], *list(self.op.operands)[3:], self.info.layouts[i])
+        return _Tensor(whole, "".join(letters[c] for c in "bhsd"))
+
+    def packed(self) -> _Tensor:
+        """The queries with the rows of each head of keys beside each other, which is how they lie in memory."""
+        sizes = [self.info.batch, self.info.kv_heads, self.sizes["i"], self.info.head_dim]
+        return _Tensor(_reshaped(self.op.operands[0], sizes), "bhid")
 
     def softmax(self, scores: _Tensor, lowest: _Tensor, zero: _Tensor) -> tuple[_Tensor, _Tensor]:
         """The exponentials of the scores beside their maximum, and their sum."""
@@ -136,7 +155,8 @@ class Decomposer:
         return self.generic([weights], out, "bhij", lambda p, _: self.narrow(p))
 
     def result(self, output: _Tensor, total: _Tensor | None) -> _Tensor:
-        letters = "".join({"b": "b", "h": "h", "s": "i", "d": "e"}[c] for c in self.info.layouts[3])
+        layout = "bhsd" if self.pack else self.info.layouts[3]
+        letters = "".join({"b": "b", "h": "h", "s": "i", "d": "e"}[c] for c in layout)
         out = self.empty(letters, self.info.element_type)
         if total is None:
             return self.generic([output], out, "bhie", lambda x, _: self.narrow(x))
@@ -173,7 +193,8 @@ class Decomposer:
         info = self.info
         if self.raw and info.mask_shape is None and not info.causal and not info.window:
             return scores
-        more = [self.unit_free(number) for number in range(3, len(self.op.operands))]
+        last = 3 if info.pages else len(self.op.operands)
+        more = [self.unit_free(number) for number in range(3, last)]
 
         def body(x: ir.Value, *rest: ir.Value) -> ir.Value:
             if not self.raw:
@@ -195,6 +216,8 @@ class Decomposer:
         """Hides keys behind the query, and those that a window is past: as scores of -inf, or weights of 0."""
         hidden = float("-inf") if self.info.softmax else 0.0
         info, place = self.info, arith.CmpIPredicate
+        if info.pages:
+            return self.limit_by_length(x)
         for wanted, predicate, offset in (
             (info.causal, place.sle, self.shift),
             (info.window, place.sgt, self.shift - info.window),
@@ -205,22 +228,54 @@ class Decomposer:
                 x = arith.SelectOp(seen, x, self.constant(hidden)).result
         return x
 
+    def limit_by_length(self, x: ir.Value) -> ir.Value:
+        """The same, of a query whose position counts from its sequence's length."""
+        info, place = self.info, arith.CmpIPredicate
+        assert info.pages is not None
+        column, row = linalg.IndexOp(3).result, linalg.IndexOp(2).result
+        if self.pack:
+            row = arith.RemUIOp(row, _build.index(info.q_len)).result if info.q_len > 1 else _build.index(0)
+        length = length_of(self.op.operands[4], linalg.IndexOp(0).result, info.pages)
+        last = arith.AddIOp(row, arith.SubIOp(length, _build.index(info.q_len)).result).result
+        seen = [arith.CmpIOp(place.sle, column, last).result]
+        if info.window:
+            first = arith.SubIOp(last, _build.index(info.window)).result
+            seen.append(arith.CmpIOp(place.sgt, column, first).result)
+        for condition in seen:
+            x = arith.SelectOp(condition, x, self.constant(float("-inf"))).result
+        return x
+
+
+def _reshaped(value: ir.Value, sizes: Sequence[int]) -> ir.Value:
+    """A tensor as another one of the same elements in the same order; the first dimension is the same."""
+    type_ = ir.RankedTensorType(value.type)
+    flat = ir.RankedTensorType.get([sizes[0], py_math.prod(sizes[1:])], type_.element_type)
+    rest = [list(range(1, type_.rank))]
+    value = tensor.CollapseShapeOp(flat, value, [[0], *rest]).result
+    new = ir.RankedTensorType.get(list(sizes), type_.element_type)
+    return tensor.ExpandShapeOp(new, value, [[0], list(range(1, len(sizes)))], [], list(sizes)).result
+
 
 @transform_op(
     "decompose_attention",
     operands=("attention",),
     consumes=("attention",),
     results=("result", "products"),
-    attributes={"base2": bool},
+    attributes={"base2": bool, "pack": bool},
+    defaults={"pack": False},
 )
-def decompose_attention(rewriter, targets, base2):
-    """Replaces one `mlirc.attention` by linalg ops on whole tensors; returns the op that makes its result, and its two
-    products. `base2`: exponentials are powers of two, and a positive scale goes into the exponent."""
-    if len(targets) != 1 or targets[0].operation.name != ATTENTION:
+def decompose_attention(rewriter, targets, base2, pack):
+    """Replaces one `mlirc.attention` or `mlirc.cached_attention` by linalg ops on whole tensors; returns the op that
+    makes its result, and its two products. `base2`: exponentials are powers of two, and a positive scale goes into the
+    exponent. `pack`, over a cache: the queries of all heads that share a head of keys are the rows of one product."""
+    if len(targets) != 1 or targets[0].operation.name not in ATTENTIONS:
         raise PayloadError(f"decompose_attention needs one {ATTENTION}", targets[0] if targets else None)
     op = targets[0].operation
+    if pack and not AttentionInfo.of(op).packs:
+        raise PayloadError("pack: it is attention over a cache, whose heads lie one behind the other in memory", op)
     with ir.InsertionPoint(op), op.location:
-        result, products = Decomposer(op, base2).build()
-        op.results[0].replace_all_uses_with(result)
+        result, products = Decomposer(op, base2, pack).build()
+        whole = _reshaped(result, list(op.results[0].type.shape)) if pack else result
+        op.results[0].replace_all_uses_with(whole)
     rewriter.erase_op(op)
     return [[result.owner.operation], products]

@@ -185,7 +185,9 @@ class Chain:
         return found
 
 
-def tile_chain(product: ir.Operation, size: int, erase: Callable) -> tuple[ir.Operation, list[ir.Operation]]:
+def tile_chain(
+    product: ir.Operation, size: int, erase: Callable, ragged: bool = False
+) -> tuple[ir.Operation, list[ir.Operation]]:
     """Makes the loop; returns it and its contractions."""
     if size < 1:
         raise PayloadError(f"size {size}: a step of the loop takes 1 or more", product)
@@ -198,12 +200,12 @@ def tile_chain(product: ir.Operation, size: int, erase: Callable) -> tuple[ir.Op
     carried = dict(zip(reductions, loop.inner_iter_args, strict=True))
     with ir.InsertionPoint(loop.body), product.location:
         iv = loop.induction_variable
-        edge = chain.extent % size != 0
+        edge, pads = ragged or chain.extent % size != 0, chain.extent % size != 0
         tiles = {c: Cut(0, n) for c, n in dims.extent.items()}
         tiles[chain.k] = Cut(iv, _build.remaining(iv, chain.extent, size) if edge else size)
         tiler = InnerTiler(dims, tiles)
         made, products = _clone(chain, tiler, carried)
-        if edge:
+        if pads:
             _hide_pads(chain, made, iv)
         _read_first(loop.body, products)
         scf.YieldOp([tiler.values[dims.ops[i].results[0]] for i in reductions])
@@ -365,13 +367,15 @@ def _copied(op: ir.Operation) -> ir.Operation:
     operands=("products",),
     consumes=("products",),
     results=("loop", "contractions"),
-    attributes={"size": int},
+    attributes={"size": int, "ragged": bool},
     takes=LINALG,
+    defaults={"ragged": False},
 )
-def online_softmax(rewriter, products, size):
+def online_softmax(rewriter, products, size, ragged):
     """Tiles the reduction dimension of the last of the given products by `size`, with every op of its block that has
-    this dimension. Returns the loop, and the contractions in it."""
+    this dimension. Returns the loop, and the contractions in it. With `ragged` every step's size is computed: the
+    dimension may yet turn out to be shorter (`read_pages`)."""
     if not products:
         raise PayloadError("online_softmax got no product")
-    loop, contractions = tile_chain(products[-1].operation, size, rewriter.erase_op)
+    loop, contractions = tile_chain(products[-1].operation, size, rewriter.erase_op, ragged)
     return [[loop], contractions]

@@ -1,0 +1,124 @@
+"""Attention over a paged cache with an online softmax: one head of keys and `block_q` rows of queries per block."""
+
+from __future__ import annotations
+
+from mlirc.errors import MlircError
+from mlirc.mlir import ir
+from mlirc.passes.distribute import instructions
+from mlirc.passes.distribute.instructions import ElementTypes
+from mlirc.passes.distribute.instructions.base import HALF
+from mlirc.schedule import register
+from mlirc.schedule.kernel_info import AttentionShape, KernelInfo
+from mlirc.schedule.verbs import (
+    annotate,
+    ceil_div,
+    decompose_attention,
+    hoist,
+    match,
+    match_contractions,
+    online_softmax,
+    pipeline,
+    power_of_two,
+    read_pages,
+    reverse_blocks,
+    script,
+    skip_hidden_steps,
+    split_tested_steps,
+    tidy,
+    tile_to_blocks,
+)
+from mlirc.targets import Target
+
+FEW_ROWS = 64  # queries of all heads that share a head of keys, which are one tile then
+
+
+def is_cached_attention(kernel: KernelInfo) -> bool:
+    """The kernel is one `mlirc.cached_attention` (of f16, bf16 or f32) with something to attend to; elements of a token
+    lie one behind the other."""
+    a = kernel.attention
+    if a is None or a.pages is None or a.dtype not in (*HALF, "f32"):
+        return False
+    return a.rows and min(a.batch, a.q_len, a.head_dim, a.value_dim) > 0
+
+
+def default_instruction(kernel: KernelInfo, a: AttentionShape) -> str:
+    """Tensor cores for 16-bit heads; of f32 as the user chose, where registers hold a warp's results."""
+    if a.dtype in HALF:
+        return "mma"
+    return "fma" if kernel.fp32 == "ieee" or max(a.head_dim, a.value_dim) > 256 else kernel.fp32
+
+
+def default_keys(a: AttentionShape, mma: str) -> int:
+    """Keys of a step: the most that divide a page and leave room for scores and weights in registers."""
+    assert a.pages is not None
+    widest = max(a.head_dim, a.value_dim)
+    most = (64 if widest <= 128 else 32) if mma == "mma" else 32 if widest <= 96 or mma == "fma" else 16
+    return max(n for n in range(1, most + 1) if a.pages.size % n == 0)
+
+
+def check(name: str, a: AttentionShape, target: Target, mma: str, block_kv: int, pack: bool) -> None:
+    """Raises MlircError for knobs that this kernel or target does not take."""
+    assert a.pages is not None
+    why = instructions.refusal(mma, ElementTypes(a.dtype, a.dtype, "f32"), target)
+    if why:
+        raise MlircError(f"kernel '{name}': mma={mma}: {why}")
+    if block_kv < 1 or a.pages.size % block_kv:
+        raise MlircError(
+            f"kernel '{name}': block_kv={block_kv}: a step takes a part of a page: give a divisor of {a.pages.size}"
+        )
+    if pack and not a.packs:
+        raise MlircError(f"kernel '{name}': pack: queries of heads that share keys do not lie beside each other")
+
+
+@register(matches=is_cached_attention, priority=20)
+def cached_attention(
+    kernel: KernelInfo,
+    target: Target,
+    *,
+    block_q: int | None = None,
+    block_kv: int | None = None,
+    warps: int | None = None,
+    stages: int = 2,
+    split: bool = True,
+    pack: bool | None = None,
+    min_blocks: int | None = None,
+    mma: str | None = None,
+) -> ir.Module:
+    """FlashAttention-2's loop order over pages: each step looks up its page in the table, and the loop ends with the
+    sequence (PagedAttention: Kwon et al., 2023). The queries of all heads that share a head of keys are the rows of one
+    tile where they are few, so that keys are read once.
+
+    Knobs: `block_q` rows and `warps` per block; `block_kv` keys per step, a divisor of a page; `stages` of the copy
+    pipeline; `split` runs the steps that need no test in a loop of their own; `pack` of the heads that share keys;
+    `min_blocks` that a multiprocessor should hold; `mma` is `mma` (tensor cores, 16-bit heads), `tf32x3` or `tf32`
+    (tensor cores, f32 heads) or `fma`.
+    """
+    a = kernel.attention
+    assert a is not None and a.pages is not None
+    mma, group = mma or default_instruction(kernel, a), a.q_heads // a.kv_heads
+    block_kv = block_kv or default_keys(a, mma)
+    pack = a.packs and (group * a.q_len <= FEW_ROWS or a.q_len == 1) if pack is None else pack
+    check(kernel.name, a, target, mma, block_kv, pack)
+    rows = group * a.q_len if pack else a.q_len
+    block_q = block_q or min(64, 16 * ceil_div(rows, 16))
+    warps = warps or max(power_of_two(block_q) // 16, 1)
+    knobs = dict(
+        block_q=block_q, block_kv=block_kv, warps=warps, stages=stages, split=split, pack=pack, min_blocks=min_blocks,
+        mma=mma,
+    )  # fmt: skip
+    with script(**knobs) as (module, function):
+        result, _ = decompose_attention(match(function, "mlirc.cached_attention"), base2=True, pack=pack)
+        forall = tile_to_blocks(result, sizes=[1, 1, min(block_q, rows), 0], keep=[2], order=[], ones=True)
+        loops, _ = online_softmax(match_contractions(forall), size=block_kv, ragged=True)
+        hoist(loops)
+        skip_hidden_steps(loops)
+        if split and not a.window:
+            loops = split_tested_steps(loops)
+        read_pages(loops)
+        if not pack:
+            reverse_blocks(forall, loop=-1)  # the last rows have the most keys: they start first
+        annotate(match_contractions(forall), mma=mma, warp_grid=[warps, 1])
+        pipeline(loops, depth=stages)
+        annotate(function, warps=warps, min_blocks=min_blocks)
+        tidy(function, forall)
+    return module
