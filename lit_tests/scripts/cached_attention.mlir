@@ -1,0 +1,37 @@
+// RUN: %mlirc-opt %s --script auto | %filecheck %s
+// RUN: %mlirc-opt %s --script 'cached_attention:block_kv=8,pack=false,split=false,stages=3' | %filecheck %s --check-prefix=KNOBS
+// RUN: %mlirc-opt %s --script auto --pass mlirc-async --pass mlirc-distribute | %filecheck %s --check-prefix=GPU
+
+// The steps that all rows see go first, without tests and with whole tiles.
+// CHECK-LABEL: func.func private @attention_0
+// CHECK-SAME: mlirc.warps = 1 : i32
+// CHECK: scf.forall {{.*}} in (2, 2, 1)
+// CHECK: tensor.extract %arg4
+// CHECK: scf.for {{.*}} step %c16
+// CHECK: tensor.extract_slice %arg1[{{.*}}] [1, 1, 16, 64]
+// CHECK: mlirc.mma = "mma"
+// CHECK-SAME: mlirc.warp_grid = array<i64: 1, 1>
+// CHECK-NOT: arith.cmpi
+// CHECK: mlirc.stages = 2 : i32
+// CHECK: scf.for {{.*}} step %c16
+// CHECK: arith.cmpi sle
+// KNOBS: scf.forall {{.*}} in (2, 4, 1)
+// KNOBS: scf.for {{.*}} step %c8
+// KNOBS: mlirc.stages = 3 : i32
+// KNOBS-NOT: = scf.for %
+
+// The page of a step that is copied ahead is looked up ahead, too.
+// GPU: gpu.func @attention_0
+// GPU: scf.for
+// GPU: memref.load {{.*}} : memref<2x3xi64>
+// GPU: nvvm.cp.async
+// GPU: nvgpu.mma.sync
+func.func private @attention_0(%q: tensor<2x4x1x64xbf16>, %k: tensor<7x2x16x64xbf16>, %v: tensor<7x2x16x64xbf16>,
+    %t: tensor<2x3xi64>, %n: tensor<2xi64>) -> tensor<2x4x1x64xbf16>
+    attributes {mlirc.kernel, mlirc.kind = "attention", mlirc.origin = []} {
+  %o = "mlirc.cached_attention"(%q, %k, %v, %t, %n) {scale = 0.125 : f64, window = 0 : i64, softcap = 0.0 : f64,
+      layouts = ["bhsd", "bhsd", "bhsd", "bhsd"]}
+      : (tensor<2x4x1x64xbf16>, tensor<7x2x16x64xbf16>, tensor<7x2x16x64xbf16>, tensor<2x3xi64>, tensor<2xi64>)
+      -> tensor<2x4x1x64xbf16>
+  return %o : tensor<2x4x1x64xbf16>
+}

@@ -1,0 +1,121 @@
+"""Attention over a paged cache as block programs: `tiles` on the CPU and the kernel on the host device, beside FP64, with
+pages in any order and NaN in all that no sequence has."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from mlirc import mlir
+from mlirc.backend.ptx import check_ptxas, compile_kernel, find_ptxas
+from mlirc.driver.kernel_build import to_gpu
+from mlirc.errors import MlircError
+from mlirc.host import run_module
+from mlirc.mlir import ir
+from mlirc.schedule.registry import Schedules
+from mlirc.targets import get_target
+from support.kernels.check import assert_close, run_tiles
+from support.kernels.paged import Case, expected, inputs, payload
+
+DTYPES = {"f32": (np.float32, 3e-6), "f16": (np.float16, 2e-3), "bf16": (ml_dtypes.bfloat16, 1.5e-2)}
+
+
+def scheduled(case: Case, knobs: str, target: str = "sm_90a") -> ir.Module:
+    override = [f"cached_attention:{knobs}"] if knobs else []
+    tiles, record = Schedules(override).schedule_kernel(mlir.parse(payload(case)), get_target(target))
+    assert record.script == "cached_attention"
+    return tiles
+
+
+def arguments_of(case: Case) -> tuple[list[np.ndarray], list[np.ndarray], float]:
+    """Arguments in the case's layouts, the result that is expected, and its tolerance."""
+    dtype, tolerance = DTYPES[case.dtype]
+    made = [x.astype(dtype) if x.dtype == np.float32 else x for x in inputs(case)]
+    whole = expected(case, made)
+
+    def laid(x: np.ndarray, layout: str) -> np.ndarray:
+        return np.ascontiguousarray(x.transpose(["bhsd".index(c) for c in layout]))
+
+    given = [laid(x, layout) for x, layout in zip(made[:3], case.layouts, strict=False)]
+    return [*given, *made[3:]], [laid(whole, case.layouts[3]).astype(dtype)], tolerance
+
+
+def check(case: Case, knobs: str = "", host_device: bool = True) -> str:
+    tiles = scheduled(case, knobs)
+    given, wanted, tolerance = arguments_of(case)
+    assert_close(run_module(tiles, given, "attention_0"), wanted, tolerance)
+    if host_device:
+        found, report = run_tiles(tiles, given)
+        assert report.ok, "\n".join(map(str, report.findings))
+        assert_close(found, wanted, tolerance)
+    return str(tiles)
+
+
+LENGTHS = (1, 7, 16, 33)
+ON_THE_HOST_DEVICE = [
+    (Case(LENGTHS, dtype="bf16"), ""),
+    (Case((3, 33), queries=3, dims=(16, 16), dtype="f16", window=6, softcap=2.0), "stages=3"),  # rows of two heads
+    (Case((1, 16, 9), dims=(16, 8), heads=(3, 1)), ""),
+    (Case((20, 37), queries=18, dims=(16, 16), page=8, pages=5, dtype="bf16"), "block_q=16"),  # blocks of one head
+]
+ON_THE_CPU = [
+    (Case(LENGTHS, page=1, pages=33), ""),
+    (Case(LENGTHS, page=17, pages=2, dtype="f16", dims=(80, 96)), ""),
+    (Case((0, 64, 65, 128), page=64, pages=2, dims=(256, 32), dtype="bf16", window=10), ""),
+    (Case((70, 128), queries=70, page=64, pages=2, layouts=("bshd", "bshd", "bhsd", "bshd")), ""),
+    (Case((70, 128), queries=70, page=64, pages=2, window=65), "block_kv=32,block_q=32"),
+    (Case((8, 31), queries=5, layouts=("bshd", "bhsd", "bhsd", "bhsd")), "split=false"),
+    (Case(LENGTHS, layouts=("bshd", "bhsd", "bhsd", "bhsd")), "block_kv=4"),
+]
+
+
+@pytest.mark.parametrize(("case", "knobs"), ON_THE_HOST_DEVICE, ids=lambda x: str(x))
+def test_kernels_are_right_and_clean(case: Case, knobs: str) -> None:
+    tiles = check(case, knobs)
+    assert "mlirc.gather_pages" not in tiles and "tensor.extract %arg3" in tiles
+
+
+@pytest.mark.parametrize(("case", "knobs"), ON_THE_CPU, ids=lambda x: str(x))
+def test_tiles_are_right(case: Case, knobs: str) -> None:
+    check(case, knobs, host_device=False)
+
+
+def test_heads_that_share_keys_are_rows_of_one_tile() -> None:
+    grids = [(Case(LENGTHS), "(4, 2, 1)"), (Case((40,), queries=33, heads=(4, 2), page=64, pages=1), "(1, 4, 1)")]
+    for case, grid in grids:
+        assert f"in {grid} shared_outs" in str(scheduled(case, ""))
+
+
+@pytest.mark.parametrize(
+    ("knobs", "case", "says"),
+    [
+        ("block_kv=12", Case(), "block_kv=12: a step takes a part of a page: give a divisor of 16"),
+        ("mma=mma", Case(), "mma=mma: "),
+        ("pack=true", Case((9,), queries=3, layouts=("bshd",) * 4), "do not lie beside each other"),
+    ],
+)
+def test_what_does_not_fit_is_refused(knobs: str, case: Case, says: str) -> None:
+    with pytest.raises(MlircError) as error:
+        scheduled(case, knobs)
+    assert says in str(error.value)
+
+
+def test_a_page_that_the_pool_lacks_is_reported_on_the_cpu() -> None:
+    case = Case((5,), pages=1, dims=(8, 8))
+    given, _, _ = arguments_of(case)
+    given[3][0, 0] = case.pool
+    with pytest.raises(MlircError, match=f"index {case.pool} "):
+        run_module(mlir.parse(payload(case)), given, "attention_0")
+
+
+@pytest.mark.skipif(find_ptxas() is None, reason="no ptxas")
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+def test_ptxas_takes_it_without_spills(target: str) -> None:
+    case = Case((1000,) * 2, heads=(16, 4), dims=(128, 128), page=64, pages=64, dtype="bf16")
+    tiles = scheduled(case, "", target)
+    with mlir.context(), ir.Location.unknown():
+        mlir.run_passes(tiles, "func.func(linalg-generalize-named-ops)")
+        to_gpu(tiles, "attention_0", get_target(target))
+    kernel = compile_kernel(mlir.parse(str(tiles)), get_target(target))
+    assert "0 bytes spill stores" in check_ptxas(kernel.ptx, get_target(target))
