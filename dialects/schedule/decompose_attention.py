@@ -124,7 +124,8 @@ class Decomposer:
     def keys(self, i: int, letters: dict[str, str]) -> _Tensor:
         if self.info.pages is None:
             return self.operand(i, letters)
-        whole = gather_pages(self.op.operands[i], *list(self.op.operands)[3:], self.info.layouts[i])
+        pages, lengths = list(self.op.operands)[3:]
+        whole = gather_pages(self.op.operands[i], pages, lengths, self.info.layouts[i])
         return _Tensor(whole, "".join(letters[c] for c in "bhsd"))
 
     def packed(self) -> _Tensor:
