@@ -41,6 +41,32 @@ _TO_LLVM = (
     "reconcile-unrealized-casts"
 )
 
+# What LLVM calls to round to bf16 on x86 processors without an instruction for it, and no C library of ours has: passes
+# make such roundings of their own (a minimum of extended numbers becomes one of bf16). To the nearest, ties to even.
+_ROUND_TO_BF16 = """
+llvm.func @__truncsfbf2(%x: f32) -> bf16 {
+  %one = llvm.mlir.constant(1 : i32) : i32
+  %sixteen = llvm.mlir.constant(16 : i32) : i32
+  %magnitude = llvm.mlir.constant(0x7FFFFFFF : i32) : i32
+  %infinity = llvm.mlir.constant(0x7F800000 : i32) : i32
+  %half = llvm.mlir.constant(0x7FFF : i32) : i32
+  %quiet = llvm.mlir.constant(0x40 : i32) : i32
+  %bits = llvm.bitcast %x : f32 to i32
+  %upper = llvm.lshr %bits, %sixteen : i32
+  %odd = llvm.and %upper, %one : i32
+  %more = llvm.add %half, %odd : i32
+  %sum = llvm.add %bits, %more : i32
+  %nearest = llvm.lshr %sum, %sixteen : i32
+  %size = llvm.and %bits, %magnitude : i32
+  %is_nan = llvm.icmp "ugt" %size, %infinity : i32
+  %nan = llvm.or %upper, %quiet : i32
+  %wide = llvm.select %is_nan, %nan, %nearest : i1, i32
+  %narrow = llvm.trunc %wide : i32 to i16
+  %rounded = llvm.bitcast %narrow : i16 to bf16
+  llvm.return %rounded : bf16
+}
+"""
+
 
 def lower_to_llvm(module: ir.Module, function: str, source: str = "", bounds: bool = False) -> tuple[Strays, int]:
     """Lowers in place; `function` gets a C interface whose results are trailing memref arguments. Returns what tells of
@@ -80,6 +106,7 @@ def lower_to_llvm(module: ir.Module, function: str, source: str = "", bounds: bo
         strays = guard(module, source)
         _call_expm1(module)
         run_passes(module, _TO_LLVM)
+        module.body.append(ir.Operation.parse(_ROUND_TO_BF16))
         return strays, effort
 
 

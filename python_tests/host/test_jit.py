@@ -277,3 +277,29 @@ def test_scan_reads_its_operand_after_an_initial_value_was_written_to_the_same_e
       }""")
     a = np.arange(1, 7).reshape(2, 3)
     np.testing.assert_array_equal(run_module(module, [a])[0], a.cumsum(0))
+
+
+@pytest.mark.parametrize("source", ["i8", "i32", "i64", "f32"])
+def test_roundings_to_bf16_need_no_instruction_of_the_processor(source):
+    """LLVM makes conversions to bf16 of its own from longer ones, and calls a function for them on most processors."""
+    integers = source != "f32"
+    dtype = np.dtype({"i8": np.int8, "i32": np.int32, "i64": np.int64, "f32": np.float32}[source])
+    bits = np.random.default_rng(7).integers(0, 256, (513, dtype.itemsize), dtype=np.uint8)
+    x = np.frombuffer(bits.tobytes(), dtype)
+    convert = f"%y = arith.{'sitofp' if integers else 'truncf'} %x : {source} to bf16"
+    text = f"""
+    func.func @main(%a: tensor<513x{source}>) -> tensor<513xbf16> {{
+      %empty = tensor.empty() : tensor<513xbf16>
+      %r = linalg.generic {{indexing_maps = [affine_map<(i) -> (i)>, affine_map<(i) -> (i)>],
+                           iterator_types = ["parallel"]}}
+          ins(%a : tensor<513x{source}>) outs(%empty : tensor<513xbf16>) {{
+      ^bb0(%x: {source}, %o: bf16):
+        {convert}
+        linalg.yield %y : bf16
+      }} -> tensor<513xbf16>
+      return %r : tensor<513xbf16>
+    }}"""
+    [got] = run_module(parse(text), [x])
+    with np.errstate(invalid="ignore"):
+        wanted = x.astype(np.float32).astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(got.astype(np.float32), wanted.astype(np.float32))
