@@ -1,0 +1,253 @@
+"""The server's addresses: /v1/models, /v1/completions, /v1/chat/completions, /health."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from mlirc.errors import MlircError
+from mlirc.files.opening import parse_json
+from mlirc.generate import requests as generating
+from mlirc.generate.text import TextReader
+from mlirc.serve.answers import DONE, Choice, Form, error_event
+from mlirc.serve.asked import Asked, Prompt, check_model, parse_asked
+from mlirc.serve.errors import ApiError
+from mlirc.serve.worker import BusyError, Ending, StoppedError, Ticket, Worker
+
+LARGEST_BODY = 8 << 20
+_STOPPING = "the server is stopping"
+
+
+class Words(Protocol):
+    """A model's tokenizer: `mlirc.generate.tokenizer.Tokenizer`. Several threads may ask at once."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def encode_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]: ...
+
+    def decode(self, tokens: Sequence[int]) -> str: ...
+
+
+class Service:
+    """One model, by the name that calls give it. `eos`: tokens that end a text; `largest_body`: bytes of a call."""
+
+    def __init__(
+        self, worker: Worker, words: Words, model: str, eos: Sequence[int] = (), largest_body: int = LARGEST_BODY
+    ) -> None:
+        self.worker, self.words, self.model = worker, words, model
+        self.eos = frozenset(eos)
+        self.largest_body = largest_body
+        self._started = int(time.time())
+
+    def app(self) -> Starlette:
+        """The ASGI application."""
+        routes = [
+            Route("/health", self._health),
+            Route("/v1/models", self._models),
+            Route("/v1/models/{model:path}", self._one_model),
+            Route("/v1/completions", self._answers(chat=False), methods=["POST"]),
+            Route("/v1/chat/completions", self._answers(chat=True), methods=["POST"]),
+        ]
+        handlers: dict[Any, Any] = {
+            ApiError: _refused,
+            HTTPException: _http_error,
+            ClientDisconnect: _nobody,
+            Exception: _failed,
+        }
+        return Starlette(routes=routes, exception_handlers=handlers)
+
+    async def _health(self, request: Request) -> Response:
+        if self.worker.running:
+            return JSONResponse({"status": "ok", "requests": self.worker.active})
+        return JSONResponse({"status": "stopped", "requests": self.worker.active}, 503)
+
+    async def _models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [self._about()]})
+
+    async def _one_model(self, request: Request) -> Response:
+        check_model(request.path_params["model"], self.model)
+        return JSONResponse(self._about())
+
+    def _about(self) -> dict[str, Any]:
+        return {"id": self.model, "object": "model", "created": self._started, "owned_by": "mlirc"}
+
+    def _answers(self, chat: bool) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            asked = parse_asked(await self._json(request), chat, self.model)
+            try:
+                wanted = await asyncio.to_thread(self._requests, asked)
+                running = Running(self.worker, wanted, asked.choices)
+            except MlircError as e:
+                raise ApiError(400, str(e)) from e
+            except BusyError as e:
+                raise ApiError(429, f"{self.worker.most} requests are at work or wait: try again later") from e
+            except StoppedError as e:
+                raise ApiError(503, _STOPPING) from e
+            form = Form(chat, self.model)
+            if asked.stream:
+                return EventStream(running, form, asked.include_usage)
+            async with _cancelled_with(request.receive, running):
+                async for _ in running.events():
+                    pass
+            return JSONResponse(form.whole(running.choices))
+
+        return answer
+
+    async def _json(self, request: Request) -> Any:
+        """The value of a call's body, read up to the limit."""
+        if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
+            raise ApiError(415, "the body is JSON: send it with Content-Type: application/json")
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > self.largest_body:
+                raise ApiError(413, f"the body is larger than {self.largest_body:,} bytes")
+        try:
+            return parse_json(body, "the body")
+        except MlircError as e:
+            raise ApiError(400, str(e)) from e
+
+    def _requests(self, asked: Asked) -> list[generating.Request]:
+        """The scheduler's requests: the choices of the first prompt, then those of the next. In a thread, since long
+        texts and chat templates take their time."""
+        made = []
+        for prompt in asked.prompts:
+            tokens = self._tokens(prompt, asked.chat)
+            for choice in range(asked.choices):
+                wanted = generating.Request(tokens, asked.max_new_tokens, asked.sampling_of(choice), self.eos)
+                self.worker.check(wanted)  # first: a reader decodes the prompt's end
+                made.append(replace(wanted, reader=TextReader(self.words.decode, tokens, asked.stops)))
+        return made
+
+    def _tokens(self, prompt: Prompt, chat: bool) -> list[int]:
+        if chat:
+            return self.words.encode_chat(prompt)  # type: ignore[arg-type]
+        return self.words.encode(prompt) if isinstance(prompt, str) else list(prompt)  # type: ignore[arg-type]
+
+
+class Running:
+    """The sequences of one call, from when the worker has them."""
+
+    def __init__(self, worker: Worker, requests: Sequence[generating.Request], per_prompt: int) -> None:
+        self.choices = [Choice(i, i // per_prompt, len(r.prompt)) for i, r in enumerate(requests)]
+        self._worker = worker
+        self._events: asyncio.Queue[tuple[int, Ending | generating.Event]] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self._tickets: list[Ticket] = worker.submit(requests, self._deliver)
+
+    def _deliver(self, place: int, event: Ending | generating.Event) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop ended before the worker
+            self._loop.call_soon_threadsafe(self._events.put_nowait, (place, event))
+
+    async def events(self) -> AsyncIterator[tuple[Choice, str]]:
+        """New text of the choices, noted in them, until all have ended. Raises ApiError where they cannot end."""
+        left = len(self.choices)
+        while left:
+            place, event = await self._events.get()
+            choice, progress = self.choices[place], self._tickets[place].progress
+            if isinstance(event, MlircError):
+                raise ApiError(400, str(event)) from event
+            if isinstance(event, StoppedError) or event.reason == "cancelled":
+                raise ApiError(503, _STOPPING)
+            choice.text.append(event.text)
+            choice.tokens += len(event.tokens)
+            choice.reused = progress.reused if progress else 0
+            choice.reason = event.reason
+            left -= event.reason is not None
+            yield choice, event.text
+
+    def cancel(self) -> None:
+        """Ends what has not ended."""
+        if any(c.reason is None for c in self.choices):
+            self._worker.cancel(self._tickets)
+
+
+@contextlib.asynccontextmanager
+async def _cancelled_with(receive: Callable, running: Running) -> AsyncIterator[None]:
+    """Cancels the sequences where the body ends before they do, and ends the body with ClientDisconnect where the
+    client goes away."""
+    task, gone = asyncio.current_task(), False
+
+    async def watch() -> None:
+        nonlocal gone
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone = True
+        task.cancel()  # type: ignore[union-attr]
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield
+    except asyncio.CancelledError as e:
+        if gone:
+            task.uncancel()  # type: ignore[union-attr]
+            raise ClientDisconnect from e
+        raise
+    finally:
+        watching.cancel()
+        running.cancel()
+
+
+class EventStream(Response):
+    """An answer in pieces, as server-sent events."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, running: Running, form: Form, include_usage: bool) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache"})
+        del self.headers["content-length"]
+        self._running, self._form, self._include_usage = running, form, include_usage
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        with contextlib.suppress(ClientDisconnect):
+            async with _cancelled_with(receive, self._running):
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                async for piece in self._pieces():
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        begun: set[int] = set()
+        try:
+            async for choice, text in self._running.events():
+                first = None if choice.index in begun else self._form.first(choice)
+                begun.add(choice.index)
+                for piece in (first, self._form.piece(choice, text)):
+                    if piece is not None:
+                        yield piece
+        except ApiError as e:
+            yield error_event(e)
+            return
+        if self._include_usage:
+            yield self._form.usage(self._running.choices)
+        yield DONE
+
+
+async def _refused(request: Request, error: ApiError) -> Response:
+    headers = {"Retry-After": "1"} if error.status in (429, 503) else None
+    return JSONResponse(error.body(), error.status, headers)
+
+
+async def _http_error(request: Request, error: HTTPException) -> Response:
+    return JSONResponse(
+        ApiError(error.status_code, f"{request.method} {request.url.path}: {error.detail}").body(), error.status_code,
+        error.headers,
+    )  # fmt: skip
+
+
+async def _nobody(request: Request, error: ClientDisconnect) -> Response:
+    return Response(status_code=499)  # nobody reads it
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return JSONResponse(ApiError(500, "the server has failed: its log says why").body(), 500)
