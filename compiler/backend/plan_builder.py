@@ -15,6 +15,7 @@ from mlirc.backend.plan_views import Buffer, Step, View, tensor_bytes
 from mlirc.errors import MlircError
 from mlirc.ir import levels
 from mlirc.ir.loops import is_loop, read_loop
+from mlirc.ir.sizes import read_sizes
 from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.mlir import ir
 from mlirc.runtime.plan import (
@@ -31,6 +32,7 @@ from mlirc.runtime.plan import (
 )
 from mlirc.runtime.plan_check import check_plan, used_arena
 from mlirc.runtime.repeats import MAX_STEPS, PlanStep, unroll, with_references
+from mlirc.runtime.sizes import Sizes
 
 
 def tensor_spec(type_: ir.Type, name: str, kind: str, dtype: str = "") -> TensorSpec:
@@ -80,10 +82,12 @@ class Builder(Draft):
     places: list[View] = field(default_factory=list)  # of the arguments
     in_place: InPlace = field(default_factory=InPlace)
     draws: tuple[int, ...] = ()
+    sizes: Sizes | None = None
 
     def walk(self, main: ir.Operation) -> None:
         block = main.regions[0].blocks[0]
         attrs = main.attributes
+        self.sizes = read_sizes(main)
         self.read_arguments(block, _dicts(attrs["arg_attrs"] if "arg_attrs" in attrs else None, len(block.arguments)))
         operations = [view.operation for view in block.operations]
         now, later = self.split(operations)
@@ -355,6 +359,7 @@ def build_plan(
         repeats=repeats,
         versions=dict(versions or {}),
         draws=builder.draws,
+        sizes=builder.sizes,
     )
     check_plan(plan)
     return plan

@@ -16,6 +16,7 @@ from mlirc.frontend.weights import random_weight
 from mlirc.host.jit import tensor_spec
 from mlirc.host.tensors import from_numpy
 from mlirc.ir import levels
+from mlirc.ir.sizes import read_sizes
 from mlirc.mlir import context
 from mlirc.runtime.plan import GIVEN
 
@@ -33,10 +34,13 @@ class LevelModel:
         self._given: list[InputSpec] = []
         made: list[InputSpec] = []
         with context():
-            types = [tensor_spec(t) for t in levels.functions(module)["main"].type.inputs]
+            main = levels.functions(module)["main"]
+            types = [tensor_spec(t) for t in main.type.inputs]
+            symbolic = read_sizes(main)
+            sizes = symbolic.names if symbolic else ()
         for (kind, name), spec in zip(main_arguments(module), types, strict=True):
             dtype = from_numpy(np.zeros(1, spec.dtype)).dtype
-            if kind != "random":
+            if kind != "random" and name not in sizes:
                 (self._given if kind in GIVEN else made).append(InputSpec(name, dtype, spec.shape))
         self._tensors = {s.name: random_weight(s, 0) for s in made}
         self._run: Any = None

@@ -11,7 +11,10 @@ import torch
 from mlirc.host.jit import HostFunction, TensorSpec, tensor_spec
 from mlirc.host.tensors import from_numpy, to_numpy
 from mlirc.ir import levels
+from mlirc.ir.sizes import read_sizes, result_dims
 from mlirc.mlir import context, ir
+from mlirc.runtime.fitting import cut
+from mlirc.runtime.padding import padded
 from mlirc.runtime.plan import GIVEN
 from mlirc.runtime.random_state import DEFAULT_SEED
 
@@ -36,10 +39,22 @@ def level_runner(job: Any, level: str, tensors: Mapping[str, torch.Tensor]) -> R
         compiled = HostFunction(module)
         function, specs = compiled, compiled.inputs
 
+    main = levels.functions(module)["main"]
+    with context():
+        sizes, dims = read_sizes(main), result_dims(main)
+
     def run(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        found: dict[str, int] = {}
+        if sizes:
+            names = [name for kind, name in arguments if kind in GIVEN and name not in sizes.names]
+            found = sizes.solve(sizes.shapes(names, inputs))
+            named = {name: to_numpy(t) for name, t in zip(names, inputs, strict=True)}
+            filled = padded(sizes, named, found)
+            inputs = [from_numpy(filled[name]) for kind, name in arguments if kind in GIVEN]
         given = iter(inputs)
         arrays = [to_numpy(next(given)) if kind in GIVEN else fixed[name] for kind, name in arguments]
-        return [from_numpy(r) for r in function(*[_seen_as(a, s) for a, s in zip(arrays, specs, strict=True)])]
+        results = function(*[_seen_as(a, s) for a, s in zip(arrays, specs, strict=True)])
+        return [from_numpy(cut(r, d, found) if d else r) for r, d in zip(results, dims, strict=True)]
 
     return run
 

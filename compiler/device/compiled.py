@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,13 @@ from mlirc.device.report import Report
 from mlirc.errors import MlircError
 from mlirc.host.level_files import Levels, without_bodies
 from mlirc.ir import levels as level_facts
-from mlirc.runtime.arrays import NUMPY_DTYPES, View, check, empty_like, match, view
+from mlirc.runtime.arrays import View, check, empty_like, match, view
+from mlirc.runtime.fitting import cut
+from mlirc.runtime.padding import padded
 from mlirc.runtime.plan import Plan, TensorSpec
 from mlirc.runtime.random_state import RandomState
 from mlirc.runtime.scalars import scalar_array
+from mlirc.runtime.sized_copies import actual, check_sized, dims_of, host_array
 from mlirc.runtime.state import State
 from mlirc.runtime.written_inputs import check_written
 from mlirc.timing import counted
@@ -32,13 +34,7 @@ def as_array(seen: View, name: str) -> np.ndarray:
     """A dense tensor on the host as a NumPy array of the same memory; raises MlircError for one on a GPU."""
     if seen.device is not None:
         raise MlircError(f"'{name}': lies on GPU {seen.device}, but the model runs on the host: copy it there first")
-    dtype = NUMPY_DTYPES[seen.dtype]
-    if not seen.nbytes:
-        return np.empty(seen.shape, dtype)
-    memory = (ctypes.c_uint8 * seen.nbytes).from_address(seen.pointer)
-    array = np.ctypeslib.as_array(memory).view(dtype).reshape(seen.shape)
-    memory.owner = seen.owner  # type: ignore[attr-defined]  # which the array keeps alive through its base
-    return array
+    return host_array(seen)
 
 
 class HostModel:
@@ -90,6 +86,7 @@ class HostModel:
         self._order = level_facts.main_results(self._model.main, plan)
         self._outputs: list[np.ndarray] = []
         self._found: References | None = None
+        self._sizes: dict[str, int] = {}  # of the last `bind`
         self._alone = False  # whether there is no level above that has the kernels
         self._bound: list[np.ndarray] | None = None if plan.inputs else []
 
@@ -99,7 +96,7 @@ class HostModel:
         if hasattr(tensor, "is_contiguous") and not tensor.is_contiguous() and spec.kind != "input":
             tensor = tensor.contiguous()
         seen = tensor if isinstance(tensor, View) else view(tensor, spec.name)
-        check(seen, spec)
+        check_sized(seen, spec) if dims_of(self.plan, spec) else check(seen, spec)
         array = as_array(seen, spec.name)
         array.flags.writeable = False  # the caller's tensor, or a file's bytes, which may not be written at all
         return array
@@ -110,9 +107,14 @@ class HostModel:
 
     def bind(self, *tensors: Any, **named: Any) -> None:
         """Sets the inputs for `launch`, and the random numbers that every launch until the next `bind` draws."""
-        specs = self.plan.given
+        specs = self.plan.asked
         given = match(specs, tensors, named)
         self._bound = [self._array(t, s) for t, s in zip(given, specs, strict=True)]
+        if sizes := self.plan.sizes:
+            arrays = dict(zip([s.name for s in specs], self._bound, strict=True))
+            self._sizes = sizes.solve(sizes.shapes(list(arrays), list(arrays.values())))
+            filled = padded(sizes, arrays, self._sizes)
+            self._bound = [_frozen(filled[s.name]) for s in self.plan.given]
         if self.plan.written:
             seen = [view(a, s.name) for a, s in zip(self._bound, specs, strict=True)]
             check_written(specs, seen, given, ())
@@ -133,7 +135,8 @@ class HostModel:
             input_sets=self.input_sets,
         )  # fmt: skip
         ordered = [results[self._order.index(i)] for i in range(len(results))]
-        self._outputs, written = ordered[: len(self.plan.outputs)], ordered[len(self.plan.outputs) :]
+        outputs, written = ordered[: len(self.plan.outputs)], ordered[len(self.plan.outputs) :]
+        self._outputs = [self._cut(a, s) for a, s in zip(outputs, self.plan.outputs, strict=True)]
         if self._beside is not None and self.execute_ptx and self.report.ok and self.blocks is None:
             self.report.findings += self._beside.whole_plan(self.plan, given, ordered)
         if self.check and self.match:
@@ -142,6 +145,10 @@ class HostModel:
         self.report.raise_if_bad()
         if self.blocks is None:
             self._keep(written)
+
+    def _cut(self, array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+        dims = dims_of(self.plan, spec)
+        return cut(array, dims, self._sizes) if dims else array
 
     def _keep(self, written: list[np.ndarray]) -> None:
         """Makes what a run has written the states and the bound inputs of the next one."""
@@ -192,7 +199,7 @@ class HostModel:
         report, parts = self.report, []
         parts.append(counted(len(report.calls), "kernel"))
         parts.append(counted(report.blocks, "block") + (" (of every launch those asked for)" if self.blocks else ""))
-        parts.append(counted(len(self.plan.given), "input"))
+        parts.append(counted(len(self.plan.asked), "input"))
         calls = sum(report.calls.values())
         if not calls:
             parts.append("which leaves nothing to check")
@@ -242,10 +249,11 @@ class HostModel:
                 if spec.kind == "inout":
                     _write_into(tensor, array, spec)
         scalars = {spec.name for spec in self.plan.given if spec.kind == "scalar"}
-        by_name = {spec.name: t for spec, t in zip(self.plan.given, tensors, strict=False)} | named
+        by_name = {spec.name: t for spec, t in zip(self.plan.asked, tensors, strict=False)} | named
         first = next((t for name, t in by_name.items() if name not in scalars), None)
         like = view(first, "input") if first is not None else View(0, None, "i8", (), True, None, "numpy")
-        results = [_copy(a, like, spec) for a, spec in zip(self._outputs, self.plan.outputs, strict=True)]
+        specs = [actual(self.plan, spec, self._sizes) for spec in self.plan.outputs]
+        results = [_copy(a, like, spec) for a, spec in zip(self._outputs, specs, strict=True)]
         return results[0] if len(results) == 1 else tuple(results)
 
     def close(self) -> None:

@@ -89,12 +89,17 @@ class Compilation:
         train: bool = False,
         scalars: Sequence[str] = (),
         quantize: str | None = None,
+        sizes: Mapping[str, Any] | None = None,
+        dynamic_shapes: Any = None,
     ) -> None:
         """Takes a live torch module with example inputs; with `train`, in the mode that it is in. `scalars`: inputs
-        that are numbers, which kernels take by value. `quantize`: a scheme by which weights are packed."""
+        that are numbers, which kernels take by value. `quantize`: a scheme by which weights are packed. `sizes` or
+        `dynamic_shapes`: which sizes a call decides."""
         from mlirc import frontend
+        from mlirc.frontend.sizes.request import with_sizes
 
         source = frontend.from_torch(module, args, kwargs, self.name, train, scalars)
+        source = with_sizes(source, sizes, dynamic_shapes)
         self._import(frontend.packed_as(source, quantize) if quantize is not None else source)
 
     def _import(self, source: Any) -> None:

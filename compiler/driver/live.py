@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ def compile_torch(
     name: str = "model",
     fp32: str = DEFAULT_FP32,
     quantize: str | None = None,
+    sizes: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
     **load_options: Any,
 ) -> Any:
     """Compiles a live torch module for its example inputs and returns the loaded `mlirc.runtime` model.
@@ -34,8 +36,9 @@ def compile_torch(
     mode, or, with `train`, as it is: modules in training drop out at random. `scalars` names inputs that are numbers
     (or tensors of no dimension), which kernels take by value; all other numbers are constants. `fp32` says how FP32
     products may be made (`mlirc.precision`). `quantize` names a scheme (`int4:group=128`) by which the weights of
-    linear layers are packed; those lie in the loaded model then, and the module stays as it is. `target` defaults to
-    the GPU of this machine. `load_options` go to
+    linear layers are packed; those lie in the loaded model then, and the module stays as it is. `sizes` says which
+    sizes a call decides, as `{"x": "b<=8, 7"}` or `{"x": ["b<=8", 7]}`; `dynamic_shapes` says so as torch.export has it,
+    by `Dim`s with a `max`. `target` defaults to the GPU of this machine. `load_options` go to
     `mlirc.runtime.load`: with `device="host"` the model is a
     `mlirc.device.HostModel`, and no GPU is asked for.
     """
@@ -49,7 +52,7 @@ def compile_torch(
     chosen = get_target(target or (DEFAULT_TARGET if on_host else this_gpu()))
     job = Compilation(name, chosen, tuple(schedule), folder, fp32=check_fp32(fp32))
     job.check_schedules()
-    job.import_module(module, tuple(args), dict(kwargs or {}), train, scalars, quantize)
+    job.import_module(module, tuple(args), dict(kwargs or {}), train, scalars, quantize, sizes, dynamic_shapes)
     job.lower("ptx")
     if on_host:
         return _on_host(job)

@@ -37,6 +37,10 @@ def export_error(name: str, error: Exception) -> MlircError:
 # What torch.export says, and what that means for the model.
 _SAID_BETTER = (
     (
+        r"Constraints violated[\s\S]*Suggested fixes:\s*\n\s*([^\n]+)",
+        "takes another path, or fails, for some of these sizes: PyTorch suggests {0}",
+    ),
+    (
         r"nonexistent attribute (?:true|false)_graph",
         "torch.cond takes a branch by the values of a tensor: compute both and select between them with torch.where",
     ),

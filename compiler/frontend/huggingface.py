@@ -15,7 +15,7 @@ from torch._subclasses import FakeTensorMode
 from mlirc.errors import MlircError
 from mlirc.files.opening import exists
 from mlirc.frontend.diagnose import first_line
-from mlirc.frontend.inputs import InputSpec, check_names, dtype_of, sample
+from mlirc.frontend.inputs import InputSpec, check_names, dtype_of, sample, size_request
 from mlirc.frontend.judge.folder import bounded_building, judge_config, judge_weights
 from mlirc.frontend.noise import no_progress_bars, quiet
 from mlirc.frontend.source import SourceModel
@@ -50,7 +50,9 @@ def open_directory(
         kwargs["use_cache"] = False
     elif hasattr(config, "use_cache"):  # a model that asks its config alone
         config.use_cache = module.config.use_cache = False  # type: ignore[union-attr]
-    return SourceModel(path.resolve().name, "huggingface", (), kwargs, module=module, weights=weights, build=build)
+    source = SourceModel(path.resolve().name, "huggingface", (), kwargs, module=module, weights=weights, build=build)
+    source.sizes = size_request(specs.values())
+    return source
 
 
 def _without_cache(config: Any) -> None:
@@ -246,8 +248,8 @@ def _default_inputs(
             raise MlircError(f"input '{ids}' must have 2 dimensions (batch, length)")
         if "inputs_embeds" not in given:
             add("input_ids", torch.int64, *ids.shape)
-        if not _is_causal(module) and not config.is_encoder_decoder:
-            add("attention_mask", torch.int64, *ids.shape)
+        if not _is_causal(module) and not config.is_encoder_decoder and "attention_mask" in known:
+            specs["attention_mask"] = InputSpec("attention_mask", torch.int64, ids.shape, symbols=ids.symbols)
     if config.is_encoder_decoder:
         most = _limit(config, "max_target_positions") or length
         add("decoder_input_ids", torch.int64, 1, min(length, most))

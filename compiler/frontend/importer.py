@@ -33,6 +33,8 @@ from mlirc.frontend.recurrences import looped_recurrences
 from mlirc.frontend.recurrent_shapes import one_step_for_shapes
 from mlirc.frontend.results import output_nodes, select_outputs
 from mlirc.frontend.simplify import simplify
+from mlirc.frontend.sizes.bounded import Bounded, at_the_bound
+from mlirc.frontend.sizes.export import input_names, with_symbols
 from mlirc.frontend.source import SourceModel
 from mlirc.frontend.state import replaced_attributes, require_no_state, with_own_memory, written_state
 from mlirc.frontend.transformers_attention import attention_for_export
@@ -40,6 +42,7 @@ from mlirc.frontend.weights import Renamed
 from mlirc.ir.levels import writing
 from mlirc.mlir import context, ir
 from mlirc.runtime.plan import GIVEN
+from mlirc.runtime.sizes import dims_text
 
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -83,6 +86,10 @@ def import_torch(source: SourceModel) -> ImportedModel:
     # oneDNN's recurrent layers are one opaque op; without oneDNN, PyTorch takes the layer apart.
     with quiet(), torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
         program = source.program if source.program is not None else export(source)
+        sized: Bounded | None = None
+        if source.sizes:
+            sized = at_the_bound(source.name, program, source.sizes, input_names(program, source))
+            program = sized.program
         _require_static(program, source, torch.Tensor)
         _require_fitting_results(program, source)
         program = with_own_memory(source.name, program)
@@ -96,7 +103,9 @@ def import_torch(source: SourceModel) -> ImportedModel:
         draws = draw_numbers(program.graph, decomposition_table(), source.name)
         if draws:
             arguments.append(_Argument(draws.node, "random", STATE))
+        known = None if sized is None else _SizesOf(sized, program, arguments)
         names = select_outputs(program, source.name)
+        said = known.words(program, names) if known else {}
         source.written = written_state(program.graph_signature)
         written = _written(source, arguments)
         arguments, constants = _without_complex(program, source, arguments, constants)
@@ -112,7 +121,8 @@ def import_torch(source: SourceModel) -> ImportedModel:
         arguments = _drop_unused(program, arguments)
         _rewrite_signature(program, arguments, outputs)
         _require_known_dtypes(program, source)
-        module = _import(program, source, arguments, outputs, [*[None] * len(names), *written], meant, draws, loops)
+        every = [*[None] * len(names), *written]
+        module = _import(program, source, arguments, outputs, every, meant, draws, loops, said)
     kept = [a.name for a in arguments if a.kind in ("weight", "constant", "state")]
     return ImportedModel(
         source.name,
@@ -142,15 +152,16 @@ def export(source: SourceModel) -> Any:
         ItemAssignment(),
         replaced_attributes(source.module) as replaced,
         silence,
+        with_symbols(source) as options,
     ):
         try:
-            program = torch.export.export(source.module, args, kwargs, strict=False)
+            program = torch.export.export(source.module, args, kwargs, strict=False, **options)
             require_no_state(source.name, program, replaced)
             return program
         except GuardOnDataDependentSymNode as e:
             # Python's own int() and bool() want to know the number: the other way of exporting replaces them.
             with contextlib.suppress(Exception):
-                return torch.export.export(source.module, args, kwargs, strict=True)
+                return torch.export.export(source.module, args, kwargs, strict=True, **options)
             raise export_error(source.name, e) from e
         except Exception as e:
             raise export_error(source.name, e) from e
@@ -290,6 +301,32 @@ def _written(source: SourceModel, arguments: list[_Argument]) -> list[_Argument]
     return found
 
 
+class _SizesOf:
+    """What the attributes of a model with symbolic sizes say, kept while its graph is rewritten."""
+
+    def __init__(self, sized: Bounded, program: Any, arguments: list[_Argument]):
+        self.sized = sized
+        output = next(n for n in program.graph.nodes if n.op == "output")
+        self._dims = dict(zip(output.args[0], sized.outputs, strict=True))
+        self._symbols = {f"size_{s.name}": s for s in sized.symbols}
+        for a in arguments:
+            if symbol := self._symbols.get(a.names[0] if a.names else ""):
+                a.name, a.kind = symbol.name, "scalar"
+        self._inputs = {a.name: sized.inputs[a.names[0]] for a in arguments if a.names and a.names[0] in sized.inputs}
+
+    def words(self, program: Any, names: list[str]) -> dict[str, dict[str, str]]:
+        """The attributes of arguments by name, and of results by name and ` out`."""
+        output = next(n for n in program.graph.nodes if n.op == "output")
+        found = {name: {"dims": dims_text(dims)} for name, dims in self._inputs.items()}
+        for name, node in zip(names, output.args[0], strict=False):
+            if dims := self._dims.get(node):
+                found[f"{name} out"] = {"dims": dims_text(dims)}
+        for symbol in self.sized.symbols:
+            found[symbol.name] = {"size": str(symbol)}
+        found[self.sized.symbols[0].name]["conditions"] = "; ".join(self.sized.conditions)
+        return found
+
+
 def _is_fake(value: torch.Tensor) -> bool:
     return isinstance(value, torch._subclasses.FakeTensor)
 
@@ -363,6 +400,7 @@ def _import(
     meant: Mapping[torch.fx.Node, torch.dtype],
     draws: Draws | None,
     loops: Loops,
+    said: Mapping[str, Mapping[str, str]],
 ) -> ir.Module:
     importer = make_importer(source.name, {node: f"step_{i}" for node, i in loops.step_of.items()})
     try:
@@ -383,9 +421,9 @@ def _import(
             return ir.DictAttr.get(found)
 
         main.attributes["arg_attrs"] = ir.ArrayAttr.get(
-            [attributes(a.node, name=a.name, kind=a.kind) for a in arguments]
+            [attributes(a.node, name=a.name, kind=a.kind, **said.get(a.name, {})) for a in arguments]
         )
-        results = [attributes(node, name=name) for name, node in outputs]
+        results = [attributes(node, name=name, **said.get(f"{name} out", {})) for name, node in outputs]
         targets = [None if a is None else arguments.index(a) for a in written]
         main.attributes["res_attrs"] = ir.ArrayAttr.get([writing(r, t) for r, t in zip(results, targets, strict=True)])
         importer.module.operation.attributes["mlirc.model"] = text(source.name)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from mlirc.errors import MlircError
+from mlirc.frontend.sizes.request import Ranges, SizeRequest
+from mlirc.runtime.sizes import Symbol
 
 DTYPES = {
     "f64": torch.float64,
@@ -31,22 +33,27 @@ _ALIASES = {
     "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "i1",
     "float8_e4m3fn": "f8E4M3FN", "f8e4m3": "f8E4M3FN", "float8_e5m2": "f8E5M2", "f8e5m2": "f8E5M2",
 }  # fmt: skip
+_INTEGER = re.compile(r"[+-]?\d[\d_]*(?:\.\d*)?", re.ASCII)
 _PATTERN = re.compile(r"\s*([A-Za-z_][\w.]*)\s*=\s*([A-Za-z]\w*)\s*(?:\[([^\]]*)\])?\s*")
 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """Name, torch dtype and shape of one input; `scalar`: a number, which kernels take by value."""
+    """Name, torch dtype and shape of one input; `scalar`: a number, which kernels take by value. `symbols`: the sizes
+    that a call decides, None for the others; none at all where the shape is static."""
 
     name: str
     dtype: torch.dtype
     shape: tuple[int, ...]
     scalar: bool = False
+    symbols: tuple[Symbol | None, ...] = ()
 
     def __str__(self) -> str:
         if self.scalar:
             return f"{self.name}={dtype_name(self.dtype)}"
-        return f"{self.name}={dtype_name(self.dtype)}[{','.join(map(str, self.shape))}]"
+        symbols = self.symbols or (None,) * len(self.shape)
+        sizes = [f"{s.name}<={n}" if s else str(n) for n, s in zip(self.shape, symbols, strict=True)]
+        return f"{self.name}={dtype_name(self.dtype)}[{','.join(sizes)}]"
 
     @classmethod
     def of(cls, name: str, tensor: torch.Tensor) -> InputSpec:
@@ -69,8 +76,9 @@ def dtype_of(name: str) -> torch.dtype:
     return DTYPES[short]
 
 
-def parse_input(text: str) -> InputSpec:
-    """Parses `name=dtype[d0,d1,...]`, or `name=dtype` for a number; raises MlircError for anything else."""
+def parse_input(text: str, ranges: Ranges | None = None) -> InputSpec:
+    """Parses `name=dtype[d0,d1,...]`, or `name=dtype` for a number; raises MlircError for anything else. A size may be
+    symbolic: `s<=2048`, or `s` where `ranges` know its bound."""
     match = _PATTERN.fullmatch(text)
     if not match:
         raise MlircError(
@@ -78,14 +86,18 @@ def parse_input(text: str) -> InputSpec:
             "name=dtype"
         )
     name, dtype, sizes = match.groups()
+    ranges, parts = ranges or Ranges(), [s.strip() for s in (sizes or "").split(",") if s.strip()]
     try:
-        shape = tuple(int(s) for s in (sizes or "").split(",") if s.strip())
+        names = [None if _INTEGER.fullmatch(s) else ranges.add(s, f"--input '{text}'") for s in parts]
+        found = ranges.done()
+        symbols = [Symbol(n, *found[n]) if n else None for n in names]
+        shape = tuple(s.most if s else int(p) for p, s in zip(parts, symbols, strict=True))
     except ValueError:
         raise MlircError(f"--input '{text}': sizes must be integers, such as [1,128]") from None
     if any(n < 0 for n in shape):
         raise MlircError(f"--input '{text}': sizes must not be negative")
     try:
-        return InputSpec(name, dtype_of(dtype), shape, sizes is None)
+        return InputSpec(name, dtype_of(dtype), shape, sizes is None, tuple(symbols) if any(symbols) else ())
     except MlircError as e:
         raise MlircError(f"--input '{text}': {e}") from None
 
@@ -93,12 +105,21 @@ def parse_input(text: str) -> InputSpec:
 def parse_inputs(texts: Sequence[str]) -> dict[str, InputSpec]:
     """Parses several, by name; raises MlircError for a name given twice."""
     specs: dict[str, InputSpec] = {}
-    for text in texts:
-        spec = parse_input(text)
+    ranges = Ranges()
+    for text in sorted(texts, key=lambda t: "<=" not in t):  # bounds before the sizes that only name them
+        spec = parse_input(text, ranges)
         if spec.name in specs:
             raise MlircError(f"--input '{text}': '{spec.name}' is given twice")
         specs[spec.name] = spec
     return specs
+
+
+def size_request(specs: Iterable[InputSpec]) -> SizeRequest | None:
+    """The symbolic sizes of inputs; None where all are static."""
+    given = [spec for spec in specs if spec.symbols]
+    symbols = {s.name: (s.least, s.most) for spec in given for s in spec.symbols if s}
+    dims = {spec.name: tuple(s.name if s else None for s in spec.symbols) for spec in given}
+    return SizeRequest(dims, symbols) if given else None
 
 
 def check_names(given: Sequence[str], known: Sequence[str], what: str) -> None:

@@ -11,7 +11,7 @@ from mlirc.errors import MlircError
 from mlirc.files.opening import exists, shorten
 from mlirc.frontend.archives import open_factory, open_file
 from mlirc.frontend.huggingface import open_directory
-from mlirc.frontend.inputs import dtype_of, parse_inputs
+from mlirc.frontend.inputs import dtype_of, parse_inputs, size_request
 from mlirc.frontend.names import FACTORY
 from mlirc.frontend.noise import quiet
 from mlirc.frontend.problem import open_problem
@@ -72,10 +72,15 @@ def _open(
             return open_problem(spec, dtype=_float_type(dtype) if dtype else torch.float32)
         if exists(spec):
             source = open_file(path, inputs=given, allow_pickle=allow_pickle)
+            if source.kind == "torchscript" and any(about.symbols for about in given.values()):
+                raise MlircError(
+                    f"{spec}: TorchScript has fixed sizes: export it with torch.export.export and torch.export.save"
+                )
         elif FACTORY.fullmatch(spec):
             source = open_factory(spec, given)
         else:
             raise MlircError(f"{shorten(spec)}: no such file or directory, and no factory (package.module:function)")
+        source.sizes = source.sizes or size_request(given.values())
         source.scalars = source.scalars or [name for name, about in given.items() if about.scalar]
         return source if dtype is None else _cast(source, spec, dtype)
 

@@ -6,13 +6,16 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from mlirc.errors import MlircError
 from mlirc.frontend.inputs import InputSpec
 from mlirc.frontend.state import Written, call_and_restore
+
+if TYPE_CHECKING:
+    from mlirc.frontend.sizes.request import SizeRequest
 
 # Fields of Hugging Face outputs that are by-products; what a caller wants is the rest.
 _BYPRODUCTS = ("past_key_values", "hidden_states", "attentions", "cross_attentions", "loss", "encoder_", "decoder_")
@@ -41,6 +44,7 @@ class SourceModel:
     train: bool = False  # modules run in the mode that they are in, and not in eval mode
     scheme: Any = None  # of its packed weights, if it has any: a `quantize.Scheme`
     quantized: list = field(default_factory=list)  # `quantize.report.LayerError`s of those that were packed here
+    sizes: SizeRequest | None = None  # which sizes a call decides; the example inputs are at their bound
 
     def torch_module(self) -> torch.nn.Module:
         """The PyTorch module with real weights: what a result is compared with. One of this process is given as it is.

@@ -180,6 +180,16 @@ class Driver:
     def copy(self, target: int, source: int, size: int, stream: int) -> None:
         self._check(self.cu.cuMemcpyDtoDAsync(target, source, size, stream), "copying on the device")
 
+    def copy_rows(
+        self, target: int, target_pitch: int, source: int, source_pitch: int, width: int, count: int, stream: int
+    ) -> None:
+        """Copies `count` rows of `width` bytes on the device, which begin `target_pitch` and `source_pitch` apart."""
+        about, device = self.cu.CUDA_MEMCPY2D(), self.cu.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        about.srcMemoryType = about.dstMemoryType = device
+        about.srcDevice, about.srcPitch, about.dstDevice, about.dstPitch = source, source_pitch, target, target_pitch
+        about.WidthInBytes, about.Height = width, count
+        self._check(self.cu.cuMemcpy2DAsync(about, stream), "copying on the device")
+
     # Streams
 
     def stream(self) -> int:

@@ -26,6 +26,7 @@ from mlirc.runtime.random_state import RandomState
 from mlirc.runtime.repeats import references
 from mlirc.runtime.resources import Resources, upload
 from mlirc.runtime.scalars import grid_of, scalar_array
+from mlirc.runtime.sized_copies import actual, check_sized, dims_of, put_input, solve, take_output
 from mlirc.runtime.state import State, device_state
 from mlirc.runtime.weights import WeightFile
 from mlirc.runtime.written_inputs import check_written, settle
@@ -102,6 +103,7 @@ class CompiledModel:
         self._staging: dict[int, int] = {}
         self._static: list[DeviceTensor] | None = None
         self._in_use: list[Any] = []
+        self._sizes: dict[str, int] = {}  # of the last call or `bind`
         self._bound = not plan.inputs
         self._own_stream = driver.stream()
         self._held.streams.append(self._own_stream)
@@ -164,15 +166,22 @@ class CompiledModel:
 
     def _resolve(self, tensors: tuple, named: Mapping[str, Any]) -> list[View]:
         """The inputs in the plan's order, checked against it."""
-        specs = self.plan.given
+        specs = self.plan.asked
         self._given = match(specs, tensors, named)
         numbers = [s.kind == "scalar" for s in specs]
         given = [scalar_array(t, s) if n else t for t, s, n in zip(self._given, specs, numbers, strict=True)]
         seen = [view(t, spec.name) for t, spec in zip(given, specs, strict=True)]
         for v, spec in zip(seen, specs, strict=True):
-            check(v, spec)
+            check(v, spec) if dims_of(self.plan, spec) is None else check_sized(v, spec)
             if v.device not in (None, self.device):
                 raise MlircError(f"input '{spec.name}': lies on GPU {v.device}, but the model on GPU {self.device}")
+        self._sizes = solve(self.plan, seen, specs)
+        for i, spec in enumerate(self.plan.given):  # in their places among the others
+            if spec.name in self._sizes:
+                number = np.array(self._sizes[spec.name], np.int64)
+                seen.insert(i, view(number, spec.name))
+                self._given.insert(i, number)
+        specs = self.plan.given
         if self.plan.written:
             weights = [("a weight", w, False) for w in self._weights]
             states = [(f"state '{n}'", _view_of(t), True) for n, t in self._states.items()]
@@ -208,8 +217,14 @@ class CompiledModel:
         for index, v in enumerate(seen):
             if index in self._by_value:
                 continue
-            pointer = v.pointer
-            if v.device is None or pointer % POINTER_ALIGNMENT:
+            pointer, spec = v.pointer, self.plan.inputs[index]
+            dims = dims_of(self.plan, spec)
+            if dims and v.shape != spec.shape:
+                if index not in self._staging:
+                    self._staging[index] = self._held.alloc(spec.nbytes)
+                pointer = self._staging[index]
+                put_input(self._driver, pointer, v, spec, dims, self._sizes, stream)
+            elif v.device is None or pointer % POINTER_ALIGNMENT:
                 if index not in self._staging:
                     self._staging[index] = self._held.alloc(v.nbytes)
                 pointer = self._staging[index]
@@ -253,7 +268,8 @@ class CompiledModel:
 
     @property
     def outputs(self) -> list[DeviceTensor]:
-        """The static output buffers that `launch` writes, one per output of the plan; gone after `close`."""
+        """The static output buffers that `launch` writes, one per output of the plan, at the bound where sizes are
+        symbolic; gone after `close`."""
         if self._static is None:
             with self._driver.current():
                 self._static = [
@@ -324,8 +340,11 @@ class CompiledModel:
             if like is not None and like.device is not None and not asks:
                 self._driver.synchronize()  # nothing says which stream makes the inputs
             self._enqueue(handle)
-            for pointer, host in downloads:
-                self._driver.copy_out(host.pointer, pointer, host.nbytes, handle)
+            for pointer, made, spec in downloads:
+                if dims := dims_of(self.plan, spec):
+                    take_output(self._driver, pointer, made, dims, self._sizes, handle)
+                else:
+                    self._driver.copy_out(made.pointer, pointer, made.nbytes, handle)
             self._return_inputs(seen, handle)
             # Torch and CuPy order later work, and the reuse of memory, by the stream; others are not told of it, and
             # host memory may change as soon as this returns.
@@ -356,26 +375,25 @@ class CompiledModel:
         # Another library's GPU tensors: the legacy default stream waits for its (blocking) streams.
         return 0 if like is not None and like.device is not None else self._own_stream
 
-    def _fresh_outputs(self, like: View | None) -> tuple[list[Any], list[tuple[int, View]]]:
-        """New output tensors, bound; and, for those on the host, (device address, host memory) to copy afterwards."""
+    def _fresh_outputs(self, like: View | None) -> tuple[list[Any], list[tuple[int, View, TensorSpec]]]:
+        """New output tensors, bound; and those to copy afterwards: (device address, where to, the plan's output)."""
         results: list[Any] = []
-        downloads: list[tuple[int, View]] = []
+        downloads: list[tuple[int, View, TensorSpec]] = []
         host = View(0, None, "i8", (), True, None, "numpy")
-        for index, spec in enumerate(self.plan.outputs):
+        for index, planned in enumerate(self.plan.outputs):
+            spec = actual(self.plan, planned, self._sizes)
             made = empty_like(like or host, spec, self.device)
             if made is None:
                 tensor = self._fresh_tensor(spec)
-                results.append(tensor)
-                self._set_base("output", index, tensor.pointer)
-            elif made.device is None:
-                results.append(made.owner[0] if isinstance(made.owner, tuple) else made.owner)
-                pointer = self.outputs[index].pointer
-                self._set_base("output", index, pointer)
-                if made.nbytes:
-                    downloads.append((pointer, made))
-            else:
-                results.append(made.owner[0])
+                made = View(tensor.pointer, self.device, spec.dtype, spec.shape, True, (tensor,), "other")
+            results.append(made.owner[0] if isinstance(made.owner, tuple) else made.owner)
+            if made.device is not None and spec.shape == planned.shape:
                 self._set_base("output", index, made.pointer)
+                continue
+            pointer = self.outputs[index].pointer
+            self._set_base("output", index, pointer)
+            if made.nbytes:
+                downloads.append((pointer, made, planned))
         return results, downloads
 
     # Ending

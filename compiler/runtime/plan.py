@@ -6,10 +6,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+from mlirc.runtime.sizes import Sizes, dims_text
 from mlirc.runtime.tensor_map import DTYPE_BYTES as DTYPE_BYTES
 from mlirc.runtime.tensor_map import TensorMapSpec
 
 VERSION = 4
+SIZES_VERSION = 5  # of a plan whose model has symbolic sizes; the others are as before
 TABLES = ("inputs", "outputs", "weights")
 POINTER_ALIGNMENT = 16  # bytes, of every buffer that a kernel is given: kernels load so many at a time
 ARENA_ALIGNMENT = 256  # bytes, of what lies in the arena
@@ -119,8 +121,9 @@ class Plan:
     """Everything that the runtime needs to run a model: sizes in bytes, steps in order. The first `setup` steps depend
     on constants only: they run once, when the model is loaded. `unpacked_size` is what the arena would take with a
     buffer of its own for every intermediate result. `draws` says how the generator of random numbers moves: see
-    `mlirc.runtime.random_state`. `steps` has every iteration of the loops that `repeats` lists; the plan's text says
-    them once."""
+    `mlirc.runtime.random_state`. `sizes` says which sizes a call decides, where there are any: the inputs and outputs
+    here are those at the bound then. `steps` has every iteration of the loops that `repeats` lists; the plan's text
+    says them once."""
 
     model: str
     target: str
@@ -134,11 +137,18 @@ class Plan:
     versions: dict[str, str] = field(default_factory=dict)
     draws: tuple[int, ...] = ()
     repeats: list[Repeat] = field(default_factory=list)
+    sizes: Sizes | None = None
 
     @property
     def given(self) -> list[TensorSpec]:
-        """The inputs that a caller gives."""
+        """The inputs that a run is given: what a caller gives, and the sizes."""
         return [spec for spec in self.inputs if spec.kind in GIVEN]
+
+    @property
+    def asked(self) -> list[TensorSpec]:
+        """The inputs that a caller gives; those with symbolic sizes are at the bound here."""
+        names = self.sizes.names if self.sizes else ()
+        return [spec for spec in self.given if spec.name not in names]
 
     @property
     def written(self) -> list[TensorSpec]:
@@ -160,7 +170,13 @@ class Plan:
     def launches(self) -> list[KernelLaunch]:
         return [s for s in self.steps if isinstance(s, KernelLaunch)]
 
+    def shown(self, spec: TensorSpec) -> str:
+        """A tensor's type for people: `f32[b<=8,7]` where a size is symbolic."""
+        sizes = self.sizes or Sizes(())
+        dims = (sizes.outputs if spec.kind == "output" else sizes.inputs).get(spec.name)
+        return f"{spec.dtype}[{dims_text(dims).replace(', ', ',')}]" if dims else str(spec)
+
     def signature(self) -> str:
         """The boundary and the number of launches, for people: `model: (inputs) -> (outputs), N launches`."""
-        ins, outs = (", ".join(f"{t.name}: {t}" for t in ts) for ts in (self.given, self.outputs))
+        ins, outs = (", ".join(f"{t.name}: {self.shown(t)}" for t in ts) for ts in (self.asked, self.outputs))
         return f"{self.model}: ({ins}) -> ({outs}), {len(self.launches)} launches"

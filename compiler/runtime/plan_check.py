@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from mlirc.errors import MlircError, is_control
 from mlirc.runtime.plan import DTYPE_BYTES, GIVEN, WRITTEN, CopyStep, KernelLaunch, Plan, Ref, TensorSpec, aligned
-from mlirc.runtime.plan_check_terms import POINTER_BYTES, check_scalar, check_terms
+from mlirc.runtime.plan_check_terms import POINTER_BYTES, check_scalar, check_sizes, check_terms
 from mlirc.runtime.repeats import references as refs
 from mlirc.runtime.tensor_map import ADDRESS_ALIGNMENT, MAP_ALIGNMENT, MAP_BYTES
 from mlirc.targets import TARGETS, Target
@@ -43,6 +43,7 @@ def check_plan(plan: Plan) -> None:
     for name in _KINDS:
         _check_tensors(name, getattr(plan, name))
     _check_draws(plan)
+    check_sizes(plan)
     for what, size, limit in (("arena_size", plan.arena_size, MAX_BYTES), ("unpacked_size", plan.unpacked_size, 2**63)):
         if not 0 <= size <= limit:
             raise MlircError(f"plan: {what} is {size} bytes: not between 0 and {limit}")

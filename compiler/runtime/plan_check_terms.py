@@ -19,6 +19,23 @@ def check_scalar(spec: TensorSpec) -> None:
         )
 
 
+def check_sizes(plan: Plan) -> None:
+    """Raises MlircError for sizes that no call could have, or that are not of the plan's inputs and outputs."""
+    if plan.sizes is None:
+        return
+    inputs, outputs = ({spec.name: spec for spec in specs} for specs in (plan.inputs, plan.outputs))
+    for name in plan.sizes.names:
+        if name not in inputs or (inputs[name].kind, inputs[name].dtype) != ("scalar", "i64"):
+            raise MlircError(f"plan: size '{ascii(name)[1:-1][:80]}' is no scalar input of i64")
+    for name in plan.sizes.inputs:
+        if name not in inputs or inputs[name].kind != "input":
+            raise MlircError(f"plan: input '{ascii(name)[1:-1][:80]}' has symbolic sizes, and is none, or is written")
+    try:
+        plan.sizes.check(*({n: s.shape for n, s in table.items()} for table in (inputs, outputs)))
+    except MlircError as e:
+        raise MlircError(f"plan: {e}") from e
+
+
 def check_terms(plan: Plan, step: KernelLaunch, where: str) -> None:
     """Raises MlircError, which names the place, for a launch whose values, tables or extents cannot be bound."""
     for number in (*step.values, *step.tables):

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from mlirc.errors import MlircError
 from mlirc.runtime.plan import (
+    SIZES_VERSION,
     SPACES,
     TABLES,
     VERSION,
@@ -23,6 +24,7 @@ from mlirc.runtime.plan import (
 )
 from mlirc.runtime.plan_check import check_plan
 from mlirc.runtime.repeats import MAX_STEPS, Motion, PlanStep, references, roll, unroll
+from mlirc.runtime.sizes_json import read_sizes, sizes_out
 from mlirc.runtime.tensor_map import TensorMapSpec
 
 _AGAIN = "compile the model again"
@@ -85,10 +87,17 @@ def json_lines(plan: Plan) -> Iterator[str]:
     def dump(value: Any) -> str:
         return json.dumps(value, separators=(",", ":"))
 
-    head = {"version": VERSION, "model": plan.model, "target": plan.target, "versions": plan.versions}
+    head = {
+        "version": SIZES_VERSION if plan.sizes else VERSION,
+        "model": plan.model,
+        "target": plan.target,
+        "versions": plan.versions,
+    }
     head |= {"arena_size": plan.arena_size, "unpacked_size": plan.unpacked_size, "setup": plan.setup}
     if plan.draws:
         head["draws"] = plan.draws
+    if plan.sizes:
+        head["sizes"] = sizes_out(plan.sizes)
     yield dump(head)[:-1] + ","
     tables: list[tuple[str, list]] = [
         (n, [[t.name, t.dtype, t.shape, t.kind] for t in getattr(plan, n)]) for n in TABLES
@@ -116,11 +125,14 @@ def read_plan(text: str) -> Plan:
     except (ValueError, RecursionError) as e:
         raise MlircError(f"plan: damaged JSON ({type(e).__name__}: {' '.join(str(e).split())}): {_AGAIN}") from e
     version = data.get("version") if isinstance(data, dict) else VERSION
-    if type(version) is not int or version != VERSION:
+    if type(version) is not int or version not in (VERSION, SIZES_VERSION):
         version = version if type(version) is int else "unknown"
-        raise MlircError(f"plan: format version {version}, but this mlirc reads {VERSION}: {_AGAIN}")
+        raise MlircError(
+            f"plan: format version {version}, but this mlirc reads {VERSION} and {SIZES_VERSION}: {_AGAIN}"
+        )
     random = isinstance(data, dict) and "draws" in data
-    _keys(data, (*_HEAD, "draws") if random else _HEAD, "plan")
+    sized = version == SIZES_VERSION
+    _keys(data, (*_HEAD, *["draws"] * random, *["sizes"] * sized), "plan")
     tables = {name: [_tensor(row, f"{name}[{i}]") for i, row in enumerate(_list(data[name], name))] for name in TABLES}
     versions = data["versions"]
     if not isinstance(versions, dict):
@@ -136,6 +148,7 @@ def read_plan(text: str) -> Plan:
         draws=tuple(_int(n, "draws") for n in _list(data["draws"], "draws")) if random else (),
         steps=steps,
         repeats=repeats,
+        sizes=read_sizes(data["sizes"]) if sized else None,
         **tables,
     )
 

@@ -12,9 +12,12 @@ from mlirc.errors import MlircError
 from mlirc.files.outputs import model_files
 from mlirc.ir.text import require_level
 from mlirc.runtime.arrays import check
+from mlirc.runtime.fitting import cut
 from mlirc.runtime.loading import find_weights, read_model
+from mlirc.runtime.padding import padded
 from mlirc.runtime.plan import Plan
 from mlirc.runtime.random_state import DEFAULT_SEED, RandomState
+from mlirc.runtime.sized_copies import dims_of
 from mlirc.timing import Progress, counted
 
 SHOWN = 4  # findings printed beside the error
@@ -47,7 +50,11 @@ def run_level(
     if without_bodies(module):
         what = "only declares its kernels: the model was compiled from the async or gpu level"
         raise MlircError(f"{files.name(level)}: {what}")
-    given: dict[str, np.ndarray] = dict(zip((spec.name for spec in plan.given), inputs, strict=True))
+    given: dict[str, np.ndarray] = dict(zip((spec.name for spec in plan.asked), inputs, strict=True))
+    sizes: dict[str, int] = {}
+    if plan.sizes:
+        sizes = plan.sizes.solve(plan.sizes.shapes(list(given), list(given.values())))
+        given = padded(plan.sizes, given, sizes)
     if plan.draws:
         given[plan.inputs[-1].name] = RandomState(plan.draws, manual_seed).state()
     for spec in plan.weights:
@@ -61,6 +68,9 @@ def run_level(
     made = host.run_module(module, arguments, source=files.name(level), seconds=options.get("seconds"))
     order = main_results(main, plan)
     results = [made[order.index(i)] for i in range(len(made))]
+    for i, spec in enumerate(plan.outputs):
+        if dims := dims_of(plan, spec):
+            results[i] = cut(results[i], dims, sizes)
     parts = [counted(len(kernels(module)), "kernel")] if level != "linalg" else []
     parts += [counted(len(inputs), "input"), "indices are in range, numbers compared with nothing"]
     print(f"level {level}: {', '.join(parts)}", file=sys.stderr)

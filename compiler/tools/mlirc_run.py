@@ -19,6 +19,7 @@ from mlirc.runtime.arrays import NOT_NUMPYS, NUMPY_DTYPES, check, match, view
 from mlirc.runtime.loading import read_model
 from mlirc.runtime.plan import CopyStep, Plan, TensorSpec
 from mlirc.runtime.random_state import DEFAULT_SEED
+from mlirc.runtime.sized_copies import check_sized, dims_of
 from mlirc.tools.cli import Parser, run_main
 from mlirc.tools.compare import compare_files
 from mlirc.tools.input_arrays import given_number, read_arrays
@@ -179,8 +180,9 @@ def as_input(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
     return array.astype(dtype) if array.dtype == np.float32 else array
 
 
-def _read_inputs(options: argparse.Namespace, specs: list[TensorSpec]) -> list[np.ndarray]:
-    """The inputs in the plan's order, from files or made up; checked against the plan."""
+def _read_inputs(options: argparse.Namespace, plan: Plan) -> list[np.ndarray]:
+    """The inputs in the plan's order, from files or made up (of the largest sizes); checked against the plan."""
+    specs = plan.asked
     if options.random_inputs is not None:
         if options.input:
             raise MlircError("--input and --random-inputs exclude each other")
@@ -202,7 +204,10 @@ def _read_inputs(options: argparse.Namespace, specs: list[TensorSpec]) -> list[n
             by_name[key] = array
     arrays = [as_input(a, spec) for a, spec in zip(match(specs, by_position, by_name), specs, strict=True)]
     for array, spec in zip(arrays, specs, strict=True):
-        check(view(array, spec.name), spec)
+        seen = view(array, spec.name)
+        check_sized(seen, spec) if dims_of(plan, spec) else check(seen, spec)
+    if plan.sizes:
+        plan.sizes.solve(plan.sizes.shapes([s.name for s in specs], arrays))
     return arrays
 
 
@@ -271,7 +276,7 @@ def _run_on_gpu(options: argparse.Namespace, inputs: list[np.ndarray]) -> list[n
     with load(options.model, options.weights, options.device, graph=not options.no_graph) as model:
         model.manual_seed(options.manual_seed)
         results = model(*inputs)
-        named = dict(zip((spec.name for spec in model.plan.given), inputs, strict=True))
+        named = dict(zip((spec.name for spec in model.plan.asked), inputs, strict=True))
         written = [
             np.array(model.state[s.name]) if s.kind == "state" else named[s.name].copy() for s in model.plan.written
         ]
@@ -318,7 +323,9 @@ def _step_info(plan: Plan, number: int) -> str:
 def info(plan: Plan) -> str:
     """What a plan says, for people: boundary, memory, and every launch with its module; those of a loop once."""
     lines = [", ".join([f"model {plan.model}, target {plan.target}", *(f"{k} {v}" for k, v in plan.versions.items())])]
-    lines += [f"{spec.kind} {spec.name}: {spec}" for spec in (*plan.given, *plan.outputs)]
+    lines += [f"{spec.kind} {spec.name}: {plan.shown(spec)}" for spec in (*plan.asked, *plan.outputs)]
+    lines += [f"size {symbol}" for symbol in plan.sizes.symbols] if plan.sizes else []
+    lines += [f"where {condition}" for condition in plan.sizes.conditions] if plan.sizes else []
     lines += [f"{spec.kind} {spec.name}: {spec}" for spec in plan.written if spec.kind == "state"]
     if plan.draws:
         lines.append(f"{len(plan.draws) - 1} draws of random numbers, {plan.draws[-1]} words of the generator a call")
@@ -354,7 +361,7 @@ def _main(argv: list[str] | None) -> int:
         print(info(plan))
         return 0
     writes = _plan_writes(options, plan.results)
-    inputs = _read_inputs(options, plan.given)
+    inputs = _read_inputs(options, plan)
     if options.device == "host" and options.level not in (None, "gpu"):
         raise MlircError(f"--device host runs level gpu: give it or --level {options.level}, not both")
     level = options.level or ("gpu" if options.device == "host" else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mlirc.backend.plan_builder import tensor_spec
 from mlirc.device.plan.flow import Problem
 from mlirc.ir import levels
+from mlirc.ir.sizes import read_sizes
 from mlirc.mlir import ir
 from mlirc.runtime.plan import GIVEN, Plan, TensorSpec
 
@@ -34,6 +35,8 @@ def check_boundary(plan: Plan, main: ir.OpView) -> list[Problem]:
                 problems.append(f"{table}: number {i} is {_shown(found)}, but {_shown(spec)} at the gpu level")
         if len(getattr(plan, table)) != len(specs):
             problems.append(f"{table}: there are {len(getattr(plan, table))}, but {len(specs)} at the gpu level")
+    if plan.sizes != read_sizes(main):
+        problems.append("the sizes that a call decides are others at the gpu level")
     if plan.draws != draws:
         problems.append(f"draws of random numbers are {list(plan.draws)}, but {list(draws)} at the gpu level")
     return [Problem(message, "the tables") for message in problems]

@@ -69,6 +69,10 @@ class FakeDriver:
     copy_out = copy_in
     copy = copy_in
 
+    def copy_rows(self, target, target_pitch, source, source_pitch, width, count, stream):
+        for i in range(count):
+            self.copy(target + i * target_pitch, source + i * source_pitch, width, stream)
+
     def stream(self):
         self._used()
         self.streams.add(1000 + len(self.streams))

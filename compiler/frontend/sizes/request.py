@@ -1,0 +1,170 @@
+"""What sizes a user asks for: which dimensions of which inputs are symbolic, and how large they may become."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mlirc.errors import MlircError
+
+_DIM = re.compile(r"(?:(\d{1,9})\s*<=\s*)?([A-Za-z_]\w*)(?:\s*<=\s*(\d{1,9}))?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class SizeRequest:
+    """`dims`: per input, by name, the symbol of each dimension, or None for a static one. `ranges`: the least and the
+    most that a symbol may be."""
+
+    dims: dict[str, tuple[str | None, ...]]
+    ranges: dict[str, tuple[int, int]]
+
+    def bound(self, name: str, shape: Sequence[int]) -> tuple[int, ...]:
+        """An input's shape at the bound."""
+        symbols = self.dims.get(name, (None,) * len(shape))
+        return tuple(n if s is None else self.ranges[s][1] for n, s in zip(shape, symbols, strict=True))
+
+
+class Ranges:
+    """Collects the symbols of several inputs, each with one range."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, tuple[int, int]] = {}
+        self._open: dict[str, str] = {}  # symbols without a bound so far, and where
+
+    def add(self, text: str, where: str) -> str:
+        """The symbol of `s<=2048`, `2<=s<=2048`, or `s`, whose bound is said elsewhere."""
+        match = _DIM.fullmatch(text.strip())
+        if not match:
+            raise MlircError(f"{where}: '{text.strip()}' is no size: write 128, or s<=2048 for one of up to 2048")
+        least, name, most = match.groups()
+        if most is None:
+            if least is not None:
+                raise MlircError(f"{where}: '{text.strip()}' has no bound: write {least}<={name}<=2048")
+            self._open.setdefault(name, where)
+            return name
+        low, high = int(least or 1), int(most)
+        if not 1 <= low <= high or high < 2:
+            raise MlircError(f"{where}: '{text.strip()}': a size is from 1 to a bound of at least 2")
+        if self.found.setdefault(name, (low, high)) != (low, high):
+            raise MlircError(f"{where}: '{name}' has two ranges: give it one")
+        return name
+
+    def done(self) -> dict[str, tuple[int, int]]:
+        """The ranges; raises MlircError for a symbol without one."""
+        for name, where in self._open.items():
+            if name not in self.found:
+                raise MlircError(f"{where}: '{name}' has no bound: write {name}<=2048 where it is first used")
+        return self.found
+
+
+def of_sizes(sizes: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -> SizeRequest:
+    """A request from `mlirc.compile(..., sizes={"x": "b<=8, 7"})`, or a list such as `["b<=8", 7]`; None stands for the
+    example's size. Raises MlircError for inputs that there are not, and dimensions that do not fit."""
+    ranges, dims = Ranges(), {}
+    for name, given in sizes.items():
+        where = f"sizes['{name}']"
+        if name not in shapes:
+            raise MlircError(f"{where}: there is no such input: those are {', '.join(shapes)}")
+        parts = given.split(",") if isinstance(given, str) else list(given)
+        shape = tuple(shapes[name])
+        if len(parts) != len(shape):
+            raise MlircError(f"{where}: {len(parts)} sizes, but the input has {len(shape)} dimensions")
+        symbols: list[str | None] = []
+        for part, size in zip(parts, shape, strict=True):
+            fixed = part is None or isinstance(part, int) or str(part).strip().isdecimal()
+            if fixed and part is not None and int(part) != size:
+                raise MlircError(f"{where}: the size {part} is {size} in the example input")
+            symbols.append(None if fixed else ranges.add(str(part), where))
+        dims[name] = tuple(symbols)
+    return SizeRequest(dims, ranges.done())
+
+
+def of_dynamic_shapes(
+    dynamic_shapes: Any, module: torch.nn.Module, args: tuple, kwargs: dict, names: Sequence[str]
+) -> SizeRequest:
+    """A request from torch.export's `dynamic_shapes`, whose `Dim`s need a `max`. Raises MlircError for other kinds."""
+    combined = combine(module, args, kwargs)
+    if isinstance(dynamic_shapes, (tuple, list)):
+        dynamic_shapes = dict(zip(combined, dynamic_shapes, strict=False))
+    ranges, dims = Ranges(), {}
+    leaves: list[tuple[torch.Tensor, Any]] = []
+
+    def visit(value: Any, given: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            leaves.append((value, given))
+        elif isinstance(value, Mapping):
+            for key, child in value.items():
+                visit(child, given.get(key) if isinstance(given, Mapping) else None)
+        elif isinstance(value, (tuple, list)):
+            for i, child in enumerate(value):
+                visit(child, given[i] if isinstance(given, (tuple, list)) and i < len(given) else None)
+
+    visit(combined, dynamic_shapes)
+    for name, (tensor, given) in zip(names, leaves, strict=True):
+        table = dict(enumerate(given)) if isinstance(given, (tuple, list)) else dict(given or {})
+        symbols = []
+        for i in range(tensor.dim()):
+            dim = table.get(i, table.get(i - tensor.dim()))
+            symbols.append(
+                None if dim is None or isinstance(dim, int) else _dim(dim, ranges, f"dynamic_shapes of '{name}'")
+            )
+        if any(symbols):
+            dims[name] = tuple(symbols)
+    return SizeRequest(dims, ranges.done())
+
+
+def _dim(dim: Any, ranges: Ranges, where: str) -> str:
+    name, most = getattr(dim, "__name__", None), getattr(dim, "max", None)
+    if name is None or not isinstance(most, int) or hasattr(dim, "root"):
+        raise MlircError(f"{where}: {dim} has no bound of its own: give torch.export.Dim(name, max=...)")
+    if most >= 1 << 31:
+        raise MlircError(f"{where}: '{name}' has no bound: give torch.export.Dim('{name}', max=...)")
+    least = max(1, getattr(dim, "min", 1))
+    return ranges.add(f"{least}<={name}<={most}", where)
+
+
+def combine(module: torch.nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by the names of `forward`'s parameters, as torch.export's `dynamic_shapes` has them."""
+    bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+    found: dict[str, Any] = {}
+    for name, value in bound.items():
+        if inspect.signature(module.forward).parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+            found |= value
+        else:
+            found[name] = value
+    return found
+
+
+def with_sizes(source: Any, sizes: Mapping[str, Any] | None, dynamic_shapes: Any) -> Any:
+    """A source of a module with the sizes that a call decides, whose example inputs are at their bound then."""
+    if sizes is not None and dynamic_shapes is not None:
+        raise MlircError("sizes and dynamic_shapes say the same: give one of them")
+    specs = source.input_specs()
+    if sizes is not None:
+        request = of_sizes(sizes, {s.name: s.shape for s in specs})
+    elif dynamic_shapes is not None:
+        names = [s.name for s in specs]
+        request = of_dynamic_shapes(dynamic_shapes, source.module, source.args, source.kwargs, names)
+    else:
+        return source
+    if not request.ranges:
+        return source
+    tensors = [_resized(t, request.bound(s.name, s.shape)) for s, t in zip(specs, source.example_inputs(), strict=True)]
+    source.args, source.kwargs = source.bind(tensors)
+    source.sizes = request
+    return source
+
+
+def _resized(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """A tensor of another shape with the same values, which repeat."""
+    for dim, size in enumerate(shape):
+        if size != tensor.shape[dim]:
+            if not tensor.shape[dim]:
+                raise MlircError("an example input with a symbolic size is empty: give one that is not")
+            tensor = tensor.index_select(dim, torch.arange(size, device=tensor.device) % tensor.shape[dim])
+    return tensor
