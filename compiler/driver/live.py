@@ -37,10 +37,9 @@ def compile_torch(
     (or tensors of no dimension), which kernels take by value; all other numbers are constants. `fp32` says how FP32
     products may be made (`mlirc.precision`). `quantize` names a scheme (`int4:group=128`) by which the weights of
     linear layers are packed; those lie in the loaded model then, and the module stays as it is. `sizes` says which
-    sizes a call decides, as `{"x": "b<=8, 7"}` or `{"x": ["b<=8", 7]}`; `dynamic_shapes` says so as torch.export has it,
-    by `Dim`s with a `max`. `target` defaults to the GPU of this machine. `load_options` go to
-    `mlirc.runtime.load`: with `device="host"` the model is a
-    `mlirc.device.HostModel`, and no GPU is asked for.
+    sizes a call decides, as `{"x": "b<=8, 7"}` or `{"x": ["b<=8", 7]}`; `dynamic_shapes` says so as torch.export has
+    it, by `Dim`s with a `max`. `target` defaults to the GPU of this machine. `load_options` go to `mlirc.runtime.load`:
+    with `device="host"` the model is a `mlirc.device.HostModel`, and no GPU is asked for.
     """
     from mlirc.runtime.loading import check_device, load_text
 
