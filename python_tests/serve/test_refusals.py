@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import threading
+import types
 from urllib.parse import urlsplit
 
 import openai
 import pytest
 
+from mlirc.serve.server import address, bind, serve
 from support.generate.fake_engine import FakeEngine
 from support.serve.running import MODEL, Words, running
 
@@ -164,3 +167,21 @@ def test_an_engine_that_fails_ends_every_call_and_the_servers_health():
         with pytest.raises(openai.InternalServerError) as caught:
             client.completions.create(model=MODEL, prompt="a", max_tokens=5)
         assert caught.value.status_code == 503
+
+
+def test_a_server_whose_engine_fails_ends_with_the_failure():
+    words, answers = Words(), []
+
+    def call(url: str) -> None:
+        server = types.SimpleNamespace(url=url)
+        while not answers:
+            with contextlib.suppress(ConnectionRefusedError):
+                answers.append(send(server, "POST", "/v1/completions", json.dumps(TEXT)))
+
+    with bind("127.0.0.1", 0) as bound:
+        client = threading.Thread(target=call, args=(address(bound),))
+        client.start()
+        with pytest.raises(RuntimeError, match="the device is gone"):
+            serve(Failing(vocabulary=words.size), words, MODEL, (), bound)
+        client.join()
+    assert answers[0][0] == 503
