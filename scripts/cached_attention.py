@@ -23,6 +23,7 @@ from mlirc.schedule.verbs import (
     reverse_blocks,
     script,
     skip_hidden_steps,
+    split_softmax,
     split_tested_steps,
     tidy,
     tile_to_blocks,
@@ -30,6 +31,10 @@ from mlirc.schedule.verbs import (
 from mlirc.targets import Target
 
 FEW_ROWS = 64  # queries of all heads that share a head of keys, which are one tile then
+
+BLOCKS_PER_SM = 2  # that the keys are divided for
+LEAST_STEPS = 4  # of a part, of a sequence that is as long as it can be
+MOST_PARTS = 64
 
 
 def is_cached_attention(kernel: KernelInfo) -> bool:
@@ -54,6 +59,14 @@ def default_keys(a: AttentionShape, mma: str) -> int:
     widest = max(a.head_dim, a.value_dim)
     most = (64 if widest <= 128 else 32) if mma == "mma" else 32 if widest <= 96 or mma == "fma" else 16
     return max(n for n in range(1, most + 1) if a.pages.size % n == 0)
+
+
+def default_parts(a: AttentionShape, blocks: int, block_kv: int, target: Target) -> int:
+    """How many blocks divide the keys of one: so many that every multiprocessor has some, each with a few steps of a
+    sequence that is as long as it can be."""
+    steps = ceil_div(min(a.window + a.q_len, a.kv_len) if a.window else a.kv_len, block_kv)
+    wanted = ceil_div(BLOCKS_PER_SM * target.sms, blocks)
+    return max(min(wanted, steps // LEAST_STEPS, MOST_PARTS), 1)
 
 
 def check(name: str, a: AttentionShape, target: Target, mma: str, block_kv: int, pack: bool) -> None:
@@ -81,17 +94,19 @@ def cached_attention(
     stages: int = 2,
     split: bool = True,
     pack: bool | None = None,
+    parts: int | None = None,
     min_blocks: int | None = None,
     mma: str | None = None,
 ) -> ir.Module:
     """FlashAttention-2's loop order over pages: each step looks up its page in the table, and the loop ends with the
     sequence (PagedAttention: Kwon et al., 2023). The queries of all heads that share a head of keys are the rows of one
-    tile where they are few, so that keys are read once.
+    tile where they are few, so that keys are read once. Where blocks are few and sequences can be long, the keys are
+    divided among `parts` blocks, whose results a second launch combines ("flash decoding": Dao et al., 2023).
 
     Knobs: `block_q` rows and `warps` per block; `block_kv` keys per step, a divisor of a page; `stages` of the copy
-    pipeline; `split` runs the steps that need no test in a loop of their own; `pack` of the heads that share keys;
-    `min_blocks` that a multiprocessor should hold; `mma` is `mma` (tensor cores, 16-bit heads), `tf32x3` or `tf32`
-    (tensor cores, f32 heads) or `fma`.
+    pipeline; `split` runs the steps that need no test in a loop of their own (of one part); `pack` of the heads that
+    share keys; `parts` that divide the keys (1: none); `min_blocks` that a multiprocessor should hold; `mma` is `mma`
+    (tensor cores, 16-bit heads), `tf32x3` or `tf32` (tensor cores, f32 heads) or `fma`.
     """
     a = kernel.attention
     assert a is not None and a.pages is not None
@@ -102,9 +117,11 @@ def cached_attention(
     rows = group * a.q_len if pack else a.q_len
     block_q = block_q or min(64, 16 * ceil_div(rows, 16))
     warps = warps or max(power_of_two(block_q) // 16, 1)
+    blocks = a.batch * (a.kv_heads if pack else a.q_heads) * ceil_div(rows, block_q)
+    parts = default_parts(a, blocks, block_kv, target) if parts is None else parts
     knobs = dict(
-        block_q=block_q, block_kv=block_kv, warps=warps, stages=stages, split=split, pack=pack, min_blocks=min_blocks,
-        mma=mma,
+        block_q=block_q, block_kv=block_kv, warps=warps, stages=stages, split=split, pack=pack, parts=parts,
+        min_blocks=min_blocks, mma=mma,
     )  # fmt: skip
     with script(**knobs) as (module, function):
         result, _ = decompose_attention(match(function, "mlirc.cached_attention"), base2=True, pack=pack)
@@ -112,13 +129,17 @@ def cached_attention(
         loops, _ = online_softmax(match_contractions(forall), size=block_kv, ragged=True)
         hoist(loops)
         skip_hidden_steps(loops)
-        if split and not a.window:
-            loops = split_tested_steps(loops)
-        read_pages(loops)
-        if not pack:
-            reverse_blocks(forall, loop=-1)  # the last rows have the most keys: they start first
+        if parts > 1:
+            read_pages(loops)
+            forall, finish = split_softmax(loops, parts=parts)
+        else:
+            if split and not a.window:
+                loops = split_tested_steps(loops)
+            read_pages(loops)
+            if not pack:
+                reverse_blocks(forall, loop=-1)  # the last rows have the most keys: they start first
         annotate(match_contractions(forall), mma=mma, warp_grid=[warps, 1])
         pipeline(loops, depth=stages)
         annotate(function, warps=warps, min_blocks=min_blocks)
-        tidy(function, forall)
+        tidy(function, forall, *([finish] if parts > 1 else []))
     return module

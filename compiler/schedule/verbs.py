@@ -26,6 +26,7 @@ from mlirc.dialects.schedule.rotate import rotate
 from mlirc.dialects.schedule.skip_hidden_steps import skip_hidden_steps
 from mlirc.dialects.schedule.split_k import split_k
 from mlirc.dialects.schedule.split_reductions import split_reductions
+from mlirc.dialects.schedule.split_softmax import split_softmax
 from mlirc.dialects.schedule.split_tested_steps import split_tested_steps
 from mlirc.dialects.schedule.swap_operands import swap_operands
 from mlirc.dialects.schedule.tile_reduction import tile_reduction
@@ -59,6 +60,7 @@ __all__ = [
     "specialize",
     "split_k",
     "split_reductions",
+    "split_softmax",
     "split_tested_steps",
     "stage",
     "score_with",

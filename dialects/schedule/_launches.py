@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from mlirc.dialects.schedule import _build
 from mlirc.dialects.schedule._base import PayloadError
 from mlirc.dialects.schedule._build import Size
+from mlirc.dialects.schedule._dims import producer
 from mlirc.dialects.schedule.tile_reduction import mixed
 from mlirc.dialects.schedule.tile_to_blocks import mapping_of
 from mlirc.ir.tensors import kept_dims, shape_of
@@ -126,6 +127,7 @@ def _second(whole, partial, finish, front, counts, spaces) -> ir.Operation:
         terminator = scf.InParallelOp()
     inserts = _inserts(_moved(body, terminator.operation, values))
     for result, space in zip(partial.results, spaces, strict=True):
+        _slice_uses(result)
         for use in [u.owner.operation for u in result.uses]:
             _read_from(use, space, ivs[: len(counts)])
     of = {i.operands[0]: i for i in outer}
@@ -137,6 +139,18 @@ def _second(whole, partial, finish, front, counts, spaces) -> ir.Operation:
         with ir.InsertionPoint(terminator.region.blocks[0]), finish.location:
             _build.parallel_insert_slice(insert.operands[0], forall.inner_iter_args[place], offsets, sizes)
     return forall.operation
+
+
+def _slice_uses(parts: ir.Value) -> None:
+    """What reads all of what parts have computed reads a slice of it: nothing of it is shared."""
+    made_by = producer(list(parts.owner.operands)[-len(parts.owner.results) :][list(parts.owner.results).index(parts)])
+    assert made_by is not None  # a tensor.empty of the parts' sizes
+    dynamic = iter(list(made_by.operands))
+    sizes = [next(dynamic) if n == _build.DYNAMIC else n for n in shape_of(parts)]
+    for use in [u for u in parts.uses if u.owner.operation.name != "tensor.extract_slice"]:
+        owner, number = use.owner.operation, use.operand_number
+        with ir.InsertionPoint(owner), owner.location:
+            owner.operands[number] = _build.extract_slice(parts, [0] * len(sizes), sizes)
 
 
 def _read_from(slice_op: ir.Operation, space: ir.Value, block: list[ir.Value]) -> None:

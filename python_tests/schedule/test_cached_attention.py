@@ -17,6 +17,8 @@ from mlirc.schedule.registry import Schedules
 from mlirc.targets import get_target
 from support.kernels.check import assert_close, run_tiles
 from support.kernels.paged import Case, expected, inputs, payload
+from support.kernels.payloads import attention
+from support.kernels.payloads import inputs_of as payload_inputs
 
 DTYPES = {"f32": (np.float32, 3e-6), "f16": (np.float16, 2e-3), "bf16": (ml_dtypes.bfloat16, 1.5e-2)}
 
@@ -58,6 +60,9 @@ ON_THE_HOST_DEVICE = [
     (Case((3, 33), queries=3, dims=(16, 16), dtype="f16", window=6, softcap=2.0), "stages=3"),  # rows of two heads
     (Case((1, 16, 9), dims=(16, 8), heads=(3, 1)), ""),
     (Case((20, 37), queries=18, dims=(16, 16), page=8, pages=5, dtype="bf16"), "block_q=16"),  # blocks of one head
+    (Case((0, 1, 48), heads=(1, 1), dims=(32, 32)), "parts=3"),  # parts without steps
+    (Case((3, 33), queries=3, dims=(16, 16), dtype="f16", window=6, softcap=2.0), "parts=5,stages=3"),
+    (Case((20, 37), queries=5, heads=(6, 2), dims=(96, 80), pages=5, dtype="bf16"), "parts=2,pack=true"),
 ]
 ON_THE_CPU = [
     (Case(LENGTHS, page=1, pages=33), ""),
@@ -67,6 +72,8 @@ ON_THE_CPU = [
     (Case((70, 128), queries=70, page=64, pages=2, window=65), "block_kv=32,block_q=32"),
     (Case((8, 31), queries=5, layouts=("bshd", "bhsd", "bhsd", "bhsd")), "split=false"),
     (Case(LENGTHS, layouts=("bshd", "bhsd", "bhsd", "bhsd")), "block_kv=4"),
+    (Case(LENGTHS, dims=(64, 64)), "parts=7,block_kv=4"),
+    (Case((20, 37), queries=18, page=8, pages=5), "block_q=16,parts=3"),  # edges of blocks and of sequences
 ]
 
 
@@ -85,6 +92,41 @@ def test_heads_that_share_keys_are_rows_of_one_tile() -> None:
     grids = [(Case(LENGTHS), "(4, 2, 1)"), (Case((40,), queries=33, heads=(4, 2), page=64, pages=1), "(1, 4, 1)")]
     for case, grid in grids:
         assert f"in {grid} shared_outs" in str(scheduled(case, ""))
+
+
+def test_keys_are_divided_where_blocks_are_few() -> None:
+    """A long cache of one sequence is divided among all multiprocessors, one of many sequences is not."""
+    long = dict(page=64, pages=64, heads=(8, 2), dims=(16, 16), dtype="bf16")
+    assert "in (1, 2, 1, 16) shared_outs" in str(scheduled(Case((9,), **long), ""))
+    assert "in (160, 2, 1) shared_outs" in str(scheduled(Case((9,) * 160, **long), ""))
+
+
+PARTS = """from mlirc.schedule import register
+from mlirc.schedule.verbs import *
+
+@register(matches=lambda kernel: True)
+def mine(kernel, target):
+    with script() as (module, function):
+        result, products = decompose_attention(match(function, "mlirc.attention"), base2=False)
+        forall = tile_to_blocks(result, sizes=[1, 1, 4, 0], keep=[2], order=[])
+        loop, inside = online_softmax(match_contractions(forall), size=4)
+        skip_hidden_steps(loop)
+        partial, finish = split_softmax(loop, parts=3)
+        tidy(function, partial, finish)
+    return module
+"""
+
+
+@pytest.mark.parametrize("options", [dict(causal=True), dict(window=3, causal=True, softcap=2.0)], ids=str)
+def test_any_attention_is_divided(tmp_path, options: dict) -> None:
+    """The verb knows nothing of caches."""
+    (tmp_path / "mine.py").write_text(PARTS)
+    text = attention(batch=2, heads=(4, 2), lengths=(13, 22), dims=(8, 4), **options)
+    tiles, _ = Schedules([str(tmp_path / "mine.py")]).schedule_kernel(mlir.parse(text), get_target("sm_90a"))
+    with mlir.context():
+        given = payload_inputs(mlir.parse(text), 0)
+    wanted = run_module(mlir.parse(text), given, "attention_0")
+    assert_close(run_module(tiles, given, "attention_0"), wanted, 3e-6)
 
 
 @pytest.mark.parametrize(
@@ -112,10 +154,11 @@ def test_a_page_that_the_pool_lacks_is_reported_on_the_cpu() -> None:
 @pytest.mark.skipif(find_ptxas() is None, reason="no ptxas")
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_ptxas_takes_it_without_spills(target: str) -> None:
-    case = Case((1000,) * 2, heads=(16, 4), dims=(128, 128), page=64, pages=64, dtype="bf16")
+    case = Case((1000,), heads=(16, 4), dims=(128, 128), page=64, pages=64, dtype="bf16")
     tiles = scheduled(case, "", target)
     with mlir.context(), ir.Location.unknown():
         mlir.run_passes(tiles, "func.func(linalg-generalize-named-ops)")
         to_gpu(tiles, "attention_0", get_target(target))
     kernel = compile_kernel(mlir.parse(str(tiles)), get_target(target))
-    assert "0 bytes spill stores" in check_ptxas(kernel.ptx, get_target(target))
+    report = check_ptxas(kernel.ptx, get_target(target))
+    assert report.count(" 0 bytes spill stores") == 2  # two launches
