@@ -54,12 +54,12 @@ def compile_torch(
     job.import_module(module, tuple(args), dict(kwargs or {}), train, scalars, quantize, sizes, dynamic_shapes)
     job.lower("ptx")
     if on_host:
-        return _on_host(job)
+        return host_model(job)
     return load_text(job.ptx, job.tensors(), **load_options)
 
 
-def _on_host(job: Compilation) -> Any:
-    """A finished compilation on the host device."""
+def host_model(job: Compilation) -> Any:
+    """A finished compilation on the host device: a `mlirc.device.HostModel`."""
     from mlirc.device import HostModel
     from mlirc.host.level_files import Levels
 

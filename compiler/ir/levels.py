@@ -153,11 +153,19 @@ def draws_of(attributes: ir.DictAttr) -> tuple[int, ...]:
 def random_state(module: ir.Module) -> dict[str, Any]:
     """The generator's state for the first call of a model, as a NumPy array by the argument's name; nothing for a model
     that draws no random numbers."""
-    main = functions(module)["main"]
-    for attributes in main.operation.attributes["arg_attrs"] if "arg_attrs" in main.operation.attributes else ():
+    for attributes in _argument_attributes(functions(module)["main"]):
         if "mlirc.draws" in attributes:
             return {ir.StringAttr(attributes["mlirc.name"]).value: RandomState(draws_of(attributes)).state()}
     return {}
+
+
+def random_draws(main: ir.OpView) -> tuple[int, ...]:
+    """The draws of `@main`, as `mlirc.runtime.random_state.RandomState` takes them; () where there are none."""
+    return next((tuple(draws_of(a)) for a in _argument_attributes(main) if "mlirc.draws" in a), ())
+
+
+def _argument_attributes(main: ir.OpView) -> list[Any]:
+    return list(main.operation.attributes["arg_attrs"]) if "arg_attrs" in main.operation.attributes else []
 
 
 def copy(module: ir.Module) -> ir.Module:

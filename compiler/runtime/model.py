@@ -277,9 +277,10 @@ class CompiledModel:
                 ]
         return self._static
 
-    def manual_seed(self, seed: int) -> None:
-        """Starts the sequence of random numbers of a seed, as `torch.manual_seed` does, for the calls from here on."""
-        self._random.manual_seed(seed)
+    def manual_seed(self, seed: int, offset: int = 0) -> None:
+        """Starts the sequence of random numbers of a seed, as `torch.manual_seed` does, for the calls from here on;
+        `offset` words behind its beginning."""
+        self._random.manual_seed(seed, offset)
 
     def bind(self, *tensors: Any, **named: Any) -> None:
         """Sets the inputs for `launch`. GPU tensors are used in place on every launch; host tensors are copied now. A

@@ -20,11 +20,12 @@ class RandomState:
         self.draws = tuple(draws)
         self.manual_seed(seed)
 
-    def manual_seed(self, seed: int) -> None:
-        """Starts the sequence of a seed, from its beginning. Raises MlircError for what is no integer of 64 bits."""
+    def manual_seed(self, seed: int, offset: int = 0) -> None:
+        """Starts the sequence of a seed, from its beginning, or `offset` words behind it. Raises MlircError for what is
+        no integer of 64 bits."""
         if not isinstance(seed, int) or isinstance(seed, bool) or not -(_BITS >> 1) <= seed < _BITS:
             raise MlircError(f"manual_seed: {seed!r} is no seed: give an integer of 64 bits")
-        self.seed, self.offset = seed % _BITS, 0
+        self.seed, self.offset = seed % _BITS, offset % _BITS
 
     def state(self) -> np.ndarray:
         """Int64 [1 + draws, 2] for the next call: in column 0 the seed, and then the offset of every draw."""

@@ -1,0 +1,77 @@
+"""A graph as a module that the frontend can take: dense tensors in, fresh dense tensors out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from mlirc.driver.compilation import Compilation
+from mlirc.driver.kernel_cache import KernelCache, cache_folder
+from mlirc.driver.live import this_gpu
+from mlirc.frontend.graph_copy import copied
+from mlirc.targets import DEFAULT_TARGET, get_target
+from mlirc.torch_backend.facts import Facts, like
+from mlirc.torch_backend.options import Options
+
+_GRAD_MODE = (
+    torch._C._set_grad_enabled,
+    torch.autograd.grad_mode._enter_inference_mode,
+    torch.autograd.grad_mode._exit_inference_mode,
+)
+
+
+class Program(torch.nn.Module):
+    """The graph as a function of the tensors that it reads, each with its dimensions in the order that they have in
+    memory; what it computes comes in such an order, too. Inputs that are no tensors are constants."""
+
+    def __init__(self, graph: torch.fx.GraphModule, args: Sequence[Any], facts: Facts):
+        super().__init__()
+        self.graph, self.facts = without_grad_modes(graph), facts
+        self._others = [None if isinstance(v, torch.Tensor) else v for v in args]
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        args = list(self._others)
+        for (at, order), tensor in zip(self.facts.read.items(), tensors, strict=True):
+            args[at] = tensor.permute(inverse(order)) if order else tensor
+        results = list(self.graph(*args))
+        found = []
+        for at in self.facts.computed:
+            order = self.facts.outputs[at].order
+            found.append(results[at].permute(order) if order else results[at])
+        if not found:  # a model returns something: this one writes only
+            smallest = min((args[at] for at in self.facts.written), key=torch.Tensor.numel)
+            found.append(smallest.clone())
+        return tuple(found)
+
+
+def inverse(order: Sequence[int]) -> tuple[int, ...]:
+    """The permutation that undoes one."""
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
+
+
+def without_grad_modes(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """A copy of a graph that needs no gradients, without the calls that turn them on and off."""
+    new = copied(graph.graph)
+    for node in reversed(list(new.nodes)):
+        if node.op == "call_function" and node.target in _GRAD_MODE and not node.users:
+            new.erase_node(node)
+    return torch.fx.GraphModule(graph, new)
+
+
+def lowered(graph: torch.fx.GraphModule, args: Sequence[Any], facts: Facts, options: Options, name: str) -> Compilation:
+    """The compilation of a graph for inputs like these, lowered as far as its device needs. Raises MlircError for what
+    cannot be compiled."""
+    on_gpu = facts.device.type == "cuda"
+    target = options.target or (this_gpu() if on_gpu else DEFAULT_TARGET)
+    job = Compilation(name, get_target(target), options.schedule, KernelCache(cache_folder()), fp32=options.fp32)
+    job.check_schedules()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        examples = tuple(like(args[at]) for at in facts.read)
+        examples = tuple(v.permute(order) if order else v.contiguous()
+                         for v, order in zip(examples, facts.read.values(), strict=True))  # fmt: skip
+    job.import_module(Program(graph, args, facts), examples, {}, train=True)
+    job.lower("ptx" if on_gpu or options.device == "host" else options.level)
+    return job

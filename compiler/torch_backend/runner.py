@@ -1,0 +1,150 @@
+"""The function that Dynamo calls in a graph's stead: compiled for the sizes that come, or eager where that failed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from mlirc import internal
+from mlirc.errors import MlircError
+from mlirc.torch_backend.executors import Executor, executor
+from mlirc.torch_backend.facts import Computed, Facts, Known, Looked, apart_from_tracing, study
+from mlirc.torch_backend.options import Options
+from mlirc.torch_backend.program import inverse, lowered
+
+log = logging.getLogger("mlirc.torch_backend")
+log.setLevel(logging.WARNING)  # of its own: while a model is imported, other loggers are quiet
+
+SIZES_KEPT = 32  # of one graph; the sizes least recently used are compiled again when they come back
+
+# MLIR's context is the process's, and Dynamo may compile in several threads.
+_compiling = threading.RLock()
+
+
+class Compiled:
+    """A graph for inputs of one set of sizes."""
+
+    def __init__(self, graph: torch.fx.GraphModule, args: Sequence[Any], options: Options, name: str):
+        users = [n.users for n in graph.graph.nodes if n.op == "placeholder"]
+        used = [any(user.op != "output" for user in u) for u in users]
+        self.graph, self.name = graph, name
+        self.facts: Facts = study(graph, name, used, args)
+        self._run: Executor | None = None
+        if self.facts.computed or self.facts.written:
+            job = lowered(graph, args, self.facts, options, name)
+            self._run = executor(job, self.facts.device, options)
+        self._told = False
+
+    def __call__(self, args: Sequence[Any]) -> list[Any]:
+        if self.facts.written and self._shared(args):
+            if not self._told:
+                log.warning("%s runs in eager: an input that it writes shares memory with another input", self.name)
+                self._told = True
+            return list(self.graph(*args))
+        with torch.no_grad():
+            return self._outputs(args, self._computed(args))
+
+    def _shared(self, args: Sequence[Any]) -> bool:
+        """Whether an input that is written shares memory with another one: compiled code takes them for apart."""
+        memory = [_memory(v) if isinstance(v, torch.Tensor) else None for v in args]
+        return any(memory[at] is not None and memory.count(memory[at]) > 1 for at in self.facts.written)
+
+    def _computed(self, args: Sequence[Any]) -> list[torch.Tensor]:
+        if self._run is None:
+            return []
+        dense = []
+        for at, order in self.facts.read.items():
+            tensor = args[at].detach()
+            tensor = tensor.permute(order) if order else tensor
+            dense.append(tensor if tensor.is_contiguous() else tensor.contiguous())
+        results = self._run(dense)
+        for (at, order), tensor in zip(self.facts.read.items(), dense, strict=True):
+            if at in self.facts.written and tensor.data_ptr() != args[at].data_ptr():
+                args[at].copy_(tensor.permute(inverse(order)) if order else tensor)
+        return results
+
+    def _outputs(self, args: Sequence[Any], results: list[torch.Tensor]) -> list[Any]:
+        found: list[Any] = [None] * len(self.facts.outputs)
+        for at, output in enumerate(self.facts.outputs):
+            if isinstance(output, Known):
+                found[at] = output.value
+            elif isinstance(output, Computed):
+                result = results[output.number]
+                result = result if result.numel() else result.new_empty(result.shape)  # NumPy's have other strides
+                found[at] = result.permute(inverse(output.order)) if output.order else result
+        for at, output in enumerate(self.facts.outputs):
+            if isinstance(output, Looked):
+                owner = found[output.at] if output.computed else args[output.at]
+                found[at] = owner if output.size is None else owner.as_strided(
+                    output.size, output.stride, owner.storage_offset() + output.offset)  # fmt: skip
+        return found
+
+
+def _memory(tensor: torch.Tensor) -> int | None:
+    return tensor.untyped_storage().data_ptr() if tensor.numel() else None
+
+
+class Runner:
+    """A graph, compiled when it is made if its sizes are known, and else for each set of sizes when they first come.
+
+    With the option `fallback`, what cannot be compiled runs in eager, after one warning that says why; without, that is
+    an MlircError.
+    """
+
+    def __init__(self, graph: torch.fx.GraphModule, examples: Sequence[Any], options: Options, name: str):
+        self.graph, self.options, self.name = graph, options, name
+        self._varies = any(map(_is_symbolic, examples))
+        self._made: OrderedDict[Any, Compiled | None] = OrderedDict()
+        self._warned: set[str] = set()
+        if not self._varies:
+            self._made[None] = self._compiled(examples)
+
+    def __call__(self, *args: Any) -> list[Any]:
+        key = _sizes(args) if self._varies else None
+        with _compiling:
+            if key not in self._made:
+                if self._made:
+                    self._note(
+                        f"{self.name} comes in several sizes: it is compiled for each, and {SIZES_KEPT} are kept"
+                    )
+                self._made[key] = self._compiled(args)
+                if len(self._made) > SIZES_KEPT:
+                    self._made.popitem(last=False)
+            self._made.move_to_end(key)
+            made = self._made[key]
+        return list(self.graph(*args)) if made is None else made(args)
+
+    def _compiled(self, args: Sequence[Any]) -> Compiled | None:
+        try:
+            with _compiling, apart_from_tracing(), internal.step(f"compiling {self.name} of torch.compile"):
+                return Compiled(self.graph, args, self.options, self.name)
+        except Exception as e:
+            if not self.options.fallback:
+                raise
+            reason = e if isinstance(e, MlircError) else f"{type(e).__name__}: {e}"
+            self._note(f"{self.name} runs in eager: {' '.join(str(reason).split())}")
+            return None
+
+    def _note(self, text: str) -> None:
+        """Warns, once for each text."""
+        if text not in self._warned:
+            self._warned.add(text)
+            log.warning("%s", text)
+
+
+def _is_symbolic(value: Any) -> bool:
+    """Whether an example has no numbers yet: a symbol, or a tensor whose sizes hold one."""
+    if isinstance(value, torch.Tensor):
+        numbers = [*value.shape, *value.stride()]
+        return isinstance(value, FakeTensor) and any(isinstance(n, torch.SymInt) for n in numbers)
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _sizes(args: Sequence[Any]) -> tuple:
+    return tuple((v.shape, v.stride()) if isinstance(v, torch.Tensor) else v for v in args)

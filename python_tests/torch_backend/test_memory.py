@@ -1,0 +1,151 @@
+"""Whose memory results and writes are in: as in PyTorch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mlirc.torch_backend.runner import SIZES_KEPT
+
+
+def test_inputs_and_views_of_them_are_returned_themselves(compiled, same):
+    def function(x):
+        return x, x.t(), x[1:, ::2], {"sum": x.sum(0)}, None, 3
+
+    x = torch.randn(3, 5)
+    found = compiled(function, fullgraph=True)(x)
+    same(found, function(x))
+    assert found[0] is x
+    found[1][0, 0] = 9
+    found[2][0, 0] = 7
+    assert x[0, 0] == 9 and x[1, 0] == 7
+
+
+def test_a_view_of_a_part_of_a_tensor(compiled, same):
+    whole = torch.randn(5, 6)
+    part = whole[1:4, 2:]
+    view = compiled(lambda x: (x[1:], x * 2))(part)[0]
+    view.zero_()
+    assert not whole[2:4, 2:].any() and whole[1, 2:].all()
+
+
+def test_results_that_look_at_each_other(compiled, same):
+    def function(x):
+        y = x * 2
+        return y.t(), y, y[1:], y
+
+    x = torch.randn(3, 5)
+    found = compiled(function)(x)
+    same(found, function(x))
+    found[1][1, 2] = 5
+    assert found[0][2, 1] == 5 and found[2][0, 2] == 5 and found[3] is found[1]
+
+
+def test_parts_of_a_tensor_that_is_no_result(compiled, same):
+    def function(x):
+        return (x + 1).chunk(2, -1)
+
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(compiled(function)(x), function(x))
+
+
+def test_results_that_share_elements_of_what_is_no_result_are_refused(compiled):
+    def function(x):
+        y = x + 1
+        return y[:2], y[1:]
+
+    with pytest.raises(Exception, match="look at the same memory"):
+        compiled(function)(torch.randn(3, 4))
+
+
+def test_writes_into_inputs_and_buffers(compiled, same):
+    class Counter(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+            self.register_buffer("cache", torch.zeros(5, 3))
+
+        def forward(self, row, x):
+            self.count += 1
+            self.cache[row] = x
+            x.mul_(2)
+            return self.cache.sum(0), x[1:]
+
+    model, wanted = Counter(), Counter()
+    call = compiled(model)
+    for row in (0, 3):
+        x = torch.randn(3)
+        y = x.clone()
+        same(call(torch.tensor(row), x), wanted(torch.tensor(row), y))
+        same(x, y)
+        same(dict(model.state_dict()), dict(wanted.state_dict()))
+
+
+def test_a_graph_that_only_writes(compiled, same):
+    def function(x):
+        x.add_(1)
+
+    x = torch.randn(3, 5)
+    wanted = x + 1
+    assert compiled(function, fullgraph=True)(x) is None
+    same(x, wanted)
+
+
+def test_writes_into_inputs_of_any_strides(compiled, same):
+    def function(x, y):
+        x.add_(y)
+        return x * y
+
+    for make in (lambda: torch.randn(5, 3).t(), lambda: torch.randn(3, 10)[:, ::2]):
+        x, y = make(), make()
+        whole = x.clone()
+        wanted = function(whole, y)
+        torch.testing.assert_close(compiled(function)(x, y), wanted)
+        torch.testing.assert_close(x, whole)
+        torch._dynamo.reset()
+
+
+def test_a_write_is_seen_by_autograd(compiled):
+    leaf = torch.randn(3, requires_grad=True)
+    x = torch.randn(3)
+    product = leaf * x
+    with torch.no_grad():
+        compiled(lambda x: x.add_(1))(x)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.sum().backward()
+
+
+def test_inputs_that_share_memory_and_are_written_run_in_eager(compiled, same, caplog):
+    def function(x, y):
+        x.add_(1)
+        return y * 2
+
+    call = compiled(function)
+    a, b = torch.randn(4), torch.randn(4)
+    same(call(a, b), b * 2)
+    whole = torch.randn(6)
+    found = call(whole[:4], whole[2:])
+    same(found, whole[2:] * 2)
+    assert "shares memory" in caplog.text
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (1, 1)])
+def test_tensors_of_no_dimension_and_no_element(shape, compiled, same):
+    x = torch.randn(shape)
+    same(compiled(lambda x: x * 2 + 1)(x), x * 2 + 1)
+
+
+def test_the_strides_of_results_are_those_of_pytorch(compiled, same):
+    def function(x):
+        return x.permute(0, 2, 1) * 2, x.transpose(0, 1) + 1
+
+    for x in (torch.randn(2, 3, 5), torch.randn(5, 2, 3).permute(1, 2, 0)):
+        same(compiled(function)(x), function(x))
+        torch._dynamo.reset()
+
+
+def test_few_sizes_are_kept(compiled, caplog):
+    call = compiled(lambda x: x + 1, dynamic=True)
+    for n in range(2, SIZES_KEPT + 4):
+        assert call(torch.zeros(n)).shape == (n,)
+    assert caplog.text.count("comes in several sizes") == 1
