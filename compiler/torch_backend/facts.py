@@ -79,7 +79,7 @@ def apart_from_tracing() -> Iterator[None]:
 
 def study(graph: Callable[..., Any], name: str, used: Sequence[bool], args: Sequence[Any]) -> Facts:
     """The facts about a graph for inputs of these sizes, strides and numbers; `used` says which inputs it uses. Only
-    the metadata of tensors is read. Raises MlircError for what compiled code cannot do."""
+    the metadata of tensors is read. Call it `apart_from_tracing`. Raises MlircError for what compiled code cannot do."""
     for value in args:
         if isinstance(value, torch.Tensor) and (type(value) not in _PLAIN or value.layout != torch.strided):
             kind = type(value).__name__ if type(value) not in _PLAIN else value.layout
@@ -136,12 +136,13 @@ def memory_order(value: torch.Tensor) -> tuple[int, ...]:
     contiguous once it is permuted so; () where it is contiguous as it is, or not dense."""
     if value.is_contiguous() or value.dim() < 2:
         return ()
-    order = tuple(sorted(range(value.dim()), key=lambda d: (value.shape[d] != 1, -value.stride(d), d)))
+    sizes, strides = value.shape, [int(n) for n in value.stride()]
+    order = tuple(sorted(range(value.dim()), key=lambda d: (sizes[d] != 1, -strides[d], d)))
     expected = 1
     for d in reversed(order):
-        if value.shape[d] != 1 and value.stride(d) != expected:
+        if sizes[d] != 1 and strides[d] != expected:
             return ()
-        expected *= value.shape[d]
+        expected *= sizes[d]
     return order
 
 

@@ -13,7 +13,7 @@ from mlirc.driver.kernel_cache import KernelCache, cache_folder
 from mlirc.driver.live import this_gpu
 from mlirc.frontend.graph_copy import copied
 from mlirc.targets import DEFAULT_TARGET, get_target
-from mlirc.torch_backend.facts import Facts, like
+from mlirc.torch_backend.facts import Computed, Facts, like
 from mlirc.torch_backend.options import Options
 
 _GRAD_MODE = (
@@ -33,16 +33,17 @@ class Program(torch.nn.Module):
         self._others = [None if isinstance(v, torch.Tensor) else v for v in args]
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        args = list(self._others)
+        args: list[Any] = list(self._others)
         for (at, order), tensor in zip(self.facts.read.items(), tensors, strict=True):
             args[at] = tensor.permute(inverse(order)) if order else tensor
         results = list(self.graph(*args))
         found = []
-        for at in self.facts.computed:
-            order = self.facts.outputs[at].order
-            found.append(results[at].permute(order) if order else results[at])
+        for at, output in enumerate(self.facts.outputs):
+            if isinstance(output, Computed):
+                found.append(results[at].permute(output.order) if output.order else results[at])
         if not found:  # a model returns something: this one writes only
-            smallest = min((args[at] for at in self.facts.written), key=torch.Tensor.numel)
+            written: list[Any] = [args[at] for at in self.facts.written]
+            smallest = min(written, key=torch.Tensor.numel)
             found.append(smallest.clone())
         return tuple(found)
 
@@ -62,7 +63,7 @@ def without_grad_modes(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def lowered(graph: torch.fx.GraphModule, args: Sequence[Any], facts: Facts, options: Options, name: str) -> Compilation:
-    """The compilation of a graph for inputs like these, lowered as far as its device needs. Raises MlircError for what
+    """The compilation of a graph for inputs like these, lowered as far as its device needs. Call it `apart_from_tracing`. Raises MlircError for what
     cannot be compiled."""
     on_gpu = facts.device.type == "cuda"
     target = options.target or (this_gpu() if on_gpu else DEFAULT_TARGET)
