@@ -79,7 +79,8 @@ def apart_from_tracing() -> Iterator[None]:
 
 def study(graph: Callable[..., Any], name: str, used: Sequence[bool], args: Sequence[Any]) -> Facts:
     """The facts about a graph for inputs of these sizes, strides and numbers; `used` says which inputs it uses. Only
-    the metadata of tensors is read. Call it `apart_from_tracing`. Raises MlircError for what compiled code cannot do."""
+    the metadata of tensors is read. Call it `apart_from_tracing`. Raises MlircError for what compiled code cannot
+    do."""
     for value in args:
         if isinstance(value, torch.Tensor) and (type(value) not in _PLAIN or value.layout != torch.strided):
             kind = type(value).__name__ if type(value) not in _PLAIN else value.layout

@@ -63,8 +63,8 @@ def without_grad_modes(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def lowered(graph: torch.fx.GraphModule, args: Sequence[Any], facts: Facts, options: Options, name: str) -> Compilation:
-    """The compilation of a graph for inputs like these, lowered as far as its device needs. Call it `apart_from_tracing`. Raises MlircError for what
-    cannot be compiled."""
+    """The compilation of a graph for inputs like these, lowered as far as its device needs. Call it
+    `apart_from_tracing`. Raises MlircError for what cannot be compiled."""
     on_gpu = facts.device.type == "cuda"
     target = options.target or (this_gpu() if on_gpu else DEFAULT_TARGET)
     job = Compilation(name, get_target(target), options.schedule, KernelCache(cache_folder()), fp32=options.fp32)
