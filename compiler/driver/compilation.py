@@ -79,7 +79,7 @@ class Compilation:
 
             with internal.step(f"opening {spec}"):
                 source = frontend.open_model(spec, **options)
-        self._import(source)
+        self.import_source(source)
 
     def import_module(
         self,
@@ -100,9 +100,10 @@ class Compilation:
 
         source = frontend.from_torch(module, args, kwargs, self.name, train, scalars)
         source = with_sizes(source, sizes, dynamic_shapes)
-        self._import(frontend.packed_as(source, quantize) if quantize is not None else source)
+        self.import_source(frontend.packed_as(source, quantize) if quantize is not None else source)
 
-    def _import(self, source: Any) -> None:
+    def import_source(self, source: Any) -> None:
+        """Takes a `mlirc.frontend.SourceModel`."""
         from mlirc import frontend
 
         with self.timer.step("torch"), internal.step(f"importing {source.name} from PyTorch"):

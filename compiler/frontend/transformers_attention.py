@@ -173,6 +173,19 @@ def _tried(eager: Callable) -> Callable:
     return attention
 
 
+def attention_arguments(function: Callable, *args: Any, **kwargs: Any) -> tuple[float, float] | None:
+    """Scale and softcap of a call of an attention function of transformers whose output [B,Sq,Hq,Dv] is
+    softmax(softcap(q k^T * scale), where the mask is) v, found out with small tensors; None for another one."""
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    named = _named(bound)
+    if named.get("position_bias") is not None or not _agree(function, bound):
+        return None
+    scale = named.get("scaling")
+    scale = named["query"].shape[-1] ** -0.5 if scale is None else float(scale)
+    return scale, float(named.get("softcap") or 0.0)
+
+
 def _named(bound: inspect.BoundArguments) -> dict[str, Any]:
     """The arguments of a call by name, the first five under the names that `_ours` has for them."""
     named = dict(bound.arguments)

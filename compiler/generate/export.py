@@ -1,0 +1,225 @@
+"""From a transformers causal language model to the steps that generate with it, ready to be compiled."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections import ChainMap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses import FakeTensor, FakeTensorMode
+
+from mlirc.errors import MlircError
+from mlirc.frontend.noise import quiet
+from mlirc.frontend.open import open_model
+from mlirc.frontend.source import SourceModel, from_torch, in_eval_mode
+from mlirc.frontend.weights import Renamed
+from mlirc.generate.paged_cache import Pools, ShapesOfCache
+from mlirc.generate.sizes import Sizes
+from mlirc.generate.steps import Decode, Prefill, Step, make_states
+
+CONTEXT, PAGE, CHUNKS = 2048, 64, (1, 8, 64, 512)  # where nothing else is asked for
+NETWORK = "network."  # what the names of the model's own tensors begin with in a step
+_LIMIT = 1 << 20  # of every size
+
+
+@dataclass
+class Generator:
+    """A model, what it keeps by layer (heads and size of keys, and of values), and the sizes of its engine. `steps` are
+    by the plans' names."""
+
+    name: str
+    network: Any
+    source: SourceModel
+    sizes: Sizes
+    dtype: torch.dtype
+    steps: dict[str, SourceModel]
+
+    @property
+    def notes(self) -> list[str]:
+        """What is slower than it could be, a line each. Known once the steps are exported."""
+        step: Any = self.steps["decode"].module
+        rest = len(step.cache) - step.fused
+        if not rest:
+            return []
+        what = "the keys and values of all pages are gathered in every step"
+        return [f"attention of {rest} of {len(step.cache)} layers is the model's own: {what}"]
+
+
+def open_generator(
+    model: Any,
+    *,
+    slots: int = 1,
+    context: int | None = None,
+    page_size: int = PAGE,
+    pages: int | None = None,
+    chunks: Sequence[int] | None = None,
+    dtype: str | None = None,
+    random_weights: int | None = None,
+) -> Generator:
+    """The steps of a live transformers model, or of a Hugging Face folder; `dtype` and `random_weights` are for folders.
+
+    `pages` defaults to enough for all slots at their longest, and one. Raises MlircError for what is no causal language
+    model, sizes that do not fit, and a model whose cache cannot be put into pages.
+    """
+    source = _opened(model, dtype, random_weights)
+    network = source.module
+    _require_causal(network, source.name)
+    with quiet(), in_eval_mode(network), torch.no_grad():
+        shapes, vocabulary = _what_it_keeps(network)
+    sizes = _sizes(network, vocabulary, slots, context, page_size, pages, chunks)
+    kind = {found[2] for found in shapes.values()}
+    pools = [
+        Pools((sizes.pages, k[0], page_size, k[1]), (sizes.pages, v[0], page_size, v[1]), dtype_)
+        for k, v, dtype_ in (shapes[i] for i in range(len(shapes)))
+    ]
+    states = make_states(sizes)
+    generator = Generator(source.name, network, source, sizes, kind.pop(), {})
+    with _fixed_frequencies(network, sizes.context):
+        pass  # refuses frequencies that depend on the length
+    generator.steps["decode"] = _step(source, Decode(network, pools, states, sizes), ())
+    for chunk in sizes.chunks:
+        number = torch.zeros((), dtype=torch.int64)
+        args = (torch.zeros(1, chunk, dtype=torch.int64), number, number.clone(), number + 1)
+        generator.steps[f"prefill-{chunk}"] = _step(source, Prefill(network, pools, states, sizes), args)
+    return generator
+
+
+def _opened(model: Any, dtype: str | None, random_weights: int | None) -> SourceModel:
+    if isinstance(model, torch.nn.Module):
+        if dtype is not None or random_weights is not None:
+            raise MlircError("a module in this process has its dtype and its weights: leave dtype and random_weights out")
+        return from_torch(model, name=type(model).__name__)
+    if not Path(model).is_dir():
+        raise MlircError(f"{model}: generation needs a folder of a Hugging Face model, with config.json")
+    return open_model(str(model), dtype=dtype, random_weights=random_weights)
+
+
+def _require_causal(network: Any, name: str) -> None:
+    from transformers import PreTrainedModel
+
+    if not isinstance(network, PreTrainedModel):
+        raise MlircError(f"{name}: generation needs a causal language model of transformers, not {type(network).__name__}")
+    takes = inspect.signature(network.forward).parameters
+    if network.config.is_encoder_decoder or network.get_output_embeddings() is None or "input_ids" not in takes:
+        raise MlircError(
+            f"{name}: generation needs a causal language model (one of transformers' ...ForCausalLM classes), not "
+            f"{type(network).__name__}"
+        )
+    if "past_key_values" not in takes:
+        raise MlircError(f"{name}: {type(network).__name__} takes no past_key_values: its generation is not supported")
+
+
+def _what_it_keeps(network: Any) -> tuple[dict[int, Any], int]:
+    """Shapes of the cache by layer, and the number of logits, from one token."""
+    cache = ShapesOfCache()
+    fake = next((p.fake_mode for p in network.parameters() if isinstance(p, FakeTensor)), None)
+    try:
+        with fake or FakeTensorMode(allow_non_fake_inputs=True):
+            tokens = torch.zeros(1, 1, dtype=torch.int64)
+            logits = network(input_ids=tokens, past_key_values=cache, use_cache=True).logits
+    except MlircError:
+        raise
+    except Exception as e:
+        first = (str(e).splitlines() or [""])[0]
+        raise MlircError(
+            f"{type(network).__name__}: cannot be run with a cache of keys and values ({type(e).__name__}: {first}): its "
+            "generation is not supported"
+        ) from e
+    if not cache.found or sorted(cache.found) != list(range(len(cache.found))):
+        raise MlircError(
+            f"{type(network).__name__}: keeps something else than keys and values in every layer: its generation is not "
+            "supported"
+        )
+    return cache.found, int(logits.shape[-1])
+
+
+def _sizes(
+    network: Any,
+    vocabulary: int,
+    slots: int,
+    context: int | None,
+    page_size: int,
+    pages: int | None,
+    chunks: Sequence[int] | None,
+) -> Sizes:
+    config = network.config.get_text_config(decoder=True)
+    limit = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    limit = limit if isinstance(limit, int) and limit > 0 else None
+    if context is None:
+        context = min(limit or CONTEXT, CONTEXT)
+    if limit and context > limit:
+        raise MlircError(f"context {context}: the model has {limit} positions: give at most that")
+    if chunks is None:
+        chunks = [c for c in CHUNKS if c <= context]
+    given = {"slots": slots, "context": context, "page_size": page_size, **{f"chunk {c}": c for c in chunks}}
+    for name, n in given.items():
+        if type(n) is not int or not 1 <= n <= _LIMIT:
+            raise MlircError(f"{name} must be a whole number from 1 to {_LIMIT}, not {n!r}")
+    if sorted(set(chunks)) != list(chunks) or chunks[0] != 1 or chunks[-1] > context:
+        raise MlircError(f"chunks {tuple(chunks)}: give ascending numbers from 1 to the context ({context}), the first 1")
+    each = -(-context // page_size)
+    pages = slots * each + 1 if pages is None else pages
+    if type(pages) is not int or not each + 1 <= pages <= _LIMIT:
+        raise MlircError(f"pages {pages}: give at least {each + 1}: one for idle slots, and {each} for a whole context")
+    return Sizes(slots, context, page_size, pages, tuple(chunks), vocabulary)
+
+
+@contextlib.contextmanager
+def _fixed_frequencies(network: Any, context: int) -> Iterator[None]:
+    """Rotary embeddings whose frequencies depend on how long the sequence is keep those of short ones in the body.
+    Raises MlircError where the context is longer than that."""
+    changed = []
+    try:
+        for module in network.modules():
+            kind = getattr(module, "rope_type", None)
+            kinds = set(kind.values()) if isinstance(kind, dict) else {kind}
+            if not any(k == "longrope" or (isinstance(k, str) and "dynamic" in k) for k in kinds):
+                continue
+            most = _short_limit(module)
+            if context > most:
+                raise MlircError(
+                    f"the model's positions are scaled in another way beyond {most} tokens: give a context of at most {most}"
+                )
+            changed.append((module, kind))
+            module.rope_type = dict.fromkeys(kind, "default") if isinstance(kind, dict) else "default"
+        yield
+    finally:
+        for module, kind in changed:
+            module.rope_type = kind
+
+
+def _short_limit(module: Any) -> int:
+    found = []
+    parameters = getattr(module.config, "rope_parameters", None) or {}
+    for part in (parameters, *(p for p in parameters.values() if isinstance(p, dict))):
+        if "original_max_position_embeddings" in part:
+            found.append(int(part["original_max_position_embeddings"]))
+    return min(found or [module.config.max_position_embeddings])
+
+
+def _step(source: SourceModel, step: Step, args: tuple) -> SourceModel:
+    """A step as a model of its own; its tensors' names are those of `step`."""
+    step.eval().requires_grad_(False)
+    own = {name: tensor for name, tensor in step.state_dict().items() if not name.startswith(NETWORK)}
+    theirs = Renamed(source.weights, {NETWORK + name: name for name in source.weights})
+    taken = set(own) & set(source.weights)
+    if taken:
+        raise MlircError(f"{source.name}: the model's '{min(taken)}' has the name of one of the generation's own states")
+    return SourceModel(
+        source.name, "generation", args, {}, module=step, weights=ChainMap(own, theirs), states=tuple(own)  # type: ignore[arg-type]
+    )
+
+
+def plain_name(name: str) -> str:
+    """What a tensor of a step is called in the model itself."""
+    return name.removeprefix(NETWORK)
+
+
+def with_fixed_frequencies(generator: Generator) -> contextlib.AbstractContextManager[None]:
+    """For the body of a `with` in which steps are exported or run."""
+    return _fixed_frequencies(generator.network, generator.sizes.context)

@@ -1,0 +1,190 @@
+"""An engine of loaded plans: a step of decoding and the reading of chunks, on a GPU, the host device or the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mlirc.errors import MlircError
+from mlirc.generate.engine import Sampling
+from mlirc.generate.sizes import VERIFY_LIMIT, Sizes
+
+_PADDING = 4  # a chunk may be this many times as long as what is left of a prompt
+
+# The states that the host writes, with their NumPy types and what they are for an idle slot; `table` and `seen` apart.
+_SLOT_STATES: dict[str, tuple[type, float]] = {
+    "token": (np.int64, 0),
+    "position": (np.int64, 0),
+    "active": (np.bool_, 0),
+    "temperature": (np.float32, 0),
+    "top_k": (np.int64, 0),
+    "top_p": (np.float32, 1),
+    "min_p": (np.float32, 0),
+    "penalty": (np.float32, 1),
+    "seed": (np.int64, 0),
+}
+
+
+class PlanEngine:
+    """`mlirc.generate.engine.Engine` of models by their plans' names (`decode`, `prefill-C`), which share their states.
+
+    Copies of the states but the cache are kept on the host, and written to the device where the host changed them.
+    """
+
+    def __init__(self, models: Mapping[str, Any], sizes: Sizes):
+        self._models, self.sizes = dict(models), sizes
+        self.slots, self.context, self.vocabulary = sizes.slots, sizes.context, sizes.vocabulary
+        self.page_size, self.pages, self.chunks = sizes.page_size, sizes.pages, sizes.chunks
+        self.verify_limit = max(c for c in sizes.chunks if c <= VERIFY_LIMIT)
+        self._table = np.zeros((self.slots, sizes.pages_each), np.int64)
+        self._of_slot = {name: np.full(self.slots, idle, t) for name, (t, idle) in _SLOT_STATES.items()}
+        self._seen = np.zeros((self.slots, self.vocabulary), np.bool_)
+        self._tokens: list[list[int]] = [[] for _ in range(self.slots)]  # what a slot's sequence has, for its penalty
+        self._unseen: set[int] = set()  # slots whose row of `seen` is out of date
+        self._changed = {"table", "seen", *self._of_slot}
+
+    # Sequences
+
+    def assign(self, slot: int, pages: Sequence[int], sampling: Sampling, prompt: Sequence[int]) -> None:
+        """Makes a slot a new sequence's; as of the protocol. Raises MlircError for what does not fit."""
+        self._check_slot(slot)
+        self._check_tokens(prompt)
+        self._set_pages(slot, pages)
+        values = {
+            "token": 0, "position": 0, "active": 0, "temperature": sampling.temperature, "top_k": sampling.top_k,
+            "top_p": sampling.top_p, "min_p": sampling.min_p, "penalty": sampling.repetition_penalty,
+            "seed": _signed(sampling.seed),
+        }  # fmt: skip
+        self._set(slot, values)
+        self._remember(slot, list(prompt))
+
+    def extend(self, slot: int, pages: Sequence[int]) -> None:
+        """Gives a slot's sequence more pages: `pages` are all that it has now."""
+        self._check_slot(slot)
+        self._set_pages(slot, pages)
+
+    def release(self, slot: int) -> None:
+        """The slot is idle."""
+        self._check_slot(slot)
+        self._set_pages(slot, ())
+        self._set(slot, {name: idle for name, (_, idle) in _SLOT_STATES.items()})
+        self._tokens[slot] = []
+
+    def rewind(self, slot: int, token: int, position: int) -> None:
+        """The slot's next input is `token` at `position`."""
+        self._check_slot(slot)
+        self._check_tokens([token])
+        if not 0 <= position < self.context:
+            raise MlircError(f"position {position}: a sequence has positions 0 to {self.context - 1}")
+        self._set(slot, {"token": token, "position": position})
+        self._remember(slot, self._tokens[slot][:position])
+
+    # Running
+
+    def prefill(self, slot: int, tokens: Sequence[int], start: int) -> int:
+        """Reads tokens into a slot's cache from position `start` on; the token after the last of them."""
+        return self._read(slot, tokens, start, self.chunks)[-1]
+
+    def verify(self, slot: int, tokens: Sequence[int], start: int) -> list[int]:
+        """As `prefill` for at most `verify_limit` tokens: the token after each of them."""
+        if len(tokens) > self.verify_limit:
+            raise MlircError(f"{len(tokens)} tokens to verify: at most {self.verify_limit} fit into one run")
+        return self._read(slot, tokens, start, [c for c in self.chunks if c <= VERIFY_LIMIT])
+
+    def decode(self) -> np.ndarray:
+        """One step of all slots: int64 [slots]."""
+        self._write_states()
+        made = np.array(self._models["decode"]())
+        state = self._of_slot
+        for slot in np.flatnonzero(state["active"] & (state["penalty"] != 1)):
+            self._tokens[slot] += [int(state["token"][slot])]
+        state["position"] += state["active"]
+        state["token"][:] = made
+        return made
+
+    def close(self) -> None:
+        """Frees the device's memory."""
+        for model in reversed(list(self._models.values())):
+            model.close()
+
+    # Inside
+
+    def _read(self, slot: int, tokens: Sequence[int], start: int, chunks: Sequence[int]) -> list[int]:
+        self._check_slot(slot)
+        self._check_tokens(tokens)
+        if not tokens or start < 0 or start + len(tokens) > self.context:
+            raise MlircError(
+                f"{len(tokens)} tokens from position {start} on: at least one, and the context is {self.context}"
+            )
+        made: list[int] = []
+        at, end = start, start + len(tokens)
+        self._remember(slot, self._tokens[slot][:start])
+        while at < end:
+            chunk = self._chunk(end - at, at, chunks)
+            part = list(tokens[at - start : at - start + chunk])
+            padded = np.zeros((1, chunk), np.int64)
+            padded[0, : len(part)] = part
+            self._write_states()
+            number = {"slot": slot, "start": at, "count": len(part)}
+            numbers = {name: np.array(n, np.int64) for name, n in number.items()}
+            result = np.asarray(self._models[f"prefill-{chunk}"](tokens=padded, **numbers))
+            made += [int(t) for t in (result[: len(part)] if len(result) > 1 else result)]
+            at += len(part)
+            self._remember(slot, [*self._tokens[slot], *part])
+            state = self._of_slot
+            state["token"][slot], state["position"][slot], state["active"][slot] = made[-1], at, True
+        return made
+
+    def _chunk(self, left: int, at: int, chunks: Sequence[int]) -> int:
+        """The chunk to read next: one for all that is left, unless that is mostly padding, or leaves the pages."""
+        room = self.sizes.pages_each * self.page_size - at
+        whole = [c for c in chunks if left <= c <= min(room, _PADDING * left)]
+        return whole[0] if whole else max(c for c in chunks if c <= min(room, left))
+
+    def _remember(self, slot: int, tokens: list[int]) -> None:
+        """What a slot's sequence has; only the penalty asks."""
+        if self._of_slot["penalty"][slot] != 1:
+            self._tokens[slot] = tokens
+            self._unseen.add(slot)
+
+    def _set(self, slot: int, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            self._of_slot[name][slot] = value
+        self._changed.update(values)
+
+    def _set_pages(self, slot: int, pages: Sequence[int]) -> None:
+        if len(pages) > self._table.shape[1] or any(not 0 < page < self.pages for page in pages):
+            raise MlircError(
+                f"pages {list(pages)[:8]}: a sequence has at most {self._table.shape[1]}, from 1 to {self.pages - 1}"
+            )
+        self._table[slot] = 0
+        self._table[slot, : len(pages)] = pages
+        self._changed.add("table")
+
+    def _write_states(self) -> None:
+        for slot in self._unseen:
+            self._seen[slot] = False
+            self._seen[slot, self._tokens[slot]] = True
+            self._changed.add("seen")
+        self._unseen.clear()
+        state = next(iter(self._models.values())).state
+        for name in self._changed:
+            array = self._table if name == "table" else self._seen if name == "seen" else self._of_slot[name]
+            state[name] = array.copy()
+        self._changed.clear()
+
+    def _check_slot(self, slot: int) -> None:
+        if not 0 <= slot < self.slots:
+            raise MlircError(f"slot {slot}: the engine has slots 0 to {self.slots - 1}")
+
+    def _check_tokens(self, tokens: Sequence[int]) -> None:
+        wrong = next((t for t in tokens if not 0 <= t < self.vocabulary), None)
+        if wrong is not None:
+            raise MlircError(f"token {wrong}: the model has tokens 0 to {self.vocabulary - 1}")
+
+
+def _signed(seed: int) -> int:
+    """The low 64 bits of a seed as a signed number."""
+    return (seed + (1 << 63)) % (1 << 64) - (1 << 63)

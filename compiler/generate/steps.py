@@ -1,0 +1,143 @@
+"""What a model that generates runs, as modules to compile: a step of decoding, and the reading of a chunk of a prompt.
+
+All that lasts lies in buffers, which the plans share: see `make_states`. Page 0 of the pools belongs to no sequence: what
+idle rows, and the rows that fill a chunk up, write lies there, or behind what anybody sees.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from mlirc.errors import MlircError
+from mlirc.generate.paged_attention import paged_attention
+from mlirc.generate.paged_cache import PagedCache, Place, Pools
+from mlirc.generate.sampling import choose
+from mlirc.generate.sizes import VERIFY_LIMIT, Sizes
+
+
+def make_states(sizes: Sizes) -> dict[str, torch.Tensor]:
+    """The buffers of all steps but the cache, by name, one row per slot.
+
+    `table` i64[slots,T]: the pages of the slot's sequence, 0 where it has none. `token`, `position` i64[slots]: its next
+    input, and where that belongs. `active` bool[slots]: whether `decode` moves it on. `seen` bool[slots,V]: the tokens
+    that it has, for the repetition penalty. The others are those of `Sampling`.
+    """
+    n, whole = sizes.slots, torch.int64
+    return {
+        "table": torch.zeros(n, sizes.pages_each, dtype=whole),
+        "token": torch.zeros(n, dtype=whole),
+        "position": torch.zeros(n, dtype=whole),
+        "active": torch.zeros(n, dtype=torch.bool),
+        "seen": torch.zeros(n, sizes.vocabulary, dtype=torch.bool),
+        "temperature": torch.zeros(n),
+        "top_k": torch.zeros(n, dtype=whole),
+        "top_p": torch.ones(n),
+        "min_p": torch.zeros(n),
+        "penalty": torch.ones(n),
+        "seed": torch.zeros(n, dtype=whole),
+    }
+
+
+class Step(torch.nn.Module):
+    """A causal language model `network` with its cache, and the states as buffers."""
+
+    table: torch.Tensor
+    token: torch.Tensor
+    position: torch.Tensor
+    active: torch.Tensor
+    seen: torch.Tensor
+
+    def __init__(self, network: Any, pools: Sequence[Pools], states: dict[str, torch.Tensor], sizes: Sizes):
+        super().__init__()
+        self.network, self.cache, self.sizes = network, torch.nn.ModuleList(pools), sizes
+        for name, tensor in states.items():
+            self.register_buffer(name, tensor)
+        self.fused = 0  # layers whose attention reads the pages, in the last run
+        self._takes = inspect.signature(network.forward).parameters
+
+    def logits(self, tokens: torch.Tensor, place: Place, last: torch.Tensor | None = None) -> torch.Tensor:
+        """f32 [B,S,V] of tokens [B,S]; of number `last` ([1], of S) alone, where that is given: [B,1,V]."""
+        pools: Any = list(self.cache)
+        cache = PagedCache(pools, place)
+        given = {"position_ids": place.positions.clamp(max=self.sizes.context - 1), "use_cache": True}
+        if last is not None:
+            given["logits_to_keep"] = last
+        known = {name: value for name, value in given.items() if name in self._takes}
+        with paged_attention(cache) as found:
+            made = self.network(input_ids=tokens, past_key_values=cache, **known).logits
+        unused = [i for i, layer in enumerate(cache.layers) if layer.gathered is None]
+        if unused or not found.made:
+            what = f"layer {unused[0]} does not use its cache" if unused else "it makes masks of its own"
+            raise MlircError(f"{type(self.network).__name__}: {what}: generation is not supported for this model")
+        self.fused = found.fused
+        if last is not None and "logits_to_keep" not in known:
+            made = made.index_select(1, last)
+        return made.float()
+
+    def sampled(self, logits: torch.Tensor, seen: torch.Tensor, rows: Any, position: torch.Tensor) -> torch.Tensor:
+        """The tokens i64[B] at `position`, from logits [B,V], each as its slot (`rows` of the states) says."""
+        names = ("temperature", "top_k", "top_p", "min_p", "penalty", "seed")
+        return choose(logits, seen, *(rows(getattr(self, name)) for name in names), position)
+
+
+class Decode(Step):
+    """One token of every slot: i64[slots], which are the slots' next inputs. Slots that are not active stay as they are."""
+
+    def forward(self) -> torch.Tensor:
+        """Reads and writes the states alone."""
+        sizes = self.sizes
+        slot = torch.arange(sizes.slots)
+        position = self.position.clamp(0, sizes.context - 1)
+        page = self.table.gather(1, (position // sizes.page_size)[:, None])[:, 0]
+        page = torch.where(self.active, page, 0)
+        offset = torch.where(page > 0, position, slot) % sizes.page_size  # of idle slots each in a place of its own
+        place = Place(self.table, page[:, None], offset[:, None], position[:, None], position + 1)
+        logits = self.logits(self.token[:, None], place)[:, 0]
+        mark = torch.arange(sizes.vocabulary) == self.token[:, None]
+        self.seen.logical_or_(mark)
+        made = self.sampled(logits, self.seen, lambda state: state, position + 1)
+        made = torch.where(self.active, made, self.token)
+        self.token.copy_(made)
+        self.position.copy_(torch.where(self.active, position + 1, self.position))
+        return made
+
+
+class Prefill(Step):
+    """A chunk of a slot's tokens, which makes the slot active."""
+
+    def forward(
+        self, tokens: torch.Tensor, slot: torch.Tensor, start: torch.Tensor, count: torch.Tensor
+    ) -> torch.Tensor:
+        """`tokens` i64[1,C], of which the first `count` are real, belong at `start` and behind it in the sequence of
+        `slot` (i64[] each; start + C may be no more than the pages of a slot hold). Returns i64: for chunks of up to
+        `VERIFY_LIMIT` [C], the token after each, else [1], the one after the last. That is the slot's next input."""
+        sizes, chunk = self.sizes, tokens.shape[1]
+        pages = self.table.index_select(0, slot[None])  # [1,T]
+        index = torch.arange(chunk)
+        positions = (start + index)[None]
+        page = pages.gather(1, (positions // sizes.page_size).clamp(0, sizes.pages_each - 1))
+        place = Place(pages, page, positions % sizes.page_size, positions, (start + chunk)[None])
+        last = (count - 1)[None]
+        every = chunk <= VERIFY_LIMIT
+        logits = self.logits(tokens, place, None if every else last)[0]
+        real = torch.where(index < count, tokens[0], tokens[0, :1])
+        seen = self.seen.index_select(0, slot[None])
+        if every:
+            marks = real[:, None] == torch.arange(sizes.vocabulary)  # [C,V]
+            before = index[None] <= index[:, None]
+            seen = seen | (before[..., None] & marks[None]).any(1)
+        else:
+            seen = seen.index_fill(1, real, True)
+
+        def rows(state: torch.Tensor) -> torch.Tensor:
+            return state.index_select(0, slot[None]).expand(len(logits))
+
+        made = self.sampled(logits, seen, rows, start + (index if every else last) + 1)
+        self.token.index_copy_(0, slot[None], made.index_select(0, last) if every else made)
+        self.position.index_copy_(0, slot[None], (start + count)[None])
+        self.active.index_copy_(0, slot[None], torch.ones(1, dtype=torch.bool))
+        return made
