@@ -49,6 +49,7 @@ class HostModel:
     `input_sets` are made-up inputs that each kernel is tried on, too, and compared
     (`mlirc.device.input_sets`; those that are quick, unless told otherwise).
     `blocks` (linear numbers) runs only those blocks of every launch: what no other block computed is left as zeros.
+    `share`: another one whose weights and states this one uses where it has them, by name.
     `seed` draws the order of blocks, warps and atomics (0: threads go together where they can). A launch that takes
     longer than `seconds` is stopped. `count` fills the report's counters.
     """
@@ -57,7 +58,7 @@ class HostModel:
 
     def __init__(
         self, path: Path, plan: Plan, weights: Mapping[str, Any], *, ptx: str | None = None, count: bool = False,
-        levels: Levels | None = None,
+        levels: Levels | None = None, share: HostModel | None = None,
     ):  # fmt: skip
         self.plan, self.check, self.compare, self.match, self.seed = plan, True, True, True, 0
         self.input_sets: Sequence[str] = QUICK
@@ -75,20 +76,41 @@ class HostModel:
         self._file = FileCheck(plan, self._model, gpu_level, path, ptx)
         self._names = self._model.argument_names()
         self._arrays: dict[str, np.ndarray] = {}
-        self.state = host_state(plan, self._arrays)
+        self._states: dict[str, np.ndarray] = share._states if share else {}  # all that models share, and maybe more
+        self._weights: dict[str, TensorSpec] = dict(share._weights) if share else {}
+        self.state = host_state(plan, self._states)
         for spec in plan.weights:
+            if spec.name in self._weights and spec.kind != "constant" and share:
+                self._take(spec, self._weights[spec.name], share)
+                continue
             if spec.name not in weights:
                 raise MlircError(f"{path}: {spec.kind} '{spec.name}' ({spec}) is missing from the given weights")
-            self._arrays[spec.name] = self._array(weights[spec.name], spec)
+            array = self._array(weights[spec.name], spec)
             if spec.kind == "state":
-                self._arrays[spec.name] = _frozen(self._arrays[spec.name].copy())  # not the caller's, which may change
-                self.state.remember(spec.name, self._arrays[spec.name])
+                self._states[spec.name] = _frozen(array.copy())  # not the caller's, which may change
+                self.state.remember(spec.name, self._states[spec.name])
+            else:
+                self._arrays[spec.name] = array
+            if spec.kind != "constant":
+                self._weights[spec.name] = spec
         self._order = level_facts.main_results(self._model.main, plan)
         self._outputs: list[np.ndarray] = []
         self._found: References | None = None
         self._sizes: dict[str, int] = {}  # of the last `bind`
         self._alone = False  # whether there is no level above that has the kernels
         self._bound: list[np.ndarray] | None = None if plan.inputs else []
+
+    def _take(self, spec: TensorSpec, other: TensorSpec, share: HostModel) -> None:
+        """Makes a weight or state of the model that this one shares with this one's, too."""
+        if (spec.dtype, spec.shape, spec.kind) != (other.dtype, other.shape, other.kind):
+            raise MlircError(
+                f"{self.plan.model}: {spec.kind} '{spec.name}' ({spec}) is {other.kind} {other} in the model that it is "
+                "to be shared with"
+            )
+        if spec.kind == "state":
+            self.state.remember(spec.name, share.state.initial(spec.name))
+        else:
+            self._arrays[spec.name] = share._arrays[spec.name]
 
     def _array(self, tensor: Any, spec: TensorSpec) -> np.ndarray:
         if spec.kind == "scalar":
@@ -127,7 +149,7 @@ class HostModel:
         if self._bound is None:
             raise MlircError("launch: the inputs are not bound yet: call bind(...) first")
         self._model.references = self._references() if self.check and self.compare else None
-        given = self._arrays | {s.name: a for s, a in zip(self.plan.inputs, self._bound, strict=True)}
+        given = self._arrays | self._states | {s.name: a for s, a in zip(self.plan.inputs, self._bound, strict=True)}
         self._model.beside = self._ptx_beside() if self.execute_ptx else None
         results, self.report = self._model.run(
             [given[name] for name in self._names],
@@ -154,7 +176,7 @@ class HostModel:
         """Makes what a run has written the states and the bound inputs of the next one."""
         for spec, array in zip(self.plan.written, written, strict=True):
             if spec.kind == "state":
-                self._arrays[spec.name] = _frozen(array)
+                self._states[spec.name] = _frozen(array)
             elif self._bound is not None:
                 self._bound[self.plan.inputs.index(spec)] = _frozen(array)
 
@@ -163,16 +185,16 @@ class HostModel:
         """What the runs so far have made of `plan.written`: the states, and the inputs that are changed in place."""
         places = {id(spec): i for i, spec in enumerate(self.plan.inputs)}
         return [
-            self._arrays[spec.name] if spec.kind == "state" else (self._bound or [])[places[id(spec)]]
+            self._states[spec.name] if spec.kind == "state" else (self._bound or [])[places[id(spec)]]
             for spec in self.plan.written
         ]
 
     def remember(self) -> Callable[[], None]:
         """What makes the states and the bound inputs again what they are now."""
-        states, bound = {name: self._arrays[name] for name in self.state}, list(self._bound or [])
+        states, bound = {name: self._states[name] for name in self.state}, list(self._bound or [])
 
         def restore() -> None:
-            self._arrays.update(states)
+            self._states.update(states)
             self._bound = list(bound) if self._bound is not None else None
 
         return restore
@@ -258,7 +280,7 @@ class HostModel:
 
     def close(self) -> None:
         """Forgets the weights; the model cannot run afterwards."""
-        self._arrays.clear()
+        self._arrays, self._states = {}, {}
 
     def __enter__(self) -> HostModel:
         return self

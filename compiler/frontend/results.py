@@ -49,7 +49,7 @@ def spec_names(spec: Any) -> list[str | None]:
     found: list[str | None] = []
 
     def visit(spec: Any, name: str, top: bool, keep: bool) -> None:
-        children = spec.children_specs if not spec.is_leaf() else []
+        children = spec.children() if not spec.is_leaf() else []
         if spec.is_leaf():
             found.append((name or "output") if keep else None)
         elif spec.type in (tuple, list) or not isinstance(spec.context, (list, tuple)):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
+from torch.export.graph_signature import InputKind, OutputKind, OutputSpec, TensorArgument
 
 from mlirc.errors import MlircError
 from mlirc.frontend.graph_copy import copied
@@ -29,6 +29,22 @@ def written_state(signature: Any) -> Written:
         elif spec.kind == OutputKind.USER_INPUT_MUTATION:
             found.append(inputs.index(spec.target))
     return found
+
+
+def with_returned_states(program: Any, names: Sequence[str]) -> Any:
+    """The program whose last results are the new values of these buffers, in order, as one that writes them."""
+    graph, signature = copied(program.graph), copy.copy(program.graph_signature)
+    specs, output = list(signature.output_specs), next(n for n in graph.nodes if n.op == "output")
+    outer = [s for s in specs if s.kind == OutputKind.USER_OUTPUT]
+    if len(outer) < len(specs) or len(outer) <= len(names):
+        raise MlircError("forward writes buffers, and is to return their new values")
+    first = len(specs) - len(names)
+    written = [
+        OutputSpec(OutputKind.BUFFER_MUTATION, spec.arg, name) for spec, name in zip(specs[first:], names, strict=True)
+    ]
+    signature.output_specs = [*written, *specs[:first]]
+    output.args = (tuple([*output.args[0][first:], *output.args[0][:first]]),)
+    return program._update(torch.fx.GraphModule(program.graph_module, graph), signature)
 
 
 def call_and_restore(

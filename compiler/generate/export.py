@@ -6,7 +6,7 @@ import contextlib
 import inspect
 from collections import ChainMap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,13 @@ import torch
 from torch._subclasses import FakeTensor, FakeTensorMode
 
 from mlirc.errors import MlircError
+from mlirc.frontend.experts import masked_experts
+from mlirc.frontend.importer import export
 from mlirc.frontend.noise import quiet
 from mlirc.frontend.open import open_model
+from mlirc.frontend.results import spec_names
 from mlirc.frontend.source import SourceModel, from_torch, in_eval_mode
+from mlirc.frontend.state import with_returned_states
 from mlirc.frontend.weights import Renamed
 from mlirc.generate.paged_cache import Pools, ShapesOfCache
 from mlirc.generate.sizes import Sizes
@@ -25,6 +29,8 @@ from mlirc.generate.steps import Decode, Prefill, Step, make_states
 CONTEXT, PAGE, CHUNKS = 2048, 64, (1, 8, 64, 512)  # where nothing else is asked for
 NETWORK = "network."  # what the names of the model's own tensors begin with in a step
 _LIMIT = 1 << 20  # of every size
+# Steps are compared with the model itself for so many tokens; made-up weights of up to so many bytes; relative errors.
+_COMPARED, _SMALL, _NEAR, _NEAR_16_BIT = 7, 1 << 30, 1e-3, 0.1
 
 
 @dataclass
@@ -38,16 +44,21 @@ class Generator:
     sizes: Sizes
     dtype: torch.dtype
     steps: dict[str, SourceModel]
+    compared: bool = True  # whether the steps were found to be right
 
     @property
     def notes(self) -> list[str]:
         """What is slower than it could be, a line each. Known once the steps are exported."""
         step: Any = self.steps["decode"].module
-        rest = len(step.cache) - step.fused
-        if not rest:
-            return []
-        what = "the keys and values of all pages are gathered in every step"
-        return [f"attention of {rest} of {len(step.cache)} layers is the model's own: {what}"]
+        rest, notes = len(step.cache) - step.found.fused, []
+        if rest:
+            what = "the keys and values of all pages are gathered in every step"
+            notes.append(f"attention of {rest} of {len(step.cache)} layers is the model's own: {what}")
+        if not self.compared:
+            notes.append(
+                "made-up weights of this size are not tried out: what is compiled was not compared with the model"
+            )
+        return notes
 
 
 def open_generator(
@@ -79,8 +90,8 @@ def open_generator(
     ]
     states = make_states(sizes)
     generator = Generator(source.name, network, source, sizes, kind.pop(), {})
-    with _fixed_frequencies(network, sizes.context):
-        pass  # refuses frequencies that depend on the length
+    with _fixed_frequencies(network, sizes.context):  # which refuses those that depend on the length
+        _compare(generator, pools, states)
     generator.steps["decode"] = _step(source, Decode(network, pools, states, sizes), ())
     for chunk in sizes.chunks:
         number = torch.zeros((), dtype=torch.int64)
@@ -92,7 +103,9 @@ def open_generator(
 def _opened(model: Any, dtype: str | None, random_weights: int | None) -> SourceModel:
     if isinstance(model, torch.nn.Module):
         if dtype is not None or random_weights is not None:
-            raise MlircError("a module in this process has its dtype and its weights: leave dtype and random_weights out")
+            raise MlircError(
+                "a module in this process has its dtype and its weights: leave dtype and random_weights out"
+            )
         return from_torch(model, name=type(model).__name__)
     if not Path(model).is_dir():
         raise MlircError(f"{model}: generation needs a folder of a Hugging Face model, with config.json")
@@ -103,7 +116,9 @@ def _require_causal(network: Any, name: str) -> None:
     from transformers import PreTrainedModel
 
     if not isinstance(network, PreTrainedModel):
-        raise MlircError(f"{name}: generation needs a causal language model of transformers, not {type(network).__name__}")
+        raise MlircError(
+            f"{name}: generation needs a causal language model of transformers, not {type(network).__name__}"
+        )
     takes = inspect.signature(network.forward).parameters
     if network.config.is_encoder_decoder or network.get_output_embeddings() is None or "input_ids" not in takes:
         raise MlircError(
@@ -119,7 +134,7 @@ def _what_it_keeps(network: Any) -> tuple[dict[int, Any], int]:
     cache = ShapesOfCache()
     fake = next((p.fake_mode for p in network.parameters() if isinstance(p, FakeTensor)), None)
     try:
-        with fake or FakeTensorMode(allow_non_fake_inputs=True):
+        with fake or FakeTensorMode(allow_non_fake_inputs=True), masked_experts(network):
             tokens = torch.zeros(1, 1, dtype=torch.int64)
             logits = network(input_ids=tokens, past_key_values=cache, use_cache=True).logits
     except MlircError:
@@ -161,12 +176,66 @@ def _sizes(
         if type(n) is not int or not 1 <= n <= _LIMIT:
             raise MlircError(f"{name} must be a whole number from 1 to {_LIMIT}, not {n!r}")
     if sorted(set(chunks)) != list(chunks) or chunks[0] != 1 or chunks[-1] > context:
-        raise MlircError(f"chunks {tuple(chunks)}: give ascending numbers from 1 to the context ({context}), the first 1")
+        raise MlircError(
+            f"chunks {tuple(chunks)}: give ascending numbers from 1 to the context ({context}), the first 1"
+        )
     each = -(-context // page_size)
     pages = slots * each + 1 if pages is None else pages
     if type(pages) is not int or not each + 1 <= pages <= _LIMIT:
         raise MlircError(f"pages {pages}: give at least {each + 1}: one for idle slots, and {each} for a whole context")
     return Sizes(slots, context, page_size, pages, tuple(chunks), vocabulary)
+
+
+def _compare(generator: Generator, pools: list[Pools], states: dict[str, torch.Tensor]) -> None:
+    """Raises MlircError unless the steps, as PyTorch runs them, give the logits of the model itself for a few tokens. A
+    model whose weights are made on demand is not compared where it is large."""
+    source, sizes, network = generator.source, generator.sizes, generator.network
+    if source.build is not None:
+        if sum(p.numel() * p.element_size() for p in network.parameters()) > _SMALL:
+            generator.compared = False
+            return
+        network = source.build()
+    count = min(_COMPARED, sizes.context)
+    tokens = torch.randint(
+        min(sizes.vocabulary, network.get_input_embeddings().num_embeddings),
+        (1, count),
+        generator=torch.Generator().manual_seed(0),
+    )
+    read = max(1, count - 2)
+    chunk = next((c for c in sizes.chunks if c >= read), None)
+    read, chunk = (read, chunk) if chunk is not None and chunk <= 8 * _COMPARED else (1, 1)
+    kept = {name: tensor.clone() for name, tensor in states.items()}
+    prefill, decode = Prefill(network, pools, states, sizes), Decode(network, pools, states, sizes)
+    number = torch.tensor
+    with quiet(), in_eval_mode(network), torch.no_grad():
+        wanted = network(input_ids=tokens, use_cache=False).logits[0].float()
+        states["table"][0] = torch.arange(1, sizes.pages_each + 1)
+        padded = torch.nn.functional.pad(tokens[:, :read], (0, chunk - read))
+        logits, written = prefill.logits(padded, prefill.place(chunk, number(0), number(0)))
+        found = [logits[0, :read]]
+        states["active"][0] = True
+        for at in range(read, count):
+            _keep(decode, written)
+            states["position"][0] = at
+            token = torch.zeros(sizes.slots, 1, dtype=torch.int64)
+            token[0] = tokens[0, at]
+            logits, written = decode.logits(token, decode.place())
+            found.append(logits[0])
+    for name, tensor in states.items():
+        tensor.copy_(kept[name])
+    for pool in pools:
+        pool.keys[1].zero_(), pool.values[1].zero_(), pool.keys[0].zero_(), pool.values[0].zero_()
+    error = float((torch.cat(found) - wanted).abs().max() / wanted.abs().max())
+    if not error <= (_NEAR if generator.dtype in (torch.float32, torch.float64) else _NEAR_16_BIT):
+        raise MlircError(
+            f"{type(network).__name__}: run token by token, its logits differ by {error:.1%} from those of the whole "
+            "text: its generation is not supported"
+        )
+
+
+def _keep(step: Step, written: dict[str, torch.Tensor]) -> None:
+    for name, tensor in written.items():
+        step.get_buffer(name).copy_(tensor)
 
 
 @contextlib.contextmanager
@@ -209,10 +278,29 @@ def _step(source: SourceModel, step: Step, args: tuple) -> SourceModel:
     theirs = Renamed(source.weights, {NETWORK + name: name for name in source.weights})
     taken = set(own) & set(source.weights)
     if taken:
-        raise MlircError(f"{source.name}: the model's '{min(taken)}' has the name of one of the generation's own states")
+        raise MlircError(
+            f"{source.name}: the model's '{min(taken)}' has the name of one of the generation's own states"
+        )
     return SourceModel(
-        source.name, "generation", args, {}, module=step, weights=ChainMap(own, theirs), states=tuple(own)  # type: ignore[arg-type]
+        source.name,
+        "generation",
+        args,
+        {},
+        module=step,
+        weights=ChainMap(own, theirs),
+        states=tuple(own),  # type: ignore[arg-type]
     )
+
+
+def exported(generator: Generator, plan: str) -> SourceModel:
+    """A step as a program that writes its states. Raises MlircError where the model cannot be exported."""
+    source = generator.steps[plan]
+    with quiet(), torch.no_grad(), _fixed_frequencies(generator.network, generator.sizes.context):
+        program = export(source)
+    found = program.module_call_graph[0].signature.out_spec
+    names = [name.removeprefix("states_") for name in spec_names(found) if name is not None]
+    inputs = [spec.name for spec in source.input_specs()]
+    return replace(source, program=with_returned_states(program, names[1:]), input_names=inputs)
 
 
 def plain_name(name: str) -> str:
@@ -221,5 +309,5 @@ def plain_name(name: str) -> str:
 
 
 def with_fixed_frequencies(generator: Generator) -> contextlib.AbstractContextManager[None]:
-    """For the body of a `with` in which steps are exported or run."""
+    """For the body of a `with` in which steps are run."""
     return _fixed_frequencies(generator.network, generator.sizes.context)

@@ -86,10 +86,8 @@ def _attention(function: Callable, cache: PagedCache, found: Found) -> Callable:
             known = attention_arguments(inner, module, query, key, value, attention_mask, *args, **kwargs)
             if known is not None:
                 scale, softcap = known
-                place, pools = cache.place, layer.pools
-                out = cached_attention(
-                    query, pools.keys, pools.values, place.pages, place.lengths, scale, mask[1], softcap
-                )
+                place = cache.place
+                out = cached_attention(query, *layer.pools, place.pages, place.lengths, scale, mask[1], softcap)
                 found.fused += 1
                 return out.transpose(1, 2).contiguous(), None
         return function(module, query, key, value, attention_mask, *args, **kwargs)

@@ -51,13 +51,14 @@ class PagedLayer(CacheLayerMixin):
 
     def __init__(self, pools: Pools, place: Place):
         super().__init__()
-        self.pools, self.place, self.is_initialized = pools, place, True
+        self.pools = (pools.keys, pools.values)  # as they are after the step
+        self.place, self.is_initialized = place, True
         self.gathered: tuple[torch.Tensor, torch.Tensor] | None = None
 
     @property
     def length(self) -> int:
         """Keys of a sequence that is as long as it can be."""
-        return self.place.pages.shape[1] * self.pools.keys.shape[2]
+        return self.place.pages.shape[1] * self.pools[0].shape[2]
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Nothing to do: the pools are there."""
@@ -67,9 +68,9 @@ class PagedLayer(CacheLayerMixin):
         which those behind its length are whatever is there."""
         if self.gathered is not None:
             raise MlircError("a layer of the model writes its cache twice in one step: that is not supported")
-        _write(self.pools.keys, key_states, self.place)
-        _write(self.pools.values, value_states, self.place)
-        self.gathered = _gathered(self.pools.keys, self.place), _gathered(self.pools.values, self.place)
+        keys, values = self.pools
+        self.pools = _written(keys, key_states, self.place), _written(values, value_states, self.place)
+        self.gathered = _gathered(self.pools[0], self.place), _gathered(self.pools[1], self.place)
         return self.gathered
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -126,12 +127,13 @@ class ShapesOfCache(Cache):
         return query_length, 0
 
 
-def _write(pool: torch.Tensor, rows: torch.Tensor, place: Place) -> None:
-    """Writes rows [B,H,S,D] into a pool [pages,H,P,D] in place."""
+def _written(pool: torch.Tensor, rows: torch.Tensor, place: Place) -> torch.Tensor:
+    """A pool [pages,H,P,D] with rows [B,H,S,D] in their places."""
     heads, size, width = pool.shape[1:]
     head = torch.arange(heads, device=pool.device)[:, None]
     at = (place.page[:, None] * heads + head) * size + place.offset[:, None]  # [B,H,S]
-    pool.view(-1, width).index_put_((at.reshape(-1),), rows.reshape(-1, width).to(pool.dtype))
+    flat = pool.reshape(-1, width).index_put((at.reshape(-1),), rows.reshape(-1, width).to(pool.dtype))
+    return flat.reshape(pool.shape)
 
 
 def _gathered(pool: torch.Tensor, place: Place) -> torch.Tensor:

@@ -164,11 +164,12 @@ class PlanEngine:
         self._changed.add("table")
 
     def _write_states(self) -> None:
-        for slot in self._unseen:
-            self._seen[slot] = False
-            self._seen[slot, self._tokens[slot]] = True
+        if self._unseen:  # the others' rows, too, which decoding has changed on the device
+            self._seen[:] = False
+            for slot, tokens in enumerate(self._tokens):
+                self._seen[slot, tokens] = True
             self._changed.add("seen")
-        self._unseen.clear()
+            self._unseen.clear()
         state = next(iter(self._models.values())).state
         for name in self._changed:
             array = self._table if name == "table" else self._seen if name == "seen" else self._of_slot[name]

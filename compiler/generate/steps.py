@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from mlirc.errors import MlircError
-from mlirc.generate.paged_attention import paged_attention
+from mlirc.generate.paged_attention import Found, paged_attention
 from mlirc.generate.paged_cache import PagedCache, Place, Pools
 from mlirc.generate.sampling import choose
 from mlirc.generate.sizes import VERIFY_LIMIT, Sizes
@@ -43,7 +43,8 @@ def make_states(sizes: Sizes) -> dict[str, torch.Tensor]:
 
 
 class Step(torch.nn.Module):
-    """A causal language model `network` with its cache, and the states as buffers."""
+    """A causal language model `network` with its cache, and the states as buffers. What a step writes it returns, by the
+    buffers' names: a graph without writes is traced call by call (`decomposer.py`)."""
 
     table: torch.Tensor
     token: torch.Tensor
@@ -56,11 +57,14 @@ class Step(torch.nn.Module):
         self.network, self.cache, self.sizes = network, torch.nn.ModuleList(pools), sizes
         for name, tensor in states.items():
             self.register_buffer(name, tensor)
-        self.fused = 0  # layers whose attention reads the pages, in the last run
+        self.found = Found()  # of the last run; torch.export puts lists and numbers back
         self._takes = inspect.signature(network.forward).parameters
 
-    def logits(self, tokens: torch.Tensor, place: Place, last: torch.Tensor | None = None) -> torch.Tensor:
-        """f32 [B,S,V] of tokens [B,S]; of number `last` ([1], of S) alone, where that is given: [B,1,V]."""
+    def logits(
+        self, tokens: torch.Tensor, place: Place, last: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """f32 [B,S,V] of tokens [B,S]; of number `last` ([1], of S) alone, where that is given: [B,1,V]. And the cache
+        with these tokens, by the buffers' names."""
         pools: Any = list(self.cache)
         cache = PagedCache(pools, place)
         given = {"position_ids": place.positions.clamp(max=self.sizes.context - 1), "use_cache": True}
@@ -73,10 +77,13 @@ class Step(torch.nn.Module):
         if unused or not found.made:
             what = f"layer {unused[0]} does not use its cache" if unused else "it makes masks of its own"
             raise MlircError(f"{type(self.network).__name__}: {what}: generation is not supported for this model")
-        self.fused = found.fused
+        self.found.fused = found.fused
         if last is not None and "logits_to_keep" not in known:
             made = made.index_select(1, last)
-        return made.float()
+        written = {}
+        for i, layer in enumerate(cache.layers):
+            written |= {f"cache.{i}.keys": layer.pools[0], f"cache.{i}.values": layer.pools[1]}
+        return made.float(), written
 
     def sampled(self, logits: torch.Tensor, seen: torch.Tensor, rows: Any, position: torch.Tensor) -> torch.Tensor:
         """The tokens i64[B] at `position`, from logits [B,V], each as its slot (`rows` of the states) says."""
@@ -87,57 +94,64 @@ class Step(torch.nn.Module):
 class Decode(Step):
     """One token of every slot: i64[slots], which are the slots' next inputs. Slots that are not active stay as they are."""
 
-    def forward(self) -> torch.Tensor:
-        """Reads and writes the states alone."""
+    def place(self) -> Place:
+        """Of the slots' next inputs."""
         sizes = self.sizes
         slot = torch.arange(sizes.slots)
         position = self.position.clamp(0, sizes.context - 1)
         page = self.table.gather(1, (position // sizes.page_size)[:, None])[:, 0]
         page = torch.where(self.active, page, 0)
         offset = torch.where(page > 0, position, slot) % sizes.page_size  # of idle slots each in a place of its own
-        place = Place(self.table, page[:, None], offset[:, None], position[:, None], position + 1)
-        logits = self.logits(self.token[:, None], place)[:, 0]
-        mark = torch.arange(sizes.vocabulary) == self.token[:, None]
-        self.seen.logical_or_(mark)
-        made = self.sampled(logits, self.seen, lambda state: state, position + 1)
+        return Place(self.table, page[:, None], offset[:, None], position[:, None], position + 1)
+
+    def forward(self) -> dict[str, Any]:
+        """Reads and writes the states alone."""
+        place = self.place()
+        logits, written = self.logits(self.token[:, None], place)
+        seen = self.seen | (torch.arange(self.sizes.vocabulary) == self.token[:, None])
+        made = self.sampled(logits[:, 0], seen, lambda state: state, place.lengths)
         made = torch.where(self.active, made, self.token)
-        self.token.copy_(made)
-        self.position.copy_(torch.where(self.active, position + 1, self.position))
-        return made
+        position = torch.where(self.active, place.lengths, self.position)
+        return {"tokens": made, "states": {**written, "token": made.clone(), "position": position, "seen": seen}}
 
 
 class Prefill(Step):
     """A chunk of a slot's tokens, which makes the slot active."""
 
+    def place(self, chunk: int, slot: torch.Tensor, start: torch.Tensor) -> Place:
+        """Of a chunk of so many tokens."""
+        sizes = self.sizes
+        pages = self.table.index_select(0, slot[None])  # [1,T]
+        positions = (start + torch.arange(chunk))[None]
+        page = pages.gather(1, (positions // sizes.page_size).clamp(0, sizes.pages_each - 1))
+        return Place(pages, page, positions % sizes.page_size, positions, (start + chunk)[None])
+
     def forward(
         self, tokens: torch.Tensor, slot: torch.Tensor, start: torch.Tensor, count: torch.Tensor
-    ) -> torch.Tensor:
+    ) -> dict[str, Any]:
         """`tokens` i64[1,C], of which the first `count` are real, belong at `start` and behind it in the sequence of
         `slot` (i64[] each; start + C may be no more than the pages of a slot hold). Returns i64: for chunks of up to
         `VERIFY_LIMIT` [C], the token after each, else [1], the one after the last. That is the slot's next input."""
-        sizes, chunk = self.sizes, tokens.shape[1]
-        pages = self.table.index_select(0, slot[None])  # [1,T]
-        index = torch.arange(chunk)
-        positions = (start + index)[None]
-        page = pages.gather(1, (positions // sizes.page_size).clamp(0, sizes.pages_each - 1))
-        place = Place(pages, page, positions % sizes.page_size, positions, (start + chunk)[None])
-        last = (count - 1)[None]
+        chunk, one = tokens.shape[1], slot[None]
+        index, last = torch.arange(chunk), (count - 1)[None]
         every = chunk <= VERIFY_LIMIT
-        logits = self.logits(tokens, place, None if every else last)[0]
+        logits, written = self.logits(tokens, self.place(chunk, slot, start), None if every else last)
         real = torch.where(index < count, tokens[0], tokens[0, :1])
-        seen = self.seen.index_select(0, slot[None])
+        seen = self.seen.index_select(0, one)
         if every:
-            marks = real[:, None] == torch.arange(sizes.vocabulary)  # [C,V]
+            marks = real[:, None] == torch.arange(self.sizes.vocabulary)  # [C,V]
             before = index[None] <= index[:, None]
             seen = seen | (before[..., None] & marks[None]).any(1)
         else:
             seen = seen.index_fill(1, real, True)
 
         def rows(state: torch.Tensor) -> torch.Tensor:
-            return state.index_select(0, slot[None]).expand(len(logits))
+            return state.index_select(0, one).expand(logits.shape[1])
 
-        made = self.sampled(logits, seen, rows, start + (index if every else last) + 1)
-        self.token.index_copy_(0, slot[None], made.index_select(0, last) if every else made)
-        self.position.index_copy_(0, slot[None], (start + count)[None])
-        self.active.index_copy_(0, slot[None], torch.ones(1, dtype=torch.bool))
-        return made
+        made = self.sampled(logits[0], seen, rows, start + (index if every else last) + 1)
+        states = {
+            "token": self.token.index_copy(0, one, made.index_select(0, last) if every else made),
+            "position": self.position.index_copy(0, one, (start + count)[None]),
+            "active": self.active.index_copy(0, one, torch.ones(1, dtype=torch.bool)),
+        }
+        return {"tokens": made, "states": {**written, **states}}

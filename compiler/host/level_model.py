@@ -27,13 +27,10 @@ class LevelModel:
         main = levels.functions(module)["main"]
         self._names = argument_names(main)
         self._written = levels.writes(main)
-        with context():
-            about = [ir.DictAttr(a) for a in main.operation.attributes["arg_attrs"]] if self._names else []
-            kinds = [ir.StringAttr(a["mlirc.kind"]).value for a in about]
+        kinds = _kinds(main)
         if "random" in kinds:
             raise MlircError("a model that draws random numbers cannot be run so on the CPU")
         self._given = [n for n, kind in zip(self._names, kinds, strict=True) if kind in GIVEN]
-        self.states = [n for n, kind in zip(self._names, kinds, strict=True) if kind == "state"]
         self.state = arrays
         dtypes = levels.boundary_dtypes(main, "arg_attrs", len(self._names))
         for name, type_, dtype in zip(self._names, main.type.inputs, dtypes, strict=True):
@@ -62,6 +59,17 @@ class LevelModel:
                 self.state[self._names[argument]] = result
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
+    @staticmethod
+    def names_of_states(main: ir.OpView) -> set[str]:
+        """The arguments of `@main` that are states."""
+        return {n for n, kind in zip(argument_names(main), _kinds(main), strict=True) if kind == "state"}
+
     def close(self) -> None:
         """Forgets the weights; the model cannot run afterwards."""
         self.state.clear()
+
+
+def _kinds(main: ir.OpView) -> list[str]:
+    with context():
+        about = [ir.DictAttr(a) for a in main.operation.attributes["arg_attrs"]] if main.type.inputs else []
+        return [ir.StringAttr(a["mlirc.kind"]).value for a in about]

@@ -85,29 +85,37 @@ def load(
     *,
     graph: bool = True,
     driver: Any = None,
+    share: Any = None,
 ) -> Any:
     """Loads a compiled model file onto a GPU: a `CompiledModel`. With `device="host"` onto the host device, which needs
     no GPU but MLIR: a `mlirc.device.HostModel`, which is called in the same way.
 
     `weights`: None for the safetensors file beside it, another such file, or tensors by name (a live module's
-    `state_dict()`): those on the GPU are used in place. `graph=False` launches kernel by kernel. Raises MlircError for
+    `state_dict()`): those on the GPU are used in place. `graph=False` launches kernel by kernel. `share`: a loaded model
+    on the same device whose weights and states this one uses where it has them, by name. Raises MlircError for
     a damaged file, missing or unfitting weights, a GPU that the file was not compiled for, or no GPU.
     """
     check_device(device)
     text, plan = read_model(path)
     found = find_weights(path, plan, weights)
     if isinstance(device, int):
-        return CompiledModel(text, plan, found, device, graph, driver, str(path))
+        return CompiledModel(text, plan, found, device, graph, driver, str(path), share)
     try:
         from mlirc.device import HostModel  # here, because the runtime stands without MLIR
     except ModuleNotFoundError as e:
         raise missing_package(e) or e from e
-    return HostModel(Path(path), plan, found, ptx=text)
+    return HostModel(Path(path), plan, found, ptx=text, share=share)
 
 
 def load_text(
-    text: str, weights: Mapping[str, Any], device: int = 0, *, graph: bool = True, driver: Any = None
+    text: str,
+    weights: Mapping[str, Any],
+    device: int = 0,
+    *,
+    graph: bool = True,
+    driver: Any = None,
+    share: CompiledModel | None = None,
 ) -> CompiledModel:
     """Loads a compiled model from its text, as `load` does from a file, with weights and constants by name."""
     plan = extract(text, "model")
-    return CompiledModel(text, plan, weights, device, graph, driver, plan.model)
+    return CompiledModel(text, plan, weights, device, graph, driver, plan.model, share)

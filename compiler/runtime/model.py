@@ -36,6 +36,11 @@ def _view_of(tensor: DeviceTensor) -> View:
     return View(tensor.pointer, tensor.device_id, tensor.dtype, tensor.shape, True, tensor, "other")
 
 
+def _is_frozen(array: np.ndarray) -> bool:
+    """Whether nobody can write an array: not through it, nor through one that it is a view of."""
+    return not array.flags.writeable and array.base is None
+
+
 class CompiledModel:
     """A model on one GPU, ready to run. Calls enqueue the whole plan as one CUDA graph; where the addresses of inputs
     or outputs change, only the nodes that use them are updated. One call at a time: calls share one arena.
@@ -46,12 +51,23 @@ class CompiledModel:
     """
 
     def __init__(
-        self, ptx: str, plan: Plan, weights: Mapping[str, Any], device: int, graph: bool, driver: Any, where: str
+        self,
+        ptx: str,
+        plan: Plan,
+        weights: Mapping[str, Any],
+        device: int,
+        graph: bool,
+        driver: Any,
+        where: str,
+        share: CompiledModel | None = None,
     ):
         self.plan, self.device, self._use_graph, self._where = plan, device, graph, where
         self._random = RandomState(plan.draws)
-        driver = driver or Driver(device)
-        self._driver = driver
+        if share is not None and share.device != device:
+            raise MlircError(f"{where}: is to share what lies on GPU {share.device}, and is loaded onto GPU {device}")
+        driver = driver or (share._driver if share else Driver(device))
+        self._driver, self._shared = driver, share
+        self._sharers: weakref.WeakSet[CompiledModel] = weakref.WeakSet()
         self._held = Resources(driver)
         self._close = weakref.finalize(self, self._held.close)
         try:
@@ -61,6 +77,8 @@ class CompiledModel:
         except BaseException:
             self._close()
             raise
+        if share is not None:
+            share._sharers.add(self)
 
     # Setting up
 
@@ -114,9 +132,14 @@ class CompiledModel:
         the other, so that weights made on demand are never all on the host."""
         pointers: list[int] = []
         self._weights: list[View] = []  # keeps memory that is bound in place alive
+        self._places: dict[str, tuple[TensorSpec, int]] = {}  # what others may share
+        theirs = self._shared._places if self._shared else {}
         self._states: dict[str, DeviceTensor] = {}
         self.state: State = device_state(self.plan, self._driver, self._states)
         for spec in self.plan.weights:
+            if spec.name in theirs and spec.kind != "constant":
+                pointers.append(self._share(spec, *theirs[spec.name]))
+                continue
             if spec.name not in weights:
                 raise MlircError(f"{self._where}: {spec.kind} '{spec.name}' ({spec}) is missing from the given weights")
             given = weights[spec.name]
@@ -135,9 +158,26 @@ class CompiledModel:
             if own:
                 tensor = self._device_tensor(spec, pointers[-1], self._held)
                 self._states[spec.name] = tensor
-                # A file keeps its values; what else was given may change.
-                self.state.remember(spec.name, seen if isinstance(seen.owner, WeightFile) else tensor.numpy())
+                # A file keeps its values, and so does an array that is read-only; what else was given may change.
+                stays = isinstance(seen.owner, WeightFile) or (isinstance(given, np.ndarray) and _is_frozen(given))
+                self.state.remember(spec.name, seen if stays else tensor.numpy())
+            if spec.kind != "constant":
+                self._places[spec.name] = (spec, pointers[-1])
         return pointers
+
+    def _share(self, spec: TensorSpec, other: TensorSpec, pointer: int) -> int:
+        """The address of a weight or state of the model that this one shares with, which is this one's, too."""
+        if (spec.dtype, spec.shape, spec.kind) != (other.dtype, other.shape, other.kind):
+            raise MlircError(
+                f"{self._where}: {spec.kind} '{spec.name}' ({spec}) is {other.kind} {other} in the model that it is to "
+                "be shared with"
+            )
+        self._places[spec.name] = (spec, pointer)
+        shared = self._shared
+        if shared is not None and spec.kind == "state":
+            self._states[spec.name] = shared._states[spec.name]
+            self.state.remember(spec.name, shared.state.initial(spec.name))
+        return pointer
 
     def _address(self, ref: Ref) -> int:
         return self._bases[ref.space][ref.index] + ref.offset
@@ -400,7 +440,12 @@ class CompiledModel:
     # Ending
 
     def close(self) -> None:
-        """Frees the device memory and unloads the kernels; the model cannot run afterwards."""
+        """Frees the device memory and unloads the kernels; the model cannot run afterwards. Raises MlircError where
+        other models share its weights or states: close those first."""
+        if len(self._sharers):
+            raise MlircError(f"{self._where}: {len(self._sharers)} other models share its memory: close those first")
+        if self._shared is not None:
+            self._shared._sharers.discard(self)
         self._close()
 
     def __enter__(self) -> CompiledModel:

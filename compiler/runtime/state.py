@@ -35,6 +35,10 @@ class State(Mapping[str, Any]):
         """What `reset` gives a state."""
         self._initial[name] = initial
 
+    def initial(self, name: str) -> View | np.ndarray:
+        """What `reset` gives a state."""
+        return self._initial[name]
+
     def __getitem__(self, name: str) -> Any:
         self._known(name)
         return self._read(name)

@@ -1,0 +1,184 @@
+"""A generating model as a folder: `generation.json`, a PTX file per plan with its levels, the weights, the tokenizer."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlirc.errors import MlircError
+from mlirc.files.marks import is_ours, marked_json, marked_text
+from mlirc.files.opening import check_inside, open_regular, read_text
+from mlirc.generate.sizes import Sizes
+from mlirc.version import __version__
+
+VERSION = 1
+ABOUT, WEIGHTS = "generation.json", "model.safetensors"
+# What a tokenizer may consist of; none of these is code.
+TOKENIZER = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "chat_template.jinja", "chat_template.json",
+)  # fmt: skip
+_TOKENIZER_LIMIT = 256 << 20
+_LIMIT = 1 << 24
+_NAMES = re.compile(r"(decode|prefill-[0-9]{1,8})\.(ptx|levels)")
+
+
+@dataclass(frozen=True)
+class About:
+    """What an artifact says of itself: the model's name, its transformers class, the cache's dtype, the target, the
+    engine's sizes, the tokens that end a text, and notes for the user."""
+
+    name: str
+    architecture: str
+    dtype: str
+    target: str
+    sizes: Sizes
+    eos: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def plans(self) -> list[str]:
+        """The plans' names."""
+        return ["decode", *(f"prefill-{c}" for c in self.sizes.chunks)]
+
+
+def read_about(folder: Path) -> About:
+    """What an artifact's folder says of itself; raises MlircError where it is none."""
+    path = folder / ABOUT
+    if not path.is_file():
+        what = "a compiled model, which does not generate" if folder.suffix == ".ptx" else "no generating model"
+        raise MlircError(f"{folder}: {what}: it has no {ABOUT}: make one with compile_generation")
+    try:
+        found = json.loads(read_text(path, limit=1 << 20))
+        if found["version"] != VERSION:
+            raise MlircError(
+                f"{path}: version {str(found['version'])[:20]}, but this mlirc reads {VERSION}: compile the model again"
+            )
+        sizes = Sizes(
+            *(_count(found[n]) for n in ("slots", "context", "page_size", "pages")),
+            tuple(_count(c) for c in found["chunks"]),
+            _count(found["vocabulary"]),
+        )
+        words = [_word(found[n]) for n in ("name", "architecture", "dtype", "target")]
+        eos = tuple(_count(t, 0, sizes.vocabulary - 1) for t in found["eos"])
+        about = About(*words, sizes, eos, tuple(_word(note) for note in found["notes"]))
+    except (KeyError, TypeError, ValueError, RecursionError) as e:
+        raise MlircError(f"{path}: damaged ({type(e).__name__}: {str(e)[:80]}): compile the model again") from e
+    chunks = list(sizes.chunks)
+    if chunks[:1] != [1] or chunks != sorted(set(chunks)) or chunks[-1] > sizes.context:
+        raise MlircError(f"{path}: damaged (its chunks): compile the model again")
+    if sizes.pages <= sizes.pages_each:
+        raise MlircError(f"{path}: damaged (its pages): compile the model again")
+    return about
+
+
+def _count(value: Any, least: int = 1, most: int = _LIMIT) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{str(value)[:20]} is no number from {least} to {most}")
+    return value
+
+
+def _word(value: Any) -> str:
+    if type(value) is not str or len(value) > 1000 or not value.isprintable():
+        raise ValueError("a name is no printable text")
+    return value
+
+
+def check_output(folder: Path) -> None:
+    """Raises MlircError where an artifact could not be written as `folder`: something else has the name."""
+    if os.path.islink(folder) or (folder.exists() and not folder.is_dir()):
+        raise MlircError(f"cannot write {folder}: it is there, and no folder: give another name")
+    if not folder.parent.is_dir():
+        raise MlircError(f"cannot write {folder}: folder {folder.parent} does not exist: create it first")
+    names = os.listdir(folder) if folder.is_dir() else []
+    ours = ABOUT in names and is_ours(folder / ABOUT)
+    others = [n for n in names if not (n in (ABOUT, WEIGHTS, *TOKENIZER) or _NAMES.fullmatch(n))]
+    if names and (others or not ours):
+        raise MlircError(f"cannot write {folder}: it holds files that mlirc did not write: give another name")
+
+
+def write_artifact(
+    folder: Path,
+    about: About,
+    plans: Mapping[str, tuple[str, Mapping[str, str]]],
+    tensors: Mapping[str, Any],
+    source: Path | None,
+) -> None:
+    """Writes the folder, whole or not at all; one of an earlier compilation goes away. `plans`: the PTX file's text, and
+    texts by level; `source`: the Hugging Face folder whose tokenizer is copied."""
+    from mlirc.frontend.weights import weights_writer
+    from mlirc.host.level_files import level_mark
+
+    check_output(folder)
+    made = Path(tempfile.mkdtemp(prefix=".mlirc-", suffix=".tmp", dir=folder.parent))
+    try:
+        (made / ABOUT).write_text(marked_json(_json(about)), encoding="utf-8")
+        for name, (ptx, levels) in plans.items():
+            (made / f"{name}.ptx").write_text(ptx, encoding="utf-8")
+            (made / f"{name}.levels").mkdir()
+            for level, text in levels.items():
+                path = made / f"{name}.levels" / f"{level}.mlir"
+                path.write_text(marked_text(path, text, level_mark(level, ptx)), encoding="utf-8")
+        weights_writer(tensors)(made / WEIGHTS)
+        if source is not None:
+            _copy_tokenizer(source, made)
+        _permit(made)
+        _replace(made, folder)
+    except OSError as e:
+        raise MlircError(f"cannot write {folder}: {e.strerror or e}") from e
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _json(about: About) -> dict[str, Any]:
+    sizes = about.sizes
+    return {
+        "version": VERSION, "mlirc": __version__, "name": about.name, "architecture": about.architecture,
+        "dtype": about.dtype, "target": about.target, "slots": sizes.slots, "context": sizes.context,
+        "page_size": sizes.page_size, "pages": sizes.pages, "chunks": list(sizes.chunks),
+        "vocabulary": sizes.vocabulary, "eos": list(about.eos), "notes": list(about.notes),
+    }  # fmt: skip
+
+
+def _copy_tokenizer(source: Path, target: Path) -> None:
+    """Copies the files that a tokenizer consists of; links that lead out of the folder are refused."""
+    for name in TOKENIZER:
+        path = source / name
+        if not os.path.lexists(path):
+            continue
+        check_inside(source, path)
+        with open_regular(path) as file:
+            data = file.read(_TOKENIZER_LIMIT + 1)
+        if len(data) > _TOKENIZER_LIMIT:
+            raise MlircError(f"{path}: is larger than {_TOKENIZER_LIMIT >> 20} MiB, which is no tokenizer")
+        (target / name).write_bytes(data)
+
+
+def _permit(folder: Path) -> None:
+    """What the umask leaves of the usual permissions: a temporary folder has none for others."""
+    mask = os.umask(0)
+    os.umask(mask)
+    os.chmod(folder, 0o777 & ~mask)
+
+
+def _replace(made: Path, folder: Path) -> None:
+    """Puts the new folder where the old one was."""
+    if not folder.is_dir():
+        os.rename(made, folder)
+        return
+    old = Path(tempfile.mkdtemp(prefix=".mlirc-", suffix=".old", dir=folder.parent))
+    os.rename(folder, old / "old")
+    try:
+        os.rename(made, folder)
+    except BaseException:
+        os.rename(old / "old", folder)
+        raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,179 @@
+"""From a Hugging Face causal language model to plans that generate, and to what runs them."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mlirc.driver.compilation import HOST_LEVELS, Compilation
+from mlirc.driver.kernel_cache import KernelCache, cache_folder
+from mlirc.errors import MlircError
+from mlirc.frontend.importer import ImportedModel
+from mlirc.frontend.inputs import dtype_name
+from mlirc.frontend.weights import Renamed
+from mlirc.generate.artifact import About, check_output, write_artifact
+from mlirc.generate.export import Generator, exported, open_generator, plain_name
+from mlirc.generate.plan_engine import PlanEngine
+from mlirc.mlir import context, ir
+from mlirc.precision import DEFAULT_FP32, check_fp32
+from mlirc.targets import DEFAULT_TARGET, get_target
+
+_ON_CPU = ("tiles", "kernels", "linalg")
+
+
+@dataclass
+class CompiledGenerator:
+    """The compiled plans of a model, `decode` and `prefill-C`, by name; with fewer levels where fewer were asked for."""
+
+    generator: Generator
+    jobs: dict[str, Compilation]
+    source: Path | None  # the Hugging Face folder
+
+    @property
+    def notes(self) -> list[str]:
+        """What is slower than it could be, a line each."""
+        return self.generator.notes
+
+    def tensors(self) -> Mapping[str, Any]:
+        """Weights and constants of all plans by name, but not the states, which begin as zeros."""
+        states = set(self.generator.steps["decode"].states)
+        found: list[Mapping[str, Any]] = []
+        for job in self.jobs.values():
+            imported = job.imported
+            names = [n for n in imported.weights if n not in states and not any(n in other for other in found)]
+            found += [imported.constants, Renamed(imported.weights, dict(zip(names, names, strict=True)))]
+        return ChainMap(*found)  # type: ignore[arg-type]
+
+    def about(self) -> About:
+        """What the artifact says of itself."""
+        network, sizes = self.generator.network, self.generator.sizes
+        config, made = network.config.get_text_config(decoder=True), next(iter(self.jobs.values()))
+        chosen = getattr(network, "generation_config", None)
+        eos = getattr(chosen, "eos_token_id", None)
+        eos = getattr(config, "eos_token_id", None) if eos is None else eos
+        eos = [] if eos is None else list(eos) if isinstance(eos, list | tuple) else [eos]
+        return About(
+            self.generator.name, type(network).__name__, dtype_name(self.generator.dtype), made.target.name, sizes,
+            tuple(t for t in eos if 0 <= t < sizes.vocabulary), tuple(self.notes),
+        )  # fmt: skip
+
+    def write(self, folder: str | Path) -> Path:
+        """Writes the artifact, whole or not at all: a folder with the plans, their weights and levels, and the tokenizer's
+        files. Raises MlircError where it cannot be written."""
+        texts = {
+            name: (job.ptx, {level: job.text(level) for level in HOST_LEVELS if level in job.modules or level == "gpu"})
+            for name, job in self.jobs.items()
+        }
+        write_artifact(Path(folder), self.about(), texts, self.tensors(), self.source)
+        return Path(folder)
+
+    def engine(self, device: int | str = 0) -> PlanEngine:
+        """What runs the plans: on a GPU by number, on the host device (`host`), or on the CPU (`cpu`)."""
+        from mlirc.generate.loading import engine_of
+        from mlirc.host.level_files import Levels
+
+        if device == "cpu":
+            # Equal parts of the graph are one function at the lower levels: much less to compile.
+            modules = {
+                name: next(job.modules[x] for x in _ON_CPU if x in job.modules) for name, job in self.jobs.items()
+            }
+            return engine_of(device, self.generator.sizes, self.tensors(), modules=modules)
+        for job in self.jobs.values():
+            job.lower("ptx")
+        levels = {
+            name: Levels.of({level: job.text(level) for level in HOST_LEVELS}, job.plan) if device == "host" else None
+            for name, job in self.jobs.items()
+        }
+        plans = {name: (job.ptx, job.plan, levels[name]) for name, job in self.jobs.items()}
+        return engine_of(device, self.generator.sizes, self.tensors(), plans=plans)
+
+
+def compile_generation(
+    model: Any,
+    output: str | Path | None = None,
+    *,
+    slots: int = 1,
+    context: int | None = None,
+    page_size: int = 64,
+    pages: int | None = None,
+    chunks: Sequence[int] | None = None,
+    dtype: str | None = None,
+    random_weights: int | None = None,
+    target: str = DEFAULT_TARGET,
+    schedule: Sequence[str] = (),
+    cache: bool = True,
+    fp32: str = DEFAULT_FP32,
+    level: str = "ptx",
+) -> CompiledGenerator:
+    """Compiles what generates with a transformers causal language model (a module in this process, or a Hugging Face
+    folder), and writes it as a folder when `output` is given.
+
+    `slots` sequences run at once, each of at most `context` tokens (the model's, at most 2,048, where it is not given).
+    The cache has `pages` of `page_size` tokens (enough for all slots at their longest). `chunks`: how many tokens of a
+    prompt are read at once, ascending, the first 1. `dtype` and `random_weights` (a seed) are for folders. `level`: as
+    far as it is compiled; `kernels` is enough for the CPU. Raises MlircError for anything the user can put right.
+    """
+    if output is not None:
+        check_output(Path(output))
+    generator = open_generator(
+        model, slots=slots, context=context, page_size=page_size, pages=pages, chunks=chunks, dtype=dtype,
+        random_weights=random_weights,
+    )  # fmt: skip
+    kernels = KernelCache(cache_folder()) if cache else None
+    jobs: dict[str, Compilation] = {}
+    constants: dict[str, torch.Tensor] = {}
+    for name in generator.steps:
+        job = Compilation(
+            f"{generator.name}.{name}", get_target(target), tuple(schedule), kernels, fp32=check_fp32(fp32)
+        )
+        job.check_schedules()
+        job.import_source(exported(generator, name))
+        _rename(job.imported, name, constants)
+        job.lower(level)
+        jobs[name] = job
+    source = None if isinstance(model, torch.nn.Module) else Path(model)
+    made = CompiledGenerator(generator, jobs, source)
+    if output is not None:
+        made.write(output)
+    return made
+
+
+def _rename(imported: ImportedModel, plan: str, constants: dict[str, torch.Tensor]) -> None:
+    """Gives weights the names that they have in the model itself, and constants names that no other plan has for other
+    values: `constants` are those of the plans so far."""
+    names = {name: plain_name(name) for name in imported.weights}
+    for name, tensor in imported.constants.items():
+        plain = plain_name(name)
+        known = constants.get(plain)
+        if plain in names.values() or (known is not None and not _equal(known, tensor)):
+            plain = f"{plain}@{plan}"
+        names[name] = plain
+        constants[plain] = tensor
+    if len(set(names.values())) < len(names):
+        raise MlircError(f"{imported.name}: two tensors of the model have one name")
+    with context():
+        main = next(op for op in imported.module.body.operations if "arg_attrs" in op.attributes and _is_main(op))
+        for key in ("arg_attrs", "res_attrs"):
+            changed = []
+            for about in map(ir.DictAttr, ir.ArrayAttr(main.attributes[key])):
+                entries = {a.name: a.attr for a in about}
+                old = ir.StringAttr(entries["mlirc.name"]).value if "mlirc.name" in entries else ""
+                if old in names:
+                    entries["mlirc.name"] = ir.StringAttr.get(names[old])
+                changed.append(ir.DictAttr.get(entries))
+            main.attributes[key] = ir.ArrayAttr.get(changed)
+    imported.weights = Renamed(imported.weights, {names[n]: n for n in imported.weights})
+    imported.constants = {names[n]: t for n, t in imported.constants.items()}
+
+
+def _is_main(op: Any) -> bool:
+    return ir.StringAttr(op.attributes["sym_name"]).value == "main"
+
+
+def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)

@@ -1,0 +1,172 @@
+"""Opening a generating model: an artifact's folder, or what was just compiled, on a device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlirc.errors import MlircError, missing_package
+from mlirc.generate.artifact import WEIGHTS, About, read_about
+from mlirc.generate.plan_engine import PlanEngine
+from mlirc.generate.sizes import Sizes
+from mlirc.runtime.arrays import NUMPY_DTYPES
+from mlirc.runtime.loading import load_text, read_model
+from mlirc.runtime.plan import Plan, TensorSpec
+from mlirc.runtime.weights import WeightFile
+
+
+def load_engine(
+    folder: str | os.PathLike, device: int | str = 0, weights: str | os.PathLike | Mapping[str, Any] | None = None
+) -> PlanEngine:
+    """The engine of an artifact's folder: on a GPU by number, on the host device (`host`) or on the CPU (`cpu`).
+
+    `weights`: another safetensors file, or tensors by name, in the stead of the artifact's. Raises MlircError for a
+    folder that is none or is damaged, and for weights that do not fit.
+    """
+    path = Path(folder)
+    about = read_about(path)
+    tensors = _Tensors(path / WEIGHTS, weights)
+    plans = {name: read_model(path / f"{name}.ptx") for name in about.plans}
+    for name, (_, plan) in plans.items():
+        _check(path / f"{name}.ptx", plan, about)
+    if device == "cpu":
+        modules = {name: _levels(path / f"{name}.ptx", plan).module("tiles") for name, (_, plan) in plans.items()}
+        return engine_of(device, about.sizes, tensors, modules=modules)
+    levels = {n: _levels(path / f"{n}.ptx", plan) if device == "host" else None for n, (_, plan) in plans.items()}
+    given = {name: (text, plan, levels[name]) for name, (text, plan) in plans.items()}
+    return engine_of(device, about.sizes, tensors, plans=given)
+
+
+def engine_of(
+    device: int | str,
+    sizes: Sizes,
+    tensors: Mapping[str, Any],
+    *,
+    plans: Mapping[str, tuple[str, Plan, Any]] | None = None,
+    modules: Mapping[str, Any] | None = None,
+) -> PlanEngine:
+    """An engine of `plans` (the PTX file's text, its plan and, for the host device, its levels), or on the CPU of
+    `modules` of a level above `gpu`. `tensors` are all weights and constants by name; states begin as zeros."""
+    if device == "cpu":
+        return PlanEngine(_on_cpu(modules or {}, tensors), sizes)
+    models: dict[str, Any] = {}
+    try:
+        for name, (text, plan, levels) in (plans or {}).items():
+            found = _WithStates(tensors, plan)
+            first = next(iter(models.values()), None)
+            if device == "host":
+                from mlirc.device import HostModel
+
+                models[name] = HostModel(Path(name), plan, found, levels=levels, share=first)
+            else:
+                models[name] = load_text(text, found, device, share=first)  # type: ignore[arg-type]
+        return PlanEngine(models, sizes)
+    except BaseException:
+        for model in reversed(list(models.values())):
+            model.close()
+        raise
+
+
+def _on_cpu(modules: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        from mlirc.host.jit import tensor_spec
+        from mlirc.host.level_files import argument_names
+        from mlirc.host.level_model import LevelModel
+        from mlirc.host.tensors import to_numpy
+        from mlirc.ir.levels import functions
+    except ModuleNotFoundError as e:
+        raise missing_package(e) or e from e
+    arrays: dict[str, np.ndarray] = {}
+    for module in modules.values():
+        main = functions(module)["main"]
+        states = LevelModel.names_of_states(main)
+        for name, type_ in zip(argument_names(main), main.type.inputs, strict=True):
+            if name in states and name not in arrays:
+                spec = tensor_spec(type_)
+                arrays[name] = np.zeros(spec.shape, spec.dtype)
+            elif name in tensors and name not in arrays:
+                tensor = tensors[name]
+                arrays[name] = tensor.owner.array(name) if hasattr(tensor, "owner") else to_numpy(tensor)
+    return {name: LevelModel(module, arrays, source=name) for name, module in modules.items()}
+
+
+class _WithStates(Mapping[str, Any]):
+    """Weights by name, with zeros for the states of a plan."""
+
+    def __init__(self, tensors: Mapping[str, Any], plan: Plan):
+        self._tensors = tensors
+        self._states = {spec.name: spec for spec in plan.weights if spec.kind == "state"}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._states:
+            return self._tensors[name]
+        spec = self._states[name]
+        zeros = np.zeros(spec.shape, NUMPY_DTYPES[spec.dtype])
+        zeros.flags.writeable = False  # which says that it stays as it is, and need not be copied to be remembered
+        return zeros
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._states or name in self._tensors
+
+    def __iter__(self) -> Any:
+        return iter({*self._states, *self._tensors})
+
+    def __len__(self) -> int:
+        return len({*self._states, *self._tensors})
+
+
+class _Tensors(Mapping[str, Any]):
+    """An artifact's tensors, as views of its file; those that are given in their stead first."""
+
+    def __init__(self, file: Path, given: str | os.PathLike | Mapping[str, Any] | None):
+        self._file = WeightFile(file)
+        self._given: Any = WeightFile(given) if isinstance(given, str | os.PathLike) else given or {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._given:
+            return self._given.view(name) if isinstance(self._given, WeightFile) else self._given[name]
+        return self._file.view(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._given or name in self._file
+
+    def __iter__(self) -> Any:
+        return iter(self._file.entries)
+
+    def __len__(self) -> int:
+        return len(self._file.entries)
+
+
+def _levels(path: Path, plan: Plan) -> Any:
+    try:
+        from mlirc.host.level_files import Levels
+    except ModuleNotFoundError as e:
+        raise missing_package(e) or e from e
+    return Levels.beside(path, plan)
+
+
+def _check(path: Path, plan: Plan, about: About) -> None:
+    """Raises MlircError unless a plan is one of this artifact: its states, inputs and output as the sizes say."""
+    sizes = about.sizes
+    n = sizes.slots
+    wanted = {
+        "table": ("i64", (n, sizes.pages_each)), "token": ("i64", (n,)), "position": ("i64", (n,)),
+        "active": ("i1", (n,)), "seen": ("i1", (n, sizes.vocabulary)),
+    }  # fmt: skip
+    states = {spec.name: spec for spec in plan.weights if spec.kind == "state"}
+    chunk = int(path.stem.partition("-")[2] or 0)
+    inputs = [("tokens", "i64", (1, chunk)), *((name, "i64", ()) for name in ("slot", "start", "count"))]
+    found = [(spec.name, spec.dtype, spec.shape) for spec in plan.inputs]
+    right = found == (inputs if chunk else []) and [spec.dtype for spec in plan.outputs] == ["i64"]
+    right &= all(k in states and (states[k].dtype, states[k].shape) == v for k, v in wanted.items())
+    right &= all(_is_pool(spec, sizes) for name, spec in states.items() if name.startswith("cache."))
+    if not right:
+        raise MlircError(f"{path}: is no plan of this generating model: compile it again")
+
+
+def _is_pool(spec: TensorSpec, sizes: Sizes) -> bool:
+    return len(spec.shape) == 4 and (spec.shape[0], spec.shape[2]) == (sizes.pages, sizes.page_size)

@@ -1,0 +1,112 @@
+"""Compiled plans that generate: on the CPU beside transformers' `generate`, and as a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from mlirc.errors import MlircError
+from mlirc.generate.compilation import compile_generation
+from mlirc.generate.engine import Sampling
+from mlirc.generate.loading import load_engine
+from support.generation import VOCABULARY, assert_greedy, greedy, tiny
+from support.randomness import generator
+
+
+def prompts(*lengths: int) -> list[list[int]]:
+    g = generator()
+    return [[int(t) for t in g.integers(0, VOCABULARY, n)] for n in lengths]
+
+
+@pytest.fixture(scope="module")
+def llama():
+    model = tiny("LlamaForCausalLM")
+    compiled = compile_generation(model, slots=3, context=70, page_size=16, chunks=(1, 8, 24), level="kernels")
+    return model, compiled, compiled.engine("cpu")
+
+
+def test_greedy_tokens_are_those_of_generate(llama):
+    model, compiled, engine = llama
+    given = prompts(1, 7, 33)
+    for prompt, made in zip(given, greedy(engine, given, 20), strict=True):
+        assert_greedy(model, prompt, made)
+    assert compiled.notes == []
+
+
+def pages(engine, slot: int) -> range:
+    each = engine.sizes.pages_each
+    return range(1 + slot * each, 1 + (slot + 1) * each)
+
+
+def test_a_sequence_does_not_depend_on_what_runs_beside_it(llama):
+    _, _, engine = llama
+    sampling = Sampling(temperature=1.5, top_k=20, top_p=0.95, repetition_penalty=1.3, seed=7)
+    (prompt, other) = prompts(5, 12)
+
+    def run(slot: int, beside: bool) -> list[int]:
+        engine.assign(slot, pages(engine, slot), sampling, prompt)
+        made = [engine.prefill(slot, prompt, 0)]
+        for i in range(8):
+            if beside and i == 2:
+                engine.assign(2, pages(engine, 2), Sampling(temperature=1.0, seed=3), other)
+                engine.prefill(2, other, 0)
+            made.append(int(engine.decode()[slot]))
+        engine.release(slot)
+        return made
+
+    alone = run(0, False)
+    assert run(1, True) == alone and len(set(alone)) > 3
+    engine.release(2)
+
+
+def test_a_prompt_may_be_read_in_parts_while_others_decode(llama):
+    model, _, engine = llama
+    long, short = prompts(40, 3)
+    engine.assign(0, pages(engine, 0), Sampling(), short)
+    engine.assign(1, pages(engine, 1), Sampling(), long)
+    made = [engine.prefill(0, short, 0)]
+    for at in range(0, 40, 10):
+        first = engine.prefill(1, long[at : at + 10], at)
+        made.append(int(engine.decode()[0]) if at < 30 else made.pop())
+    assert_greedy(model, short, made)
+    assert_greedy(model, long, [first, *(int(engine.decode()[1]) for _ in range(5))])
+    engine.release(0), engine.release(1)
+
+
+def test_verified_tokens_are_those_of_decoding(llama):
+    model, _, engine = llama
+    (prompt,) = prompts(9)
+    sampling = Sampling(repetition_penalty=1.7)
+    engine.assign(0, pages(engine, 0), sampling, prompt)
+    wanted = [engine.prefill(0, prompt, 0), *(int(engine.decode()[0]) for _ in range(6))]
+    engine.assign(1, pages(engine, 1), sampling, prompt)
+    first = engine.prefill(1, prompt, 0)
+    assert engine.verify_limit == 8
+    draft = [first, *wanted[1:3], (wanted[3] + 1) % VOCABULARY]  # the last one is wrong
+    made = engine.verify(1, draft, len(prompt))
+    assert made[:3] == wanted[1:4]
+    engine.rewind(1, made[2], len(prompt) + 3)
+    assert [int(engine.decode()[1]) for _ in range(3)] == wanted[4:7]
+    engine.release(0), engine.release(1)
+
+
+def test_up_to_the_end_of_the_context(llama):
+    """The last chunks are smaller ones, since a padded one would leave the pages."""
+    model, _, engine = llama
+    (prompt,) = prompts(69)
+    engine.assign(0, pages(engine, 0), Sampling(), prompt)
+    assert_greedy(model, prompt, [engine.prefill(0, prompt, 0)])
+    assert np.array_equal(engine.decode()[1:], [0, 0]), "idle slots stay as they are"
+    with pytest.raises(MlircError, match="the context is 70"):
+        engine.prefill(0, prompt, 2)
+    with pytest.raises(MlircError, match="tokens 0 to 96"):
+        engine.prefill(0, [VOCABULARY], 0)
+    with pytest.raises(MlircError, match="slots 0 to 2"):
+        engine.release(3)
+    with pytest.raises(MlircError, match="from 1 to 15"):
+        engine.assign(0, [0], Sampling(), prompt)
+    engine.release(0)

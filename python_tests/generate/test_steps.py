@@ -1,0 +1,91 @@
+"""Architectures of transformers that generate, as PyTorch runs their steps: pages, masks and positions beside
+`generate`. What is compiled of them is tested in test_compiled_generation.py."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from mlirc.errors import MlircError
+from mlirc.generate.export import open_generator
+from support.generation import CONTEXT, VOCABULARY, assert_greedy, eager_engine, greedy, tiny
+from support.randomness import generator
+
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
+          "high_freq_factor": 4.0, "original_max_position_embeddings": 32}  # fmt: skip
+LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 8, "long_factor": [2.0] * 8,
+            "original_max_position_embeddings": CONTEXT}  # fmt: skip
+GEMMA = {"head_dim": 16, "sliding_window": 5, "query_pre_attn_scalar": 16}
+MODELS = {
+    "llama": ("LlamaForCausalLM", {"rope_parameters": LLAMA3}, 2),
+    "qwen2": ("Qwen2ForCausalLM", {}, 2),
+    "qwen3": ("Qwen3ForCausalLM", {"head_dim": 32}, 2),
+    "mistral": ("MistralForCausalLM", {"sliding_window": 11}, 2),
+    "gemma2": ("Gemma2ForCausalLM", GEMMA, 2),
+    "gemma3": ("Gemma3ForCausalLM", {**GEMMA, "layer_types": ["sliding_attention", "full_attention"]}, 2),
+    "phi3": ("Phi3ForCausalLM", {}, 2),
+    "phi3-longrope": ("Phi3ForCausalLM", {"rope_parameters": LONGROPE, "original_max_position_embeddings": CONTEXT}, 2),
+    "gpt2": ("GPT2LMHeadModel", {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT}, 2),
+    "gpt-neox": ("GPTNeoXForCausalLM", {}, 2),
+    "opt": ("OPTForCausalLM", {"ffn_dim": 96, "word_embed_proj_dim": 64}, 2),
+    "stablelm": ("StableLmForCausalLM", {}, 2),
+    "falcon": ("FalconForCausalLM", {"alibi": False}, 0),
+    "falcon-alibi": ("FalconForCausalLM", {"alibi": True, "new_decoder_architecture": False}, 0),
+    "bloom": ("BloomForCausalLM", {"n_layer": 2, "n_head": 4}, None),
+    "olmo2": ("Olmo2ForCausalLM", {}, 2),
+    "granite": ("GraniteForCausalLM", {"attention_multiplier": 0.3}, 2),
+    "olmoe": ("OlmoeForCausalLM", {"num_experts": 8, "num_experts_per_tok": 2}, 2),
+    "qwen2-moe": ("Qwen2MoeForCausalLM", {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+                  "shared_expert_intermediate_size": 32}, 2),  # fmt: skip
+    "mixtral": ("MixtralForCausalLM", {"num_local_experts": 4}, 2),
+    "gpt-j": ("GPTJForCausalLM", {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT, "rotary_dim": 8}, None),
+    "gpt-oss": ("GptOssForCausalLM", {"head_dim": 16, "sliding_window": 7, "num_local_experts": 4}, 0),
+    "cohere": ("CohereForCausalLM", {}, 2),
+    "starcoder2": ("Starcoder2ForCausalLM", {"sliding_window": 9}, 2),
+    "mpt": ("MptForCausalLM", {"d_model": 64, "n_layers": 2, "n_heads": 4, "max_seq_len": CONTEXT}, None),
+}  # fmt: skip
+
+
+ALWAYS = ["llama", "mistral", "gemma2", "gpt2", "bloom", "mixtral"]
+NAMES = list(MODELS) if os.environ.get("MLIRC_GENERATION") == "all" else ALWAYS
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_greedy_tokens_are_those_of_generate(name):
+    kind, sizes, fused = MODELS[name]
+    model = tiny(kind, **sizes)
+    steps = open_generator(model, slots=4, context=70, page_size=16, chunks=(1, 8, 24))
+    engine, g = eager_engine(steps), generator()
+    prompts = [[int(t) for t in g.integers(0, VOCABULARY, n)] for n in (1, 7, 33)]
+    for prompt, made in zip(prompts, greedy(engine, prompts, 20), strict=True):
+        assert_greedy(model, prompt, made)
+    if fused is not None:
+        assert steps.steps["decode"].module.found.fused == fused
+
+
+def test_masks_of_its_own_that_do_not_know_of_pages_are_refused():
+    """GPT-Neo's take the queries for the last ones of all keys."""
+    sizes = {"num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 7}
+    with pytest.raises(MlircError, match="GPTNeoForCausalLM: run token by token, its logits differ by"):
+        open_generator(tiny("GPTNeoForCausalLM", **sizes), context=32)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "options", "message"),
+    [
+        ("LlamaForCausalLM", {}, {"context": CONTEXT + 1}, "context 97: the model has 96 positions"),
+        ("LlamaForCausalLM", {}, {"slots": 0}, "slots must be a whole number from 1"),
+        ("LlamaForCausalLM", {}, {"chunks": (8, 1)}, "give ascending numbers"),
+        ("LlamaForCausalLM", {}, {"page_size": 16, "pages": 6}, "pages 6: give at least 7"),
+        ("LlamaForCausalLM", {}, {"dtype": "bf16"}, "leave dtype and random_weights out"),
+        ("LlamaModel", {}, {}, "a causal language model"),
+        ("BertForMaskedLM", {}, {}, "generation is not supported|a causal language model"),
+        ("Mamba2ForCausalLM", {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2}, {}, "past_key_values"),
+        ("Phi3ForCausalLM", {"rope_parameters": {**LONGROPE, "original_max_position_embeddings": 40}}, {},
+         "give a context of at most 40"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_right_is_refused(kind, sizes, options, message):
+    with pytest.raises(MlircError, match=message):
+        open_generator(tiny(kind, **sizes), **options)
