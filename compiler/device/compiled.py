@@ -104,8 +104,8 @@ class HostModel:
         """Makes a weight or state of the model that this one shares with this one's, too."""
         if (spec.dtype, spec.shape, spec.kind) != (other.dtype, other.shape, other.kind):
             raise MlircError(
-                f"{self.plan.model}: {spec.kind} '{spec.name}' ({spec}) is {other.kind} {other} in the model that it is "
-                "to be shared with"
+                f"{self.plan.model}: {spec.kind} '{spec.name}' ({spec}) is {other.kind} {other} in the model that it "
+                "shares with"
             )
         if spec.kind == "state":
             self.state.remember(spec.name, share.state.initial(spec.name))

@@ -1,4 +1,4 @@
-"""A generating model as a folder: `generation.json`, a PTX file per plan with its levels, the weights, the tokenizer."""
+"""A generating model as a folder: `generation.json`, a PTX file per plan with its levels, weights, tokenizer."""
 
 from __future__ import annotations
 
@@ -16,15 +16,11 @@ from mlirc.errors import MlircError
 from mlirc.files.marks import is_ours, marked_json, marked_text
 from mlirc.files.opening import check_inside, open_regular, read_text
 from mlirc.generate.sizes import Sizes
+from mlirc.generate.tokenizer import FILES as TOKENIZER_FILES
 from mlirc.version import __version__
 
 VERSION = 1
 ABOUT, WEIGHTS = "generation.json", "model.safetensors"
-# What a tokenizer may consist of; none of these is code.
-TOKENIZER = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-    "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "chat_template.jinja", "chat_template.json",
-)  # fmt: skip
 _TOKENIZER_LIMIT = 256 << 20
 _LIMIT = 1 << 24
 _NAMES = re.compile(r"(decode|prefill-[0-9]{1,8})\.(ptx|levels)")
@@ -61,14 +57,11 @@ def read_about(folder: Path) -> About:
             raise MlircError(
                 f"{path}: version {str(found['version'])[:20]}, but this mlirc reads {VERSION}: compile the model again"
             )
-        sizes = Sizes(
-            *(_count(found[n]) for n in ("slots", "context", "page_size", "pages")),
-            tuple(_count(c) for c in found["chunks"]),
-            _count(found["vocabulary"]),
-        )
-        words = [_word(found[n]) for n in ("name", "architecture", "dtype", "target")]
+        counts = {n: _count(found[n]) for n in ("slots", "context", "page_size", "pages", "vocabulary")}
+        sizes = Sizes(chunks=tuple(_count(c) for c in found["chunks"]), **counts)
+        words = {n: _word(found[n]) for n in ("name", "architecture", "dtype", "target")}
         eos = tuple(_count(t, 0, sizes.vocabulary - 1) for t in found["eos"])
-        about = About(*words, sizes, eos, tuple(_word(note) for note in found["notes"]))
+        about = About(sizes=sizes, eos=eos, notes=tuple(_word(note) for note in found["notes"]), **words)
     except (KeyError, TypeError, ValueError, RecursionError) as e:
         raise MlircError(f"{path}: damaged ({type(e).__name__}: {str(e)[:80]}): compile the model again") from e
     chunks = list(sizes.chunks)
@@ -99,7 +92,7 @@ def check_output(folder: Path) -> None:
         raise MlircError(f"cannot write {folder}: folder {folder.parent} does not exist: create it first")
     names = os.listdir(folder) if folder.is_dir() else []
     ours = ABOUT in names and is_ours(folder / ABOUT)
-    others = [n for n in names if not (n in (ABOUT, WEIGHTS, *TOKENIZER) or _NAMES.fullmatch(n))]
+    others = [n for n in names if not (n in (ABOUT, WEIGHTS, *TOKENIZER_FILES) or _NAMES.fullmatch(n))]
     if names and (others or not ours):
         raise MlircError(f"cannot write {folder}: it holds files that mlirc did not write: give another name")
 
@@ -111,8 +104,8 @@ def write_artifact(
     tensors: Mapping[str, Any],
     source: Path | None,
 ) -> None:
-    """Writes the folder, whole or not at all; one of an earlier compilation goes away. `plans`: the PTX file's text, and
-    texts by level; `source`: the Hugging Face folder whose tokenizer is copied."""
+    """Writes the folder, whole or not at all; one of an earlier compilation goes away. `plans`: the PTX file's text,
+    and texts by level; `source`: the Hugging Face folder whose tokenizer is copied."""
     from mlirc.frontend.weights import weights_writer
     from mlirc.host.level_files import level_mark
 
@@ -149,7 +142,7 @@ def _json(about: About) -> dict[str, Any]:
 
 def _copy_tokenizer(source: Path, target: Path) -> None:
     """Copies the files that a tokenizer consists of; links that lead out of the folder are refused."""
-    for name in TOKENIZER:
+    for name in TOKENIZER_FILES:
         path = source / name
         if not os.path.lexists(path):
             continue

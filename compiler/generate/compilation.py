@@ -28,7 +28,7 @@ _ON_CPU = ("tiles", "kernels", "linalg")
 
 @dataclass
 class CompiledGenerator:
-    """The compiled plans of a model, `decode` and `prefill-C`, by name; with fewer levels where fewer were asked for."""
+    """The compiled plans of a model by name, `decode` and `prefill-C`, down to the level that was asked for."""
 
     generator: Generator
     jobs: dict[str, Compilation]
@@ -63,8 +63,8 @@ class CompiledGenerator:
         )  # fmt: skip
 
     def write(self, folder: str | Path) -> Path:
-        """Writes the artifact, whole or not at all: a folder with the plans, their weights and levels, and the tokenizer's
-        files. Raises MlircError where it cannot be written."""
+        """Writes the artifact, whole or not at all: a folder with the plans, their weights and levels, and the
+        tokenizer's files. Raises MlircError where it cannot be written."""
         texts = {
             name: (job.ptx, {level: job.text(level) for level in HOST_LEVELS if level in job.modules or level == "gpu"})
             for name, job in self.jobs.items()

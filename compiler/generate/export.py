@@ -72,13 +72,13 @@ def open_generator(
     dtype: str | None = None,
     random_weights: int | None = None,
 ) -> Generator:
-    """The steps of a live transformers model, or of a Hugging Face folder; `dtype` and `random_weights` are for folders.
+    """The steps of a live transformers model, or of a Hugging Face folder, for which `dtype` and `random_weights` are.
 
     `pages` defaults to enough for all slots at their longest, and one. Raises MlircError for what is no causal language
     model, sizes that do not fit, and a model whose cache cannot be put into pages.
     """
     source = _opened(model, dtype, random_weights)
-    network = source.module
+    network: Any = source.module
     _require_causal(network, source.name)
     with quiet(), in_eval_mode(network), torch.no_grad():
         shapes, vocabulary = _what_it_keeps(network)
@@ -142,13 +142,13 @@ def _what_it_keeps(network: Any) -> tuple[dict[int, Any], int]:
     except Exception as e:
         first = (str(e).splitlines() or [""])[0]
         raise MlircError(
-            f"{type(network).__name__}: cannot be run with a cache of keys and values ({type(e).__name__}: {first}): its "
-            "generation is not supported"
+            f"{type(network).__name__}: cannot be run with a cache of keys and values ({type(e).__name__}: {first}): "
+            "its generation is not supported"
         ) from e
     if not cache.found or sorted(cache.found) != list(range(len(cache.found))):
         raise MlircError(
-            f"{type(network).__name__}: keeps something else than keys and values in every layer: its generation is not "
-            "supported"
+            f"{type(network).__name__}: keeps something else than keys and values in every layer: its generation is "
+            "not supported"
         )
     return cache.found, int(logits.shape[-1])
 
@@ -252,7 +252,8 @@ def _fixed_frequencies(network: Any, context: int) -> Iterator[None]:
             most = _short_limit(module)
             if context > most:
                 raise MlircError(
-                    f"the model's positions are scaled in another way beyond {most} tokens: give a context of at most {most}"
+                    f"the model's positions are scaled in another way beyond {most} tokens: "
+                    f"give a context of at most {most}"
                 )
             changed.append((module, kind))
             module.rope_type = dict.fromkeys(kind, "default") if isinstance(kind, dict) else "default"
@@ -287,8 +288,8 @@ def _step(source: SourceModel, step: Step, args: tuple) -> SourceModel:
         args,
         {},
         module=step,
-        weights=ChainMap(own, theirs),
-        states=tuple(own),  # type: ignore[arg-type]
+        weights=ChainMap(own, theirs),  # type: ignore[arg-type]
+        states=tuple(own),
     )
 
 

@@ -1,7 +1,7 @@
 """A transformers model over a paged cache: its attention reads the pages, its masks are those of the positions.
 
-A model keeps the attention implementation that it was built with. Its cache gives all keys and values that there may be,
-and its masks are computed from the positions of the step, so that whatever the model does with them is right. Where it
+A model keeps the attention implementation that it was built with. Its cache gives all keys and values that there may
+be, and its masks are computed from the positions of the step, so that whatever it does with them is right. Where it
 hands these very tensors to attention through transformers' interface, and that computes what `mlirc::attention` does,
 `cached_attention` reads the pages in their place, and the gathered copies vanish from the graph.
 """

@@ -1,4 +1,4 @@
-"""A transformers cache whose keys and values lie in pages of pools, which are buffers of the module that is exported."""
+"""A transformers cache whose keys and values lie in pages of pools, buffers of the module that is exported."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Pools(torch.nn.Module):
 
 @dataclass(frozen=True)
 class Place:
-    """Where the tokens of one step lie: int64 tensors. `pages` [B,T] are the pages of each row's sequence; its tokens go
-    to `page`, `offset` [B,S] of the pools, and are the positions `positions` [B,S] of the sequence, one behind the
+    """Where the tokens of one step lie: int64 tensors. `pages` [B,T] are the pages of each row's sequence; its tokens
+    go to `page`, `offset` [B,S] of the pools, and are the positions `positions` [B,S] of the sequence, one behind the
     other; `lengths` [B] tokens are there then, those of this step included."""
 
     pages: torch.Tensor
@@ -38,7 +38,7 @@ class Place:
 
 
 class PastLength(int):
-    """How many keys there are before those of the step, as far as shapes go: sequences are of different lengths, so that
+    """How many keys there are before those of the step, as far as shapes go: sequences are of different lengths, and
     nothing may be computed of it but shapes. `paged_attention` refuses tensors that are made with it."""
 
 
@@ -64,8 +64,8 @@ class PagedLayer(CacheLayerMixin):
         """Nothing to do: the pools are there."""
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> Any:
-        """Writes the step's keys [B,Hkv,S,D] and values; returns all keys and values of each sequence, [B,Hkv,T P,D], of
-        which those behind its length are whatever is there."""
+        """Writes the step's keys [B,Hkv,S,D] and values; returns all keys and values of each sequence, [B,Hkv,T P,D],
+        of which those behind its length are whatever is there."""
         if self.gathered is not None:
             raise MlircError("a layer of the model writes its cache twice in one step: that is not supported")
         keys, values = self.pools

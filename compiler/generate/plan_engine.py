@@ -39,7 +39,7 @@ class PlanEngine:
         self.page_size, self.pages, self.chunks = sizes.page_size, sizes.pages, sizes.chunks
         self.verify_limit = max(c for c in sizes.chunks if c <= VERIFY_LIMIT)
         self._table = np.zeros((self.slots, sizes.pages_each), np.int64)
-        self._of_slot = {name: np.full(self.slots, idle, t) for name, (t, idle) in _SLOT_STATES.items()}
+        self._of_slot: dict[str, Any] = {name: np.full(self.slots, idle, t) for name, (t, idle) in _SLOT_STATES.items()}
         self._seen = np.zeros((self.slots, self.vocabulary), np.bool_)
         self._tokens: list[list[int]] = [[] for _ in range(self.slots)]  # what a slot's sequence has, for its penalty
         self._unseen: set[int] = set()  # slots whose row of `seen` is out of date

@@ -1,7 +1,7 @@
 """What a model that generates runs, as modules to compile: a step of decoding, and the reading of a chunk of a prompt.
 
-All that lasts lies in buffers, which the plans share: see `make_states`. Page 0 of the pools belongs to no sequence: what
-idle rows, and the rows that fill a chunk up, write lies there, or behind what anybody sees.
+All that lasts lies in buffers, which the plans share: see `make_states`. Page 0 of the pools belongs to no sequence:
+what idle rows, and the rows that fill a chunk up, write lies there, or behind what anybody sees.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from mlirc.generate.sizes import VERIFY_LIMIT, Sizes
 def make_states(sizes: Sizes) -> dict[str, torch.Tensor]:
     """The buffers of all steps but the cache, by name, one row per slot.
 
-    `table` i64[slots,T]: the pages of the slot's sequence, 0 where it has none. `token`, `position` i64[slots]: its next
-    input, and where that belongs. `active` bool[slots]: whether `decode` moves it on. `seen` bool[slots,V]: the tokens
-    that it has, for the repetition penalty. The others are those of `Sampling`.
+    `table` i64[slots,T]: the pages of the slot's sequence, 0 where it has none. `token`, `position` i64[slots]: its
+    next input, and where that belongs. `active` bool[slots]: whether `decode` moves it on. `seen` bool[slots,V]: the
+    tokens that it has, for the repetition penalty. The others are those of `Sampling`.
     """
     n, whole = sizes.slots, torch.int64
     return {
@@ -43,8 +43,8 @@ def make_states(sizes: Sizes) -> dict[str, torch.Tensor]:
 
 
 class Step(torch.nn.Module):
-    """A causal language model `network` with its cache, and the states as buffers. What a step writes it returns, by the
-    buffers' names: a graph without writes is traced call by call (`decomposer.py`)."""
+    """A causal language model `network` with its cache, and the states as buffers. What a step writes it returns, by
+    the buffers' names: a graph without writes is traced call by call (`decomposer.py`)."""
 
     table: torch.Tensor
     token: torch.Tensor
@@ -80,7 +80,7 @@ class Step(torch.nn.Module):
         self.found.fused = found.fused
         if last is not None and "logits_to_keep" not in known:
             made = made.index_select(1, last)
-        written = {}
+        written: dict[str, torch.Tensor] = {}
         for i, layer in enumerate(cache.layers):
             written |= {f"cache.{i}.keys": layer.pools[0], f"cache.{i}.values": layer.pools[1]}
         return made.float(), written
@@ -88,11 +88,11 @@ class Step(torch.nn.Module):
     def sampled(self, logits: torch.Tensor, seen: torch.Tensor, rows: Any, position: torch.Tensor) -> torch.Tensor:
         """The tokens i64[B] at `position`, from logits [B,V], each as its slot (`rows` of the states) says."""
         names = ("temperature", "top_k", "top_p", "min_p", "penalty", "seed")
-        return choose(logits, seen, *(rows(getattr(self, name)) for name in names), position)
+        return choose(logits, seen, **{name: rows(getattr(self, name)) for name in names}, position=position)
 
 
 class Decode(Step):
-    """One token of every slot: i64[slots], which are the slots' next inputs. Slots that are not active stay as they are."""
+    """One token of every slot, i64[slots], which is its next input. Slots that are not active stay as they are."""
 
     def place(self) -> Place:
         """Of the slots' next inputs."""

@@ -91,8 +91,8 @@ def load(
     no GPU but MLIR: a `mlirc.device.HostModel`, which is called in the same way.
 
     `weights`: None for the safetensors file beside it, another such file, or tensors by name (a live module's
-    `state_dict()`): those on the GPU are used in place. `graph=False` launches kernel by kernel. `share`: a loaded model
-    on the same device whose weights and states this one uses where it has them, by name. Raises MlircError for
+    `state_dict()`): those on the GPU are used in place. `graph=False` launches kernel by kernel. `share`: a loaded
+    model on the same device whose weights and states this one uses where it has them, by name. Raises MlircError for
     a damaged file, missing or unfitting weights, a GPU that the file was not compiled for, or no GPU.
     """
     check_device(device)

@@ -66,7 +66,8 @@ class CompiledModel:
         if share is not None and share.device != device:
             raise MlircError(f"{where}: is to share what lies on GPU {share.device}, and is loaded onto GPU {device}")
         driver = driver or (share._driver if share else Driver(device))
-        self._driver, self._shared = driver, share
+        self._driver: Any = driver
+        self._shared = share
         self._sharers: weakref.WeakSet[CompiledModel] = weakref.WeakSet()
         self._held = Resources(driver)
         self._close = weakref.finalize(self, self._held.close)
@@ -169,8 +170,7 @@ class CompiledModel:
         """The address of a weight or state of the model that this one shares with, which is this one's, too."""
         if (spec.dtype, spec.shape, spec.kind) != (other.dtype, other.shape, other.kind):
             raise MlircError(
-                f"{self._where}: {spec.kind} '{spec.name}' ({spec}) is {other.kind} {other} in the model that it is to "
-                "be shared with"
+                f"{self._where}: {spec.kind} '{spec.name}' ({spec}) is {other.kind} {other} in the model to share with"
             )
         self._places[spec.name] = (spec, pointer)
         shared = self._shared

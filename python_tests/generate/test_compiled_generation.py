@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-
 import numpy as np
 import pytest
-import torch
 
 from mlirc.errors import MlircError
 from mlirc.generate.compilation import compile_generation
 from mlirc.generate.engine import Sampling
-from mlirc.generate.loading import load_engine
 from support.generation import VOCABULARY, assert_greedy, greedy, tiny
 from support.randomness import generator
 
