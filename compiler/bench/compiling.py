@@ -131,7 +131,7 @@ def _import_file(job: Any, case: Case) -> _Imported:
     from mlirc.bench.cases import tensor
     from mlirc.frontend.inputs import dtype_name
 
-    job._import(source := open_source(case))
+    job.import_source(source := open_source(case))
     inputs = {}
     for spec, example in zip(source.input_specs(), source.example_inputs(), strict=True):
         kind = "ones" if "mask" in spec.name else "normal" if spec.dtype.is_floating_point else "ids"
@@ -145,7 +145,7 @@ def _import_problem(job: Any, case: Case) -> _Imported:
     from mlirc.frontend.problem import loose_tensors, open_problem
 
     source = open_problem(case.options["path"], case.options["source"])
-    job._import(source)
+    job.import_source(source)
     return {}, loose_tensors(source.module)  # type: ignore[arg-type]
 
 
