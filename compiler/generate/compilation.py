@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ class CompiledGenerator:
             tuple(t for t in eos if 0 <= t < sizes.vocabulary), tuple(self.notes),
         )  # fmt: skip
 
-    def write(self, folder: str | Path) -> Path:
+    def write(self, folder: str | os.PathLike) -> Path:
         """Writes the artifact, whole or not at all: a folder with the plans, their weights and levels, and the
         tokenizer's files. Raises MlircError where it cannot be written."""
         texts = {
@@ -95,7 +96,7 @@ class CompiledGenerator:
 
 def compile_generation(
     model: Any,
-    output: str | Path | None = None,
+    output: str | os.PathLike | None = None,
     *,
     slots: int = 1,
     context: int | None = None,
