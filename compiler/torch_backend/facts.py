@@ -55,13 +55,14 @@ class Known:
 class Facts:
     """`read`: the tensor inputs that the graph uses, by position, with the order of their dimensions in memory.
     `written`: those that it writes, by position. `outputs`: what each output is. `computed`: the outputs, by position,
-    that are to be computed. `device`: where."""
+    that are to be computed. `device`: where. `looks`: sizes and strides of the inputs that outputs are views of."""
 
     read: dict[int, tuple[int, ...]]
     written: list[int]
     outputs: list[Computed | Looked | Known]
     computed: list[int]
     device: torch.device
+    looks: dict[int, tuple]
 
 
 @contextlib.contextmanager
@@ -82,9 +83,8 @@ def study(graph: Callable[..., Any], name: str, used: Sequence[bool], args: Sequ
     the metadata of tensors is read. Call it `apart_from_tracing`. Raises MlircError for what compiled code cannot
     do."""
     for value in args:
-        if isinstance(value, torch.Tensor) and (type(value) not in _PLAIN or value.layout != torch.strided):
-            kind = type(value).__name__ if type(value) not in _PLAIN else value.layout
-            raise MlircError(f"an input is a {kind}: only dense tensors can be inputs")
+        if isinstance(value, torch.Tensor):
+            _require_plain(value)
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())  # in which numbers read from tensors are
     with mode, ItemAssignment():
         fakes = [like(v) if isinstance(v, torch.Tensor) else v for v in args]
@@ -107,7 +107,17 @@ def study(graph: Callable[..., Any], name: str, used: Sequence[bool], args: Sequ
     if len(devices) > 1:
         raise MlircError(f"the graph works on several devices: {', '.join(sorted(map(str, devices)))}")
     outputs, computed = _outputs(results, tensors)
-    return Facts(read, written, outputs, computed, devices.pop())
+    looked = {o.at for o in outputs if isinstance(o, Looked) and not o.computed and o.size is not None}
+    looks = {at: (tuple(tensors[at].shape), tuple(tensors[at].stride())) for at in looked}
+    return Facts(read, written, outputs, computed, devices.pop(), looks)
+
+
+def _require_plain(value: torch.Tensor) -> None:
+    if type(value) not in _PLAIN:
+        raise MlircError(f"an input is a {type(value).__name__}: only plain tensors can be inputs")
+    if value.layout != torch.strided or value.is_conj() or value.is_neg():
+        how = value.layout if value.layout != torch.strided else "lazily conjugated or negated"
+        raise MlircError(f"an input is a tensor that is {how}: only dense tensors can be inputs")
 
 
 def _require_known_sizes(results: list[Any]) -> None:

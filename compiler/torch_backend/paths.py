@@ -24,17 +24,21 @@ def compiled(graph: torch.fx.GraphModule, examples: Sequence[Any], options: Opti
     """A function of the graph's inputs; as `mlirc.torch_backend.compile_graph`."""
     name = f"graph {next(_numbers)}"
     wants = any(isinstance(v, torch.Tensor) and v.requires_grad for v in examples)
-    if wants and not torch.is_grad_enabled() and _turns_gradients_on(graph):
-        log.warning("%s runs in eager: it turns gradients on, where they are off around it", name)
+    if (not wants or not torch.is_grad_enabled()) and _asks_for_gradients(graph):
+        log.warning("%s runs in eager: it turns gradients on, where nothing around it asks for them", name)
         return graph.forward
     if (wants and torch.is_grad_enabled()) or _casts(graph, examples):
         return _through_autograd(graph, examples, options, name)
     return Runner(graph, examples, options, name)
 
 
-def _turns_gradients_on(graph: torch.fx.GraphModule) -> bool:
-    calls = [n for n in graph.graph.nodes if n.op == "call_function" and n.target is torch._C._set_grad_enabled]
-    return any(n.args and n.args[0] for n in calls)
+def _asks_for_gradients(graph: torch.fx.GraphModule) -> bool:
+    """Whether a graph may make tensors that require a gradient when none that it is given does."""
+    for node in graph.graph.nodes:
+        turned_on = node.target is torch._C._set_grad_enabled and node.args and node.args[0]
+        if node.target == "requires_grad_" or node.kwargs.get("requires_grad") or turned_on:
+            return True
+    return False
 
 
 def _casts(graph: torch.fx.GraphModule, examples: Sequence[Any]) -> bool:

@@ -43,12 +43,17 @@ class Compiled:
 
     def __call__(self, args: Sequence[Any]) -> list[Any]:
         if self.facts.written and self._shared(args):
-            if not self._told:
-                log.warning("%s runs in eager: an input that it writes shares memory with another input", self.name)
-                self._told = True
-            return list(self.graph(*args))
+            return self._eager(args, "an input that it writes shares memory with another input")
+        if any((tuple(args[at].shape), args[at].stride()) != seen for at, seen in self.facts.looks.items()):
+            return self._eager(args, "an input that it returns a view of has other strides than it was made for")
         with torch.no_grad():
             return self._outputs(args, self._computed(args))
+
+    def _eager(self, args: Sequence[Any], why: str) -> list[Any]:
+        if not self._told:
+            log.warning("%s runs in eager: %s", self.name, why)
+            self._told = True
+        return list(self.graph(*args))
 
     def _shared(self, args: Sequence[Any]) -> bool:
         """Whether an input that is written shares memory with another one: compiled code takes them for apart."""

@@ -99,3 +99,14 @@ def test_a_second_order_gradient_is_no_wrong_one(compiled):
         assert "aot_autograd" in str(e) or "double backward" in str(e)
     else:
         torch.testing.assert_close(second, 6 * x.detach())
+
+
+def test_gradients_that_the_graph_asks_for_itself_are_not_lost(compiled):
+    layer = nn.Linear(3, 2)
+
+    def function(x):
+        with torch.enable_grad():
+            return layer(x)
+
+    with torch.no_grad():
+        assert compiled(function, fallback=True)(torch.randn(4, 3)).requires_grad
