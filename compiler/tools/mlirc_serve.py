@@ -10,6 +10,7 @@ from typing import Any
 from mlirc.errors import MlircError
 from mlirc.tools.cli import Parser, run_main
 
+_PACKAGES = ("starlette", "uvicorn")
 _EPILOG = """MODEL is a folder that mlirc-generate -o wrote, or a Hugging Face folder, which is compiled first.
 
 examples
@@ -71,7 +72,12 @@ def _device(text: str) -> int | str:
 
 def _main(argv: list[str] | None) -> int:
     options = _parser().parse_args(argv)
-    from mlirc.serve.server import bind, serve  # its packages first: without them nothing need be compiled
+    try:  # its packages first: without them nothing need be compiled
+        from mlirc.serve.server import bind, serve
+    except ModuleNotFoundError as e:
+        if e.name not in _PACKAGES:
+            raise
+        raise MlircError(f"serving needs the package {e.name}: pip install 'mlirc[serve]'") from e
 
     with bind(options.host, options.port) as bound:
         from mlirc.generate.opening import open_generating

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -77,6 +78,13 @@ def test_a_port_that_is_taken_is_said_before_anything_is_compiled(ran, opening, 
 )
 def test_wrong_words(ran, opening, tmp_path, words, why):
     assert why in ran(main, tmp_path, "--port", "0", *words).error
+
+
+def test_without_the_packages_that_serving_needs(ran, tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("mlirc.serve.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert ran(main, tmp_path).error == "error: serving needs the package uvicorn: pip install 'mlirc[serve]'"
 
 
 def test_no_folder(ran, tmp_path):
