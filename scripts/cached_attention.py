@@ -28,10 +28,12 @@ from mlirc.schedule.verbs import (
     tidy,
     tile_to_blocks,
 )
+from mlirc.scripts.attention import takes_warpgroups
 from mlirc.targets import Target
 
 FEW_ROWS = 64  # queries of all heads that share a head of keys, which are one tile then
 
+WIDEST = 128  # elements of a head of which a warp's registers hold 16 rows of results, beside f32 operands or many keys
 BLOCKS_PER_SM = 2  # that the keys are divided for
 LEAST_STEPS = 4  # of a part, of a sequence that is as long as it can be
 MOST_PARTS = 64
@@ -46,24 +48,39 @@ def is_cached_attention(kernel: KernelInfo) -> bool:
     return a.rows and min(a.batch, a.q_len, a.head_dim, a.value_dim) > 0
 
 
-def default_instruction(kernel: KernelInfo, a: AttentionShape) -> str:
-    """Tensor cores for 16-bit heads; of f32 as the user chose, where registers hold a warp's results."""
+def default_instruction(kernel: KernelInfo, a: AttentionShape, target: Target, rows: int) -> str:
+    """Tensor cores for 16-bit heads, by warpgroups where those have rows enough; of f32 as the user chose, where
+    registers hold a warp's results."""
+    assert a.pages is not None
     if a.dtype in HALF:
-        return "mma"
-    return "fma" if kernel.fp32 == "ieee" or max(a.head_dim, a.value_dim) > 256 else kernel.fp32
+        many = rows > 64 and a.pages.size % 16 == 0 and takes_warpgroups(a)
+        return "wgmma" if many and target.has_wgmma else "mma"
+    return "fma" if kernel.fp32 == "ieee" or max(a.head_dim, a.value_dim) > WIDEST else kernel.fp32
 
 
 def default_keys(a: AttentionShape, mma: str) -> int:
     """Keys of a step: the most that divide a page and leave room for scores and weights in registers."""
     assert a.pages is not None
-    widest = max(a.head_dim, a.value_dim)
-    most = (64 if widest <= 128 else 32) if mma == "mma" else 32 if widest <= 96 or mma == "fma" else 16
-    return max(n for n in range(1, most + 1) if a.pages.size % n == 0)
+    widest, size = max(a.head_dim, a.value_dim), a.pages.size
+    if mma == "wgmma":
+        most = 64 if widest <= 128 else 32
+        return max((n for n in range(16, most + 1, 16) if size % n == 0), default=16)
+    most = (64 if widest <= WIDEST else 16) if mma == "mma" else 32 if widest <= 96 else 16
+    return max(n for n in range(1, most + 1) if size % n == 0)
+
+
+def default_rows(a: AttentionShape, target: Target, mma: str, rows: int, heads: int) -> int:
+    """Rows of a block: two warpgroups have 64 each where that makes a block for every multiprocessor."""
+    if mma != "wgmma":
+        most = 32 if mma == "fma" and max(a.head_dim, a.value_dim) > WIDEST else 64
+        return min(most, 16 * ceil_div(rows, 16))
+    fills = a.batch * heads * ceil_div(rows, 128) >= target.sms
+    return 128 if fills and max(a.head_dim, a.value_dim) <= 128 else 64
 
 
 def default_parts(a: AttentionShape, blocks: int, block_kv: int, target: Target) -> int:
-    """How many blocks divide the keys of one: so many that every multiprocessor has some, each with a few steps of a
-    sequence that is as long as it can be."""
+    """How many blocks divide the keys of one, where rows are few: so many that every multiprocessor has some, each with
+    a few steps of a sequence that is as long as it can be."""
     steps = ceil_div(min(a.window + a.q_len, a.kv_len) if a.window else a.kv_len, block_kv)
     wanted = ceil_div(BLOCKS_PER_SM * target.sms, blocks)
     return max(min(wanted, steps // LEAST_STEPS, MOST_PARTS), 1)
@@ -79,6 +96,9 @@ def check(name: str, a: AttentionShape, target: Target, mma: str, block_kv: int,
         raise MlircError(
             f"kernel '{name}': block_kv={block_kv}: a step takes a part of a page: give a divisor of {a.pages.size}"
         )
+    if mma == "wgmma" and not takes_warpgroups(a):
+        what = "it takes multiples of 8 up to 256, contiguous in keys and values"
+        raise MlircError(f"kernel '{name}': mma=wgmma: heads of {a.head_dim} and {a.value_dim} elements: {what}")
     if pack and not a.packs:
         raise MlircError(f"kernel '{name}': pack: queries of heads that share keys do not lie beside each other")
 
@@ -91,7 +111,7 @@ def cached_attention(
     block_q: int | None = None,
     block_kv: int | None = None,
     warps: int | None = None,
-    stages: int = 2,
+    stages: int | None = None,
     split: bool = True,
     pack: bool | None = None,
     parts: int | None = None,
@@ -106,19 +126,22 @@ def cached_attention(
     Knobs: `block_q` rows and `warps` per block; `block_kv` keys per step, a divisor of a page; `stages` of the copy
     pipeline; `split` runs the steps that need no test in a loop of their own (of one part); `pack` of the heads that
     share keys; `parts` that divide the keys (1: none); `min_blocks` that a multiprocessor should hold; `mma` is `mma`
-    (tensor cores, 16-bit heads), `tf32x3` or `tf32` (tensor cores, f32 heads) or `fma`.
+    or `wgmma` (tensor cores, 16-bit heads), `tf32x3` or `tf32` (tensor cores, f32 heads) or `fma`.
     """
     a = kernel.attention
     assert a is not None and a.pages is not None
-    mma, group = mma or default_instruction(kernel, a), a.q_heads // a.kv_heads
-    block_kv = block_kv or default_keys(a, mma)
+    group = a.q_heads // a.kv_heads
     pack = a.packs and (group * a.q_len <= FEW_ROWS or a.q_len == 1) if pack is None else pack
+    rows, heads = (group * a.q_len, a.kv_heads) if pack else (a.q_len, a.q_heads)
+    mma = mma or default_instruction(kernel, a, target, rows)
+    block_kv = block_kv or default_keys(a, mma)
     check(kernel.name, a, target, mma, block_kv, pack)
-    rows = group * a.q_len if pack else a.q_len
-    block_q = block_q or min(64, 16 * ceil_div(rows, 16))
-    warps = warps or max(power_of_two(block_q) // 16, 1)
-    blocks = a.batch * (a.kv_heads if pack else a.q_heads) * ceil_div(rows, block_q)
-    parts = default_parts(a, blocks, block_kv, target) if parts is None else parts
+    block_q = block_q or default_rows(a, target, mma, rows, heads)
+    rows_of_warp = 8 if mma == "fma" and block_q > 16 and max(a.head_dim, a.value_dim) > WIDEST else 16
+    warps, stages = warps or max(power_of_two(block_q) // rows_of_warp, 1), stages or (3 if mma == "wgmma" else 2)
+    if parts is None:
+        blocks = a.batch * heads * ceil_div(rows, block_q)
+        parts = default_parts(a, blocks, block_kv, target) if rows <= FEW_ROWS else 1
     knobs = dict(
         block_q=block_q, block_kv=block_kv, warps=warps, stages=stages, split=split, pack=pack, parts=parts,
         min_blocks=min_blocks, mma=mma,

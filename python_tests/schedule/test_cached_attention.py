@@ -60,6 +60,7 @@ ON_THE_HOST_DEVICE = [
     (Case((3, 33), queries=3, dims=(16, 16), dtype="f16", window=6, softcap=2.0), "stages=3"),  # rows of two heads
     (Case((1, 16, 9), dims=(16, 8), heads=(3, 1)), ""),
     (Case((20, 37), queries=18, dims=(16, 16), page=8, pages=5, dtype="bf16"), "block_q=16"),  # blocks of one head
+    (Case((100,), queries=70, heads=(1, 1), page=32, pages=4, dtype="bf16"), ""),  # warpgroups
     (Case((0, 1, 48), heads=(1, 1), dims=(32, 32)), "parts=3"),  # parts without steps
     (Case((3, 33), queries=3, dims=(16, 16), dtype="f16", window=6, softcap=2.0), "parts=5,stages=3"),
     (Case((20, 37), queries=5, heads=(6, 2), dims=(96, 80), pages=5, dtype="bf16"), "parts=2,pack=true"),
@@ -86,6 +87,13 @@ def test_kernels_are_right_and_clean(case: Case, knobs: str) -> None:
 @pytest.mark.parametrize(("case", "knobs"), ON_THE_CPU, ids=lambda x: str(x))
 def test_tiles_are_right(case: Case, knobs: str) -> None:
     check(case, knobs, host_device=False)
+
+
+def test_many_queries_are_multiplied_by_warpgroups() -> None:
+    case = Case((100,), queries=70, heads=(2, 1), page=32, pages=4, dtype="f16")
+    assert 'mlirc.mma = "wgmma"' in str(scheduled(case, "")) and 'mlirc.mma = "mma"' in str(
+        scheduled(case, "", "sm_80")
+    )
 
 
 def test_heads_that_share_keys_are_rows_of_one_tile() -> None:
@@ -134,6 +142,7 @@ def test_any_attention_is_divided(tmp_path, options: dict) -> None:
     [
         ("block_kv=12", Case(), "block_kv=12: a step takes a part of a page: give a divisor of 16"),
         ("mma=mma", Case(), "mma=mma: "),
+        ("mma=wgmma", Case(dims=(20, 20), dtype="bf16"), "heads of 20 and 20 elements: it takes multiples of 8"),
         ("pack=true", Case((9,), queries=3, layouts=("bshd",) * 4), "do not lie beside each other"),
     ],
 )
@@ -154,7 +163,7 @@ def test_a_page_that_the_pool_lacks_is_reported_on_the_cpu() -> None:
 @pytest.mark.skipif(find_ptxas() is None, reason="no ptxas")
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_ptxas_takes_it_without_spills(target: str) -> None:
-    case = Case((1000,), heads=(16, 4), dims=(128, 128), page=64, pages=64, dtype="bf16")
+    case = Case((1000,), heads=(16, 4), page=32, pages=64, dtype="bf16")
     tiles = scheduled(case, "", target)
     with mlir.context(), ir.Location.unknown():
         mlir.run_passes(tiles, "func.func(linalg-generalize-named-ops)")
