@@ -71,11 +71,12 @@ def page(data: dict[str, Any], targets: list[str]) -> str:
     """The results as a page: one table of models by targets, and the kernels with the most registers and spills."""
     verdicts = [r for by_target in data["results"].values() for r in by_target.values()]
     right = sum("error" not in r for r in verdicts)
+    later = f" (cells whose kernels changed since: {data['about']['later']})" if "later" in data["about"] else ""
     lines = [
         "# ptxas, every model for every target",
         "",
         f"{right} of {len(verdicts)} PTX files accepted. {data['about']['ptxas']}; compiled at commit "
-        f"{data['about']['commit']} with torch-mlir {data['about']['torch-mlir']}, llvmlite "
+        f"{data['about']['commit']}{later} with torch-mlir {data['about']['torch-mlir']}, llvmlite "
         f"{data['about']['llvmlite']}. Mistral-7B has 2 layers, Qwen2.5-7B in f32, too; all other models are whole.",
         "Made by `python benchmarks/assemble.py -o benchmarks/results/ptxas.json`, on a machine without a GPU.",
         "",
@@ -130,6 +131,8 @@ def main() -> int:
     data: dict[str, Any] = {"about": about, "results": {}}
     if options.output.exists():
         data = json.loads(options.output.read_text())
+        if data["about"]["commit"] != about["commit"]:
+            data["about"]["later"] = about["commit"]
     with ThreadPoolExecutor(1) as pool:
         for case in cases():
             known = data["results"].get(case.name, {})

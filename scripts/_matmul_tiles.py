@@ -14,6 +14,7 @@ from mlirc.schedule.kernel_info import ContractionInfo, KernelInfo
 from mlirc.schedule.verbs import ceil_div, power_of_two
 from mlirc.scripts import _bytes_tiles, _fp32_tiles, _fp32_warpgroup_tiles
 from mlirc.scripts._block_shape import ROW_BYTES, BlockShape, Sizes, element_types, is_fp32, is_short
+from mlirc.scripts._registers import most_sums
 from mlirc.scripts._split_k_tiles import divided
 from mlirc.scripts._swapped_tiles import swapped_tile
 from mlirc.scripts._tensor_copy_tiles import few_rows_tile, tensor_copy_tile, transposed_rows
@@ -140,7 +141,7 @@ def starting_tile(
         if tile is not None:
             return tile
     # All others: a warp's instructions, or scalar FMA.
-    return default_tile(size.m, size.n, c.k, size.batch, c.count, half, target.sms)
+    return default_tile(size.m, size.n, c.k, size.batch, c.count, half, target.sms, most_sums(c.count, half, target))
 
 
 TF32_WARPGROUPS = _fp32_warpgroup_tiles.INSTRUCTIONS

@@ -65,17 +65,23 @@ def warpgroup_tile(m: int, n: int, batch: int, count: int, sms: int) -> BlockSha
     return None
 
 
-def default_tile(m: int, n: int, k: int, batch: int, count: int, half: bool, sms: int) -> BlockShape:
+def default_tile(
+    m: int, n: int, k: int, batch: int, count: int, half: bool, sms: int, most_sums: int = 0
+) -> BlockShape:
     """The tile with the most reuse of operands that still keeps two thirds of the multiprocessors busy, else the one
-    with the most blocks. `count` products share the loop."""
+    with the most blocks. `count` products share the loop; a thread has room for `most_sums` (0: for all)."""
     if half and m <= 16:
         return few_rows(n, k, count)
     one, several = (_TENSOR_CORES, _TENSOR_CORES_TWICE) if half else (_FMA, _FMA_TWICE)
     tiles = one if count == 1 else several
     rows = max(1 << (m - 1).bit_length(), 4)
     least = 16 if m > 8 else 1
-    fitting = [t for t in tiles if least <= t.block_m <= rows] or [tiles[-1]]
+    fitting = [t for t in tiles if least <= t.block_m <= rows and _has_room(t, count, most_sums)] or [tiles[-1]]
     for t in fitting:
         if 3 * batch * ceil_div(m, t.block_m) * ceil_div(n, t.block_n) >= 2 * sms:
             return t
     return fitting[-1]
+
+
+def _has_room(tile: BlockShape, count: int, most_sums: int) -> bool:
+    return not most_sums or count * tile.block_m * tile.block_n <= 32 * most_sums * tile.warps_m * tile.warps_n

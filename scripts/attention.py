@@ -33,6 +33,7 @@ from mlirc.schedule.verbs import (
     tidy,
     tile_to_blocks,
 )
+from mlirc.scripts._registers import attention_blocks
 from mlirc.targets import Target
 
 WIDEST_TF32 = 256  # elements of a head whose 16 rows of results a warp's registers hold
@@ -183,6 +184,8 @@ def attention(
     warps = warps or max(block_q // 16, 1)
     if warpgroups and min_blocks is None and block_q == 64 and max(a.head_dim, a.value_dim) <= 64:
         min_blocks = 2
+    if min_blocks is None:
+        min_blocks = attention_blocks(kernel, a, target, mma, warps)
     if warps > 32:
         raise MlircError(f"kernel '{kernel.name}': block_q={block_q}: {warps} warps, at most 32: give less, or warps")
     copy, store = copy or ("tma" if warpgroups else "cp_async"), store or ("tma" if warpgroups else "vector")

@@ -29,6 +29,7 @@ from mlirc.schedule.verbs import (
 )
 from mlirc.scripts._block_shape import Sizes
 from mlirc.scripts._matmul_tiles import choose
+from mlirc.scripts._registers import product_blocks
 from mlirc.targets import Target
 
 
@@ -87,8 +88,8 @@ def matmul(
     shape, size = choose(kernel, target, knobs), Sizes.of(kernel, kernel.contraction)
     sizes = [0 if d.whole else 1 for d in kernel.dims]
     sizes[size.m_dim], sizes[size.n_dim] = shape.block_m, shape.block_n
-    if min_blocks is None and shape.mma == "mma" and shape.copy == "tma":
-        min_blocks = 1  # ptxas would save registers instead, and read one operand at a time from shared memory
+    if min_blocks is None:
+        min_blocks = product_blocks(shape, size, kernel.contraction, target)
     # blocks that share a slice of the (large) right operand follow each other: m is the fastest block id
     inner = (size.n_dim, size.m_dim)
     order = [d for d, n in enumerate(sizes) if n and d not in inner] + list(inner)

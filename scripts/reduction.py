@@ -21,6 +21,7 @@ from mlirc.schedule.verbs import (
     tidy,
     tile_to_blocks,
 )
+from mlirc.scripts._registers import row_blocks
 from mlirc.scripts.elementwise import vector_width
 from mlirc.targets import Target
 
@@ -115,6 +116,9 @@ def reduction(
         default_rows, default_warps = rows_and_warps(kernel.row_length, total_rows, target.sms)
     rows = rows or min(default_rows, extents[row_dims[-1]])
     warps = warps or default_warps
+    if min_blocks is None:
+        widest = max((ELEMENT_BYTES.get(x.dtype, 8) for x in kernel.arguments), default=0)
+        min_blocks = row_blocks(target, rows, warps, kernel.row_length, widest)
     return whole_rows(kernel.dims, collapse_dims, rows=rows, warps=warps, vector=vector, min_blocks=min_blocks)
 
 

@@ -152,12 +152,13 @@ class Kernel:
         i32 = ir.IntegerType.get_signless(32)
         product_notes.note(kernel, em)
         kernel.attributes["mlirc.smem"] = ir.IntegerAttr.get(i32, em.smem_bytes)
-        self._check_size(em.smem_bytes, threads)
         few = self._blocks_that_fit(em.smem_bytes, threads)
         if divided and divided.spec.registers:
             few = em.min_blocks  # for which setmaxnreg's numbers were made; without any ptxas ignores setmaxnreg
-        if self.min_blocks or few:
-            kernel.attributes["mlirc.min_blocks"] = ir.IntegerAttr.get(i32, max(self.min_blocks, few))
+        if self.min_blocks:
+            few = self._blocks_wanted(em.smem_bytes, threads)
+        if few:
+            kernel.attributes["mlirc.min_blocks"] = ir.IntegerAttr.get(i32, few)
         if grid.total == 0:
             return
         maps = self._add_maps(em, kernel, dict(zip(entry.arguments, used, strict=False)))
@@ -204,12 +205,15 @@ class Kernel:
         kernel.attributes["arg_attrs"] = ir.ArrayAttr.get([*plain, *[map_argument()] * len(em.maps)])
         return [tensor_map(reshaped(self.buffers[roots[m.root]], m.shape), m.box, m.swizzle) for m in em.maps.values()]
 
-    def _check_size(self, smem: int, threads: int) -> None:
-        """Raises Unsupported for more blocks than a multiprocessor can hold."""
-        target = self.target
-        problem = target.too_many_blocks(self.min_blocks, threads, smem)
+    def _blocks_wanted(self, smem: int, threads: int) -> int:
+        """`min_blocks`, or as many as fit where the script only offers it. Raises Unsupported for too many demanded."""
+        blocks, demanded = self.min_blocks, "min_blocks" in self.taken.wanted
+        while not demanded and blocks > 1 and self.target.too_many_blocks(blocks, threads, smem):
+            blocks -= 1
+        problem = self.target.too_many_blocks(blocks, threads, smem)
         if problem:
-            raise Unsupported(f"mlirc.min_blocks = {self.min_blocks}: {problem}", self.function, "min_blocks")
+            raise Unsupported(f"mlirc.min_blocks = {blocks}: {problem}", self.function, "min_blocks")
+        return blocks
 
     def _used_roots(self, forall) -> list[ir.Value]:
         """Buffers that a forall touches: read from outside, then its outputs."""
