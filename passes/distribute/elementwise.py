@@ -5,11 +5,13 @@ along those, and as a scalar unless it varies within a piece: a row's statistic 
 
 from __future__ import annotations
 
+from mlirc.dialects.mlirc_dialect import DEQUANTIZE
 from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import ir
 from mlirc.passes.distribute import memory
 from mlirc.passes.distribute.emitter import Emitter, Unsupported, vec
 from mlirc.passes.distribute.layout import Layout
+from mlirc.passes.distribute.unpacking import RUN, Unpacking
 from mlirc.passes.distribute.values import Fragment, Marked, Tile, elementwise_op
 
 
@@ -47,6 +49,10 @@ class Body:
             self.deps[a] = frozenset(d for d in bound[1] if d is not None) if bound else frozenset()
         for inner in self.block.operations:
             self._note(inner)
+        # Which words a body that unpacks weights reads is known but for the thread: see `unpacking`.
+        self.unpacking = (
+            Unpacking(em, layout, sizes, scalars) if DEQUANTIZE in op.attributes and not layout.xors else None
+        )
         self._registers = [None if o is None else o[0].layout.registers for o in operands]
 
     def _note(self, op) -> None:
@@ -86,6 +92,10 @@ class Body:
         name = op.name
         if name == "arith.constant":
             return self.em.constant(op.attributes["value"])
+        if self.unpacking is not None:
+            known = self._unpacked(op, p)
+            if known is not None:
+                return known
         if name == "linalg.index":
             return self._index(ir.IntegerAttr(op.attributes["dim"]).value, p)
         if name == "tensor.extract":
@@ -121,6 +131,33 @@ class Body:
             c, _ = memory.coordinate(em, self.layout, dim, p * self.piece + k, self.sizes[dim], 1, False)
             values.append(em.value(c))
         return em.pack(values)
+
+    def _unpacked(self, op, p: int) -> ir.Value | None:
+        """An index, a shift or a word, over the registers of a piece; None for another value."""
+        assert self.unpacking is not None
+        registers = [p * self.piece + k for k in range(self.piece if self.wide(op.result) else 1)]
+        if op.name != "tensor.extract":
+            forms = [self.unpacking.form(op.result, r) for r in registers]
+            return None if None in forms else self.unpacking.pack(forms, op.result.type)  # type: ignore[arg-type]
+        where = [[self.unpacking.form(v, r) for v in list(op.operands)[1:]] for r in registers]
+        if any(f is None for forms in where for f in forms):
+            return None
+        view = memory.View(self.scalars(op.operands[0]), [0] * (len(op.operands) - 1), [])
+        exact = self.unpacking.exact(self.deps[op.result])
+        words = str(view.element) == "i32"
+        loads = [self.unpacking.load(view, forms, exact, words and self.together(op)) for forms in where]  # type: ignore
+        return memory.join(self.em, loads, 1, op.result.type, len(loads))
+
+    def together(self, op) -> bool:
+        """Whether a thread has elements of several words of a run, so that these are loaded together."""
+        key = ("together", op.result)
+        if key not in self.memo:
+            assert self.unpacking is not None
+            registers = range(self.layout.num_regs)
+            found = {tuple(self.unpacking.form(v, r) for v in list(op.operands)[1:]) for r in registers}
+            runs = {(*forms[:-1], forms[-1] - forms[-1].const % RUN) for forms in found}  # type: ignore
+            self.memo[key] = len(found) >= RUN * len(runs)
+        return self.memo[key]
 
     def _gather(self, op, p: int) -> ir.Value:
         em, wide = self.em, self.wide(op.result)
@@ -173,6 +210,11 @@ class Elementwise(Marked):
         self.op, self.number, self.operands, self.scalars, self.shared = op, number, operands, scalars, shared
         self.space_shape, self.space_sizes = space
         self.out_dims = map_dims(ir.AffineMapAttr(_maps(op)[_num_inputs(op) + number]).value)
+
+    @property
+    def unpacks(self) -> bool:
+        """Whether this is a packed weight: cheap to compute in any layout, by whoever needs it."""
+        return DEQUANTIZE in self.op.attributes
 
     def natural(self) -> Layout | None:
         """The layout of the first operand that covers the whole iteration space and has one."""

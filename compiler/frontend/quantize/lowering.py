@@ -66,8 +66,9 @@ def _numbers(planes: list[Plane], words: list[ir.Value]) -> ir.Value:
 
     column, total = linalg.IndexOp(1).result, None
     for plane, word in zip(planes, words, strict=True):
-        shift = arith.addi(part(column, 1, 2, 16), part(column, 8, plane.fields // 2, plane.bits))
-        field = arith.shrui(word, arith.index_cast(i32, shift))
+        # One shift of a word for two neighbours, and then the one that tells them apart, which is none in 16-bit halves.
+        field = arith.shrui(word, arith.index_cast(i32, part(column, 8, plane.fields // 2, plane.bits)))
+        field = arith.shrui(field, arith.index_cast(i32, part(column, 1, 2, 16)))
         field = arith.andi(field, arith.constant(i32, (1 << plane.bits) - 1))
         if plane.low:
             field = arith.shli(field, arith.constant(i32, plane.low))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from mlirc.mlir import arith, ir, nvgpu, vector
 from mlirc.passes.distribute import memory, staging
 from mlirc.passes.distribute.accumulators import MmaFragment
+from mlirc.passes.distribute.elementwise import Elementwise
 from mlirc.passes.distribute.emitter import Emitter, IndexValue
 from mlirc.passes.distribute.instructions import BlockProduct, ElementTypes, Instruction, Spread, instruction
 from mlirc.passes.distribute.instructions.base import round_up
@@ -86,6 +87,13 @@ class Mma(Instruction):
     def operand(self, product: Product, which: int) -> Step:
         """Reads operand 0 (A) or 1 (B)."""
         tile = product.operand(which)
+        if isinstance(tile, Elementwise) and tile.unpacks and (product.warps_m, product.warps_n)[1 - which] == 1:
+            # No other warp needs the same elements: unpacked where they are multiplied.
+            target, zero = (
+                product.placed(which, self.operand_layout(product, which)),
+                ir.FloatAttr.get(tile.element, 0.0),
+            )
+            return self.steps_of(product, which, mask(product.em, tile.get(target), product.k_dims(which), zero))
         if isinstance(tile, Fragment) or (staging.staged(tile) is None and tile.natural() is not None):
             direct = self._from_registers(product, which, tile)
             if direct is not None:
