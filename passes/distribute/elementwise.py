@@ -11,7 +11,7 @@ from mlirc.mlir import ir
 from mlirc.passes.distribute import memory
 from mlirc.passes.distribute.emitter import Emitter, Unsupported, vec
 from mlirc.passes.distribute.layout import Layout
-from mlirc.passes.distribute.unpacking import RUN, Unpacking
+from mlirc.passes.distribute.unpacking import RUN, Unpacking, halves
 from mlirc.passes.distribute.values import Fragment, Marked, Tile, elementwise_op
 
 
@@ -136,6 +136,8 @@ class Body:
         """An index, a shift or a word, over the registers of a piece; None for another value."""
         assert self.unpacking is not None
         registers = [p * self.piece + k for k in range(self.piece if self.wide(op.result) else 1)]
+        if op.name == "arith.shrui" and self.unpacking.in_halves(op, registers):
+            return halves(self.em, self.at(op.operands[0], p), len(registers))
         if op.name != "tensor.extract":
             forms = [self.unpacking.form(op.result, r) for r in registers]
             return None if None in forms else self.unpacking.pack(forms, op.result.type)  # type: ignore[arg-type]

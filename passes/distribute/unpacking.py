@@ -12,7 +12,7 @@ from functools import reduce
 from math import gcd
 from typing import Any
 
-from mlirc.mlir import arith, ir
+from mlirc.mlir import arith, ir, vector
 from mlirc.passes.distribute import memory
 from mlirc.passes.distribute.emitter import Emitter, IndexValue
 from mlirc.passes.distribute.layout import Layout
@@ -127,6 +127,28 @@ class Unpacking:
         common = gcd(divisor, factor)
         return em.mul(em.div(part, divisor // common), factor // common)
 
+    # -- halves of words
+
+    def in_halves(self, op: ir.Operation, registers: list[int]) -> bool:
+        """Whether a shift to the right takes the lower half of a word and then its upper one, again and again, and no
+        more of them is looked at than a half has."""
+        word, shift = op.operands
+        if len(registers) < 2 or str(word.type) != "i32" or not all(map(_looks_at_a_half, op.result.uses)):
+            return False
+        pairs = list(zip(registers[::2], registers[1::2], strict=True))
+        halves = [(self.form(shift, a), self.form(shift, b)) for a, b in pairs]
+        return all(h == (Index(), Index(16)) for h in halves) and all(self._same(word, *pair) for pair in pairs)
+
+    def _same(self, value: ir.Value, a: int, b: int) -> bool:
+        """Whether a value is known to be the same at two registers."""
+        form = self.form(value, a)
+        if form is not None:
+            return form == self.form(value, b)
+        owner = value.owner
+        known = not isinstance(owner, ir.Block) and (owner.name == "tensor.extract" or owner.name.startswith("arith."))
+        values = list(owner.operands)[owner.name == "tensor.extract" :] if known else []
+        return known and all(self._same(v, a, b) for v in values)
+
     # -- loads
 
     def exact(self, dims: frozenset[int]) -> bool:
@@ -168,3 +190,25 @@ class Unpacking:
         if isinstance(element, ir.IndexType):
             return self.em.pack(indices)
         return self.em.pack([arith.IndexCastOp(element, v).result for v in indices])
+
+
+def _looks_at_a_half(use: ir.OpOperand) -> bool:
+    """Whether a use of a 32-bit number keeps none of its upper 16 bits."""
+    op = use.owner
+    if op.name != "arith.andi":
+        return False
+    masks = [v.owner.attributes["value"] for v in op.operands if not isinstance(v.owner, ir.Block)
+             and v.owner.name == "arith.constant"]  # fmt: skip
+    return any(0 <= ir.IntegerAttr(mask).value < 1 << 16 for mask in masks)
+
+
+def halves(em: Emitter, words: ir.Value, count: int) -> ir.Value:
+    """The lower and the upper half of every second word, as numbers of 32 bits without the upper ones: what stands in
+    two registers of 16 bits is there already, where shifting each would be two instructions."""
+    i16, i32 = (ir.IntegerType.get_signless(n) for n in (16, 32))
+    found = []
+    for i in range(0, count, 2):
+        word = vector.BroadcastOp(ir.VectorType.get([1], i32), em.extract(words, i)).result
+        both = vector.BitCastOp(ir.VectorType.get([2], i16), word).result
+        found += [em.extract(both, j) for j in range(2)]
+    return arith.ExtUIOp(ir.VectorType.get([count], i32), em.pack(found)).result

@@ -43,7 +43,7 @@ def quantize_source(source: SourceModel, scheme: Scheme) -> SourceModel:
             source.quantized.append(LayerError(place.name, place.shape, weight_error(place.matrix, made, scheme)))
             return made
 
-        replace_layers(module, scheme, places, packed)
+        module = replace_layers(module, scheme, places, packed)
         source.module, source.weights = module, dict(module.state_dict(keep_vars=False))
     source.scheme = scheme
     return source

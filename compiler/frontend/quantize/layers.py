@@ -71,6 +71,8 @@ def places_of(module: torch.nn.Module, head: bool = False) -> Iterator[Place]:
 
     output = getattr(module, "get_output_embeddings", lambda: None)()  # type: ignore[operator]
     embedded = {id(m.weight) for m in module.modules() if isinstance(m, torch.nn.Embedding)}
+    if type(module) is torch.nn.Linear and module.weight.is_floating_point() and 0 not in module.weight.shape:
+        yield Place("", module, False)
     for parent_name, parent in module.named_modules():
         for name, layer in parent.named_children():
             if type(layer) not in (torch.nn.Linear, Conv1D) or not layer.weight.is_floating_point():
@@ -83,9 +85,9 @@ def places_of(module: torch.nn.Module, head: bool = False) -> Iterator[Place]:
 
 def replace_layers(
     module: torch.nn.Module, scheme: Scheme, places: list[Place], packed: Callable[[Place], Packed]
-) -> None:
+) -> torch.nn.Module:
     """Puts layers with packed weights into a model, one after the other: the old weights go as they are replaced.
-    Layers that share a weight share the packed one."""
+    Layers that share a weight share the packed one. Returns the model, or the layer that takes its place."""
     shared: dict[int, Packed] = {}
     while places:
         place = places.pop(0)
@@ -94,8 +96,11 @@ def replace_layers(
         if key not in shared:
             shared[key] = packed(place)
         new = QuantizedLinear(shared[key], scheme, k, layer.bias).train(layer.training)
+        if not place.name:
+            return new
         parent, _, name = place.name.rpartition(".")
         setattr(module.get_submodule(parent), name, new)
+    return module
 
 
 def placeholder(shape: tuple[int, int], scheme: Scheme, dtype: torch.dtype) -> Packed:
