@@ -18,6 +18,9 @@ from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.inputs import InputSpec, check_names, dtype_of, sample, size_request
 from mlirc.frontend.judge.folder import bounded_building, judge_config, judge_weights
 from mlirc.frontend.noise import no_progress_bars, quiet
+from mlirc.frontend.quantize.checkpoints import Checkpoint, checkpoint_of
+from mlirc.frontend.quantize.folder import open_weights, put_placeholders
+from mlirc.frontend.quantize.layers import places_of
 from mlirc.frontend.source import SourceModel
 from mlirc.frontend.weights import RandomWeights
 
@@ -25,19 +28,33 @@ _LENGTH = 128
 
 
 def open_directory(
-    path: Path, *, inputs: Mapping[str, InputSpec], random_weights: int | None, dtype: str | None
+    path: Path,
+    *,
+    inputs: Mapping[str, InputSpec],
+    random_weights: int | None,
+    dtype: str | None,
+    on_demand: bool = False,
 ) -> SourceModel:
-    """Opens a Hugging Face directory. Raises MlircError for a missing or bad config, and missing or wrong weights."""
+    """Opens a Hugging Face directory; `on_demand`: its weights are read one at a time where that can be.
+
+    Raises MlircError for a missing or bad config, and missing or wrong weights."""
     with quiet():
         config = _read_config(path)
         _without_cache(config)
         model_class = _model_class(path, config)
+        weights: Mapping[str, torch.Tensor]
         torch_dtype = dtype_of(dtype) if dtype else _config_dtype(config)
         if not torch_dtype.is_floating_point:
             raise MlircError(f"--dtype {dtype}: a model's dtype must be a float type")
-        if random_weights is None:
+        packed = _packed_config(path, config, random_weights)
+        lazy = None
+        if random_weights is None and (packed or on_demand):
+            lazy = _on_demand(path, model_class, config, torch_dtype, packed)
+        if lazy is not None:
+            module, weights, build = lazy
+        elif random_weights is None:
             module = _load(path, model_class, torch_dtype)
-            weights: Mapping[str, torch.Tensor] = module.state_dict()
+            weights = module.state_dict()
             build = None
         else:
             module = _skeleton(model_class, config, torch_dtype)
@@ -52,7 +69,45 @@ def open_directory(
         config.use_cache = module.config.use_cache = False  # type: ignore[union-attr]
     source = SourceModel(path.resolve().name, "huggingface", (), kwargs, module=module, weights=weights, build=build)
     source.sizes = size_request(specs.values())
+    source.scheme = packed.scheme if packed else None
     return source
+
+
+def _packed_config(path: Path, config: Any, random_weights: int | None) -> Checkpoint | None:
+    """What the config says of weights that are packed, which is taken out of it."""
+    found = getattr(config, "quantization_config", None)
+    if not found:
+        return None
+    if random_weights is not None:
+        raise MlircError(f"{path}: 'quantization_config': --random-weights makes none so: give --quantize in its stead")
+    del config.quantization_config
+    return checkpoint_of(found if isinstance(found, dict) else found.to_dict(), str(path / "config.json"))
+
+
+def _on_demand(path: Path, model_class: Any, config: Any, dtype: torch.dtype, packed: Checkpoint | None) -> Any:
+    """(module, weights, build) of a folder whose weights are read when they are asked for; None where transformers
+    reads them under other names, or from other files."""
+    judge_weights(path)
+    module = _skeleton(model_class, config, dtype)
+    _make_fake(module)
+    try:
+        weights, places = open_weights(path, module, packed)
+    except MlircError:
+        if packed:
+            raise
+        return None
+    names = {place.name for place in places}
+
+    def build() -> torch.nn.Module:
+        with quiet():
+            made = _skeleton(model_class, config, dtype)
+            if packed:
+                put_placeholders(made, packed, [p for p in places_of(made, head=True) if p.name in names])
+            made.load_state_dict({name: weights[name] for name in weights}, assign=True)
+            made.tie_weights()  # type: ignore[operator]
+        return made.eval().requires_grad_(False)
+
+    return module, weights, build
 
 
 def _without_cache(config: Any) -> None:

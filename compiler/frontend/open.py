@@ -33,7 +33,7 @@ def open_model(
     `_open`. Raises MlircError, of one line, for everything that can be wrong."""
     if quantize is not None:
         parse_scheme(quantize)  # a wrong one is said before the model is opened
-    source = _open(spec, inputs, random_weights, allow_pickle, dtype)
+    source = _open(spec, inputs, random_weights, allow_pickle, dtype, quantize is not None)
     return source if quantize is None else packed_as(source, quantize)
 
 
@@ -45,7 +45,12 @@ def packed_as(source: SourceModel, scheme: str) -> SourceModel:
 
 
 def _open(
-    spec: str, inputs: Sequence[str], random_weights: int | None, allow_pickle: bool, dtype: str | None
+    spec: str,
+    inputs: Sequence[str],
+    random_weights: int | None,
+    allow_pickle: bool,
+    dtype: str | None,
+    on_demand: bool = False,
 ) -> SourceModel:
     """Opens a model; its kind is found from the content.
 
@@ -61,7 +66,7 @@ def _open(
         if exists(spec) and path.is_dir():
             if numbers := [name for name, about in given.items() if about.scalar]:
                 raise MlircError(f"{spec}: --input '{numbers[0]}': a Hugging Face model's inputs have sizes")
-            return open_directory(path, inputs=given, random_weights=random_weights, dtype=dtype)
+            return open_directory(path, inputs=given, random_weights=random_weights, dtype=dtype, on_demand=on_demand)
         if random_weights is not None:
             raise MlircError(f"{spec}: --random-weights needs a Hugging Face directory")
         if exists(spec) and path.suffix == ".py":

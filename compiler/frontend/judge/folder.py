@@ -19,6 +19,7 @@ from mlirc.errors import MlircError
 from mlirc.files.opening import check_inside, open_regular, parse_json, read_bytes, shorten
 from mlirc.frontend.judge.archive import Archive
 from mlirc.frontend.judge.pickles import check_tensors, scan_pickle
+from mlirc.frontend.quantize.checkpoints import checkpoint_of
 from mlirc.runtime.weights import WeightFile
 
 _CONFIG_LIMIT = 32 << 20
@@ -67,6 +68,9 @@ def _judge_entries(path: Path, entries: dict[str, Any], depth: int) -> None:
     if depth > _DEPTH:
         raise MlircError(f"{path}: not a usable config: nested too deep")
     for key, value in entries.items():
+        if value and key == "quantization_config" and depth == 0:
+            checkpoint_of(value, str(path))
+            continue
         if value and key in _REASONS:
             raise MlircError(f"{path}: '{key}': {_REASONS[key]}")
         if key.endswith("_implementation") and not _known_implementation(value):

@@ -29,6 +29,8 @@ def quantize_source(source: SourceModel, scheme: Scheme) -> SourceModel:
             f"{source.name}: --quantize is not possible: the archive fixes the model's operations: give the model as a "
             "Hugging Face folder, a factory package.module:function or a problem file"
         )
+    if source.scheme is not None:
+        raise MlircError(f"{source.name}: --quantize: its weights are quantized already: leave it out")
     module = source.module if source.build is not None else with_own_layers(source.module)
     places = list(places_of(module, scheme.head))
     require_layers(places, source.name)

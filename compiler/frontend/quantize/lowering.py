@@ -66,7 +66,7 @@ def _numbers(planes: list[Plane], words: list[ir.Value]) -> ir.Value:
 
     column, total = linalg.IndexOp(1).result, None
     for plane, word in zip(planes, words, strict=True):
-        # One shift of a word for two neighbours, and then the one that tells them apart, which is none in 16-bit halves.
+        # One shift of a word for two neighbours, then the one that tells them apart: none where halves are registers.
         field = arith.shrui(word, arith.index_cast(i32, part(column, 8, plane.fields // 2, plane.bits)))
         field = arith.shrui(field, arith.index_cast(i32, part(column, 1, 2, 16)))
         field = arith.andi(field, arith.constant(i32, (1 << plane.bits) - 1))

@@ -1,0 +1,130 @@
+"""AWQ and GPTQ: folders whose linear layers are packed already, as their authors' tools write them. Their numbers are
+put into our words one layer at a time; nothing is rounded again.
+
+AWQ (casper-hansen/AutoAWQ, version "gemm"): qweight int32 [K, N / 8], eight columns to a word in the order below;
+qzeros int32 [K / group, N / 8] alike; scales f16 [K / group, N].
+GPTQ (AutoGPTQ/AutoGPTQ): qweight int32 [K bits / 32, N] and qzeros int32 [K / group, N bits / 32], numbers of a column
+or row one behind the other in a stream of bits; zero points are stored less 1 (checkpoint_format "gptq") or as they are
+("gptq_v2"); scales f16 [K / group, N]; g_idx int32 [K], the group of each k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mlirc.errors import MlircError
+from mlirc.frontend.quantize.packing import pack
+from mlirc.frontend.quantize.rounding import Packed
+from mlirc.frontend.quantize.scheme import Format, Scheme, groups_of
+
+_AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)  # of the nibbles of a word, from the lowest
+_BITS = {"awq": (4,), "gptq": (2, 3, 4, 8)}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a `quantization_config` says: `method`, `awq` or `gptq`; `zero_bias`: what is added to stored zero points;
+    `kept`: names of modules that are not quantized."""
+
+    method: str
+    scheme: Scheme
+    zero_bias: int
+    kept: tuple[str, ...]
+
+
+def checkpoint_of(config: Any, where: str) -> Checkpoint:
+    """Reads a `quantization_config`. Raises MlircError for another method, and for what would be read wrongly."""
+    method = config.get("quant_method") if isinstance(config, dict) else None
+    if method not in _BITS:
+        raise MlircError(
+            f"{where}: 'quantization_config': its weights are quantized by {str(method)[:40]!r}: AWQ and GPTQ "
+            "are read; give the unquantized weights, and --quantize SCHEME"
+        )
+
+    def refuse(what: str) -> MlircError:
+        return MlircError(f"{where}: 'quantization_config' ({method}): {what}: give the unquantized weights")
+
+    bits, group = config.get("bits"), config.get("group_size", 128)
+    if type(bits) is not int or bits not in _BITS[method]:
+        raise refuse(f"bits is {str(bits)[:20]}, not {' or '.join(map(str, _BITS[method]))}")
+    if type(group) is not int or group == 0 or group < -1 or group > 1 << 24:
+        raise refuse(f"group_size is {str(group)[:20]}")
+    if method == "awq":
+        if str(config.get("version", "gemm")).lower() != "gemm":
+            raise refuse(f"version is {str(config['version'])[:20]!r}, not 'gemm'")
+        if config.get("zero_point", True) is not True:
+            raise refuse("it has no zero points")
+        bias = 0
+    else:
+        form = config.get("checkpoint_format", "gptq")
+        if form not in ("gptq", "gptq_v2"):
+            raise refuse(f"checkpoint_format is {str(form)[:20]!r}")
+        if config.get("desc_act") not in (False, None):
+            raise refuse("desc_act: its weights are in the order of activations")
+        if config.get("dynamic"):
+            raise refuse("'dynamic': layers of several schemes")
+        bias = 1 if form == "gptq" else 0
+    kept = config.get("modules_to_not_convert") or []
+    if not isinstance(kept, list) or not all(isinstance(n, str) for n in kept):
+        raise refuse("'modules_to_not_convert' is no list of names")
+    return Checkpoint(method, Scheme(Format(bits), max(group, 0), symmetric=False), bias, tuple(kept))
+
+
+def packed_layer(tensors: Mapping[str, torch.Tensor], layer: str, shape: tuple[int, int], about: Checkpoint) -> Packed:
+    """The packed weight [N, K] of a layer, its scales as they are stored. `tensors`: the folder's, by name. Raises
+    MlircError for tensors that are missing or do not fit."""
+    (n, k), bits = shape, about.scheme.format.bits
+    groups = groups_of(k, about.scheme.group)
+    awq = about.method == "awq"
+    per_word = 32 // bits
+    if awq:
+        shapes = {"qweight": (k, n // per_word), "qzeros": (groups, n // per_word)}
+    else:
+        shapes = {"qweight": (k * bits // 32, n), "qzeros": (groups, n * bits // 32)}
+    found = {}
+    for part, wanted in (shapes | {"scales": (groups, n)}).items():
+        if f"{layer}.{part}" not in tensors:
+            raise MlircError(f"the weights lack '{layer}.{part}', which {about.method.upper()} has")
+        tensor = found[part] = tensors[f"{layer}.{part}"]
+        fits = tensor.is_floating_point() if part == "scales" else tensor.dtype == torch.int32
+        divides = (n if awq else k) * bits % 32 == 0 and n * bits % 32 == 0
+        if tuple(tensor.shape) != wanted or not fits or not divides:
+            raise MlircError(
+                f"weight '{layer}.{part}' is {tensor.dtype} {list(tensor.shape)}: a layer of {n} x {k} with "
+                f"{bits} bits in groups of {about.scheme.group or k} has {list(wanted)}"
+            )
+    order = f"{layer}.g_idx"
+    if not awq and order in tensors:
+        usual = torch.arange(k) // (about.scheme.group or k)
+        if not torch.equal(tensors[order].to(torch.int64).flatten(), usual):
+            raise MlircError(f"'{order}': the groups are not in order (act-order): give the unquantized weights")
+    if not bool(torch.isfinite(found["scales"]).all()):
+        raise MlircError(f"weight '{layer}.scales' has values that are not finite")
+    if awq:
+        numbers, zeros = (_nibbles(found[part]) for part in ("qweight", "qzeros"))
+    else:
+        numbers, zeros = _stream(found["qweight"].t(), bits).t(), _stream(found["qzeros"], bits)
+    zeros = (zeros.to(torch.int32) + about.zero_bias) & ((1 << bits) - 1)
+    scales = found["scales"].t().contiguous()
+    return Packed(pack(numbers.t().contiguous(), bits), scales, zeros.t().contiguous().to(scales.dtype))
+
+
+def _nibbles(words: torch.Tensor) -> torch.Tensor:
+    """uint8 [R, 8 C] of AWQ's words [R, C]."""
+    rows, columns = words.shape
+    found = torch.empty(rows, columns, 8, dtype=torch.uint8)
+    for place, column in enumerate(_AWQ_COLUMNS):
+        found[:, :, column] = ((words >> (4 * place)) & 15).to(torch.uint8)
+    return found.view(rows, columns * 8)
+
+
+def _stream(words: torch.Tensor, bits: int) -> torch.Tensor:
+    """uint8 [R, 32 C / bits] of words [R, C]: number i has bits [bits * i, bits * (i + 1)) of a row."""
+    wide = torch.nn.functional.pad(words.to(torch.int64) & 0xFFFFFFFF, (0, 1))
+    at = torch.arange(words.shape[1] * 32 // bits) * bits
+    both = wide[:, at // 32] | (wide[:, at // 32 + 1] << 32)
+    return ((both >> (at % 32)) & ((1 << bits) - 1)).to(torch.uint8)

@@ -1,0 +1,156 @@
+"""A Hugging Face folder whose weights are read when they are asked for, packed ones too: never all at once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+
+from mlirc.errors import MlircError
+from mlirc.files.opening import read_bytes
+from mlirc.frontend.inputs import InputSpec
+from mlirc.frontend.quantize.checkpoints import Checkpoint, packed_layer
+from mlirc.frontend.quantize.layers import Place, placeholder, places_of, replace_layers
+from mlirc.frontend.quantize.rounding import Packed
+from mlirc.runtime.weights import WeightFile
+
+_TORCH = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
+          "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8,
+          "i1": torch.bool, "f8E4M3FN": torch.float8_e4m3fn, "f8E5M2": torch.float8_e5m2}  # fmt: skip
+
+
+class FolderTensors(Mapping[str, torch.Tensor]):
+    """The tensors of a judged folder's safetensors files, each read from its map when it is asked for."""
+
+    def __init__(self, path: Path):
+        index = path / "model.safetensors.index.json"
+        names = {"model.safetensors"}
+        if index.exists():
+            names = set(json.loads(read_bytes(index))["weight_map"].values())
+        if not all(name.endswith(".safetensors") for name in names) or not all((path / n).exists() for n in names):
+            raise MlircError(f"{path}: quantized weights are read from model.safetensors: add it")
+        self.files: dict[str, WeightFile] = {}
+        for name in sorted(names):
+            file = WeightFile(path / name)
+            self.files |= dict.fromkeys(file.entries, file)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        file = self.files[name]
+        entry = file.entries[name]
+        raw = torch.from_numpy(file.array(name).reshape(-1).view("u1").copy())
+        return raw.view(_TORCH[entry.dtype]).view(entry.shape)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.files
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.files)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+
+def open_weights(
+    path: Path, module: torch.nn.Module, about: Checkpoint | None
+) -> tuple[CheckpointWeights, list[Place]]:
+    """The weights of a model, whose parameters are fake tensors, out of its folder, and the layers that are packed
+    there, which this replaces in the model. Raises MlircError where the folder does not have what the model needs."""
+    tensors = FolderTensors(path)
+    places = [p for p in places_of(module, head=True) if about and f"{p.name}.qweight" in tensors]
+    if about and not places:
+        raise MlircError(f"{path}: no layer has weights as 'quantization_config' ({about.method}) says")
+    layers = {p.name: p.shape for p in places}
+    if about:
+        put_placeholders(module, about, list(places))
+    state, buffers = module.state_dict(), dict(module.named_buffers())
+    specs = {name: InputSpec.of(name, tensor) for name, tensor in state.items()}
+    packed = {f"{layer}.weight_{part}" for layer in layers for part in ("words", "scales", "zeros")}
+    fixed = {name: tensor for name, tensor in state.items() if name in buffers and name not in packed}
+    tied: dict[str, str] = {}
+    first: dict[int, str] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        tied[name] = first.setdefault(id(parameter), name)
+    found = {tied[name]: name for name in tied if name in tensors}  # any of a tensor's names may be in the file
+    tied = {name: found.get(other, other) for name, other in tied.items()}
+    weights = CheckpointWeights(tensors, about, layers, specs, tied, fixed)
+    weights.check(path)
+    return weights, places
+
+
+def put_placeholders(module: torch.nn.Module, about: Checkpoint, places: list[Place]) -> None:
+    """Packed layers of the right shapes, fake where the model's parameters are."""
+    mode = next((p.fake_mode for p in module.parameters() if hasattr(p, "fake_mode")), contextlib.nullcontext())
+
+    def packed(place: Place) -> Packed:
+        with mode:
+            return placeholder(place.shape, about.scheme, place.layer.weight.dtype)
+
+    replace_layers(module, about.scheme, places, packed)
+
+
+class CheckpointWeights(Mapping[str, torch.Tensor]):
+    """The state dict of a model with packed layers, of a folder's tensors. `layers`: shapes [N, K] by name; `specs`:
+    what the model has; `tied`: names that are other names' tensors; `fixed`:
+    buffers that the model gives itself, where the folder has none. The layer that was asked for last is kept."""
+
+    def __init__(
+        self,
+        tensors: FolderTensors,
+        about: Checkpoint | None,
+        layers: Mapping[str, tuple[int, int]],
+        specs: Mapping[str, InputSpec],
+        tied: Mapping[str, str],
+        fixed: Mapping[str, torch.Tensor],
+    ):
+        self.tensors, self.about, self.layers, self.specs = tensors, about, dict(layers), dict(specs)
+        self.tied, self.fixed = dict(tied), dict(fixed)
+        self._last: tuple[str, Packed] | None = None
+
+    def check(self, path: Path) -> None:
+        """Raises MlircError for a tensor that is missing, or of another shape than the config asks for."""
+        for layer in self.layers:
+            extra = f"{layer}.bias"
+            if extra in self.tensors and extra not in self.specs and bool(self.tensors[extra].any()):
+                raise MlircError(f"{path}: weight '{extra}' is for a layer that has none")
+        for name, spec in self.specs.items():
+            layer, _, part = name.rpartition(".")
+            if layer in self.layers and part.startswith("weight_"):
+                continue
+            found = self.tensors.files.get(self.tied.get(name, name))
+            if found is None and name in self.fixed:
+                continue
+            if found is None:
+                raise MlircError(f"{path}: the weights lack '{name}'")
+            shape = found.entries[self.tied.get(name, name)].shape
+            if tuple(shape) != tuple(spec.shape):
+                wanted = f"the config asks for {list(spec.shape)}"
+                raise MlircError(f"{path}: weight '{name}' has shape {list(shape)}, but {wanted}")
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        layer, _, part = name.rpartition(".")
+        if layer in self.layers and part.startswith("weight_"):
+            value = self.packed(layer).parts()[part]
+        elif name in self.fixed and self.tied.get(name, name) not in self.tensors:
+            value = self.fixed[name]
+        else:
+            value = self.tensors[self.tied.get(name, name)]
+        return value.to(self.specs[name].dtype)
+
+    def packed(self, layer: str) -> Packed:
+        """The packed weight of a layer, scales and zero points as the folder has them."""
+        if self._last is None or self._last[0] != layer:
+            assert self.about is not None, "a layer is packed where a config says so"
+            self._last = layer, packed_layer(self.tensors, layer, self.layers[layer], self.about)
+        return self._last[1]
+
+    def __contains__(self, name: object) -> bool:  # Mapping's own would make the tensor
+        return name in self.specs
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.specs)
+
+    def __len__(self) -> int:
+        return len(self.specs)

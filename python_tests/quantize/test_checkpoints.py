@@ -1,0 +1,200 @@
+"""AWQ and GPTQ folders, written here number by number, against models with the weights that they stand for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mlirc.check.gates import gate_of, relative_error
+from mlirc.driver.compilation import Compilation
+from mlirc.errors import MlircError
+from mlirc.frontend import open_model, write_weights
+from mlirc.frontend.quantize.folder import FolderTensors
+from mlirc.host import run_module
+from mlirc.targets import get_target
+from support.models.small import to_numpy, write_config
+from support.randomness import generator
+
+GROUP = 16
+
+
+def awq_words(numbers: np.ndarray) -> np.ndarray:
+    """int32 [R, C / 8] of [R, C]: nibble i of a word is its column 0 2 4 6 1 3 5 7."""
+    words = np.zeros((numbers.shape[0], numbers.shape[1] // 8), np.uint32)
+    for i, column in enumerate([0, 2, 4, 6, 1, 3, 5, 7]):
+        words |= numbers[:, column::8].astype(np.uint32) << np.uint32(4 * i)
+    return words.view(np.int32)
+
+
+def stream_words(numbers: np.ndarray, bits: int) -> np.ndarray:
+    """int32 of rows of numbers as streams of bits, low bits first."""
+    digits = (numbers[:, :, None] >> np.arange(bits)) & 1
+    rows = np.packbits(digits.reshape(len(numbers), -1).astype(np.uint8), axis=1, bitorder="little")
+    return rows.view("<i4")
+
+
+def layer_tensors(method: str, bits: int, n: int, k: int, v2: bool) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """A layer's tensors, and the weight [N, K] that they stand for."""
+    g = generator()
+    numbers, zeros = (g.integers(0, 1 << bits, (rows, n), dtype=np.uint8) for rows in (k, k // GROUP))
+    scales = (g.uniform(0.5, 1.5, (k // GROUP, n)) * k**-0.5 / (1 << bits)).astype(np.float16)
+    each = np.arange(k) // GROUP
+    weight = (numbers.astype(np.float64) - zeros[each]) * scales.astype(np.float64)[each]
+    if method == "awq":
+        made = {"qweight": awq_words(numbers), "qzeros": awq_words(zeros)}
+    else:
+        stored = zeros if v2 else (zeros.astype(np.int64) - 1) & ((1 << bits) - 1)
+        made = {
+            "qweight": stream_words(np.ascontiguousarray(numbers.T), bits).T,
+            "qzeros": stream_words(stored.astype(np.uint8), bits),
+            "g_idx": each.astype(np.int32),
+        }
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in made.items()}
+    return tensors | {"scales": torch.from_numpy(scales)}, torch.from_numpy(np.ascontiguousarray(weight.T))
+
+
+def write_folder(path: Path, config: dict, bits: int = 4) -> tuple[str, torch.nn.Module]:
+    """A tiny Llama's folder as `config` says, and the model in FP64."""
+    sizes = dict(hidden_size=32, intermediate_size=64, num_key_value_heads=4)
+    plain = open_model(write_config(path, "llama", **sizes), random_weights=0, dtype="f16").torch_module()
+    v2, made = config.get("checkpoint_format") == "gptq_v2", dict(plain.state_dict())
+    wide = plain.double()
+    for name, layer in plain.named_modules():
+        if isinstance(layer, torch.nn.Linear) and name != "lm_head":
+            del made[f"{name}.weight"]
+            tensors, weight = layer_tensors(config["quant_method"], bits, *layer.weight.shape, v2)
+            made |= {f"{name}.{part}": tensor for part, tensor in tensors.items()}
+            wide.get_submodule(name).weight.data = weight
+    made.pop("lm_head.weight")
+    folder = write_config(path, "llama", **sizes, dtype="float16", quantization_config=config)
+    made = {n: t.half() if t.dtype == torch.float64 else t for n, t in made.items()}
+    write_weights(Path(folder) / "model.safetensors", made)
+    return folder, wide
+
+
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": False, "sym": False}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [AWQ, GPTQ, GPTQ | {"bits": 3}, GPTQ | {"bits": 8}, GPTQ | {"bits": 2, "checkpoint_format": "gptq_v2"}],
+    ids=lambda c: f"{c['quant_method']}{c['bits']}",
+)
+def test_a_folder_is_the_model_of_its_numbers(tmp_path, config):
+    folder, wide = write_folder(tmp_path, config, config["bits"])
+    source = open_model(folder, inputs=["input_ids=i64[1,5]"])
+    assert str(source.scheme) == f"int{config['bits']}:group={GROUP},asymmetric"
+    ids = torch.arange(5)[None]
+    wanted = wide(ids, use_cache=False).logits.detach()
+    assert relative_error(source.torch_module()(ids, use_cache=False).logits, wanted) <= gate_of(torch.float16, 0)
+
+
+@pytest.mark.parametrize("config", [AWQ, GPTQ], ids=lambda c: c["quant_method"])
+def test_its_kernels_read_packed_words(tmp_path, config):
+    folder, wide = write_folder(tmp_path, config)
+    job = Compilation("m", get_target("sm_90a"))
+    job.open(folder, inputs=["input_ids=i64[1,5]"])
+    job.lower("tiles")
+    tensors, ids = job.tensors(), torch.arange(5)[None]
+    arguments = [ids, *(tensors[name] for name in tensors)]
+    assert sum(t.dtype == torch.int32 for t in arguments) == 7
+    assert not any(name.startswith("elementwise") and "i32" in str(f) for name, f in kernels(job))
+    order = argument_order(job)
+    for level in ("linalg", "tiles"):
+        values = [to_numpy(ids if name == "input_ids" else tensors[name]) for name in order]
+        (found,) = run_module(job.modules[level], values)
+        wanted = wide(ids, use_cache=False).logits.detach()
+        assert relative_error(torch.from_numpy(np.asarray(found, np.float64)), wanted) <= gate_of(torch.float16, 0)
+
+
+def kernels(job: Compilation) -> list:
+    from mlirc.ir import levels
+
+    return list(levels.kernels(job.modules["kernels"]).items())
+
+
+def argument_order(job: Compilation) -> list[str]:
+    from mlirc.host.level_files import argument_names
+
+    return argument_names(job.modules["linalg"])
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"quant_method": "bitsandbytes"}, "by 'bitsandbytes': AWQ and GPTQ are read"),
+        ({"quant_method": "hqq"}, "by 'hqq'"),
+        ({"quant_method": ["awq"]}, "AWQ and GPTQ are read"),
+        ({"desc_act": True}, "desc_act"),
+        ({"bits": 5}, "bits is 5"),
+        ({"bits": True}, "bits is True"),
+        ({"group_size": 0}, "group_size is 0"),
+        ({"checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'"),
+        ({"dynamic": {"-:x": {}}}, "several schemes"),
+        ({"group_size": 8}, "a layer of"),
+        ({"bits": 8}, "a layer of"),
+    ],
+    ids=str,
+)
+def test_other_configs_are_refused(tmp_path, changes, message):
+    folder, _ = write_folder(tmp_path, GPTQ)
+    path = Path(folder) / "config.json"
+    config = json.loads(path.read_text())
+    config["quantization_config"] |= changes
+    path.write_text(json.dumps(config))
+    with pytest.raises(MlircError, match=message) as raised:
+        source = open_model(folder)
+        list(source.weights.values())
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "part, change, message",
+    [
+        ("qweight", None, "lack"),
+        ("scales", None, "lack"),
+        ("qzeros", lambda t: t[:, :-1], "a layer of"),
+        ("qweight", lambda t: t.to(torch.int64), "a layer of"),
+        ("g_idx", lambda t: t.flip(0), "not in order"),
+        ("scales", lambda t: t * float("inf"), "not finite"),
+    ],
+)
+def test_damaged_folders_are_refused(tmp_path, part, change, message):
+    folder, _ = write_folder(tmp_path, GPTQ)
+    file, name = Path(folder) / "model.safetensors", f"model.layers.0.mlp.up_proj.{part}"
+    tensors = dict(FolderTensors(Path(folder)))
+    if change is None:
+        del tensors[name]
+    else:
+        tensors[name] = change(tensors[name]).contiguous()
+    write_weights(file, tensors)
+    with pytest.raises(MlircError, match=message):
+        source = open_model(folder)
+        list(source.weights.values())
+
+
+def test_folders_without_packed_weights(tmp_path):
+    """Weights of a plain folder are read one at a time, and quantized as those of a model that is there."""
+    made = open_model(write_config(tmp_path, "llama"), random_weights=0, dtype="bf16")
+    folder = Path(write_config(tmp_path, "llama"))
+    write_weights(folder / "model.safetensors", {n: t for n, t in made.weights.items() if n != "lm_head.weight"})
+    source = open_model(str(folder), dtype="bf16", quantize="int4:group=16")
+    there = open_model(str(folder), dtype="bf16").torch_module().state_dict()
+    again = open_model(write_config(tmp_path, "llama"), random_weights=0, dtype="bf16", quantize="int4:group=16")
+    assert set(source.weights) == set(again.weights) and any(n.endswith("weight_words") for n in source.weights)
+    assert all(torch.equal(source.weights[n], again.weights[n]) for n in source.weights)
+    kept = [n for n in source.weights if n in there]
+    assert kept and all(torch.equal(source.weights[n], there[n]) for n in kept)
+
+
+def test_packed_folders_are_not_packed_again_nor_made_up(tmp_path):
+    folder, _ = write_folder(tmp_path, AWQ)
+    with pytest.raises(MlircError, match="quantized already"):
+        open_model(folder, quantize="int8")
+    with pytest.raises(MlircError, match="--random-weights makes none so"):
+        open_model(folder, random_weights=0)
