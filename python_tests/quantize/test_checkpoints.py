@@ -15,6 +15,8 @@ from mlirc.errors import MlircError
 from mlirc.frontend import open_model, write_weights
 from mlirc.frontend.quantize.folder import FolderTensors
 from mlirc.host import run_module
+from mlirc.host.level_files import argument_names
+from mlirc.ir import levels
 from mlirc.targets import get_target
 from support.models.small import to_numpy, write_config
 from support.randomness import generator
@@ -101,27 +103,17 @@ def test_its_kernels_read_packed_words(tmp_path, config):
     job.open(folder, inputs=["input_ids=i64[1,5]"])
     job.lower("tiles")
     tensors, ids = job.tensors(), torch.arange(5)[None]
-    arguments = [ids, *(tensors[name] for name in tensors)]
-    assert sum(t.dtype == torch.int32 for t in arguments) == 7
-    assert not any(name.startswith("elementwise") and "i32" in str(f) for name, f in kernels(job))
-    order = argument_order(job)
+    assert sum(tensor.dtype == torch.int32 for tensor in tensors.values()) == 7
+    readers = [
+        n for n, f in levels.kernels(job.modules["kernels"]).items() if "xi32>" in str(f.attributes["function_type"])
+    ]
+    assert readers and all(name.startswith("matmul") for name in readers)
+    wanted = wide(ids, use_cache=False).logits.detach()
     for level in ("linalg", "tiles"):
-        values = [to_numpy(ids if name == "input_ids" else tensors[name]) for name in order]
-        (found,) = run_module(job.modules[level], values)
-        wanted = wide(ids, use_cache=False).logits.detach()
+        module = job.modules[level]
+        names = argument_names(next(op for op in module.body.operations if op.name.value == "main"))
+        (found,) = run_module(module, [to_numpy(ids if name == "input_ids" else tensors[name]) for name in names])
         assert relative_error(torch.from_numpy(np.asarray(found, np.float64)), wanted) <= gate_of(torch.float16, 0)
-
-
-def kernels(job: Compilation) -> list:
-    from mlirc.ir import levels
-
-    return list(levels.kernels(job.modules["kernels"]).items())
-
-
-def argument_order(job: Compilation) -> list[str]:
-    from mlirc.host.level_files import argument_names
-
-    return argument_names(job.modules["linalg"])
 
 
 @pytest.mark.parametrize(

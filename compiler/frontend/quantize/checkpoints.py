@@ -39,7 +39,7 @@ class Checkpoint:
 def checkpoint_of(config: Any, where: str) -> Checkpoint:
     """Reads a `quantization_config`. Raises MlircError for another method, and for what would be read wrongly."""
     method = config.get("quant_method") if isinstance(config, dict) else None
-    if method not in _BITS:
+    if not isinstance(method, str) or method not in _BITS:
         raise MlircError(
             f"{where}: 'quantization_config': its weights are quantized by {str(method)[:40]!r}: AWQ and GPTQ "
             "are read; give the unquantized weights, and --quantize SCHEME"
