@@ -97,7 +97,8 @@ class Unpacking:
         return Index(0, {atom: divisor})
 
     def _coordinate(self, dim: int, register: int) -> Index:
-        em, team, terms = self.em, self.em.team, {}
+        em, team = self.em, self.em.team
+        terms: dict[Any, int] = {}
         for kind, number in (("l", em.lane), ("w", team.warp)):
             for f, weight in self.layout.thread_factors(dim, kind):
                 atom = ("d", (kind, f.stride), f.size)
