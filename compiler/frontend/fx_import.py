@@ -28,7 +28,7 @@ def module_path(node: torch.fx.Node) -> str:
     """The path of the innermost module of the model that a node comes from; empty for the model itself."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path = stack[-1][0] if stack else ""
-    return re.sub(r"@\d+$", "", path.removeprefix("L['self']").removeprefix("."))
+    return re.sub(r"^L\['\w+'\]\.?|@\d+$", "", path)  # Dynamo's names start with a local variable's
 
 
 def source_line(node: torch.fx.Node) -> tuple[str, int] | None:

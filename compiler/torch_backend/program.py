@@ -36,7 +36,8 @@ class Program(torch.nn.Module):
         args: list[Any] = list(self._others)
         for (at, order), tensor in zip(self.facts.read.items(), tensors, strict=True):
             args[at] = tensor.permute(inverse(order)) if order else tensor
-        results = list(self.graph(*args))
+        with torch.fx.traceback.preserve_node_meta():  # the model's modules and lines, not this graph's
+            results = list(torch.fx.Interpreter(self.graph).run(*args))
         found = []
         for at, output in enumerate(self.facts.outputs):
             if isinstance(output, Computed):

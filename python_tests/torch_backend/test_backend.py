@@ -114,3 +114,14 @@ def test_kernels_run_on_the_cpu(options, compiled, same):
     with torch.no_grad():
         same(call(x, seen), function(x, other))
     same(seen, other)
+
+
+def test_a_refusal_names_the_module_of_the_model(compiled, caplog):
+    class Unknown(torch.nn.Module):
+        def forward(self, x):
+            return unknown(x)
+
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), Unknown())
+    with torch.no_grad():
+        compiled(model, fallback=True)(torch.randn(2, 3))
+    assert "special_bessel_j0 in module '1'" in caplog.text
