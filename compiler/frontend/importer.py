@@ -293,9 +293,6 @@ def _written(source: SourceModel, arguments: list[_Argument]) -> list[_Argument]
         if is_complex(argument.node):
             raise MlircError(f"{source.name}: forward writes into '{argument.name}', which is complex: store its parts")
         found.append(argument)
-    for argument in arguments:
-        if set(argument.names) & set(source.states):
-            argument.kind = "state"
     for name in source.scalars:
         number = next((a for a in given if a.name == name), None)
         if number is None or number.kind != "input" or tuple(number.node.meta["val"].shape):

@@ -45,7 +45,6 @@ class SourceModel:
     scheme: Any = None  # of its packed weights, if it has any: a `quantize.Scheme`
     quantized: list = field(default_factory=list)  # `quantize.report.LayerError`s of those that were packed here
     sizes: SizeRequest | None = None  # which sizes a call decides; the example inputs are at their bound
-    states: Sequence[str] = ()  # buffers that are states also where forward only reads them
 
     def torch_module(self) -> torch.nn.Module:
         """The PyTorch module with real weights: what a result is compared with. One of this process is given as it is.

@@ -42,7 +42,7 @@ class CompiledGenerator:
 
     def tensors(self) -> Mapping[str, Any]:
         """Weights and constants of all plans by name, but not the states, which begin as zeros."""
-        states = set(self.generator.steps["decode"].states)
+        states = self.generator.states
         found: list[Mapping[str, Any]] = []
         for job in self.jobs.values():
             imported = job.imported

@@ -47,6 +47,12 @@ class Generator:
     compared: bool = True  # whether the steps were found to be right
 
     @property
+    def states(self) -> set[str]:
+        """The names of what the plans keep: the cache, and what is known of each slot."""
+        module: Any = self.steps["decode"].module
+        return set(module.states())
+
+    @property
     def notes(self) -> list[str]:
         """What is slower than it could be, a line each. Known once the steps are exported."""
         step: Any = self.steps["decode"].module
@@ -289,7 +295,6 @@ def _step(source: SourceModel, step: Step, args: tuple) -> SourceModel:
         {},
         module=step,
         weights=ChainMap(own, theirs),  # type: ignore[arg-type]
-        states=tuple(own),
     )
 
 

@@ -85,6 +85,14 @@ class Step(torch.nn.Module):
             written |= {f"cache.{i}.keys": layer.pools[0], f"cache.{i}.values": layer.pools[1]}
         return made.float(), written
 
+    def states(self) -> dict[str, torch.Tensor]:
+        """All states, by name."""
+        return {name: b for name, b in self.named_buffers() if not name.startswith("network.")}
+
+    def results(self, tokens: torch.Tensor, written: dict[str, torch.Tensor]) -> dict[str, Any]:
+        """What a step returns. Every state has a new value, if only its old one: so each is a state in every plan."""
+        return {"tokens": tokens, "states": {**self.states(), **written}}
+
     def sampled(self, logits: torch.Tensor, seen: torch.Tensor, rows: Any, position: torch.Tensor) -> torch.Tensor:
         """The tokens i64[B] at `position`, from logits [B,V], each as its slot (`rows` of the states) says."""
         names = ("temperature", "top_k", "top_p", "min_p", "penalty", "seed")
@@ -112,7 +120,7 @@ class Decode(Step):
         made = self.sampled(logits[:, 0], seen, lambda state: state, place.lengths)
         made = torch.where(self.active, made, self.token)
         position = torch.where(self.active, place.lengths, self.position)
-        return {"tokens": made, "states": {**written, "token": made.clone(), "position": position, "seen": seen}}
+        return self.results(made, {**written, "token": made.clone(), "position": position, "seen": seen})
 
 
 class Prefill(Step):
@@ -154,4 +162,4 @@ class Prefill(Step):
             "position": self.position.index_copy(0, one, (start + count)[None]),
             "active": self.active.index_copy(0, one, torch.ones(1, dtype=torch.bool)),
         }
-        return {"tokens": made, "states": {**written, **states}}
+        return self.results(made, {**written, **states})

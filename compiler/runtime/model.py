@@ -65,7 +65,7 @@ class CompiledModel:
         self._random = RandomState(plan.draws)
         if share is not None and share.device != device:
             raise MlircError(f"{where}: is to share what lies on GPU {share.device}, and is loaded onto GPU {device}")
-        driver = driver or (share._driver if share else Driver(device))
+        driver = driver or Driver(device)  # one for each: with it a model's hold of the context ends
         self._driver: Any = driver
         self._shared = share
         self._sharers: weakref.WeakSet[CompiledModel] = weakref.WeakSet()

@@ -135,3 +135,31 @@ class Shared:
         self.__cuda_array_interface__ = {
             "shape": (N,), "typestr": "<f4", "data": (pointer, False), "version": 3, "strides": None
         }  # fmt: skip
+
+
+def test_models_share_what_they_write():
+    """The second one has no memory of its own for it, and closes first."""
+    x = randn()
+    with loaded() as one:
+        other = load_text(TEXT, {}, driver=FakeDriver(KERNELS), share=one)
+        want = sums(x, 2)
+        np.testing.assert_array_equal(one(x.copy()), want[0] * 2)
+        given = x.copy()
+        other(given)
+        assert other.state["m.w"].pointer == one.state["m.w"].pointer
+        np.testing.assert_array_equal(np.asarray(one.state["m.w"]), np.asarray(other.state["m.w"]))
+        assert not np.array_equal(np.asarray(one.state["m.w"]), W)
+        other.state.reset()
+        np.testing.assert_array_equal(np.asarray(one.state["m.w"]), W)
+        with pytest.raises(MlircError, match="1 other models share its memory: close those first"):
+            one.close()
+        other.close()
+
+
+def test_what_does_not_fit_is_not_shared():
+    with loaded() as one:
+        one._places["m.w"] = (one.plan.inputs[0], one._places["m.w"][1])
+        with pytest.raises(
+            MlircError, match=r"state 'm.w' \(f32\[1,37\]\) is inout f32\[37\] in the model to share with"
+        ):
+            load_text(TEXT, {}, driver=FakeDriver(KERNELS), share=one)

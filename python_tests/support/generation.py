@@ -49,7 +49,7 @@ class EagerModel:
         with torch.no_grad(), with_fixed_frequencies(self._generator):
             made = self._step(**{n: torch.from_numpy(np.asarray(a)) for n, a in inputs.items()})
             for name, tensor in made["states"].items():
-                self._step.get_buffer(name).copy_(tensor)
+                self._step.get_buffer(name).copy_(tensor.clone())
             return made["tokens"].numpy()
 
     def close(self) -> None:
