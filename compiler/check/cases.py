@@ -9,6 +9,8 @@ import torch
 
 from mlirc.check.kinds import ELEMENTS, FLOATS, IDS, INTEGERS, PLAIN, edges
 from mlirc.frontend.inputs import InputSpec, name_seed
+from mlirc.runtime.fitting import shape_of
+from mlirc.runtime.sizes import Sizes
 
 _LEAST = 3  # tokens that padding leaves, where there are as many
 
@@ -69,6 +71,28 @@ def cases(inputs: Inputs, seed: int = 0) -> Iterator[Case]:
     yield from _padded(inputs, plain)
     yield from _token_changed(inputs, plain)
     yield from _extreme(inputs, plain)
+
+
+def size_cases(inputs: Inputs, sizes: Sizes, seed: int = 0) -> Iterator[Case]:
+    """Plain inputs of the smallest sizes, and of some others below the bound, that the model's conditions allow."""
+    some: list[dict[str, int]] = []
+    for choose in (lambda s: s.least, lambda s: max(s.least, s.most // 2 | 1), lambda s: max(s.least, s.most - 1)):
+        allowed = [_near(sizes, {s.name: choose(s) for s in sizes.symbols})]
+        some += [found for found in allowed if found and found not in some and found != sizes.most]
+    for found in some:
+        dims = sizes.inputs
+        specs = [replace(s, shape=shape_of(dims[s.name], found)) if s.name in dims else s for s in inputs.specs]
+        plain = replace(inputs, specs=specs).plain(seed)
+        yield Case(", ".join(f"{name}={size}" for name, size in found.items()), plain)
+
+
+def _near(sizes: Sizes, found: dict[str, int]) -> dict[str, int] | None:
+    """These sizes, or the next larger ones that the conditions allow."""
+    for _ in range(64):
+        if sizes.allow(found):
+            return found
+        found = {s.name: min(found[s.name] + 1, s.most) for s in sizes.symbols}
+    return None
 
 
 def _padded(inputs: Inputs, plain: list[torch.Tensor]) -> Iterator[Case]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 
-from mlirc.check.cases import Case, cases
+from mlirc.check.cases import Case, cases, size_cases
 from mlirc.check.chosen import DEFAULT_LEVELS, LEVELS, parse_levels
 from mlirc.check.compare import Difference, Reference, compare
 from mlirc.check.level_model import LevelModel
@@ -18,8 +19,11 @@ from mlirc.check.reference import TorchModel
 from mlirc.check.result import Result
 from mlirc.errors import MlircError
 from mlirc.frontend.diagnose import first_line
-from mlirc.ir.levels import random_state
+from mlirc.ir.levels import functions, random_state
+from mlirc.ir.sizes import read_sizes
+from mlirc.mlir import context
 from mlirc.precision import DEFAULT_FP32
+from mlirc.runtime.sizes import Sizes
 
 
 @dataclass
@@ -44,7 +48,7 @@ def check_job(
         draws = bool(random_state(job.modules["torch"])) if job.imported else False
         model = TorchModel(job.imported.source, draws) if job.imported else LevelModel(job)
         result = Result(job.name, levels, start="torch" if job.imported else job.given)
-        wanted = _wanted(model, seed, kinds, result)
+        wanted = _wanted(model, seed, kinds, result, _sizes(job))
         result.reference = model.described
     for number, level in enumerate(levels):
         job.lower(level)
@@ -61,6 +65,12 @@ def check_job(
                 )
                 job.timer.advance(number * len(wanted) + i + 1, len(levels) * len(wanted))
     return result
+
+
+def _sizes(job: Any) -> Sizes | None:
+    module = next(job.modules[level] for level in ("torch", "linalg", "kernels") if level in job.modules)
+    with context():
+        return read_sizes(functions(module)["main"])
 
 
 def levels_to_check(job: Any, levels: Sequence[str]) -> list[str]:
@@ -91,9 +101,13 @@ def _run(run: Run, case: Case, level: str) -> Any:
         return Difference(math.inf, math.inf, True, str(e))
 
 
-def _wanted(model: TorchModel | LevelModel, seed: int, kinds: Iterable[str] | None, result: Result) -> list[_Wanted]:
+def _wanted(
+    model: TorchModel | LevelModel, seed: int, kinds: Iterable[str] | None, result: Result, sizes: Sizes | None
+) -> list[_Wanted]:
     found: list[_Wanted] = []
-    for case in cases(model.inputs(), seed):
+    inputs = model.inputs()
+    every = cases(inputs, seed)
+    for case in itertools.chain(every, size_cases(inputs, sizes, seed)) if sizes else every:
         if kinds is not None and case.kind not in kinds:
             continue
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -34,7 +35,8 @@ from mlirc.frontend.recurrent_shapes import one_step_for_shapes
 from mlirc.frontend.results import output_nodes, select_outputs
 from mlirc.frontend.simplify import simplify
 from mlirc.frontend.sizes.bounded import Bounded, at_the_bound
-from mlirc.frontend.sizes.export import input_names, with_symbols
+from mlirc.frontend.sizes.export import example_shapes, input_names, with_symbols
+from mlirc.frontend.sizes.ones import without_apart
 from mlirc.frontend.source import SourceModel
 from mlirc.frontend.state import replaced_attributes, require_no_state, with_own_memory, written_state
 from mlirc.frontend.transformers_attention import attention_for_export
@@ -78,17 +80,22 @@ class _Argument:
     names: list[str] = field(default_factory=list)
 
 
-def import_torch(source: SourceModel) -> ImportedModel:
+def import_torch(source: SourceModel, *, thorough: bool = True) -> ImportedModel:
     """Exports (unless the source is an exported program) and imports the model at its example inputs' shapes.
 
-    Raises MlircError for control flow that depends on data, dynamic shapes, and ops that cannot be imported.
+    `thorough`: sizes that the export sets apart are looked into (`sizes/ones.py`). Raises MlircError for control flow
+    that depends on data, dynamic shapes, and ops that cannot be imported.
     """
     # oneDNN's recurrent layers are one opaque op; without oneDNN, PyTorch takes the layer apart.
     with quiet(), torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
         program = source.program if source.program is not None else export(source)
         sized: Bounded | None = None
         if source.sizes:
-            sized = at_the_bound(source.name, program, source.sizes, input_names(program, source))
+            given = input_names(program, source)
+            sized = at_the_bound(source.name, program, source.sizes, given, example_shapes(source))
+            if thorough:  # not for what is compared there
+                again = functools.partial(import_torch, thorough=False)
+                sized.conditions = tuple(without_apart(source, program, sized.conditions, again))
             program = sized.program
         _require_static(program, source, torch.Tensor)
         _require_fitting_results(program, source)
@@ -322,8 +329,7 @@ class _SizesOf:
             if dims := self._dims.get(node):
                 found[f"{name} out"] = {"dims": dims_text(dims)}
         for symbol in self.sized.symbols:
-            found[symbol.name] = {"size": str(symbol)}
-        found[self.sized.symbols[0].name]["conditions"] = "; ".join(self.sized.conditions)
+            found[symbol.name] = {"size": str(symbol), "conditions": "; ".join(self.sized.conditions)}
         return found
 
 

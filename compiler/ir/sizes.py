@@ -1,6 +1,6 @@
 """What `@main` says of sizes that a call decides (docs/sizes.md): `mlirc.dims` of an argument or a result, such as
 `"b<=8, s<=2048, 768"`; `mlirc.size` of the scalar arguments that hold the sizes, such as `"1<=s<=2048"`; and
-`mlirc.conditions` of the first of these."""
+their `mlirc.conditions`, the same of all."""
 
 from __future__ import annotations
 

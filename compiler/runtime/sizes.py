@@ -229,6 +229,11 @@ class Sizes:
                 raise MlircError(f"sizes: the model was compiled for {condition}, which {given} does not fulfil")
         return found
 
+    def allow(self, sizes: Mapping[str, int]) -> bool:
+        """Whether sizes fulfil the conditions."""
+        compared = map(_comparison, self.conditions)
+        return all(compare(_value(a, sizes), _value(b, sizes)) for a, compare, b in compared)
+
     def shapes(self, names: Sequence[str], tensors: Sequence[Any]) -> dict[str, tuple[int, ...]]:
         """The shapes of those inputs that have symbolic sizes, by name."""
         shapes = {name: tuple(t.shape) for name, t in zip(names, tensors, strict=True)}

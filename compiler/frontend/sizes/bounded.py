@@ -45,6 +45,9 @@ from mlirc.runtime.sizes import Dims, Symbol
 
 aten = torch.ops.aten
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+# Whose sizes may be written in several ways, as -1: by their rules also where nothing is symbolic, so that a program
+# with a number for a symbol is comparable with another one (`ones.py`).
+_SPELLED = (aten.view.default, aten.reshape.default, aten.expand.default, aten.slice.Tensor, aten.flatten.using_ints)
 
 
 @dataclass
@@ -58,30 +61,43 @@ class Bounded:
     conditions: tuple[str, ...]
 
 
-def at_the_bound(name: str, program: Any, request: SizeRequest, named: Mapping[str, str]) -> Bounded:
-    """The exported program at the bound. `named`: the request's name of each user input, by its placeholder's name.
-    Raises MlircError for an op that has no rule for padding, with its module."""
-    symbols = _symbols(name, program, request, named)
+def at_the_bound(
+    name: str,
+    program: Any,
+    request: SizeRequest,
+    named: Mapping[str, str],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> Bounded:
+    """The exported program at the bound. `named`: the request's name of each user input, by its placeholder's name;
+    `shapes`: of the inputs by name, whose sizes hold where the request has no symbol. Raises MlircError for an op that
+    has no rule for padding, with its module."""
+    symbols = _symbols(name, program, request, named, shapes)
     program = with_rules(name, program, RULES)
-    return Walker(name, program, symbols, {s: request.ranges[str(s)] for s in symbols.values()}).run()
+    ranges = {s: request.ranges[str(s)] for s in symbols.values() if s.is_Symbol}
+    return Walker(name, program, symbols, ranges).run()
 
 
 def _symbols(
-    name: str, program: Any, request: SizeRequest, named: Mapping[str, str]
-) -> dict[sympy.Symbol, sympy.Symbol]:
-    """The user's symbol of each one of the export's."""
-    found: dict[sympy.Symbol, sympy.Symbol] = {}
+    name: str,
+    program: Any,
+    request: SizeRequest,
+    named: Mapping[str, str],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> dict[sympy.Symbol, sympy.Expr]:
+    """The user's symbol, or the number, of each one of the export's."""
+    found: dict[sympy.Symbol, sympy.Expr] = {}
     for node in program.graph.find_nodes(op="placeholder"):
-        for size, symbol in zip(
-            getattr(node.meta.get("val"), "shape", ()), request.dims.get(named.get(node.name, ""), ()), strict=False
-        ):
-            if symbol is None:
-                continue
+        shape = shapes.get(named.get(node.name, ""), ())
+        symbols = request.dims.get(named.get(node.name, "")) or (None,) * len(shape)
+        for size, symbol, number in zip(getattr(node.meta.get("val"), "shape", ()), symbols, shape, strict=False):
             expr = size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
+            if expr.is_Integer and symbol is None:
+                continue
+            wanted = sympy.Symbol(symbol, integer=True, positive=True) if symbol else sympy.Integer(number)
             if not expr.is_Symbol:
-                raise MlircError(f"{name}: '{symbol}' of input '{named[node.name]}' must be {expr}: write that size")
-            if str(found.setdefault(expr, sympy.Symbol(symbol, integer=True, positive=True))) != symbol:
-                raise MlircError(f"{name}: '{symbol}' and '{found[expr]}' must be equal: give both one name")
+                raise MlircError(f"{name}: '{wanted}' of input '{named[node.name]}' must be {expr}: write that size")
+            if found.setdefault(expr, wanted) != wanted:
+                raise MlircError(f"{name}: '{wanted}' and '{found[expr]}' must be equal: give both one name")
     return found
 
 
@@ -197,7 +213,7 @@ class Walker:
     def _apply(self, node: Node, args: tuple, kwargs: dict) -> Node:
         inputs = [a for a in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(a, (Node, Number))]
         touched = any(isinstance(a, Number) or self.padded(a) for a in inputs) or _is_symbolic(node.meta.get("val"))
-        if not touched:
+        if not touched and node.target not in _SPELLED:
             new = self.call(node.target, *args, **kwargs)
             self.layouts[new] = _layout_of(new.meta["val"])
             return new
@@ -228,8 +244,8 @@ class Walker:
     def _assume(self, expr: Any) -> None:
         if expr.free_symbols - set(self.space.ranges):
             raise self.refusal(f"it relies on {expr}, which depends on the values of a tensor")
-        if expr == sympy.false:
-            raise self.refusal("it relies on sizes that cannot be")
+        if expr == sympy.false:  # a number that the export sets apart, where it is looked into
+            return
         if found := condition(expr):
             self.conditions.append(found)
 

@@ -48,3 +48,8 @@ def input_names(program: Any, source: Any) -> dict[str, str]:
     nodes = {n.name: n.meta.get("val") for n in program.graph.find_nodes(op="placeholder")}
     user = [n for n in program.graph_signature.user_inputs if isinstance(nodes.get(n), torch.Tensor)]
     return dict(zip(user, (spec.name for spec in source.input_specs()), strict=True))
+
+
+def example_shapes(source: Any) -> dict[str, tuple[int, ...]]:
+    """The shapes of the example inputs, by name."""
+    return {spec.name: tuple(t.shape) for spec, t in zip(source.input_specs(), source.example_inputs(), strict=True)}

@@ -121,7 +121,7 @@ def of_dynamic_shapes(
 def _dim(dim: Any, ranges: Ranges, where: str) -> str:
     name, most = getattr(dim, "__name__", None), getattr(dim, "max", None)
     if name is None or not isinstance(most, int) or hasattr(dim, "root"):
-        raise MlircError(f"{where}: {dim} has no bound of its own: give torch.export.Dim(name, max=...)")
+        raise MlircError(f"{where}: {dim} has no bound of its own: give torch.export.Dim('{name or 's'}', max=...)")
     if most >= 1 << 31:
         raise MlircError(f"{where}: '{name}' has no bound: give torch.export.Dim('{name}', max=...)")
     least = max(1, getattr(dim, "min", 1))
