@@ -65,7 +65,7 @@ def _fixed(source: Any, numbers: Mapping[str, int]) -> Any:
     leaves = []
     for spec, tensor in zip(source.input_specs(), source.example_inputs(), strict=True):
         for dim, name in enumerate(request.dims.get(spec.name, ())):
-            tensor = tensor.narrow(dim, 0, numbers[name]).contiguous() if name in numbers else tensor
+            tensor = tensor.narrow(dim, 0, numbers[name]).contiguous() if name and name in numbers else tensor
         leaves.append(tensor)
     dims = {n: tuple(None if s in numbers else s for s in row) for n, row in request.dims.items()}
     ranges = {s: r for s, r in request.ranges.items() if s not in numbers}
