@@ -159,7 +159,7 @@ def test_bad_factories(spec, message, capfd):
         ("x=f32[", "name=dtype[sizes]"),
         ("x=f77[1]", "unknown dtype 'f77'"),
         ("x=f32[1,-1]", "negative"),
-        ("x=f32[a]", "integers"),
+        ("x=f32[a]", "has no bound"),
     ],
 )
 def test_bad_inputs_of_an_archive(files, given, message):
