@@ -30,6 +30,7 @@ NOT_RUN = (
     "mlirc llama/",
     "mlirc-bench model.pt2",
     "mlirc-generate llama/",
+    "mlirc-serve llama/",
     "mlirc-run model.ptx --input x.npy -o y.npy",
 )
 FACTORY = """
