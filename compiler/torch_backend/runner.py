@@ -132,8 +132,9 @@ class Runner:
         except Exception as e:
             if not self.options.fallback:
                 raise
-            reason = e if isinstance(e, MlircError) else f"{type(e).__name__}: {e}"
-            self._note(f"{self.name} runs in eager: {' '.join(str(reason).split())}")
+            reason = str(e) if isinstance(e, MlircError) else f"{type(e).__name__}: {e}"
+            reason = " ".join(reason.removeprefix(f"{self.name}: ").split())
+            self._note(f"{self.name} runs in eager: {reason}")
             return None
 
     def _note(self, text: str) -> None:

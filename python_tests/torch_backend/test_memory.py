@@ -163,3 +163,22 @@ def test_a_view_of_an_input_of_other_strides_runs_in_eager(caplog):
     for found, wanted in zip(runner(x), function(x), strict=True):
         assert torch.equal(found, wanted)
     assert "other strides" in caplog.text
+
+
+def test_writes_through_views_and_by_masks(compiled, same):
+    def function(x, mask):
+        x[mask] = 0.0
+        x.t().mul_(torch.arange(5.0)[:, None] + 1)
+        x[1:, 0].add_(3)
+        return x.sum(0)
+
+    x, mask = torch.randn(3, 5), torch.rand(3, 5) < 0.5
+    other = x.clone()
+    same(compiled(function)(x, mask), function(other, mask))
+    same(x, other)
+
+
+def test_inputs_that_are_lazily_negated_are_refused(compiled):
+    z = torch.randn(3, dtype=torch.complex64)
+    with pytest.raises(Exception, match="lazily conjugated or negated"):
+        compiled(torch.abs)(z.conj().imag)
