@@ -113,9 +113,18 @@ def compile_only(model: str | os.PathLike, output: str | os.PathLike, **options:
     _check_folder(folder)
     if exists(folder / ABOUT):
         _refuse_options(folder, {**options, "output": output})
-    from mlirc.generate.compilation import compile_generation
+    return _compiled(folder, output, options).about().notes
 
-    return compile_generation(folder, output, **_given(options)).about().notes
+
+def _compiled(model: Any, output: Any, options: dict[str, Any]) -> Any:
+    """A `CompiledGenerator`, with nothing of the libraries' warnings on the terminal."""
+    try:
+        from mlirc.frontend.noise import quiet
+        from mlirc.generate.compilation import compile_generation
+    except ModuleNotFoundError as e:
+        raise missing_package(e) or e from e
+    with quiet():
+        return compile_generation(model, output, **_given(options))
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
@@ -142,12 +151,8 @@ def _load(folder: Path, device: int | str, words: Tokenizer | None, weights: Any
 
 
 def _compile(model: Any, device: int | str, words: Tokenizer | None, output: Any, options: dict) -> Opened:
-    try:
-        from mlirc.generate.compilation import compile_generation
-    except ModuleNotFoundError as e:
-        raise missing_package(e) or e from e
     level = "linalg" if device == "cpu" and output is None else "ptx"
-    made = compile_generation(model, output, level=level, **_given(options))
+    made = _compiled(model, output, {**options, "level": level})
     about = made.about()
     engine = made.engine(device)
     plans = {name: job.plan for name, job in made.jobs.items()} if level == "ptx" else {}
