@@ -1,0 +1,63 @@
+"""What kernels with packed weights are made of: words are loaded once, and unpacked where they are multiplied."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from mlirc.backend.ptx import check_ptxas, find_ptxas
+from mlirc.driver.compilation import Compilation
+from mlirc.passes.distribute.unpacking import floor_of
+from mlirc.passes.graph.index import Index, dim
+from mlirc.targets import get_target
+from support.randomness import generator
+
+
+def ptx_of(m: int, scheme: str, target: str = "sm_90a", dtype: torch.dtype = torch.bfloat16) -> str:
+    layer = torch.nn.Linear(256, 64, bias=False, dtype=dtype)
+    job = Compilation("m", get_target(target), helpers=0)
+    job.import_module(layer, (torch.zeros(m, 256, dtype=dtype),), {}, quantize=scheme)
+    job.lower("ptx")
+    if find_ptxas():
+        assert "0 bytes spill stores" in check_ptxas(job.ptx, job.target)
+    return job.ptx
+
+
+def test_words_go_from_global_memory_to_the_fragments_of_tensor_cores():
+    """16 rows: 8 columns a warp have 16 k a lane and 64 of the loop, two words of 4 bits; none passes shared memory."""
+    ptx = ptx_of(16, "int4")
+    assert "mma.sync.aligned.m16n8k16" in ptx and "st.shared" not in ptx
+    multiplied = len(re.findall(r"\bmma\.sync", ptx))
+    # A lane has four numbers of B in one mma.sync, and eight in a word; others load A's and the scales.
+    assert len(re.findall(r"ld\.global\.nc\.b32", ptx)) <= multiplied // 2 + 2
+    assert len(re.findall(r"(sub|add)\.rn\.bf16x2", ptx)) >= 2 * multiplied
+
+
+def test_one_row_loads_16_bytes_of_words_at_a_time():
+    ptx = ptx_of(1, "int4")
+    assert "ld.global.nc.v4.b32" in ptx and "st.shared" not in ptx
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("m, scheme", [(1, "int8"), (16, "fp8"), (24, "int3:group=32,asymmetric"), (130, "int4")])
+def test_ptxas_takes_them(m, scheme, target):
+    ptx = ptx_of(m, scheme, target)
+    assert ".entry" in ptx
+
+
+def test_floors_drop_what_cannot_carry():
+    """floor((64 t + r) / n) for r < 64 has no r where 64 divides n; forms agree with numbers for all loops."""
+    t, r, c = dim(0, 7), dim(1, 8), dim(2, 4)
+    assert floor_of(t * 64 + r * 8 + c * 2 + 1, 128) == floor_of(t * 64, 128)
+    draw = generator()
+    for _ in range(200):
+        factors = [int(f) for f in draw.choice([1, 2, 3, 8, 12, 16, 64, 128], 3)]
+        n, const = int(draw.choice([2, 8, 12, 32, 48, 128])), int(draw.integers(0, 70))
+        index = t * factors[0] + r * factors[1] + c * factors[2] + const
+        found = floor_of(index, n)
+        for values in ((0, 0, 0), (6, 7, 3), (3, 5, 1), (1, 7, 2)):
+            atoms = {next(iter(d.terms)): Index(v) for d, v in zip((t, r, c), values, strict=True)}
+            number = sum(f * v for f, v in zip(factors, values, strict=True)) + const
+            assert found.substitute(atoms) == Index(number // n), (index, n)
