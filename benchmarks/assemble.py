@@ -71,7 +71,10 @@ def page(data: dict[str, Any], targets: list[str]) -> str:
     """The results as a page: one table of models by targets, and the kernels with the most registers and spills."""
     verdicts = [r for by_target in data["results"].values() for r in by_target.values()]
     right = sum("error" not in r for r in verdicts)
-    later = f" (cells whose kernels changed since: {data['about']['later']})" if "later" in data["about"] else ""
+    about = data["about"]
+    later = f" (what was done again: {about['later']})" if "later" in about else ""
+    if "alone" in about:
+        later = f" (the {about['alone']} kernels that spilled then: each alone, without its model, at {about['later']})"
     lines = [
         "# ptxas, every model for every target",
         "",
@@ -87,8 +90,6 @@ def page(data: dict[str, Any], targets: list[str]) -> str:
     ]
     for name, by_target in data["results"].items():
         lines.append(f"| {name} | " + " | ".join(_cell(by_target.get(t)) for t in targets) + " |")
-    lines += ["", "## Kernels that spill most", "", "| target | model | kernel | registers | spill stores, bytes |"]
-    lines.append("|---|---|---|---|---|")
     worst = [
         (numbers["spill_bytes"], target, name, kernel, numbers["registers"])
         for name, by_target in data["results"].items()
@@ -96,6 +97,10 @@ def page(data: dict[str, Any], targets: list[str]) -> str:
         for kernel, numbers in result.get("entries", {}).items()
         if numbers["spill_bytes"]
     ]
+    if not worst:
+        return "\n".join([*lines, "", "No kernel spills."]) + "\n"
+    lines += ["", "## Kernels that spill most", "", "| target | model | kernel | registers | spill stores, bytes |"]
+    lines.append("|---|---|---|---|---|")
     for spilled, target, name, kernel, registers in sorted(worst, reverse=True)[:15]:
         lines.append(f"| {target} | {name} | {kernel} | {registers} | {spilled} |")
     return "\n".join(lines) + "\n"
@@ -133,6 +138,7 @@ def main() -> int:
         data = json.loads(options.output.read_text())
         if data["about"]["commit"] != about["commit"]:
             data["about"]["later"] = about["commit"]
+            data["about"].pop("alone", None)
     with ThreadPoolExecutor(1) as pool:
         for case in cases():
             known = data["results"].get(case.name, {})
