@@ -15,7 +15,8 @@ def outline_linalg(module: ir.Module, function: ir.Operation) -> None:
                 continue
             constants, captured = _outer_values(op)
             holder = _holder(module, op, constants, captured)
-            text = holder.operation.get_asm(enable_debug_info=False)
+            # Without a scope of its own, the names of the whole module are made for each.
+            text = holder.operation.get_asm(enable_debug_info=False, use_local_scope=True, assume_verified=True)
             if text in made:
                 holder.operation.erase()
             else:
