@@ -105,6 +105,7 @@ def compile_generation(
     chunks: Sequence[int] | None = None,
     dtype: str | None = None,
     random_weights: int | None = None,
+    quantize: str | None = None,
     target: str = DEFAULT_TARGET,
     schedule: Sequence[str] = (),
     cache: bool = True,
@@ -116,14 +117,15 @@ def compile_generation(
 
     `slots` sequences run at once, each of at most `context` tokens (the model's, at most 2,048, where it is not given).
     The cache has `pages` of `page_size` tokens (enough for all slots at their longest). `chunks`: how many tokens of a
-    prompt are read at once, ascending, the first 1. `dtype` and `random_weights` (a seed) are for folders. `level`: as
-    far as it is compiled; `kernels` is enough for the CPU. Raises MlircError for anything the user can put right.
+    prompt are read at once, ascending, the first 1. `dtype` and `random_weights` (a seed) are for folders. `quantize`:
+    a scheme for the weights (`int4:group=128`). `level`: as far as it is compiled; `kernels` is enough for the CPU.
+    Raises MlircError for anything the user can put right.
     """
     if output is not None:
         check_output(Path(output))
     generator = open_generator(
         model, slots=slots, context=context, page_size=page_size, pages=pages, chunks=chunks, dtype=dtype,
-        random_weights=random_weights,
+        random_weights=random_weights, quantize=quantize,
     )  # fmt: skip
     kernels = KernelCache(cache_folder()) if cache else None
     jobs: dict[str, Compilation] = {}

@@ -17,7 +17,7 @@ from mlirc.errors import MlircError
 from mlirc.frontend.experts import masked_experts
 from mlirc.frontend.importer import export
 from mlirc.frontend.noise import quiet
-from mlirc.frontend.open import open_model
+from mlirc.frontend.open import open_model, packed_as
 from mlirc.frontend.results import spec_names
 from mlirc.frontend.source import SourceModel, from_torch, in_eval_mode
 from mlirc.frontend.state import with_returned_states
@@ -77,13 +77,15 @@ def open_generator(
     chunks: Sequence[int] | None = None,
     dtype: str | None = None,
     random_weights: int | None = None,
+    quantize: str | None = None,
 ) -> Generator:
     """The steps of a live transformers model, or of a Hugging Face folder, for which `dtype` and `random_weights` are.
 
-    `pages` defaults to enough for all slots at their longest, and one. Raises MlircError for what is no causal language
-    model, sizes that do not fit, and a model whose cache cannot be put into pages.
+    `quantize` is a scheme for the weights (`int4:group=128`; `mlirc.frontend.quantize`). `pages` defaults to enough for
+    all slots at their longest, and one. Raises MlircError for what is no causal language model, sizes that do not fit,
+    and a model whose cache cannot be put into pages.
     """
-    source = _opened(model, dtype, random_weights)
+    source = _opened(model, dtype, random_weights, quantize)
     network: Any = source.module
     _require_causal(network, source.name)
     with quiet(), in_eval_mode(network), torch.no_grad():
@@ -106,16 +108,17 @@ def open_generator(
     return generator
 
 
-def _opened(model: Any, dtype: str | None, random_weights: int | None) -> SourceModel:
+def _opened(model: Any, dtype: str | None, random_weights: int | None, quantize: str | None) -> SourceModel:
     if isinstance(model, torch.nn.Module):
         if dtype is not None or random_weights is not None:
             raise MlircError(
                 "a module in this process has its dtype and its weights: leave dtype and random_weights out"
             )
-        return from_torch(model, name=type(model).__name__)
+        source = from_torch(model, name=type(model).__name__)
+        return source if quantize is None else packed_as(source, quantize)
     if not Path(model).is_dir():
         raise MlircError(f"{model}: generation needs a folder of a Hugging Face model, with config.json")
-    return open_model(str(model), dtype=dtype, random_weights=random_weights)
+    return open_model(str(model), dtype=dtype, random_weights=random_weights, quantize=quantize)
 
 
 def _require_causal(network: Any, name: str) -> None:

@@ -151,7 +151,7 @@ def _load(folder: Path, device: int | str, words: Tokenizer | None, weights: Any
 
 
 def _compile(model: Any, device: int | str, words: Tokenizer | None, output: Any, options: dict) -> Opened:
-    level = "linalg" if device == "cpu" and output is None else "ptx"
+    level = "kernels" if device == "cpu" and output is None else "ptx"  # there equal parts are compiled once
     made = _compiled(model, output, {**options, "level": level})
     about = made.about()
     engine = made.engine(device)

@@ -15,6 +15,7 @@ from mlirc.files.opening import read_text
 from mlirc.generate.llm import DEFAULT_NEW_TOKENS, LLM, Generation
 from mlirc.generate.opening import compile_only
 from mlirc.tools.cli import Parser, run_main
+from mlirc.tools.generating import add_options, compile_options, count, natural
 
 _PROMPT_LIMIT = 64 << 20
 _EPILOG = """MODEL is a Hugging Face folder, which is compiled first (-o keeps the result), or a folder that -o wrote.
@@ -41,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--system", metavar="TEXT", help="with --chat: the system's message in front")
     add(
         "--max-new-tokens",
-        type=_count,
+        type=count,
         metavar="N",
         help=f"how long at most (default {DEFAULT_NEW_TOKENS}, or what fits)",
     )
@@ -62,38 +63,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--seed", type=int, metavar="N", help="another seed, other tokens (default 0)")
     add(
         "--draft",
-        type=_natural,
+        type=natural,
         default=0,
         metavar="N",
         help="guess N tokens at a time from the text so far (default 0)",
     )
-    add(
-        "--device",
-        type=_device,
-        default=0,
-        metavar="N|cpu|host",
-        help="the GPU's number (default 0), cpu, or host: the GPU's kernels on the CPU, checked",
-    )
     add("-o", dest="output", type=Path, metavar="FOLDER", help="keep what was compiled")
-    add("--slots", type=_count, metavar="N", help="compile for N sequences at once (default 1)")
-    add("--context", type=_count, metavar="N", help="compile for so many tokens (default: the model's, at most 2048)")
-    add("--dtype", metavar="T", help="compile for this type, as in mlirc (default: the config's)")
-    add("--target", metavar="SM", help="compile for this GPU, as in mlirc (default sm_90a)")
-    add("--random-weights", type=_natural, metavar="SEED", help="make weights up: for trying an architecture")
+    add_options(parser)
     add("-q", "--quiet", action="store_true", help="no figures at the end")
     return parser
-
-
-def _natural(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number of 0 or more")
-    return int(text)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number of 1 or more")
-    return int(text)
 
 
 def _tokens(text: str) -> list[int]:
@@ -101,12 +79,6 @@ def _tokens(text: str) -> list[int]:
     if not all(p.isdecimal() for p in parts):
         raise argparse.ArgumentTypeError(f"'{text}' is no list of token ids, as in 1,2,3")
     return [int(p) for p in parts]
-
-
-def _device(text: str) -> int | str:
-    if text not in ("cpu", "host") and not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"'{text}' is neither a GPU's number nor cpu or host")
-    return int(text) if text.isdecimal() else text
 
 
 def _prompt(options: argparse.Namespace) -> Any:
@@ -236,7 +208,7 @@ def _say(notes: Sequence[str], output: Path | None) -> None:
 def _main(argv: list[str] | None) -> int:
     options = _parser().parse_args(argv)
     prompt = _prompt(options)
-    compiling = {n: getattr(options, n) for n in ("slots", "context", "dtype", "target", "random_weights")}
+    compiling = compile_options(options)
     if prompt is None:
         notes = compile_only(options.model, options.output, **compiling)
         _say(notes, options.output)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 from mlirc.errors import MlircError
 from mlirc.tools.cli import Parser, run_main
+from mlirc.tools.generating import add_options, compile_options, count
 
 _PACKAGES = ("starlette", "uvicorn")
 _EPILOG = """MODEL is a folder that mlirc-generate -o wrote, or a Hugging Face folder, which is compiled first.
@@ -29,45 +29,19 @@ def _parser() -> argparse.ArgumentParser:
     add("--name", metavar="NAME", help="what calls name the model (default: the folder's name)")
     add("--host", default="127.0.0.1", metavar="ADDRESS", help="listen at this address (default 127.0.0.1)")
     add("--port", type=_port, default=8000, metavar="N", help="and this port, 0 for any free one (default 8000)")
-    add("--most-requests", type=_count, default=256, metavar="N", help="at once, with those that wait (default 256)")
-    add("--largest-body", type=_count, default=8, metavar="MIB", help="of a call (default 8)")
-    add("--grace", type=_count, default=10, metavar="S", help="seconds that calls have to end at a stop (default 10)")
+    add("--most-requests", type=count, default=256, metavar="N", help="at once, with those that wait (default 256)")
+    add("--largest-body", type=count, default=8, metavar="MIB", help="of a call (default 8)")
+    add("--grace", type=count, default=10, metavar="S", help="seconds that calls have to end at a stop (default 10)")
     add("--tokenizer", type=Path, metavar="FOLDER", help="take the tokenizer from this folder")
-    add(
-        "--device",
-        type=_device,
-        default=0,
-        metavar="N|cpu|host",
-        help="the GPU's number (default 0), cpu, or host: the GPU's kernels on the CPU, checked",
-    )
-    add("--slots", type=_count, metavar="N", help="compile for N sequences at once (default 1)")
-    add("--context", type=_count, metavar="N", help="compile for so many tokens (default: the model's, at most 2048)")
-    add("--dtype", metavar="T", help="compile for this type, as in mlirc (default: the config's)")
-    add("--random-weights", type=_natural, metavar="SEED", help="make weights up: for trying an architecture")
+    add_options(parser)
     add("-v", "--verbose", action="store_true", help="a line for each call")
     return parser
-
-
-def _natural(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number of 0 or more")
-    return int(text)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number of 1 or more")
-    return int(text)
 
 
 def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"'{text}' is no port: give 0 to 65535")
     return int(text)
-
-
-def _device(text: str) -> int | str:
-    return text if text in ("cpu", "host") else _natural(text)
 
 
 def _main(argv: list[str] | None) -> int:
@@ -82,8 +56,9 @@ def _main(argv: list[str] | None) -> int:
     with bind(options.host, options.port) as bound:
         from mlirc.generate.opening import open_generating
 
-        compiling: dict[str, Any] = {n: getattr(options, n) for n in ("slots", "context", "dtype", "random_weights")}
-        opened = open_generating(options.model, device=options.device, tokenizer=options.tokenizer, **compiling)
+        opened = open_generating(
+            options.model, device=options.device, tokenizer=options.tokenizer, **compile_options(options)
+        )
         try:
             if opened.tokenizer is None:
                 raise MlircError(

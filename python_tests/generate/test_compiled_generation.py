@@ -105,3 +105,16 @@ def test_up_to_the_end_of_the_context(llama):
     with pytest.raises(MlircError, match="from 1 to 15"):
         engine.assign(0, [0], Sampling(), prompt)
     engine.release(0)
+
+
+def test_packed_weights():
+    model = tiny("LlamaForCausalLM", num_hidden_layers=1)
+    compiled = compile_generation(
+        model, context=40, page_size=8, chunks=(1,), level="kernels", quantize="int4:group=32"
+    )
+    packed = compiled.generator.network
+    assert packed is not model and any(name.endswith("proj.weight_words") for name in packed.state_dict())
+    engine = compiled.engine("cpu")
+    [prompt] = prompts(7)
+    [made] = greedy(engine, [prompt], 12)
+    assert_greedy(packed, prompt, made)

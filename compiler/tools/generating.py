@@ -1,0 +1,48 @@
+"""What `mlirc-generate` and `mlirc-serve` share on the command line: the device, and how a model is compiled."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """`--device`, and the options of compiling a Hugging Face folder."""
+    add = parser.add_argument
+    add(
+        "--device",
+        type=_device,
+        default=0,
+        metavar="N|cpu|host",
+        help="the GPU's number (default 0), cpu, or host: the GPU's kernels on the CPU, checked",
+    )
+    add("--slots", type=count, metavar="N", help="compile for N sequences at once (default 1)")
+    add("--context", type=count, metavar="N", help="compile for so many tokens (default: the model's, at most 2048)")
+    add("--dtype", metavar="T", help="compile for this type, as in mlirc (default: the config's)")
+    add("--quantize", metavar="SCHEME", help="pack the linear layers' weights, as in mlirc: int8, int4:group=128, fp8")
+    add("--target", metavar="SM", help="compile for this GPU, as in mlirc (default sm_90a)")
+    add("--random-weights", type=natural, metavar="SEED", help="make weights up: for trying an architecture")
+
+
+def compile_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Those that were given, as `compile_generation` names them; None for the others."""
+    names = ("slots", "context", "dtype", "quantize", "target", "random_weights")
+    return {name: getattr(options, name) for name in names}
+
+
+def natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number of 0 or more")
+    return int(text)
+
+
+def count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number of 1 or more")
+    return int(text)
+
+
+def _device(text: str) -> int | str:
+    if text not in ("cpu", "host") and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is neither a GPU's number nor cpu or host")
+    return int(text) if text.isdecimal() else text
