@@ -35,6 +35,42 @@ def run(module: ir.Module, **options: str) -> None:
             _outline_all(outliner)
         outliner.finish()
     run_passes(module, "canonicalize,cse")
+    if _drop_copies(module):
+        run_passes(module, "canonicalize,cse")
+
+
+def _drop_copies(module: ir.Module) -> bool:
+    """Erases the kernels that return what they are given, as a transpose of single rows does, where nothing but other
+    kernels reads the results; returns whether there were any. What a function returns lies in a place of its own."""
+    copies = {}
+    for op in module.body.operations:
+        if isinstance(op, func.FuncOp) and "mlirc.kernel" in op.attributes:
+            first = op.regions[0].blocks[0].operations[0].operation
+            if first.name == "func.return":
+                copies[op.name.value] = (op, [ir.BlockArgument(v).arg_number for v in first.operands])
+    needed, dropped = set(), False
+    for function in graph_functions(module) if copies else ():
+        for call in [o for o in function.regions[0].blocks[0].operations if isinstance(o, func.CallOp)]:
+            name = call.callee.value
+            if name not in copies:
+                continue
+            if any(_is_returned(result) for result in call.results):
+                needed.add(name)
+                continue
+            for result, place in zip(call.results, copies[name][1], strict=True):
+                result.replace_all_uses_with(call.operands[place])
+            call.operation.erase()
+            dropped = True
+    for name, (kernel, _) in copies.items():
+        if name not in needed:
+            kernel.operation.erase()
+    return dropped
+
+
+def _is_returned(value: ir.Value) -> bool:
+    """Whether a function returns a tensor or a view of it."""
+    users = [use.owner.operation for use in value.uses]
+    return any(u.name == "func.return" or (u.name != "func.call" and any(map(_is_returned, u.results))) for u in users)
 
 
 def _outline_all(outliner: Outliner) -> None:
