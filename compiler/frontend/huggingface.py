@@ -22,7 +22,7 @@ from mlirc.frontend.quantize.checkpoints import Checkpoint, checkpoint_of
 from mlirc.frontend.quantize.folder import open_weights, put_placeholders
 from mlirc.frontend.quantize.layers import places_of
 from mlirc.frontend.source import SourceModel
-from mlirc.frontend.weights import RandomWeights
+from mlirc.frontend.weights import RandomWeights, tied_names
 
 _LENGTH = 128
 
@@ -221,11 +221,7 @@ def _random_weights(module: torch.nn.Module, seed: int) -> RandomWeights:
         if name in buffers and not name.endswith(("running_mean", "running_var")):
             fixed[name] = tensor
         specs[name] = InputSpec.of(name, tensor)
-    tied = {}
-    first: dict[int, str] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        tied[name] = first.setdefault(id(parameter), name)
-    return RandomWeights(specs, seed, fixed, tied)
+    return RandomWeights(specs, seed, fixed, tied_names(module))
 
 
 def _builder(model_class: Any, config: Any, dtype: torch.dtype, weights: RandomWeights) -> Any:

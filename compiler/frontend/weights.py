@@ -73,6 +73,12 @@ class Renamed(Mapping[str, torch.Tensor]):
         return len(self.names)
 
 
+def tied_names(module: torch.nn.Module) -> dict[str, str]:
+    """For each name of a parameter the first name of the same parameter."""
+    first: dict[int, str] = {}
+    return {n: first.setdefault(id(p), n) for n, p in module.named_parameters(remove_duplicate=False)}
+
+
 def random_weight(spec: InputSpec, seed: int) -> torch.Tensor:
     """The random value of one weight, made in f32 and rounded to the spec's dtype.
 

@@ -15,6 +15,7 @@ from mlirc.frontend.inputs import InputSpec
 from mlirc.frontend.quantize.checkpoints import Checkpoint, packed_layer
 from mlirc.frontend.quantize.layers import Place, placeholder, places_of, replace_layers
 from mlirc.frontend.quantize.rounding import Packed
+from mlirc.frontend.weights import tied_names
 from mlirc.runtime.weights import WeightFile
 
 _TORCH = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
@@ -69,10 +70,7 @@ def open_weights(
     specs = {name: InputSpec.of(name, tensor) for name, tensor in state.items()}
     packed = {f"{layer}.weight_{part}" for layer in layers for part in ("words", "scales", "zeros")}
     fixed = {name: tensor for name, tensor in state.items() if name in buffers and name not in packed}
-    tied: dict[str, str] = {}
-    first: dict[int, str] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        tied[name] = first.setdefault(id(parameter), name)
+    tied = tied_names(module)
     found = {tied[name]: name for name in tied if name in tensors}  # any of a tensor's names may be in the file
     tied = {name: found.get(other, other) for name, other in tied.items()}
     weights = CheckpointWeights(tensors, about, layers, specs, tied, fixed)
