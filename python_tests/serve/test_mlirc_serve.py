@@ -72,7 +72,7 @@ def test_a_port_that_is_taken_is_said_before_anything_is_compiled(ran, opening, 
     [
         (["--port", "70000"], "'70000' is no port"),
         (["--host", "no such host"], "cannot listen at no such host"),
-        (["--device", "tpu"], "'tpu' is no"),
+        (["--device", "tpu"], "'tpu' is neither a GPU's number nor cpu or host"),
         (["--slots", "0"], "'0' is no whole number of 1 or more"),
     ],
 )
