@@ -23,7 +23,22 @@ _SAFETENSORS = {
 }  # fmt: skip
 
 
-class RandomWeights(Mapping[str, torch.Tensor]):
+class OnDemand(Mapping[str, torch.Tensor]):
+    """Tensors by name, each made or read when it is asked for; those of `names`."""
+
+    names: Mapping[str, Any]
+
+    def __contains__(self, name: object) -> bool:  # Mapping's own would make the tensor
+        return name in self.names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+class RandomWeights(OnDemand):
     """A state dict whose tensors are made when they are asked for, each from (seed, name, shape) alone.
 
     Not cached: a model of any size costs no memory until its weights are read, and any process gets the same values.
@@ -38,23 +53,15 @@ class RandomWeights(Mapping[str, torch.Tensor]):
     ):
         """`fixed`: tensors that are not random; `tied`: names that share the value of another name."""
         self.specs, self.seed, self.fixed, self.tied = dict(specs), seed, dict(fixed or {}), dict(tied or {})
+        self.names = self.specs
 
     def __getitem__(self, name: str) -> torch.Tensor:
         if name in self.fixed:
             return self.fixed[name]
         return random_weight(self.specs[self.tied.get(name, name)], self.seed)
 
-    def __contains__(self, name: object) -> bool:  # Mapping's own would make the tensor
-        return name in self.specs
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.specs)
-
-    def __len__(self) -> int:
-        return len(self.specs)
-
-
-class Renamed(Mapping[str, torch.Tensor]):
+class Renamed(OnDemand):
     """A mapping seen under other names, still lazy: `names` maps the new name to the old one."""
 
     def __init__(self, source: Mapping[str, torch.Tensor], names: Mapping[str, str]):
@@ -62,15 +69,6 @@ class Renamed(Mapping[str, torch.Tensor]):
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self.source[self.names[name]]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
 
 
 def tied_names(module: torch.nn.Module) -> dict[str, str]:

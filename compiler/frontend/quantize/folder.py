@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -15,7 +15,7 @@ from mlirc.frontend.inputs import InputSpec
 from mlirc.frontend.quantize.checkpoints import Checkpoint, packed_layer
 from mlirc.frontend.quantize.layers import Place, placeholder, places_of, replace_layers
 from mlirc.frontend.quantize.rounding import Packed
-from mlirc.frontend.weights import tied_names
+from mlirc.frontend.weights import OnDemand, tied_names
 from mlirc.runtime.weights import WeightFile
 
 _TORCH = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
@@ -23,7 +23,7 @@ _TORCH = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf1
           "i1": torch.bool, "f8E4M3FN": torch.float8_e4m3fn, "f8E5M2": torch.float8_e5m2}  # fmt: skip
 
 
-class FolderTensors(Mapping[str, torch.Tensor]):
+class FolderTensors(OnDemand):
     """The tensors of a judged folder's safetensors files, each read from its map when it is asked for."""
 
     def __init__(self, path: Path):
@@ -37,21 +37,13 @@ class FolderTensors(Mapping[str, torch.Tensor]):
         for name in sorted(names):
             file = WeightFile(path / name)
             self.files |= dict.fromkeys(file.entries, file)
+        self.names = self.files
 
     def __getitem__(self, name: str) -> torch.Tensor:
         file = self.files[name]
         entry = file.entries[name]
         raw = torch.from_numpy(file.array(name).reshape(-1).view("u1").copy())
         return raw.view(_TORCH[entry.dtype]).view(entry.shape)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.files
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.files)
-
-    def __len__(self) -> int:
-        return len(self.files)
 
 
 def open_weights(
@@ -89,7 +81,7 @@ def put_placeholders(module: torch.nn.Module, about: Checkpoint, places: list[Pl
     replace_layers(module, about.scheme, places, packed)
 
 
-class CheckpointWeights(Mapping[str, torch.Tensor]):
+class CheckpointWeights(OnDemand):
     """The state dict of a model with packed layers, of a folder's tensors. `layers`: shapes [N, K] by name; `specs`:
     what the model has; `tied`: names that are other names' tensors; `fixed`:
     buffers that the model gives itself, where the folder has none. The layer that was asked for last is kept."""
@@ -104,7 +96,7 @@ class CheckpointWeights(Mapping[str, torch.Tensor]):
         fixed: Mapping[str, torch.Tensor],
     ):
         self.tensors, self.about, self.layers, self.specs = tensors, about, dict(layers), dict(specs)
-        self.tied, self.fixed = dict(tied), dict(fixed)
+        self.tied, self.fixed, self.names = dict(tied), dict(fixed), self.specs
         self._last: tuple[str, Packed] | None = None
 
     def check(self, path: Path) -> None:
@@ -143,12 +135,3 @@ class CheckpointWeights(Mapping[str, torch.Tensor]):
             assert self.about is not None, "a layer is packed where a config says so"
             self._last = layer, packed_layer(self.tensors, layer, self.layers[layer], self.about)
         return self._last[1]
-
-    def __contains__(self, name: object) -> bool:  # Mapping's own would make the tensor
-        return name in self.specs
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.specs)
-
-    def __len__(self) -> int:
-        return len(self.specs)

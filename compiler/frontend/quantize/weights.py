@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 
@@ -11,14 +11,14 @@ from mlirc.frontend.quantize.layers import Place
 from mlirc.frontend.quantize.report import LayerError, weight_error
 from mlirc.frontend.quantize.rounding import Packed, quantize
 from mlirc.frontend.quantize.scheme import Scheme
+from mlirc.frontend.weights import OnDemand
 
 
-class QuantizedWeights(Mapping[str, torch.Tensor]):
+class QuantizedWeights(OnDemand):
     """A state dict with the linear layers' weights packed, of a `source` with the weights as they were.
 
     `layers`: layers by name; `specs`: name, dtype and shape of everything; `errors` get a layer's when its weight is
-    made. The packed weight that was asked for last is
-    kept, since its parts are asked for one after the other."""
+    made. The packed weight that was asked for last is kept, since its parts are asked for one after the other."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class QuantizedWeights(Mapping[str, torch.Tensor]):
     ):
         self.source, self.scheme, self.specs = source, scheme, dict(specs)
         self.transposed = {name: place.transposed for name, place in layers.items()}
-        self.errors = errors
+        self.errors, self.names = errors, self.specs
         self._last: tuple[str, Packed] | None = None
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -49,12 +49,3 @@ class QuantizedWeights(Mapping[str, torch.Tensor]):
                 error = weight_error(weight, self._last[1], self.scheme)
                 self.errors.append(LayerError(layer, (weight.shape[0], weight.shape[1]), error))
         return self._last[1]
-
-    def __contains__(self, name: object) -> bool:  # Mapping's own would make the tensor
-        return name in self.specs
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.specs)
-
-    def __len__(self) -> int:
-        return len(self.specs)
