@@ -7,10 +7,15 @@ import math
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional
 
 from mlirc.errors import MlircError
 from mlirc.frontend import from_torch, import_torch
+from mlirc.frontend.decompositions import decomposition_table
 from mlirc.frontend.random.distributions import DISTRIBUTIONS, Generator
+from mlirc.frontend.random.graph import draw_numbers
 from mlirc.frontend.random.layout import dropout, strided
 from mlirc.frontend.random.philox import philox
 from mlirc.runtime.random_state import DEFAULT_SEED, RandomState
@@ -163,3 +168,17 @@ def test_distributions_are_checked_again_after_an_export():
     import_torch(from_torch(Calls(lambda x: torch.distributions.Normal(x, 1.0).sample()), (torch.ones(3),)))
     with pytest.raises(ValueError, match="scale"):
         torch.distributions.Normal(0.0, -1.0)
+
+
+def test_numbers_of_a_graph_on_a_gpu_are_drawn_there():
+    """A graph of `torch.compile` has its model's device; no GPU is needed to replace its random ops."""
+
+    def model(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return functional.dropout(x, 0.3, True), torch.rand(3, device=x.device), torch.bernoulli(x)
+
+    with FakeTensorMode():
+        graph = make_fx(model)(torch.empty(33, 47, device="cuda:0")).graph
+    draws = draw_numbers(graph, decomposition_table(), "model")
+    assert draws is not None and len(draws.offsets) == 4
+    values = [value for node in graph.nodes if isinstance(value := node.meta.get("val"), torch.Tensor)]
+    assert {str(value.device) for value in values} == {"cuda:0"}

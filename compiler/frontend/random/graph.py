@@ -52,10 +52,8 @@ def draw_numbers(graph: Graph, table: dict[Any, Callable], model: str) -> Draws 
         return None
     for node in nodes:
         _require_possible(node, model)
-    mode = (
-        nodes[0].meta["val"][0].fake_mode if isinstance(nodes[0].meta["val"], tuple) else nodes[0].meta["val"].fake_mode
-    )
-    builder = _Builder(graph, table, mode)
+    first = nodes[0].meta["val"]
+    builder = _Builder(graph, table, first[0] if isinstance(first, tuple) else first)
     for node in nodes:
         try:
             builder.replace(node)
@@ -82,15 +80,16 @@ def _require_possible(node: Node, model: str) -> None:
 
 
 class _Builder:
-    def __init__(self, graph: Graph, table: dict[Any, Callable], mode: Any):
-        self._graph, self._table, self._mode = graph, table, mode
+    def __init__(self, graph: Graph, table: dict[Any, Callable], like: Any):
+        """`like`: a fake tensor of the graph: all that is made here is on its device."""
+        self._graph, self._table, self._mode, self._device = graph, table, like.fake_mode, torch.device(like.device)
         last = [n for n in graph.nodes if n.op == "placeholder"][-1:]
         with graph.inserting_after(last[0]) if last else graph.inserting_before(next(iter(graph.nodes))):
             self._state = graph.placeholder("mlirc_random")
         self._offsets: list[int] = []
         self._rows: list[Node] = []
         self._position = 0
-        with mode:
+        with self._mode, self._device:
             self._scalar = torch.empty((), dtype=torch.int64)
         with graph.inserting_after(self._state):
             self._flat = graph.call_function(aten.view.default, (self._state, [-1]))
@@ -99,7 +98,7 @@ class _Builder:
     def finish(self) -> Draws:
         rows = 1 + len(self._offsets)
         self._flat.args = (self._state, [2 * rows])
-        with self._mode:
+        with self._mode, self._device:
             self._state.meta["val"] = torch.empty((rows, 2), dtype=torch.int64)
             self._flat.meta["val"] = torch.empty((2 * rows,), dtype=torch.int64)
         return Draws(self._state, (*self._offsets, self._position))
@@ -124,7 +123,7 @@ class _Builder:
             return out
 
         used: list[int] = []
-        with self._mode, torch.no_grad():
+        with self._mode, self._device, torch.no_grad():
             first = Generator(self._scalar, lambda words: used.append(words) or self._scalar)  # type: ignore[func-returns-value]
             call(first, values)
 
