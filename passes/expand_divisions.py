@@ -4,11 +4,11 @@
 thread computes one quotient after the other (of a gated layer's tile, 64 of them). Here all take one way: the
 hardware's approximation of 1 / y (PTX ISA, "rcp.approx": 1 ulp), a step of Newton's iteration for it, and two for the
 quotient (Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990), which is what
-the subroutines do for ordinary operands. The divisor is scaled into [2^-64, 2^64] first, so that its reciprocal is not
-subnormal; what is the same for many quotients, as a row's sum is, is computed once.
+the subroutines do for ordinary operands. The divisor is scaled into [2^-85, 2^64] first, so that its reciprocal is not
+subnormal, and a tiny x is made larger, so that neither the steps nor what they leave over are; what is the same for many
+quotients, as a row's sum is, is computed once.
 
-So results are those of a rounded division, but for the last bits of subnormal ones, and of quotients of x below 2^-100.
-Of 0, infinity and NaN, and where a result overflows, the steps would make NaN, and what they start from is exact. The
+So results are those of a rounded division, but for the last bit of subnormal ones, which are rounded twice. Of 0, infinity and NaN, and where a result overflows, the steps would make NaN, and what they start from is exact. The
 back end runs this last; the `gpu` level and the host device keep the division.
 """
 
@@ -19,6 +19,7 @@ from mlirc.passes import register
 from mlirc.passes.mathlib.builder import Number, element_type, fma, select
 
 FAR = 2.0**64
+TINY = 2.0**-62
 
 
 def _is_one(value: ir.Value) -> bool:
@@ -46,6 +47,9 @@ def _quotient(x: Number, y: Number) -> Number:
     scale = select(size.compare("gt", FAR), x.const(1.0 / FAR), near_one)
     y = y * scale
     share = _reciprocal(y)
+    tiny = abs(x).compare("lt", TINY)
+    x = x * select(tiny, x.const(FAR), x.const(1.0))
+    scale = select(tiny, scale * (1.0 / FAR), scale)
     first = x * share
     second = fma(fma(-first, y, x), share, first)
     refined = fma(fma(-second, y, x), share, second)

@@ -21,10 +21,16 @@ func.func @reciprocals(%x: vector<2xf32>) -> vector<2xf32> {
 // CHECK: %[[Y:.*]] = arith.mulf %arg1, %[[SCALE]]
 // CHECK: arith.divf %{{.*}}, %[[Y]] fastmath<afn> : f32
 // CHECK: %[[SHARE:.*]] = arith.select
-// CHECK: arith.mulf %arg0, %[[SHARE]]
+// CHECK: math.absf %arg0
+// CHECK: %[[TINY:.*]] = arith.cmpf olt
+// CHECK: %[[UP:.*]] = arith.select %[[TINY]]
+// CHECK: %[[X:.*]] = arith.mulf %arg0, %[[UP]]
+// CHECK: %[[DOWN:.*]] = arith.mulf %[[SCALE]]
+// CHECK: %[[BACK:.*]] = arith.select %[[TINY]], %[[DOWN]], %[[SCALE]]
+// CHECK: arith.mulf %[[X]], %[[SHARE]]
 // CHECK-COUNT-4: math.fma
 // CHECK-NOT: arith.divf
-// CHECK: arith.mulf %{{.*}}, %[[SCALE]]
+// CHECK: arith.mulf %{{.*}}, %[[BACK]]
 // CHECK: return
 func.func @quotients(%x: f32, %y: f32) -> f32 {
   %r = arith.divf %x, %y : f32
