@@ -5,11 +5,12 @@ thread computes one quotient after the other (of a gated layer's tile, 64 of the
 hardware's approximation of 1 / y (PTX ISA, "rcp.approx": 1 ulp), a step of Newton's iteration for it, and two for the
 quotient (Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990), which is what
 the subroutines do for ordinary operands. The divisor is scaled into [2^-85, 2^64] first, so that its reciprocal is not
-subnormal, and a tiny x is made larger, so that neither the steps nor what they leave over are; what is the same for many
-quotients, as a row's sum is, is computed once.
+subnormal, and a tiny x is made larger, so that neither the steps nor what they leave over are; what is the same for
+many quotients, as a row's sum is, is computed once.
 
-So results are those of a rounded division, but for the last bit of subnormal ones, which are rounded twice. Of 0, infinity and NaN, and where a result overflows, the steps would make NaN, and what they start from is exact. The
-back end runs this last; the `gpu` level and the host device keep the division.
+So results are those of a rounded division, but for the last bit of subnormal ones, which are rounded twice. Of 0,
+infinity and NaN, and where a result overflows, the steps would make NaN, and what they start from is exact. The back
+end runs this last; the `gpu` level and the host device keep the division.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ class BlockShape:
     """How blocks cut a product: a block's tile, the slice of K per step, its warps, the depth of the copy pipeline, the
     instruction; how many columns of blocks are visited together; how operands come to shared memory ("tma": a producer
     warp copies them); how many blocks are launched (0: all), and how many of them form a cluster; into how many parts K
-    is divided, and whether blocks of a cluster add them or, through memory, a second launch."""
+    is divided, and whether blocks of a cluster add them or, through memory, a second launch; whether the transpose is
+    computed."""
 
     block_m: int
     block_n: int
@@ -50,6 +51,7 @@ class BlockShape:
     parts: int = 1
     producers: int = 1
     through: str = "cluster"
+    swap_operands: bool = False
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from mlirc.scripts import _bytes_tiles, _fp32_tiles, _fp32_warpgroup_tiles
 from mlirc.scripts._block_shape import ROW_BYTES, BlockShape, Sizes, element_types, is_fp32, is_short
 from mlirc.scripts._registers import most_sums
 from mlirc.scripts._split_k_tiles import divided
-from mlirc.scripts._swapped_tiles import swapped_tile
+from mlirc.scripts._swapped_tiles import swapped_tile, swaps
 from mlirc.scripts._tensor_copy_tiles import few_rows_tile, tensor_copy_tile, transposed_rows
 from mlirc.scripts._warp_tiles import default_tile, warpgroup_tile
 from mlirc.targets import Target
@@ -155,7 +155,7 @@ def choose(kernel: KernelInfo, target: Target, given: Mapping[str, Any]) -> Bloc
     assert c is not None
     check_instruction(kernel.name, c, target, given["mma"])
     size, tensor_copies = Sizes.of(kernel, c), by_tensor_copies(kernel, target, given)
-    if given["swap_operands"]:
+    if swaps(kernel, size, target, given, tensor_copies):
         start = swapped_tile(kernel, size, target, given, warpgroups_for(kernel, target), tensor_copies)
     else:
         start = starting_tile(kernel, size, target, given, tensor_copies)
@@ -170,10 +170,10 @@ def choose(kernel: KernelInfo, target: Target, given: Mapping[str, Any]) -> Bloc
     warps_m, warps_n = fitting_warps(tile, start, c, given["warps_m"] is not None)
     tile = replace(tile, warps_m=given["warps_m"] or warps_m, warps_n=given["warps_n"] or warps_n)
     through = start.through if tile.parts == start.parts else "cluster" if tile.parts in (2, 4, 8) else "memory"
-    whole = tile.copy == "tma" and tile.parts == 1 and not given["swap_operands"]
+    whole = tile.copy == "tma" and tile.parts == 1 and not tile.swap_operands
     whole = whole and not instructions.all_instructions()[mma].shares_k
     tile = replace(tile, through=given["through"] or through, store=given["store"] or ("tma" if whole else "vector"))
-    if given["swap_operands"] and given["store"] is None:
+    if tile.swap_operands and given["store"] is None:
         tile = replace(tile, store="rows")
     check_together(kernel.name, tile, given)
     block_k, stages = given["block_k"], given["stages"]

@@ -31,6 +31,8 @@ def product_blocks(tile: BlockShape, size: Sizes, c: ContractionInfo, target: Ta
     if tile.mma == "mma" and tile.copy == "tma":
         # ptxas would save registers instead, and read one operand at a time from shared memory.
         return 2 if fitting == 2 else 1
+    if tile.swap_operands and tile.copy == "tma" and tile.parts == 1:
+        return min(fitting, 2) or None
     if tile.copy != "cp_async" or tile.parts > 1:
         return None
     if tile.mma == "tf32x3":  # two blocks would leave a thread 128 registers

@@ -14,6 +14,21 @@ from mlirc.scripts._block_shape import ROW_BYTES, BlockShape, Sizes, element_typ
 from mlirc.targets import Target
 
 MOST_ROWS, MOST_STAGES = 256, 16
+FEW_ROWS, COLUMNS = 16, 64
+
+
+def swaps(kernel: KernelInfo, size: Sizes, target: Target, given: Mapping[str, Any], tensor_copies: bool) -> bool:
+    """Whether a product is computed as its transpose: as the knob says, or, where none is given, of few rows and so
+    many columns that the tiles of these are more than half the multiprocessors. With fewer, K is divided instead, or
+    narrower tiles read as fast (measured on an H200: benchmarks/results/few-rows-h200.md)."""
+    if given["swap_operands"] is not None:
+        return bool(given["swap_operands"])
+    c = kernel.contraction
+    assert c is not None
+    if not (tensor_copies and target.has_wgmma and element_types(c).half and c.direct and c.count == 1):
+        return False
+    tiles = size.batch * ceil_div(size.n, COLUMNS)
+    return size.m <= FEW_ROWS and 2 * tiles > target.sms and all(knob is None for knob in given.values())
 
 
 def swapped_tile(
@@ -21,7 +36,8 @@ def swapped_tile(
 ) -> BlockShape:
     """The tile that a swapped product starts from: all rows (256 at most), and 64 columns, which are the rows of a
     warpgroup or of four warps. Knobs that are `given` are kept; `warpgroups` is the instruction of theirs, "" for
-    none. Nothing here was measured. Raises MlircError for an instruction that chooses its operands' order itself."""
+    none. Few rows leave room for two blocks on a multiprocessor, which read more at once than one with a longer ring.
+    Raises MlircError for an instruction that chooses its operands' order itself."""
     c = kernel.contraction
     assert c is not None
     by_warps = kernel.fp32 if is_fp32(c) and kernel.fp32 != "ieee" else "mma" if element_types(c).half else "fma"
@@ -31,12 +47,13 @@ def swapped_tile(
         raise MlircError(f"kernel '{kernel.name}': mma={mma}: {what}")
     instruction = instructions.all_instructions()[mma]
     block_m = given["block_m"] or min(ceil_div(size.m, 8) * 8, MOST_ROWS)
-    block_n = given["block_n"] or 64
-    warps = 4 if block_n <= 64 else 8
+    block_n = given["block_n"] or COLUMNS
+    warps = 4 if block_n <= COLUMNS else 8
     if instruction.warps == 1:
         warps = power_of_two(min(max(block_n // instruction.tile[0], 1), warps))
+    stages = MOST_STAGES if block_m > FEW_ROWS else MOST_STAGES // 2
     producers = 4 if warps == 8 and instruction.asynchronous else 1  # a warpgroup, which gives its registers away
     return BlockShape(
-        block_m, block_n, ROW_BYTES // c.element_bytes, given["warps_m"] or 1, given["warps_n"] or warps, MOST_STAGES,
-        mma, copy="tma" if tensor_copies else "cp_async", producers=producers,
+        block_m, block_n, ROW_BYTES // c.element_bytes, given["warps_m"] or 1, given["warps_n"] or warps, stages,
+        mma, copy="tma" if tensor_copies else "cp_async", producers=producers, swap_operands=True,
     )  # fmt: skip

@@ -64,7 +64,7 @@ def matmul(
     parts: int | None = None,
     producers: int | None = None,
     through: Literal["cluster", "memory"] | None = None,
-    swap_operands: bool = False,
+    swap_operands: bool | None = None,
 ) -> ir.Module:
     """A `block_m` x `block_n` tile of the result per block, with a loop over `block_k` slices of the operands.
 
@@ -93,13 +93,14 @@ def matmul(
     # blocks that share a slice of the (large) right operand follow each other: m is the fastest block id
     inner = (size.n_dim, size.m_dim)
     order = [d for d, n in enumerate(sizes) if n and d not in inner] + list(inner)
-    with script(**asdict(shape), min_blocks=min_blocks, swap_operands=swap_operands or None) as (module, function):
+    chosen = {**asdict(shape), "swap_operands": shape.swap_operands or None}
+    with script(**chosen, min_blocks=min_blocks) as (module, function):
         generalize(function)
         collapse_dims(function)
         root = match_root(function)
         forall = tile_to_blocks(root, sizes=sizes, keep=[size.m_dim, size.n_dim], order=order)
         contractions, warp_grid = match_contractions(forall), [shape.warps_m, shape.warps_n]
-        if swap_operands:
+        if shape.swap_operands:
             contractions, warp_grid = transposed(contractions), warp_grid[::-1]
         tiled, loop = tile_reduction(contractions, size=shape.block_k)
         annotate(tiled, mma=shape.mma, warp_grid=warp_grid)

@@ -40,6 +40,17 @@ def test_weights_are_the_warpgroups_rows(shape, options, knobs):
 
 
 @pytest.mark.parametrize(
+    ("columns", "options", "swapped"),
+    [(4296, {}, True), (4296, dict(transposed=False), True), (4160, {}, False)],
+)
+def test_few_rows_of_many_columns_are_the_warpgroups_columns_by_themselves(columns, options, swapped):
+    """Tiles of 64 columns that are more than half of the 132 multiprocessors, two blocks on each of which have room."""
+    _, record = check_schedule(matmul(7, columns, 264, "bf16", **options), (), 2e-2)
+    assert (record.knobs.get("swap_operands"), record.knobs["mma"] == "wgmma") == (swapped or None, swapped)
+    assert record.knobs["min_blocks"] == 2 and record.knobs["block_m"] == (8 if swapped else 16)
+
+
+@pytest.mark.parametrize(
     ("shape", "dtype", "options", "knobs"),
     [
         ((7, 136, 520), "bf16", {}, "mma=mma"),  # eight columns
