@@ -9,7 +9,7 @@ import io
 import json
 import re
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,12 @@ _PTX, _CONSTANTS = "model.ptx", "constants.safetensors"
 
 @dataclass
 class Compiled:
-    """A compiled case: the PTX file's text and the constants (plan constants and the module's buffers) by name."""
+    """A compiled case: the PTX file's text and the constants (plan constants and the module's buffers) by name. A model
+    that generates has several plans: `others` are the texts of those but `decode` by name."""
 
     ptx: str
     constants: dict[str, Any]
+    others: dict[str, str] = field(default_factory=dict)
 
 
 def archive_name(case: Case) -> str:
@@ -46,6 +48,8 @@ def write_compiled(folder: Path, case: Case, compiled: Compiled) -> int:
     def write(temporary: Path) -> None:
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
             archive.writestr(_PTX, compiled.ptx)
+            for name, text in compiled.others.items():
+                archive.writestr(f"{name}.ptx", text)
             archive.writestr(_CONSTANTS, save({k: v.contiguous().clone() for k, v in compiled.constants.items()}))
             archive.comment = ZIP_COMMENT
 
@@ -61,7 +65,9 @@ def read_compiled(folder: Path, case: Case) -> Compiled:
     path = folder / archive_name(case)
     try:
         with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
-            return Compiled(archive.read(_PTX).decode(), load(archive.read(_CONSTANTS)))
+            names = [n for n in archive.namelist() if n not in (_PTX, _CONSTANTS)]
+            others = {n.removesuffix(".ptx"): archive.read(n).decode() for n in names}
+            return Compiled(archive.read(_PTX).decode(), load(archive.read(_CONSTANTS)), others)
     except OSError as e:
         raise MlircError(f"{path}: cannot read: {e.strerror}") from e
     except (zipfile.BadZipFile, KeyError, ValueError) as e:

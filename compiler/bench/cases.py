@@ -18,9 +18,10 @@ Input = dict[str, Any]
 class Case:
     """One thing to measure.
 
-    `builder` is `operator`, `huggingface`, `network` (a small module of `networks.py`, compiled through a `.pt2`) or
-    `file` (a model that the user named). `options` is what that builder needs, in JSON's types; `inputs` maps each
-    input's name to {dtype, shape, kind, ...}; `dtype` is the type computed in; `seed` fixes weights and inputs.
+    `builder` is `operator`, `huggingface`, `network` (a small module of `networks.py`, compiled through a `.pt2`),
+    `file` (a model that the user named) or `generation` (a model that generates, `generation/cases.py`). `options` is
+    what that builder needs, in JSON's types; `inputs` maps each input's name to {dtype, shape, kind, ...}; `dtype` is
+    the type computed in; `seed` fixes weights and inputs.
     """
 
     name: str

@@ -13,6 +13,7 @@ from typing import Any
 
 from mlirc.bench.artifacts import Compiled, write_compiled
 from mlirc.bench.cases import Case
+from mlirc.bench.generation.cases import BUILDER as GENERATION
 from mlirc.bench.ptxas import summarize
 from mlirc.errors import MlircError
 from mlirc.precision import DEFAULT_FP32
@@ -31,8 +32,12 @@ def compile_case(
 
     Kernels are compiled in this process: cases run side by side, in processes of their own. Raises MlircError.
     """
+    if case.builder == GENERATION:
+        from mlirc.bench.generation.compiling import compile_generating
+
+        return compile_generating(case, folder, target, schedule, ptxas, fp32)
     from mlirc.backend.ptx import check_ptxas
-    from mlirc.bench.count import count_kernels, count_program
+    from mlirc.bench.count import count_program
     from mlirc.driver.compilation import Compilation
     from mlirc.driver.kernel_cache import KernelCache, cache_folder
     from mlirc.targets import get_target
@@ -46,9 +51,9 @@ def compile_case(
     if "linalg" not in job.modules:
         found |= _source_of(job.modules["kernels"])
     work = count_program(job.modules.get("linalg", job.modules["kernels"]))
-    kernels = count_kernels(job.modules["kernels"])
     job.lower("ptx")
     seconds = time.perf_counter() - start
+    kernels = kernels_of(job)
     if ptxas:
         found["ptxas"] = summarize(check_ptxas(job.ptx, job.target))
     constants = {**(job.imported.constants if job.imported else {}), **buffers}
@@ -66,8 +71,16 @@ def compile_case(
         "arena_bytes": job.plan.arena_size,
         "weight_bytes": sum(w.nbytes for w in job.plan.weights),
         "work": work.to_json(),
-        "kernels": {name: {**one.to_json(), "calls": n, **_script(job, name)} for name, (one, n) in kernels.items()},
+        "kernels": kernels,
     }
+
+
+def kernels_of(job: Any) -> dict[str, dict[str, Any]]:
+    """The work of each kernel of a compiled model, how often it is called, and, once it is scheduled, its script."""
+    from mlirc.bench.count import count_kernels
+
+    found = count_kernels(job.modules["kernels"])
+    return {name: {**one.to_json(), "calls": n, **_script(job, name)} for name, (one, n) in found.items()}
 
 
 def forget_peak() -> None:

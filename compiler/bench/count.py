@@ -11,6 +11,7 @@ from mlirc.dialects.mlirc_dialect import ATTENTIONS, AttentionInfo
 from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import context, ir, run_passes
 
+_SCATTER = "tm_tensor.scatter"
 _VIEWS = ("tensor.collapse_shape", "tensor.expand_shape", "tensor.cast")
 
 
@@ -35,31 +36,32 @@ class Work:
         return {"read": self.read, "written": self.written, "flops": dict(self.flops), "vector": self.vector}
 
 
-def count_program(module: ir.Module) -> Work:
+def count_program(module: ir.Module, cached: bool = True) -> Work:
     """The work of a `linalg`- or `kernels`-level module: every argument of `@main` read once, every result written
-    once, and the operations of `@main` or of the kernels that it calls."""
+    once, and the operations of `@main` or of the kernels that it calls. Without `cached`, attention over a cache in
+    pages counts no operations: how many they are depends on the sequences' lengths."""
     from mlirc.ir import levels
 
     if levels.kernels(module):
         work = count_function(levels.functions(module)["main"])
-        for one, calls in count_kernels(module).values():
+        for one, calls in count_kernels(module, cached).values():
             work.add(one, calls)
         return work
     plain = _generalized(levels.copy(module))
     found = levels.functions(plain)
-    work = count_function(found["main"])
+    work = count_function(found["main"], cached)
     for step, times in levels.steps(plain).items():
-        work.add(count_function(found[step]), times)
+        work.add(count_function(found[step], cached), times)
     return work
 
 
-def count_kernels(module: ir.Module) -> dict[str, tuple[Work, int]]:
+def count_kernels(module: ir.Module, cached: bool = True) -> dict[str, tuple[Work, int]]:
     """The work of one call of each kernel of a `kernels`-level module, and how often a run calls it."""
     from mlirc.ir import levels
 
     calls = levels.calls(module)
     plain = _generalized(levels.copy(module))
-    return {name: (count_function(f), calls[name]) for name, f in levels.kernels(plain).items()}
+    return {name: (count_function(f, cached), calls[name]) for name, f in levels.kernels(plain).items()}
 
 
 def _generalized(module: ir.Module) -> ir.Module:
@@ -68,20 +70,20 @@ def _generalized(module: ir.Module) -> ir.Module:
     return module
 
 
-def count_function(function: ir.OpView) -> Work:
-    """The work of one function whose linalg ops are all generic."""
+def count_function(function: ir.OpView, cached: bool = True) -> Work:
+    """The work of one function whose linalg ops are all generic; `cached` as of `count_program`."""
     work = Work()
     for argument in function.body.blocks[0].arguments:
         if isinstance(argument.type, ir.RankedTensorType):
             work.read += _bytes_read(argument)
-    work.written = sum(nbytes(t) for t in function.type.results)
+    work.written = sum(map(_bytes_written, function.body.blocks[0].operations[-1].operands))
 
     def visit(op: ir.Operation) -> ir.WalkResult:
         if op.name == "linalg.generic":
             _count_generic(op, work)
             return ir.WalkResult.SKIP
         if op.name in ATTENTIONS:
-            _count_attention(op, work)
+            _count_attention(op, work, cached)
         return ir.WalkResult.ADVANCE
 
     function.operation.walk(visit)
@@ -106,9 +108,18 @@ def _bytes_read(value: ir.Value) -> int:
             total += nbytes(user.results[0].type)
         elif user.name in _VIEWS:
             total += _bytes_read(user.results[0])
+        elif user.name == _SCATTER and use.operand_number == 2:
+            continue  # the rows that are put into it are written in place
         else:
             return whole
     return min(whole, total)
+
+
+def _bytes_written(value: ir.Value) -> int:
+    """The bytes of a result that are written: those of the rows where it is a tensor that rows are put into."""
+    while not isinstance(value.owner, ir.Block) and value.owner.name in (*_VIEWS, _SCATTER):
+        value = value.owner.operands[0]
+    return nbytes(value.type)
 
 
 def _gathered(extract: ir.Operation) -> int:
@@ -171,10 +182,12 @@ def _source(value: ir.Value) -> ir.Value:
     return value
 
 
-def _count_attention(op: ir.Operation, work: Work) -> None:
+def _count_attention(op: ir.Operation, work: Work, cached: bool) -> None:
     """Two products over the visible pairs, and about five operations per score for the softmax. Of a
     cache in pages: those of sequences as long as they can be."""
     a = AttentionInfo.of(op)
+    if a.pages is not None and not cached:
+        return
     pairs = a.batch * a.q_heads * visible_pairs(a.q_len, a.kv_len, a.causal, a.window)
     work.flops[str(a.element_type)] += 2 * pairs * (a.head_dim + a.value_dim)
     work.vector += 5 * pairs

@@ -33,7 +33,7 @@ def time_kernels(model: CompiledModel, known: dict[str, Any], flush: Callable[[]
         sampled = _time_steps(model, numbers, repeats, flush)
         per_model = sampled.median / repeats
         bound = bound_us(work) if work else 0.0
-        data = (work["read"] + work["written"]) * count if work else 0
+        moved = work["read"] + work["written"] if work else 0
         rows.append(
             {
                 "kernel": name,
@@ -42,7 +42,8 @@ def time_kernels(model: CompiledModel, known: dict[str, Any], flush: Callable[[]
                 "us_per_call": per_model / max(count, 1),
                 "us_per_run": per_model,
                 "bound_us_per_call": bound,
-                "hot": data < timing.COLD_BYTES,
+                "bytes_per_call": moved,
+                "hot": moved * count < timing.COLD_BYTES,
                 "script": work["script"] if work else "",
                 "origin": work["origin"] if work else [],
             }

@@ -10,7 +10,10 @@ from typing import Any
 
 from mlirc.bench.compiling import geometric_mean
 
-PEERS = {"eager": "eager", "compile": "torch.compile", "max-autotune": "max-autotune"}
+PEERS = {
+    "transformers": "transformers without a CUDA graph", "eager": "eager", "compile": "torch.compile",
+    "max-autotune": "max-autotune",
+}  # fmt: skip
 
 
 def environment() -> dict[str, Any]:
@@ -49,12 +52,28 @@ def _output(command: list[str]) -> str:
         return ""
 
 
-HEAD = ("case", "verdict", "error", "eager's", "mlirc us", "eager us", "compile us", "bound us", "of bound", "vs best")
+HEAD = (
+    "case", "verdict", "error", "eager's", "mlirc us", "eager us", "compile us", "bound us", "of bound", "vs best",
+    "no graph us",
+)  # fmt: skip
 
 
 def rows(results: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     """One row of text per result, in HEAD's columns."""
     return [_row(r) for r in results]
+
+
+def timed_parts(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Results of which each has one set of times: one with several parts (a step of decoding, a prompt) is several."""
+    found = []
+    for record in results:
+        parts = record.get("result", {}).get("parts", {})
+        for name, part in parts.items():
+            case, rest = record["case"], {k: v for k, v in record["result"].items() if k != "parts"}
+            shown = f"{case['name'].split('.decode')[0].split('.prefill')[0]}.{name}"
+            found.append({**record, "case": {**case, "name": shown}, "result": {**rest, **part}})
+        found += [] if parts else [record]
+    return found
 
 
 def _row(record: dict[str, Any]) -> tuple[str, ...]:
@@ -83,6 +102,7 @@ def _row(record: dict[str, Any]) -> tuple[str, ...]:
         _us(bound),
         f"{100 * bound / mine:.0f}%" if bound and mine else "",
         f"{min(peers) / mine:.2f}x" if peers and mine else "",
+        _us(times.get("transformers")),
     )
 
 
@@ -139,41 +159,89 @@ def worst(results: Sequence[dict[str, Any]], count: int = 10) -> list[tuple[str,
     return sorted(found, key=lambda x: -x[1])[:count]
 
 
-def kernel_rows(record: dict[str, Any], limit: int = 12) -> list[tuple[str, ...]]:
-    """The costliest kernels of one result: kernel, script, calls, us per call, bound, us per run, origin."""
+def kernel_rows(record: dict[str, Any], limit: int = 16) -> list[tuple[str, ...]]:
+    """The costliest kernels of one result: kernel, script, calls, us per call, bound, us per run, MB that a call moves,
+    GB/s, origin."""
     found = record.get("result", {}).get("kernels", [])[:limit]
     return [
         (
             k["kernel"], k["script"], str(k["calls"]), _us(k["us_per_call"]) + (" (hot)" if k["hot"] else ""),
-            _us(k["bound_us_per_call"]), _us(k["us_per_run"]), ", ".join(k["origin"][:1]),
+            _us(k["bound_us_per_call"]), _us(k["us_per_run"]), f"{k['bytes_per_call'] / 1e6:.3g}",
+            f"{k['bytes_per_call'] / k['us_per_call'] / 1e3:,.0f}" if k["us_per_call"] else "",
+            ", ".join(k["origin"][:1]),
         )
         for k in found
     ]  # fmt: skip
 
 
-KERNEL_HEAD = ("kernel", "script", "calls", "us/call", "bound", "us/run", "origin")
+KERNEL_HEAD = ("kernel", "script", "calls", "us/call", "bound", "us/run", "MB", "GB/s", "origin")
+
+
+def kernel_sum(record: dict[str, Any]) -> str:
+    """What all kernels take alone beside what the whole takes, as one line."""
+    kernels, whole = record["result"]["kernels"], record["result"]["times"]["mlirc"]["median_us"]
+    total, launches = sum(k["us_per_run"] for k in kernels), sum(k["launches"] for k in kernels)
+    return f"{launches} launches take {total:,.1f} us one by one, and {whole:,.1f} us as one graph"
+
+
+def details(record: dict[str, Any]) -> list[str]:
+    """What else is known of a result, a line each: memory, the time to the first token, peers that failed, notes."""
+    result, lines = record.get("result", {}), []
+    if "first_token" in result:
+        found = result["first_token"]
+        lines.append(
+            f"time to the first token {found['median_us'] / 1e3:,.3f} ms (p10 {found['p10_us'] / 1e3:,.3f}, p90 "
+            f"{found['p90_us'] / 1e3:,.3f}), from the host's tokens to a token on the host"
+        )
+    if "memory" in result:
+        lines.append(_memory(result["memory"]))
+    lines += [f"{name}: {why}" for name, why in result.get("peer_errors", {}).items()]
+    return [*lines, *(f"note: {note}" for note in record.get("info", {}).get("notes", []))]
+
+
+def _memory(found: dict[str, Any]) -> str:
+    arena = max(found["arenas"].values())
+    text = f"memory: weights {_mb(found['weights'])}, cache {_mb(found['cache'])}, activations {_mb(arena)}"
+    text += f", together {_mb(found['needed'])}"
+    if "peak" in found:
+        text += f"; peak {_mb(found['peak'])}, {100 * found['over']:+.1f} %"
+    return text
+
+
+def _mb(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB"
 
 
 def markdown(data: dict[str, Any]) -> str:
     """The whole result file as a Markdown page."""
     about = data["about"]
-    title = ", ".join(dict.fromkeys(r["case"]["suite"] for r in data["results"]))
+    results = timed_parts(data["results"])
+    title = ", ".join(dict.fromkeys(r["case"]["suite"] for r in results))
     lines = [f"# Results: {title}", ""]
     lines += [", ".join(f"{k} {v}" for k, v in about.items() if v and not isinstance(v, dict)) + ".", ""]
     lines += [
         "Medians in microseconds; every contender in CUDA graphs, interleaved, L2 cache cold; errors are relative"
     ]
     lines += ["Frobenius norms against FP64; docs/benchmarking.md says how each figure is taken.", ""]
-    lines += [f"- {line}" for line in summary(data["results"])] + [""]
-    lines += _markdown_table(HEAD, rows(data["results"]))
-    behind = worst(data["results"])
+    lines += [f"- {line}" for line in summary(results)] + [""]
+    shown = _shown(rows(results))
+    lines += _markdown_table([HEAD[i] for i in shown], [[row[i] for i in shown] for row in rows(results)])
+    behind = worst(results)
     if behind:
         lines += ["", "Furthest behind the best peer: " + ", ".join(f"{n} {x:.1f}x" for n, x in behind) + "."]
-    for record in data["results"]:
+    for record in results:
+        if found := details(record):
+            lines += ["", f"## {record['case']['name']}", "", *(f"- {line}" for line in found)]
         if kernel_rows(record):
             lines += ["", f"## Kernels of {record['case']['name']}", ""]
-            lines += _markdown_table(KERNEL_HEAD, kernel_rows(record))
+            lines += [*_markdown_table(KERNEL_HEAD, kernel_rows(record)), "", f"{kernel_sum(record)}."]
     return "\n".join(lines) + "\n"
+
+
+def _shown(body: Sequence[tuple[str, ...]]) -> list[int]:
+    """The columns in which something is, the last one only then."""
+    last = len(HEAD) - 1
+    return [i for i in range(len(HEAD)) if i < last or any(row[i] for row in body)]
 
 
 def _markdown_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
@@ -189,16 +257,40 @@ def print_table(data: dict[str, Any]) -> None:
     from rich.table import Table
 
     console = Console(width=None if _is_terminal() else 200)
+    results = timed_parts(data["results"])
     table = Table(box=None, header_style="bold", pad_edge=False)
-    shown = [i for i in range(len(HEAD)) if i < 2 or any(r[i] for r in rows(data["results"]))]
+    shown = [i for i in range(len(HEAD)) if i < 2 or any(r[i] for r in rows(results))]
     for i in shown:
         table.add_column(HEAD[i], justify="left" if i < 2 else "right", overflow="fold")
-    for row in rows(data["results"]):
+    for row in rows(results):
         colour = "red" if not row[1].startswith("ok") else ""
         table.add_row(*[row[i] for i in shown], style=colour)
     console.print(table)
-    for line in summary(data["results"]):
+    for line in summary(results):
         console.print(line, highlight=False)
+    for record in results:
+        _print_details(console, record)
+
+
+def _print_details(console: Any, record: dict[str, Any]) -> None:
+    """What else is known of one result, with its costliest kernels."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    found, kernels = details(record), kernel_rows(record)
+    if not found and not kernels:
+        return
+    console.print(f"\n{record['case']['name']}", style="bold", highlight=False)
+    for line in found:
+        console.print(escape(line), highlight=False)
+    if kernels:
+        table = Table(box=None, pad_edge=False)
+        for i, name in enumerate(KERNEL_HEAD):
+            table.add_column(name, justify="left" if i in (0, 1, 8) else "right", overflow="fold")
+        for row in kernels:
+            table.add_row(*map(escape, row))
+        console.print(table)
+        console.print(kernel_sum(record), highlight=False)
 
 
 def _is_terminal() -> bool:

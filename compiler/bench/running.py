@@ -16,6 +16,7 @@ from mlirc.bench.artifacts import MINILM, Compiled, read_compiled
 from mlirc.bench.bound import bound_us, limited_by
 from mlirc.bench.build import Built, build_real, make_inputs
 from mlirc.bench.cases import Case, input_bytes
+from mlirc.bench.generation.cases import BUILDER as GENERATION
 from mlirc.bench.kernels import time_kernels
 from mlirc.check.gates import gate_name, relative_error
 from mlirc.errors import MlircError
@@ -41,6 +42,10 @@ class Runner:
 
     def run(self, case: Case, info: dict[str, Any]) -> dict[str, Any]:
         """Checks, then times; the result is JSON data. Raises what goes wrong."""
+        if case.builder == GENERATION:
+            from mlirc.bench.generation.running import run_generating
+
+            return run_generating(case, info, self.folder, self.settings, self.device)
         with reference.exact_math():
             return self._run(case, info)
 

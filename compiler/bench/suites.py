@@ -7,6 +7,7 @@ from typing import Any
 
 from mlirc.bench import models, operators
 from mlirc.bench.cases import Case
+from mlirc.bench.generation.cases import generation
 from mlirc.errors import MlircError
 
 
@@ -27,6 +28,7 @@ def suites() -> dict[str, Suite]:
         Suite("anchors", "products, attention and memory-bound operators at the usual shapes", operators.anchors),
         Suite("models", "14 models in f32 and bf16 at sequence lengths 1, 7, 128 and 512", models.models),
         Suite("speed", "models whose speed is claimed: TinyLlama, Qwen2.5-7B, MiniLM, BERT", models.speed),
+        Suite("generation", "4 models that generate: a step of decoding at 1,024 tokens, a prompt of 512", generation),
     ]
     return {s.name: s for s in found}
 

@@ -112,8 +112,8 @@ def compile_generation(
     fp32: str = DEFAULT_FP32,
     level: str = "ptx",
 ) -> CompiledGenerator:
-    """Compiles what generates with a transformers causal language model (a module in this process, or a Hugging Face
-    folder), and writes it as a folder when `output` is given.
+    """Compiles what generates with a transformers causal language model (a module in this process, one that was opened,
+    or a Hugging Face folder), and writes it as a folder when `output` is given.
 
     `slots` sequences run at once, each of at most `context` tokens (the model's, at most 2,048, where it is not given).
     The cache has `pages` of `page_size` tokens (enough for all slots at their longest). `chunks`: how many tokens of a
@@ -139,7 +139,7 @@ def compile_generation(
         _rename(job.imported, name, constants)
         job.lower(level)
         jobs[name] = job
-    source = None if isinstance(model, torch.nn.Module) else Path(model)
+    source = Path(model) if isinstance(model, str | os.PathLike) else None
     made = CompiledGenerator(generator, jobs, source)
     if output is not None:
         made.write(output)

@@ -79,7 +79,8 @@ def open_generator(
     random_weights: int | None = None,
     quantize: str | None = None,
 ) -> Generator:
-    """The steps of a live transformers model, or of a Hugging Face folder, for which `dtype` and `random_weights` are.
+    """The steps of a live transformers model, of one that was opened (a `SourceModel`), or of a Hugging Face folder,
+    for which `dtype` and `random_weights` are.
 
     `quantize` is a scheme for the weights (`int4:group=128`; `mlirc.frontend.quantize`). `pages` defaults to enough for
     all slots at their longest, and one. Raises MlircError for what is no causal language model, sizes that do not fit,
@@ -116,6 +117,8 @@ def _opened(model: Any, dtype: str | None, random_weights: int | None, quantize:
             )
         source = from_torch(model, name=type(model).__name__)
         return source if quantize is None else packed_as(source, quantize)
+    if isinstance(model, SourceModel):
+        return model if quantize is None else packed_as(model, quantize)
     if not Path(model).is_dir():
         raise MlircError(f"{model}: generation needs a folder of a Hugging Face model, with config.json")
     return open_model(str(model), dtype=dtype, random_weights=random_weights, quantize=quantize)

@@ -45,6 +45,11 @@ class PlanEngine:
         self._unseen: set[int] = set()  # slots whose row of `seen` is out of date
         self._changed = {"table", "seen", *self._of_slot}
 
+    @property
+    def models(self) -> Mapping[str, Any]:
+        """The loaded plans by name."""
+        return self._models
+
     # Sequences
 
     def assign(self, slot: int, pages: Sequence[int], sampling: Sampling, prompt: Sequence[int]) -> None:

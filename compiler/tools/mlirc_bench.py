@@ -8,12 +8,16 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mlirc.bench.artifacts import MANIFEST, MINILM, Entry, read_manifest, write_manifest
 from mlirc.bench.cases import Case, select
+from mlirc.bench.generation.cases import BUILDER as GENERATION
+from mlirc.bench.generation.cases import CONTEXT, DEFAULT_PEERS, folder_case
+from mlirc.bench.generation.cases import PEERS as GENERATING_PEERS
 from mlirc.bench.pool import Task, run_tasks
 from mlirc.bench.suites import suite_cases, suites
 from mlirc.errors import MlircError
@@ -22,14 +26,19 @@ from mlirc.files.outputs import Outputs, check_replaceable
 from mlirc.precision import DEFAULT_FP32, FP32
 from mlirc.targets import DEFAULT_TARGET, get_target
 from mlirc.tools.cli import Parser, run_main
+from mlirc.tools.generating import count
 
 _EPILOG = """examples
   mlirc-bench bf16-basics                        compile here, measure here
   mlirc-bench fp32 --filter rmsnorm --kernels    some cases, and each kernel's time
   mlirc-bench models --compile-only OUT          on a machine without a GPU ...
   mlirc-bench --run OUT --check-only -j 8        ... and on one with a GPU, without MLIR
+  mlirc-bench llama/ --decode --context 4096     a step of a model that generates text
   mlirc-bench KernelBench/level1 -j 8 -o r.json  a folder of problems (Model, get_inputs, get_init_inputs)
 docs/benchmarking.md says how each figure is taken."""
+
+
+PEERS = ("eager", "compile", "max-autotune")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -53,6 +62,12 @@ def _parser() -> argparse.ArgumentParser:
     model.add_argument("--dtype", metavar="DTYPE")
     model.add_argument("--random-weights", type=int, metavar="SEED")
     model.add_argument("--allow-pickle", action="store_true")
+    text = parser.add_argument_group("a Hugging Face folder that generates text")
+    text.add_argument("--decode", action="store_true", help="measure a step of decoding")
+    text.add_argument("--prefill", type=count, metavar="N", help="measure the reading of a prompt of N tokens")
+    text.add_argument("--context", type=count, metavar="N", help=f"--decode: so long sequences (default {CONTEXT})")
+    text.add_argument("--batch", type=count, metavar="N", help="--decode: so many of them (default 1)")
+    text.add_argument("--quantize", metavar="SCHEME", help="pack the linear layers' weights, as in mlirc")
     how = parser.add_argument_group("compiling")
     how.add_argument("--target", default=DEFAULT_TARGET, help="the GPU to compile for (default %(default)s)")
     how.add_argument("--schedule", action="append", default=[], metavar="S", help="as in mlirc")
@@ -61,7 +76,11 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--compile-jobs", type=int, metavar="N", help="cases compiled side by side (default: cores)")
     measure = parser.add_argument_group("measuring")
     add = measure.add_argument
-    add("--peers", help="of eager, compile, max-autotune; '' for none (default eager,compile; for problems eager)")
+    add(
+        "--peers",
+        help="of eager, compile, max-autotune; '' for none (default eager,compile; for problems eager); for models that"
+        f" generate also transformers, without a CUDA graph (default {DEFAULT_PEERS})",
+    )
     add("--samples", type=int, default=100, help="samples per contender (default %(default)s)")
     add("--check-only", action="store_true", help="errors only, no times")
     add("--kernels", action="store_true", help="time each kernel alone, too")
@@ -75,7 +94,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-PEERS = ("eager", "compile", "max-autotune")
 GPU_MEMORY = 1.2e11  # what the cases of `-j` may take together, in bytes
 
 
@@ -89,6 +107,19 @@ def _cases(options: argparse.Namespace) -> list[Case]:
 
 def _named(what: str, options: argparse.Namespace) -> list[Case]:
     """The cases of one command-line argument."""
+    if options.decode or options.prefill:
+        sizes = {"context": options.context, "batch": options.batch}
+        given_sizes = {name: n for name, n in sizes.items() if n is not None}
+        if given_sizes and not options.decode:
+            raise MlircError(f"--{next(iter(given_sizes))} goes with --decode")
+        case = folder_case(
+            what, options.dtype, options.random_weights, decode=options.decode, prefill=options.prefill,
+            quantize=options.quantize, **given_sizes,
+        )  # fmt: skip
+        return [case]
+    for name in ("context", "batch", "quantize"):
+        if getattr(options, name) is not None:
+            raise MlircError(f"--{name} goes with --decode or --prefill N, and a Hugging Face folder")
     if what in suites() or not (Path(what).exists() or ":" in what):
         return suite_cases(what)
     name = Path(what).stem or what
@@ -157,27 +188,34 @@ def run_cases(entries: list[Entry], folder: Path, options: argparse.Namespace) -
     With several jobs, all cases are checked side by side first (which also fills the caches of the driver's and of
     torch.compile's compilers), and then timed one by one.
     """
-    peers = _peers(options, "eager,compile")
+    known = GENERATING_PEERS if any(e.case.builder == GENERATION for e in entries) else PEERS
+    peers = [p for p in _peers(options, "eager,compile", known) if p != "transformers"]
     deadline = _deadline(options)
     settings = {"folder": str(folder), "peers": peers, "samples": options.samples, "kernels": options.kernels}
     settings |= {"check": True, "time": not options.check_only, "warm": False}
+    settings["generating_peers"] = _peers(options, DEFAULT_PEERS, GENERATING_PEERS)
     results: dict[str, dict[str, Any]] = {}
     if options.jobs > 1:
         first = {**settings, "time": False, "warm": not options.check_only and peers not in ([], ["eager"])}
         _phase(entries, first, options, deadline, results)
         settings["check"] = False
     if options.jobs == 1 or not options.check_only:
-        left = [e for e in entries if options.jobs == 1 or "check" in results.get(e.case.name, {})]
+        left = [e for e in entries if options.jobs == 1 or _to_time(e.case, results.get(e.case.name, {}))]
         _phase(left, settings, options, deadline, results)
     return _records(entries, results)
 
 
-def _peers(options: argparse.Namespace, default: str) -> list[str]:
+def _to_time(case: Case, result: dict[str, Any]) -> bool:
+    """Whether a checked case is to be timed: one that generates only where it is right."""
+    return "check" in result and (case.builder != GENERATION or result["check"]["verdict"] != "FAIL")
+
+
+def _peers(options: argparse.Namespace, default: str, known: Sequence[str] = PEERS) -> list[str]:
     given = default if options.peers is None else options.peers
     peers = ["compile" if p == "inductor" else p for p in given.split(",") if p]
-    unknown = [p for p in peers if p not in PEERS]
+    unknown = [p for p in peers if p not in known]
     if unknown:
-        raise MlircError(f"--peers: no peer '{unknown[0]}': there are {', '.join(PEERS)}")
+        raise MlircError(f"--peers: no peer '{unknown[0]}': there are {', '.join(known)}")
     return peers
 
 
@@ -221,7 +259,12 @@ def _outcome(result: dict[str, Any]) -> str:
         return str(result.get("error") or result.get("skipped"))
     check = result.get("check", {"verdict": "", "outputs": []})
     errors = ", ".join(f"{o['error']:.1e} (eager {o['eager_error']:.1e})" for o in check["outputs"])
-    times = ", ".join(f"{n} {t['median_us']:.1f} us" for n, t in result.get("times", {}).items())
+    parts = {"": result, **{f"{name}: ": part for name, part in result.get("parts", {}).items()}}
+    times = ", ".join(
+        part + ", ".join(f"{n} {t['median_us']:.1f} us" for n, t in found["times"].items())
+        for part, found in parts.items()
+        if "times" in found
+    )
     return " ".join(part for part in (check["verdict"], errors, times) if part)
 
 
@@ -263,6 +306,8 @@ def _problems(options: argparse.Namespace) -> list[Case] | None:
     """The problems that the command line names, or None where it names something else."""
     from mlirc.bench.problems.find import find_problems
 
+    if options.decode or options.prefill:
+        return None
     is_asked = options.what[:1] == ["problems"]
     named = options.what[1:] if is_asked else options.what
     if is_asked and not named:

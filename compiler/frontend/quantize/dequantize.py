@@ -19,7 +19,7 @@ def dequantize(
     numbers of a row (0: for the row)."""
     format_ = Format.of(kind)
     numbers = unpack(words, format_.bits, k)
-    each = torch.arange(k) // (group or k)
+    each = torch.arange(k, device=words.device) // (group or k)
     if format_.floating:
         return numbers.view(FP8).to(scales.dtype) * scales[:, each]
     zero = format_.middle if zeros is None else zeros[:, each].to(torch.int32)

@@ -64,10 +64,10 @@ def pack(numbers: torch.Tensor, bits: int) -> torch.Tensor:
     n, k = numbers.shape
     parts = []
     for plane in planes_of(bits, k):
-        fields = torch.zeros(n, plane.words * plane.fields, dtype=torch.int32)
+        fields = torch.zeros(n, plane.words * plane.fields, dtype=torch.int32, device=numbers.device)
         fields[:, :k] = (numbers.to(torch.int32) >> plane.low) & ((1 << plane.bits) - 1)
         fields = fields.view(n, -1, plane.fields // PAIR, LANES, PAIR)
-        words = torch.zeros(n, fields.shape[1], LANES, dtype=torch.int32)
+        words = torch.zeros(n, fields.shape[1], LANES, dtype=torch.int32, device=numbers.device)
         for h in range(plane.fields // PAIR):
             for e in range(PAIR):
                 words |= fields[:, :, h, :, e] << (16 * e + plane.bits * h)
@@ -77,11 +77,12 @@ def pack(numbers: torch.Tensor, bits: int) -> torch.Tensor:
 
 def unpack(words: torch.Tensor, bits: int, k: int) -> torch.Tensor:
     """The uint8 numbers [N, k] of what `pack` made."""
-    total = torch.zeros(words.shape[0], k, dtype=torch.uint8)
+    total = torch.zeros(words.shape[0], k, dtype=torch.uint8, device=words.device)
     for plane in planes_of(bits, k):
         part = words[:, plane.start : plane.start + plane.words].reshape(len(words), -1, LANES)
         shifts = [[16 * e + plane.bits * h for e in range(PAIR)] for h in range(plane.fields // PAIR)]
-        fields = part[:, :, None, :, None] >> torch.tensor(shifts, dtype=torch.int32)[None, None, :, None, :]
+        by = torch.tensor(shifts, dtype=torch.int32, device=words.device)
+        fields = part[:, :, None, :, None] >> by[None, None, :, None, :]
         numbers = (fields & ((1 << plane.bits) - 1)).reshape(len(words), plane.words * plane.fields)[:, :k]
         total |= (numbers << plane.low).to(torch.uint8)
     return total

@@ -1,0 +1,199 @@
+"""The half of measuring a model that generates that needs a GPU and no MLIR: checks its plans, then times them."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mlirc.bench import timing
+from mlirc.bench.artifacts import Compiled, read_compiled
+from mlirc.bench.bound import bound_us, limited_by
+from mlirc.bench.cases import Case
+from mlirc.bench.generation import memory
+from mlirc.bench.generation.build import build_generating, pack_weights
+from mlirc.bench.generation.cases import chunk
+from mlirc.bench.generation.check import Checked, assign_pages, check_generation, draw_tokens
+from mlirc.bench.generation.peers import StaticStep, peer_arm
+from mlirc.bench.kernels import time_kernels
+from mlirc.bench.reference import exact_math
+from mlirc.errors import MlircError
+from mlirc.generate.cost import cost_of
+from mlirc.generate.engine import Sampling
+from mlirc.generate.loading import engine_of
+from mlirc.generate.plan_engine import PlanEngine
+from mlirc.generate.sizes import Sizes
+from mlirc.runtime.plan_file import extract
+
+_FIRST_TOKENS = 20  # samples of the time to the first token
+
+
+def run_generating(
+    case: Case, info: dict[str, Any], folder: Path, settings: dict[str, Any], device: str = "cuda"
+) -> dict[str, Any]:
+    """Checks, then times what was found right; the result is JSON data. Raises what goes wrong.
+
+    `settings`: as of `mlirc.bench.running.Runner`, with `generating_peers` (of `cases.PEERS`).
+    """
+    with exact_math():
+        return _Run(case, info, folder, settings, device).run()
+
+
+class _Run:
+    def __init__(self, case: Case, info: dict[str, Any], folder: Path, settings: dict[str, Any], device: str):
+        self.case, self.info, self.settings, self.device = case, info, settings, device
+        self.sizes = Sizes(**{**info["sizes"], "chunks": tuple(info["sizes"]["chunks"])})
+        self.compiled = read_compiled(folder, case)
+        self.module = build_generating(case, device)
+        _set_buffers(self.module, self.compiled.constants)
+        scheme = case.options["quantize"]
+        packed = {} if scheme is None else pack_weights(self.module, scheme)
+        constants = {name: tensor.to(device) for name, tensor in self.compiled.constants.items()}
+        self.tensors: dict[str, Tensor] = {**self.module.state_dict(), **packed, **constants}
+        self.tokens = draw_tokens(case, self.module, self.sizes, device)
+
+    def run(self) -> dict[str, Any]:
+        start = time.perf_counter()
+        before = memory.in_use(self.device)
+        engine = load_engine(self.compiled, self.sizes, self.tensors)
+        result: dict[str, Any] = {"load_s": round(time.perf_counter() - start, 3)}
+        try:
+            result["memory"] = self._memory(engine, before)
+            checked = check_generation(engine, self.module, self.tokens)
+            _settle(self.device)
+            result["check"] = checked.result
+            result["check_s"] = round(time.perf_counter() - start, 3)
+            if self.settings["time"] and checked.result["verdict"] != "FAIL":
+                result["parts"] = self._parts(engine, checked)
+        finally:
+            engine.close()
+            _settle(self.device)
+        result["total_s" if self.settings["time"] else "check_total_s"] = round(time.perf_counter() - start, 3)
+        return result
+
+    def _memory(self, engine: PlanEngine, before: int | None) -> dict[str, Any]:
+        """What the plans take once each has run."""
+        assign_pages(engine, self.tokens)
+        engine.prefill(0, self.tokens[0].tolist()[: chunk(self.case)], 0)
+        engine.decode()
+        after = memory.in_use(self.device)
+        plans = {name: extract(text) for name, text in texts_of(self.compiled).items()}
+        used = None if before is None or after is None else after - before
+        return memory.accounted(plans, used)
+
+    def _parts(self, engine: PlanEngine, checked: Checked) -> dict[str, Any]:
+        """Times of a step of decoding, and of reading a prompt, by their names."""
+        found = {}
+        flush = timing.Flusher()
+        context, prompt = self.case.options["context"], self.case.options["prefill"]
+        if self.case.options["decode"]:
+            found[f"decode{context}"] = self._decode(engine, checked, flush)
+        if prompt is not None:
+            found[f"prefill{prompt}"] = self._prefill(engine, prompt, flush)
+        return found
+
+    def _decode(self, engine: PlanEngine, checked: Checked, flush: Callable[[], None]) -> dict[str, Any]:
+        """A step whose tokens are the last of their sequences: a plan that is run again stays at a full cache."""
+        context = self.tokens.shape[1]
+        made = torch.from_numpy(engine.decode())
+        if not checked.is_near(made):
+            raise MlircError("the step that is to be timed chooses other tokens than when it was checked")
+        model = engine.models["decode"]
+        arms = [timing.Arm("mlirc", lambda: model.launch(torch.cuda.current_stream()), 1)]
+        plan = extract(self.compiled.ptx)
+        cost = cost_of(plan, engine)  # type: ignore[arg-type]
+        work = {**self.info["plans"]["decode"]["work"], "read": int(cost.step(context * engine.slots))}
+        work["written"] = cost.token * engine.slots
+        outcome = self._against(arms, work, 1, context, flush, checked.is_near)
+        if self.settings["kernels"]:
+            model.launch()
+            model.synchronize()
+            outcome["kernels"] = time_kernels(model, self.info["plans"]["decode"]["kernels"], flush)
+        return outcome
+
+    def _prefill(self, engine: PlanEngine, prompt: int, flush: Callable[[], None]) -> dict[str, Any]:
+        """A prompt that is read into an empty cache of one slot."""
+        tokens = self.tokens[:1, :prompt]
+        if tokens.shape[1] < prompt:  # a prompt that is longer than the sequences that are decoded
+            tokens = tokens.repeat(1, -(-prompt // tokens.shape[1]))[:, :prompt]
+        first = _first_token(engine, tokens[0].tolist(), flush, self.device)
+        model = engine.models[f"prefill-{prompt}"]
+        numbers = {"slot": 0, "start": 0, "count": prompt}
+        given = {name: torch.tensor(n, device=self.device) for name, n in numbers.items()}
+        model.bind(tokens=tokens.contiguous(), **given)
+        arms = [timing.Arm("mlirc", lambda: model.launch(torch.cuda.current_stream()), 1)]
+        cost = cost_of(extract(self.compiled.others[f"prefill-{prompt}"]), engine)  # type: ignore[arg-type]
+        work = {**self.info["plans"][f"prefill-{prompt}"]["work"], "read": cost.read, "written": cost.token * prompt}
+        outcome = self._against(arms, work, prompt, prompt, flush, None, tokens)
+        return {**outcome, "first_token": first}
+
+    def _against(
+        self,
+        arms: list[timing.Arm],
+        work: Mapping[str, Any],
+        count: int,
+        capacity: int,
+        flush: Callable[[], None],
+        is_near: Callable[[Tensor], bool] | None,
+        tokens: Tensor | None = None,
+    ) -> dict[str, Any]:
+        """Times `arms` beside the peers, which read the last `count` tokens; one that is wrong is not timed."""
+        outcome: dict[str, Any] = {"bound_us": bound_us(dict(work)), "limited_by": limited_by(dict(work))}
+        outcome["peer_errors"] = {}
+        for name in self.settings["generating_peers"]:
+            try:
+                step = StaticStep(self.module, self.tokens if tokens is None else tokens, count, capacity)
+                arm = peer_arm(name, step, self.module)
+                if is_near is not None and not is_near(step()):
+                    raise ValueError("chooses other tokens than the reference, and is not timed")
+                arms.append(arm)
+            except Exception as e:  # a peer that cannot do it is a result, too
+                outcome["peer_errors"][name] = f"{type(e).__name__}: {' '.join(str(e).split())}"[:500]
+                _settle(self.device)
+        found = timing.interleave(arms, self.settings["samples"], flush)
+        return {**outcome, "times": {name: sampled.to_json() for name, sampled in found.items()}}
+
+
+def texts_of(compiled: Compiled) -> dict[str, str]:
+    """The plans' texts by name."""
+    return {"decode": compiled.ptx, **compiled.others}
+
+
+def load_engine(compiled: Compiled, sizes: Sizes, tensors: Mapping[str, Any]) -> PlanEngine:
+    """The plans of a case on the GPU."""
+    plans = {name: (text, extract(text), None) for name, text in texts_of(compiled).items()}
+    return engine_of(0, sizes, tensors, plans=plans)
+
+
+def _set_buffers(module: torch.nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Gives the module's buffers the values that were compiled in: another CPU may compute other last bits."""
+    for name, buffer in module.named_buffers():
+        if name in values and values[name].shape == buffer.shape:
+            buffer.copy_(values[name])
+
+
+def _first_token(engine: PlanEngine, prompt: list[int], flush: Callable[[], None], device: str) -> dict[str, Any]:
+    """From a prompt on the host to its first token on the host, by the host's clock: a slot is given to it, the prompt
+    is read, the token comes back."""
+    pages = list(range(1, engine.sizes.pages_each + 1))
+    times = []
+    for _ in range(_FIRST_TOKENS):
+        engine.release(0)
+        flush()
+        memory.synchronize(device)
+        start = time.perf_counter()
+        engine.assign(0, pages, Sampling(), prompt)
+        engine.prefill(0, prompt, 0)
+        times.append(1e6 * (time.perf_counter() - start))
+    return timing.summarize(times).to_json()
+
+
+def _settle(device: str) -> None:
+    gc.collect()
+    if device != "cpu":
+        torch.cuda.empty_cache()
