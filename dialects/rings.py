@@ -82,7 +82,7 @@ class Slot:
     """One tile of a ring's slots. `tile`: the extents and type that its memory covers; `swizzle`: bytes of a row over
     which chunks of 16 are permuted, 0 for none; `panels`: whether a row's columns lie in one panel after the other,
     each as wide as the swizzle; `multicast`: each block of the cluster copies a part of it, to all of them; `rewrite`:
-    how the warps beside the producer's write it anew (`passes/distribute/rewriting.py`), "" for not at all."""
+    how the warps beside the producer's write it anew (`passes/distribute/products/rewriting.py`), "" for not at all."""
 
     tile: ir.RankedTensorType
     swizzle: int = 128

@@ -40,7 +40,7 @@ def kernel_table(job: Any, *, full: bool = False) -> str:
 
 def _notes(job: Any) -> list[str]:
     """What was chosen for the products and layouts of each kernel."""
-    from mlirc.passes.distribute.product_notes import noted
+    from mlirc.passes.distribute.products.notes import noted
 
     return [f"{name}: {line}" for name, build in job.builds.items() for line in noted(build.gpu)]
 

@@ -1,9 +1,9 @@
 """`mlirc-distribute`: from the `tiles` level to the `gpu` level.
 
-Every `scf.forall` of a kernel becomes a `gpu.func`: its tiles are spread over the registers of the block's threads by
-layouts (layout.py), loads and stores become vector accesses (memory.py), bodies are replayed on registers
-(elementwise.py), reductions become shuffles (reduction.py), products what an instruction makes of them (contraction.py,
-instructions/, staging.py), loops carry fragments and pipeline their copies (loop.py)."""
+Every `scf.forall` of a kernel becomes a `gpu.func` (`kernel.py`): its tiles are spread over the registers of the
+block's threads by layouts (`layouts/`), loads and stores become vector accesses (`memory/`), bodies are replayed on
+registers and reductions become shuffles (`tiles/`), products what an instruction makes of them (`products/`,
+`instructions/`), and loops carry fragments (`lowerings/`) and run their copies ahead (`copies/`)."""
 
 from __future__ import annotations
 

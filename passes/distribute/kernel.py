@@ -8,16 +8,19 @@ from mlirc.dialects.rings import ROLES
 from mlirc.dialects.tensor_map import map_argument, tensor_map
 from mlirc.errors import MlircError
 from mlirc.mlir import arith, func, gpu, ir, memref, nested
-from mlirc.passes.distribute import block, cluster_parts, loop, memory, product_notes, roles
-from mlirc.passes.distribute.blame import blamed, check_attributes
-from mlirc.passes.distribute.consumer import Consumer
-from mlirc.passes.distribute.emitter import Emitter, Unsupported
-from mlirc.passes.distribute.grid import Grid
-from mlirc.passes.distribute.memory import storage_type
-from mlirc.passes.distribute.multistage import Copies
-from mlirc.passes.distribute.program import Program
-from mlirc.passes.distribute.results import store
-from mlirc.passes.distribute.scope import Lowerings, Scope
+from mlirc.passes.distribute.copies.multistage import Copies
+from mlirc.passes.distribute.emit.blame import blamed, check_attributes
+from mlirc.passes.distribute.emit.emitter import Emitter, Unsupported
+from mlirc.passes.distribute.lowerings import block, loop, roles
+from mlirc.passes.distribute.lowerings.consumer import Consumer
+from mlirc.passes.distribute.memory import access
+from mlirc.passes.distribute.memory.access import storage_type
+from mlirc.passes.distribute.products import notes
+from mlirc.passes.distribute.program import cluster_parts
+from mlirc.passes.distribute.program.grid import Grid
+from mlirc.passes.distribute.program.program import Program
+from mlirc.passes.distribute.program.results import store
+from mlirc.passes.distribute.program.scope import Lowerings, Scope
 from mlirc.passes.rings.check import Roles, check_registers, roles_of
 from mlirc.passes.rings.check_multistage import multistage_of
 from mlirc.schedule import attributes as schedule_attributes
@@ -150,7 +153,7 @@ class Kernel:
             self._emit_body(Scope(em, program, LOWERINGS), forall, grid, dict(zip(used, entry.arguments, strict=True)))
             gpu.ReturnOp([])
         i32 = ir.IntegerType.get_signless(32)
-        product_notes.note(kernel, em)
+        notes.note(kernel, em)
         kernel.attributes["mlirc.smem"] = ir.IntegerAttr.get(i32, em.smem_bytes)
         few = self._blocks_that_fit(em.smem_bytes, threads)
         if divided and divided.spec.registers:
@@ -270,12 +273,12 @@ class Kernel:
     def _bind_view(self, scope: Scope, value: ir.Value, base: ir.Value) -> None:
         t = value.type
         if not isinstance(t, ir.RankedTensorType):
-            loaded = memory.load_elements(scope.em, memory.View(base, [], []), [], 1)
-            scope.scalars[value] = memory.join(scope.em, [loaded], 1, t, 1)
+            loaded = access.load_elements(scope.em, access.View(base, [], []), [], 1)
+            scope.scalars[value] = access.join(scope.em, [loaded], 1, t, 1)
             return
         shape = list(ir.RankedTensorType(t).shape)
         base = reshaped(base, shape)
-        scope.bind_view(value, memory.View(base, [0] * len(shape), list(range(len(shape)))), shape, shape)
+        scope.bind_view(value, access.View(base, [0] * len(shape), list(range(len(shape)))), shape, shape)
 
     def _function_level(self, scope: Scope, op, arguments) -> None:
         """Ops in front of the forall: constants and scalars, and reshapes of arguments and of earlier results."""

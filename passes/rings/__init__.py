@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mlirc.mlir import ir
 from mlirc.passes import register
-from mlirc.passes.distribute.blame import blamed
+from mlirc.passes.distribute.emit.blame import blamed
 from mlirc.passes.rings.make import make_rings
 from mlirc.targets import DEFAULT_TARGET, get_target
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from mlirc.dialects import rings
 from mlirc.dialects.rings import IN_PLACE, RingSpec, RolesSpec
 from mlirc.mlir import ir, nested
-from mlirc.passes.distribute import slices
-from mlirc.passes.distribute.emitter import Unsupported
-from mlirc.passes.distribute.loop_operands import product_of
-from mlirc.passes.distribute.rewriting import SLOTS
-from mlirc.passes.distribute.team import Planner
+from mlirc.passes.distribute.copies.loop_operands import product_of
+from mlirc.passes.distribute.emit.emitter import Unsupported
+from mlirc.passes.distribute.emit.team import Planner
+from mlirc.passes.distribute.memory import slices
+from mlirc.passes.distribute.products.rewriting import SLOTS
 
 REGISTERS = 65536  # of a multiprocessor
 

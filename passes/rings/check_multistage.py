@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from mlirc.dialects import rings
 from mlirc.dialects.rings import RingSpec
 from mlirc.mlir import ir, nested
-from mlirc.passes.distribute import products
+from mlirc.passes.distribute.products import matching
 from mlirc.passes.rings.check import Flow, Site, check_readers, check_releases, check_tiles, collect, wrong
 
 
@@ -115,7 +115,7 @@ def _last_use(home: ir.Block, flow: Flow) -> ir.Operation:
 def waits_for_product(get: ir.Operation) -> bool:
     """Whether products beside it alone read what a get gives: it arrives where they do."""
     users = [u.owner.operation for u in get.results[0].uses]
-    return all(u.block == get.block and u.name == "linalg.generic" and products.match(u) is not None for u in users)
+    return all(u.block == get.block and u.name == "linalg.generic" and matching.match(u) is not None for u in users)
 
 
 def _is_quiet(op: ir.Operation) -> bool:

@@ -10,13 +10,13 @@ from mlirc.dialects import rings
 from mlirc.dialects.rings import Slot
 from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import ir, nested, scf
-from mlirc.passes.distribute import slices
-from mlirc.passes.distribute.blame import check_attributes
-from mlirc.passes.distribute.emitter import Unsupported
-from mlirc.passes.distribute.grid import Grid
-from mlirc.passes.distribute.loop_operands import LoopOperand, LoopOperands
-from mlirc.passes.distribute.parts import loops_over_parts
-from mlirc.passes.distribute.team import Planned, Warps
+from mlirc.passes.distribute.copies.loop_operands import LoopOperand, LoopOperands
+from mlirc.passes.distribute.emit.blame import check_attributes
+from mlirc.passes.distribute.emit.emitter import Unsupported
+from mlirc.passes.distribute.emit.team import Planned, Warps
+from mlirc.passes.distribute.memory import slices
+from mlirc.passes.distribute.program.grid import Grid
+from mlirc.passes.distribute.program.parts import loops_over_parts
 from mlirc.passes.rings import check, multistage
 from mlirc.passes.rings.check_multistage import multistage_of
 from mlirc.passes.rings.multistage import attribute

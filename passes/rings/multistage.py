@@ -11,11 +11,12 @@ from mlirc.dialects import rings
 from mlirc.dialects.rings import Slot
 from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import affine, arith, ir, nested
-from mlirc.passes.distribute import alignment, memory, slices, staging
-from mlirc.passes.distribute.emitter import Unsupported
+from mlirc.passes.distribute.copies.loop_operands import LoopOperand, LoopOperands
+from mlirc.passes.distribute.emit.emitter import Unsupported
+from mlirc.passes.distribute.emit.team import Planned, Warps
 from mlirc.passes.distribute.layouts.shared import SharedLayout
-from mlirc.passes.distribute.loop_operands import LoopOperand, LoopOperands
-from mlirc.passes.distribute.team import Planned, Warps
+from mlirc.passes.distribute.memory import access, alignment, slices
+from mlirc.passes.distribute.products import staging
 from mlirc.passes.rings.releases import Channel, insert_releases, releases_at_end, within
 from mlirc.passes.rings.windows import forget_demands, moved
 from mlirc.schedule.attributes import Taken, demands, plain
@@ -159,7 +160,7 @@ def _make_ring(copy: str, depth: int, group: list[LoopOperand], warps: int) -> C
 def _slot(copy: str, o: LoopOperand, warps: int) -> Slot:
     width = alignment.copy_width(o.op) if copy == "cp_async" else None
     covered = staging.covered(o.extents, o.element, warps, width)
-    usual = SharedLayout.of_tile(covered, element_bytes(memory.storage_type(o.element)), o.panels).swizzle
+    usual = SharedLayout.of_tile(covered, element_bytes(access.storage_type(o.element)), o.panels).swizzle
     swizzle = attribute(o.op, "swizzle", usual)
     if swizzle not in (0, usual):
         what = f"mlirc.swizzle = {swizzle}: rows of this operand are permuted over {usual} bytes, or 0"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from mlirc.dialects import rings
 from mlirc.mlir import ir
-from mlirc.passes.distribute.asynchronous import AT_ONCE, LATER, finish, first_reader
-from mlirc.passes.distribute.loop_operands import LoopOperand, LoopOperands
+from mlirc.passes.distribute.copies.loop_operands import LoopOperand, LoopOperands
+from mlirc.passes.distribute.emit.asynchronous import AT_ONCE, LATER, finish, first_reader
 
 
 @dataclass

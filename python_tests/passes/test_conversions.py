@@ -8,8 +8,17 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mlirc.passes.distribute.layout import Layout, Xor, fma_accumulator, lane, mma_accumulator, reg, row_layout, warp
 from mlirc.passes.distribute.layouts.conversion import Exchange, Moves, Scratch, cheapest
+from mlirc.passes.distribute.layouts.registers import (
+    Layout,
+    Xor,
+    fma_accumulator,
+    lane,
+    mma_accumulator,
+    reg,
+    row_layout,
+    warp,
+)
 from support.kernels.check import check_tiles
 from support.kernels.layouts import conversion, random_layout, run
 from support.randomness import generator

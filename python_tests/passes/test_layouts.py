@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlirc.passes.distribute.layout import Layout, Xor, lane, reg, row_layout, warp
 from mlirc.passes.distribute.layouts.maps import Map, NotAligned, Row, identity
+from mlirc.passes.distribute.layouts.registers import Layout, Xor, lane, reg, row_layout, warp
 from mlirc.passes.distribute.layouts.shuffles import Shuffles, flip, plan
 from support.kernels.layouts import random_layout
 

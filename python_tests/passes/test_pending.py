@@ -12,7 +12,7 @@ from mlirc import mlir
 from mlirc.device.launch import DeviceKernel
 from mlirc.driver.kernel_build import to_gpu
 from mlirc.mlir import arith, func, ir, nvvm, scf
-from mlirc.passes.distribute.pending import Arrival, Carried, Groups, reaches, wait_for_all
+from mlirc.passes.distribute.emit.pending import Arrival, Carried, Groups, reaches, wait_for_all
 from mlirc.targets import get_target
 from support.kernels.check import assert_close
 from support.kernels.payloads import inputs_of

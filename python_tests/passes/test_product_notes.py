@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlirc.passes.distribute.layout import Layout, mma_accumulator, reg
+from mlirc.passes.distribute.layouts.registers import Layout, mma_accumulator, reg
 from mlirc.tools import mlirc
 from support.kernels.payloads import attention, matmul
 

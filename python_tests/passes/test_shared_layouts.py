@@ -13,8 +13,8 @@ from mlirc import mlir
 from mlirc.device.launch import DeviceKernel
 from mlirc.driver.kernel_build import to_gpu
 from mlirc.mlir import ir
-from mlirc.passes.distribute.layout import fma_accumulator, lane, mma_accumulator, row_layout
 from mlirc.passes.distribute.layouts import banks
+from mlirc.passes.distribute.layouts.registers import fma_accumulator, lane, mma_accumulator, row_layout
 from mlirc.passes.distribute.layouts.shared import SharedLayout
 from mlirc.schedule.registry import Schedules
 from mlirc.targets import get_target

@@ -9,7 +9,7 @@ import torch
 
 from mlirc.backend.ptx import check_ptxas, find_ptxas
 from mlirc.driver.compilation import Compilation
-from mlirc.passes.distribute.unpacking import floor_of
+from mlirc.passes.distribute.tiles.unpacking import floor_of
 from mlirc.passes.graph.index import Index, dim
 from mlirc.targets import get_target
 from support.randomness import generator

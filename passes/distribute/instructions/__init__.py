@@ -11,8 +11,8 @@ import re
 import sys
 from typing import Any
 
-from mlirc.passes.distribute.geometry import BlockProduct, ElementTypes, Spread
 from mlirc.passes.distribute.instructions.base import Instruction
+from mlirc.passes.distribute.products.geometry import BlockProduct, ElementTypes, Spread
 from mlirc.schedule.attributes import listed, offer
 from mlirc.schedule.errors import VerbError
 from mlirc.schedule.user import call, loading_file

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from mlirc.passes.distribute.geometry import HALF, BlockProduct, ElementTypes, Spread, round_up
-from mlirc.passes.distribute.product import Product
-from mlirc.passes.distribute.values import Fragment
+from mlirc.passes.distribute.products.geometry import HALF, BlockProduct, ElementTypes, Spread, round_up
+from mlirc.passes.distribute.products.product import Product
+from mlirc.passes.distribute.tiles.values import Fragment
 from mlirc.targets import Target
 
 __all__ = ["HALF", "BlockProduct", "ElementTypes", "Instruction", "Spread", "round_up"]
@@ -65,7 +65,7 @@ class Instruction:
     def finishes(self, types: ElementTypes) -> str:
         """When all of a product's operands have been read from shared memory: "by lanes" (of the warps, at once), "at
         once" (by the instruction, which `lower` waits for), or "later": under way until somebody reads the result, or
-        gives back the slots that it reads (`pending.py`)."""
+        gives back the slots that it reads (`emit/pending.py`)."""
         return "by lanes"
 
     def lower(self, product: Product) -> Fragment:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mlirc.mlir import arith, ir, math, scf
-from mlirc.passes.distribute import memory
-from mlirc.passes.distribute.emitter import IndexValue
+from mlirc.passes.distribute.emit.emitter import IndexValue
 from mlirc.passes.distribute.instructions import BlockProduct, ElementTypes, Instruction, Spread, instruction
-from mlirc.passes.distribute.layout import Layout, fma_accumulator, reg
-from mlirc.passes.distribute.product import Product
-from mlirc.passes.distribute.values import Fragment, elementwise_op, load
+from mlirc.passes.distribute.layouts.registers import Layout, fma_accumulator, reg
+from mlirc.passes.distribute.memory import access
+from mlirc.passes.distribute.products.product import Product
+from mlirc.passes.distribute.tiles.values import Fragment, elementwise_op, load
 
 # Products that are summed one after the other before they are added to the total.
 SUM_LENGTH = 32
@@ -57,7 +57,7 @@ class OuterProducts:
     the layout: those of the product, if not others)."""
 
     def __init__(
-        self, product: Product, fma: Fma, views: tuple[memory.View, memory.View] | None = None,
+        self, product: Product, fma: Fma, views: tuple[access.View, access.View] | None = None,
         sums: Layout | None = None,
     ):  # fmt: skip
         self.product, self.fma, self.em = product, fma, product.em

@@ -7,16 +7,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mlirc.mlir import arith, ir, nvgpu, vector
-from mlirc.passes.distribute import memory, staging
-from mlirc.passes.distribute.accumulators import MmaFragment
-from mlirc.passes.distribute.elementwise import Elementwise
-from mlirc.passes.distribute.emitter import Emitter, IndexValue
+from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue
 from mlirc.passes.distribute.instructions import BlockProduct, ElementTypes, Instruction, Spread, instruction
 from mlirc.passes.distribute.instructions.base import round_up
-from mlirc.passes.distribute.layout import Layout, mma_accumulator, mma_operand_a, mma_operand_b
-from mlirc.passes.distribute.product import Product
-from mlirc.passes.distribute.reduction import mask
-from mlirc.passes.distribute.values import Fragment, Marked, Tile
+from mlirc.passes.distribute.layouts.registers import Layout, mma_accumulator, mma_operand_a, mma_operand_b
+from mlirc.passes.distribute.memory import access
+from mlirc.passes.distribute.products import staging
+from mlirc.passes.distribute.products.product import Product
+from mlirc.passes.distribute.tiles.accumulators import MmaFragment
+from mlirc.passes.distribute.tiles.elementwise import Elementwise
+from mlirc.passes.distribute.tiles.reduction import mask
+from mlirc.passes.distribute.tiles.values import Fragment, Marked, Tile
 
 # An operand that no iteration of a loop changes stays in registers if it takes at most this many.
 HOISTED_REGISTERS = 64
@@ -140,7 +141,7 @@ class Mma(Instruction):
 
         return step
 
-    def _ldmatrix_a(self, product: Product, view: memory.View, k_last: bool) -> Step:
+    def _ldmatrix_a(self, product: Product, view: access.View, k_last: bool) -> Step:
         em, mt = product.em, product.spread.tiles[0]
         address = MatrixAddress(em, view, k_last, row_bit=0, k_bit=1)
         warp_m = em.mul(em.div(em.team.warp, product.warps_n) if product.warps_m > 1 else 0, mt * 16)
@@ -152,7 +153,7 @@ class Mma(Instruction):
 
         return step
 
-    def _ldmatrix_b(self, product: Product, view: memory.View, k_last: bool) -> Step:
+    def _ldmatrix_b(self, product: Product, view: access.View, k_last: bool) -> Step:
         em, nt, element = product.em, product.spread.tiles[1], product.b.element
         parts = self.step_k // 8  # matrices of a tile; those of two tiles are read together
         address = MatrixAddress(em, view, k_last, row_bit=parts - 1, k_bit=2 - parts)
@@ -187,7 +188,7 @@ class MatrixAddress:
     number, bit `row_bit` moves by eight rows (m or n) and bit `k_bit` by eight along k. Rows of memory that hold k go
     untransposed."""
 
-    def __init__(self, em: Emitter, view: memory.View, k_last: bool, row_bit: int, k_bit: int):
+    def __init__(self, em: Emitter, view: access.View, k_last: bool, row_bit: int, k_bit: int):
         self.em, self.view, self.k_last = em, view, k_last
         if view.shared is not None:
             em.shared_accesses.by_matrices(str(view.element), view.shared, "ldmatrix")
@@ -210,7 +211,7 @@ class MatrixAddress:
         column_dim = view.dims[1] if self.k_last else view.dims[0]
         if view.shared is not None:
             # All terms of the row but the lane's are multiples of eight: the phase is the lane's alone.
-            column = memory.permuted(em, view.shared, self.row, column)
+            column = access.permuted(em, view.shared, self.row, column)
         indices[row_dim] = em.add(indices[row_dim], row)
         indices[column_dim] = em.add(indices[column_dim], column)
         t = ir.VectorType.get([count, 2], element)

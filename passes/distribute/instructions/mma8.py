@@ -15,16 +15,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mlirc.mlir import arith, ir, llvm, nvvm, vector
-from mlirc.passes.distribute import memory
-from mlirc.passes.distribute.accumulators import InterleavedMmaFragment, MmaFragment, struct_type
-from mlirc.passes.distribute.byte_pairs import STEP_K, BytePairs, in_pairs, words_of
-from mlirc.passes.distribute.emitter import Emitter, IndexValue, Unsupported
+from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue, Unsupported
 from mlirc.passes.distribute.instructions import BlockProduct, ElementTypes, Instruction, Spread, instruction
 from mlirc.passes.distribute.instructions.base import round_up
 from mlirc.passes.distribute.instructions.mma import MatrixAddress
-from mlirc.passes.distribute.layout import Layout, lane, reg, warp
-from mlirc.passes.distribute.product import Product
-from mlirc.passes.distribute.values import Fragment
+from mlirc.passes.distribute.layouts.registers import Layout, lane, reg, warp
+from mlirc.passes.distribute.memory import access
+from mlirc.passes.distribute.memory.byte_pairs import STEP_K, BytePairs, in_pairs, words_of
+from mlirc.passes.distribute.products.product import Product
+from mlirc.passes.distribute.tiles.accumulators import InterleavedMmaFragment, MmaFragment, struct_type
+from mlirc.passes.distribute.tiles.values import Fragment
 from mlirc.runtime.tensor_map import FP8
 from mlirc.targets import Target
 
@@ -113,7 +113,7 @@ def _operand(product: Product, which: int) -> Step:
     return _transposed(em, pairs, first, tiles, which)
 
 
-def _rows_a(em: Emitter, view: memory.View, first: IndexValue, tiles: int) -> Step:
+def _rows_a(em: Emitter, view: access.View, first: IndexValue, tiles: int) -> Step:
     address, i16 = MatrixAddress(em, view, True, row_bit=0, k_bit=1), ir.IntegerType.get_signless(16)
 
     def step(number: int) -> list[list[ir.Value]]:
@@ -122,7 +122,7 @@ def _rows_a(em: Emitter, view: memory.View, first: IndexValue, tiles: int) -> St
     return step
 
 
-def _rows_b(em: Emitter, view: memory.View, first: IndexValue, tiles: int) -> Step:
+def _rows_b(em: Emitter, view: access.View, first: IndexValue, tiles: int) -> Step:
     address, i16 = MatrixAddress(em, view, True, row_bit=1, k_bit=0), ir.IntegerType.get_signless(16)
 
     def step(number: int) -> list[list[ir.Value]]:
@@ -135,7 +135,7 @@ def _rows_b(em: Emitter, view: memory.View, first: IndexValue, tiles: int) -> St
     return step
 
 
-def _transposed(em: Emitter, view: memory.View, first: IndexValue, tiles: int, which: int) -> Step:
+def _transposed(em: Emitter, view: access.View, first: IndexValue, tiles: int, which: int) -> Step:
     """An operand whose rows run along m or n."""
     pairs = BytePairs(em)
     sixteens = tiles if which == 0 else tiles // 2

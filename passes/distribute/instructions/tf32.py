@@ -1,20 +1,19 @@
 """Products of f32 operands that are rounded to TF32 (10 bits of mantissa), on tensor cores: mma.sync m16n8k8.
 
-The order of k is as the operands' reads are wide (`tf32_operands.py`), and that of the sums' columns, too."""
+The order of k is as the operands' reads are wide (`products/tf32_operands.py`), and that of the sums' columns, too."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from mlirc.mlir import ir, nvgpu, vector
-from mlirc.passes.distribute import memory
-from mlirc.passes.distribute.accumulators import PartialSums
-from mlirc.passes.distribute.emitter import Emitter
+from mlirc.passes.distribute.emit.emitter import Emitter
 from mlirc.passes.distribute.instructions import BlockProduct, ElementTypes, Instruction, Spread, instruction
 from mlirc.passes.distribute.instructions.base import round_up
-from mlirc.passes.distribute.layout import Factor, Layout, lane, reg, warp
-from mlirc.passes.distribute.product import Product
-from mlirc.passes.distribute.tf32_operands import (
+from mlirc.passes.distribute.layouts.registers import Factor, Layout, lane, reg, warp
+from mlirc.passes.distribute.memory import access
+from mlirc.passes.distribute.products.product import Product
+from mlirc.passes.distribute.products.tf32_operands import (
     STEP_K,
     Operand,
     Parts,
@@ -25,7 +24,8 @@ from mlirc.passes.distribute.tf32_operands import (
     rounded,
     rows_of,
 )
-from mlirc.passes.distribute.values import Fragment
+from mlirc.passes.distribute.tiles.accumulators import PartialSums
+from mlirc.passes.distribute.tiles.values import Fragment
 
 PART = 4  # column tiles whose sums, and the operands that they are made of, are in registers at once
 
@@ -84,7 +84,7 @@ class Tf32(Instruction):
         if s.warps_k > 1:
             first_k = em.mul(em.div(em.team.warp, product.warps_m * product.warps_n), extent)
 
-        def shared(which: int) -> tuple[memory.View, bool]:
+        def shared(which: int) -> tuple[access.View, bool]:
             view, k_last = product.shared(which)
             return (view if first_k is None else moved(em, view, first_k)), k_last
 

@@ -11,13 +11,13 @@ sums, so one sum of each row and column is looked at. Finite factors whose `hi` 
 from __future__ import annotations
 
 from mlirc.mlir import arith, ir, nvvm, scf
-from mlirc.passes.distribute.emitter import Emitter
+from mlirc.passes.distribute.emit.emitter import Emitter
 from mlirc.passes.distribute.instructions import instruction
 from mlirc.passes.distribute.instructions.fma import Fma, OuterProducts
 from mlirc.passes.distribute.instructions.tf32 import Tf32, accumulator_columns, chain, neighbours
-from mlirc.passes.distribute.layout import Layout
-from mlirc.passes.distribute.product import Product
-from mlirc.passes.distribute.tf32_operands import CHAIN, Operand, Parts, Registers, split
+from mlirc.passes.distribute.layouts.registers import Layout
+from mlirc.passes.distribute.products.product import Product
+from mlirc.passes.distribute.products.tf32_operands import CHAIN, Operand, Parts, Registers, split
 
 TERMS = ((1, 0), (0, 1), (0, 0))  # lo * hi, hi * lo, hi * hi
 

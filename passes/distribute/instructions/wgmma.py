@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import arith, ir, llvm, memref, nvvm
-from mlirc.passes.distribute import memory, staging
-from mlirc.passes.distribute.accumulators import WgmmaFragment, struct_type
-from mlirc.passes.distribute.emitter import Emitter, IndexValue, Unsupported
+from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue, Unsupported
 from mlirc.passes.distribute.instructions import BlockProduct, ElementTypes, Spread, instruction
 from mlirc.passes.distribute.instructions.base import WarpgroupInstruction, round_up
-from mlirc.passes.distribute.layout import Layout, lane, reg, warp
+from mlirc.passes.distribute.layouts.registers import Layout, lane, reg, warp
 from mlirc.passes.distribute.layouts.shared import LINE
-from mlirc.passes.distribute.product import Product
-from mlirc.passes.distribute.reduction import mask
-from mlirc.passes.distribute.values import Fragment, Marked, Splat, Tile
+from mlirc.passes.distribute.memory import access
+from mlirc.passes.distribute.products import staging
+from mlirc.passes.distribute.products.product import Product
+from mlirc.passes.distribute.tiles.accumulators import WgmmaFragment, struct_type
+from mlirc.passes.distribute.tiles.reduction import mask
+from mlirc.passes.distribute.tiles.values import Fragment, Marked, Splat, Tile
 
 STEP_K = 16
 PANEL = LINE // 2  # elements of a panel's row
@@ -153,7 +154,7 @@ def _words(product: Product, frag: Fragment, layout: Layout) -> list[list[list[i
 class Operand:
     """Descriptors of one operand's tile in shared memory."""
 
-    def __init__(self, em: Emitter, view: memory.View, k_last: bool, first_row: IndexValue):
+    def __init__(self, em: Emitter, view: access.View, k_last: bool, first_row: IndexValue):
         shared = view.shared
         self.em, self.k_last, self.element, self.size = em, k_last, view.element, element_bytes(view.element)
         if shared is None or (shared.swizzle, shared.row_bytes) != (LINE, LINE) or not (k_last or view.panels):

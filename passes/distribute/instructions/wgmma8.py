@@ -13,15 +13,15 @@ from __future__ import annotations
 from typing import ClassVar
 
 from mlirc.mlir import arith, ir, llvm
-from mlirc.passes.distribute import rewriting
-from mlirc.passes.distribute.accumulators import InterleavedWgmmaFragment, WgmmaFragment, struct_type
-from mlirc.passes.distribute.emitter import IndexValue, Unsupported
+from mlirc.passes.distribute.emit.emitter import IndexValue, Unsupported
 from mlirc.passes.distribute.instructions import BlockProduct, ElementTypes, Spread, instruction, wgmma
 from mlirc.passes.distribute.instructions.base import WarpgroupInstruction, round_up
-from mlirc.passes.distribute.layout import Layout, lane, reg, warp
+from mlirc.passes.distribute.layouts.registers import Layout, lane, reg, warp
 from mlirc.passes.distribute.layouts.shared import LINE
-from mlirc.passes.distribute.product import Product
-from mlirc.passes.distribute.values import Fragment, Splat
+from mlirc.passes.distribute.products import rewriting
+from mlirc.passes.distribute.products.product import Product
+from mlirc.passes.distribute.tiles.accumulators import InterleavedWgmmaFragment, WgmmaFragment, struct_type
+from mlirc.passes.distribute.tiles.values import Fragment, Splat
 from mlirc.runtime.tensor_map import FP8
 
 STEP_K = 32

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mlirc.passes.distribute import rewriting
-from mlirc.passes.distribute.accumulators import TransposedWgmmaFragment, WgmmaFragment
+from mlirc.passes.distribute.emit.pending import Group
 from mlirc.passes.distribute.instructions import BlockProduct, Spread, instruction, wgmma
 from mlirc.passes.distribute.instructions.base import round_up
 from mlirc.passes.distribute.instructions.wgmma_tf32x3 import (
@@ -27,10 +26,11 @@ from mlirc.passes.distribute.instructions.wgmma_tf32x3 import (
     one,
     words_of,
 )
-from mlirc.passes.distribute.pending import Group
-from mlirc.passes.distribute.product import Product
-from mlirc.passes.distribute.tf32_operands import rounded
-from mlirc.passes.distribute.values import Fragment
+from mlirc.passes.distribute.products import rewriting
+from mlirc.passes.distribute.products.product import Product
+from mlirc.passes.distribute.products.tf32_operands import rounded
+from mlirc.passes.distribute.tiles.accumulators import TransposedWgmmaFragment, WgmmaFragment
+from mlirc.passes.distribute.tiles.values import Fragment
 
 
 @instruction

@@ -20,9 +20,8 @@ from dataclasses import replace
 from typing import ClassVar
 
 from mlirc.mlir import arith, ir, llvm, memref, scf
-from mlirc.passes.distribute import memory, rewriting
-from mlirc.passes.distribute.accumulators import PartialSums, struct_type
-from mlirc.passes.distribute.emitter import Emitter, IndexValue, Unsupported
+from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue, Unsupported
+from mlirc.passes.distribute.emit.pending import Group
 from mlirc.passes.distribute.instructions import (
     BlockProduct,
     ElementTypes,
@@ -33,12 +32,14 @@ from mlirc.passes.distribute.instructions import (
 )
 from mlirc.passes.distribute.instructions.base import WarpgroupInstruction, round_up
 from mlirc.passes.distribute.instructions.fma import Fma, OuterProducts
-from mlirc.passes.distribute.layout import Factor, Layout, lane, reg, warp
+from mlirc.passes.distribute.layouts.registers import Factor, Layout, lane, reg, warp
 from mlirc.passes.distribute.layouts.shared import ATOM_ROWS, LINE
-from mlirc.passes.distribute.pending import Group
-from mlirc.passes.distribute.product import Product
-from mlirc.passes.distribute.tf32_operands import Parts, Split, Step, moved, split
-from mlirc.passes.distribute.values import Fragment, load
+from mlirc.passes.distribute.memory import access
+from mlirc.passes.distribute.products import rewriting
+from mlirc.passes.distribute.products.product import Product
+from mlirc.passes.distribute.products.tf32_operands import Parts, Split, Step, moved, split
+from mlirc.passes.distribute.tiles.accumulators import PartialSums, struct_type
+from mlirc.passes.distribute.tiles.values import Fragment, load
 
 STEP_K = 8
 CHAIN = 32  # elements of K in one accumulator: one row of 128 bytes
@@ -147,7 +148,7 @@ def _rows(k_last: bool, along: int, across: int, tiles: int) -> tuple[Factor, ..
 class Held:
     """Reads the held operand's fragments: of a thread's rows, in the order of its registers, its elements along k."""
 
-    def __init__(self, em: Emitter, view: memory.View, k_last: bool, outer: tuple[Factor, ...], parts: Split = split):
+    def __init__(self, em: Emitter, view: access.View, k_last: bool, outer: tuple[Factor, ...], parts: Split = split):
         self.em, self.view, self.k_last, self.parts = em, view, k_last, parts
         k = (reg(2), lane(4, 1))
         self.layout = Layout((outer, k) if k_last else (k, outer))
@@ -172,7 +173,7 @@ class Matrix:
     """Descriptors of one part of the split operand: rows of 128 bytes along k, in panels; from a row on, and an element
     of K that begins a panel."""
 
-    def __init__(self, em: Emitter, view: memory.View, first_row: IndexValue, first: IndexValue):
+    def __init__(self, em: Emitter, view: access.View, first_row: IndexValue, first: IndexValue):
         shared, self.em = view.shared, em
         if shared is None or shared.swizzle != LINE or shared.panel != CHAIN or shared.rows % ATOM_ROWS:
             raise Unsupported("wgmma_tf32x3 reads panels of 32 elements along k; use tf32x3")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlirc.banks import wavefronts
-from mlirc.passes.distribute.layout import WARP, Layout
+from mlirc.passes.distribute.layouts.registers import WARP, Layout
 from mlirc.passes.distribute.layouts.shared import ATOM_ROWS, CHUNK, SharedLayout
 
 

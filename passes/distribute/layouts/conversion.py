@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from mlirc.passes.distribute.layout import Layout, lane, reg, stays
 from mlirc.passes.distribute.layouts import banks, shuffles
+from mlirc.passes.distribute.layouts.registers import Layout, lane, reg, stays
 from mlirc.passes.distribute.layouts.shared import ATOM_ROWS, CHUNK, LINE, SharedLayout
 from mlirc.passes.distribute.layouts.shuffles import Shuffles
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from mlirc.passes.distribute.layout import Layout
 from mlirc.passes.distribute.layouts import banks
+from mlirc.passes.distribute.layouts.registers import Layout
 from mlirc.passes.distribute.layouts.shared import SharedLayout
 
 _of_registers = lru_cache(maxsize=4096)(banks.of_registers)

@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from mlirc.passes.distribute.layout import pow2_ceil, pow2_divisor
 from mlirc.passes.distribute.layouts.maps import Map, Row
+from mlirc.passes.distribute.layouts.registers import pow2_ceil, pow2_divisor
 
 CHUNK = 16  # bytes of the widest access, which swizzling leaves whole
 LINE = 128  # bytes of all banks, and of the widest swizzle

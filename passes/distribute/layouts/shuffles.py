@@ -16,8 +16,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from mlirc.passes.distribute.layout import WARP, Layout, stays
 from mlirc.passes.distribute.layouts.maps import Row
+from mlirc.passes.distribute.layouts.registers import WARP, Layout, stays
 
 LANE_BITS = 5
 Bits: TypeAlias = frozenset[int]  # strides of bits of a register's number

@@ -8,10 +8,10 @@ import numpy as np
 from mlirc import mlir
 from mlirc.device.direct import run_function
 from mlirc.mlir import gpu, ir
-from mlirc.passes.distribute import values
-from mlirc.passes.distribute.emitter import Emitter
-from mlirc.passes.distribute.layout import Layout, lane, reg, warp
-from mlirc.passes.distribute.memory import View, store
+from mlirc.passes.distribute.emit.emitter import Emitter
+from mlirc.passes.distribute.layouts.registers import Layout, lane, reg, warp
+from mlirc.passes.distribute.memory.access import View, store
+from mlirc.passes.distribute.tiles import values
 from mlirc.targets import get_target
 
 

@@ -1,0 +1,118 @@
+"""What the products of a loop read from global memory: slices that can be copied to shared memory ahead of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlirc.dialects.rings import IN_PLACE
+from mlirc.mlir import ir
+from mlirc.passes.distribute.emit.emitter import Unsupported
+from mlirc.passes.distribute.emit.team import Planner
+from mlirc.passes.distribute.instructions import contraction
+from mlirc.passes.distribute.memory import slices
+from mlirc.passes.distribute.products import matching
+from mlirc.passes.distribute.products.geometry import Geometry
+
+
+@dataclass
+class LoopOperand:
+    """One slice that products read: the `tensor.extract_slice`; bounds of its extents and its elements' type; the
+    extents that a buffer of it must cover; and whether it lies in panels (`access.View`). `product` is one that reads
+    it, as an operand `which` (0: A, 1: B); `rewrite`: how it is written anew for that (`rewriting.py`), if it is;
+    `finishes`: as the instruction says. Or another op of the loop that makes an operand (`LoopOperands.computed`)."""
+
+    op: ir.Operation
+    shape: list[int]
+    element: ir.Type
+    extents: list[int]
+    panels: bool
+    product: ir.Operation
+    info: matching.Contraction
+    which: int
+    rewrite: str = ""
+    finishes: str = "by lanes"
+
+    def form(self) -> tuple:
+        """What slices have in common that can take turns in one buffer."""
+        kept = tuple(slices.kept_dims(self.op, self.op.results[0]))
+        return self.op.operands[0], kept, self.element, tuple(self.extents), self.panels, self.rewrite
+
+
+def product_of(planner: Planner, op: ir.Operation) -> tuple[matching.Contraction, Geometry] | None:
+    """A generic as a product, and how it is spread over the warps; None for anything else."""
+    info = matching.match(op) if op.name == "linalg.generic" else None
+    if info is None:
+        return None
+    shapes = info.arrange([slices.tile_bounds(v) for v in op.operands])
+    elements = info.arrange([ir.RankedTensorType(v.type).element_type for v in op.operands])
+    return info, contraction.geometry(planner, op, info, elements, shapes)
+
+
+class LoopOperands:
+    """The operands of one loop: `found` by the slices' results. `warpgroups`: whether an asynchronous
+    instruction reads them."""
+
+    def __init__(self, planner: Planner, op: ir.Operation):
+        self.planner, self.op = planner, op
+        self.body = op.regions[0].blocks[0]
+        self.found: dict[ir.Value, LoopOperand] = {}
+        self.computed: dict[ir.Value, LoopOperand] = {}  # operands that other ops of the loop make, no products
+        self.products: list[ir.Operation] = []
+        self.finishes: dict[ir.Operation, str] = {}  # of the products, as their instructions say
+        self.warpgroups = False
+        for inner in self.body.operations:
+            self._find(inner.operation)
+
+    def _find(self, generic: ir.Operation) -> None:
+        """Notes the operands of a product that are slices of global memory; one slice may be an operand of several
+        products, or both of one."""
+        matched = product_of(self.planner, generic)
+        if matched is None:
+            return
+        info, geometry = matched
+        self.warpgroups |= geometry.instruction.asynchronous
+        self.finishes[generic] = geometry.finishes
+        self.products.append(generic)
+        for which, value in enumerate(info.arrange(list(generic.operands))[:2]):
+            owner = value.owner
+            if isinstance(owner, ir.Block) or owner.operation.parent != self.op:
+                continue
+            is_slice = owner.name == "tensor.extract_slice" and slices.is_global(owner.operands[0])
+            if not is_slice and (owner.name != "linalg.generic" or owner.operation in self.products):
+                continue
+            found = self.found if is_slice else self.computed
+            shape = slices.tile_bounds(value)
+            extents, panels = geometry.operand_extents(which, shape), geometry.panels[which]
+            rewrite = geometry.spread.rewrites[which]
+            known = found.get(value)
+            if known is not None:
+                if rewrite != known.rewrite and (rewrite and known.rewrite or {rewrite, known.rewrite} & set(IN_PLACE)):
+                    raise Unsupported("two products read one tile in different forms; use mma or fma", generic, "mma")
+                rewrite = rewrite or known.rewrite
+                extents = [max(a, b) for a, b in zip(extents, known.extents, strict=True)]
+                if panels != known.panels and is_slice:
+                    raise Unsupported("two products read one tile along different dimensions; use mma", generic, "mma")
+            element = ir.RankedTensorType(value.type).element_type
+            found[value] = LoopOperand(
+                owner.operation, shape, element, extents, panels, generic, info, which, rewrite, geometry.finishes
+            )
+
+    def groups(self) -> list[list[LoopOperand]]:
+        """The slices, those together that a product reads together."""
+        groups: list[list[ir.Value]] = [[v] for v in self.found]
+        for product in self.products:
+            joined = [g for g in groups if any(v in g for v in product.operands)]
+            if len(joined) > 1:
+                groups = [g for g in groups if g not in joined[1:]]
+                groups[groups.index(joined[0])] = sum(joined, [])
+        return [[self.found[v] for v in g] for g in groups]
+
+    def readers(self, group: list[LoopOperand]) -> list[ir.Operation] | None:
+        """The products that read a group's slices; None if something else reads one, too."""
+        found: list[ir.Operation] = []
+        for o in group:
+            for use in o.op.results[0].uses:
+                if use.owner.operation not in self.products:
+                    return None
+                found.append(use.owner.operation)
+        return found

@@ -1,0 +1,102 @@
+"""Tiles in shared memory that tensor copies fill (TMA; PTX ISA, "Data Movement and Conversion Instructions: Tensor
+copy"): one instruction of one thread moves a box of a tensor, swizzled as products read it, and tells an mbarrier."""
+
+from __future__ import annotations
+
+from mlirc.dialects.rings import Slot
+from mlirc.ir.tensors import element_bytes
+from mlirc.mlir import arith, ir, llvm, memref, nvvm
+from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue, Unsupported
+from mlirc.passes.distribute.layouts.shared import LINE, SharedLayout
+from mlirc.passes.distribute.memory import access
+from mlirc.passes.distribute.products import rewriting
+from mlirc.passes.distribute.products.staging import Place, slot_view
+
+MOST_ROWS = 256  # of a box
+
+
+class TensorTile:
+    """One tile of each slot of a ring of `depth`. `split`: into how many parts its rows are cut, each a copy of its own
+    (of another block of a cluster)."""
+
+    def __init__(self, em: Emitter, slot: Slot, depth: int, split: int = 1):
+        self.em, self.slot, self.split = em, slot, split
+        self.element = slot.tile.element_type
+        size = element_bytes(self.element)
+        panel = (slot.swizzle or LINE) // size if slot.panels else 0
+        self.shared = SharedLayout(tuple(slot.tile.shape), size, slot.swizzle, panel, depth)
+        self.buffer = em.alloc_smem(self.shared.memory_shape, self.element, alignment=1024)
+        self.rewriting = rewriting.KINDS.get(slot.rewrite)
+        if self.rewriting is not None:
+            self.rewritten = self.rewriting.buffer(em, self.buffer, self.shared)
+        with em.at_entry():
+            self.start = memref.ExtractAlignedPointerAsIndexOp(self.buffer).result
+
+    def describe(self, view: access.View, put: ir.Operation) -> None:
+        """Makes the tensor map by which slices like this one are copied; raises Unsupported, at the attribute `copy`
+        of the op, for those that none describes."""
+        problem = self._problem(view)
+        if problem:
+            raise Unsupported(f'mlirc.copy = "tma": {problem}', put, "copy")
+        self._map(view)
+
+    def _map(self, view: access.View) -> ir.Value:
+        box = [1] * len(view.shape)
+        box[view.dims[-2]], box[view.dims[-1]] = self.shared.box(self.split)
+        return self.em.tensor_map(view.base, box, self.shared.swizzle)
+
+    def _problem(self, view: access.View) -> str:
+        """Why tensor copies cannot fill this tile; "" where they can."""
+        shape, size, rows = view.shape, self.shared.size, self.shared.rows
+        row_bytes, width = self.shared.row_bytes, self.shared.width
+        if access.storage_type(self.element) != self.element:
+            return f"{self.element} is stored in another form"
+        if len(shape) > 5 or len(shape) < 2 or any(n != 1 for n in self.shared.extents[:-2]):
+            return f"a tensor of {len(shape)} dimensions: 2 to 5, and tiles of two"
+        if len(view.dims) < 2 or view.dims[-1] != len(shape) - 1:
+            return "rows of the tile are not contiguous in memory"
+        if shape[-1] * size % 16:
+            return f"rows of {shape[-1] * size} bytes: tensor copies take multiples of 16"
+        if self.shared.swizzle not in (0, row_bytes) or row_bytes % 16:
+            return f"rows of {row_bytes} bytes in a slot that swizzles over {self.shared.swizzle}"
+        if rows % self.split or (self.split > 1 and rows // self.split % 8):
+            return f"{rows} rows are not cut into {self.split} parts for a cluster"
+        if rows > MOST_ROWS * self.split or width > MOST_ROWS:
+            return f"{rows} rows of {width}: a copy takes at most {MOST_ROWS} of each"
+        return ""
+
+    @property
+    def nbytes(self) -> int:
+        """What all copies of one slot move."""
+        return self.shared.slot_bytes
+
+    def view(self, slot: IndexValue) -> access.View:
+        """A slot as the products see it."""
+        return slot_view(self.buffer, slot, self.shared)
+
+    def anew(self, slot: IndexValue, number: IndexValue) -> Place:
+        """Where a slot's tile is written anew, by the slot's number among all."""
+        assert self.rewriting is not None
+        return self.rewritten, self.rewriting.slot(self.em, slot, number)
+
+    def copy(self, source: access.View, slot: IndexValue, barrier: ir.Value, part: IndexValue, mask: int) -> None:
+        """Starts the copies of one tile by the calling thread, or of its part number `part`, to the blocks of the
+        cluster in `mask` (0: to this block alone)."""
+        em, tensor, shared = self.em, self._map(source), self.shared
+        first = em.mul(part, shared.rows // self.split)
+        base = em.add(em.add(self.start, em.mul(slot, shared.slot_bytes)), em.mul(first, shared.row_bytes))
+        for panel in range(shared.panels):
+            offsets = list(source.offsets)
+            row = source.dims[-2]
+            offsets[row] = em.add(offsets[row], first)
+            offsets[-1] = em.add(offsets[-1], panel * shared.width)
+            self._one(tensor, em.add(base, panel * shared.panel_bytes), offsets, barrier, mask)
+
+    def _one(self, tensor: ir.Value, at: IndexValue, offsets: list[IndexValue], barrier: ir.Value, mask: int) -> None:
+        em = self.em
+        i32, i16 = (ir.IntegerType.get_signless(n) for n in (32, 16))
+        pointer = em.shared_pointer(at)
+        cluster = llvm.AddrSpaceCastOp(ir.Type.parse("!llvm.ptr<7>"), pointer).result
+        box = [arith.IndexCastOp(i32, em.value(o)).result for o in reversed(offsets)]
+        multicast = em.constant(ir.IntegerAttr.get(i16, mask)) if mask else None
+        nvvm.CpAsyncBulkTensorGlobalToSharedClusterOp(cluster, tensor, box, barrier, [], multicastMask=multicast)

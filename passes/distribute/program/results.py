@@ -1,0 +1,77 @@
+"""Results of a block program, and the layouts of tiles that nothing else lays out."""
+
+from __future__ import annotations
+
+from mlirc.ir.tensors import element_bytes
+from mlirc.mlir import ir
+from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue
+from mlirc.passes.distribute.layouts.registers import Layout, pow2_ceil, pow2_divisor, row_layout
+from mlirc.passes.distribute.memory import access, slices
+from mlirc.passes.distribute.program.scope import Scope
+from mlirc.passes.distribute.tiles.elementwise import Elementwise
+from mlirc.passes.distribute.tiles.values import Tile
+
+
+def default_layout(em: Emitter, op, shape: list[int], operands) -> Layout:
+    """Row-major with 16-byte accesses, or `mlirc.vector` elements per access."""
+    vector = asked = em.taken.take(op, "vector", 0)
+    if not asked:
+        widths = [element_bytes(t.element) for t, dims in operands if t.shape and len(shape) - 1 in dims]
+        wide = [w for w in widths if w > 1] or widths or [4]
+        vector = min(16 // min(wide), 8)
+    if not shape:
+        if asked > 1:
+            em.taken.refuse(op, "vector", "it has one element")
+        return Layout(())
+    vector = min(vector, pow2_divisor(shape[-1]))
+    # Halve the vector while rows would leave lanes on padding.
+    while vector > 1 and _waste(shape[-1], vector) > _waste(shape[-1], vector // 2):
+        vector //= 2
+    if asked and vector < asked:
+        em.taken.refuse(op, "vector", f"rows of {shape[-1]} elements take at most {vector} at a time here")
+    return row_layout(tuple(shape), em.team.warps, vector)
+
+
+def _waste(extent: int, vector: int) -> float:
+    """Padded over real elements when a row is cut into accesses over up to 32 lanes."""
+    chunks = -(-extent // vector)
+    lanes = min(32, pow2_ceil(chunks))
+    return -(-chunks // lanes) * lanes * vector / extent
+
+
+def _chooser(scope: Scope, insert):
+    """The op whose attributes say how a result is stored: the one that made it, where the schedule demands it."""
+    owner = insert.operands[0].owner
+    while not isinstance(owner, ir.Block) and owner.name in ("tensor.expand_shape", "tensor.collapse_shape"):
+        owner = owner.operands[0].owner
+    demanded = "vector" in scope.em.taken.wanted and not isinstance(owner, ir.Block)
+    return owner.operation if demanded and owner.name == "linalg.generic" else insert
+
+
+def store(scope: Scope, op) -> None:
+    """tensor.parallel_insert_slice into a shared output."""
+    if op.operands[0] not in scope.program.stored:
+        put(scope, op, scope.tile(op.operands[0]))
+
+
+def put(scope: Scope, op, tile: Tile, inside: list[IndexValue] | None = None) -> None:
+    """Stores what a tensor.parallel_insert_slice inserts, or a part of it that begins at `inside`."""
+    base, _, _ = scope.view(op.operands[1])
+    offsets, _, _ = slices.slice_geometry(op, scope.scalar)
+    kept = slices.kept_dims(op, op.operands[0])
+    for i, o in zip(kept, inside or (), strict=bool(inside)):
+        offsets[i] = scope.em.add(offsets[i], o)
+    layout = None if scope.program.whole_rows else tile.natural()
+    if layout is None:
+        layout = default_layout(scope.em, _chooser(scope, op), tile.shape, [(tile, list(range(len(tile.shape))))])
+    if scope.program.whole_rows and isinstance(tile, Elementwise):
+        frag = tile.computed_in(layout)
+    else:
+        frag = tile.get(layout)
+    moved = list(base.offsets)
+    for i, o in enumerate(offsets):
+        moved[base.dims[i]] = scope.em.add(moved[base.dims[i]], o)
+    view = access.View(base.base, moved, [base.dims[i] for i in kept])
+    stores = scope.program.tensor_stores
+    if inside is not None or stores is None or not stores.store(op, frag, view):
+        access.store(scope.em, frag, view)
