@@ -1,40 +1,41 @@
-"""Attention of one new token per sequence over a paged cache, beside cuDNN and FlashAttention-2 (as torch has them)
-over contiguous keys and values of the same lengths, each in CUDA graphs with the L2 cache cold, interleaved in one run.
+"""Attention of one new token over a cache in pages, as a step of decoding calls it, beside cuDNN and FlashAttention-2
+(as torch has them), which read keys and values without pages; in CUDA graphs with the L2 cache cold, interleaved in one
+run.
 
-    python benchmarks/decode_attention.py compile DIR [--shapes anchors] [--knobs parts=16,block_kv=32]...
-    python benchmarks/decode_attention.py run DIR [-o FILE.json] [--samples 40]     # on the GPU; needs no MLIR
+    python benchmarks/decode_attention.py compile DIR [--shapes odd] [--knobs block_kv=64]...
+    python benchmarks/decode_attention.py run DIR [-o FILE.json] [--samples 100]     # on the GPU; needs no MLIR
 
 `compile` makes one PTX file per shape and schedule (the default one, and each of `--knobs`); `run` checks every one
-against FP32 math, with pages in any order, and times it."""
+against FP32 math (f32: FP64) and times it. A peer is called in two ways: `cudnn`, `flash2` with `enable_gqa`, and
+`cudnn folded`, `flash2 folded` with the queries that share a head of keys as rows of one head. The rate is of the keys
+and values of the sequences, once."""
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import math
 import sys
 from pathlib import Path
 from typing import Any
 
-from attentions import exact, peers
+from attentions import DTYPES
 from schedules_tried import arms_of, by_case, command_line, compile_all, compile_schedule, file_name, save
 
-PAGE = 64  # tokens
-# batch, heads of queries, heads of keys, tokens of each sequence, tokens that there is room for, elements of a head
+# batch, heads of queries, heads of keys, keys of each sequence, elements of a head, tokens of a page
 SETS = {
-    "anchors": [(1, 32, 8, 4096, 4096, 128), (1, 28, 4, 32768, 32768, 128), (64, 32, 8, 4096, 4096, 128)],
-    # TinyLlama-1.1B, Llama-3.2-1B, SmolLM2-135M and Qwen2.5-7B at 1,024 tokens of a context of 1,536.
-    "models": [(1, 32, 4, 1024, 1536, 64), (1, 32, 8, 1024, 1536, 64), (1, 9, 3, 1024, 1536, 64),
-               (1, 28, 4, 1024, 1536, 128), (16, 32, 4, 1024, 1536, 64)],
-    "odd": [(3, 32, 8, 1000, 4096, 128), (1, 32, 4, 1, 2048, 64)],
-}  # fmt: skip
-
-
-def shapes(case: tuple) -> list[tuple[int, ...]]:
-    """Of queries, pools of keys and of values, pages and lengths."""
-    batch, heads, kv_heads, _, room, dim = case
-    each = -(-room // PAGE)
-    pool = (batch * each + 1, kv_heads, PAGE, dim)
-    return [(batch, heads, 1, dim), pool, pool, (batch, each), (batch,)]
+    "decode": [
+        ("bf16", 1, 32, 8, 4096, 128, 64),
+        ("bf16", 1, 28, 4, 32768, 128, 64),
+        ("bf16", 64, 32, 8, 4096, 128, 64),
+    ],
+    "models": [
+        ("bf16", 1, 9, 3, 1024, 64, 64),
+        ("bf16", 1, 32, 4, 1024, 64, 64),
+        ("bf16", 1, 28, 4, 1024, 128, 64),
+        ("bf16", 16, 28, 4, 1024, 128, 64),
+    ],
+    "odd": [("f16", 3, 14, 2, 1009, 64, 16), ("f32", 1, 7, 7, 517, 80, 32)],
+}
 
 
 def module(case: tuple) -> tuple[Any, tuple]:
@@ -44,64 +45,131 @@ def module(case: tuple) -> tuple[Any, tuple]:
     from mlirc.frontend.cached_attention import cached_attention
 
     class Attention(torch.nn.Module):
-        def forward(self, q, keys, values, pages, lengths):  # type: ignore[no-untyped-def]
-            return cached_attention(q, keys, values, pages, lengths, case[-1] ** -0.5)
+        def forward(self, q: Any, keys: Any, values: Any, pages: Any, lengths: Any) -> Any:
+            return cached_attention(q, keys, values, pages, lengths, case[5] ** -0.5)
 
-    types = [torch.bfloat16] * 3 + [torch.int64] * 2
-    return Attention().eval(), tuple(torch.empty(s, dtype=t) for s, t in zip(shapes(case), types, strict=True))
+    return Attention().eval(), inputs(case, 0, "cpu")
+
+
+def inputs(case: tuple, seed: int, device: str) -> tuple:
+    """Queries [B,Hq,1,D], pools of keys and values [pages,Hkv,P,D], the pages of each sequence in no order, lengths."""
+    import torch
+
+    dtype, batch, heads, kv_heads, keys, dim, page = case
+    generator = torch.Generator(device).manual_seed(seed)
+    each = -(-keys // page)
+    count = batch * each + 1
+
+    def normal(*shape: int) -> Any:
+        return torch.randn(shape, generator=generator, device=device).to(getattr(torch, DTYPES[dtype]))
+
+    pages = torch.randperm(count - 1, generator=generator, device=device)[: batch * each].view(batch, each) + 1
+    lengths = torch.full((batch,), keys, device=device)
+    return normal(batch, heads, 1, dim), normal(count, kv_heads, page, dim), normal(count, kv_heads, page, dim), \
+        pages, lengths  # fmt: skip
+
+
+def gathered(case: tuple, given: tuple) -> tuple:
+    """Queries, and keys and values as [B,Hkv,keys,D]."""
+    q, *pools, pages, _ = given
+    return q, *(pool[pages].transpose(1, 2).flatten(2, 3)[:, :, : case[4]].contiguous() for pool in pools)
+
+
+def name_of(case: tuple, knobs: str) -> str:
+    """The file's name without suffix."""
+    return file_name("_".join(map(str, case)), knobs)
+
+
+def case_of(name: str) -> tuple:
+    """What `name_of` was made of."""
+    dtype, *numbers = name.split("__")[0].split("_")
+    return (dtype, *map(int, numbers))
 
 
 def compile_case(case: tuple, knobs: str, folder: str) -> tuple[str, str]:
     """(file's name, "" or why there is none)."""
-    name = file_name("_".join(map(str, case)), knobs)
-    return compile_schedule("cached_attention", module(case), knobs, Path(folder) / name)
+    return compile_schedule("cached_attention", module(case), knobs, Path(folder) / name_of(case, knobs))
 
 
-def inputs(case: tuple) -> tuple:
-    """Fresh inputs on the GPU, and keys and values as the peers take them."""
+def exact(q: Any, k: Any, v: Any) -> Any:
+    """The result of the first sequence in FP32 math (FP64 for f32)."""
     import torch
 
-    batch, _, kv_heads, length, _, dim = case
-    q, keys, values = (torch.randn(s, device="cuda").to(torch.bfloat16) for s in shapes(case)[:3])
-    each = shapes(case)[3][1]
-    pages = (torch.randperm(batch * each, device="cuda") + 1).reshape(batch, each)
-    whole = [p[pages].transpose(1, 2).reshape(batch, kv_heads, -1, dim)[:, :, :length].contiguous()
-             for p in (keys, values)]  # fmt: skip
-    return (q, keys, values, pages, torch.full((batch,), length, device="cuda")), (q, *whole)
+    wide = torch.float64 if q.dtype == torch.float32 else torch.float32
+    group = q.shape[1] // k.shape[1]
+    q, k, v = q[:1].to(wide), *(x[:1].to(wide).repeat_interleave(group, 1) for x in (k, v))
+    return torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), -1) @ v
 
 
-def run_case(case: tuple, files: list[Path], samples: int, flush: Any) -> list[dict[str, Any]]:
+def grouped(backend: Any) -> Any:
+    """SDPA of a backend, called with heads of keys that several heads of queries share."""
+    import torch
+    from torch.nn.attention import sdpa_kernel
+
+    def run(s: tuple) -> Any:
+        with sdpa_kernel(backend):
+            return torch.nn.functional.scaled_dot_product_attention(*s, enable_gqa=s[0].shape[1] != s[1].shape[1])
+
+    return run
+
+
+def folded(backend: Any) -> Any:
+    """The same with the queries that share a head of keys as rows of one head; None takes what PyTorch takes."""
+    import torch
+    from torch.nn.attention import sdpa_kernel
+
+    def run(s: tuple) -> Any:
+        q, k, v = s
+        with contextlib.nullcontext() if backend is None else sdpa_kernel(backend):
+            rows = q.view(q.shape[0], k.shape[1], -1, q.shape[3])
+            return torch.nn.functional.scaled_dot_product_attention(rows, k, v).view(q.shape)
+
+    return run
+
+
+def peers() -> dict[str, Any]:
+    """What to measure beside mlirc, by name: functions of queries, keys and values."""
+    from torch.nn.attention import SDPBackend
+
+    backends = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash2": SDPBackend.FLASH_ATTENTION}
+    backends |= {"efficient": SDPBackend.EFFICIENT_ATTENTION}
+    calls = {"": grouped, " folded": folded}
+    return {name + how: call(backend) for name, backend in backends.items() for how, call in calls.items()}
+
+
+def run_case(case: tuple, files: list[Path], samples: int, flush: Any, device: str = "cuda") -> list[dict[str, Any]]:
     """One row per file of a case and per peer."""
     from mlirc.bench import timing
 
-    batch, heads, kv_heads, length, _, dim = case
-    read = 4 * batch * kv_heads * length * dim
-    count, runs = timing.copies_for(read, read / 4e6)
-    sets = [inputs(case) for _ in range(count)]
-    want = exact(*sets[0][1], False)
+    dtype, batch, heads, kv_heads, keys, dim, _ = case
+    width = 4 if dtype == "f32" else 2
+    moved = width * dim * batch * (2 * kv_heads * keys + 2 * heads)
+    count, runs = timing.copies_for(moved, moved / 4e6)
+    sets = [inputs(case, i, device) for i in range(count)]
+    plain = [gathered(case, s) for s in sets]
+    want = exact(*plain[0])
 
     def error(got: Any) -> float:
-        return float((got[:1, : want.shape[1]].to(want.dtype) - want).norm() / want.norm())
+        return float((got[:1].to(want.dtype) - want).norm() / want.norm())
 
     arms, own = [], {}
-    for name, run in peers(False, heads != kv_heads, "bf16").items():
+    for name, run in peers().items():
         try:
-            own[name] = error(run(sets[0][1]))
-            arms.append(timing.capture(name, run, [s[1] for s in sets], runs))
+            own[name] = error(run(plain[0]))
+            arms.append(timing.capture(name, run, plain, runs))
         except RuntimeError as e:
             print(f"{name}: {str(e)[:120]}", file=sys.stderr)
-    paged = [s[0] for s in sets]
-    compiled, errors = arms_of(files, paged, runs, lambda got: error(got) if bool(got.isfinite().all()) else math.nan)
+    compiled, errors = arms_of(files, sets, runs, lambda got: error(got) if bool(got.isfinite().all()) else math.nan)
     timed = timing.interleave(arms + compiled, samples, flush)
     own |= errors
     return [
-        {"case": list(case), "arm": n, "error": own[n], **s.to_json(), "tbytes": read / s.median / 1e6}
+        {"case": list(case), "arm": n, "error": own[n], **s.to_json(), "gb_per_s": moved / s.median / 1e3}
         for n, s in timed.items()
     ]
 
 
-def run_all(args: argparse.Namespace) -> None:
-    """Times every file of a folder, and prints a line for each."""
+def run_all(args: Any) -> None:
+    """Times every file of a folder, and prints a line for each: the last ratio is to the fastest peer."""
     import torch
 
     from mlirc.bench import timing
@@ -109,14 +177,14 @@ def run_all(args: argparse.Namespace) -> None:
     print(torch.cuda.get_device_name(), torch.__version__)
     flush, rows = timing.Flusher(), []
     for key, found in by_case(args.folder).items():
-        new = run_case(tuple(map(int, key.split("_"))), found, args.samples, flush)
+        new = run_case(case_of(key), found, args.samples, flush)
         rows += new
-        peer = min((r["median_us"] for r in new if r["arm"] in ("cudnn", "flash2")), default=math.nan)
+        best = min((r["median_us"] for r in new if not r["arm"].startswith(key)), default=math.nan)
         for r in new:
-            arm = r["arm"].partition("__")[2] or ("default" if r["arm"] == key else r["arm"])
+            shown = r["arm"].partition("__")[2] or r["arm"].replace(key, "mlirc")
             print(
-                f"{key:28s} {r['median_us']:8.2f} us {r['tbytes']:5.2f} TB/s {peer / r['median_us']:6.3f}x "
-                f"err {r['error']:.1e} {arm}", flush=True,
+                f"{key:30s} {r['median_us']:9.1f} us {r['gb_per_s']:6.0f} GB/s {best / r['median_us']:.3f}x "
+                f"err {r['error']:.1e} {shown}", flush=True,
             )  # fmt: skip
         torch.cuda.empty_cache()
     if args.output:
@@ -125,7 +193,7 @@ def run_all(args: argparse.Namespace) -> None:
 
 def main() -> None:
     """The command line."""
-    args = command_line("cached_attention", __doc__, SETS, samples=40)
+    args = command_line("cached_attention", __doc__, SETS, samples=100)
     if args.do == "compile":
         compile_all(compile_case, args)
     else:

@@ -17,12 +17,13 @@ from mlirc.files.opening import exists
 from mlirc.files.outputs import Outputs, check_writable, model_files
 from mlirc.runtime.arrays import NOT_NUMPYS, NUMPY_DTYPES, check, match, view
 from mlirc.runtime.loading import read_model
-from mlirc.runtime.plan import CopyStep, Plan, TensorSpec
+from mlirc.runtime.plan import Plan, TensorSpec
 from mlirc.runtime.random_state import DEFAULT_SEED
 from mlirc.runtime.sized_copies import check_sized, dims_of
 from mlirc.tools.cli import Parser, run_main
 from mlirc.tools.compare import compare_files
 from mlirc.tools.input_arrays import given_number, read_arrays
+from mlirc.tools.plan_info import folder_of_generating, generating_info, info
 
 HOST_LEVELS = ("linalg", "kernels", "tiles", "gpu")
 
@@ -33,7 +34,7 @@ examples
   mlirc-run model.ptx --input ids.npy --input attention_mask=mask.npy -o y.npy
   mlirc-run model.ptx --input inputs.npz -o outputs.npz --time
   mlirc-run model.ptx --random-inputs 0 --level tiles
-  mlirc-run model.ptx --info
+  mlirc-run model.ptx --info                      also for a folder that mlirc-generate -o wrote
   mlirc-run --compare y.npy reference.npy --gate 1e-4"""
 
 
@@ -312,43 +313,20 @@ def _describe(name: str, array: np.ndarray) -> str:
     return f"{text} mean {wide.mean():.6g} std {wide.std():.6g} min {wide.min():.6g} max {wide.max():.6g}"
 
 
-def _step_info(plan: Plan, number: int) -> str:
-    step, once = plan.steps[number], " once" if number < plan.setup else ""
-    if isinstance(step, CopyStep):
-        return f"  copy {step.source.size} bytes to {step.target.space} {step.target.index}{once}"
-    sizes = " ".join("x".join(map(str, d)) for d in (step.grid, step.block))
-    return f"  {step.symbol} {sizes} smem {step.smem}{once} {' '.join(step.origin)}".rstrip()
-
-
-def info(plan: Plan) -> str:
-    """What a plan says, for people: boundary, memory, and every launch with its module; those of a loop once."""
-    lines = [", ".join([f"model {plan.model}, target {plan.target}", *(f"{k} {v}" for k, v in plan.versions.items())])]
-    lines += [f"{spec.kind} {spec.name}: {plan.shown(spec)}" for spec in (*plan.asked, *plan.outputs)]
-    lines += [f"size {symbol}" for symbol in plan.sizes.symbols] if plan.sizes else []
-    lines += [f"where {condition}" for condition in plan.sizes.conditions] if plan.sizes else []
-    lines += [f"{spec.kind} {spec.name}: {spec}" for spec in plan.written if spec.kind == "state"]
-    if plan.draws:
-        lines.append(f"{len(plan.draws) - 1} draws of random numbers, {plan.draws[-1]} words of the generator a call")
-    total = sum(spec.nbytes for spec in plan.weights)
-    lines.append(f"{len(plan.weights)} weights and constants, {total:,} bytes")
-    lines.append(f"arena {plan.arena_size:,} bytes ({plan.unpacked_size:,} if buffers shared no memory)")
-    kernels = {launch.symbol for launch in plan.launches}
-    lines.append(f"{len(plan.steps)} steps, {len(kernels)} distinct kernels")
-    loops = {loop.first: loop for loop in plan.repeats}
-    number = 0
-    while number < len(plan.steps):
-        loop = loops.get(number)
-        if loop:
-            lines.append(f"  {loop.count} times{' once' if number < plan.setup else ''}")
-            lines += ["  " + _step_info(plan, i) for i in range(number, number + loop.length)]
-        else:
-            lines.append(_step_info(plan, number))
-        number += loop.length * loop.count if loop else 1
-    return "\n".join(lines)
-
-
 def _main(argv: list[str] | None) -> int:
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options, unknown = parser.parse_known_args(argv)
+    folder = None if options.model is None or options.compare else folder_of_generating(options.model)
+    if folder is not None and not options.info:
+        raise MlircError(
+            f"{options.model}: generates text, which takes several plans and their cache: mlirc-generate "
+            f"{folder} --prompt TEXT runs it (or --prompt-tokens 1,2,3); mlirc-run --info shows its plans"
+        )
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if folder is not None and folder == options.model:
+        print(generating_info(folder))
+        return 0
     if options.compare:
         if options.model:
             raise MlircError("--compare A B stands alone: give no MODEL.ptx with it")

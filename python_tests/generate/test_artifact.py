@@ -10,6 +10,7 @@ from mlirc.errors import MlircError
 from mlirc.generate.artifact import check_output, read_about
 from mlirc.generate.compilation import compile_generation
 from mlirc.generate.loading import load_engine
+from mlirc.tools.mlirc_run import main as mlirc_run
 from support.generation import assert_greedy, greedy, tiny
 
 
@@ -47,6 +48,25 @@ def test_it_runs_on_the_cpu_and_on_the_host_device(made):
     checked = load_engine(folder, "host")  # races, bounds, and the numbers of every kernel
     assert_greedy(model, other, greedy(checked, (other,), 2)[0])
     checked.close()
+
+
+def test_mlirc_run_says_what_runs_it_and_describes_it(made, capsys):
+    _, folder = made
+    for model in (folder, folder / "decode.ptx"):
+        assert mlirc_run([str(model), "--prompt-tokens", "1,2"]) == 1
+        told = capsys.readouterr().err
+        assert f"mlirc-generate {folder} --prompt" in told and told.count("\n") == 1
+    assert mlirc_run([str(folder), "--info"]) == 0
+    shown = capsys.readouterr().out
+    for line in (
+        "2 sequences at once, of at most 20 tokens",
+        "\ndecode.ptx\n",
+        "\nprefill-1.ptx\n",
+        "input tokens: i64[1,1]",
+    ):
+        assert line in shown
+    assert mlirc_run([str(folder / "prefill-1.ptx"), "--info", "--no-such"]) == 1
+    assert "unrecognized arguments: --no-such" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
