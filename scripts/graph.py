@@ -34,6 +34,8 @@ def graph(
     fuse_siblings: bool = True,
     fuse_reductions: bool = True,
     fuse_maps: bool = True,
+    merge: bool = True,
+    merge_points: int | None = None,
 ) -> ir.Module:
     """The transform script that takes a `linalg`-level module to the `kernels` level.
 
@@ -41,6 +43,8 @@ def graph(
     fuse_siblings: two contractions of one left operand that meet in a map (SwiGLU) share a kernel.
     fuse_reductions: a norm or a softmax is one kernel, with the maps before and after it.
     fuse_maps: chains of maps, and data movement, join the kernels of their users.
+    merge: what computes the rows that a kernel writes joins it, and small kernels that do not depend on each other
+    share a launch, up to `merge_points` elements together (default: 262144 in graphs that write rows, else none).
     """
     knobs = {
         "epilogue": fuse_epilogue,
@@ -48,7 +52,8 @@ def graph(
         "reductions": fuse_reductions,
         "maps": fuse_maps,
     }
-    with script(**{f"fuse_{name}": value for name, value in knobs.items()}) as (schedule, module):
+    merging = {"merge": merge, "merge_points": merge_points}
+    with script(**{f"fuse_{name}": value for name, value in knobs.items()}, **merging) as (schedule, module):
         with ir.InsertionPoint(transform.ApplyPatternsOp(module).patterns):
             transform.apply_patterns_canonicalization()
             # A reshape of an empty tensor would become a kernel that launches nothing.
@@ -62,6 +67,9 @@ def graph(
         options = " ".join(f"{name}={str(value).lower()}" for name, value in knobs.items())
         apply_pass(module, pass_name="mlirc-group-kernels", options=options)
         apply_pass(module, pass_name="mlirc-outline-kernels", options="")
+        if merge:
+            points = "" if merge_points is None else f"points={merge_points}"
+            apply_pass(module, pass_name="mlirc-merge-kernels", options=points)
     return schedule
 
 

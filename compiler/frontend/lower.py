@@ -19,6 +19,8 @@ from mlirc.frontend.quantize.lowering import OPERATOR as DEQUANTIZE
 from mlirc.frontend.quantize.lowering import lower_dequantize
 from mlirc.frontend.random.lowering import OPERATOR as DRAW
 from mlirc.frontend.random.lowering import lower_draw
+from mlirc.frontend.row_writes import OPERATOR as PUT_ROWS
+from mlirc.frontend.row_writes import lower_put_rows
 from mlirc.ir.loops import STEP, write_loop
 from mlirc.mlir import arith, context, ir, run_passes
 
@@ -45,6 +47,7 @@ _OPERATORS = {
     integer_division.OPERATOR: integer_division.lower_integer_division,
     DRAW: lower_draw,
     DEQUANTIZE: lower_dequantize,
+    PUT_ROWS: lower_put_rows,
 }
 
 

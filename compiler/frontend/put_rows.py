@@ -27,8 +27,8 @@ def lower_index_put(op: ir.Operation) -> None:
         if 0 in (*shape, count):
             return
         rows = _rows(values, shape, dim, places.type.shape)
-        indices = _reshaped(places, [count, 1])
-        made = _scatter(target, rows, indices, dim)
+        indices = reshaped(places, [count, 1])
+        made = scatter(target, rows, indices, dim)
         result = ir.Operation.create("torch_c.from_builtin_tensor", [op.results[0].type], [made])
     op.results[0].replace_all_uses_with(result.results[0])
     op.erase()
@@ -54,7 +54,7 @@ def _rows(values: ir.Value, shape: Sequence[int], dim: int, index: Sequence[int]
     whole = [*shape[:dim], *index, *shape[dim + 1 :]]
     wanted = [count, *shape[:dim], 1, *shape[dim + 1 :]]
     if math.prod(values.type.shape) == math.prod(whole) and (count == 1 or math.prod(shape[:dim]) == 1):
-        return _reshaped(values, wanted)  # the same order in memory
+        return reshaped(values, wanted)  # the same order in memory
     element = values.type.element_type
     init = tensor.empty(wanted, element)
     every = [ir.AffineDimExpr.get(d) for d in range(len(wanted))]
@@ -74,7 +74,7 @@ def _rows(values: ir.Value, shape: Sequence[int], dim: int, index: Sequence[int]
     return generic.results[0]
 
 
-def _reshaped(value: ir.Value, shape: Sequence[int]) -> ir.Value:
+def reshaped(value: ir.Value, shape: Sequence[int]) -> ir.Value:
     """A tensor with another shape of as many elements: all dimensions as one, and that taken apart."""
     type_ = value.type
     flat = ir.RankedTensorType.get([math.prod(shape)], type_.element_type)
@@ -89,14 +89,16 @@ def _reshaped(value: ir.Value, shape: Sequence[int]) -> ir.Value:
     return tensor.expand_shape(result, value, groups, [], list(shape))
 
 
-def _scatter(target: ir.Value, rows: ir.Value, indices: ir.Value, dim: int) -> ir.Value:
+def scatter(target: ir.Value, rows: ir.Value, indices: ir.Value, dim: int, unique: bool = False) -> ir.Value:
+    """`target` with `rows` at `indices` [positions,1] of a dimension. `unique`: no two rows are for one place, and rows
+    with a negative index are for none."""
     made = ir.Operation.create(
         "tm_tensor.scatter",
         [target.type],
         [rows, indices, target],
         attributes={
             "dimension_map": ir.DenseI64ArrayAttr.get([dim]),
-            "unique_indices": ir.BoolAttr.get(False),
+            "unique_indices": ir.BoolAttr.get(unique),
             "operandSegmentSizes": ir.DenseI32ArrayAttr.get([2, 1]),
         },
         regions=1,

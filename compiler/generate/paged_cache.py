@@ -10,6 +10,7 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from mlirc.errors import MlircError
+from mlirc.frontend.row_writes import put_rows
 
 
 class Pools(torch.nn.Module):
@@ -27,8 +28,9 @@ class Pools(torch.nn.Module):
 @dataclass(frozen=True)
 class Place:
     """Where the tokens of one step lie: int64 tensors. `pages` [B,T] are the pages of each row's sequence; its tokens
-    go to `page`, `offset` [B,S] of the pools, and are the positions `positions` [B,S] of the sequence, one behind the
-    other; `lengths` [B] tokens are there then, those of this step included."""
+    go to `page`, `offset` [B,S] of the pools (no two to one place, those of page 0 to none), and are the positions
+    `positions` [B,S] of the sequence, one behind the other; `lengths` [B] tokens are there then, those of this step
+    included."""
 
     pages: torch.Tensor
     page: torch.Tensor
@@ -128,11 +130,12 @@ class ShapesOfCache(Cache):
 
 
 def _written(pool: torch.Tensor, rows: torch.Tensor, place: Place) -> torch.Tensor:
-    """A pool [pages,H,P,D] with rows [B,H,S,D] in their places."""
+    """A pool [pages,H,P,D] with rows [B,H,S,D] in their places; those of page 0 are in none."""
     heads, size, width = pool.shape[1:]
     head = torch.arange(heads, device=pool.device)[:, None]
     at = (place.page[:, None] * heads + head) * size + place.offset[:, None]  # [B,H,S]
-    flat = pool.reshape(-1, width).index_put((at.reshape(-1),), rows.reshape(-1, width).to(pool.dtype))
+    at = torch.where(place.page[:, None] > 0, at, -1)
+    flat = put_rows(pool.reshape(-1, width), rows.reshape(-1, width).to(pool.dtype), at.reshape(-1))
     return flat.reshape(pool.shape)
 
 

@@ -1,7 +1,7 @@
 """What a model that generates runs, as modules to compile: a step of decoding, and the reading of a chunk of a prompt.
 
-All that lasts lies in buffers, which the plans share: see `make_states`. Page 0 of the pools belongs to no sequence:
-what idle rows, and the rows that fill a chunk up, write lies there, or behind what anybody sees.
+All that lasts lies in buffers, which the plans share: see `make_states`. Page 0 of the pools belongs to no sequence,
+and nothing is written there: idle slots write nothing, and the rows that fill a chunk up lie behind what anybody sees.
 """
 
 from __future__ import annotations
@@ -105,12 +105,10 @@ class Decode(Step):
     def place(self) -> Place:
         """Of the slots' next inputs."""
         sizes = self.sizes
-        slot = torch.arange(sizes.slots)
         position = self.position.clamp(0, sizes.context - 1)
         page = self.table.gather(1, (position // sizes.page_size)[:, None])[:, 0]
         page = torch.where(self.active, page, 0)
-        offset = torch.where(page > 0, position, slot) % sizes.page_size  # of idle slots each in a place of its own
-        return Place(self.table, page[:, None], offset[:, None], position[:, None], position + 1)
+        return Place(self.table, page[:, None], (position % sizes.page_size)[:, None], position[:, None], position + 1)
 
     def forward(self) -> dict[str, Any]:
         """Reads and writes the states alone."""
@@ -131,7 +129,9 @@ class Prefill(Step):
         sizes = self.sizes
         pages = self.table.index_select(0, slot[None])  # [1,T]
         positions = (start + torch.arange(chunk))[None]
-        page = pages.gather(1, (positions // sizes.page_size).clamp(0, sizes.pages_each - 1))
+        number = positions // sizes.page_size
+        page = pages.gather(1, number.clamp(0, sizes.pages_each - 1))
+        page = torch.where(number < sizes.pages_each, page, 0)
         return Place(pages, page, positions % sizes.page_size, positions, (start + chunk)[None])
 
     def forward(

@@ -74,7 +74,13 @@ def lower_to_llvm(module: ir.Module, function: str, source: str = "", bounds: bo
     it takes error bounds behind the results (`mlirc.host.rounding`), or raises Unbounded."""
     from mlirc.passes import get_pass
     from mlirc.passes.expand_fp8 import expand_fp8
-    from mlirc.passes.loops.buffers import expand_attentions, expand_pads, separate_results, vouch_for_buffers
+    from mlirc.passes.loops.buffers import (
+        expand_attentions,
+        expand_pads,
+        expand_row_writes,
+        separate_results,
+        vouch_for_buffers,
+    )
 
     with context(), ir.Location.unknown():
         for loop in (op for op in module.body.operations if is_loop(op)):
@@ -89,6 +95,7 @@ def lower_to_llvm(module: ir.Module, function: str, source: str = "", bounds: bo
         run_passes(module, _NORMALIZE)
         if bounds:
             _note_rounded_factors(find_function(module, function))
+        expand_row_writes(module)
         vouch_for_buffers(module)
         _order_loops(module)
         run_passes(module, _BUFFERIZE)

@@ -7,6 +7,7 @@ from mlirc.mlir import bufferization, ir, linalg, run_passes
 from mlirc.passes.loops.attention import expand_attention
 from mlirc.passes.loops.nests import walk
 from mlirc.passes.loops.pads import expand_pad
+from mlirc.passes.loops.row_writes import SCATTER, expand_row_write, is_row_write
 from mlirc.passes.loops.sorts import expand_sort
 
 # Concatenations become copies into slices; a chain of elementwise ops becomes one.
@@ -50,6 +51,7 @@ def bufferize(module: ir.Module) -> None:
         expand_sort(op)
     run_passes(module, "func.func(tm-tensor-bufferize)")
     separate_results(module)
+    expand_row_writes(module)
     vouch_for_buffers(module)
     run_passes(module, _BUFFERIZE)
     _check_buffers(module)
@@ -82,6 +84,13 @@ def expand_pads(module: ir.Module) -> None:
     """Replaces every tensor.pad by a linalg.generic; see `expand_pad`."""
     for op in _walk(module, "tensor.pad"):
         expand_pad(op)
+
+
+def expand_row_writes(module: ir.Module) -> None:
+    """Replaces every scatter of rows to places of their own by a parallel loop; see `expand_row_write`."""
+    for op in _walk(module, SCATTER):
+        if is_row_write(op):
+            expand_row_write(op)
 
 
 def separate_results(module: ir.Module) -> None:

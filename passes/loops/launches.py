@@ -1,4 +1,5 @@
-"""Loop nests to GPU launches: one gpu.func per nest, one thread per point."""
+"""Loop nests to GPU launches: one thread per point, one gpu.func per nest, or for neighbouring nests that do not depend
+on each other, each of which has blocks of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import math
 from mlirc.errors import MlircError
 from mlirc.mlir import arith, gpu, ir, memref, nested, run_passes, scf
 from mlirc.passes.loops.buffers import is_start
-from mlirc.passes.loops.nests import Nest, can_fuse, is_pure, is_view, nest_of, owner, root, walk
+from mlirc.passes.loops.nests import Nest, can_fuse, groups, is_pure, is_view, nest_of, owner, root, walk
 
 _ALLOCATIONS = {"memref.alloc", "memref.alloca"}
 _HOST = _ALLOCATIONS | {"memref.dealloc", "memref.assume_alignment"}
@@ -115,9 +116,9 @@ class _Mapper:
         with ir.InsertionPoint(self.function):
             container = gpu.GPUModuleOp(f"{self.name}_gpu")
         container.bodyRegion.blocks.append()
-        for number, nest in enumerate(nests):
-            with nest.body[0].location:
-                self._launch(container, f"{self.name}_{number}", nest)
+        for number, group in enumerate(groups(nests)):
+            with group[0].body[0].location:
+                self._launch(container, f"{self.name}_{number}", group)
         self._remove_leftovers()
         self._move_globals(container)
 
@@ -135,16 +136,18 @@ class _Mapper:
                 assert first is not None  # the kernel that uses the global
                 op.move_before(first.operation)
 
-    def _launch(self, container: gpu.GPUModuleOp, name: str, nest: Nest) -> None:
-        """Moves a nest into a kernel of its own, and puts a launch in its place."""
-        points = math.prod(nest.extents)
-        threads = 1 if nest.is_serial else min(self.threads, max(32, -(-points // 32) * 32))
-        with ir.InsertionPoint.after(nest.body[-1]):
+    def _launch(self, container: gpu.GPUModuleOp, name: str, group: list[Nest]) -> None:
+        """Moves nests into a kernel of their own, and puts a launch in their place."""
+        points = [math.prod(nest.extents) for nest in group]
+        threads = (
+            1 if len(group) == 1 and group[0].is_serial else min(self.threads, max(32, -(-max(points) // 32) * 32))
+        )
+        with ir.InsertionPoint.after(group[-1].body[-1]):
             marker = _index(1)  # where the launch goes
-        body = _KernelBody(self, nest)
-        body.build(container, name, points, threads)
+        body = _KernelBody(self, group, threads)
+        body.build(container, name)
         with ir.InsertionPoint(marker.owner):
-            one, grid, block = _index(1), _index(-(-points // threads)), _index(threads)
+            one, grid, block = _index(1), _index(body.blocks), _index(threads)
             gpu.LaunchFuncOp(
                 [ir.StringAttr(container.attributes["sym_name"]).value, name],
                 (grid, one, one),
@@ -163,24 +166,29 @@ class _Mapper:
 
 
 class _KernelBody:
-    """Builds the gpu.func of one nest: moves its ops there, and clones what they use from outside."""
+    """Builds the gpu.func of a group of nests: moves their ops there, and clones what they use from outside."""
 
-    def __init__(self, mapper: _Mapper, nest: Nest):
+    def __init__(self, mapper: _Mapper, group: list[Nest], threads: int):
         self.mapper = mapper
-        self.nest = nest
+        self.group = group
+        self.threads = threads
+        self.blocks = sum(self._blocks(nest) for nest in group)
         self.arguments: list[ir.Value] = []
-        inside = [inner for op in nest.body for inner in walk(op)]
+        inside = [inner for nest in group for op in nest.body for inner in walk(op)]
         self.ops = inside
         self.made = {r for op in inside for r in op.results}
         for op in inside:
             for region in op.regions:
                 for block in region.blocks:
                     self.made |= set(block.arguments)
-        self.made |= set(nest.ivs)
+        self.made |= {iv for nest in group for iv in nest.ivs}
         self.clones: list[ir.Operation] = []  # outer ops to repeat, in order
         for op in inside:
             for operand in op.operands:
                 self._need(operand)
+
+    def _blocks(self, nest: Nest) -> int:
+        return -(-math.prod(nest.extents) // self.threads)
 
     def _need(self, value: ir.Value) -> None:
         if value in self.made:
@@ -198,10 +206,10 @@ class _KernelBody:
             self._need(operand)
         self.clones.append(op)
 
-    def build(self, container: gpu.GPUModuleOp, name: str, points: int, threads: int) -> gpu.GPUFuncOp:
+    def build(self, container: gpu.GPUModuleOp, name: str) -> gpu.GPUFuncOp:
         type_ = ir.FunctionType.get([a.type for a in self.arguments], [])
         with ir.InsertionPoint(container.bodyRegion.blocks[0]):
-            kernel = gpu.GPUFuncOp(type_, name, kernel=True, known_block_size=[threads, 1, 1])
+            kernel = gpu.GPUFuncOp(type_, name, kernel=True, known_block_size=[self.threads, 1, 1])
             entry = kernel.body.blocks.append(*[a.type for a in self.arguments])
         places = dict(zip(self.arguments, entry.arguments, strict=True))
         with ir.InsertionPoint(entry):
@@ -210,22 +218,42 @@ class _KernelBody:
                 _remap(copy.operation, places)
                 for old, new in zip(op.results, copy.operation.results, strict=True):
                     places[old] = new
-            end = self._point_block(points, threads, places)
+            first = 0
+            for nest in self.group:
+                end = self._nest_block(nest, first, places)
+                first += self._blocks(nest)
+                for op in nest.body:
+                    op.move_before(end)
             gpu.ReturnOp([])
-        for op in self.nest.body:
-            op.move_before(end)
         for op in self.ops:
             _remap(op, places)
             if op.name == "memref.alloc":
                 _to_stack(op)
         return kernel
 
-    def _point_block(self, points: int, threads: int, places: dict[ir.Value, ir.Value]) -> ir.Operation:
-        """Emits this thread's point, guarded where threads may be left over; returns the op to move the body before."""
-        if self.nest.is_serial:
-            return arith.ConstantOp(ir.IndexType.get(), ir.IntegerAttr.get(ir.IndexType.get(), 0)).operation
-        block = arith.MulIOp(gpu.block_id(gpu.Dimension.x), _index(threads)).result
-        point = arith.AddIOp(block, gpu.thread_id(gpu.Dimension.x)).result
+    def _nest_block(self, nest: Nest, first: int, places: dict[ir.Value, ir.Value]) -> ir.Operation:
+        """Emits the points of a nest whose blocks begin at number `first`; returns the op to move the body before."""
+        if len(self.group) == 1:
+            return self._point_block(nest, None, places)
+        block, end = gpu.block_id(gpu.Dimension.x), first + self._blocks(nest)
+        bounds = [(arith.CmpIPredicate.uge, first)] if first else []
+        bounds += [(arith.CmpIPredicate.ult, end)] if end < self.blocks else []
+        inside = [arith.cmpi(predicate, block, _index(limit)) for predicate, limit in bounds]
+        own = scf.IfOp(inside[0] if len(inside) == 1 else arith.andi(*inside))
+        with ir.InsertionPoint(own.then_block):
+            number = arith.subi(block, _index(first)) if first else block
+            found = self._point_block(nest, number, places)
+            scf.YieldOp([])
+        return found
+
+    def _point_block(self, nest: Nest, block: ir.Value | None, places: dict[ir.Value, ir.Value]) -> ir.Operation:
+        """Emits this thread's point in a block, guarded where threads may be left over; returns the op to move the body
+        before."""
+        if nest.is_serial and block is None:
+            return _index(0).owner
+        points, threads = math.prod(nest.extents), self.threads
+        first = arith.MulIOp(gpu.block_id(gpu.Dimension.x) if block is None else block, _index(threads)).result
+        point = arith.AddIOp(first, gpu.thread_id(gpu.Dimension.x)).result
         end = None
         if points % threads:
             guard = scf.IfOp(arith.CmpIOp(6, point, _index(points)).result)  # unsigned less than
@@ -233,12 +261,12 @@ class _KernelBody:
                 end = scf.YieldOp([]).operation
             anchor = ir.InsertionPoint(end)
         else:
-            end = arith.ConstantOp(ir.IndexType.get(), ir.IntegerAttr.get(ir.IndexType.get(), 0)).operation
+            end = _index(0).owner
             anchor = ir.InsertionPoint(end)
         with anchor:
             rest = point
-            for iv, extent in reversed(list(zip(self.nest.ivs, self.nest.extents, strict=True))):
-                if iv == self.nest.ivs[0]:
+            for iv, extent in reversed(list(zip(nest.ivs, nest.extents, strict=True))):
+                if iv == nest.ivs[0]:
                     places[iv] = rest
                 else:
                     places[iv] = arith.RemUIOp(rest, _index(extent)).result

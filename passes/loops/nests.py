@@ -207,6 +207,31 @@ def _pattern(access: Access, nest: Nest) -> tuple | None:
     return tuple(pattern)
 
 
+def groups(nests: list[Nest]) -> list[list[Nest]]:
+    """The nests in their order, neighbouring ones in one group where they do not depend on each other: none touches
+    what another one writes."""
+    found: list[list[Nest]] = []
+    known: list[tuple[set[ir.Value], set[ir.Value]] | None] = []  # what the last group's nests write, and touch
+    for nest in nests:
+        sides = _sides(nest)
+        if found and sides and all(k and not (k[0] & sides[1] or k[1] & sides[0]) for k in known):
+            found[-1].append(nest)
+            known.append(sides)
+        else:
+            found.append([nest])
+            known = [sides]
+    return found
+
+
+def _sides(nest: Nest) -> tuple[set[ir.Value], set[ir.Value]] | None:
+    """The buffers that a nest writes, and all that it touches; None where it may do something else."""
+    accesses = [_accesses(op) for op in nest.body]
+    if None in accesses:
+        return None
+    known = [a for each in accesses if each is not None for a in each]
+    return {a.root for a in known if a.is_store}, {a.root for a in known}
+
+
 def can_fuse(first: Nest, second: Nest) -> bool:
     """Whether the second nest's points may run right after the first's, in the same threads.
 

@@ -1,0 +1,36 @@
+"""How many launches a decoding step has: each costs about a microsecond, whatever it does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mlirc.driver.compilation import Compilation
+from mlirc.generate.export import exported, open_generator
+from mlirc.generate.steps import Step
+from mlirc.runtime.plan import CopyStep, KernelLaunch, Plan
+from mlirc.targets import DEFAULT_TARGET, get_target
+from support.generation import tiny
+
+
+def decoding(monkeypatch, slots: int) -> Plan:
+    """The plan of a decoding step of a Llama of two layers, which takes the most probable token."""
+    monkeypatch.setattr(Step, "sampled", lambda self, logits, *_: torch.argmax(logits, -1))
+    model = tiny("LlamaForCausalLM", num_hidden_layers=2)
+    generator = open_generator(model, slots=slots, context=40, page_size=8, chunks=(1,))
+    job = Compilation("llama", get_target(DEFAULT_TARGET), (), None)
+    job.import_source(exported(generator, "decode"))
+    job.lower("ptx")
+    return job.plan
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_launches_of_a_layer(monkeypatch, slots: int) -> None:
+    """A layer's: norm, q, k and v, one that rotates q and k and writes k and v, attention, o, norm, gate and up, down."""
+    plan = decoding(monkeypatch, slots)
+    launches = [step for step in plan.steps if isinstance(step, KernelLaunch)]
+    where = [i for i, step in enumerate(launches) if step.kernel.startswith("attention")]
+    assert len(where) == 2
+    assert where[1] - where[0] == 10, [step.kernel for step in launches]
+    copies = [step.source.size for step in plan.steps if isinstance(step, CopyStep)]
+    assert max(copies, default=0) < 1000, "the cache is written in place"
