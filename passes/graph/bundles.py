@@ -64,7 +64,7 @@ def _maker(value: ir.Value) -> ir.Operation | None:
 
 def sink_views(block: ir.Block) -> None:
     """Moves views in front of their first reader: they keep calls from standing anywhere else."""
-    number = {op.operation: i for i, op in enumerate(block.operations)}
+    number: dict[ir.Operation, float] = {op.operation: i for i, op in enumerate(block.operations)}
     for op in reversed(list(number)):
         readers = [use.owner.operation for r in op.results for use in r.uses]
         if op.name.startswith("tensor.") and readers:
