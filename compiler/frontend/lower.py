@@ -14,6 +14,7 @@ from mlirc.frontend.fx_import import ATTENTION_CALL, CACHED, SCAN_CALL
 from mlirc.frontend.importer import ImportedModel
 from mlirc.frontend.integer_products import PRODUCTS, narrow_sums
 from mlirc.frontend.nan_order import order_nans
+from mlirc.frontend.pair_reductions import split_pairs
 from mlirc.frontend.put_rows import lower_index_put
 from mlirc.frontend.quantize.lowering import OPERATOR as DEQUANTIZE
 from mlirc.frontend.quantize.lowering import lower_dequantize
@@ -80,6 +81,7 @@ def lower_to_linalg(imported: ImportedModel | ir.Module) -> ir.Module:
         _narrow_constants(module)
         _round_by_way_of_f32(module)
         narrow_sums(_walk(module, PRODUCTS))
+        split_pairs(_walk(module, ("linalg.generic",)))
         order_nans(_walk(module, ("linalg.generic",)), _walk(module, ("tm_tensor.sort",)))
         run_passes(module, "canonicalize,cse,symbol-dce")
         _require_linalg(module)
