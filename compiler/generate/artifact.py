@@ -19,11 +19,11 @@ from mlirc.generate.sizes import Sizes
 from mlirc.generate.tokenizer import FILES as TOKENIZER_FILES
 from mlirc.version import __version__
 
-VERSION = 1
+VERSION = 2
 ABOUT, WEIGHTS = "generation.json", "model.safetensors"
 _TOKENIZER_LIMIT = 256 << 20
 _LIMIT = 1 << 24
-_NAMES = re.compile(r"(decode|prefill-[0-9]{1,8})\.(ptx|levels)")
+_NAMES = re.compile(r"(decode|decode-greedy|prefill-[0-9]{1,8})\.(ptx|levels)")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class About:
     @property
     def plans(self) -> list[str]:
         """The plans' names."""
-        return ["decode", *(f"prefill-{c}" for c in self.sizes.chunks)]
+        return ["decode", "decode-greedy", *(f"prefill-{c}" for c in self.sizes.chunks)]
 
 
 def read_about(folder: Path) -> About:

@@ -29,7 +29,8 @@ _ON_CPU = ("tiles", "kernels", "linalg")
 
 @dataclass
 class CompiledGenerator:
-    """The compiled plans of a model by name, `decode` and `prefill-C`, down to the level that was asked for."""
+    """The compiled plans of a model by name (`decode`, `decode-greedy`, `prefill-C`), down to the level that was asked
+    for."""
 
     generator: Generator
     jobs: dict[str, Compilation]

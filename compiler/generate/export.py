@@ -24,7 +24,7 @@ from mlirc.frontend.state import with_returned_states
 from mlirc.frontend.weights import Renamed
 from mlirc.generate.paged_cache import Pools, ShapesOfCache
 from mlirc.generate.sizes import Sizes
-from mlirc.generate.steps import Decode, Prefill, Step, make_states
+from mlirc.generate.steps import Decode, GreedyDecode, Prefill, Step, make_states
 
 CONTEXT, PAGE, CHUNKS = 2048, 64, (1, 8, 64, 512)  # where nothing else is asked for
 NETWORK = "network."  # what the names of the model's own tensors begin with in a step
@@ -102,6 +102,7 @@ def open_generator(
     with _fixed_frequencies(network, sizes.context):  # which refuses those that depend on the length
         _compare(generator, pools, states)
     generator.steps["decode"] = _step(source, Decode(network, pools, states, sizes), ())
+    generator.steps["decode-greedy"] = _step(source, GreedyDecode(network, pools, states, sizes), ())
     for chunk in sizes.chunks:
         number = torch.zeros((), dtype=torch.int64)
         args = (torch.zeros(1, chunk, dtype=torch.int64), number, number.clone(), number + 1)

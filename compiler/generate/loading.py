@@ -158,7 +158,7 @@ def _check(path: Path, plan: Plan, about: About) -> None:
         "active": ("i1", (n,)), "seen": ("i1", (n, sizes.vocabulary)),
     }  # fmt: skip
     states = {spec.name: spec for spec in plan.weights if spec.kind == "state"}
-    chunk = int(path.stem.partition("-")[2] or 0)
+    chunk = int(path.stem.removeprefix("prefill-")) if path.stem.startswith("prefill-") else 0
     inputs = [("tokens", "i64", (1, chunk)), *((name, "i64", ()) for name in ("slot", "start", "count"))]
     found = [(spec.name, spec.dtype, spec.shape) for spec in plan.inputs]
     right = found == (inputs if chunk else []) and [spec.dtype for spec in plan.outputs] == ["i64"]

@@ -28,7 +28,8 @@ _SLOT_STATES: dict[str, tuple[type, float]] = {
 
 
 class PlanEngine:
-    """`mlirc.generate.engine.Engine` of models by their plans' names (`decode`, `prefill-C`), which share their states.
+    """`mlirc.generate.engine.Engine` of models by their plans' names, which share their states: `decode`,
+    `decode-greedy` for steps in which no slot samples or has a penalty, and `prefill-C`.
 
     Copies of the states but the cache are kept on the host, and written to the device where the host changed them.
     """
@@ -101,8 +102,9 @@ class PlanEngine:
     def decode(self) -> np.ndarray:
         """One step of all slots: int64 [slots]."""
         self._write_states()
-        made = np.array(self._models["decode"]())
         state = self._of_slot
+        sampled = state["active"] & ((state["temperature"] != 0) | (state["penalty"] != 1))
+        made = np.array(self._models["decode" if sampled.any() else "decode-greedy"]())
         for slot in np.flatnonzero(state["active"] & (state["penalty"] != 1)):
             self._tokens[slot] += [int(state["token"][slot])]
         state["position"] += state["active"]

@@ -39,7 +39,12 @@ def choose(
     """
     scores, share = possible_shares(logits, seen, temperature, top_k, top_p, min_p, penalty)
     drawn = share / exponential(seed, position, logits.shape[-1])
-    return _first_largest(torch.where(temperature.reshape(-1, 1) > 0, drawn, scores))
+    return torch.where(temperature.reshape(-1, 1) > 0, drawn, scores).argmax(-1)
+
+
+def most_probable(logits: Tensor) -> Tensor:
+    """What `choose` gives with temperature 0 and no penalty: i64 [B] from f32 [B, V]."""
+    return torch.where(torch.isnan(logits), torch.inf, logits).argmax(-1)
 
 
 def possible_shares(
@@ -62,16 +67,6 @@ def possible_shares(
     limit = _as_float(_highest(share, share, wanted, 30))  # shares are at most 1, which has 30 bits
     limit = torch.where(top_p < 1, torch.maximum(limit, min_p), min_p).clamp(max=1.0)
     return scores, torch.where(share >= limit, share, 0.0)
-
-
-def _first_largest(x: Tensor) -> Tensor:
-    """`argmax` of rows without NaN, i64 [B], as maxima of f32, which are exact for these places: reductions of pairs
-    compile to slower kernels."""
-    size = x.shape[-1]
-    from_end = torch.arange(size, 0, -1, dtype=torch.float32)
-    largest = _in_parts(x, -torch.inf).amax(-1).amax(-1, keepdim=True)
-    first = _in_parts(torch.where(x == largest, from_end, 0.0), 0.0).amax(-1).amax(-1)
-    return size - first.to(torch.int64)
 
 
 def _in_parts(x: Tensor, fill: float) -> Tensor:

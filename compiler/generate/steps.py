@@ -15,7 +15,7 @@ import torch
 from mlirc.errors import MlircError
 from mlirc.generate.paged_attention import Found, paged_attention
 from mlirc.generate.paged_cache import PagedCache, Place, Pools
-from mlirc.generate.sampling import choose
+from mlirc.generate.sampling import choose, most_probable
 from mlirc.generate.sizes import VERIFY_LIMIT, Sizes
 
 
@@ -119,6 +119,20 @@ class Decode(Step):
         made = torch.where(self.active, made, self.token)
         position = torch.where(self.active, place.lengths, self.position)
         return self.results(made, {**written, "token": made.clone(), "position": position, "seen": seen})
+
+
+class GreedyDecode(Decode):
+    """As `Decode`, where every active slot takes the most probable token of the logits as they are: with temperature 0
+    and no penalty. `seen` stays as it is."""
+
+    def forward(self) -> dict[str, Any]:
+        """Reads and writes the states alone."""
+        place = self.place()
+        logits, written = self.logits(self.token[:, None], place)
+        made = most_probable(logits[:, 0])
+        made = torch.where(self.active, made, self.token)
+        position = torch.where(self.active, place.lengths, self.position)
+        return self.results(made, {**written, "token": made.clone(), "position": position})
 
 
 class Prefill(Step):

@@ -29,12 +29,12 @@ def made(tmp_path_factory):
 def test_what_is_in_the_folder(made):
     _, folder = made
     names = {path.name for path in folder.iterdir()}
-    plans = {f"{plan}.{end}" for plan in ("decode", "prefill-1") for end in ("ptx", "levels")}
+    plans = {f"{plan}.{end}" for plan in ("decode", "decode-greedy", "prefill-1") for end in ("ptx", "levels")}
     assert names == {"generation.json", "model.safetensors", "tokenizer.json", *plans}
     assert not [path for path in folder.parent.iterdir() if path.name.startswith(".mlirc")]
     about = read_about(folder)
     assert (about.architecture, about.dtype, about.eos, about.notes) == ("LlamaForCausalLM", "f32", (5,), ())
-    assert about.plans == ["decode", "prefill-1"] and about.sizes.pages == 7
+    assert about.plans == ["decode", "decode-greedy", "prefill-1"] and about.sizes.pages == 7
 
 
 def test_it_runs_on_the_cpu_and_on_the_host_device(made):
@@ -72,7 +72,7 @@ def test_mlirc_run_says_what_runs_it_and_describes_it(made, capsys):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "version 2, but this mlirc reads 1"),
+        ({"version": 1}, "version 1, but this mlirc reads 2"),
         ({"slots": -1}, "damaged"),
         ({"slots": 3}, "no plan of this generating model"),
         ({"chunks": [1, 1 << 40]}, "damaged"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -56,6 +58,63 @@ def test_a_sequence_does_not_depend_on_what_runs_beside_it(llama):
     alone = run(0, False)
     assert run(1, True) == alone and len(set(alone)) > 3
     engine.release(2)
+
+
+def counted(engine, monkeypatch) -> list[str]:
+    """The plans that the engine runs from now on."""
+    ran: list[str] = []
+
+    def noting(name, model):
+        return lambda **inputs: ran.append(name) or model(**inputs)
+
+    class Noting:
+        def __init__(self, name, model):
+            self.run, self.state = noting(name, model), model.state
+
+        def __call__(self, **inputs):
+            return self.run(**inputs)
+
+    monkeypatch.setattr(engine, "_models", {name: Noting(name, model) for name, model in engine._models.items()})
+    return ran
+
+
+def test_a_step_samples_where_some_slot_asks_for_it(llama, monkeypatch):
+    model, _, engine = llama
+    ran = counted(engine, monkeypatch)
+    first, second = prompts(9, 4)
+    penalized = Sampling(repetition_penalty=1.6)
+
+    def penalized_tokens() -> list[int]:
+        engine.assign(1, pages(engine, 1), penalized, second)
+        made = [engine.prefill(1, second, 0), *(int(engine.decode()[1]) for _ in range(5))]
+        engine.release(1)
+        return made
+
+    alone = penalized_tokens()
+    assert ran.count("decode") == 5 and "decode-greedy" not in ran
+    engine.assign(0, pages(engine, 0), Sampling(), first)
+    made = [engine.prefill(0, first, 0), *(int(engine.decode()[0]) for _ in range(4))]
+    assert ran.count("decode-greedy") == 4
+    engine.assign(1, pages(engine, 1), penalized, second)  # what greedy steps have not noted does not matter to it
+    beside = [engine.prefill(1, second, 0)]
+    for _ in range(5):
+        tokens = engine.decode()
+        made.append(int(tokens[0])), beside.append(int(tokens[1]))
+    assert ran.count("decode-greedy") == 4 and ran.count("decode") == 10
+    engine.release(1)
+    made.append(int(engine.decode()[0]))
+    assert ran.count("decode-greedy") == 5
+    assert beside == alone
+    assert_greedy(model, first, made)
+    engine.release(0)
+
+
+def test_a_greedy_step_has_few_launches_behind_its_head(llama):
+    """The head's product makes the keys of its maximum; its parts, the token, and the position are what is left."""
+    _, compiled, _ = llama
+    calls = re.findall(r"call @([a-z]+_[0-9]+)\(", compiled.jobs["decode-greedy"].text("kernels"))
+    last = max(i for i, name in enumerate(calls) if name.startswith("matmul"))
+    assert len(calls) - 1 - last <= 3, calls[last:]
 
 
 def test_a_prompt_may_be_read_in_parts_while_others_decode(llama):
