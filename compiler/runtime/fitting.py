@@ -30,7 +30,10 @@ def put(array: np.ndarray, room: np.ndarray, dims: Dims, sizes: Mapping[str, int
 
 def cut(room: np.ndarray, dims: Dims, sizes: Mapping[str, int]) -> np.ndarray:
     """The part of a result at the bound that is inside of the sizes, as a dense array of its own."""
-    return np.ascontiguousarray(_inside(room, dims, sizes)).reshape(shape_of(dims, sizes))
+    inside = _inside(room, dims, sizes)
+    # A prefix that lies in one piece is copied, too: its strides would be those of the bound where a size is 1.
+    dense = inside if inside.size == room.size else inside.copy(order="C")
+    return dense.reshape(shape_of(dims, sizes))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,9 +15,14 @@ from mlirc.errors import MlircError
 from mlirc.host.jit import HostFunction
 from mlirc.host.tensors import from_numpy, to_numpy
 from mlirc.ir import levels
+from mlirc.ir.sizes import read_sizes, result_dims
+from mlirc.mlir import context
+from mlirc.runtime.fitting import cut
 from mlirc.runtime.loading import load_text
+from mlirc.runtime.padding import padded
 from mlirc.runtime.plan import GIVEN
 from mlirc.runtime.random_state import RandomState
+from mlirc.runtime.sizes import Sizes
 from mlirc.torch_backend.options import Options
 
 _SEEDS = (1 << 63) - 1
@@ -39,6 +44,13 @@ def executor(job: Compilation, device: torch.device, options: Options) -> Execut
     return _OnHostDevice(job) if options.device == "host" else _OnCpu(job, options.level)
 
 
+def sizes_of(job: Compilation, options: Options) -> Sizes | None:
+    """The sizes of a compilation that is lowered as `executor` wants it."""
+    level = options.level if options.level in job.modules else "kernels"
+    with context():
+        return read_sizes(levels.functions(job.modules[level])["main"])
+
+
 class _OnCpu:
     """A level above `gpu`, by MLIR's JIT."""
 
@@ -52,17 +64,25 @@ class _OnCpu:
         self._writes = [None if w is None else given.index(w) for w in levels.writes(main)]
         draws = levels.random_draws(main)
         self._random = RandomState(draws) if draws else None
+        with context():
+            self._sizes, self._dims = read_sizes(main), result_dims(main)
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if self._random:
             self._random.manual_seed(_drawn_seed())
-        given = iter(tensors)
+        found: dict[str, int] = {}
+        given: Iterator[Any] = iter(tensors)
+        if self._sizes:
+            names = [name for kind, name in self._arguments if kind in GIVEN and name not in self._sizes.names]
+            found = self._sizes.solve(self._sizes.shapes(names, tensors))
+            filled = padded(self._sizes, dict(zip(names, map(to_numpy, tensors), strict=True)), found)
+            given = iter([from_numpy(filled[name]) for kind, name in self._arguments if kind in GIVEN])
         arrays = [self._array(kind, name, given) for kind, name in self._arguments]
         seen = [_as_level_says(a, s.dtype) for a, s in zip(arrays, self._function.inputs, strict=True)]
         results = []
-        for array, target in zip(self._function(*seen), self._writes, strict=True):
+        for array, target, dims in zip(self._function(*seen), self._writes, self._dims, strict=True):
             if target is None:
-                results.append(from_numpy(array))
+                results.append(from_numpy(cut(array, dims, found) if dims else array))
             else:
                 tensors[target].copy_(from_numpy(array))
         return results
@@ -88,6 +108,9 @@ class _OnHostDevice:
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if self._model.plan.draws:
             self._model.manual_seed(_drawn_seed())
+        if self._model.plan.sizes:  # such a model writes to nothing
+            results = self._model(*tensors)
+            return list(results) if isinstance(results, tuple) else [results]
         self._model.bind(*tensors)
         self._model.launch()
         written = [s for s in self._model.plan.written if s.kind == "inout"]
@@ -117,7 +140,7 @@ class _OnGpu:
         found = self._model(*moved)
         if generator is not None:
             generator.set_offset(generator.get_offset() + plan.draws[-1])
-        for spec, tensor, given in zip(plan.given, moved, tensors, strict=True):
+        for spec, tensor, given in zip(plan.asked, moved, tensors, strict=True):
             if spec.kind != "inout":
                 continue
             if tensor is not given:

@@ -26,10 +26,12 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 
 @dataclass(frozen=True)
 class Computed:
-    """An output that the compiled code computes: its number there, the order of its dimensions in memory."""
+    """An output that the compiled code computes: its number there, the order of its dimensions in memory, and the
+    strides that PyTorch gives it."""
 
     number: int
     order: tuple[int, ...]
+    stride: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ def _outputs(results: list[Any], inputs: dict[int, torch.Tensor]) -> tuple[list,
         elif (base := bases[_storage(value)]) is not None and base != place:
             outputs.append(_looked(value, results[base], base, True))
         else:
-            outputs.append(Computed(len(computed), memory_order(value)))
+            outputs.append(Computed(len(computed), memory_order(value), tuple(map(int, value.stride()))))
             computed.append(place)
     return outputs, computed
 

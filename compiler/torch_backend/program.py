@@ -15,6 +15,7 @@ from mlirc.frontend.graph_copy import copied
 from mlirc.targets import DEFAULT_TARGET, get_target
 from mlirc.torch_backend.facts import Computed, Facts, like
 from mlirc.torch_backend.options import Options
+from mlirc.torch_backend.sized import Request
 
 _GRAD_MODE = (
     torch._C._set_grad_enabled,
@@ -25,10 +26,12 @@ _GRAD_MODE = (
 
 class Program(torch.nn.Module):
     """The graph as a function of the tensors that it reads, each with its dimensions in the order that they have in
-    memory; what it computes comes in such an order, too. Inputs that are no tensors are constants."""
+    memory; what it computes comes in such an order, too. Inputs that are no tensors are constants, or, where `request`
+    has them, computed from sizes."""
 
-    def __init__(self, graph: torch.fx.GraphModule, args: Sequence[Any], facts: Facts):
+    def __init__(self, graph: torch.fx.GraphModule, args: Sequence[Any], facts: Facts, request: Request | None = None):
         super().__init__()
+        self._numbers = request.numbers if request else {}
         self.graph, self.facts = without_grad_modes(graph), facts
         self._others = [None if isinstance(v, torch.Tensor) else v for v in args]
 
@@ -36,6 +39,9 @@ class Program(torch.nn.Module):
         args: list[Any] = list(self._others)
         for (at, order), tensor in zip(self.facts.read.items(), tensors, strict=True):
             args[at] = tensor.permute(inverse(order)) if order else tensor
+        given = tuple(args)
+        for at, number in self._numbers.items():
+            args[at] = number(given)
         with torch.fx.traceback.preserve_node_meta():  # the model's modules and lines, not this graph's
             results = list(torch.fx.Interpreter(self.graph).run(*args))
         found = []
@@ -63,17 +69,29 @@ def without_grad_modes(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
     return torch.fx.GraphModule(graph, new)
 
 
-def lowered(graph: torch.fx.GraphModule, args: Sequence[Any], facts: Facts, options: Options, name: str) -> Compilation:
-    """The compilation of a graph for inputs like these, lowered as far as its device needs. Call it
-    `apart_from_tracing`. Raises MlircError for what cannot be compiled."""
+def lowered(
+    graph: torch.fx.GraphModule,
+    args: Sequence[Any],
+    facts: Facts,
+    options: Options,
+    name: str,
+    request: Request | None = None,
+) -> Compilation:
+    """The compilation of a graph for inputs like these, or, with a request, for all sizes that it speaks of, lowered as
+    far as its device needs. Call it `apart_from_tracing`. Raises MlircError for what cannot be compiled."""
     on_gpu = facts.device.type == "cuda"
     target = options.target or (this_gpu() if on_gpu else DEFAULT_TARGET)
     job = Compilation(name, get_target(target), options.schedule, KernelCache(cache_folder()), fp32=options.fp32)
     job.check_schedules()
     with FakeTensorMode(allow_non_fake_inputs=True):
-        examples = tuple(like(args[at]) for at in facts.read)
-        examples = tuple(v.permute(order) if order else v.contiguous()
-                         for v, order in zip(examples, facts.read.values(), strict=True))  # fmt: skip
-    job.import_module(Program(graph, args, facts), examples, {}, train=True)
+        if request:
+            examples = tuple(torch.empty(shape, dtype=args[at].dtype, device=args[at].device)
+                             for shape, at in zip(request.shapes, facts.read, strict=True))  # fmt: skip
+        else:
+            examples = tuple(like(args[at]) for at in facts.read)
+            examples = tuple(v.permute(order) if order else v.contiguous()
+                             for v, order in zip(examples, facts.read.values(), strict=True))  # fmt: skip
+    sizes = request.sizes if request else None
+    job.import_module(Program(graph, args, facts, request), examples, {}, train=True, sizes=sizes)
     job.lower("ptx" if on_gpu or options.device == "host" else options.level)
     return job

@@ -1,4 +1,4 @@
-"""The function that Dynamo calls in a graph's stead: compiled for the sizes that come, or eager where that failed."""
+"""The function that Dynamo calls in a graph's stead: compiled, or eager where that failed."""
 
 from __future__ import annotations
 
@@ -13,32 +13,40 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from mlirc import internal
 from mlirc.errors import MlircError
-from mlirc.torch_backend.executors import Executor, executor
+from mlirc.torch_backend.executors import Executor, executor, sizes_of
 from mlirc.torch_backend.facts import Computed, Facts, Known, Looked, apart_from_tracing, study
 from mlirc.torch_backend.options import Options
 from mlirc.torch_backend.program import inverse, lowered
+from mlirc.torch_backend.sized import Bound, Request, Sized
 
 log = logging.getLogger("mlirc.torch_backend")
 log.setLevel(logging.WARNING)  # of its own: while a model is imported, other loggers are quiet
 
-SIZES_KEPT = 32  # of one graph; the sizes least recently used are compiled again when they come back
+SIZES_KEPT = 32  # compiled by themselves, of one graph; the least recently used are compiled again when they come back
+SIZES_KNOWN = 1024  # of one graph, that share code: what results look at is found again when they come back
 
 # MLIR's context is the process's, and Dynamo may compile in several threads.
 _compiling = threading.RLock()
 
 
 class Compiled:
-    """A graph for inputs of one set of sizes."""
+    """A graph for inputs of one set of sizes; `alone` says that its code is for those only."""
 
-    def __init__(self, graph: torch.fx.GraphModule, args: Sequence[Any], options: Options, name: str):
+    def __init__(
+        self, graph: torch.fx.GraphModule, args: Sequence[Any], options: Options, name: str, sized: Sized | None = None
+    ):
         users = [n.users for n in graph.graph.nodes if n.op == "placeholder"]
         used = [any(user.op != "output" for user in u) for u in users]
         self.graph, self.name = graph, name
         self.facts: Facts = study(graph, name, used, args)
         self._run: Executor | None = None
+        self.alone = False
         if self.facts.computed or self.facts.written:
-            job = lowered(graph, args, self.facts, options, name)
-            self._run = executor(job, self.facts.device, options)
+            self._run = sized.executor(args, self.facts) if sized else None
+            self.alone = self._run is None
+            if self._run is None:
+                job = lowered(graph, args, self.facts, options, name)
+                self._run = executor(job, self.facts.device, options)
         self._told = False
 
     def __call__(self, args: Sequence[Any]) -> list[Any]:
@@ -82,7 +90,8 @@ class Compiled:
             elif isinstance(output, Computed):
                 result = results[output.number]
                 result = result if result.numel() else result.new_empty(result.shape)  # NumPy's have other strides
-                found[at] = result.permute(inverse(output.order)) if output.order else result
+                result = result.permute(inverse(output.order)) if output.order else result
+                found[at] = _with_strides(result, output.stride)
         for at, output in enumerate(self.facts.outputs):
             if isinstance(output, Looked):
                 owner = found[output.at] if output.computed else args[output.at]
@@ -91,12 +100,21 @@ class Compiled:
         return found
 
 
+def _with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """The tensor with PyTorch's strides also along dimensions of one element, where they reach nothing."""
+    pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
+    if tensor.stride() == strides or any(size != 1 and here != there for size, here, there in pairs):
+        return tensor
+    return tensor.as_strided(tensor.shape, strides)
+
+
 def _memory(tensor: torch.Tensor) -> int | None:
     return tensor.untyped_storage().data_ptr() if tensor.numel() else None
 
 
 class Runner:
-    """A graph, compiled when it is made if its sizes are known, and else for each set of sizes when they first come.
+    """A graph, compiled when it is made if its sizes are known, and else when sizes first come: for all up to a bound,
+    or, where that cannot be, for each set of sizes.
 
     With the option `fallback`, what cannot be compiled runs in eager, after one warning that says why; without, that is
     an MlircError.
@@ -107,6 +125,7 @@ class Runner:
         self._varies = any(map(_is_symbolic, examples))
         self._made: OrderedDict[Any, Compiled | None] = OrderedDict()
         self._warned: set[str] = set()
+        self._sized = Sized(graph, self._bound, self._note_alone) if self._varies else None
         if not self._varies:
             self._made[None] = self._compiled(examples)
 
@@ -114,13 +133,8 @@ class Runner:
         key = _sizes(args) if self._varies else None
         with _compiling:
             if key not in self._made:
-                if self._made:
-                    self._note(
-                        f"{self.name} comes in several sizes: it is compiled for each, and {SIZES_KEPT} are kept"
-                    )
                 self._made[key] = self._compiled(args)
-                if len(self._made) > SIZES_KEPT:
-                    self._made.popitem(last=False)
+                self._forget()
             self._made.move_to_end(key)
             made = self._made[key]
         return list(self.graph(*args)) if made is None else made(args)
@@ -128,7 +142,7 @@ class Runner:
     def _compiled(self, args: Sequence[Any]) -> Compiled | None:
         try:
             with _compiling, apart_from_tracing(), internal.step(f"compiling {self.name} of torch.compile"):
-                return Compiled(self.graph, args, self.options, self.name)
+                return Compiled(self.graph, args, self.options, self.name, self._sized)
         except Exception as e:
             if not self.options.fallback:
                 raise
@@ -136,6 +150,23 @@ class Runner:
             reason = " ".join(reason.removeprefix(f"{self.name}: ").split())
             self._note(f"{self.name} runs in eager: {reason}")
             return None
+
+    def _bound(self, args: Sequence[Any], facts: Facts, request: Request) -> Bound:
+        """The graph compiled for all sizes of a request."""
+        job = lowered(self.graph, args, facts, self.options, self.name, request)
+        sizes = sizes_of(job, self.options)
+        assert sizes is not None
+        return Bound(sizes, executor(job, facts.device, self.options))
+
+    def _note_alone(self, why: str) -> None:
+        why = why.removeprefix(f"{self.name}: ")
+        self._note(f"{self.name} is compiled for each set of sizes, of which {SIZES_KEPT} are kept: {why}")
+
+    def _forget(self) -> None:
+        """Drops the sizes least recently used where there are too many."""
+        alone = [key for key, made in self._made.items() if made is None or made.alone]
+        for key in [*alone[:-SIZES_KEPT], *list(self._made)[:-SIZES_KNOWN]]:
+            self._made.pop(key, None)
 
     def _note(self, text: str) -> None:
         """Warns, once for each text."""

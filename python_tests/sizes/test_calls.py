@@ -13,6 +13,7 @@ import mlirc
 from mlirc.driver.compilation import compile_model
 from mlirc.errors import MlircError
 from mlirc.frontend.inputs import parse_input, parse_inputs
+from mlirc.runtime.fitting import cut
 from mlirc.runtime.loading import load_text, read_model
 from mlirc.runtime.plan import SIZES_VERSION, VERSION, KernelLaunch, Plan, Ref, TensorSpec
 from mlirc.runtime.plan_file import embed, extract
@@ -82,6 +83,7 @@ def test_sizes_are_written_as_they_are_read():
         ("x=f32[s]", "'s' has no bound: write s<=2048"),
         ("x=f32[2<=s]", "'2<=s' has no bound"),
         ("x=f32[s<=1]", "from 1 to a bound of at least 2"),
+        ("x=f32[4<=s<=4]", "is one size alone: write 4"),
         ("x=f32[s<=4,s<=5]", "'s' has two ranges"),
         ("x=f32[s+1]", "'s\\+1' is no size"),
     ):
@@ -179,3 +181,21 @@ def test_plans_without_sizes_are_as_before():
     assert json.loads(to_json(plan))["version"] == SIZES_VERSION
     plan.sizes = None
     assert json.loads(to_json(plan))["version"] == VERSION and "sizes" not in json.loads(to_json(plan))
+
+
+def test_a_result_of_few_rows_has_strides_and_memory_of_its_own():
+    room = np.arange(24, dtype=np.float32).reshape(1, 6, 4)
+    found = cut(room, parse_dims("1, s<=6, 4"), {"s": 5})
+    assert found.strides == (5 * 16, 16, 4) and not np.shares_memory(found, room)
+    assert np.array_equal(found, room[:, :5])
+
+
+class Like(nn.Module):
+    def forward(self, x):
+        return torch.zeros_like(x, layout=torch.strided) + x.to(torch.float64, copy=True)
+
+
+def test_ops_that_are_told_a_layout():
+    model = mlirc.compile(Like(), (randn(3, 2),), device="host", sizes={"x": "s<=5, 2"})
+    x = randn(4, 2)
+    torch.testing.assert_close(model(x), x.double())

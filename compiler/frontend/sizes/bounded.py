@@ -294,14 +294,14 @@ class Walker:
         value = self.node.meta["val"]
         return value if number is None else value[number]
 
-    def call(self, target: Any, *args: Any, **kwargs: Any) -> Node:
+    def call(self, target: Any, /, *args: Any, **kwargs: Any) -> Node:
         """A new node, with the value that it has at the bound. Numbers among its arguments are sizes."""
         args, kwargs = torch.utils._pytree.tree_map(self.size, (args, kwargs))
         node = self.graph.call_function(target, args, kwargs)
         node.meta = {"val": evaluate_fake(target, args, kwargs), **place(self.node)}
         return node
 
-    def made(self, layout: Any, target: Any, *args: Any, **kwargs: Any) -> Node:
+    def made(self, layout: Any, target: Any, /, *args: Any, **kwargs: Any) -> Node:  # ops have a `layout`, too
         """A new node of that layout."""
         node = self.call(target, *args, **kwargs)
         self.layouts[node] = layout

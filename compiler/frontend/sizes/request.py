@@ -50,6 +50,8 @@ class Ranges:
         low, high = int(least or 1), int(most)
         if not 1 <= low <= high or high < 2:
             raise MlircError(f"{where}: '{text.strip()}': a size is from 1 to a bound of at least 2")
+        if low == high:
+            raise MlircError(f"{where}: '{text.strip()}' is one size alone: write {high}")
         if self.found.setdefault(name, (low, high)) != (low, high):
             raise MlircError(f"{where}: '{name}' has two ranges: give it one")
         return name
