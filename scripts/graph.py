@@ -10,6 +10,7 @@ from __future__ import annotations
 from mlirc.dialects.schedule.apply_pass import apply_pass
 from mlirc.errors import MlircError
 from mlirc.mlir import context, ir, transform, transform_interpreter, transform_structured, transform_tensor
+from mlirc.runtime.plan_check import DEPENDENT_FROM
 from mlirc.schedule import register
 from mlirc.schedule.errors import script_frames, script_place
 from mlirc.schedule.verbs import script
@@ -36,6 +37,7 @@ def graph(
     fuse_maps: bool = True,
     merge: bool = True,
     merge_points: int | None = None,
+    dependent: bool = False,
 ) -> ir.Module:
     """The transform script that takes a `linalg`-level module to the `kernels` level.
 
@@ -45,6 +47,7 @@ def graph(
     fuse_maps: chains of maps, and data movement, join the kernels of their users.
     merge: what computes the rows that a kernel writes joins it, and small kernels that do not depend on each other
     share a launch, up to `merge_points` elements together (default: 262144 in graphs that write rows, else none).
+    dependent: kernels begin before those in front of them have ended, and wait for them (from sm_90 on).
     """
     knobs = {
         "epilogue": fuse_epilogue,
@@ -52,8 +55,10 @@ def graph(
         "reductions": fuse_reductions,
         "maps": fuse_maps,
     }
-    merging = {"merge": merge, "merge_points": merge_points}
-    with script(**{f"fuse_{name}": value for name, value in knobs.items()}, **merging) as (schedule, module):
+    if dependent and target.cc < DEPENDENT_FROM:
+        raise MlircError(f"graph: dependent: {target.name} launches nothing before what is in front of it has ended")
+    others = {"merge": merge, "merge_points": merge_points, "dependent": dependent}
+    with script(**{f"fuse_{name}": value for name, value in knobs.items()}, **others) as (schedule, module):
         with ir.InsertionPoint(transform.ApplyPatternsOp(module).patterns):
             transform.apply_patterns_canonicalization()
             # A reshape of an empty tensor would become a kernel that launches nothing.
@@ -70,6 +75,8 @@ def graph(
         if merge:
             points = "" if merge_points is None else f"points={merge_points}"
             apply_pass(module, pass_name="mlirc-merge-kernels", options=points)
+        if dependent:
+            apply_pass(module, pass_name="mlirc-dependent-kernels", options="")
     return schedule
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mlirc.backend.host_scalars import OPERATIONS, HostScalars
 from mlirc.dialects.pointer_table import POINTER, POINTER_TABLE
 from mlirc.dialects.tensor_map import TENSOR_MAP, map_spec
 from mlirc.errors import MlircError
+from mlirc.ir.accesses import Accesses, is_wait
+from mlirc.ir.dependence import DEPENDENT, GIVEN, launches_of
 from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.mlir import ir, nested
 from mlirc.runtime.plan import Extent
@@ -22,7 +25,8 @@ class Launch:
     and where `tables` has it, an array of pointers, of which that is the first, and the others are to buffers (with
     offsets). `extents` has the dimensions of the grid that scalars decide, which are arguments of the host function;
     `grid` is the most that they may be. `smem` is the dynamic shared memory in bytes.
-    `dependent`: it may begin before the launch in front of it has ended, for which it waits itself (griddepcontrol)."""
+    `dependent`: it may begin before the launch in front of it has ended, for which it waits itself (griddepcontrol).
+    `given`: the arguments that must lead to what no launch of a run writes: it may read them without waiting."""
 
     symbol: str
     grid: tuple[int, int, int]
@@ -36,6 +40,7 @@ class Launch:
     values: tuple[int, ...] = ()
     tables: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     extents: dict[int, Extent] = field(default_factory=dict)
+    given: tuple[int, ...] = ()
 
     @property
     def places(self) -> list[tuple[int, int]]:
@@ -99,7 +104,6 @@ def memref_bytes(type_: ir.Type, where: str) -> int:
     return count * ELEMENT_BYTES[name]
 
 
-DEPENDENT = "mlirc.dependent"  # on a gpu.launch_func
 _VIEWS = {
     "memref.cast",
     "memref.expand_shape",
@@ -132,6 +136,7 @@ class _HostReader:
         self.constants: dict[ir.Value, int] = {}
         self.workspaces: list[int] = []
         self.launches: list[Launch | Copy] = []
+        self.given = {launch.op: launch.given for launch in launches_of(host)}
 
     def error(self, op: ir.Operation, why: str) -> MlircError:
         return MlircError(f"kernel {self.name}: host operation {op.name} {why}")
@@ -228,8 +233,9 @@ class _HostReader:
         symbol = ir.SymbolRefAttr(op.attributes["kernel"]).value[-1]
         args, offsets = [b for b, _ in bound], [o for _, o in bound]
         dependent = DEPENDENT in op.attributes
+        given = tuple(sorted(self.given[op])) if dependent else ()
         self.launches.append(
-            Launch(symbol, grid, block, smem, args, offsets, cluster, maps, dependent, numbers, tables, extents)
+            Launch(symbol, grid, block, smem, args, offsets, cluster, maps, dependent, numbers, tables, extents, given)
         )
 
     def bound(self, op: ir.Operation, value: ir.Value) -> tuple[int, int]:
@@ -270,22 +276,30 @@ def launches_from_gpu_module(module: ir.Module) -> tuple[list[Launch | Copy], li
     if len(hosts[0].regions[0].blocks) != 1:
         raise MlircError("gpu level: the host function has control flow; launches must be straight-line code")
     launches, workspaces = _HostReader(hosts[0]).read()
-    _check_dependent(module, {x.symbol for x in launches if isinstance(x, Launch) and x.dependent})
+    _check_dependent(module, [x for x in launches if isinstance(x, Launch) and x.dependent])
     return launches, workspaces
 
 
-def waits_for_launches(op: ir.Operation) -> bool:
-    """Whether an operation is the wait for the launches before this one."""
-    return op.name == "nvvm.griddepcontrol" and "wait" in str(op.attributes["kind"])
-
-
-def _check_dependent(module: ir.Module, symbols: set[str]) -> None:
+def _check_dependent(module: ir.Module, launches: Sequence[Launch]) -> None:
     """A kernel that may begin early has to wait: nobody who waits for its end would know that those before it have
-    ended."""
-    for op in nested(module.operation) if symbols else ():
-        if op.name == "gpu.func" and (name := ir.StringAttr(op.attributes["sym_name"]).value) in symbols:
-            if not any(map(waits_for_launches, nested(op))):
+    ended. Before that it accesses nothing but what is `mlirc.given`, as far as that can be told from its text."""
+    given: dict[str, set[int]] = {}
+    for launch in launches:
+        given[launch.symbol] = given.get(launch.symbol, set(launch.given)) & set(launch.given)
+    for func in nested(module.operation) if launches else ():
+        if func.name != "gpu.func" or (name := ir.StringAttr(func.attributes["sym_name"]).value) not in given:
+            continue
+        if not any(map(is_wait, nested(func))):
+            raise MlircError(
+                f"gpu level: {name} is launched with {DEPENDENT} and has no nvvm.griddepcontrol wait: add one in "
+                "front of all accesses to what earlier launches write or read"
+            )
+        accesses = Accesses(func)
+        for op in [o.operation for o in accesses.block.operations]:
+            if any(map(is_wait, [op, *nested(op)])):
+                break
+            if early := accesses.accessed(op) - given[name]:
                 raise MlircError(
-                    f"gpu level: {name} is launched with {DEPENDENT} and has no nvvm.griddepcontrol wait: add one in "
-                    "front of all accesses to what earlier launches write or read"
+                    f"gpu level: {name}: {op.name} at {op.location} accesses argument {min(early)} in front of "
+                    f"nvvm.griddepcontrol wait, where {DEPENDENT} allows what {GIVEN} lists: move it behind the wait"
                 )

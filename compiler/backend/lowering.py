@@ -16,13 +16,14 @@ from typing import NamedTuple
 
 from mlirc.backend.addresses import constants_as_offsets
 from mlirc.backend.atomics import carries_data, order_atomics
-from mlirc.backend.kernel import waits_for_launches
 from mlirc.backend.llvm_text import for_older_llvm
 from mlirc.backend.narrow import narrow_addresses
 from mlirc.dialects.pointer_table import POINTER_TABLE, table_argument
 from mlirc.dialects.tensor_map import map_argument
 from mlirc.errors import MlircError
-from mlirc.mlir import ir, llvm, nested, pass_manager, vector
+from mlirc.ir.accesses import is_wait
+from mlirc.ir.dependence import launches_of
+from mlirc.mlir import ir, llvm, nested, nvvm, pass_manager, vector
 from mlirc.runtime.plan import POINTER_ALIGNMENT
 from mlirc.runtime.tensor_map import MAP_ALIGNMENT, MAP_BYTES
 from mlirc.targets import Target
@@ -87,17 +88,21 @@ def _table(value: ir.Value) -> list[ir.Value]:
 
 class Pointer(NamedTuple):
     """What holds of a parameter in every launch: no other parameter has its buffer; it is a buffer's start; it is no
-    pointer, but a tensor map by value; or it is a table of so many pointers by value."""
+    pointer, but a tensor map by value; or it is a table of so many pointers by value; no launch of a run writes its
+    buffer."""
 
     alone: bool
     whole: bool
     map: bool = False
     table: int = 0
+    given: bool = False
 
 
 def pointer_parameters(module: ir.Operation) -> dict[str, list[Pointer]]:
     """Per gpu.func symbol: what is known of each argument from the launches."""
     result: dict[str, list[Pointer]] = {}
+    hosts = [op for op in nested(module) if op.name == "func.func" and len(op.regions[0].blocks)]
+    given = {launch.op: launch.given for host in hosts for launch in launches_of(host)}
     for op in nested(module):
         if op.name != "gpu.launch_func":
             continue
@@ -108,14 +113,19 @@ def pointer_parameters(module: ir.Operation) -> dict[str, list[Pointer]]:
         roots = [{_root(p) for p in table or [v]} for v, table in zip(bound, tables, strict=True)]
         here = [
             Pointer(
-                sum(bool(r & x) for x in roots) == 1, r == {v}, str(v.type) == "!llvm.ptr" and not table, len(table)
-            )
-            for v, r, table in zip(bound, roots, tables, strict=True)
+                sum(bool(r & x) for x in roots) == 1,
+                r == {v},
+                str(v.type) == "!llvm.ptr" and not table,
+                len(table),
+                i in given.get(op, ()),
+            )  # fmt: skip
+            for i, (v, r, table) in enumerate(zip(bound, roots, tables, strict=True))
         ]
         symbol = ir.SymbolRefAttr(op.attributes["kernel"]).value[-1]
         known = result.get(symbol, here)
         result[symbol] = [
-            Pointer(a.alone and b.alone, a.whole and b.whole, a.map, a.table) for a, b in zip(known, here, strict=True)
+            Pointer(a.alone and b.alone, a.whole and b.whole, a.map, a.table, a.given and b.given)
+            for a, b in zip(known, here, strict=True)
         ]
     return result
 
@@ -265,16 +275,26 @@ def _shield_intrinsics(gpu_module: ir.Operation) -> None:
 
 def _hold_waits(gpu_module: ir.Operation) -> set[str]:
     """Makes waits for earlier launches something that LLVM moves no access to memory across, which their intrinsic,
-    said to touch none, is not. Returns the kernels that have one: none of their pointers is of memory that nobody else
-    writes while they run, so that none may be noalias, or read through the read-only cache."""
+    said to touch none, is not. Returns the kernels that have one: of their pointers those alone that no launch of a run
+    writes are of memory that nobody else writes while they run, and may be noalias, or read through the read-only
+    cache."""
     found = set()
     for func in [op for op in nested(gpu_module) if op.name == "gpu.func"]:
-        for op in [op for op in nested(func) if waits_for_launches(op)]:
+        for op in [op for op in nested(func) if is_wait(op)]:
             found.add(ir.StringAttr(func.attributes["sym_name"]).value)
             with op.location, ir.InsertionPoint(op):
                 llvm.InlineAsmOp(None, [], "griddepcontrol.wait;", "~{memory}", has_side_effects=True)
             op.erase()
     return found
+
+
+def _prefetch_to_l2(gpu_module: ir.Operation) -> None:
+    """Makes prefetches, which are of global memory, those that NVPTX has."""
+    for op in [op for op in nested(gpu_module) if op.name == "llvm.intr.prefetch"]:
+        with op.location, ir.InsertionPoint(op):
+            there = llvm.AddrSpaceCastOp(ir.Type.parse("!llvm.ptr<1>"), op.operands[0]).result
+            nvvm.PrefetchOp(there, cacheLevel=nvvm.PrefetchCacheLevel.L2)
+        op.erase()
 
 
 _CLEANUP = "builtin.module(gpu.module(reconcile-unrealized-casts,canonicalize,cse))"
@@ -334,6 +354,7 @@ def lower_to_llvm_ir(module: ir.Module, target: Target, name: str) -> str:
             pass_manager(_convert(bits), verify=False).run(copy)
             if bits == 32:
                 narrow_addresses(gpu_module_of(copy))
+            _prefetch_to_l2(gpu_module_of(copy))
             pass_manager(_CLEANUP, verify=False).run(copy)
             copy.verify()
         except ir.MLIRError as e:
@@ -347,7 +368,7 @@ def lower_to_llvm_ir(module: ir.Module, target: Target, name: str) -> str:
                 if symbol not in blocks:
                     raise MlircError(f"{where}: nothing launches {symbol}: remove it or launch it")
                 constants_as_offsets(op)
-                known = [p._replace(alone=p.alone and symbol not in early) for p in pointers[symbol]]
+                known = [p._replace(alone=p.alone and (p.given or symbol not in early)) for p in pointers[symbol]]
                 _finish_kernel(op, known, blocks[symbol])
         _finish_globals(gpu_module, name)
         text = llvm.translate_module_to_llvmir(gpu_module)

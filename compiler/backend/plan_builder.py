@@ -14,6 +14,7 @@ from mlirc.backend.plan_state import write_back, written_argument
 from mlirc.backend.plan_views import Buffer, Step, View, tensor_bytes
 from mlirc.errors import MlircError
 from mlirc.ir import levels
+from mlirc.ir.dependence import GIVEN as UNWRITTEN
 from mlirc.ir.loops import is_loop, read_loop
 from mlirc.ir.sizes import read_sizes
 from mlirc.ir.tensors import ELEMENT_BYTES
@@ -218,11 +219,24 @@ class Builder(Draft):
         del bound[len(bound) - len(extents) :]
         for number in launch.values:
             self.scalar(kernel, bound[number])
+        for number in launch.given:
+            self.check_given(kernel, launch, number, [bound[i] for i in launch.numbers_of(number)])
         step = KernelLaunch(
             launch.symbol, launch.grid, launch.block, launch.smem, (), kernel, origin, launch.cluster, launch.maps,
             launch.dependent, launch.values, {n: (PLACE,) * len(t) for n, t in launch.tables.items()}, extents,
         )  # fmt: skip
         self.steps.append(Step(tuple(bound), step))
+
+    def check_given(self, kernel: str, launch, number: int, views: list[View]) -> None:
+        """Raises MlircError where a run may write what a launch reads before those in front of it have ended."""
+        for view in views:
+            buffer = self.buffers[view.buffer]
+            about = self.boundary[buffer.space][buffer.index] if buffer.space in ("input", "weight") else None
+            if about is None or about.kind in WRITTEN:
+                raise MlircError(
+                    f"kernel '{kernel}': {launch.symbol} may read argument {number} before the launches in front of "
+                    f"it have ended ({UNWRITTEN}), but in @main that is what a run writes"
+                )
 
     def scalar(self, kernel: str, view: View) -> int:
         """The number of the input of kind `scalar` that a view is all of; raises MlircError for anything else."""

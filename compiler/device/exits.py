@@ -1,7 +1,8 @@
 """What must have come to its end before a block does: its shared memory is another block's then.
 
 cp.async that nobody waited for; copies into shared memory whose mbarrier no thread of the block has waited for; copies
-out of it that are not known to have read it (wait_group, with or without .read); wgmmas under way."""
+out of it that are not known to have read it (wait_group, with or without .read); wgmmas under way. And the launches
+before this one, in a kernel that waits for them."""
 
 from __future__ import annotations
 
@@ -21,6 +22,9 @@ def check_exit(m: Machine) -> None:
         who[threads] = True
         message = f"ends while its copy to {c.target.buffer.name} is under way, which it has not waited for"
         m.complain("unfinished copy", who.reshape(m.nb, m.nt), message, c.op)
+    if m.waited is not None and not (waited := m.waited.any(axis=1, keepdims=True)).all():
+        message = "ends with no griddepcontrol.wait: who waits for this launch would not wait for those before it"
+        m.complain("no griddepcontrol.wait", np.broadcast_to(~waited, m.waited.shape), message, None)
     if m.clocks is not None:
         m.clocks.lives.check_ends()
     if m.engine is None:

@@ -84,9 +84,10 @@ def build_kernel(job: KernelJob) -> KernelBuild:
 
 def to_gpu(module: Any, name: str, target: Target) -> None:
     """Takes a kernel's `tiles`- or `async`-level module to the `gpu` level in place, by the passes that its schedule
-    asked for, and decides which products and sums are one `math.fma`."""
+    asked for, decides which products and sums are one `math.fma`, and where a kernel that begins early waits."""
     from mlirc.mlir import context, ir
     from mlirc.passes.contract import contract
+    from mlirc.passes.dependent.launches import begin_early
     from mlirc.passes.scalar_arguments import run as scalar_arguments
 
     for attribute, pass_name in zip(("to_async", "lowering"), lowering_passes(_function(module, name)), strict=True):
@@ -94,6 +95,7 @@ def to_gpu(module: Any, name: str, target: Target) -> None:
     with context(), ir.Location.unknown():
         scalar_arguments(module)
         contract(module.operation, everywhere=True)
+        begin_early(module)
 
 
 def to_async(module: Any, name: str, target: Target) -> None:

@@ -251,7 +251,7 @@ def _from_json(record: Mapping[str, Any]) -> KernelBuild:
                 fields[name] = tuple(fields[name])
         if "maps" in fields:
             fields["maps"] = maps_from_json(fields["maps"])
-            fields["values"] = tuple(fields["values"])
+            fields["values"], fields["given"] = tuple(fields["values"]), tuple(fields["given"])
             fields["extents"] = {int(d): Extent(**e) for d, e in fields["extents"].items()}
             fields["tables"] = {int(i): [(b, o) for b, o in t] for i, t in fields["tables"].items()}
         launches.append(Launch(**fields) if item["kind"] == "Launch" else Copy(**fields))

@@ -21,6 +21,7 @@ from mlirc.runtime.tensor_map import ADDRESS_ALIGNMENT, FP8, MAP_ALIGNMENT, MAP_
 _MAP_TYPES = {"f64": "FLOAT64", "f32": "FLOAT32", "f16": "FLOAT16", "bf16": "BFLOAT16", "i64": "INT64", "i32": "INT32",
               "i16": "UINT16", "i8": "UINT8", "u8": "UINT8", "i1": "UINT8"} | dict.fromkeys(FP8, "UINT8")  # fmt: skip
 NO_GPU = "without a GPU, `mlirc-run --level linalg|kernels|tiles|gpu` runs that level on the CPU"
+EARLY_FROM = 12030  # the driver's version (CUDA 12.3) from which graphs have edges of early launches
 DEFAULT_SMEM = 48 * 1024  # a launch with more dynamic shared memory has to opt in (CUDA C++ guide, shared memory)
 
 
@@ -130,6 +131,8 @@ class Driver:
             )
         )
         self.cc = 10 * major + minor
+        # Without, every launch begins when the one in front of it has ended, which is as right, and slower.
+        self.launches_early = self._check(cu.cuDriverGetVersion(), "reading the driver's version") >= EARLY_FROM
         name = self._check(cu.cuDeviceGetName(128, self._device), "reading the device's name")
         self.name = name.split(b"\0")[0].decode(errors="replace")
         self._context = self._check(cu.cuDevicePrimaryCtxRetain(self._device), "opening the primary context")
@@ -249,7 +252,7 @@ class Driver:
             attributes.append(cu.CUlaunchAttribute())
             attributes[-1].id = ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
             attributes[-1].value = self._cluster_value(call.cluster)
-        if call.dependent:
+        if call.dependent and self.launches_early:
             attributes.append(cu.CUlaunchAttribute())
             attributes[-1].id = ids.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             value = cu.CUlaunchAttributeValue()
@@ -318,7 +321,8 @@ class CudaGraph:
         self._left_out: set[int] = set()
         try:
             for before, call in zip([None, *calls], calls, strict=False):
-                if isinstance(call, KernelCall) and call.dependent and isinstance(before, KernelCall):
+                follows = isinstance(call, KernelCall) and call.dependent and isinstance(before, KernelCall)
+                if isinstance(call, KernelCall) and follows and driver.launches_early:
                     node = self._add(call, [])
                     self._follow(self._nodes[-1], node, call)
                 else:

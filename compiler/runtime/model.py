@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from mlirc.runtime.arrays import (
     view,
 )
 from mlirc.runtime.cuda import Call, CopyCall, Driver, KernelCall, check_target
-from mlirc.runtime.plan import POINTER_ALIGNMENT, CopyStep, Dim3, KernelLaunch, Plan, Ref, TensorSpec
+from mlirc.runtime.plan import POINTER_ALIGNMENT, CopyStep, Dim3, KernelLaunch, Plan, Ref, TensorSpec, begins_early
 from mlirc.runtime.random_state import RandomState
 from mlirc.runtime.repeats import references
 from mlirc.runtime.resources import Resources, upload
@@ -103,10 +104,10 @@ class CompiledModel:
         for launch in plan.launches:
             smem[launch.symbol] = max(smem.get(launch.symbol, 0), launch.smem)
         functions = {symbol: driver.function(module, symbol, size) for symbol, size in smem.items()}
-        for step in plan.steps[: plan.setup]:
-            driver.launch(self._make_call(step, functions), 0)
+        for call in self._make_calls(plan.steps[: plan.setup], functions):
+            driver.launch(call, 0)
         self._steps = plan.steps[plan.setup :]
-        self._calls = [self._make_call(step, functions) for step in self._steps]
+        self._calls = self._make_calls(self._steps, functions)
         self._users: dict[tuple[str, int], list[int]] = {}
         by_address: set[int] = set()  # inputs that some step takes so
         for i, step in enumerate(self._steps):
@@ -182,13 +183,16 @@ class CompiledModel:
     def _address(self, ref: Ref) -> int:
         return self._bases[ref.space][ref.index] + ref.offset
 
-    def _make_call(self, step: KernelLaunch | CopyStep, functions: Mapping[str, Any]) -> Call:
+    def _make_calls(self, steps: Sequence[KernelLaunch | CopyStep], functions: Mapping[str, Any]) -> list[Call]:
+        """The calls of steps that run one after the other."""
+        pairs = zip(steps, [None, *steps], strict=False)
+        return [self._make_call(step, functions, begins_early(step, before)) for step, before in pairs]
+
+    def _make_call(self, step: KernelLaunch | CopyStep, functions: Mapping[str, Any], early: bool) -> Call:
         if isinstance(step, CopyStep):
             return CopyCall(self._address(step.target), self._address(step.source), step.source.size)
         function = functions[step.symbol]
-        call = KernelCall(
-            function, step.symbol, step.grid, step.block, step.smem, [], step.cluster, step.maps, step.dependent
-        )
+        call = KernelCall(function, step.symbol, step.grid, step.block, step.smem, [], step.cluster, step.maps, early)
         self._bind_call(step, call)
         return call
 
@@ -344,7 +348,10 @@ class CompiledModel:
         used; does not wait. For timing a kernel by itself."""
         with self._driver.current():
             self._refresh()
-            self._driver.launch(self._calls[number], stream_handle(stream))
+            call = self._calls[number]
+            if isinstance(call, KernelCall):  # behind what is not known here
+                call = replace(call, dependent=False)
+            self._driver.launch(call, stream_handle(stream))
 
     def synchronize(self) -> None:
         """Waits for everything that the GPU was given to do."""

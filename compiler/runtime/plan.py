@@ -106,6 +106,15 @@ class CopyStep:
     target: Ref
 
 
+def begins_early(step: KernelLaunch | CopyStep, before: KernelLaunch | CopyStep | None) -> bool:
+    """Whether a step begins before the one in front of it in a run has ended. The first one of a run does not, since
+    nobody knows what is in front of that; nor one next to a copy, or to a launch that a scalar may leave out: whoever
+    waits for a launch that is left out would not wait for those before it."""
+    if not isinstance(step, KernelLaunch) or not isinstance(before, KernelLaunch):
+        return False
+    return step.dependent and not step.extents and not before.extents
+
+
 @dataclass(frozen=True)
 class Repeat:
     """A loop: the steps from number `first` on are `count` times `length` steps, which differ in their offsets alone

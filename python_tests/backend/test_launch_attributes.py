@@ -13,6 +13,7 @@ from mlirc.backend.plan_builder import build_plan
 from mlirc.backend.ptx import check_ptxas, compile_kernel, find_ptxas, merge_ptx
 from mlirc.errors import MlircError
 from mlirc.runtime.cuda import CopyCall, CudaGraph, Driver, KernelCall
+from mlirc.runtime.plan import CopyStep, Extent, KernelLaunch, Ref, begins_early
 from mlirc.runtime.plan_file import embed, extract
 from mlirc.runtime.plan_json import from_json, to_json
 from mlirc.targets import get_target
@@ -84,8 +85,9 @@ class FakeGraphs:
         self.nodes: list[tuple[str, list]] = []
         self.edges: list[tuple[list, list, int, int]] = []
 
-    def driver(self) -> Driver:
+    def driver(self, early: bool = True) -> Driver:
         driver = Driver.__new__(Driver)
+        driver.launches_early = early
         kept = ("CUresult", "CUgraphEdgeData", "CUgraphDependencyType", "CUDA_KERNEL_NODE_PARAMS", "CUDA_MEMCPY3D",
                 "CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC", "CUmemorytype")  # fmt: skip
         ok = cu.CUresult.CUDA_SUCCESS
@@ -117,3 +119,20 @@ def test_early_launches_are_edges_of_their_own_in_a_graph():
     # The first one has nothing in front of it, and one behind a copy waits for its end.
     assert [after for _, after in fake.nodes] == [[], [], [1], [2], [3], []]
     assert fake.edges == [([0], [1], 1, 1), ([4], [5], 1, 1)]
+
+
+def test_with_an_older_driver_launches_wait_for_the_end_of_those_before():
+    fake = FakeGraphs()
+    CudaGraph(fake.driver(early=False), [KernelCall(0, "k", (1, 1, 1), (1, 1, 1), 0, [], dependent=True)] * 3)
+    assert [after for _, after in fake.nodes] == [[], [0], [1]] and fake.edges == []
+
+
+def test_what_may_not_begin_early_does_not():
+    def launch(**more) -> KernelLaunch:
+        return KernelLaunch("k", (1, 1, 1), (1, 1, 1), 0, (), **more)
+
+    early, late, copy = launch(dependent=True), launch(), CopyStep(Ref("arena", 0, 0, 4), Ref("arena", 0, 16, 4))
+    maybe = launch(dependent=True, extents={0: Extent(0)})  # which a number of 0 leaves out
+    assert begins_early(early, early) and begins_early(early, late)
+    assert not any(begins_early(early, before) for before in (None, copy, maybe))
+    assert not any(begins_early(step, early) for step in (late, copy, maybe))

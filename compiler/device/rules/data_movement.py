@@ -89,6 +89,18 @@ def _store(tr: Translator, op):
     return step
 
 
+@rule("memref.prefetch")
+def _prefetch(tr: Translator, op):
+    pointer, *indices = op.operands
+    at = address_of(tr, op, pointer, indices, dtype_of(pointer.type).itemsize)
+
+    def step(s: State) -> None:  # which nobody sees anything of; but kernels here prefetch what they will read
+        if s.m.check:
+            s.m.in_bounds(*at(s), 1, s.mask, op)
+
+    return step
+
+
 @stateful("llvm.mlir.addressof")
 def _address_of(tr: Translator, op):
     name = ir.FlatSymbolRefAttr(op.attributes["global_name"]).value

@@ -1,0 +1,94 @@
+"""At the `gpu` level: where a kernel lets those behind it begin, and where it waits for those in front of it.
+
+All blocks let the next launch begin at once. It then takes what room this one's blocks leave on the multiprocessors,
+never theirs: it begins when the last of them has, or ended. The wait stands in the kernel's outermost block, so that
+no thread ends without: who waits for this launch then knows that those before it have ended, too. It comes in front
+of the first access to what a launch may have written, or may still read. In front of it stay, or come, loads of what
+no launch writes, into registers; and prefetches of more of that (`prefetch.py`).
+"""
+
+from __future__ import annotations
+
+from mlirc.ir import levels
+from mlirc.ir.accesses import Accesses, is_pure, is_wait
+from mlirc.ir.dependence import DEPENDENT, launches_of
+from mlirc.mlir import ir, nested, nvvm
+from mlirc.passes.dependent.prefetch import prefetch
+
+# Bytes of a thread that are loaded in front of the wait: 32 registers, which it holds for as long as it waits.
+MOST_LOADED = 128
+
+
+def begin_early(module: ir.Module) -> None:
+    """Gives the kernels of a `gpu`-level module their waits, and marks its launches, where the host function is
+    marked `mlirc.dependent`. A kernel that waits already stays as it is."""
+    host = levels.functions(module).get(levels.host_function(module))
+    if host is None or DEPENDENT not in host.attributes:
+        return
+    launches = launches_of(host.operation)
+    for func in [op for op in nested(module.operation) if op.name == "gpu.func"]:
+        mine = [x for x in launches if x.symbol == ir.StringAttr(func.attributes["sym_name"]).value]
+        if mine and not any(map(is_wait, nested(func))):
+            _wait_late(func, mine[0].given.intersection(*[x.given for x in mine]), mine[0])
+    for launch in launches:
+        launch.op.attributes[DEPENDENT] = ir.UnitAttr.get()
+
+
+def _wait_late(func: ir.Operation, given: frozenset[int], launch) -> None:
+    """Adds the two instructions; `given` are the parameters of what no launch writes."""
+    accesses = Accesses(func)
+    ops = [o.operation for o in accesses.block.operations]
+    alone = len(func.regions[0].blocks) == 1  # else control flow leads around what stands behind the first block
+    place = next((o for o in ops if not alone or accesses.accessed(o) - given), ops[-1])
+    with place.location, ir.InsertionPoint(place):
+        wait = nvvm.GriddepcontrolOp(nvvm.GridDepActionKind.wait).operation
+    if alone:
+        loaded = _load_first(ops[ops.index(place) :], wait, accesses, given)
+        prefetch(func, wait, accesses, given, loaded, launch)
+    with func.location, ir.InsertionPoint.at_block_begin(accesses.block):
+        nvvm.GriddepcontrolOp(nvvm.GridDepActionKind.launch_dependents)
+
+
+def _load_first(
+    behind: list[ir.Operation], wait: ir.Operation, accesses: Accesses, given: frozenset[int]
+) -> set[ir.Operation]:
+    """Moves loads of what no launch writes in front of the wait, with the numbers that they need; returns them."""
+    movable: dict[ir.Operation, list[ir.Operation]] = {}  # with what has to move before them, of those behind the wait
+    late = set(behind)
+    moved: set[ir.Operation] = set()
+    room = MOST_LOADED
+    for op in behind:
+        reads = accesses.reads(op)
+        loads = reads is not None and bool(reads) and reads <= given
+        if not loads and not is_pure(op):
+            continue
+        needed: list[ir.Operation] = []
+        for value in op.operands:
+            owner = value.owner
+            if isinstance(owner, ir.Block) or owner.operation not in late:
+                continue
+            if owner.operation not in movable:
+                break
+            needed += [o for o in (*movable[owner.operation], owner.operation) if o not in needed]
+        else:
+            if not loads:
+                movable[op] = needed
+            elif (size := _bytes(op.results[0].type)) <= room:
+                room -= size
+                movable[op] = needed
+                for one in [*needed, op]:
+                    if one not in moved:
+                        one.move_before(wait)
+                        moved.add(one)
+    return moved
+
+
+def _bytes(type_: ir.Type) -> int:
+    """Bytes of registers that a value takes."""
+    count, element = 1, type_
+    if isinstance(type_, ir.VectorType):
+        element = ir.VectorType(type_).element_type
+        for extent in ir.VectorType(type_).shape:
+            count *= extent
+    bits = 64 if isinstance(element, ir.IndexType) else element.width
+    return max(4, count * bits // 8)
