@@ -169,7 +169,7 @@ class _Writer:
                 return spot
             end = self.again(op.operands[1], spot)
             number = self.again(op.regions[0].blocks[0].arguments[0], spot)
-            condition = (number, "<", end)
+            condition: tuple = (number, "<", end)
             with ir.InsertionPoint(spot.before):
                 holds = arith.cmpi(arith.CmpIPredicate.slt, number, end) if condition not in spot.conditions else None
         else:
