@@ -84,6 +84,7 @@ class Service:
     def _answers(self, chat: bool) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             asked = parse_asked(await self._json(request), chat, self.model)
+            self._check_count(asked)
             try:
                 wanted = await asyncio.to_thread(self._requests, asked)
                 running = Running(self.worker, wanted, asked.choices)
@@ -102,6 +103,12 @@ class Service:
             return JSONResponse(form.whole(running.choices))
 
         return answer
+
+    def _check_count(self, asked: Asked) -> None:
+        """Raises ApiError for more sequences than are ever taken at once, before anything is made of them."""
+        count, most = len(asked.prompts) * asked.choices, self.worker.most
+        if count > most:
+            raise ApiError(400, f"{count:,} sequences in one call: {most:,} are taken at once", "prompt")
 
     async def _json(self, request: Request) -> Any:
         """The value of a call's body, read up to the limit."""

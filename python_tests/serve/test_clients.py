@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import random
 import signal
 import subprocess
 import sys
@@ -13,67 +11,15 @@ from pathlib import Path
 
 import openai
 
-from mlirc.generate.engine import Sampling
 from support.generate.fake_engine import FakeEngine
+from support.serve.clients import come_and_go
 from support.serve.running import MODEL, Words, running
 
 
-async def one_call(server, client, rng: random.Random) -> bool:
-    """A call with a random prompt, whose answer is checked unless the client goes away first."""
-    prompt = "".join(rng.choice("the quick brown fox ") for _ in range(rng.randint(1, 25)))
-    sampling = rng.choice([Sampling(), Sampling(temperature=1.0, seed=rng.randint(0, 99))])
-    most, stops = rng.randint(1, 30), rng.choice([[], ["e"], ["x", "qu"]])
-    text, tokens, reason = server.alone(prompt, most, sampling, stops)
-    options = {
-        "model": MODEL, "prompt": prompt, "max_tokens": most, "stop": stops, "temperature": sampling.temperature,
-        "seed": sampling.seed,
-    }  # fmt: skip
-    leaves = rng.choice([None, None, rng.randint(0, 6)])
-    if rng.random() < 0.5:
-        call = asyncio.ensure_future(client.completions.create(**options))
-        if leaves is not None:
-            await asyncio.sleep(0.002 * leaves)
-            if call.cancel():
-                with contextlib.suppress(asyncio.CancelledError):
-                    await call
-                return False
-        made = await call
-        assert (made.choices[0].text, made.choices[0].finish_reason) == (text, reason)
-        assert made.usage.completion_tokens == len(tokens)
-        return True
-    found, last = "", None
-    async with await client.completions.create(**options, stream=True) as stream:
-        async for i, piece in _numbered(stream):
-            found, last = found + piece.choices[0].text, piece.choices[0].finish_reason
-            assert text.startswith(found)
-            if i == leaves:
-                return False
-    assert (found, last) == (text, reason)
-    return True
-
-
-async def _numbered(stream):
-    number = 0
-    async for piece in stream:
-        yield number, piece
-        number += 1
-
-
 def test_16_clients_that_come_and_go_at_random():
-    async def client_of(server, seed: int) -> int:
-        rng = random.Random(seed)
-        finished = 0
-        for _ in range(4):
-            async with server.async_client() as client:
-                finished += await one_call(server, client, rng)
-        return finished
-
-    async def all_clients(server) -> int:
-        return sum(await asyncio.gather(*(client_of(server, seed) for seed in range(16))))
-
     engine = FakeEngine(vocabulary=Words().size, pages=24)  # fewer than three sequences may need
     with running(engine) as server:
-        assert asyncio.run(all_clients(server)) >= 16
+        assert asyncio.run(come_and_go(server, clients=16, calls=4)) >= 16
         server.wait_until_idle()
         assert server.free() and server.worker.failure is None
 
@@ -121,6 +67,7 @@ sys.path.insert(0, "python_tests")
 from mlirc.serve.server import bind, serve
 from mlirc.tools.cli import run_main
 from support.generate.fake_engine import FakeEngine
+from support.serve.clients import come_and_go
 from support.serve.running import EOS, MODEL, Words
 
 words = Words()

@@ -140,10 +140,8 @@ class Gated(FakeEngine):
 def test_more_requests_than_the_server_takes_are_told_to_come_again():
     engine = Gated(vocabulary=Words().size)
     with running(engine, most=2) as server, server.client() as client:
-        with pytest.raises(openai.RateLimitError, match="2 requests are at work or wait"):
-            client.completions.create(model=MODEL, prompt="a", n=3, max_tokens=5)
         streams = [client.completions.create(model=MODEL, prompt="a", max_tokens=5, stream=True) for _ in range(2)]
-        with pytest.raises(openai.RateLimitError):
+        with pytest.raises(openai.RateLimitError, match="2 requests are at work or wait"):
             client.completions.create(model=MODEL, prompt="a", max_tokens=5)
         assert send(server, "GET", "/health") == (200, {"status": "ok", "requests": 2})
         for _ in range(10):
@@ -151,6 +149,18 @@ def test_more_requests_than_the_server_takes_are_told_to_come_again():
         assert all(list(s)[-1].choices[0].finish_reason for s in streams)
         engine.gate.release(10)
         client.completions.create(model=MODEL, prompt="a", max_tokens=5)
+
+
+def test_more_sequences_in_a_call_than_are_ever_taken_are_refused_before_they_are_made():
+    """Each prompt is one that fits: made first, a body of a megabyte would be hundreds of millions of requests."""
+    with running(most=9, largest_body=1 << 20) as server, server.client() as client:
+        with pytest.raises(openai.BadRequestError, match="10 sequences in one call: 9 are taken at once"):
+            client.completions.create(model=MODEL, prompt=["a", "b"], n=5, max_tokens=5)
+        encoded = []
+        server.words.encode = encoded.append
+        with pytest.raises(openai.BadRequestError, match="32,000,000 sequences in one call"):
+            client.completions.create(model=MODEL, prompt=[[1]] * 250_000, n=128, max_tokens=5)
+        assert not encoded and server.worker.active == 0
 
 
 class Failing(FakeEngine):

@@ -17,6 +17,7 @@ CASES = {
     "rows": (lambda m, x: m.parts[1](m.parts[0](x).relu()), nn.Linear(8, 5), nn.LayerNorm(5)),
     "softmax along a size": (lambda m, x: (x.softmax(1), x.log_softmax(0), x.softmax(-1)),),
     "reductions": (lambda m, x: (x.mean(1), x.sum((0, 2)), x.amax(1), x.argmax(1), x.prod(0), (x > 1).any(1), x.norm(dim=1)),),
+    "reductions of all": (lambda m, x: (x.count_nonzero(), x.mean(None, True), x.sum(None, True), (x > 1).any(None, True), x.sum()),),
     "extremes": (lambda m, x: (*x.max(1), *x.min(0), x.logsumexp(1)),),
     "spread": (lambda m, x: (x.var((0, 1)), x.std(1, correction=0), F.layer_norm(x[..., 0], x.shape[1:2])),),
     "scans": (lambda m, x: (x.cumsum(1), x.cumprod(0)),),

@@ -20,6 +20,12 @@ def without(layout: Any, dims: list[int], keepdim: bool) -> Any:
     return tuple(() if d in dims else dim for d, dim in enumerate(layout) if keepdim or d not in dims)
 
 
+def _given(w: Any, dim: Any, keepdim: bool) -> tuple:
+    """The arguments behind the tensor of an overload that takes dimensions (None: all), or none."""
+    takes = any(argument.name == "dim" for argument in w.node.target._schema.arguments)
+    return (dim, keepdim) if takes else ()
+
+
 def _neutral(value: Any) -> Any:
     """A rule for a reduction (x, dim, keepdim) with that neutral element, a number or a function of the dtype."""
 
@@ -27,8 +33,7 @@ def _neutral(value: Any) -> Any:
         layout = w.layouts[x]
         dims = dims_of(len(layout), dim)
         x = filled(w, x, dims, value(x.meta["val"].dtype) if callable(value) else value)
-        given = () if dim is None else (dim, keepdim)
-        return w.made(without(layout, dims, keepdim), w.node.target, x, *given, **kwargs)
+        return w.made(without(layout, dims, keepdim), w.node.target, x, *_given(w, dim, keepdim), **kwargs)
 
     return reduction
 
@@ -103,8 +108,7 @@ def mean(w: Any, x: Node, dim: Any = None, keepdim: bool = False, *, dtype: Any 
     layout = w.layouts[x]
     dims = dims_of(len(layout), dim)
     if not padded_dims(w, x, dims):
-        given = () if dim is None else (dim, keepdim)
-        return w.made(without(layout, dims, keepdim), w.node.target, x, *given, dtype=dtype)
+        return w.made(without(layout, dims, keepdim), w.node.target, x, *_given(w, dim, keepdim), dtype=dtype)
     found = _mean(w, _cast(w, x, _wide(w.meant().dtype)), dims)
     return _cast(w, _dropped(w, found, dims, keepdim), w.meant().dtype)
 
