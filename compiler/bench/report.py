@@ -188,11 +188,11 @@ def details(record: dict[str, Any]) -> list[str]:
     """What else is known of a result, a line each: memory, the time to the first token, peers that failed, notes."""
     result, lines = record.get("result", {}), []
     if "first_token" in result:
-        found = result["first_token"]
-        lines.append(
-            f"time to the first token {found['median_us'] / 1e3:,.3f} ms (p10 {found['p10_us'] / 1e3:,.3f}, p90 "
-            f"{found['p90_us'] / 1e3:,.3f}), from the host's tokens to a token on the host"
-        )
+        found = {name: f"{name} {t['median_us'] / 1e3:,.3f} ms" for name, t in result["first_token"].items()}
+        lines.append(f"time to the first token: {', '.join(found.values())}, by the host's clock")
+    if "through_engine" in result:
+        found = result["through_engine"]["median_us"]
+        lines.append(f"{found:,.1f} us a step through the engine, with each token on the host, by the host's clock")
     if "memory" in result:
         lines.append(_memory(result["memory"]))
     lines += [f"{name}: {why}" for name, why in result.get("peer_errors", {}).items()]

@@ -11,6 +11,7 @@ import torch
 
 from mlirc.bench import report, timing
 from mlirc.bench.artifacts import Compiled
+from mlirc.bench.compiling import compile_case
 from mlirc.bench.generation import running
 from mlirc.bench.generation.build import build_generating, open_generating, pack_weights
 from mlirc.bench.generation.cases import GENERATING, folder_case, generation, generation_case
@@ -20,8 +21,11 @@ from mlirc.bench.generation.peers import StaticStep
 from mlirc.bench.suites import suite_cases
 from mlirc.errors import MlircError
 from mlirc.frontend.open import packed_as
+from mlirc.generate import compilation
 from mlirc.generate.export import open_generator
+from mlirc.generate.loading import engine_of
 from mlirc.generate.plan_engine import PlanEngine
+from mlirc.runtime.plan_file import extract
 from mlirc.tools.mlirc_bench import main
 from support.generation import EagerModel, tiny
 
@@ -40,7 +44,7 @@ class State(dict):
     """A module's buffers as the state of a loaded model."""
 
     def __init__(self, step):
-        super().__init__({name: buffer.numpy() for name, buffer in step.states().items()})
+        super().__init__(step.states())
         self.step = step
 
     def __setitem__(self, name, array):
@@ -153,10 +157,11 @@ def checked(case, spoil=lambda tokens: tokens, spoil_cache=None):
     return check_generation(engine, module, tokens)
 
 
-@pytest.mark.parametrize(("context", "batch"), [(2, 1), (13, 3)])
-def test_a_right_engine_passes(context, batch):
-    found = checked(small_case(context=context, batch=batch, prefill=None))
+@pytest.mark.parametrize(("context", "batch", "dtype"), [(2, 1, "f32"), (13, 3, "f32"), (11, 2, "bf16")])
+def test_a_right_engine_passes(context, batch, dtype):
+    found = checked(small_case(context=context, batch=batch, dtype=dtype, prefill=None))
     assert found.result["verdict"] == "ok" and found.result["repeats"]
+    assert {o["dtype"] for o in found.result["outputs"]} == {dtype}
     assert [o["verdict"] for o in found.result["outputs"]] == ["ok"] * 3
     assert found.last.shape == (batch, 61) and found.is_near(found.last.argmax(1))
     assert not found.is_near(found.last.argmin(1))
@@ -263,11 +268,19 @@ def test_a_case_is_checked_and_both_of_its_parts_are_timed(monkeypatch, on_host,
     parts = record["result"]["parts"]
     assert set(parts) == {"decode13", "prefill3"}
     assert all(set(p["times"]) == {"mlirc", "transformers", "eager"} and not p["peer_errors"] for p in parts.values())
-    assert parts["prefill3"]["first_token"]["samples"] == 20
+    assert {name: t["samples"] for name, t in parts["prefill3"]["first_token"].items()} == {
+        "mlirc": 20, "transformers": 20, "eager": 20
+    }  # fmt: skip
+    assert parts["decode13"]["through_engine"]["samples"] == 20
     data = {"about": {}, "results": [record]}
     page = report.markdown(data)
     assert "tinyllama-1.1b.f32.b2.decode13 |" in page and "tinyllama-1.1b.f32.b2.prefill3 |" in page
-    assert "time to the first token" in page and "note: slow" in page and "no graph us" in page
+    assert (
+        "time to the first token: mlirc" in page
+        and "with each token on the host" in page
+        and "note: slow" in page
+        and "no graph us" in page
+    )
     report.print_table(data)
     assert "1.00x (geometric mean of 2)" in capsys.readouterr().out
 
@@ -306,3 +319,29 @@ def test_what_kernels_move_is_shown_with_their_sum(capsys):
     assert "2 launches take 20.0 us one by one, and 19.0 us as one graph" in page and "| 22 | 2,200 |" in page
     report.print_table({"about": {}, "results": [record]})
     assert "2,200" in capsys.readouterr().out
+
+
+def test_what_is_compiled_here_is_right_with_weights_made_there(tmp_path, monkeypatch):
+    """Compiled into a folder and read from there; the plans run on the CPU, on weights that are packed there."""
+    made = []
+    compile_ = compilation.compile_generation
+    monkeypatch.setattr(compilation, "compile_generation", lambda *a, **k: made.append(compile_(*a, **k)) or made[0])
+    case = small_case(context=5, batch=2, prefill=1, quantize="int8")
+    info = json.loads(json.dumps(compile_case(case, tmp_path, "sm_90a")))
+    assert info["sizes"]["chunks"] == [1] and set(info["plans"]) == {"decode", "prefill-1"}
+    kernels = info["plans"]["decode"]["kernels"]
+    assert sum(k["calls"] for k in kernels.values()) == info["launches"]
+    pools = [k for k in kernels.values() if k["script"] == "generic"]  # rows of keys and values, put into their pools
+    assert pools and all(k["written"] == 2 * 2 * 8 * 4 for k in pools)
+
+    def load(compiled, sizes, tensors):
+        plans = {name: extract(text) for name, text in running.texts_of(compiled).items()}
+        for spec in (spec for plan in plans.values() for spec in plan.weights if spec.kind != "state"):
+            assert tuple(tensors[spec.name].shape) == spec.shape
+        modules = {name: job.modules["kernels"] for name, job in made[0].jobs.items()}
+        return engine_of("cpu", sizes, tensors, modules=modules)
+
+    monkeypatch.setattr(running, "load_engine", load)
+    result = running.run_generating(case, info, tmp_path, {"time": False}, "cpu")
+    assert result["check"]["verdict"] == "ok" and result["check"]["repeats"], result
+    assert result["memory"]["cache"] == 2 * 3 * 2 * 64 * 8 * 4

@@ -77,6 +77,6 @@ def _about(name: str, job: Any) -> dict[str, Any]:
         "launches": len(job.plan.launches),
         "arena_bytes": job.plan.arena_size,
         "work": work.to_json(),
-        "kernels": kernels_of(job) if name == "decode" else {},
+        "kernels": kernels_of(job),
         "steps": {k: round(v, 3) for k, v in job.timer.seconds.items()},
     }

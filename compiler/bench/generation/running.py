@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from mlirc.generate.plan_engine import PlanEngine
 from mlirc.generate.sizes import Sizes
 from mlirc.runtime.plan_file import extract
 
-_FIRST_TOKENS = 20  # samples of the time to the first token
+_HOST_SAMPLES = 20  # of what is timed by the host's clock
 
 
 def run_generating(
@@ -94,7 +95,7 @@ class _Run:
         if self.case.options["decode"]:
             found[f"decode{context}"] = self._decode(engine, checked, flush)
         if prompt is not None:
-            found[f"prefill{prompt}"] = self._prefill(engine, prompt, flush)
+            found[f"prefill{prompt}"] = self._prefill(engine, checked, prompt, flush)
         return found
 
     def _decode(self, engine: PlanEngine, checked: Checked, flush: Callable[[], None]) -> dict[str, Any]:
@@ -109,47 +110,73 @@ class _Run:
         cost = cost_of(plan, engine)  # type: ignore[arg-type]
         work = {**self.info["plans"]["decode"]["work"], "read": int(cost.step(context * engine.slots))}
         work["written"] = cost.token * engine.slots
-        outcome = self._against(arms, work, 1, context, flush, checked.is_near)
-        if self.settings["kernels"]:
-            model.launch()
-            model.synchronize()
-            outcome["kernels"] = time_kernels(model, self.info["plans"]["decode"]["kernels"], flush)
-        return outcome
+        outcome = self._against(arms, work, self.tokens, 1, flush, checked.is_near)
+        outcome["through_engine"] = self._by_host(engine.decode, flush)
+        return outcome | self._kernels(model, "decode", flush)
 
-    def _prefill(self, engine: PlanEngine, prompt: int, flush: Callable[[], None]) -> dict[str, Any]:
+    def _kernels(self, model: Any, plan: str, flush: Callable[[], None]) -> dict[str, Any]:
+        if not self.settings["kernels"]:
+            return {}
+        model.launch()
+        model.synchronize()
+        return {"kernels": time_kernels(model, self.info["plans"][plan]["kernels"], flush)}
+
+    def _by_host(self, run: Callable[[], Any], flush: Callable[[], None]) -> dict[str, Any]:
+        """What a call that ends with its result on the host takes by the host's clock."""
+        times = []
+        for _ in range(_HOST_SAMPLES):
+            flush()
+            memory.synchronize(self.device)
+            start = time.perf_counter()
+            run()
+            memory.synchronize(self.device)
+            times.append(1e6 * (time.perf_counter() - start))
+        return timing.summarize(times).to_json()
+
+    def _prefill(self, engine: PlanEngine, checked: Checked, prompt: int, flush: Callable[[], None]) -> dict[str, Any]:
         """A prompt that is read into an empty cache of one slot."""
         tokens = self.tokens[:1, :prompt]
         if tokens.shape[1] < prompt:  # a prompt that is longer than the sequences that are decoded
             tokens = tokens.repeat(1, -(-prompt // tokens.shape[1]))[:, :prompt]
-        first = _first_token(engine, tokens[0].tolist(), flush, self.device)
+        tokens = tokens.contiguous()
+        logits = self.module(input_ids=tokens, use_cache=False).logits[:, -1].double()
+        is_near = replace(checked, last=logits).is_near
+        if not is_near(torch.tensor([self._first_token(engine, tokens[0].tolist())])):
+            raise MlircError("the token after the prompt that is to be timed is not PyTorch's")
         model = engine.models[f"prefill-{prompt}"]
         numbers = {"slot": 0, "start": 0, "count": prompt}
         given = {name: torch.tensor(n, device=self.device) for name, n in numbers.items()}
-        model.bind(tokens=tokens.contiguous(), **given)
+        model.bind(tokens=tokens, **given)
         arms = [timing.Arm("mlirc", lambda: model.launch(torch.cuda.current_stream()), 1)]
         cost = cost_of(extract(self.compiled.others[f"prefill-{prompt}"]), engine)  # type: ignore[arg-type]
         work = {**self.info["plans"][f"prefill-{prompt}"]["work"], "read": cost.read, "written": cost.token * prompt}
-        outcome = self._against(arms, work, prompt, prompt, flush, None, tokens)
-        return {**outcome, "first_token": first}
+        outcome = self._against(arms, work, tokens, prompt, flush, is_near)
+        first = {"mlirc": self._by_host(lambda: self._first_token(engine, tokens[0].tolist()), flush)}
+        first |= {arm.name: self._by_host(arm.replay, flush) for arm in arms[1:]}
+        return {**outcome, "first_token": first, **self._kernels(model, f"prefill-{prompt}", flush)}
+
+    def _first_token(self, engine: PlanEngine, prompt: list[int]) -> int:
+        """From a prompt on the host to its first token on the host: a slot is given to it, and the prompt is read."""
+        engine.assign(0, list(range(1, engine.sizes.pages_each + 1)), Sampling(), prompt)
+        return engine.prefill(0, prompt, 0)
 
     def _against(
         self,
         arms: list[timing.Arm],
         work: Mapping[str, Any],
+        tokens: Tensor,
         count: int,
-        capacity: int,
         flush: Callable[[], None],
-        is_near: Callable[[Tensor], bool] | None,
-        tokens: Tensor | None = None,
+        is_near: Callable[[Tensor], bool],
     ) -> dict[str, Any]:
-        """Times `arms` beside the peers, which read the last `count` tokens; one that is wrong is not timed."""
+        """Times `arms` beside the peers, which read the last `count` of `tokens`; one that is wrong is not timed."""
         outcome: dict[str, Any] = {"bound_us": bound_us(dict(work)), "limited_by": limited_by(dict(work))}
         outcome["peer_errors"] = {}
         for name in self.settings["generating_peers"]:
             try:
-                step = StaticStep(self.module, self.tokens if tokens is None else tokens, count, capacity)
+                step = StaticStep(self.module, tokens, count, tokens.shape[1])
                 arm = peer_arm(name, step, self.module)
-                if is_near is not None and not is_near(step()):
+                if not is_near(step()):
                     raise ValueError("chooses other tokens than the reference, and is not timed")
                 arms.append(arm)
             except Exception as e:  # a peer that cannot do it is a result, too
@@ -175,22 +202,6 @@ def _set_buffers(module: torch.nn.Module, values: Mapping[str, Tensor]) -> None:
     for name, buffer in module.named_buffers():
         if name in values and values[name].shape == buffer.shape:
             buffer.copy_(values[name])
-
-
-def _first_token(engine: PlanEngine, prompt: list[int], flush: Callable[[], None], device: str) -> dict[str, Any]:
-    """From a prompt on the host to its first token on the host, by the host's clock: a slot is given to it, the prompt
-    is read, the token comes back."""
-    pages = list(range(1, engine.sizes.pages_each + 1))
-    times = []
-    for _ in range(_FIRST_TOKENS):
-        engine.release(0)
-        flush()
-        memory.synchronize(device)
-        start = time.perf_counter()
-        engine.assign(0, pages, Sampling(), prompt)
-        engine.prefill(0, prompt, 0)
-        times.append(1e6 * (time.perf_counter() - start))
-    return timing.summarize(times).to_json()
 
 
 def _settle(device: str) -> None:
