@@ -87,3 +87,30 @@ func.func @main(%x: {tensor}) -> {tensor} {{
         for seed in range(50):
             x = np.random.default_rng(seed).standard_normal(1000).astype(np.float32)
             np.testing.assert_array_equal(model(x), 64 * x)
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_a_model_whose_launches_begin_early_gives_the_same_bits(graph, tmp_path):
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    layers = [m for _ in range(6) for m in (torch.nn.Linear(264, 264), torch.nn.Softmax(-1))]
+    module = torch.nn.Sequential(*layers).to(torch.bfloat16).eval()
+    driver = Driver(0)
+    target = target_of(driver)
+    driver.close()
+    for rows in (1, 67):
+        for name in ("false", "true"):
+            job = Compilation(name, target, (f"graph:dependent={name}",), helpers=1)
+            job.import_module(module, (torch.zeros(rows, 264, dtype=torch.bfloat16),), {})
+            job.lower("ptx")
+            job.write(tmp_path / f"{name}.ptx", weights=False)
+        weights = {name: tensor.cuda() for name, tensor in module.state_dict().items()}
+        after, early = (load(str(tmp_path / f"{name}.ptx"), weights, graph=graph) for name in ("false", "true"))
+        assert all(launch.dependent for launch in early.plan.launches)
+        kept = []  # so that no memory is used twice
+        for _ in range(50):
+            x = torch.randn(rows, 264, dtype=torch.bfloat16).cuda()
+            kept += [x, after(x), early(x)]
+            assert torch.equal(kept[-1], kept[-2])
+        after.close()
+        early.close()
