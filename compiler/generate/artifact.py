@@ -15,7 +15,7 @@ from typing import Any
 from mlirc.errors import MlircError
 from mlirc.files.marks import is_ours, marked_json, marked_text
 from mlirc.files.opening import check_inside, open_regular, read_text
-from mlirc.generate.sizes import Sizes
+from mlirc.generate.sizes import Sizes, Source
 from mlirc.generate.tokenizer import FILES as TOKENIZER_FILES
 from mlirc.version import __version__
 
@@ -23,7 +23,7 @@ VERSION = 2
 ABOUT, WEIGHTS = "generation.json", "model.safetensors"
 _TOKENIZER_LIMIT = 256 << 20
 _LIMIT = 1 << 24
-_NAMES = re.compile(r"(decode|decode-greedy|prefill-[0-9]{1,8})\.(ptx|levels)")
+_NAMES = re.compile(r"(decode|decode-greedy|(prefill|encode)-[0-9]{1,8})\.(ptx|levels)")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class About:
     @property
     def plans(self) -> list[str]:
         """The plans' names."""
-        return ["decode", "decode-greedy", *(f"prefill-{c}" for c in self.sizes.chunks)]
+        return self.sizes.plans
 
 
 def read_about(folder: Path) -> About:
@@ -58,18 +58,40 @@ def read_about(folder: Path) -> About:
                 f"{path}: version {str(found['version'])[:20]}, but this mlirc reads {VERSION}: compile the model again"
             )
         counts = {n: _count(found[n]) for n in ("slots", "context", "page_size", "pages", "vocabulary")}
-        sizes = Sizes(chunks=tuple(_count(c) for c in found["chunks"]), **counts)
+        source = None if found.get("source") is None else _source(found["source"], counts["vocabulary"])
+        paged = found.get("paged", True)
+        if type(paged) is not bool or (source is not None and paged):
+            raise ValueError("whether all lies in pages")
+        chunks = tuple(_count(c) for c in found["chunks"])
+        sizes = Sizes(chunks=chunks, source=source, paged=paged, **counts)
         words = {n: _word(found[n]) for n in ("name", "architecture", "dtype", "target")}
         eos = tuple(_count(t, 0, sizes.vocabulary - 1) for t in found["eos"])
         about = About(sizes=sizes, eos=eos, notes=tuple(_word(note) for note in found["notes"]), **words)
     except (KeyError, TypeError, ValueError, RecursionError) as e:
         raise MlircError(f"{path}: damaged ({type(e).__name__}: {str(e)[:80]}): compile the model again") from e
-    chunks = list(sizes.chunks)
-    if chunks[:1] != [1] or chunks != sorted(set(chunks)) or chunks[-1] > sizes.context:
+    if chunks[:1] != (1,) or list(chunks) != sorted(set(chunks)) or chunks[-1] > sizes.context:
         raise MlircError(f"{path}: damaged (its chunks): compile the model again")
     if sizes.pages <= sizes.pages_each:
         raise MlircError(f"{path}: damaged (its pages): compile the model again")
     return about
+
+
+def _source(found: Any, vocabulary: int) -> Source:
+    def token(value: Any) -> int:
+        return _count(value, 0, vocabulary - 1)
+
+    def named(name: str) -> tuple[tuple[str, int], ...]:
+        return tuple((_word(k), token(v)) for k, v in found[name].items())
+
+    lengths = tuple(_count(n) for n in found["lengths"])
+    if found["kind"] not in ("tokens", "features") or not lengths or list(lengths) != sorted(set(lengths)):
+        raise ValueError("its source")
+    start = tuple(None if t is None else token(t) for t in found["start"])
+    if not start or start[0] is None or None in start[2:]:
+        raise ValueError("what its decoder begins with")
+    plain = None if found["plain"] is None else token(found["plain"])
+    bins = _count(found["bins"], int(found["kind"] == "features"))
+    return Source(found["kind"], lengths, bins, start, named("languages"), named("tasks"), plain)
 
 
 def _count(value: Any, least: int = 1, most: int = _LIMIT) -> int:
@@ -137,7 +159,12 @@ def _json(about: About) -> dict[str, Any]:
         "dtype": about.dtype, "target": about.target, "slots": sizes.slots, "context": sizes.context,
         "page_size": sizes.page_size, "pages": sizes.pages, "chunks": list(sizes.chunks),
         "vocabulary": sizes.vocabulary, "eos": list(about.eos), "notes": list(about.notes),
+        "paged": sizes.paged, "source": None if sizes.source is None else _json_of_source(sizes.source),
     }  # fmt: skip
+
+
+def _json_of_source(source: Source) -> dict[str, Any]:
+    return {**vars(source), "languages": dict(source.languages), "tasks": dict(source.tasks)}
 
 
 def _copy_tokenizer(source: Path, target: Path) -> None:

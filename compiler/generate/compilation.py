@@ -18,7 +18,8 @@ from mlirc.frontend.importer import ImportedModel
 from mlirc.frontend.inputs import dtype_name
 from mlirc.frontend.weights import Renamed
 from mlirc.generate.artifact import About, check_output, write_artifact
-from mlirc.generate.export import Generator, exported, open_generator, plain_name
+from mlirc.generate.export import Generator, exported, plain_name
+from mlirc.generate.families import open_generator
 from mlirc.generate.plan_engine import PlanEngine
 from mlirc.mlir import context, ir
 from mlirc.precision import DEFAULT_FP32, check_fp32
@@ -107,6 +108,7 @@ def compile_generation(
     dtype: str | None = None,
     random_weights: int | None = None,
     quantize: str | None = None,
+    source_tokens: int | None = None,
     target: str = DEFAULT_TARGET,
     schedule: Sequence[str] = (),
     cache: bool = True,
@@ -119,14 +121,15 @@ def compile_generation(
     `slots` sequences run at once, each of at most `context` tokens (the model's, at most 2,048, where it is not given).
     The cache has `pages` of `page_size` tokens (enough for all slots at their longest). `chunks`: how many tokens of a
     prompt are read at once, ascending, the first 1. `dtype` and `random_weights` (a seed) are for folders. `quantize`:
-    a scheme for the weights (`int4:group=128`). `level`: as far as it is compiled; `kernels` is enough for the CPU.
+    a scheme for the weights (`int4:group=128`). `source_tokens`: of the source of an encoder-decoder, at most (512).
+    `level`: as far as it is compiled; `kernels` is enough for the CPU.
     Raises MlircError for anything the user can put right.
     """
     if output is not None:
         check_output(Path(output))
     generator = open_generator(
         model, slots=slots, context=context, page_size=page_size, pages=pages, chunks=chunks, dtype=dtype,
-        random_weights=random_weights, quantize=quantize,
+        random_weights=random_weights, quantize=quantize, source_tokens=source_tokens,
     )  # fmt: skip
     kernels = KernelCache(cache_folder()) if cache else None
     jobs: dict[str, Compilation] = {}

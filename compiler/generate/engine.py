@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+
+from mlirc.generate.sizes import Source
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,16 @@ class Engine(Protocol):
     pages: int  # pages of the pool, of which page 0 belongs to no sequence: idle slots write there
     chunks: tuple[int, ...]  # how many tokens one run of a prefill plan takes, ascending; the first is 1
     vocabulary: int
+    # Whether all that a sequence keeps lies in its pages, which others may share then. Where it does not, a prompt is
+    # read from its beginning on with nothing decoded between its parts, and nothing is judged by `verify`.
+    paged: bool
+    source: Source | None  # what `encode` takes, of an encoder-decoder
 
     def assign(self, slot: int, pages: Sequence[int], sampling: Sampling, prompt: Sequence[int]) -> None:
         """Makes a slot a new sequence's. `pages` are all that it will need; `prompt` is for the repetition penalty."""
+
+    def encode(self, slot: int, source: Any, begin: int) -> None:
+        """Of an encoder-decoder: encodes the source of a slot's sequence, which begins with `begin` tokens."""
 
     def extend(self, slot: int, pages: Sequence[int]) -> None:
         """Gives a slot's sequence more pages: `pages` are all that it has now."""

@@ -14,8 +14,10 @@ import torch
 from torch._subclasses import FakeTensor, FakeTensorMode
 
 from mlirc.errors import MlircError
+from mlirc.frontend.decomposer import is_plain
 from mlirc.frontend.experts import masked_experts
 from mlirc.frontend.importer import export
+from mlirc.frontend.in_place import without_idle_dropouts, without_writes
 from mlirc.frontend.noise import quiet
 from mlirc.frontend.open import open_model, packed_as
 from mlirc.frontend.results import spec_names
@@ -86,12 +88,12 @@ def open_generator(
     all slots at their longest, and one. Raises MlircError for what is no causal language model, sizes that do not fit,
     and a model whose cache cannot be put into pages.
     """
-    source = _opened(model, dtype, random_weights, quantize)
+    source = opened(model, dtype, random_weights, quantize)
     network: Any = source.module
     _require_causal(network, source.name)
     with quiet(), in_eval_mode(network), torch.no_grad():
         shapes, vocabulary = _what_it_keeps(network)
-    sizes = _sizes(network, vocabulary, slots, context, page_size, pages, chunks)
+    sizes = sizes_of(network, vocabulary, slots, context, page_size, pages, chunks)
     kind = {found[2] for found in shapes.values()}
     pools = [
         Pools((sizes.pages, k[0], page_size, k[1]), (sizes.pages, v[0], page_size, v[1]), dtype_)
@@ -101,16 +103,19 @@ def open_generator(
     generator = Generator(source.name, network, source, sizes, kind.pop(), {})
     with _fixed_frequencies(network, sizes.context):  # which refuses those that depend on the length
         _compare(generator, pools, states)
-    generator.steps["decode"] = _step(source, Decode(network, pools, states, sizes), ())
-    generator.steps["decode-greedy"] = _step(source, GreedyDecode(network, pools, states, sizes), ())
+    generator.steps["decode"] = as_source(source, Decode(network, pools, states, sizes), ())
+    generator.steps["decode-greedy"] = as_source(source, GreedyDecode(network, pools, states, sizes), ())
     for chunk in sizes.chunks:
         number = torch.zeros((), dtype=torch.int64)
         args = (torch.zeros(1, chunk, dtype=torch.int64), number, number.clone(), number + 1)
-        generator.steps[f"prefill-{chunk}"] = _step(source, Prefill(network, pools, states, sizes), args)
+        generator.steps[f"prefill-{chunk}"] = as_source(source, Prefill(network, pools, states, sizes), args)
     return generator
 
 
-def _opened(model: Any, dtype: str | None, random_weights: int | None, quantize: str | None) -> SourceModel:
+def opened(model: Any, dtype: str | None, random_weights: int | None, quantize: str | None) -> SourceModel:
+    """The model of a module or a Hugging Face folder; one that was opened is as it is."""
+    if isinstance(model, SourceModel):
+        return model
     if isinstance(model, torch.nn.Module):
         if dtype is not None or random_weights is not None:
             raise MlircError(
@@ -166,7 +171,7 @@ def _what_it_keeps(network: Any) -> tuple[dict[int, Any], int]:
     return cache.found, int(logits.shape[-1])
 
 
-def _sizes(
+def sizes_of(
     network: Any,
     vocabulary: int,
     slots: int,
@@ -175,6 +180,7 @@ def _sizes(
     pages: int | None,
     chunks: Sequence[int] | None,
 ) -> Sizes:
+    """The sizes that are asked for, with what they are by default. Raises MlircError for those that do not fit."""
     config = network.config.get_text_config(decoder=True)
     limit = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
     limit = limit if isinstance(limit, int) and limit > 0 else None
@@ -202,12 +208,9 @@ def _sizes(
 def _compare(generator: Generator, pools: list[Pools], states: dict[str, torch.Tensor]) -> None:
     """Raises MlircError unless the steps, as PyTorch runs them, give the logits of the model itself for a few tokens. A
     model whose weights are made on demand is not compared where it is large."""
-    source, sizes, network = generator.source, generator.sizes, generator.network
-    if source.build is not None:
-        if sum(p.numel() * p.element_size() for p in network.parameters()) > _SMALL:
-            generator.compared = False
-            return
-        network = source.build()
+    sizes, network = generator.sizes, comparable(generator)
+    if network is None:
+        return
     count = min(_COMPARED, sizes.context)
     tokens = torch.randint(
         min(sizes.vocabulary, network.get_input_embeddings().num_embeddings),
@@ -228,7 +231,7 @@ def _compare(generator: Generator, pools: list[Pools], states: dict[str, torch.T
         found = [logits[0, :read]]
         states["active"][0] = True
         for at in range(read, count):
-            _keep(decode, written)
+            keep(decode, written)
             states["position"][0] = at
             token = torch.zeros(sizes.slots, 1, dtype=torch.int64)
             token[0] = tokens[0, at]
@@ -238,15 +241,31 @@ def _compare(generator: Generator, pools: list[Pools], states: dict[str, torch.T
         tensor.copy_(kept[name])
     for pool in pools:
         pool.keys[1].zero_(), pool.values[1].zero_(), pool.keys[0].zero_(), pool.values[0].zero_()
-    error = float((torch.cat(found) - wanted).abs().max() / wanted.abs().max())
+    require_near(generator, torch.cat(found), wanted)
+
+
+def comparable(generator: Generator) -> Any:
+    """The model with its weights; None where these are made on demand, and many."""
+    if generator.source.build is None:
+        return generator.network
+    if sum(p.numel() * p.element_size() for p in generator.network.parameters()) > _SMALL:
+        generator.compared = False
+        return None
+    return generator.source.build()
+
+
+def require_near(generator: Generator, found: torch.Tensor, wanted: torch.Tensor) -> None:
+    """Raises MlircError unless logits of steps are those of the model itself."""
+    error = float((found - wanted).abs().max() / wanted.abs().max())
     if not error <= (_NEAR if generator.dtype in (torch.float32, torch.float64) else _NEAR_16_BIT):
         raise MlircError(
-            f"{type(network).__name__}: run token by token, its logits differ by {error:.1%} from those of the whole "
-            "text: its generation is not supported"
+            f"{type(generator.network).__name__}: run token by token, its logits differ by {error:.1%} from those of "
+            "the whole text: its generation is not supported"
         )
 
 
-def _keep(step: Step, written: dict[str, torch.Tensor]) -> None:
+def keep(step: Step, written: dict[str, torch.Tensor]) -> None:
+    """Puts what a step has written into the buffers."""
     for name, tensor in written.items():
         step.get_buffer(name).copy_(tensor)
 
@@ -285,7 +304,7 @@ def _short_limit(module: Any) -> int:
     return min(found or [module.config.max_position_embeddings])
 
 
-def _step(source: SourceModel, step: Step, args: tuple) -> SourceModel:
+def as_source(source: SourceModel, step: Step, args: tuple) -> SourceModel:
     """A step as a model of its own; its tensors' names are those of `step`."""
     step.eval().requires_grad_(False)
     own = {name: tensor for name, tensor in step.state_dict().items() if not name.startswith(NETWORK)}
@@ -310,10 +329,20 @@ def exported(generator: Generator, plan: str) -> SourceModel:
     source = generator.steps[plan]
     with quiet(), torch.no_grad(), _fixed_frequencies(generator.network, generator.sizes.context):
         program = export(source)
+        if not _can_be_plain(program.graph):  # a model writes in place in a way that only another trace undoes
+            program = program.run_decompositions({})
     found = program.module_call_graph[0].signature.out_spec
     names = [name.removeprefix("states_") for name in spec_names(found) if name is not None]
     inputs = [spec.name for spec in source.input_specs()]
     return replace(source, program=with_returned_states(program, names[1:]), input_names=inputs)
+
+
+def _can_be_plain(graph: Any) -> bool:
+    """Whether `decompose` can take a graph apart without another trace of all of it."""
+    if is_plain(graph):
+        return True
+    pure = without_writes(without_idle_dropouts(graph))
+    return pure is not None and is_plain(pure)
 
 
 def plain_name(name: str) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from mlirc.errors import MlircError
+from mlirc.generate.audio import Speech, first_tokens, log_mel, read_audio, samples_of
 from mlirc.generate.engine import Sampling
 from mlirc.generate.opening import Opened, open_generating
 from mlirc.generate.requests import Event, Request, most_tokens
@@ -16,7 +20,8 @@ from mlirc.generate.text import TextReader
 
 DEFAULT_NEW_TOKENS = 128
 
-Prompt = str | Sequence[int] | Sequence[dict[str, Any]]  # a text, token ids, or a conversation
+# A text, token ids, a conversation, or a window of sound.
+Prompt = str | Sequence[int] | Sequence[dict[str, Any]] | Speech
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,9 @@ class LLM:
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
                 raise MlircError(f"{name} is {value!r}: give a whole number of {least} or more")
         opened = model if isinstance(model, Opened) else open_generating(model, device=device, **options)
+        if draft and not opened.engine.paged:
+            opened.close()
+            raise MlircError("guessing needs a model whose whole cache is keys and values in pages: leave draft out")
         self._closed = False
         self.opened = opened
         self.engine, self.tokenizer, self.eos = opened.engine, opened.tokenizer, opened.eos
@@ -130,7 +138,7 @@ class LLM:
 
         Raises MlircError for a text where there is no tokenizer, and for stop tokens and options that are not known.
         """
-        tokens, stops = self._encode(prompt), [stop] if isinstance(stop, str) else list(stop)
+        (tokens, source), stops = self._read(prompt), [stop] if isinstance(stop, str) else list(stop)
         unknown = next((name for name in sampling if name not in Sampling.__dataclass_fields__), None)
         if unknown is not None:
             known = ", ".join(Sampling.__dataclass_fields__)
@@ -142,8 +150,9 @@ class LLM:
         elif stops:
             raise MlircError("stop strings need a tokenizer, and the model has none: give stop_tokens")
         if max_new_tokens is None:
-            max_new_tokens = max(1, min(DEFAULT_NEW_TOKENS, most_tokens(Request(tokens), self.engine)))
-        return Request(tokens, max_new_tokens, Sampling(**sampling), frozenset(ends), reader)
+            most = most_tokens(Request(tokens), self.engine)
+            max_new_tokens = max(1, most if isinstance(prompt, Speech) else min(DEFAULT_NEW_TOKENS, most))
+        return Request(tokens, max_new_tokens, Sampling(**sampling), frozenset(ends), reader, source)
 
     def generate(self, prompts: Prompt | Sequence[Prompt], **options: Any) -> Any:
         """Continues one prompt, or several at once: a `Generation` for each, in a list where a list was given.
@@ -154,7 +163,7 @@ class LLM:
         tokenizer writes them; those that end a text by the model's own word count, too, but for `ignore_eos=True`).
         """
         several = isinstance(prompts, list | tuple) and (not prompts or isinstance(prompts[0], str | list | tuple))
-        given: list[Any] = list(prompts) if several else [prompts]
+        given: list[Any] = list(prompts) if several else [prompts]  # type: ignore[arg-type]
         made = self._run([self.request(p, **options) for p in given])
         return made if several else made[0]
 
@@ -164,6 +173,22 @@ class LLM:
         if isinstance(messages, str):
             raise MlircError("a conversation is a list of messages: [{'role': 'user', 'content': 'Hello'}]")
         return self._run([self.request(_conversation(messages), **options)])[0]
+
+    def transcribe(
+        self, audio: Any, *, language: str | None = None, task: str | None = None, **options: Any
+    ) -> Generation:
+        """What is said in a sound, of a model that hears (Whisper): a file (WAV or .npy, 16,000 samples a second), or
+        samples f32 [n], of one window (30 s) at most. `language` and `task` ("transcribe", "translate") are found out,
+        and by the model's generation config, where they are not given. Other options as of `generate`."""
+        return self.generate(self.speech(audio, language, task), **options)
+
+    def speech(self, audio: Any, language: str | None = None, task: str | None = None) -> Speech:
+        """A prompt for `generate` and `stream`, of arguments of `transcribe`."""
+        about = self.engine.source
+        if about is None or about.kind != "features":
+            raise MlircError(f"{self.opened.name} reads text, and hears nothing: give a prompt")
+        samples = read_audio(audio) if isinstance(audio, str | os.PathLike) else samples_of(np.asarray(audio))
+        return Speech(log_mel(samples, about), language, task)
 
     def stream(self, prompt: Prompt, **options: Any) -> Stream:
         """As `generate` for one prompt, or `chat` for a list of messages: the pieces of the text while they come."""
@@ -183,7 +208,25 @@ class LLM:
 
     # Inside
 
+    def _read(self, prompt: Prompt) -> tuple[list[int], Any]:
+        """The tokens that a sequence begins with, and the source of an encoder-decoder."""
+        about = self.engine.source
+        if isinstance(prompt, Speech):
+            if about is None or about.kind != "features":
+                raise MlircError(f"{self.opened.name} reads text, and hears nothing: give a prompt")
+            start = first_tokens(prompt, about)
+            if None in start:
+                [found] = self._run([Request([t for t in start[:1] if t is not None], 1, source=prompt.frames)])
+                start[start.index(None)] = found.tokens[0]
+            return [t for t in start if t is not None], prompt.frames
+        if about is None:
+            return self._encode(prompt), None
+        if about.kind == "features":
+            raise MlircError(f"{self.opened.name} hears sound: use transcribe (mlirc-generate --audio FILE)")
+        return [t for t in about.start if t is not None], self._encode(prompt)
+
     def _encode(self, prompt: Prompt) -> list[int]:
+        assert not isinstance(prompt, Speech)
         if not isinstance(prompt, str) and not (len(prompt) and isinstance(prompt[0], dict)):
             return list(prompt)  # type: ignore[arg-type]
         if self.tokenizer is None:
@@ -262,11 +305,12 @@ def _conversation(messages: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]
 def _generation(progress: Progress, text: str) -> Generation:
     start, first, end = progress.submitted, progress.first, progress.ended
     assert progress.reason is not None and end is not None
+    source = progress.request.source
     return Generation(
         None if progress.request.reader is None else text,
         progress.tokens[len(progress.request.prompt) :],
         progress.reason,
-        len(progress.request.prompt),
+        len(source if isinstance(source, list) else progress.request.prompt),
         progress.reused,
         (end if first is None else first) - start,
         end - start,

@@ -13,6 +13,7 @@ from mlirc.errors import MlircError, missing_package
 from mlirc.generate.artifact import WEIGHTS, About, read_about
 from mlirc.generate.plan_engine import PlanEngine
 from mlirc.generate.sizes import Sizes
+from mlirc.generate.source_engine import SourceEngine
 from mlirc.runtime.arrays import NUMPY_DTYPES
 from mlirc.runtime.loading import load_text, read_model
 from mlirc.runtime.plan import Plan, TensorSpec
@@ -52,7 +53,7 @@ def engine_of(
     """An engine of `plans` (the PTX file's text, its plan and, for the host device, its levels), or on the CPU of
     `modules` of a level above `gpu`. `tensors` are all weights and constants by name; states begin as zeros."""
     if device == "cpu":
-        return PlanEngine(_on_cpu(modules or {}, tensors), sizes)
+        return engine_class(sizes)(_on_cpu(modules or {}, tensors), sizes)
     models: dict[str, Any] = {}
     try:
         for name, (text, plan, levels) in (plans or {}).items():
@@ -64,11 +65,16 @@ def engine_of(
                 models[name] = HostModel(Path(name), plan, found, levels=levels, share=first)
             else:
                 models[name] = load_text(text, found, device, share=first)  # type: ignore[arg-type]
-        return PlanEngine(models, sizes)
+        return engine_class(sizes)(models, sizes)
     except BaseException:
         for model in reversed(list(models.values())):
             model.close()
         raise
+
+
+def engine_class(sizes: Sizes) -> type[PlanEngine]:
+    """What runs plans of these sizes."""
+    return PlanEngine if sizes.source is None else SourceEngine
 
 
 def _on_cpu(modules: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,11 +163,19 @@ def _check(path: Path, plan: Plan, about: About) -> None:
         "table": ("i64", (n, sizes.pages_each)), "token": ("i64", (n,)), "position": ("i64", (n,)),
         "active": ("i1", (n,)), "seen": ("i1", (n, sizes.vocabulary)),
     }  # fmt: skip
+    if sizes.source is not None:
+        wanted |= {"encoded": ("i64", (n,)), "begin": ("i64", (n,))}
     states = {spec.name: spec for spec in plan.weights if spec.kind == "state"}
-    chunk = int(path.stem.removeprefix("prefill-")) if path.stem.startswith("prefill-") else 0
-    inputs = [("tokens", "i64", (1, chunk)), *((name, "i64", ()) for name in ("slot", "start", "count"))]
+    kind, _, length = path.stem.partition("-")
+    inputs: list[tuple[str, str, tuple[int, ...]]] = []
+    if kind == "prefill":
+        inputs = [("tokens", "i64", (1, int(length))), *((name, "i64", ()) for name in ("slot", "start", "count"))]
+    elif kind == "encode" and sizes.source is not None:
+        n, bins = int(length), sizes.source.bins
+        read = ("source", "f32", (1, bins, n)) if bins else ("source", "i64", (1, n))
+        inputs = [read, *((name, "i64", ()) for name in ("slot", "count"))]
     found = [(spec.name, spec.dtype, spec.shape) for spec in plan.inputs]
-    right = found == (inputs if chunk else []) and [spec.dtype for spec in plan.outputs] == ["i64"]
+    right = found == inputs and [spec.dtype for spec in plan.outputs] == ["i64"]
     right &= all(k in states and (states[k].dtype, states[k].shape) == v for k, v in wanted.items())
     right &= all(_is_pool(spec, sizes) for name, spec in states.items() if name.startswith("cache."))
     if not right:

@@ -38,6 +38,7 @@ class PlanEngine:
         self._models, self.sizes = dict(models), sizes
         self.slots, self.context, self.vocabulary = sizes.slots, sizes.context, sizes.vocabulary
         self.page_size, self.pages, self.chunks = sizes.page_size, sizes.pages, sizes.chunks
+        self.paged, self.source = sizes.paged, sizes.source
         self.verify_limit = max(c for c in sizes.chunks if c <= VERIFY_LIMIT)
         self._table = np.zeros((self.slots, sizes.pages_each), np.int64)
         self._of_slot: dict[str, Any] = {name: np.full(self.slots, idle, t) for name, (t, idle) in _SLOT_STATES.items()}
@@ -65,6 +66,10 @@ class PlanEngine:
         }  # fmt: skip
         self._set(slot, values)
         self._remember(slot, list(prompt))
+
+    def encode(self, slot: int, source: Any, begin: int) -> None:
+        """Raises MlircError: there is no encoder."""
+        raise MlircError("the model has no encoder: give a prompt alone")
 
     def extend(self, slot: int, pages: Sequence[int]) -> None:
         """Gives a slot's sequence more pages: `pages` are all that it has now."""

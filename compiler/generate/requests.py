@@ -7,10 +7,11 @@ import numbers
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from mlirc.errors import MlircError
 from mlirc.generate.engine import Engine, Sampling
+from mlirc.generate.sizes import Source
 
 _SEEDS = 1 << 63
 
@@ -35,6 +36,7 @@ class Request:
 
     `prompt`: token ids, at least one. `max_new_tokens` None: as many as the context has room for. It ends with any of
     `stop_tokens`, which is the last of its tokens then and not in its text, or where `reader` finds a stop string.
+    `source` is what an encoder-decoder's encoder reads: token ids, or log-mel frames f32 [bins, frames].
     """
 
     prompt: Sequence[int]
@@ -42,6 +44,7 @@ class Request:
     sampling: Sampling = field(default_factory=Sampling)
     stop_tokens: frozenset[int] = frozenset()
     reader: Reader | None = None
+    source: Any = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,29 @@ def check_request(request: Request, engine: Engine) -> None:
             f"new tokens, or compile with more pages"
         )
     check_sampling(request.sampling)
+    if (request.source is None) != (engine.source is None):
+        raise MlircError(
+            "the model has no encoder: give a prompt alone" if engine.source is None else
+            "the model is an encoder-decoder: its encoder needs a source"
+        )  # fmt: skip
+    if engine.source is not None:
+        check_source(request.source, engine.source, engine.vocabulary)
+
+
+def check_source(source: Any, about: Source, vocabulary: int) -> None:
+    """Raises MlircError for what the encoder cannot read."""
+    if about.kind == "features":
+        shape, dtype = getattr(source, "shape", None), getattr(source, "dtype", None)
+        if shape != (about.bins, about.lengths[-1]) or str(dtype) != "float32":
+            wanted = f"log-mel frames f32 [{about.bins}, {about.lengths[-1]}]"
+            raise MlircError(f"the model hears sound: give {wanted}, as a NumPy array")
+        return
+    if not 1 <= len(source) <= about.lengths[-1]:
+        raise MlircError(
+            f"the source has {len(source):,} tokens: at least one, and the model was compiled for "
+            f"{about.lengths[-1]:,}: shorten it, or compile with more source tokens"
+        )
+    _check_tokens(source, vocabulary, "the source")
 
 
 def _check_tokens(tokens: Sequence[int], vocabulary: int, where: str) -> None:

@@ -3,7 +3,7 @@
 A turn reads at most `turn_tokens` tokens of prompts and then decodes one token of every running sequence, so that a
 long prompt delays the others by so much and no more. Prompts are read one at a time, in the order of their requests;
 one that is not read to its end in a turn gives its slot back for the decoding, since the engine decodes every slot in
-use.
+use. Where a slot keeps more than pages (`Engine.paged`), prompts are read to their end in one turn, however long.
 
 Pages are taken as a sequence grows. Where none is left, the youngest sequence gives its own back and waits at the front
 of the queue; what it has is read again later, most of it from pages that are still there. The oldest always goes on,
@@ -123,8 +123,9 @@ class Scheduler:
             if progress is None:
                 return
             # What fits into a turn is read at once: in the next one rather than in two parts, each of a run or more.
-            count = min(len(progress.tokens) - progress.written, self._turn_tokens)
-            if count > left:
+            count = len(progress.tokens) - progress.written
+            count = min(count, self._turn_tokens) if self.engine.paged else count
+            if count > left and (self.engine.paged or left < self._turn_tokens):
                 return
             self._read(progress, count)
             left -= count
@@ -134,7 +135,9 @@ class Scheduler:
         if not self._waiting or len(self._running) == self.engine.slots:
             return None
         progress = self._waiting[0]
-        lease = self.pool.open(progress.tokens, self.pool.pages_for(self._needed(progress)))
+        lease = self.pool.open(
+            progress.tokens if self.engine.paged else (), self.pool.pages_for(self._needed(progress))
+        )
         if lease is None:
             return None
         self._waiting.popleft()
@@ -154,6 +157,8 @@ class Scheduler:
         if progress.slot is None:
             progress.slot = next(s for s in range(self.engine.slots) if s not in self._running)
             self.engine.assign(progress.slot, progress.lease.pages, progress.request.sampling, progress.tokens)
+            if progress.request.source is not None:
+                self.engine.encode(progress.slot, progress.request.source, len(progress.request.prompt))
         start = progress.written
         token = self.engine.prefill(progress.slot, progress.tokens[start : start + count], start)
         progress.written += count
@@ -215,7 +220,7 @@ class Scheduler:
         are the same.
         """
         sampling = progress.request.sampling
-        if self._draft < 1 or sampling.temperature or sampling.repetition_penalty != 1:
+        if self._draft < 1 or not self.engine.paged or sampling.temperature or sampling.repetition_penalty != 1:
             return False
         start, slot = progress.written, progress.slot
         guess = lookup(progress.tokens, min(self._draft, progress.most - progress.new - 1))
@@ -258,7 +263,8 @@ class Scheduler:
             if reason:
                 break
         # A stop token may be one that was guessed, behind which the cache holds more than the sequence has.
-        self.pool.keep(progress.lease, progress.tokens, min(progress.written, len(progress.tokens)))
+        if self.engine.paged:
+            self.pool.keep(progress.lease, progress.tokens, min(progress.written, len(progress.tokens)))
         if reason:
             self._events.append(self._end(progress, tuple(taken), text, reason))
         else:

@@ -18,6 +18,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--slots", type=count, metavar="N", help="compile for N sequences at once (default 1)")
     add("--context", type=count, metavar="N", help="compile for so many tokens (default: the model's, at most 2048)")
+    add("--source-tokens", type=count, metavar="N", help="of an encoder-decoder: tokens of a source (default 512)")
     add("--dtype", metavar="T", help="compile for this type, as in mlirc (default: the config's)")
     add("--quantize", metavar="SCHEME", help="pack the linear layers' weights, as in mlirc: int8, int4:group=128, fp8")
     add("--target", metavar="SM", help="compile for this GPU, as in mlirc (default sm_90a)")
@@ -26,7 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def compile_options(options: argparse.Namespace) -> dict[str, Any]:
     """Those that were given, as `compile_generation` names them; None for the others."""
-    names = ("slots", "context", "dtype", "quantize", "target", "random_weights")
+    names = ("slots", "context", "dtype", "quantize", "target", "random_weights", "source_tokens")
     return {name: getattr(options, name) for name in names}
 
 

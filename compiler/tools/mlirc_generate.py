@@ -26,6 +26,7 @@ examples
   mlirc-generate llama/ --dtype bf16 --context 4096 --slots 8 -o llama.gen
   mlirc-generate llama.gen --chat --prompt 'Why is the sky blue?' --temperature 0.7 --top-p 0.9 --seed 1
   mlirc-generate llama.gen --prompt-file - < story.txt
+  mlirc-generate whisper/ --audio speech.wav --language en
   mlirc-generate llama/ --random-weights 0 --prompt-tokens 1,2,3 --device cpu"""
 
 
@@ -38,6 +39,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--prompt", metavar="TEXT", help="what to continue")
     add("--prompt-file", metavar="FILE", help="the same from a file, or - for standard input")
     add("--prompt-tokens", metavar="IDS", type=_tokens, help="the same as token ids, as in 1,2,3; prints ids, too")
+    add("--audio", metavar="FILE", help="the sound to be written down, of a model that hears: WAV or .npy, 16 kHz")
+    add("--language", metavar="L", help="with --audio: what is spoken, as in en (default: the model finds out)")
+    add("--task", metavar="T", help="with --audio: transcribe or translate (default: the model's)")
     add("--chat", action="store_true", help="the prompt is a user's message, by the model's chat template")
     add("--system", metavar="TEXT", help="with --chat: the system's message in front")
     add(
@@ -83,11 +87,17 @@ def _tokens(text: str) -> list[int]:
 
 def _prompt(options: argparse.Namespace) -> Any:
     """The one prompt that was given: a text, a conversation, token ids; None with -o and no prompt."""
-    given = [n for n in ("prompt", "prompt_file", "prompt_tokens") if getattr(options, n) is not None]
+    given = [n for n in ("prompt", "prompt_file", "prompt_tokens", "audio") if getattr(options, n) is not None]
     if len(given) > 1 or (not given and options.output is None):
-        raise MlircError("give one of --prompt TEXT, --prompt-file FILE (or -) and --prompt-tokens 1,2,3")
+        raise MlircError("give one of --prompt TEXT, --prompt-file FILE (or -), --prompt-tokens 1,2,3 and --audio FILE")
+    if options.audio is None and (options.language is not None or options.task is not None):
+        raise MlircError("--language and --task go with --audio")
     if not given:
         return None
+    if options.audio is not None:
+        if options.chat or options.system is not None:
+            raise MlircError("--chat takes a text: give --prompt or --prompt-file, not --audio")
+        return Path(options.audio)
     if options.prompt_tokens is not None:
         if options.chat:
             raise MlircError("--chat takes a text: give --prompt or --prompt-file, not --prompt-tokens")
@@ -222,6 +232,8 @@ def _main(argv: list[str] | None) -> int:
         **compiling,
     ) as llm:
         loading = time.perf_counter() - start
+        if isinstance(prompt, Path):
+            prompt = llm.speech(prompt, options.language, options.task)
         _say(llm.opened.notes, options.output)
         result = _run(llm, prompt, options)
         if not options.quiet:

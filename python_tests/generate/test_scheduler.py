@@ -234,3 +234,18 @@ def test_numbers_may_be_numpys():
     sampling = Sampling(np.float32(0), np.int64(3), np.float64(1), 0.0, 1.0, np.uint8(2))
     request = Request(np.array([3, 4]), np.int32(2), sampling)
     assert run(Scheduler(FakeEngine()), request)[0][0] == alone([3, 4], 2)
+
+
+def test_slots_that_keep_more_than_pages():
+    """Prompts are read to their end in one turn, and nothing of one is taken for the beginning of another."""
+    engine = FakeEngine(slots=2)
+    engine.paged = False
+    scheduler = Scheduler(engine, turn_tokens=5, draft=4)
+    given = prompts(13, 4, 23)
+    given.append(given[0] + [1])
+    taken = [scheduler.submit(Request(p, 9)) for p in given]
+    while scheduler.busy:
+        scheduler.step()
+        assert scheduler._reading is None or not scheduler._reading.written
+    assert [p.tokens[len(g) :] for p, g in zip(taken, given, strict=True)] == [alone(g, 9) for g in given]
+    assert all(p.reused == 0 and p.drafted == 0 for p in taken) and ended(scheduler)

@@ -10,6 +10,7 @@ import torch
 
 from mlirc.generate.engine import Sampling
 from mlirc.generate.export import Generator, with_fixed_frequencies
+from mlirc.generate.loading import engine_class
 from mlirc.generate.plan_engine import PlanEngine
 
 NEAR = 1e-4  # logits that are nearer to each other than this may come in another order
@@ -59,7 +60,7 @@ class EagerModel:
 def eager_engine(generator: Generator) -> PlanEngine:
     """An engine of the steps as PyTorch runs them."""
     models = {name: EagerModel(source.module, generator) for name, source in generator.steps.items()}
-    return PlanEngine(models, generator.sizes)
+    return engine_class(generator.sizes)(models, generator.sizes)
 
 
 def greedy(engine: PlanEngine, prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]:

@@ -39,6 +39,8 @@ def alone(prompt, count, sampling=_GREEDY, vocabulary=101, stop=()) -> list[int]
 class FakeEngine:
     """Fulfils `mlirc.generate.engine.Engine`, and counts what is asked of it in `calls`."""
 
+    paged, source = True, None
+
     def __init__(
         self, slots=3, context=64, page_size=4, pages=None, chunks=(1, 4, 8), vocabulary=101, verify_limit=8
     ) -> None:

@@ -1,0 +1,33 @@
+"""The steps of a model of any family that generates: causal language models, encoder-decoders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlirc.errors import MlircError
+from mlirc.generate import export
+from mlirc.generate.export import Generator
+
+
+def open_generator(
+    model: Any,
+    *,
+    dtype: str | None = None,
+    random_weights: int | None = None,
+    quantize: str | None = None,
+    source_tokens: int | None = None,
+    **sizes: Any,
+) -> Generator:
+    """As `mlirc.generate.export.open_generator`, which is for causal language models, for any model that generates.
+
+    `source_tokens`: how many tokens the source of an encoder-decoder has at most (512); other models have none.
+    """
+    opened = export.opened(model, dtype, random_weights, quantize)
+    network: Any = opened.module
+    if getattr(getattr(network, "config", None), "is_encoder_decoder", False) is True:
+        from mlirc.generate.sources import open_with_source
+
+        return open_with_source(opened, source_tokens=source_tokens, **sizes)
+    if source_tokens is not None:
+        raise MlircError(f"{opened.name}: has no encoder: leave source_tokens out")
+    return export.open_generator(opened, **sizes)
