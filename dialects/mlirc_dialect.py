@@ -35,7 +35,8 @@ from mlirc.mlir import ext, ir
 ATTENTION = "mlirc.attention"
 CACHED_ATTENTION = "mlirc.cached_attention"
 ATTENTIONS = (ATTENTION, CACHED_ATTENTION)
-DEQUANTIZE = "mlirc.dequantize"  # on a map that unpacks the weights of a product, which is computed where it is read
+# On a map that unpacks the weights of a product, which is computed where it is read: bits of a number, or nothing.
+DEQUANTIZE = "mlirc.dequantize"
 GATHER_PAGES = "mlirc.gather_pages"
 _ATTRIBUTES = {
     "scale": ir.FloatAttr,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from mlirc.dialects.mlirc_dialect import ATTENTIONS, AttentionInfo, Pages
+from mlirc.dialects.mlirc_dialect import ATTENTIONS, DEQUANTIZE, AttentionInfo, Pages
 from mlirc.dialects.schedule._base import PayloadError
 from mlirc.dialects.schedule._dims import (
     Contraction,
@@ -64,6 +64,7 @@ class ContractionInfo:
     along_k: tuple[bool, bool]  # whether rows of the first and of the second operand run along k
     boxes: bool  # and tensor copies can cut slices from them: 2 to 5 dimensions, rows of a multiple of 16 bytes
     casts: frozenset[str] = frozenset()  # of the operands' elements, in front of the products: names of operations
+    packed: int = 0  # bits of a number where every second operand is a packed weight [N, K] that the kernel unpacks
 
     @property
     def element_bytes(self) -> int:
@@ -338,8 +339,16 @@ def contraction_info(dims: Dims, row: tuple[int, ...]) -> ContractionInfo | None
     along_k = tuple(all(dims.structures[i].maps[o][-1] in r.k for i, r in found if r) for o in range(2))
     return ContractionInfo(
         batch, m, n, ks[0][0], types[0], types[1], types[2], len(found), direct, panels, (along_k[0], along_k[1]),
-        boxes, _casts([dims.ops[i] for i, _ in found]),
+        boxes, _casts([dims.ops[i] for i, _ in found]), _packed([dims.structures[i] for i, _ in found]),
     )  # fmt: skip
+
+
+def _packed(contractions: list[Structure]) -> int:
+    """The bits of a packed weight's number, where the second operands of all products are such; else 0."""
+    made_by = [producer(s.inputs[1]) for s in contractions]
+    notes = [op.attributes[DEQUANTIZE] if op is not None and DEQUANTIZE in op.attributes else None for op in made_by]
+    bits = {ir.IntegerAttr(n).value if isinstance(n, ir.IntegerAttr) else 0 for n in notes}
+    return bits.pop() if len(bits) == 1 else 0
 
 
 def _casts(contractions: list[ir.Operation]) -> frozenset[str]:

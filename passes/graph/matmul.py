@@ -100,7 +100,9 @@ class MatmulEmitter:
             start = self.emitter.generic([init], parallel, results)[0]
         loops = [*parallel, *self.k]
         rows, columns = (self.n, self.m) if self.swap else (self.m, self.n)
-        tiles = [self._operand(lhs, rows), self._operand(rhs, columns)]
+        tiles = [
+            self._operand(node, free, op.operands[i]) for i, (node, free) in enumerate(((lhs, rows), (rhs, columns)))
+        ]
         order = [1, 0] if self.swap else [0, 1]
         maps = [affine_map(loops, tiles[i][1]) for i in order] + [affine_map(loops, results)]
         kinds = ["parallel"] * len(parallel) + ["reduction"] * len(self.k)
@@ -115,10 +117,11 @@ class MatmulEmitter:
                 _multiply_add(factors[0], factors[1], arguments[2])
         return generic.results[0]
 
-    def _operand(self, load: Scalar, free: list[int]) -> Tile:
-        """A contraction's operand, with loops of size 1 for a missing row, column or inner dimension."""
+    def _operand(self, load: Scalar, free: list[int], value: ir.Value) -> Tile:
+        """A contraction's operand, with loops of size 1 for a missing row, column or inner dimension. `value` is what
+        it was."""
         if load.kind != "load":
-            return self._computed(load, free)
+            return self._computed(load, free, value)
         loops = self.space.plain_loops(load)
         if loops is None:
             raise MlircError("contraction operand is not a plain read of a tensor")
@@ -128,12 +131,14 @@ class MatmulEmitter:
                                                                *(i for i in loops if i not in self.batch)]  # fmt: skip
         return self.arguments.get(load.data[0], self.space.sizes(loops)), list(loops)
 
-    def _computed(self, node: Scalar, free: list[int]) -> Tile:
+    def _computed(self, node: Scalar, free: list[int], whole: ir.Value) -> Tile:
         """An operand that the kernel computes, rows along the inner dimension."""
         own = set(self.space.loops_of(d for d in self.out_order if d in node.dims))
         loops = [*(i for i in self.batch if i in own), *free, *self.k]
         (value,) = self.emitter.generic([node], loops)
-        value.owner.attributes[DEQUANTIZE] = ir.UnitAttr.get()
+        made_by = owner_through_moves(whole)
+        known = made_by is not None and DEQUANTIZE in made_by.attributes
+        value.owner.attributes[DEQUANTIZE] = made_by.attributes[DEQUANTIZE] if known else ir.UnitAttr.get()
         return value, list(loops)
 
 

@@ -25,19 +25,20 @@ def ptx_of(m: int, scheme: str, target: str = "sm_90a", dtype: torch.dtype = tor
     return job.ptx
 
 
-def test_words_go_from_global_memory_to_the_fragments_of_tensor_cores():
-    """16 rows: 8 columns a warp have 16 k a lane and 64 of the loop, two words of 4 bits; none passes shared memory."""
-    ptx = ptx_of(16, "int4")
-    assert "mma.sync.aligned.m16n8k16" in ptx and "st.shared" not in ptx
-    multiplied = len(re.findall(r"\bmma\.sync", ptx))
-    # A lane has four numbers of B in one mma.sync, and eight in a word; others load A's and the scales.
-    assert len(re.findall(r"ld\.global\.nc\.b32", ptx)) <= multiplied // 2 + 2
-    assert len(re.findall(r"(sub|add)\.rn\.bf16x2", ptx)) >= 2 * multiplied
-
-
-def test_one_row_loads_16_bytes_of_words_at_a_time():
-    ptx = ptx_of(1, "int4")
-    assert "ld.global.nc.v4.b32" in ptx and "st.shared" not in ptx
+@pytest.mark.parametrize("m", [1, 8, 16])
+@pytest.mark.parametrize("scheme, bits", [("int4", 4), ("int8", 8), ("fp8", 8)])
+def test_each_word_is_loaded_once_with_its_neighbours(m, scheme, bits):
+    """256 k of 16 columns are 128 * bits words of a block: a thread loads them, and activations, 16 bytes at a time, and
+    nothing is staged but warps' parts of the sums."""
+    ptx = ptx_of(m, scheme)
+    warps = int(re.search(r"\.reqntid (\d+)", ptx)[1]) // 32
+    own = 128 * bits // (32 * warps)  # words of a thread
+    rows = -(-m // 8)
+    activations = rows * 256 // (warps * 4) * 2 // 16  # a lane has a quarter of its warp's k, in loads of 16 bytes
+    assert len(re.findall(r"ld\.global\S*v4\.b32", ptx)) == own // 4 + activations
+    assert len(re.findall(r"ld\.global", ptx)) == own // 4 + activations + 2  # and the scales of two columns
+    assert len(re.findall(r"\bmma\.sync", ptx)) == rows * 256 // (16 * warps)
+    assert "ldmatrix" not in ptx and "cp.async" not in ptx
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])

@@ -29,7 +29,7 @@ def test_numbers_come_back(bits, n, k, seed):
 @pytest.mark.parametrize("bits", range(2, 9))
 def test_every_number_has_bits_of_its_own(bits):
     """One number that is not zero sets exactly its bits, and a full row wastes none but those of the last block."""
-    k, seen = 128, torch.zeros(words_of(bits, 128), dtype=torch.int64)
+    k, seen = 512, torch.zeros(words_of(bits, 512), dtype=torch.int64)
     for i in range(k):
         numbers = torch.zeros(1, k, dtype=torch.uint8)
         numbers[0, i] = (1 << bits) - 1
@@ -41,13 +41,17 @@ def test_every_number_has_bits_of_its_own(bits):
     assert all(bool((seen[p.start : p.start + p.words] == 0xFFFFFFFF).all()) for p in planes_of(bits, k))
 
 
-def test_a_lane_of_mma_finds_its_elements_in_one_word():
-    """Lane c of a column has k = 2c, 2c + 1, 2c + 8, 2c + 9 of each 16 (PTX ISA, mma.m16n8k16)."""
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_a_lane_loads_its_runs_of_16_numbers_as_16_bytes(bits):
+    """Lane c of four has k = 64 j + 16 c to 64 j + 16 c + 15 in words 4 c to 4 c + 3, in this order, pair by pair."""
+    fields = 32 // bits
     for lane in range(4):
-        numbers = torch.zeros(1, 32, dtype=torch.uint8)
-        for k in (2 * lane, 2 * lane + 1, 2 * lane + 8, 2 * lane + 9):
-            numbers[0, [k, k + 16]] = 15
-        assert pack(numbers, 4)[0].tolist() == [-1 if w == lane else 0 for w in range(4)]
+        for q in (0, 1, 7, 4 * fields - 1):
+            numbers = torch.zeros(1, 16 * fields, dtype=torch.uint8)
+            numbers[0, q // 16 * 64 + 16 * lane + q % 16] = (1 << bits) - 1
+            words = pack(numbers, bits)[0].to(torch.int64) & 0xFFFFFFFF
+            shift = 16 * (q % 2) + bits * (q % fields // 2)
+            assert words[4 * lane + q // fields] == ((1 << bits) - 1) << shift and int((words != 0).sum()) == 1
 
 
 @pytest.mark.parametrize(

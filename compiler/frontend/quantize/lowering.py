@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from mlirc.dialects.mlirc_dialect import DEQUANTIZE
 from mlirc.frontend.amax import builtin_tensor
-from mlirc.frontend.quantize.packing import Plane, planes_of
+from mlirc.frontend.quantize.packing import LANES, PAIR, RUN, WORDS, Plane, planes_of
 from mlirc.frontend.quantize.scheme import Format
 from mlirc.mlir import arith, ir, linalg, tensor
 
@@ -36,14 +36,13 @@ def lower_dequantize(op: ir.Operation) -> None:
             ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in maps]),
             ir.ArrayAttr.get([ir.Attribute.parse("#linalg.iterator_type<parallel>")] * 2),
         )
-        generic.operation.attributes[DEQUANTIZE] = ir.UnitAttr.get()
+        generic.operation.attributes[DEQUANTIZE] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), format_.bits)
         i32 = ir.IntegerType.get_signless(32)
         block = generic.regions[0].blocks.append(*([i32] * len(planes)), *([element] * (len(sources) + 1)))
         with ir.InsertionPoint(block):
             arguments = list(block.arguments)
-            numbers = _numbers(planes, arguments[: len(planes)])
-            floats = _Floats(format_, element)
-            linalg.YieldOp([floats.of(numbers, *arguments[len(planes) : -1])])
+            words, others = arguments[: len(planes)], arguments[len(planes) : -1]
+            linalg.YieldOp([_Floats(format_, element).of(planes, words, *others)])
         made = ir.Operation.create("torch_c.from_builtin_tensor", [op.results[0].type], [generic.results[0]])
     op.results[0].replace_all_uses_with(made.results[0])
     op.erase()
@@ -51,30 +50,60 @@ def lower_dequantize(op: ir.Operation) -> None:
 
 def _word(column: ir.AffineExpr, plane: Plane) -> ir.AffineExpr:
     """The word of a row that has a number's bits of a plane."""
-    block = ir.AffineExpr.get_floor_div(column, plane.block) * 4
-    return block + ir.AffineExpr.get_floor_div(ir.AffineExpr.get_mod(column, 8), 2) + plane.start
+    fields, block = plane.fields, plane.block
+    at = ir.AffineExpr.get_floor_div(column, block) * (LANES * WORDS) + plane.start
+    at = at + ir.AffineExpr.get_floor_div(ir.AffineExpr.get_mod(column, LANES * RUN), RUN) * WORDS
+    if fields <= RUN:  # a run has several words
+        within = ir.AffineExpr.get_floor_div(ir.AffineExpr.get_mod(column, RUN), fields) if fields < RUN else None
+        at = at + within if within is not None else at
+    run = ir.AffineExpr.get_floor_div(ir.AffineExpr.get_mod(column, block), LANES * RUN)
+    return at + (run * (RUN // fields) if fields <= RUN else ir.AffineExpr.get_floor_div(run, fields // RUN))
+
+
+class _Fields:
+    """Where in its words a number of the row is: shifts as i32."""
+
+    def __init__(self) -> None:
+        self.column = linalg.IndexOp(1).result
+
+    def _part(self, divisor: int, modulus: int, factor: int) -> ir.Value:
+        """(column / divisor mod modulus) * factor"""
+        index = ir.IndexType.get()
+        quotient = arith.divui(self.column, arith.constant(index, divisor)) if divisor > 1 else self.column
+        return arith.muli(arith.remui(quotient, arith.constant(index, modulus)), arith.constant(index, factor))
+
+    def of_pair(self, plane: Plane) -> ir.Value:
+        """The shift of a number and its neighbour: a multiple of the plane's bits."""
+        shift = self._part(PAIR, min(plane.fields, RUN) // PAIR, plane.bits)
+        if plane.fields > RUN:  # a word has several runs
+            shift = arith.addi(shift, self._part(LANES * RUN, plane.fields // RUN, plane.bits * RUN // PAIR))
+        return arith.index_cast(ir.IntegerType.get_signless(32), shift)
+
+    def of_neighbour(self) -> ir.Value:
+        """What tells two neighbours apart: no shift where halves of words are registers."""
+        return arith.index_cast(ir.IntegerType.get_signless(32), self._part(1, PAIR, 16))
+
+
+def _constant(value: int) -> ir.Value:
+    return arith.constant(ir.IntegerType.get_signless(32), value)
 
 
 def _numbers(planes: list[Plane], words: list[ir.Value]) -> ir.Value:
     """A number of its words, as i32."""
-    i32, index = ir.IntegerType.get_signless(32), ir.IndexType.get()
-
-    def part(value: ir.Value, divisor: int, modulus: int, factor: int) -> ir.Value:
-        """(value / divisor mod modulus) * factor"""
-        quotient = arith.divui(value, arith.constant(index, divisor)) if divisor > 1 else value
-        return arith.muli(arith.remui(quotient, arith.constant(index, modulus)), arith.constant(index, factor))
-
-    column, total = linalg.IndexOp(1).result, None
+    fields, total = _Fields(), None
     for plane, word in zip(planes, words, strict=True):
-        # One shift of a word for two neighbours, then the one that tells them apart: none where halves are registers.
-        field = arith.shrui(word, arith.index_cast(i32, part(column, 8, plane.fields // 2, plane.bits)))
-        field = arith.shrui(field, arith.index_cast(i32, part(column, 1, 2, 16)))
-        field = arith.andi(field, arith.constant(i32, (1 << plane.bits) - 1))
+        # One shift of a word for two neighbours, then the one that tells them apart.
+        field = arith.shrui(arith.shrui(word, fields.of_pair(plane)), fields.of_neighbour())
+        field = arith.andi(field, _constant((1 << plane.bits) - 1))
         if plane.low:
-            field = arith.shli(field, arith.constant(i32, plane.low))
+            field = arith.shli(field, _constant(plane.low))
         total = field if total is None else arith.ori(total, field)
     assert total is not None
     return total
+
+
+_MANTISSA = {"bf16": 7, "f16": 10, "f32": 23, "f64": 52}
+_BIAS = {"bf16": 127, "f16": 15, "f32": 127}
 
 
 class _Floats:
@@ -83,23 +112,72 @@ class _Floats:
 
     def __init__(self, format_: Format, element: ir.Type):
         self.format, self.element = format_, element
-        mantissa = {"bf16": 7, "f16": 10, "f32": 23, "f64": 52}[str(element)]
-        self.via = element if mantissa >= format_.bits and str(element) != "f64" else ir.F32Type.get()
+        self.short = str(element) in ("bf16", "f16")
+        self.via = element if self.short else ir.F32Type.get()
 
-    def of(self, number: ir.Value, scale: ir.Value, zero: ir.Value | None = None) -> ir.Value:
+    def of(self, planes: list[Plane], words: list[ir.Value], scale: ir.Value, zero: ir.Value | None = None) -> ir.Value:
         """(number - zero) * scale."""
+        if self.format.floating and self.short:
+            return arith.mulf(self._short_eight(planes[0], words[0]), scale)
+        number = _numbers(planes, words)
         if self.format.floating:
             return arith.mulf(self._eight(number), scale)
-        mantissa, bias, bits = {"bf16": (7, 127, 16), "f16": (10, 15, 16), "f32": (23, 127, 32)}[str(self.via)]
-        integer = ir.IntegerType.get_signless(bits)
-        narrow = arith.trunci(integer, number) if bits < 32 else number
-        marked = arith.ori(narrow, arith.constant(integer, (bias + mantissa) << mantissa))
-        power = arith.constant(self.via, float(1 << mantissa))
+        signed = (
+            self._split(number, zero) if self.format.bits > _MANTISSA[str(self.via)] else self._marked(number, zero)
+        )
+        return arith.mulf(self._cast(signed, self.element), scale)
+
+    def _bits(self, number: ir.Value) -> tuple[ir.Value, ir.Type]:
+        """A number as an integer as wide as a float, and that one's type."""
+        integer = ir.IntegerType.get_signless(16 if self.short else 32)
+        return arith.trunci(integer, number) if self.short else number, integer
+
+    def _power(self) -> int:
+        """The bits of two to the number of bits of the mantissa: its last place is 1."""
+        mantissa = _MANTISSA[str(self.via)]
+        return (_BIAS[str(self.via)] + mantissa) << mantissa
+
+    def _marked(self, number: ir.Value, zero: ir.Value | None) -> ir.Value:
+        """number - zero, of a number that a mantissa holds."""
+        bits, integer = self._bits(number)
+        marked = arith.bitcast(self.via, arith.ori(bits, arith.constant(integer, self._power())))
+        power = float(1 << _MANTISSA[str(self.via)])
         if zero is None:
-            start = arith.constant(self.via, float((1 << mantissa) + self.format.middle))
+            start = arith.constant(self.via, power + self.format.middle)
         else:
-            start = arith.addf(self._cast(zero, self.via), power)
-        return arith.mulf(self._cast(arith.subf(arith.bitcast(self.via, marked), start), self.element), scale)
+            start = arith.addf(self._cast(zero, self.via), arith.constant(self.via, power))
+        return arith.subf(marked, start)
+
+    def _split(self, number: ir.Value, zero: ir.Value | None) -> ir.Value:
+        """number - zero, of a number with one bit more than a mantissa (8 bits, bf16): its other bits as above, 128 to
+        255, and of the topmost one -256 or, where it is set, -128. The sum is number - 128; all of it is exact."""
+        bits, integer = self._bits(number)
+        mantissa = _MANTISSA[str(self.via)]
+        low = arith.ori(arith.andi(bits, arith.constant(integer, (1 << mantissa) - 1)),
+                        arith.constant(integer, self._power()))  # fmt: skip
+        top = arith.andi(bits, arith.constant(integer, 1 << mantissa))
+        high = arith.xori(top, arith.constant(integer, (self._power() + (1 << mantissa)) - (1 << 15)))
+        signed = arith.addf(arith.bitcast(self.via, low), arith.bitcast(self.via, high))
+        if zero is None:
+            return signed
+        return arith.subf(signed, arith.subf(zero, arith.constant(self.via, float(self.format.middle))))
+
+    def _short_eight(self, plane: Plane, word: ir.Value) -> ir.Value:
+        """An 8-bit float's number as a float of 16 bits, which has all of its values: the exponent and mantissa at
+        their places there, then times the power of two between the two formats' biases, which makes subnormal numbers
+        right, too. No number is NaN: weights that are not finite are refused."""
+        mantissa, fields = _MANTISSA[str(self.element)], _Fields()
+        # First to the upper byte of its half: a word's shift by another 8 or 0 bits, not the half's.
+        shift = arith.subi(_constant(8), fields.of_pair(plane))
+        upper = arith.shli(word, shift)
+        sign = arith.andi(arith.shrui(upper, fields.of_neighbour()), _constant(0x8000))
+        down = 11 - mantissa  # the mantissa's 3 bits are the half's 10 to 8
+        rest = arith.shrui(arith.shrui(upper, _constant(down)), fields.of_neighbour())
+        rest = arith.andi(rest, _constant(0x7F00 >> down))
+        i16 = ir.IntegerType.get_signless(16)
+        both = arith.ori(arith.trunci(i16, sign), arith.trunci(i16, rest))
+        power = arith.constant(self.element, 2.0 ** (_BIAS[str(self.element)] - 7))
+        return arith.mulf(arith.bitcast(self.element, both), power)
 
     def _eight(self, number: ir.Value) -> ir.Value:
         """An 8-bit float's number in the element's type, which has all of its values."""

@@ -2,13 +2,16 @@
 
 A number's bits are divided among planes of 8, 4, 2 or 1 bits, low bits first as they are listed (of 3 bits: 2 and 1),
 so that no field straddles a word and none is lost. A row of a packed weight [N, K] has the words of its widest plane,
-then those of the next. In a plane of p bits four words hold 4 F numbers that follow each other, F = 32 / p: number
+then those of the next. In a plane of p bits, F = 32 / p numbers a word, 16 words hold 16 F numbers that follow each
+other. Number
 
-    k = 4 F block + 8 h + 2 c + e      (h < F / 2, c < 4, e < 2)
+    k = 16 F block + 64 j + 16 c + e      (j < F / 4, c < 4, e < 16)
 
-is in word 4 block + c, at bit 16 e + p h. So the four lanes that share a column of B in `mma.sync` m16n8k16 (PTX ISA,
-"Matrix Fragments for mma.m16n8k16 with floating point type") find all of their elements in one word each, neighbours
-16 bits apart; and four words that follow each other are a run of the row. The last block is filled up with zeros.
+is the q-th of four words, q = 16 j + e: in word 16 block + 4 c + q / F, of whose fields f = q mod F it has bits
+16 (f mod 2) + p (f / 2). So each of four lanes that share a column of B in `mma.sync` m16n8k16, or a row of A, loads 16
+bytes at a time, which are its own numbers alone, where k is taken in the order of lanes: runs of 16 numbers, which are
+32 bytes of 16-bit activations. Neighbours are 16 bits apart, so that one `and` and one `or` make two 16-bit floats of
+them. The last block is filled up with zeros.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ from dataclasses import dataclass
 import torch
 
 WORD = 32
-LANES = 4  # words of a block
+LANES = 4  # that share a block
+RUN = 16  # numbers of a lane that follow each other
+WORDS = 4  # of a lane in a block: 16 bytes
 PAIR = 2  # neighbours in a word, 16 bits apart
 
 
@@ -38,8 +43,8 @@ class Plane:
 
     @property
     def block(self) -> int:
-        """Numbers in the four words of a block."""
-        return LANES * self.fields
+        """Numbers in the 16 words of a block."""
+        return LANES * WORDS * self.fields
 
 
 def planes_of(bits: int, k: int) -> list[Plane]:
@@ -48,7 +53,7 @@ def planes_of(bits: int, k: int) -> list[Plane]:
     low = start = 0
     for width in (8, 4, 2, 1):
         if bits & width:
-            words = -(-k // (LANES * (WORD // width))) * LANES
+            words = -(-k // (LANES * WORDS * (WORD // width))) * LANES * WORDS
             found.append(Plane(width, low, start, words))
             low, start = low + width, start + words
     return found
@@ -66,12 +71,14 @@ def pack(numbers: torch.Tensor, bits: int) -> torch.Tensor:
     for plane in planes_of(bits, k):
         fields = torch.zeros(n, plane.words * plane.fields, dtype=torch.int32, device=numbers.device)
         fields[:, :k] = (numbers.to(torch.int32) >> plane.low) & ((1 << plane.bits) - 1)
-        fields = fields.view(n, -1, plane.fields // PAIR, LANES, PAIR)
-        words = torch.zeros(n, fields.shape[1], LANES, dtype=torch.int32, device=numbers.device)
+        # [n, block, j, c, e] -> [n, block, c, (j, e)], which is [n, word, f]
+        lanes = fields.view(n, -1, plane.fields // 4, LANES, RUN).transpose(2, 3)
+        pairs = lanes.reshape(n, plane.words, plane.fields // PAIR, PAIR)
+        words = torch.zeros(n, plane.words, dtype=torch.int32, device=numbers.device)
         for h in range(plane.fields // PAIR):
             for e in range(PAIR):
-                words |= fields[:, :, h, :, e] << (16 * e + plane.bits * h)
-        parts.append(words.view(n, plane.words))
+                words |= pairs[:, :, h, e] << (16 * e + plane.bits * h)
+        parts.append(words)
     return torch.cat(parts, 1)
 
 
@@ -79,10 +86,10 @@ def unpack(words: torch.Tensor, bits: int, k: int) -> torch.Tensor:
     """The uint8 numbers [N, k] of what `pack` made."""
     total = torch.zeros(words.shape[0], k, dtype=torch.uint8, device=words.device)
     for plane in planes_of(bits, k):
-        part = words[:, plane.start : plane.start + plane.words].reshape(len(words), -1, LANES)
-        shifts = [[16 * e + plane.bits * h for e in range(PAIR)] for h in range(plane.fields // PAIR)]
-        by = torch.tensor(shifts, dtype=torch.int32, device=words.device)
-        fields = part[:, :, None, :, None] >> by[None, None, :, None, :]
-        numbers = (fields & ((1 << plane.bits) - 1)).reshape(len(words), plane.words * plane.fields)[:, :k]
+        part = words[:, plane.start : plane.start + plane.words]
+        shifts = [16 * e + plane.bits * h for h in range(plane.fields // PAIR) for e in range(PAIR)]
+        fields = (part[:, :, None] >> torch.tensor(shifts, dtype=torch.int32, device=words.device)) & ((1 << plane.bits) - 1)
+        lanes = fields.view(len(words), -1, LANES, plane.fields // 4, RUN).transpose(2, 3)
+        numbers = lanes.reshape(len(words), plane.words * plane.fields)[:, :k]
         total |= (numbers << plane.low).to(torch.uint8)
     return total

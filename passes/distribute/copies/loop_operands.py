@@ -73,6 +73,8 @@ class LoopOperands:
         self.warpgroups |= geometry.instruction.asynchronous
         self.finishes[generic] = geometry.finishes
         self.products.append(generic)
+        if geometry.instruction.reads_global:
+            return
         for which, value in enumerate(info.arrange(list(generic.operands))[:2]):
             owner = value.owner
             if isinstance(owner, ir.Block) or owner.operation.parent != self.op:

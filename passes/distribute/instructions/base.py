@@ -23,7 +23,8 @@ class Instruction:
 
     `asynchronous`: it reads shared memory by itself, while the warps go on: a loop copies its operands ahead, and may
     wait for it one iteration later. `reads_padding`: sums that nobody stores must be made of zeros, too. `shares_k`: of
-    warps that `mlirc.warp_grid` leaves over, each takes a part of k."""
+    warps that `mlirc.warp_grid` leaves over, each takes a part of k. `reads_global`: threads load its operands from
+    global memory to registers, so that a loop copies none to shared memory."""
 
     name: ClassVar[str] = ""
     meaning: ClassVar[str] = ""
@@ -37,6 +38,7 @@ class Instruction:
     asynchronous: ClassVar[bool] = False
     reads_padding: ClassVar[bool] = False
     shares_k: ClassVar[bool] = False
+    reads_global: ClassVar[bool] = False
     file: ClassVar[str] = ""  # that defines it, once it is registered
 
     def takes_types(self, types: ElementTypes) -> bool:

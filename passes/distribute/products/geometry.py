@@ -71,6 +71,7 @@ class Traits(Protocol):
     name: ClassVar[str]
     asynchronous: ClassVar[bool]
     reads_padding: ClassVar[bool]
+    reads_global: ClassVar[bool]
 
 
 def place(dims: list[int | None], major: int | None, minor: int | None, layout: Layout) -> Layout:

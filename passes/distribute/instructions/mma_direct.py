@@ -1,0 +1,113 @@
+"""mma.sync m16n8k16 of 16-bit floats whose operands come from global memory straight to the registers: for few rows of
+A, which then cost no shared memory, and many of B, each element of which one thread reads, 16 bytes at a time.
+
+B's columns are the instruction's rows, and A's rows its columns, of which it has as few as eight. The order of k within
+64 elements is the lanes': four lanes have 16 each that follow each other, of both operands, so that what a thread loads
+is in place already (`packing.py` puts the words of packed weights in this order)."""
+
+from __future__ import annotations
+
+from mlirc.mlir import ir, nvgpu, vector
+from mlirc.passes.distribute.accumulators import PartialSums
+from mlirc.passes.distribute.emitter import Unsupported
+from mlirc.passes.distribute.instructions import BlockProduct, ElementTypes, Instruction, Spread, instruction
+from mlirc.passes.distribute.instructions.base import round_up
+from mlirc.passes.distribute.layout import Layout, lane, reg, warp
+from mlirc.passes.distribute.product import Product
+from mlirc.passes.distribute.reduction import mask
+from mlirc.passes.distribute.values import Fragment
+
+RUN, LANES = 16, 4  # elements of a lane that follow each other, and lanes that share k
+STEP = 16  # of one instruction along k
+# Sums that take turns where a warp has fewer tiles: a product waits for the one whose sums it adds to.
+CHAINS = 2
+
+
+@instruction
+class MmaDirect(Instruction):
+    """A warp multiplies 8 rows with 16 columns, 64 (`step_k`) elements along k by four instructions."""
+
+    name = "mma_direct"
+    meaning = "mma.sync m16n8k16, rows and columns exchanged"
+    takes = "two 16-bit floats of one type and f32 sums"
+    tile = (8, 16)
+    step_k = RUN * LANES
+    shares_k = True
+    reads_global = True
+
+    def takes_types(self, types: ElementTypes) -> bool:
+        return types.half
+
+    def spread(self, p: BlockProduct) -> Spread:
+        if not all(p.k_last):
+            raise Unsupported(f"mma = {self.name} takes operands whose rows run along k: use mma")
+        m, n = (round_up(extent, t * warps) for extent, t, warps in zip((p.m, p.n), self.tile, p.grid, strict=True))
+        tiles = m // p.grid[0] // 8, n // p.grid[1] // 16
+        warps_k = p.warps // (p.grid[0] * p.grid[1])
+        sums = Layout.of(
+            (warp(p.grid[0], p.grid[1]), reg(tiles[0]), lane(LANES, 1), reg(2)),
+            (warp(p.grid[1], 1), reg(tiles[1]), reg(2), lane(8, LANES)),
+        )
+        form = PartialSums if warps_k > 1 else None
+        return Spread(sums, round_up(p.k, self.step_k * warps_k), warps_k, form, (2 * tiles[0], 2 * tiles[1]))
+
+    def operand(self, product: Product, which: int) -> Fragment:
+        """Operand 0 (A), dims (m, k), or 1 (B), dims (n, k), in the order in which it is multiplied; zeros past the
+        end of k."""
+        s, (warps_m, warps_n), tile = product.spread, (product.warps_m, product.warps_n), product.operand(which)
+        part = s.k // s.warps_k
+        rows = warp((warps_m, warps_n)[which], (warps_n, 1)[which]), reg(s.tiles[which] // 2), reg(1 + which)
+        k = warp(s.warps_k, warps_m * warps_n), reg(part // self.step_k), lane(LANES, 1), reg(RUN)
+        layout = product.placed(which, Layout.of((*rows, lane(8, LANES)), k))
+        zero = ir.FloatAttr.get(tile.element, 0.0)
+        return mask(product.em, tile.get(layout), product.k_dims(which), zero)
+
+    def lower(self, product: Product) -> Fragment:
+        """Where warps share out k, gives sums that are to be added."""
+        acc, em, s = product.accumulator(), product.em, product.spread
+        b, a = self.operand(product, 1), self.operand(product, 0)
+        rows, columns = s.tiles
+        mt, nt = rows // 2, columns // 2
+        start = PartialSums.pack(em, acc, s.tiles) if s.warps_k > 1 else list(acc.with_piece(columns).pieces)
+        shape = ir.VectorType.get([2, 2], acc.element)
+
+        def tile(i: int, j: int) -> ir.Value:
+            """Sums of 16 columns of B, the instruction's rows, and 8 rows of A."""
+            scalars = [em.extract(start[2 * i + e], 2 * j + h) for h in range(2) for e in range(2)]
+            return vector.FromElementsOp(shape, scalars).result
+
+        tiles = [tile(i, j) for i in range(mt) for j in range(nt)]
+        steps = s.k // s.warps_k // (STEP * LANES) * LANES
+        chains = min(max(CHAINS // len(tiles), 1), steps)
+        zero = vector.BroadcastOp(shape, em.constant(ir.FloatAttr.get(acc.element, 0.0))).result
+        sums = [tiles, *([zero] * len(tiles) for _ in range(chains - 1))]
+        for step in range(steps):
+            # Of a lane's run of 16 the step has four neighbours; all lanes' are 16 of k.
+            k, part = step // LANES * self.step_k + step % LANES * 4, sums[step % chains]
+            right = [_registers(product, 1, b, [16 * j, 16 * j + 8], k) for j in range(nt)]
+            for i in range(mt):
+                left = _registers(product, 0, a, [8 * i], k)
+                for j in range(nt):
+                    part[i * nt + j] = _issue(right[j], left, part[i * nt + j])
+        total = [product.add(*both) if len(both) > 1 else both[0] for both in zip(*sums, strict=True)]
+        values = [
+            em.pack([vector.ExtractOp(total[r // 2 * nt + j], [], [h, r % 2]).result
+                     for j in range(nt) for h in range(2)]) for r in range(rows)
+        ]  # fmt: skip
+        if s.warps_k > 1:
+            return PartialSums(em, acc.element, acc.shape, acc.sizes, product.layout, values, s.tiles)
+        return Fragment(em, acc.element, acc.shape, acc.sizes, product.layout, values, columns)
+
+
+def _registers(product: Product, which: int, frag: Fragment, outer: list[int], k: int) -> ir.Value:
+    """Registers of two elements: of rows (or columns) `outer`, then of k and of the two elements behind (PTX ISA,
+    "Matrix Fragments for mma.m16n8k16 with floating point type": its k runs by lanes, here too)."""
+    table = frag.layout.registers
+    places = [(o, k + half + d) for half in (0, 2) for o in outer for d in range(2)]
+    scalars = [frag.scalar(table[product.place(which, *place)]) for place in places]
+    return vector.FromElementsOp(ir.VectorType.get([len(scalars) // 2, 2], scalars[0].type), scalars).result
+
+
+def _issue(a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+    shape = ir.ArrayAttr.get([ir.IntegerAttr.get(ir.IntegerType.get_signless(64), x) for x in (16, 8, STEP)])
+    return nvgpu.MmaSyncOp(c.type, a, b, c, shape).result

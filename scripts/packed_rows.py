@@ -1,0 +1,92 @@
+"""Products of few rows with packed weights: bound by reading the weights, each of whose words one thread loads."""
+
+from __future__ import annotations
+
+from mlirc.mlir import ir
+from mlirc.schedule import register
+from mlirc.schedule.kernel_info import ContractionInfo, KernelInfo
+from mlirc.schedule.verbs import (
+    annotate,
+    ceil_div,
+    collapse_dims,
+    generalize,
+    match_contractions,
+    match_root,
+    script,
+    tidy,
+    tile_reduction,
+    tile_to_blocks,
+)
+from mlirc.scripts._block_shape import Sizes, element_types
+from mlirc.targets import Target
+
+INSTRUCTION = "mma_direct"
+ROWS = 16  # at most: each warp reads them all
+WARPS, UNITS = 16, 5  # at most: of a block, and blocks of words that a warp multiplies in one step
+STEP = 64  # of the instruction along k
+
+
+def is_packed_rows(kernel: KernelInfo) -> bool:
+    """Few rows times packed weights, both of 16 bits."""
+    c = kernel.contraction
+    if kernel.obstacle or c is None or not c.packed or not all(c.along_k) or c.k == 0:
+        return False
+    return element_types(c).half and Sizes.of(kernel, c).m <= ROWS
+
+
+def unit_of(bits: int) -> int:
+    """Numbers of a block of words of the narrowest plane (`packing.py`): of so many, a thread loads 16 bytes."""
+    return 16 * 32 // (bits & -bits)
+
+
+def steps_of(c: ContractionInfo, given_warps: int | None) -> tuple[int, int]:
+    """(warps that share out k, elements of a step of the loop): those that leave the least idle, with few steps, and
+    best with none that is cut at its end; then the most warps."""
+    unit = unit_of(c.packed)
+    units, found = ceil_div(c.k, unit), [((float("inf"), 0), given_warps or 1, unit)]
+    for warps in [given_warps] if given_warps else range(1, WARPS + 1):
+        for each in range(1, UNITS + 1):
+            step = warps * each * unit
+            steps = ceil_div(c.k, step)
+            # A slice of all of k is as long as k is: it has to fall to the warps in whole blocks of words, too.
+            whole = steps > 1 or ceil_div(c.k, STEP * warps) * STEP * warps == step
+            if whole:
+                cost = warps * each * steps / units * (1.05 if c.k % step else 1) + 0.02 * (steps - 1)
+                found.append(((round(cost, 3), -warps), warps, step))
+    _, warps, step = min(found)
+    return warps, min(step, c.k)
+
+
+@register(matches=is_packed_rows, priority=40)
+def packed_rows(
+    kernel: KernelInfo,
+    target: Target,
+    *,
+    block_n: int = 16,
+    block_k: int | None = None,
+    warps: int | None = None,
+    min_blocks: int | None = None,
+) -> ir.Module:
+    """Each block multiplies all rows with `block_n` columns, which are rows of the weight, by `mma.sync` whose operands
+    come from global memory straight to the registers.
+
+    Knobs: the columns; `block_k` elements of a step along k, which `warps` share out; `min_blocks` that a
+    multiprocessor should hold.
+    """
+    c = kernel.contraction
+    assert c is not None
+    chosen, step = steps_of(c, warps)
+    warps, block_k = warps or chosen, block_k or step
+    size = Sizes.of(kernel, c)
+    sizes = [0 if d.whole else 1 for d in kernel.dims]
+    sizes[size.m_dim], sizes[size.n_dim] = ceil_div(size.m, 8) * 8, block_n
+    order = [d for d, n in enumerate(sizes) if n and d not in (size.n_dim, size.m_dim)] + [size.n_dim, size.m_dim]
+    with script(block_n=block_n, block_k=block_k, warps=warps, min_blocks=min_blocks) as (module, function):
+        generalize(function)
+        collapse_dims(function)
+        forall = tile_to_blocks(match_root(function), sizes=sizes, keep=[size.m_dim, size.n_dim], order=order)
+        tiled, _ = tile_reduction(match_contractions(forall), size=block_k)
+        annotate(tiled, mma=INSTRUCTION, warp_grid=[1, 1])
+        annotate(function, warps=warps, min_blocks=min_blocks)
+        tidy(function, forall)
+    return module
