@@ -14,6 +14,7 @@ from mlirc.schedule.kernel_info import ContractionInfo, KernelInfo
 from mlirc.schedule.verbs import ceil_div, power_of_two
 from mlirc.scripts import _bytes_tiles, _fp32_tiles, _fp32_warpgroup_tiles
 from mlirc.scripts._block_shape import ROW_BYTES, BlockShape, Sizes, element_types, is_fp32, is_short
+from mlirc.scripts._packed_tiles import DIRECT, packed_tile
 from mlirc.scripts._registers import most_sums
 from mlirc.scripts._split_k_tiles import divided
 from mlirc.scripts._swapped_tiles import swapped_tile, swaps
@@ -124,6 +125,10 @@ def starting_tile(
     # 8-bit operands that warpgroups do not take, or that no tensor copies bring them.
     if mma == "mma8" or mma is None and not (tensor_copies and several) and _bytes_tiles.takes(kernel, target):
         return _bytes_tiles.tile(size, c, target)
+    # Packed weights are unpacked in the fragments of a warp's instructions, which take no other's.
+    packed = packed_tile(size, c, target) if c.packed and half and all(c.along_k) and mma in (None, DIRECT) else None
+    if packed is not None:
+        return packed
     # At most 16 rows of 16 bits: bound by reading the right operand. Warpgroups would multiply 64.
     if tensor_copies and half and size.m <= 16 and mma in (None, "mma") and c.count == 1:
         return few_rows_tile(size, c, target)

@@ -29,6 +29,7 @@ from mlirc.schedule.verbs import (
 )
 from mlirc.scripts._block_shape import Sizes
 from mlirc.scripts._matmul_tiles import choose
+from mlirc.scripts._packed_tiles import DIRECT
 from mlirc.scripts._registers import product_blocks
 from mlirc.targets import Target
 
@@ -112,6 +113,8 @@ def matmul(
         forall = launches[0]
         if shape.group > 1:
             annotate(forall, group_rows=shape.group)
+        if shape.mma == DIRECT:  # which would read the left operand from global memory, too
+            stage(tiled, copy="registers" if kernel.contraction.k % 2 else "cp_async")
         if shape.copy == "tma":
             stage(tiled, copy="tma")
             specialize(loop, producers=shape.producers)

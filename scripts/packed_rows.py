@@ -18,9 +18,9 @@ from mlirc.schedule.verbs import (
     tile_to_blocks,
 )
 from mlirc.scripts._block_shape import Sizes, element_types
+from mlirc.scripts._packed_tiles import DIRECT, unit_of
 from mlirc.targets import Target
 
-INSTRUCTION = "mma_direct"
 ROWS = 16  # at most: each warp reads them all
 WARPS, UNITS = 16, 5  # at most: of a block, and blocks of words that a warp multiplies in one step
 STEP = 64  # of the instruction along k
@@ -32,11 +32,6 @@ def is_packed_rows(kernel: KernelInfo) -> bool:
     if kernel.obstacle or c is None or not c.packed or not all(c.along_k) or c.k == 0:
         return False
     return element_types(c).half and Sizes.of(kernel, c).m <= ROWS
-
-
-def unit_of(bits: int) -> int:
-    """Numbers of a block of words of the narrowest plane (`packing.py`): of so many, a thread loads 16 bytes."""
-    return 16 * 32 // (bits & -bits)
 
 
 def steps_of(c: ContractionInfo, given_warps: int | None) -> tuple[int, int]:
@@ -86,7 +81,7 @@ def packed_rows(
         collapse_dims(function)
         forall = tile_to_blocks(match_root(function), sizes=sizes, keep=[size.m_dim, size.n_dim], order=order)
         tiled, _ = tile_reduction(match_contractions(forall), size=block_k)
-        annotate(tiled, mma=INSTRUCTION, warp_grid=[1, 1])
+        annotate(tiled, mma=DIRECT, warp_grid=[1, 1])
         annotate(function, warps=warps, min_blocks=min_blocks)
         tidy(function, forall)
     return module

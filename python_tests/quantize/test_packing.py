@@ -97,4 +97,6 @@ def test_what_is_not_finite_is_refused():
     weight[1, 2] = float("nan")
     with pytest.raises(MlircError, match="'up.weight' has values that are not finite"):
         quantize(weight, parse_scheme("int8"), "weight 'up.weight'")
+    with pytest.raises(MlircError, match="scales of 2\\^120"):
+        quantize(torch.full((2, 3), 3e38, dtype=torch.bfloat16), parse_scheme("int4"), "weight 'up.weight'")
     assert bool((quantize(torch.ones(1, 4), parse_scheme("fp8")).words != 0).any()) and FP8.itemsize == 1

@@ -18,7 +18,7 @@ import torch
 
 from mlirc.errors import MlircError
 from mlirc.frontend.quantize.packing import pack
-from mlirc.frontend.quantize.rounding import Packed
+from mlirc.frontend.quantize.rounding import Packed, check_scales
 from mlirc.frontend.quantize.scheme import Format, Scheme, groups_of
 
 _AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)  # of the nibbles of a word, from the lowest
@@ -110,6 +110,7 @@ def packed_layer(tensors: Mapping[str, torch.Tensor], layer: str, shape: tuple[i
         numbers, zeros = _stream(found["qweight"].t(), bits).t(), _stream(found["qzeros"], bits)
     zeros = (zeros.to(torch.int32) + about.zero_bias) & ((1 << bits) - 1)
     scales = found["scales"].t().contiguous()
+    check_scales(scales, f"layer '{layer}'")
     return Packed(pack(numbers.t().contiguous(), bits), scales, zeros.t().contiguous().to(scales.dtype))
 
 

@@ -103,12 +103,12 @@ def _numbers(planes: list[Plane], words: list[ir.Value]) -> ir.Value:
 
 
 _MANTISSA = {"bf16": 7, "f16": 10, "f32": 23, "f64": 52}
+SMALL = 64.0  # by so much numbers are less, on their way to bf16, than they should be
 _BIAS = {"bf16": 127, "f16": 15, "f32": 127}
 
 
 class _Floats:
-    """Floats of numbers: the number is put into the mantissa of a power of two, which is subtracted with the zero
-    point: both are exact, and cost less than a conversion (the scheme of FasterTransformer's int4 kernels)."""
+    """Floats of numbers, without conversions. All but the product with the scale is exact."""
 
     def __init__(self, format_: Format, element: ir.Type):
         self.format, self.element = format_, element
@@ -122,45 +122,35 @@ class _Floats:
         number = _numbers(planes, words)
         if self.format.floating:
             return arith.mulf(self._eight(number), scale)
-        signed = (
-            self._split(number, zero) if self.format.bits > _MANTISSA[str(self.via)] else self._marked(number, zero)
-        )
-        return arith.mulf(self._cast(signed, self.element), scale)
+        if str(self.element) == "bf16":
+            return self._subnormal(number, scale, zero)
+        return arith.mulf(self._cast(self._marked(number, zero), self.element), scale)
 
-    def _bits(self, number: ir.Value) -> tuple[ir.Value, ir.Type]:
-        """A number as an integer as wide as a float, and that one's type."""
-        integer = ir.IntegerType.get_signless(16 if self.short else 32)
-        return arith.trunci(integer, number) if self.short else number, integer
-
-    def _power(self) -> int:
-        """The bits of two to the number of bits of the mantissa: its last place is 1."""
-        mantissa = _MANTISSA[str(self.via)]
-        return (_BIAS[str(self.via)] + mantissa) << mantissa
+    def _subnormal(self, number: ir.Value, scale: ir.Value, zero: ir.Value | None) -> ir.Value:
+        """Of bf16 the bits of a number n up to 255 are the float n * 2^-133: subnormal below 128, and the last places
+        are as large in the next binade. Times 2^127 it is n * 2^-6, of which the zero point is subtracted in the same
+        instruction (`mlirc-contract`); the scale makes up for the rest."""
+        bits = arith.bitcast(self.element, arith.trunci(ir.IntegerType.get_signless(16), number))
+        if zero is None:
+            start = arith.constant(self.element, -self.format.middle / SMALL)
+        else:
+            start = arith.mulf(zero, arith.constant(self.element, -1 / SMALL))
+        number = arith.addf(arith.mulf(bits, arith.constant(self.element, 2.0**133 / SMALL)), start)
+        return arith.mulf(number, arith.mulf(scale, arith.constant(self.element, SMALL)))
 
     def _marked(self, number: ir.Value, zero: ir.Value | None) -> ir.Value:
-        """number - zero, of a number that a mantissa holds."""
-        bits, integer = self._bits(number)
-        marked = arith.bitcast(self.via, arith.ori(bits, arith.constant(integer, self._power())))
-        power = float(1 << _MANTISSA[str(self.via)])
+        """number - zero, of a number that the mantissa holds: put into that of a power of two, whose last place is 1,
+        which is subtracted with the zero point (the scheme of FasterTransformer's int4 kernels)."""
+        mantissa, bias = _MANTISSA[str(self.via)], _BIAS[str(self.via)]
+        integer = ir.IntegerType.get_signless(16 if self.short else 32)
+        bits = arith.trunci(integer, number) if self.short else number
+        marked = arith.bitcast(self.via, arith.ori(bits, arith.constant(integer, (bias + mantissa) << mantissa)))
+        power = float(1 << mantissa)
         if zero is None:
             start = arith.constant(self.via, power + self.format.middle)
         else:
             start = arith.addf(self._cast(zero, self.via), arith.constant(self.via, power))
         return arith.subf(marked, start)
-
-    def _split(self, number: ir.Value, zero: ir.Value | None) -> ir.Value:
-        """number - zero, of a number with one bit more than a mantissa (8 bits, bf16): its other bits as above, 128 to
-        255, and of the topmost one -256 or, where it is set, -128. The sum is number - 128; all of it is exact."""
-        bits, integer = self._bits(number)
-        mantissa = _MANTISSA[str(self.via)]
-        low = arith.ori(arith.andi(bits, arith.constant(integer, (1 << mantissa) - 1)),
-                        arith.constant(integer, self._power()))  # fmt: skip
-        top = arith.andi(bits, arith.constant(integer, 1 << mantissa))
-        high = arith.xori(top, arith.constant(integer, (self._power() + (1 << mantissa)) - (1 << 15)))
-        signed = arith.addf(arith.bitcast(self.via, low), arith.bitcast(self.via, high))
-        if zero is None:
-            return signed
-        return arith.subf(signed, arith.subf(zero, arith.constant(self.via, float(self.format.middle))))
 
     def _short_eight(self, plane: Plane, word: ir.Value) -> ir.Value:
         """An 8-bit float's number as a float of 16 bits, which has all of its values: the exponent and mantissa at

@@ -28,6 +28,12 @@ class Packed:
         return found if self.zeros is None else {**found, "weight_zeros": self.zeros}
 
 
+def check_scales(scales: torch.Tensor, name: str) -> None:
+    """Raises MlircError for scales that are not finite, or so large that unpacking (`lowering.py`) would overflow."""
+    if not bool((scales.abs() < 2.0**120).all()) and scales.dtype != torch.float16:
+        raise MlircError(f"{name} has scales of 2^120 or more, or that are not finite: it cannot be used quantized")
+
+
 def quantize(weight: torch.Tensor, scheme: Scheme, name: str = "a weight") -> Packed:
     """Rounds a float weight [N, K] to the nearest numbers of the scheme; the scales are rounded to its dtype first.
 
@@ -48,6 +54,7 @@ def quantize(weight: torch.Tensor, scheme: Scheme, name: str = "a weight") -> Pa
     else:
         scales = (high - low) / top
     scales = scales.to(weight.dtype)
+    check_scales(scales, name)
     divisor = scales.float().unsqueeze(2)
     rows = torch.where(divisor > 0, wide / divisor, 0)
     zeros = None

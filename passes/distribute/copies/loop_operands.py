@@ -73,7 +73,7 @@ class LoopOperands:
         self.warpgroups |= geometry.instruction.asynchronous
         self.finishes[generic] = geometry.finishes
         self.products.append(generic)
-        if geometry.instruction.reads_global:
+        if geometry.instruction.reads_global and "mlirc.copy" not in generic.attributes:
             return
         for which, value in enumerate(info.arrange(list(generic.operands))[:2]):
             owner = value.owner

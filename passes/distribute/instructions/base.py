@@ -24,7 +24,7 @@ class Instruction:
     `asynchronous`: it reads shared memory by itself, while the warps go on: a loop copies its operands ahead, and may
     wait for it one iteration later. `reads_padding`: sums that nobody stores must be made of zeros, too. `shares_k`: of
     warps that `mlirc.warp_grid` leaves over, each takes a part of k. `reads_global`: threads load its operands from
-    global memory to registers, so that a loop copies none to shared memory."""
+    global memory to registers, so that a loop copies none to shared memory but where the schedule says how."""
 
     name: ClassVar[str] = ""
     meaning: ClassVar[str] = ""

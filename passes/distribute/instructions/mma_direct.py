@@ -1,5 +1,6 @@
-"""mma.sync m16n8k16 of 16-bit floats whose operands come from global memory straight to the registers: for few rows of
-A, which then cost no shared memory, and many of B, each element of which one thread reads, 16 bytes at a time.
+"""mma.sync m16n8k16 of 16-bit floats whose operands come from global memory straight to the registers: B of which each
+element is read by one thread, 16 bytes at a time, and few rows of A. More of these come through shared memory, where
+the schedule says so (`mlirc.copy`).
 
 B's columns are the instruction's rows, and A's rows its columns, of which it has as few as eight. The order of k within
 64 elements is the lanes': four lanes have 16 each that follow each other, of both operands, so that what a thread loads
@@ -8,6 +9,7 @@ is in place already (`packing.py` puts the words of packed weights in this order
 from __future__ import annotations
 
 from mlirc.mlir import ir, nvgpu, vector
+from mlirc.passes.distribute import staging
 from mlirc.passes.distribute.accumulators import PartialSums
 from mlirc.passes.distribute.emitter import Unsupported
 from mlirc.passes.distribute.instructions import BlockProduct, ElementTypes, Instruction, Spread, instruction
@@ -58,12 +60,15 @@ class MmaDirect(Instruction):
         part = s.k // s.warps_k
         rows = warp((warps_m, warps_n)[which], (warps_n, 1)[which]), reg(s.tiles[which] // 2), reg(1 + which)
         k = warp(s.warps_k, warps_m * warps_n), reg(part // self.step_k), lane(LANES, 1), reg(RUN)
-        layout = product.placed(which, Layout.of((*rows, lane(8, LANES)), k))
-        zero = ir.FloatAttr.get(tile.element, 0.0)
+        layout = Layout.of((*rows, lane(8, LANES)), k)
+        if staging.staged(tile) is not None:
+            return product.load(which, layout)
+        layout, zero = product.placed(which, layout), ir.FloatAttr.get(tile.element, 0.0)
         return mask(product.em, tile.get(layout), product.k_dims(which), zero)
 
     def lower(self, product: Product) -> Fragment:
         """Where warps share out k, gives sums that are to be added."""
+        product.begin()
         acc, em, s = product.accumulator(), product.em, product.spread
         b, a = self.operand(product, 1), self.operand(product, 0)
         rows, columns = s.tiles

@@ -1,0 +1,148 @@
+"""Products with packed weights beside our own with bf16 weights and cuBLAS's, in CUDA graphs with the L2 cache cold,
+interleaved in one run.
+
+    python benchmarks/quantized_products.py compile DIR [--shapes qwen] [--knobs warps=7]...
+    python benchmarks/quantized_products.py run DIR [-o FILE.json] [--samples 60]     # on the GPU; needs no MLIR
+
+A case is (weights, M, N, K): x [M, K] of bf16 times [N, K] weights. `compile` makes one PTX file for each, and for each
+of `--knobs` (of the script `packed_rows`, or of `matmul` as `matmul:stages=2`); `run` checks every one against an FP32
+product of the unpacked weights, and prints its time, the bytes that it has to read and write per second, and how many
+times as fast it is as our bf16 product of the same sizes."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+from schedules_tried import arms_of, by_case, command_line, compile_all, compile_schedule, file_name, save
+from torch import Tensor
+
+SCHEMES = {"bf16": "", "int8": "int8", "int4": "int4:group=128", "fp8": "fp8"}
+ROWS = (1, 8, 16, 64, 512)
+# N, K: layers of Qwen2.5-7B, and of TinyLlama-1.1B.
+QWEN = [(4608, 3584), (3584, 3584), (18944, 3584), (3584, 18944)]
+TINY = [(2048, 2048), (5632, 2048), (2048, 5632)]
+SETS = {
+    name: [(scheme, m, *s) for s in shapes for m in rows for scheme in SCHEMES]
+    for name, shapes, rows in (("all", QWEN + TINY, ROWS), ("qwen", QWEN, ROWS), ("one", QWEN + TINY, (1,)),
+                               ("few", QWEN[:1], ROWS))
+}  # fmt: skip
+Case = tuple[str, int, int, int]
+
+
+def module(case: Case) -> tuple[torch.nn.Module, tuple[Tensor, ...]]:
+    """The module that computes a case, and inputs of its shapes."""
+    from mlirc.frontend.quantize import parse_scheme
+    from mlirc.frontend.quantize.dequantize import dequantize
+    from mlirc.frontend.quantize.layers import placeholder
+
+    dtype, m, n, k = case
+    x = torch.empty(m, k, dtype=torch.bfloat16)
+    if dtype == "bf16":
+
+        class Product(torch.nn.Module):
+            def forward(self, x: Tensor, w: Tensor) -> Tensor:
+                return torch.nn.functional.linear(x, w)
+
+        return Product().eval(), (x, torch.empty(n, k, dtype=torch.bfloat16))
+    scheme = parse_scheme(SCHEMES[dtype])
+
+    class Packed(torch.nn.Module):
+        def forward(self, x: Tensor, words: Tensor, scales: Tensor) -> Tensor:
+            w = dequantize(words, scales, None, scheme.format.name, k, scheme.group)
+            return torch.nn.functional.linear(x, w)
+
+    return Packed().eval(), (x, *placeholder((n, k), scheme, torch.bfloat16).parts().values())
+
+
+def compile_case(case: Case, knobs: str, folder: str) -> tuple[str, str]:
+    """(file's name, "" or why there is none)."""
+    script, _, rest = knobs.rpartition(":")
+    name = "_".join(map(str, case))
+    path = Path(folder) / file_name(name, knobs.replace(":", "."))
+    return compile_schedule(script or "packed_rows", module(case), rest if case[0] != "bf16" else "", path)
+
+
+def weights(case: Case) -> tuple[tuple[Tensor, ...], Tensor]:
+    """What a case reads beside x, and the weight [N, K] that this is, on the GPU."""
+    from mlirc.frontend.quantize import parse_scheme
+    from mlirc.frontend.quantize.dequantize import dequantize
+    from mlirc.frontend.quantize.rounding import quantize
+
+    dtype, _, n, k = case
+    wide = torch.randn(n, k, dtype=torch.bfloat16)
+    if dtype == "bf16":
+        return (wide.cuda(),), wide.cuda()
+    scheme = parse_scheme(SCHEMES[dtype])
+    packed = quantize(wide, scheme)
+    found = dequantize(packed.words, packed.scales, None, scheme.format.name, k, scheme.group)
+    return tuple(t.cuda() for t in packed.parts().values()), found.cuda()
+
+
+def run_case(case: Case, files: list[Path], samples: int, flush: Any) -> list[dict[str, Any]]:
+    """One row per file of a case; of bf16 also one of cuBLAS."""
+    from mlirc.bench import timing
+
+    parts, weight = weights(case)
+    x = torch.randn(case[1], case[3], dtype=torch.bfloat16, device="cuda")
+    size = sum(t.nbytes for t in (x, *parts)) + 2 * case[1] * case[2]
+    want = x.float() @ weight.float().t()
+    count, runs = timing.copies_for(size, size / 4e6)
+    sets = [(x, *parts), *((x.clone(), *(t.clone() for t in parts)) for _ in range(count - 1))]
+
+    def error(got: Tensor) -> float:
+        return float((got.float() - want).norm() / want.norm())
+
+    arms, errors = arms_of(files, sets, runs, error)
+    if case[0] == "bf16":
+        errors["cublas"] = error(torch.nn.functional.linear(x, weight))
+        arms.append(timing.capture("cublas", lambda s: torch.nn.functional.linear(*s), sets, runs))
+    timed = timing.interleave(arms, samples, flush) if arms else {}
+    return [
+        {"case": list(case), "arm": name, "error": errors[name], "bytes": size, "gb_s": size / s.median / 1e3,
+         **s.to_json()} for name, s in timed.items()
+    ]  # fmt: skip
+
+
+def run_all(args: argparse.Namespace) -> None:
+    """Times every file of a folder, and prints a line for each."""
+    from mlirc.bench import timing
+
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    cases: dict[tuple, list[Path]] = {}
+    for key, files in by_case(args.folder).items():
+        dtype, *sizes = key.split("_")
+        cases[dtype, *map(int, sizes)] = files
+    flush, rows, base = timing.Flusher(), [], {}
+    for case in sorted(cases, key=lambda c: (c[2:], c[1], list(SCHEMES).index(c[0]))):
+        new = run_case(case, cases[case], args.samples, flush)
+        if case[0] == "bf16":
+            base |= {case[1:]: min((r["median_us"] for r in new if r["arm"] != "cublas"), default=None)}
+        for r in new:
+            own = base.get(case[1:])
+            r["vs_bf16"] = own / r["median_us"] if own else None
+            ratio = f"{r['vs_bf16']:.2f}x bf16" if own else ""
+            knobs = r["arm"].partition("__")[2] or ("cublas" if r["arm"] == "cublas" else "")
+            print(
+                f"{case[0]:5s} M {case[1]:4d} N {case[2]:6d} K {case[3]:6d} {r['median_us']:8.2f} us "
+                f"{r['gb_s']:6.0f} GB/s {ratio:12s} err {r['error']:.1e} {knobs}", flush=True,
+            )  # fmt: skip
+        rows += new
+        torch.cuda.empty_cache()
+    if args.output:
+        save(args, rows)
+
+
+def main() -> None:
+    """The command line."""
+    args = command_line("packed_rows", __doc__, SETS, samples=60)
+    if args.do == "compile":
+        compile_all(compile_case, args)
+    else:
+        run_all(args)
+
+
+if __name__ == "__main__":
+    main()
