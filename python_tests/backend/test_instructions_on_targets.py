@@ -14,7 +14,7 @@ from support.models.together import Calls
 OPERANDS = {
     "mma": torch.bfloat16, "wgmma": torch.bfloat16, "tf32": torch.float32, "tf32x3": torch.float32, "fma": torch.float32,
     "wgmma_tf32": torch.float32, "wgmma_tf32x3": torch.float32, "mma8": torch.int8, "wgmma8": torch.int8,
-    "wgmma8_fast": torch.float8_e4m3fn,
+    "wgmma8_fast": torch.float8_e4m3fn, "mma_direct": torch.bfloat16,
 }  # fmt: skip
 
 
