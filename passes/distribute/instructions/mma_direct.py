@@ -9,15 +9,15 @@ is in place already (`packing.py` puts the words of packed weights in this order
 from __future__ import annotations
 
 from mlirc.mlir import ir, nvgpu, vector
-from mlirc.passes.distribute import staging
-from mlirc.passes.distribute.accumulators import PartialSums
-from mlirc.passes.distribute.emitter import Unsupported
+from mlirc.passes.distribute.emit.emitter import Unsupported
 from mlirc.passes.distribute.instructions import BlockProduct, ElementTypes, Instruction, Spread, instruction
 from mlirc.passes.distribute.instructions.base import round_up
-from mlirc.passes.distribute.layout import Layout, lane, reg, warp
-from mlirc.passes.distribute.product import Product
-from mlirc.passes.distribute.reduction import mask
-from mlirc.passes.distribute.values import Fragment
+from mlirc.passes.distribute.layouts.registers import Layout, lane, reg, warp
+from mlirc.passes.distribute.products import staging
+from mlirc.passes.distribute.products.product import Product
+from mlirc.passes.distribute.tiles.accumulators import PartialSums
+from mlirc.passes.distribute.tiles.reduction import mask
+from mlirc.passes.distribute.tiles.values import Fragment
 
 RUN, LANES = 16, 4  # elements of a lane that follow each other, and lanes that share k
 STEP = 16  # of one instruction along k
