@@ -137,8 +137,8 @@ class MatmulEmitter:
         loops = [*(i for i in self.batch if i in own), *free, *self.k]
         (value,) = self.emitter.generic([node], loops)
         made_by = owner_through_moves(whole)
-        known = made_by is not None and DEQUANTIZE in made_by.attributes
-        value.owner.attributes[DEQUANTIZE] = made_by.attributes[DEQUANTIZE] if known else ir.UnitAttr.get()
+        bits = made_by.attributes[DEQUANTIZE] if made_by is not None and DEQUANTIZE in made_by.attributes else None
+        value.owner.attributes[DEQUANTIZE] = ir.UnitAttr.get() if bits is None else bits
         return value, list(loops)
 
 

@@ -88,7 +88,8 @@ def unpack(words: torch.Tensor, bits: int, k: int) -> torch.Tensor:
     for plane in planes_of(bits, k):
         part = words[:, plane.start : plane.start + plane.words]
         shifts = [16 * e + plane.bits * h for h in range(plane.fields // PAIR) for e in range(PAIR)]
-        fields = (part[:, :, None] >> torch.tensor(shifts, dtype=torch.int32, device=words.device)) & ((1 << plane.bits) - 1)
+        by = torch.tensor(shifts, dtype=torch.int32, device=words.device)
+        fields = (part[:, :, None] >> by) & ((1 << plane.bits) - 1)
         lanes = fields.view(len(words), -1, LANES, plane.fields // 4, RUN).transpose(2, 3)
         numbers = lanes.reshape(len(words), plane.words * plane.fields)[:, :k]
         total |= (numbers << plane.low).to(torch.uint8)
