@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import re
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +12,7 @@ from typing import Any
 from mlirc.bench.artifacts import Compiled, write_compiled
 from mlirc.bench.cases import Case
 from mlirc.bench.generation.cases import BUILDER as GENERATION
+from mlirc.bench.peak import forget_peak, peak_memory
 from mlirc.bench.ptxas import summarize
 from mlirc.errors import MlircError
 from mlirc.precision import DEFAULT_FP32
@@ -37,7 +36,7 @@ def compile_case(
 
         return compile_generating(case, folder, target, schedule, ptxas, fp32)
     from mlirc.backend.ptx import check_ptxas
-    from mlirc.bench.count import count_program
+    from mlirc.bench.count import count_program, kernels_of
     from mlirc.driver.compilation import Compilation
     from mlirc.driver.kernel_cache import KernelCache, cache_folder
     from mlirc.targets import get_target
@@ -73,35 +72,6 @@ def compile_case(
         "work": work.to_json(),
         "kernels": kernels,
     }
-
-
-def kernels_of(job: Any) -> dict[str, dict[str, Any]]:
-    """The work of each kernel of a compiled model, how often it is called, and, once it is scheduled, its script."""
-    from mlirc.bench.count import count_kernels
-
-    found = count_kernels(job.modules["kernels"])
-    return {name: {**one.to_json(), "calls": n, **_script(job, name)} for name, (one, n) in found.items()}
-
-
-def forget_peak() -> None:
-    """Lets the process's peak of resident memory start anew, where the kernel can do that."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def peak_memory() -> int:
-    """The most resident memory since `forget_peak`, in bytes."""
-    status = Path("/proc/self/status").read_text()
-    found = re.search(r"VmHWM:\s*(\d+) kB", status)
-    return int(found[1]) * 1024 if found else 0
-
-
-def _script(job: Any, name: str) -> dict[str, Any]:
-    from mlirc.ir import levels
-
-    record = job.records.get(name)
-    function = levels.kernels(job.modules["kernels"])[name]
-    return {"script": record.script if record else "given", "origin": levels.strings(function, "mlirc.origin")[:3]}
 
 
 def _buffers(module: Any) -> dict[str, Any]:

@@ -201,3 +201,17 @@ def visible_pairs(sq: int, sk: int, causal: bool, window: int) -> int:
         first = max(0, i + sk - sq - window + 1) if window else 0
         total += max(0, last - first + 1)
     return total
+
+
+def kernels_of(job: Any) -> dict[str, dict[str, Any]]:
+    """The work of each kernel of a compiled model, how often it is called, and, once it is scheduled, its script."""
+    found = count_kernels(job.modules["kernels"])
+    return {name: {**one.to_json(), "calls": n, **_script(job, name)} for name, (one, n) in found.items()}
+
+
+def _script(job: Any, name: str) -> dict[str, Any]:
+    from mlirc.ir import levels
+
+    record = job.records.get(name)
+    function = levels.kernels(job.modules["kernels"])[name]
+    return {"script": record.script if record else "given", "origin": levels.strings(function, "mlirc.origin")[:3]}

@@ -193,6 +193,8 @@ def details(record: dict[str, Any]) -> list[str]:
     if "through_engine" in result:
         found = result["through_engine"]["median_us"]
         lines.append(f"{found:,.1f} us a step through the engine, with each token on the host, by the host's clock")
+    if "sampling" in result:
+        lines.append(f"{result['sampling']['median_us']:,.1f} us a step that samples, in its graph")
     if "memory" in result:
         lines.append(_memory(result["memory"]))
     lines += [f"{name}: {why}" for name, why in result.get("peer_errors", {}).items()]

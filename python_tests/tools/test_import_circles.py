@@ -78,6 +78,11 @@ def edges() -> dict[str, set[str]]:
         len(edges) > 300
         and "mlirc.mlir" in edges["mlirc.passes.distribute.layouts.registers"] | edges["mlirc.passes.contract"]
     )
+    return edges
+
+
+@pytest.fixture(scope="module")
+def found(edges: dict[str, set[str]]) -> list[set[str]]:
     return circles(edges)
 
 

@@ -19,6 +19,7 @@ from mlirc.generate.engine import Sampling
 from mlirc.generate.plan_engine import PlanEngine
 from mlirc.generate.sizes import Sizes
 
+GREEDY_SAMPLING = Sampling()
 _DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
 
 
@@ -35,13 +36,13 @@ def steps_checked(context: int) -> int:
     return min(STEPS, context - 1)
 
 
-def assign_pages(engine: PlanEngine, tokens: Tensor) -> list[list[int]]:
+def assign_pages(engine: PlanEngine, tokens: Tensor, sampling: Sampling = GREEDY_SAMPLING) -> list[list[int]]:
     """Gives each slot pages of its own, which are not in order; returns them."""
     each = engine.sizes.pages_each
     order = torch.randperm(engine.pages - 1, generator=torch.Generator().manual_seed(0)) + 1
     pages = [order[i * each : (i + 1) * each].tolist() for i in range(engine.slots)]
     for slot, own in enumerate(pages):
-        engine.assign(slot, own, Sampling(), tokens[slot].tolist())
+        engine.assign(slot, own, sampling, tokens[slot].tolist())
     return pages
 
 
@@ -126,12 +127,12 @@ class _Tokens:
         self.count += len(chosen)
         self.rows.append(exact)
 
-    def row(self, dtype: str) -> dict[str, Any]:
+    def row(self, name: str, dtype: str) -> dict[str, Any]:
         """Two logits that are each off by twice as much as eager's may change places."""
         limit = 4 * max(self.eager, reference.ROUNDING[dtype])
         verdict = "ok" if self.below <= limit else "FAIL"
         return {
-            "output": f"tokens ({self.equal} of {self.count} the same)", "dtype": dtype, "error": self.below,
+            "output": f"{name} ({self.equal} of {self.count} the same)", "dtype": dtype, "error": self.below,
             "eager_error": 2 * self.eager, "verdict": verdict,
         }  # fmt: skip
 
@@ -153,8 +154,8 @@ class Checked:
 
 def check_generation(engine: PlanEngine, module: torch.nn.Module, tokens: Tensor) -> Checked:
     """Compares caches and tokens of one run on given tokens with PyTorch's over the whole sequences: in FP64, for
-    16-bit models in FP32, and in the model's own dtype. The cache holds NaNs before; a second run should give the same
-    tokens."""
+    16-bit models in FP32, and in the model's own dtype. The cache holds NaNs before; a further run samples, from the
+    most probable token alone; a last one should give the same tokens as the first."""
     parameter = next(module.parameters())
     dtype = _DTYPES[parameter.dtype]
     poison(engine)
@@ -172,8 +173,14 @@ def check_generation(engine: PlanEngine, module: torch.nn.Module, tokens: Tensor
             prompt.add(ours[:, :first], theirs[:, :first], ref[:, :first])
             stepped.add(ours[:, first:], theirs[:, first:], ref[:, first:])
     del wide
+    assign_pages(engine, tokens, Sampling(temperature=1.0, top_k=1))
+    sampled = _Tokens(eager=picks.eager)
+    for one, exact_logits in zip(run_given(engine, tokens), picks.rows, strict=True):
+        sampled.add(one, exact_logits, exact_logits)
+    assign_pages(engine, tokens)
     again = run_given(engine, tokens)
-    rows = [prompt.row("cache of the prompt", dtype), stepped.row("cache of the steps", dtype), picks.row(dtype)]
+    rows = [prompt.row("cache of the prompt", dtype), stepped.row("cache of the steps", dtype)]
+    rows += [picks.row("tokens", dtype), sampled.row("sampled tokens", dtype)]
     verdicts = [str(r["verdict"]) for r in rows]
     verdict = "FAIL" if "FAIL" in verdicts else max(verdicts, key=len)
     result = {"outputs": rows, "changed": [], "repeats": torch.equal(chosen, again), "verdict": verdict}

@@ -10,7 +10,7 @@ from typing import Any
 
 from mlirc.bench.artifacts import Compiled, write_compiled
 from mlirc.bench.cases import Case
-from mlirc.bench.generation.cases import capacity, chunk
+from mlirc.bench.generation.cases import GREEDY, capacity, chunk
 from mlirc.precision import DEFAULT_FP32
 from mlirc.runtime.plan import Plan
 
@@ -26,8 +26,8 @@ def compile_generating(
     """As `mlirc.bench.compiling.compile_case`: writes the plans and constants of a model that generates into `folder`,
     and says what the manifest has to know. Raises MlircError."""
     from mlirc.backend.ptx import check_ptxas
-    from mlirc.bench.compiling import forget_peak, peak_memory
     from mlirc.bench.generation.build import open_generating
+    from mlirc.bench.peak import forget_peak, peak_memory
     from mlirc.bench.ptxas import summarize
     from mlirc.generate.compilation import compile_generation
 
@@ -55,10 +55,10 @@ def compile_generating(
         "cpu_seconds": round(time.process_time() - cpu, 3),
         "peak_bytes": peak_memory(),
         "archive_bytes": size,
-        "launches": len(plans["decode"].launches),
+        "launches": len(plans[GREEDY].launches),
         "arena_bytes": sum(plan.arena_size for plan in plans.values()),
         "weight_bytes": sum(w.nbytes for w in _weights(plans).values()),
-        "plans": {name: _about(name, job) for name, job in made.jobs.items()},
+        "plans": {name: _about(job) for name, job in made.jobs.items()},
     }
 
 
@@ -66,11 +66,10 @@ def _weights(plans: dict[str, Plan]) -> dict[str, Any]:
     return {w.name: w for plan in plans.values() for w in plan.weights}
 
 
-def _about(name: str, job: Any) -> dict[str, Any]:
+def _about(job: Any) -> dict[str, Any]:
     """What is counted of one plan: the operations of the whole (without those of attention over a cache, whose number
     depends on its lengths), and the work of each kernel."""
-    from mlirc.bench.compiling import kernels_of
-    from mlirc.bench.count import count_program
+    from mlirc.bench.count import count_program, kernels_of
 
     work = count_program(job.modules["kernels"], cached=False)
     return {

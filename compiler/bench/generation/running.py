@@ -18,7 +18,7 @@ from mlirc.bench.bound import bound_us, limited_by
 from mlirc.bench.cases import Case
 from mlirc.bench.generation import memory
 from mlirc.bench.generation.build import build_generating, pack_weights
-from mlirc.bench.generation.cases import chunk
+from mlirc.bench.generation.cases import GREEDY, chunk
 from mlirc.bench.generation.check import Checked, assign_pages, check_generation, draw_tokens
 from mlirc.bench.generation.peers import StaticStep, peer_arm
 from mlirc.bench.kernels import time_kernels
@@ -104,15 +104,17 @@ class _Run:
         made = torch.from_numpy(engine.decode())
         if not checked.is_near(made):
             raise MlircError("the step that is to be timed chooses other tokens than when it was checked")
-        model = engine.models["decode"]
+        model = engine.models[GREEDY]
         arms = [timing.Arm("mlirc", lambda: model.launch(torch.cuda.current_stream()), 1)]
-        plan = extract(self.compiled.ptx)
-        cost = cost_of(plan, engine)  # type: ignore[arg-type]
-        work = {**self.info["plans"]["decode"]["work"], "read": int(cost.step(context * engine.slots))}
+        cost = cost_of(extract(self.compiled.others[GREEDY]), engine)
+        work = {**self.info["plans"][GREEDY]["work"], "read": int(cost.step(context * engine.slots))}
         work["written"] = cost.token * engine.slots
         outcome = self._against(arms, work, self.tokens, 1, flush, checked.is_near)
         outcome["through_engine"] = self._by_host(engine.decode, flush)
-        return outcome | self._kernels(model, "decode", flush)
+        sampling = engine.models["decode"]
+        arm = timing.Arm("sampling", lambda: sampling.launch(torch.cuda.current_stream()), 1)
+        outcome["sampling"] = timing.interleave([arm], self.settings["samples"], flush)["sampling"].to_json()
+        return outcome | self._kernels(model, GREEDY, flush)
 
     def _kernels(self, model: Any, plan: str, flush: Callable[[], None]) -> dict[str, Any]:
         if not self.settings["kernels"]:
@@ -148,7 +150,7 @@ class _Run:
         given = {name: torch.tensor(n, device=self.device) for name, n in numbers.items()}
         model.bind(tokens=tokens, **given)
         arms = [timing.Arm("mlirc", lambda: model.launch(torch.cuda.current_stream()), 1)]
-        cost = cost_of(extract(self.compiled.others[f"prefill-{prompt}"]), engine)  # type: ignore[arg-type]
+        cost = cost_of(extract(self.compiled.others[f"prefill-{prompt}"]), engine)
         work = {**self.info["plans"][f"prefill-{prompt}"]["work"], "read": cost.read, "written": cost.token * prompt}
         outcome = self._against(arms, work, tokens, prompt, flush, is_near)
         first = {"mlirc": self._by_host(lambda: self._first_token(engine, tokens[0].tolist()), flush)}
