@@ -1,4 +1,4 @@
-"""The steps of a model of any family that generates: causal language models, encoder-decoders."""
+"""The steps of a model of any family that generates: causal, with recurrent layers or without; encoder-decoders."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from mlirc.errors import MlircError
 from mlirc.generate import export
 from mlirc.generate.export import Generator
+from mlirc.generate.mixed import is_recurrent, open_mixed
 
 
 def open_generator(
@@ -30,4 +31,6 @@ def open_generator(
         return open_with_source(opened, source_tokens=source_tokens, **sizes)
     if source_tokens is not None:
         raise MlircError(f"{opened.name}: has no encoder: leave source_tokens out")
+    if is_recurrent(network):
+        return open_mixed(opened, **sizes)
     return export.open_generator(opened, **sizes)
