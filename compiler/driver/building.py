@@ -7,7 +7,7 @@ from types import TracebackType
 from mlirc.driver.kernel_build import KernelBuild, KernelJob
 from mlirc.driver.kernel_cache import KernelCache
 from mlirc.driver.reschedule import Earlier
-from mlirc.driver.workers import Pool
+from mlirc.driver.workers import Helpers, Pool
 from mlirc.timing import Timer
 
 
@@ -15,18 +15,26 @@ class Building:
     """Kernels down to `until`: a kernel that is added is taken from an earlier compilation or the cache, or handed to
     the helper processes, which work while the next one is scheduled. A context manager, whose end ends the helpers.
 
-    `helpers`, `fork`: as of `mlirc.driver.workers.Pool`. `jobs` are the kernels added so far, by name, in order.
+    `helpers`, `fork`, `waiting`: as of `mlirc.driver.workers.Pool`. `jobs` are the kernels added so far, by name, in
+    order.
     """
 
     def __init__(
-        self, until: str, cache: KernelCache | None, earlier: Earlier, helpers: int | None = None, *, fork: bool = False
+        self,
+        until: str,
+        cache: KernelCache | None,
+        earlier: Earlier,
+        helpers: int | None = None,
+        *,
+        fork: bool = False,
+        waiting: Helpers | None = None,
     ) -> None:
         self.until = until
         self.jobs: dict[str, KernelJob] = {}
         self._cache = cache if until == "ptx" else None
         self._earlier = earlier
         self._built: dict[str, KernelBuild] = {}
-        self._pool = Pool(helpers, fork=fork)
+        self._pool = Pool(helpers, fork=fork, waiting=waiting)
 
     def __enter__(self) -> Building:
         self._pool.__enter__()

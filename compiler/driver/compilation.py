@@ -25,6 +25,7 @@ from mlirc.timing import Timer
 
 if TYPE_CHECKING:
     from mlirc.driver.building import Building
+    from mlirc.driver.workers import Helpers
 
 # Kept beside the PTX, so that `mlirc-run --level` can run them on the CPU.
 HOST_LEVELS = ("linalg", "kernels", "tiles", "gpu")
@@ -44,6 +45,7 @@ class Compilation:
     timer: Timer = field(default_factory=Timer)
     helpers: int | None = None
     fork: bool = False  # the helpers, as `mlirc.driver.workers.Pool` has it
+    waiting: Helpers | None = None  # helpers that several compilations share, one after the other
     fp32: str = DEFAULT_FP32  # how FP32 products may be made
     imported: Any = None
     modules: dict[str, Any] = field(default_factory=dict)
@@ -271,7 +273,7 @@ class Compilation:
     def _new_building(self, until: str) -> Building:
         from mlirc.driver.building import Building
 
-        return Building(until, self.cache, self._earlier, self.helpers, fork=self.fork)
+        return Building(until, self.cache, self._earlier, self.helpers, fork=self.fork, waiting=self.waiting)
 
     def _build(self, building: Building) -> None:
         """Finishes every kernel, after adding them if they were scheduled before."""

@@ -31,20 +31,46 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+class Helpers:
+    """Helper processes that wait for the next pool, as starting one takes as long as compiling several kernels. A
+    context manager, whose end ends them."""
+
+    def __init__(self) -> None:
+        self._idle: list[subprocess.Popen] = []
+
+    def __enter__(self) -> Helpers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._idle:
+            _stop(process)
+        self._idle.clear()
+
+    def take(self) -> subprocess.Popen:
+        """One that waits, or a new one."""
+        return self._idle.pop() if self._idle else _spawn()
+
+    def keep(self, process: subprocess.Popen) -> None:
+        """Takes one back that has answered all that it was asked."""
+        self._idle.append(process)
+
+
 class Pool:
     """Compiles kernels in helper processes, while more are on their way: one that is added goes to a helper at once.
 
     `helpers`: the number of helper processes, by default one per core; with 0 or 1, and for a few kernels, they are
     compiled in this process, when their results are asked for. `fork`: the helpers are copies of this process, which
     then has to be one without threads; they are made when the results are asked for. A context manager, whose end ends
-    the helpers.
+    the helpers, or gives them back to `waiting`, which they came from, where all went well.
     """
 
-    def __init__(self, helpers: int | None = None, *, fork: bool = False) -> None:
+    def __init__(self, helpers: int | None = None, *, fork: bool = False, waiting: Helpers | None = None) -> None:
         self._limit = cores() if helpers is None else helpers
         self._fork = fork
+        self._waiting = waiting
         self._here: list[KernelJob] = []  # those that no helper has been started for
         self._given = 0  # how many went to the helpers
+        self._missing = 0  # how many of those have not been answered
         self._todo: queue.PriorityQueue[tuple[int, int, KernelJob | None]] = queue.PriorityQueue()
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._helpers: list[_Helper] = []
@@ -52,10 +78,14 @@ class Pool:
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._end_of_jobs()
         for helper in self._helpers:
-            helper.stop()
+            if self._waiting is None or self._fork or kind is not None or self._missing:
+                helper.stop()
+            else:
+                helper.thread.join()  # it ends where the jobs do
+                self._waiting.keep(helper.process)  # type: ignore[arg-type]
         self._helpers.clear()
 
     def add(self, job: KernelJob) -> None:
@@ -71,6 +101,7 @@ class Pool:
         self._end_of_jobs()
         for _ in range(self._given):
             result = self._done.get()
+            self._missing -= 1
             if isinstance(result, BaseException):
                 raise result
             yield result
@@ -84,9 +115,11 @@ class Pool:
         for job in self._here:
             self._todo.put((-len(job.text), self._given, job))  # the long ones first
             self._given += 1
+            self._missing += 1
         self._here.clear()
         missing = min(self._limit, self._given) - len(self._helpers)
-        processes = [_Fork() if self._fork else _spawn() for _ in range(missing)]  # all of them before the first thread
+        start = _Fork if self._fork else self._waiting.take if self._waiting else _spawn
+        processes = [start() for _ in range(missing)]  # all of them before the first thread
         self._helpers += [_Helper(process, self._todo, self._done) for process in processes]
 
     def _end_of_jobs(self) -> None:
@@ -167,15 +200,20 @@ class _Helper:
                 return
 
     def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.thread.join()
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream:
-                try:
-                    stream.close()
-                except OSError:
-                    pass  # the helper is gone, and what was on its way to it
+        _stop(self.process, self.thread)
+
+
+def _stop(process: subprocess.Popen | _Fork, thread: threading.Thread | None = None) -> None:
+    process.kill()
+    process.wait()
+    if thread:
+        thread.join()
+    for stream in (process.stdin, process.stdout):
+        if stream:
+            try:
+                stream.close()
+            except OSError:
+                pass  # the helper is gone, and what was on its way to it
 
 
 def _send(stream: IO[bytes], value: Any) -> None:

@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mlirc.errors import MlircError
 from mlirc.frontend.any_size import of_any_size, resized
-from mlirc.frontend.decompositions import decomposition_table, is_kept
+from mlirc.frontend.decompositions import TRACED_ONCE, decomposition_table, is_kept
 from mlirc.frontend.decompositions_batch_norm import updates_statistics
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.fx_import import module_path
@@ -47,6 +47,30 @@ def is_plain(graph: Graph, leaves: tuple[str, ...] = ("placeholder", "output")) 
             if updates_statistics(target, node.args):
                 return False
     return True
+
+
+_traced: dict[Any, Graph | None] = {}  # of the ops of `TRACED_ONCE`, whatever graph they were in
+
+
+def _of_values(traced: Graph | None, values: list[torch.Tensor]) -> Graph | None:
+    """A copy of a call's graph for these tensors, which are like those that it was traced of."""
+    if traced is None:
+        return None
+    mode = next(v.fake_mode for v in values if isinstance(v, FakeTensor))
+    given, new, copies = iter(values), Graph(), {}
+
+    def of_mode(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        like = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+        return FakeTensor(mode, like, value.device)
+
+    for node in traced.nodes:
+        copies[node] = copy = new.node_copy(node, copies.__getitem__)
+        value = next(given) if node.op == "placeholder" else node.meta.get("val")
+        if value is not None:
+            copy.meta["val"] = value if node.op == "placeholder" else torch.utils._pytree.tree_map(of_mode, value)
+    return new
 
 
 class _Decomposer:
@@ -103,6 +127,11 @@ class _Decomposer:
 
     def _retraced(self, node: Node, pattern: Any, values: list[torch.Tensor]) -> Graph | None:
         """As `_make`, by way of the trace of a call of other sizes where there is one that serves."""
+        if node.target in TRACED_ONCE:
+            call = (node.target, repr(pattern), *((v.shape, v.dtype, v.stride()) for v in values))
+            if call not in _traced:
+                _traced[call] = self._make(node.target, pattern, values, False)
+            return _of_values(_traced[call], values)
         if not of_any_size(node):
             return self._make(node.target, pattern, values, _reduces_scalar(node))
         key = (node.target, repr(pattern), *((v.dim(), v.dtype) for v in values))

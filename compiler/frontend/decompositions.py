@@ -351,6 +351,17 @@ def _topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool =
     return NotImplemented if sorted else aten.topk.default(x, k, dim, largest)  # any order will do: torch-mlir has one
 
 
+def decompose_by(op: Any, function: Callable) -> None:
+    """Has an op of ours, which the export takes for one operation, computed by the ops of a function in PyTorch. It is
+    traced once in a process for all graphs with calls of one kind."""
+    _own[op] = function
+    TRACED_ONCE.add(op)
+    decomposition_table.cache_clear()
+
+
+TRACED_ONCE: set[Any] = set()
+
+
 @functools.cache
 def decomposition_table() -> dict[Any, Callable]:
     """The table for `ExportedProgram.run_decompositions`."""

@@ -13,6 +13,7 @@ import torch
 
 from mlirc.driver.compilation import HOST_LEVELS, Compilation
 from mlirc.driver.kernel_cache import KernelCache, cache_folder
+from mlirc.driver.workers import Helpers
 from mlirc.errors import MlircError
 from mlirc.frontend.importer import ImportedModel
 from mlirc.frontend.inputs import dtype_name
@@ -134,15 +135,18 @@ def compile_generation(
     kernels = KernelCache(cache_folder()) if cache else None
     jobs: dict[str, Compilation] = {}
     constants: dict[str, torch.Tensor] = {}
-    for name in generator.steps:
-        job = Compilation(
-            f"{generator.name}.{name}", get_target(target), tuple(schedule), kernels, fp32=check_fp32(fp32)
-        )
-        job.check_schedules()
-        job.import_source(exported(generator, name))
-        _rename(job.imported, name, constants)
-        job.lower(level)
-        jobs[name] = job
+    with Helpers() as helpers:
+        for name in generator.steps:
+            job = Compilation(
+                f"{generator.name}.{name}", get_target(target), tuple(schedule), kernels, fp32=check_fp32(fp32)
+            )
+            job.waiting = helpers
+            job.check_schedules()
+            job.import_source(exported(generator, name))
+            _rename(job.imported, name, constants)
+            job.lower(level)
+            job.waiting = None
+            jobs[name] = job
     source = Path(model) if isinstance(model, str | os.PathLike) else None
     made = CompiledGenerator(generator, jobs, source)
     if output is not None:

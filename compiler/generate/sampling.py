@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 
+from mlirc.frontend.decompositions import decompose_by
 from mlirc.frontend.random.philox import MASK, MULTIPLIERS, ROUNDS, WEYL
 
 Tensor = torch.Tensor
@@ -40,6 +41,23 @@ def choose(
     scores, share = possible_shares(logits, seen, temperature, top_k, top_p, min_p, penalty)
     drawn = share / exponential(seed, position, logits.shape[-1])
     return torch.where(temperature.reshape(-1, 1) > 0, drawn, scores).argmax(-1)
+
+
+@torch.library.custom_op("mlirc::choose", mutates_args=())
+def chosen(
+    logits: Tensor, seen: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, penalty: Tensor,
+    seed: Tensor, position: Tensor,
+) -> Tensor:  # fmt: skip
+    """`choose` as one operation: its some 700 are traced once for all plans."""
+    return choose(logits, seen, temperature, top_k, top_p, min_p, penalty, seed, position)
+
+
+@chosen.register_fake
+def _(logits, *_):
+    return logits.new_empty(logits.shape[:1], dtype=torch.int64)
+
+
+decompose_by(torch.ops.mlirc.choose.default, choose)
 
 
 def most_probable(logits: Tensor) -> Tensor:

@@ -15,7 +15,8 @@ import torch
 from mlirc.errors import MlircError
 from mlirc.generate.paged_attention import Found, paged_attention
 from mlirc.generate.paged_cache import PagedCache, Place, Pools
-from mlirc.generate.sampling import choose, most_probable
+from mlirc.generate.repeated_layers import layers_traced_once
+from mlirc.generate.sampling import chosen, most_probable
 from mlirc.generate.sizes import VERIFY_LIMIT, Sizes
 
 
@@ -71,7 +72,7 @@ class Step(torch.nn.Module):
         if last is not None:
             given["logits_to_keep"] = last
         known = {name: value for name, value in given.items() if name in self._takes}
-        with paged_attention(cache) as found:
+        with paged_attention(cache) as found, layers_traced_once(self.network, cache, found):
             made = self.network(input_ids=tokens, past_key_values=cache, **known).logits
         unused = [i for i, layer in enumerate(cache.layers) if layer.gathered is None]
         if unused or not found.made:
@@ -96,7 +97,7 @@ class Step(torch.nn.Module):
     def sampled(self, logits: torch.Tensor, seen: torch.Tensor, rows: Any, position: torch.Tensor) -> torch.Tensor:
         """The tokens i64[B] at `position`, from logits [B,V], each as its slot (`rows` of the states) says."""
         names = ("temperature", "top_k", "top_p", "min_p", "penalty", "seed")
-        return choose(logits, seen, **{name: rows(getattr(self, name)) for name in names}, position=position)
+        return chosen(logits, seen, **{name: rows(getattr(self, name)) for name in names}, position=position)
 
 
 class Decode(Step):

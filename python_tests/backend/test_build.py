@@ -7,7 +7,7 @@ import pytest
 
 import mlirc
 from mlirc.driver.kernel_build import KernelJob, build_kernel
-from mlirc.driver.workers import MIN_JOBS, Pool, build_kernels
+from mlirc.driver.workers import MIN_JOBS, Helpers, Pool, build_kernels
 from mlirc.errors import MlircError
 from mlirc.files.marks import marked_text
 from mlirc.files.outputs import Outputs
@@ -73,6 +73,26 @@ def test_a_pool_that_is_left_early_ends_its_helpers():
         helpers = list(pool._helpers)
         raise MlircError("of the caller's")
     assert all(h.process.poll() is not None and not h.thread.is_alive() for h in helpers)
+
+
+def test_helpers_wait_for_the_next_pool():
+    ran: list[set[int]] = []
+    with Helpers() as helpers:
+        for _ in range(2):
+            with Pool(2, waiting=helpers) as pool:
+                for i in range(MIN_JOBS):
+                    pool.add(job(f"k_{i}"))
+                assert {b.name for b in pool.results()} == {f"k_{i}" for i in range(MIN_JOBS)}
+            processes = list(helpers._idle)
+            assert all(p.poll() is None for p in processes)
+            ran.append({p.pid for p in processes})
+        assert ran[0] == ran[1] and len(ran[0]) == 2
+        with pytest.raises(MlircError, match="of the caller's"), Pool(2, waiting=helpers) as pool:
+            for i in range(MIN_JOBS):
+                pool.add(job(f"k_{i}"))
+            raise MlircError("of the caller's")
+        assert not helpers._idle  # what may still be working is ended
+    assert all(p.poll() is not None for p in processes)
 
 
 @pytest.mark.parametrize("helpers", [0, 1])

@@ -1,0 +1,285 @@
+"""Layers that are alike are traced twice, and copied then: tracing a model takes as long as two of its layers.
+
+`torch.export` runs a model's code layer by layer, which is most of the time that a step takes to be compiled. A layer
+whose modules have the same classes, attributes and shapes as an earlier one's, called with the like arguments, runs the
+same code. Its first two calls are traced and compared, operation by operation, with what belongs to the layer (weights,
+its part of the cache, its arguments) in their places; where they are the same, the others' operations are copies. The
+number of the layer, which its attention knows, may only find its part of the cache: a layer that computes with it is
+traced like any other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Node, Proxy
+from torch.fx.experimental import proxy_tensor
+from torch.utils import _pytree as pytree
+
+from mlirc.generate.paged_attention import Found
+from mlirc.generate.paged_cache import PagedCache, PagedLayer
+
+_NUMBER = "layer_idx"  # what transformers calls the number of a layer
+_PLAIN = (int, float, bool, str, bytes, type(None), torch.dtype, torch.device)
+_OWN = ("_parameters", "_buffers", "_modules", "forward", _NUMBER)  # compared in another way, or not
+_FEWEST = 4  # layers for which it pays
+
+
+class _Number:
+    """A layer's number that notes when anything but `PagedCache.update` asks for it, if only as an index."""
+
+    def __init__(self, value: int, used: list[bool]):
+        self.value, self.used = value, used
+
+    __class__ = property(lambda self: int)  # type: ignore[assignment]  # for who asks whether it is a number
+
+
+def _noting(name: str) -> Callable:
+    def noted(self: _Number, *args: Any) -> Any:
+        self.used.append(True)
+        return getattr(self.value, name)(*args)
+
+    return noted
+
+
+for _name in (
+    "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod divmod rdivmod pow rpow lshift rlshift "
+    "rshift rrshift and rand or ror xor rxor neg pos abs invert bool float int index eq ne lt le gt ge hash str repr "
+    "format round trunc floor ceil"
+).split():
+    setattr(_Number, f"__{_name}__", _noting(f"__{_name}__"))
+
+
+@dataclass
+class _Trace:
+    """The operations of one call of a layer. `places`: what a node is to the layer, by name of its role; `result`: the
+    call's result with nodes for tensors; `cache`: nodes of its keys and values behind it; `fused`: as of `Found`."""
+
+    name: str
+    nodes: list[Node]
+    roles: dict[Any, Node]
+    result: Any
+    cache: list[Node]
+    fused: int
+
+    def canonical(self) -> list[Any]:
+        """Equal for traces that compute the same of what belongs to their layers."""
+        known: dict[Node, Any] = {node: role for role, node in self.roles.items()}
+        known |= {node: number for number, node in enumerate(self.nodes)}
+
+        def place(value: Any) -> Any:
+            return _Place(known.get(value, value))
+
+        def operation(node: Node) -> Any:
+            about = node.meta.get("val")
+            return node.op, node.target, torch.fx.node.map_arg((node.args, node.kwargs), place), _described(about)
+
+        ends = torch.fx.node.map_arg((self.result, self.cache), place)
+        return [*(operation(n) for n in self.nodes if n.op != "get_attr"), ends, self.fused]
+
+
+@dataclass(frozen=True)
+class _Place:
+    where: Any
+
+
+@dataclass
+class _Known:
+    """What was traced of one kind of layer: the first call, and whether the second was the same."""
+
+    first: _Trace
+    same: bool | None = None
+    used: list[bool] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def layers_traced_once(network: torch.nn.Module, cache: PagedCache, found: Found) -> Iterator[None]:
+    """While a graph is traced in the body, repeated layers of `network` are copied as above; else nothing changes."""
+    tracer = _tracer()
+    layers = _layers(network, len(cache.layers)) if tracer is not None else {}
+    kept: list[tuple[dict, int]] = []
+    memo, used = _Memo(tracer, cache, found), list[bool]()
+    update = cache.update
+
+    def updated(keys: Any, values: Any, number: Any, *args: Any, **kwargs: Any) -> Any:
+        return update(keys, values, number.value if type(number) is _Number else number, *args, **kwargs)
+
+    cache.update = updated  # type: ignore[method-assign]
+    try:
+        for number, (name, layer) in enumerate(layers.items()):
+            for module in layer.modules():
+                if type(module.__dict__.get(_NUMBER)) is int:
+                    kept.append((module.__dict__, module.__dict__[_NUMBER]))
+                    module.__dict__[_NUMBER] = _Number(module.__dict__[_NUMBER], used)
+            layer.__dict__["forward"] = memo.calls(layer, name, number, used)
+        yield
+    finally:
+        del cache.update
+        for attributes, number in kept:
+            attributes[_NUMBER] = number
+        for layer in layers.values():
+            layer.__dict__.pop("forward", None)
+
+
+def _tracer() -> Any:
+    """What records a graph before dispatch, as torch.export does; None where nothing does."""
+    modes = torch.overrides._get_current_function_mode_stack()
+    found = [m.tracer for m in modes if isinstance(m, proxy_tensor.PreDispatchTorchFunctionMode)]
+    return found[-1] if found else None
+
+
+def _layers(network: torch.nn.Module, count: int) -> dict[str, torch.nn.Module]:
+    """The layers by name: the modules of the one list that has one for each part of the cache."""
+    lists = [(n, m) for n, m in network.named_modules() if isinstance(m, torch.nn.ModuleList) and len(m) == count]
+    if len(lists) != 1 or count < _FEWEST:
+        return {}
+    name, layers = lists[0]
+    changed = any("forward" in layer.__dict__ for layer in layers)
+    return {} if changed else {f"{name}.{i}": layer for i, layer in enumerate(layers)}
+
+
+class _Memo:
+    """The kinds of layers that were traced so far, in one trace."""
+
+    def __init__(self, tracer: Any, cache: PagedCache, found: Found):
+        self._tracer, self._cache, self._found = tracer, cache, found
+        self._known: dict[Any, _Known] = {}
+
+    def calls(self, layer: torch.nn.Module, name: str, number: int, used: list[bool]) -> Callable:
+        """The layer's `forward`."""
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            part: PagedLayer = self._cache.layers[number]  # type: ignore[assignment]
+            key = self._key(layer, part, args, kwargs)
+            known = self._known.get(key) if key is not None else None
+            if known is not None and known.same:
+                return self._copied(known.first, layer, name, part, args, kwargs)
+            before = len(used)
+            result, trace = self._traced(layer, name, part, args, kwargs)
+            if key is None or trace is None:
+                return result
+            if known is None:
+                self._known[key] = _Known(trace, False if len(used) > before else None)
+            elif known.same is None:
+                known.same = len(used) == before and trace.canonical() == known.first.canonical()
+            return result
+
+        return forward
+
+    def _key(self, layer: torch.nn.Module, part: PagedLayer, args: tuple, kwargs: dict) -> Any:
+        """Equal for calls of like layers with like arguments; None for one that is not to be copied."""
+        if part.gathered is not None:
+            return None
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        given = [_described(x) if isinstance(x, torch.Tensor) else _attribute(x) for x in leaves]
+        own: list[Any] = []
+        for path, module in layer.named_modules():
+            for kind, value in sorted(module.__dict__.items()):
+                if "_hooks" in kind and value:
+                    return None
+                if kind not in _OWN and "_hooks" not in kind:
+                    own.append((path, kind, _attribute(value)))
+            own.append((path, type(module), sorted(module._modules)))
+            tensors = {**module._parameters, **module._buffers}
+            own += [(path, n, None if t is None else _described(t)) for n, t in sorted(tensors.items())]
+        return repr((spec, given, own, [_described(t) for t in part.pools]))
+
+    def _roles(self, layer: torch.nn.Module, pools: tuple, args: tuple, kwargs: dict) -> dict[Any, Node] | None:
+        """The nodes of what belongs to a call of the layer; None where a tensor has no node."""
+        tensors: dict[Any, torch.Tensor] = {("cache", i): t for i, t in enumerate(pools)}
+        for kind, named in (("weight", layer.named_parameters), ("buffer", layer.named_buffers)):
+            tensors |= {(kind, n): t for n, t in named(remove_duplicate=False)}
+        leaves = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        tensors |= {("argument", i): t for i, t in enumerate(leaves)}
+        nodes = {role: self._node(t) for role, t in tensors.items()}
+        return None if None in nodes.values() else nodes  # type: ignore[return-value]
+
+    def _node(self, tensor: torch.Tensor) -> Node | None:
+        slot = proxy_tensor.get_proxy_slot(tensor, self._tracer, None)
+        return None if slot is None else slot.proxy.node
+
+    def _traced(
+        self, layer: torch.nn.Module, name: str, part: PagedLayer, args: tuple, kwargs: dict
+    ) -> tuple[Any, _Trace | None]:
+        roles, fused, made = self._roles(layer, part.pools, args, kwargs), self._found.fused, self._found.made
+        graph = self._tracer.graph
+        last = next(reversed(graph.nodes))
+        result = type(layer).forward(layer, *args, **kwargs)
+        nodes = []
+        node = last.next
+        while node.op != "root":
+            nodes.append(node)
+            node = node.next
+        ends = pytree.tree_map(lambda x: self._node(x) if isinstance(x, torch.Tensor) else _Fixed(x), result)
+        cache = [self._node(t) for t in part.pools]
+        leaves = [*pytree.tree_leaves(ends), *cache]
+        plain = all(isinstance(x, Node) or isinstance(x.value, _PLAIN) for x in leaves if x is not None)
+        if roles is None or None in leaves or not plain or part.gathered is None or self._found.made != made:
+            return result, None
+        return result, _Trace(name, nodes, roles, ends, cache, self._found.fused - fused)  # type: ignore[arg-type]
+
+    def _copied(
+        self, first: _Trace, layer: torch.nn.Module, name: str, part: PagedLayer, args: tuple, kwargs: dict
+    ) -> Any:
+        """The call's result, with copies of the first call's operations in the graph."""
+        roles = self._roles(layer, part.pools, args, kwargs)
+        if roles is None:
+            return type(layer).forward(layer, *args, **kwargs)
+        copies = {node: roles[role] for role, node in first.roles.items()}
+        inside = re.compile(rf"(?<![\w.]){re.escape(first.name)}(?![\w])|(?<=\.){re.escape(first.name)}(?![\w])")
+        for node in first.nodes:
+            copies[node] = copy = self._tracer.graph.node_copy(node, lambda n: copies.get(n, n))
+            copy.meta = dict(node.meta)
+            if stack := node.meta.get("nn_module_stack"):
+                copy.meta["nn_module_stack"] = {
+                    inside.sub(name, key): (inside.sub(name, path), kind) for key, (path, kind) in stack.items()
+                }
+
+        def tensor(node: Node) -> torch.Tensor:
+            return self._tensor(copies.get(node, node))
+
+        part.pools = tensor(first.cache[0]), tensor(first.cache[1])
+        part.gathered = part.pools  # nothing reads it but attention, which is copied
+        self._found.fused += first.fused
+        return pytree.tree_map(lambda x: tensor(x) if isinstance(x, Node) else x.value, first.result)
+
+    def _tensor(self, node: Node) -> torch.Tensor:
+        """A tensor that stands for a node's value in what is traced from now on."""
+        value = node.meta["val"]
+        with proxy_tensor.disable_proxy_modes_tracing(), torch._C.DisableTorchFunction(), value.fake_mode:
+            made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+        return proxy_tensor.track_tensor_tree(made, Proxy(node, self._tracer), constant=None, tracer=self._tracer)
+
+
+@dataclass(frozen=True)
+class _Fixed:
+    """A part of a call's result that is no tensor."""
+
+    value: Any
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return "tensor", tuple(value.shape), tuple(value.stride()), value.dtype
+    if isinstance(value, list | tuple):
+        return [_described(v) for v in value]
+    return type(value)
+
+
+def _attribute(value: Any) -> Any:
+    """Plain values as they are, everything else by its identity."""
+    if isinstance(value, list | tuple):
+        return type(value), [_attribute(v) for v in value]
+    if isinstance(value, set | frozenset):
+        return type(value), sorted(repr(_attribute(v)) for v in value)
+    if isinstance(value, dict):
+        return type(value), [(_attribute(k), _attribute(v)) for k, v in value.items()]
+    if isinstance(value, functools.partial):
+        return type(value), _attribute(value.func), _attribute(value.args), _attribute(value.keywords)
+    return (type(value), repr(value)) if isinstance(value, _PLAIN) else (type(value), id(value))
