@@ -1,11 +1,11 @@
-"""Layers that are alike are traced twice, and copied then: tracing a model takes as long as two of its layers.
+"""Layers that are alike are traced twice, and copied then: tracing a model takes as long as a few of its layers.
 
 `torch.export` runs a model's code layer by layer, which is most of the time that a step takes to be compiled. A layer
-whose modules have the same classes, attributes and shapes as an earlier one's, called with the like arguments, runs the
-same code. Its first two calls are traced and compared, operation by operation, with what belongs to the layer (weights,
-its part of the cache, its arguments) in their places; where they are the same, the others' operations are copies. The
-number of the layer, which its attention knows, may only find its part of the cache: a layer that computes with it is
-traced like any other.
+whose modules have the same classes, attributes and shapes as an earlier one's, called with the same arguments but for
+what earlier layers made, runs the same code. Its first two calls are traced and compared, operation by operation, with
+what belongs to the layer (weights, its part of the cache, its arguments) in their places; where they are the same, the
+others' operations are copies. The number of the layer, which its attention knows, may only find its part of the cache:
+a layer that computes with it, or looks something up by it, is traced like any other.
 """
 
 from __future__ import annotations
@@ -150,6 +150,7 @@ class _Memo:
     def __init__(self, tracer: Any, cache: PagedCache, found: Found):
         self._tracer, self._cache, self._found = tracer, cache, found
         self._known: dict[Any, _Known] = {}
+        self._made: set[Node | None] = set()  # what layers have returned
 
     def calls(self, layer: torch.nn.Module, name: str, number: int, used: list[bool]) -> Callable:
         """The layer's `forward`."""
@@ -177,7 +178,7 @@ class _Memo:
         if part.gathered is not None:
             return None
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        given = [_described(x) if isinstance(x, torch.Tensor) else _attribute(x) for x in leaves]
+        given = [self._argument(x) if isinstance(x, torch.Tensor) else _attribute(x) for x in leaves]
         own: list[Any] = []
         for path, module in layer.named_modules():
             for kind, value in sorted(module.__dict__.items()):
@@ -189,6 +190,12 @@ class _Memo:
             tensors = {**module._parameters, **module._buffers}
             own += [(path, n, None if t is None else _described(t)) for n, t in sorted(tensors.items())]
         return repr((spec, given, own, [_described(t) for t in part.pools]))
+
+    def _argument(self, tensor: torch.Tensor) -> Any:
+        """What a layer made by its kind, any other tensor by itself: a mask is more than its shape."""
+        node = self._node(tensor)
+        itself = None if node in self._made else (id(tensor) if node is None else node.name)
+        return _described(tensor), itself, id(tensor) in self._found.masks
 
     def _roles(self, layer: torch.nn.Module, pools: tuple, args: tuple, kwargs: dict) -> dict[Any, Node] | None:
         """The nodes of what belongs to a call of the layer; None where a tensor has no node."""
@@ -219,6 +226,7 @@ class _Memo:
         ends = pytree.tree_map(lambda x: self._node(x) if isinstance(x, torch.Tensor) else _Fixed(x), result)
         cache = [self._node(t) for t in part.pools]
         leaves = [*pytree.tree_leaves(ends), *cache]
+        self._made |= {x for x in pytree.tree_leaves(ends) if isinstance(x, Node)}
         plain = all(isinstance(x, Node) or isinstance(x.value, _PLAIN) for x in leaves if x is not None)
         if roles is None or None in leaves or not plain or part.gathered is None or self._found.made != made:
             return result, None
@@ -229,8 +237,10 @@ class _Memo:
     ) -> Any:
         """The call's result, with copies of the first call's operations in the graph."""
         roles = self._roles(layer, part.pools, args, kwargs)
-        if roles is None:
-            return type(layer).forward(layer, *args, **kwargs)
+        if roles is None or len({(node, roles[role]) for role, node in first.roles.items()}) > len(
+            set(first.roles.values())
+        ):
+            return type(layer).forward(layer, *args, **kwargs)  # one tensor there, two here
         copies = {node: roles[role] for role, node in first.roles.items()}
         inside = re.compile(rf"(?<![\w.]){re.escape(first.name)}(?![\w])|(?<=\.){re.escape(first.name)}(?![\w])")
         for node in first.nodes:
@@ -254,6 +264,7 @@ class _Memo:
         value = node.meta["val"]
         with proxy_tensor.disable_proxy_modes_tracing(), torch._C.DisableTorchFunction(), value.fake_mode:
             made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+        self._made.add(node)
         return proxy_tensor.track_tensor_tree(made, Proxy(node, self._tracer), constant=None, tracer=self._tracer)
 
 

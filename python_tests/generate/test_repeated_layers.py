@@ -10,7 +10,7 @@ from mlirc.generate import repeated_layers
 from mlirc.generate.export import exported, open_generator
 from support.generation import tiny
 
-LAYERS, SCALES = 5, (2.0, 2.0, 2.0, 3.0, 2.0)
+LAYERS, SCALES = 7, (2.0, 2.0, 2.0, 2.0, 3.0, 2.0, 2.0)
 
 
 def graph(generator, plan: str = "decode-greedy") -> list:
@@ -49,16 +49,23 @@ def check(generator, copied, monkeypatch, count: int, plan: str = "decode-greedy
 
 @pytest.mark.parametrize("plan", ["decode-greedy", "prefill-8"])
 def test_alike(copied, monkeypatch, plan):
-    check(opened("LlamaForCausalLM"), copied, monkeypatch, LAYERS - 2, plan)
+    check(opened("LlamaForCausalLM"), copied, monkeypatch, LAYERS - 3, plan)  # the first has the embeddings
 
 
-def test_kinds_that_alternate(copied, monkeypatch):
-    """Of full attention and of a window there are two layers each that are traced, and one that is copied."""
+@pytest.mark.parametrize("told_apart", ["by attributes", "by their masks"])
+def test_kinds_that_alternate(copied, monkeypatch, told_apart):
+    """Of layers with a window 2, 4 and 6 are alike, of those without 1, 3 and 5: the last of each is copied."""
     kinds = ["sliding_attention", "full_attention"]
-    model = opened(
-        "Gemma2ForCausalLM", head_dim=16, sliding_window=16, layer_types=[kinds[i % 2] for i in range(LAYERS)]
-    )
-    check(model, copied, monkeypatch, LAYERS - 4)
+
+    def change(model):
+        for layer in model.model.layers:
+            for module in layer.modules():
+                for name in {"sliding_window", "attention_type", "layer_type", "is_sliding"} & set(module.__dict__):
+                    module.__dict__[name] = None
+
+    sizes = dict(head_dim=16, sliding_window=16, layer_types=[kinds[i % 2] for i in range(LAYERS)])
+    model = opened("Gemma2ForCausalLM", change if told_apart == "by their masks" else None, **sizes)
+    check(model, copied, monkeypatch, 2)
 
 
 def test_a_layer_with_another_shape_or_attribute(copied, monkeypatch):
@@ -66,7 +73,7 @@ def test_a_layer_with_another_shape_or_attribute(copied, monkeypatch):
         model.model.layers[2].mlp.up_proj.bias = torch.nn.Parameter(torch.ones(96), requires_grad=False)
         model.model.layers[3].self_attn.scaling *= 2
 
-    check(opened("LlamaForCausalLM", change), copied, monkeypatch, 1)
+    check(opened("LlamaForCausalLM", change), copied, monkeypatch, 2)
 
 
 def test_a_layer_that_computes_with_its_number(copied, monkeypatch):
