@@ -57,7 +57,8 @@ def _of_values(traced: Graph | None, values: list[torch.Tensor]) -> Graph | None
     if traced is None:
         return None
     mode = next(v.fake_mode for v in values if isinstance(v, FakeTensor))
-    given, new, copies = iter(values), Graph(), {}
+    given, new = iter(values), Graph()
+    copies: dict[Node, Node] = {}
 
     def of_mode(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
