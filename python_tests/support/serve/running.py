@@ -22,6 +22,7 @@ from support.generate.fake_engine import FakeEngine, alone
 from support.generate.tokenizers import by_bytes
 
 MODEL = "a/model"
+PATIENCE = 600.0  # seconds, to connect, too, for which a client has 5 by itself: clients share the server's process
 EOS = (7,)  # a token that the fake engine's hashes give now and then
 
 
@@ -49,11 +50,13 @@ class Running:
 
     def client(self) -> openai.OpenAI:
         http = openai.DefaultHttpxClient(verify=False)  # to read certificates takes longer than most tests
-        return openai.OpenAI(api_key="none", base_url=self.url + "/v1", max_retries=0, http_client=http)
+        url = self.url + "/v1"
+        return openai.OpenAI(api_key="none", base_url=url, max_retries=0, http_client=http, timeout=PATIENCE)
 
     def async_client(self) -> openai.AsyncOpenAI:
         http = openai.DefaultAsyncHttpxClient(verify=False)
-        return openai.AsyncOpenAI(api_key="none", base_url=self.url + "/v1", max_retries=0, http_client=http)
+        url = self.url + "/v1"
+        return openai.AsyncOpenAI(api_key="none", base_url=url, max_retries=0, http_client=http, timeout=PATIENCE)
 
     def alone(self, prompt: str | list[int], count: int, sampling: Sampling = Sampling(), stops=()):  # noqa: B008
         """(text, tokens, reason) of a sequence that nothing else runs beside."""
