@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.files.opening import shorten
 from mlirc.generate.audio import Speech, first_tokens, log_mel, read_audio, samples_of
 from mlirc.generate.engine import Sampling
 from mlirc.generate.opening import Opened, open_generating
@@ -129,8 +131,8 @@ class LLM:
         prompt: Prompt,
         *,
         max_new_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
-        stop_tokens: Sequence[int | str] = (),
+        stop: str | Sequence[str] | None = (),
+        stop_tokens: int | str | Sequence[int | str] | None = (),
         ignore_eos: bool = False,
         **sampling: Any,
     ) -> Request:
@@ -138,12 +140,13 @@ class LLM:
 
         Raises MlircError for a text where there is no tokenizer, and for stop tokens and options that are not known.
         """
-        (tokens, source), stops = self._read(prompt), [stop] if isinstance(stop, str) else list(stop)
+        (tokens, source), stops = self._read(prompt), _listed("stop", stop, str)
         unknown = next((name for name in sampling if name not in Sampling.__dataclass_fields__), None)
         if unknown is not None:
             known = ", ".join(Sampling.__dataclass_fields__)
             raise MlircError(f"'{unknown}' is no option of generating: sampling has {known}")
-        ends = {self._token(t) for t in stop_tokens} | (set() if ignore_eos else set(self.eos))
+        ends = {self._token(t) for t in _listed("stop_tokens", stop_tokens, (str, numbers.Integral))}
+        ends |= set() if ignore_eos else set(self.eos)
         reader = None
         if self.tokenizer is not None:
             reader = TextReader(self.tokenizer.decode, tokens, stops)
@@ -227,6 +230,9 @@ class LLM:
 
     def _encode(self, prompt: Prompt) -> list[int]:
         assert not isinstance(prompt, Speech)
+        if not hasattr(prompt, "__len__") or isinstance(prompt, bytes | dict):
+            shown = shorten(repr(prompt), 80)
+            raise MlircError(f"the prompt is {shown}: give a text, token ids, or a list of messages")
         if not isinstance(prompt, str) and not (len(prompt) and isinstance(prompt[0], dict)):
             return list(prompt)  # type: ignore[arg-type]
         if self.tokenizer is None:
@@ -294,6 +300,19 @@ class LLM:
         self._followed.pop(progress.number, None)
         if not self._closed:
             self.scheduler.cancel(progress.number)
+
+
+def _listed(name: str, given: Any, kinds: Any) -> list[Any]:
+    """One value or several as a list: a text is one, not its characters. Raises MlircError for what is of no kind."""
+    if given is None:
+        return []
+    if isinstance(given, kinds):
+        return [given]
+    found = list(given) if isinstance(given, Iterable) else [given]
+    if not all(isinstance(v, kinds) for v in found):
+        wanted = "a text or a list of texts" if kinds is str else "token ids, tokens as texts, or a list of such"
+        raise MlircError(f"{name} is {shorten(repr(given), 80)}: give {wanted}")
+    return found
 
 
 def _conversation(messages: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:

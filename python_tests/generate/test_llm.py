@@ -79,6 +79,14 @@ def test_the_models_own_end_and_others(llm):
     assert llm.generate([5, 6], max_new_tokens=30, ignore_eos=True).tokens == tokens
 
 
+def test_one_stop_token_is_no_list_of_its_characters(llm):
+    tokens = llm.generate([5, 6], max_new_tokens=30, ignore_eos=True).tokens
+    with pytest.raises(MlircError, match=re.escape("'<|none|>' is no token of this model's tokenizer")):
+        llm.generate([5, 6], stop_tokens="<|none|>")
+    assert llm.generate([5, 6], max_new_tokens=30, stop_tokens=tokens[7], ignore_eos=True).tokens == tokens[:8]
+    assert llm.generate([5, 6], max_new_tokens=5, stop_tokens=None, stop=None).tokens == tokens[:5]
+
+
 def test_a_stop_tokens_text_is_not_shown(llm, tokenizer):
     tokens = alone([5, 6], 30, vocabulary=LETTERS)
     made = llm.generate([5, 6], max_new_tokens=30, stop_tokens=[tokens[9]])
@@ -141,6 +149,12 @@ MISTAKES = [
     (lambda llm: llm.generate([[]]), "the prompt is empty: give at least one token"),
     (lambda llm: llm.generate("the", stop=""), "the stop string '' is empty"),
     (lambda llm: llm.generate("the", stop_tokens=["<|none|>"]), "'<|none|>' is no token of this model's tokenizer"),
+    (
+        lambda llm: llm.generate("the", stop_tokens=["<|none|>", 1.5]),
+        "1.5]: give token ids, tokens as texts, or a list",
+    ),
+    (lambda llm: llm.generate("the", stop=7), "stop is 7: give a text or a list of texts"),
+    (lambda llm: llm.generate(7), "the prompt is 7: give a text, token ids, or a list of messages"),
     (lambda llm: llm.generate("the", stop_tokens=[LETTERS]), f"{LETTERS} is no token of this model"),
     (
         lambda llm: llm.generate("the", temprature=1),
