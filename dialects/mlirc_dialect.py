@@ -1,5 +1,5 @@
-"""The dialect `mlirc`, and its payload ops that stay whole until a schedule takes them apart: `mlirc.attention` and
-`mlirc.cached_attention`. Its op of the `gpu` level is in `tensor_map.py`.
+"""The dialect `mlirc`, and its payload ops that stay whole until a schedule takes them apart: `mlirc.attention`,
+`mlirc.sink_attention` and `mlirc.cached_attention`. Its op of the `gpu` level is in `tensor_map.py`.
 
     %o = "mlirc.attention"(%q, %k, %v [, %mask]) {scale : f64, causal : bool, window : i64, softcap : f64,
                                                  layouts = ["bhsd", "bhsd", "bhsd", "bhsd"] [, nan_rows]}
@@ -12,11 +12,19 @@ its place and one element of each input (`score_functions.py`; they are of one t
 mask's stead; with
 `no_softmax` it makes the weight, and keys that the causal and window limits hide weigh 0.
 
-    %o = "mlirc.cached_attention"(%q, %keys, %values, %pages, %lengths) {scale, window, softcap, layouts}
+    %o = "mlirc.sink_attention"(%q, %k, %v, %sinks [, %mask]) {as of attention}
+
+is the same with one more key in each row's softmax, whose value is 0 and whose score is its head's: sinks [Hq], floats
+("attention sinks": Xiao et al., 2024; of sinks 0 it is softmax-plus-one). A row that sees no key gives 0.
+
+    %o = "mlirc.cached_attention"(%q, %keys, %values, %pages, %lengths [, %slopes] [, %sinks])
+        {scale, window, softcap, layouts [, slopes] [, sinks]}
 
 is causal attention over a cache in pages: keys [N,Hkv,P,D] and values [N,Hkv,P,Dv] are pools of N pages of P tokens
 each. Sequence b is the pages `pages`[b] (i64 [B,T]), of which its first `lengths`[b] tokens count (i64 [B], 0 to T P):
-this is its Sk. What lies behind is never part of a result, NaNs neither. A schedule that takes it apart reads
+this is its Sk. What lies behind is never part of a result, NaNs neither. With the attribute `sinks` its last operand is
+sinks as above; with `slopes`, [Hq] of the same type, slope * (j - (Sk - 1)) is added to the score of key j, behind
+scale and soft cap (ALiBi: Press et al., 2022). A schedule that takes it apart reads
 
     %k = "mlirc.gather_pages"(%keys, %pages, %lengths) {layout = "bhsd"}
 
@@ -34,7 +42,8 @@ from mlirc.mlir import ext, ir
 
 ATTENTION = "mlirc.attention"
 CACHED_ATTENTION = "mlirc.cached_attention"
-ATTENTIONS = (ATTENTION, CACHED_ATTENTION)
+SINK_ATTENTION = "mlirc.sink_attention"
+ATTENTIONS = (ATTENTION, SINK_ATTENTION, CACHED_ATTENTION)
 # On a map that unpacks the weights of a product, which is computed where it is read: bits of a number, or nothing.
 DEQUANTIZE = "mlirc.dequantize"
 GATHER_PAGES = "mlirc.gather_pages"
@@ -46,6 +55,7 @@ _ATTRIBUTES = {
     "layouts": ir.ArrayAttr,
 }
 PLAIN_LAYOUTS = ("bhsd", "bhsd", "bhsd", "bhsd")
+HEAD_VECTORS = ("slopes", "sinks")  # operands with a number for each head, in this order
 
 
 class Mlirc(ext.Dialect, name="mlirc"):  # type: ignore[call-arg]
@@ -58,6 +68,27 @@ class AttentionOp(Mlirc.Operation, name="attention", traits=[ext.Pure]):  # type
     q: ext.Operand[Any]
     k: ext.Operand[Any]
     v: ext.Operand[Any]
+    scale: Any
+    causal: Any
+    window: Any
+    softcap: Any
+    layouts: Any
+    result: ext.Result[Any]
+    more: Sequence[ext.Operand[Any]]  # the mask, or the score's inputs
+
+    @staticmethod
+    def verify_invariants(op: ir.Operation) -> bool:
+        return _verify(op)
+
+
+class SinkAttentionOp(Mlirc.Operation, name="sink_attention", traits=[ext.Pure]):  # type: ignore
+    """Attention with a sink for each head as one op; see the module's docstring. An op of its own, since all of `more`
+    is of one type."""
+
+    q: ext.Operand[Any]
+    k: ext.Operand[Any]
+    v: ext.Operand[Any]
+    sinks: ext.Operand[Any]
     scale: Any
     causal: Any
     window: Any
@@ -84,6 +115,7 @@ class CachedAttentionOp(Mlirc.Operation, name="cached_attention", traits=[ext.Pu
     softcap: Any
     layouts: Any
     result: ext.Result[Any]
+    more: Sequence[ext.Operand[Any]]  # slopes and sinks
 
     @staticmethod
     def verify_invariants(op: ir.Operation) -> bool:
@@ -161,6 +193,29 @@ class GatherInfo:
         return cls(pages, layout.value)
 
 
+def head_vectors(op: Any) -> dict[str, ir.Value]:
+    """The operands of an attention that have a number for each head, by their names; raises ValueError where it has
+    fewer than it says."""
+    op = op.operation
+    operands = list(op.operands)
+    if op.name == SINK_ATTENTION:
+        return {"sinks": operands[3]}
+    names = [name for name in HEAD_VECTORS if op.name == CACHED_ATTENTION and name in op.attributes]
+    if op.name == CACHED_ATTENTION and len(operands) != 5 + len(names):
+        raise ValueError(
+            f"it has {len(operands) - 5} operands behind the lengths, for {' and '.join(names) or 'nothing'}"
+        )
+    return dict(zip(names, operands[5:], strict=False))
+
+
+def scores_operands(op: Any) -> list[ir.Value]:
+    """What an attention reads beside queries, keys, values and numbers of heads: the mask, the inputs of a function of
+    the scores, or pages and lengths."""
+    op = op.operation
+    first, last = 4 if op.name == SINK_ATTENTION else 3, 5 if op.name == CACHED_ATTENTION else None
+    return list(op.operands)[first:last]
+
+
 @dataclass(frozen=True)
 class AttentionInfo:
     """What an attention op says, with logical sizes: what a schedule or a lowering needs to know."""
@@ -184,12 +239,14 @@ class AttentionInfo:
     softmax: bool = True
     input_shapes: tuple[tuple[int, ...], ...] = ()  # of the score's inputs
     pages: "Pages | None" = None  # of a cache in pages; then `kv_len` is the longest sequence's
+    vectors: tuple[str, ...] = ()  # those of `HEAD_VECTORS` that there are
 
     @classmethod
     def of(cls, op: Any) -> "AttentionInfo":
         """Reads and checks an attention op; raises ValueError naming the broken rule."""
         op = op.operation
-        operands, attributes = list(op.operands), op.attributes
+        vectors, attributes = head_vectors(op), op.attributes
+        operands = [*list(op.operands)[:3], *scores_operands(op)]
         cached = op.name == CACHED_ATTENTION
         for name, kind in _ATTRIBUTES.items():
             if name == "causal" and cached:
@@ -219,9 +276,10 @@ class AttentionInfo:
             ir.FloatAttr(attributes["scale"]).value, cached or ir.BoolAttr(attributes["causal"]).value,
             ir.IntegerAttr(attributes["window"]).value, ir.FloatAttr(attributes["softcap"]).value,
             layouts, shapes[0] if shapes and not score else None, "nan_rows" in attributes,
-            score, "no_softmax" not in attributes, tuple(shapes) if score else (), pages,
+            score, "no_softmax" not in attributes, tuple(shapes) if score else (), pages, tuple(vectors),
         )  # fmt: skip
         info._check(k, v, o, [x.type for x in operands[3:]])
+        info._check_vectors({name: v.type for name, v in vectors.items()})
         return info
 
     def _check(self, k: dict, v: dict, o: dict, more: list[ir.Type]) -> None:
@@ -252,6 +310,15 @@ class AttentionInfo:
         if self.score:
             score_functions.parse(self.score, self.sum_type, [ir.RankedTensorType(t).element_type for t in more])
 
+    def _check_vectors(self, types: "dict[str, ir.Type]") -> None:
+        for name, type_ in types.items():
+            if not self.softmax:
+                raise ValueError(f"{name}: without a softmax there is nothing that they are part of")
+            vector = ir.RankedTensorType(type_) if isinstance(type_, ir.RankedTensorType) else None
+            floats = vector is not None and str(vector.element_type) in ("f16", "bf16", "f32", "f64")
+            if vector is None or list(vector.shape) != [self.q_heads] or not floats:
+                raise ValueError(f"{name} are {self.q_heads} floats, one for each head of queries, not {type_}")
+
     @property
     def packs(self) -> bool:
         """Whether it is over a cache, and the queries (and results) of the heads that share a head of keys lie beside
@@ -281,17 +348,21 @@ def attention(
     score: Sequence[str] = (),
     softmax: bool = True,
     inputs: Sequence[ir.Value] = (),
+    sinks: ir.Value | None = None,
     loc: ir.Location | None = None,
 ) -> ir.Value:
-    """Builds `mlirc.attention` at the current insertion point and returns its result, of inferred shape."""
+    """Builds `mlirc.attention`, or with sinks `mlirc.sink_attention`, at the current insertion point and returns its
+    result, of inferred shape."""
     more = (
         {"causal": ir.BoolAttr.get(causal)}
         | ({"nan_rows": ir.UnitAttr.get()} if nan_rows else {})
         | ({"score": ir.ArrayAttr.get([ir.StringAttr.get(line) for line in score])} if score else {})
         | ({} if softmax else {"no_softmax": ir.UnitAttr.get()})
     )
-    operands = [q, k, v] + ([mask] if mask is not None else []) + list(inputs)
-    return _create(ATTENTION, operands, scale, window, softcap, layouts, more, loc)
+    operands = [q, k, v, *(x for x in (sinks, mask) if x is not None), *inputs]
+    return _create(
+        SINK_ATTENTION if sinks is not None else ATTENTION, operands, scale, window, softcap, layouts, more, loc
+    )
 
 
 def cached_attention(
@@ -301,10 +372,14 @@ def cached_attention(
     window: int = 0,
     softcap: float = 0.0,
     layouts: Sequence[str] = PLAIN_LAYOUTS,
+    slopes: ir.Value | None = None,
+    sinks: ir.Value | None = None,
     loc: ir.Location | None = None,
 ) -> ir.Value:
     """Builds `mlirc.cached_attention` of queries, keys, values, pages and lengths, as `attention` does."""
-    return _create(CACHED_ATTENTION, operands, scale, window, softcap, layouts, {}, loc)
+    given = {name: x for name, x in (("slopes", slopes), ("sinks", sinks)) if x is not None}
+    more: dict[str, ir.Attribute] = {name: ir.UnitAttr.get() for name in given}
+    return _create(CACHED_ATTENTION, [*operands, *given.values()], scale, window, softcap, layouts, more, loc)
 
 
 def gather_pages(pool: ir.Value, pages: ir.Value, lengths: ir.Value, layout: str = "bhsd") -> ir.Value:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from mlirc.dialects.mlirc_dialect import ATTENTION, SINK_ATTENTION
 from mlirc.errors import MlircError
 from mlirc.mlir import ir
 from mlirc.passes.distribute import instructions
@@ -40,7 +41,7 @@ WIDEST_TF32 = 256  # elements of a head whose 16 rows of results a warp's regist
 
 
 def is_attention(kernel: KernelInfo) -> bool:
-    """The kernel is one `mlirc.attention` (of f16, bf16 or f32) with something to attend to."""
+    """The kernel is one attention without pages (of f16, bf16 or f32) with something to attend to."""
     a = kernel.attention
     return (
         a is not None
@@ -194,7 +195,7 @@ def attention(
         copy=copy, store=store, rotate=rotate or None,
     )  # fmt: skip
     with script(**knobs) as (module, function):
-        result, _ = decompose_attention(match(function, "mlirc.attention"), base2=True)
+        result, _ = decompose_attention(match(function, ATTENTION, SINK_ATTENTION), base2=True)
         forall = tile_to_blocks(result, sizes=[1, 1, min(block_q, a.q_len), 0], keep=[2], order=[], ones=True)
         loops, _ = online_softmax(match_contractions(forall), size=block_kv)
         if a.causal or a.window:

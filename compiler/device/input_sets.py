@@ -18,7 +18,7 @@ from mlirc.check.kinds import ELEMENTS, FLOATS, IDS, INTEGERS, PLAIN, edges
 from mlirc.device.launch import DeviceKernel
 from mlirc.device.reference import Reference
 from mlirc.device.report import Report
-from mlirc.dialects.mlirc_dialect import CACHED_ATTENTION, AttentionInfo
+from mlirc.dialects.mlirc_dialect import CACHED_ATTENTION, AttentionInfo, scores_operands
 from mlirc.errors import MlircError
 from mlirc.ir import levels
 from mlirc.mlir import ir, nested
@@ -61,7 +61,7 @@ def index_limits(function: ir.OpView) -> dict[int, int]:
         elif op.name == CACHED_ATTENTION:
             a = AttentionInfo.of(op)
             assert a.pages is not None
-            for index, extent in zip(list(op.operands)[3:], (a.pages.pool, a.kv_len + 1), strict=True):
+            for index, extent in zip(scores_operands(op), (a.pages.pool, a.kv_len + 1), strict=True):
                 _limit(limits, sources.get(index, frozenset()), extent)
         elif levels.INDEX_BELOW in op.attributes:
             _limit(limits, found, ir.IntegerAttr(op.attributes[levels.INDEX_BELOW]).value)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 
 from mlirc.dialects.score_functions import torch_score
+from mlirc.frontend.head_vectors import check_vectors, softmax_with
 from mlirc.frontend.random.dropouts import dropout
 
 
@@ -28,13 +29,15 @@ def attention_op(
     nan_rows: bool = False,
     score: str = "",
     softmax: bool = True,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """softmax(softcap(q k^T * scale) + bias, where mask) v for q [B,Hq,Sq,D], k [B,Hkv,Sk,D], v [B,Hkv,Sk,Dv].
 
     `mask` (bool, True: visible) and `bias` (float) broadcast to [B,Hq,Sq,Sk]. `causal` and `window` count from the last
     key: query i sees keys j with i + Sk - Sq - window < j <= i + Sk - Sq. A row that sees nothing gives 0, with
     `nan_rows` NaN. `score` are the lines of a function of scores and of `inputs`, which broadcast as a mask does
-    (`score_functions.py`); without `softmax` it makes the weights.
+    (`score_functions.py`); without `softmax` it makes the weights. With `sinks` [Hq] each row's softmax
+    has one more key, whose score this is and whose value is 0.
     """
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
@@ -53,14 +56,17 @@ def attention_op(
     if not softmax:
         return (scores.masked_fill(hidden, 0.0) @ v.to(wide)).to(q.dtype)
     scores = scores.masked_fill(hidden, float("-inf"))
-    shares = torch.softmax(scores, -1)
-    if not nan_rows:
+    shares = softmax_with(scores, sinks)
+    if not nan_rows and sinks is None:
         shares = shares.masked_fill((scores == float("-inf")).all(-1, keepdim=True), 0.0)
     return (shares @ v.to(wide)).to(q.dtype)
 
 
 @attention_op.register_fake
-def _(q, k, v, mask, bias, inputs, scale, causal, window, softcap, nan_rows=False, score="", softmax=True):
+def _(
+    q, k, v, mask, bias, inputs, scale, causal, window, softcap, nan_rows=False, score="", softmax=True, sinks=None
+):  # fmt: skip
+    check_vectors(q.shape[1], sinks=sinks)
     scores = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     for x in (mask, bias, *inputs):
         if x is not None and (

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import torch
 
+from mlirc.frontend.head_vectors import alibi, check_vectors, softmax_with
+
 
 def cached_attention(
     q: torch.Tensor,
@@ -17,6 +19,8 @@ def cached_attention(
     scale: float,
     window: int = 0,
     softcap: float = 0.0,
+    slopes: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """softmax(softcap(q k^T * scale), where visible) v, causal, of one float type.
 
@@ -25,9 +29,12 @@ def cached_attention(
     [B]) how many keys each sequence has, those of its Sq queries included (Sq <= length <= T P). Query i sees keys j
     with j <= i + length - Sq and, with a window w > 0, j > i + length - Sq - w. Returns [B,Hq,Sq,Dv].
 
+    With `slopes` [Hq], slope * (j - (length - 1)) is added to the scores; with `sinks` [Hq] the softmax has one more
+    key, whose score this is and whose value is 0.
+
     What the pages hold behind a sequence's length does not matter, NaNs neither. A query that sees no key gives 0.
     """
-    return torch.ops.mlirc.cached_attention(q, keys, values, pages, lengths, scale, window, softcap)
+    return torch.ops.mlirc.cached_attention(q, keys, values, pages, lengths, scale, window, softcap, slopes, sinks)
 
 
 @torch.library.custom_op("mlirc::cached_attention", mutates_args=())
@@ -40,9 +47,12 @@ def cached_attention_op(
     scale: float,
     window: int,
     softcap: float,
+    slopes: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The function above, which says what the arguments are, in PyTorch: scores and sums in f32 (f64 for f64)."""
     _check(q, keys, values, pages, lengths)
+    check_vectors(q.shape[1], slopes=slopes, sinks=sinks)
     queries, count = q.shape[2], pages.shape[1] * keys.shape[2]
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     place = torch.arange(count, device=q.device)
@@ -56,18 +66,21 @@ def cached_attention_op(
     scores = q.to(wide) @ gathered(keys).transpose(-1, -2) * scale
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
+    if slopes is not None:
+        scores = scores + alibi(slopes, lengths, count).to(wide)
     last = torch.arange(queries, device=q.device) + (lengths[:, None] - queries)  # [B,Sq]
     visible = place <= last[..., None]
     if window:
         visible &= place > last[..., None] - window
-    shares = torch.softmax(scores.masked_fill(~visible[:, None], float("-inf")), -1)
+    shares = softmax_with(scores.masked_fill(~visible[:, None], float("-inf")), sinks)
     shares = shares.masked_fill(~visible.any(-1)[:, None, :, None], 0.0)
     return (shares @ gathered(values)).to(q.dtype)
 
 
 @cached_attention_op.register_fake
-def _(q, keys, values, pages, lengths, scale, window, softcap):
+def _(q, keys, values, pages, lengths, scale, window, softcap, slopes=None, sinks=None):
     _check(q, keys, values, pages, lengths)
+    check_vectors(q.shape[1], slopes=slopes, sinks=sinks)
     return q.new_empty((q.shape[0], q.shape[1], q.shape[2], values.shape[3]))
 
 

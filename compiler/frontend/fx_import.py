@@ -10,10 +10,12 @@ from typing import Any
 import torch
 
 import mlirc.frontend.cached_attention  # noqa: F401  registers the op
+from mlirc.dialects.mlirc_dialect import HEAD_VECTORS
 from mlirc.mlir import context, func, fx_importer, ir
 
 _FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
 ATTENTION_CALL = "mlirc.attention"
+VECTORS = "vectors"  # among the attributes: the names of the last operands, which have a number for each head
 CACHED = "cached"  # among the attributes: it is over a cache in pages
 SCAN_CALL = "mlirc.scan"
 CACHED_ATTENTION = torch.ops.mlirc.cached_attention.default
@@ -83,16 +85,17 @@ def _import_attention(importer: Any, loc: ir.Location, node: torch.fx.Node) -> N
     """Imports `mlirc::attention` as a call of a private function whose attributes say what the call computes."""
     arguments: Any = node.args
     q, k, v, mask, bias, inputs, scale, causal, window, softcap, *more = arguments
-    rest: Any = more + [False, "", True][len(more) :]
-    nan_rows, score, softmax = rest
+    rest: Any = more + [False, "", True, None][len(more) :]
+    nan_rows, score, softmax, sinks = rest
     assert bias is None, "simplify() merges the bias into the mask"
-    operands = [importer.resolve_node_value(x) for x in (q, k, v, mask, *inputs) if x is not None]
+    operands = [importer.resolve_node_value(x) for x in (q, k, v, mask, *inputs, sinks) if x is not None]
     with loc:
         attributes = _limits(scale, window, softcap) | {
             "causal": ir.BoolAttr.get(causal),
             "nan_rows": ir.BoolAttr.get(nan_rows),
             "score": ir.ArrayAttr.get([ir.StringAttr.get(line) for line in score.split("\n") if line]),
             "softmax": ir.BoolAttr.get(softmax),
+            VECTORS: _given([None, sinks]),
         }
         _call_attention(importer, node, operands, attributes)
 
@@ -100,11 +103,18 @@ def _import_attention(importer: Any, loc: ir.Location, node: torch.fx.Node) -> N
 def _import_cached_attention(importer: Any, loc: ir.Location, node: torch.fx.Node) -> None:
     """Imports `mlirc::cached_attention` as such a call, too."""
     arguments: Any = node.args
-    *tensors, scale, window, softcap = arguments
-    operands = [importer.resolve_node_value(x) for x in tensors]
+    tensors, (scale, window, softcap, *more) = arguments[:5], arguments[5:]
+    vectors = [*more, None, None][:2]
+    operands = [importer.resolve_node_value(x) for x in (*tensors, *vectors) if x is not None]
     with loc:
-        attributes = _limits(scale, window, softcap) | {CACHED: ir.BoolAttr.get(True)}
+        attributes = _limits(scale, window, softcap) | {CACHED: ir.BoolAttr.get(True), VECTORS: _given(vectors)}
         _call_attention(importer, node, operands, attributes)
+
+
+def _given(vectors: list[Any]) -> ir.Attribute:
+    """The names of the numbers of heads that a call has, in their order."""
+    names = [name for name, x in zip(HEAD_VECTORS, vectors, strict=True) if x is not None]
+    return ir.ArrayAttr.get([ir.StringAttr.get(name) for name in names])
 
 
 def _limits(scale: float, window: int, softcap: float) -> dict[str, ir.Attribute]:

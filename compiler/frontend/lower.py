@@ -10,7 +10,7 @@ from mlirc.frontend import elementwise, integer_division
 from mlirc.frontend.amax import lower_amax
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.fp8 import lower_from_fp8, lower_to_fp8
-from mlirc.frontend.fx_import import ATTENTION_CALL, CACHED, SCAN_CALL
+from mlirc.frontend.fx_import import ATTENTION_CALL, CACHED, SCAN_CALL, VECTORS
 from mlirc.frontend.importer import ImportedModel
 from mlirc.frontend.integer_products import PRODUCTS, narrow_sums
 from mlirc.frontend.nan_order import order_nans
@@ -180,14 +180,18 @@ def _replace_attention_calls(module: ir.Module) -> None:
             softcap=ir.FloatAttr(attributes["softcap"]).value,
         )
         score = [ir.StringAttr(a).value for a in attributes["score"]] if "score" in attributes else []
-        operands = list(call.operands)
+        names = [ir.StringAttr(a).value for a in attributes[VECTORS]] if VECTORS in attributes else []
+        split = len(call.operands) - len(names)
+        operands = list(call.operands)[:split]
+        vectors = dict(zip(names, list(call.operands)[split:], strict=True))
         with call.location, ir.InsertionPoint(call):
             if CACHED in attributes:
-                new = cached_attention(operands, **limits)
+                new = cached_attention(operands, **limits, **vectors)
             else:
                 new = attention(
                     *operands[: 3 if score else 4],
                     inputs=operands[3:] if score else [],
+                    **vectors,
                     **limits,
                     causal=ir.BoolAttr(attributes["causal"]).value,
                     nan_rows="nan_rows" in attributes and ir.BoolAttr(attributes["nan_rows"]).value,

@@ -186,7 +186,7 @@ def _simplify_attention(graph: Graph, node: Node, constants: Constants) -> None:
     rest: list[Node] = []
     terms = _terms(mask) if isinstance(mask, Node) else []
     if isinstance(bias, Node):
-        visible, bias = _split_bias(graph, bias, constants, exact=bool(more))
+        visible, bias = _split_bias(graph, bias, constants, exact=any(more[:2]))
         terms += visible
     fixed = [t for t in terms if t in constants]
     if fixed:

@@ -173,8 +173,10 @@ def _tried(eager: Callable) -> Callable:
     return attention
 
 
-def attention_arguments(function: Callable, *args: Any, **kwargs: Any) -> tuple[float, float] | None:
-    """Scale and softcap of a call of an attention function of transformers whose output [B,Sq,Hq,Dv] is
+def attention_arguments(
+    function: Callable, *args: Any, **kwargs: Any
+) -> tuple[float, float, torch.Tensor | None] | None:
+    """Scale, softcap and sinks [Hq] of a call of an attention function of transformers whose output [B,Sq,Hq,Dv] is
     softmax(softcap(q k^T * scale), where the mask is) v, found out with small tensors; None for another one."""
     bound = inspect.signature(function).bind(*args, **kwargs)
     bound.apply_defaults()
@@ -183,7 +185,7 @@ def attention_arguments(function: Callable, *args: Any, **kwargs: Any) -> tuple[
         return None
     scale = named.get("scaling")
     scale = named["query"].shape[-1] ** -0.5 if scale is None else float(scale)
-    return scale, float(named.get("softcap") or 0.0)
+    return scale, float(named.get("softcap") or 0.0), _sinks(named["module"], named["query"])
 
 
 def _named(bound: inspect.BoundArguments) -> dict[str, Any]:
@@ -216,15 +218,34 @@ def _ours(
         else:
             bias = attention_mask if bias is None else bias + attention_mask
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    out = torch.ops.mlirc.attention(query, key, value, mask, bias, [], scale, False, 0, softcap or 0.0)
+    sinks = _sinks(module, query)
+    more = () if sinks is None else (False, "", True, sinks)
+    out = torch.ops.mlirc.attention(query, key, value, mask, bias, [], scale, False, 0, softcap or 0.0, *more)
     return out.transpose(1, 2).contiguous()  # some models take a view of it
+
+
+def _sinks(module: Any, query: torch.Tensor) -> torch.Tensor | None:
+    """A logit for each head of queries, one more in its rows' softmax, where the layer has such (gpt-oss)."""
+    sinks = getattr(module, "sinks", None)
+    known = isinstance(sinks, torch.Tensor) and sinks.is_floating_point() and tuple(sinks.shape) == (query.shape[1],)
+    return sinks if known else None
+
+
+class _WithSinks:
+    """A layer whose sinks have other values; everything else is the layer's."""
+
+    def __init__(self, module: Any, sinks: torch.Tensor):
+        self._module, self.sinks = module, sinks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
 
 
 def _agree(eager: Callable, bound: inspect.BoundArguments) -> bool:
     """Whether the call computes what `_ours` computes, found out with a few queries and keys of random values.
 
     What `_ours` ignores is spoiled, so that a function that reads it disagrees; so does one that reads the module's
-    parameters, which have no values here.
+    parameters, which have no values here, but for its sinks, which get some.
     """
     try:
         # Nor the modes of an export apply here, those of tensors and those of functions.
@@ -258,9 +279,12 @@ class _Small:
             "value": self._random(*self._batch(v), self._keys, v.shape[3]),
         }
         arguments = {}
+        sinks = _sinks(named["module"], q)
         for i, (name, value) in enumerate(bound.arguments.items()):
             known = list(tensors.values())
-            if 1 <= i <= 3:
+            if i == 0 and sinks is not None:
+                arguments[name] = _WithSinks(value, self._random(*sinks.shape))
+            elif 1 <= i <= 3:
                 arguments[name] = known[i - 1]
             elif bound.signature.parameters[name].kind == inspect.Parameter.VAR_KEYWORD:
                 arguments[name] = {k: self._other(k, v) for k, v in value.items()}

@@ -85,9 +85,10 @@ def _attention(function: Callable, cache: PagedCache, found: Found) -> Callable:
             inner = inspect.unwrap(function)
             known = attention_arguments(inner, module, query, key, value, attention_mask, *args, **kwargs)
             if known is not None:
-                scale, softcap = known
+                scale, softcap, sinks = known
                 place = cache.place
-                out = cached_attention(query, *layer.pools, place.pages, place.lengths, scale, mask[1], softcap)
+                at = (*layer.pools, place.pages, place.lengths)
+                out = cached_attention(query, *at, scale, mask[1], softcap, sinks=sinks)
                 found.fused += 1
                 return out.transpose(1, 2).contiguous(), None
         return function(module, query, key, value, attention_mask, *args, **kwargs)

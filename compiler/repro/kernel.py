@@ -29,12 +29,14 @@ def attention(
     nan_rows: bool = False,
     score: Sequence[str] = (),
     softmax: bool = True,
+    sinks: Any = None,
 ) -> Any:
-    """`mlirc.attention` in PyTorch, with f32 accumulation; see docs/architecture.md for its meaning. `more` is a mask,
-    or the inputs of a function of the scores."""
+    """`mlirc.attention` and, with sinks, `mlirc.sink_attention` in PyTorch, with f32 accumulation; see
+    docs/architecture.md for their meaning. `more` is a mask, or the inputs of a function of the scores."""
     import torch
 
     from mlirc.dialects.score_functions import torch_score
+    from mlirc.frontend.head_vectors import softmax_with
 
     q, k, v = (x.permute([layout.index(c) for c in "bhsd"]) for x, layout in zip((q, k, v), layouts, strict=False))
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -58,8 +60,8 @@ def attention(
     elif mask is not None:
         scores = scores + mask.to(wide)
     if softmax:
-        shares = torch.softmax(scores.masked_fill(~visible, float("-inf")), -1)
-        shares = shares if nan_rows else shares.nan_to_num(0.0)
+        shares = softmax_with(scores.masked_fill(~visible, float("-inf")), sinks)
+        shares = shares if nan_rows and sinks is None else shares.nan_to_num(0.0)
     else:
         shares = scores.masked_fill(~visible, 0.0)
     return (shares @ v).to(q.dtype).permute(["bhsd".index(c) for c in layouts[3]]).contiguous()
@@ -75,12 +77,14 @@ def cached_attention(
     window: int = 0,
     softcap: float = 0.0,
     layouts: Sequence[str] = ("bhsd",) * 4,
+    slopes: Any = None,
+    sinks: Any = None,
 ) -> Any:
     """`mlirc.cached_attention` in PyTorch, with f32 accumulation."""
     from mlirc.frontend.cached_attention import cached_attention as plain
 
     q, k, v = (x.permute([layout.index(c) for c in "bhsd"]) for x, layout in zip((q, k, v), layouts, strict=False))
-    out = plain(q, k, v, pages, lengths, scale, window, softcap)
+    out = plain(q, k, v, pages, lengths, scale, window, softcap, slopes, sinks)
     return out.permute(["bhsd".index(c) for c in layouts[3]]).contiguous()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 
+from mlirc.dialects.mlirc_dialect import CACHED_ATTENTION, head_vectors, scores_operands
 from mlirc.mlir import context, ir, run_passes
 
 DTYPES = {
@@ -182,11 +183,13 @@ class _Function:
             options.append("softmax=False")
         if "layouts" in op.attributes:
             options.append(f"layouts={[s.value for s in op.attributes['layouts']]}")
-        operands = ", ".join(self.names[v] for v in op.operands)
-        name = op.name.removeprefix("mlirc.")
+        vectors = head_vectors(op)
+        options += [f"{name}={self.names[v]}" for name, v in vectors.items()]
+        operands = ", ".join(self.names[v] for v in [*list(op.operands)[:3], *scores_operands(op)])
+        name = "cached_attention" if op.name == CACHED_ATTENTION else "attention"
         self.assign(op.results[0], f"{name}({operands}, {', '.join(options)})")
 
-    op_mlirc_cached_attention = op_mlirc_attention
+    op_mlirc_sink_attention = op_mlirc_cached_attention = op_mlirc_attention
 
     def op_linalg_generic(self, op: ir.Operation) -> None:
         results = _Generic(op, self.names, self.shared).results()

@@ -8,8 +8,8 @@
 // CHECK-SAME: iterator_types = ["parallel", "parallel", "parallel", "parallel", "parallel", "reduction"]
 // CHECK-SAME: tensor<1x2x2x3x8xbf16>, tensor<1x2x5x8xbf16>
 // CHECK: arith.extf
-// CHECK: linalg.index 3
-// CHECK: linalg.index 4
+// CHECK-DAG: linalg.index 3
+// CHECK-DAG: linalg.index 4
 // CHECK: arith.cmpi sle
 // CHECK: arith.maximumf
 // CHECK: math.exp
@@ -29,12 +29,30 @@ func.func @grouped_causal(%q: tensor<1x4x3x8xbf16>, %k: tensor<1x2x5x8xbf16>) ->
 // CHECK-NOT: mlirc.attention
 // CHECK-NOT: arith.cmpi
 // CHECK: arith.select %{{.*}}, %{{.*}}, %{{.*}} : f32
-// CHECK: into tensor<2x3x4x8xf32>
+// CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<2x3x4x8xf32>)
 func.func @padding(%q: tensor<2x3x4x8xf32>, %m: tensor<2x1x1x3xi1>) -> tensor<2x3x4x8xf32> {
   %o = "mlirc.attention"(%q, %q, %q, %m) {scale = 0.5 : f64, causal = false, window = 0 : i64, softcap = 0.0 : f64,
     layouts = ["bshd", "bshd", "bshd", "bshd"]}
     : (tensor<2x3x4x8xf32>, tensor<2x3x4x8xf32>, tensor<2x3x4x8xf32>, tensor<2x1x1x3xi1>) -> tensor<2x3x4x8xf32>
   return %o : tensor<2x3x4x8xf32>
+}
+
+// A head's sink is part of the sum that the result is divided by.
+// CHECK-LABEL: func.func @sinks
+// CHECK-NOT: mlirc.sink_attention
+// CHECK: arith.select %{{.*}}, %{{.*}}, %{{.*}} : f32
+// CHECK: arith.maximumf
+// CHECK: %[[HEAD:.*]] = arith.addi
+// CHECK: %[[SINK:.*]] = tensor.extract %arg1[%[[HEAD]]] : tensor<4xf16>
+// CHECK: arith.extf %[[SINK]]
+// CHECK: math.exp
+// CHECK: %[[ALL:.*]] = arith.addf
+// CHECK: arith.divf %{{.*}}, %[[ALL]]
+func.func @sinks(%q: tensor<1x4x3x8xf32>, %sinks: tensor<4xf16>, %k: tensor<1x2x5x8xf32>, %m: tensor<1x1x1x5xi1>) -> tensor<1x4x3x8xf32> {
+  %o = "mlirc.sink_attention"(%q, %k, %k, %sinks, %m) {scale = 0.5 : f64, causal = false, window = 0 : i64, softcap = 0.0 : f64,
+    layouts = ["bhsd", "bhsd", "bhsd", "bhsd"]}
+    : (tensor<1x4x3x8xf32>, tensor<1x2x5x8xf32>, tensor<1x2x5x8xf32>, tensor<4xf16>, tensor<1x1x1x5xi1>) -> tensor<1x4x3x8xf32>
+  return %o : tensor<1x4x3x8xf32>
 }
 
 // A cache in pages: keys and values are gathered, zero behind each sequence's length; indices stay inside of dimensions.

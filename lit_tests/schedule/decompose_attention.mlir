@@ -28,6 +28,15 @@
 // CHECK: %[[D:.*]] = arith.subf
 // CHECK-NEXT: math.exp %[[D]]
 
+// A head's sink is part of the sum, behind the loop that there will be: one power for each row, to the same base.
+// CHECK-LABEL: func.func @sinks
+// CHECK: arith.maximumf
+// CHECK: linalg.generic {{.*}} ins(%{{.*}}, %{{.*}}, %{{.*}} : tensor<1x4x7x3xf32>, tensor<1x4x7xf32>, tensor<1x4x7xf32>)
+// CHECK: tensor.extract %arg3
+// CHECK: math.exp2
+// CHECK: arith.divf
+// CHECK: arith.mulf
+
 module attributes {transform.with_named_sequence} {
   func.func @attention(%q: tensor<2x64x4x8xbf16>, %k: tensor<2x64x2x8xbf16>, %v: tensor<2x64x2x8xbf16>, %mask: tensor<2x1x1x64xi1>) -> tensor<2x64x4x8xbf16> {
     %o = "mlirc.attention"(%q, %k, %v, %mask) {scale = 0.5 : f64, causal = true, window = 0 : i64, softcap = 0.0 : f64,
@@ -41,11 +50,18 @@ module attributes {transform.with_named_sequence} {
         : (tensor<1x1x7x8xf32>, tensor<1x1x5x8xf32>, tensor<1x1x5x3xf32>) -> tensor<1x1x7x3xf32>
     return %o : tensor<1x1x7x3xf32>
   }
+  func.func @sinks(%q: tensor<1x4x7x8xbf16>, %k: tensor<1x2x5x8xbf16>, %v: tensor<1x2x5x3xbf16>, %sinks: tensor<4xbf16>) -> tensor<1x4x7x3xbf16> {
+    %o = "mlirc.sink_attention"(%q, %k, %v, %sinks) {scale = 0.5 : f64, causal = false, window = 0 : i64, softcap = 0.0 : f64,
+        layouts = ["bhsd", "bhsd", "bhsd", "bhsd"]}
+        : (tensor<1x4x7x8xbf16>, tensor<1x2x5x8xbf16>, tensor<1x2x5x3xbf16>, tensor<4xbf16>) -> tensor<1x4x7x3xbf16>
+    return %o : tensor<1x4x7x3xbf16>
+  }
   transform.named_sequence @__transform_main(%module: !transform.any_op {transform.readonly}) {
-    %ops = transform.structured.match ops{["mlirc.attention"]} in %module : (!transform.any_op) -> !transform.any_op
-    %first, %second = transform.split_handle %ops : (!transform.any_op) -> (!transform.any_op, !transform.any_op)
+    %ops = transform.structured.match ops{["mlirc.attention", "mlirc.sink_attention"]} in %module : (!transform.any_op) -> !transform.any_op
+    %first, %second, %third = transform.split_handle %ops : (!transform.any_op) -> (!transform.any_op, !transform.any_op, !transform.any_op)
     %r0, %p0 = "schedule.decompose_attention"(%first) {base2 = true} : (!transform.any_op) -> (!transform.any_op, !transform.any_op)
     %r1, %p1 = "schedule.decompose_attention"(%second) {base2 = false} : (!transform.any_op) -> (!transform.any_op, !transform.any_op)
+    %r2, %p2 = "schedule.decompose_attention"(%third) {base2 = true} : (!transform.any_op) -> (!transform.any_op, !transform.any_op)
     transform.yield
   }
 }

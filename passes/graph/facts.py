@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlirc.dialects.mlirc_dialect import CACHED_ATTENTION, DEQUANTIZE
+from mlirc.dialects.mlirc_dialect import CACHED_ATTENTION, DEQUANTIZE, head_vectors, scores_operands
 from mlirc.ir.tensors import shape_of
 from mlirc.mlir import ir, linalg, nested
 from mlirc.passes.graph import classify
@@ -127,8 +127,9 @@ def attention_operands(op: ir.Operation) -> tuple[str, str, str]:
 
 
 def attention_reads(op: ir.Operation) -> list[Indices]:
-    """The indices at which an attention reads q, k, v and the mask, the inputs or pages and lengths, over loops
-    named by the logical dimensions, numbered as in `ATTENTION_LOOPS`: each operand has its own in that order."""
+    """The indices at which an attention reads q, k, v, the mask, the inputs or pages and lengths, and the numbers of
+    heads, over loops named by the logical dimensions, numbered as in `ATTENTION_LOOPS`: each operand has its own in
+    that order."""
     layouts = [a.value for a in op.attributes["layouts"]]
     sizes: dict[str, int] = {}
     names = []
@@ -136,17 +137,18 @@ def attention_reads(op: ir.Operation) -> list[Indices]:
         physical = [logical["bhsd".index(letter)] for letter in layout]
         sizes |= dict(zip(physical, shape_of(value), strict=True))
         names.append(physical)
-    more = list(op.operands)[3:]
+    more = scores_operands(op)
     if op.name == CACHED_ATTENTION:
         sizes["c"] = shape_of(more[0])[1]
     loops = {letter: dim(i, sizes[letter]) for i, letter in enumerate(ATTENTION_LOOPS) if letter in sizes}
     found = [tuple(loops[letter] for letter in physical) for physical in names]
+    heads = [(loops["h"],)] * len(head_vectors(op))
     if op.name == CACHED_ATTENTION:
-        return [*found, (loops["b"], loops["c"]), (loops["b"],)]
+        return [*found, (loops["b"], loops["c"]), (loops["b"],), *heads]
     for operand in more:
         mask = shape_of(operand)
         found.append(tuple(loops[x] if n != 1 else Index() for x, n in zip("bhst", mask, strict=True)))
-    return found
+    return [*found[:3], *heads, *found[3:]]
 
 
 def owner_through_views(value: ir.Value) -> ir.Operation | None:

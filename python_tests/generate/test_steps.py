@@ -40,14 +40,14 @@ MODELS = {
                   "shared_expert_intermediate_size": 32}, 2),  # fmt: skip
     "mixtral": ("MixtralForCausalLM", {"num_local_experts": 4}, 2),
     "gpt-j": ("GPTJForCausalLM", {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT, "rotary_dim": 8}, None),
-    "gpt-oss": ("GptOssForCausalLM", {"head_dim": 16, "sliding_window": 7, "num_local_experts": 4}, 0),
+    "gpt-oss": ("GptOssForCausalLM", {"head_dim": 16, "sliding_window": 7, "num_local_experts": 4}, 2),
     "cohere": ("CohereForCausalLM", {}, 2),
     "starcoder2": ("Starcoder2ForCausalLM", {"sliding_window": 9}, 2),
     "mpt": ("MptForCausalLM", {"d_model": 64, "n_layers": 2, "n_heads": 4, "max_seq_len": CONTEXT}, None),
 }  # fmt: skip
 
 
-ALWAYS = ["llama", "mistral", "gemma2", "gpt2", "bloom", "mixtral"]
+ALWAYS = ["llama", "mistral", "gemma2", "gpt2", "bloom", "mixtral", "gpt-oss"]
 NAMES = list(MODELS) if os.environ.get("MLIRC_GENERATION") == "all" else ALWAYS
 
 

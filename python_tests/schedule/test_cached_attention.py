@@ -33,7 +33,8 @@ def scheduled(case: Case, knobs: str, target: str = "sm_90a") -> ir.Module:
 def arguments_of(case: Case) -> tuple[list[np.ndarray], list[np.ndarray], float]:
     """Arguments in the case's layouts, the result that is expected, and its tolerance."""
     dtype, tolerance = DTYPES[case.dtype]
-    made = [x.astype(dtype) if x.dtype == np.float32 else x for x in inputs(case)]
+    whole = inputs(case)
+    made = [*(x.astype(dtype) for x in whole[:3]), *whole[3:]]
     whole = expected(case, made)
 
     def laid(x: np.ndarray, layout: str) -> np.ndarray:
@@ -64,6 +65,8 @@ ON_THE_HOST_DEVICE = [
     (Case((0, 1, 48), heads=(1, 1), dims=(32, 32)), "parts=3"),  # parts without steps
     (Case((3, 33), queries=3, dims=(16, 16), dtype="f16", window=6, softcap=2.0), "parts=5,stages=3"),
     (Case((20, 37), queries=5, heads=(6, 2), dims=(96, 80), pages=5, dtype="bf16"), "parts=2,pack=true"),
+    (Case((0, 1, 48), queries=3, heads=(6, 2), dims=(16, 16), vectors=("sinks",)), "parts=3"),
+    (Case((1, 33), dims=(16, 16), dtype="f16", window=6, vectors=("slopes", "sinks")), "stages=3"),
 ]
 ON_THE_CPU = [
     (Case(LENGTHS, page=1, pages=33), ""),
@@ -75,6 +78,8 @@ ON_THE_CPU = [
     (Case(LENGTHS, layouts=("bshd", "bhsd", "bhsd", "bhsd")), "block_kv=4"),
     (Case(LENGTHS, dims=(64, 64)), "parts=7,block_kv=4"),
     (Case((20, 37), queries=18, page=8, pages=5), "block_q=16,parts=3"),  # edges of blocks and of sequences
+    (Case((70, 128), queries=70, page=64, pages=2, dtype="bf16", vectors=("sinks",)), ""),
+    (Case((20, 37), queries=5, page=5, pages=8, heads=(5, 5), softcap=3.0, vectors=("slopes",)), ""),
 ]
 
 

@@ -27,10 +27,15 @@ class Case:
     dtype: str = "f32"
     scale: float = 0.3
     layouts: tuple[str, ...] = ("bhsd",) * 4
+    vectors: tuple[str, ...] = ()  # those of "slopes" and "sinks", of f32, that there are
 
     def __str__(self) -> str:
         heads, dims = ("x".join(map(str, pair)) for pair in (self.heads, self.dims))
-        more = f"-w{self.window}" * bool(self.window) + f"-cap{self.softcap}" * bool(self.softcap)
+        more = (
+            f"-w{self.window}" * bool(self.window)
+            + f"-cap{self.softcap}" * bool(self.softcap)
+            + "".join(f"-{v}" for v in self.vectors)
+        )
         return f"{self.dtype}-q{self.queries}-h{heads}-d{dims}-p{self.page}x{self.pages}{more}"
 
     @property
@@ -40,7 +45,7 @@ class Case:
 
 
 def inputs(case: Case) -> list[np.ndarray]:
-    """Queries, keys, values, pages and lengths, in f32 (the caller rounds them), in the op's own order of dimensions."""
+    """Queries, keys, values, pages, lengths and numbers of heads, in f32 (the caller rounds them), in the op's own order of dimensions."""
     g, batch = generator(), len(case.lengths)
     q = g.standard_normal((batch, case.heads[0], case.queries, case.dims[0]), np.float32)
     pools = [g.standard_normal((case.pool, case.heads[1], case.page, d), np.float32) for d in case.dims]
@@ -51,12 +56,14 @@ def inputs(case: Case) -> list[np.ndarray]:
         read[row[place // case.page], place % case.page] = True
     for pool in pools:
         pool[np.broadcast_to(~read[:, None, :, None], pool.shape)] = np.nan
-    return [q, *pools, pages.astype(np.int64), np.array(case.lengths, np.int64)]
+    vectors = [g.standard_normal(case.heads[0], np.float32) for _ in case.vectors]
+    return [q, *pools, pages.astype(np.int64), np.array(case.lengths, np.int64), *vectors]
 
 
 def expected(case: Case, arguments: list[Any]) -> np.ndarray:
     """The attention of each sequence by itself, [B,Hq,Sq,Dv] in FP64; 0 where a query sees no key."""
-    q, keys, values, pages, lengths = (np.asarray(x) for x in arguments)
+    q, keys, values, pages, lengths, *vectors = (np.asarray(x) for x in arguments)
+    of_head = dict(zip(case.vectors, [x.astype(np.float64) for x in vectors], strict=True))
     q, keys, values = (x.astype(np.float64) for x in (q, keys, values))
     result = np.zeros((*q.shape[:3], values.shape[3]))
     for b, length in enumerate(lengths):
@@ -71,8 +78,14 @@ def expected(case: Case, arguments: list[Any]) -> np.ndarray:
                 scores = k[first : last + 1] @ q[b, h, i] * case.scale
                 if case.softcap:
                     scores = case.softcap * np.tanh(scores / case.softcap)
-                weights = np.exp(scores - scores.max())
-                result[b, h, i] = weights @ v[first : last + 1] / weights.sum()
+                if "slopes" in of_head:
+                    scores = scores + of_head["slopes"][h] * np.arange(first, last + 1)
+                sinks = [of_head["sinks"][h]] if "sinks" in of_head else []
+                if "slopes" in of_head:  # a sink stands beside scores that count from the last key
+                    sinks = [s + of_head["slopes"][h] * (length - 1) for s in sinks]
+                top = max(scores.max(), *sinks, scores.max())
+                weights = np.exp(scores - top)
+                result[b, h, i] = weights @ v[first : last + 1] / (weights.sum() + sum(np.exp(s - top) for s in sinks))
     return result
 
 
@@ -88,8 +101,10 @@ def payload(case: Case) -> str:
     ]
     arguments = dict(zip("qkv", types[:3], strict=True))
     arguments |= {"pages": f"tensor<{batch}x{case.pages}xi64>", "lengths": f"tensor<{batch}xi64>"}
+    arguments |= {name: f"tensor<{case.heads[0]}xf32>" for name in case.vectors}
     quoted = ", ".join(f'"{x}"' for x in case.layouts)
     attributes = f"scale = {case.scale} : f64, window = {case.window} : i64, softcap = {case.softcap} : f64, layouts = [{quoted}]"
+    attributes += "".join(f", {name}" for name in case.vectors)
     listed, kinds = ", ".join(f"%{a}" for a in arguments), ", ".join(arguments.values())
     body = f'  %r = "mlirc.cached_attention"({listed}) {{{attributes}}} : ({kinds}) -> {types[3]}'
     return kernel("attention_0", "attention", arguments, types[3], body)

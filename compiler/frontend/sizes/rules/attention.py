@@ -67,7 +67,7 @@ def _and(w: Any, mask: Node | None, seen: Node) -> Node:
 @rule(torch.ops.mlirc.attention.default)
 def attention(w: Any, q: Node, k: Node, v: Node, mask: Node | None, bias: Node | None, inputs: list[Node], scale: Any,
               causal: bool, window: int, *more: Any) -> Node:  # fmt: skip
-    if isinstance(scale, Number) or inputs or any(more[2:]) and more[1:2] != ("",):
+    if isinstance(scale, Number) or inputs or any(more[2:3]):  # the score
         raise Unknown("its scores are made by a function")
     if (causal or window) and w.layouts[q][-2] != w.layouts[k][-2]:
         raise Unknown("it is causal, with different numbers of queries and keys")
