@@ -7,10 +7,12 @@ import torch
 from torch import nn
 
 from mlirc.check import check_torch
+from mlirc.driver.compilation import Compilation
 from mlirc.errors import MlircError
 from mlirc.frontend.attention import attention_op
 from mlirc.frontend.cached_attention import cached_attention
 from mlirc.mlir import parse
+from mlirc.targets import get_target
 from support.models.together import randn
 
 
@@ -51,6 +53,22 @@ def test_a_masked_layer_is_one_kernel_and_right_at_every_level(dtype: torch.dtyp
     levels = ("linalg", "kernels", "tiles", "gpu")
     result = check_torch(Layer(4).to(dtype), (q, k, k, mask), levels=levels, kinds=("plain", "one NaN"))
     assert result.ok, result.table()
+
+
+def test_gpt_oss_has_one_op_for_each_layer() -> None:
+    """One with a window, one without, and both without a mask in memory."""
+    from transformers import GptOssConfig, GptOssForCausalLM
+
+    sizes = dict(hidden_size=32, intermediate_size=20, num_hidden_layers=2, num_attention_heads=4, head_dim=8,
+                 num_key_value_heads=2, num_local_experts=3, num_experts_per_tok=2, vocab_size=97, sliding_window=5,
+                 max_position_embeddings=64, pad_token_id=0)  # fmt: skip
+    model = GptOssForCausalLM(GptOssConfig(**sizes, use_cache=False)).eval()
+    job = Compilation("oss", get_target("sm_90a"), (), helpers=0)
+    job.import_module(model, (torch.arange(3, 14)[None],), {})
+    job.lower("linalg")
+    ops = [line for line in job.text("linalg").split("\n") if '"mlirc.sink_attention"' in line]
+    assert [line.count("window = 5") for line in ops] == [1, 0]
+    assert all("causal = true" in line and line.count(", %") == 3 for line in ops)
 
 
 def test_zeros_are_softmax_plus_one_over_a_cache() -> None:
