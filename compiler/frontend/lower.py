@@ -186,12 +186,12 @@ def _replace_attention_calls(module: ir.Module) -> None:
         vectors = dict(zip(names, list(call.operands)[split:], strict=True))
         with call.location, ir.InsertionPoint(call):
             if CACHED in attributes:
-                new = cached_attention(operands, **limits, **vectors)
+                new = cached_attention(operands, **limits, slopes=vectors.get("slopes"), sinks=vectors.get("sinks"))
             else:
                 new = attention(
                     *operands[: 3 if score else 4],
                     inputs=operands[3:] if score else [],
-                    **vectors,
+                    sinks=vectors.get("sinks"),
                     **limits,
                     causal=ir.BoolAttr(attributes["causal"]).value,
                     nan_rows="nan_rows" in attributes and ir.BoolAttr(attributes["nan_rows"]).value,

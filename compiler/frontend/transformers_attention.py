@@ -278,7 +278,7 @@ class _Small:
             "key": self._random(*self._batch(k), self._keys, k.shape[3]) * spread * 2**0.5,
             "value": self._random(*self._batch(v), self._keys, v.shape[3]),
         }
-        arguments = {}
+        arguments: dict[str, Any] = {}
         sinks = _sinks(named["module"], q)
         for i, (name, value) in enumerate(bound.arguments.items()):
             known = list(tensors.values())

@@ -193,7 +193,8 @@ class Decomposer:
     def keys(self, i: int, letters: dict[str, str]) -> _Tensor:
         if self.info.pages is None:
             return self.operand(i, letters)
-        whole = gather_pages(self.op.operands[i], *self.more, self.info.layouts[i])
+        pages, lengths = self.more
+        whole = gather_pages(self.op.operands[i], pages, lengths, self.info.layouts[i])
         return _Tensor(whole, "".join(letters[c] for c in "bhsd"))
 
     def packed(self) -> _Tensor:
