@@ -18,6 +18,7 @@ from mlirc.frontend.decomposer import is_plain
 from mlirc.frontend.experts import masked_experts
 from mlirc.frontend.importer import export
 from mlirc.frontend.in_place import without_idle_dropouts, without_writes
+from mlirc.frontend.join_linears import joined_linears
 from mlirc.frontend.noise import quiet
 from mlirc.frontend.open import open_model, packed_as
 from mlirc.frontend.results import spec_names
@@ -325,7 +326,8 @@ def as_source(source: SourceModel, step: Step, args: tuple) -> SourceModel:
 
 
 def exported(generator: Generator, plan: str) -> SourceModel:
-    """A step as a program that writes its states. Raises MlircError where the model cannot be exported."""
+    """A step as a program that writes its states; layers of one input are one product (`join_linears.py`). Raises
+    MlircError where the model cannot be exported."""
     source = generator.steps[plan]
     with quiet(), torch.no_grad(), _fixed_frequencies(generator.network, generator.sizes.context):
         program = export(source)
@@ -334,7 +336,8 @@ def exported(generator: Generator, plan: str) -> SourceModel:
     found = program.module_call_graph[0].signature.out_spec
     names = [name.removeprefix("states_") for name in spec_names(found) if name is not None]
     inputs = [spec.name for spec in source.input_specs()]
-    return replace(source, program=with_returned_states(program, names[1:]), input_names=inputs)
+    written = with_returned_states(program, names[1:])
+    return joined_linears(replace(source, program=written, input_names=inputs))
 
 
 def _can_be_plain(graph: Any) -> bool:
