@@ -72,11 +72,11 @@ def joined_linears(source: SourceModel) -> SourceModel:
         joins.new.get(s.arg.name, s) for s in signature.input_specs if s.arg.name not in joins.gone
     ]
     kept = {name: value for name, value in program.state_dict.items() if name not in joins.gone_targets}
-    changed = program._update(
-        GraphModule(program.graph_module, graph), signature, state_dict={**kept, **joins.values}
-    )  # fmt: skip
+    values = {**kept, **joins.values}
+    changed = program._update(GraphModule(program.graph_module, graph), signature, state_dict=values)
     made = {name: inputs.InputSpec.of(name, value) for name, value in joins.values.items()}
-    weights = ChainMap(JoinedWeights(source.weights, joins.parts, made), source.weights)  # type: ignore[arg-type]
+    joined: Any = JoinedWeights(source.weights, joins.parts, made)
+    weights: Any = ChainMap(joined, source.weights)
     return replace(source, program=changed, weights=weights)
 
 
