@@ -1,8 +1,8 @@
 """Linear layers of one input become one product, whose weight is theirs one below the other.
 
 The queries, keys and values of attention are three products of one row of numbers, each a launch that reads few
-weights. Only layers whose results are cut into heads or the like are joined: what computes with a result element by
-element is part of its product as it is, and so are two products that meet there (SwiGLU).
+weights. Only layers of one module whose results are cut into heads or the like are joined: what computes with a result
+element by element is part of its product as it is, and so are two products that meet there (SwiGLU).
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ class _Layer:
             return None
         kinds = tuple((stored[p.name].kind, p.meta["val"].dtype, tuple(p.meta["val"].shape[1:])) for p in parts)
         dtypes = tuple(p.meta["val"].dtype for p in biases)
-        return cls(node, parts, biases, (x, packed, rest, kinds, dtypes))
+        parent = str(stored[parts[0].name].target).rpartition(".")[0].rpartition(".")[0]
+        return cls(node, parts, biases, (parent, x, packed, rest, kinds, dtypes))
 
 
 class _Joins:
