@@ -76,8 +76,8 @@ def joined_linears(source: SourceModel) -> SourceModel:
     changed = program._update(GraphModule(program.graph_module, graph), signature, state_dict=values)
     made = {name: inputs.InputSpec.of(name, value) for name, value in joins.values.items()}
     joined: Any = JoinedWeights(source.weights, joins.parts, made)
-    weights: Any = ChainMap(joined, source.weights)
-    return replace(source, program=changed, weights=weights)
+    others: Any = source.weights
+    return replace(source, program=changed, weights=ChainMap(joined, others))
 
 
 @dataclass
