@@ -88,7 +88,7 @@ def test_a_terminal_gets_no_escapes():
 
 
 MISTAKES = [
-    ([], "give one of --prompt TEXT, --prompt-file FILE (or -) and --prompt-tokens 1,2,3"),
+    ([], "give one of --prompt TEXT, --prompt-file FILE (or -), --prompt-tokens 1,2,3 and --audio FILE"),
     (["--prompt", "a", "--prompt-tokens", "1"], "give one of --prompt TEXT"),
     (["--prompt", ""], "the prompt is empty: give at least one character"),
     (["--prompt-tokens", ""], "'' is no list of token ids"),
