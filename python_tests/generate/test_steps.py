@@ -61,7 +61,7 @@ def test_greedy_tokens_are_those_of_generate(name):
     for prompt, made in zip(prompts, greedy(engine, prompts, 20), strict=True):
         assert_greedy(model, prompt, made)
     if fused is not None:
-        assert steps.steps["decode"].module.found.fused == fused
+        assert max(step.module.found.fused for step in steps.steps.values()) == fused  # of those that ran
 
 
 def test_masks_of_its_own_that_do_not_know_of_pages_are_refused():
