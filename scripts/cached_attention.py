@@ -35,7 +35,7 @@ FEW_ROWS = 64  # queries of all heads that share a head of keys, which are one t
 
 WIDEST = 128  # elements of a head of which a warp's registers hold 16 rows of results, beside f32 operands or many keys
 BLOCKS_PER_SM = 2  # that the keys are divided for
-LEAST_STEPS = 4  # of a part, of a sequence that is as long as it can be
+LEAST_KEYS = 64  # of a part
 MOST_PARTS = 64
 
 
@@ -65,7 +65,7 @@ def default_keys(a: AttentionShape, mma: str) -> int:
     if mma == "wgmma":
         most = 64 if widest <= 128 else 32
         return max((n for n in range(16, most + 1, 16) if size % n == 0), default=16)
-    most = (64 if widest <= WIDEST else 16) if mma == "mma" else 32 if widest <= 96 else 16
+    most = (64 if widest <= 64 else 32 if widest <= WIDEST else 16) if mma == "mma" else 32 if widest <= 96 else 16
     return max(n for n in range(1, most + 1) if size % n == 0)
 
 
@@ -79,11 +79,11 @@ def default_rows(a: AttentionShape, target: Target, mma: str, rows: int, heads: 
 
 
 def default_parts(a: AttentionShape, blocks: int, block_kv: int, target: Target) -> int:
-    """How many blocks divide the keys of one, where rows are few: so many that every multiprocessor has some, each with
-    a few steps of a sequence that is as long as it can be."""
-    steps = ceil_div(min(a.window + a.q_len, a.kv_len) if a.window else a.kv_len, block_kv)
+    """How many blocks divide the keys of one, where rows are few: so many that every multiprocessor has some. A step is
+    a chain of waits, for the page, its keys, the scores, the values: of short sequences one step a part is fastest."""
+    keys = min(a.window + a.q_len, a.kv_len) if a.window else a.kv_len
     wanted = ceil_div(BLOCKS_PER_SM * target.sms, blocks)
-    return max(min(wanted, steps // LEAST_STEPS, MOST_PARTS), 1)
+    return max(min(wanted, keys // max(LEAST_KEYS, block_kv), MOST_PARTS), 1)
 
 
 def check(name: str, a: AttentionShape, target: Target, mma: str, block_kv: int, pack: bool) -> None:
@@ -138,10 +138,12 @@ def cached_attention(
     check(kernel.name, a, target, mma, block_kv, pack)
     block_q = block_q or default_rows(a, target, mma, rows, heads)
     rows_of_warp = 8 if mma == "fma" and block_q > 16 and max(a.head_dim, a.value_dim) > WIDEST else 16
-    warps, stages = warps or max(power_of_two(block_q) // rows_of_warp, 1), stages or (3 if mma == "wgmma" else 2)
+    warps = warps or max(power_of_two(block_q) // rows_of_warp, 1)
     if parts is None:
         blocks = a.batch * heads * ceil_div(rows, block_q)
         parts = default_parts(a, blocks, block_kv, target) if rows <= FEW_ROWS else 1
+    once = parts > 1 and ceil_div(a.kv_len, block_kv) <= parts
+    stages = stages or (1 if once else 3 if mma == "wgmma" else 2)
     knobs = dict(
         block_q=block_q, block_kv=block_kv, warps=warps, stages=stages, split=split, pack=pack, parts=parts,
         min_blocks=min_blocks, mma=mma,
