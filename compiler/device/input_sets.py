@@ -22,6 +22,7 @@ from mlirc.dialects.mlirc_dialect import CACHED_ATTENTION, AttentionInfo, scores
 from mlirc.errors import MlircError
 from mlirc.ir import levels
 from mlirc.mlir import ir, nested
+from mlirc.passes.loops.row_writes import is_row_write
 
 INPUT_SETS = (PLAIN, *FLOATS, *ELEMENTS, IDS, INTEGERS)
 QUICK = (PLAIN, "floats x100", "tiny floats", IDS)
@@ -45,7 +46,13 @@ def parse_input_sets(text: str) -> tuple[str, ...]:
 def index_limits(function: ir.OpView) -> dict[int, int]:
     """Which integer arguments of a kernel (at the `kernels` level) are indices: the number of the argument to the
     extent of the dimension, the smallest where there are several."""
+    return _indices(function)[0]
+
+
+def _indices(function: ir.OpView) -> tuple[dict[int, int], frozenset[int]]:
+    """`index_limits`, and those of them that are places of rows to write, which are different ones or negative."""
     limits: dict[int, int] = {}
+    distinct: frozenset[int] = frozenset()
     sources: dict[ir.Value, frozenset[int]] = {
         value: frozenset([i]) for i, value in enumerate(function.regions[0].blocks[0].arguments)
     }
@@ -63,11 +70,15 @@ def index_limits(function: ir.OpView) -> dict[int, int]:
             assert a.pages is not None
             for index, extent in zip(scores_operands(op), (a.pages.pool, a.kv_len + 1), strict=True):
                 _limit(limits, sources.get(index, frozenset()), extent)
+        elif is_row_write(op):
+            places = sources.get(op.operands[1], frozenset())
+            _limit(limits, places, ir.RankedTensorType(op.operands[2].type).shape[0])
+            distinct |= places
         elif levels.INDEX_BELOW in op.attributes:
             _limit(limits, found, ir.IntegerAttr(op.attributes[levels.INDEX_BELOW]).value)
         for result in op.results:
             sources[result] = found | _inner(op, sources)
-    return limits
+    return limits, distinct
 
 
 def _inner(op: ir.Operation, sources: Mapping[ir.Value, frozenset[int]]) -> frozenset[int]:
@@ -93,16 +104,20 @@ def divides(function: ir.OpView) -> bool:
 
 
 class InputSets:
-    """Arguments of a kernel by the name of a set. `limits`: of those that are indices, how many there are; `bounded`:
-    other integers stay small, too."""
+    """Arguments of a kernel by the name of a set. `limits`: of those that are indices, how many there are; `distinct`:
+    those of them that have no number twice, and may be negative; `bounded`: other integers stay small, too."""
 
-    def __init__(self, given: Sequence[np.ndarray], limits: Mapping[int, int], bounded: bool = False):
-        self.given, self.limits, self.bounded = list(given), dict(limits), bounded
+    def __init__(
+        self, given: Sequence[np.ndarray], limits: Mapping[int, int], bounded: bool = False,
+        distinct: frozenset[int] = frozenset(),
+    ):  # fmt: skip
+        self.given, self.limits, self.bounded, self.distinct = list(given), dict(limits), bounded, distinct
 
     @staticmethod
     def of(function: ir.OpView, given: Sequence[np.ndarray]) -> InputSets:
         """For a function at the `kernels` level; `given`: arguments of its types."""
-        return InputSets(given, index_limits(function), divides(function))
+        limits, distinct = _indices(function)
+        return InputSets(given, limits, divides(function), distinct)
 
     def fits(self, name: str) -> bool:
         """Whether a set differs from the plain one for these arguments."""
@@ -138,6 +153,8 @@ class InputSets:
         info = np.iinfo(like.dtype)
         if i in self.limits:
             high = max(min(self.limits[i], info.max), 1)
+            if i in self.distinct:
+                return self._places(name, high, like, rng)
             if name == IDS:
                 return np.resize(np.array([high - 1, 0, high // 2], like.dtype), like.shape)
             return _spread(lambda n: rng.integers(0, high, n), like)
@@ -148,6 +165,16 @@ class InputSets:
         ends = edges(info.min, info.max)[: made.size]
         made.reshape(-1)[: len(ends)] = ends
         return made
+
+    def _places(self, name: str, high: int, like: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Different places of rows, the first and the last among them, and a negative number for each that is none."""
+        nowhere = like.size // 4 + 1
+        found = rng.permutation(high + nowhere)[: like.size] - nowhere
+        if name == IDS:
+            ends = dict.fromkeys([high - 1, 0, high // 2, *found.tolist()])
+            found = np.array(list(ends)[: like.size], np.int64)
+        few = -1 - nowhere - np.arange(like.size - len(found))  # more rows than places
+        return np.concatenate([found, few]).astype(like.dtype).reshape(like.shape)
 
 
 def _is_float(array: np.ndarray) -> bool:

@@ -140,6 +140,32 @@ def test_indices_and_their_tables_are_found():
     assert not sets.fits("all integers")
 
 
+WRITES = """
+func.func @k(%rows: tensor<ROWSx3xf32>, %i: tensor<ROWSx1xi64>, %p: tensor<9x3xf32>) -> tensor<9x3xf32>
+    attributes {mlirc.kernel, mlirc.kind = "generic"} {
+  %r = tm_tensor.scatter {dimension_map = array<i64: 0>} unique_indices(true)
+      ins(%rows, %i : tensor<ROWSx3xf32>, tensor<ROWSx1xi64>) outs(%p : tensor<9x3xf32>) {
+  ^bb0(%a: f32, %b: f32):
+    tm_tensor.yield %a : f32
+  } -> tensor<9x3xf32>
+  return %r : tensor<9x3xf32>
+}"""
+
+
+@pytest.mark.parametrize("rows", [1, 5, 9, 14])
+def test_places_of_rows_are_different_ones_or_negative(rows):
+    module = mlir.parse(WRITES.replace("ROWS", str(rows)))
+    given = [np.zeros(s, t) for s, t in (((rows, 3), "f4"), ((rows, 1), "i8"), ((9, 3), "f4"))]
+    sets = InputSets.of(module.body.operations[0], given)
+    seen = set()
+    for name in ("plain", "first and last id"):
+        for seed in range(9):
+            places = sets.make(name, seed)[1].ravel()
+            assert len(set(places)) == rows and places.max() < 9
+            seen |= set(places.tolist())
+    assert {0, 8} & seen and (rows == 1 or min(seen) < 0)
+
+
 def test_all_integers_have_their_ends_and_divisors_do_not():
     x = "tensor<5x7xi8>"
     body = f"  %e = tensor.empty() : {x}\n" + generic(
