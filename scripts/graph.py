@@ -38,8 +38,6 @@ def graph(
     merge: bool = True,
     merge_points: int | None = None,
     dependent: bool = False,
-    prefetch: bool = True,
-    prefetch_bytes: int | None = None,
 ) -> ir.Module:
     """The transform script that takes a `linalg`-level module to the `kernels` level.
 
@@ -49,8 +47,6 @@ def graph(
     fuse_maps: chains of maps, and data movement, join the kernels of their users.
     merge: what computes the rows that a kernel writes joins it, and small kernels that do not depend on each other
     share a launch, up to `merge_points` elements together (default: 262144 in graphs that write rows, else none).
-    prefetch: the launch of such small kernels brings weights into the L2 cache for the products behind it,
-    `prefetch_bytes` of them (default: 24 MiB).
     dependent: kernels begin before those in front of them have ended, and wait for them (from sm_90 on).
     """
     knobs = {
@@ -61,13 +57,7 @@ def graph(
     }
     if dependent and target.cc < DEPENDENT_FROM:
         raise MlircError(f"graph: dependent: {target.name} launches nothing before what is in front of it has ended")
-    others = {
-        "merge": merge,
-        "merge_points": merge_points,
-        "dependent": dependent,
-        "prefetch": prefetch,
-        "prefetch_bytes": prefetch_bytes,
-    }
+    others = {"merge": merge, "merge_points": merge_points, "dependent": dependent}
     with script(**{f"fuse_{name}": value for name, value in knobs.items()}, **others) as (schedule, module):
         with ir.InsertionPoint(transform.ApplyPatternsOp(module).patterns):
             transform.apply_patterns_canonicalization()
@@ -85,9 +75,6 @@ def graph(
         if merge:
             points = "" if merge_points is None else f"points={merge_points}"
             apply_pass(module, pass_name="mlirc-merge-kernels", options=points)
-            if prefetch:
-                options = "" if prefetch_bytes is None else f"bytes={prefetch_bytes}"
-                apply_pass(module, pass_name="mlirc-prefetch-weights", options=options)
         if dependent:
             apply_pass(module, pass_name="mlirc-dependent-kernels", options="")
     return schedule

@@ -19,7 +19,6 @@ from mlirc.passes.loops.buffers import bufferize, to_parallel_loops
 from mlirc.passes.loops.guards import ACCESSES, keep_inside
 from mlirc.passes.loops.launches import map_to_launches
 from mlirc.passes.loops.nests import walk
-from mlirc.passes.loops.prefetches import add_prefetches
 from mlirc.schedule.places import attribute_place
 from mlirc.targets import DEFAULT_TARGET, Target, get_target
 
@@ -45,7 +44,6 @@ def run(module: ir.Module, stage: str = "gpu", target: str = "", threads: str = 
             for op in list(_kernels(module)):
                 for access in [inner for inner in walk(op) if inner.name in ACCESSES]:
                     keep_inside(access)
-                add_prefetches(op)
                 _check_blocks(op, _threads(op, threads), get_target(target or DEFAULT_TARGET))
                 map_to_launches(module, op, _threads(op, threads))
 

@@ -8,7 +8,7 @@ import math
 from mlirc.errors import MlircError
 from mlirc.mlir import arith, gpu, ir, memref, nested, run_passes, scf
 from mlirc.passes.loops.buffers import is_start
-from mlirc.passes.loops.nests import READS, Nest, can_fuse, groups, is_pure, is_view, nest_of, owner, root, walk
+from mlirc.passes.loops.nests import Nest, can_fuse, groups, is_pure, is_view, nest_of, owner, root, walk
 
 _ALLOCATIONS = {"memref.alloc", "memref.alloca"}
 _HOST = _ALLOCATIONS | {"memref.dealloc", "memref.assume_alignment"}
@@ -70,7 +70,7 @@ class _Mapper:
             if op.name in _HOST or is_view(op):
                 continue
             for inner in walk(op):
-                if inner.name in READS or is_view(inner):
+                if inner.name == "memref.load" or is_view(inner):
                     continue
                 written |= {root(v) for v in inner.operands if isinstance(v.type, ir.MemRefType)}
         return written

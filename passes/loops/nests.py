@@ -11,7 +11,6 @@ _VIEWS = {
     "memref.cast", "memref.subview", "memref.expand_shape", "memref.collapse_shape", "memref.reinterpret_cast",
     "memref.transpose", "memref.view", "memref.reshape", "memref.memory_space_cast",
 }  # fmt: skip
-READS = ("memref.load", "memref.prefetch")
 _PURE_DIALECTS = {"arith", "math", "affine", "index", "vector"}
 
 
@@ -168,7 +167,7 @@ def _accesses(op: ir.Operation) -> list[Access] | None:
     """All accesses nested in an op, or None when there are effects of another kind."""
     found = []
     for inner in walk(op):
-        if inner.name in READS:
+        if inner.name == "memref.load":
             buffer = inner.operands[0]
             found.append(Access(root(buffer), buffer, list(inner.operands)[1:], False))
         elif inner.name == "memref.store":

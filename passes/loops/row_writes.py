@@ -7,10 +7,10 @@ computed where each element is written, and not stored before.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 
 from mlirc.mlir import arith, ir, memref, nested, scf, tensor
 from mlirc.passes.graph.classify import is_map_generic, maps
-from mlirc.passes.loops.prefetches import split_number
 
 SCATTER = "tm_tensor.scatter"
 _Element = Callable[[Sequence[ir.Value], Sequence[ir.Value]], ir.Value]
@@ -48,7 +48,7 @@ def expand_row_write(op: ir.Operation) -> None:
         body = nest.regions[0].blocks.append(*([ir.IndexType.get()] * len(loops)))
         with ir.InsertionPoint(body):
             ivs = list(body.arguments)
-            where = split_number(_linear(ivs, loops), shape)
+            where = _split(_linear(ivs, loops), shape)
             index = memref.LoadOp(indices, [where[0], zero]).result
             place = index if isinstance(index.type, ir.IndexType) else arith.index_cast(ir.IndexType.get(), index)
             branch = scf.IfOp(arith.cmpi(arith.CmpIPredicate.sge, place, zero))
@@ -130,6 +130,16 @@ def _linear(ivs: Sequence[ir.Value], sizes: Sequence[int]) -> ir.Value:
     for iv, size in zip(ivs[1:], sizes[1:], strict=True):
         total = arith.addi(arith.muli(total, _index(size)), iv)
     return total
+
+
+def _split(number: ir.Value, shape: Sequence[int]) -> list[ir.Value]:
+    """The indices of the element of that row-major number."""
+    found: list[ir.Value] = []
+    for i, size in enumerate(shape):
+        rest = prod(shape[i + 1 :])
+        part = arith.divui(number, _index(rest)) if rest > 1 else number
+        found.append(arith.remui(part, _index(size)) if i else part)
+    return found
 
 
 def _index(number: int) -> ir.Value:
