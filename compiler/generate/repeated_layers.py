@@ -216,7 +216,7 @@ class _Memo:
     ) -> tuple[Any, _Trace | None]:
         roles, fused, made = self._roles(layer, part.pools, args, kwargs), self._found.fused, self._found.made
         graph = self._tracer.graph
-        last = next(reversed(graph.nodes))
+        last = next(iter(reversed(graph.nodes)))  # PyTorch 2.11 has an iterable here
         result = type(layer).forward(layer, *args, **kwargs)
         nodes = []
         node = last.next
