@@ -184,3 +184,11 @@ def joined_name(names: Sequence[str]) -> str:
         return "+".join(names)
     columns = ["+".join(dict.fromkeys(column)) for column in zip(*words, strict=True)]
     return ".".join(columns)
+
+
+def joined_parts(name: str) -> list[str]:
+    """The names that `joined_name` made one of, where they differ in one word, as those of one module's layers do; the
+    name itself where it is of one tensor."""
+    words = [word.split("+") for word in name.split(".")]
+    count = max(map(len, words))
+    return [".".join(word[i] if len(word) > 1 else word[0] for word in words) for i in range(count)]

@@ -24,6 +24,7 @@ from mlirc.bench.generation.peers import StaticStep, peer_arm
 from mlirc.bench.kernels import time_kernels
 from mlirc.bench.reference import exact_math
 from mlirc.errors import MlircError
+from mlirc.frontend.join_linears import joined_parts
 from mlirc.generate.cost import cost_of
 from mlirc.generate.engine import Sampling
 from mlirc.generate.loading import engine_of
@@ -56,6 +57,7 @@ class _Run:
         packed = {} if scheme is None else pack_weights(self.module, scheme)
         constants = {name: tensor.to(device) for name, tensor in self.compiled.constants.items()}
         self.tensors: dict[str, Tensor] = {**self.module.state_dict(), **packed, **constants}
+        self.tensors |= _joined(self.compiled, self.tensors)
         self.tokens = draw_tokens(case, self.module, self.sizes, device)
 
     def run(self) -> dict[str, Any]:
@@ -186,6 +188,17 @@ class _Run:
                 _settle(self.device)
         found = timing.interleave(arms, self.settings["samples"], flush)
         return {**outcome, "times": {name: sampled.to_json() for name, sampled in found.items()}}
+
+
+def _joined(compiled: Compiled, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of layers that the plans have as one, by name."""
+    specs = [spec for text in texts_of(compiled).values() for spec in extract(text).weights]
+    parts = {s.name: joined_parts(s.name) for s in specs if s.kind != "state" and s.name not in tensors}
+    return {
+        name: torch.cat([tensors[p] for p in found])
+        for name, found in parts.items()
+        if all(p in tensors for p in found)
+    }
 
 
 def texts_of(compiled: Compiled) -> dict[str, str]:
