@@ -114,9 +114,7 @@ def open_generator(
 
 
 def opened(model: Any, dtype: str | None, random_weights: int | None, quantize: str | None) -> SourceModel:
-    """The model of a module or a Hugging Face folder; one that was opened is as it is."""
-    if isinstance(model, SourceModel):
-        return model
+    """The model of a module or a Hugging Face folder; one that was opened is as it is, but for its weights."""
     if isinstance(model, torch.nn.Module):
         if dtype is not None or random_weights is not None:
             raise MlircError(

@@ -333,6 +333,7 @@ def test_what_is_compiled_here_is_right_with_weights_made_there(tmp_path, monkey
     assert info["sizes"]["chunks"] == [1] and set(info["plans"]) == {"decode", GREEDY, "prefill-1"}
     kernels = info["plans"][GREEDY]["kernels"]
     assert sum(k["calls"] for k in kernels.values()) == info["launches"]
+    assert any("words" in w.name for job in made[0].jobs.values() for w in job.plan.weights), "packed"
     pool = 3 * 2 * 64 * 8 * 4
     assert all(k["written"] < pool for k in kernels.values()), kernels  # rows are put into the cache in place
 
