@@ -18,9 +18,9 @@ FEW_ROWS, COLUMNS = 16, 64
 
 
 def swaps(kernel: KernelInfo, size: Sizes, target: Target, given: Mapping[str, Any], tensor_copies: bool) -> bool:
-    """Whether a product is computed as its transpose: as the knob says, or, where none is given, of few rows and so
-    many columns that the tiles of these are more than half the multiprocessors. With fewer, K is divided instead, or
-    narrower tiles read as fast (measured on an H200: benchmarks/results/few-rows-h200.md)."""
+    """Whether a product is computed as its transpose: as the knob says, or, where none is given, of few rows, where the
+    tiles of columns are more than half the multiprocessors, and no more than two to each. With fewer, K is divided
+    instead, or narrower tiles read as fast (benchmarks/results/few-rows-h200.md)."""
     if given["swap_operands"] is not None:
         return bool(given["swap_operands"])
     c = kernel.contraction
@@ -28,7 +28,8 @@ def swaps(kernel: KernelInfo, size: Sizes, target: Target, given: Mapping[str, A
     if not (tensor_copies and target.has_wgmma and element_types(c).half and c.direct and c.count == 1):
         return False
     tiles = size.batch * ceil_div(size.n, COLUMNS)
-    return size.m <= FEW_ROWS and 2 * tiles > target.sms and all(knob is None for knob in given.values())
+    fitting = target.sms < 2 * tiles <= 4 * target.sms
+    return size.m <= FEW_ROWS and fitting and all(knob is None for knob in given.values())
 
 
 def swapped_tile(

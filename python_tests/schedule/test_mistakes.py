@@ -182,7 +182,8 @@ def test_tiles_too_large_for_the_machine(write):
 def test_every_instruction_asks_the_target(write):
     path = write(source(INSTRUCTION, "annotate(tiled, mma='wgmma', warp_grid=[2, 1])"))
     kernel = matmul(128, 128, 192, "bf16")
-    wanted = f"mine.py:{FIRST + INSTRUCTION}: kernel matmul_0: mlirc.mma = wgmma: sm_80 has no wgmma: use mma or fma"
+    wanted = f"mine.py:{FIRST + INSTRUCTION}: kernel matmul_0: mlirc.mma = wgmma: sm_80 has no wgmma: use "
+    wanted += "mma, fma or mma_direct"
     assert error(kernel, path, target="sm_80") == wanted
     assert "sm_120 has no wgmma" in error(kernel, "matmul:mma=wgmma", target="sm_120")
 
