@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from schedules_tried import arms_of, by_case, command_line, compile_all, compile_schedule, file_name, save
+from schedules_tried import arms_of, by_case, compile_schedule, file_name, program, save
 
 # batch, heads of queries, heads of keys, queries, keys, elements of a head, causal
 SETS = {
@@ -182,11 +182,7 @@ def run_all(args: argparse.Namespace) -> None:
 
 def main() -> None:
     """The command line."""
-    args = command_line("attention", __doc__, SETS, samples=40)
-    if args.do == "compile":
-        compile_all(compile_case, args)
-    else:
-        run_all(args)
+    program("attention", __doc__, SETS, 40, compile_case, run_all)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from attentions import DTYPES
-from schedules_tried import arms_of, by_case, command_line, compile_all, compile_schedule, file_name, save
+from schedules_tried import arms_of, by_case, compile_schedule, file_name, program, save
 
 # batch, heads of queries, heads of keys, keys of each sequence, elements of a head, tokens of a page
 SETS = {
@@ -193,11 +193,7 @@ def run_all(args: Any) -> None:
 
 def main() -> None:
     """The command line."""
-    args = command_line("cached_attention", __doc__, SETS, samples=100)
-    if args.do == "compile":
-        compile_all(compile_case, args)
-    else:
-        run_all(args)
+    program("cached_attention", __doc__, SETS, 100, compile_case, run_all)
 
 
 if __name__ == "__main__":

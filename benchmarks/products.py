@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import product_kinds
-from schedules_tried import arms_of, by_case, command_line, compile_all, compile_schedule, file_name, save
+from schedules_tried import arms_of, by_case, compile_schedule, file_name, program, save
 
 # dtype, M, N, K: the layers of Qwen2.5-7B at several numbers of rows, and squares.
 BF16 = [
@@ -168,11 +168,7 @@ def page(about: dict[str, Any], rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """The command line."""
-    args = command_line("matmul", __doc__, SETS, samples=60)
-    if args.do == "compile":
-        compile_all(compile_case, args)
-    else:
-        run_all(args)
+    program("matmul", __doc__, SETS, 60, compile_case, run_all)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from schedules_tried import arms_of, by_case, command_line, compile_all, compile_schedule, file_name, save
+from schedules_tried import arms_of, by_case, compile_schedule, file_name, program, save
 from torch import Tensor
 
 SCHEMES = {"bf16": "", "int8": "int8", "int4": "int4:group=128", "fp8": "fp8"}
@@ -137,11 +137,7 @@ def run_all(args: argparse.Namespace) -> None:
 
 def main() -> None:
     """The command line."""
-    args = command_line("packed_rows", __doc__, SETS, samples=60)
-    if args.do == "compile":
-        compile_all(compile_case, args)
-    else:
-        run_all(args)
+    program("packed_rows", __doc__, SETS, 60, compile_case, run_all)
 
 
 if __name__ == "__main__":

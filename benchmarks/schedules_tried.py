@@ -1,5 +1,5 @@
-"""What `products.py` and `attentions.py` share: their command lines, cases compiled with several schedules in processes
-of their own, and what is made of them in CUDA graphs."""
+"""What `products.py`, `quantized_products.py`, `attentions.py` and `decode_attention.py` share: their command lines,
+cases compiled with several schedules in processes of their own, and what is made of them in CUDA graphs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,22 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
+
+
+def program(
+    script: str,
+    about: str | None,
+    sets: Mapping[str, Sequence[tuple]],
+    samples: int,
+    compile_case: Callable[[tuple, str, str], tuple[str, str]],
+    run_all: Callable[[argparse.Namespace], None],
+) -> None:
+    """A script's whole program: its command line (`command_line`), then compiles its cases or times them."""
+    args = command_line(script, about, sets, samples)
+    if args.do == "compile":
+        compile_all(compile_case, args)
+    else:
+        run_all(args)
 
 
 def command_line(
