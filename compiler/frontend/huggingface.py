@@ -89,6 +89,7 @@ def _on_demand(path: Path, model_class: Any, config: Any, dtype: torch.dtype, pa
     reads them under other names, or from other files."""
     judge_weights(path)
     module = _skeleton(model_class, config, dtype)
+    shared = {name for pair in tied_names(module).items() if pair[0] != pair[1] for name in pair}
     _make_fake(module)
     try:
         weights, places = open_weights(path, module, packed)
@@ -102,9 +103,12 @@ def _on_demand(path: Path, model_class: Any, config: Any, dtype: torch.dtype, pa
         with quiet():
             made = _skeleton(model_class, config, dtype)
             if packed:
-                put_placeholders(made, packed, [p for p in places_of(made, head=True) if p.name in names])
+                put_placeholders(
+                    made, packed, [p for p in places_of(made, head=True) if p.name in names], weights.orders
+                )
             made.load_state_dict({name: weights[name] for name in weights}, assign=True)
-            made.tie_weights()  # type: ignore[operator]
+            if not any(f"{name}.weight" in shared for name in names):  # else each has its own
+                made.tie_weights()  # type: ignore[operator]
         return made.eval().requires_grad_(False)
 
     return module, weights, build

@@ -39,12 +39,15 @@ def stream_words(numbers: np.ndarray, bits: int) -> np.ndarray:
     return rows.view("<i4")
 
 
-def layer_tensors(method: str, bits: int, n: int, k: int, v2: bool) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+def layer_tensors(
+    method: str, bits: int, n: int, k: int, v2: bool, act_order: bool
+) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """A layer's tensors, and the weight [N, K] that they stand for."""
     g = generator()
     numbers, zeros = (g.integers(0, 1 << bits, (rows, n), dtype=np.uint8) for rows in (k, k // GROUP))
     scales = (g.uniform(0.5, 1.5, (k // GROUP, n)) * k**-0.5 / (1 << bits)).astype(np.float16)
     each = np.arange(k) // GROUP
+    each = g.permutation(each) if act_order else each
     weight = (numbers.astype(np.float64) - zeros[each]) * scales.astype(np.float64)[each]
     if method == "awq":
         made = {"qweight": awq_words(numbers), "qzeros": awq_words(zeros)}
@@ -60,18 +63,20 @@ def layer_tensors(method: str, bits: int, n: int, k: int, v2: bool) -> tuple[dic
 
 
 def write_folder(path: Path, config: dict, bits: int = 4) -> tuple[str, torch.nn.Module]:
-    """A tiny Llama's folder as `config` says, and the model in FP64."""
-    sizes = dict(hidden_size=32, intermediate_size=64, num_key_value_heads=4)
+    """A tiny Llama's folder as `config` says, and the model in FP64. Its embedding is the head's weight, unless
+    `lm_head` says that this one is packed, too."""
+    sizes = dict(hidden_size=32, intermediate_size=64, num_key_value_heads=4, vocab_size=104)
+    head, act_order = config.get("lm_head", False), config.get("desc_act", False)
     plain = open_model(write_config(path, "llama", **sizes), random_weights=0, dtype="f16").torch_module()
     v2, made = config.get("checkpoint_format") == "gptq_v2", dict(plain.state_dict())
     wide = plain.double()
     for name, layer in plain.named_modules():
-        if isinstance(layer, torch.nn.Linear) and name != "lm_head":
+        if isinstance(layer, torch.nn.Linear) and (head or name != "lm_head"):
             del made[f"{name}.weight"]
-            tensors, weight = layer_tensors(config["quant_method"], bits, *layer.weight.shape, v2)
+            tensors, weight = layer_tensors(config["quant_method"], bits, *layer.weight.shape, v2, act_order)
             made |= {f"{name}.{part}": tensor for part, tensor in tensors.items()}
-            wide.get_submodule(name).weight.data = weight
-    made.pop("lm_head.weight")
+            wide.get_submodule(name).weight = torch.nn.Parameter(weight, requires_grad=False)
+    made.pop("lm_head.weight", None)
     folder = write_config(path, "llama", **sizes, dtype="float16", quantization_config=config)
     made = {n: t.half() if t.dtype == torch.float64 else t for n, t in made.items()}
     write_weights(Path(folder) / "model.safetensors", made)
@@ -84,8 +89,15 @@ GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": Fals
 
 @pytest.mark.parametrize(
     "config",
-    [AWQ, GPTQ, GPTQ | {"bits": 3}, GPTQ | {"bits": 8}, GPTQ | {"bits": 2, "checkpoint_format": "gptq_v2"}],
-    ids=lambda c: f"{c['quant_method']}{c['bits']}",
+    [
+        AWQ,
+        GPTQ,
+        GPTQ | {"bits": 3},
+        GPTQ | {"bits": 8},
+        GPTQ | {"bits": 2, "checkpoint_format": "gptq_v2"},
+        GPTQ | {"desc_act": True, "lm_head": True},
+    ],
+    ids=lambda c: f"{c['quant_method']}{c['bits']}{'act' * c.get('desc_act', False)}",
 )
 def test_a_folder_is_the_model_of_its_numbers(tmp_path, config):
     folder, wide = write_folder(tmp_path, config, config["bits"])
@@ -96,7 +108,7 @@ def test_a_folder_is_the_model_of_its_numbers(tmp_path, config):
     assert relative_error(source.torch_module()(ids, use_cache=False).logits, wanted) <= gate_of(torch.float16, 0)
 
 
-@pytest.mark.parametrize("config", [AWQ, GPTQ], ids=lambda c: c["quant_method"])
+@pytest.mark.parametrize("config", [AWQ, GPTQ, GPTQ | {"desc_act": True}], ids=["awq", "gptq", "act-order"])
 def test_its_kernels_read_packed_words(tmp_path, config):
     folder, wide = write_folder(tmp_path, config)
     job = Compilation("m", get_target("sm_90a"))
@@ -122,13 +134,12 @@ def test_its_kernels_read_packed_words(tmp_path, config):
         ({"quant_method": "bitsandbytes"}, "by 'bitsandbytes': AWQ and GPTQ are read"),
         ({"quant_method": "hqq"}, "by 'hqq'"),
         ({"quant_method": ["awq"]}, "AWQ and GPTQ are read"),
-        ({"desc_act": True}, "desc_act"),
         ({"bits": 5}, "bits is 5"),
         ({"bits": True}, "bits is True"),
         ({"group_size": 0}, "group_size is 0"),
         ({"checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'"),
         ({"dynamic": {"-:x": {}}}, "several schemes"),
-        ({"group_size": 8}, "a layer of"),
+        ({"group_size": 8}, "in groups of 8"),
         ({"bits": 8}, "a layer of"),
     ],
     ids=str,
@@ -152,8 +163,11 @@ def test_other_configs_are_refused(tmp_path, changes, message):
         ("scales", None, "lack"),
         ("qzeros", lambda t: t[:, :-1], "a layer of"),
         ("qweight", lambda t: t.to(torch.int64), "a layer of"),
-        ("g_idx", lambda t: t.flip(0), "not in order"),
+        ("g_idx", lambda t: t // 2, "is not the group of each of 32 inputs"),
+        ("g_idx", lambda t: t[1:], "is not the group of each of 32 inputs"),
+        ("g_idx", lambda t: t.float(), "is not the group of each of 32 inputs"),
         ("scales", lambda t: t * float("inf"), "not finite"),
+        ("scales", lambda t: t.float() * 1e9, "too large for torch.float16"),
     ],
 )
 def test_damaged_folders_are_refused(tmp_path, part, change, message):
@@ -168,6 +182,13 @@ def test_damaged_folders_are_refused(tmp_path, part, change, message):
     with pytest.raises(MlircError, match=message):
         source = open_model(folder)
         list(source.weights.values())
+
+
+@pytest.mark.parametrize("key", ["version", "format", "checkpoint_format"])
+def test_other_layouts_of_awq_are_refused(tmp_path, key):
+    folder, _ = write_folder(tmp_path, AWQ | {key: "gemv"})
+    with pytest.raises(MlircError, match=f"{key} is 'gemv', not 'gemm'"):
+        open_model(folder)
 
 
 def test_folders_without_packed_weights(tmp_path):

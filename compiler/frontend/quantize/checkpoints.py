@@ -5,7 +5,7 @@ AWQ (casper-hansen/AutoAWQ, version "gemm"): qweight int32 [K, N / 8], eight col
 qzeros int32 [K / group, N / 8] alike; scales f16 [K / group, N].
 GPTQ (AutoGPTQ/AutoGPTQ): qweight int32 [K bits / 32, N] and qzeros int32 [K / group, N bits / 32], numbers of a column
 or row one behind the other in a stream of bits; zero points are stored less 1 (checkpoint_format "gptq") or as they are
-("gptq_v2"); scales f16 [K / group, N]; g_idx int32 [K], the group of each k.
+("gptq_v2"); scales f16 [K / group, N]; g_idx int32 [K], the group of each k, in any order (`desc_act`, act-order).
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ def checkpoint_of(config: Any, where: str) -> Checkpoint:
     if type(group) is not int or group == 0 or group < -1 or group > 1 << 24:
         raise refuse(f"group_size is {str(group)[:20]}")
     if method == "awq":
-        if str(config.get("version", "gemm")).lower() != "gemm":
-            raise refuse(f"version is {str(config['version'])[:20]!r}, not 'gemm'")
+        for key in ("version", "format", "checkpoint_format"):
+            if str(config.get(key) or "gemm").lower() != "gemm":
+                raise refuse(f"{key} is {str(config[key])[:20]!r}, not 'gemm'")
         if config.get("zero_point", True) is not True:
             raise refuse("it has no zero points")
         bias = 0
@@ -63,8 +64,6 @@ def checkpoint_of(config: Any, where: str) -> Checkpoint:
         form = config.get("checkpoint_format", "gptq")
         if form not in ("gptq", "gptq_v2"):
             raise refuse(f"checkpoint_format is {str(form)[:20]!r}")
-        if config.get("desc_act") not in (False, None):
-            raise refuse("desc_act: its weights are in the order of activations")
         if config.get("dynamic"):
             raise refuse("'dynamic': layers of several schemes")
         bias = 1 if form == "gptq" else 0
@@ -74,9 +73,29 @@ def checkpoint_of(config: Any, where: str) -> Checkpoint:
     return Checkpoint(method, Scheme(Format(bits), max(group, 0), symmetric=False), bias, tuple(kept))
 
 
-def packed_layer(tensors: Mapping[str, torch.Tensor], layer: str, shape: tuple[int, int], about: Checkpoint) -> Packed:
-    """The packed weight [N, K] of a layer, its scales as they are stored. `tensors`: the folder's, by name. Raises
-    MlircError for tensors that are missing or do not fit."""
+def order_of(tensors: Mapping[str, torch.Tensor], layer: str, k: int, about: Checkpoint) -> torch.Tensor | None:
+    """int64 [K]: which k are one behind the other once each group's are, of a layer of GPTQ with act-order; None where
+    they are in order. Raises MlircError for a `g_idx` that is none of `groups` full ones."""
+    name, group = f"{layer}.g_idx", about.scheme.group or k
+    if about.method != "gptq" or name not in tensors:
+        return None
+    stored, usual = tensors[name], torch.arange(k) // group
+    found = stored.flatten().to(torch.int64)
+    if stored.dtype.is_floating_point or not torch.equal(found.sort().values, usual):
+        raise MlircError(f"'{name}' is not the group of each of {k} inputs, in groups of {group}")
+    return None if torch.equal(found, usual) else torch.argsort(found, stable=True)
+
+
+def packed_layer(
+    tensors: Mapping[str, torch.Tensor],
+    layer: str,
+    shape: tuple[int, int],
+    about: Checkpoint,
+    dtype: torch.dtype,
+    order: torch.Tensor | None = None,
+) -> Packed:
+    """The packed weight [N, K] of a layer, its scales and zero points in `dtype`, its k in `order` (`order_of`).
+    `tensors`: the folder's, by name. Raises MlircError for tensors that are missing or do not fit."""
     (n, k), bits = shape, about.scheme.format.bits
     groups = groups_of(k, about.scheme.group)
     awq = about.method == "awq"
@@ -97,21 +116,17 @@ def packed_layer(tensors: Mapping[str, torch.Tensor], layer: str, shape: tuple[i
                 f"weight '{layer}.{part}' is {tensor.dtype} {list(tensor.shape)}: a layer of {n} x {k} with "
                 f"{bits} bits in groups of {about.scheme.group or k} has {list(wanted)}"
             )
-    order = f"{layer}.g_idx"
-    if not awq and order in tensors:
-        usual = torch.arange(k) // (about.scheme.group or k)
-        if not torch.equal(tensors[order].to(torch.int64).flatten(), usual):
-            raise MlircError(f"'{order}': the groups are not in order (act-order): give the unquantized weights")
-    if not bool(torch.isfinite(found["scales"]).all()):
-        raise MlircError(f"weight '{layer}.scales' has values that are not finite")
+    scales = found["scales"].t().to(dtype).contiguous()
+    if not bool(torch.isfinite(scales).all()):
+        raise MlircError(f"weight '{layer}.scales' has values that are not finite, or too large for {dtype}")
+    check_scales(scales, f"layer '{layer}'")
     if awq:
         numbers, zeros = (_nibbles(found[part]) for part in ("qweight", "qzeros"))
     else:
         numbers, zeros = _stream(found["qweight"].t(), bits).t(), _stream(found["qzeros"], bits)
     zeros = (zeros.to(torch.int32) + about.zero_bias) & ((1 << bits) - 1)
-    scales = found["scales"].t().contiguous()
-    check_scales(scales, f"layer '{layer}'")
-    return Packed(pack(numbers.t().contiguous(), bits), scales, zeros.t().contiguous().to(scales.dtype))
+    numbers = numbers if order is None else numbers[order]
+    return Packed(pack(numbers.t().contiguous(), bits), scales, zeros.t().contiguous().to(dtype), order)
 
 
 def _nibbles(words: torch.Tensor) -> torch.Tensor:

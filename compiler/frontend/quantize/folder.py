@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
@@ -12,7 +12,7 @@ import torch
 from mlirc.errors import MlircError
 from mlirc.files.opening import read_bytes
 from mlirc.frontend.inputs import InputSpec
-from mlirc.frontend.quantize.checkpoints import Checkpoint, packed_layer
+from mlirc.frontend.quantize.checkpoints import Checkpoint, order_of, packed_layer
 from mlirc.frontend.quantize.layers import Place, placeholder, places_of, replace_layers
 from mlirc.frontend.quantize.rounding import Packed
 from mlirc.frontend.weights import OnDemand, tied_names
@@ -56,27 +56,31 @@ def open_weights(
     if about and not places:
         raise MlircError(f"{path}: no layer has weights as 'quantization_config' ({about.method}) says")
     layers = {p.name: p.shape for p in places}
+    orders = {}
     if about:
-        put_placeholders(module, about, list(places))
+        orders = {p.name: order for p in places if (order := order_of(tensors, p.name, p.shape[1], about)) is not None}
+        put_placeholders(module, about, list(places), set(orders))
     state, buffers = module.state_dict(), dict(module.named_buffers())
     specs = {name: InputSpec.of(name, tensor) for name, tensor in state.items()}
-    packed = {f"{layer}.weight_{part}" for layer in layers for part in ("words", "scales", "zeros")}
+    packed = {f"{layer}.weight_{part}" for layer in layers for part in ("words", "scales", "zeros", "order")}
     fixed = {name: tensor for name, tensor in state.items() if name in buffers and name not in packed}
     tied = tied_names(module)
     found = {tied[name]: name for name in tied if name in tensors}  # any of a tensor's names may be in the file
     tied = {name: found.get(other, other) for name, other in tied.items()}
-    weights = CheckpointWeights(tensors, about, layers, specs, tied, fixed)
+    weights = CheckpointWeights(tensors, about, layers, specs, tied, fixed, orders)
     weights.check(path)
     return weights, places
 
 
-def put_placeholders(module: torch.nn.Module, about: Checkpoint, places: list[Place]) -> None:
-    """Packed layers of the right shapes, fake where the model's parameters are."""
+def put_placeholders(
+    module: torch.nn.Module, about: Checkpoint, places: list[Place], ordered: Collection[str] = ()
+) -> None:
+    """Packed layers of the right shapes, fake where the model's parameters are; `ordered`: those with act-order."""
     mode = next((p.fake_mode for p in module.parameters() if hasattr(p, "fake_mode")), contextlib.nullcontext())
 
     def packed(place: Place) -> Packed:
         with mode:
-            return placeholder(place.shape, about.scheme, place.layer.weight.dtype)
+            return placeholder(place.shape, about.scheme, place.layer.weight.dtype, place.name in ordered)
 
     replace_layers(module, about.scheme, places, packed)
 
@@ -84,7 +88,7 @@ def put_placeholders(module: torch.nn.Module, about: Checkpoint, places: list[Pl
 class CheckpointWeights(OnDemand):
     """The state dict of a model with packed layers, of a folder's tensors. `layers`: shapes [N, K] by name; `specs`:
     what the model has; `tied`: names that are other names' tensors; `fixed`:
-    buffers that the model gives itself, where the folder has none. The layer that was asked for last is kept."""
+    buffers that the model gives itself, where the folder has none; `orders`: of the layers with act-order. The layer that was asked for last is kept."""
 
     def __init__(
         self,
@@ -94,9 +98,11 @@ class CheckpointWeights(OnDemand):
         specs: Mapping[str, InputSpec],
         tied: Mapping[str, str],
         fixed: Mapping[str, torch.Tensor],
+        orders: Mapping[str, torch.Tensor],
     ):
         self.tensors, self.about, self.layers, self.specs = tensors, about, dict(layers), dict(specs)
         self.tied, self.fixed, self.names = dict(tied), dict(fixed), self.specs
+        self.orders = dict(orders)
         self._last: tuple[str, Packed] | None = None
 
     def check(self, path: Path) -> None:
@@ -130,8 +136,9 @@ class CheckpointWeights(OnDemand):
         return value.to(self.specs[name].dtype)
 
     def packed(self, layer: str) -> Packed:
-        """The packed weight of a layer, scales and zero points as the folder has them."""
+        """The packed weight of a layer."""
         if self._last is None or self._last[0] != layer:
             assert self.about is not None, "a layer is packed where a config says so"
-            self._last = layer, packed_layer(self.tensors, layer, self.layers[layer], self.about)
+            dtype, order = self.specs[f"{layer}.weight_scales"].dtype, self.orders.get(layer)
+            self._last = layer, packed_layer(self.tensors, layer, self.layers[layer], self.about, dtype, order)
         return self._last[1]

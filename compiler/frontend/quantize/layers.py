@@ -28,16 +28,23 @@ class QuantizedLinear(torch.nn.Module):
             self.register_buffer(name, tensor)
         if packed.zeros is None:
             self.weight_zeros = None
+        self.ordered = packed.order is not None
         self.register_parameter("bias", bias)
 
     @property
     def weight(self) -> torch.Tensor:
         """The weight as floats [N, K]."""
+        columns = self._columns()
+        return columns[:, torch.argsort(self.weight_order)] if self.ordered else columns  # type: ignore[arg-type]
+
+    def _columns(self) -> torch.Tensor:
+        """The same, in the order in which it is stored."""
         kind, group = self.scheme.format.name, self.scheme.group
         return dequantize(self.weight_words, self.weight_scales, self.weight_zeros, kind, self.in_features, group)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.linear(x, self.weight, self.bias)  # type: ignore[arg-type]
+        x = x.index_select(-1, self.weight_order) if self.ordered else x  # type: ignore[arg-type]
+        return torch.nn.functional.linear(x, self._columns(), self.bias)  # type: ignore[arg-type]
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, scheme={self.scheme}"
@@ -103,12 +110,13 @@ def replace_layers(
     return module
 
 
-def placeholder(shape: tuple[int, int], scheme: Scheme, dtype: torch.dtype) -> Packed:
+def placeholder(shape: tuple[int, int], scheme: Scheme, dtype: torch.dtype, ordered: bool = False) -> Packed:
     """A packed weight [N, K] of the right shapes and no values, on the default device."""
     (n, k), groups = shape, groups_of(shape[1], scheme.group)
     scales = torch.empty(n, groups, dtype=dtype)
     words = torch.empty(n, words_of(scheme.format.bits, k), dtype=torch.int32)
-    return Packed(words, scales, None if scheme.symmetric else torch.empty_like(scales))
+    order = torch.empty(k, dtype=torch.int64) if ordered else None
+    return Packed(words, scales, None if scheme.symmetric else torch.empty_like(scales), order)
 
 
 def with_own_layers(module: torch.nn.Module) -> torch.nn.Module:

@@ -16,16 +16,18 @@ FP8 = torch.float8_e4m3fn
 @dataclass
 class Packed:
     """A packed weight [N, K]: int32 words, scales [N, groups] and, where it has any, zero points [N, groups] as whole
-    numbers of the scales' dtype."""
+    numbers of the scales' dtype. `order`: int64 [K], the input that each of its columns is for; None: the input of its
+    own number."""
 
     words: torch.Tensor
     scales: torch.Tensor
     zeros: torch.Tensor | None = None
+    order: torch.Tensor | None = None
 
     def parts(self) -> dict[str, torch.Tensor]:
         """By the names of a layer's buffers."""
-        found = {"weight_words": self.words, "weight_scales": self.scales}
-        return found if self.zeros is None else {**found, "weight_zeros": self.zeros}
+        parts = {"words": self.words, "scales": self.scales, "zeros": self.zeros, "order": self.order}
+        return {f"weight_{name}": tensor for name, tensor in parts.items() if tensor is not None}
 
 
 def check_scales(scales: torch.Tensor, name: str) -> None:
