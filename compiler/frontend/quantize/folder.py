@@ -87,8 +87,8 @@ def put_placeholders(
 
 class CheckpointWeights(OnDemand):
     """The state dict of a model with packed layers, of a folder's tensors. `layers`: shapes [N, K] by name; `specs`:
-    what the model has; `tied`: names that are other names' tensors; `fixed`:
-    buffers that the model gives itself, where the folder has none; `orders`: of the layers with act-order. The layer that was asked for last is kept."""
+    what the model has; `tied`: names that are other names' tensors; `fixed`: buffers that the model gives itself, where
+    the folder has none; `orders`: of the layers with act-order. The layer that was asked for last is kept."""
 
     def __init__(
         self,
