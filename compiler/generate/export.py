@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections import ChainMap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from mlirc.frontend.results import spec_names
 from mlirc.frontend.source import SourceModel, from_torch, in_eval_mode
 from mlirc.frontend.state import with_returned_states
 from mlirc.frontend.weights import Renamed
+from mlirc.generate.frequencies import fixed_frequencies
 from mlirc.generate.paged_cache import Pools, ShapesOfCache
 from mlirc.generate.sizes import Sizes
 from mlirc.generate.steps import Decode, GreedyDecode, Prefill, Step, make_states
@@ -92,7 +93,7 @@ def open_generator(
     source = opened(model, dtype, random_weights, quantize)
     network: Any = source.module
     _require_causal(network, source.name)
-    with quiet(), in_eval_mode(network), torch.no_grad():
+    with quiet(), in_eval_mode(network), torch.no_grad(), fixed_frequencies(network):
         shapes, vocabulary = _what_it_keeps(network)
     sizes = sizes_of(network, vocabulary, slots, context, page_size, pages, chunks)
     kind = {found[2] for found in shapes.values()}
@@ -102,7 +103,7 @@ def open_generator(
     ]
     states = make_states(sizes)
     generator = Generator(source.name, network, source, sizes, kind.pop(), {})
-    with _fixed_frequencies(network, sizes.context):  # which refuses those that depend on the length
+    with fixed_frequencies(network, sizes.context):  # which refuses those that depend on the length
         _compare(generator, pools, states)
     generator.steps["decode"] = as_source(source, Decode(network, pools, states, sizes), ())
     generator.steps["decode-greedy"] = as_source(source, GreedyDecode(network, pools, states, sizes), ())
@@ -269,40 +270,6 @@ def keep(step: Step, written: dict[str, torch.Tensor]) -> None:
         step.get_buffer(name).copy_(tensor)
 
 
-@contextlib.contextmanager
-def _fixed_frequencies(network: Any, context: int) -> Iterator[None]:
-    """Rotary embeddings whose frequencies depend on how long the sequence is keep those of short ones in the body.
-    Raises MlircError where the context is longer than that."""
-    changed = []
-    try:
-        for module in network.modules():
-            kind = getattr(module, "rope_type", None)
-            kinds = set(kind.values()) if isinstance(kind, dict) else {kind}
-            if not any(k == "longrope" or (isinstance(k, str) and "dynamic" in k) for k in kinds):
-                continue
-            most = _short_limit(module)
-            if context > most:
-                raise MlircError(
-                    f"the model's positions are scaled in another way beyond {most} tokens: "
-                    f"give a context of at most {most}"
-                )
-            changed.append((module, kind))
-            module.rope_type = dict.fromkeys(kind, "default") if isinstance(kind, dict) else "default"
-        yield
-    finally:
-        for module, kind in changed:
-            module.rope_type = kind
-
-
-def _short_limit(module: Any) -> int:
-    found = []
-    parameters = getattr(module.config, "rope_parameters", None) or {}
-    for part in (parameters, *(p for p in parameters.values() if isinstance(p, dict))):
-        if "original_max_position_embeddings" in part:
-            found.append(int(part["original_max_position_embeddings"]))
-    return min(found or [module.config.max_position_embeddings])
-
-
 def as_source(source: SourceModel, step: Step, args: tuple) -> SourceModel:
     """A step as a model of its own; its tensors' names are those of `step`."""
     step.eval().requires_grad_(False)
@@ -327,7 +294,7 @@ def exported(generator: Generator, plan: str) -> SourceModel:
     """A step as a program that writes its states; layers of one input are one product (`join_linears.py`). Raises
     MlircError where the model cannot be exported."""
     source = generator.steps[plan]
-    with quiet(), torch.no_grad(), _fixed_frequencies(generator.network, generator.sizes.context):
+    with quiet(), torch.no_grad(), fixed_frequencies(generator.network, generator.sizes.context):
         program = export(source)
         if not _can_be_plain(program.graph):  # a model writes in place in a way that only another trace undoes
             program = program.run_decompositions({})
@@ -353,4 +320,4 @@ def plain_name(name: str) -> str:
 
 def with_fixed_frequencies(generator: Generator) -> contextlib.AbstractContextManager[None]:
     """For the body of a `with` in which steps are run."""
-    return _fixed_frequencies(generator.network, generator.sizes.context)
+    return fixed_frequencies(generator.network, generator.sizes.context)

@@ -17,6 +17,7 @@ from mlirc.frontend.noise import quiet
 from mlirc.frontend.source import SourceModel, in_eval_mode
 from mlirc.generate import export
 from mlirc.generate.export import Generator
+from mlirc.generate.frequencies import fixed_frequencies
 from mlirc.generate.paged_cache import Pools
 from mlirc.generate.recurrent import DecodeWithRows, GreedyDecodeWithRows, PrefillWithRows, Rows, known_modules
 from mlirc.generate.sizes import Sizes
@@ -42,7 +43,7 @@ def open_mixed(
 ) -> Generator:
     """The steps of a causal language model with recurrent layers; as `mlirc.generate.export.open_generator`."""
     network: Any = source.module
-    with quiet(), in_eval_mode(network), torch.no_grad():
+    with quiet(), in_eval_mode(network), torch.no_grad(), fixed_frequencies(network):
         layers, vocabulary, dtype = _what_it_keeps(network)
     most = export.CONTEXT if context is None else context
     chunks = [c for c in CHUNKS if not isinstance(most, int) or c <= most] if chunks is None else chunks

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 
 import pytest
+import torch
 
 from mlirc.errors import MlircError
 from mlirc.generate.export import open_generator
@@ -16,9 +17,11 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq
           "high_freq_factor": 4.0, "original_max_position_embeddings": 32}  # fmt: skip
 LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 8, "long_factor": [2.0] * 8,
             "original_max_position_embeddings": CONTEXT}  # fmt: skip
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
 GEMMA = {"head_dim": 16, "sliding_window": 5, "query_pre_attn_scalar": 16}
 MODELS = {
     "llama": ("LlamaForCausalLM", {"rope_parameters": LLAMA3}, 2),
+    "llama-dynamic": ("LlamaForCausalLM", {"rope_parameters": DYNAMIC}, 2),
     "qwen2": ("Qwen2ForCausalLM", {}, 2),
     "qwen3": ("Qwen3ForCausalLM", {"head_dim": 32}, 2),
     "mistral": ("MistralForCausalLM", {"sliding_window": 11}, 2),
@@ -47,7 +50,7 @@ MODELS = {
 }  # fmt: skip
 
 
-ALWAYS = ["llama", "mistral", "gemma2", "gpt2", "bloom", "mixtral", "gpt-oss"]
+ALWAYS = ["llama", "llama-dynamic", "mistral", "gemma2", "gpt2", "bloom", "mixtral", "gpt-oss"]
 NAMES = list(MODELS) if os.environ.get("MLIRC_GENERATION") == "all" else ALWAYS
 
 
@@ -62,6 +65,28 @@ def test_greedy_tokens_are_those_of_generate(name):
         assert_greedy(model, prompt, made)
     if fused is not None:
         assert max(step.module.found.fused for step in steps.steps.values()) == fused  # of those that ran
+
+
+SHORT = 40
+
+
+@pytest.mark.parametrize(
+    ("rope", "most"),
+    [({**LONGROPE, "factor": 4.0, "original_max_position_embeddings": SHORT}, CONTEXT), (DYNAMIC, SHORT)],
+    ids=["longrope", "dynamic"],
+)
+def test_what_a_model_has_read_before_and_will_read_does_not_matter(rope, most):
+    """Such models keep the frequencies of the last text, or of the longest one."""
+    model = tiny("LlamaForCausalLM", rope_parameters=rope, max_position_embeddings=most)
+    long, prompt = (torch.from_numpy(generator().integers(0, VOCABULARY, (1, n))) for n in (CONTEXT, 7))
+    with torch.no_grad():
+        alone = model(prompt, use_cache=False).logits
+        wanted = model(long, use_cache=False).logits
+        steps = open_generator(model, slots=1, context=SHORT, page_size=8, chunks=(1, 8))
+        [made] = greedy(eager_engine(steps), [prompt[0].tolist()], 20)
+        assert torch.equal(model(long, use_cache=False).logits, wanted), "the module is as it was"
+        assert torch.equal(model(prompt, use_cache=False).logits, alone)
+    assert_greedy(model, prompt[0].tolist(), made)
 
 
 def test_masks_of_its_own_that_do_not_know_of_pages_are_refused():
