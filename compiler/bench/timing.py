@@ -77,7 +77,7 @@ def capture(name: str, run: Callable[[Any], Any], sets: Sequence[Any], runs: int
     with torch.cuda.graph(graph, stream=stream, capture_error_mode="relaxed"):
         keep = [run(sets[i % len(sets)]) for i in range(runs)]
     torch.cuda.synchronize()
-    return Arm(name, graph.replay, runs, (graph, keep, sets))
+    return Arm(name, graph.replay, runs, (graph, keep, sets, run))  # a graph keeps nothing of what it reads
 
 
 def interleave(arms: Sequence[Arm], samples: int, flush: Callable[[], None]) -> dict[str, Sampled]:

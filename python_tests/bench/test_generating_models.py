@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -291,6 +293,43 @@ def test_a_wrong_case_is_not_timed(monkeypatch, on_host):
     record = run_case(monkeypatch, lambda tokens: (tokens + 1) % 61, context=13, prefill=3)
     assert record["result"]["check"]["verdict"] == "FAIL" and "parts" not in record["result"]
     assert not report.is_right(record)
+
+
+def test_an_arm_keeps_what_its_graph_reads(monkeypatch):
+    """A CUDA graph reads the memory of a peer's cache, and does not keep it from being given to others."""
+
+    class Graph:
+        def replay(self):
+            """Reads memory."""
+
+    class Nothing:
+        def __init__(self, *given, **options):
+            self.wait_stream = lambda other: None
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *why):
+            return None
+
+    for name, fake in {"CUDAGraph": Graph, "Stream": Nothing, "stream": Nothing, "graph": Nothing}.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(torch.cuda, "current_stream", Nothing)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+    class Step:
+        def __call__(self, given):
+            return 0
+
+    step = Step()
+    kept = weakref.ref(step)
+    arm = timing.capture("eager", step, [None], 1)
+    del step
+    gc.collect()
+    assert kept() is not None
+    del arm
+    gc.collect()
+    assert kept() is None
 
 
 def test_a_peer_that_is_wrong_is_not_timed(monkeypatch, on_host):
