@@ -193,6 +193,11 @@ def details(record: dict[str, Any]) -> list[str]:
     if "through_engine" in result:
         found = result["through_engine"]["median_us"]
         lines.append(f"{found:,.1f} us a step through the engine, with each token on the host, by the host's clock")
+    if "through_engine_ahead" in result:
+        found = result["through_engine_ahead"]["median_us"]
+        lines.append(
+            f"{found:,.1f} us where the next step begins before that, as the scheduler has it (L2 not flushed)"
+        )
     if "sampling" in result:
         lines.append(f"{result['sampling']['median_us']:,.1f} us a step that samples, in its graph")
     if "memory" in result:

@@ -71,9 +71,20 @@ class Engine(Protocol):
     def rewind(self, slot: int, token: int, position: int) -> None:
         """The slot's next input is `token` at `position`: what the cache holds from there on will be written anew."""
 
+    # How many steps it is of use to begin before the tokens of the one in front of them are asked for.
+    ahead: int
+
+    def begin(self) -> None:
+        """Begins a step of all slots behind those that were begun, whose tokens are its inputs. What it makes for a
+        slot that is released, assigned or read into from now on means nothing. A slot whose sequence has ended may be
+        in it: what belongs behind the slot's pages is not written."""
+
     def decode(self) -> np.ndarray:
-        """One step of all slots: int64 [slots], the token that each has sampled, which is its next input. Those of idle
-        slots mean nothing."""
+        """The oldest step that was begun and not asked for (where there is none, one is begun): int64 [slots], the
+        token that each has sampled, which is its next input. Those of idle slots mean nothing."""
+
+    def drop(self) -> None:
+        """Forgets the steps that were begun and not asked for; their slots have moved on."""
 
     def close(self) -> None:
         """Frees the device's memory."""

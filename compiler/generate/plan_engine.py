@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,11 +29,21 @@ _SLOT_STATES: dict[str, tuple[type, float]] = {
 }
 
 
+@dataclass
+class _Begun:
+    """A step that was begun. `made`: its tokens, once they are on the host; `counts`: the slots that it moves on."""
+
+    run: Any
+    counts: np.ndarray
+    made: np.ndarray | None = None
+
+
 class PlanEngine:
     """`mlirc.generate.engine.Engine` of models by their plans' names, which share their states: `decode`,
     `decode-greedy` for steps in which no slot samples or has a penalty, and `prefill-C`.
 
-    Copies of the states but the cache are kept on the host, and written to the device where the host changed them.
+    Copies of the states but the cache are kept on the host, and written to the device where the host changed them. On
+    a GPU steps run while the host does other things; elsewhere a step has ended when `begin` returns.
     """
 
     def __init__(self, models: Mapping[str, Any], sizes: Sizes):
@@ -46,6 +58,10 @@ class PlanEngine:
         self._tokens: list[list[int]] = [[] for _ in range(self.slots)]  # what a slot's sequence has, for its penalty
         self._unseen: set[int] = set()  # slots whose row of `seen` is out of date
         self._changed = {"table", "seen", *self._of_slot}
+        self._begun: deque[_Begun] = deque()  # steps whose tokens nobody has asked for, the oldest first
+        first = next(iter(self._models.values()), None)
+        self._apart = hasattr(first, "start")  # runs go on while the host does other things
+        self.ahead = int(self._apart)
 
     @property
     def models(self) -> Mapping[str, Any]:
@@ -104,17 +120,31 @@ class PlanEngine:
             raise MlircError(f"{len(tokens)} tokens to verify: at most {self.verify_limit} fit into one run")
         return self._read(slot, tokens, start, [c for c in self.chunks if c <= VERIFY_LIMIT])
 
-    def decode(self) -> np.ndarray:
-        """One step of all slots: int64 [slots]."""
+    def begin(self) -> None:
+        """Begins a step of all slots; as of the protocol."""
         self._write_states()
         state = self._of_slot
-        sampled = state["active"] & ((state["temperature"] != 0) | (state["penalty"] != 1))
-        made = np.array(self._models["decode" if sampled.any() else "decode-greedy"]())
-        for slot in np.flatnonzero(state["active"] & (state["penalty"] != 1)):
-            self._tokens[slot] += [int(state["token"][slot])]
-        state["position"] += state["active"]
-        state["token"][:] = made
+        active = state["active"].copy()
+        sampled = active & ((state["temperature"] != 0) | (state["penalty"] != 1))
+        model = self._models["decode" if sampled.any() else "decode-greedy"]
+        step = _Begun(model.start(), active) if self._apart else _Begun(None, active, np.array(model()))
+        state["position"] = np.minimum(state["position"] + active, self.context)
+        self._begun.append(step)
+
+    def decode(self) -> np.ndarray:
+        """The tokens of the oldest step that was begun: int64 [slots]."""
+        if not self._begun:
+            self.begin()
+        self._take(self._begun[0])
+        made = self._begun.popleft().made
+        assert made is not None
         return made
+
+    def drop(self) -> None:
+        """Forgets the steps that were begun and not asked for."""
+        for step in self._begun:
+            self._take(step)
+        self._begun.clear()
 
     def close(self) -> None:
         """Frees the device's memory."""
@@ -122,6 +152,16 @@ class PlanEngine:
             model.close()
 
     # Inside
+
+    def _take(self, step: _Begun) -> None:
+        """Brings the copies of the states up to what a step made. Steps are taken in the order in which they began."""
+        if step.made is None:
+            step.made = np.array(step.run.result())
+        state = self._of_slot
+        for slot in np.flatnonzero(step.counts & (state["penalty"] != 1)):
+            self._tokens[slot] += [int(state["token"][slot])]
+        state["token"][step.counts] = step.made[step.counts]
+        step.counts[:] = False
 
     def _read(self, slot: int, tokens: Sequence[int], start: int, chunks: Sequence[int]) -> list[int]:
         self._check_slot(slot)
@@ -132,6 +172,7 @@ class PlanEngine:
             )
         made: list[int] = []
         at, end = start, start + len(tokens)
+        self._leave_out(slot)
         self._remember(slot, self._tokens[slot][:start])
         while at < end:
             chunk = self._chunk(end - at, at, chunks)
@@ -161,7 +202,13 @@ class PlanEngine:
             self._tokens[slot] = tokens
             self._unseen.add(slot)
 
+    def _leave_out(self, slot: int) -> None:
+        """What steps that are under way make for a slot is no longer its sequence's."""
+        for step in self._begun:
+            step.counts[slot] = False
+
     def _set(self, slot: int, values: Mapping[str, Any]) -> None:
+        self._leave_out(slot)
         for name, value in values.items():
             self._of_slot[name][slot] = value
         self._changed.update(values)
@@ -176,16 +223,24 @@ class PlanEngine:
         self._changed.add("table")
 
     def _write_states(self) -> None:
+        """Writes what has changed, whole: but for the table, which only the host changes, that takes what steps under
+        way make of the other slots."""
+        if self._changed - {"table"} or self._unseen:
+            for step in self._begun:
+                self._take(step)
         if self._unseen:  # the others' rows, too, which decoding has changed on the device
             self._seen[:] = False
             for slot, tokens in enumerate(self._tokens):
                 self._seen[slot, tokens] = True
             self._changed.add("seen")
             self._unseen.clear()
-        state = next(iter(self._models.values())).state
+        first = next(iter(self._models.values()))
         for name in self._changed:
             array = self._table if name == "table" else self._seen if name == "seen" else self._of_slot[name]
-            state[name] = array.copy()
+            if self._apart:
+                first.write_state(name, array)
+            else:
+                first.state[name] = array.copy()
         self._changed.clear()
 
     def _check_slot(self, slot: int) -> None:

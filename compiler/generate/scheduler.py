@@ -9,6 +9,10 @@ Pages are taken as a sequence grows. Where none is left, the youngest sequence g
 of the queue; what it has is read again later, most of it from pages that are still there. The oldest always goes on,
 and alone it fits (`check_request`), so that every sequence ends. Its tokens are the same as without the pause, up to
 the rounding in which a model's plans for several tokens differ from the one for a single token.
+
+Where the engine's steps go on while the host does other things (`Engine.ahead`), the next step is begun before the
+tokens of the last one are looked at. What it makes for a sequence that turns out to have ended is dropped: it was
+written behind that sequence's tokens, into pages that nobody else had.
 """
 
 from __future__ import annotations
@@ -75,7 +79,9 @@ class Scheduler:
         self._waiting: deque[Progress] = deque()  # in the order of their numbers
         self._reading: Progress | None = None
         self._running: dict[int, Progress] = {}  # by slot
+        self._begun: deque[set[Progress]] = deque()  # for whom the steps under way are, the oldest first
         self._events: list[Event] = []
+        engine.drop()  # what another scheduler began is none of this one's
 
     @property
     def busy(self) -> bool:
@@ -179,19 +185,51 @@ class Scheduler:
     # Decoding
 
     def _decode(self) -> None:
-        for progress in sorted(self._running.values(), key=lambda p: p.number):  # the oldest takes pages first
-            if progress.slot is not None:
-                self._make_room(progress)
-        if not self._running:
-            return
-        if len(self._running) == 1 and not self._waiting and not self._reading:
-            progress = next(iter(self._running.values()))
-            if self._verify(progress):
+        while self._begun and not self._begun[0]:  # all that it was for have ended
+            self._begun.popleft()
+            self.engine.decode()
+        if not self._begun:
+            for progress in sorted(self._running.values(), key=lambda p: p.number):  # the oldest takes pages first
+                if progress.slot is not None:
+                    self._make_room(progress)
+            if not self._running:
                 return
+            if len(self._running) == 1 and not self._waiting and not self._reading:
+                progress = next(iter(self._running.values()))
+                if self._verify(progress):
+                    return
+            self._begin()
+            if self._events and self.engine.ahead:  # who waits for a prompt's first token need not wait for another
+                return
+        while len(self._begun) <= self.engine.ahead and self._may_run_ahead():
+            self._begin()
         tokens = self.engine.decode()
-        for slot, progress in list(self._running.items()):
+        for progress in sorted(self._begun.popleft(), key=lambda p: p.number):
+            assert progress.slot is not None
             progress.written += 1
-            self._made(progress, [int(tokens[slot])])
+            self._made(progress, [int(tokens[progress.slot])])
+
+    def _begin(self) -> None:
+        self.engine.begin()
+        self._begun.append(set(self._running.values()))
+
+    def _under_way(self, progress: Progress) -> int:
+        """How many tokens of a sequence the steps under way make."""
+        return sum(progress in step for step in self._begun)
+
+    def _may_run_ahead(self) -> bool:
+        """Whether the next step can begin now: somebody needs it, and there are pages for it."""
+        if self._draft:  # what is guessed follows from the last token
+            return False
+        more = [p for p in self._running.values() if p.new + self._under_way(p) < p.most]
+        for progress in sorted(more, key=lambda p: p.number):
+            pages = self.pool.pages_for(len(progress.tokens) + self._under_way(progress))
+            if pages > len(progress.lease.pages):
+                if not self.pool.grow(progress.lease, pages):
+                    return False
+                assert progress.slot is not None
+                self.engine.extend(progress.slot, progress.lease.pages)
+        return bool(more)
 
     def _make_room(self, progress: Progress) -> None:
         """Gives a running sequence the page of its next position; the youngest give theirs where there is none."""
@@ -291,4 +329,6 @@ class Scheduler:
             progress.slot = None
         if self._reading is progress:
             self._reading = None
+        for step in self._begun:
+            step.discard(progress)
         self.pool.close(progress.lease)

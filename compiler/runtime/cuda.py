@@ -193,7 +193,30 @@ class Driver:
         about.WidthInBytes, about.Height = width, count
         self._check(self.cu.cuMemcpy2DAsync(about, stream), "copying on the device")
 
-    # Streams
+    def alloc_host(self, size: int) -> int:
+        """Page-locked host memory of at least `size` bytes, to and from which copies go without waiting."""
+        return int(self._check(self.cu.cuMemAllocHost(max(size, 1)), f"allocating {size:,} bytes on the host"))
+
+    def free_host(self, pointer: int) -> None:
+        self.cu.cuMemFreeHost(pointer)
+
+    # Streams and events
+
+    def event(self) -> Any:
+        """A new event, which takes no times."""
+        flags = self.cu.CUevent_flags.CU_EVENT_DISABLE_TIMING.value
+        return self._check(self.cu.cuEventCreate(flags), "creating an event")
+
+    def destroy_event(self, event: Any) -> None:
+        self.cu.cuEventDestroy(event)
+
+    def record(self, event: Any, stream: int) -> None:
+        """The event has come when what a stream has been given so far is done."""
+        self._check(self.cu.cuEventRecord(event, stream), "recording an event")
+
+    def wait(self, event: Any) -> None:
+        """Waits on the host for an event."""
+        self._check(self.cu.cuEventSynchronize(event), "running the model")
 
     def stream(self) -> int:
         """A new stream that does not wait for the legacy default stream."""

@@ -26,6 +26,7 @@ from mlirc.runtime.plan import POINTER_ALIGNMENT, CopyStep, Dim3, KernelLaunch, 
 from mlirc.runtime.random_state import RandomState
 from mlirc.runtime.repeats import references
 from mlirc.runtime.resources import Resources, upload
+from mlirc.runtime.runs import Run, Runs
 from mlirc.runtime.scalars import grid_of, scalar_array
 from mlirc.runtime.sized_copies import actual, check_sized, dims_of, put_input, solve, take_output
 from mlirc.runtime.state import State, device_state
@@ -125,8 +126,12 @@ class CompiledModel:
         self._in_use: list[Any] = []
         self._sizes: dict[str, int] = {}  # of the last call or `bind`
         self._bound = not plan.inputs
-        self._own_stream = driver.stream()
-        self._held.streams.append(self._own_stream)
+        if self._shared is None:
+            self._own_stream = driver.stream()
+            self._held.streams.append(self._own_stream)
+        else:  # models that share states run one after the other
+            self._own_stream = self._shared._own_stream
+        self._runs = Runs(self._held)
         driver.synchronize()
 
     def _bind_weights(self, weights: Mapping[str, Any]) -> list[int]:
@@ -342,6 +347,22 @@ class CompiledModel:
             self._set_base("output", index, tensor.pointer)
         with self._driver.current():
             self._enqueue(stream_handle(stream))
+
+    def start(self) -> Run:
+        """As `launch`, on the model's own stream, which is that of the models that it shares with: runs follow each
+        other as they were started. The outputs are copied to the host behind it; `Run.result` waits for them."""
+        self.launch(self._own_stream)
+        with self._driver.current():
+            return self._runs.follow(self.outputs, self._own_stream)
+
+    def write_state(self, name: str, array: np.ndarray) -> None:
+        """Gives a state a new value behind the runs that were started and in front of those that will be; does not
+        wait for them. The array may be used again at once."""
+        tensor = self.state[name]
+        seen = view(array, name)
+        check(seen, tensor.spec)
+        with self._driver.current():
+            upload(self._driver, tensor.pointer, seen, self._own_stream)
 
     def launch_step(self, number: int, stream: Any = 0) -> None:
         """Enqueues one step of the plan alone, counted without the setup steps, on the buffers that the last `launch`

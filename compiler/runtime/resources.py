@@ -28,6 +28,8 @@ class Resources:
         self.pointers: list[int] = []
         self.modules: list[Any] = []
         self.streams: list[int] = []
+        self.hosts: list[int] = []  # page-locked memory
+        self.events: list[Any] = []
         self.graph: Graph | None = None
         self.lent = 0  # output tensors that outlive their call
         self.closed = False
@@ -35,6 +37,14 @@ class Resources:
     def alloc(self, size: int) -> int:
         self.pointers.append(self.driver.alloc(size))
         return self.pointers[-1]
+
+    def alloc_host(self, size: int) -> int:
+        self.hosts.append(self.driver.alloc_host(size))
+        return self.hosts[-1]
+
+    def event(self) -> Any:
+        self.events.append(self.driver.event())
+        return self.events[-1]
 
     def lend(self, size: int) -> int:
         """Memory that `take_back` frees, maybe after `close`: the context stays until then."""
@@ -57,6 +67,10 @@ class Resources:
                 self.graph.close()
             for module in self.modules:
                 self.driver.unload(module)
+            for event in self.events:
+                self.driver.destroy_event(event)
+            for pointer in self.hosts:
+                self.driver.free_host(pointer)
             for stream in self.streams:
                 self.driver.destroy_stream(stream)
             for pointer in self.pointers:

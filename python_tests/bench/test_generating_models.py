@@ -276,6 +276,7 @@ def test_a_case_is_checked_and_both_of_its_parts_are_timed(monkeypatch, on_host,
         "mlirc": 20, "transformers": 20, "eager": 20
     }  # fmt: skip
     assert parts["decode13"]["through_engine"]["samples"] == 20
+    assert parts["decode13"]["through_engine_ahead"]["samples"] == 20
     data = {"about": {}, "results": [record]}
     page = report.markdown(data)
     assert "tinyllama-1.1b.f32.b2.decode13 |" in page and "tinyllama-1.1b.f32.b2.prefill3 |" in page

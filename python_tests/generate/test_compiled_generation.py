@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import deque
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -10,6 +12,10 @@ import pytest
 from mlirc.errors import MlircError
 from mlirc.generate.compilation import compile_generation
 from mlirc.generate.engine import Sampling
+from mlirc.generate.plan_engine import PlanEngine
+from mlirc.generate.requests import Request
+from mlirc.generate.scheduler import Scheduler
+from support.generate.late import Late
 from support.generation import VOCABULARY, assert_greedy, greedy, tiny
 from support.randomness import generator
 
@@ -177,3 +183,95 @@ def test_packed_weights():
     [prompt] = prompts(7)
     [made] = greedy(engine, [prompt], 12)
     assert_greedy(packed, prompt, made)
+
+
+SAMPLING = (
+    Sampling(),
+    Sampling(temperature=1.5, top_k=20, seed=7),
+    Sampling(repetition_penalty=1.6),
+    Sampling(temperature=0.8, top_p=0.9, repetition_penalty=1.3, seed=2),
+)
+
+
+def engines(llama) -> Iterator[PlanEngine]:
+    """One whose steps have ended when they were begun, then one whose have not, on the same plans."""
+    _, _, engine = llama
+    yield PlanEngine(engine.models, engine.sizes)
+    queue: deque = deque()
+    late = PlanEngine({name: Late(model, queue) for name, model in engine.models.items()}, engine.sizes)
+    assert (engine.ahead, late.ahead) == (0, 1)
+    yield late
+
+
+def tokens(scheduler: Scheduler, requests: list[Request], every: int = 1) -> list[tuple[list[int], str | None]]:
+    """What requests that come one after the other, `every` so many turns, make."""
+    taken = []
+    for request in requests:
+        taken.append(scheduler.submit(request))
+        for _ in range(every):
+            scheduler.step()
+    while scheduler.busy:
+        scheduler.step()
+    assert scheduler.pool.available == scheduler.pool.size
+    return [(p.tokens[len(p.request.prompt) :], p.reason) for p in taken]
+
+
+def test_tokens_are_the_same_whatever_begins_and_ends_beside(llama):
+    """More sequences than slots, sampled or not, some of which end with a stop token in the middle."""
+    given = [Request(p, 17, SAMPLING[i % 4]) for i, p in enumerate(prompts(5, 9, 3, 14, 1, 6))]
+    found = []
+    for engine in engines(llama):
+        whole = tokens(Scheduler(engine), given)
+        pairs = enumerate(zip(given, whole, strict=True))
+        ends = [Request(r.prompt, 17, r.sampling, frozenset([made[4 + i]])) for i, (r, (made, _)) in pairs]
+        found.append([whole, tokens(Scheduler(engine), ends), tokens(Scheduler(engine), ends, every=3)])
+    plain, ahead = found
+    assert plain == ahead
+    assert {reason for _, reason in plain[0]} == {"length"} and "stop" in {reason for _, reason in plain[1]}
+    assert plain[1] == plain[2] and len({len(made) for made, _ in plain[1]}) > 2
+
+
+def test_what_was_run_past_a_stop_is_no_part_of_the_cache(llama):
+    """A sequence stops after any number of tokens, at a page's end and elsewhere; who goes on from there shares its
+    pages, and gets the tokens of one that does not."""
+    (prompt,) = prompts(12)
+    plain, ahead = engines(llama)
+    made, _ = tokens(Scheduler(plain), [Request(prompt, 12)])[0]
+    wanted = {}
+    for new in range(1, 8):
+        text = made[: made.index(made[new - 1]) + 1]
+        longer = [*prompt, *text, 5, 3]
+        wanted[new] = text, longer, tokens(Scheduler(plain), [Request(longer, 6)])[0][0]
+    for new, (text, longer, behind) in wanted.items():
+        scheduler = Scheduler(ahead)
+        stopping = Request(prompt, 12, stop_tokens=frozenset([made[new - 1]]))
+        assert tokens(scheduler, [stopping]) == [(text, "stop")]
+        again = scheduler.submit(Request(longer, 6))
+        while scheduler.busy:
+            scheduler.step()
+        assert again.reused == (len(prompt) + len(text) - 1) // 16 * 16
+        assert again.tokens[len(longer) :] == behind
+
+
+def test_the_states_of_the_others_are_right_where_the_host_writes(llama):
+    """A slot is released and given to another sequence while steps are under way, whose tokens nobody has asked for."""
+    first, second, third = prompts(5, 7, 4)
+    found = []
+    for engine in engines(llama):
+        for slot, (prompt, how) in enumerate([(first, SAMPLING[3]), (second, Sampling())]):
+            engine.assign(slot, pages(engine, slot), how, prompt)
+            engine.prefill(slot, prompt, 0)
+        engine.begin(), engine.begin()
+        made = [engine.decode()[:2].tolist()]
+        engine.release(1)
+        engine.assign(2, pages(engine, 2), SAMPLING[2], third)
+        made += [[engine.prefill(2, third, 0)]]
+        engine.begin()
+        made += [engine.decode()[:1].tolist(), engine.decode()[[0, 2]].tolist(), engine.decode()[[0, 2]].tolist()]
+        found.append(made)
+        state = next(iter(engine.models.values())).state
+        assert np.asarray(state["position"]).tolist() == [9, 0, 6]
+        assert np.asarray(state["active"]).tolist() == [True, False, True]
+        for slot, prompt in ((0, first), (2, third)):
+            assert set(np.flatnonzero(np.asarray(state["seen"])[slot])) >= set(prompt)
+    assert found[0] == found[1]

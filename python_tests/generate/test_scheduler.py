@@ -14,6 +14,13 @@ from support.generate.fake_engine import FakeEngine, alone
 from support.randomness import generator
 
 
+@pytest.fixture(autouse=True, params=[0, 1], ids=["in step", "ahead"])
+def ahead(request, monkeypatch):
+    """Whether the next step begins before the last one's tokens are looked at."""
+    monkeypatch.setattr(FakeEngine, "ahead", request.param)
+    return request.param
+
+
 def run(scheduler, *requests):
     """The new tokens and the reason of each request, run to the end."""
     taken = [scheduler.submit(r) for r in requests]

@@ -12,7 +12,7 @@ import torch
 from mlirc.errors import MlircError
 from mlirc.runtime import load_text
 from mlirc.runtime.plan_file import embed
-from support.devices.fake_gpu import CudaArray, FakeDriver
+from support.devices.fake_gpu import CudaArray, FakeDriver, LateDriver
 from support.plans.stateful import stateful_plan, sums
 from support.plans.tiny import KERNELS, PTX, N, W, randn
 
@@ -163,3 +163,38 @@ def test_what_does_not_fit_is_not_shared():
             MlircError, match=r"state 'm.w' \(f32\[1,37\]\) is inout f32\[37\] in the model to share with"
         ):
             load_text(TEXT, {}, driver=FakeDriver(KERNELS), share=one)
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_started_runs_follow_each_other_and_are_waited_for_one_by_one(graph):
+    x, fresh = CudaArray(randn(5)), randn(6).reshape(1, N)
+    first = x.array + W[0]
+    driver = LateDriver(KERNELS)
+    with load_text(TEXT, {"m.w": W.copy()}, driver=driver, graph=graph) as model:
+        model.bind(x)
+        one, two = model.start(), model.start()
+        written = fresh.copy()
+        model.write_state("m.w", written)
+        written[...] = 0  # the caller's again
+        three = model.start()
+        np.testing.assert_array_equal(one.result(), first * 2)
+        assert driver.queue, "the runs behind it are not waited for"
+        np.testing.assert_array_equal(three.result(), (first + first + fresh[0]) * 2)
+        assert not driver.queue
+        for _ in range(2):
+            np.testing.assert_array_equal(two.result(), (first + first) * 2)
+        four = model.start()
+        np.testing.assert_array_equal(np.asarray(model.state["m.w"])[0] * 2, four.result())
+        with pytest.raises(MlircError, match=r"state 'm.w': got f32\[37\], but the model was compiled for f32\[1,37\]"):
+            model.write_state("m.w", randn())
+    assert not driver.memory and not driver.events
+
+
+def test_models_that_share_states_run_one_after_the_other():
+    drivers = FakeDriver(KERNELS), FakeDriver(KERNELS)
+    model = load_text(TEXT, {"m.w": W.copy()}, driver=drivers[0])
+    other = load_text(TEXT, {}, driver=drivers[1], share=model)
+    model(randn()), other(randn())
+    other.start().result()
+    assert {stream for d in drivers for _, stream in d.launched} == drivers[0].streams and not drivers[1].streams
+    other.close(), model.close()

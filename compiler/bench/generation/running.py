@@ -33,6 +33,7 @@ from mlirc.generate.sizes import Sizes
 from mlirc.runtime.plan_file import extract
 
 _HOST_SAMPLES = 20  # of what is timed by the host's clock
+_AHEAD = 8  # steps of such a sample where each begins before the one in front of it has ended
 
 
 def run_generating(
@@ -113,6 +114,7 @@ class _Run:
         work["written"] = cost.token * engine.slots
         outcome = self._against(arms, work, self.tokens, 1, flush, checked.is_near)
         outcome["through_engine"] = self._by_host(engine.decode, flush)
+        outcome["through_engine_ahead"] = self._ahead(engine)
         sampling = engine.models["decode"]
         arm = timing.Arm("sampling", lambda: sampling.launch(torch.cuda.current_stream()), 1)
         outcome["sampling"] = timing.interleave([arm], self.settings["samples"], flush)["sampling"].to_json()
@@ -135,6 +137,20 @@ class _Run:
             run()
             memory.synchronize(self.device)
             times.append(1e6 * (time.perf_counter() - start))
+        return timing.summarize(times).to_json()
+
+    def _ahead(self, engine: PlanEngine) -> dict[str, Any]:
+        """What a step takes by the host's clock, each token on the host, where the next step begins before that."""
+        times = []
+        for _ in range(_HOST_SAMPLES):
+            memory.synchronize(self.device)
+            engine.begin()
+            start = time.perf_counter()
+            for _ in range(_AHEAD):
+                engine.begin()
+                engine.decode()
+            times.append(1e6 * (time.perf_counter() - start) / _AHEAD)
+            engine.drop()
         return timing.summarize(times).to_json()
 
     def _prefill(self, engine: PlanEngine, checked: Checked, prompt: int, flush: Callable[[], None]) -> dict[str, Any]:

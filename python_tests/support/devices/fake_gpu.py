@@ -31,6 +31,7 @@ class FakeDriver:
         self.grids: list[tuple[int, int, int]] = []
         self.smem: dict[str, int] = {}
         self.streams: set[int] = set()
+        self.events: set[int] = set()
         self.modules = 0
         self.synchronized = 0
         self.closed = False
@@ -72,6 +73,24 @@ class FakeDriver:
     def copy_rows(self, target, target_pitch, source, source_pitch, width, count, stream):
         for i in range(count):
             self.copy(target + i * target_pitch, source + i * source_pitch, width, stream)
+
+    alloc_host, free_host = alloc, free
+
+    def event(self):
+        self._used()
+        self.events.add(2000 + len(self.events))
+        return max(self.events)
+
+    def destroy_event(self, event):
+        self.events.remove(event)
+
+    def record(self, event, stream):
+        assert event in self.events
+        self._used()
+
+    def wait(self, event):
+        assert event in self.events
+        self._used()
 
     def stream(self):
         self._used()
@@ -121,6 +140,45 @@ class FakeDriver:
         self._used()
         self.graphs.append(FakeGraph(self, calls))
         return self.graphs[-1]
+
+
+class LateDriver(FakeDriver):
+    """Does nothing before somebody waits for it, and then no more than that. There is one stream."""
+
+    def __init__(self, kernels: dict[str, Callable]):
+        super().__init__(kernels)
+        self.queue: list[tuple[Callable, tuple]] = []
+        self.marks: dict[int, int] = {}  # of events: how much of what was ever enqueued is in front of them
+        self.done = 0
+
+    def copy_in(self, target, host, size, stream):
+        self.queue.append((ctypes.memmove, (target, ctypes.string_at(host, size), size)))
+
+    def copy_out(self, host, source, size, stream):
+        self.queue.append((ctypes.memmove, (host, source, size)))
+
+    copy = copy_out
+
+    def launch(self, call, stream):
+        self.queue.append((super().launch, (FakeGraph._copy(call), stream)))
+
+    def record(self, event, stream):
+        super().record(event, stream)
+        self.marks[event] = self.done + len(self.queue)
+
+    def wait(self, event):
+        super().wait(event)
+        self._run(self.marks[event] - self.done)
+
+    def synchronize(self, stream=None):
+        super().synchronize(stream)
+        self._run(len(self.queue))
+
+    def _run(self, count):
+        for _ in range(count):
+            function, arguments = self.queue.pop(0)
+            function(*arguments)
+            self.done += 1
 
 
 class FakeGraph:

@@ -6,6 +6,7 @@ Whatever is wrong with a page, a position, a slot or an order of calls changes t
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from mlirc.generate.engine import Sampling
 
 _GREEDY = Sampling()
+_NO_TOKEN = -2  # what a step makes of a slot whose next place is behind its pages
 _NOTHING = -1  # what a page holds where nothing was written
 
 
@@ -40,6 +42,7 @@ class FakeEngine:
     """Fulfils `mlirc.generate.engine.Engine`, and counts what is asked of it in `calls`."""
 
     paged, source = True, None
+    ahead = 0
 
     def __init__(
         self, slots=3, context=64, page_size=4, pages=None, chunks=(1, 4, 8), vocabulary=101, verify_limit=8
@@ -52,6 +55,7 @@ class FakeEngine:
         self.sampling = [_GREEDY] * slots
         self.seen: list[set[int]] = [set() for _ in range(slots)]
         self.token, self.position = np.zeros(slots, np.int64), np.zeros(slots, np.int64)
+        self.begun: deque[np.ndarray] = deque()
         self.calls: list[tuple] = []
         self.closed = False
 
@@ -87,6 +91,12 @@ class FakeEngine:
         self.calls.append(("rewind", slot))
 
     def decode(self) -> np.ndarray:
+        if not self.begun:
+            self.begin()
+        return self.begun.popleft()
+
+    def begin(self) -> None:
+        assert len(self.begun) <= self.ahead
         self.calls.append(("decode", sum(map(bool, self.table))))
         out = np.zeros(self.slots, np.int64)
         for slot in range(self.slots):
@@ -94,11 +104,17 @@ class FakeEngine:
                 self.pool[0, self.position[slot] % self.page_size] = 77
                 out[slot] = 77
                 continue
+            if self.begun and self.position[slot] >= len(self.table[slot]) * self.page_size:
+                out[slot] = _NO_TOKEN  # the sequence has ended, which nobody knew
+                continue
             self._write(slot, self.position[slot], self.token[slot])
             out[slot] = self.token[slot] = self._next(slot, self.position[slot] + 1)
             self.seen[slot].add(int(out[slot]))
             self.position[slot] += 1
-        return out
+        self.begun.append(out)
+
+    def drop(self) -> None:
+        self.begun.clear()
 
     def close(self) -> None:
         self.closed = True
