@@ -6,8 +6,8 @@ interleaved in one run.
 
 A case is (weights, M, N, K): x [M, K] of bf16 times [N, K] weights. `compile` makes one PTX file for each, and for each
 of `--knobs` (of the script `packed_rows`, or of `matmul` as `matmul:stages=2`); `run` checks every one against an FP32
-product of the unpacked weights, and prints its time, the bytes that it has to read and write per second, and how many
-times as fast it is as our bf16 product of the same sizes."""
+product of the unpacked weights (of w8a8 the difference has the rounding of activations in it), and prints its time, the
+bytes that it has to read and write per second, and how many times as fast as our bf16 product of these sizes it is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import torch
 from schedules_tried import arms_of, by_case, compile_schedule, file_name, program, save
 from torch import Tensor
 
-SCHEMES = {"bf16": "", "int8": "int8", "int4": "int4:group=128", "fp8": "fp8"}
+SCHEMES = {"bf16": "", "int8": "int8", "int4": "int4:group=128", "fp8": "fp8", "w8a8": "fp8:dynamic"}
 ROWS = (1, 8, 16, 64, 512)
 # N, K: layers of Qwen2.5-7B, and of TinyLlama-1.1B.
 QWEN = [(4608, 3584), (3584, 3584), (18944, 3584), (3584, 18944)]
@@ -37,6 +37,7 @@ def module(case: Case) -> tuple[torch.nn.Module, tuple[Tensor, ...]]:
     from mlirc.frontend.quantize import parse_scheme
     from mlirc.frontend.quantize.dequantize import dequantize
     from mlirc.frontend.quantize.layers import placeholder
+    from mlirc.frontend.quantize.scaled import scaled_linear
 
     dtype, m, n, k = case
     x = torch.empty(m, k, dtype=torch.bfloat16)
@@ -51,6 +52,8 @@ def module(case: Case) -> tuple[torch.nn.Module, tuple[Tensor, ...]]:
 
     class Packed(torch.nn.Module):
         def forward(self, x: Tensor, words: Tensor, scales: Tensor) -> Tensor:
+            if scheme.activations:  # their rounding is a part of what is timed
+                return scaled_linear(x, words, scales)
             w = dequantize(words, scales, None, scheme.format.name, k, scheme.group)
             return torch.nn.functional.linear(x, w)
 
@@ -68,7 +71,6 @@ def compile_case(case: Case, knobs: str, folder: str) -> tuple[str, str]:
 def weights(case: Case) -> tuple[tuple[Tensor, ...], Tensor]:
     """What a case reads beside x, and the weight [N, K] that this is, on the GPU."""
     from mlirc.frontend.quantize import parse_scheme
-    from mlirc.frontend.quantize.dequantize import dequantize
     from mlirc.frontend.quantize.rounding import quantize
 
     dtype, _, n, k = case
@@ -77,8 +79,7 @@ def weights(case: Case) -> tuple[tuple[Tensor, ...], Tensor]:
         return (wide.cuda(),), wide.cuda()
     scheme = parse_scheme(SCHEMES[dtype])
     packed = quantize(wide, scheme)
-    found = dequantize(packed.words, packed.scales, None, scheme.format.name, k, scheme.group)
-    return tuple(t.cuda() for t in packed.parts().values()), found.cuda()
+    return tuple(t.cuda() for t in packed.parts().values()), packed.floats(scheme, k).cuda()
 
 
 def run_case(case: Case, files: list[Path], samples: int, flush: Any) -> list[dict[str, Any]]:

@@ -18,9 +18,10 @@ from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.inputs import InputSpec, check_names, dtype_of, sample, size_request
 from mlirc.frontend.judge.folder import bounded_building, judge_config, judge_weights
 from mlirc.frontend.noise import no_progress_bars, quiet
-from mlirc.frontend.quantize.checkpoints import Checkpoint, checkpoint_of
+from mlirc.frontend.quantize.checkpoints import checkpoint_of
 from mlirc.frontend.quantize.folder import open_weights, put_placeholders
 from mlirc.frontend.quantize.layers import places_of
+from mlirc.frontend.quantize.scheme import Checkpoint
 from mlirc.frontend.source import SourceModel
 from mlirc.frontend.weights import RandomWeights, tied_names
 

@@ -12,9 +12,8 @@ from mlirc.bench.build import build_abstract, build_real, random_weight
 from mlirc.bench.cases import Case
 from mlirc.frontend.inputs import InputSpec
 from mlirc.frontend.open import open_model
-from mlirc.frontend.quantize.dequantize import dequantize
 from mlirc.frontend.quantize.layers import places_of
-from mlirc.frontend.quantize.rounding import Packed, quantize
+from mlirc.frontend.quantize.rounding import Weight, quantize
 from mlirc.frontend.quantize.scheme import parse_scheme
 from mlirc.frontend.source import SourceModel
 from mlirc.frontend.weights import OnDemand, tied_names
@@ -47,14 +46,13 @@ def pack_weights(module: torch.nn.Module, scheme: str) -> dict[str, torch.Tensor
     numbers that those stand for."""
     found: dict[str, torch.Tensor] = {}
     parsed = parse_scheme(scheme)
-    made: dict[int, Packed] = {}
+    made: dict[int, Weight] = {}
     with torch.no_grad():
         for place in places_of(module, parsed.head):
             weight = place.layer.weight
             if id(weight) not in made:
                 packed = made[id(weight)] = quantize(place.matrix, parsed, f"weight '{place.name}.weight'")
-                kind, group = parsed.format.name, parsed.group
-                wide = dequantize(packed.words, packed.scales, packed.zeros, kind, place.shape[1], group)
+                wide = packed.floats(parsed, place.shape[1])
                 weight.copy_(wide.t() if place.transposed else wide)
             found |= {f"{place.name}.{part}": tensor for part, tensor in made[id(weight)].parts().items()}
     return found

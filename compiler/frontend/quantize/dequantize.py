@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from mlirc.frontend.quantize.packing import unpack
-from mlirc.frontend.quantize.rounding import FP8
-from mlirc.frontend.quantize.scheme import Format
+from mlirc.frontend.quantize.scheme import FP8, Format
 
 
 @torch.library.custom_op("mlirc::dequantize", mutates_args=())

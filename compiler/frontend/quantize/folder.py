@@ -12,9 +12,10 @@ import torch
 from mlirc.errors import MlircError
 from mlirc.files.opening import read_bytes
 from mlirc.frontend.inputs import InputSpec
-from mlirc.frontend.quantize.checkpoints import Checkpoint, order_of, packed_layer
+from mlirc.frontend.quantize.checkpoints import order_of, packed_layer
 from mlirc.frontend.quantize.layers import Place, placeholder, places_of, replace_layers
-from mlirc.frontend.quantize.rounding import Packed
+from mlirc.frontend.quantize.rounding import Weight
+from mlirc.frontend.quantize.scheme import FP8, Checkpoint
 from mlirc.frontend.weights import OnDemand, tied_names
 from mlirc.runtime.weights import WeightFile
 
@@ -52,24 +53,34 @@ def open_weights(
     """The weights of a model, whose parameters are fake tensors, out of its folder, and the layers that are packed
     there, which this replaces in the model. Raises MlircError where the folder does not have what the model needs."""
     tensors = FolderTensors(path)
-    places = [p for p in places_of(module, head=True) if about and f"{p.name}.qweight" in tensors]
+    places = [p for p in places_of(module, head=True) if about and f"{p.name}.{about.marker}" in tensors]
     if about and not places:
         raise MlircError(f"{path}: no layer has weights as 'quantization_config' ({about.method}) says")
+    wrong = next((p for p in places if p.transposed and about and about.scheme.format.floating), None)
+    if wrong is not None:  # whose weight is [K, N]: nothing says how the folder has it
+        raise MlircError(f"{path}: layer '{wrong.name}' is a Conv1D, of which no 8-bit floats are read")
     layers = {p.name: p.shape for p in places}
+    dtypes = {p.name: p.layer.weight.dtype for p in places}
     orders = {}
     if about:
         orders = {p.name: order for p in places if (order := order_of(tensors, p.name, p.shape[1], about)) is not None}
         put_placeholders(module, about, list(places), set(orders))
     state, buffers = module.state_dict(), dict(module.named_buffers())
     specs = {name: InputSpec.of(name, tensor) for name, tensor in state.items()}
-    packed = {f"{layer}.weight_{part}" for layer in layers for part in ("words", "scales", "zeros", "order")}
+    packed = {name for name in state if _layer_of(name) in layers}
     fixed = {name: tensor for name, tensor in state.items() if name in buffers and name not in packed}
     tied = tied_names(module)
     found = {tied[name]: name for name in tied if name in tensors}  # any of a tensor's names may be in the file
     tied = {name: found.get(other, other) for name, other in tied.items()}
-    weights = CheckpointWeights(tensors, about, layers, specs, tied, fixed, orders)
+    weights = CheckpointWeights(tensors, about, layers, dtypes, specs, tied, fixed, orders)
     weights.check(path)
     return weights, places
+
+
+def _layer_of(name: str) -> str | None:
+    """The layer that a buffer is a part of the weight of."""
+    layer, _, part = name.rpartition(".")
+    return layer if part.startswith("weight_") else None
 
 
 def put_placeholders(
@@ -78,7 +89,7 @@ def put_placeholders(
     """Packed layers of the right shapes, fake where the model's parameters are; `ordered`: those with act-order."""
     mode = next((p.fake_mode for p in module.parameters() if hasattr(p, "fake_mode")), contextlib.nullcontext())
 
-    def packed(place: Place) -> Packed:
+    def packed(place: Place) -> Weight:
         with mode:
             return placeholder(place.shape, about.scheme, place.layer.weight.dtype, place.name in ordered)
 
@@ -86,15 +97,17 @@ def put_placeholders(
 
 
 class CheckpointWeights(OnDemand):
-    """The state dict of a model with packed layers, of a folder's tensors. `layers`: shapes [N, K] by name; `specs`:
-    what the model has; `tied`: names that are other names' tensors; `fixed`: buffers that the model gives itself, where
-    the folder has none; `orders`: of the layers with act-order. The layer that was asked for last is kept."""
+    """The state dict of a model with packed layers, of a folder's tensors. `layers`: shapes [N, K] by name, and
+    `dtypes`; `specs`: what the model has; `tied`: names that are other names' tensors; `fixed`: buffers that the model
+    gives itself, where the folder has none; `orders`: of the layers with act-order. The layer that was asked for last
+    is kept."""
 
     def __init__(
         self,
         tensors: FolderTensors,
         about: Checkpoint | None,
         layers: Mapping[str, tuple[int, int]],
+        dtypes: Mapping[str, torch.dtype],
         specs: Mapping[str, InputSpec],
         tied: Mapping[str, str],
         fixed: Mapping[str, torch.Tensor],
@@ -102,8 +115,8 @@ class CheckpointWeights(OnDemand):
     ):
         self.tensors, self.about, self.layers, self.specs = tensors, about, dict(layers), dict(specs)
         self.tied, self.fixed, self.names = dict(tied), dict(fixed), self.specs
-        self.orders = dict(orders)
-        self._last: tuple[str, Packed] | None = None
+        self.dtypes, self.orders = dict(dtypes), dict(orders)
+        self._last: tuple[str, Weight] | None = None
 
     def check(self, path: Path) -> None:
         """Raises MlircError for a tensor that is missing, or of another shape than the config asks for."""
@@ -112,33 +125,35 @@ class CheckpointWeights(OnDemand):
             if extra in self.tensors and extra not in self.specs and bool(self.tensors[extra].any()):
                 raise MlircError(f"{path}: weight '{extra}' is for a layer that has none")
         for name, spec in self.specs.items():
-            layer, _, part = name.rpartition(".")
-            if layer in self.layers and part.startswith("weight_"):
+            if _layer_of(name) in self.layers:
                 continue
             found = self.tensors.files.get(self.tied.get(name, name))
             if found is None and name in self.fixed:
                 continue
             if found is None:
                 raise MlircError(f"{path}: the weights lack '{name}'")
-            shape = found.entries[self.tied.get(name, name)].shape
+            entry = found.entries[self.tied.get(name, name)]
+            shape = entry.shape
+            if _TORCH[entry.dtype] == FP8 and spec.dtype != FP8:
+                raise MlircError(f"{path}: weight '{name}' is of 8-bit floats, and has no scales")
             if tuple(shape) != tuple(spec.shape):
                 wanted = f"the config asks for {list(spec.shape)}"
                 raise MlircError(f"{path}: weight '{name}' has shape {list(shape)}, but {wanted}")
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        layer, _, part = name.rpartition(".")
-        if layer in self.layers and part.startswith("weight_"):
-            value = self.packed(layer).parts()[part]
+        layer = _layer_of(name)
+        if layer is not None and layer in self.layers:
+            value = self.packed(layer).parts()[name.rpartition(".")[2]]
         elif name in self.fixed and self.tied.get(name, name) not in self.tensors:
             value = self.fixed[name]
         else:
             value = self.tensors[self.tied.get(name, name)]
         return value.to(self.specs[name].dtype)
 
-    def packed(self, layer: str) -> Packed:
+    def packed(self, layer: str) -> Weight:
         """The packed weight of a layer."""
         if self._last is None or self._last[0] != layer:
             assert self.about is not None, "a layer is packed where a config says so"
-            dtype, order = self.specs[f"{layer}.weight_scales"].dtype, self.orders.get(layer)
-            self._last = layer, packed_layer(self.tensors, layer, self.layers[layer], self.about, dtype, order)
+            shape, order = self.layers[layer], self.orders.get(layer)
+            self._last = layer, packed_layer(self.tensors, layer, shape, self.about, self.dtypes[layer], order)
         return self._last[1]

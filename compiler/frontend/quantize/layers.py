@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from mlirc.errors import MlircError
-from mlirc.frontend.quantize.dequantize import dequantize
 from mlirc.frontend.quantize.packing import words_of
-from mlirc.frontend.quantize.rounding import Packed, quantize
-from mlirc.frontend.quantize.scheme import Scheme, groups_of
+from mlirc.frontend.quantize.rounding import Packed, Rounded, Weight, quantize
+from mlirc.frontend.quantize.scaled import ScaledLinear
+from mlirc.frontend.quantize.scheme import FP8, Scheme, groups_of
 
 _ROUTERS = ("gate", "router", "shared_expert_gate", "wg")  # names of layers that choose experts
 
@@ -39,8 +39,8 @@ class QuantizedLinear(torch.nn.Module):
 
     def _columns(self) -> torch.Tensor:
         """The same, in the order in which it is stored."""
-        kind, group = self.scheme.format.name, self.scheme.group
-        return dequantize(self.weight_words, self.weight_scales, self.weight_zeros, kind, self.in_features, group)
+        packed = Packed(self.weight_words, self.weight_scales, self.weight_zeros)  # type: ignore[arg-type]
+        return packed.floats(self.scheme, self.in_features)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x.index_select(-1, self.weight_order) if self.ordered else x  # type: ignore[arg-type]
@@ -91,18 +91,18 @@ def places_of(module: torch.nn.Module, head: bool = False) -> Iterator[Place]:
 
 
 def replace_layers(
-    module: torch.nn.Module, scheme: Scheme, places: list[Place], packed: Callable[[Place], Packed]
+    module: torch.nn.Module, scheme: Scheme, places: list[Place], packed: Callable[[Place], Weight]
 ) -> torch.nn.Module:
     """Puts layers with packed weights into a model, one after the other: the old weights go as they are replaced.
     Layers that share a weight share the packed one. Returns the model, or the layer that takes its place."""
-    shared: dict[int, Packed] = {}
+    shared: dict[int, Weight] = {}
     while places:
         place = places.pop(0)
         layer, (_, k) = place.layer, place.shape
         key = id(layer.weight)
         if key not in shared:
             shared[key] = packed(place)
-        new = QuantizedLinear(shared[key], scheme, k, layer.bias).train(layer.training)
+        new = _layer(shared[key], scheme, k, layer.bias).train(layer.training)
         if not place.name:
             return new
         parent, _, name = place.name.rpartition(".")
@@ -110,9 +110,16 @@ def replace_layers(
     return module
 
 
-def placeholder(shape: tuple[int, int], scheme: Scheme, dtype: torch.dtype, ordered: bool = False) -> Packed:
+def _layer(weight: Weight, scheme: Scheme, k: int, bias: torch.nn.Parameter | None) -> torch.nn.Module:
+    return ScaledLinear(weight, bias) if isinstance(weight, Rounded) else QuantizedLinear(weight, scheme, k, bias)
+
+
+def placeholder(shape: tuple[int, int], scheme: Scheme, dtype: torch.dtype, ordered: bool = False) -> Weight:
     """A packed weight [N, K] of the right shapes and no values, on the default device."""
     (n, k), groups = shape, groups_of(shape[1], scheme.group)
+    if scheme.activations:
+        scale = torch.empty(1) if scheme.activations == "static" else None
+        return Rounded(torch.empty(n, k, dtype=FP8), torch.empty(n, 1), scale)
     scales = torch.empty(n, groups, dtype=dtype)
     words = torch.empty(n, words_of(scheme.format.bits, k), dtype=torch.int32)
     order = torch.empty(k, dtype=torch.int64) if ordered else None
@@ -130,6 +137,6 @@ def require_layers(places: list[Place], name: str) -> None:
         raise MlircError(f"{name}: --quantize: the model has no linear layer with weights of its own: leave it out")
 
 
-def quantized(place: Place, scheme: Scheme) -> Packed:
+def quantized(place: Place, scheme: Scheme) -> Weight:
     """The packed weight of a layer."""
     return quantize(place.matrix, scheme, f"weight '{place.name}.weight'")

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mlirc.frontend.quantize.dequantize import dequantize
-from mlirc.frontend.quantize.rounding import Packed
+from mlirc.frontend.quantize.rounding import Weight
 from mlirc.frontend.quantize.scheme import Scheme
 
 
@@ -21,9 +20,9 @@ class LayerError:
     error: float
 
 
-def weight_error(weight: torch.Tensor, packed: Packed, scheme: Scheme) -> float:
+def weight_error(weight: torch.Tensor, packed: Weight, scheme: Scheme) -> float:
     """||dequantized - weight|| / ||weight|| (Frobenius), 0 for a weight of zeros."""
-    found = dequantize(packed.words, packed.scales, packed.zeros, scheme.format.name, weight.shape[1], scheme.group)
+    found = packed.floats(scheme, weight.shape[1])
     norm = torch.linalg.vector_norm(weight, dtype=torch.float64).item()
     distance = torch.linalg.vector_norm(found.double() - weight.double()).item()
     return distance / norm if norm else 0.0

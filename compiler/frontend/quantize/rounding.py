@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import torch
 
 from mlirc.errors import MlircError
+from mlirc.frontend.quantize.dequantize import dequantize
 from mlirc.frontend.quantize.packing import pack
-from mlirc.frontend.quantize.scheme import Scheme, groups_of
-
-FP8 = torch.float8_e4m3fn
+from mlirc.frontend.quantize.scheme import FP8, Scheme, groups_of
 
 
 @dataclass
@@ -29,6 +28,32 @@ class Packed:
         parts = {"words": self.words, "scales": self.scales, "zeros": self.zeros, "order": self.order}
         return {f"weight_{name}": tensor for name, tensor in parts.items() if tensor is not None}
 
+    def floats(self, scheme: Scheme, k: int) -> torch.Tensor:
+        """The weight as floats [N, K], its columns in the order in which they are stored."""
+        return dequantize(self.words, self.scales, self.zeros, scheme.format.name, k, scheme.group)
+
+
+@dataclass
+class Rounded:
+    """A weight of a scheme with `activations`: 8-bit floats [N, K] and f32 scales [N, 1]. `input_scale`: f32 [1], what
+    activations are divided by before they are rounded, where that is the same for all."""
+
+    numbers: torch.Tensor
+    scales: torch.Tensor
+    input_scale: torch.Tensor | None = None
+
+    def parts(self) -> dict[str, torch.Tensor]:
+        """By the names of a layer's buffers."""
+        found = {"weight_numbers": self.numbers, "weight_scales": self.scales}
+        return found if self.input_scale is None else {**found, "weight_input_scale": self.input_scale}
+
+    def floats(self, scheme: Scheme, k: int) -> torch.Tensor:
+        """The weight as floats [N, K], in f32."""
+        return self.numbers.float() * self.scales
+
+
+Weight = Packed | Rounded
+
 
 def check_scales(scales: torch.Tensor, name: str) -> None:
     """Raises MlircError for scales that are not finite, or so large that unpacking (`lowering.py`) would overflow."""
@@ -36,8 +61,9 @@ def check_scales(scales: torch.Tensor, name: str) -> None:
         raise MlircError(f"{name} has scales of 2^120 or more, or that are not finite: it cannot be used quantized")
 
 
-def quantize(weight: torch.Tensor, scheme: Scheme, name: str = "a weight") -> Packed:
-    """Rounds a float weight [N, K] to the nearest numbers of the scheme; the scales are rounded to its dtype first.
+def quantize(weight: torch.Tensor, scheme: Scheme, name: str = "a weight") -> Weight:
+    """Rounds a float weight [N, K] to the nearest numbers of the scheme; the scales are rounded to its dtype first
+    (those of a scheme with `activations` are f32).
 
     Symmetric scales take a group's largest magnitude to the largest number (7 of int4, 448 of fp8); asymmetric ones its
     least and largest values, and 0, to the ends. Raises MlircError for a weight that is not finite.
@@ -55,14 +81,17 @@ def quantize(weight: torch.Tensor, scheme: Scheme, name: str = "a weight") -> Pa
         scales = wide.abs().amax(2) / max((1 << (scheme.format.bits - 1)) - 1, 1)
     else:
         scales = (high - low) / top
-    scales = scales.to(weight.dtype)
+    scales = scales if scheme.activations else scales.to(weight.dtype)
     check_scales(scales, name)
     divisor = scales.float().unsqueeze(2)
     rows = torch.where(divisor > 0, wide / divisor, 0)
     zeros = None
     if scheme.format.floating:
         most = torch.finfo(FP8).max
-        numbers = rows.clamp(-most, most).to(FP8).view(torch.uint8)
+        floats = rows.clamp(-most, most).to(FP8)
+        if scheme.activations:
+            return Rounded(floats.view(n, k), scales)
+        numbers = floats.view(torch.uint8)
     else:
         zero = torch.full_like(scales, scheme.format.middle, dtype=torch.float32)
         if not scheme.symmetric:

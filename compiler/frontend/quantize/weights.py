@@ -9,7 +9,7 @@ import torch
 from mlirc.frontend.inputs import InputSpec
 from mlirc.frontend.quantize.layers import Place
 from mlirc.frontend.quantize.report import LayerError, weight_error
-from mlirc.frontend.quantize.rounding import Packed, quantize
+from mlirc.frontend.quantize.rounding import Weight, quantize
 from mlirc.frontend.quantize.scheme import Scheme
 from mlirc.frontend.weights import OnDemand
 
@@ -31,7 +31,7 @@ class QuantizedWeights(OnDemand):
         self.source, self.scheme, self.specs = source, scheme, dict(specs)
         self.transposed = {name: place.transposed for name, place in layers.items()}
         self.errors, self.names = errors, self.specs
-        self._last: tuple[str, Packed] | None = None
+        self._last: tuple[str, Weight] | None = None
 
     def __getitem__(self, name: str) -> torch.Tensor:
         layer, _, part = name.rpartition(".")
@@ -39,7 +39,7 @@ class QuantizedWeights(OnDemand):
             return self.packed(layer).parts()[part]
         return self.source[name]
 
-    def packed(self, layer: str) -> Packed:
+    def packed(self, layer: str) -> Weight:
         """The packed weight of a layer."""
         if self._last is None or self._last[0] != layer:
             weight = self.source[f"{layer}.weight"]
