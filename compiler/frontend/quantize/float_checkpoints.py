@@ -55,7 +55,8 @@ def read_compressed(config: Mapping[str, Any], refuse: Refuse) -> Checkpoint:
     found = list(groups.values()) if isinstance(groups, dict) else []
     if len(found) != 1 or not isinstance(found[0], dict):
         raise refuse("'config_groups' has layers of several schemes, or none")
-    weights, inputs = found[0].get("weights"), found[0].get("input_activations")
+    weights: Any = found[0].get("weights")
+    inputs = found[0].get("input_activations")
     if not _is_e4m3(weights) or weights.get("dynamic") or weights.get("symmetric", True) is not True:
         raise refuse("its weights are no 8-bit floats with scales alone")
     strategy = weights.get("strategy")
