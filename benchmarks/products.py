@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import random
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,20 @@ EIGHT = [
     (4096, 4096, 4096), (8192, 8192, 8192), (512, 37888, 3584), (2048, 3584, 18944), (2048, 37888, 3584),
     (512, 3584, 3584), (128, 37888, 3584), (16384, 8192, 4096),
 ]  # fmt: skip
+
+
+def drawn(count: int) -> list[tuple]:
+    """Products of 17 to 400 rows and columns and 1,000 to 20,000 elements of K, every other one of even rows alone, of
+    all types and layouts in turn: the same ones every time."""
+    draw, cases = random.Random(20261123), []
+    for i in range(count):
+        even = 8 if i % 2 else 1
+        m, n = (max(draw.randint(17, 400) // even * even, 17 if even == 1 else 24) for _ in range(2))
+        k = int(1000 * 20 ** draw.random()) // even * even
+        cases.append((("bf16", "f16", "f32")[i // 2 % 3], m, n, k, ("nk", "kn", "tnk", "tkn")[i // 2 % 4]))
+    return cases
+
+
 SETS = {
     "bf16": [("bf16", *s, "nk") for s in BF16],
     "layouts": [("bf16", *s, layout) for s in ((4096, 4096, 4096), (512, 37888, 3584), (2048, 3584, 18944))
@@ -50,6 +65,7 @@ SETS = {
     "gated": [("bf16", *s, "gated") for s in GATED],
     "fp8": [("fp8", *s, "nk") for s in EIGHT] + [("fp8rows", *s, "nk") for s in EIGHT[1:4]],
     "i8": [("i8", *s, "nk") for s in EIGHT],
+    "drawn": drawn(24),
     "odd": [("bf16", 1000, 1288, 520, "nk"), ("bf16", 333, 1032, 520, "kn"), ("bf16", 129, 136, 4104, "tnk")],
 }  # fmt: skip
 

@@ -171,6 +171,11 @@ def _mask_of_rank4(mask: torch.Tensor, batch: tuple[int, ...]) -> torch.Tensor:
     return mask.reshape(-1, *mask.shape[-3:])
 
 
+def is_lowest(value: torch.Tensor) -> torch.Tensor:
+    """Where a float mask hides keys: -inf, or next to the lowest number of its type."""
+    return value <= max(torch.finfo(value.dtype).min, -3.0e38) if value.is_floating_point() else value != value
+
+
 def pattern_of(mask: torch.Tensor, q_len: int, kv_len: int) -> tuple[bool, int] | None:
     """(causal, window) if a bool mask says just that, else None. All visible is (False, 0)."""
     if mask.dim() > 2:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from mlirc.frontend.attention import pattern_of
+from mlirc.frontend.attention import is_lowest, pattern_of
 from mlirc.frontend.dims import count_dims_from_front
 from mlirc.frontend.evaluate import evaluate, evaluate_fake, place
 from mlirc.frontend.spelled_attention import find_attention
@@ -186,7 +186,7 @@ def _simplify_attention(graph: Graph, node: Node, constants: Constants) -> None:
     rest: list[Node] = []
     terms = _terms(mask) if isinstance(mask, Node) else []
     if isinstance(bias, Node):
-        visible, bias = _split_bias(graph, bias, constants, exact=any(more[:2]))
+        visible, bias = _split_bias(graph, bias, constants, (q_len, kv_len), exact=any(more[:2]))
         terms += visible
     fixed = [t for t in terms if t in constants]
     if fixed:
@@ -205,7 +205,7 @@ def _simplify_attention(graph: Graph, node: Node, constants: Constants) -> None:
             term = _shrink(graph, _rank4(graph, term), constants)
             merged = term if merged is None else _call(graph, node, aten.logical_and.default, merged, term)
         if isinstance(bias, Node):
-            bias = _rank4(graph, bias)
+            bias = _shrink(graph, _rank4(graph, bias), constants)
             if merged is not None:
                 dtype = bias.meta["val"].dtype
                 lowest = graph.call_function(aten.full.default, ([], float("-inf")), {"dtype": dtype})
@@ -226,30 +226,48 @@ def _terms(mask: Node) -> list[Node]:
     return [mask]
 
 
-def _split_bias(graph: Graph, bias: Node, constants: Constants, exact: bool = False) -> tuple[list[Node], Node | None]:
-    """The bool masks that a float mask says with lowest values, and what else it adds to the scores. `exact`: a row
-    of lowest values that are finite weighs its keys by their scores, so that such values must be known."""
+def _split_bias(
+    graph: Graph, bias: Node, constants: Constants, sizes: tuple[int, int], exact: bool = False
+) -> tuple[list[Node], Node | None]:
+    """The bool masks that a float mask says with lowest values, and what else it adds to the scores, of `sizes`
+    (queries, keys). `exact`: a row of lowest values that are finite weighs its keys by their scores, so that such
+    values must be known."""
     if bias in constants:
         value = constants.value(bias)
-        visible = value == 0
+        visible = ~is_lowest(value)
         finite = exact and not bool((visible.any(-1) | (value == float("-inf")).all(-1)).all())
-        if finite or not bool((visible | _is_lowest(value)).all()):
+        zeros = bool((~visible | (value == 0)).all())
+        if finite or visible.all() and not zeros or not zeros and pattern_of(visible, *sizes) is None:
             return [], bias
+        rest = None if zeros else _of_keys(graph, bias, visible, constants)
         with graph.inserting_after(bias):
-            node = graph.call_function(aten.eq.Scalar, (bias, 0))
-        node.meta = {"val": bias.meta["val"] == 0, **place(bias)}
+            lowest = float(value[~visible].max()) if not visible.all() else float("-inf")
+            node = graph.call_function(aten.gt.Scalar, (bias, lowest))
+        node.meta = {"val": bias.meta["val"] > lowest, **place(bias)}
         constants.set(node, visible)
-        return [node], None
+        return [node], rest
     inner = _unexpanded(bias)
     if inner.target is aten.where.self:
         arguments: Any = inner.args
         cond, yes, no = arguments
         limit = constants.value(no) if no in constants else None
-        lowest = limit is not None and (limit == float("-inf") if exact else _is_lowest(limit)).all()
+        lowest = limit is not None and (limit == float("-inf") if exact else is_lowest(limit)).all()
         if lowest and isinstance(cond, Node):
-            more, rest = _split_bias(graph, yes, constants, exact) if isinstance(yes, Node) else ([], yes)
+            more, rest = _split_bias(graph, yes, constants, sizes, exact) if isinstance(yes, Node) else ([], yes)
             return [*_terms(cond), *more], rest
     return [], bias
+
+
+def _of_keys(graph: Graph, bias: Node, visible: torch.Tensor, constants: Constants) -> Node:
+    """A constant bias, as [..., 1, keys] if what it adds to visible scores depends on the key alone (ALiBi)."""
+    value = constants.value(bias)
+    highest = value.amax(-2, keepdim=True)
+    if not bool((~visible | (value == highest)).all()):
+        return bias
+    with graph.inserting_after(bias):
+        node = _call(graph, bias, aten.amax.default, bias, [-2], True)
+    constants.set(node, highest)
+    return node
 
 
 def _unexpanded(mask: Node) -> Node:
@@ -257,10 +275,6 @@ def _unexpanded(mask: Node) -> Node:
     while mask.target is aten.expand.default and mask.args[0].meta["val"].dim() == mask.meta["val"].dim():  # type: ignore[union-attr]
         mask = mask.args[0]  # type: ignore[assignment]
     return mask
-
-
-def _is_lowest(value: torch.Tensor) -> torch.Tensor:
-    return value <= max(torch.finfo(value.dtype).min, -3.0e38) if value.is_floating_point() else value != value
 
 
 def _rank4(graph: Graph, node: Node) -> Node:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from mlirc.frontend.attention import pattern_of
+from mlirc.frontend.attention import is_lowest, pattern_of
 from mlirc.frontend.score_trace import NoScore, Score
 
 aten = torch.ops.aten
@@ -30,8 +30,10 @@ class _Scores:
 
     scale: float = 1.0
     softcap: float = 0.0
-    bias: list[tuple[Node, float]] = field(default_factory=list)  # and what it is multiplied with
-    mask: list[tuple[Node, bool]] = field(default_factory=list)  # and the value of a key that is seen
+    # Each with the rank of the op that reads it.
+    bias: list[tuple[Node, int, float]] = field(default_factory=list)  # and what it is multiplied with
+    mask: list[tuple[Node, int, bool]] = field(default_factory=list)  # and the value of a key that is seen
+    finite: bool = False  # a mask hides with the lowest number, and so that each row sees some key
     capped: bool = False  # a tanh is further out
     factor: float = 1.0  # of that, and of what is further in
 
@@ -145,32 +147,43 @@ def _step(node: Node, found: _Scores, constants: Any) -> Any:
     elif node.target in (aten.add.Tensor, aten.sub.Tensor) and not inside and not node.kwargs:
         sign = 1.0 if node.target is aten.add.Tensor else -1.0
         scores, bias = _sides(args, constants, both=sign > 0)
-        found.bias.append((bias, sign))
+        found.bias.append((bias, _value(node).dim(), sign))
         return scores
     elif node.target is aten.where.self and not inside and not found.bias:
-        hidden = [_scalar(x, constants) for x in args[1:]]
-        if float("-inf") in hidden:
-            seen = hidden[1] == float("-inf")
-            found.mask.append((args[0], seen))
+        numbers, dtype = [_scalar(x, constants) for x in args[1:]], _value(node).dtype
+        hidden = [x is not None and bool(is_lowest(torch.tensor(x, dtype=dtype))) for x in numbers]
+        if any(hidden):
+            seen = hidden[1]
+            finite = numbers[seen] != float("-inf")
+            if finite and not (args[0] in constants and bool((constants.value(args[0]) == seen).any(-1).all())):
+                raise _NotAttention  # a row of no key weighs all of them
+            found.finite |= finite
+            found.mask.append((args[0], _value(node).dim(), seen))
             return args[1 if seen else 2]
     raise _NotAttention
 
 
 def _sides(args: Any, constants: Any, both: bool) -> tuple[Node, Node]:
     """(scores, what is added to them): the first one that has a product not far away."""
-    for scores, bias in ((args[0], args[1]), (args[1], args[0]))[: 2 if both else 1]:
-        if isinstance(bias, Node) and isinstance(scores, Node) and scores not in constants and _has_product(scores):
-            if _value(bias).dtype in _DTYPES:
-                return scores, bias
+    sides = ((args[0], args[1]), (args[1], args[0]))[: 2 if both else 1]
+    for sums in (False, True):
+        for scores, bias in sides:
+            if isinstance(bias, Node) and isinstance(scores, Node) and _has_product(scores, constants, sums):
+                if _value(bias).dtype in _DTYPES:
+                    return scores, bias
     raise _NotAttention
 
 
-def _has_product(node: Any) -> bool:
-    for _ in range(8):
-        if not isinstance(node, Node) or node.target is aten.bmm.default or not node.args:
-            break
-        node = node.args[1] if node.target is aten.where.self else node.args[0]
-    return isinstance(node, Node) and node.target is aten.bmm.default
+def _has_product(node: Any, constants: Any, sums: bool, depth: int = 8) -> bool:
+    """`sums`: whether it may be the second one of two that are added."""
+    if not isinstance(node, Node) or node in constants or not node.args or not depth:
+        return False
+    if node.target is aten.bmm.default:
+        return True
+    inner = node.args[1:2] if node.target is aten.where.self else node.args[:1]
+    if sums and node.target in (aten.add.Tensor, aten.where.self):
+        inner = node.args[:2] if node.target is aten.add.Tensor else node.args[1:]
+    return any(_has_product(x, constants, sums, depth - 1) for x in inner)
 
 
 def _replace(graph: Graph, product: Node, constants: Any, call: Callable[..., Node]) -> Node:
@@ -179,7 +192,8 @@ def _replace(graph: Graph, product: Node, constants: Any, call: Callable[..., No
     try:
         root = _softmax_of(weights)
         scored, found, shape = _read_scores(root, constants, 2)
-        _check_terms(found, [*(shape[:2] or [1, _value(scored).shape[0]]), *_value(scored).shape[1:]], shape, constants)
+        heads = shape[:2] or [1, _value(scored).shape[0]]
+        _check_terms(found, [*heads, *_value(scored).shape[1:]], constants)
     except _NotAttention:
         try:
             root, softmax = _softmax_of(weights), True
@@ -201,7 +215,7 @@ def _replace(graph: Graph, product: Node, constants: Any, call: Callable[..., No
         q4 = _heads(queries, heads, product, call)
         k4 = call(graph, product, aten.permute.default, _heads(keys, heads, product, call), [0, 1, 3, 2])
         v4 = _heads(values, heads, product, call)
-        mask, bias = _merged(graph, product, found, call)
+        mask, bias = _merged(graph, product, found, heads, call)
         cap, scale = (found.softcap, found.scale * found.softcap) if found.capped else (0.0, found.scale)
         inputs = _inputs(score, heads, product, call) if score else []
         args: tuple[Any, ...] = (q4, k4, v4, mask, bias, inputs, scale, False, 0, cap, softmax)
@@ -214,14 +228,13 @@ def _replace(graph: Graph, product: Node, constants: Any, call: Callable[..., No
     return new
 
 
-def _check_terms(found: _Scores, full: list[int], shape: list[int], constants: Any) -> None:
+def _check_terms(found: _Scores, full: list[int], constants: Any) -> None:
     """Whether masks and biases broadcast to the scores, and are the same as one mask."""
-    for node, _ in (*found.bias, *found.mask):
-        sizes = list(_value(node).shape)
-        if len(sizes) > 4 or any(n not in (1, m) for n, m in zip(sizes[::-1], full[::-1], strict=False)):
+    for node, rank, *_ in (*found.bias, *found.mask):
+        if not _broadcasts(node, rank, full):
             raise _NotAttention
-        if not shape and len(sizes) > 3:
-            raise _NotAttention
+    if found.finite and not all(n in constants and bool(constants.value(n).isfinite().all()) for n, *_ in found.bias):
+        raise _NotAttention  # where a bias of -inf hides all that a row sees, it would weigh the hidden keys
     if found.bias and found.mask and not _is_pattern(found.mask, full, constants):
         raise _NotAttention  # as one float mask, -inf would be added to what is infinite, too
 
@@ -236,7 +249,7 @@ def _outer_mask(root: Any, softmax: bool, constants: Any) -> tuple[Any, _Scores]
         if hidden not in values:
             break
         seen = values[1] == hidden
-        mask = (args[0], seen)
+        mask = (args[0], _value(root).dim(), seen)
         if not _is_pattern([*found.mask, mask], list(_value(root).shape)[-2:], constants):
             break
         inner = args[1 if seen else 2]
@@ -259,12 +272,16 @@ def _score(root: Any, softmax: bool, read_twice: bool, constants: Any) -> Score:
     assert product is not None
     heads = score.rank4[:2] or [1, _value(product).shape[0]]
     full = [*heads, *_value(product).shape[1:]]
-    for node, rank in score.inputs:
-        sizes = list(_value(node).shape)
-        wanted = full if rank == 4 else [heads[0] * heads[1], *full[2:]]
-        if len(sizes) > len(wanted) or any(n not in (1, m) for n, m in zip(sizes[::-1], wanted[::-1], strict=False)):
-            raise _NotAttention
+    if not all(_broadcasts(node, rank, full) for node, rank in score.inputs):
+        raise _NotAttention
     return score
+
+
+def _broadcasts(node: Node, rank: int, full: list[int]) -> bool:
+    """Whether what an op of such a rank reads broadcasts to scores [B, H, Sq, Sk], or [B * H, Sq, Sk]."""
+    sizes = list(_value(node).shape)
+    wanted = full if rank == 4 else [full[0] * full[1], *full[2:]]
+    return len(sizes) <= len(wanted) and all(n in (1, m) for n, m in zip(sizes[::-1], wanted[::-1], strict=False))
 
 
 def _inputs(score: Score, heads: list[int], like: Node, call: Callable[..., Node]) -> list[Node]:
@@ -288,11 +305,11 @@ def _input(x: Node, rank: int, heads: list[int], like: Node, call: Callable[...,
     return x if sizes == list(_value(x).shape) else call(like.graph, like, aten.view.default, x, sizes)
 
 
-def _is_pattern(masks: list[tuple[Node, bool]], full: list[int], constants: Any) -> bool:
+def _is_pattern(masks: list[tuple[Node, int, bool]], full: list[int], constants: Any) -> bool:
     """Whether masks are constant, and together what attributes of the attention say."""
     full = full[-2:]
     seen = torch.ones(full, dtype=torch.bool)
-    for node, value in masks:
+    for node, _, value in masks:
         if node not in constants:
             return False
         seen = seen & (constants.value(node) == value)
@@ -308,12 +325,17 @@ def _heads(node: Any, heads: list[int], like: Node, call: Callable[..., Node]) -
     return call(like.graph, like, aten.view.default, node, shape)
 
 
-def _merged(graph: Graph, like: Node, found: _Scores, call: Callable[..., Node]) -> tuple[Node | None, Node | None]:
+def _merged(
+    graph: Graph, like: Node, found: _Scores, heads: list[int], call: Callable[..., Node]
+) -> tuple[Node | None, Node | None]:
+    """All masks as one, and all biases, of rank 4."""
     mask = bias = None
-    for node, seen in found.mask:
+    for node, rank, seen in found.mask:
+        node = _input(node, rank, heads, like, call)
         term = node if seen else call(graph, like, aten.logical_not.default, node)
         mask = term if mask is None else call(graph, like, aten.logical_and.default, mask, term)
-    for node, sign in found.bias:
+    for node, rank, sign in found.bias:
+        node = _input(node, rank, heads, like, call)
         term = node if sign > 0 else call(graph, like, aten.mul.Tensor, node, sign)
         bias = term if bias is None else call(graph, like, aten.add.Tensor, bias, term)
     return mask, bias
