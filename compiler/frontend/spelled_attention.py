@@ -17,11 +17,10 @@ from torch.fx import Graph, Node
 
 from mlirc.frontend.attention import is_lowest, pattern_of
 from mlirc.frontend.score_trace import NoScore, Score
+from mlirc.frontend.spelled_softmax import DTYPES, VIEWS, NotAttention, Softmax, through, value_of
 
 aten = torch.ops.aten
 WIDEST = 256  # elements of a head: beyond, two products with the scores in memory are faster
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.clone.default)
 
 
 @dataclass
@@ -38,10 +37,6 @@ class _Scores:
     factor: float = 1.0  # of that, and of what is further in
 
 
-class _NotAttention(Exception):
-    """The graph is something else."""
-
-
 def find_attention(graph: Graph, constants: Any, call: Callable[..., Node]) -> list[Node]:
     """Replaces attention that is spelled out; returns the new nodes. `constants` are those of `simplify`, `call` makes
     a node like another one."""
@@ -50,69 +45,17 @@ def find_attention(graph: Graph, constants: Any, call: Callable[..., Node]) -> l
         if node.target is aten.bmm.default:
             try:
                 new = _replace(graph, node, constants, call)
-            except _NotAttention:
+            except NotAttention:
                 continue
             made.append(new)
     return made
-
-
-def _value(node: Any) -> torch.Tensor:
-    value = node.meta.get("val") if isinstance(node, Node) else None
-    if not isinstance(value, torch.Tensor):
-        raise _NotAttention
-    return value
-
-
-def _only(node: Any, target: Any, users: int = 1) -> Node:
-    """The node, if it is such an op and no more than these read it."""
-    targets = target if isinstance(target, tuple) else (target,)
-    if not isinstance(node, Node) or node.target not in targets or len(node.users) > users:
-        raise _NotAttention
-    return node
-
-
-def _through(node: Any, users: int = 1) -> Any:
-    """What views and casts of a node show, which so many read, and between which nobody does."""
-    while isinstance(node, Node) and len(node.users) == users:
-        users = 1
-        cast = node.target in (aten._to_copy.default, aten.to.dtype)
-        if cast and (_value(node).dtype not in _DTYPES or _value(node.args[0]).dtype not in _DTYPES):
-            break
-        if not cast and node.target not in _VIEWS and node.target is not aten.expand.default:
-            break
-        outer, inner = _value(node).shape, _value(node.args[0]).shape
-        if outer.numel() != inner.numel() or outer[-2:] != inner[-2:]:
-            break
-        node = node.args[0]
-    return node
-
-
-def _softmax_of(weights: Any) -> Node:
-    """The scores whose softmax along the last dimension the weights are."""
-    quotient = _only(_through(weights), aten.div.Tensor)
-    operands: Any = quotient.args
-    power, total = operands
-    _only(power, aten.exp.default, 2)
-    last = (_value(power).dim() - 1, -1)
-
-    def along_last(node: Any, target: Any, source: Any) -> None:
-        args: Any = _only(node, target).args
-        if args[0] is not source or len(args) < 3 or list(args[1]) not in ([last[0]], [-1]) or args[2] is not True:
-            raise _NotAttention
-
-    along_last(total, aten.sum.dim_IntList, power)
-    scores, top = _only(power.args[0], aten.sub.Tensor).args
-    if not isinstance(scores, Node) or len(scores.users) != 2:
-        raise _NotAttention
-    along_last(top, aten.amax.default, scores)
-    return scores
 
 
 def _scalar(x: Any, constants: Any) -> float | None:
     """A number, or the one of a constant tensor of one element."""
     if isinstance(x, (int, float)) and not isinstance(x, bool):
         return float(x)
-    if x in constants and _value(x).numel() == 1 and _value(x).is_floating_point():
+    if x in constants and value_of(x).numel() == 1 and value_of(x).is_floating_point():
         return float(constants.value(x))
     return None
 
@@ -121,14 +64,14 @@ def _read_scores(node: Any, constants: Any, users: int) -> tuple[Node, _Scores, 
     """The product that scores are made of, what is done to them, and their shape of rank 4, if they have one."""
     found, shape = _Scores(), []
     while True:
-        if _value(node).dim() == 4:
-            shape = list(_value(node).shape)
+        if value_of(node).dim() == 4:
+            shape = list(value_of(node).shape)
         if node.target is aten.bmm.default:
             return node, found, shape
-        inner = _through(node, users)
+        inner = through(node, users)
         node, users = (_step(node, found, constants) if inner is node else inner), 1
         if len(node.users) > 1:
-            raise _NotAttention
+            raise NotAttention
 
 
 def _step(node: Node, found: _Scores, constants: Any) -> Any:
@@ -147,20 +90,20 @@ def _step(node: Node, found: _Scores, constants: Any) -> Any:
     elif node.target in (aten.add.Tensor, aten.sub.Tensor) and not inside and not node.kwargs:
         sign = 1.0 if node.target is aten.add.Tensor else -1.0
         scores, bias = _sides(args, constants, both=sign > 0)
-        found.bias.append((bias, _value(node).dim(), sign))
+        found.bias.append((bias, value_of(node).dim(), sign))
         return scores
     elif node.target is aten.where.self and not inside and not found.bias:
-        numbers, dtype = [_scalar(x, constants) for x in args[1:]], _value(node).dtype
+        numbers, dtype = [_scalar(x, constants) for x in args[1:]], value_of(node).dtype
         hidden = [x is not None and bool(is_lowest(torch.tensor(x, dtype=dtype))) for x in numbers]
         if any(hidden):
             seen = hidden[1]
             finite = numbers[seen] != float("-inf")
             if finite and not (args[0] in constants and bool((constants.value(args[0]) == seen).any(-1).all())):
-                raise _NotAttention  # a row of no key weighs all of them
+                raise NotAttention  # a row of no key weighs all of them
             found.finite |= finite
-            found.mask.append((args[0], _value(node).dim(), seen))
+            found.mask.append((args[0], value_of(node).dim(), seen))
             return args[1 if seen else 2]
-    raise _NotAttention
+    raise NotAttention
 
 
 def _sides(args: Any, constants: Any, both: bool) -> tuple[Node, Node]:
@@ -169,9 +112,9 @@ def _sides(args: Any, constants: Any, both: bool) -> tuple[Node, Node]:
     for sums in (False, True):
         for scores, bias in sides:
             if isinstance(bias, Node) and isinstance(scores, Node) and _has_product(scores, constants, sums):
-                if _value(bias).dtype in _DTYPES:
+                if value_of(bias).dtype in DTYPES:
                     return scores, bias
-    raise _NotAttention
+    raise NotAttention
 
 
 def _has_product(node: Any, constants: Any, sums: bool, depth: int = 8) -> bool:
@@ -188,29 +131,25 @@ def _has_product(node: Any, constants: Any, sums: bool, depth: int = 8) -> bool:
 
 def _replace(graph: Graph, product: Node, constants: Any, call: Callable[..., Node]) -> Node:
     weights, values = product.args
-    softmax, score = True, None
+    rows, score = None, None
     try:
-        root = _softmax_of(weights)
-        scored, found, shape = _read_scores(root, constants, 2)
-        heads = shape[:2] or [1, _value(scored).shape[0]]
-        _check_terms(found, [*heads, *_value(scored).shape[1:]], constants)
-    except _NotAttention:
-        try:
-            root, softmax = _softmax_of(weights), True
-        except _NotAttention:
-            root, softmax = _through(weights), False
-        root, found = _outer_mask(root, softmax, constants)
-        score = _score(root, softmax, softmax and not found.mask, constants)
+        rows = Softmax.of(weights)
+        scored, found, shape = _read_scores(rows.scores, constants, rows.readers)
+        heads = shape[:2] or [1, value_of(scored).shape[0]]
+        _check_terms(found, [*heads, *value_of(scored).shape[1:]], constants)
+    except NotAttention:
+        root, found = _outer_mask(rows.scores if rows else through(weights), bool(rows), constants)
+        score = _score(root, bool(rows), rows.readers if rows and not found.mask else 1, constants)
         assert score.product is not None
         scored, shape = score.product, score.rank4
     queries, keys = scored.args
-    q, k, v = _value(queries), _value(keys), _value(values)
+    q, k, v = value_of(queries), value_of(keys), value_of(values)
     heads = shape[:2] or [1, q.shape[0]]
-    same = q.dtype == k.dtype == v.dtype == _value(product).dtype and q.dtype in _DTYPES
+    same = q.dtype == k.dtype == v.dtype == value_of(product).dtype and q.dtype in DTYPES
     if not same or q.shape[1] < 2 or max(q.shape[2], v.shape[2]) > WIDEST or not all((*q.shape, *v.shape)):
-        raise _NotAttention
+        raise NotAttention
     if heads[0] * heads[1] != q.shape[0] or v.shape[0] != q.shape[0]:
-        raise _NotAttention
+        raise NotAttention
     with graph.inserting_before(product):
         q4 = _heads(queries, heads, product, call)
         k4 = call(graph, product, aten.permute.default, _heads(keys, heads, product, call), [0, 1, 3, 2])
@@ -218,11 +157,13 @@ def _replace(graph: Graph, product: Node, constants: Any, call: Callable[..., No
         mask, bias = _merged(graph, product, found, heads, call)
         cap, scale = (found.softcap, found.scale * found.softcap) if found.capped else (0.0, found.scale)
         inputs = _inputs(score, heads, product, call) if score else []
-        args: tuple[Any, ...] = (q4, k4, v4, mask, bias, inputs, scale, False, 0, cap, softmax)
-        if score:
-            args += ("\n".join(score.lines), softmax)
+        sinks = rows.vector_of_sinks(heads, constants, product, call) if rows else None
+        lines = "\n".join(score.lines) if score else ""
+        args: tuple[Any, ...] = (q4, k4, v4, mask, bias, inputs, scale, False, 0, cap, bool(rows) and sinks is None)
+        if score or sinks:
+            args += (lines, bool(rows), *(() if sinks is None else (sinks,)))
         new = call(graph, product, torch.ops.mlirc.attention.default, *args)
-        flat = call(graph, product, aten.view.default, new, list(_value(product).shape))
+        flat = call(graph, product, aten.view.default, new, list(value_of(product).shape))
     product.replace_all_uses_with(flat)
     graph.erase_node(product)
     return new
@@ -232,11 +173,11 @@ def _check_terms(found: _Scores, full: list[int], constants: Any) -> None:
     """Whether masks and biases broadcast to the scores, and are the same as one mask."""
     for node, rank, *_ in (*found.bias, *found.mask):
         if not _broadcasts(node, rank, full):
-            raise _NotAttention
+            raise NotAttention
     if found.finite and not all(n in constants and bool(constants.value(n).isfinite().all()) for n, *_ in found.bias):
-        raise _NotAttention  # where a bias of -inf hides all that a row sees, it would weigh the hidden keys
+        raise NotAttention  # where a bias of -inf hides all that a row sees, it would weigh the hidden keys
     if found.bias and found.mask and not _is_pattern(found.mask, full, constants):
-        raise _NotAttention  # as one float mask, -inf would be added to what is infinite, too
+        raise NotAttention  # as one float mask, -inf would be added to what is infinite, too
 
 
 def _outer_mask(root: Any, softmax: bool, constants: Any) -> tuple[Any, _Scores]:
@@ -249,37 +190,37 @@ def _outer_mask(root: Any, softmax: bool, constants: Any) -> tuple[Any, _Scores]
         if hidden not in values:
             break
         seen = values[1] == hidden
-        mask = (args[0], _value(root).dim(), seen)
-        if not _is_pattern([*found.mask, mask], list(_value(root).shape)[-2:], constants):
+        mask = (args[0], value_of(root).dim(), seen)
+        if not _is_pattern([*found.mask, mask], list(value_of(root).shape)[-2:], constants):
             break
         inner = args[1 if seen else 2]
         if not isinstance(inner, Node) or len(inner.users) != 1:
             break
         found.mask.append(mask)
-        root = _through(inner)
+        root = through(inner)
     return root, found
 
 
-def _score(root: Any, softmax: bool, read_twice: bool, constants: Any) -> Score:
-    """The function that makes `root` of a product, if there is one worth it. `read_twice`: by a softmax."""
+def _score(root: Any, softmax: bool, readers: int, constants: Any) -> Score:
+    """The function that makes `root` of a product, if there is one worth it. So many `readers` does that have."""
     try:
-        score = Score(root, 2 if read_twice else 1, constants)
+        score = Score(root, readers, constants)
     except NoScore:
-        raise _NotAttention from None
+        raise NotAttention from None
     if not softmax and score.linear:
-        raise _NotAttention  # two products, which are faster each by itself
+        raise NotAttention  # two products, which are faster each by itself
     product = score.product
     assert product is not None
-    heads = score.rank4[:2] or [1, _value(product).shape[0]]
-    full = [*heads, *_value(product).shape[1:]]
+    heads = score.rank4[:2] or [1, value_of(product).shape[0]]
+    full = [*heads, *value_of(product).shape[1:]]
     if not all(_broadcasts(node, rank, full) for node, rank in score.inputs):
-        raise _NotAttention
+        raise NotAttention
     return score
 
 
 def _broadcasts(node: Node, rank: int, full: list[int]) -> bool:
     """Whether what an op of such a rank reads broadcasts to scores [B, H, Sq, Sk], or [B * H, Sq, Sk]."""
-    sizes = list(_value(node).shape)
+    sizes = list(value_of(node).shape)
     wanted = full if rank == 4 else [full[0] * full[1], *full[2:]]
     return len(sizes) <= len(wanted) and all(n in (1, m) for n, m in zip(sizes[::-1], wanted[::-1], strict=False))
 
@@ -287,22 +228,22 @@ def _broadcasts(node: Node, rank: int, full: list[int]) -> bool:
 def _inputs(score: Score, heads: list[int], like: Node, call: Callable[..., Node]) -> list[Node]:
     """The inputs of a function of scores, of one type: the op takes no others."""
     found = [_input(x, rank, heads, like, call) for x, rank in score.inputs]
-    shape = torch.broadcast_shapes(*[_value(x).shape for x in found]) if found else []
+    shape = torch.broadcast_shapes(*[value_of(x).shape for x in found]) if found else []
     for i, x in enumerate(found):
-        if _value(x).dtype != score.dtype:
+        if value_of(x).dtype != score.dtype:
             found[i] = call(like.graph, like, torch.ops.prims.convert_element_type.default, x, score.dtype)
-        if list(_value(x).shape) != list(shape):
+        if list(value_of(x).shape) != list(shape):
             found[i] = call(like.graph, like, aten.expand.default, found[i], list(shape))
     return found
 
 
 def _input(x: Node, rank: int, heads: list[int], like: Node, call: Callable[..., Node]) -> Node:
     """An input of a function of scores, of rank 4. `rank`: of the op that reads it."""
-    sizes = [1] * (rank - len(_value(x).shape)) + list(_value(x).shape)
+    sizes = [1] * (rank - len(value_of(x).shape)) + list(value_of(x).shape)
     if rank < 4:
         sizes = [1] * (3 - len(sizes)) + sizes
         sizes = [*(heads if sizes[0] != 1 else [1, 1]), *sizes[1:]]
-    return x if sizes == list(_value(x).shape) else call(like.graph, like, aten.view.default, x, sizes)
+    return x if sizes == list(value_of(x).shape) else call(like.graph, like, aten.view.default, x, sizes)
 
 
 def _is_pattern(masks: list[tuple[Node, int, bool]], full: list[int], constants: Any) -> bool:
@@ -318,9 +259,9 @@ def _is_pattern(masks: list[tuple[Node, int, bool]], full: list[int], constants:
 
 def _heads(node: Any, heads: list[int], like: Node, call: Callable[..., Node]) -> Node:
     """A tensor [B * H, ...] as [B, H, ...]: what it is a view of, where that is one."""
-    shape = [*heads, *_value(node).shape[1:]]
-    source = node.args[0] if node.target in _VIEWS else None
-    if source is not None and list(_value(source).shape) == shape:
+    shape = [*heads, *value_of(node).shape[1:]]
+    source = node.args[0] if node.target in VIEWS else None
+    if source is not None and list(value_of(source).shape) == shape:
         return source
     return call(like.graph, like, aten.view.default, node, shape)
 

@@ -95,7 +95,7 @@ def count(function, inputs) -> int:
     job = Compilation("spelled", get_target("sm_90a"), (), helpers=0)
     job.import_module(Model().eval(), tuple(inputs), {})
     job.lower("linalg")
-    return job.text("linalg").count('"mlirc.attention"')
+    return job.text("linalg").count('attention"(')
 
 
 def test_they_are_attention_and_right():
@@ -189,6 +189,159 @@ def test_any_function_of_scores():
     check_together(half, levels=["tiles"], kinds=["plain"])
 
 
+LOWEST = torch.finfo(torch.float32).min
+
+
+def slopes(heads):
+    return 2.0 ** -torch.arange(1, heads + 1)
+
+
+def bloom(q, k, v):
+    """The bias first, as rows [B * H, 1, Sk] of a sum with the product; then a finite mask of 0 and the lowest."""
+    batch, heads, count, _ = q.shape
+    rows = (slopes(heads)[:, None, None] * torch.arange(count)).repeat(batch, 1, 1)
+    flat = (x.reshape(-1, *x.shape[2:]) for x in (q, k.transpose(-1, -2)))
+    scores = rows.to(q.dtype).baddbmm(*flat, beta=1.0, alpha=0.3).view(batch, heads, count, count)
+    hidden = torch.ones(count, count, dtype=torch.bool).triu(1)
+    scores = scores + torch.zeros(1, 1, count, count, dtype=q.dtype).masked_fill(hidden, torch.finfo(q.dtype).min)
+    return torch.softmax(scores, -1, dtype=torch.float32).to(q.dtype) @ v
+
+
+def mpt(q, k, v):
+    """A finite mask over the sum."""
+    bias = slopes(q.shape[1])[:, None, None] * torch.arange(1 - k.shape[2], 1)
+    hidden = torch.ones(1, 1, q.shape[2], k.shape[2], dtype=torch.bool).triu(1)
+    return (product(q, k) * 0.3 + bias.to(q.dtype)).masked_fill(hidden, torch.finfo(q.dtype).min).softmax(-1) @ v
+
+
+def falcon(q, k, v):
+    """PyTorch's attention with bias and mask as one tensor."""
+    bias = (slopes(q.shape[1])[:, None, None] * torch.arange(k.shape[2])).to(q.dtype)
+    hidden = torch.ones(1, 1, q.shape[2], k.shape[2], dtype=torch.bool).triu(1)
+    mask = bias.masked_fill(hidden, torch.finfo(q.dtype).min)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def windowed(q, k, v):
+    """Not all columns are seen by the last row."""
+    distance = torch.arange(q.shape[2])[:, None] - torch.arange(k.shape[2])
+    bias = slopes(q.shape[1])[:, None, None] * torch.arange(k.shape[2])
+    lowest = torch.finfo(q.dtype).min
+    return (product(q, k) + bias.to(q.dtype)).masked_fill((distance < 0) | (distance > 2), lowest).softmax(-1) @ v
+
+
+def described(function, inputs) -> str:
+    """The op's lines of the `linalg` level, with types."""
+
+    class Model(torch.nn.Module):
+        def forward(self, *inputs):
+            return function(*inputs)
+
+    job = Compilation("spelled", get_target("sm_90a"), (), helpers=0)
+    job.import_module(Model().eval(), tuple(inputs), {})
+    job.lower("linalg")
+    return "\n".join(x for x in job.text("linalg").split("\n") if "mlirc.attention" in x or "sink_attention" in x)
+
+
+def test_alibi_is_a_row_for_each_head_and_its_mask_an_attribute():
+    for function, window in ((bloom, 0), (mpt, 0), (falcon, 0), (windowed, 3)):
+        line = described(function, QKV[:2] + (QKV[1],))
+        assert "causal = true" in line and f"window = {window} :" in line and "score" not in line, function.__name__
+        assert "tensor<1x4x1x7xf32>" in line, function.__name__
+    cases = [(f, QKV) for f in (bloom, mpt, falcon, windowed)]
+    check_together(cases, levels=["tiles"], kinds=["plain", "one NaN"])
+    check_together([(f, tuple(x.bfloat16() for x in i)) for f, i in cases], levels=["tiles"], kinds=["plain"])
+
+
+def mean_of_hidden(q, k, v):
+    """A row that sees no key: finite masks leave the mean of all values."""
+    hidden = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).triu(0)
+    bias = slopes(q.shape[1])[:, None, None] * torch.arange(k.shape[2])
+    return (product(q, k) + bias).masked_fill(hidden, LOWEST).softmax(-1) @ v
+
+
+def hides_by_bias(q, k, v, bias):
+    """What a bias hides may be all that a row sees: then the hidden keys weigh."""
+    hidden = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).triu(1)
+    return (product(q, k) + bias).masked_fill(hidden, LOWEST).softmax(-1) @ v
+
+
+def of_queries(q, k, v):
+    """A bias that is another one in each row."""
+    place = torch.arange(q.shape[2])
+    bias = (place[:, None] * place % 5).to(q.dtype)
+    hidden = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).triu(1)
+    return (product(q, k) + bias).masked_fill(hidden, LOWEST).softmax(-1) @ v
+
+
+def test_finite_masks_that_are_no_attribute_stay_right():
+    bias = randn(1, 1, 7, 7)
+    bias[..., 2, :3] = -INF
+    cases = [(mean_of_hidden, QKV), (of_queries, QKV), (hides_by_bias, (*QKV, bias))]
+    check_together(cases, levels=["tiles"], kinds=["plain"])
+    for function, inputs in cases:
+        assert ("causal = true" in described(function, inputs)) == (function is of_queries), function.__name__
+
+
+def sinks_last(q, k, v, sinks):
+    column = sinks.reshape(1, -1, 1, 1).expand(q.shape[0], -1, q.shape[-2], -1)
+    return torch.cat([product(q, k) * 0.3, column], -1).softmax(-1)[..., :-1] @ v
+
+
+def sinks_first(q, k, v, sinks):
+    scores = causal_scores(q, k)
+    joined = torch.cat([sinks[None, :, None, None].repeat(q.shape[0], 1, q.shape[2], 1), scores], dim=3)
+    return torch.softmax(joined, -1, dtype=torch.float32)[..., 1:].to(q.dtype) @ v
+
+
+def causal_scores(q, k):
+    return product(q, k).masked_fill(torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).triu(1), -INF)
+
+
+def sinks_less_the_largest(q, k, v, sinks):
+    """As gpt-oss has it."""
+    joined = torch.cat([causal_scores(q, k), sinks.view(1, -1, 1, 1).expand(q.shape[0], -1, q.shape[2], -1)], -1)
+    joined = joined - joined.max(dim=-1, keepdim=True).values
+    return joined.softmax(-1)[..., :-1] @ v
+
+
+def plus_one(q, k, v):
+    """A softmax with one more in its sum: sinks of 0, which are constants."""
+    zeros = torch.zeros(*q.shape[:3], 1, dtype=q.dtype)
+    return torch.cat([product(q, k), zeros], -1).softmax(-1)[..., :-1] @ v
+
+
+def sinks_of_capped(q, k, v, sinks):
+    """Beside any function of a score."""
+    column = sinks.reshape(1, -1, 1, 1).expand(q.shape[0], -1, q.shape[-2], -1)
+    return torch.cat([torch.sin(product(q, k)), column], -1).softmax(-1)[..., :-1] @ v
+
+
+def test_sinks_that_are_written_out():
+    sinks = randn(4)
+    cases = [(f, (*QKV, sinks)) for f in (sinks_last, sinks_first, sinks_less_the_largest, sinks_of_capped)]
+    cases.append((plus_one, QKV))
+    for function, inputs in cases:
+        assert described(function, inputs).count('"mlirc.sink_attention"') == 1, function.__name__
+    check_together(cases, levels=["tiles"], kinds=["plain", "one NaN"])
+
+
+def column_of_rows(q, k, v):
+    """One more column with another number in each row."""
+    return torch.cat([product(q, k), q[..., :1]], -1).softmax(-1)[..., :-1] @ v
+
+
+def column_of_batches(q, k, v, sinks):
+    column = sinks[:, :, None, None].expand(-1, -1, q.shape[2], -1)
+    return torch.cat([product(q, k), column], -1).softmax(-1)[..., :-1] @ v
+
+
+def middle_left_out(q, k, v, sinks):
+    """What is cut off is a key, not the column."""
+    column = sinks.reshape(1, -1, 1, 1).expand(q.shape[0], -1, q.shape[-2], -1)
+    return torch.cat([product(q, k), column], -1).softmax(-1)[..., 1:] @ v
+
+
 def weights_too(q, k, v):
     weights = product(q, k).softmax(-1)
     return weights @ v, weights
@@ -221,6 +374,7 @@ def wide(q, k, v):
 OTHERS = [
     (weights_too, QKV), (over_queries, QKV), (linear, QKV), (biased, (*QKV, randn(7, 7))),
     (wide, (randn(1, 1, 5, 300), randn(1, 1, 5, 300), randn(1, 1, 5, 8))), (running, QKV), (rolled, QKV),
+    (column_of_rows, QKV), (column_of_batches, (*QKV, randn(2, 4))), (middle_left_out, (*QKV, randn(4))),
 ]  # fmt: skip
 
 
