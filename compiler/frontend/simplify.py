@@ -241,9 +241,9 @@ def _split_bias(
             return [], bias
         rest = None if zeros else _of_keys(graph, bias, visible, constants)
         with graph.inserting_after(bias):
-            lowest = float(value[~visible].max()) if not visible.all() else float("-inf")
-            node = graph.call_function(aten.gt.Scalar, (bias, lowest))
-        node.meta = {"val": bias.meta["val"] > lowest, **place(bias)}
+            below = float(value[~visible].max()) if not visible.all() else float("-inf")
+            node = graph.call_function(aten.gt.Scalar, (bias, below))
+        node.meta = {"val": bias.meta["val"] > below, **place(bias)}
         constants.set(node, visible)
         return [node], rest
     inner = _unexpanded(bias)

@@ -68,8 +68,8 @@ class Softmax:
         sliced: Any = node.args
         scores = _scores_of(through(sliced[0]))
         count, rank = value_of(sliced[0]).shape[-1], value_of(sliced[0]).dim()
-        first, last, step = (*sliced[2:], *(0, count, 1)[len(sliced) - 2 :])
-        kept = range(count)[first : last : step or 1]
+        first, last, step = (list(sliced) + [None] * 3)[2:5]
+        kept = range(count)[first:last:step]
         if sliced[1] not in (rank - 1, -1) or kept not in (range(count - 1), range(1, count)):
             raise NotAttention
         joined = _joined(scores)
