@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from mlirc.dialects.schedule.split_k import NUMBERS
 from mlirc.errors import MlircError
 from mlirc.mlir import ir
 from mlirc.passes.distribute import instructions
@@ -14,6 +17,7 @@ from mlirc.schedule.verbs import (
     ceil_div,
     decompose_attention,
     hoist,
+    last_block,
     match,
     match_contractions,
     online_softmax,
@@ -37,6 +41,8 @@ WIDEST = 128  # elements of a head of which a warp's registers hold 16 rows of r
 BLOCKS_PER_SM = 2  # that the keys are divided for
 LEAST_KEYS = 64  # of a part
 MOST_PARTS = 64
+COMBINING_WARPS = 4  # of the last block: two such blocks fit a multiprocessor, whatever registers a thread has
+NUMBERS_OF_WARP = 2048  # that a warp of it combines at once: 64 of each thread
 
 
 def is_cached_attention(kernel: KernelInfo) -> bool:
@@ -115,18 +121,21 @@ def cached_attention(
     split: bool = True,
     pack: bool | None = None,
     parts: int | None = None,
+    combine: Literal["last", "launch"] | None = None,
+    combine_warps: int | None = None,
     min_blocks: int | None = None,
     mma: str | None = None,
 ) -> ir.Module:
     """FlashAttention-2's loop order over pages: each step looks up its page in the table, and the loop ends with the
     sequence (PagedAttention: Kwon et al., 2023). The queries of all heads that share a head of keys are the rows of one
     tile where they are few, so that keys are read once. Where blocks are few and sequences can be long, the keys are
-    divided among `parts` blocks, whose results a second launch combines ("flash decoding": Dao et al., 2023).
+    divided among `parts` blocks, whose results the last one of them combines ("flash decoding": Dao et al., 2023).
 
     Knobs: `block_q` rows and `warps` per block; `block_kv` keys per step, a divisor of a page; `stages` of the copy
     pipeline; `split` runs the steps that need no test in a loop of their own (of one part); `pack` of the heads that
-    share keys; `parts` that divide the keys (1: none); `min_blocks` that a multiprocessor should hold; `mma` is `mma`
-    or `wgmma` (tensor cores, 16-bit heads), `tf32x3` or `tf32` (tensor cores, f32 heads) or `fma`.
+    share keys; `parts` that divide the keys (1: none); `combine` them in the `last` block done, by `combine_warps`,
+    or by a second `launch`; `min_blocks` that a multiprocessor should hold; `mma` is `mma` or `wgmma` (tensor cores,
+    16-bit heads), `tf32x3` or `tf32` (tensor cores, f32 heads) or `fma`.
     """
     a = kernel.attention
     assert a is not None and a.pages is not None
@@ -144,9 +153,16 @@ def cached_attention(
         parts = default_parts(a, blocks, block_kv, target) if rows <= FEW_ROWS else 1
     once = parts > 1 and ceil_div(a.kv_len, block_kv) <= parts
     stages = stages or (1 if once else 3 if mma == "wgmma" else 2)
+    if parts == 1 and (combine or combine_warps):
+        raise MlircError(f"kernel '{kernel.name}': combine: the keys have one part: give parts=2 or more")
+    if combine == "launch" and combine_warps:
+        raise MlircError(f"kernel '{kernel.name}': combine_warps={combine_warps}: a second launch has warps={warps}")
+    combine = combine or ("last" if parts > 1 else None)
+    if combine == "last":
+        combine_warps = combine_warps or max(warps, COMBINING_WARPS)
     knobs = dict(
         block_q=block_q, block_kv=block_kv, warps=warps, stages=stages, split=split, pack=pack, parts=parts,
-        min_blocks=min_blocks, mma=mma,
+        combine=combine, combine_warps=combine_warps, min_blocks=min_blocks, mma=mma,
     )  # fmt: skip
     with script(**knobs) as (module, function):
         result, _ = decompose_attention(match(function, "mlirc.cached_attention"), base2=True, pack=pack)
@@ -156,7 +172,10 @@ def cached_attention(
         skip_hidden_steps(loops)
         if parts > 1:
             read_pages(loops)
-            forall, finish = split_softmax(loops, parts=parts)
+            numbers = NUMBERS_OF_WARP * combine_warps if combine_warps else NUMBERS
+            forall, finish = split_softmax(loops, parts=parts, numbers=numbers)
+            if combine_warps:
+                last_block(finish, warps=combine_warps)
         else:
             if split and not a.window:
                 loops = split_tested_steps(loops)

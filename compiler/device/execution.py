@@ -25,7 +25,7 @@ from mlirc.device.limits import (
     resident_blocks,
 )
 from mlirc.device.machine import Machine
-from mlirc.device.memory import POISON, MemRef
+from mlirc.device.memory import POISON, Buffer, MemRef
 from mlirc.device.order.clocks import Clocks
 from mlirc.device.order.global_order import Knowledge, check_watched
 from mlirc.device.order.launch_order import Order
@@ -54,6 +54,13 @@ class Execution:
     poison: int
     deadline: Deadline
     points: dict[int, int] = field(default_factory=dict)  # of the last run (Scheduler.points)
+    module: dict[str, Buffer] = field(default_factory=dict)  # global memory of the module's own
+
+    def __post_init__(self) -> None:
+        for name, nbytes in self.program.module.items():
+            buffer = Buffer(f"global memory @{name}", "global", nbytes, contents=np.zeros(nbytes, np.uint8))
+            buffer.tracked, buffer.earlier = self.check, "writes"  # by the launch of it before this one
+            self.module[name] = buffer
 
     def run(self, registers: list, units: Sequence[int], seed: int, pick: str = "drawn", count: bool = False,
             hold: tuple[int, int] | None = None) -> bool:  # fmt: skip
@@ -128,7 +135,7 @@ class Execution:
                 machine.order = Knowledge(machine, order, first, program.ordered)
                 machine.clocks = Clocks(machine)
             first += machine.nb * machine.nt
-            machine.copies = Copies()
+            machine.copies, machine.module = Copies(), self.module
             machine.bulk_sources, machine.tensor_stores = program.bulk_sources, program.tensor_stores
             machine.draw = varied
             if self.check and program.grid_waits:
@@ -187,16 +194,32 @@ def execute(
         return False
     units = _units(blocks, grid, cluster)
     launch = Execution(program, shape, cluster, report, check, poison, Deadline(report, seconds))
+    whole = check and blocks is None
     if program.ordered and check:
-        saved = [(array, array.copy()) for array in _memory(registers)]
+        arrays = [*_memory(registers), *(buffer.data for buffer in launch.module.values())]
+        saved = [(array, array.copy()) for array in arrays]
         before = _serious(report)
         for order, pick, hold in _orders(launch, units):
             ended = launch.run(registers, order, 0, pick, hold=hold)
+            if ended and whole:
+                _check_module(launch)
             if not ended or _serious(report) > before:
                 return ended
             for array, was in saved:
                 array[...] = was
-    return launch.run(registers, units, seed, count=count)
+    ended = launch.run(registers, units, seed, count=count)
+    if ended and whole:
+        _check_module(launch)
+    return ended
+
+
+def _check_module(launch: Execution) -> None:
+    """A launch leaves the module's own memory as it was when the file was loaded: zeros, as the next one expects."""
+    for buffer in launch.module.values():
+        changed = np.flatnonzero(buffer.data[: buffer.nbytes])
+        if len(changed):
+            message = f"ends, and byte {changed[0]} of {buffer.name} is not 0, with which the next launch begins"
+            launch.report.add("changed memory", message, launch.program.function, launch.program.name, len(changed))
 
 
 def _orders(launch: Execution, units: Sequence[int]) -> Iterator[tuple[Sequence[int], str, tuple[int, int] | None]]:

@@ -65,6 +65,7 @@ class Machine:
         self.tensor_stores = False  # whether tensor copies write global memory
         self.bulk_sources = False  # whether copies use global memory that threads may have written
         self.arrays: dict[str | int, Buffer] = {}  # of the kernel's own, by what declares them
+        self.module: dict[str, Buffer] = {}  # global memory of the module's own, by name
         self.own: dict[int, MemRef] = {}  # the attributions of a gpu.func, by register
         self.copies: Any = None  # Copies: cp.asyncs under way, from the start
         self.arrived: dict = {}

@@ -115,6 +115,7 @@ class Program(Needs):
         self.name, self.code, self.initial, self.parameters, self.function = name, code, initial, parameters, function
         self.shadows: Shadows | None = None  # where it follows undefined values
         self.arrays: list[LocalArray] = []  # the attributions of a gpu.func
+        self.module: dict[str, int] = {}  # the module's own global memory, zeros: bytes
         self.static_shared = 0  # bytes of shared memory besides the dynamic one
         self.local = 0  # bytes of a thread's local memory
         self.cluster = (1, 1, 1)  # where the function itself says so
@@ -136,6 +137,7 @@ class Translator(Needs):
         self.function: ir.Operation | None = None
         self.index_bits, self.ranges = 64, IndexRanges(None)  # bits of an index, as the back end chooses them
         self.globals: dict[str, tuple[int, int]] = {}  # shared globals: bytes (0: the dynamic one), alignment
+        self.module: dict[str, int] = {}  # globals of zeros in global memory: bytes
 
     def reg(self, value: ir.Value) -> int:
         """The register of a value."""
@@ -295,6 +297,7 @@ def translate(function, count: bool = False, shadows: Shadows | None = None) -> 
         raise MlircError(f"host device: kernel {name} has unstructured control flow: give it at the gpu level with scf")
     tr.index_bits, tr.ranges = index_bits(function.parent), IndexRanges(function)
     tr.function, tr.globals, tr.spins = function, _shared_globals(function), has_spins(function)
+    tr.module = _module_memory(function)
     arguments = [tr.reg(a) for a in blocks[0].arguments]
     code, _ = tr.block(blocks[0])
     inputs = len(arguments)
@@ -304,7 +307,7 @@ def translate(function, count: bool = False, shadows: Shadows | None = None) -> 
     tr.clocks = tr.clocks or tr.proxies or tr.ordered
     program = Program(name, code, tr.initial, arguments[:inputs], function, tr)
     program.arrays = _attributions(tr, function, list(blocks[0].arguments)[inputs:])
-    program.shadows, program.cluster = shadows, _cluster(function)
+    program.shadows, program.cluster, program.module = shadows, _cluster(function), tr.module
     arrays = {space: sum(a.nbytes for a in program.arrays if a.space == space) for space in tr.owned}
     named = sum(size for size, _ in tr.globals.values())
     program.static_shared = named + arrays["shared"] + tr.owned["shared"]
@@ -336,16 +339,34 @@ def _cluster(function) -> tuple[int, int, int]:
     return 1, 1, 1
 
 
+def _globals(function, space: int) -> Iterator[tuple[str, ir.Type, ir.Operation]]:
+    """The arrays beside a kernel in an address space: their names and types."""
+    for op in function.parent.regions[0].blocks[0].operations:
+        attributes = op.operation.attributes
+        if op.operation.name == "llvm.mlir.global" and "addr_space" in attributes:
+            if ir.IntegerAttr(attributes["addr_space"]).value == space:
+                name, t = ir.StringAttr(attributes["sym_name"]).value, ir.TypeAttr(attributes["global_type"]).value
+                yield name, t, op.operation
+
+
 def _shared_globals(function) -> dict[str, tuple[int, int]]:
     """The arrays in shared memory beside a kernel: their bytes (0: the dynamic one), and their alignment."""
     found = {}
-    for op in function.parent.regions[0].blocks[0].operations:
-        space = op.operation.attributes["addr_space"] if "addr_space" in op.operation.attributes else None
-        if op.operation.name == "llvm.mlir.global" and space is not None and ir.IntegerAttr(space).value == 3:
-            attributes = op.operation.attributes
-            name, t = ir.StringAttr(attributes["sym_name"]).value, ir.TypeAttr(attributes["global_type"]).value
-            align = ir.IntegerAttr(attributes["alignment"]).value if "alignment" in attributes else natural_alignment(t)
-            found[name] = type_bytes(t), align
+    for name, t, op in _globals(function, 3):
+        align = ir.IntegerAttr(op.attributes["alignment"]).value if "alignment" in op.attributes else None
+        found[name] = type_bytes(t), natural_alignment(t) if align is None else align
+    return found
+
+
+def _module_memory(function) -> dict[str, int]:
+    """The arrays of zeros in global memory beside a kernel: their bytes."""
+    found = {}
+    for name, t, op in _globals(function, 1):
+        value = op.attributes["value"] if "value" in op.attributes else None
+        if not isinstance(value, ir.DenseElementsAttr) or not value.is_splat:
+            continue
+        if not constant_array(value.get_splat_value(), value.type.element_type).any():
+            found[name] = type_bytes(t)
     return found
 
 

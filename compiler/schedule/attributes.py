@@ -147,6 +147,10 @@ _TABLE: dict[str, ScheduleAttribute] = {
             "copies", _words("vector", "rows", "tma"),
         ),
         ScheduleAttribute(
+            "last_block", BLOCKS, "1 to 32", "no launch of its own: of the launch in front of it, the last block of "
+            "those whose parts a block of this one reads computes that, by so many warps", _between(1, 32),
+        ),
+        ScheduleAttribute(
             "mma", CONTRACTION, "an instruction's name", "what makes its products: one of mlirc's, or of your own",
             _is_offered("mma"),
         ),

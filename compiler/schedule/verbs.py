@@ -43,6 +43,7 @@ __all__ = [
     "decompose_attention",
     "generalize",
     "hoist",
+    "last_block",
     "match",
     "match_contractions",
     "match_operands",
@@ -151,6 +152,13 @@ def specialize(loop: ir.Value, *, producers: int = 1, registers: Sequence[int] |
     they are a warpgroup, which gives its registers to those that compute: `registers` of a thread of each, (producer,
     consumer)."""
     annotate(loop, producers=producers, registers=None if registers is None else tuple(registers))
+
+
+def last_block(forall: ir.Value, *, warps: int) -> None:
+    """A block program that reads the parts of the one in front of it (`split_softmax`, `split_k(through="memory")`) is
+    no launch of its own: the last block of those whose parts one of its blocks reads computes that. Parts are combined
+    in their order, whoever comes last. `warps`: of the block that do it; those that have nothing to do before wait."""
+    annotate(forall, last_block=warps)
 
 
 def persist(forall: ir.Value, *, blocks: int) -> None:

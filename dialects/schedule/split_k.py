@@ -144,17 +144,19 @@ def _add(parts: ir.Value, start: ir.Value, addition: str) -> ir.Value:
     "split_k",
     operands=("loop",),
     results=("partial", "finish"),
-    attributes={"parts": int, "through": str},
+    attributes={"parts": int, "through": str, "numbers": int},
     takes="scf.for",
+    defaults={"numbers": NUMBERS},
 )
-def split_k(rewriter, loops, parts, through):
+def split_k(rewriter, loops, parts, through, numbers):
     """Divides a loop of `tile_reduction` into `parts`. The loop stays the same op, inside of the first of two loops
     over parts that are returned; what follows it in its block moves into the second one, which takes a share of the
     tile's rows (or of the columns, where the rows are fewer than shares) at a time.
 
     `through`: "cluster": both stay in the block program, and parts (2, 4 or 8) are the blocks of a cluster, which read
     the others' sums from their shared memory. "memory": both become launches of their own, in the place of the block
-    program, whose handle is dead; the sums are a workspace in global memory. Parts can be any number then.
+    program, whose handle is dead; the sums are a workspace in global memory. Parts can be any number then. A block of
+    the second one adds about so many `numbers` of all parts.
 
     The steps of K are divided as evenly as they can be: their number need not be a multiple of `parts`.
     """
@@ -167,6 +169,8 @@ def split_k(rewriter, loops, parts, through):
     if through == "cluster" and parts not in PARTS:
         listed = f"{', '.join(map(str, PARTS[:-1]))} or {PARTS[-1]}"
         raise PayloadError(f"parts {parts}: a cluster has {listed} blocks", loops[0])
+    if numbers < 1:
+        raise PayloadError(f"numbers {numbers}: a block adds 1 or more", loops[0])
     loop = _loop(loops[0].operation, parts)
     starts, uses = loop.starts, [[(u.owner, u.operand_number) for u in r.uses] for r in loop.op.results]
     partial = _divide(loop, parts)
@@ -179,5 +183,5 @@ def split_k(rewriter, loops, parts, through):
                 owner.operation.operands[number] = total
     if through == "cluster":
         return [[partial.operation], [share(partial.operation, parts, rewriter.erase_op)]]
-    finish = share(partial.operation, parts, rewriter.erase_op, numbers=NUMBERS)
+    finish = share(partial.operation, parts, rewriter.erase_op, numbers=numbers)
     return [[op] for op in launches(partial.operation, finish, rewriter.erase_op)]

@@ -160,13 +160,15 @@ def _combine(partial: scf.ForallOp, starts: list[ir.Value], state: _State, parts
     "split_softmax",
     operands=("loop",),
     results=("partial", "finish"),
-    attributes={"parts": int},
+    attributes={"parts": int, "numbers": int},
     takes="scf.for",
+    defaults={"numbers": NUMBERS},
 )
-def split_softmax(rewriter, loops, parts):
+def split_softmax(rewriter, loops, parts, numbers):
     """Divides a loop of `online_softmax` into `parts`, which become a launch of their own, in the place of the block
     program, whose handle is dead; their maxima and sums are a workspace in global memory. The second launch, that is
-    returned, too, combines them, and computes what followed the loop. The loop stays the same op, in the first one.
+    returned, too, combines them, about so many `numbers` of all parts in a block, and computes what followed the loop.
+    The loop stays the same op, in the first one.
 
     The number of steps need not be known, nor be one for each part: a part without steps weighs nothing.
     """
@@ -175,6 +177,8 @@ def split_softmax(rewriter, loops, parts):
     loop = loops[0].operation
     if parts < 2:
         raise PayloadError(f"parts {parts}: divide a loop into 2 or more", loop)
+    if numbers < 1:
+        raise PayloadError(f"numbers {numbers}: a block combines 1 or more", loop)
     if loop.parent.name != "scf.forall" or loop.parent.operation.parent.name == "scf.forall":
         raise PayloadError("the loop stands in no block program, or is split already", loop)
     state, starts = read_state(loop), list(loop.operands)[3:]
@@ -187,5 +191,5 @@ def split_softmax(rewriter, loops, parts):
     for value, readers in zip(whole, uses, strict=True):
         for owner, number in readers:
             owner.operands[number] = value
-    finish = share(partial.operation, parts, rewriter.erase_op, numbers=NUMBERS)
+    finish = share(partial.operation, parts, rewriter.erase_op, numbers=numbers)
     return [[op] for op in launches(partial.operation, finish, rewriter.erase_op)]

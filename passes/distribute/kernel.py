@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from mlirc.dialects.rings import ROLES
 from mlirc.dialects.tensor_map import map_argument, tensor_map
@@ -10,14 +11,16 @@ from mlirc.errors import MlircError
 from mlirc.mlir import arith, func, gpu, ir, memref, nested
 from mlirc.passes.distribute.copies.multistage import Copies
 from mlirc.passes.distribute.emit.blame import blamed, check_attributes
-from mlirc.passes.distribute.emit.emitter import Emitter, Unsupported
+from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue, Unsupported
+from mlirc.passes.distribute.emit.pipeline import Pipeline
 from mlirc.passes.distribute.lowerings import block, loop, roles
 from mlirc.passes.distribute.lowerings.consumer import Consumer
 from mlirc.passes.distribute.memory import access
 from mlirc.passes.distribute.memory.access import storage_type
 from mlirc.passes.distribute.products import notes
-from mlirc.passes.distribute.program import cluster_parts
+from mlirc.passes.distribute.program import cluster_parts, last_block
 from mlirc.passes.distribute.program.grid import Grid
+from mlirc.passes.distribute.program.last_block import LastBlock
 from mlirc.passes.distribute.program.program import Program
 from mlirc.passes.distribute.program.results import store
 from mlirc.passes.distribute.program.scope import Lowerings, Scope
@@ -80,9 +83,12 @@ class Kernel:
             entry = host.add_entry_block()
         self._bind_buffers(foralls, returned, entry, len(inputs))
         with ir.InsertionPoint(entry):
-            for i, forall in enumerate(foralls):
-                with forall.location:
-                    self._launch(gpu_module, forall, f"{self.name}_{i}" if len(foralls) > 1 else self.name)
+            done: set[ir.Operation] = set()
+            for i, (forall, behind) in enumerate(zip(foralls, [*foralls[1:], None], strict=True)):
+                if forall not in done:
+                    with forall.location:
+                        symbol = f"{self.name}_{i}" if len(foralls) > 1 else self.name
+                        done |= self._launch(gpu_module, forall, behind, symbol)
             with self.function.location:
                 func.ReturnOp([])
         self._check_honoured()
@@ -126,13 +132,16 @@ class Kernel:
 
     # -- launches
 
-    def _launch(self, gpu_module, forall, symbol: str) -> None:
+    def _launch(self, gpu_module, forall, behind, symbol: str) -> set[ir.Operation]:
+        """Adds the launch of a block program. Returns the one `behind` it, if this launch computes that, too."""
         grid = Grid(forall, self.taken)
         divided = self._roles(forall)
         if divided and divided.spec.producers < grid.teams:
             what = f"each team has a producer, and {divided.spec.producers} are too few: specialize(loop, producers=4)"
             raise Unsupported(f"mlirc.teams = {grid.teams}: {what}", forall, "teams")
-        members = roles.teams_of(divided, self.warps, grid.teams)
+        last = last_block.of(forall, behind, grid, self.warps, bool(divided), self.taken) if behind else None
+        more = last.warps - self.warps if last and not divided else 0
+        members = roles.teams_of(divided, self.warps, grid.teams, more)
         warps = sum(team.warps for team in members)
         threads = warps * 32
         if threads > 1024:
@@ -140,7 +149,7 @@ class Kernel:
             raise Unsupported(f"{self.warps} warps {others}: a block has at most 32 warps", forall, "teams")
         if divided:
             check_registers(divided, max(self.min_blocks, 1), grid.teams)
-        used = self._used_roots(forall)
+        used = self._used_roots(forall, *([last.forall] if last else []))
         types = [self.buffers[r].type for r in used]
         with ir.InsertionPoint(gpu_module.regions[0].blocks[0]):
             kernel = gpu.GPUFuncOp(ir.FunctionType.get(types, []), symbol, kernel=True)
@@ -150,7 +159,9 @@ class Kernel:
         em.min_blocks = max(self.min_blocks, 1)
         program = Program(members, roles=divided, parts=grid.parts, copies=Copies(multistage_of(forall)))
         with ir.InsertionPoint(entry):
-            self._emit_body(Scope(em, program, LOWERINGS), forall, grid, dict(zip(used, entry.arguments, strict=True)))
+            arguments = dict(zip(used, entry.arguments, strict=True))
+            finish = self._finish(em, last, gpu_module, symbol, arguments) if last else None
+            self._emit_body(Scope(em, program, LOWERINGS), forall, grid, arguments, finish)
             gpu.ReturnOp([])
         i32 = ir.IntegerType.get_signless(32)
         notes.note(kernel, em)
@@ -162,8 +173,9 @@ class Kernel:
             few = self._blocks_wanted(em.smem_bytes, threads)
         if few:
             kernel.attributes["mlirc.min_blocks"] = ir.IntegerAttr.get(i32, few)
+        merged = {last.forall} if last else set()
         if grid.total == 0:
-            return
+            return merged
         maps = self._add_maps(em, kernel, dict(zip(entry.arguments, used, strict=False)))
         index = ir.IndexType.get()
         one = func_constant(index, 1)
@@ -176,6 +188,7 @@ class Kernel:
             dynamic_shared_memory_size=func_constant(i32, em.smem_bytes),
             cluster_size=(func_constant(index, cluster), one, one) if cluster > 1 else None,
         )
+        return merged
 
     def _blocks_that_fit(self, smem: int, threads: int) -> int:
         """How many blocks a multiprocessor holds where shared memory leaves room for one or two, else 0: ptxas does not
@@ -218,8 +231,8 @@ class Kernel:
             raise Unsupported(f"mlirc.min_blocks = {blocks}: {problem}", self.function, "min_blocks")
         return blocks
 
-    def _used_roots(self, forall) -> list[ir.Value]:
-        """Buffers that a forall touches: read from outside, then its outputs."""
+    def _used_roots(self, *foralls) -> list[ir.Value]:
+        """Buffers that the foralls of a launch touch: of each those that are read from outside, then its outputs."""
         used: list[ir.Value] = []
 
         def visit(op) -> None:
@@ -231,12 +244,13 @@ class Kernel:
                     for inner in nested_block.operations:
                         visit(inner.operation)
 
-        for region in forall.regions:
-            for inner in region.blocks[0].operations:
-                visit(inner.operation)
-        for r in forall.results:
-            self._note(r, used)
-        if any(o.operation.name == ROLES for o in forall.regions[0].blocks[0].operations):
+        for forall in foralls:
+            for region in forall.regions:
+                for inner in region.blocks[0].operations:
+                    visit(inner.operation)
+            for r in forall.results:
+                self._note(r, used)
+        if any(o.operation.name == ROLES for f in foralls for o in f.regions[0].blocks[0].operations):
             used.sort(key=list(self.buffers).index)  # not by who reads first: producers are
         return used
 
@@ -244,31 +258,50 @@ class Kernel:
         if root in self.buffers and root not in used:
             used.append(root)
 
-    def _emit_body(self, scope: Scope, forall, grid: Grid, arguments: dict[ir.Value, ir.Value]) -> None:
+    def _emit_body(
+        self, scope: Scope, forall, grid: Grid, arguments: dict[ir.Value, ir.Value],
+        finish: Callable[[list[IndexValue]], None] | None,
+    ) -> None:  # fmt: skip
+        self._bind(scope, forall, arguments)
+        body = forall.regions[0].blocks[0]
+
+        def compute(scope: Scope) -> None:
+            if scope.program.roles is None:
+                scope.em.pipeline = pipeline = Consumer(scope, body)
+                scope.em.pipeline_depth = 1 if pipeline.gets else None
+            _compute(scope, body)
+
+        roles.emit(scope.em, forall, grid, scope, compute, finish)
+
+    def _bind(self, scope: Scope, forall, arguments: dict[ir.Value, ir.Value]) -> None:
+        """What a block program sees of what is in front of it, and its results."""
         for root, value in arguments.items():
             self._bind_view(scope, root, value)
         for op in self.block.operations:
             if op.operation == forall:
                 break
             self._function_level(scope, op.operation, arguments)
-        body = forall.regions[0].blocks[0]
-        for argument, result in zip(list(body.arguments)[grid.rank :], forall.results, strict=True):
+        results = list(forall.results)
+        shared = list(forall.regions[0].blocks[0].arguments)
+        for argument, result in zip(shared[len(shared) - len(results) :], results, strict=True):
             scope.views[argument] = scope.view(result)
-        ops = list(body.operations)
 
-        def compute(scope: Scope) -> None:
-            inserts = [o.operation for o in ops[-1].regions[0].blocks[0].operations]
-            if scope.program.roles is None:
-                scope.em.pipeline = pipeline = Consumer(scope, body)
-                scope.em.pipeline_depth = 1 if pipeline.gets else None
-            with cluster_parts.unless_empty(scope, ops[:-1], inserts) as (scope, rest):
-                for op in rest:
-                    scope.lower(op)
-                for insert in inserts:
-                    with insert.location:
-                        store(scope, insert)
+    def _finish(
+        self, em: Emitter, last: LastBlock, gpu_module, symbol: str, arguments: dict[ir.Value, ir.Value]
+    ) -> Callable[[list[IndexValue]], None]:  # fmt: skip
+        """What builds that the last block of a tile computes what follows."""
+        counters, body = f"{symbol}_counters", last.forall.regions[0].blocks[0]
+        with ir.InsertionPoint.at_block_begin(gpu_module.regions[0].blocks[0]):
+            last_block.declare(last, counters)
 
-        roles.emit(scope.em, forall, grid, scope, compute)
+        def build(indices: list[IndexValue]) -> None:
+            scope = Scope(em, Program((em.team.members,)), LOWERINGS)
+            em.pipeline, em.pipeline_depth = Pipeline(), None
+            self._bind(scope, last.forall, arguments)
+            scope.scalars |= dict(zip(body.arguments, indices, strict=False))
+            _compute(scope, body)
+
+        return lambda indices: last_block.emit(em, last, counters, indices, build)
 
     def _bind_view(self, scope: Scope, value: ir.Value, base: ir.Value) -> None:
         t = value.type
@@ -293,6 +326,18 @@ class Kernel:
             if op.name == "tensor.extract_slice" and scope.view(op.operands[0]) is None:
                 return
         scope.lower(op)
+
+
+def _compute(scope: Scope, body: ir.Block) -> None:
+    """Builds what a block computes, and stores."""
+    ops = list(body.operations)
+    inserts = [o.operation for o in ops[-1].regions[0].blocks[0].operations]
+    with cluster_parts.unless_empty(scope, ops[:-1], inserts) as (scope, rest):
+        for op in rest:
+            scope.lower(op)
+        for insert in inserts:
+            with insert.location:
+                store(scope, insert)
 
 
 def check_scheduled(ops: list[ir.Operation]) -> None:

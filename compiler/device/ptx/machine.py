@@ -9,7 +9,7 @@ a GPU may do, too.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,10 +37,13 @@ PATIENCE = 1 << 10  # so often threads may ask before it is said that nobody ans
 
 
 class Memory:
-    """Global memory: buffers one behind the other with gaps, which are out of bounds."""
+    """Global memory: buffers one behind the other with gaps, which are out of bounds; behind those that have numbers,
+    zeros of the `module`'s own, by name."""
 
-    def __init__(self, sizes: Sequence[int]):
+    def __init__(self, numbered: Sequence[int], module: Mapping[str, int] | None = None):
         self.starts, end = [], GAP
+        sizes = [*numbered, *(module or {}).values()]
+        self.named = {name: len(numbered) + i for i, name in enumerate(module or {})}
         for size in sizes:
             self.starts.append(end)
             end = -(-(end + size) // GAP) * GAP + GAP
@@ -154,6 +157,8 @@ class Machine:
             value = self.parameters[name]
             place = PARAMETERS + PITCH * list(self.parameters).index(name) if isinstance(value, np.ndarray) else value
             return np.full(self.count, place, np.uint64)
+        if name in self.memory.named:
+            return np.full(self.count, self.memory.address(self.memory.named[name]), np.uint64)
         if name not in self.symbols:
             raise Unknown(f"{self.entry.name}: {name} is not known here")
         return np.full(self.count, self.symbols[name], np.uint32)

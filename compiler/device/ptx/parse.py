@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mlirc.errors import MlircError
@@ -14,6 +15,7 @@ _VALUE = r"\.[bsuf](?:8|16|32|64)\s+([\w$]+)"
 _PARAM = re.compile(rf"\.param\s+(?:{_POINTER}|{_VALUE}|\.align\s+\d+\s+\.b8\s+([\w$]+)\[\d+\])")
 _REG = re.compile(r"^\.reg\s+\.(\w+)\s+(%?[\w$]+)(?:<(\d+)>)?;$")
 _SHARED = re.compile(r"^(\.extern\s+)?\.shared\s+\.align\s+(\d+)\s+\.b8\s+([\w$]+)\[(\d*)\];$")
+_GLOBAL = re.compile(r"^\.global\s+\.align\s+\d+\s+\.b8\s+([\w$]+)\[(\d+)\];$")  # zeros
 _GUARD = re.compile(r"^@(!?)(%?[\w$]+)\s+")
 _CLUSTER = re.compile(r"\.reqnctapercluster (\d+), (\d+), (\d+)")
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,{}\[\]]+")
@@ -66,14 +68,16 @@ class Instruction:
 @dataclass
 class Entry:
     """A kernel: its parameters (pointers, and tensor maps, numbers and tables of pointers by value), the widths in bits
-    of its registers, the bytes of its static shared arrays with their alignment, the dynamic one's name, and its basic
-    blocks; `labels` says where each label's begins; `cluster` is the one that it is for."""
+    of its registers, the bytes of its static shared arrays with their alignment, the dynamic one's name, the bytes of
+    the `module`'s arrays of zeros in global memory, and its basic blocks; `labels` says where each label's begins;
+    `cluster` is the one that it is for."""
 
     name: str
     parameters: list[str]
     registers: dict[str, int] = field(default_factory=dict)
     shared: dict[str, tuple[int, int]] = field(default_factory=dict)
     dynamic: dict[str, int] = field(default_factory=dict)
+    module: dict[str, int] = field(default_factory=dict)
     blocks: list[list[Instruction]] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
     cluster: tuple[int, int, int] = (1, 1, 1)
@@ -84,6 +88,7 @@ def parse(text: str, where: str = "PTX") -> dict[str, Entry]:
     lines = [re.sub(r"//.*", "", line).strip() for line in text.split("\n")]
     dynamic: dict[str, int] = {}
     shared: dict[str, tuple[int, int]] = {}
+    module: dict[str, int] = {}
     entries: dict[str, Entry] = {}
     number = 0
     while number < len(lines):
@@ -93,6 +98,8 @@ def parse(text: str, where: str = "PTX") -> dict[str, Entry]:
                 dynamic[match[3]] = int(match[2])
             else:
                 shared[match[3]] = (int(match[4]), int(match[2]))
+        elif match := _GLOBAL.match(line):
+            module[match[1]] = int(match[2])
         elif match := _ENTRY.match(line):
             end = next(i for i in range(number, len(lines)) if lines[i] == "{")
             entry = Entry(
@@ -100,6 +107,7 @@ def parse(text: str, where: str = "PTX") -> dict[str, Entry]:
                 ["".join(found) for found in _PARAM.findall(" ".join(lines[number:end]))],
                 shared=dict(shared),
                 dynamic=dynamic,
+                module=module,
             )
             if found := _CLUSTER.search(" ".join(lines[number:end])):
                 entry.cluster = int(found[1]), int(found[2]), int(found[3])
@@ -109,6 +117,11 @@ def parse(text: str, where: str = "PTX") -> dict[str, Entry]:
             raise Unknown(f"{where}:{number + 1}: `{line[:80]}` is not known here")
         number += 1
     return entries
+
+
+def module_memory(entries: Mapping[str, Entry]) -> dict[str, int]:
+    """The arrays of zeros in global memory that a text declares: their bytes."""
+    return next((entry.module for entry in entries.values()), {})
 
 
 def _body(entry: Entry, lines: list[str], start: int, where: str) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from mlirc.backend.kernel import Launch
 from mlirc.device.ptx.machine import Memory
-from mlirc.device.ptx.parse import parse
+from mlirc.device.ptx.parse import module_memory, parse
 from mlirc.device.ptx.run import run_launch
 from mlirc.runtime.arrays import NUMPY_DTYPES
 from mlirc.runtime.plan import WRITTEN, CopyStep, Plan, Ref
@@ -25,7 +25,7 @@ def run_plan(text: str, plan: Plan, given: Mapping[str, np.ndarray]) -> list[np.
     entries = parse(text, f"PTX of {plan.model}")
     spaces = {"input": plan.inputs, "weight": plan.weights, "output": plan.outputs}
     tensors = [(space, i, spec) for space, specs in spaces.items() for i, spec in enumerate(specs)]
-    memory = Memory([*(spec.nbytes for _, _, spec in tensors), plan.arena_size])
+    memory = Memory([*(spec.nbytes for _, _, spec in tensors), plan.arena_size], module_memory(entries))
     number = {(space, i): n for n, (space, i, _) in enumerate(tensors)} | {("arena", 0): len(tensors)}
     for n, (space, _, spec) in enumerate(tensors):
         start = memory.starts[n]

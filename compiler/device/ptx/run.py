@@ -12,7 +12,7 @@ from mlirc.backend.kernel import CompiledKernel, Copy, Launch
 from mlirc.device.ptx.bulk import ended
 from mlirc.device.ptx.instructions import STEPS, check
 from mlirc.device.ptx.machine import ASKED, WARP, Machine, Memory
-from mlirc.device.ptx.parse import ASKS, TOGETHER, WAITS, Entry, Instruction, parse
+from mlirc.device.ptx.parse import ASKS, TOGETHER, WAITS, Entry, Instruction, module_memory, parse
 from mlirc.device.ptx.step import unknown
 from mlirc.device.tensor_maps import AnyMap, TensorMap
 from mlirc.errors import MlircError
@@ -32,7 +32,7 @@ def run_kernel(kernel: CompiledKernel, args: Sequence[np.ndarray]) -> None:
     changed in place. Raises MlircError for an instruction that is not known, named with its line before anything runs,
     and for an access out of bounds or misaligned, and a deadlock."""
     entries = parse(kernel.ptx, f"PTX of {kernel.name}")
-    memory = Memory([*(a.nbytes for a in args), *kernel.workspaces])
+    memory = Memory([*(a.nbytes for a in args), *kernel.workspaces], module_memory(entries))
     for start, array in zip(memory.starts, args, strict=False):
         memory.data[start : start + array.nbytes] = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
     for launch in kernel.launches:
@@ -56,7 +56,8 @@ def run_entry(
     """Launches one entry of a PTX text. `args`: an array for each pointer, changed in place where it may be written,
     and a tensor map for each that is one; the same array may be given twice. Raises MlircError as `run_kernel` does."""
     arrays = [a if isinstance(a, np.ndarray) else a.array for a in args]
-    memory = Memory([_span(a) for a in arrays])
+    entries = parse(text, f"PTX of {name}")
+    memory = Memory([_span(a) for a in arrays], module_memory(entries))
     first = [next(j for j, b in enumerate(arrays) if _same(a, b)) for a in arrays]
     views = []
     for i, array in enumerate(arrays):
@@ -66,7 +67,7 @@ def run_entry(
         views.append(view)
     maps = {i: dataclasses.replace(a, array=views[i]) for i, a in enumerate(args) if not isinstance(a, np.ndarray)}
     launch = Launch(name, grid, block, smem, first, [0] * len(args), cluster)
-    run_launch(parse(text, f"PTX of {name}"), launch, memory, maps)
+    run_launch(entries, launch, memory, maps)
     for array, view in zip(arrays, views, strict=True):
         if array.flags.writeable:
             array[...] = view

@@ -104,8 +104,10 @@ def _prefetch(tr: Translator, op):
 @stateful("llvm.mlir.addressof")
 def _address_of(tr: Translator, op):
     name = ir.FlatSymbolRefAttr(op.attributes["global_name"]).value
+    if name in tr.module:
+        return lambda s: MemRef(s.m.module[name], 0, (), (), 1)
     if name not in tr.globals:
-        raise tr.refused(op, f"there is no shared global @{name}")
+        raise tr.refused(op, f"there is no global @{name} in shared memory, nor one of zeros in global memory")
     size, align = tr.globals[name]
 
     def address(s: State) -> MemRef:

@@ -57,22 +57,26 @@ class Blocks:
             scope.scalars[iv] = value
 
 
-def teams_of(roles: Roles | None, warps: int, teams: int = 1) -> tuple[Warps, ...]:
+def teams_of(roles: Roles | None, warps: int, teams: int = 1, more: int = 0) -> tuple[Warps, ...]:
     """The teams of a block: so many of `warps` warps each that compute, of which one alone may be all of them; with
-    roles, a producer for each of these, and what is left of the producers. Who meets without the others has a barrier
-    of its own."""
-    alone = roles is None and teams == 1
+    roles, a producer for each of these, and what is left of the producers; without, `more` warps that wait for what
+    follows (`last_block.py`). Who meets without the others has a barrier of its own."""
+    alone = roles is None and teams == 1 and not more
     gives, takes = roles.spec.registers or (None, None) if roles else (None, None)
     computing = [Warps(warps, warps * t, 0 if alone else t + 1, takes) for t in range(teams)]
     if roles is None:
-        return tuple(computing)
+        return (*computing, *([Warps(more, warps * teams)] if more else []))
     helping = Warps(roles.spec.producers, warps * teams, registers=gives)
     producers = [helping.part(t, 1) for t in range(teams)]
     return (*computing, *producers, helping.part(teams, roles.spec.producers - teams))
 
 
-def emit(em: Emitter, forall, grid, scope: Scope, compute: Callable[[Scope], None]) -> None:
-    """Builds a block program: `compute` builds what computing warps do for one block."""
+def emit(
+    em: Emitter, forall, grid, scope: Scope, compute: Callable[[Scope], None],
+    finish: Callable[[list[IndexValue]], None] | None = None,
+) -> None:  # fmt: skip
+    """Builds a block program: `compute` builds what computing warps do for one block. `finish` builds what follows that
+    for the block of these induction variables, by all warps that have no role beside those that compute."""
     body, program = forall.regions[0].blocks[0], scope.program
     store = em.taken.take(forall, "store", "vector")
     teams = [Team(em, members) for members in program.teams]
@@ -89,6 +93,8 @@ def emit(em: Emitter, forall, grid, scope: Scope, compute: Callable[[Scope], Non
         scope.program.whole_rows = store == "rows"
         with Blocks(em, grid, number).all(scope, body):
             compute(scope)
+            if finish is not None and program.roles is not None:
+                finish([scope.scalar(iv) for iv in list(body.arguments)[: grid.rank]])
         if stores is not None:
             stores.finish()
 
@@ -99,9 +105,13 @@ def emit(em: Emitter, forall, grid, scope: Scope, compute: Callable[[Scope], Non
             cluster_parts.meet()
 
     if program.roles is None:
-        _divide(em, computing, all_blocks)
+        _divide(em, computing, all_blocks, (lambda: None) if helping else None)
         if grid.parts > 1:
             cluster_parts.meet()
+        if finish is not None:
+            first: IndexValue = gpu.BlockIdOp(gpu.Dimension.x).result if grid.launched > 1 else 0
+            with em.working(em.team if helping else computing[0]):
+                finish(grid.indices(em, first))
         return
     with em.working(computing[0]):
         check_slots(em, program.roles, grid.cluster, body.arguments[grid.fastest])
