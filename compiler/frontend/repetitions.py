@@ -103,14 +103,16 @@ class NoLoop(Exception):
     """Repeated nodes that are not the iterations of a loop."""
 
 
-def read_iterations(nodes: Sequence[Node], run: Run) -> Iterations:
-    """Reads a run as a loop; raises NoLoop for one that is none."""
+def read_iterations(nodes: Sequence[Node], run: Run, known: dict[Node, list[Any]] | None = None) -> Iterations:
+    """Reads a run as a loop; raises NoLoop for one that is none. `known`: the flat arguments of nodes that were read
+    before; a graph of layers has many runs that are none, and each would flatten all of them again."""
+    known = {} if known is None else known
     starts = range(run.start, run.start + run.period * run.count, run.period)
     found = Iterations([list(nodes[s : s + run.period]) for s in starts])
     places = {n: (i, q) for i, part in enumerate(found.nodes) for q, n in enumerate(part)}
     for position in range(run.period):
         column = [part[position] for part in found.nodes]
-        flat = [pytree.tree_flatten((n.args, n.kwargs))[0] for n in column]
+        flat = [_flat(n, known) for n in column]
         moving = _moving(column)
         if moving is not None:
             found.slices[position] = moving
@@ -125,6 +127,12 @@ def read_iterations(nodes: Sequence[Node], run: Run) -> Iterations:
             raise NoLoop("a moving slice of what an iteration makes")
     _find_writes(found)
     return found
+
+
+def _flat(node: Node, known: dict[Node, list[Any]]) -> list[Any]:
+    if node not in known:
+        known[node] = pytree.tree_leaves((node.args, node.kwargs))
+    return known[node]
 
 
 def _leaf(found: Iterations, values: Sequence[Any], places: dict[Node, tuple[int, int]]) -> Any:

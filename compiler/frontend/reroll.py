@@ -49,11 +49,12 @@ def reroll(graph: Graph) -> Graph | None:
 
 def _reroll_once(graph: Graph) -> bool:
     nodes = [n for n in graph.nodes if n.op not in ("placeholder", "output")]
+    known: dict[Node, list[Any]] = {}
     for tried, run in enumerate(find_runs(nodes)):
         if tried > 256:
             break
         try:
-            iterations = read_iterations(nodes, run)
+            iterations = read_iterations(nodes, run, known)
             _Loop(graph, iterations).write()
             return True
         except NoLoop:

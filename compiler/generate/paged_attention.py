@@ -51,7 +51,7 @@ def paged_attention(cache: PagedCache) -> Iterator[Found]:
     AttentionMaskInterface.register("sdpa", lambda *a, **k: _mask(cache.place, found, False, *a, **k))
     AttentionMaskInterface.register("eager", lambda *a, **k: _mask(cache.place, found, True, *a, **k))
     try:
-        with _NoLengths():
+        with _NoLengths(), _UnchangedGradients():
             yield found
     finally:
         AttentionInterface.get_interface = get_interface  # type: ignore[method-assign]
@@ -68,6 +68,16 @@ class _NoLengths(torch.overrides.TorchFunctionMode):
                 "the model computes positions from the length of its cache, and takes no position_ids: sequences of "
                 "different lengths cannot be run together: generation is not supported for this model"
             )
+        return func(*args, **(kwargs or {}))
+
+
+class _UnchangedGradients(torch.overrides.TorchFunctionMode):
+    """Keeps `torch.no_grad` in a model's code out of a graph that is traced without gradients anyway: torch.export
+    divides a graph at every such call, and puts its parts together again, which takes a quarter of an export."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch._C._set_grad_enabled and args and args[0] == torch.is_grad_enabled():
+            return None
         return func(*args, **(kwargs or {}))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from mlirc.mlir import ir
 from mlirc.runtime.plan import DTYPE_BYTES
@@ -13,7 +14,12 @@ ELEMENT_BYTES = {"index": 8, **{name: size for name, size in DTYPE_BYTES.items()
 
 def shape_of(value: ir.Value) -> tuple[int, ...]:
     """The shape of a tensor; () of a scalar."""
-    return tuple(ir.RankedTensorType(value.type).shape) if isinstance(value.type, ir.RankedTensorType) else ()
+    return _shape(value.type)
+
+
+@cache  # of types, of which the context has one for equal ones
+def _shape(of: ir.Type) -> tuple[int, ...]:
+    return tuple(ir.RankedTensorType(of).shape) if isinstance(of, ir.RankedTensorType) else ()
 
 
 def element_bytes(element: ir.Type) -> int:

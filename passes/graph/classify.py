@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from mlirc.dialects.mlirc_dialect import ATTENTIONS
 from mlirc.ir.combiners import COMBINERS
 from mlirc.ir.contractions import multiply_accumulate
@@ -21,12 +23,23 @@ CONTRACTIONS = (
 
 def iterators(op: ir.Operation) -> list[str]:
     """The iterator types of a `linalg.generic`, as `parallel` or `reduction`."""
-    return [str(a).split("<")[1].rstrip(">") for a in op.operation.attributes["iterator_types"]]
+    return list(_iterators(op.operation.attributes["iterator_types"]))
 
 
 def maps(op: ir.Operation) -> list[ir.AffineMap]:
     """The indexing maps of a `linalg.generic`, inputs first."""
-    return [a.value for a in op.operation.attributes["indexing_maps"]]
+    return list(_maps(op.operation.attributes["indexing_maps"]))
+
+
+# By attribute, of which the context has one for equal ones: a graph's thousands of ops have some dozens.
+@cache
+def _iterators(types: ir.Attribute) -> tuple[str, ...]:
+    return tuple(str(a).split("<")[1].rstrip(">") for a in types)
+
+
+@cache
+def _maps(indexing_maps: ir.Attribute) -> tuple[ir.AffineMap, ...]:
+    return tuple(a.value for a in indexing_maps)
 
 
 def body(op: ir.Operation) -> list[ir.Operation]:
