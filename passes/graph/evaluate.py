@@ -164,6 +164,13 @@ def _inserted(op: ir.Operation, indices: Indices) -> list[tuple[ir.Value, Indice
     return [(source, tuple(moved[i] for i in kept), guard), (dest, indices, [])]
 
 
+_DEEPEST = 90  # elements within elements: each is about seven of the thousand calls that Python nests
+
+
+class _TooDeep(Exception):
+    """An element that has to be known before what is made of it can be evaluated."""
+
+
 class Evaluator:
     """Turns tensor elements into scalars. `inline(op)` says which ops are computed here rather than loaded from."""
 
@@ -171,6 +178,7 @@ class Evaluator:
         self.scalars = scalars
         self.inline = inline
         self._memo: dict = {}
+        self._depth = 0
 
     def element(self, value: ir.Value, indices: Iterable[Index]) -> Scalar:
         """The element of a tensor value at these indices."""
@@ -178,7 +186,28 @@ class Evaluator:
         key = (value, indices)
         found = self._memo.get(key)
         if found is None:
-            found = self._memo[key] = self._element(value, indices)
+            found = self._from_below(key) if self._depth == 0 else self._nested(key)
+        return found
+
+    def _from_below(self, key: tuple[ir.Value, Indices]) -> Scalar:
+        """An element, of however long a chain: beyond what calls can nest, its far end is evaluated first."""
+        pending = [key]
+        while pending:
+            try:
+                found = self._nested(pending[-1])
+                pending.pop()
+            except _TooDeep as e:
+                pending.append(e.args[0])
+        return found
+
+    def _nested(self, key: tuple[ir.Value, Indices]) -> Scalar:
+        if self._depth == _DEEPEST:
+            raise _TooDeep(key)
+        self._depth += 1
+        try:
+            found = self._memo[key] = self._element(*key)
+        finally:
+            self._depth -= 1
         return found
 
     def _element(self, value: ir.Value, indices: Indices) -> Scalar:
