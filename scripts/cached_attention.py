@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from mlirc.dialects.schedule.split_k import NUMBERS
+from mlirc.dialects.schedule.split_k import NUMBERS, NUMBERS_OF_WARP
 from mlirc.errors import MlircError
 from mlirc.mlir import ir
 from mlirc.passes.distribute import instructions
@@ -42,7 +42,6 @@ BLOCKS_PER_SM = 2  # that the keys are divided for
 LEAST_KEYS = 64  # of a part
 MOST_PARTS = 64
 COMBINING_WARPS = 4  # of the last block: two such blocks fit a multiprocessor, whatever registers a thread has
-NUMBERS_OF_WARP = 2048  # that a warp of it combines at once: 64 of each thread
 
 
 def is_cached_attention(kernel: KernelInfo) -> bool:

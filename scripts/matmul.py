@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Literal
 
+from mlirc.dialects.schedule.split_k import NUMBERS, NUMBERS_OF_WARP
+from mlirc.errors import MlircError
 from mlirc.mlir import ir
 from mlirc.schedule import register
 from mlirc.schedule.kernel_info import KernelInfo
@@ -13,6 +15,7 @@ from mlirc.schedule.verbs import (
     cluster,
     collapse_dims,
     generalize,
+    last_block,
     match_contractions,
     match_root,
     persist,
@@ -66,6 +69,7 @@ def matmul(
     producers: int | None = None,
     through: Literal["cluster", "memory"] | None = None,
     swap_operands: bool | None = None,
+    combine: Literal["last", "launch"] | None = None,
 ) -> ir.Module:
     """A `block_m` x `block_n` tile of the result per block, with a loop over `block_k` slices of the operands.
 
@@ -77,8 +81,9 @@ def matmul(
     `producers` more (1, or 4 that give their registers away); `blocks` that are launched, each for several tiles;
     `cluster_size` of them that copy what they share once; `store` of results, `tma`, `rows` or `vector`;
     `min_blocks` that a multiprocessor should hold; `parts` of K, each for a block of its own, whose sums are added
-    `through` a `cluster` of 2, 4 or 8 or, by a second launch, through `memory`; `swap_operands` computes the result's
-    transpose, so that the instruction's rows are columns of the result (`warps_n` of them then are along its rows).
+    `through` a `cluster` of 2, 4 or 8 or through `memory`, where they `combine` in the `last` block done, or, as
+    without, in a second `launch`; `swap_operands` computes the result's transpose, so that the instruction's rows are
+    columns of the result (`warps_n` of them then are along its rows).
     """
     assert kernel.contraction is not None
     knobs = dict(
@@ -87,6 +92,10 @@ def matmul(
         producers=producers, through=through, swap_operands=swap_operands,
     )  # fmt: skip
     shape, size = choose(kernel, target, knobs), Sizes.of(kernel, kernel.contraction)
+    if combine and (shape.parts == 1 or shape.through != "memory"):
+        what = "parts of K that go through memory: give through=memory, and parts=2 or more"
+        raise MlircError(f"kernel '{kernel.name}': combine={combine}: of {what}")
+    warps = shape.warps_m * shape.warps_n * shape.warps_k
     sizes = [0 if d.whole else 1 for d in kernel.dims]
     sizes[size.m_dim], sizes[size.n_dim] = shape.block_m, shape.block_n
     if min_blocks is None:
@@ -95,7 +104,7 @@ def matmul(
     inner = (size.n_dim, size.m_dim)
     order = [d for d, n in enumerate(sizes) if n and d not in inner] + list(inner)
     chosen = {**asdict(shape), "swap_operands": shape.swap_operands or None}
-    with script(**chosen, min_blocks=min_blocks) as (module, function):
+    with script(**chosen, combine=combine, min_blocks=min_blocks) as (module, function):
         generalize(function)
         collapse_dims(function)
         root = match_root(function)
@@ -108,8 +117,11 @@ def matmul(
         pipeline(loop, depth=shape.stages)
         launches = [forall]
         if shape.parts > 1:
-            both = split_k(loop, parts=shape.parts, through=shape.through)
+            numbers = NUMBERS_OF_WARP * warps if combine == "last" else NUMBERS
+            both = split_k(loop, parts=shape.parts, through=shape.through, numbers=numbers)
             launches = list(both) if shape.through == "memory" else launches
+            if combine == "last":
+                last_block(both[1], warps=warps)
         forall = launches[0]
         if shape.group > 1:
             annotate(forall, group_rows=shape.group)
@@ -124,6 +136,6 @@ def matmul(
             cluster(forall, size=shape.cluster)
         if shape.persist:
             persist(forall, blocks=shape.persist)
-        annotate(function, warps=shape.warps_m * shape.warps_n * shape.warps_k, min_blocks=min_blocks)
+        annotate(function, warps=warps, min_blocks=min_blocks)
         tidy(function, *launches)
     return module

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from mlirc.dialects.schedule.split_k import NUMBERS, NUMBERS_OF_WARP
+from mlirc.errors import MlircError
 from mlirc.mlir import ir
 from mlirc.schedule import register
 from mlirc.schedule.kernel_info import KernelInfo, MatvecInfo
@@ -10,6 +14,7 @@ from mlirc.schedule.verbs import (
     ceil_div,
     collapse_vectors,
     generalize,
+    last_block,
     match_contractions,
     match_root,
     power_of_two,
@@ -44,12 +49,14 @@ def matvec(
     vector: int | None = None,
     min_blocks: int | None = None,
     part: int | None = None,
+    combine: Literal["last", "launch"] | None = None,
 ) -> ir.Module:
     """Each block multiplies `rows` rows of the matrix by the vector, or a part of a row that is long. Bound by reading
     the matrix.
 
     Knobs: `rows` and `warps` per block, `vector` elements per thread along the row; `min_blocks` that a multiprocessor
-    should hold; the elements of a `part` of each row, which is a block's, and which a second launch adds to the others.
+    should hold; the elements of a `part` of each row, which is a block's, and which are added by a second
+    launch, or `combine` in the `last` block done.
     """
     found = kernel.matvec
     assert found is not None
@@ -66,7 +73,11 @@ def matvec(
     rows = rows or min(default_rows, extents[-1])
     warps = warps or default_warps
     if part and part < found.row_length:
-        return parts_of_rows(found, rows=rows, warps=warps, vector=vector, part=part, min_blocks=min_blocks)
+        return parts_of_rows(
+            found, rows=rows, warps=warps, vector=vector, part=part, combine=combine, min_blocks=min_blocks
+        )
+    if combine:
+        raise MlircError(f"kernel '{kernel.name}': combine={combine}: rows are whole: give part, less than a row")
     return whole_rows(found.dims, collapse_vectors, rows=rows, warps=warps, vector=vector, min_blocks=min_blocks)
 
 
@@ -76,17 +87,22 @@ def part_of_row(length: int, rows: int, sms: int) -> int:
 
 
 def parts_of_rows(
-    found: MatvecInfo, *, rows: int, warps: int, vector: int, part: int, min_blocks: int | None
-) -> ir.Module:
-    """The script of blocks that take a part of `rows` rows each, and of a second launch that adds the parts."""
+    found: MatvecInfo, *, rows: int, warps: int, vector: int, part: int, combine: str | None,
+    min_blocks: int | None,
+) -> ir.Module:  # fmt: skip
+    """The script of blocks that take a part of `rows` rows each, and of what adds the parts."""
     sizes, innermost = sizes_of_rows(found.dims, rows)
-    with script(rows=rows, warps=warps, vector=vector, part=part, min_blocks=min_blocks) as (module, function):
+    chosen = dict(rows=rows, warps=warps, vector=vector, part=part, combine=combine, min_blocks=min_blocks)
+    with script(**chosen) as (module, function):
         generalize(function)
         collapse_vectors(function)
         forall = tile_to_blocks(match_root(function), sizes=sizes, keep=[innermost], order=[])
         tiled, loop = tile_reduction(match_contractions(forall), size=part)
         annotate(tiled, vector=vector)
-        launches = split_k(loop, parts=ceil_div(found.row_length, part), through="memory")
+        numbers = NUMBERS_OF_WARP * warps if combine == "last" else NUMBERS
+        launches = split_k(loop, parts=ceil_div(found.row_length, part), through="memory", numbers=numbers)
+        if combine == "last":
+            last_block(launches[1], warps=warps)
         annotate(function, warps=warps, min_blocks=min_blocks)
         tidy(function, *launches)
     return module

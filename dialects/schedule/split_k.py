@@ -26,6 +26,7 @@ from mlirc.mlir import affine, arith, ir, linalg, scf
 
 PARTS = (2, 4, 8)  # blocks of a portable cluster
 NUMBERS = 4096  # of all parts that a block of the second launch adds: some for each thread, and many blocks
+NUMBERS_OF_WARP = 2048  # that a warp of the last block adds at once: 64 of each thread
 
 
 @dataclass(frozen=True)

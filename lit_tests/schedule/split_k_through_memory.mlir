@@ -1,4 +1,5 @@
 // RUN: %mlirc-opt %s --script 'matmul:parts=3,mma=fma,block_m=16,block_n=16,block_k=8' | %filecheck %s
+// RUN: %mlirc-opt %s --script 'matmul:parts=3,mma=fma,block_m=16,block_n=16,block_k=8,combine=last' | %filecheck %s --check-prefix=LAST
 
 // Two launches: the first one writes the sums of 3 parts of K of 2 x 2 tiles, which have room for a whole tile each; the
 // second one reads all parts of rows of a tile.
@@ -12,6 +13,11 @@
 // CHECK: linalg.generic {{.*}}["reduction", "parallel", "parallel"]} ins(%[[ALL]]
 // CHECK: tensor.parallel_insert_slice
 // CHECK: return %[[DONE]]
+
+// The second one as the last block of the first one's computes it: no other ops, and an attribute.
+// LAST: scf.forall {{.*}} in (2, 2, 3)
+// LAST: scf.forall {{.*}} in (2, 2, 1)
+// LAST: mlirc.last_block = {{[0-9]+}} : i32
 
 func.func @matmul_0(%x: tensor<20x30xf32>, %w: tensor<19x30xf32>) -> tensor<20x19xf32>
     attributes {mlirc.kernel, mlirc.kind = "matmul"} {

@@ -1,6 +1,7 @@
 // RUN: %mlirc-opt %s --script auto | %filecheck %s
 // RUN: %mlirc-opt %s --script 'cached_attention:block_kv=8,pack=false,split=false,stages=3' | %filecheck %s --check-prefix=KNOBS
 // RUN: %mlirc-opt %s --script 'cached_attention:parts=3' | %filecheck %s --check-prefix=PARTS
+// RUN: %mlirc-opt %s --script 'cached_attention:parts=3,combine=launch' | %filecheck %s --check-prefix=LAUNCH
 // RUN: %mlirc-opt %s --script auto --pass mlirc-async --pass mlirc-distribute | %filecheck %s --check-prefix=GPU
 
 // The steps that all rows see go first, without tests and with whole tiles.
@@ -25,6 +26,9 @@
 // PARTS-NOT: = scf.for %
 // PARTS: scf.forall {{.*}} in (2, 2, 1, {{.*}})
 // PARTS: math.exp2
+// PARTS: mlirc.last_block = 4 : i32
+// LAUNCH: scf.forall {{.*}} in (2, 2, 1, 3)
+// LAUNCH-NOT: mlirc.last_block
 
 // The page of a step that is copied ahead is looked up ahead, too.
 // GPU: gpu.func @attention_0
