@@ -42,6 +42,7 @@ from mlirc.mlir import ext, ir
 
 ATTENTION = "mlirc.attention"
 CACHED_ATTENTION = "mlirc.cached_attention"
+STORED = "f8E4M3FN"  # what a cache may be of, beside the type of the queries
 SINK_ATTENTION = "mlirc.sink_attention"
 ATTENTIONS = (ATTENTION, SINK_ATTENTION, CACHED_ATTENTION)
 # On a map that unpacks the weights of a product, which is computed where it is read: bits of a number, or nothing.
@@ -188,7 +189,8 @@ class GatherInfo:
         sizes = dict(zip(layout.value, pool.shape, strict=True))
         pages = Pages.of(result.shape[0], sizes, [v.type for v in list(op.operands)[1:]])
         shape = [result.shape[0], sizes["h"], pages.count * pages.size, sizes["d"]]
-        if list(result.shape) != shape or result.element_type != pool.element_type:
+        wider = str(pool.element_type) == STORED and str(result.element_type) in ("f16", "bf16", "f32")
+        if list(result.shape) != shape or not (wider or result.element_type == pool.element_type):
             raise ValueError(f"the result is {shape} of {pool.element_type}, not {result}")
         return cls(pages, layout.value)
 
@@ -260,7 +262,9 @@ class AttentionInfo:
         if any(t.rank != 4 or not t.has_static_shape for t in types):
             raise ValueError(f"q, k, v and the result must be static rank-4 tensors, not {', '.join(map(str, types))}")
         element = types[0].element_type
-        if str(element) not in ("f16", "bf16", "f32", "f64") or any(t.element_type != element for t in types):
+        stored = types[1].element_type if cached and str(types[1].element_type) == STORED else element
+        kinds = [element, stored, stored, element]
+        if str(element) not in ("f16", "bf16", "f32", "f64") or [t.element_type for t in types] != kinds:
             raise ValueError(f"q, k, v and the result must share one float type, not {', '.join(map(str, types))}")
         q, k, v, o = (dict(zip(layout, t.shape, strict=True)) for layout, t in zip(layouts, types, strict=True))
         score = tuple(ir.StringAttr(a).value for a in attributes["score"]) if "score" in attributes else ()
@@ -382,12 +386,16 @@ def cached_attention(
     return _create(CACHED_ATTENTION, [*operands, *given.values()], scale, window, softcap, layouts, more, loc)
 
 
-def gather_pages(pool: ir.Value, pages: ir.Value, lengths: ir.Value, layout: str = "bhsd") -> ir.Value:
-    """Builds `mlirc.gather_pages` at the current insertion point and returns its result."""
+def gather_pages(
+    pool: ir.Value, pages: ir.Value, lengths: ir.Value, layout: str = "bhsd", element: ir.Type | None = None
+) -> ir.Value:
+    """Builds `mlirc.gather_pages` at the current insertion point and returns its result, of another type of elements
+    than the pool's where one is given."""
     type_ = ir.RankedTensorType(pool.type)
     sizes = dict(zip(layout, type_.shape, strict=True))
     batch, count = ir.RankedTensorType(pages.type).shape
-    result = ir.RankedTensorType.get([batch, sizes["h"], count * sizes["s"], sizes["d"]], type_.element_type)
+    shape = [batch, sizes["h"], count * sizes["s"], sizes["d"]]
+    result = ir.RankedTensorType.get(shape, element or type_.element_type)
     attributes = {"layout": ir.StringAttr.get(layout)}
     return ir.Operation.create(GATHER_PAGES, [result], [pool, pages, lengths], attributes).results[0]
 

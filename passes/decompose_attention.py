@@ -52,6 +52,7 @@ def _gathered(op: ir.Operation) -> ir.Value:
         at = {"b": page, "h": h, "s": arith.RemUIOp(j, size).result, "d": d}
         inside = arith.CmpIOp(arith.CmpIPredicate.slt, j, length_of(lengths, b, info.pages)).result
         found = tensor.ExtractOp(pool, [at[c] for c in info.layout]).result
+        found = arith.ExtFOp(type_.element_type, found).result if found.type != type_.element_type else found
         zero = arith.ConstantOp(type_.element_type, 0.0).result
         linalg.YieldOp([arith.SelectOp(inside, found, zero).result])
     return made.results[0]

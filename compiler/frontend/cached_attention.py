@@ -22,7 +22,7 @@ def cached_attention(
     slopes: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """softmax(softcap(q k^T * scale), where visible) v, causal, of one float type.
+    """softmax(softcap(q k^T * scale), where visible) v, causal, of one float type, keys and values also of e4m3.
 
     q [B,Hq,Sq,D]; keys [N,Hkv,P,D] and values [N,Hkv,P,Dv]: N pages of P tokens each. `pages` (int64 [B,T]) are the
     pages of each sequence in their order, all in 0..N-1, of which the first ceil(length / P) count; `lengths` (int64
@@ -60,8 +60,8 @@ def cached_attention_op(
 
     def gathered(pool: torch.Tensor) -> torch.Tensor:  # [B,Hq,T P,D]
         whole = pool[pages].transpose(1, 2).reshape(q.shape[0], pool.shape[1], count, pool.shape[3])
-        whole = torch.where(inside, whole, torch.zeros((), dtype=pool.dtype, device=pool.device))
-        return whole.to(wide).repeat_interleave(q.shape[1] // pool.shape[1], 1)
+        whole = torch.where(inside, whole.to(wide), torch.zeros((), dtype=wide, device=pool.device))
+        return whole.repeat_interleave(q.shape[1] // pool.shape[1], 1)
 
     scores = q.to(wide) @ gathered(keys).transpose(-1, -2) * scale
     if softcap:
@@ -95,8 +95,10 @@ def _check(
     if not (heads and table):
         what = "q [B,Hq,Sq,D], keys [N,Hkv,P,D], values [N,Hkv,P,Dv], pages [B,T], lengths [B], Hq a multiple of Hkv"
         raise ValueError(f"cached_attention takes {what}, not {given}")
-    if len({q.dtype, keys.dtype, values.dtype}) > 1 or not q.is_floating_point():
-        raise ValueError(f"cached_attention takes queries, keys and values of one float type, not {given}")
+    stored = {keys.dtype, values.dtype}
+    if stored not in ({q.dtype}, {torch.float8_e4m3fn}) or not q.is_floating_point():
+        what = "queries, keys and values of one float type, or keys and values of float8_e4m3fn"
+        raise ValueError(f"cached_attention takes {what}, not {given}")
     if {pages.dtype, lengths.dtype} != {torch.int64}:
         raise ValueError(f"cached_attention takes pages and lengths of int64, not {given}")
 

@@ -29,7 +29,10 @@ def put_rows_op(pool: torch.Tensor, rows: torch.Tensor, places: torch.Tensor) ->
     """The function above, in PyTorch."""
     _check(pool, rows, places)
     written = places >= 0
-    return pool.index_put((places[written],), rows[written])
+    if pool.element_size() > 1:
+        return pool.index_put((places[written],), rows[written])
+    # PyTorch puts no 8-bit floats
+    return pool.view(torch.uint8).index_put((places[written],), rows.view(torch.uint8)[written]).view(pool.dtype)
 
 
 @put_rows_op.register_fake

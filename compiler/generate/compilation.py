@@ -110,6 +110,7 @@ def compile_generation(
     random_weights: int | None = None,
     quantize: str | None = None,
     source_tokens: int | None = None,
+    cache_dtype: str | None = None,
     target: str = DEFAULT_TARGET,
     schedule: Sequence[str] = (),
     cache: bool = True,
@@ -123,6 +124,7 @@ def compile_generation(
     The cache has `pages` of `page_size` tokens (enough for all slots at their longest). `chunks`: how many tokens of a
     prompt are read at once, ascending, the first 1. `dtype` and `random_weights` (a seed) are for folders. `quantize`:
     a scheme for the weights (`int4:group=128`). `source_tokens`: of the source of an encoder-decoder, at most (512).
+    `cache_dtype`: `fp8` for a cache of 8-bit floats (e4m3, no scales), half of one of 16 bits.
     `level`: as far as it is compiled; `kernels` is enough for the CPU.
     Raises MlircError for anything the user can put right.
     """
@@ -131,6 +133,7 @@ def compile_generation(
     generator = open_generator(
         model, slots=slots, context=context, page_size=page_size, pages=pages, chunks=chunks, dtype=dtype,
         random_weights=random_weights, quantize=quantize, source_tokens=source_tokens,
+        cache_dtype=cache_dtype,
     )  # fmt: skip
     kernels = KernelCache(cache_folder()) if cache else None
     jobs: dict[str, Compilation] = {}

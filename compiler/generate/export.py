@@ -26,7 +26,7 @@ from mlirc.frontend.source import SourceModel, from_torch, in_eval_mode
 from mlirc.frontend.state import with_returned_states
 from mlirc.frontend.weights import Renamed
 from mlirc.generate.frequencies import fixed_frequencies
-from mlirc.generate.paged_cache import Pools, ShapesOfCache
+from mlirc.generate.paged_cache import FP8, Pools, ShapesOfCache
 from mlirc.generate.sizes import Sizes
 from mlirc.generate.steps import Decode, GreedyDecode, Prefill, Step, make_states
 
@@ -82,13 +82,15 @@ def open_generator(
     dtype: str | None = None,
     random_weights: int | None = None,
     quantize: str | None = None,
+    cache_dtype: str | None = None,
 ) -> Generator:
     """The steps of a live transformers model, of one that was opened (a `SourceModel`), or of a Hugging Face folder,
     for which `dtype` and `random_weights` are.
 
     `quantize` is a scheme for the weights (`int4:group=128`; `mlirc.frontend.quantize`). `pages` defaults to enough for
-    all slots at their longest, and one. Raises MlircError for what is no causal language model, sizes that do not fit,
-    and a model whose cache cannot be put into pages.
+    all slots at their longest, and one. `cache_dtype`: `fp8` for a cache of 8-bit floats; else it is the model's.
+    Raises MlircError for what is no causal language model, sizes that do not fit, and a model whose cache cannot be put
+    into pages.
     """
     source = opened(model, dtype, random_weights, quantize)
     network: Any = source.module
@@ -96,15 +98,25 @@ def open_generator(
     with quiet(), in_eval_mode(network), torch.no_grad(), fixed_frequencies(network):
         shapes, vocabulary = _what_it_keeps(network)
     sizes = sizes_of(network, vocabulary, slots, context, page_size, pages, chunks)
-    kind = {found[2] for found in shapes.values()}
-    pools = [
-        Pools((sizes.pages, k[0], page_size, k[1]), (sizes.pages, v[0], page_size, v[1]), dtype_)
-        for k, v, dtype_ in (shapes[i] for i in range(len(shapes)))
-    ]
+    kinds = {found[2] for found in shapes.values()}
+    stored = stored_as(cache_dtype)
+
+    def make_pools(stored: torch.dtype | None) -> list[Pools]:
+        return [
+            Pools((sizes.pages, k[0], page_size, k[1]), (sizes.pages, v[0], page_size, v[1]), stored or own)
+            for k, v, own in (shapes[i] for i in range(len(shapes)))
+        ]
+
+    pools = make_pools(None)  # which steps are compared with: how far 8 bits are from those is no error of the steps
     states = make_states(sizes)
-    generator = Generator(source.name, network, source, sizes, kind.pop(), {})
+    own_dtype = kinds.pop()
+    generator = Generator(source.name, network, source, sizes, own_dtype, {})
     with fixed_frequencies(network, sizes.context):  # which refuses those that depend on the length
         _compare(generator, pools, states)
+    if stored is not None:
+        if own_dtype == torch.float64:
+            raise MlircError("a cache of 8-bit floats is for models of f16, bf16 or f32: give --dtype bf16")
+        pools = make_pools(stored)
     generator.steps["decode"] = as_source(source, Decode(network, pools, states, sizes), ())
     generator.steps["decode-greedy"] = as_source(source, GreedyDecode(network, pools, states, sizes), ())
     for chunk in sizes.chunks:
@@ -112,6 +124,15 @@ def open_generator(
         args = (torch.zeros(1, chunk, dtype=torch.int64), number, number.clone(), number + 1)
         generator.steps[f"prefill-{chunk}"] = as_source(source, Prefill(network, pools, states, sizes), args)
     return generator
+
+
+def stored_as(cache_dtype: str | None) -> torch.dtype | None:
+    """What a cache is of; None for the model's own dtype. Raises MlircError for a name that is none."""
+    if cache_dtype in (None, "auto"):
+        return None
+    if cache_dtype != "fp8":
+        raise MlircError(f"cache_dtype {str(cache_dtype)[:40]!r}: give fp8, or auto for the model's own dtype")
+    return FP8
 
 
 def opened(model: Any, dtype: str | None, random_weights: int | None, quantize: str | None) -> SourceModel:

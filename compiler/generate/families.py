@@ -17,15 +17,22 @@ def open_generator(
     random_weights: int | None = None,
     quantize: str | None = None,
     source_tokens: int | None = None,
+    cache_dtype: str | None = None,
     **sizes: Any,
 ) -> Generator:
     """As `mlirc.generate.export.open_generator`, which is for causal language models, for any model that generates.
 
     `source_tokens`: how many tokens the source of an encoder-decoder has at most (512); other models have none.
+    `cache_dtype`: `fp8` for a cache of 8-bit floats, of causal language models.
     """
+    stored = export.stored_as(cache_dtype)
     opened = export.opened(model, dtype, random_weights, quantize)
     network: Any = opened.module
-    if getattr(getattr(network, "config", None), "is_encoder_decoder", False) is True:
+    encodes = getattr(getattr(network, "config", None), "is_encoder_decoder", False) is True
+    if stored is not None and (encodes or is_recurrent(network)):
+        what = "it is for causal language models whose whole cache is keys and values in pages: leave it out"
+        raise MlircError(f"{opened.name}: cache_dtype {cache_dtype}: {what}")
+    if encodes:
         from mlirc.generate.sources import open_with_source
 
         return open_with_source(opened, source_tokens=source_tokens, **sizes)
@@ -33,4 +40,4 @@ def open_generator(
         raise MlircError(f"{opened.name}: has no encoder: leave source_tokens out")
     if is_recurrent(network):
         return open_mixed(opened, **sizes)
-    return export.open_generator(opened, **sizes)
+    return export.open_generator(opened, cache_dtype=cache_dtype, **sizes)

@@ -12,9 +12,12 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from mlirc.errors import MlircError
 from mlirc.frontend.row_writes import put_rows
 
+FP8 = torch.float8_e4m3fn
+
 
 class Pools(torch.nn.Module):
-    """The cache of one layer: `keys` [pages,Hkv,P,D] and `values` [pages,Hkv,P,Dv], zeros at first."""
+    """The cache of one layer: `keys` [pages,Hkv,P,D] and `values` [pages,Hkv,P,Dv], zeros at first. They are of the
+    model's dtype, or of 8-bit floats (e4m3), to which keys and values are rounded when they are written."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -72,7 +75,10 @@ class PagedLayer(CacheLayerMixin):
             raise MlircError("a layer of the model writes its cache twice in one step: that is not supported")
         keys, values = self.pools
         self.pools = _written(keys, key_states, self.place), _written(values, value_states, self.place)
-        self.gathered = _gathered(self.pools[0], self.place), _gathered(self.pools[1], self.place)
+        self.gathered = (
+            _gathered(self.pools[0], self.place).to(key_states.dtype),
+            _gathered(self.pools[1], self.place).to(value_states.dtype),
+        )
         return self.gathered
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -135,7 +141,11 @@ def _written(pool: torch.Tensor, rows: torch.Tensor, place: Place) -> torch.Tens
     head = torch.arange(heads, device=pool.device)[:, None]
     at = (place.page[:, None] * heads + head) * size + place.offset[:, None]  # [B,H,S]
     at = torch.where(place.page[:, None] > 0, at, -1)
-    flat = put_rows(pool.reshape(-1, width), rows.reshape(-1, width).to(pool.dtype), at.reshape(-1))
+    rows = rows.reshape(-1, width)
+    if pool.dtype == FP8:  # what is too large becomes the largest number in every version of PyTorch
+        most = torch.finfo(FP8).max
+        rows = rows.float().clamp(-most, most)
+    flat = put_rows(pool.reshape(-1, width), rows.to(pool.dtype), at.reshape(-1))
     return flat.reshape(pool.shape)
 
 

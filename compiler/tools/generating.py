@@ -21,13 +21,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--source-tokens", type=count, metavar="N", help="of an encoder-decoder: tokens of a source (default 512)")
     add("--dtype", metavar="T", help="compile for this type, as in mlirc (default: the config's)")
     add("--quantize", metavar="SCHEME", help="pack the linear layers' weights, as in mlirc: int8, int4:group=128, fp8")
+    add("--cache-dtype", metavar="T", help="fp8: keep keys and values as 8-bit floats (default: the model's type)")
     add("--target", metavar="SM", help="compile for this GPU, as in mlirc (default sm_90a)")
     add("--random-weights", type=natural, metavar="SEED", help="make weights up: for trying an architecture")
 
 
 def compile_options(options: argparse.Namespace) -> dict[str, Any]:
     """Those that were given, as `compile_generation` names them; None for the others."""
-    names = ("slots", "context", "dtype", "quantize", "target", "random_weights", "source_tokens")
+    names = ("slots", "context", "dtype", "quantize", "target", "random_weights", "source_tokens", "cache_dtype")
     return {name: getattr(options, name) for name in names}
 
 

@@ -194,7 +194,7 @@ class Decomposer:
         if self.info.pages is None:
             return self.operand(i, letters)
         pages, lengths = self.more
-        whole = gather_pages(self.op.operands[i], pages, lengths, self.info.layouts[i])
+        whole = gather_pages(self.op.operands[i], pages, lengths, self.info.layouts[i], self.info.element_type)
         return _Tensor(whole, "".join(letters[c] for c in "bhsd"))
 
     def packed(self) -> _Tensor:

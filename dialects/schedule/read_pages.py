@@ -8,9 +8,10 @@ from mlirc.dialects.schedule import _build
 from mlirc.dialects.schedule._base import PayloadError, transform_op
 from mlirc.dialects.schedule._dims import producer
 from mlirc.dialects.schedule._limits import number_of
+from mlirc.dialects.schedule.split_k import sizes_of
 from mlirc.dialects.schedule.tile_reduction import mixed
 from mlirc.ir.tensors import kept_dims, shape_of
-from mlirc.mlir import affine, arith, ir, nested
+from mlirc.mlir import affine, arith, ir, linalg, nested
 
 
 class _Reader:
@@ -94,12 +95,26 @@ class _Reader:
             order = [found[c] for c in info.layout]
             dropped = [i for i, c in enumerate(info.layout) if c in "bh"]
             new = _build.extract_slice(pool, [o for o, _ in order], [n for _, n in order], dropped)
+            new = _widened(new, ir.RankedTensorType(op.results[0].type).element_type)
         if info.layout.index("d") < info.layout.index("s"):
             raise PayloadError(
                 f"pages whose tokens lie as {info.layout}: elements of a token are one behind the other", op
             )
         op.results[0].replace_all_uses_with(new)
         op.erase()
+
+
+def _widened(tile: ir.Value, element: ir.Type) -> ir.Value:
+    """A tile of a cache of 8-bit floats, as the floats that products are of."""
+    type_ = ir.RankedTensorType(tile.type)
+    if type_.element_type == element:
+        return tile
+    dims = list(range(type_.rank))
+    op = _build.generic([tile], [_build.empty(sizes_of(tile), element)], [dims, dims], [True] * type_.rank)
+    block = op.regions[0].blocks.append(type_.element_type, element)
+    with ir.InsertionPoint(block):
+        linalg.YieldOp([arith.ExtFOp(element, block.arguments[0]).result])
+    return op.results[0]
 
 
 @transform_op("read_pages", operands=("loop",), takes="scf.for")

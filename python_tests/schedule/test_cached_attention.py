@@ -34,7 +34,8 @@ def arguments_of(case: Case) -> tuple[list[np.ndarray], list[np.ndarray], float]
     """Arguments in the case's layouts, the result that is expected, and its tolerance."""
     dtype, tolerance = DTYPES[case.dtype]
     whole = inputs(case)
-    made = [*(x.astype(dtype) for x in whole[:3]), *whole[3:]]
+    stored = ml_dtypes.float8_e4m3fn if case.stored else dtype
+    made = [whole[0].astype(dtype), *(x.astype(stored) for x in whole[1:3]), *whole[3:]]
     whole = expected(case, made)
 
     def laid(x: np.ndarray, layout: str) -> np.ndarray:
@@ -68,6 +69,16 @@ ON_THE_HOST_DEVICE = [
     (Case((0, 1, 48), queries=3, heads=(6, 2), dims=(16, 16), vectors=("sinks",)), "parts=3"),
     (Case((1, 33), dims=(16, 16), dtype="f16", window=6, vectors=("slopes", "sinks")), "stages=3"),
 ]
+F8 = dict(stored="f8E4M3FN")
+OF_8_BITS = [  # whose cache is
+    (Case(LENGTHS, dtype="bf16", **F8), ""),
+    (Case((3, 33), queries=3, dims=(16, 48), dtype="f16", window=6, softcap=2.0, **F8), ""),
+    (Case((1, 16, 9), dims=(16, 8), heads=(3, 1), **F8), ""),
+    (Case((20, 37), queries=18, dims=(16, 16), page=8, pages=5, dtype="bf16", **F8), "block_q=16"),
+    (Case((100,), queries=70, heads=(2, 1), page=32, pages=4, dtype="bf16", **F8), ""),  # warpgroups
+    (Case((20, 37), queries=5, heads=(6, 2), dims=(96, 80), pages=5, dtype="bf16", **F8), "parts=2,pack=true"),
+    (Case((0, 1, 48), queries=3, heads=(6, 2), dims=(16, 16), vectors=("sinks",), **F8), "parts=3"),
+]
 ON_THE_CPU = [
     (Case(LENGTHS, page=1, pages=33), ""),
     (Case(LENGTHS, page=17, pages=2, dtype="f16", dims=(80, 96)), ""),
@@ -87,6 +98,18 @@ ON_THE_CPU = [
 def test_kernels_are_right_and_clean(case: Case, knobs: str) -> None:
     tiles = check(case, knobs)
     assert "mlirc.gather_pages" not in tiles and "tensor.extract %arg3" in tiles
+
+
+@pytest.mark.parametrize(("case", "knobs"), OF_8_BITS, ids=lambda x: str(x))
+def test_caches_of_8_bits_are_widened_in_the_kernel(case: Case, knobs: str) -> None:
+    tiles = check(case, knobs)
+    assert "arith.extf" in tiles and "mlirc.gather_pages" not in tiles
+
+
+def test_caches_of_8_bits_are_not_copied_ahead() -> None:
+    tiles = scheduled(Case((3, 33), queries=3, dims=(16, 16), dtype="f16", **F8), "stages=2")
+    with pytest.raises(MlircError, match="no product in this loop reads a slice that can be copied asynchronously"):
+        to_gpu(tiles, "attention_0", get_target("sm_90a"))
 
 
 @pytest.mark.parametrize(("case", "knobs"), ON_THE_CPU, ids=lambda x: str(x))

@@ -28,6 +28,7 @@ class Case:
     scale: float = 0.3
     layouts: tuple[str, ...] = ("bhsd",) * 4
     vectors: tuple[str, ...] = ()  # those of "slopes" and "sinks", of f32, that there are
+    stored: str = ""  # the type of keys and values, where it is another one
 
     def __str__(self) -> str:
         heads, dims = ("x".join(map(str, pair)) for pair in (self.heads, self.dims))
@@ -35,6 +36,7 @@ class Case:
             f"-w{self.window}" * bool(self.window)
             + f"-cap{self.softcap}" * bool(self.softcap)
             + "".join(f"-{v}" for v in self.vectors)
+            + f"-{self.stored}" * bool(self.stored)
         )
         return f"{self.dtype}-q{self.queries}-h{heads}-d{dims}-p{self.page}x{self.pages}{more}"
 
@@ -94,10 +96,11 @@ def payload(case: Case) -> str:
     batch = len(case.lengths)
     q = {"b": batch, "h": case.heads[0], "s": case.queries, "d": case.dims[0]}
     k = {"b": case.pool, "h": case.heads[1], "s": case.page, "d": case.dims[0]}
+    stored = case.stored or case.dtype
     sizes = [q, k, k | {"d": case.dims[1]}, q | {"d": case.dims[1]}]
     types = [
-        "tensor<" + "x".join(str(s[c]) for c in layout) + f"x{case.dtype}>"
-        for s, layout in zip(sizes, case.layouts, strict=True)
+        "tensor<" + "x".join(str(s[c]) for c in layout) + f"x{kind}>"
+        for s, layout, kind in zip(sizes, case.layouts, [case.dtype, stored, stored, case.dtype], strict=True)
     ]
     arguments = dict(zip("qkv", types[:3], strict=True))
     arguments |= {"pages": f"tensor<{batch}x{case.pages}xi64>", "lengths": f"tensor<{batch}xi64>"}
