@@ -48,6 +48,8 @@ ATTENTIONS = (ATTENTION, SINK_ATTENTION, CACHED_ATTENTION)
 # On a map that unpacks the weights of a product, which is computed where it is read: bits of a number, or nothing.
 DEQUANTIZE = "mlirc.dequantize"
 GATHER_PAGES = "mlirc.gather_pages"
+# On a map [G,R,C] whose part g is the matrix of a number g of a table, or zeros where that is negative.
+GATHER_MATRICES = "mlirc.gather_matrices"
 _ATTRIBUTES = {
     "scale": ir.FloatAttr,
     "causal": ir.BoolAttr,

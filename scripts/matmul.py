@@ -20,6 +20,7 @@ from mlirc.schedule.verbs import (
     match_root,
     persist,
     pipeline,
+    read_matrices,
     script,
     specialize,
     split_k,
@@ -102,7 +103,10 @@ def matmul(
         min_blocks = product_blocks(shape, size, kernel.contraction, target)
     # blocks that share a slice of the (large) right operand follow each other: m is the fastest block id
     inner = (size.n_dim, size.m_dim)
-    order = [d for d, n in enumerate(sizes) if n and d not in inner] + list(inner)
+    outer = [d for d, n in enumerate(sizes) if n and d not in inner]
+    order = [*outer, *inner]
+    if kernel.contraction.chosen:  # groups that share a matrix follow each other, and read the same columns of it
+        order = [size.n_dim, *outer, size.m_dim]
     chosen = {**asdict(shape), "swap_operands": shape.swap_operands or None}
     with script(**chosen, combine=combine, min_blocks=min_blocks) as (module, function):
         generalize(function)
@@ -113,6 +117,8 @@ def matmul(
         if shape.swap_operands:
             contractions, warp_grid = transposed(contractions), warp_grid[::-1]
         tiled, loop = tile_reduction(contractions, size=shape.block_k)
+        if kernel.contraction.chosen:
+            read_matrices(loop)
         annotate(tiled, mma=shape.mma, warp_grid=warp_grid)
         pipeline(loop, depth=shape.stages)
         launches = [forall]

@@ -1,8 +1,10 @@
-"""Mixtures of experts as products of fixed shapes, through transformers' experts interface.
+"""Mixtures of experts that compute what the router chose, through transformers' experts interface.
 
-transformers sorts the tokens by expert and multiplies groups whose sizes depend on the router's choice. A compiled
-model has fixed shapes, and so every expert sees every token and what the router did not choose is masked; or, where few
-tokens meet many experts, each token's own experts are gathered.
+Which expert a token goes to is data, and a compiled model has fixed shapes. So the pairs of a token and one of its
+experts are sorted by expert into groups of a fixed number of rows, each of one expert, the last of an expert filled up;
+a product of groups reads for each of them its expert's weights where they lie (`gather_matrices.py`). There are as many
+groups as the worst choice needs; those that are left over have no expert, and cost nothing. (MegaBlocks: Gale et al.,
+2022, has blocks of one expert each; vLLM's fused kernels take a table of experts per block of rows.)
 """
 
 from __future__ import annotations
@@ -13,9 +15,14 @@ from typing import Any
 
 import torch
 
+from mlirc.frontend.gather_matrices import gather_matrices
+from mlirc.frontend.row_writes import put_rows
+
 IMPLEMENTATION = "mlirc"
-# A gathered expert is read, written and read again; a masked one is read once.
-_GATHER_COST = 3
+# Rows of a group, by how many a mean expert has: most are full then, and most experts have one.
+_ROWS = ((4, 8), (12, 16), (24, 32), (96, 64))
+_MOST_ROWS = 128
+_CHUNK = 256  # pairs that are compared with each other
 
 
 def experts_forward(
@@ -28,38 +35,116 @@ def experts_forward(
     if getattr(self, "_is_expert_parallel", False):
         raise ValueError("experts spread over several devices are not supported: load the model on one")
     tokens, chosen = top_k_index.shape
-    if _GATHER_COST * tokens * chosen < self.num_experts:
-        flat = top_k_index.reshape(-1)
-        rows = hidden_states.unsqueeze(1).expand(-1, chosen, -1).reshape(tokens * chosen, 1, -1)
-        out = _expert(self, rows, flat).reshape(tokens, chosen, -1)  # [T,K,H]
-        weighted = out * top_k_weights.unsqueeze(-1)
-        return weighted.sum(1).to(hidden_states.dtype)
-    out = _expert(self, hidden_states.unsqueeze(0).expand(self.num_experts, -1, -1), None)  # [E,T,H]
-    numbers = torch.arange(self.num_experts, device=top_k_index.device)
-    hit = top_k_index.unsqueeze(-1) == numbers  # [T,K,E]
-    weights = torch.where(hit, top_k_weights.unsqueeze(-1), 0).sum(1).t().unsqueeze(-1)  # [E,T,1]
-    # An expert that was not chosen may overflow on a token: nothing of it may reach the sum, not even as 0 * inf.
-    weighted = torch.where(hit.any(1).t().unsqueeze(-1), out * weights, 0)
-    return weighted.sum(0).to(hidden_states.dtype)
+    if not isinstance(tokens, int):
+        return _every_expert(self, hidden_states, top_k_index, top_k_weights)
+    flat = top_k_index.reshape(-1).to(torch.int64)
+    if tokens == 1:  # each expert has one row: nothing to sort
+        rows = hidden_states.unsqueeze(1).expand(chosen, 1, -1)
+        out = _experts(self, rows, flat, False).reshape(1, chosen, -1)
+    else:
+        count = rows_of_group(tokens * chosen, self.num_experts)
+        places, experts = sort_by_expert(flat, self.num_experts, count)
+        numbers = torch.arange(tokens * chosen, device=flat.device) // chosen
+        unfilled = torch.zeros(experts.shape[0] * count, 1, dtype=torch.int64, device=flat.device)
+        tokens_of_rows = put_rows(unfilled, numbers.unsqueeze(1), places).squeeze(1)
+        rows = hidden_states.index_select(0, tokens_of_rows).reshape(-1, count, hidden_states.shape[-1])
+        out = _experts(self, rows, experts, True)
+        out = out.reshape(-1, out.shape[-1]).index_select(0, places).reshape(tokens, chosen, -1)
+    return (out * top_k_weights.unsqueeze(-1)).sum(1).to(hidden_states.dtype)
 
 
-def _expert(self: Any, x: torch.Tensor, which: torch.Tensor | None) -> torch.Tensor:
-    """x [N,M,H] through the experts numbered `which` [N], or through all N of them, one each: [N,M,H]."""
+def rows_of_group(pairs: int, experts: int) -> int:
+    """Rows of a group, for so many pairs of a token and an expert."""
+    return next((rows for most, rows in _ROWS if pairs <= most * experts), _MOST_ROWS)
 
-    def linear(x: torch.Tensor, name: str) -> torch.Tensor:
+
+def most_groups(pairs: int, experts: int, rows: int) -> int:
+    """The groups of `rows` that any choice needs at most: one of one row for all experts but the first, which has the
+    rest."""
+    chosen = min(pairs, experts)
+    return chosen + (pairs - chosen) // rows
+
+
+def sort_by_expert(flat: torch.Tensor, experts: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A counting sort into groups of `rows` rows. `flat` int64 [S] says each pair's expert.
+
+    Returns each pair's place among all groups' rows (int64 [S]; pairs of one expert keep their order), and each group's
+    expert (int64 [most_groups]; -1 for groups without one, which are the last).
+    """
+    pairs, device = flat.shape[0], flat.device
+    numbers = torch.arange(experts, device=device)
+    chunks = -(-pairs // _CHUNK)
+    each = flat if chunks == 1 else torch.nn.functional.pad(flat, (0, chunks * _CHUNK - pairs), value=experts)
+    each = each.reshape(chunks, -1)
+    found = _count(each.unsqueeze(2) == numbers, 1)  # [chunks, experts]
+    order = torch.arange(each.shape[1], device=device)
+    same = (each.unsqueeze(2) == each.unsqueeze(1)) & (order < order.unsqueeze(1))
+    rank = _count(same, 2).reshape(-1)[:pairs]  # of a pair among those of its chunk and expert
+    groups = (found.sum(0) + (rows - 1)) // rows
+    ends = (groups * (numbers <= numbers.unsqueeze(1))).sum(1)  # behind each expert's groups
+    if chunks > 1:
+        at = torch.arange(chunks, device=device)
+        before = (found * (at < at.unsqueeze(1)).unsqueeze(2)).sum(1)  # [chunks, experts]
+        chunk = torch.arange(pairs, device=device) // _CHUNK
+        rank = rank + before.reshape(-1).index_select(0, chunk * experts + flat)
+    places = (ends - groups).index_select(0, flat) * rows + rank
+    number = torch.arange(most_groups(pairs, experts, rows), device=device)
+    expert = _count(ends <= number.unsqueeze(1), 1)
+    return places, torch.where(expert < experts, expert, -1)
+
+
+def _count(found: torch.Tensor, dim: int) -> torch.Tensor:
+    """How many are true along a dimension, int64."""
+    return torch.where(found, 1, 0).sum(dim)
+
+
+def _experts(self: Any, x: torch.Tensor, which: torch.Tensor, may_miss: bool) -> torch.Tensor:
+    """Groups x [G,M,H], each through the expert numbered `which` [G] (int64; -1, where some
+    `may_miss`: none, whose rows are of no use):
+    [G,M,H]."""
+
+    def linear(x: torch.Tensor, name: str, part: int | None = None) -> torch.Tensor:
         weight, bias = getattr(self, name), getattr(self, f"{name}_bias") if self.has_bias else None
-        if which is not None:
-            weight, bias = weight[which], None if bias is None else bias[which]
-        out = torch.bmm(x.to(weight.dtype), weight if self.is_transposed else weight.transpose(1, 2))
-        return out if bias is None else out + bias.unsqueeze(1)
+        dim, start, size = (2 if self.is_transposed else 1), 0, None
+        if part is not None:
+            size = weight.shape[dim] // 2
+            start = part * size
+            bias = None if bias is None else bias[:, start : start + size]
+        matrices = gather_matrices(weight, which, dim, start, weight.shape[dim] if size is None else size, may_miss)
+        out = torch.bmm(x.to(weight.dtype), matrices if self.is_transposed else matrices.transpose(1, 2))
+        return out if bias is None else out + bias.index_select(0, which.clamp(min=0)).unsqueeze(1)
 
-    x = self._apply_gate(linear(x, "gate_up_proj")) if self.has_gate else self.act_fn(linear(x, "up_proj"))
+    if not self.has_gate:
+        x = self.act_fn(linear(x, "up_proj"))
+    elif _gates_by_halves(self):  # two products that share their loop
+        x = self.act_fn(linear(x, "gate_up_proj", 0)) * linear(x, "gate_up_proj", 1)
+    else:
+        x = self._apply_gate(linear(x, "gate_up_proj"))
     x = linear(x, "down_proj")
     return self.post_expert_norm(x) if getattr(self, "has_post_expert_norm", False) else x  # 5.17 has none
 
 
+def _gates_by_halves(self: Any) -> bool:
+    """Whether the gate is transformers' own: act(first half) * second half."""
+    from transformers.integrations import moe
+
+    default = getattr(moe, "_default_apply_gate", None)
+    return default is not None and getattr(self._apply_gate, "__func__", None) is default
+
+
+def _every_expert(self: Any, x: torch.Tensor, index: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Every expert sees every token, and what the router did not choose is masked: for as many tokens as a call says."""
+    numbers = torch.arange(self.num_experts, device=index.device)
+    out = _experts(self, x.unsqueeze(0).expand(self.num_experts, -1, -1), numbers, False)  # [E,T,H]
+    hit = index.unsqueeze(-1) == numbers  # [T,K,E]
+    of_expert = torch.where(hit, weights.unsqueeze(-1), 0).sum(1).t().unsqueeze(-1)  # [E,T,1]
+    # An expert that was not chosen may overflow on a token: nothing of it may reach the sum, not even as 0 * inf.
+    weighted = torch.where(hit.any(1).t().unsqueeze(-1), out * of_expert, 0)
+    return weighted.sum(0).to(x.dtype)
+
+
 @contextlib.contextmanager
-def masked_experts(module: torch.nn.Module) -> Iterator[None]:
+def routed_experts(module: torch.nn.Module) -> Iterator[None]:
     """Runs the body with `experts_forward` in every mixture of experts inside `module` that takes an implementation."""
     configs: dict[int, Any] = {}
     for child in module.modules():

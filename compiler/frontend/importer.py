@@ -20,7 +20,7 @@ from mlirc.frontend.complex_rules import RULES
 from mlirc.frontend.decompose import decompose
 from mlirc.frontend.decompositions import decomposition_table
 from mlirc.frontend.diagnose import export_error
-from mlirc.frontend.experts import masked_experts
+from mlirc.frontend.experts import routed_experts
 from mlirc.frontend.fp8 import legalize_fp8
 from mlirc.frontend.fx_import import make_importer, module_path
 from mlirc.frontend.inputs import DTYPES, dtype_name
@@ -150,7 +150,7 @@ def export(source: SourceModel) -> Any:
     silence = contextlib.redirect_stderr(io.StringIO())  # a failing export prints the graph that it had so far
     with (
         contextlib.nullcontext() if source.train else attention_for_export(source.module),  # which has no dropout
-        masked_experts(source.module),
+        routed_experts(source.module),
         looped_recurrences(source.module),
         one_step_for_shapes(),
         batch_norms_for_shapes(),

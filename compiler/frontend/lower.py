@@ -11,6 +11,8 @@ from mlirc.frontend.amax import lower_amax
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.fp8 import lower_from_fp8, lower_to_fp8
 from mlirc.frontend.fx_import import ATTENTION_CALL, CACHED, SCAN_CALL, VECTORS
+from mlirc.frontend.gather_matrices import OPERATOR as GATHER_MATRICES
+from mlirc.frontend.gather_matrices import lower_gather_matrices
 from mlirc.frontend.importer import ImportedModel
 from mlirc.frontend.integer_products import PRODUCTS, narrow_sums
 from mlirc.frontend.nan_order import order_nans
@@ -49,6 +51,7 @@ _OPERATORS = {
     DRAW: lower_draw,
     DEQUANTIZE: lower_dequantize,
     PUT_ROWS: lower_put_rows,
+    GATHER_MATRICES: lower_gather_matrices,
 }
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+import mlirc.frontend.gather_matrices  # noqa: F401  registers the op
 from mlirc.frontend.attention import is_lowest, pattern_of
 from mlirc.frontend.score_trace import NoScore, Score
 from mlirc.frontend.spelled_softmax import DTYPES, VIEWS, NotAttention, Softmax, through, value_of
@@ -131,6 +132,8 @@ def _has_product(node: Any, constants: Any, sums: bool, depth: int = 8) -> bool:
 
 def _replace(graph: Graph, product: Node, constants: Any, call: Callable[..., Node]) -> Node:
     weights, values = product.args
+    if _chooses(values):
+        raise NotAttention  # experts, whose products read the matrices where they lie
     rows, score = None, None
     try:
         rows = Softmax.of(weights)
@@ -167,6 +170,14 @@ def _replace(graph: Graph, product: Node, constants: Any, call: Callable[..., No
     product.replace_all_uses_with(flat)
     graph.erase_node(product)
     return new
+
+
+def _chooses(matrices: Any) -> bool:
+    """Whether a batch of matrices is one that numbers choose."""
+    moves = (aten.permute.default, aten.transpose.int, *VIEWS)
+    while isinstance(matrices, Node) and matrices.target in moves:
+        matrices = matrices.args[0]
+    return isinstance(matrices, Node) and matrices.target is torch.ops.mlirc.gather_matrices.default
 
 
 def _check_terms(found: _Scores, full: list[int], constants: Any) -> None:

@@ -17,7 +17,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, Encod
 from transformers.modeling_outputs import BaseModelOutput
 
 from mlirc.errors import MlircError
-from mlirc.frontend.experts import masked_experts
+from mlirc.frontend.experts import routed_experts
 from mlirc.generate.paged_attention import paged_attention
 from mlirc.generate.paged_cache import PagedCache, Place, Pools, ShapesOfCache
 from mlirc.generate.sizes import Sizes
@@ -88,7 +88,7 @@ def shapes_of(network: Any, kind: str, bins: int, lengths: Sequence[int]) -> tup
     """Shapes of the decoder's cache and of its cross-attention's by layer, the number of logits, and of the encoder's
     states for the longest source. To be called where tensors are fake."""
     own, cross = ShapesOfCache(), ShapesOfCache()
-    with masked_experts(network):
+    with routed_experts(network):
         hidden = encoded(network, example_source(kind, bins, lengths[-1]), None)
         made = network(
             decoder_input_ids=torch.zeros(1, 1, dtype=torch.int64), use_cache=True,

@@ -15,7 +15,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 
 from mlirc.errors import MlircError
 from mlirc.frontend.decomposer import is_plain
-from mlirc.frontend.experts import masked_experts
+from mlirc.frontend.experts import routed_experts
 from mlirc.frontend.importer import export
 from mlirc.frontend.in_place import without_idle_dropouts, without_writes
 from mlirc.frontend.join_linears import joined_linears
@@ -173,7 +173,7 @@ def _what_it_keeps(network: Any) -> tuple[dict[int, Any], int]:
     cache = ShapesOfCache()
     fake = next((p.fake_mode for p in network.parameters() if isinstance(p, FakeTensor)), None)
     try:
-        with fake or FakeTensorMode(allow_non_fake_inputs=True), masked_experts(network):
+        with fake or FakeTensorMode(allow_non_fake_inputs=True), routed_experts(network):
             tokens = torch.zeros(1, 1, dtype=torch.int64)
             logits = network(input_ids=tokens, past_key_values=cache, use_cache=True).logits
     except MlircError:

@@ -12,7 +12,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from transformers.cache_utils import DynamicCache, LinearAttentionCacheLayerMixin
 
 from mlirc.errors import MlircError
-from mlirc.frontend.experts import masked_experts
+from mlirc.frontend.experts import routed_experts
 from mlirc.frontend.noise import quiet
 from mlirc.frontend.source import SourceModel, in_eval_mode
 from mlirc.generate import export
@@ -63,7 +63,7 @@ def _what_it_keeps(network: Any) -> tuple[list[tuple[str, tuple, tuple]], int, t
     fake = next((p.fake_mode for p in network.parameters() if isinstance(p, FakeTensor)), None)
     name = type(network).__name__
     try:
-        with fake or FakeTensorMode(allow_non_fake_inputs=True), masked_experts(network):
+        with fake or FakeTensorMode(allow_non_fake_inputs=True), routed_experts(network):
             cache = DynamicCache(config=network.config)
             known = {"past_key_values": cache, "cache_params": cache}
             takes = inspect.signature(network.forward).parameters

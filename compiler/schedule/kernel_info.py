@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from mlirc.dialects.mlirc_dialect import ATTENTIONS, DEQUANTIZE, AttentionInfo, Pages
+from mlirc.dialects.mlirc_dialect import ATTENTIONS, DEQUANTIZE, GATHER_MATRICES, AttentionInfo, Pages
 from mlirc.dialects.schedule._base import PayloadError
 from mlirc.dialects.schedule._dims import (
     Contraction,
@@ -64,6 +64,7 @@ class ContractionInfo:
     along_k: tuple[bool, bool]  # whether rows of the first and of the second operand run along k
     boxes: bool  # and tensor copies can cut slices from them: 2 to 5 dimensions, rows of a multiple of 16 bytes
     casts: frozenset[str] = frozenset()  # of the operands' elements, in front of the products: names of operations
+    chosen: bool = False  # the second operands are matrices that numbers choose, one for each index of the batch
     packed: int = 0  # bits of a number where every second operand is a packed weight [N, K] that the kernel unpacks
 
     @property
@@ -339,7 +340,8 @@ def contraction_info(dims: Dims, row: tuple[int, ...]) -> ContractionInfo | None
     along_k = tuple(all(dims.structures[i].maps[o][-1] in r.k for i, r in found if r) for o in range(2))
     return ContractionInfo(
         batch, m, n, ks[0][0], types[0], types[1], types[2], len(found), direct, panels, (along_k[0], along_k[1]),
-        boxes, _casts([dims.ops[i] for i, _ in found]), _packed([dims.structures[i] for i, _ in found]),
+        boxes, _casts([dims.ops[i] for i, _ in found]), packed=_packed([dims.structures[i] for i, _ in found]),
+        chosen=all(_chooses(producer(dims.structures[i].inputs[1])) for i, _ in found),
     )  # fmt: skip
 
 
@@ -373,6 +375,8 @@ def _is_direct(s: Structure, roles: Contraction) -> bool:
     for value, m in zip(s.inputs, s.maps, strict=False):
         while (made_by := producer(value)) is not None and made_by.name in VIEWS:
             value = made_by.operands[0]
+        if _chooses(made_by):  # slices of which are slices of an argument
+            made_by = None
         last = m[-1]
         if made_by is not None or last is None or s.extents[last] % 2:
             return False
@@ -380,6 +384,11 @@ def _is_direct(s: Structure, roles: Contraction) -> bool:
         if last not in roles.k and outer != [last]:
             return False
     return True
+
+
+def _chooses(op: ir.Operation | None) -> bool:
+    """Whether a map's result are matrices that numbers choose."""
+    return op is not None and GATHER_MATRICES in op.attributes
 
 
 VIEWS = ("tensor.expand_shape", "tensor.collapse_shape")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from mlirc.dialects.mlirc_dialect import DEQUANTIZE
+from mlirc.dialects.mlirc_dialect import DEQUANTIZE, GATHER_MATRICES
 from mlirc.mlir import affine, arith, ir, linalg, nested, tensor
 
 Size: TypeAlias = "int | ir.Value"  # an index: static, or an SSA value
@@ -166,8 +166,9 @@ def take_body(
     `offsets` holds what is to be added to the index of an old dimension.
     """
     old.regions[0].blocks[0].append_to(new.regions[0])
-    if DEQUANTIZE in old.attributes:
-        new.attributes[DEQUANTIZE] = old.attributes[DEQUANTIZE]
+    for name in (DEQUANTIZE, GATHER_MATRICES):
+        if name in old.attributes:
+            new.attributes[name] = old.attributes[name]
     found: list[ir.Operation] = []
 
     def visit(o: ir.Operation) -> ir.WalkResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlirc.dialects.mlirc_dialect import CACHED_ATTENTION, DEQUANTIZE, head_vectors, scores_operands
+from mlirc.dialects.mlirc_dialect import CACHED_ATTENTION, DEQUANTIZE, GATHER_MATRICES, head_vectors, scores_operands
 from mlirc.ir.tensors import shape_of
 from mlirc.mlir import ir, linalg, nested
 from mlirc.passes.graph import classify
@@ -170,6 +170,11 @@ def owner_through_moves(value: ir.Value) -> ir.Operation | None:
 def is_dequantization(op: ir.Operation | None) -> bool:
     """Whether an op is a map that unpacks the weights of a product: what it reads has fewer bytes than its result."""
     return op is not None and DEQUANTIZE in op.attributes and is_map(op)
+
+
+def is_gather_of_matrices(op: ir.Operation | None) -> bool:
+    """Whether an op is a map that chooses a matrix for each group of a product."""
+    return op is not None and GATHER_MATRICES in op.attributes and is_map(op)
 
 
 def tensors_read(op: ir.Operation) -> list[ir.Value]:

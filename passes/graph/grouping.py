@@ -33,6 +33,7 @@ from mlirc.passes.graph.facts import (
     is_dequantization,
     is_expensive,
     is_free,
+    is_gather_of_matrices,
     is_generator_row,
     is_linear,
     is_map,
@@ -204,7 +205,7 @@ class Grouping:
             return self.options.reductions and len(kernels) == 1 and self._may_reduce(op, next(iter(kernels)))
         if not is_map(op) or not self.options.maps:
             return False
-        if is_dequantization(op):
+        if is_dequantization(op) or is_gather_of_matrices(op):
             return all(self._unpacks(op, k, demands[0]) for k in kernels)
         for kernel in kernels:
             if kernel in demands[0].plain:
@@ -218,7 +219,8 @@ class Grouping:
         return all(k in demands[0].plain and k.contractions or self._may_compute(op, k) for k in kernels)
 
     def _unpacks(self, op: ir.Operation, kernel: Kernel, demand: Demand) -> bool:
-        """Whether a kernel computes a packed weight where its product reads it: as a whole, dimension by dimension."""
+        """Whether a kernel computes a packed weight, or chosen ones, where its product reads it: as a whole, dimension by
+        dimension."""
         reads = demand.indices[kernel]
         if kernel not in demand.plain or not kernel.contractions or len(reads) != 1 or None in reads:
             return False

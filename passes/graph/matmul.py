@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mlirc.dialects.mlirc_dialect import DEQUANTIZE
+from mlirc.dialects.mlirc_dialect import DEQUANTIZE, GATHER_MATRICES
 from mlirc.errors import MlircError
 from mlirc.mlir import arith, ir
 from mlirc.passes.graph.emit import Arguments, BodyEmitter, Tile, clone_body, filled, make_generic
 from mlirc.passes.graph.evaluate import Evaluator, Indices
-from mlirc.passes.graph.facts import contraction_reads, is_dequantization, owner_through_moves, without_cast
+from mlirc.passes.graph.facts import (
+    contraction_reads,
+    is_dequantization,
+    is_gather_of_matrices,
+    owner_through_moves,
+    without_cast,
+)
 from mlirc.passes.graph.index import Index, loop_pairs
-from mlirc.passes.graph.scalar import Scalar, constant_of
+from mlirc.passes.graph.scalar import Scalar, constant_of, is_gather
 from mlirc.passes.graph.space import Space, affine_map
 
 UNIT_M, UNIT_N, UNIT_K = 3000, 3001, 3002  # loops of size 1 that keep a matmul's form
@@ -36,7 +42,8 @@ class MatmulEmitter:
             found = [f if (f := without_cast(s)).kind == "load" else s for s in (lhs, rhs)]
             self.casts[number] = [None if s is f else s for s, f in zip((lhs, rhs), found, strict=True)]
             for s, value, read in zip(found, list(op.operands)[:2], reads, strict=True):
-                if s.kind != "load" and not is_dequantization(owner_through_moves(value)):
+                made_by = owner_through_moves(value)
+                if s.kind != "load" and not is_dequantization(made_by) and not is_gather_of_matrices(made_by):
                     raise MlircError(f"contraction operand of {op.name} is not a tensor in memory")
                 self.reads[s.number] = s.data[1] if s.kind == "load" else read
             self.operands[number] = (found[0], found[1])
@@ -132,14 +139,25 @@ class MatmulEmitter:
         return self.arguments.get(load.data[0], self.space.sizes(loops)), list(loops)
 
     def _computed(self, node: Scalar, free: list[int], whole: ir.Value) -> Tile:
-        """An operand that the kernel computes, rows along the inner dimension."""
+        """An operand that the kernel computes, rows along the inner dimension; or chosen matrices, as they lie."""
         own = set(self.space.loops_of(d for d in self.out_order if d in node.dims))
         loops = [*(i for i in self.batch if i in own), *free, *self.k]
-        (value,) = self.emitter.generic([node], loops)
         made_by = owner_through_moves(whole)
+        if is_gather_of_matrices(made_by):
+            return self._chosen(node, loops)
+        (value,) = self.emitter.generic([node], loops)
         bits = made_by.attributes[DEQUANTIZE] if made_by is not None and DEQUANTIZE in made_by.attributes else None
         value.owner.attributes[DEQUANTIZE] = ir.UnitAttr.get() if bits is None else bits
         return value, list(loops)
+
+    def _chosen(self, node: Scalar, loops: list[int]) -> Tile:
+        """Matrices that a number chooses for each index of the batch."""
+        (load,) = (n for n in node.walk() if is_gather(n))
+        walked = self.space.loops_of(a[1] for i in load.data[1][1:] for a in i.atoms() if a[0] == "d")
+        loops = [*(i for i in loops if i not in walked), *walked]
+        (value,) = self.emitter.generic([node], loops)
+        value.owner.attributes[GATHER_MATRICES] = ir.UnitAttr.get()
+        return value, loops
 
 
 def _multiply_add(lhs: ir.Value, rhs: ir.Value, acc: ir.Value) -> None:

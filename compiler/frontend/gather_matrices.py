@@ -1,0 +1,94 @@
+"""`mlirc::gather_matrices`: for each group of a product the matrix that it is multiplied with, chosen by a number.
+
+It stays one op down to the `torch` level, and is one map at the `linalg` level (`mlirc.gather_matrices` on the
+`linalg.generic`). The product that reads it reads the matrices where they lie, and no copy of them is made.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from mlirc.dialects.mlirc_dialect import GATHER_MATRICES
+from mlirc.frontend.amax import builtin_tensor
+from mlirc.mlir import arith, ir, linalg, tensor
+
+OPERATOR = "torch.mlirc.gather_matrices"
+
+
+def gather_matrices(
+    matrices: torch.Tensor, which: torch.Tensor, dim: int, start: int, size: int, may_miss: bool
+) -> torch.Tensor:
+    """Matrix `which`[g] of `matrices` [E,R,C] for each g, [G,R,C], of which only `size` rows (dim 1) or columns (dim 2)
+    from `start` on.
+
+    `which` is int64 [G], below E. Where it is negative, which only `may_miss` allows, a matrix of zeros.
+    """
+    return torch.ops.mlirc.gather_matrices(matrices, which, dim, start, size, may_miss)
+
+
+@torch.library.custom_op("mlirc::gather_matrices", mutates_args=())
+def gather_matrices_op(
+    matrices: torch.Tensor, which: torch.Tensor, dim: int, start: int, size: int, may_miss: bool
+) -> torch.Tensor:
+    """The function above, in PyTorch."""
+    _check(matrices, which, dim, start, size)
+    if not may_miss:
+        return matrices.narrow(dim, start, size).index_select(0, which)
+    found = matrices.narrow(dim, start, size).index_select(0, which.clamp(min=0))
+    return torch.where((which >= 0).reshape(-1, 1, 1), found, torch.zeros((), dtype=found.dtype))
+
+
+@gather_matrices_op.register_fake
+def _(matrices, which, dim, start, size, may_miss):
+    _check(matrices, which, dim, start, size)
+    shape = [which.shape[0], *matrices.shape[1:]]
+    shape[dim] = size
+    return matrices.new_empty(shape)
+
+
+def _check(matrices: torch.Tensor, which: torch.Tensor, dim: int, start: int, size: int) -> None:
+    """Raises ValueError for shapes or types that the op does not take."""
+    if matrices.dim() != 3 or which.dim() != 1 or which.dtype != torch.int64 or dim not in (1, 2):
+        given = ", ".join(f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" for x in (matrices, which))
+        raise ValueError(f"gather_matrices takes matrices [E,R,C], int64 [G] and dim 1 or 2, not {given}, dim {dim}")
+    if start < 0 or size < 0 or start + size > matrices.shape[dim]:
+        raise ValueError(f"gather_matrices: {start} to {start + size} is not within {matrices.shape[dim]}")
+
+
+def lower_gather_matrices(op: ir.Operation) -> None:
+    """Replaces one `torch.operator` of the name OPERATOR, whose shapes are static."""
+    dim, start, size, may_miss = (op.operands[i].owner.attributes["value"].value for i in (2, 3, 4, 5))
+    with op.location, ir.InsertionPoint(op):
+        matrices, which = (builtin_tensor(v) for v in op.operands[:2])
+        element, shape = matrices.type.element_type, [which.type.shape[0], *matrices.type.shape[1:]]
+        shape[dim] = size
+        init = tensor.empty(shape, element)
+        maps = [ir.AffineMap.get(3, 0, [ir.AffineDimExpr.get(0)]), ir.AffineMap.get_identity(3)]
+        generic = linalg.GenericOp(
+            [init.type],
+            [which],
+            [init],
+            ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in maps]),
+            ir.ArrayAttr.get([ir.Attribute.parse("#linalg.iterator_type<parallel>")] * 3),
+        )
+        generic.operation.attributes[GATHER_MATRICES] = ir.UnitAttr.get()
+        block = generic.regions[0].blocks.append(which.type.element_type, element)
+        with ir.InsertionPoint(block):
+            linalg.YieldOp([_element(matrices, block.arguments[0], dim, start, bool(may_miss))])
+        made = ir.Operation.create("torch_c.from_builtin_tensor", [op.results[0].type], [generic.results[0]])
+    op.results[0].replace_all_uses_with(made.results[0])
+    op.erase()
+
+
+def _element(matrices: ir.Value, number: ir.Value, dim: int, start: int, may_miss: bool) -> ir.Value:
+    """What the body of the map yields; `number` is the group's."""
+    zero = arith.constant(number.type, 0)
+    matrix = arith.index_cast(ir.IndexType.get(), arith.maxsi(number, zero) if may_miss else number)
+    at = [matrix, linalg.IndexOp(1).result, linalg.IndexOp(2).result]
+    if start:
+        at[dim] = arith.addi(at[dim], arith.constant(ir.IndexType.get(), start))
+    found = tensor.extract(matrices, at)
+    if not may_miss:
+        return found
+    negative = arith.cmpi(arith.CmpIPredicate.slt, number, zero)
+    return arith.select(negative, arith.constant(found.type, 0.0), found)
