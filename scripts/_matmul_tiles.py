@@ -164,7 +164,7 @@ def choose(kernel: KernelInfo, target: Target, given: Mapping[str, Any]) -> Bloc
         start = swapped_tile(kernel, size, target, given, warpgroups_for(kernel, target), tensor_copies)
     else:
         start = starting_tile(kernel, size, target, given, tensor_copies)
-        start = divided(start, kernel, size, c, target, given, tensor_copies)
+        start = start if c.chosen else divided(start, kernel, size, c, target, given, tensor_copies)
     mma = given["mma"] or start.mma
     tile = replace(
         start, mma=mma, block_m=given["block_m"] or start.block_m, block_n=given["block_n"] or start.block_n,
@@ -181,9 +181,13 @@ def choose(kernel: KernelInfo, target: Target, given: Mapping[str, Any]) -> Bloc
     if tile.swap_operands and given["store"] is None:
         tile = replace(tile, store="rows")
     check_together(kernel.name, tile, given)
+    if c.chosen and tile.parts > 1:
+        raise MlircError(f"kernel '{kernel.name}': parts={tile.parts}: chosen matrices are not divided: leave it out")
     block_k, stages = given["block_k"], given["stages"]
     tile = replace(tile, block_k=fitting_slice(tile, c, target) if block_k is None else block_k)
     tile = replace(tile, stages=fitting_stages(tile, c, target) if stages is None else stages)
+    if c.chosen:  # each block ends by itself, and shares what its neighbours read only if they have one matrix
+        return replace(tile, group=given["group"] or 1, cluster=given["cluster"] or 1, persist=given["persist"] or 0)
     return launched(tile, size, target.sms, given)
 
 

@@ -19,6 +19,7 @@ from mlirc.schedule.verbs import (
     match_root,
     power_of_two,
     product,
+    read_matrices,
     script,
     split_k,
     tidy,
@@ -78,7 +79,9 @@ def matvec(
         )
     if combine:
         raise MlircError(f"kernel '{kernel.name}': combine={combine}: rows are whole: give part, less than a row")
-    return whole_rows(found.dims, collapse_vectors, rows=rows, warps=warps, vector=vector, min_blocks=min_blocks)
+    return whole_rows(
+        found.dims, collapse_vectors, rows=rows, warps=warps, vector=vector, min_blocks=min_blocks, chosen=found.chosen
+    )
 
 
 def part_of_row(length: int, rows: int, sms: int) -> int:
@@ -97,6 +100,8 @@ def parts_of_rows(
         generalize(function)
         collapse_vectors(function)
         forall = tile_to_blocks(match_root(function), sizes=sizes, keep=[innermost], order=[])
+        if found.chosen:
+            read_matrices(forall)
         tiled, loop = tile_reduction(match_contractions(forall), size=part)
         annotate(tiled, vector=vector)
         numbers = NUMBERS_OF_WARP * warps if combine == "last" else NUMBERS

@@ -17,6 +17,7 @@ from mlirc.schedule.verbs import (
     match_root,
     power_of_two,
     product,
+    read_matrices,
     script,
     tidy,
     tile_to_blocks,
@@ -129,15 +130,19 @@ def sizes_of_rows(dims: Sequence[RootDim], rows: int) -> tuple[list[int], int]:
 
 
 def whole_rows(
-    dims: Sequence[RootDim], collapse: Callable, *, rows: int, warps: int, vector: int, min_blocks: int | None
-) -> ir.Module:
-    """The script of blocks that take `rows` whole rows each; `dims` are the root's after the verb `collapse`."""
+    dims: Sequence[RootDim], collapse: Callable, *, rows: int, warps: int, vector: int, min_blocks: int | None,
+    chosen: bool = False,
+) -> ir.Module:  # fmt: skip
+    """The script of blocks that take `rows` whole rows each, of matrices that are `chosen` or given; `dims` are the
+    root's after the verb `collapse`."""
     sizes, innermost = sizes_of_rows(dims, rows)
     with script(rows=rows, warps=warps, vector=vector, min_blocks=min_blocks) as (module, function):
         generalize(function)
         collapse(function)
         root = match_root(function)
         forall = tile_to_blocks(root, sizes=sizes, keep=[innermost], order=[])
+        if chosen:
+            read_matrices(forall)
         annotate(match(forall, "linalg.generic"), vector=vector)
         annotate(function, warps=warps, min_blocks=min_blocks)
         tidy(function, forall)

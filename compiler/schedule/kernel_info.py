@@ -81,6 +81,7 @@ class MatvecInfo:
     dims: tuple[RootDim, ...]
     row_length: int  # elements
     matrix_bytes: int  # of an element
+    chosen: bool = False  # the matrices are such that numbers choose
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ def describe(function: ir.Operation) -> KernelInfo:
 def _matvec(function: ir.Operation) -> MatvecInfo | None:
     """The kernel as reductions of matrices' rows; None where it has no product of one row or column, or where a matrix
     has its rows along another dimension than the one that is summed."""
-    matrix_bytes = 0
+    matrix_bytes, chosen = 0, False
     for op in structured_ops(function.regions[0].blocks[0]):
         roles = contraction(op)
         if roles is None:
@@ -180,6 +181,11 @@ def _matvec(function: ir.Operation) -> MatvecInfo | None:
         vectors = [all(s.extents[d] == 1 for d in own) for own in (roles.m, roles.n)]
         if not any(vectors):
             return None
+        chooser = producer(s.inputs[1])
+        if _chooses(chooser):
+            if all(vectors) or any(o.operation.name == "arith.select" for o in body_of(chooser).operations):
+                return None  # one of these may be none: a loop is skipped, and there is none here
+            chosen = True
         element = ir.RankedTensorType(s.inputs[1 if vectors[0] else 0].type).element_type
         matrix_bytes = max(matrix_bytes, ELEMENT_BYTES.get(str(element), 8))
     if not matrix_bytes:
@@ -192,7 +198,7 @@ def _matvec(function: ir.Operation) -> MatvecInfo | None:
         return None
     finally:
         clone.erase()
-    return MatvecInfo(found["dims"], found["row_length"], matrix_bytes) if found["row_length"] else None
+    return MatvecInfo(found["dims"], found["row_length"], matrix_bytes, chosen) if found["row_length"] else None
 
 
 def _attention_shape(block: ir.Block) -> AttentionShape | None:
@@ -323,11 +329,16 @@ def contraction_info(dims: Dims, row: tuple[int, ...]) -> ContractionInfo | None
         return None
     if any(not all(s.parallel) and i not in dict(found) for i, s in enumerate(dims.structures)):
         raise PayloadError("a contraction together with another reduction", dims.ops[found[0][0]])
+    choosers = [producer(dims.structures[i].inputs[1]) for i, _ in found]
+    groups = {c for op in choosers if _chooses(op) for c in dims.map_classes(dims.ops.index(op), structure(op).maps[0])}
     roles = {tuple(tuple(dims.of[i][d] for d in g) for g in (r.batch, r.m, r.n)) for i, r in found if r}
     ks = [[dims.extent[dims.of[i][d]] for d in r.k] for i, r in found if r]
     if len(roles) != 1 or any(k != ks[0] for k in ks) or len(ks[0]) != 1:
         raise PayloadError("its contractions do not share one loop", dims.ops[found[0][0]])
     batch, m, n = roles.pop()
+    batch, n = (*batch, *(c for c in n if c in groups)), tuple(c for c in n if c not in groups)
+    if not n:
+        raise PayloadError("chosen matrices have one row each", dims.ops[found[0][0]])
     if any(c not in row for c in batch + m + n):
         raise PayloadError("the contraction's dimensions are not those of the result", dims.ops[found[0][0]])
     s = structure(dims.ops[found[0][0]])
@@ -341,7 +352,7 @@ def contraction_info(dims: Dims, row: tuple[int, ...]) -> ContractionInfo | None
     return ContractionInfo(
         batch, m, n, ks[0][0], types[0], types[1], types[2], len(found), direct, panels, (along_k[0], along_k[1]),
         boxes, _casts([dims.ops[i] for i, _ in found]), packed=_packed([dims.structures[i] for i, _ in found]),
-        chosen=all(_chooses(producer(dims.structures[i].inputs[1])) for i, _ in found),
+        chosen=all(map(_chooses, choosers)),
     )  # fmt: skip
 
 

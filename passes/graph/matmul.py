@@ -43,9 +43,9 @@ class MatmulEmitter:
             self.casts[number] = [None if s is f else s for s, f in zip((lhs, rhs), found, strict=True)]
             for s, value, read in zip(found, list(op.operands)[:2], reads, strict=True):
                 made_by = owner_through_moves(value)
-                if s.kind != "load" and not is_dequantization(made_by) and not is_gather_of_matrices(made_by):
+                if (s.kind != "load" or is_gather(s)) and not is_dequantization(made_by) and not is_gather_of_matrices(made_by):
                     raise MlircError(f"contraction operand of {op.name} is not a tensor in memory")
-                self.reads[s.number] = s.data[1] if s.kind == "load" else read
+                self.reads[s.number] = s.data[1] if s.kind == "load" and not is_gather(s) else read
             self.operands[number] = (found[0], found[1])
         lhs, rhs = next(iter(self.operands.values()))
         sizes = dict(loop_pairs([*dims, *(i for s in (lhs, rhs) for i in self.reads[s.number])]))
@@ -127,7 +127,7 @@ class MatmulEmitter:
     def _operand(self, load: Scalar, free: list[int], value: ir.Value) -> Tile:
         """A contraction's operand, with loops of size 1 for a missing row, column or inner dimension. `value` is what
         it was."""
-        if load.kind != "load":
+        if load.kind != "load" or is_gather(load):
             return self._computed(load, free, value)
         loops = self.space.plain_loops(load)
         if loops is None:
