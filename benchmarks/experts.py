@@ -152,7 +152,7 @@ def run_all(args: argparse.Namespace) -> None:
         for r in run_case((name, tokens, 0), files, args.samples, flush):
             rows.append(r)
             print(
-                f"{name:8s} {tokens:5d} tokens {r['median_us']:9.1f} us {r['gb_s']:6.0f} GB/s of {r['experts']} experts "
+                f"{name:8s} {tokens:5d} tokens {r['median_us']:9.1f} us {r['gb_s']:6.0f} GB/s, {r['experts']} experts "
                 f"{r['tflop_s']:5.0f} TF {r['vs']:.2f}x PyTorch's best, err {r['error']:.1e} {r['arm']}", flush=True,
             )  # fmt: skip
         torch.cuda.empty_cache()

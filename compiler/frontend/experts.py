@@ -98,10 +98,9 @@ def _count(found: torch.Tensor, dim: int) -> torch.Tensor:
     return torch.where(found, 1, 0).sum(dim)
 
 
-def _experts(self: Any, x: torch.Tensor, which: torch.Tensor, may_miss: bool) -> torch.Tensor:
-    """Groups x [G,M,H], each through the expert numbered `which` [G] (int64; -1, where some
-    `may_miss`: none, whose rows are of no use):
-    [G,M,H]."""
+def _experts(self: Any, x: torch.Tensor, which: torch.Tensor | None, may_miss: bool) -> torch.Tensor:
+    """Groups x [G,M,H], each through the expert numbered `which` [G] (int64; -1, where some `may_miss`: none,
+    whose rows are of no use), or all E of them (None): [G,M,H]."""
 
     def linear(x: torch.Tensor, name: str, part: int | None = None) -> torch.Tensor:
         weight, bias = getattr(self, name), getattr(self, f"{name}_bias") if self.has_bias else None
@@ -110,9 +109,14 @@ def _experts(self: Any, x: torch.Tensor, which: torch.Tensor, may_miss: bool) ->
             size = weight.shape[dim] // 2
             start = part * size
             bias = None if bias is None else bias[:, start : start + size]
-        matrices = gather_matrices(weight, which, dim, start, weight.shape[dim] if size is None else size, may_miss)
+        size = weight.shape[dim] if size is None else size
+        if which is None:
+            matrices = weight.narrow(dim, start, size)
+        else:
+            matrices = gather_matrices(weight, which, dim, start, size, may_miss)
+            bias = None if bias is None else bias.index_select(0, which.clamp(min=0))
         out = torch.bmm(x.to(weight.dtype), matrices if self.is_transposed else matrices.transpose(1, 2))
-        return out if bias is None else out + bias.index_select(0, which.clamp(min=0)).unsqueeze(1)
+        return out if bias is None else out + bias.unsqueeze(1)
 
     if not self.has_gate:
         x = self.act_fn(linear(x, "up_proj"))
@@ -133,9 +137,9 @@ def _gates_by_halves(self: Any) -> bool:
 
 
 def _every_expert(self: Any, x: torch.Tensor, index: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Every expert sees every token, and what the router did not choose is masked: for as many tokens as a call says."""
+    """Every expert sees every token, and what the router did not choose is masked: for any number of tokens."""
     numbers = torch.arange(self.num_experts, device=index.device)
-    out = _experts(self, x.unsqueeze(0).expand(self.num_experts, -1, -1), numbers, False)  # [E,T,H]
+    out = _experts(self, x.unsqueeze(0).expand(self.num_experts, -1, -1), None, False)  # [E,T,H]
     hit = index.unsqueeze(-1) == numbers  # [T,K,E]
     of_expert = torch.where(hit, weights.unsqueeze(-1), 0).sum(1).t().unsqueeze(-1)  # [E,T,1]
     # An expert that was not chosen may overflow on a token: nothing of it may reach the sum, not even as 0 * inf.

@@ -35,7 +35,7 @@ def gather_matrices_op(
     if not may_miss:
         return matrices.narrow(dim, start, size).index_select(0, which)
     found = matrices.narrow(dim, start, size).index_select(0, which.clamp(min=0))
-    return torch.where((which >= 0).reshape(-1, 1, 1), found, torch.zeros((), dtype=found.dtype))
+    return torch.where((which >= 0).reshape(-1, 1, 1), found, torch.zeros((), dtype=found.dtype, device=found.device))
 
 
 @gather_matrices_op.register_fake

@@ -1,4 +1,4 @@
-"""`schedule.read_matrices`: tiles of chosen matrices become slices of where they lie, by numbers read from the table."""
+"""`schedule.read_matrices`: tiles of chosen matrices become slices of these, by numbers that are read from a table."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from mlirc.dialects.schedule.tile_reduction import mixed
 from mlirc.ir.levels import INDEX_BELOW
 from mlirc.ir.tensors import shape_of
 from mlirc.mlir import arith, ir, nested, tensor
+
+SLT = int(arith.CmpIPredicate.slt)
 
 
 @dataclass
@@ -54,11 +56,38 @@ class _Tile:
         n_in = list(op.attributes["operandSegmentSizes"])[0]
         if len(found) != 1 or n_in != 1 or len(found[0].operands) != 4:
             raise PayloadError(f"{GATHER_MATRICES} is on a map that reads one element of [E,R,C]", op)
-        self.matrices, _, *where = found[0].operands
+        self.matrices, number, *where = found[0].operands
+        self._check_number(number, body)
         self.places = [_Place(), _Place()]
         for place, value in zip(self.places, where, strict=True):
             place.add(value, body)
-        self.may_miss = any(o.operation.name == "arith.select" for o in body.operations)
+        self.may_miss = self._check_result(found[0].results[0], body)
+
+    def _check_number(self, value: ir.Value, body: ir.Block) -> None:
+        """Raises PayloadError unless the matrix's number is the input, kept inside of what there is."""
+        limits = {"arith.maxsi": 0, "arith.minsi": shape_of(self.matrices)[0] - 1}
+        while value != body.arguments[0]:
+            made_by = producer(value)
+            name = "" if made_by is None else made_by.name
+            if made_by is None or name != "arith.index_cast" and number_of(made_by.operands[-1]) != limits.get(name):
+                raise PayloadError("the number of a matrix is not the map's input", self.op)
+            value = made_by.operands[0]
+
+    def _check_result(self, element: ir.Value, body: ir.Block) -> bool:
+        """Whether a negative number is of no matrix, but zeros. Raises PayloadError for any other result."""
+        (result,) = list(body.operations)[-1].operation.operands
+        if result == element:
+            return False
+        chosen = producer(result)
+        test = producer(chosen.operands[0]) if chosen is not None and chosen.name == "arith.select" else None
+        if chosen is None or test is None or test.name != "arith.cmpi" or chosen.operands[2] != element:
+            raise PayloadError("a tile of matrices holds what is not their elements", self.op)
+        negative = ir.IntegerAttr(test.attributes["predicate"]).value == SLT and number_of(test.operands[1]) == 0
+        zero = producer(chosen.operands[1])
+        zeros = zero is not None and "value" in zero.attributes and zero.attributes["value"].value == 0
+        if test.operands[0] != body.arguments[0] or not negative or not zeros:
+            raise PayloadError("groups without a matrix are those with a negative number, and have zeros", self.op)
+        return True
 
     def table(self) -> tuple[ir.Value, tuple[_build.Size, ...]]:
         """The table, and where in it the number is."""
@@ -127,7 +156,9 @@ def _read(inside: ir.Operation) -> None:
     if not missing:
         return
     if loop is None or len(missing) != len(tiles) or len(numbers) != 1:
-        raise PayloadError("groups without a matrix end a loop over its products: give the loop of tile_reduction", inside)
+        raise PayloadError(
+            "groups without a matrix end a loop over its products: give the loop of tile_reduction", inside
+        )
     with ir.InsertionPoint(loop), loop.location:
         (number,) = numbers.values()
         none = arith.CmpIOp(arith.CmpIPredicate.slt, number, _build.index(0)).result

@@ -219,8 +219,8 @@ class Grouping:
         return all(k in demands[0].plain and k.contractions or self._may_compute(op, k) for k in kernels)
 
     def _unpacks(self, op: ir.Operation, kernel: Kernel, demand: Demand) -> bool:
-        """Whether a kernel computes a packed weight, or chosen ones, where its product reads it: as a whole, dimension by
-        dimension."""
+        """Whether a kernel computes a packed weight, or chosen matrices, where its product reads them: as a whole,
+        dimension by dimension."""
         reads = demand.indices[kernel]
         if kernel not in demand.plain or not kernel.contractions or len(reads) != 1 or None in reads:
             return False

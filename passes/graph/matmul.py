@@ -43,7 +43,11 @@ class MatmulEmitter:
             self.casts[number] = [None if s is f else s for s, f in zip((lhs, rhs), found, strict=True)]
             for s, value, read in zip(found, list(op.operands)[:2], reads, strict=True):
                 made_by = owner_through_moves(value)
-                if (s.kind != "load" or is_gather(s)) and not is_dequantization(made_by) and not is_gather_of_matrices(made_by):
+                if (
+                    (s.kind != "load" or is_gather(s))
+                    and not is_dequantization(made_by)
+                    and not is_gather_of_matrices(made_by)
+                ):
                     raise MlircError(f"contraction operand of {op.name} is not a tensor in memory")
                 self.reads[s.number] = s.data[1] if s.kind == "load" and not is_gather(s) else read
             self.operands[number] = (found[0], found[1])

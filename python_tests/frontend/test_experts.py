@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from mlirc.frontend import from_torch, open_model
-from mlirc.frontend.experts import experts_forward
+from mlirc.frontend.experts import experts_forward, most_groups, rows_of_group, sort_by_expert
 from support.models.small import check
+from support.randomness import generator
 
 _MOE = dict(
     hidden_size=32, intermediate_size=44, moe_intermediate_size=20, num_hidden_layers=2, num_attention_heads=4,
@@ -67,7 +68,7 @@ class _Experts(torch.nn.Module):
         return out + getattr(self, f"{name}_bias")[e] if self.has_bias else out
 
 
-@pytest.mark.parametrize("tokens, count", [(1, 13), (9, 3)])  # gathered, masked
+@pytest.mark.parametrize("tokens, count", [(1, 13), (9, 3), (300, 40)])
 @pytest.mark.parametrize("transposed, bias, gate, norm", [(0, 0, 1, 0), (1, 1, 1, 0), (0, 1, 0, 1), (1, 0, 1, 1)])
 def test_experts_equal_one_token_after_the_other(tokens, count, transposed, bias, gate, norm):
     torch.manual_seed(tokens)
@@ -75,6 +76,43 @@ def test_experts_equal_one_token_after_the_other(tokens, count, transposed, bias
     x, weights = torch.randn(tokens, 5), torch.rand(tokens, 2)
     index = torch.stack([torch.randperm(count)[:2] for _ in range(tokens)])
     torch.testing.assert_close(experts_forward(module, x, index, weights), module(x, index, weights))
+
+
+_CHOICES = {
+    "random": lambda g, pairs, experts: g.integers(0, experts, pairs),
+    "one": lambda g, pairs, experts: [experts - 1] * pairs,
+    "all but the middle": lambda g, pairs, experts: [experts - 1 if i % 3 else 0 for i in range(pairs)],
+    "in turn": lambda g, pairs, experts: [i % experts for i in range(pairs)],
+}
+
+
+@pytest.mark.parametrize("kind", _CHOICES)
+@pytest.mark.parametrize(
+    "pairs, experts, rows", [(1, 1, 8), (14, 8, 8), (67, 3, 16), (256, 64, 8), (600, 7, 64), (771, 128, 8)]
+)
+def test_pairs_are_sorted_into_groups_of_one_expert(kind, pairs, experts, rows):
+    chosen = [int(e) for e in _CHOICES[kind](generator(), pairs, experts)]
+    places, table = (x.tolist() for x in sort_by_expert(torch.tensor(chosen), experts, rows))
+    assert len(set(places)) == pairs and len(table) == most_groups(pairs, experts, rows)
+    assert [table[p // rows] for p in places] == chosen
+    used = [e for e in table if e >= 0]
+    assert table == used + [-1] * (len(table) - len(used)) and used == sorted(used)
+    assert len(used) == sum(-(-chosen.count(e) // rows) for e in set(chosen))
+    for e in set(chosen):  # in their order, one behind the other
+        own = [p for p, c in zip(places, chosen, strict=True) if c == e]
+        assert own == list(range(own[0], own[0] + len(own))) and own[0] % rows == 0
+
+
+def test_no_choice_needs_more_groups():
+    for pairs, experts, rows in ((1, 1, 8), (9, 8, 8), (100, 7, 16), (33, 64, 8)):
+        chosen = min(pairs, experts)
+        most = torch.tensor([*range(chosen), *[0] * (pairs - chosen)])
+        _, table = sort_by_expert(most, experts, rows)
+        assert (table >= 0).all() and len(table) == most_groups(pairs, experts, rows)
+
+
+def test_rows_of_a_group_are_about_those_of_a_mean_expert():
+    assert [rows_of_group(pairs, 64) for pairs in (2, 256, 257, 1536, 4096, 16384)] == [8, 8, 16, 32, 64, 128]
 
 
 def test_an_expert_that_was_not_chosen_may_overflow():
