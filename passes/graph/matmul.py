@@ -161,7 +161,7 @@ class MatmulEmitter:
         loops = [*(i for i in loops if i not in walked), *walked]
         (value,) = self.emitter.generic([node], loops)
         value.owner.attributes[GATHER_MATRICES] = ir.UnitAttr.get()
-        return value, loops
+        return value, list(loops)
 
 
 def _multiply_add(lhs: ir.Value, rhs: ir.Value, acc: ir.Value) -> None:
