@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch._subclasses import FakeTensor, FakeTensorMode
-from transformers.cache_utils import DynamicCache, LinearAttentionCacheLayerMixin
+from transformers.cache_utils import DummyLayer, DynamicCache, LinearAttentionCacheLayerMixin
 
 from mlirc.errors import MlircError
 from mlirc.frontend.experts import routed_experts
@@ -58,8 +58,8 @@ def open_mixed(
 
 
 def _what_it_keeps(network: Any) -> tuple[list[tuple[str, tuple, tuple]], int, torch.dtype]:
-    """For each layer `pages` or `rows` with two shapes (of keys and values, or inputs and state), the number of logits,
-    and the dtype of what is kept, from one token."""
+    """For each layer `pages` or `rows` with two shapes (of keys and values, or inputs and state), or `nothing`; the
+    number of logits, and the dtype of what is kept, from one token."""
     fake = next((p.fake_mode for p in network.parameters() if isinstance(p, FakeTensor)), None)
     name = type(network).__name__
     try:
@@ -76,6 +76,9 @@ def _what_it_keeps(network: Any) -> tuple[list[tuple[str, tuple, tuple]], int, t
     found: list[tuple[str, tuple, tuple]] = []
     dtypes = set()
     for layer in cache.layers:
+        if isinstance(layer, DummyLayer):
+            found.append(("nothing", (), ()))
+            continue
         keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
         recurrent = isinstance(layer, LinearAttentionCacheLayerMixin)
         if recurrent and keys is None and len(layer.conv_states) == 1 == len(layer.recurrent_states):
@@ -108,6 +111,8 @@ class _Steps:
                 self._order.append((kind, len(self._pools)))
                 keys, values = ((sizes.pages, heads, sizes.page_size, width) for heads, width in (a, b))
                 self._pools.append(Pools(keys, values, dtype))
+            elif kind == "nothing":
+                self._order.append((kind, 0))
             else:
                 self._order.append((kind, len(self._rows)))
                 self._rows.append(Rows(sizes.slots, a, b, dtype))

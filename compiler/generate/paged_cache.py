@@ -111,11 +111,18 @@ class PagedCache(Cache):
         return None
 
 
+class _NoLayers(list):
+    """What a model that looks at layers of its cache finds: only keys and values are known here."""
+
+    def __getitem__(self, index: Any) -> Any:
+        raise MlircError("the model keeps something else than keys and values in a layer: its generation is not supported")
+
+
 class ShapesOfCache(Cache):
     """Finds out what a model keeps: the shapes of keys and values by layer, from one step of one token."""
 
     def __init__(self) -> None:
-        super().__init__(layers=[])
+        super().__init__(layers=_NoLayers())
         self.found: dict[int, tuple[tuple[int, int], tuple[int, int], torch.dtype]] = {}
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any, **__: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from transformers.activations import ACT2FN
-from transformers.cache_utils import LinearAttentionCacheLayerMixin
+from transformers.cache_utils import DummyLayer, LinearAttentionCacheLayerMixin
 
 from mlirc.errors import MlircError
 from mlirc.generate.paged_attention import paged_attention
@@ -101,11 +101,17 @@ class _RowLayer(LinearAttentionCacheLayerMixin):
         return -1
 
 
+class _NoLayer(DummyLayer):
+    """A layer that keeps nothing, such as one of experts alone."""
+
+    gathered = None  # as of `PagedLayer`
+
+
 class _MixedCache(PagedCache):
     """Pages of the layers with attention, rows of the recurrent ones; `current` is the layer whose state was asked for
     last: a recurrence that is begun anew by the model goes on from there."""
 
-    def __init__(self, layers: Sequence[PagedLayer | _RowLayer], place: Place):
+    def __init__(self, layers: Sequence[PagedLayer | _RowLayer | _NoLayer], place: Place):
         super().__init__([], place)
         self.layers = list(layers)
         self.current: _RowLayer | None = None
@@ -120,7 +126,7 @@ class _MixedCache(PagedCache):
 
 
 class _WithRows(Step):
-    """What the steps of a model with recurrent layers share. `kinds` has for each layer its pools or rows."""
+    """What the steps of a model with recurrent layers share. `order` has for each layer its pools, rows or nothing."""
 
     def __init__(
         self, network: Any, pools: Sequence[Pools], rows: Sequence[Rows], order: Sequence[tuple[str, int]],
@@ -134,10 +140,12 @@ class _WithRows(Step):
         """As of the class: f32 [B,S,V] of tokens [B,S], and what is kept with them."""
         assert isinstance(place, RowPlace)
         pools, rows = list(self.cache), list(self.rows)
-        layers: list[Any] = [
-            PagedLayer(pools[i], place) if kind == "pages" else _RowLayer(rows[i], place)  # type: ignore[arg-type]
-            for kind, i in self.order
-        ]
+        make: dict[str, Any] = {
+            "pages": lambda i: PagedLayer(pools[i], place),  # type: ignore[arg-type]
+            "rows": lambda i: _RowLayer(rows[i], place),  # type: ignore[arg-type]
+            "nothing": lambda i: _NoLayer(),
+        }
+        layers: list[Any] = [make[kind](i) for kind, i in self.order]
         cache = _MixedCache(layers, place)
         given: dict[str, Any] = {"position_ids": place.positions.clamp(max=self.sizes.context - 1), "use_cache": True}
         if last is not None:
@@ -155,6 +163,7 @@ class _WithRows(Step):
                 if layer.gathered is None or not found.made:
                     raise MlircError(f"{type(self.network).__name__}: a layer does not use its cache as is known")
                 written |= {f"cache.{i}.keys": layer.pools[0], f"cache.{i}.values": layer.pools[1]}
+            if kind != "rows":
                 continue
             if layer.written != 1:
                 raise MlircError(f"{type(self.network).__name__}: a recurrent layer does not use its cache as is known")

@@ -26,10 +26,12 @@ MODELS = {
               num_experts=4, expert_layer_period=2, expert_layer_offset=1)),
     "granite": ("GraniteMoeHybridForCausalLM", {**HEADS, "layer_types": ["mamba", "attention"],
                 "shared_intermediate_size": 64, "num_local_experts": 0}),
-    "nemotron-h": ("NemotronHForCausalLM", dict(layers_block_type=["mamba", "attention"], mamba_num_heads=8,
-                   mamba_head_dim=16, ssm_state_size=16, n_groups=2, head_dim=16)),
+    "nemotron-h": ("NemotronHForCausalLM", dict(layers_block_type=["mlp", "mamba", "moe", "attention"],
+                   num_hidden_layers=4, mamba_num_heads=8, mamba_head_dim=16, ssm_state_size=16, n_groups=2, head_dim=16,
+                   n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
+                   moe_shared_expert_intermediate_size=32)),
 }  # fmt: skip
-ALWAYS = ["mamba2", "mamba", "bamba"]
+ALWAYS = ["mamba2", "mamba", "bamba", "nemotron-h"]
 NAMES = list(MODELS) if os.environ.get("MLIRC_GENERATION") == "all" else ALWAYS
 
 

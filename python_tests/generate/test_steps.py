@@ -107,6 +107,7 @@ def test_masks_of_its_own_that_do_not_know_of_pages_are_refused():
         ("LlamaModel", {}, {}, "a causal language model"),
         ("BertForMaskedLM", {}, {}, "generation is not supported|a causal language model"),
         ("Mamba2ForCausalLM", {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2}, {}, "past_key_values"),
+        ("Lfm2ForCausalLM", {"layer_types": ["conv", "full_attention"]}, {}, "something else than keys and values"),
         ("Phi3ForCausalLM", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 40}, {},
          "give a context of at most 40"),
     ],
