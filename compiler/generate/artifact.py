@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlirc.errors import MlircError
+from mlirc.errors import MlircError, one_line
 from mlirc.files.marks import is_ours, marked_json, marked_text
 from mlirc.files.opening import check_inside, open_regular, read_text
 from mlirc.generate.sizes import Sizes, Source
@@ -46,34 +46,48 @@ class About:
 
 
 def read_about(folder: Path) -> About:
-    """What an artifact's folder says of itself; raises MlircError where it is none."""
+    """What an artifact's folder says of itself; raises MlircError where it is none, and for links out of it."""
     path = folder / ABOUT
     if not path.is_file():
         what = "a compiled model, which does not generate" if folder.suffix == ".ptx" else "no generating model"
         raise MlircError(f"{folder}: {what}: it has no {ABOUT}: make one with compile_generation")
     try:
         found = json.loads(read_text(path, limit=1 << 20))
+        _is_a(dict, found)
         if found["version"] != VERSION:
-            raise MlircError(
-                f"{path}: version {str(found['version'])[:20]}, but this mlirc reads {VERSION}: compile the model again"
-            )
+            shown = one_line(str(found["version"])[:20])
+            raise MlircError(f"{path}: version {shown}, but this mlirc reads {VERSION}: compile the model again")
         counts = {n: _count(found[n]) for n in ("slots", "context", "page_size", "pages", "vocabulary")}
         source = None if found.get("source") is None else _source(found["source"], counts["vocabulary"])
         paged = found.get("paged", True)
         if type(paged) is not bool or (source is not None and paged):
             raise ValueError("whether all lies in pages")
-        chunks = tuple(_count(c) for c in found["chunks"])
+        chunks = tuple(_count(c) for c in _is_a(list, found["chunks"]))
         sizes = Sizes(chunks=chunks, source=source, paged=paged, **counts)
         words = {n: _word(found[n]) for n in ("name", "architecture", "dtype", "target")}
-        eos = tuple(_count(t, 0, sizes.vocabulary - 1) for t in found["eos"])
-        about = About(sizes=sizes, eos=eos, notes=tuple(_word(note) for note in found["notes"]), **words)
+        eos = tuple(_count(t, 0, sizes.vocabulary - 1) for t in _is_a(list, found["eos"]))
+        notes = tuple(_word(note) for note in _is_a(list, found["notes"]))
+        about = About(sizes=sizes, eos=eos, notes=notes, **words)
     except (KeyError, TypeError, ValueError, RecursionError) as e:
-        raise MlircError(f"{path}: damaged ({type(e).__name__}: {str(e)[:80]}): compile the model again") from e
+        raise MlircError(
+            f"{path}: damaged ({type(e).__name__}: {one_line(str(e)[:80])}): compile the model again"
+        ) from e
     if chunks[:1] != (1,) or list(chunks) != sorted(set(chunks)) or chunks[-1] > sizes.context:
         raise MlircError(f"{path}: damaged (its chunks): compile the model again")
     if sizes.pages <= sizes.pages_each:
         raise MlircError(f"{path}: damaged (its pages): compile the model again")
+    _check_links(folder, [ABOUT, WEIGHTS, *(f"{name}.{end}" for name in about.plans for end in ("ptx", "levels"))])
     return about
+
+
+def _check_links(folder: Path, names: list[str]) -> None:
+    """Raises MlircError for files that are links out of the folder, and for levels in a folder that is a link."""
+    for path in (folder / name for name in names):
+        if path.is_dir() and path.is_symlink():
+            raise MlircError(f"{path}: a link to a folder: copy the folder there")
+        for file in path.iterdir() if path.is_dir() else [path]:
+            if file.is_symlink():
+                check_inside(folder, file)
 
 
 def _source(found: Any, vocabulary: int) -> Source:
@@ -81,17 +95,24 @@ def _source(found: Any, vocabulary: int) -> Source:
         return _count(value, 0, vocabulary - 1)
 
     def named(name: str) -> tuple[tuple[str, int], ...]:
-        return tuple((_word(k), token(v)) for k, v in found[name].items())
+        return tuple((_word(k), token(v)) for k, v in _is_a(dict, found[name]).items())
 
-    lengths = tuple(_count(n) for n in found["lengths"])
+    _is_a(dict, found)
+    lengths = tuple(_count(n) for n in _is_a(list, found["lengths"]))
     if found["kind"] not in ("tokens", "features") or not lengths or list(lengths) != sorted(set(lengths)):
         raise ValueError("its source")
-    start = tuple(None if t is None else token(t) for t in found["start"])
+    start = tuple(None if t is None else token(t) for t in _is_a(list, found["start"]))
     if not start or start[0] is None or None in start[2:]:
         raise ValueError("what its decoder begins with")
     plain = None if found["plain"] is None else token(found["plain"])
-    bins = _count(found["bins"], int(found["kind"] == "features"))
+    bins = _count(found["bins"]) if found["kind"] == "features" else _count(found["bins"], 0, 0)
     return Source(found["kind"], lengths, bins, start, named("languages"), named("tasks"), plain)
+
+
+def _is_a(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise ValueError(f"{str(value)[:20]} is no JSON {'object' if kind is dict else 'array'}")
+    return value
 
 
 def _count(value: Any, least: int = 1, most: int = _LIMIT) -> int:

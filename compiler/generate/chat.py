@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mlirc.errors import MlircError, one_line
@@ -45,7 +45,10 @@ class ChatTemplate:
             "messages": check_messages(messages),
         }
         question["seconds"] = _SECONDS
-        line = json.dumps(question).encode() + b"\n"
+        try:
+            line = json.dumps(question).encode() + b"\n"
+        except (TypeError, ValueError, RecursionError) as e:
+            raise MlircError(f"the messages hold what JSON does not: {shorten(one_line(str(e)), 80)}") from e
         with self._lock:
             try:
                 answer = self._ask(line)
@@ -96,11 +99,12 @@ class ChatTemplate:
 
 def check_messages(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The messages of a conversation; raises MlircError for none, and for one without `role` and `content` as text."""
-    if isinstance(messages, str | bytes | dict) or not messages:
+    taken = None if isinstance(messages, str | bytes | dict) or not isinstance(messages, Iterable) else list(messages)
+    if not taken:
         raise MlircError("a conversation is a list of messages, at least one: [{'role': 'user', 'content': 'Hello'}]")
-    for message in messages:
+    for message in taken:
         fits = isinstance(message, dict) and all(isinstance(message.get(k), str) for k in ("role", "content"))
         if not fits:
             shown = shorten(one_line(repr(message)), 80)
             raise MlircError(f"{shown} is no message: give {{'role': 'user', 'content': 'Hello'}}, both texts")
-    return list(messages)
+    return taken

@@ -5,18 +5,18 @@ from __future__ import annotations
 import numbers
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from mlirc.errors import MlircError
+from mlirc.errors import MlircError, one_line
 from mlirc.files.opening import shorten
 from mlirc.generate.audio import Speech, first_tokens, log_mel, read_audio, samples_of
 from mlirc.generate.engine import Sampling
 from mlirc.generate.opening import Opened, open_generating
-from mlirc.generate.requests import Event, Request, most_tokens
+from mlirc.generate.requests import Event, Request, check_request, most_tokens
 from mlirc.generate.scheduler import Progress, Scheduler
 from mlirc.generate.text import TextReader
 
@@ -147,15 +147,16 @@ class LLM:
             raise MlircError(f"'{unknown}' is no option of generating: sampling has {known}")
         ends = {self._token(t) for t in _listed("stop_tokens", stop_tokens, (str, numbers.Integral))}
         ends |= set() if ignore_eos else set(self.eos)
-        reader = None
-        if self.tokenizer is not None:
-            reader = TextReader(self.tokenizer.decode, tokens, stops)
-        elif stops:
+        if stops and self.tokenizer is None:
             raise MlircError("stop strings need a tokenizer, and the model has none: give stop_tokens")
         if max_new_tokens is None:
             most = most_tokens(Request(tokens), self.engine)
             max_new_tokens = max(1, most if isinstance(prompt, Speech) else min(DEFAULT_NEW_TOKENS, most))
-        return Request(tokens, max_new_tokens, Sampling(**sampling), frozenset(ends), reader, source)
+        asked = Request(tokens, max_new_tokens, Sampling(**sampling), frozenset(ends), None, source)
+        check_request(asked, self.engine)  # first: a reader decodes the prompt's end
+        if self.tokenizer is None:
+            return asked
+        return replace(asked, reader=TextReader(self.tokenizer.decode, tokens, stops))
 
     def generate(self, prompts: Prompt | Sequence[Prompt], **options: Any) -> Any:
         """Continues one prompt, or several at once: a `Generation` for each, in a list where a list was given.
@@ -230,11 +231,12 @@ class LLM:
 
     def _encode(self, prompt: Prompt) -> list[int]:
         assert not isinstance(prompt, Speech)
-        if not hasattr(prompt, "__len__") or isinstance(prompt, bytes | dict):
-            shown = shorten(repr(prompt), 80)
+        found = [] if isinstance(prompt, str) else _as_list(prompt)
+        if found is None:
+            shown = shorten(one_line(repr(prompt)), 80)
             raise MlircError(f"the prompt is {shown}: give a text, token ids, or a list of messages")
-        if not isinstance(prompt, str) and not (len(prompt) and isinstance(prompt[0], dict)):
-            return list(prompt)  # type: ignore[arg-type]
+        if not isinstance(prompt, str) and not (found and isinstance(found[0], dict)):
+            return found
         if self.tokenizer is None:
             raise MlircError(
                 f"{self.opened.name} has no tokenizer (tokenizer.json): give token ids, or tokenizer=FOLDER"
@@ -302,6 +304,16 @@ class LLM:
             self.scheduler.cancel(progress.number)
 
 
+def _as_list(prompt: Any) -> list[Any] | None:
+    """What a text, a sequence or an array of one dimension holds; None for anything else."""
+    if not hasattr(prompt, "__len__") or isinstance(prompt, bytes | bytearray | Mapping | Set):
+        return None
+    try:
+        return list(prompt)
+    except TypeError:  # an array without dimensions
+        return None
+
+
 def _listed(name: str, given: Any, kinds: Any) -> list[Any]:
     """One value or several as a list: a text is one, not its characters. Raises MlircError for what is of no kind."""
     if given is None:
@@ -311,7 +323,7 @@ def _listed(name: str, given: Any, kinds: Any) -> list[Any]:
     found = list(given) if isinstance(given, Iterable) else [given]
     if not all(isinstance(v, kinds) for v in found):
         wanted = "a text or a list of texts" if kinds is str else "token ids, tokens as texts, or a list of such"
-        raise MlircError(f"{name} is {shorten(repr(given), 80)}: give {wanted}")
+        raise MlircError(f"{name} is {shorten(one_line(repr(given)), 80)}: give {wanted}")
     return found
 
 

@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 
 from mlirc.errors import MlircError, missing_package
+from mlirc.files.opening import shorten
 from mlirc.generate.artifact import WEIGHTS, About, read_about
-from mlirc.generate.plan_engine import PlanEngine
+from mlirc.generate.plan_engine import SLOT_STATES, PlanEngine
 from mlirc.generate.sizes import Sizes
 from mlirc.generate.source_engine import SourceEngine
 from mlirc.runtime.arrays import NUMPY_DTYPES
 from mlirc.runtime.loading import load_text, read_model
 from mlirc.runtime.plan import Plan, TensorSpec
 from mlirc.runtime.weights import WeightFile
+
+_NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
 
 
 def load_engine(
@@ -130,6 +133,8 @@ class _Tensors(Mapping[str, Any]):
 
     def __init__(self, file: Path, given: str | os.PathLike | Mapping[str, Any] | None):
         self._file = WeightFile(file)
+        if not (given is None or isinstance(given, str | os.PathLike | Mapping)):
+            raise MlircError(f"weights are {shorten(repr(given), 80)}: give a safetensors file, or tensors by name")
         self._given: Any = WeightFile(given) if isinstance(given, str | os.PathLike) else given or {}
 
     def __getitem__(self, name: str) -> Any:
@@ -159,10 +164,10 @@ def _check(path: Path, plan: Plan, about: About) -> None:
     """Raises MlircError unless a plan is one of this artifact: its states, inputs and output as the sizes say."""
     sizes = about.sizes
     n = sizes.slots
-    wanted = {
-        "table": ("i64", (n, sizes.pages_each)), "token": ("i64", (n,)), "position": ("i64", (n,)),
-        "active": ("i1", (n,)), "seen": ("i1", (n, sizes.vocabulary)),
+    wanted: dict[str, tuple[str, tuple[int, ...]]] = {
+        "table": ("i64", (n, sizes.pages_each)), "seen": ("i1", (n, sizes.vocabulary)),
     }  # fmt: skip
+    wanted |= {name: (_NAMES[np.dtype(kind)], (n,)) for name, (kind, _) in SLOT_STATES.items()}
     if sizes.source is not None:
         wanted |= {"encoded": ("i64", (n,)), "begin": ("i64", (n,))}
     states = {spec.name: spec for spec in plan.weights if spec.kind == "state"}
@@ -177,6 +182,7 @@ def _check(path: Path, plan: Plan, about: About) -> None:
     found = [(spec.name, spec.dtype, spec.shape) for spec in plan.inputs]
     right = found == inputs and [spec.dtype for spec in plan.outputs] == ["i64"]
     right &= all(k in states and (states[k].dtype, states[k].shape) == v for k, v in wanted.items())
+    right &= plan.model.endswith(f".{path.stem}") and plan.target == about.target
     right &= all(_is_pool(spec, sizes) for name, spec in states.items() if name.startswith("cache."))
     if not right:
         raise MlircError(f"{path}: is no plan of this generating model: compile it again")

@@ -115,7 +115,9 @@ class _NoLayers(list):
     """What a model that looks at layers of its cache finds: only keys and values are known here."""
 
     def __getitem__(self, index: Any) -> Any:
-        raise MlircError("the model keeps something else than keys and values in a layer: its generation is not supported")
+        raise MlircError(
+            "the model keeps something else than keys and values in a layer: its generation is not supported"
+        )
 
 
 class ShapesOfCache(Cache):

@@ -16,7 +16,7 @@ from mlirc.generate.sizes import VERIFY_LIMIT, Sizes
 _PADDING = 4  # a chunk may be this many times as long as what is left of a prompt
 
 # The states that the host writes, with their NumPy types and what they are for an idle slot; `table` and `seen` apart.
-_SLOT_STATES: dict[str, tuple[type, float]] = {
+SLOT_STATES: dict[str, tuple[type, float]] = {
     "token": (np.int64, 0),
     "position": (np.int64, 0),
     "active": (np.bool_, 0),
@@ -53,7 +53,7 @@ class PlanEngine:
         self.paged, self.source = sizes.paged, sizes.source
         self.verify_limit = max(c for c in sizes.chunks if c <= VERIFY_LIMIT)
         self._table = np.zeros((self.slots, sizes.pages_each), np.int64)
-        self._of_slot: dict[str, Any] = {name: np.full(self.slots, idle, t) for name, (t, idle) in _SLOT_STATES.items()}
+        self._of_slot: dict[str, Any] = {name: np.full(self.slots, idle, t) for name, (t, idle) in SLOT_STATES.items()}
         self._seen = np.zeros((self.slots, self.vocabulary), np.bool_)
         self._tokens: list[list[int]] = [[] for _ in range(self.slots)]  # what a slot's sequence has, for its penalty
         self._unseen: set[int] = set()  # slots whose row of `seen` is out of date
@@ -76,9 +76,9 @@ class PlanEngine:
         self._check_tokens(prompt)
         self._set_pages(slot, pages)
         values = {
-            "token": 0, "position": 0, "active": 0, "temperature": sampling.temperature, "top_k": sampling.top_k,
-            "top_p": sampling.top_p, "min_p": sampling.min_p, "penalty": sampling.repetition_penalty,
-            "seed": _signed(sampling.seed),
+            "token": 0, "position": 0, "active": 0, "temperature": _divisor(sampling.temperature),
+            "top_k": sampling.top_k, "top_p": sampling.top_p, "min_p": sampling.min_p,
+            "penalty": _divisor(sampling.repetition_penalty), "seed": _signed(sampling.seed),
         }  # fmt: skip
         self._set(slot, values)
         self._remember(slot, list(prompt))
@@ -96,7 +96,7 @@ class PlanEngine:
         """The slot is idle."""
         self._check_slot(slot)
         self._set_pages(slot, ())
-        self._set(slot, {name: idle for name, (_, idle) in _SLOT_STATES.items()})
+        self._set(slot, {name: idle for name, (_, idle) in SLOT_STATES.items()})
         self._tokens[slot] = []
 
     def rewind(self, slot: int, token: int, position: int) -> None:
@@ -251,6 +251,12 @@ class PlanEngine:
         wrong = next((t for t in tokens if not 0 <= t < self.vocabulary), None)
         if wrong is not None:
             raise MlircError(f"token {wrong}: the model has tokens 0 to {self.vocabulary - 1}")
+
+
+def _divisor(value: float) -> float:
+    """What logits are divided by, 0 as it is. Beyond these bounds the choice is the same, but quotients leave f32: all
+    that are too large would be equally probable."""
+    return min(max(value, 2.0**-50), 2.0**50) if value else 0.0
 
 
 def _signed(seed: int) -> int:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from mlirc.errors import MlircError
+from mlirc.errors import MlircError, one_line
+from mlirc.files.opening import shorten
 from mlirc.generate.engine import Engine, Sampling
 from mlirc.generate.sizes import Source
 
@@ -120,7 +121,7 @@ def check_source(source: Any, about: Source, vocabulary: int) -> None:
 def _check_tokens(tokens: Sequence[int], vocabulary: int, where: str) -> None:
     for token in tokens:
         if _whole(token) is None:
-            raise MlircError(f"{where}: {token!r} is no token id: give whole numbers")
+            raise MlircError(f"{where}: {shorten(one_line(repr(token)), 80)} is no token id: give whole numbers")
         if not 0 <= token < vocabulary:
             raise MlircError(f"{where}: {token} is no token of this model: its ids are 0 to {vocabulary - 1:,}")
 
@@ -130,13 +131,10 @@ def check_sampling(sampling: Sampling) -> None:
 
     def number(name: str, fits: bool, wanted: str) -> None:
         if not fits:
-            raise MlircError(f"{name} is {getattr(sampling, name)!r}: give {wanted}")
+            raise MlircError(f"{name} is {shorten(repr(getattr(sampling, name)), 80)}: give {wanted}")
 
     for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
-        value = getattr(sampling, name)
-        number(
-            name, isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value), "a number"
-        )
+        number(name, _is_number(getattr(sampling, name)), "a number")
     number("temperature", sampling.temperature >= 0, "0, for the most probable token, or more")
     number("top_p", 0 < sampling.top_p <= 1, "more than 0 and at most 1, which limits nothing")
     number("min_p", 0 <= sampling.min_p <= 1, "0, which limits nothing, to 1")
@@ -144,6 +142,14 @@ def check_sampling(sampling: Sampling) -> None:
     top_k, seed = _whole(sampling.top_k), _whole(sampling.seed)
     number("top_k", top_k is not None and 0 <= top_k < _SEEDS, "0, which limits nothing, or a whole number above it")
     number("seed", seed is not None and 0 <= seed < _SEEDS, "a whole number from 0 to 2^63 - 1")
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value is one that a float can hold."""
+    try:
+        return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _whole(value: object) -> int | None:

@@ -6,6 +6,7 @@ tokenizer.json alone, as transformers 5 has it, whatever `add_bos_token` beside 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,8 @@ class Tokenizer:
         self._chat = chat
 
     def encode(self, text: str) -> list[int]:
-        """The token ids of a text, with those that the model expects in front."""
-        return self._tokenizer.encode(text).ids
+        """The token ids of a text, with those that the model expects in front; raises MlircError for no text."""
+        return self._tokenizer.encode(_checked(text)).ids
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of token ids, without special tokens."""
@@ -39,7 +40,7 @@ class Tokenizer:
 
     def token(self, text: str) -> int:
         """The id of the token that is written so. Raises MlircError where there is none."""
-        found = self._tokenizer.token_to_id(text)
+        found = self._tokenizer.token_to_id(_checked(text))
         if found is None:
             raise MlircError(f"'{shorten(one_line(text), 80)}' is no token of this model's tokenizer")
         return found
@@ -51,12 +52,21 @@ class Tokenizer:
         """
         if self._chat is None:
             raise MlircError("the model has no chat template: it continues text; give it a prompt instead of messages")
-        return self._tokenizer.encode(self._chat.render(messages), add_special_tokens=False).ids
+        return self._tokenizer.encode(_checked(self._chat.render(messages)), add_special_tokens=False).ids
 
     def close(self) -> None:
         """Ends what renders chat templates."""
         if self._chat is not None:
             self._chat.close()
+
+
+def _checked(text: str) -> str:
+    """The text; raises MlircError where a part of it is no character: bytes of a command line that are no UTF-8 come
+    as halves of surrogate pairs."""
+    wrong = next((i for i, c in enumerate(text) if "\ud800" <= c <= "\udfff"), None)
+    if wrong is not None:
+        raise MlircError(f"the text '{shorten(one_line(text), 80)}': its character {wrong} is none: give UTF-8")
+    return text
 
 
 def load_tokenizer(folder: Path) -> Tokenizer | None:
@@ -65,7 +75,7 @@ def load_tokenizer(folder: Path) -> Tokenizer | None:
     Raises MlircError for a damaged or hostile one, and for a form that only transformers reads.
     """
     path = folder / "tokenizer.json"
-    if not exists(path):
+    if not os.path.lexists(path):  # what is a link to nothing is damaged
         other = next((name for name in _OTHERS if exists(folder / name)), None)
         if other is None:
             return None
@@ -111,7 +121,7 @@ def token_text(config: dict[str, Any], name: str) -> str | None:
 
 def _config(folder: Path) -> dict[str, Any]:
     path = folder / "tokenizer_config.json"
-    if not exists(path):
+    if not os.path.lexists(path):
         return {}
     check_inside(folder, path)
     config = parse_json(read_bytes(path, limit=_CONFIG_LIMIT), str(path))
@@ -123,7 +133,7 @@ def _config(folder: Path) -> dict[str, Any]:
 def _chat_template(folder: Path, config: dict[str, Any]) -> ChatTemplate | None:
     """The template of chat_template.jinja, or else of the config: a text, or several by name, of which `default`."""
     path = folder / "chat_template.jinja"
-    if exists(path):
+    if os.path.lexists(path):
         check_inside(folder, path)
         template: Any = read_text(path, limit=_CONFIG_LIMIT)
     else:

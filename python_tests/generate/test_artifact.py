@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -69,28 +70,97 @@ def test_mlirc_run_says_what_runs_it_and_describes_it(made, capsys):
     assert "unrecognized arguments: --no-such" in capsys.readouterr().err
 
 
+SOURCE = {"kind": "tokens", "lengths": [4], "bins": 0, "start": [1], "languages": {}, "tasks": {}, "plain": None}
+
+
+def copied(made, folder):
+    """A copy of the artifact, and what it says of itself."""
+    shutil.copytree(made[1], folder, dirs_exist_ok=True)
+    return json.loads((folder / "generation.json").read_text())
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"version": 1}, "version 1, but this mlirc reads 2"),
+        ({"version": "\n\x1b[2J"}, "version .*, but this mlirc reads 2"),
         ({"slots": -1}, "damaged"),
         ({"slots": 3}, "no plan of this generating model"),
+        ({"target": "sm_80"}, "no plan of this generating model"),
         ({"chunks": [1, 1 << 40]}, "damaged"),
         ({"chunks": [2]}, "its chunks"),
+        ({"chunks": {"1": 1}}, "no JSON array"),
         ({"pages": 3}, "its pages"),
         ({"name": "a\nb"}, "damaged"),
         ({"eos": [97]}, "damaged"),
+        ({"eos": ""}, "no JSON array"),
+        ({"notes": "a note"}, "no JSON array"),
+        ({"source": SOURCE}, "whether all lies in pages"),
+        ({"source": [], "paged": False}, "no JSON object"),
+        *(({"source": {**SOURCE, name: value}, "paged": False}, "damaged") for name in SOURCE for value in (7, "x", [[]])
+          if (name, value) != ("plain", 7)),
     ],
-)
+)  # fmt: skip
 def test_what_was_changed_is_refused(made, tmp_path, change, message):
-    _, folder = made
-    for path in folder.glob("*.*"):
-        (tmp_path / path.name).symlink_to(path)
-    (tmp_path / "generation.json").unlink()
-    about = json.loads((folder / "generation.json").read_text())
+    about = copied(made, tmp_path)
     (tmp_path / "generation.json").write_text(json.dumps({**about, **change}))
-    with pytest.raises(MlircError, match=message):
+    with pytest.raises(MlircError, match=message) as e:
         load_engine(tmp_path, "cpu")
+    assert str(e.value).isprintable()
+
+
+def moved(path):
+    outside = next(p for p in path.parents if p.name == "gen").parent / "elsewhere"
+    path.rename(outside)
+    path.symlink_to(outside)
+
+
+def to_nothing(path):
+    path.unlink()
+    path.symlink_to("nothing")
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+DAMAGES = [
+    ("generation.json", moved, "a link that leads out of the folder"),
+    *((name, change, why) for name in ("model.safetensors", "decode.ptx", "decode.levels/tiles.mlir")
+      for change, why in ((moved, "a link that leads out of the folder"), (to_nothing, "cannot be read"))),
+    ("decode.levels", moved, "a link to a folder"),
+    ("generation.json", cut, "damaged"),
+    ("model.safetensors", cut, "model.safetensors"),
+    ("decode.ptx", cut, "decode.ptx"),
+    ("prefill-1.ptx", lambda path: path.unlink(), "prefill-1.ptx: cannot be read"),
+    ("decode.ptx", lambda path: path.write_bytes((path.parent / "decode-greedy.ptx").read_bytes()),
+     "decode.ptx: is no plan of this generating model"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "damage", "why"), DAMAGES)
+def test_a_damaged_folder_is_refused(made, tmp_path, name, damage, why):
+    copied(made, tmp_path / "gen")
+    damage(tmp_path / "gen" / name)
+    with pytest.raises(MlircError, match=why) as e:
+        load_engine(tmp_path / "gen", "cpu")
+    assert "\n" not in str(e.value)
+
+
+def test_a_folder_of_the_hubs_cache_is_links(made, tmp_path):
+    """There every file is a link, those in folders of the repository, too."""
+    folder, blobs = tmp_path / "models" / "snapshots" / "1", tmp_path / "models" / "blobs"
+    copied(made, folder)
+    blobs.mkdir()
+    for i, path in enumerate(sorted(p for p in folder.rglob("*") if p.is_file())):
+        path.rename(blobs / str(i))
+        path.symlink_to(blobs / str(i))
+    assert read_about(folder).plans == ["decode", "decode-greedy", "prefill-1"]
+
+
+def test_weights_of_no_kind(made):
+    with pytest.raises(MlircError, match="weights are 3: give a safetensors file, or tensors by name"):
+        load_engine(made[1], "cpu", weights=3)
 
 
 def test_others_files_stay(made, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import mlirc
@@ -131,7 +132,7 @@ def test_a_stream_that_nobody_reads_frees_its_pages(llm):
 
 def test_a_conversation(llm, tokenizer):
     messages = [{"role": "user", "content": "the fox?"}]
-    made = llm.chat(messages, max_new_tokens=6)
+    made = llm.chat((m for m in messages), max_new_tokens=6)
     assert made.tokens == alone(tokenizer.encode_chat(messages), 6, vocabulary=LETTERS, stop=(1,))
     assert "".join(llm.stream(messages, max_new_tokens=6)) == made.text
 
@@ -162,15 +163,26 @@ MISTAKES = [
     ),
     (lambda llm: llm.generate("the", temperature=-1), "temperature is -1"),
     (lambda llm: llm.generate("the " * 99), "tokens, and the model was compiled for 96"),
+    *((lambda llm, p=p: llm.generate(p), "give a text, token ids, or a list of messages")
+      for p in (b"a", {1, 2}, np.array(3), np.array("abc"), iter([1]))),
+    *((lambda llm, p=p: llm.generate(p), "is no token id") for p in ([None], [1, "a"], [float("nan")], [[[1]]],
+      np.ones((2, 300), int))),
+    *((lambda llm, t=t: llm.generate([t]), f"{t} is no token of this model") for t in (-1, LETTERS, 1 << 70)),
+    (lambda llm: llm.generate("a\udcff"), "its character 1 is none: give UTF-8"),
+    (lambda llm: llm.generate("a", stop_tokens="\ud800"), "its character 0 is none: give UTF-8"),
+    (lambda llm: llm.chat([{"role": "user", "content": "\ud800"}]), "is none: give UTF-8"),
+    (lambda llm: llm.chat([{"role": "user", "content": "a", "data": b"a"}]), "the messages hold what JSON does not"),
+    (lambda llm: llm.chat(7), "a conversation is a list of messages"),
+    (lambda llm: llm.generate("the", temperature=10**400), "temperature is 1000"),
     (lambda llm: llm.chat("hello"), "a conversation is a list of messages"),
     (lambda llm: llm.chat([]), "a conversation is a list of messages"),
     (lambda llm: llm.chat([{"role": "user"}]), "is no message"),
     (lambda llm: LLM(llm.opened, draft=-1), "draft is -1"),
     (lambda llm: LLM(llm.opened, turn_tokens=0), "turn_tokens is 0"),
-]
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("call, why", MISTAKES, ids=[w for _, w in MISTAKES])
+@pytest.mark.parametrize("call, why", MISTAKES)
 def test_mistakes_are_one_line_and_leave_nothing(llm, call, why):
     with pytest.raises(MlircError) as e:
         call(llm)

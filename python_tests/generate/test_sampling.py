@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from transformers.generation import logits_process as processors
 from mlirc.check.levels import level_runner
 from mlirc.driver.compilation import Compilation
 from mlirc.generate.engine import Sampling
+from mlirc.generate.plan_engine import PlanEngine
 from mlirc.generate.sampling import choose, exponential, possible_shares
+from mlirc.generate.sizes import Sizes
 from mlirc.targets import get_target
 from support.models.together import Calls
 from support.randomness import generator
@@ -115,6 +118,34 @@ def test_temperature_0_takes_the_first_of_the_most_probable_tokens():
     wanted = torch.where(seen, logits / 1.5, logits).argmax(-1)
     assert wanted[0] == 5
     assert torch.equal(choose(logits, seen, *rows(s, s, s)), wanted)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "wanted"),
+    [
+        *((Sampling(temperature=t), {2}) for t in (1e-9, 1e-38, 1e-300)),
+        *((Sampling(temperature=t), {0, 1, 2, 3, 4}) for t in (1e9, 1e300)),
+        (Sampling(temperature=1.0, top_p=1e-300), {2}),
+        (Sampling(temperature=5.0, top_k=(1 << 63) - 1, top_p=1 - 1e-12, min_p=1e-300), {0, 1, 2, 3, 4}),
+        (Sampling(repetition_penalty=1e300), {4}),
+        (Sampling(repetition_penalty=1e-300), {1}),
+        (Sampling(temperature=1e-300, repetition_penalty=1e-300), {1}),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_values_that_no_f32_can_hold_choose_as_near_ones(sampling, wanted):
+    """As an engine keeps them."""
+    count, prompt = 60, [0, 2] if sampling.repetition_penalty > 1 else [0, 1]
+    engine = PlanEngine({}, Sizes(count, 20, 8, count + 3, (1,), 5))
+    for seed in range(count):
+        engine.assign(seed, [1], replace(sampling, seed=seed), prompt)
+    names = ("temperature", "top_k", "top_p", "min_p", "penalty", "seed")
+    given = {n: torch.from_numpy(engine._of_slot[n]) for n in names}
+    seen = torch.zeros(count, 5, dtype=torch.bool)
+    seen[:, prompt] = True
+    logits = torch.tensor([[1.0, 3.0, 4.0, -0.5, 3.9]]).expand(count, 5)
+    made = choose(logits, seen, position=torch.full((count,), 7), **given)
+    assert set(made.tolist()) == wanted
 
 
 def test_a_row_does_not_depend_on_the_others():

@@ -98,6 +98,16 @@ def test_links_out_of_the_folder_are_refused(tmp_path, name):
         load_tokenizer(folder)
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"])
+def test_a_link_to_nothing_is_not_a_file_that_is_not_there(tmp_path, name):
+    """As a download that did not end leaves it."""
+    folder = write_tokenizer(tmp_path)
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to("nothing")
+    with pytest.raises(MlircError, match=f"{name}: cannot be read"):
+        load_tokenizer(folder)
+
+
 def test_a_config_names_no_code(tmp_path):
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'marker')!r}, 'w')")
     folder = write_tokenizer(tmp_path, auto_map={"AutoTokenizer": ["evil.Evil", "evil.Evil"]}, tokenizer_class="Evil")
