@@ -15,7 +15,13 @@ from mlirc.schedule.user import ENTRY, is_entry
 
 CHOSEN = "mlirc.chosen"
 # Knobs of built-in scripts whose attribute has another name.
-_KNOBS = {"group": "group_rows", "warps_m": "warp_grid", "warps_n": "warp_grid", "combine": "last_block"}
+_KNOBS = {
+    "group": "group_rows",
+    "warps_m": "warp_grid",
+    "warps_n": "warp_grid",
+    "combine": "last_block",
+    "combine_warps": "last_block",
+}
 
 
 @dataclass(frozen=True)
