@@ -17,7 +17,7 @@ from mlirc.errors import MlircError
 from mlirc.ir.tensors import shape_of
 from mlirc.mlir import func, ir, run_passes
 from mlirc.passes import register
-from mlirc.passes.graph.bundles import Bundler, Part, sink_views
+from mlirc.passes.graph.bundles import Bundler, Part, drop_unused, sink_views
 from mlirc.passes.graph.outline import graph_functions
 from mlirc.passes.loops.row_writes import is_row_write
 
@@ -37,7 +37,7 @@ def run(module: ir.Module, points: str = "", **options: str) -> None:
             _merge(function.regions[0].blocks[0], bundler, int(points) if points else None)
         if not bundler.made:
             return
-        _drop_unused(module)
+        drop_unused(module)
     run_passes(module, "canonicalize,cse")
 
 
@@ -107,16 +107,3 @@ def _only_maker(value: ir.Value, maps: set[str]) -> func.CallOp | None:
             return None
         value = value.owner.operation.operands[0]
     return None
-
-
-def _drop_unused(module: ir.Module) -> None:
-    """Erases the kernels that nobody calls any more."""
-    called = {
-        op.callee.value
-        for function in module.body.operations
-        for op in function.regions[0].blocks[0].operations
-        if isinstance(op, func.CallOp)
-    }
-    for op in list(module.body.operations):
-        if "mlirc.kernel" in op.attributes and op.name.value not in called:
-            op.operation.erase()

@@ -35,6 +35,7 @@ def graph(
     fuse_siblings: bool = True,
     fuse_reductions: bool = True,
     fuse_maps: bool = True,
+    recompute: bool = True,
     merge: bool = True,
     merge_points: int | None = None,
     dependent: bool = False,
@@ -45,6 +46,7 @@ def graph(
     fuse_siblings: two contractions of one left operand that meet in a map (SwiGLU) share a kernel.
     fuse_reductions: a norm or a softmax is one kernel, with the maps before and after it.
     fuse_maps: chains of maps, and data movement, join the kernels of their users.
+    recompute: what is reduced of one row for products with it, as a norm, is computed by each block of theirs.
     merge: what computes the rows that a kernel writes joins it, and small kernels that do not depend on each other
     share a launch, up to `merge_points` elements together (default: 262144 in graphs that write rows, else none).
     dependent: kernels begin before those in front of them have ended, and wait for them (from sm_90 on).
@@ -57,7 +59,7 @@ def graph(
     }
     if dependent and target.cc < DEPENDENT_FROM:
         raise MlircError(f"graph: dependent: {target.name} launches nothing before what is in front of it has ended")
-    others = {"merge": merge, "merge_points": merge_points, "dependent": dependent}
+    others = {"recompute": recompute, "merge": merge, "merge_points": merge_points, "dependent": dependent}
     with script(**{f"fuse_{name}": value for name, value in knobs.items()}, **others) as (schedule, module):
         with ir.InsertionPoint(transform.ApplyPatternsOp(module).patterns):
             transform.apply_patterns_canonicalization()
@@ -72,6 +74,8 @@ def graph(
         options = " ".join(f"{name}={str(value).lower()}" for name, value in knobs.items())
         apply_pass(module, pass_name="mlirc-group-kernels", options=options)
         apply_pass(module, pass_name="mlirc-outline-kernels", options="")
+        if recompute:
+            apply_pass(module, pass_name="mlirc-recompute-rows", options="")
         if merge:
             points = "" if merge_points is None else f"points={merge_points}"
             apply_pass(module, pass_name="mlirc-merge-kernels", options=points)

@@ -35,7 +35,7 @@ MOST, LEAST = 16 * 1024, 2 * 1024  # elements of a part of a long row
 def is_matvec(kernel: KernelInfo) -> bool:
     """Products with a vector along the rows of matrices."""
     found = kernel.matvec
-    if kernel.obstacle or found is None or all(d.whole for d in found.dims):
+    if found is None or kernel.obstacle and not found.reduces or all(d.whole for d in found.dims):
         return False
     return found.row_length <= MAX_ROW or kernel.contraction is not None and kernel.contraction.k > 0
 
@@ -80,7 +80,14 @@ def matvec(
     if combine:
         raise MlircError(f"kernel '{kernel.name}': combine={combine}: rows are whole: give part, less than a row")
     return whole_rows(
-        found.dims, collapse_vectors, rows=rows, warps=warps, vector=vector, min_blocks=min_blocks, chosen=found.chosen
+        found.dims,
+        collapse_vectors,
+        rows=rows,
+        warps=warps,
+        vector=vector,
+        min_blocks=min_blocks,
+        chosen=found.chosen,
+        read=found.reduces,
     )
 
 

@@ -17,6 +17,7 @@ from mlirc.schedule.verbs import (
     match_root,
     power_of_two,
     product,
+    read_first,
     read_matrices,
     script,
     tidy,
@@ -131,10 +132,10 @@ def sizes_of_rows(dims: Sequence[RootDim], rows: int) -> tuple[list[int], int]:
 
 def whole_rows(
     dims: Sequence[RootDim], collapse: Callable, *, rows: int, warps: int, vector: int, min_blocks: int | None,
-    chosen: bool = False,
+    chosen: bool = False, read: bool = False,
 ) -> ir.Module:  # fmt: skip
     """The script of blocks that take `rows` whole rows each, of matrices that are `chosen` or given; `dims` are the
-    root's after the verb `collapse`."""
+    root's after the verb `collapse`. `read`: a block reads all that it reads before it computes anything."""
     sizes, innermost = sizes_of_rows(dims, rows)
     with script(rows=rows, warps=warps, vector=vector, min_blocks=min_blocks) as (module, function):
         generalize(function)
@@ -144,6 +145,8 @@ def whole_rows(
         if chosen:
             read_matrices(forall)
         annotate(match(forall, "linalg.generic"), vector=vector)
+        if read:
+            read_first(forall)
         annotate(function, warps=warps, min_blocks=min_blocks)
         tidy(function, forall)
     return module

@@ -295,8 +295,8 @@ class Taken:
         """(op, attribute, reason) of what is demanded and was not honoured; 1 asks for nothing special."""
         ops = [function.operation, *nested(function.operation)]
         found = [(op, name) for op in ops for name, value in of(op).items() if name in self.wanted and value != 1]
-        found = [(op, name) for op, name in found if name != "vector" or not _one_element(op)]
         enough = {name for op, name in found if (op, name) in self._taken and not _TABLE[name].each}
+        found = [(op, name) for op, name in found if name != "vector" or not _one_element(op)]
         reasons = {name: reason for (_, name), reason in self._reasons.items()}  # of another op, where one has none
         return [
             (op, name, self._reasons.get((op, name)) or reasons.get(name, ""))

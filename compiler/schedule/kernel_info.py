@@ -82,6 +82,7 @@ class MatvecInfo:
     row_length: int  # elements
     matrix_bytes: int  # of an element
     chosen: bool = False  # the matrices are such that numbers choose
+    reduces: bool = False  # something else than products: what blocks read waits for barriers of that
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,7 @@ def describe(function: ir.Operation) -> KernelInfo:
     with function.location:
         module = ir.Module.create()
         clone = function.clone(ip=ir.InsertionPoint(module.body)).operation
+        matvec = None
         try:
             generalize_all(clone)
             _check_ops(clone)
@@ -166,18 +168,18 @@ def describe(function: ir.Operation) -> KernelInfo:
             collapse(clone)
             return KernelInfo(**basic, **_analyse(clone), matvec=matvec)  # type: ignore[arg-type]
         except PayloadError as e:
-            return KernelInfo(**basic, obstacle=str(e))  # type: ignore[arg-type]
+            return KernelInfo(**basic, matvec=matvec, obstacle=str(e))  # type: ignore[arg-type]
 
 
 def _matvec(function: ir.Operation) -> MatvecInfo | None:
     """The kernel as reductions of matrices' rows; None where it has no product of one row or column, or where a matrix
     has its rows along another dimension than the one that is summed."""
-    matrix_bytes, chosen = 0, False
+    matrix_bytes, chosen, reduces = 0, False, False
     for op in structured_ops(function.regions[0].blocks[0]):
-        roles = contraction(op)
+        roles, s = contraction(op), structure(op)
         if roles is None:
+            reduces |= not all(s.parallel)
             continue
-        s = structure(op)
         vectors = [all(s.extents[d] == 1 for d in own) for own in (roles.m, roles.n)]
         if not any(vectors):
             return None
@@ -198,7 +200,9 @@ def _matvec(function: ir.Operation) -> MatvecInfo | None:
         return None
     finally:
         clone.erase()
-    return MatvecInfo(found["dims"], found["row_length"], matrix_bytes, chosen) if found["row_length"] else None
+    if not found["row_length"]:
+        return None
+    return MatvecInfo(found["dims"], found["row_length"], matrix_bytes, chosen, reduces)
 
 
 def _attention_shape(block: ir.Block) -> AttentionShape | None:
@@ -294,13 +298,15 @@ def _analyse(function: ir.Operation) -> dict:
 
 
 def _check_rows(dims: Dims) -> None:
-    """Row reductions: each reduces one dimension, the last of every operand that has it, and keeps all rows."""
+    """Row reductions: each reduces one dimension, the last of every operand that has it, and keeps all rows, or none:
+    what all rows have in common, which every block computes."""
     rows = dims.row_classes()
     if rows & dims.reduced:
         raise PayloadError("a dimension is a row of one reduction and reduced by another", dims.ops[-1])
     for i, s in enumerate(dims.structures):
         reduced = [c for c, parallel in zip(dims.of[i], s.parallel, strict=True) if not parallel]
-        if reduced and (len(reduced) > 1 or rows - set(dims.of[i])):
+        own = rows & set(dims.of[i])
+        if reduced and (len(reduced) > 1 or own and own != rows):
             raise PayloadError("it reduces several dimensions, or not all rows alike", s.op)
         for m in s.maps:
             if any(c in dims.reduced for c in dims.map_classes(i, m)[:-1]):

@@ -19,6 +19,7 @@ from mlirc.dialects.schedule.match_operands import match_operands
 from mlirc.dialects.schedule.match_root import match_root
 from mlirc.dialects.schedule.online_softmax import online_softmax
 from mlirc.dialects.schedule.pick import pick
+from mlirc.dialects.schedule.read_first import read_first
 from mlirc.dialects.schedule.read_matrices import read_matrices
 from mlirc.dialects.schedule.read_pages import read_pages
 from mlirc.dialects.schedule.require import require
@@ -54,6 +55,7 @@ __all__ = [
     "pick",
     "pipeline",
     "power_of_two",
+    "read_first",
     "read_matrices",
     "read_pages",
     "reverse_blocks",

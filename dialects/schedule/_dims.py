@@ -242,12 +242,13 @@ class Dims:
         i, m = self.produced[value]
         return self.map_classes(i, m)
 
-    def row_classes(self) -> set[int]:
-        """Classes that some reduction keeps (matmuls aside): the rows, of which each block takes whole ones."""
+    def row_classes(self, vectors: bool = False) -> set[int]:
+        """Classes that some reduction keeps (matmuls aside, without `vectors`): the rows, of which each block takes
+        whole ones."""
         rows: set[int] = set()
         for s, row in zip(self.structures, self.of, strict=True):
             roles = contraction(s.op)
-            if not all(s.parallel) and not (roles and roles.m and roles.n):
+            if not all(s.parallel) and (vectors or not (roles and roles.m and roles.n)):
                 rows |= {c for c, parallel in zip(row, s.parallel, strict=True) if parallel}
         return rows
 

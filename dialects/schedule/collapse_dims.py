@@ -26,7 +26,7 @@ def kept_units(dims: Dims, vectors: bool = False) -> set[int]:
                 classes = [dims.of[i][d] for d in group]
                 if classes and all(dims.extent[c] == 1 for c in classes):
                     kept.add(classes[-1])
-    rows = sorted(dims.row_classes()) or [c for c in dims.of[-1] if c not in dims.reduced]
+    rows = sorted(dims.row_classes(vectors)) or [c for c in dims.of[-1] if c not in dims.reduced]
     if rows and all(dims.extent[c] == 1 and c not in kept for c in rows):
         kept.add(rows[-1])
     return kept

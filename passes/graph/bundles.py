@@ -26,7 +26,7 @@ class Part:
     @classmethod
     def of(cls, calls: list[func.CallOp], number: Mapping[ir.Operation, int], points: int) -> Part:
         """Of calls that read each other's results, and nothing else does but the last one's."""
-        inner = _inner(calls)
+        inner = inner_ops(calls)
         read = [v for op in inner for v in op.operands if not isinstance(v.owner, ir.Block)]
         after = [number[v.owner.operation] for v in read if v.owner.operation not in inner]
         before = [number[use.owner.operation] for result in calls[-1].results for use in result.uses]
@@ -73,7 +73,7 @@ def sink_views(block: ir.Block) -> None:
             number[op] = number[first] - 0.5
 
 
-def _inner(calls: list[func.CallOp]) -> list[ir.Operation]:
+def inner_ops(calls: list[func.CallOp]) -> list[ir.Operation]:
     """The calls, and the views between them, in an order in which each may stand."""
     known = {c.operation for c in calls}
     found: list[ir.Operation] = []
@@ -108,7 +108,7 @@ class Bundler:
     def bundle(self, calls: list[func.CallOp]) -> None:
         """Replaces calls, which may all stand in front of the first reader of a result, by one of a kernel with the
         bodies of theirs."""
-        inner = _inner(calls)
+        inner = inner_ops(calls)
         inside, results = set(inner), {r for op in inner for r in op.results}
         inputs = list(dict.fromkeys(v for op in inner for v in op.operands if v not in results))
         outputs = [r for c in calls for r in c.results if any(u.owner.operation not in inside for u in r.uses)]
@@ -136,7 +136,7 @@ class Bundler:
                     continue
                 callee = self.kernels[ir.FlatSymbolRefAttr(op.attributes["callee"]).value]
                 names |= dict.fromkeys(ir.StringAttr(a).value for a in ir.ArrayAttr(callee.attributes["mlirc.origin"]))
-                _inline(callee, op, places)
+                inline_call(callee, op, places)
             func.ReturnOp([places[v] for v in outputs])
         text = kernel.operation.get_asm(enable_debug_info=False, use_local_scope=True, assume_verified=True)
         if text in self.made:
@@ -151,7 +151,7 @@ class Bundler:
         return kernel
 
 
-def _inline(kernel: func.FuncOp, call: ir.Operation, places: dict[ir.Value, ir.Value]) -> None:
+def inline_call(kernel: func.FuncOp, call: ir.Operation, places: dict[ir.Value, ir.Value]) -> None:
     """Copies the body of a kernel to the insertion point, for a call whose operands `places` has."""
     body = kernel.regions[0].blocks[0]
     own = {a: places[v] for a, v in zip(body.arguments, call.operands, strict=True)}
@@ -160,3 +160,16 @@ def _inline(kernel: func.FuncOp, call: ir.Operation, places: dict[ir.Value, ir.V
             places.update(zip(call.results, (own[v] for v in op.operands), strict=True))
         else:
             clone_into(op.operation, own)
+
+
+def drop_unused(module: ir.Module) -> None:
+    """Erases the kernels that nobody calls any more."""
+    called = {
+        op.callee.value
+        for function in module.body.operations
+        for op in function.regions[0].blocks[0].operations
+        if isinstance(op, func.CallOp)
+    }
+    for op in list(module.body.operations):
+        if "mlirc.kernel" in op.attributes and op.name.value not in called:
+            op.operation.erase()

@@ -19,7 +19,7 @@ from mlirc.runtime.plan import begins_early
 from mlirc.targets import get_target
 from support.models.arrays import as_array
 
-SCHEDULE = "graph:dependent=true"
+SCHEDULE = "graph:dependent=true,recompute=false"  # a norm of one row in front of its products
 WAIT = "nvvm.griddepcontrol wait"
 
 
