@@ -23,6 +23,17 @@ MOST_PRODUCTS = 8  # that share a loop and fit the registers
 SUMS = 1024  # of a warp: as many accumulators, and what is read for them, fit the registers
 
 
+def rate(shape: BlockShape) -> float:
+    """FP32 products in a clock of a tile, by three TF32 products."""
+    same = (t[-1] for t in _TILES if t[:3] == (shape.block_m, shape.block_n, shape.block_k))
+    return PRODUCTS * next(same, 0.6)
+
+
+def tiles(mma: str) -> list[BlockShape]:
+    """All tiles, as tensor copies bring their slices."""
+    return [BlockShape(m, n, k, wm, wn, 8, mma, copy="tma", warps_k=wk) for m, n, k, wm, wn, wk, _ in _TILES]
+
+
 def pays(size: Sizes, c: ContractionInfo, target: Target) -> bool:
     """Whether tensor cores are the faster way, as measured: where tiles of 64 x 64 occupy two thirds of the
     multiprocessors. Smaller products wait for their operands, and scalar FMA is as fast."""

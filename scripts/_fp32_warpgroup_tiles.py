@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mlirc.errors import MlircError
 from mlirc.schedule.kernel_info import ContractionInfo
 from mlirc.schedule.verbs import ceil_div
@@ -26,6 +28,7 @@ _TILES_ONE = (
 INSTRUCTIONS = ("wgmma_tf32x3", "wgmma_tf32")
 PRODUCTS, SHARED_BYTES = 1024, 128  # of a multiprocessor's tensor cores and of its shared memory, in a clock
 BLOCK_CLOCKS, PART_CLOCKS, GLOBAL_BYTES, ARRIVALS = 5300, 1800, 2154, 40
+IN_MEMORY, SECOND_CLOCKS = (16, 32), 4000  # parts that a second launch adds, and what that costs more than a cluster
 # Of 132 multiprocessors, so many hold the blocks of clusters of a size at once: a cluster lies in one GPC.
 _IN_CLUSTERS = {1: 132, 2: 132, 4: 120, 8: 112}
 LEAST = 1 << 22  # multiplications
@@ -68,20 +71,21 @@ def candidates(
     for tall, most, block_k, along, warps_k, clocks in one if mma == "wgmma_tf32" else _TILES:
         wide = min(most, ceil_div(columns, 8) * 8)
         blocks = size.batch * ceil_div(rows, tall) * ceil_div(columns, wide)
-        for parts in _IN_CLUSTERS if tensor_copies else (1,):
+        for parts in (*_IN_CLUSTERS, *IN_MEMORY) if tensor_copies else (1,):
             steps = ceil_div(ceil_div(c.k, block_k), parts)
-            if parts > 1 and steps < 2:
+            if parts > 1 and steps < 2 or parts in IN_MEMORY and blocks * parts > target.sms:
                 continue
             slot = (tall + wide) * block_k * 4
             loop = steps * max(clocks * block_k / 32 * (0.3 + 0.7 * wide / most), slot / ARRIVALS)
             each = loop + BLOCK_CLOCKS + (PART_CLOCKS if parts > 1 else 0)
-            rounds = ceil_div(blocks * parts, max(target.sms * _IN_CLUSTERS[parts] // 132, 1))
+            rounds = ceil_div(blocks * parts, max(target.sms * _IN_CLUSTERS.get(parts, 132) // 132, 1))
             total = max(rounds * each, moved / GLOBAL_BYTES + BLOCK_CLOCKS)
+            total += SECOND_CLOCKS + 8 * parts * size.m * size.n / GLOBAL_BYTES if parts in IN_MEMORY else 0
             m, n = (wide, tall) if which else (tall, wide)
             warps = (1, 4 * along) if which else (4 * along, 1)
             copy, stages = ("tma", 8) if tensor_copies else ("cp_async", 4)
             shape = BlockShape(m, n, block_k, *warps, stages, mma, copy=copy, warps_k=warps_k, parts=parts, producers=4)
-            found.append((total, shape))
+            found.append((total, replace(shape, through="memory") if parts in IN_MEMORY else shape))
     return sorted(found, key=lambda f: f[0])
 
 

@@ -1,5 +1,6 @@
 """Which products divide K, where no knob says so: those whose tiles are fewer than multiprocessors. Tiles and parts are
-the fastest of those measured on an H200 (benchmarks/results/split-k-h200.md).
+the fastest of those measured on an H200 (benchmarks/results/split-k-h200.md); for products unlike those, the fastest by
+a count of clocks (`_split_k_clocks.py`), where that is far less.
 
 Blocks of a cluster start together: where one takes most of a multiprocessor's shared memory, clusters of four and eight
 leave some multiprocessors idle, or wait. So rings are short there, and two blocks fit.
@@ -7,13 +8,16 @@ leave some multiprocessors idle, or wait. So rings are short there, and two bloc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from mlirc.schedule.kernel_info import ContractionInfo, KernelInfo
 from mlirc.schedule.verbs import ceil_div, product
+from mlirc.scripts import _fp32_tiles
 from mlirc.scripts._block_shape import BlockShape, Sizes
+from mlirc.scripts._split_k_clocks import IN_CLUSTERS, clocks, resident, slice_bytes
+from mlirc.scripts._warp_tiles import FMA_TILES, TENSOR_CORE_TILES
 from mlirc.targets import Target
 
 KNOBS = (
@@ -38,7 +42,53 @@ def divided(
         found = _warpgroups(tile, size, c, target)
     elif tensor_copies and c.a_type == "f32" and kernel.fp32 != "ieee" and c.direct and size.m > 16:
         found = _fp32(tile, size, c, target, kernel.fp32)
-    return found if found.parts > 1 else _through_memory(found, size, c, target.sms) or found
+    found = found if found.parts > 1 else _through_memory(found, size, c, target.sms) or found
+    fp32 = kernel.fp32 if tensor_copies and c.direct and size.m > 16 else "ieee"
+    return _counted(found, size, c, target, fp32)
+
+
+FASTER = 0.75  # of the clocks of what was measured, or is not divided: a count is off by less
+_COUNTED = {"mma": ("bf16", "f16"), "wgmma": ("bf16", "f16"), "fma": ("f32",)}
+
+
+def _counted(found: BlockShape, size: Sizes, c: ContractionInfo, target: Target, fp32: str) -> BlockShape:
+    """The division that takes the fewest clocks, or what was found, if that does not take many more. `fp32`: how tensor
+    copies' FP32 products may be made."""
+    few = 2 * _tiles(size, 64, 64) <= target.sms and c.k >= 1024 and found.through == "cluster"
+    if not few or c.packed or c.a_type != c.b_type or c.a_type not in _COUNTED.get(found.mma, ()):
+        return found
+    best = min(_divisions(found, size, c, target, fp32), key=lambda s: clocks(s, size, c, target), default=found)
+    return best if clocks(best, size, c, target) < FASTER * clocks(found, size, c, target) else found
+
+
+def _divisions(found: BlockShape, size: Sizes, c: ContractionInfo, target: Target, fp32: str) -> Iterator[BlockShape]:
+    """Tiles that may be divided, each in as many parts as clusters have blocks, or, through memory, as fill the
+    multiprocessors once or some times."""
+    for tile in _tiles_like(found, size, c, target, fp32):
+        steps, room = ceil_div(c.k, tile.block_k), resident(tile, c, target)
+        tiles = _tiles(size, tile.block_m, tile.block_n)
+        together = (p for p in (2, 4, 8) if p <= steps and tiles * p <= IN_CLUSTERS[p] * target.sms)
+        yield from (replace(tile, parts=p, through="cluster") for p in together)
+        fills = {times * target.sms // tiles for times in range(1, room + 1)}
+        yield from (replace(tile, parts=p, through="memory") for p in sorted(fills) if 2 <= p <= steps)
+
+
+def _tiles_like(found: BlockShape, size: Sizes, c: ContractionInfo, target: Target, fp32: str) -> Iterator[BlockShape]:
+    """The tile as it is, and others for the same instruction and the same copies, of no more rows than twice the
+    product's."""
+    yield replace(found, parts=1, store="vector")
+    if found.copy == "tma" and found.mma == "wgmma":
+        for block_m, block_n in ((64, 64), (64, 128), (128, 64), (128, 128)):
+            tile = replace(found, block_m=block_m, block_n=block_n, warps_m=block_m // 16, warps_n=1, store="vector")
+            most = (target.max_smem - 1024) // slice_bytes(tile, c)
+            if block_m < 2 * size.m:
+                yield from (replace(tile, stages=s) for s in sorted({min(6, most), min(8, most)}))
+    elif c.a_type == "f32" and fp32 != "ieee":
+        yield from (tile for tile in _fp32_tiles.tiles(fp32) if tile.block_m < 2 * size.m)
+    elif found.copy == "cp_async" and found.mma in ("mma", "fma"):
+        for tile in TENSOR_CORE_TILES if found.mma == "mma" else FMA_TILES:
+            if tile.block_m < 2 * size.m:
+                yield tile
 
 
 def _tiles(size: Sizes, rows: int, columns: int) -> int:

@@ -7,7 +7,7 @@ from mlirc.scripts._block_shape import BlockShape
 
 # Fastest of some twenty each on an H200, for the layers of TinyLlama-1.1B at 1, 128 and 512 tokens and for 4096^3,
 # from the most reuse of operands to the most blocks.
-_TENSOR_CORES = (
+TENSOR_CORE_TILES = (
     BlockShape(128, 128, 64, 2, 2, 3),
     BlockShape(128, 64, 64, 2, 2, 4),
     BlockShape(64, 64, 64, 2, 2, 4),
@@ -32,7 +32,7 @@ _WARPGROUPS_TWICE = (
     BlockShape(128, 64, 64, 8, 1, 4, "wgmma"),
 )
 # Scalar FMA: eight by eight sums per thread where the shape allows.
-_FMA = (
+FMA_TILES = (
     BlockShape(128, 64, 32, 4, 1, 2, "fma"),
     BlockShape(64, 32, 32, 4, 1, 3, "fma"),
     BlockShape(32, 32, 64, 2, 2, 4, "fma"),
@@ -72,7 +72,7 @@ def default_tile(
     with the most blocks. `count` products share the loop; a thread has room for `most_sums` (0: for all)."""
     if half and m <= 16:
         return few_rows(n, k, count)
-    one, several = (_TENSOR_CORES, _TENSOR_CORES_TWICE) if half else (_FMA, _FMA_TWICE)
+    one, several = (TENSOR_CORE_TILES, _TENSOR_CORES_TWICE) if half else (FMA_TILES, _FMA_TWICE)
     tiles = one if count == 1 else several
     rows = max(1 << (m - 1).bit_length(), 4)
     least = 16 if m > 8 else 1

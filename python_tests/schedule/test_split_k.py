@@ -102,11 +102,40 @@ def test_parts_that_were_measured(m: int, n: int, k: int, dtype: str, parts: int
     [
         (7, 72, 776, "bf16", {"transposed": False}),  # a cluster of four
         (29, 40, 2056, "bf16", {}),  # warpgroups; rows that are no tile
+        (17, 23, 1031, "bf16", {"left": True}),  # rows of which single elements can be copied
+        (17, 23, 1531, "f32", {}),
     ],
 )
 def test_products_divide_k_by_themselves(m: int, n: int, k: int, dtype: str, layout: dict) -> None:
     _, record = check_schedule(matmul(m, n, k, dtype, **layout), (), 1e-2)
     assert record.knobs["parts"] > 1
+
+
+def chosen(m: int, n: int, k: int, dtype: str, **layout: bool) -> dict:
+    kernel = mlir.parse(matmul(m, n, k, dtype, epilogue=False, **layout))
+    _, record = Schedules([]).schedule_kernel(kernel, get_target("sm_90a"))
+    return dict(record.knobs)
+
+
+def test_what_tensor_copies_do_not_take_is_divided() -> None:
+    """Rows that are no multiples of 16 bytes: 25 tiles with 33 steps, each of which waits for its slices."""
+    for m, n, k in ((129, 136, 4104), (131, 201, 4097), (33, 47, 9001)):
+        for dtype in ("bf16", "f16"):
+            knobs = chosen(m, n, k, dtype, left=True, transposed=False)
+            assert knobs["parts"] > 4 and knobs["copy"] == "cp_async", (m, n, k)
+
+
+def test_long_rows_of_few_tiles_are_divided_among_all_multiprocessors() -> None:
+    for m, n, k in ((130, 200, 4096), (32, 352, 18792), (312, 344, 13992)):
+        knobs = chosen(m, n, k, "bf16", left=m % 8 == 0)
+        tiles = -(-m // knobs["block_m"]) * -(-n // knobs["block_n"])
+        assert 48 <= tiles * knobs["parts"] <= 2 * 132, (m, n, k)
+
+
+def test_products_whose_tiles_fill_the_machine_are_not_divided() -> None:
+    for m, n, k in ((512, 3584, 3584), (2048, 512, 3584), (512, 4608, 3584), (1000, 1288, 520), (333, 1032, 520)):
+        assert chosen(m, n, k, "bf16")["parts"] == 1, (m, n, k)
+    assert chosen(1001, 1289, 521, "bf16")["parts"] == 1
 
 
 def test_every_run_gives_the_same_bits() -> None:
