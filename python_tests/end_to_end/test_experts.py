@@ -39,7 +39,6 @@ def run(module: torch.nn.Module, dtype: torch.dtype, index: torch.Tensor, allowe
         ("qwen2-moe", 33, "random", torch.bfloat16),
         ("qwen3-moe", 300, "few", torch.bfloat16),
         ("mixtral", 7, "one", torch.float32),
-        ("gpt-oss", 33, "random", torch.bfloat16),
     ],
 )
 def test_layers_of_experts(name, tokens, kind, dtype):

@@ -275,3 +275,15 @@ def test_the_states_of_the_others_are_right_where_the_host_writes(llama):
         for slot, prompt in ((0, first), (2, third)):
             assert set(np.flatnonzero(np.asarray(state["seen"])[slot])) >= set(prompt)
     assert found[0] == found[1]
+
+
+def test_experts_are_read_where_they_lie():
+    """Of a layer of experts two products choose their matrices, in chunks and in steps of single tokens alike."""
+    model = tiny("OlmoeForCausalLM", num_experts=8, num_experts_per_tok=2, num_hidden_layers=1)
+    compiled = compile_generation(model, slots=2, context=40, page_size=16, chunks=(1, 16), level="kernels")
+    engine, given = compiled.engine("cpu"), prompts(1, 20)
+    for prompt, made in zip(given, greedy(engine, given, 5), strict=True):
+        assert_greedy(model, prompt, made)
+    for job in compiled.jobs.values():
+        kernels = [k for k in job.text("kernels").split("func.func private")[1:] if "tensor<8x192x64x" in k]
+        assert kernels and all("mlirc.gather_matrices" in k and 'mlirc.kind = "matmul"' in k for k in kernels)

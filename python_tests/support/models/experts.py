@@ -15,7 +15,6 @@ LAYERS = {
     "qwen3-moe": ("qwen3_moe", "Qwen3MoeExperts", "Qwen3MoeConfig",
                   {"moe_intermediate_size": 64, "num_experts": 9}, 9, 4),
     "mixtral": ("mixtral", "MixtralExperts", "MixtralConfig", {"intermediate_size": 77, "num_local_experts": 5}, 5, 2),
-    "gpt-oss": ("gpt_oss", "GptOssExperts", "GptOssConfig", {"intermediate_size": 72, "num_local_experts": 4}, 4, 2),
 }  # fmt: skip
 
 
