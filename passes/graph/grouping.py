@@ -52,6 +52,7 @@ from mlirc.passes.graph.layout import plain_dims
 from mlirc.passes.graph.outline import is_contiguous_slice, is_recomputed
 from mlirc.passes.graph.scalar import Scalars
 
+UNPACKED_ONCE = 128  # rows of products (of two: together) up to which packed weights are unpacked in their kernels
 MAX_EVALUATIONS = 3  # how many different elements of a cheap map a kernel may compute per element of its result
 
 
@@ -220,10 +221,15 @@ class Grouping:
 
     def _unpacks(self, op: ir.Operation, kernel: Kernel, demand: Demand) -> bool:
         """Whether a kernel computes a packed weight, or chosen matrices, where its product reads them: as a whole,
-        dimension by dimension."""
+        dimension by dimension. For many rows a weight is unpacked once, by a kernel of its own: each block of rows would
+        do it again."""
         reads = demand.indices[kernel]
         if kernel not in demand.plain or not kernel.contractions or len(reads) != 1 or None in reads:
             return False
+        if is_dequantization(op):
+            rows = max(prod(shape_of(c.results[0])) for c in kernel.contractions) // shape_of(op.results[0])[0]
+            if rows * len(kernel.contractions) > UNPACKED_ONCE:
+                return False
         dims = plain_dims(next(iter(reads)), shape_of(op.results[0]))  # type: ignore[arg-type]
         return dims is not None and len(dims) == sum(n != 1 for n in shape_of(op.results[0]))
 

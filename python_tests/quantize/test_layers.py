@@ -69,6 +69,16 @@ def test_one_kernel_gives_what_the_dequantized_model_gives(m, k, n, dtype, schem
     assert relative_error(model(x), wide_reference(module, scheme, x)) <= gate_of(dtype, 0)
 
 
+@pytest.mark.parametrize(
+    "dtype, scheme", [(torch.bfloat16, "int4:group=48,asymmetric"), (torch.float32, "int3:group=32")]
+)
+def test_weights_are_unpacked_once_for_many_rows(dtype, scheme):
+    module, x = Layer(136, 33, dtype), tensor(129, 136, dtype=dtype)
+    assert len(kernels(module, x, scheme)) == 2 and len(kernels(module, x[:128], scheme)) == 1
+    model = mlirc.compile(module, (x,), quantize=scheme, device="host")
+    assert relative_error(model(x), wide_reference(module, scheme, x)) <= gate_of(dtype, 0)
+
+
 def test_epilogues_of_two_products_stay_in_their_kernel():
     class Gated(torch.nn.Module):
         def __init__(self):
