@@ -221,8 +221,8 @@ class Grouping:
 
     def _unpacks(self, op: ir.Operation, kernel: Kernel, demand: Demand) -> bool:
         """Whether a kernel computes a packed weight, or chosen matrices, where its product reads them: as a whole,
-        dimension by dimension. For many rows a weight is unpacked once, by a kernel of its own: each block of rows would
-        do it again."""
+        dimension by dimension. For many rows a weight is unpacked once, by a kernel of its own: each block of rows
+        would do it again."""
         reads = demand.indices[kernel]
         if kernel not in demand.plain or not kernel.contractions or len(reads) != 1 or None in reads:
             return False
