@@ -42,6 +42,26 @@ def _group(block: ir.Block, options: Options) -> None:
         op.attributes[KERNELS] = ir.DenseI64ArrayAttr.get(sorted(k.number for k in kernels))
     for op, kernel in grouping.root_of.items():
         op.attributes[ROOT] = ir.IntegerAttr.get(i64, kernel.number)
+    for op in [op for op in grouping.root_of if len(ir.DenseI64ArrayAttr(op.attributes[KERNELS])) > 1]:
+        _repeat(op)
+
+
+def _repeat(root: ir.Operation) -> None:
+    """Gives the kernels that compute another kernel's root again an op of their own."""
+    own = ir.IntegerAttr(root.attributes[ROOT]).value
+    again = set(ir.DenseI64ArrayAttr(root.attributes[KERNELS])) - {own}
+    root.attributes[KERNELS] = ir.DenseI64ArrayAttr.get([own])
+    users = {use.owner.operation for use in root.results[0].uses}
+    users = {u for u in users if KERNELS in u.attributes and set(ir.DenseI64ArrayAttr(u.attributes[KERNELS])) <= again}
+    if not users:
+        return
+    copy = root.clone(ir.InsertionPoint.after(root)).operation
+    copy.attributes[KERNELS] = ir.DenseI64ArrayAttr.get(sorted(again))
+    del copy.attributes[ROOT]
+    for user in list(users):
+        for i, operand in enumerate(user.operands):
+            if operand == root.results[0]:
+                user.operands[i] = copy.results[0]
 
 
 def _drop_empty(block: ir.Block) -> None:

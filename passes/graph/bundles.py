@@ -63,11 +63,21 @@ def _maker(value: ir.Value) -> ir.Operation | None:
 
 
 def sink_views(block: ir.Block) -> None:
-    """Moves views in front of their first reader: they keep calls from standing anywhere else."""
+    """Moves views in front of their first reader, and those of arguments to the front of all: views keep calls from
+    standing anywhere else."""
+    ops = [op.operation for op in block.operations]
+    first, known = ops[0], set(block.arguments)
+    for i, op in enumerate(ops):
+        if op.name.startswith("tensor.") and all(v in known for v in op.operands):
+            known |= set(op.results)
+            if op is first:
+                first = ops[i + 1]
+            else:
+                op.move_before(first)
     number: dict[ir.Operation, float] = {op.operation: i for i, op in enumerate(block.operations)}
     for op in reversed(list(number)):
         readers = [use.owner.operation for r in op.results for use in r.uses]
-        if op.name.startswith("tensor.") and readers:
+        if op.name.startswith("tensor.") and readers and not all(r in known for r in op.results):
             first = min(readers, key=number.__getitem__)
             op.move_before(first)
             number[op] = number[first] - 0.5

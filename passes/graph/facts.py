@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from mlirc.dialects.mlirc_dialect import CACHED_ATTENTION, DEQUANTIZE, GATHER_MATRICES, head_vectors, scores_operands
 from mlirc.ir.tensors import shape_of
 from mlirc.mlir import ir, linalg, nested
@@ -11,6 +13,8 @@ from mlirc.passes.graph.index import Index, dim
 from mlirc.passes.graph.outline import is_recomputed
 from mlirc.passes.graph.scalar import EXPENSIVE, Scalar
 
+SMALL, SMALL_BODY = 1024, 16  # elements and operations that a map may have which is as well computed again
+WHOLE_DIVISIONS = {"arith.divsi", "arith.divui", "arith.remsi", "arith.remui"}
 WIDENING = ("arith.extf", "arith.extsi", "arith.extui", "arith.sitofp", "arith.uitofp")
 ATTENTION_LOOPS = "bphksutdec"
 # Logical dimensions of q, k, v; the mask is "bhst". In pages: p of the pool, u of a page's tokens, c of a sequence.
@@ -40,6 +44,25 @@ def is_plain_copy(op: ir.Operation) -> bool:
 
 def is_expensive(op: ir.Operation) -> bool:
     return op.name == "linalg.generic" and any(inner.name in EXPENSIVE for inner in classify.body(op))
+
+
+def is_small_index_map(op: ir.Operation) -> bool:
+    """Whether a map is a few cheap operations for each of a few elements, and these are whole numbers (no booleans) or
+    made of such: positions, pages, lengths, angles."""
+    if not is_map(op) or prod(shape_of(op.results[0])) > SMALL or len(classify.body(op)) > SMALL_BODY:
+        return False
+    names = {inner.name for inner in classify.body(op)}
+    if names & EXPENSIVE - WHOLE_DIVISIONS or ("tensor.extract" in names and not _is_whole(op.results[0])):
+        return False  # an embedding, say; the page of a position is one number
+    if any(_is_whole(v) for v in (op.results[0], *op.operands)):
+        return True
+    producers = [f(v) for v in op.operands for f in (owner_through_views, owner_through_moves)]
+    return any(p is not None and is_small_index_map(p) for p in producers)
+
+
+def _is_whole(value: ir.Value) -> bool:
+    element = ir.ShapedType(value.type).element_type if isinstance(value.type, ir.ShapedType) else value.type
+    return isinstance(element, ir.IntegerType) and element.width > 1
 
 
 def is_widening_cast(op: ir.Operation) -> bool:

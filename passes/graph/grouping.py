@@ -6,6 +6,8 @@ of its users when that costs no more than writing its result and reading it back
 - data movement (transpose, broadcast, slice, concat, pad) joins all its users;
 - a map joins its only user kernel, and cheap ones (casts, index computations) every user kernel; expensive maths is not
   repeated: it joins only where each of its elements is computed once;
+- small maps of integers (positions, and angles made of them) join small kernels of maps, also where others need their
+  results in memory: so those kernels do not wait for each other, and can share a launch;
 - a contraction claims the chain of maps that follows it as its epilogue, before all else. Two contractions of the same
   left operand that meet in one map (SwiGLU) share a kernel;
 - a reduction joins the kernel of its only user when its rows are rows of that kernel: a norm or softmax is one kernel.
@@ -38,6 +40,7 @@ from mlirc.passes.graph.facts import (
     is_linear,
     is_map,
     is_plain_copy,
+    is_small_index_map,
     is_widening_cast,
     kind,
     loop_sizes,
@@ -53,6 +56,7 @@ from mlirc.passes.graph.outline import is_contiguous_slice, is_recomputed
 from mlirc.passes.graph.scalar import Scalars
 
 UNPACKED_ONCE = 128  # rows of products (of two: together) up to which packed weights are unpacked in their kernels
+SMALL_READER = 1 << 16  # elements of a kernel that may compute small maps again
 MAX_EVALUATIONS = 3  # how many different elements of a cheap map a kernel may compute per element of its result
 
 
@@ -214,10 +218,18 @@ class Grouping:
                     return False
                 if makes_halves(op) and not any(map(has_few_rows, kernel.contractions)):
                     return False  # tensor cores multiply 16-bit floats, and nothing does 8-bit ones with 16-bit ones
-        if len(kernels) > 1 and not is_free(op):
+        if len(kernels) > 1 and not is_free(op) and not all(self._repeats(op, k) for k in kernels):
             return False
         # A product's widened operand is read as it was before, however dear what comes before it is: that stays apart.
         return all(k in demands[0].plain and k.contractions or self._may_compute(op, k) for k in kernels)
+
+    def _repeats(self, op: ir.Operation, kernel: Kernel) -> bool:
+        """Whether a small kernel of maps may as well compute a small map of integers again."""
+        if not self.options.maps or kernel.size > SMALL_READER:
+            return False
+        if kernel.opaque or kernel.contractions or kind(kernel.root) not in ("map", "move"):
+            return False
+        return is_small_index_map(op)
 
     def _unpacks(self, op: ir.Operation, kernel: Kernel, demand: Demand) -> bool:
         """Whether a kernel computes a packed weight, or chosen matrices, where its product reads them: as a whole,
@@ -286,7 +298,7 @@ class Grouping:
             return loads_nothing and not is_expensive(op)
         if self._has_claim(kernel) and (op in self._after_reduction or not all(map(is_linear, reads))):
             return False
-        if op not in self._heavy:
+        if op not in self._heavy or self._repeats(op, kernel):
             return len(reads) <= MAX_EVALUATIONS
         if len(reads) == 1 and self._is_per_row(op, kernel, next(iter(reads))):
             return True
@@ -351,14 +363,29 @@ class Grouping:
         kernel = Kernel(len(self.kernels), op, [d for d in dims if d.terms])
         kernel.opaque = kind(op) == "generic"
         self.kernels.append(kernel)
-        self.kernels_of[op] = [kernel]
+        again = self._repeating(op)
+        self.kernels_of[op] = [kernel, *again]
         self.root_of[op] = kernel
+        for other in again:
+            self._enter(op, other)
         for result in op.results:
             self.demand(result).indices[kernel] = set()
         self.demand(op.results[0]).indices[kernel] = {tuple(dims)}
         if classify.is_reduction_generic(op):
             self._set_rows(kernel, dims_in(dims), [], loop_sizes(op))
         self._enter(op, kernel)
+
+    def _repeating(self, op: ir.Operation) -> list[Kernel]:
+        """The kernels that compute an op again which has one of its own."""
+        claimed = op in self._apart or op in self._epilogues.last_of or op in self._epilogues.root_of
+        if claimed or not is_map(op) or len(op.results) != 1:
+            return []
+        demand = self.demand(op.results[0])
+        return [
+            kernel
+            for kernel in demand.indices
+            if kernel not in demand.plain and self._repeats(op, kernel) and self._may_compute(op, kernel)
+        ]
 
     def _enter(self, op: ir.Operation, kernel: Kernel) -> None:
         """Adds the op to the kernel and records what it reads."""

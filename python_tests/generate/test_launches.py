@@ -35,5 +35,7 @@ def test_launches_of_a_layer(monkeypatch, slots: int, norms: int) -> None:
     assert where[1] - where[0] == 6 + norms, [step.kernel for step in launches]
     behind = launches[where[0] : where[1]]
     assert sum(step.kernel.startswith("reduction") for step in behind) == norms
+    first = next(i for i, step in enumerate(launches) if step.kernel.startswith(("matmul", "reduction")))
+    assert first == 1, "embedding, pages, lengths, positions and angles of all slots are one launch"
     copies = [step.source.size for step in plan.steps if isinstance(step, CopyStep)]
     assert max(copies, default=0) < 1000, "the cache is written in place"
