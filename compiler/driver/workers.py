@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from mlirc.driver.kernel_build import KernelBuild, KernelJob, build_kernel
 from mlirc.errors import MlircError
@@ -48,7 +48,7 @@ class Helpers:
 
     def take(self) -> subprocess.Popen:
         """One that waits, or a new one."""
-        return self._idle.pop() if self._idle else _spawn()
+        return self._idle.pop() if self._idle else spawn()
 
     def keep(self, process: subprocess.Popen) -> None:
         """Takes one back that has answered all that it was asked."""
@@ -73,7 +73,7 @@ class Pool:
         self._missing = 0  # how many of those have not been answered
         self._todo: queue.PriorityQueue[tuple[int, int, KernelJob | None]] = queue.PriorityQueue()
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._helpers: list[_Helper] = []
+        self._helpers: list[HelperThread] = []
 
     def __enter__(self) -> Pool:
         return self
@@ -118,9 +118,9 @@ class Pool:
             self._missing += 1
         self._here.clear()
         missing = min(self._limit, self._given) - len(self._helpers)
-        start = _Fork if self._fork else self._waiting.take if self._waiting else _spawn
+        start = _Fork if self._fork else self._waiting.take if self._waiting else spawn
         processes = [start() for _ in range(missing)]  # all of them before the first thread
-        self._helpers += [_Helper(process, self._todo, self._done) for process in processes]
+        self._helpers += [HelperThread(process, self._todo, self._done) for process in processes]
 
     def _end_of_jobs(self) -> None:
         for _ in self._helpers:
@@ -137,14 +137,15 @@ def build_kernels(
         yield from pool.results()
 
 
-def _spawn() -> subprocess.Popen:
+def spawn() -> subprocess.Popen:
+    """A helper process, which waits for jobs."""
     command = [sys.executable, "-P", "-m", "mlirc.driver.workers"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
 
 class _Fork:
-    """A copy of this process that serves, with as much of `Popen` as `_Helper` needs."""
+    """A copy of this process that serves, with as much of `Popen` as `HelperThread` needs."""
 
     def __init__(self) -> None:
         jobs, self._to = os.pipe()
@@ -177,8 +178,17 @@ class _Fork:
             return self._status
 
 
-class _Helper:
-    """One process, fed by a thread of its own."""
+class Job(Protocol):
+    """Other work for a helper process than a kernel; it and what `run` returns are pickled."""
+
+    name: str
+
+    def run(self) -> Any: ...
+
+
+class HelperThread:
+    """One process, fed by a thread of its own with what is in `todo` (a number to sort by, another, and the job), until
+    that is None; its answers, exceptions among them, go to `done`."""
 
     def __init__(self, process: subprocess.Popen | _Fork, todo: queue.PriorityQueue, done: queue.SimpleQueue) -> None:
         self.process = process
@@ -196,7 +206,7 @@ class _Helper:
                 done.put(_receive(self.process.stdout))
             except (OSError, EOFError):
                 status = self.process.wait()
-                done.put(MlircError(f"kernel {job.name}: the compiler process ended with status {status} on it"))
+                done.put(MlircError(f"{_described(job)}: the compiler process ended with status {status} on it"))
                 return
 
     def stop(self) -> None:
@@ -214,6 +224,10 @@ def _stop(process: subprocess.Popen | _Fork, thread: threading.Thread | None = N
                 stream.close()
             except OSError:
                 pass  # the helper is gone, and what was on its way to it
+
+
+def _described(job: KernelJob | Job) -> str:
+    return f"kernel {job.name}" if isinstance(job, KernelJob) else job.name
 
 
 def _send(stream: IO[bytes], value: Any) -> None:
@@ -237,12 +251,12 @@ def _serve(jobs: IO[bytes], results: IO[bytes]) -> None:
         except EOFError:
             return
         try:
-            answer: Any = build_kernel(job)
+            answer: Any = build_kernel(job) if isinstance(job, KernelJob) else job.run()
         except Exception as e:
             import traceback
 
             show_traceback(e)
-            answer = e if isinstance(e, MlircError) else RuntimeError(f"kernel {job.name}:\n{traceback.format_exc()}")
+            answer = e if isinstance(e, MlircError) else RuntimeError(f"{_described(job)}:\n{traceback.format_exc()}")
         try:
             _send(results, answer)
         except BrokenPipeError:  # whoever asked is gone

@@ -55,14 +55,14 @@ _OPERATORS = {
 }
 
 
-def lower_to_linalg(imported: ImportedModel | ir.Module) -> ir.Module:
-    """A new module of the `linalg` level from the `torch` level, which stays as it is.
+def lower_to_linalg(imported: ImportedModel | ir.Module | str) -> ir.Module:
+    """A new module of the `linalg` level from the `torch` level, which stays as it is; text has its locations.
 
     Raises MlircError naming the op and the model's module for an op that torch-mlir cannot lower.
     """
-    torch_level = imported.module if isinstance(imported, ImportedModel) else imported
+    given = imported.module if isinstance(imported, ImportedModel) else imported
     with context(), ir.Location.unknown():
-        module = _clone(torch_level)
+        module = _parsed(given if isinstance(given, str) else given.operation.get_asm(enable_debug_info=True))
         kept = _interface(module)
         for op in _walk(module, ("torch.operator",)):
             name = ir.StringAttr(op.attributes["name"]).value
@@ -91,9 +91,9 @@ def lower_to_linalg(imported: ImportedModel | ir.Module) -> ir.Module:
     return module
 
 
-def _clone(module: ir.Module) -> ir.Module:
+def _parsed(text: str) -> ir.Module:
     try:
-        return ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
+        return ir.Module.parse(text)
     except ir.MLIRError as e:  # the importer builds ops without verifying them
         raise _failure(e) from e
 

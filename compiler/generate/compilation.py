@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,8 @@ import torch
 
 from mlirc.driver.compilation import HOST_LEVELS, Compilation
 from mlirc.driver.kernel_cache import KernelCache, cache_folder
-from mlirc.driver.workers import Helpers
+from mlirc.driver.lowering import Lowerings
+from mlirc.driver.workers import Helpers, cores
 from mlirc.errors import MlircError
 from mlirc.frontend.importer import ImportedModel
 from mlirc.frontend.inputs import dtype_name
@@ -26,6 +28,7 @@ from mlirc.mlir import context, ir
 from mlirc.precision import DEFAULT_FP32, check_fp32
 from mlirc.targets import DEFAULT_TARGET, get_target
 
+_MANY_PARAMETERS = 64  # of a model of seven layers or so
 _ON_CPU = ("tiles", "kernels", "linalg")
 
 
@@ -138,7 +141,7 @@ def compile_generation(
     kernels = KernelCache(cache_folder()) if cache else None
     jobs: dict[str, Compilation] = {}
     constants: dict[str, torch.Tensor] = {}
-    with Helpers() as helpers:
+    with Helpers() as helpers, _apart(generator, level) as lowerings:
         for name in generator.steps:
             job = Compilation(
                 f"{generator.name}.{name}", get_target(target), tuple(schedule), kernels, fp32=check_fp32(fp32)
@@ -147,14 +150,29 @@ def compile_generation(
             job.check_schedules()
             job.import_source(exported(generator, name))
             _rename(job.imported, name, constants)
-            job.lower(level)
+            if lowerings:
+                lowerings.add(job, level)
+            else:
+                job.lower(level)
             job.waiting = None
             jobs[name] = job
+        if lowerings:
+            lowerings.finish()
     source = Path(model) if isinstance(model, str | os.PathLike) else None
     made = CompiledGenerator(generator, jobs, source)
     if output is not None:
         made.write(output)
     return made
+
+
+def _apart(generator: Generator, level: str) -> contextlib.AbstractContextManager[Lowerings | None]:
+    """Processes that lower the plans while the next ones are imported; None where starting one takes longer than that
+    saves, which it does for models of a few layers."""
+    count = min(cores() - 1, len(generator.steps))
+    parameters = sum(1 for _ in generator.network.parameters())
+    if count < 1 or parameters < _MANY_PARAMETERS or level in ("torch", "linalg"):
+        return contextlib.nullcontext()
+    return Lowerings(count, (cores() - 1) // count)  # this process takes a core
 
 
 def _rename(imported: ImportedModel, plan: str, constants: dict[str, torch.Tensor]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -266,3 +267,50 @@ def test_unknown_knob_and_failing_script_are_errors():
     )
     with pytest.raises(MlircError, match="unknown option 'colour'"):
         to_kernels(mlir.parse("func.func @main() { return }"), TARGET, script=script)
+
+
+def chain(count: int) -> str:
+    """A chain of maps of one vector."""
+    kind = 'indexing_maps = [#v, #v], iterator_types = ["parallel"]'
+    body = "^bb0(%a: f32, %b: f32):\n  %p = arith.mulf %a, %c : f32\n  linalg.yield %p : f32"
+    ops = "\n".join(
+        f"%{i + 1} = linalg.generic {{{kind}}} ins(%{i} : tensor<7xf32>) outs(%e : tensor<7xf32>) {{\n{body}\n}} "
+        "-> tensor<7xf32>"
+        for i in range(count)
+    )
+    text = f"""#v = affine_map<(d) -> (d)>
+func.func @main(%x: tensor<7xf32>) -> tensor<7xf32> {{
+%c = arith.constant 1.01 : f32
+%e = tensor.empty() : tensor<7xf32>
+{ops}
+return %{count} : tensor<7xf32>
+}}"""
+    return re.sub(r"%0\b", "%x", text)
+
+
+def test_long_chains_are_one_kernel():
+    """Longer than what calls of Python can nest."""
+    text = chain(200)
+    check_equal(text)
+    assert calls(kernels_of(text)) == ["elementwise"]
+
+
+def test_classes_of_ops_are_looked_for_once(monkeypatch):
+    """The bindings import a module for the dialect of each op that Python meets, and again where there is none."""
+    sought: list[str] = []
+
+    class Noting:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> None:
+            sought.append(name)
+
+    monkeypatch.setattr(sys, "meta_path", [Noting, *sys.meta_path])
+    for _ in range(2):
+        kernels_of("""
+func.func @main(%q: tensor<1x4x16x32xf32>) -> tensor<1x4x16x32xf32> {
+  %0 = "mlirc.attention"(%q, %q, %q) {scale = 0.17 : f64, causal = false, window = 0 : i64, softcap = 0.0 : f64,
+      layouts = ["bhsd", "bhsd", "bhsd", "bhsd"]}
+    : (tensor<1x4x16x32xf32>, tensor<1x4x16x32xf32>, tensor<1x4x16x32xf32>) -> tensor<1x4x16x32xf32>
+  return %0 : tensor<1x4x16x32xf32>
+}""")
+    assert len(sought) == len(set(sought)), sought

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from mlirc.frontend import repetitions
 from mlirc.frontend.reroll import reroll
 from mlirc.host.tensors import run_level
 from support.models.planned import run_plan
@@ -217,3 +218,20 @@ def test_what_is_no_loop_over_equal_steps_stays(function):
     nodes = [n.format_node() for n in program.graph.nodes]
     assert reroll(program.graph) is None
     assert [n.format_node() for n in program.graph.nodes] == nodes
+
+
+def test_layers_are_read_once(monkeypatch):
+    """Layers are runs of equal operations, and no loops: finding that out takes one look at each operation, however
+    many runs they can be divided into."""
+    layers = [m for i in range(24) for m in (torch.nn.Linear(5, 5), torch.nn.LayerNorm(5), torch.nn.Tanh())]
+    graph = torch.export.export(torch.nn.Sequential(*layers), (torch.zeros(3, 5),), strict=False).graph
+    looked: list[object] = []
+    flat = repetitions._flat
+
+    def noting(node, known):
+        looked.extend([] if node in known else [node])
+        return flat(node, known)
+
+    monkeypatch.setattr(repetitions, "_flat", noting)
+    assert reroll(graph) is None
+    assert 0 < len(looked) == len(set(looked)) <= len(graph.nodes)

@@ -1,0 +1,153 @@
+"""Lowers models in processes of their own, while this one imports the next.
+
+The plans of a model that generates are compilations which do not depend on each other, and importing one from PyTorch
+takes about as long as all that follows: with a second process these go on side by side.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlirc import internal
+from mlirc.driver.compilation import Compilation
+from mlirc.driver.kernel_cache import KernelCache
+from mlirc.driver.workers import HelperThread, spawn
+from mlirc.ir.levels import LEVELS
+from mlirc.targets import Target
+
+# What a lowered compilation has beside its modules.
+_STATE = ("records", "schedule_text", "builds", "plan", "ptx", "_graph", "_jobs")
+
+
+class Modules(MutableMapping[str, Any]):
+    """Levels by name, of which those that came as text, with locations, are parsed when they are asked for."""
+
+    def __init__(self, modules: MutableMapping[str, Any], texts: dict[str, str]) -> None:
+        self._modules, self._texts = dict(modules), texts
+
+    def __getitem__(self, level: str) -> Any:
+        if level not in self._modules:
+            from mlirc import mlir
+
+            self._modules[level] = mlir.parse(self._texts[level], level)
+        return self._modules[level]
+
+    def __setitem__(self, level: str, module: Any) -> None:
+        self._modules[level] = module
+
+    def __delitem__(self, level: str) -> None:
+        self[level]  # parsed, so that the text does not bring it back
+        del self._modules[level], self._texts[level]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted({*self._modules, *self._texts}, key=LEVELS.index))
+
+    def __len__(self) -> int:
+        return len({*self._modules, *self._texts})
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Has a helper import what lowering needs, which takes seconds, before there is anything to lower."""
+
+    name: str = "mlirc"
+
+    def run(self) -> None:
+        """Imports it."""
+        import mlirc.backend.ptx
+        import mlirc.frontend.lower
+        import mlirc.schedule.registry
+        import mlirc.scripts.graph  # noqa: F401
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """What is to be lowered: the `torch` level as text with locations, and all that decides what becomes of it. Plain
+    data: it travels to helper processes."""
+
+    name: str
+    text: str
+    target: Target
+    schedules: tuple[str, ...]
+    cache: KernelCache | None
+    fp32: str
+    helpers: int
+    level: str
+
+    def run(self) -> Lowered:
+        """Lowers it, in this process. Raises MlircError as `Compilation.lower` does."""
+        from mlirc import frontend
+
+        job = Compilation(self.name, self.target, self.schedules, self.cache, helpers=self.helpers, fp32=self.fp32)
+        with job.timer.step("linalg"), internal.step("lowering the torch level to linalg"):
+            job.modules["linalg"] = frontend.lower_to_linalg(self.text)
+        job.lower(self.level)
+        texts = {name: m.operation.get_asm(enable_debug_info=True) for name, m in job.modules.items()}
+        state = {name: getattr(job, name) for name in _STATE}
+        return Lowered(self.name, texts, state, job.timer.seconds, job.timer.helper_seconds)
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """What came of a `Lowering`, as plain data: levels as text with locations, and the rest of the compilation."""
+
+    name: str
+    texts: dict[str, str]
+    state: dict[str, Any]
+    seconds: dict[str, float]
+    helper_seconds: dict[str, float]
+
+    def put_into(self, job: Compilation) -> None:
+        """Makes a compilation one that has been lowered."""
+        job.modules = Modules(job.modules, dict(self.texts))  # type: ignore[assignment]
+        for name, value in self.state.items():
+            setattr(job, name, value)
+        job.timer.seconds |= self.seconds
+        job.timer.add_helper_time(self.helper_seconds)
+
+
+@dataclass
+class Lowerings:
+    """Compilations on their way down in `count` helper processes, which start at once. A context manager, whose end
+    ends them. `helpers`: how many further processes each may compile kernels in."""
+
+    count: int
+    helpers: int
+    _todo: queue.PriorityQueue = field(default_factory=queue.PriorityQueue)
+    _done: queue.SimpleQueue = field(default_factory=queue.SimpleQueue)
+    _threads: list[HelperThread] = field(default_factory=list)
+    _jobs: dict[str, Compilation] = field(default_factory=dict)
+
+    def __enter__(self) -> Lowerings:
+        processes = [spawn() for _ in range(self.count)]  # all of them before the first thread
+        for number, process in enumerate(processes):
+            self._todo.put((-1, number, Ready()))
+            self._threads.append(HelperThread(process, self._todo, self._done))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for _thread in self._threads:
+            self._todo.put((1, 0, None))
+        for thread in self._threads:
+            thread.stop()
+
+    def add(self, job: Compilation, level: str) -> None:
+        """Takes an imported compilation, of a name of its own, to be lowered as `Compilation.lower` does."""
+        text = job.modules["torch"].operation.get_asm(enable_debug_info=True)
+        made = Lowering(job.name, text, job.target, job.schedules, job.cache, job.fp32, self.helpers, level)
+        self._todo.put((0, len(self._jobs), made))
+        self._jobs[job.name] = job
+
+    def finish(self) -> None:
+        """Waits for all compilations that were added; raises the first error."""
+        missing = len(self._jobs) + len(self._threads)  # each helper says once that it is ready
+        while missing:
+            answer = self._done.get()
+            missing -= 1
+            if isinstance(answer, BaseException):
+                raise answer
+            if answer is not None:
+                answer.put_into(self._jobs[answer.name])

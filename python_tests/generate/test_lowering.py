@@ -1,0 +1,69 @@
+"""Plans of larger models are lowered in a process of their own: what comes back is what this process would have made."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mlirc.driver.compilation import Compilation
+from mlirc.driver.lowering import Lowerings
+from mlirc.errors import MlircError
+from mlirc.frontend.source import from_torch
+from mlirc.generate import compilation
+from mlirc.generate.compilation import compile_generation
+from mlirc.generate.export import exported, open_generator
+from mlirc.targets import get_target
+from support.generation import tiny
+
+LEVELS = ("torch", "linalg", "kernels", "schedule", "tiles")
+
+
+def compiled(monkeypatch, parameters: int):
+    monkeypatch.setattr(compilation, "_MANY_PARAMETERS", parameters)
+    monkeypatch.setattr(compilation, "cores", lambda: 2)
+    started: list[int] = []
+    enter = Lowerings.__enter__
+    monkeypatch.setattr(Lowerings, "__enter__", lambda self: started.append(self.count) or enter(self))
+    made = compile_generation(tiny("LlamaForCausalLM"), context=40, page_size=8, chunks=(1,), level="tiles")
+    return made, started
+
+
+def test_equals_this_process(monkeypatch):
+    here, started = compiled(monkeypatch, 1000)
+    assert not started
+    apart, started = compiled(monkeypatch, 1)
+    assert started == [1] and list(apart.jobs) == list(here.jobs) == ["decode", "decode-greedy", "prefill-1"]
+    for name, job in here.jobs.items():
+        assert {level: apart.jobs[name].text(level) for level in LEVELS} == {n: job.text(n) for n in LEVELS}
+        assert list(apart.jobs[name].modules) == ["torch", "linalg", "kernels", "tiles"]
+        assert apart.jobs[name].records == job.records
+        assert apart.jobs[name].timer.seconds.keys() == job.timer.seconds.keys()
+
+
+def imported(name: str, *schedules: str) -> Compilation:
+    job = Compilation(name, get_target("sm_90a"), schedules)
+    job.import_source(from_torch(torch.nn.Linear(7, 5).eval(), (torch.zeros(3, 7),), {}, name))
+    return job
+
+
+def test_errors_come_back():
+    good, bad = imported("good"), imported("bad", "elementvise:block=64")
+    with Lowerings(1, 1) as lowerings, pytest.raises(MlircError, match="elementvise:block=64.*no kernel"):
+        lowerings.add(good, "ptx")
+        lowerings.add(bad, "ptx")
+        lowerings.finish()
+    assert good.ptx.count(".entry") == len(good.plan.launches) == 1 and good.modules["kernels"] is not None
+    assert not bad.ptx
+
+
+def test_an_export_is_not_divided(monkeypatch):
+    """transformers computes rotary embeddings without gradients; torch.export would divide the graph at each such
+    place, and put the parts together again, to find that nothing had gradients anyway."""
+    from torch._export.passes import replace_set_grad_with_hop_pass as divides
+
+    calls: list[int] = []
+    split = divides.sequential_split
+    monkeypatch.setattr(divides, "sequential_split", lambda *a: calls.append(1) or split(*a))
+    generator = open_generator(tiny("LlamaForCausalLM"), context=40, page_size=8, chunks=(1,))
+    exported(generator, "decode-greedy")
+    assert not calls
