@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import deque
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from mlirc.generate.plan_engine import PlanEngine
 from mlirc.generate.requests import Request
 from mlirc.generate.scheduler import Scheduler
 from support.generate.late import Late
-from support.generation import VOCABULARY, assert_greedy, greedy, tiny
+from support.generation import CONTEXT, VOCABULARY, assert_greedy, greedy, tiny
 from support.randomness import generator
 
 
@@ -170,6 +171,29 @@ def test_up_to_the_end_of_the_context(llama):
     with pytest.raises(MlircError, match="from 1 to 15"):
         engine.assign(0, [0], Sampling(), prompt)
     engine.release(0)
+
+
+COMPILED = {
+    "gemma2": ("Gemma2ForCausalLM", {"head_dim": 16, "sliding_window": 5, "query_pre_attn_scalar": 16}),
+    "bloom": ("BloomForCausalLM", {"n_layer": 1, "n_head": 4}),
+    "gpt2": ("GPT2LMHeadModel", {"n_embd": 64, "n_layer": 1, "n_head": 4, "n_positions": CONTEXT}),
+    "qwen3": ("Qwen3ForCausalLM", {"head_dim": 32, "num_hidden_layers": 1}),
+}
+NAMES = list(COMPILED) if os.environ.get("MLIRC_GENERATION") == "all" else ["gemma2"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_other_architectures_once_compiled(name):
+    """Windows, capped scores and two kinds of layers; attention of the model's own (ALiBi); positions that are learned;
+    normalized queries and keys."""
+    kind, sizes = COMPILED[name]
+    model = tiny(kind, tie_word_embeddings=False, **sizes)  # tied, they say one token again and again
+    compiled = compile_generation(model, slots=2, context=40, page_size=8, chunks=(1,), level="kernels")
+    engine = compiled.engine("cpu")
+    given = prompts(3, 17)
+    for prompt, made in zip(given, greedy(engine, given, 12), strict=True):
+        assert_greedy(model, prompt, made)
+        assert len(set(made)) > 1
 
 
 def test_packed_weights():

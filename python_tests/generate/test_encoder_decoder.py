@@ -102,6 +102,16 @@ def test_whisper_makes_the_tokens_of_generate(whisper, asked):
     assert len(made.tokens) > 10 and made.tokens == found
 
 
+def test_whisper_compiled(whisper):
+    model, _ = whisper
+    compiled = compile_generation(model, page_size=8, chunks=(1,), level="kernels")
+    llm = LLM(Opened("whisper", compiled.engine("cpu"), None, (2,)))
+    prompt = llm.speech(sound())
+    made = llm.transcribe(sound(), language="de")
+    found = model.generate(torch.from_numpy(prompt.frames)[None], do_sample=False, language="de")[0].tolist()
+    assert len(made.tokens) > 10 and made.tokens == found
+
+
 def test_old_forced_tokens_are_heeded(whisper):
     model, _ = whisper
     model.generation_config.forced_decoder_ids = [[1, None], [2, 14]]
