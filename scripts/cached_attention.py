@@ -41,6 +41,7 @@ WIDEST = 128  # elements of a head of which a warp's registers hold 16 rows of r
 BLOCKS_PER_SM = 2  # that the keys are divided for
 LEAST_KEYS = 64  # of a part
 MOST_PARTS = 64
+MOST_FOR_ONE = 32  # parts that one block combines
 COMBINING_WARPS = 4  # of the last block: two such blocks fit a multiprocessor, whatever registers a thread has
 
 
@@ -88,7 +89,17 @@ def default_parts(a: AttentionShape, blocks: int, block_kv: int, target: Target)
     a chain of waits, for the page, its keys, the scores, the values: of short sequences one step a part is fastest."""
     keys = min(a.window + a.q_len, a.kv_len) if a.window else a.kv_len
     wanted = ceil_div(BLOCKS_PER_SM * target.sms, blocks)
-    return max(min(wanted, keys // max(LEAST_KEYS, block_kv), MOST_PARTS), 1)
+    most = max(min(wanted, keys // max(LEAST_KEYS, block_kv), MOST_PARTS), 1)
+    steps = ceil_div(keys, block_kv)
+    return ceil_div(steps, ceil_div(steps, most))  # no more than have steps
+
+
+def default_combine(parts: int, blocks: int, target: Target) -> Literal["last", "launch"] | None:
+    """Where blocks all run at once, the last of a tile combines its parts; where parts are many, it takes longer than a
+    launch with blocks of its own does (benchmarks/results/decode-attention-h200.md)."""
+    if parts == 1:
+        return None
+    return "last" if parts <= MOST_FOR_ONE and parts * blocks <= BLOCKS_PER_SM * target.sms else "launch"
 
 
 def check(name: str, a: AttentionShape, target: Target, mma: str, block_kv: int, pack: bool) -> None:
@@ -147,8 +158,8 @@ def cached_attention(
     block_q = block_q or default_rows(a, target, mma, rows, heads)
     rows_of_warp = 8 if mma == "fma" and block_q > 16 and max(a.head_dim, a.value_dim) > WIDEST else 16
     warps = warps or max(power_of_two(block_q) // rows_of_warp, 1)
+    blocks = a.batch * heads * ceil_div(rows, block_q)
     if parts is None:
-        blocks = a.batch * heads * ceil_div(rows, block_q)
         parts = default_parts(a, blocks, block_kv, target) if rows <= FEW_ROWS else 1
     once = parts > 1 and ceil_div(a.kv_len, block_kv) <= parts
     stages = stages or (1 if once else 3 if mma == "wgmma" else 2)
@@ -156,7 +167,7 @@ def cached_attention(
         raise MlircError(f"kernel '{kernel.name}': combine: the keys have one part: give parts=2 or more")
     if combine == "launch" and combine_warps:
         raise MlircError(f"kernel '{kernel.name}': combine_warps={combine_warps}: a second launch has warps={warps}")
-    combine = combine or ("last" if parts > 1 else None)
+    combine = combine or ("last" if combine_warps else default_combine(parts, blocks, target))
     if combine == "last":
         combine_warps = combine_warps or max(warps, COMBINING_WARPS)
     knobs = dict(

@@ -3,6 +3,8 @@ pages in any order and NaN in all that no sequence has."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -128,6 +130,27 @@ def test_heads_that_share_keys_are_rows_of_one_tile() -> None:
     grids = [(Case(LENGTHS), "(4, 2, 1)"), (Case((40,), queries=33, heads=(4, 2), page=64, pages=1), "(1, 4, 1)")]
     for case, grid in grids:
         assert f"in {grid} shared_outs" in str(scheduled(case, ""))
+
+
+@pytest.mark.parametrize(
+    ("heads", "dims", "keys", "batch", "parts", "combine"),
+    [
+        ((9, 3), 64, 1024, 1, 16, "last"),
+        ((32, 8), 128, 4096, 1, 32, "last"),  # 33 parts would leave one without a step
+        ((28, 4), 128, 32768, 1, 64, "launch"),  # one block would combine 64 parts
+        ((32, 4), 64, 1024, 16, 4, "last"),
+        ((32, 8), 128, 4096, 64, 1, None),
+    ],
+)
+def test_defaults_are_those_that_were_measured_to_be_fastest(heads, dims, keys, batch, parts, combine) -> None:
+    from mlirc.scripts import cached_attention as scripts
+
+    a = SimpleNamespace(window=0, q_len=1, kv_len=keys)
+    target = SimpleNamespace(sms=132)
+    block_kv = 32 if dims == 128 else 64
+    blocks = batch * heads[1]
+    assert scripts.default_parts(a, blocks, block_kv, target) == parts
+    assert scripts.default_combine(parts, blocks, target) == combine
 
 
 def test_keys_are_divided_where_blocks_are_few() -> None:
