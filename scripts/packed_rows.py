@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from mlirc.mlir import ir
 from mlirc.schedule import register
 from mlirc.schedule.kernel_info import ContractionInfo, KernelInfo
@@ -13,6 +15,7 @@ from mlirc.schedule.verbs import (
     match_contractions,
     match_root,
     script,
+    split_k,
     tidy,
     tile_reduction,
     tile_to_blocks,
@@ -34,19 +37,20 @@ def is_packed_rows(kernel: KernelInfo) -> bool:
     return element_types(c).half and Sizes.of(kernel, c).m <= ROWS
 
 
-def steps_of(c: ContractionInfo, given_warps: int | None) -> tuple[int, int]:
+def steps_of(c: ContractionInfo, given_warps: int | None, parts: int) -> tuple[int, int]:
     """(warps that share out k, elements of a step of the loop): those that leave the least idle, with few steps, and
-    best with none that is cut at its end; then the most warps."""
+    best with none that is cut at its end; then the most warps. Of each of `parts` of K."""
     unit = unit_of(c.packed)
-    units, found = ceil_div(c.k, unit), [((float("inf"), 0), given_warps or 1, unit)]
+    extent = ceil_div(c.k, parts)
+    units, found = ceil_div(extent, unit), [((float("inf"), 0), given_warps or 1, unit)]
     for warps in [given_warps] if given_warps else range(1, WARPS + 1):
         for each in range(1, UNITS + 1):
             step = warps * each * unit
-            steps = ceil_div(c.k, step)
+            steps = ceil_div(extent, step)
             # A slice of all of k is as long as k is: it has to fall to the warps in whole blocks of words, too.
-            whole = steps > 1 or ceil_div(c.k, STEP * warps) * STEP * warps == step
+            whole = steps * parts > 1 or ceil_div(c.k, STEP * warps) * STEP * warps == step
             if whole:
-                cost = warps * each * steps / units * (1.05 if c.k % step else 1) + 0.02 * (steps - 1)
+                cost = warps * each * steps / units * (1.05 if extent % step else 1) + 0.02 * (steps - 1)
                 found.append(((round(cost, 3), -warps), warps, step))
     _, warps, step = min(found)
     return warps, min(step, c.k)
@@ -61,27 +65,35 @@ def packed_rows(
     block_k: int | None = None,
     warps: int | None = None,
     min_blocks: int | None = None,
+    parts: int = 1,
+    through: Literal["cluster", "memory"] = "cluster",
 ) -> ir.Module:
     """Each block multiplies all rows with `block_n` columns, which are rows of the weight, by `mma.sync` whose operands
     come from global memory straight to the registers.
 
     Knobs: the columns; `block_k` elements of a step along k, which `warps` share out; `min_blocks` that a
-    multiprocessor should hold.
+    multiprocessor should hold; `parts` of K, each for a block of its own, whose sums are added `through` a `cluster` of
+    2, 4 or 8 or, by a second launch, through `memory`.
     """
     c = kernel.contraction
     assert c is not None
-    chosen, step = steps_of(c, warps)
+    chosen, step = steps_of(c, warps, parts)
     warps, block_k = warps or chosen, block_k or step
     size = Sizes.of(kernel, c)
     sizes = [0 if d.whole else 1 for d in kernel.dims]
     sizes[size.m_dim], sizes[size.n_dim] = ceil_div(size.m, 8) * 8, block_n
     order = [d for d, n in enumerate(sizes) if n and d not in (size.n_dim, size.m_dim)] + [size.n_dim, size.m_dim]
-    with script(block_n=block_n, block_k=block_k, warps=warps, min_blocks=min_blocks) as (module, function):
+    knobs = dict(block_n=block_n, block_k=block_k, warps=warps, min_blocks=min_blocks, parts=parts, through=through)
+    with script(**knobs) as (module, function):
         generalize(function)
         collapse_dims(function)
         forall = tile_to_blocks(match_root(function), sizes=sizes, keep=[size.m_dim, size.n_dim], order=order)
-        tiled, _ = tile_reduction(match_contractions(forall), size=block_k)
+        tiled, loop = tile_reduction(match_contractions(forall), size=block_k)
         annotate(tiled, mma=DIRECT, warp_grid=[1, 1])
+        launches = [forall]
+        if parts > 1:
+            both = split_k(loop, parts=parts, through=through)
+            launches = list(both) if through == "memory" else launches
         annotate(function, warps=warps, min_blocks=min_blocks)
-        tidy(function, forall)
+        tidy(function, *launches)
     return module

@@ -1,6 +1,7 @@
 // RUN: %mlirc-opt %s --script auto | %filecheck %s
 // RUN: %mlirc-opt %s --script 'packed_rows:warps=1,block_k=128' --pass mlirc-async --pass mlirc-distribute | %filecheck %s --check-prefix=LOOP
 // RUN: %mlirc-opt %s --script auto --pass mlirc-async --pass mlirc-distribute | %filecheck %s --check-prefix=GPU
+// RUN: %mlirc-opt %s --script 'packed_rows:warps=1,parts=2' | %filecheck %s --check-prefix=PARTS
 
 // One row times packed weights: a block takes 16 of the weight's rows, and its warps share out k.
 
@@ -26,6 +27,13 @@
 // LOOP: vector.load %{{.*}} : memref<40x32xi32>, vector<4xi32>
 // LOOP: nvgpu.mma.sync
 // LOOP-NOT: address_space<workgroup>
+
+// Parts of k are blocks of a cluster, whose sums are added there.
+
+// PARTS-LABEL: func.func private @matmul_0
+// PARTS: scf.forall {{.*}} in (3) shared_outs
+// PARTS: scf.forall {{.*}} in (2) shared_outs
+// PARTS: linalg.generic {{.*}}mlirc.mma = "mma_direct"
 
 #id = affine_map<(d0, d1) -> (d0, d1)>
 #a = affine_map<(m, n, k) -> (m, k)>

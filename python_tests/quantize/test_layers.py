@@ -79,6 +79,14 @@ def test_weights_are_unpacked_once_for_many_rows(dtype, scheme):
     assert relative_error(model(x), wide_reference(module, scheme, x)) <= gate_of(dtype, 0)
 
 
+@pytest.mark.parametrize("knobs", ["parts=2,warps=2", "parts=3,warps=1,through=memory"])
+def test_few_rows_in_parts_of_k(knobs):
+    module, x = Layer(1031, 33, torch.bfloat16), tensor(3, 1031)
+    schedule = [f"packed_rows:{knobs}"]
+    model = mlirc.compile(module, (x,), quantize="int4:group=48", schedule=schedule, device="host")
+    assert relative_error(model(x), wide_reference(module, "int4:group=48", x)) <= gate_of(torch.bfloat16, 0)
+
+
 def test_epilogues_of_two_products_stay_in_their_kernel():
     class Gated(torch.nn.Module):
         def __init__(self):
