@@ -25,6 +25,10 @@ class Target:
         return self.name == "sm_90a"
 
     @property
+    def has_clusters(self) -> bool:
+        return self.cc >= 90
+
+    @property
     def has_stmatrix(self) -> bool:
         return self.cc >= 90
 

@@ -64,10 +64,11 @@ def _counted(found: BlockShape, size: Sizes, c: ContractionInfo, target: Target,
 def _divisions(found: BlockShape, size: Sizes, c: ContractionInfo, target: Target, fp32: str) -> Iterator[BlockShape]:
     """Tiles that may be divided, each in as many parts as clusters have blocks, or, through memory, as fill the
     multiprocessors once or some times."""
+    clusters = IN_CLUSTERS if target.has_clusters else {}
     for tile in _tiles_like(found, size, c, target, fp32):
         steps, room = ceil_div(c.k, tile.block_k), resident(tile, c, target)
         tiles = _tiles(size, tile.block_m, tile.block_n)
-        together = (p for p in (2, 4, 8) if p <= steps and tiles * p <= IN_CLUSTERS[p] * target.sms)
+        together = (p for p, most in clusters.items() if 1 < p <= steps and tiles * p <= most * target.sms)
         yield from (replace(tile, parts=p, through="cluster") for p in together)
         fills = {times * target.sms // tiles for times in range(1, room + 1)}
         yield from (replace(tile, parts=p, through="memory") for p in sorted(fills) if 2 <= p <= steps)

@@ -111,9 +111,9 @@ def test_products_divide_k_by_themselves(m: int, n: int, k: int, dtype: str, lay
     assert record.knobs["parts"] > 1
 
 
-def chosen(m: int, n: int, k: int, dtype: str, **layout: bool) -> dict:
+def chosen(m: int, n: int, k: int, dtype: str, target: str = "sm_90a", **layout: bool) -> dict:
     kernel = mlir.parse(matmul(m, n, k, dtype, epilogue=False, **layout))
-    _, record = Schedules([]).schedule_kernel(kernel, get_target("sm_90a"))
+    _, record = Schedules([]).schedule_kernel(kernel, get_target(target))
     return dict(record.knobs)
 
 
@@ -136,6 +136,16 @@ def test_products_whose_tiles_fill_the_machine_are_not_divided() -> None:
     for m, n, k in ((512, 3584, 3584), (2048, 512, 3584), (512, 4608, 3584), (1000, 1288, 520), (333, 1032, 520)):
         assert chosen(m, n, k, "bf16")["parts"] == 1, (m, n, k)
     assert chosen(1001, 1289, 521, "bf16")["parts"] == 1
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_89"])
+def test_parts_go_through_memory_where_there_are_no_clusters(target: str) -> None:
+    """Products that clusters of sm_90 divide: in parts for a second launch, or not at all."""
+    for m, n, k in ((64, 64, 1024), (16, 16, 1024), (64, 1000, 2048), (129, 136, 4104)):
+        for dtype in ("f32", "bf16"):
+            knobs = chosen(m, n, k, dtype, target)
+            assert knobs["parts"] == 1 or knobs["through"] == "memory", (m, n, k, dtype)
+    assert chosen(64, 64, 1024, "f32", target)["parts"] > 1
 
 
 def test_every_run_gives_the_same_bits() -> None:
