@@ -6,7 +6,8 @@ rows of the matrix are on their way, and the reduction is no launch. Its roundin
 
     readers   products that may read the row: each computes it again (default: 3)
     elements  of the row, at most: a block has them in registers (default: 16384)
-    rows      of the matrix, at most: more of them are so many blocks that a launch takes less (default: 16384)
+    reads     elements of the row that the blocks of a product read, at most: a block of more matrices counts as one of
+              each. Of more, a launch takes less (default: 10485760)
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from mlirc.passes.graph.bundles import drop_unused, inline_call, inner_ops
 from mlirc.passes.graph.outline import ORIGIN_LIMIT, clone_into, graph_functions
 from mlirc.schedule.kernel_info import describe
 
-# On an H200 a norm's launch takes 2 us. The products of SmolLM2-135M's layers took 0.3 us at most for it, its last one,
-# of 49,152 rows of 576, 4.4 us.
-READERS, ELEMENTS, ROWS = 3, 16 * 1024, 16 * 1024
+# On an H200 a norm's launch takes 2 us. Products took that much longer for it, in us: 480 rows of 576 0.3, 2,560 of
+# 2,048 0.6, 5,632 of 2,048, two matrices, 0.7, 4,608 of 3,584 3.5, 49,152 of 576 4.4.
+READERS, ELEMENTS, READS = 3, 16 * 1024, 10 << 20
 _VIEWS = ("tensor.expand_shape", "tensor.collapse_shape")
 
 
 @register("mlirc-recompute-rows")
 def run(module: ir.Module, **options: str) -> None:
     """Moves rows into the kernels that read them, in place. Raises MlircError for an unknown option."""
-    if not set(options) <= {"readers", "elements", "rows"} or not all(n.isdigit() for n in options.values()):
-        raise MlircError("mlirc-recompute-rows has three options: readers, elements and rows, which are numbers")
+    if not set(options) <= {"readers", "elements", "reads"} or not all(n.isdigit() for n in options.values()):
+        raise MlircError("mlirc-recompute-rows has three options: readers, elements and reads, which are numbers")
     with ir.Location.unknown(module.context):
         work = _Recompute(module, **{name: int(n) for name, n in options.items()})
         for function in graph_functions(module):
@@ -46,8 +47,8 @@ def run(module: ir.Module, **options: str) -> None:
 
 
 class _Recompute:
-    def __init__(self, module: ir.Module, readers: int = READERS, elements: int = ELEMENTS, rows: int = ROWS) -> None:
-        self.module, self.readers, self.elements, self.rows = module, readers, elements, rows
+    def __init__(self, module: ir.Module, readers: int = READERS, elements: int = ELEMENTS, reads: int = READS) -> None:
+        self.module, self.readers, self.elements, self.reads = module, readers, elements, reads
         self.kernels = {op.name.value: op for op in module.body.operations if "mlirc.kernel" in op.attributes}
         self.known: dict[str, func.FuncOp | None] = {}  # by their text without a name; None: no kernel of `matvec`
         self.changed = False
@@ -57,7 +58,8 @@ class _Recompute:
         readers = _readers(call.results[0]) if len(call.results) == 1 else None
         if not readers or len(readers) > self.readers or shape_of(call.results[0])[-1] > self.elements:
             return
-        if any(self.kind(r) != "matmul" or prod(shape_of(r.results[0])) > self.rows for r in readers):
+        length = shape_of(call.results[0])[-1]
+        if any(self.kind(r) != "matmul" or length * self._blocks(r) > self.reads for r in readers):
             return
         parts = [inner_ops([call, reader]) for reader in readers]
         inputs = [_inputs(part) for part in parts]
@@ -78,6 +80,11 @@ class _Recompute:
         """The kind of the kernel that a call is of."""
         kernel = self.kernels.get(call.callee.value)  # None: a loop over time steps
         return "" if kernel is None else ir.StringAttr(kernel.attributes["mlirc.kind"]).value
+
+    def _blocks(self, call: func.CallOp) -> float:
+        """The rows of a product's matrix, for one of its matrices."""
+        found = describe(self.kernels[call.callee.value].operation).contraction
+        return prod(shape_of(call.results[0])) / (found.count if found else 1)
 
     def _kernel(self, part: list[ir.Operation], inputs: list[ir.Value]) -> func.FuncOp | None:
         """The kernel of calls and the views between them; None where `matvec` would not take it."""

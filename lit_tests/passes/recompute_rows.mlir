@@ -1,6 +1,6 @@
 // RUN: %mlirc-opt %s --pass mlirc-recompute-rows | %filecheck %s
 // RUN: %mlirc-opt %s --pass 'mlirc-recompute-rows{readers=1}' | %filecheck %s --check-prefix=FEW
-// RUN: %mlirc-opt %s --pass 'mlirc-recompute-rows{rows=47}' | %filecheck %s --check-prefix=SHORT
+// RUN: %mlirc-opt %s --pass 'mlirc-recompute-rows{reads=3071}' | %filecheck %s --check-prefix=SHORT
 // RUN: %mlirc-opt %s --pass 'mlirc-recompute-rows{elements=63}' | %filecheck %s --check-prefix=SHORT
 
 // A row that two products read is computed by both, whose kernels are one; a row that is returned, too, stays a kernel.

@@ -140,5 +140,30 @@ def test_kernels_that_begin_early_wait_for_the_row() -> None:
 
 
 def test_options_are_numbers() -> None:
-    with pytest.raises(MlircError, match="three options: readers, elements and rows"):
+    with pytest.raises(MlircError, match="three options: readers, elements and reads"):
         get_pass("mlirc-recompute-rows")(None, readers="few")
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "matrices", "fused"),
+    [
+        (2560, 2048, 1, True),
+        (8192, 2048, 2, True),  # gate and up of Llama-3.2-1B
+        (4608, 3584, 1, False),  # queries, keys and values of Qwen2.5-7B
+        (49152, 576, 1, False),  # the head of SmolLM2-135M
+    ],
+)
+def test_many_blocks_do_not_read_a_long_row_again(
+    rows: int, length: int, matrices: int, fused: bool, monkeypatch
+) -> None:
+    from types import SimpleNamespace
+
+    from mlirc.passes import recompute_rows
+
+    work = recompute_rows._Recompute.__new__(recompute_rows._Recompute)
+    call = SimpleNamespace(callee=SimpleNamespace(value="matmul_0"), results=[None])
+    work.kernels = {"matmul_0": SimpleNamespace(operation=None)}
+    monkeypatch.setattr(recompute_rows, "shape_of", lambda value: [1, rows])
+    found = SimpleNamespace(contraction=SimpleNamespace(count=matrices))
+    monkeypatch.setattr(recompute_rows, "describe", lambda operation: found)
+    assert (length * work._blocks(call) <= recompute_rows.READS) == fused
