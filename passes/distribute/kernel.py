@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import zip_longest
 
 from mlirc.dialects.rings import ROLES
 from mlirc.dialects.tensor_map import map_argument, tensor_map
@@ -84,7 +85,7 @@ class Kernel:
         self._bind_buffers(foralls, returned, entry, len(inputs))
         with ir.InsertionPoint(entry):
             done: set[ir.Operation] = set()
-            for i, (forall, behind) in enumerate(zip(foralls, [*foralls[1:], None], strict=True)):
+            for i, (forall, behind) in enumerate(zip_longest(foralls, foralls[1:])):
                 if forall not in done:
                     with forall.location:
                         symbol = f"{self.name}_{i}" if len(foralls) > 1 else self.name

@@ -31,7 +31,7 @@ def test_no_finding(name, dtype, tmp_path):
         model.input_sets = INPUT_SETS if name in ALL_SETS else FEW
         given = random_inputs(model.plan.inputs, 0)
         results = model(*given)  # a finding is an error
-        assert model.report.ok and model.compare and "0 kernels" not in model.summary()
+        assert model.report.ok and model.compare and model.report.calls
         assert "judged by the largest element" not in model.summary() and len(model.report.sets) == len(
             model.report.calls
         )
