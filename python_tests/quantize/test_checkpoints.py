@@ -131,9 +131,9 @@ def test_its_kernels_read_packed_words(tmp_path, config):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"quant_method": "bitsandbytes"}, "by 'bitsandbytes': AWQ and GPTQ are read"),
+        ({"quant_method": "bitsandbytes"}, "by 'bitsandbytes': AWQ, GPTQ and fp8 are read"),
         ({"quant_method": "hqq"}, "by 'hqq'"),
-        ({"quant_method": ["awq"]}, "AWQ and GPTQ are read"),
+        ({"quant_method": ["awq"]}, "AWQ, GPTQ and fp8 are read"),
         ({"bits": 5}, "bits is 5"),
         ({"bits": True}, "bits is True"),
         ({"group_size": 0}, "group_size is 0"),
