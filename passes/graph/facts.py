@@ -13,6 +13,7 @@ from mlirc.passes.graph.index import Index, dim
 from mlirc.passes.graph.outline import is_recomputed
 from mlirc.passes.graph.scalar import EXPENSIVE, Scalar
 
+INDEX_CHAIN = 32
 SMALL, SMALL_BODY = 1024, 16  # elements and operations that a map may have which is as well computed again
 WHOLE_DIVISIONS = {"arith.divsi", "arith.divui", "arith.remsi", "arith.remui"}
 WIDENING = ("arith.extf", "arith.extsi", "arith.extui", "arith.sitofp", "arith.uitofp")
@@ -48,16 +49,28 @@ def is_expensive(op: ir.Operation) -> bool:
 
 def is_small_index_map(op: ir.Operation) -> bool:
     """Whether a map is a few cheap operations for each of a few elements, and these are whole numbers (no booleans) or
-    made of such: positions, pages, lengths, angles."""
+    made of such, by no more than INDEX_CHAIN maps: positions, pages, lengths, angles."""
+    waiting, seen = [op], {op}
+    while waiting:
+        here = waiting.pop()
+        if not _is_small_and_cheap(here):
+            continue
+        if any(_is_whole(v) for v in (here.results[0], *here.operands)):
+            return True
+        for value in here.operands:
+            for found in (owner_through_views(value), owner_through_moves(value)):
+                if found is not None and found not in seen and len(seen) < INDEX_CHAIN:
+                    seen.add(found)
+                    waiting.append(found)
+    return False
+
+
+def _is_small_and_cheap(op: ir.Operation) -> bool:
     if not is_map(op) or prod(shape_of(op.results[0])) > SMALL or len(classify.body(op)) > SMALL_BODY:
         return False
     names = {inner.name for inner in classify.body(op)}
-    if names & EXPENSIVE - WHOLE_DIVISIONS or ("tensor.extract" in names and not _is_whole(op.results[0])):
-        return False  # an embedding, say; the page of a position is one number
-    if any(_is_whole(v) for v in (op.results[0], *op.operands)):
-        return True
-    producers = [f(v) for v in op.operands for f in (owner_through_views, owner_through_moves)]
-    return any(p is not None and is_small_index_map(p) for p in producers)
+    # An embedding is no such map; the page of a position is one number.
+    return not names & EXPENSIVE - WHOLE_DIVISIONS and ("tensor.extract" not in names or _is_whole(op.results[0]))
 
 
 def _is_whole(value: ir.Value) -> bool:
