@@ -56,10 +56,12 @@ class _Recompute:
     def visit(self, call: func.CallOp) -> None:
         """Moves what a call computes to its readers, where that can be."""
         readers = _readers(call.results[0]) if len(call.results) == 1 else None
-        if not readers or len(readers) > self.readers or shape_of(call.results[0])[-1] > self.elements:
+        if not readers or len(readers) > self.readers:
             return
         length = shape_of(call.results[0])[-1]
-        if any(self.kind(r) != "matmul" or length * self._blocks(r) > self.reads for r in readers):
+        if length > self.elements or any(
+            self.kind(r) != "matmul" or length * self._blocks(r) > self.reads for r in readers
+        ):
             return
         parts = [inner_ops([call, reader]) for reader in readers]
         inputs = [_inputs(part) for part in parts]

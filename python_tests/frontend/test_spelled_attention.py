@@ -87,7 +87,9 @@ FOUND = [
 ]  # fmt: skip
 
 
-def count(function, inputs) -> int:
+def lowered(function, inputs) -> str:
+    """The `linalg` level of a model that is one function."""
+
     class Model(torch.nn.Module):
         def forward(self, *inputs):
             return function(*inputs)
@@ -95,7 +97,11 @@ def count(function, inputs) -> int:
     job = Compilation("spelled", get_target("sm_90a"), (), helpers=0)
     job.import_module(Model().eval(), tuple(inputs), {})
     job.lower("linalg")
-    return job.text("linalg").count('attention"(')
+    return job.text("linalg")
+
+
+def count(function, inputs) -> int:
+    return lowered(function, inputs).count('attention"(')
 
 
 def test_they_are_attention_and_right():
@@ -232,15 +238,9 @@ def windowed(q, k, v):
 
 def described(function, inputs) -> str:
     """The op's lines of the `linalg` level, with types."""
-
-    class Model(torch.nn.Module):
-        def forward(self, *inputs):
-            return function(*inputs)
-
-    job = Compilation("spelled", get_target("sm_90a"), (), helpers=0)
-    job.import_module(Model().eval(), tuple(inputs), {})
-    job.lower("linalg")
-    return "\n".join(x for x in job.text("linalg").split("\n") if "mlirc.attention" in x or "sink_attention" in x)
+    return "\n".join(
+        x for x in lowered(function, inputs).split("\n") if "mlirc.attention" in x or "sink_attention" in x
+    )
 
 
 def test_alibi_is_a_row_for_each_head_and_its_mask_an_attribute():
