@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch._subclasses import FakeTensor, FakeTensorMode
-from transformers.cache_utils import DummyLayer, DynamicCache, LinearAttentionCacheLayerMixin
+from transformers.cache_utils import DynamicCache, LinearAttentionCacheLayerMixin
 
 from mlirc.errors import MlircError
 from mlirc.frontend.experts import routed_experts
@@ -18,6 +18,7 @@ from mlirc.frontend.source import SourceModel, in_eval_mode
 from mlirc.generate import export
 from mlirc.generate.export import Generator
 from mlirc.generate.frequencies import fixed_frequencies
+from mlirc.generate.no_cache import DummyLayer
 from mlirc.generate.paged_cache import Pools
 from mlirc.generate.recurrent import DecodeWithRows, GreedyDecodeWithRows, PrefillWithRows, Rows, known_modules
 from mlirc.generate.sizes import Sizes

@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 from transformers.activations import ACT2FN
-from transformers.cache_utils import DummyLayer, LinearAttentionCacheLayerMixin
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from mlirc.errors import MlircError
+from mlirc.generate.no_cache import DummyLayer
 from mlirc.generate.paged_attention import paged_attention
 from mlirc.generate.paged_cache import PagedCache, PagedLayer, Place, Pools
 from mlirc.generate.sizes import Sizes
