@@ -1,4 +1,4 @@
-"""What the host device is fast enough for: a whole real model, a whole warpgroup tile."""
+"""What the host device is fast enough for: a real model's embeddings and layers, a whole warpgroup tile."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def test_minilm_with_real_weights(tmp_path):
     import torch
     import transformers
 
-    folder = package.get_model_path()
+    folder = tmp_path / "minilm"
+    whole = transformers.AutoModel.from_pretrained(package.get_model_path())
+    whole.encoder.layer, whole.config.num_hidden_layers = whole.encoder.layer[:2], 2  # the others run the same kernels
+    whole.save_pretrained(folder)
     start = time.process_time()
     compile_model(str(folder), tmp_path / "m.ptx", inputs=("input_ids=i64[1,9]", "attention_mask=i64[1,9]"))
     model = load(tmp_path / "m.ptx", device="host")
@@ -44,7 +47,7 @@ def test_minilm_with_real_weights(tmp_path):
     ids = torch.randint(1000, 2000, (1, 9), generator=torch.Generator().manual_seed(0))
     mask = (torch.arange(9) < 7)[None].long()
     found = model(input_ids=ids, attention_mask=mask)
-    assert time.process_time() - start < 120
+    assert time.process_time() - start < 60
     found = (found[0] if isinstance(found, tuple) else found).numpy().astype(np.float64)
     reference = transformers.AutoModel.from_pretrained(folder).eval().double()
     with torch.no_grad():
