@@ -8,16 +8,19 @@ Folders on the way to it may be symbolic links.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from mlirc.errors import MlircError
 from mlirc.files.marks import is_ours, marked_text
 
 LEVEL_FILES = ("linalg.mlir", "kernels.mlir", "tiles.mlir", "gpu.mlir")  # of a levels folder
+_PATIENCE = 60  # seconds that a process waits for others that replace files in a folder
 _KINDS = {stat.S_IFBLK: "a device", stat.S_IFCHR: "a device", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 
 
@@ -140,9 +143,40 @@ def set_permissions(temporary: Path, path: Path) -> None:
     os.chmod(temporary, stat.S_IMODE(about.st_mode))
 
 
+@contextlib.contextmanager
+def _turn(path: Path) -> Iterator[None]:
+    """The turn of this process among those that replace files beside `path`. The lock ends with the process, however
+    that ends. Raises MlircError where the others take longer than `_PATIENCE`."""
+    try:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:  # a folder that may be written and not read has no lock
+        yield
+        return
+    try:
+        end = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as e:
+                if time.monotonic() > end:
+                    raise MlircError(f"cannot write {path}: another process has locked its folder") from e
+                time.sleep(0.01)
+                continue
+            except OSError:
+                pass  # some file systems have no locks
+            break
+        yield
+    finally:
+        os.close(folder)
+
+
 class Outputs:
     """A set of files that appear together when the `with` block ends without an error, or not at all. `inputs`: files
-    and folders that the same run reads."""
+    and folders that the same run reads.
+
+    The file that is added last is the one that readers open first. Where there are several, it goes away before any
+    other is replaced and comes last: a process that is killed in between leaves no mixture of two runs, but files
+    without their first one. Processes that write the same set take turns, by a lock on that file's folder."""
 
     def __init__(self, inputs: Iterable[str | Path] = ()) -> None:
         self._inputs = list(inputs)
@@ -207,13 +241,18 @@ class Outputs:
 
     def _replace(self) -> None:
         """Puts all files in place; what they replace keeps a second name until all are."""
-        if len(self._renames) + len(self._removals) > 1:
-            for path in (*(p for _, p in self._renames), *self._removals):
-                self._keep(path)
-        for temporary, path in self._renames:
-            os.replace(temporary, path)
-        for path in self._removals:
-            path.unlink(missing_ok=True)
+        paths = [*self._removals, *(path for _, path in self._renames)]
+        if not paths:
+            return
+        with _turn(paths[-1]):
+            if len(paths) > 1:
+                for path in paths:
+                    self._keep(path)
+                paths[-1].unlink(missing_ok=True)
+            for path in self._removals:
+                path.unlink(missing_ok=True)
+            for temporary, path in self._renames:
+                os.replace(temporary, path)
 
     def _keep(self, path: Path) -> None:
         if _about(path) is None:

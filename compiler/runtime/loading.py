@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mlirc.errors import MlircError, missing_package
-from mlirc.files.opening import read_bytes
+from mlirc.files.opening import open_regular, read_bytes
 from mlirc.runtime.model import CompiledModel
 from mlirc.runtime.plan import Plan
 from mlirc.runtime.plan_file import extract
@@ -22,6 +22,19 @@ def read_model(path: str | os.PathLike) -> tuple[str, Plan]:
     except UnicodeDecodeError as e:
         raise MlircError(f"{path}: damaged, or no PTX file: it is not text") from e
     return text, extract(text, str(path))
+
+
+def check_unchanged(path: str | os.PathLike, text: str) -> None:
+    """Raises MlircError unless a model's file is still the one that `text` was read from: what was found beside it
+    since then would be another compilation's (`mlirc.files.outputs` takes the file away first, and puts it in last)."""
+    first = text.partition("\n")[0].encode()
+    try:
+        with open_regular(path) as file:
+            same = file.readline(len(first) + 1).rstrip(b"\n") == first
+    except MlircError:
+        same = False
+    if not same:
+        raise MlircError(f"{path}: was compiled anew while it was read: load it again")
 
 
 class Weights(Mapping[str, Any]):
@@ -98,6 +111,7 @@ def load(
     check_device(device)
     text, plan = read_model(path)
     found = find_weights(path, plan, weights)
+    check_unchanged(path, text)
     if isinstance(device, int):
         return CompiledModel(text, plan, found, device, graph, driver, str(path), share)
     try:

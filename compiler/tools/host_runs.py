@@ -13,7 +13,7 @@ from mlirc.files.outputs import model_files
 from mlirc.ir.text import require_level
 from mlirc.runtime.arrays import check
 from mlirc.runtime.fitting import cut
-from mlirc.runtime.loading import find_weights, read_model
+from mlirc.runtime.loading import check_unchanged, find_weights, read_model
 from mlirc.runtime.padding import padded
 from mlirc.runtime.plan import Plan
 from mlirc.runtime.random_state import DEFAULT_SEED, RandomState
@@ -106,7 +106,9 @@ def run_on_host_device(
     sets = parse_input_sets(input_sets or "quick")
     if input_sets and sets and no_compare:
         raise MlircError("--input-sets needs numbers to compare with: leave --no-compare out")
-    loaded = HostModel(model, plan, find_weights(model, plan, weights), ptx=read_model(model)[0], count=counters)
+    text, found = read_model(model)[0], find_weights(model, plan, weights)
+    check_unchanged(model, text)
+    loaded = HostModel(model, plan, found, ptx=text, count=counters)
     loaded.match, loaded.execute_ptx = match, execute_ptx
     loaded.input_sets = sets
     loaded.blocks, loaded.compare = blocks, not no_compare
