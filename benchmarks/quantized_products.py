@@ -23,11 +23,12 @@ SCHEMES = {"bf16": "", "int8": "int8", "int4": "int4:group=128", "fp8": "fp8", "
 ROWS = (1, 8, 16, 64, 512)
 # N, K: layers of Qwen2.5-7B, and of TinyLlama-1.1B.
 QWEN = [(4608, 3584), (3584, 3584), (18944, 3584), (3584, 18944)]
+TOKEN = [(37888, 3584), (3584, 18944), (4608, 3584), (3584, 3584)]  # of Qwen2.5-7B's step of decoding
 TINY = [(2048, 2048), (5632, 2048), (2048, 5632)]
 SETS = {
     name: [(scheme, m, *s) for s in shapes for m in rows for scheme in SCHEMES]
     for name, shapes, rows in (("all", QWEN + TINY, ROWS), ("qwen", QWEN, ROWS), ("one", QWEN + TINY, (1,)),
-                               ("few", QWEN[:1], ROWS))
+                               ("few", QWEN[:1], ROWS), ("token", TOKEN, (1,)))
 }  # fmt: skip
 Case = tuple[str, int, int, int]
 
