@@ -64,9 +64,24 @@ def constant_array(attr: ir.Attribute, t: ir.Type) -> np.ndarray:
 
 def _elements(attr: ir.DenseElementsAttr, dtype: np.dtype) -> np.ndarray:
     """The elements of a dense attribute that is no splat."""
-    if isinstance(attr, ir.DenseIntElementsAttr | ir.DenseFPElementsAttr):
-        return np.array(list(attr)).astype(dtype)
+    if dtype.kind in "iub" or dtype in (np.float16, np.float32, np.float64):
+        if isinstance(attr, ir.DenseIntElementsAttr | ir.DenseFPElementsAttr):
+            return np.array(list(attr)).astype(dtype)
+    else:  # the bindings read no bf16 and no 8-bit floats
+        listed = re.fullmatch(r'dense<(\[.*\]|"0x[0-9A-Fa-f]*")> : .*', str(attr), re.DOTALL)
+        if listed:
+            return _floats(listed[1], dtype)
     raise MlircError(f"host device: constant {attr} is not supported")
+
+
+def _floats(text: str, dtype: np.dtype) -> np.ndarray:
+    """Floats as MLIR prints them: all bytes in hexadecimal, or numbers, of which some may be bits."""
+    if text.startswith('"0x'):
+        return np.frombuffer(bytes.fromhex(text[3:-1]), dtype)
+    word = UNSIGNED[dtype.itemsize]
+    found = [np.array(int(n, 16), word).view(dtype) if n.startswith("0x") else np.array(float(n)).astype(dtype)
+             for n in re.findall(r"[^][, \n]+", text)]  # fmt: skip
+    return np.array(found, dtype)
 
 
 def item_size(t: ir.Type) -> int:

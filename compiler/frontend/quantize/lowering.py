@@ -3,6 +3,8 @@ that reads it computes in registers."""
 
 from __future__ import annotations
 
+from math import log2
+
 from mlirc.dialects.mlirc_dialect import DEQUANTIZE
 from mlirc.frontend.amax import builtin_tensor
 from mlirc.frontend.quantize.packing import LANES, PAIR, RUN, WORDS, Plane, planes_of
@@ -79,6 +81,15 @@ class _Fields:
             shift = arith.addi(shift, self._part(LANES * RUN, plane.fields // RUN, plane.bits * RUN // PAIR))
         return arith.index_cast(ir.IntegerType.get_signless(32), shift)
 
+    def of_byte(self, plane: Plane) -> ir.Value:
+        """The shift of the byte of a half in which a number is: 0 or 8."""
+        divisor = PAIR * 8 // plane.bits if plane.fields <= RUN else LANES * RUN
+        return arith.index_cast(ir.IntegerType.get_signless(32), self._part(divisor, 2, 8))
+
+    def in_byte(self, plane: Plane) -> ir.Value:
+        """How far up in its byte a number is."""
+        return arith.index_cast(ir.IntegerType.get_signless(32), self._part(PAIR, 8 // plane.bits, plane.bits))
+
     def of_neighbour(self) -> ir.Value:
         """What tells two neighbours apart: no shift where halves of words are registers."""
         return arith.index_cast(ir.IntegerType.get_signless(32), self._part(1, PAIR, 16))
@@ -103,7 +114,7 @@ def _numbers(planes: list[Plane], words: list[ir.Value]) -> ir.Value:
 
 
 _MANTISSA = {"bf16": 7, "f16": 10, "f32": 23, "f64": 52}
-SMALL = 64.0  # by so much numbers are less, on their way to bf16, than they should be
+SMALL = 2.0**12  # by so much numbers are less, on their way to bf16, than they should be
 _BIAS = {"bf16": 127, "f16": 15, "f32": 127}
 
 
@@ -119,24 +130,35 @@ class _Floats:
         """(number - zero) * scale."""
         if self.format.floating and self.short:
             return arith.mulf(self._short_eight(planes[0], words[0]), scale)
+        if str(self.element) == "bf16" and not self.format.floating:
+            return self._subnormal(planes, words, scale, zero)
         number = _numbers(planes, words)
         if self.format.floating:
             return arith.mulf(self._eight(number), scale)
-        if str(self.element) == "bf16":
-            return self._subnormal(number, scale, zero)
         return arith.mulf(self._cast(self._marked(number, zero), self.element), scale)
 
-    def _subnormal(self, number: ir.Value, scale: ir.Value, zero: ir.Value | None) -> ir.Value:
+    def _subnormal(
+        self, planes: list[Plane], words: list[ir.Value], scale: ir.Value, zero: ir.Value | None
+    ) -> ir.Value:
         """Of bf16 the bits of a number n up to 255 are the float n * 2^-133: subnormal below 128, and the last places
-        are as large in the next binade. Times 2^127 it is n * 2^-6, of which the zero point is subtracted in the same
-        instruction (`mlirc-contract`); the scale makes up for the rest."""
-        bits = arith.bitcast(self.element, arith.trunci(ir.IntegerType.get_signless(16), number))
+        are as large in the next binade. So a field is a float wherever it lies in the lower byte of its half, 2^low
+        times too large or too small; times a power of two it is n / SMALL, to which the other planes' and the zero
+        point are added in the same instruction (`mlirc-contract`), exactly. The scale makes up for the rest."""
+        i16, fields = ir.IntegerType.get_signless(16), _Fields()
         if zero is None:
-            start = arith.constant(self.element, -self.format.middle / SMALL)
+            total = arith.constant(self.element, -self.format.middle / SMALL)
         else:
-            start = arith.mulf(zero, arith.constant(self.element, -1 / SMALL))
-        number = arith.addf(arith.mulf(bits, arith.constant(self.element, 2.0**133 / SMALL)), start)
-        return arith.mulf(number, arith.mulf(scale, arith.constant(self.element, SMALL)))
+            total = arith.mulf(zero, arith.constant(self.element, -1 / SMALL))
+        for plane, word in zip(planes, words, strict=True):
+            half = arith.shrui(arith.shrui(word, fields.of_byte(plane)), fields.of_neighbour())
+            up = fields.in_byte(plane)
+            field = arith.andi(half, arith.shli(_constant((1 << plane.bits) - 1), up))
+            # 2^(133 + low - up) / SMALL as bits: the exponent, above 7 of the mantissa.
+            exponent = arith.subi(_constant(127 + 133 + plane.low - int(log2(SMALL))), up)
+            power = arith.trunci(i16, arith.shli(exponent, _constant(7)))
+            bits = arith.bitcast(self.element, arith.trunci(i16, field))
+            total = arith.addf(arith.mulf(bits, arith.bitcast(self.element, power)), total)
+        return arith.mulf(total, arith.mulf(scale, arith.constant(self.element, SMALL)))
 
     def _marked(self, number: ir.Value, zero: ir.Value | None) -> ir.Value:
         """number - zero, of a number that the mantissa holds: put into that of a power of two, whose last place is 1,

@@ -4,11 +4,16 @@ the schedule says so (`mlirc.copy`).
 
 B's columns are the instruction's rows, and A's rows its columns, of which it has as few as eight. The order of k within
 64 elements is the lanes': four lanes have 16 each that follow each other, of both operands, so that what a thread loads
-is in place already (`packing.py` puts the words of packed weights in this order)."""
+is in place already (`packing.py` puts the words of packed weights in this order).
+
+Of packed weights the numbers are multiplied as they are, and the sums of those that share a scale with it, in f32: so
+scales cost next to nothing, and weights are not rounded."""
 
 from __future__ import annotations
 
-from mlirc.mlir import ir, nvgpu, vector
+from dataclasses import dataclass
+
+from mlirc.mlir import arith, ir, math, nvgpu, vector
 from mlirc.passes.distribute.emit.emitter import Unsupported
 from mlirc.passes.distribute.instructions import BlockProduct, ElementTypes, Instruction, Spread, instruction
 from mlirc.passes.distribute.instructions.base import round_up
@@ -16,6 +21,7 @@ from mlirc.passes.distribute.layouts.registers import Layout, lane, reg, warp
 from mlirc.passes.distribute.products import staging
 from mlirc.passes.distribute.products.product import Product
 from mlirc.passes.distribute.tiles.accumulators import PartialSums
+from mlirc.passes.distribute.tiles.factored import Factored
 from mlirc.passes.distribute.tiles.reduction import mask
 from mlirc.passes.distribute.tiles.values import Fragment
 
@@ -23,6 +29,14 @@ RUN, LANES = 16, 4  # elements of a lane that follow each other, and lanes that 
 STEP = 16  # of one instruction along k
 # Sums that take turns where a warp has fewer tiles: a product waits for the one whose sums it adds to.
 CHAINS = 2
+
+
+@dataclass(frozen=True)
+class Run:
+    """Steps of 64 k, and what the sums of each eight columns are multiplied with (none: nothing)."""
+
+    steps: list[int]
+    scales: list[ir.Value]
 
 
 @instruction
@@ -53,24 +67,52 @@ class MmaDirect(Instruction):
         form = PartialSums if warps_k > 1 else None
         return Spread(sums, round_up(p.k, self.step_k * warps_k), warps_k, form, (2 * tiles[0], 2 * tiles[1]))
 
-    def operand(self, product: Product, which: int) -> Fragment:
-        """Operand 0 (A), dims (m, k), or 1 (B), dims (n, k), in the order in which it is multiplied; zeros past the
-        end of k."""
-        s, (warps_m, warps_n), tile = product.spread, (product.warps_m, product.warps_n), product.operand(which)
+    def layout(self, product: Product, which: int) -> Layout:
+        """In which operand 0 (A), dims (m, k), or 1 (B), dims (n, k), is multiplied."""
+        s, (warps_m, warps_n) = product.spread, (product.warps_m, product.warps_n)
         part = s.k // s.warps_k
         rows = warp((warps_m, warps_n)[which], (warps_n, 1)[which]), reg(s.tiles[which] // 2), reg(1 + which)
         k = warp(s.warps_k, warps_m * warps_n), reg(part // self.step_k), lane(LANES, 1), reg(RUN)
-        layout = Layout.of((*rows, lane(8, LANES)), k)
+        return Layout.of((*rows, lane(8, LANES)), k)
+
+    def operand(self, product: Product, which: int) -> Fragment:
+        """Operand 0 or 1 in the order in which it is multiplied; zeros past the end of k."""
+        tile, layout = product.operand(which), self.layout(product, which)
         if staging.staged(tile) is not None:
             return product.load(which, layout)
-        layout, zero = product.placed(which, layout), ir.FloatAttr.get(tile.element, 0.0)
-        return mask(product.em, tile.get(layout), product.k_dims(which), zero)
+        return _inside(product, which, tile.get(product.placed(which, layout)))
+
+    def weights(self, product: Product) -> tuple[Fragment, list[Run]]:
+        """Operand 1, and steps of 64 k by what their sums are multiplied with: packed weights' scales where all lanes
+        that share a step have one."""
+        s, table = product.spread, product.placed(1, self.layout(product, 1)).registers
+        steps, columns = range(s.k // s.warps_k // self.step_k), [8 * i for i in range(s.tiles[1])]
+        found = None
+        if staging.staged(product.operand(1)) is None:
+            found = Factored.of(product.operand(1), product.placed(1, self.layout(product, 1)))
+
+        def registers(column: int, first: int, last: int) -> list[int]:
+            ks = [step * self.step_k + e for step in range(first, last + 1) for e in range(RUN)]
+            return [table[product.place(1, column, k)] for k in ks]
+
+        def alike(first: int, last: int) -> bool:
+            return found is not None and all(found.one_scale(registers(c, first, last), LANES) for c in columns)
+
+        if found is None or not all(alike(step, step) for step in steps):
+            return self.operand(product, 1), [Run(list(steps), [])]
+        runs: list[Run] = []
+        for step in steps:
+            if runs and alike(runs[-1].steps[0], step):
+                runs[-1].steps.append(step)
+            else:
+                runs.append(Run([step], [found.scale(registers(c, step, step)[0]) for c in columns]))
+        return _inside(product, 1, found.numbers), runs
 
     def lower(self, product: Product) -> Fragment:
         """Where warps share out k, gives sums that are to be added."""
         product.begin()
         acc, em, s = product.accumulator(), product.em, product.spread
-        b, a = self.operand(product, 1), self.operand(product, 0)
+        (b, runs), a = self.weights(product), self.operand(product, 0)
         rows, columns = s.tiles
         mt, nt = rows // 2, columns // 2
         start = PartialSums.pack(em, acc, s.tiles) if s.warps_k > 1 else list(acc.with_piece(columns).pieces)
@@ -81,20 +123,12 @@ class MmaDirect(Instruction):
             scalars = [em.extract(start[2 * i + e], 2 * j + h) for h in range(2) for e in range(2)]
             return vector.FromElementsOp(shape, scalars).result
 
-        tiles = [tile(i, j) for i in range(mt) for j in range(nt)]
-        steps = s.k // s.warps_k // (STEP * LANES) * LANES
-        chains = min(max(CHAINS // len(tiles), 1), steps)
+        total = [tile(i, j) for i in range(mt) for j in range(nt)]
         zero = vector.BroadcastOp(shape, em.constant(ir.FloatAttr.get(acc.element, 0.0))).result
-        sums = [tiles, *([zero] * len(tiles) for _ in range(chains - 1))]
-        for step in range(steps):
-            # Of a lane's run of 16 the step has four neighbours; all lanes' are 16 of k.
-            k, part = step // LANES * self.step_k + step % LANES * 4, sums[step % chains]
-            right = [_registers(product, 1, b, [16 * j, 16 * j + 8], k) for j in range(nt)]
-            for i in range(mt):
-                left = _registers(product, 0, a, [8 * i], k)
-                for j in range(nt):
-                    part[i * nt + j] = _issue(right[j], left, part[i * nt + j])
-        total = [product.add(*both) if len(both) > 1 else both[0] for both in zip(*sums, strict=True)]
+        for run in runs:
+            sums = self._sums(product, (a, b), run, [zero] * len(total) if run.scales else total, zero)
+            total = [_scaled(sums[i * nt + j], run.scales[2 * j : 2 * j + 2], total[i * nt + j])
+                     for i in range(mt) for j in range(nt)] if run.scales else sums  # fmt: skip
         values = [
             em.pack([vector.ExtractOp(total[r // 2 * nt + j], [], [h, r % 2]).result
                      for j in range(nt) for h in range(2)]) for r in range(rows)
@@ -102,6 +136,41 @@ class MmaDirect(Instruction):
         if s.warps_k > 1:
             return PartialSums(em, acc.element, acc.shape, acc.sizes, product.layout, values, s.tiles)
         return Fragment(em, acc.element, acc.shape, acc.sizes, product.layout, values, columns)
+
+    def _sums(
+        self, product: Product, operands: tuple[Fragment, Fragment], run: Run, start: list[ir.Value], zero: ir.Value
+    ) -> list[ir.Value]:
+        """What the tiles begin with, and the products of a run's steps."""
+        (a, b), (mt, nt) = operands, (n // 2 for n in product.spread.tiles)
+        chains = max(CHAINS // len(start), 1)
+        sums = [list(start), *([zero] * len(start) for _ in range(chains - 1))]
+        # Of a lane's run of 16 an instruction has four neighbours; all lanes' are 16 of k.
+        places = [step * self.step_k + LANES * quarter for step in run.steps for quarter in range(RUN // LANES)]
+        for number, k in enumerate(places):
+            part = sums[number % chains]
+            right = [_registers(product, 1, b, [16 * j, 16 * j + 8], k) for j in range(nt)]
+            for i in range(mt):
+                left = _registers(product, 0, a, [8 * i], k)
+                for j in range(nt):
+                    part[i * nt + j] = _issue(right[j], left, part[i * nt + j])
+        return [product.add(*both) if len(both) > 1 else both[0] for both in zip(*sums, strict=True)]
+
+
+def _inside(product: Product, which: int, frag: Fragment) -> Fragment:
+    """An operand with zeros past the end of k."""
+    return mask(product.em, frag, product.k_dims(which), ir.FloatAttr.get(frag.element, 0.0))
+
+
+def _scaled(sums: ir.Value, scales: list[ir.Value], start: ir.Value) -> ir.Value:
+    """start + sums * scale, of a tile's rows that are 8 apart."""
+    element = ir.VectorType(sums.type).element_type
+    rows = []
+    for h, scale in enumerate(scales):
+        part, rest = (vector.ExtractOp(v, [], [h]).result for v in (sums, start))
+        wide = scale if scale.type == element else arith.ExtFOp(element, scale).result
+        rows.append(math.FmaOp(part, vector.BroadcastOp(part.type, wide).result, rest).result)
+    flat = [vector.ExtractOp(row, [], [e]).result for row in rows for e in range(2)]
+    return vector.FromElementsOp(sums.type, flat).result
 
 
 def _registers(product: Product, which: int, frag: Fragment, outer: list[int], k: int) -> ir.Value:

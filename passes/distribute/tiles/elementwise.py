@@ -252,11 +252,15 @@ class Elementwise(Marked):
             self.shared[space] = self._evaluate(space)
         return self.shared[space][self.number].get(layout)
 
-    def _evaluate(self, space: Layout) -> list[Fragment]:
+    def body(self, space: Layout) -> Body:
+        """An evaluation over a layout of the iteration space."""
         bound = []
         for o in self.operands:
             bound.append(None if o is None else (o[0].get(space.project(o[1])), o[1]))
-        body = Body(self.em, self.op, space, self.space_sizes, bound, self.scalars)
+        return Body(self.em, self.op, space, self.space_sizes, bound, self.scalars)
+
+    def _evaluate(self, space: Layout) -> list[Fragment]:
+        body = self.body(space)
         maps, inputs = _maps(self.op), _num_inputs(self.op)
         out = []
         for i, value in enumerate(body.yields()):

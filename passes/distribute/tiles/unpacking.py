@@ -19,7 +19,7 @@ from mlirc.passes.distribute.memory import access
 from mlirc.passes.graph.index import INFINITY, Index
 
 RUN = 4  # words that are loaded together: 16 bytes
-_ARITHMETIC = {"arith.addi", "arith.muli", "arith.divui", "arith.remui"}
+_ARITHMETIC = {"arith.addi", "arith.muli", "arith.divui", "arith.remui", "arith.shli"}
 
 
 def floor_of(index: Index, n: int) -> Index:
@@ -69,7 +69,9 @@ class Unpacking:
             return a + b
         if owner.name == "arith.muli" and not (a.terms and b.terms):
             return a * b.const if not b.terms else b * a.const
-        if owner.name in ("arith.muli", "arith.addi") or b.terms or b.const <= 0:
+        if owner.name == "arith.shli" and not b.terms and 0 <= b.const < 31:
+            return a * (1 << b.const)
+        if owner.name in ("arith.muli", "arith.addi", "arith.shli") or b.terms or b.const <= 0:
             return None
         whole = floor_of(a, b.const)
         return whole if owner.name == "arith.divui" else a - whole * b.const
@@ -134,11 +136,19 @@ class Unpacking:
         """Whether a shift to the right takes the lower half of a word and then its upper one, again and again, and no
         more of them is looked at than a half has."""
         word, shift = op.operands
-        if len(registers) < 2 or str(word.type) != "i32" or not all(map(_looks_at_a_half, op.result.uses)):
+        if len(registers) < 2 or str(word.type) != "i32":
+            return False
+        if not all(self._looks_at_a_half(use, r) for use in op.result.uses for r in registers):
             return False
         pairs = list(zip(registers[::2], registers[1::2], strict=True))
         halves = [(self.form(shift, a), self.form(shift, b)) for a, b in pairs]
         return all(h == (Index(), Index(16)) for h in halves) and all(self._same(word, *pair) for pair in pairs)
+
+    def _looks_at_a_half(self, use: ir.OpOperand, register: int) -> bool:
+        """Whether a use of a 32-bit number keeps none of its upper 16 bits."""
+        op = use.owner
+        masks = [self.form(v, register) for v in op.operands] if op.name == "arith.andi" else []
+        return any(m is not None and not m.terms and 0 <= m.const < 1 << 16 for m in masks)
 
     def _same(self, value: ir.Value, a: int, b: int) -> bool:
         """Whether a value is known to be the same at two registers."""
@@ -191,16 +201,6 @@ class Unpacking:
         if isinstance(element, ir.IndexType):
             return self.em.pack(indices)
         return self.em.pack([arith.IndexCastOp(element, v).result for v in indices])
-
-
-def _looks_at_a_half(use: ir.OpOperand) -> bool:
-    """Whether a use of a 32-bit number keeps none of its upper 16 bits."""
-    op = use.owner
-    if op.name != "arith.andi":
-        return False
-    masks = [v.owner.attributes["value"] for v in op.operands if not isinstance(v.owner, ir.Block)
-             and v.owner.name == "arith.constant"]  # fmt: skip
-    return any(0 <= ir.IntegerAttr(mask).value < 1 << 16 for mask in masks)
 
 
 def halves(em: Emitter, words: ir.Value, count: int) -> ir.Value:
