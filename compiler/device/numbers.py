@@ -64,10 +64,10 @@ def constant_array(attr: ir.Attribute, t: ir.Type) -> np.ndarray:
 
 def _elements(attr: ir.DenseElementsAttr, dtype: np.dtype) -> np.ndarray:
     """The elements of a dense attribute that is no splat."""
-    if dtype.kind in "iub" or dtype in (np.float16, np.float32, np.float64):
+    if dtype.kind in "iub" or dtype in (np.float32, np.float64):
         if isinstance(attr, ir.DenseIntElementsAttr | ir.DenseFPElementsAttr):
             return np.array(list(attr)).astype(dtype)
-    else:  # the bindings read no bf16 and no 8-bit floats
+    else:  # the bindings read no floats of 16 and 8 bits
         listed = re.fullmatch(r'dense<(\[.*\]|"0x[0-9A-Fa-f]*")> : .*', str(attr), re.DOTALL)
         if listed:
             return _floats(listed[1], dtype)

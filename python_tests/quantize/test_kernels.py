@@ -41,6 +41,16 @@ def test_each_word_is_loaded_once_with_its_neighbours(m, scheme, bits):
     assert "ldmatrix" not in ptx and "cp.async" not in ptx
 
 
+@pytest.mark.parametrize("scheme", ["int4:group=128", "int4:group=64,asymmetric", "int8"])
+def test_scales_are_for_sums(scheme):
+    """Two numbers take one `and`, one `fma`, and half a shift or less; no weight is multiplied with its scale."""
+    ptx = ptx_of(1, scheme)
+    pairs = 16 * 256 // 2 // int(re.search(r"\.reqntid (\d+)", ptx)[1])
+    assert len(re.findall(r"fma\.rn\.bf16x2", ptx)) == pairs == len(re.findall(r"and\.b32[^;]*, -?\d{6,};", ptx))
+    assert not re.search(r"mul\S*\.bf16x2", ptx)
+    assert len(re.findall(r"shr\.u32", ptx)) <= pairs // 2 + 8
+
+
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("m, scheme", [(1, "int8"), (16, "fp8"), (24, "int3:group=32,asymmetric"), (130, "int4")])
 def test_ptxas_takes_them(m, scheme, target):

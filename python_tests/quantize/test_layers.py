@@ -60,6 +60,9 @@ def kernels(module: torch.nn.Module, x: torch.Tensor, scheme: str) -> list[str]:
         (33, 65, 24, torch.float16, "int7"),
         (17, 64, 130, torch.bfloat16, "fp8"),
         (40, 128, 1, torch.bfloat16, "int2:group=32"),
+        (1, 192, 1, torch.bfloat16, "int4:group=128"),
+        (3, 331, 17, torch.bfloat16, "int7:group=64,asymmetric"),
+        (1, 320, 19, torch.bfloat16, "int8"),
     ],
 )
 def test_one_kernel_gives_what_the_dequantized_model_gives(m, k, n, dtype, scheme):
@@ -151,6 +154,18 @@ def test_a_folder_compiles_to_a_file_with_packed_weights(tmp_path):
     assert relative_error(torch.from_numpy(np.asarray(found, np.float64)), wanted.detach()) <= gate_of(
         torch.bfloat16, 0
     )
+
+
+def test_a_head_that_shares_its_weight_gets_a_packed_one_of_its_own(tmp_path):
+    folder = write_config(tmp_path, "llama", tie_word_embeddings=True)
+    source = open_model(folder, random_weights=3, dtype="bf16", quantize="int4:group=16,head")
+    built = source.torch_module()
+    assert built.lm_head.weight_words.dtype == torch.int32 and set(source.weights) == set(built.state_dict())
+    for name in ("lm_head.weight_words", "model.embed_tokens.weight"):
+        assert torch.equal(source.weights[name], built.state_dict()[name]), name
+    (error,) = [e.error for e in source.quantized if e.name == "lm_head"]
+    table = built.model.embed_tokens.weight.double()
+    assert relative_error(built.lm_head.weight, table) == pytest.approx(error, rel=1e-6)
 
 
 def test_what_cannot_be_quantized_is_refused(tmp_path):

@@ -47,13 +47,18 @@ def pack_weights(module: torch.nn.Module, scheme: str) -> dict[str, torch.Tensor
     found: dict[str, torch.Tensor] = {}
     parsed = parse_scheme(scheme)
     made: dict[int, Weight] = {}
+    embedded = {id(m.weight) for m in module.modules() if isinstance(m, torch.nn.Embedding)}
     with torch.no_grad():
         for place in places_of(module, parsed.head):
             weight = place.layer.weight
             if id(weight) not in made:
                 packed = made[id(weight)] = quantize(place.matrix, parsed, f"weight '{place.name}.weight'")
                 wide = packed.floats(parsed, place.shape[1])
-                weight.copy_(wide.t() if place.transposed else wide)
+                wide = wide.t() if place.transposed else wide
+                if id(weight) in embedded:  # the table stays as it is
+                    place.layer.weight = torch.nn.Parameter(wide, requires_grad=False)
+                else:
+                    weight.copy_(wide)
             found |= {f"{place.name}.{part}": tensor for part, tensor in made[id(weight)].parts().items()}
     return found
 
