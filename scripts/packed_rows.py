@@ -25,7 +25,8 @@ from mlirc.scripts._packed_tiles import DIRECT, unit_of
 from mlirc.targets import Target
 
 ROWS = 16  # at most: each warp reads them all
-WARPS, UNITS = 16, 5  # at most: of a block, and blocks of words that a warp multiplies in one step
+WARPS, UNITS = 14, 4  # at most: of a block, and blocks of words that a warp multiplies in one step
+RESIDENT, LEAST = 28, 7  # warps of a multiprocessor that registers are left for, and of a block where blocks are many
 STEP = 64  # of the instruction along k
 
 
@@ -37,9 +38,9 @@ def is_packed_rows(kernel: KernelInfo) -> bool:
     return element_types(c).half and Sizes.of(kernel, c).m <= ROWS
 
 
-def steps_of(c: ContractionInfo, given_warps: int | None, parts: int) -> tuple[int, int]:
-    """(warps that share out k, elements of a step of the loop): those that leave the least idle, with few steps, and
-    best with none that is cut at its end; then the most warps. Of each of `parts` of K."""
+def steps_of(c: ContractionInfo, given_warps: int | None, parts: int, wanted: int) -> tuple[int, int]:
+    """(warps that share out k, elements of a step of the loop): those that leave the least idle, with few steps, best
+    with none that is cut at its end, and near to the wanted warps. Of each of `parts` of K."""
     unit = unit_of(c.packed)
     extent = ceil_div(c.k, parts)
     units, found = ceil_div(extent, unit), [((float("inf"), 0), given_warps or 1, unit)]
@@ -51,6 +52,7 @@ def steps_of(c: ContractionInfo, given_warps: int | None, parts: int) -> tuple[i
             whole = steps * parts > 1 or ceil_div(c.k, STEP * warps) * STEP * warps == step
             if whole:
                 cost = warps * each * steps / units * (1.05 if extent % step else 1) + 0.02 * (steps - 1)
+                cost += 0.2 * abs(warps - wanted) / wanted
                 found.append(((round(cost, 3), -warps), warps, step))
     _, warps, step = min(found)
     return warps, min(step, c.k)
@@ -77,9 +79,13 @@ def packed_rows(
     """
     c = kernel.contraction
     assert c is not None
-    chosen, step = steps_of(c, warps, parts)
-    warps, block_k = warps or chosen, block_k or step
     size = Sizes.of(kernel, c)
+    blocks = size.batch * ceil_div(size.n, block_n) * parts
+    wanted = min(max(ceil_div(RESIDENT * target.sms, blocks), LEAST), WARPS)
+    chosen, step = steps_of(c, warps, parts, wanted)
+    warps, block_k = warps or chosen, block_k or step
+    if min_blocks is None and size.m <= ROWS // 2 and block_n <= 16:
+        min_blocks = max(RESIDENT // warps, 1)
     sizes = [0 if d.whole else 1 for d in kernel.dims]
     sizes[size.m_dim], sizes[size.n_dim] = ceil_div(size.m, 8) * 8, block_n
     order = [d for d, n in enumerate(sizes) if n and d not in (size.n_dim, size.m_dim)] + [size.n_dim, size.m_dim]

@@ -12,6 +12,7 @@ scales cost next to nothing, and weights are not rounded."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from mlirc.mlir import arith, ir, math, nvgpu, vector
 from mlirc.passes.distribute.emit.emitter import Unsupported
@@ -33,10 +34,12 @@ CHAINS = 2
 
 @dataclass(frozen=True)
 class Run:
-    """Steps of 64 k, and what the sums of each eight columns are multiplied with (none: nothing)."""
+    """Steps of 64 k, and what the sums of each eight columns are multiplied with (none: nothing). `inside`: whether
+    they lie before the end of k, all of them or none."""
 
     steps: list[int]
     scales: list[ir.Value]
+    inside: bool | ir.Value = True
 
 
 @instruction
@@ -82,14 +85,27 @@ class MmaDirect(Instruction):
             return product.load(which, layout)
         return _inside(product, which, tile.get(product.placed(which, layout)))
 
+    def operands(self, product: Product) -> tuple[Fragment, Fragment, list[Run]]:
+        """Operands 0 and 1, and what becomes of their products."""
+        b, runs = self.weights(product)
+        tile = product.operand(0)
+        if staging.staged(tile) is None and all(run.inside is not True for run in runs):
+            # Whole runs beyond the end are left out: what is read for them does not matter.
+            return tile.get(product.placed(0, self.layout(product, 0))), b, runs
+        return self.operand(product, 0), b, runs
+
     def weights(self, product: Product) -> tuple[Fragment, list[Run]]:
         """Operand 1, and steps of 64 k by what their sums are multiplied with: packed weights' scales where all lanes
         that share a step have one."""
-        s, table = product.spread, product.placed(1, self.layout(product, 1)).registers
-        steps, columns = range(s.k // s.warps_k // self.step_k), [8 * i for i in range(s.tiles[1])]
-        found = None
-        if staging.staged(product.operand(1)) is None:
-            found = Factored.of(product.operand(1), product.placed(1, self.layout(product, 1)))
+        s, tile, em, layout = product.spread, product.operand(1), product.em, product.placed(1, self.layout(product, 1))
+        table, count = layout.registers, s.k // s.warps_k // self.step_k
+        steps, columns = range(count), [8 * i for i in range(s.tiles[1])]
+        found = None if staging.staged(tile) is not None else Factored.of(tile, layout)
+        (dim,) = product.k_dims(1)
+        size = tile.sizes[dim]
+        exact = isinstance(size, int) and layout.shape[dim] <= size
+        # So many steps of a warp end together before the end of k, or lie behind it.
+        whole = count if exact else gcd(count, em.divisor(size) // self.step_k)
 
         def registers(column: int, first: int, last: int) -> list[int]:
             ks = [step * self.step_k + e for step in range(first, last + 1) for e in range(RUN)]
@@ -102,17 +118,19 @@ class MmaDirect(Instruction):
             return self.operand(product, 1), [Run(list(steps), [])]
         runs: list[Run] = []
         for step in steps:
-            if runs and alike(runs[-1].steps[0], step):
+            if runs and alike(runs[-1].steps[0], step) and (not whole or step % whole):
                 runs[-1].steps.append(step)
-            else:
-                runs.append(Run([step], [found.scale(registers(c, step, step)[0]) for c in columns]))
-        return _inside(product, 1, found.numbers), runs
+                continue
+            first = [registers(c, step, step)[0] for c in columns]
+            inside = em.less(em.team.coordinate(layout, dim, first[0]), size) if whole and not exact else True
+            runs.append(Run([step], [found.scale(r) for r in first], inside))
+        return found.numbers, runs  # past the end of k, too, they are finite, and the other operand's are zeros
 
     def lower(self, product: Product) -> Fragment:
         """Where warps share out k, gives sums that are to be added."""
         product.begin()
         acc, em, s = product.accumulator(), product.em, product.spread
-        (b, runs), a = self.weights(product), self.operand(product, 0)
+        a, b, runs = self.operands(product)
         rows, columns = s.tiles
         mt, nt = rows // 2, columns // 2
         start = PartialSums.pack(em, acc, s.tiles) if s.warps_k > 1 else list(acc.with_piece(columns).pieces)
@@ -127,8 +145,12 @@ class MmaDirect(Instruction):
         zero = vector.BroadcastOp(shape, em.constant(ir.FloatAttr.get(acc.element, 0.0))).result
         for run in runs:
             sums = self._sums(product, (a, b), run, [zero] * len(total) if run.scales else total, zero)
-            total = [_scaled(sums[i * nt + j], run.scales[2 * j : 2 * j + 2], total[i * nt + j])
-                     for i in range(mt) for j in range(nt)] if run.scales else sums  # fmt: skip
+            if not run.scales:
+                total = sums
+                continue
+            scaled = [_scaled(sums[i * nt + j], run.scales[2 * j : 2 * j + 2], total[i * nt + j])
+                      for i in range(mt) for j in range(nt)]  # fmt: skip
+            total = [_chosen(run.inside, *both) for both in zip(scaled, total, strict=True)]
         values = [
             em.pack([vector.ExtractOp(total[r // 2 * nt + j], [], [h, r % 2]).result
                      for j in range(nt) for h in range(2)]) for r in range(rows)
@@ -159,6 +181,10 @@ class MmaDirect(Instruction):
 def _inside(product: Product, which: int, frag: Fragment) -> Fragment:
     """An operand with zeros past the end of k."""
     return mask(product.em, frag, product.k_dims(which), ir.FloatAttr.get(frag.element, 0.0))
+
+
+def _chosen(condition: bool | ir.Value, value: ir.Value, other: ir.Value) -> ir.Value:
+    return value if condition is True else arith.SelectOp(condition, value, other).result
 
 
 def _scaled(sums: ir.Value, scales: list[ir.Value], start: ir.Value) -> ir.Value:
