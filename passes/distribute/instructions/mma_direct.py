@@ -104,8 +104,9 @@ class MmaDirect(Instruction):
         (dim,) = product.k_dims(1)
         size = tile.sizes[dim]
         exact = isinstance(size, int) and layout.shape[dim] <= size
-        # So many steps of a warp end together before the end of k, or lie behind it.
-        whole = count if exact else gcd(count, em.divisor(size) // self.step_k)
+        # So many steps of a warp end together before the end of k, or lie behind it; 0 where a step may be cut.
+        known = em.divisor(size)
+        whole = count if exact else 0 if known % self.step_k else gcd(count, known // self.step_k)
 
         def registers(column: int, first: int, last: int) -> list[int]:
             ks = [step * self.step_k + e for step in range(first, last + 1) for e in range(RUN)]
