@@ -26,6 +26,7 @@ from mlirc.schedule.verbs import (
     split_k,
     stage,
     store_through_shared,
+    stream_k,
     swap_operands,
     tidy,
     tile_reduction,
@@ -71,6 +72,7 @@ def matmul(
     through: Literal["cluster", "memory"] | None = None,
     swap_operands: bool | None = None,
     combine: Literal["last", "launch"] | None = None,
+    stream: int | None = None,
 ) -> ir.Module:
     """A `block_m` x `block_n` tile of the result per block, with a loop over `block_k` slices of the operands.
 
@@ -122,6 +124,9 @@ def matmul(
         annotate(tiled, mma=shape.mma, warp_grid=warp_grid)
         pipeline(loop, depth=shape.stages)
         launches = [forall]
+        if stream:
+            launches = list(stream_k(loop, blocks=shape.persist, waves=stream, group=shape.group, cluster=shape.cluster))
+            last_block(launches[1], warps=warps)
         if shape.parts > 1:
             numbers = NUMBERS_OF_WARP * warps if combine == "last" else NUMBERS
             both = split_k(loop, parts=shape.parts, through=shape.through, numbers=numbers)
@@ -129,7 +134,7 @@ def matmul(
             if combine == "last":
                 last_block(both[1], warps=warps)
         forall = launches[0]
-        if shape.group > 1:
+        if shape.group > 1 and not stream:
             annotate(forall, group_rows=shape.group)
         if shape.mma == DIRECT:  # which would read the left operand from global memory, too
             stage(tiled, copy="registers" if kernel.contraction.k % 2 else "cp_async")

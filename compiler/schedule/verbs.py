@@ -30,6 +30,7 @@ from mlirc.dialects.schedule.split_k import split_k
 from mlirc.dialects.schedule.split_reductions import split_reductions
 from mlirc.dialects.schedule.split_softmax import split_softmax
 from mlirc.dialects.schedule.split_tested_steps import split_tested_steps
+from mlirc.dialects.schedule.stream_k import stream_k
 from mlirc.dialects.schedule.swap_operands import swap_operands
 from mlirc.dialects.schedule.tile_reduction import tile_reduction
 from mlirc.dialects.schedule.tile_to_blocks import tile_to_blocks
@@ -70,6 +71,7 @@ __all__ = [
     "stage",
     "score_with",
     "store_through_shared",
+    "stream_k",
     "swap_operands",
     "tile_reduction",
     "tile_to_blocks",

@@ -54,7 +54,7 @@ def _copied(front: list[ir.Operation], values: Values) -> None:
         values |= dict(zip(op.results, clone.results, strict=True))
 
 
-def _moved(body: ir.Block, before: ir.Operation, values: Values) -> ir.Operation:
+def moved_body(body: ir.Block, before: ir.Operation, values: Values) -> ir.Operation:
     """Moves all ops of a block but its terminator, which it returns, with `values` in place of others."""
     *ops, terminator = [o.operation for o in body.operations]
     for op in ops:
@@ -67,7 +67,7 @@ def _moved(body: ir.Block, before: ir.Operation, values: Values) -> ir.Operation
     return terminator
 
 
-def _terminator(op: ir.Operation) -> ir.Operation:
+def terminator_of(op: ir.Operation) -> ir.Operation:
     ops = op.regions[0].blocks[0].operations
     return ops[len(ops) - 1].operation
 
@@ -84,7 +84,7 @@ def _static(shape: Sequence[int], bounds: Sequence[Size]) -> list[int]:
 def _first(whole, partial, front, counts) -> tuple[ir.Operation, list[ir.Value]]:
     """The launch that computes parts; and the workspaces."""
     body = partial.regions[0].blocks[0]
-    inserts = _inserts(_terminator(partial))
+    inserts = _inserts(terminator_of(partial))
     with ir.InsertionPoint(whole), partial.location:
         outs = []
         for insert in inserts:
@@ -101,7 +101,7 @@ def _first(whole, partial, front, counts) -> tuple[ir.Operation, list[ir.Value]]
     with ir.InsertionPoint(forall.body), partial.location:
         _copied(front, values)
         terminator = scf.InParallelOp()
-    _moved(body, terminator.operation, values)
+    moved_body(body, terminator.operation, values)
     with ir.InsertionPoint(terminator.region.blocks[0]), partial.location:
         for insert, out in zip(inserts, forall.inner_iter_args, strict=True):
             sizes = mixed(insert, "static_sizes", 3)
@@ -115,7 +115,7 @@ def _second(whole, partial, finish, front, counts, spaces) -> ir.Operation:
     """The launch that adds parts and stores results."""
     body = finish.regions[0].blocks[0]
     (shares,) = list(ir.DenseI64ArrayAttr(finish.attributes["staticUpperBound"]))
-    outer = _inserts(_terminator(whole))
+    outer = _inserts(terminator_of(whole))
     with ir.InsertionPoint(whole), finish.location:
         outs = [_build.empty(list(shape_of(v)), ir.RankedTensorType(v.type).element_type) for v in whole.results]
         forall = _forall([*counts, shares], outs)
@@ -125,7 +125,7 @@ def _second(whole, partial, finish, front, counts, spaces) -> ir.Operation:
     with ir.InsertionPoint(forall.body), finish.location:
         _copied(front, values)
         terminator = scf.InParallelOp()
-    inserts = _inserts(_moved(body, terminator.operation, values))
+    inserts = _inserts(moved_body(body, terminator.operation, values))
     for result, space in zip(partial.results, spaces, strict=True):
         _slice_uses(result)
         for use in [u.owner.operation for u in result.uses]:

@@ -10,6 +10,7 @@ launches of their own.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mlirc.dialects.schedule import _build
@@ -30,7 +31,7 @@ NUMBERS_OF_WARP = 2048  # that a warp of the last block adds at once: 64 of each
 
 
 @dataclass(frozen=True)
-class _Loop:
+class Loop:
     """A loop that can be divided: `steps` of `step` up to `last`; the addition of each of its sums."""
 
     op: ir.Operation
@@ -47,7 +48,7 @@ class _Loop:
         return list(self.op.operands)[3:]
 
 
-def _loop(op: ir.Operation, parts: int) -> _Loop:
+def read_loop(op: ir.Operation, parts: int) -> Loop:
     """Reads a loop; raises PayloadError for one that cannot be divided into so many parts."""
     if op.parent.name != "scf.forall":
         raise PayloadError(f"the loop stands inside of an {op.parent.name}: tile_to_blocks comes first", op)
@@ -67,7 +68,7 @@ def _loop(op: ir.Operation, parts: int) -> _Loop:
         if made_by is None or found is None or list(made_by.operands)[-1] != argument:
             raise PayloadError("the loop carries something other than the sums of contractions", op)
         additions.append(found.add)
-    loop = _Loop(op, numbers[1], numbers[2], additions)
+    loop = Loop(op, numbers[1], numbers[2], additions)
     if loop.steps < parts:
         raise PayloadError(f"parts {parts}: the loop has {loop.steps} steps of {loop.step}: fewer parts or steps", op)
     return loop
@@ -95,7 +96,13 @@ def _element(value: ir.Value) -> ir.Type:
     return ir.RankedTensorType(value.type).element_type
 
 
-def _divide(loop: _Loop, parts: int) -> scf.ForallOp:
+def zero_tile(sizes: Sequence[Size], t: ir.Type) -> ir.Value:
+    """A tile of zeros of an element type."""
+    zero = ir.IntegerAttr.get(t, 0) if isinstance(t, ir.IntegerType) else ir.FloatAttr.get(t, 0.0)
+    return linalg.fill(arith.ConstantOp(t, zero).result, outs=[_build.empty(sizes, t)])
+
+
+def _divide(loop: Loop, parts: int) -> scf.ForallOp:
     """Moves the loop into a loop over parts, whose results have a dimension of parts in front."""
     sizes = [sizes_of(v) for v in loop.starts]
     with ir.InsertionPoint(loop.op), loop.op.location:
@@ -112,11 +119,7 @@ def _divide(loop: _Loop, parts: int) -> scf.ForallOp:
             upper = affine.AffineMinOp(ir.AffineMap.get(1, 0, [until, end]), p).result
         else:
             upper = affine.AffineApplyOp(ir.AffineMap.get(1, 0, [until]), p).result
-        zeros = []
-        for s, v in zip(sizes, loop.starts, strict=True):
-            t = _element(v)
-            zero = ir.IntegerAttr.get(t, 0) if isinstance(t, ir.IntegerType) else ir.FloatAttr.get(t, 0.0)
-            zeros.append(linalg.fill(arith.ConstantOp(t, zero).result, outs=[_build.empty(s, t)]))
+        zeros = [zero_tile(s, _element(v)) for s, v in zip(sizes, loop.starts, strict=True)]
         terminator = scf.InParallelOp()
     loop.op.move_before(terminator.operation)
     for i, value in enumerate([lower, upper]):
@@ -139,6 +142,26 @@ def _add(parts: ir.Value, start: ir.Value, addition: str) -> ir.Value:
         part, total = block.arguments
         linalg.yield_([ir.Operation.create(addition, results=[total.type], operands=[total, part]).results[0]])
     return op.results[0]
+
+
+def divide(
+    op: ir.Operation, parts: int, through: str, numbers: int, erase: Callable[[ir.Operation], None]
+) -> list[list[ir.Operation]]:
+    """Divides a loop as `split_k` says; returns the payload of its results."""
+    loop = read_loop(op, parts)
+    starts, uses = loop.starts, [[(u.owner, u.operand_number) for u in r.uses] for r in loop.op.results]
+    partial = _divide(loop, parts)
+    block = list(partial.operation.block.operations)
+    behind = block[block.index(partial) + 1]
+    with ir.InsertionPoint(behind), loop.op.location:
+        for value, start, addition, readers in zip(partial.results, starts, loop.additions, uses, strict=True):
+            total = _add(value, start, addition)
+            for owner, number in readers:
+                owner.operation.operands[number] = total
+    if through == "cluster":
+        return [[partial.operation], [share(partial.operation, parts, erase)]]
+    finish = share(partial.operation, parts, erase, numbers=numbers)
+    return [[made] for made in launches(partial.operation, finish, erase)]
 
 
 @transform_op(
@@ -172,17 +195,4 @@ def split_k(rewriter, loops, parts, through, numbers):
         raise PayloadError(f"parts {parts}: a cluster has {listed} blocks", loops[0])
     if numbers < 1:
         raise PayloadError(f"numbers {numbers}: a block adds 1 or more", loops[0])
-    loop = _loop(loops[0].operation, parts)
-    starts, uses = loop.starts, [[(u.owner, u.operand_number) for u in r.uses] for r in loop.op.results]
-    partial = _divide(loop, parts)
-    block = list(partial.operation.block.operations)
-    behind = block[block.index(partial) + 1]
-    with ir.InsertionPoint(behind), loop.op.location:
-        for value, start, addition, readers in zip(partial.results, starts, loop.additions, uses, strict=True):
-            total = _add(value, start, addition)
-            for owner, number in readers:
-                owner.operation.operands[number] = total
-    if through == "cluster":
-        return [[partial.operation], [share(partial.operation, parts, rewriter.erase_op)]]
-    finish = share(partial.operation, parts, rewriter.erase_op, numbers=numbers)
-    return [[op] for op in launches(partial.operation, finish, rewriter.erase_op)]
+    return divide(loops[0].operation, parts, through, numbers, rewriter.erase_op)

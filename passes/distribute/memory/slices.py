@@ -30,7 +30,16 @@ def bound(value: ir.Value) -> int | None:
     if name in ("arith.minsi", "arith.minui"):
         bounds = [b for b in map(bound, owner.operands) if b is not None]
         return min(bounds) if bounds else None
-    return None
+    gate = gated(value)
+    return bound(gate[1]) if gate else None
+
+
+def gated(value: ir.Value) -> tuple[ir.Value, ir.Value] | None:
+    """(condition, size) of a size that is 0 where the condition does not hold; None for any other value."""
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.name != "arith.select" or known(owner.operands[2]) != 0:
+        return None
+    return owner.operands[0], owner.operands[1]
 
 
 def known(value: ir.Value) -> int | None:
@@ -225,7 +234,10 @@ def cut_at_edges(op: ir.Operation, whole: list[int]) -> list[bool]:
     ]
     out = []
     for extent, offset, n in zip(whole, offsets, ir.DenseI64ArrayAttr(op.attributes["static_sizes"]), strict=True):
-        out.append(n != DYNAMIC or _rest(dynamic_sizes.pop(0), offset, extent))
+        size = None if n != DYNAMIC else dynamic_sizes.pop(0)
+        gate = gated(size) if size is not None else None
+        size = gate[1] if gate else size
+        out.append(size is None or bool(gate) and known(size) is not None or _rest(size, offset, extent))
     return out
 
 
