@@ -414,6 +414,12 @@ def outside(value: ir.Value) -> ir.Value:
     return value
 
 
+def yielded(role: ir.Block) -> list[ir.Value]:
+    """What a role yields, maybe as one value."""
+    values = list(role.operations[len(role.operations) - 1].operation.operands)
+    return list(values[0].owner.operands) if values and values[0].type == results_type() else values
+
+
 def end_role(values: Sequence[ir.Value] = (), loc: ir.Location | None = None) -> None:
     """Ends a region of `mlirc.roles`."""
     if len({v.type for v in values}) > 1:

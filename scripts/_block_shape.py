@@ -33,7 +33,7 @@ class BlockShape:
     instruction; how many columns of blocks are visited together; how operands come to shared memory ("tma": a producer
     warp copies them); how many blocks are launched (0: all), and how many of them form a cluster; into how many parts K
     is divided, and whether blocks of a cluster add them or, through memory, a second launch; whether the transpose is
-    computed."""
+    computed; how many of the last waves of tiles are divided by steps of K (`stream_k`; 0: none)."""
 
     block_m: int
     block_n: int
@@ -52,6 +52,7 @@ class BlockShape:
     producers: int = 1
     through: str = "cluster"
     swap_operands: bool = False
+    stream: int = 0
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,7 @@ def choose(kernel: KernelInfo, target: Target, given: Mapping[str, Any]) -> Bloc
         start, mma=mma, block_m=given["block_m"] or start.block_m, block_n=given["block_n"] or start.block_n,
         copy=given["copy"] or (start.copy if mma == start.mma else "cp_async"),
         warps_k=given["warps_k"] or (start.warps_k if (given["warps_m"], given["warps_n"]) == (None, None) else 1),
-        parts=given["parts"] or start.parts, producers=given["producers"] or start.producers,
+        parts=given["parts"] or start.parts, stream=given["stream"] or 0, producers=given["producers"] or start.producers,
     )  # fmt: skip
     warps_m, warps_n = fitting_warps(tile, start, c, given["warps_m"] is not None)
     tile = replace(tile, warps_m=given["warps_m"] or warps_m, warps_n=given["warps_n"] or warps_n)
@@ -183,6 +183,8 @@ def choose(kernel: KernelInfo, target: Target, given: Mapping[str, Any]) -> Bloc
     check_together(kernel.name, tile, given)
     if c.chosen and tile.parts > 1:
         raise MlircError(f"kernel '{kernel.name}': parts={tile.parts}: chosen matrices are not divided: leave it out")
+    if c.chosen and tile.stream:
+        raise MlircError(f"kernel '{kernel.name}': stream={tile.stream}: chosen matrices are not divided: leave it out")
     block_k, stages = given["block_k"], given["stages"]
     tile = replace(tile, block_k=fitting_slice(tile, c, target) if block_k is None else block_k)
     tile = replace(tile, stages=fitting_stages(tile, c, target) if stages is None else stages)
@@ -201,6 +203,8 @@ def check_together(name: str, tile: BlockShape, given: Mapping[str, Any]) -> Non
         raise MlircError(
             f"kernel '{name}': warps_k={tile.warps_k}: warps of mma={tile.mma} do not share out k: leave it out"
         )
+    if tile.stream and tile.parts > 1:
+        raise MlircError(f"kernel '{name}': stream={tile.stream}: divides K itself: leave parts out")
     if tile.parts == 1 and given["through"] is not None:
         raise MlircError(f"kernel '{name}': through={given['through']}: K has one part: give parts=2 or more")
 
@@ -271,4 +275,6 @@ def launched(tile: BlockShape, size: Sizes, sms: int, given: Mapping[str, Any]) 
         # Neighbours meet in L2 anyway, unless there are many tiles.
         cluster = given["cluster"] or (2 if run % 2 == 0 and tiles > 8 * sms else 1)
         persist = given["persist"] or (sms // cluster * cluster if tiles > sms else 0)
+    if tile.stream:
+        persist = persist or sms // cluster * cluster
     return replace(tile, group=group, cluster=cluster, persist=persist)

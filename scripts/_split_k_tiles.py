@@ -22,7 +22,7 @@ from mlirc.targets import Target
 
 KNOBS = (
     "block_m", "block_n", "block_k", "warps_m", "warps_n", "warps_k", "mma", "store", "parts", "through", "persist",
-    "cluster",
+    "cluster", "stream",
 )  # fmt: skip
 
 

@@ -92,7 +92,7 @@ def matmul(
     knobs = dict(
         block_m=block_m, block_n=block_n, block_k=block_k, warps_m=warps_m, warps_n=warps_n, stages=stages, mma=mma,
         group=group, copy=copy, persist=blocks, cluster=cluster_size, store=store, warps_k=warps_k, parts=parts,
-        producers=producers, through=through, swap_operands=swap_operands,
+        producers=producers, through=through, swap_operands=swap_operands, stream=stream,
     )  # fmt: skip
     shape, size = choose(kernel, target, knobs), Sizes.of(kernel, kernel.contraction)
     if combine and (shape.parts == 1 or shape.through != "memory"):
@@ -109,7 +109,7 @@ def matmul(
     order = [*outer, *inner]
     if kernel.contraction.chosen:  # groups that share a matrix follow each other, and read the same columns of it
         order = [size.n_dim, *outer, size.m_dim]
-    chosen = {**asdict(shape), "swap_operands": shape.swap_operands or None}
+    chosen = {**asdict(shape), "swap_operands": shape.swap_operands or None, "stream": shape.stream or None}
     with script(**chosen, combine=combine, min_blocks=min_blocks) as (module, function):
         generalize(function)
         collapse_dims(function)
@@ -124,8 +124,8 @@ def matmul(
         annotate(tiled, mma=shape.mma, warp_grid=warp_grid)
         pipeline(loop, depth=shape.stages)
         launches = [forall]
-        if stream:
-            launches = list(stream_k(loop, blocks=shape.persist, waves=stream, group=shape.group, cluster=shape.cluster))
+        if shape.stream:
+            launches = list(stream_k(loop, blocks=shape.persist, waves=shape.stream, group=shape.group, cluster=shape.cluster))
             last_block(launches[1], warps=warps)
         if shape.parts > 1:
             numbers = NUMBERS_OF_WARP * warps if combine == "last" else NUMBERS
@@ -134,7 +134,7 @@ def matmul(
             if combine == "last":
                 last_block(both[1], warps=warps)
         forall = launches[0]
-        if shape.group > 1 and not stream:
+        if shape.group > 1 and not shape.stream:
             annotate(forall, group_rows=shape.group)
         if shape.mma == DIRECT:  # which would read the left operand from global memory, too
             stage(tiled, copy="registers" if kernel.contraction.k % 2 else "cp_async")

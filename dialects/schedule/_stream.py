@@ -82,11 +82,10 @@ class Stream:
         return ir.AffineExpr.get_floor_div((step + 1) * self.sharing - 1, self.total)
 
     def parts_of(self, tile: ir.Value) -> ir.Value:
-        """How many parts a divided tile has, as a size with a constant bound."""
+        """How many parts a divided tile has."""
         d = ir.AffineExpr.get_dim(0)
         last, first = self._owner((d + 1) * self.steps - 1), self._owner(d * self.steps)
-        most = ir.AffineExpr.get_constant(self.most_parts)
-        return affine.AffineMinOp(ir.AffineMap.get(1, 0, [last - first + 1, most]), [tile]).result
+        return _build.applied(last - first + 1, tile)
 
     def segment(self, turn: ir.Value, block: ir.Value) -> Segment:
         """What a block computes in a turn: its segments first, then whole tiles."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from mlirc.dialects.schedule import _build
 from mlirc.dialects.schedule._base import PayloadError, transform_op
@@ -110,8 +111,8 @@ def stream_k(rewriter, loops, blocks, waves, group, cluster, numbers):
 
     Two launches take the place of the block program, whose handle is dead. In the first one, in which the loop stays
     the same op, a block computes as many items as there are turns: its segments, then its whole tiles; `persist` it on
-    so many blocks. Sums of segments go into a workspace in global memory, which the second one adds, in their order: an
-    item of it has about so many `numbers` of all parts. `last_block` makes both one launch.
+    so many blocks. Sums of segments go into a workspace in global memory, which the second one adds, in their order: a
+    block of it about so many `numbers` of each. `last_block` makes both one launch.
 
     `group`: tiles follow each other as `mlirc.group_rows` says. `cluster`: so many tiles that follow each other are
     computed side by side by as many blocks (`blocks` is a multiple), over the same steps.
@@ -128,9 +129,7 @@ def stream_k(rewriter, loops, blocks, waves, group, cluster, numbers):
     whole = op.parent.operation
     tiles = _Tiles(list(ir.DenseI64ArrayAttr(whole.attributes["staticUpperBound"])), group, cluster)
     tiles.check(op)
-    count = 1
-    for n in tiles.units:
-        count *= n
+    count = prod(tiles.units)
     stream = Stream(count, loop.steps, blocks // cluster, waves)
     if stream.blocks == 1:
         raise PayloadError(f"blocks {blocks}: there is nobody to share the steps of K with", op)
@@ -277,12 +276,17 @@ def _second_of(
     whole: ir.Operation, loop: ir.Operation, parts: int, numbers: int, erase: Callable[[ir.Operation], None]
 ) -> ir.Operation:
     """A launch that adds `parts` parts of every tile and computes what follows, of a copy of the block program; it reads
-    them from one that has no other use."""
+    them from one that has no other use. A block of it adds about so many `numbers` of each part, of a power of two of
+    rows."""
     with ir.InsertionPoint(whole):
         copy = whole.clone().operation
     bodies = [list(f.regions[0].blocks[0].operations) for f in (whole, copy)]
     at = [o.operation for o in bodies[0]].index(loop)
-    _, [finish] = divide(bodies[1][at].operation, parts, "memory", numbers, erase)
+    extents = [_build.bound(n) for n in sizes_of(list(loop.operands)[3])]
+    rows = next((n for n in extents if n > 1), 1)
+    row = max(prod(extents) // rows, 1)
+    width = min(1 << max(numbers // row, 1).bit_length() - 1, rows)
+    _, [finish] = divide(bodies[1][at].operation, parts, "memory", width * row * parts, erase)
     return finish
 
 
@@ -314,7 +318,7 @@ def _second(
     moved_body(body, terminator.operation, values)
     for old, space in zip(unused, spaces, strict=True):
         for use in [u.owner.operation for u in old.uses]:
-            _read_parts(use, space, number, count, rank)
+            _read_parts(use, space, (number, count), rank)
     with ir.InsertionPoint(terminator.region.blocks[0]), found.location:
         for insert, out in zip(old_inserts, forall.inner_iter_args, strict=True):
             moved = [
@@ -338,10 +342,25 @@ def _workspaces(found: ir.Operation) -> list[ir.Value]:
     return list(made_by.results) if made_by is not None else []
 
 
-def _read_parts(slice_op: ir.Operation, space: ir.Value, number: ir.Value, count: ir.Value, rank: int) -> None:
-    """Replaces a slice of all parts by one of those that a tile has."""
-    offsets, sizes = mixed(slice_op, "static_offsets", 1), mixed(slice_op, "static_sizes", 2)
-    with ir.InsertionPoint(slice_op), slice_op.location:
-        new = _build.extract_slice(space, [number, *offsets[rank:]], [1, count, *sizes[rank + 1 :]], [0])
-    slice_op.results[0].replace_all_uses_with(new)
+def _read_parts(slice_op: ir.Operation, space: ir.Value, tile: tuple[ir.Value, ir.Value], rank: int) -> None:
+    """Replaces the sum of a slice of all parts by one, in a loop, of those that a tile has: (number, count)."""
+    number, count = tile
+    offsets, sizes = mixed(slice_op, "static_offsets", 1)[rank + 1 :], mixed(slice_op, "static_sizes", 2)[rank + 1 :]
+    [total] = [u.owner.operation for u in slice_op.results[0].uses]
+    start, t = total.operands[1], ir.RankedTensorType(space.type).element_type
+    dims = list(range(len(sizes)))
+    with ir.InsertionPoint(total), total.location:
+        loop = scf.ForOp(_build.index(0), count, _build.index(1), [start])
+    with ir.InsertionPoint(loop.body), total.location:
+        place = [number, loop.induction_variable, *offsets]
+        part = _build.extract_slice(space, place, [1, 1, *sizes], [0, 1])
+        sums = loop.inner_iter_args[0]
+        added = _build.generic([part], [sums], [dims, dims], [True] * len(dims), ir.Location.current)
+        with ir.InsertionPoint(added.regions[0].blocks.append(t, t)) as at:
+            one, so_far = at.block.arguments
+            kind = total.regions[0].blocks[0].operations[0].operation.name
+            linalg.yield_([ir.Operation.create(kind, results=[t], operands=[so_far, one]).results[0]])
+        scf.YieldOp(added.results)
+    total.results[0].replace_all_uses_with(loop.results[0])
+    total.erase()
     slice_op.erase()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import zip_longest
 
 from mlirc.dialects.rings import ROLES
@@ -19,7 +20,8 @@ from mlirc.passes.distribute.lowerings.consumer import Consumer
 from mlirc.passes.distribute.memory import access
 from mlirc.passes.distribute.memory.access import storage_type
 from mlirc.passes.distribute.products import notes
-from mlirc.passes.distribute.program import cluster_parts, last_block
+from mlirc.passes.distribute.program import cluster_parts, gates, last_block
+from mlirc.passes.distribute.program.gates import Gate
 from mlirc.passes.distribute.program.grid import Grid
 from mlirc.passes.distribute.program.last_block import LastBlock
 from mlirc.passes.distribute.program.program import Program
@@ -61,6 +63,7 @@ class Kernel:
         self.warps = self.taken.take(function, "warps", 4)
         self.min_blocks = self.taken.take(function, "min_blocks", 0)
         self.buffers: dict[ir.Value, ir.Value] = {}  # root tensor -> memref in the host function
+        self.goes_on: dict[ir.Value, ir.Value] = {}  # result of a forall -> that of one which writes on into it
 
     def lower(self) -> None:
         ops = [o.operation for o in self.block.operations]
@@ -112,11 +115,15 @@ class Kernel:
         while not isinstance(owner, ir.Block) and owner.name in VIEWS:
             value = owner.operands[0]
             owner = value.owner
-        return value
+        return self._root(self.goes_on[value]) if value in self.goes_on else value
 
     def _bind_buffers(self, foralls, returned, entry: ir.Block, num_inputs: int) -> None:
         for i, argument in enumerate(self.block.arguments):
             self.buffers[argument] = entry.arguments[i]
+        for forall in foralls:
+            for out, result in zip(list(forall.operands)[-len(forall.results) :], forall.results, strict=True):
+                if not isinstance(out.owner, ir.Block) and out.owner.name == "scf.forall":
+                    self.goes_on[out] = result
         for i, value in enumerate(returned):
             root = self._root(value)
             if isinstance(root.owner, ir.Block):
@@ -126,7 +133,7 @@ class Kernel:
             self.buffers[root] = entry.arguments[num_inputs + i]
         with ir.InsertionPoint(entry):
             for forall in foralls:
-                for result in forall.results:
+                for result in map(self._root, forall.results):
                     if result not in self.buffers:
                         with forall.location:
                             self.buffers[result] = memref.AllocOp(memref_of(result.type), [], []).result
@@ -162,7 +169,7 @@ class Kernel:
         with ir.InsertionPoint(entry):
             arguments = dict(zip(used, entry.arguments, strict=True))
             finish = self._finish(em, last, gpu_module, symbol, arguments) if last else None
-            self._emit_body(Scope(em, program, LOWERINGS), forall, grid, arguments, finish)
+            self._emit_body(Scope(em, program, LOWERINGS), forall, grid, arguments, finish, last)
             gpu.ReturnOp([])
         i32 = ir.IntegerType.get_signless(32)
         notes.note(kernel, em)
@@ -250,7 +257,7 @@ class Kernel:
                 for inner in region.blocks[0].operations:
                     visit(inner.operation)
             for r in forall.results:
-                self._note(r, used)
+                self._note(self._root(r), used)
         if any(o.operation.name == ROLES for f in foralls for o in f.regions[0].blocks[0].operations):
             used.sort(key=list(self.buffers).index)  # not by who reads first: producers are
         return used
@@ -261,18 +268,20 @@ class Kernel:
 
     def _emit_body(
         self, scope: Scope, forall, grid: Grid, arguments: dict[ir.Value, ir.Value],
-        finish: Callable[[list[IndexValue]], None] | None,
+        finish: Callable[[Scope], None] | None, last: LastBlock | None,
     ) -> None:  # fmt: skip
         self._bind(scope, forall, arguments)
         body = forall.regions[0].blocks[0]
+        found = gates.gates_of(body)
+        parts = last.inserts if last else frozenset()
 
         def compute(scope: Scope) -> None:
             if scope.program.roles is None:
                 scope.em.pipeline = pipeline = Consumer(scope, body)
                 scope.em.pipeline_depth = 1 if pipeline.gets else None
-            _compute(scope, body)
+            _compute(scope, body, found, parts)
 
-        roles.emit(scope.em, forall, grid, scope, compute, finish)
+        roles.emit(scope.em, forall, grid, scope, compute, finish, each=bool(last and last.streamed))
 
     def _bind(self, scope: Scope, forall, arguments: dict[ir.Value, ir.Value]) -> None:
         """What a block program sees of what is in front of it, and its results."""
@@ -285,24 +294,29 @@ class Kernel:
         results = list(forall.results)
         shared = list(forall.regions[0].blocks[0].arguments)
         for argument, result in zip(shared[len(shared) - len(results) :], results, strict=True):
-            scope.views[argument] = scope.view(result)
+            scope.views[argument] = scope.view(self._root(result))
 
     def _finish(
         self, em: Emitter, last: LastBlock, gpu_module, symbol: str, arguments: dict[ir.Value, ir.Value]
-    ) -> Callable[[list[IndexValue]], None]:  # fmt: skip
+    ) -> Callable[[Scope], None]:  # fmt: skip
         """What builds that the last block of a tile computes what follows."""
         counters, body = f"{symbol}_counters", last.forall.regions[0].blocks[0]
         with ir.InsertionPoint.at_block_begin(gpu_module.regions[0].blocks[0]):
             last_block.declare(last, counters)
 
-        def build(indices: list[IndexValue]) -> None:
+        def scope_of(indices: list[IndexValue]) -> Scope:
             scope = Scope(em, Program((em.team.members,)), LOWERINGS)
-            em.pipeline, em.pipeline_depth = Pipeline(), None
             self._bind(scope, last.forall, arguments)
             scope.scalars |= dict(zip(body.arguments, indices, strict=False))
-            _compute(scope, body)
+            return scope
 
-        return lambda indices: last_block.emit(em, last, counters, indices, build)
+        def build(indices: list[IndexValue]) -> None:
+            outer = em.pipeline, em.pipeline_depth
+            em.pipeline, em.pipeline_depth = Pipeline(), None
+            _compute(scope_of(indices), body, {}, frozenset())
+            em.pipeline, em.pipeline_depth = outer
+
+        return lambda scope: last_block.emit(em, last, counters, scope, scope_of, build)
 
     def _bind_view(self, scope: Scope, value: ir.Value, base: ir.Value) -> None:
         t = value.type
@@ -329,16 +343,34 @@ class Kernel:
         scope.lower(op)
 
 
-def _compute(scope: Scope, body: ir.Block) -> None:
-    """Builds what a block computes, and stores."""
+def _compute(
+    scope: Scope, body: ir.Block, found: Mapping[ir.Operation, Gate], parts: frozenset[ir.Operation]
+) -> None:  # fmt: skip
+    """Builds what a block computes, and stores; `parts` by each thread's own stores."""
     ops = list(body.operations)
     inserts = [o.operation for o in ops[-1].regions[0].blocks[0].operations]
+    later = scope.program.later = {op for gate in found.values() for op in gate.left_out}
     with cluster_parts.unless_empty(scope, ops[:-1], inserts) as (scope, rest):
         for op in rest:
-            scope.lower(op)
+            if op.operation not in later:
+                scope.lower(op)
         for insert in inserts:
-            with insert.location:
-                store(scope, insert)
+            with insert.location, _behind_its_gate(scope, found.get(insert)) as inner:
+                store(inner, insert, plain=insert in parts)
+
+
+@contextmanager
+def _behind_its_gate(scope: Scope, gate: Gate | None) -> Iterator[Scope]:
+    """The scope in which a result is stored: where it is not always there, what it alone needs is built here."""
+    if gate is None:
+        yield scope
+        return
+    with access.predicated(scope.em.condition(scope.scalar(gate.condition))):
+        inside = scope.inside()
+        for op in gate.ops:
+            inside.lower(op)
+        inside.tiles[gate.insert.operands[0]] = inside.tile(gate.tile)
+        yield inside
 
 
 def check_scheduled(ops: list[ir.Operation]) -> None:

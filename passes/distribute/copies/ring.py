@@ -10,7 +10,7 @@ from mlirc.mlir import arith, ir, memref, nvvm
 from mlirc.passes.distribute.copies.loop_places import LoopPlaces
 from mlirc.passes.distribute.copies.tensor_copies import TensorTile
 from mlirc.passes.distribute.emit import asynchronous
-from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue, Unsupported
+from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue
 from mlirc.passes.distribute.memory import access
 from mlirc.passes.distribute.memory.access import predicated
 from mlirc.passes.distribute.products import rewriting
@@ -67,14 +67,11 @@ class Ring:
         them, and of the blocks that this one computed before."""
         em, first = self.em, 0
         for other in sites[: sites.index(site)]:
-            first = em.add(first, _count(other, scope))
-        turn = scope.program.turn
-        if turn == 0:
-            return first
+            first = em.add(first, count_of(other, scope))
+        turn, started = scope.program.turn, scope.program.started.get(self.flow.ring)
+        if turn == 0 or started is not None:
+            return em.add(first, started or 0)
         counts = [s.count() for s in sites]
-        if None in counts:
-            what = "mlirc.persist: blocks whose loops have bounds that are not constant compute one tile each"
-            raise Unsupported(what, self.flow.ring.owner.operation.parent, "persist")
         return em.add(first, em.mul(turn, sum(n for n in counts if n is not None)))
 
     def place(self, number: IndexValue) -> tuple[IndexValue, IndexValue]:
@@ -141,5 +138,6 @@ class Ring:
             nvvm.MBarrierArriveOp(self.ready(slot))
 
 
-def _count(site: Site, scope) -> IndexValue:
+def count_of(site: Site, scope) -> IndexValue:
+    """How many slots a site uses, as a scope sees it."""
     return 1 if site.loop is None else LoopPlaces(scope, site.loop).count()

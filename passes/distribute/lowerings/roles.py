@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from mlirc.dialects import rings
 from mlirc.mlir import arith, gpu, ir, nvvm, scf
 from mlirc.passes.distribute.copies.multistage import MultistageRing
-from mlirc.passes.distribute.copies.ring import Ring
+from mlirc.passes.distribute.copies.ring import Ring, count_of
 from mlirc.passes.distribute.copies.tensor_stores import TensorStores
 from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue, Unsupported
 from mlirc.passes.distribute.emit.team import Team, Warps
@@ -17,8 +17,9 @@ from mlirc.passes.distribute.lowerings.consumer import Consumer
 from mlirc.passes.distribute.lowerings.producer import Producer, Rewriter
 from mlirc.passes.distribute.memory import access
 from mlirc.passes.distribute.program import cluster_parts
+from mlirc.passes.distribute.program.program import Program
 from mlirc.passes.distribute.program.scope import Lowerings, Scope
-from mlirc.passes.rings.check import Roles, check_slots
+from mlirc.passes.rings.check import Roles, Site, check_slots
 
 
 class Blocks:
@@ -29,9 +30,10 @@ class Blocks:
         self.em, self.grid, self.number = em, grid, number
 
     @contextmanager
-    def all(self, scope: Scope, body: ir.Block) -> Iterator[None]:
+    def all(self, scope: Scope, body: ir.Block, produces: bool = False) -> Iterator[None]:
         """What is built inside is done for every block; the forall's induction variables are set in `scope`, and
-        the program's `turn` counts. A team of the last block of the launch may have none."""
+        the program's `turn` counts, or, of rings whose loops differ in length from block to block, the slots that were
+        used so far (`started`). A team of the last block of the launch may have none. `produces`: by a producer."""
         em, grid = self.em, self.grid
         first: IndexValue = gpu.BlockIdOp(gpu.Dimension.x).result if grid.launched > 1 else 0
         first = em.add(em.mul(em.div(first, grid.parts), grid.teams), self.number)
@@ -44,13 +46,28 @@ class Blocks:
                 yield
             return
         turns = em.div(em.sub(grid.total + at_once - 1, first), at_once)
-        loop = scf.ForOp(em.c(0), em.value(turns), em.c(1), [])
+        counted = self._counted(scope.program, produces)
+        loop = scf.ForOp(em.c(0), em.value(turns), em.c(1), [em.c(0)] * len(counted))
         with ir.InsertionPoint(loop.body):
             scope.program.turn = loop.induction_variable
+            scope.program.started = dict(zip(counted, loop.inner_iter_args, strict=True))
             self._bind(scope, body, em.add(first, em.mul(loop.induction_variable, at_once)))
             yield
-            scf.YieldOp([])
-        scope.program.turn = 0
+            ends: list[ir.Value] = []
+            for ring, sites in counted.items():
+                end: IndexValue = scope.program.started[ring]
+                for site in sites:
+                    end = em.add(end, count_of(site, scope))
+                ends.append(em.value(end))
+            scf.YieldOp(ends)
+        scope.program.turn, scope.program.started = 0, {}
+
+    @staticmethod
+    def _counted(program: Program, produces: bool) -> dict[ir.Value, list[Site]]:
+        """The rings, and their puts or gets, of which each block has a number of its own."""
+        flows = program.roles.flows if program.roles else {}
+        sites = {ring: flow.puts if produces else flow.gets for ring, flow in flows.items()}
+        return {ring: found for ring, found in sites.items() if any(s.count() is None for s in found)}
 
     def _bind(self, scope: Scope, body: ir.Block, block: IndexValue) -> None:
         for iv, value in zip(body.arguments, self.grid.indices(self.em, block), strict=False):
@@ -73,10 +90,11 @@ def teams_of(roles: Roles | None, warps: int, teams: int = 1, more: int = 0) -> 
 
 def emit(
     em: Emitter, forall, grid, scope: Scope, compute: Callable[[Scope], None],
-    finish: Callable[[list[IndexValue]], None] | None = None,
+    finish: Callable[[Scope], None] | None = None, each: bool = False,
 ) -> None:  # fmt: skip
     """Builds a block program: `compute` builds what computing warps do for one block. `finish` builds what follows that
-    for the block of these induction variables, by all warps that have no role beside those that compute."""
+    for the block whose induction variables a scope has, by all warps that have no role beside those that compute, or,
+    where a block of the launch computes several, behind `each`, by those that compute."""
     body, program = forall.regions[0].blocks[0], scope.program
     store = em.taken.take(forall, "store", "vector")
     teams = [Team(em, members) for members in program.teams]
@@ -93,8 +111,8 @@ def emit(
         scope.program.whole_rows = store == "rows"
         with Blocks(em, grid, number).all(scope, body):
             compute(scope)
-            if finish is not None and program.roles is not None:
-                finish([scope.scalar(iv) for iv in list(body.arguments)[: grid.rank]])
+            if finish is not None and (program.roles is not None or each):
+                finish(scope)
         if stores is not None:
             stores.finish()
 
@@ -108,10 +126,12 @@ def emit(
         _divide(em, computing, all_blocks, (lambda: None) if helping else None)
         if grid.parts > 1:
             cluster_parts.meet()
-        if finish is not None:
+        if finish is not None and not each:
             first: IndexValue = gpu.BlockIdOp(gpu.Dimension.x).result if grid.launched > 1 else 0
             with em.working(em.team if helping else computing[0]):
-                finish(grid.indices(em, first))
+                inside = scope.inside()
+                inside.scalars |= dict(zip(body.arguments, grid.indices(em, first), strict=False))
+                finish(inside)
         return
     with em.working(computing[0]):
         check_slots(em, program.roles, grid.cluster, body.arguments[grid.fastest])
@@ -175,7 +195,7 @@ def _help(em: Emitter, teams: list[Team], grid, scopes: list[Scope], body: ir.Bl
         with em.working(team):
             inside = scopes[number].inside()
             helper = role(inside)
-            with Blocks(em, grid, number).all(inside, body):
+            with Blocks(em, grid, number).all(inside, body, produces=True):
                 helper.block(inside, body)
 
     producer, *more = producers
@@ -217,23 +237,18 @@ def lower(scope: Scope, op: ir.Operation) -> None:
     ops = list(roles.consume.operations)
     with em.team.run() as groups:
         for inner in ops[:-1]:
-            scope.lower(inner)
+            if inner.operation not in program.later:
+                scope.lower(inner)
         groups.finish()
     em.pipeline, em.pipeline_depth = outer, outer_depth
-    for value in _packed(ops[-1].operation):
+    for value in rings.yielded(roles.consume):
         result = rings.outside(value)
-        if value in program.stored:
+        if value in program.stored or not isinstance(value.owner, ir.Block) and value.owner.operation in program.later:
             continue
         if isinstance(value.type, ir.RankedTensorType):
             scope.tiles[result] = scope.tile(value)
         else:
             scope.scalars[result] = scope.scalar(value)
-
-
-def _packed(end: ir.Operation) -> list[ir.Value]:
-    """What a role yields, maybe as one value."""
-    values = list(end.operands)
-    return list(values[0].owner.operands) if values and values[0].type == rings.results_type() else values
 
 
 def _meet(cluster: int) -> None:

@@ -18,7 +18,10 @@ from dataclasses import dataclass
 from mlirc.mlir import arith, ir, llvm, memref, nested, scf
 from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue
 from mlirc.passes.distribute.memory import access, slices
+from mlirc.passes.distribute.program import streamed_parts
 from mlirc.passes.distribute.program.grid import Grid
+from mlirc.passes.distribute.program.scope import Scope
+from mlirc.passes.distribute.program.streamed_parts import StreamedParts
 from mlirc.schedule.attributes import Taken
 
 _ACQ_REL = 6  # LLVM's AtomicOrdering
@@ -26,14 +29,21 @@ _ACQ_REL = 6  # LLVM's AtomicOrdering
 
 @dataclass(frozen=True)
 class LastBlock:
-    """A block program that the last block of `parts` computes, by `warps` warps: `shares` blocks of it for each tile,
-    one after the other. `counts`: the tiles, along the induction variables that both programs have."""
+    """A block program that the last block of `parts` of `first` computes, by `warps` warps: `shares` blocks of it for each tile,
+    one after the other. `counts`: the tiles, along the induction variables that both programs have. Or parts are `streamed`, and `parts` is 0."""
 
+    first: ir.Operation
     forall: ir.Operation
     warps: int
     counts: list[int]
     parts: int
     shares: int
+    streamed: StreamedParts | None = None
+
+    @property
+    def inserts(self) -> frozenset[ir.Operation]:
+        """What stores parts in a way of its own, as not every block has one."""
+        return self.streamed.inserts if self.streamed else frozenset()
 
     @property
     def tiles(self) -> int:
@@ -49,11 +59,28 @@ def of(
     if not wanted:
         return None
     own = Grid(forall, taken)
+    if grid.launched != grid.total and own.rank == 2:
+        return _streamed(first, forall, grid, own, wanted, warps, taken)
     problem = _problem(first, forall, grid, own) or _wrong_warps(wanted, warps, roles)
     if problem:
         taken.refuse(forall, "last_block", problem)
         return None
-    return LastBlock(forall, wanted, grid.counts[:-1], grid.counts[-1], own.counts[-1])
+    return LastBlock(first, forall, wanted, grid.counts[:-1], grid.counts[-1], own.counts[-1])
+
+
+def _streamed(
+    first: ir.Operation, forall: ir.Operation, grid: Grid, own: Grid, wanted: int, warps: int, taken: Taken
+) -> LastBlock | None:  # fmt: skip
+    """The same of a launch whose blocks have parts of some tiles, among others that they compute."""
+    found: StreamedParts | str = "each block of the launch in front of it computes one part: leave persist and teams out"
+    if set(grid.lower + own.lower) == {0} and set(grid.step + own.step) == {1} and grid.teams == 1:
+        found = streamed_parts.find(first, forall)
+    if not isinstance(found, str) and wanted != warps:
+        found = f"{warps} warps compute several blocks, and combine parts meanwhile: give {warps}"
+    if isinstance(found, str):
+        taken.refuse(forall, "last_block", found)
+        return None
+    return LastBlock(first, forall, wanted, own.counts[:1], 0, own.counts[1], found)
 
 
 def _wrong_warps(wanted: int, warps: int, roles: bool) -> str:
@@ -103,27 +130,59 @@ def _of_tile(op: ir.Operation, ivs: list[ir.Value], counts: list[int]) -> bool:
 
 
 def emit(
-    em: Emitter, last: LastBlock, counters: str, indices: list[IndexValue], build: Callable[[list[IndexValue]], None]
+    em: Emitter, last: LastBlock, counters: str, scope: Scope, scope_of: Callable[[list[IndexValue]], Scope],
+    build: Callable[[list[IndexValue]], None],
 ) -> None:  # fmt: skip
     """Builds what follows a block's part: the block that is the last one of its tile computes what `build` does for
-    the induction variables of each block of `last`. `indices`: those of this block; `counters`: the name of the tiles'
-    counters; the team that works are all warps that take part."""
+    the induction variables of each block of `last`. `scope`: what is known of this block; `scope_of`: what is of a
+    block of `last` by its induction variables; `counters`: the name of the tiles' counters; the team that works are
+    all warps that take part."""
     i32 = ir.IntegerType.get_signless(32)
-    most = em.constant(ir.IntegerAttr.get(i32, last.parts - 1))
+    if last.streamed is None:
+        body = last.first.regions[0].blocks[0]
+        indices = [scope.scalar(iv) for iv in list(body.arguments)[: len(last.counts)]]
+        _combine(em, last, counters, indices, em.constant(ir.IntegerAttr.get(i32, last.parts - 1)), build)
+        return
+    with access.predicated(em.condition(scope.scalar(last.streamed.condition))):
+        tile = scope.scalar(last.streamed.tile)
+        count = _count(scope_of([tile]), last.streamed.count)
+        most = arith.IndexCastOp(i32, em.value(em.sub(count, 1))).result
+        _combine(em, last, counters, [tile], most, build)
+
+
+def _count(scope: Scope, count: ir.Value) -> IndexValue:
+    """How many parts the tile of a scope has."""
+
+    def lower(value: ir.Value) -> None:
+        if not isinstance(value.owner, ir.Block):
+            for v in value.owner.operands:
+                lower(v)
+            scope.lower(value.owner)
+
+    lower(count)
+    return scope.scalar(count)
+
+
+def _combine(
+    em: Emitter, last: LastBlock, counters: str, tile: list[IndexValue], most: ir.Value,
+    build: Callable[[list[IndexValue]], None],
+) -> None:  # fmt: skip
+    """Draws a number of a tile's counter, and, where it is `most`, combines the tile's parts."""
+    i32 = ir.IntegerType.get_signless(32)
     slot, zero = em.alloc_smem([1], i32), em.c(0)
     em.team.meet()
     with access.predicated(em.team.leads()):
-        number = _draw(em, last, counters, indices[:-1], most)
+        number = _draw(em, last, counters, tile, most)
         memref.StoreOp(number, slot, [zero])
     em.team.meet()
     number = memref.LoadOp(slot, [zero]).result
     with access.predicated(arith.CmpIOp(arith.CmpIPredicate.eq, number, most).result):
         if last.shares == 1:
-            build([*indices[:-1], 0])
+            build([*tile, 0])
             return
         loop = scf.ForOp(zero, em.c(last.shares), em.c(1), [])
         with ir.InsertionPoint(loop.body):
-            build([*indices[:-1], loop.induction_variable])
+            build([*tile, loop.induction_variable])
             scf.YieldOp([])
 
 

@@ -48,23 +48,24 @@ def _chooser(scope: Scope, insert):
     return owner.operation if demanded and owner.name == "linalg.generic" else insert
 
 
-def store(scope: Scope, op) -> None:
-    """tensor.parallel_insert_slice into a shared output."""
+def store(scope: Scope, op, plain: bool = False) -> None:
+    """tensor.parallel_insert_slice into a shared output; `plain`: by each thread's own stores of what it has."""
     if op.operands[0] not in scope.program.stored:
-        put(scope, op, scope.tile(op.operands[0]))
+        put(scope, op, scope.tile(op.operands[0]), plain=plain)
 
 
-def put(scope: Scope, op, tile: Tile, inside: list[IndexValue] | None = None) -> None:
+def put(scope: Scope, op, tile: Tile, inside: list[IndexValue] | None = None, plain: bool = False) -> None:
     """Stores what a tensor.parallel_insert_slice inserts, or a part of it that begins at `inside`."""
     base, _, _ = scope.view(op.operands[1])
     offsets, _, _ = slices.slice_geometry(op, scope.scalar)
     kept = slices.kept_dims(op, op.operands[0])
     for i, o in zip(kept, inside or (), strict=bool(inside)):
         offsets[i] = scope.em.add(offsets[i], o)
-    layout = None if scope.program.whole_rows else tile.natural()
+    whole_rows = scope.program.whole_rows and not plain
+    layout = None if whole_rows else tile.natural()
     if layout is None:
         layout = default_layout(scope.em, _chooser(scope, op), tile.shape, [(tile, list(range(len(tile.shape))))])
-    if scope.program.whole_rows and isinstance(tile, Elementwise):
+    if whole_rows and isinstance(tile, Elementwise):
         frag = tile.computed_in(layout)
     else:
         frag = tile.get(layout)
@@ -72,6 +73,6 @@ def put(scope: Scope, op, tile: Tile, inside: list[IndexValue] | None = None) ->
     for i, o in enumerate(offsets):
         moved[base.dims[i]] = scope.em.add(moved[base.dims[i]], o)
     view = access.View(base.base, moved, [base.dims[i] for i in kept])
-    stores = scope.program.tensor_stores
+    stores = None if plain else scope.program.tensor_stores
     if inside is not None or stores is None or not stores.store(op, frag, view):
         access.store(scope.em, frag, view)

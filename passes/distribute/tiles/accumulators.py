@@ -25,17 +25,26 @@ class AccumulatorFragment(Fragment):
     ):  # fmt: skip
         self.values, self.grid, self.pending = values, grid, pending
         self._unpacked: list[ir.Value] | None = None
+        self._unpacked_in: ir.Block | None = None
         super().__init__(em, element, shape, sizes, layout, [], 2)
 
     @property
     def pieces(self) -> list[ir.Value]:  # type: ignore[override]
         if self.pending is not None:
             self.pending.settle()
-        if self._unpacked is None or self.pending is not None and not reaches(self._unpacked[0]):
-            rows, columns = self.grid
-            places = [(i, h, j) for i in range(rows) for h in range(2) for j in range(columns)]
-            self._unpacked = [self.pair(i, h, j) for i, h, j in places]
-        return self._unpacked
+        return self._taken_apart()
+
+    def _taken_apart(self) -> list[ir.Value]:
+        """The pieces, as they are known here: they may have been taken apart behind what is being built, or in a branch
+        beside it."""
+        here, known = ir.InsertionPoint.current.block, self._unpacked
+        if known is None or (self.pending is not None or here != self._unpacked_in) and not reaches(known[0]):
+            self._unpacked, self._unpacked_in = self._take_apart(), here
+        return self._unpacked  # type: ignore[return-value]
+
+    def _take_apart(self) -> list[ir.Value]:
+        rows, columns = self.grid
+        return [self.pair(i, h, j) for i in range(rows) for h in range(2) for j in range(columns)]
 
     @pieces.setter
     def pieces(self, value) -> None:
@@ -147,14 +156,15 @@ class TransposedWgmmaFragment(WgmmaFragment):
 
     @property
     def pieces(self) -> list[ir.Value]:  # type: ignore[override]
-        if self._unpacked is None:
-            tiles, columns = self.grid
-            self._unpacked = [self._column(i, c) for c in range(2 * columns) for i in range(tiles)]
-        return self._unpacked
+        return self._taken_apart()
 
     @pieces.setter
     def pieces(self, value) -> None:
         pass
+
+    def _take_apart(self) -> list[ir.Value]:
+        tiles, columns = self.grid
+        return [self._column(i, c) for c in range(2 * columns) for i in range(tiles)]
 
     def _column(self, tile: int, column: int) -> ir.Value:
         """The two of a thread in one of the struct's columns."""
@@ -189,15 +199,13 @@ class PartialSums(AccumulatorFragment):
 
     @property
     def pieces(self) -> list[ir.Value]:  # type: ignore[override]
-        if self._unpacked is None:
-            self._unpacked = self._added()
-        return self._unpacked
+        return self._taken_apart()
 
     @pieces.setter
     def pieces(self, value) -> None:
         pass
 
-    def _added(self) -> list[ir.Value]:
+    def _take_apart(self) -> list[ir.Value]:
         em, (rows, columns) = self.em, self.grid
         width, alike = math.gcd(columns, 4), tile_warps(self.layout)
         pieces = columns // width
