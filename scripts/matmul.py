@@ -125,7 +125,9 @@ def matmul(
         pipeline(loop, depth=shape.stages)
         launches = [forall]
         if shape.stream:
-            launches = list(stream_k(loop, blocks=shape.persist, waves=shape.stream, group=shape.group, cluster=shape.cluster))
+            launches = list(
+                stream_k(loop, blocks=shape.persist, waves=shape.stream, group=shape.group, cluster=shape.cluster)
+            )
             last_block(launches[1], warps=warps)
         if shape.parts > 1:
             numbers = NUMBERS_OF_WARP * warps if combine == "last" else NUMBERS

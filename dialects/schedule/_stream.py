@@ -8,10 +8,12 @@ tile. What a block has of one tile is a segment: a part of that tile's sum.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from mlirc.dialects.schedule import _build
+from mlirc.dialects.schedule._base import PayloadError
 from mlirc.mlir import affine, arith, ir
 
 
@@ -132,3 +134,72 @@ class Segment:
     upper: ir.Value
     some: ir.Value
     whole: ir.Value | None = None
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The blocks of a forall as one sequence, the last induction variable fastest, `group` rows of the second-last one
+    at a time where that is more than 1 (`mlirc.group_rows`). `cluster` tiles that follow each other are one unit of
+    it."""
+
+    counts: Sequence[int]
+    group: int
+    cluster: int
+
+    @property
+    def grouped(self) -> bool:
+        return self.group > 1 and len(self.counts) > 1
+
+    @property
+    def fastest(self) -> int:
+        return len(self.counts) - (2 if self.grouped else 1)
+
+    @property
+    def units(self) -> list[int]:
+        counts = list(self.counts)
+        counts[self.fastest] //= self.cluster
+        return counts
+
+    def check(self, op: ir.Operation) -> None:
+        if self.cluster > 1 and (
+            self.counts[self.fastest] % self.cluster or self.grouped and self.group % self.cluster
+        ):
+            run = min(self.group, self.counts[-2]) if self.grouped else self.counts[-1]
+            what = f"{self.counts[self.fastest]} tiles, {run} of which follow each other, are no whole number of them"
+            raise PayloadError(f"cluster {self.cluster}: {what}", op)
+
+    def indices(self, unit: ir.Value, rank: ir.Value | None) -> list[ir.Value]:
+        """The induction variables of tile `rank` of a unit."""
+        counts, d = self.units, ir.AffineExpr.get_dim(0)
+        found: list[ir.Value] = []
+        if self.grouped:
+            rows, columns = counts[-2:]
+            found = list(self._grouped(_build.applied(d % (rows * columns), unit), rows, columns))
+            unit, counts = _build.applied(ir.AffineExpr.get_floor_div(d, rows * columns), unit), counts[:-2]
+        for n in reversed(counts):
+            found.insert(0, _build.applied(d % n, unit))
+            unit = _build.applied(ir.AffineExpr.get_floor_div(d, n), unit)
+        if rank is not None:
+            e = ir.AffineExpr.get_dim(1)
+            found[self.fastest] = _build.applied(d * self.cluster + e, found[self.fastest], rank)
+        return found
+
+    def _grouped(self, unit: ir.Value, rows: int, columns: int) -> tuple[ir.Value, ir.Value]:
+        """(row, column) of a unit; the rows that are left over are a group of their own."""
+        d, e = ir.AffineExpr.get_dim(0), ir.AffineExpr.get_dim(1)
+        group = min(self.group // self.cluster, rows)
+        divided = ir.AffineExpr.get_floor_div
+        band = _build.applied(divided(d, group * columns), unit)
+
+        def place(height: int) -> tuple[ir.Value, ir.Value]:
+            within = d % (group * columns)
+            row = _build.applied(e * group + within % height, unit, band)
+            return row, _build.applied(divided(within, height), unit)
+
+        row, column = place(group)
+        rest = rows % group
+        if not rest:
+            return row, column
+        last = arith.CmpIOp(arith.CmpIPredicate.eq, band, _build.index(rows // group)).result
+        others = place(rest)
+        return arith.SelectOp(last, others[0], row).result, arith.SelectOp(last, others[1], column).result

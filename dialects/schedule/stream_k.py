@@ -11,7 +11,6 @@ The numbers say which tile and which steps (`_stream.py`). A slice that an item 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from mlirc.dialects.schedule import _build
@@ -19,7 +18,7 @@ from mlirc.dialects.schedule._base import PayloadError, transform_op
 from mlirc.dialects.schedule._build import Size
 from mlirc.dialects.schedule._dims import producer
 from mlirc.dialects.schedule._launches import moved_body, terminator_of
-from mlirc.dialects.schedule._stream import Segment, Stream
+from mlirc.dialects.schedule._stream import Segment, Stream, Tiles
 from mlirc.dialects.schedule.split_k import NUMBERS_OF_WARP, Loop, divide, read_loop, sizes_of, zero_tile
 from mlirc.dialects.schedule.tile_reduction import mixed
 from mlirc.dialects.schedule.tile_to_blocks import mapping_of
@@ -27,73 +26,6 @@ from mlirc.ir.tensors import kept_dims, shape_of
 from mlirc.mlir import affine, arith, ir, linalg, nested, scf
 
 Values = dict[ir.Value, ir.Value]
-
-
-@dataclass(frozen=True)
-class _Tiles:
-    """The blocks of a forall as one sequence, the last induction variable fastest, `group` rows of the second-last one
-    at a time where that is more than 1 (`mlirc.group_rows`). `cluster` tiles that follow each other are one unit of
-    it."""
-
-    counts: Sequence[int]
-    group: int
-    cluster: int
-
-    @property
-    def grouped(self) -> bool:
-        return self.group > 1 and len(self.counts) > 1
-
-    @property
-    def fastest(self) -> int:
-        return len(self.counts) - (2 if self.grouped else 1)
-
-    @property
-    def units(self) -> list[int]:
-        counts = list(self.counts)
-        counts[self.fastest] //= self.cluster
-        return counts
-
-    def check(self, op: ir.Operation) -> None:
-        if self.cluster > 1 and (self.counts[self.fastest] % self.cluster or self.grouped and self.group % self.cluster):
-            run = min(self.group, self.counts[-2]) if self.grouped else self.counts[-1]
-            what = f"{self.counts[self.fastest]} tiles, {run} of which follow each other, are no whole number of them"
-            raise PayloadError(f"cluster {self.cluster}: {what}", op)
-
-    def indices(self, unit: ir.Value, rank: ir.Value | None) -> list[ir.Value]:
-        """The induction variables of tile `rank` of a unit."""
-        counts, d = self.units, ir.AffineExpr.get_dim(0)
-        found: list[ir.Value] = []
-        if self.grouped:
-            rows, columns = counts[-2:]
-            found = list(self._grouped(_build.applied(d % (rows * columns), unit), rows, columns))
-            unit, counts = _build.applied(ir.AffineExpr.get_floor_div(d, rows * columns), unit), counts[:-2]
-        for n in reversed(counts):
-            found.insert(0, _build.applied(d % n, unit))
-            unit = _build.applied(ir.AffineExpr.get_floor_div(d, n), unit)
-        if rank is not None:
-            e = ir.AffineExpr.get_dim(1)
-            found[self.fastest] = _build.applied(d * self.cluster + e, found[self.fastest], rank)
-        return found
-
-    def _grouped(self, unit: ir.Value, rows: int, columns: int) -> tuple[ir.Value, ir.Value]:
-        """(row, column) of a unit; the rows that are left over are a group of their own."""
-        d, e = ir.AffineExpr.get_dim(0), ir.AffineExpr.get_dim(1)
-        group = min(self.group // self.cluster, rows)
-        divided = ir.AffineExpr.get_floor_div
-        band = _build.applied(divided(d, group * columns), unit)
-
-        def place(height: int) -> tuple[ir.Value, ir.Value]:
-            within = d % (group * columns)
-            row = _build.applied(e * group + within % height, unit, band)
-            return row, _build.applied(divided(within, height), unit)
-
-        row, column = place(group)
-        rest = rows % group
-        if not rest:
-            return row, column
-        last = arith.CmpIOp(arith.CmpIPredicate.eq, band, _build.index(rows // group)).result
-        others = place(rest)
-        return arith.SelectOp(last, others[0], row).result, arith.SelectOp(last, others[1], column).result
 
 
 @transform_op(
@@ -120,14 +52,20 @@ def stream_k(rewriter, loops, blocks, waves, group, cluster, numbers):
     if len(loops) != 1:
         raise PayloadError(f"stream_k needs one loop, the handle has {len(loops)}", loops[0] if loops else None)
     op = loops[0].operation
-    for name, value in (("blocks", blocks), ("waves", waves), ("group", group), ("cluster", cluster), ("numbers", numbers)):
+    for name, value in (
+        ("blocks", blocks),
+        ("waves", waves),
+        ("group", group),
+        ("cluster", cluster),
+        ("numbers", numbers),
+    ):
         if value < 1:
             raise PayloadError(f"{name} {value}: give 1 or more", op)
     if blocks % cluster:
         raise PayloadError(f"blocks {blocks}: a whole number of clusters of {cluster}", op)
     loop = read_loop(op, 1)
     whole = op.parent.operation
-    tiles = _Tiles(list(ir.DenseI64ArrayAttr(whole.attributes["staticUpperBound"])), group, cluster)
+    tiles = Tiles(list(ir.DenseI64ArrayAttr(whole.attributes["staticUpperBound"])), group, cluster)
     tiles.check(op)
     count = prod(tiles.units)
     stream = Stream(count, loop.steps, blocks // cluster, waves)
@@ -161,7 +99,7 @@ def _inserts(forall: ir.Operation) -> list[ir.Operation]:
 # -- the launch of segments and whole tiles
 
 
-def _first(whole: ir.Operation, loop: Loop, tiles: _Tiles, stream: Stream) -> tuple[ir.Operation, list[ir.Value]]:
+def _first(whole: ir.Operation, loop: Loop, tiles: Tiles, stream: Stream) -> tuple[ir.Operation, list[ir.Value]]:
     """The launch that computes segments and whole tiles; the results of it that are workspaces."""
     inserts = _inserts(whole)
     rows = [sizes_of(v) for v in loop.starts]
@@ -291,7 +229,7 @@ def _second_of(
 
 
 def _second(
-    found: ir.Operation, whole: ir.Operation, partial: ir.Operation, spaces: Sequence[ir.Value], tiles: _Tiles,
+    found: ir.Operation, whole: ir.Operation, partial: ir.Operation, spaces: Sequence[ir.Value], tiles: Tiles,
     stream: Stream,
 ) -> ir.Operation:  # fmt: skip
     """The same for the tiles that are divided, with as many parts as each has; the results of `partial` are what it
@@ -299,7 +237,11 @@ def _second(
     body = found.regions[0].blocks[0]
     rank = len(tiles.counts)
     (shares,) = list(ir.DenseI64ArrayAttr(found.attributes["staticUpperBound"]))[rank:]
-    outs = list(partial.results)[: len(found.results)] if stream.whole else [_copied(v, whole) for v in list(found.operands)[-len(found.results) :]]
+    outs = (
+        list(partial.results)[: len(found.results)]
+        if stream.whole
+        else [_copied(v, whole) for v in list(found.operands)[-len(found.results) :]]
+    )
     unused = _workspaces(found)
     with ir.InsertionPoint(whole), found.location:
         forall = _forall([stream.divided * tiles.cluster, shares], outs)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from itertools import zip_longest
 
 from mlirc.dialects.rings import ROLES
@@ -355,22 +354,8 @@ def _compute(
             if op.operation not in later:
                 scope.lower(op)
         for insert in inserts:
-            with insert.location, _behind_its_gate(scope, found.get(insert)) as inner:
+            with insert.location, gates.behind(scope, found.get(insert)) as inner:
                 store(inner, insert, plain=insert in parts)
-
-
-@contextmanager
-def _behind_its_gate(scope: Scope, gate: Gate | None) -> Iterator[Scope]:
-    """The scope in which a result is stored: where it is not always there, what it alone needs is built here."""
-    if gate is None:
-        yield scope
-        return
-    with access.predicated(scope.em.condition(scope.scalar(gate.condition))):
-        inside = scope.inside()
-        for op in gate.ops:
-            inside.lower(op)
-        inside.tiles[gate.insert.operands[0]] = inside.tile(gate.tile)
-        yield inside
 
 
 def check_scheduled(ops: list[ir.Operation]) -> None:

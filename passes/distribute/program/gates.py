@@ -3,11 +3,14 @@ between that of the tile and 0 (`schedule.stream_k`). What only such a result ne
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mlirc.dialects import rings
 from mlirc.mlir import ir, nested
-from mlirc.passes.distribute.memory import slices
+from mlirc.passes.distribute.memory import access, slices
+from mlirc.passes.distribute.program.scope import Scope
 
 # What is nothing but numbers and tiles, and may so be built later.
 _QUIET = ("affine", "arith", "math", "tensor", "linalg")
@@ -118,3 +121,17 @@ def _alone(body: ir.Block, last: ir.Operation) -> tuple[ir.Operation, ...]:
         if op.name.split(".")[0] in _QUIET and users and all(inside.get(u) in found for u in users):
             found.add(op)
     return tuple(op for op in ops if op in found and op != last)
+
+
+@contextmanager
+def behind(scope: Scope, gate: Gate | None) -> Iterator[Scope]:
+    """The scope in which a result is stored: where it is not always there, what it alone needs is built here."""
+    if gate is None:
+        yield scope
+        return
+    with access.predicated(scope.em.condition(scope.scalar(gate.condition))):
+        inside = scope.inside()
+        for op in gate.ops:
+            inside.lower(op)
+        inside.tiles[gate.insert.operands[0]] = inside.tile(gate.tile)
+        yield inside

@@ -29,8 +29,9 @@ _ACQ_REL = 6  # LLVM's AtomicOrdering
 
 @dataclass(frozen=True)
 class LastBlock:
-    """A block program that the last block of `parts` of `first` computes, by `warps` warps: `shares` blocks of it for each tile,
-    one after the other. `counts`: the tiles, along the induction variables that both programs have. Or parts are `streamed`, and `parts` is 0."""
+    """A block program that the last block of `parts` of `first` computes, by `warps` warps: `shares` blocks of it for
+    each tile, one after the other. `counts`: the tiles, along the induction variables that both programs have. Or parts
+    are `streamed`, and `parts` is 0."""
 
     first: ir.Operation
     forall: ir.Operation
@@ -72,7 +73,9 @@ def _streamed(
     first: ir.Operation, forall: ir.Operation, grid: Grid, own: Grid, wanted: int, warps: int, taken: Taken
 ) -> LastBlock | None:  # fmt: skip
     """The same of a launch whose blocks have parts of some tiles, among others that they compute."""
-    found: StreamedParts | str = "each block of the launch in front of it computes one part: leave persist and teams out"
+    found: StreamedParts | str = (
+        "each block of the launch in front of it computes one part: leave persist and teams out"
+    )
     if set(grid.lower + own.lower) == {0} and set(grid.step + own.step) == {1} and grid.teams == 1:
         found = streamed_parts.find(first, forall)
     if not isinstance(found, str) and wanted != warps:

@@ -48,7 +48,11 @@ def find(first: ir.Operation, forall: ir.Operation) -> StreamedParts | str:
             return "it reads more than the parts of its own tile"
         offsets, _, sizes = slices.slice_geometry(use, lambda value: value)
         loop = use.parent.operation
-        if loop.name != "scf.for" or offsets[:2] != [number, loop.regions[0].blocks[0].arguments[0]] or sizes[:2] != [1, 1]:
+        if (
+            loop.name != "scf.for"
+            or offsets[:2] != [number, loop.regions[0].blocks[0].arguments[0]]
+            or sizes[:2] != [1, 1]
+        ):
             return "it reads more than the parts of its own tile, one after the other"
         lower, upper, step = list(loop.operands)[:3]
         if (slices.known(lower), slices.known(step)) != (0, 1):

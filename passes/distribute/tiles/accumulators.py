@@ -34,6 +34,10 @@ class AccumulatorFragment(Fragment):
             self.pending.settle()
         return self._taken_apart()
 
+    @pieces.setter
+    def pieces(self, value) -> None:
+        pass
+
     def _taken_apart(self) -> list[ir.Value]:
         """The pieces, as they are known here: they may have been taken apart behind what is being built, or in a branch
         beside it."""
@@ -45,10 +49,6 @@ class AccumulatorFragment(Fragment):
     def _take_apart(self) -> list[ir.Value]:
         rows, columns = self.grid
         return [self.pair(i, h, j) for i in range(rows) for h in range(2) for j in range(columns)]
-
-    @pieces.setter
-    def pieces(self, value) -> None:
-        pass
 
     def pair(self, row_tile: int, half: int, column_tile: int) -> ir.Value:
         """The two neighbours that a thread holds in rows 8 * half.. of a tile."""
