@@ -170,7 +170,7 @@ def choose(kernel: KernelInfo, target: Target, given: Mapping[str, Any]) -> Bloc
         start, mma=mma, block_m=given["block_m"] or start.block_m, block_n=given["block_n"] or start.block_n,
         copy=given["copy"] or (start.copy if mma == start.mma else "cp_async"),
         warps_k=given["warps_k"] or (start.warps_k if (given["warps_m"], given["warps_n"]) == (None, None) else 1),
-        parts=given["parts"] or start.parts, stream=given["stream"] or 0,
+        parts=given["parts"] or (1 if given["stream"] else start.parts), stream=given["stream"] or 0,
         producers=given["producers"] or start.producers,
     )  # fmt: skip
     warps_m, warps_n = fitting_warps(tile, start, c, given["warps_m"] is not None)

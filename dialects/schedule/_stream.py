@@ -98,6 +98,8 @@ class Stream:
         from_tile = [begin - e * self.steps, ir.AffineExpr.get_constant(0)]
         lower = affine.AffineMaxOp(ir.AffineMap.get(2, 0, from_tile), [block, tile]).result
         to_tile = [end - e * self.steps, ir.AffineExpr.get_constant(self.steps)]
+        if self.sharing < self.blocks:  # the others have nothing, which begins behind the last step
+            to_tile.append(e * -self.steps + self.total)
         upper = affine.AffineMinOp(ir.AffineMap.get(2, 0, to_tile), [block, tile]).result
         some = arith.CmpIOp(arith.CmpIPredicate.slt, lower, upper).result
         # What has no steps lies somewhere in the tensors, all the same.

@@ -37,8 +37,8 @@ Values = dict[ir.Value, ir.Value]
     defaults={"waves": 1, "group": 1, "cluster": 1, "numbers": 8 * NUMBERS_OF_WARP},
 )
 def stream_k(rewriter, loops, blocks, waves, group, cluster, numbers):
-    """Divides the work of a product, whose loop is one of `tile_reduction`, among `blocks` blocks by steps of K: those of
-    the last `waves` waves of tiles, of which a block each computes one (1: what is left behind the last full wave).
+    """Divides the work of a product, whose loop is one of `tile_reduction`, among `blocks` blocks by steps of K: those
+    of the last `waves` waves of tiles, of which a block each computes one (1: what is left behind the last full wave).
     What is in front of them are whole tiles.
 
     Two launches take the place of the block program, whose handle is dead. In the first one, in which the loop stays
@@ -71,11 +71,10 @@ def stream_k(rewriter, loops, blocks, waves, group, cluster, numbers):
     stream = Stream(count, loop.steps, blocks // cluster, waves)
     if stream.blocks == 1:
         raise PayloadError(f"blocks {blocks}: there is nobody to share the steps of K with", op)
-    if count % stream.blocks == 0 and waves == 1 and count:
-        what = f"{count * cluster} tiles are whole waves of {blocks} blocks: leave it out, or give waves=2 or more"
-        raise PayloadError(f"stream_k: {what}", op)
     if stream.most_parts < 2:
-        raise PayloadError(f"stream_k: no tile has steps of several blocks: {loop.steps} steps of K are too few", op)
+        what = f"{stream.divided * cluster} of {count * cluster} tiles, of {loop.steps} steps each, are whole ones"
+        hint = "leave stream_k out, or give others, or more waves"
+        raise PayloadError(f"blocks {blocks}: {what} for each block: {hint}", op)
     finish = _second_of(whole, op, stream.most_parts, numbers, rewriter.erase_op)
     partial, spaces = _first(whole, loop, tiles, stream)
     [unread] = {v.owner.operation for v in _workspaces(finish)}
@@ -213,9 +212,9 @@ def _insert_whole(insert, out, segment: Segment, values: Values, terminator, loc
 def _second_of(
     whole: ir.Operation, loop: ir.Operation, parts: int, numbers: int, erase: Callable[[ir.Operation], None]
 ) -> ir.Operation:
-    """A launch that adds `parts` parts of every tile and computes what follows, of a copy of the block program; it reads
-    them from one that has no other use. A block of it adds about so many `numbers` of each part, of a power of two of
-    rows."""
+    """A launch that adds `parts` parts of every tile and computes what follows, of a copy of the block program; it
+    reads them from one that has no other use. A block of it adds about so many `numbers` of each part, of a power of
+    two of rows."""
     with ir.InsertionPoint(whole):
         copy = whole.clone().operation
     bodies = [list(f.regions[0].blocks[0].operations) for f in (whole, copy)]

@@ -94,8 +94,13 @@ def test_groups_with_chosen_matrices(sizes, dtype, options, knobs, mma, copy):
 
 @pytest.mark.parametrize(
     ("knobs", "message"),
-    [("parts=2", "chosen matrices are not divided"), ("blocks=3,copy=tma", "bounds that are not constant")],
+    [("parts=2", "chosen matrices are not divided"), ("stream=1", "chosen matrices are not divided")],
 )
 def test_refusals(knobs, message):
     with pytest.raises(MlircError, match=message):
         check(payload(6, 64, 72, 264, "bf16"), f"matmul:{knobs}", 2e-2)
+
+
+def test_blocks_go_on_with_the_next_group():
+    """Rings run on over blocks of which some have nothing to copy."""
+    check(payload(6, 64, 72, 264, "bf16"), "matmul:blocks=3,copy=tma", 2e-2)

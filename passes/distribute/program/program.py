@@ -19,7 +19,8 @@ class Program:
     same, and the `rings` between them; `copies`: the rings that those fill who compute; `cluster`: blocks that copy
     together; `turn`: how many blocks of the forall this block has computed before; `started`: how many slots of a
     ring it has used, where that differs; `later`: ops that are built where results are stored; `tensor_stores`: where
-    results leave by tensor copies; `whole_rows`: whether they change threads, so that each one stores what lies together.
+    results leave by tensor copies; `whole_rows`: whether they change threads, so that each one stores what lies
+    together.
 
     Of one with loops over parts (`cluster_parts.py`): `parts` blocks compute one block of the forall, and this is
     number `rank`; they meet so many times (`meetings`); of the results `stored` each has stored its share."""
