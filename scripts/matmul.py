@@ -32,7 +32,7 @@ from mlirc.schedule.verbs import (
     tile_reduction,
     tile_to_blocks,
 )
-from mlirc.scripts._block_shape import Sizes
+from mlirc.scripts._block_shape import BlockShape, Sizes
 from mlirc.scripts._matmul_tiles import choose
 from mlirc.scripts._packed_tiles import DIRECT
 from mlirc.scripts._registers import product_blocks
@@ -46,6 +46,20 @@ def is_matmul(kernel: KernelInfo) -> bool:
 def transposed(contractions: ir.Value) -> ir.Value:
     """The products as their transposes (in `matmul`, the verb's name is a knob)."""
     return swap_operands(contractions)
+
+
+SUMS, SUMS_OF_LAST = 256, 2048  # of a warp, of each part that it adds: in a launch of its own, or in the last block
+
+
+def streamed(loop: ir.Value, shape: BlockShape, warps: int, combine: str) -> list[ir.Value]:
+    """The launches of a product whose blocks share the steps of K."""
+    blocks, numbers = shape.persist, warps * (SUMS_OF_LAST if combine == "last" else SUMS)
+    both = stream_k(
+        loop, blocks=blocks, waves=shape.stream, group=shape.group, cluster=shape.cluster, numbers=numbers
+    )  # fmt: skip
+    if combine == "last":
+        last_block(both[1], warps=warps)
+    return list(both)
 
 
 @register(matches=is_matmul, priority=20)
@@ -95,7 +109,7 @@ def matmul(
         producers=producers, through=through, swap_operands=swap_operands, stream=stream,
     )  # fmt: skip
     shape, size = choose(kernel, target, knobs), Sizes.of(kernel, kernel.contraction)
-    if combine and (shape.parts == 1 or shape.through != "memory"):
+    if combine and not shape.stream and (shape.parts == 1 or shape.through != "memory"):
         what = "parts of K that go through memory: give through=memory, and parts=2 or more"
         raise MlircError(f"kernel '{kernel.name}': combine={combine}: of {what}")
     warps = shape.warps_m * shape.warps_n * shape.warps_k
@@ -125,10 +139,7 @@ def matmul(
         pipeline(loop, depth=shape.stages)
         launches = [forall]
         if shape.stream:
-            launches = list(
-                stream_k(loop, blocks=shape.persist, waves=shape.stream, group=shape.group, cluster=shape.cluster)
-            )
-            last_block(launches[1], warps=warps)
+            launches = streamed(loop, shape, warps, combine or "last")
         if shape.parts > 1:
             numbers = NUMBERS_OF_WARP * warps if combine == "last" else NUMBERS
             both = split_k(loop, parts=shape.parts, through=shape.through, numbers=numbers)

@@ -168,7 +168,8 @@ class Kernel:
         with ir.InsertionPoint(entry):
             arguments = dict(zip(used, entry.arguments, strict=True))
             finish = self._finish(em, last, gpu_module, symbol, arguments) if last else None
-            self._emit_body(Scope(em, program, LOWERINGS), forall, grid, arguments, finish, last)
+            each = bool(last and last.streamed)
+            self._emit_body(Scope(em, program, LOWERINGS), forall, grid, arguments, finish, each)
             gpu.ReturnOp([])
         i32 = ir.IntegerType.get_signless(32)
         notes.note(kernel, em)
@@ -267,12 +268,12 @@ class Kernel:
 
     def _emit_body(
         self, scope: Scope, forall, grid: Grid, arguments: dict[ir.Value, ir.Value],
-        finish: Callable[[Scope], None] | None, last: LastBlock | None,
+        finish: Callable[[Scope], None] | None, each: bool,
     ) -> None:  # fmt: skip
         self._bind(scope, forall, arguments)
         body = forall.regions[0].blocks[0]
         found = gates.gates_of(body)
-        parts = last.inserts if last else frozenset()
+        parts = gates.workspaces(forall, found)
 
         def compute(scope: Scope) -> None:
             if scope.program.roles is None:
@@ -280,7 +281,7 @@ class Kernel:
                 scope.em.pipeline_depth = 1 if pipeline.gets else None
             _compute(scope, body, found, parts)
 
-        roles.emit(scope.em, forall, grid, scope, compute, finish, each=bool(last and last.streamed))
+        roles.emit(scope.em, forall, grid, scope, compute, finish, each)
 
     def _bind(self, scope: Scope, forall, arguments: dict[ir.Value, ir.Value]) -> None:
         """What a block program sees of what is in front of it, and its results."""

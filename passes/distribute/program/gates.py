@@ -3,7 +3,7 @@ between that of the tile and 0 (`schedule.stream_k`). What only such a result ne
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -121,6 +121,13 @@ def _alone(body: ir.Block, last: ir.Operation) -> tuple[ir.Operation, ...]:
         if op.name.split(".")[0] in _QUIET and users and all(inside.get(u) in found for u in users):
             found.add(op)
     return tuple(op for op in ops if op in found and op != last)
+
+
+def workspaces(forall: ir.Operation, found: Collection[ir.Operation]) -> frozenset[ir.Operation]:
+    """Of inserts with gates those of what another block program reads."""
+    read = [any(u.owner.operation.parent.name != "func.func" for u in r.uses) for r in forall.results]
+    shared = list(forall.regions[0].blocks[0].arguments)[-len(read) :]
+    return frozenset(insert for insert in found if read[shared.index(insert.operands[1])])
 
 
 @contextmanager

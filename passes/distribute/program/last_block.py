@@ -42,11 +42,6 @@ class LastBlock:
     streamed: StreamedParts | None = None
 
     @property
-    def inserts(self) -> frozenset[ir.Operation]:
-        """What stores parts in a way of its own, as not every block has one."""
-        return self.streamed.inserts if self.streamed else frozenset()
-
-    @property
     def tiles(self) -> int:
         return math.prod(self.counts)
 

@@ -17,13 +17,11 @@ from mlirc.passes.distribute.program import gates
 @dataclass(frozen=True)
 class StreamedParts:
     """`tile`, `part`: numbers of the part that a block of the first forall has where `condition` holds; `count`: how
-    many parts a tile has, in the second one, of whose induction variables the first is the tile. `inserts` store them.
-    """
+    many parts a tile has, in the second one, of whose induction variables the first is the tile."""
 
     tile: ir.Value
     condition: ir.Value
     count: ir.Value
-    inserts: frozenset[ir.Operation]
 
 
 def find(first: ir.Operation, forall: ir.Operation) -> StreamedParts | str:
@@ -62,7 +60,7 @@ def find(first: ir.Operation, forall: ir.Operation) -> StreamedParts | str:
         return "it reads different numbers of parts"
     [count] = counts
     problem = _disagree(first, forall, (tile, part, parts[0].condition), count)
-    return problem or StreamedParts(tile, parts[0].condition, count, frozenset(g.insert for g in parts))
+    return problem or StreamedParts(tile, parts[0].condition, count)
 
 
 def _lead(insert: ir.Operation) -> list:
