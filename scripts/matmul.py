@@ -99,8 +99,10 @@ def matmul(
     `cluster_size` of them that copy what they share once; `store` of results, `tma`, `rows` or `vector`;
     `min_blocks` that a multiprocessor should hold; `parts` of K, each for a block of its own, whose sums are added
     `through` a `cluster` of 2, 4 or 8 or through `memory`, where they `combine` in the `last` block done, or, as
-    without, in a second `launch`; `swap_operands` computes the result's transpose, so that the instruction's rows are
-    columns of the result (`warps_n` of them then are along its rows).
+    without, in a second `launch`; `stream`: so many of the last waves of tiles are divided by steps of K, evenly
+    among `blocks` blocks, whose sums `combine` in the `last` block of a tile (as without) or in a second `launch`;
+    `swap_operands` computes the result's transpose, so that the instruction's rows are columns of the result
+    (`warps_n` of them then are along its rows).
     """
     assert kernel.contraction is not None
     knobs = dict(

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from mlirc.mlir import arith, ir, llvm, memref, nested, scf
 from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue
 from mlirc.passes.distribute.memory import access, slices
-from mlirc.passes.distribute.program import streamed_parts
+from mlirc.passes.distribute.program import gates, streamed_parts
 from mlirc.passes.distribute.program.grid import Grid
 from mlirc.passes.distribute.program.scope import Scope
 from mlirc.passes.distribute.program.streamed_parts import StreamedParts
@@ -69,9 +69,10 @@ def _streamed(
 ) -> LastBlock | None:  # fmt: skip
     """The same of a launch whose blocks have parts of some tiles, among others that they compute."""
     found: StreamedParts | str = (
-        "each block of the launch in front of it computes one part: leave persist and teams out"
+        "each block of the launch in front of it computes one part: leave mlirc.persist and mlirc.teams out"
     )
-    if set(grid.lower + own.lower) == {0} and set(grid.step + own.step) == {1} and grid.teams == 1:
+    gated = bool(gates.gates_of(first.regions[0].blocks[0]))
+    if gated and set(grid.lower + own.lower) == {0} and set(grid.step + own.step) == {1} and grid.teams == 1:
         found = streamed_parts.find(first, forall)
     if not isinstance(found, str) and wanted != warps:
         found = f"{warps} warps compute several blocks, and combine parts meanwhile: give {warps}"
