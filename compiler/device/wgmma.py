@@ -6,6 +6,7 @@ Layouts follow the PTX ISA, "Asynchronous warpgroup level matrix instructions": 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -334,28 +335,50 @@ def checked(tr: Translator, p: Product, words: int, op) -> Product:
 _SAME_REGISTERS = ("llvm.extractvalue", "llvm.bitcast")
 
 
-def made_late(op, value: ir.Value, carried: bool = True) -> bool:
-    """Whether no wgmma.fence lies between what makes a value and a wgmma that has it in registers. `carried`: what a
-    loop hands from turn to turn, with no fence in front, is late; else only what comes into the loop is looked at."""
+def any_made_late(op, values: Iterable[ir.Value], carried: bool = True) -> bool:
+    """Whether `made_late` is true of any of the values. An accumulator's hundred registers are mostly parts of one."""
+    before: dict[int, list[ir.Operation]] = {}
+    return any(made_late(op, value, carried, before) for value in {_root(value, carried) for value in values})
+
+
+def _in_front(op: ir.Operation) -> list[ir.Operation]:
+    """The operations in front of one in its block, up to the nearest wgmma.fence, the nearest first."""
+    found: list[ir.Operation] = []
+    for other in op.block.operations:
+        if other.operation == op:
+            break
+        if other.operation.name == "nvvm.wgmma.fence.aligned":
+            found = []
+        found.append(other.operation)
+    return found[::-1]
+
+
+def _root(value: ir.Value, carried: bool) -> ir.Value:
+    """What a value is a part of, or is handed into a loop as where what the loop hands on does not matter."""
     while True:
         if isinstance(value.owner, ir.Block):
             loop = value.owner.owner.operation
             if carried or loop.name != "scf.for" or value.arg_number == 0:
-                break
+                return value
             value = loop.operands[2 + value.arg_number]
         elif value.owner.operation.name in _SAME_REGISTERS:
             value = value.owner.operation.operands[0]
         else:
-            break
+            return value
+
+
+def made_late(
+    op, value: ir.Value, carried: bool = True, before: dict[int, list[ir.Operation]] | None = None
+) -> bool:
+    """Whether no wgmma.fence lies between what makes a value and a wgmma that has it in registers. `carried`: what a
+    loop hands from turn to turn, with no fence in front, is late; else only what comes into the loop is looked at.
+    `before`: kept for the other values of the same op."""
+    before = {} if before is None else before
+    value = _root(value, carried)
     maker = None if isinstance(value.owner, ir.Block) else value.owner.operation
     here = op
     while here.parent is not None and here.name not in ("llvm.func", "gpu.func"):
-        before = []
-        for other in here.block.operations:
-            if other.operation == here:
-                break
-            before.append(other.operation)
-        for other in reversed(before):
+        for other in before.get(hash(here)) or before.setdefault(hash(here), _in_front(here)):
             if other.name == "nvvm.wgmma.fence.aligned":
                 return False
             if maker is not None and other == maker:

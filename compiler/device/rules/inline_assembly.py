@@ -15,7 +15,7 @@ from mlirc.device.inline_asm import PREDICATE, WGMMA, Operands, scale, text_of, 
 from mlirc.device.machine import State
 from mlirc.device.translate import Translator
 from mlirc.device.warps import WARPGROUP, warpgroups
-from mlirc.device.wgmma import Product, checked, launch, made_late
+from mlirc.device.wgmma import Product, any_made_late, checked, launch
 
 
 @rule("llvm.inline_asm")
@@ -39,9 +39,9 @@ def _inline(tr: Translator, op):
     firsts = [operands.value(w) for w in words]
     if in_registers and len(firsts) != 4:
         raise tr.refused(op, f"wgmma with {len(firsts)} registers of A, not 4")
-    late = in_registers and any(made_late(op, v) for v in firsts)
+    late = in_registers and any_made_late(op, firsts)
     a_registers, second, out = [tr.reg(v) for v in firsts], tr.reg(operands.value(right)), tr.reg(op.results[0])
-    fresh = any(made_late(op, v, carried=False) for v in values)
+    fresh = any_made_late(op, values, carried=False)
     adds = _scale(tr, operands, scale(text, added))
 
     def step(s: State) -> None:

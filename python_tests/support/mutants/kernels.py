@@ -204,7 +204,10 @@ class Case:
 
     def outcome(self, text: str, seed: int) -> tuple[list[bytes], set[str]]:
         """What a text computes on each set of arguments, up to the first with a finding, and the kinds of findings."""
-        kernel = DeviceKernel(mlir.parse(text)) if self.run is None else None
+        return self._outcome(text, mlir.parse(text), seed)
+
+    def _outcome(self, text: str, module: mlir.ir.Module, seed: int) -> tuple[list[bytes], set[str]]:
+        kernel = DeviceKernel(module) if self.run is None else None
         outcome: list[bytes] = []
         report = Report()
         for number, arguments in enumerate(self.arguments):
@@ -225,11 +228,11 @@ class Case:
         """`rule` (a finding about how the kernel uses memory or its threads), `wrong` (one about its numbers only),
         `close` (no finding, but results with other bits; those of a NaN are nobody's matter), `same`, or `invalid`: no kernel any more."""
         try:
-            mlir.parse(mutant.text)
+            module = mlir.parse(mutant.text)
         except MlircError:
             return "invalid"
         try:
-            found, kinds = self.outcome(mutant.text, seed)
+            found, kinds = self._outcome(mutant.text, module, seed)
         except MlircError:  # a report by the device itself, such as an extent that differs between threads
             return "rule"
         if kinds:
