@@ -367,9 +367,7 @@ def _root(value: ir.Value, carried: bool) -> ir.Value:
             return value
 
 
-def made_late(
-    op, value: ir.Value, carried: bool = True, before: dict[int, list[ir.Operation]] | None = None
-) -> bool:
+def made_late(op, value: ir.Value, carried: bool = True, before: dict[int, list[ir.Operation]] | None = None) -> bool:
     """Whether no wgmma.fence lies between what makes a value and a wgmma that has it in registers. `carried`: what a
     loop hands from turn to turn, with no fence in front, is late; else only what comes into the loop is looked at.
     `before`: kept for the other values of the same op."""

@@ -17,6 +17,7 @@ import torch
 
 from mlirc.frontend.gather_matrices import gather_matrices
 from mlirc.frontend.row_writes import put_rows
+from mlirc.frontend.sizes.at_bound import cut_to, filled_up, rows_of_part
 
 IMPLEMENTATION = "mlirc"
 # Rows of a group, by how many a mean expert has: most are full then, and most experts have one.
@@ -34,21 +35,36 @@ def experts_forward(
     """
     if getattr(self, "_is_expert_parallel", False):
         raise ValueError("experts spread over several devices are not supported: load the model on one")
-    tokens, chosen = top_k_index.shape
-    if not isinstance(tokens, int):
+    tokens = top_k_index.shape[0]
+    bound = rows_of_part(tokens)
+    if bound is None and isinstance(tokens, int):
+        return _chosen_experts(self, hidden_states, top_k_index, top_k_weights)
+    if bound is None:
         return _every_expert(self, hidden_states, top_k_index, top_k_weights)
+    x, weights = filled_up(hidden_states, bound, 0), filled_up(top_k_weights, bound, 0)
+    index = filled_up(top_k_index, bound, -1)
+    return cut_to(_chosen_experts(self, x, index, weights, padded=True), hidden_states)
+
+
+def _chosen_experts(
+    self: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor, padded: bool = False
+) -> torch.Tensor:
+    """As `experts_forward`, for a fixed number of tokens; of those that are `padded` the experts are -1: they are in no
+    group, and their rows of the result are of no use."""
+    tokens, chosen = top_k_index.shape
     flat = top_k_index.reshape(-1).to(torch.int64)
     if tokens == 1:  # each expert has one row: nothing to sort
         rows = hidden_states.unsqueeze(1).expand(chosen, 1, -1)
         out = _experts(self, rows, flat, False).reshape(1, chosen, -1)
     else:
         count = rows_of_group(tokens * chosen, self.num_experts)
-        places, experts = sort_by_expert(flat, self.num_experts, count)
+        places, experts = sort_by_expert(flat, self.num_experts, count, padded)
         numbers = torch.arange(tokens * chosen, device=flat.device) // chosen
         unfilled = torch.zeros(experts.shape[0] * count, 1, dtype=torch.int64, device=flat.device)
         tokens_of_rows = put_rows(unfilled, numbers.unsqueeze(1), places).squeeze(1)
         rows = hidden_states.index_select(0, tokens_of_rows).reshape(-1, count, hidden_states.shape[-1])
         out = _experts(self, rows, experts, True)
+        places = places.clamp(min=0) if padded else places
         out = out.reshape(-1, out.shape[-1]).index_select(0, places).reshape(tokens, chosen, -1)
     return (out * top_k_weights.unsqueeze(-1)).sum(1).to(hidden_states.dtype)
 
@@ -65,12 +81,16 @@ def most_groups(pairs: int, experts: int, rows: int) -> int:
     return chosen + (pairs - chosen) // rows
 
 
-def sort_by_expert(flat: torch.Tensor, experts: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A counting sort into groups of `rows` rows. `flat` int64 [S] says each pair's expert.
+def sort_by_expert(
+    flat: torch.Tensor, experts: int, rows: int, padded: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A counting sort into groups of `rows` rows. `flat` int64 [S] says each pair's expert; -1, where pairs may be
+    `padded`: none.
 
-    Returns each pair's place among all groups' rows (int64 [S]; pairs of one expert keep their order), and each group's
-    expert (int64 [most_groups]; -1 for groups without one, which are the last).
+    Returns each pair's place among all groups' rows (int64 [S]; pairs of one expert keep their order; -1: it has none),
+    and each group's expert (int64 [most_groups]; -1 for groups without one, which are the last).
     """
+    known = flat.clamp(min=0) if padded else flat
     pairs, device = flat.shape[0], flat.device
     numbers = torch.arange(experts, device=device)
     chunks = -(-pairs // _CHUNK)
@@ -86,8 +106,9 @@ def sort_by_expert(flat: torch.Tensor, experts: int, rows: int) -> tuple[torch.T
         at = torch.arange(chunks, device=device)
         before = (found * (at < at.unsqueeze(1)).unsqueeze(2)).sum(1)  # [chunks, experts]
         chunk = torch.arange(pairs, device=device) // _CHUNK
-        rank = rank + before.reshape(-1).index_select(0, chunk * experts + flat)
-    places = (ends - groups).index_select(0, flat) * rows + rank
+        rank = rank + before.reshape(-1).index_select(0, chunk * experts + known)
+    places = (ends - groups).index_select(0, known) * rows + rank
+    places = torch.where(flat < 0, -1, places) if padded else places
     number = torch.arange(most_groups(pairs, experts, rows), device=device)
     expert = _count(ends <= number.unsqueeze(1), 1)
     return places, torch.where(expert < experts, expert, -1)

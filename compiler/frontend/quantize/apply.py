@@ -13,6 +13,7 @@ from mlirc.frontend.quantize.layers import (
     quantized,
     replace_layers,
     require_layers,
+    require_no_stacked_experts,
     with_own_layers,
 )
 from mlirc.frontend.quantize.report import LayerError, weight_error
@@ -34,6 +35,7 @@ def quantize_source(source: SourceModel, scheme: Scheme) -> SourceModel:
     module = source.module if source.build is not None else with_own_layers(source.module)
     places = list(places_of(module, scheme.head))
     require_layers(places, source.name)
+    require_no_stacked_experts(module, source.name)
     if source.build is not None:
         _on_demand(source, module, places, scheme)
     else:

@@ -137,6 +137,23 @@ def require_layers(places: list[Place], name: str) -> None:
         raise MlircError(f"{name}: --quantize: the model has no linear layer with weights of its own: leave it out")
 
 
+def require_no_stacked_experts(module: torch.nn.Module, name: str) -> None:
+    """Raises MlircError where a layer's experts are one parameter of three dimensions, which nothing packs: most of
+    such a model would stay as it is, unsaid."""
+    found = [
+        (f"{owner}.{key}".lstrip("."), parameter.numel())
+        for owner, child in module.named_modules()
+        for key, parameter in child.named_parameters(recurse=False)
+        if parameter.dim() == 3 and parameter.shape[0] == getattr(child, "num_experts", None)
+    ]
+    if found:
+        share = sum(size for _, size in found) / sum(p.numel() for p in module.parameters())
+        raise MlircError(
+            f"{name}: --quantize: its experts' weights, {share:.0%} of the model, would stay as they are: parameters "
+            f"of three dimensions, as '{found[0][0]}', are not packed: leave it out"
+        )
+
+
 def quantized(place: Place, scheme: Scheme) -> Weight:
     """The packed weight of a layer."""
     return quantize(place.matrix, scheme, f"weight '{place.name}.weight'")

@@ -47,7 +47,8 @@ aten = torch.ops.aten
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 # Whose sizes may be written in several ways, as -1: by their rules also where nothing is symbolic, so that a program
 # with a number for a symbol is comparable with another one (`ones.py`).
-_SPELLED = (aten.view.default, aten.reshape.default, aten.expand.default, aten.slice.Tensor, aten.flatten.using_ints)
+_SPELLED = (aten.view.default, aten.reshape.default, aten.expand.default, aten.slice.Tensor, aten.flatten.using_ints,
+            torch.ops.mlirc.filled_up.default, torch.ops.mlirc.cut_to.default)  # fmt: skip
 
 
 @dataclass

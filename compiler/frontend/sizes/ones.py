@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from mlirc.errors import MlircError
+from mlirc.frontend.sizes.at_bound import parts_as_in
 from mlirc.frontend.sizes.request import SizeRequest
 
 _CONDITIONS = re.compile(r'mlirc\.conditions = "([^"]*)"')
@@ -52,7 +53,8 @@ def _same_there(source: Any, program: Any, numbers: Mapping[str, int], imported:
     """Whether the program, exported for other sizes, is what an export of just these numbers is."""
     there = _fixed(source, numbers)
     try:
-        exported = imported(there)
+        with parts_as_in(program):
+            exported = imported(there)
         instance = imported(dataclasses.replace(there, program=program))
     except MlircError:  # one of the two cannot be: then they are not the same
         return False

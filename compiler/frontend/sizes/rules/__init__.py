@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlirc.frontend.sizes.rules import at_bound as at_bound
 from mlirc.frontend.sizes.rules import attention as attention
 from mlirc.frontend.sizes.rules import gathers as gathers
 from mlirc.frontend.sizes.rules import products as products
