@@ -20,26 +20,34 @@ from mlirc.schedule.verbs import (
     read_first,
     read_matrices,
     script,
+    spread,
     tidy,
     tile_to_blocks,
 )
 from mlirc.scripts._registers import row_blocks
 from mlirc.scripts.elementwise import vector_width
+from mlirc.scripts.generic import generic
 from mlirc.targets import Target
 
 MAX_ROW = 32 * 1024  # elements of a row that one block can hold in registers
 MAX_BYTES = 256  # of a row that is read once, in one thread
+SPREAD, LONG = 8, 16 * 1024  # blocks of a cluster that share a row of so many elements, where rows are few
 
 
 def is_row_reduction(kernel: KernelInfo) -> bool:
-    """Reduces the last dimension, has rows, and its rows fit one block."""
+    """Reduces the last dimension, has rows, and its rows fit one block, or a cluster."""
     return (
         not kernel.obstacle
         and kernel.contraction is None
         and kernel.row_length > 0
         and any(not d.whole for d in kernel.dims)
-        and kernel.row_length <= MAX_ROW
+        and kernel.row_length <= SPREAD * MAX_ROW
     )
+
+
+def few_rows(kernel: KernelInfo) -> bool:
+    """Whether a cluster for each row leaves multiprocessors idle on every target that has clusters."""
+    return SPREAD * product([d.extent for d in kernel.dims if not d.whole]) <= 128
 
 
 def rows_and_warps(length: int, rows: int, sms: int) -> tuple[int, int]:
@@ -100,12 +108,20 @@ def reduction(
     warps: int | None = None,
     vector: int | None = None,
     min_blocks: int | None = None,
+    blocks: int | None = None,
 ) -> ir.Module:
-    """Each block takes `rows` rows with their whole length in one tile, so that every operand is read once.
+    """Each block takes `rows` rows with their whole length in one tile, so that every operand is read once. A cluster of
+    `blocks` takes one that no block holds, or that is long where there are few.
 
     Knobs: `rows` and `warps` per block, `vector` elements per thread along the row; `min_blocks` that a
-    multiprocessor should hold.
+    multiprocessor should hold; `blocks` that share a row (1, 2, 4 or 8).
     """
+    if blocks is None and kernel.row_length >= LONG and rows in (None, 1) and target.has_clusters:
+        blocks = SPREAD if few_rows(kernel) or kernel.row_length > MAX_ROW else 1
+    if blocks and blocks > 1:
+        return spread_rows(kernel, target, blocks, warps=warps, vector=vector, min_blocks=min_blocks)
+    if kernel.row_length > MAX_ROW:
+        return generic(kernel, target)
     extents = [d.extent for d in kernel.dims]
     row_dims = [i for i, d in enumerate(kernel.dims) if not d.whole]
     total_rows = product([extents[i] for i in row_dims])
@@ -124,6 +140,21 @@ def reduction(
     return whole_rows(kernel.dims, collapse_dims, rows=rows, warps=warps, vector=vector, min_blocks=min_blocks)
 
 
+def spread_rows(
+    kernel: KernelInfo, target: Target, blocks: int, *, warps: int | None, vector: int | None, min_blocks: int | None
+) -> ir.Module:
+    """The script of rows that a cluster of `blocks` takes, one at a time."""
+    part = ceil_div(kernel.row_length, blocks)
+    vector = vector or vector_width(kernel, kernel.row_length)
+    warps = warps or min(max(power_of_two(part // 256), 4), 16)
+    if min_blocks is None:
+        widest = max((ELEMENT_BYTES.get(x.dtype, 8) for x in kernel.arguments), default=0)
+        min_blocks = row_blocks(target, 1, warps, part, widest)
+    return whole_rows(
+        kernel.dims, collapse_dims, rows=1, warps=warps, vector=vector, min_blocks=min_blocks, blocks=blocks
+    )
+
+
 def sizes_of_rows(dims: Sequence[RootDim], rows: int) -> tuple[list[int], int]:
     """(tile sizes of `rows` rows, which are neighbours along one dimension; that dimension)."""
     row_dims = [i for i, d in enumerate(dims) if not d.whole]
@@ -132,12 +163,13 @@ def sizes_of_rows(dims: Sequence[RootDim], rows: int) -> tuple[list[int], int]:
 
 def whole_rows(
     dims: Sequence[RootDim], collapse: Callable, *, rows: int, warps: int, vector: int, min_blocks: int | None,
-    chosen: bool = False, read: bool = False,
+    chosen: bool = False, read: bool = False, blocks: int | None = None,
 ) -> ir.Module:  # fmt: skip
     """The script of blocks that take `rows` whole rows each, of matrices that are `chosen` or given; `dims` are the
-    root's after the verb `collapse`. `read`: a block reads all that it reads before it computes anything."""
+    root's after the verb `collapse`. `read`: a block reads all that it reads before it computes anything; so many
+    `blocks` share each row."""
     sizes, innermost = sizes_of_rows(dims, rows)
-    with script(rows=rows, warps=warps, vector=vector, min_blocks=min_blocks) as (module, function):
+    with script(rows=rows, warps=warps, vector=vector, min_blocks=min_blocks, blocks=blocks) as (module, function):
         generalize(function)
         collapse(function)
         root = match_root(function)
@@ -147,6 +179,8 @@ def whole_rows(
         annotate(match(forall, "linalg.generic"), vector=vector)
         if read:
             read_first(forall)
+        if blocks:
+            spread(forall, blocks=blocks)
         annotate(function, warps=warps, min_blocks=min_blocks)
         tidy(function, forall)
     return module

@@ -19,11 +19,12 @@ from mlirc.generate.sizes import Sizes, Source
 from mlirc.generate.tokenizer import FILES as TOKENIZER_FILES
 from mlirc.version import __version__
 
-VERSION = 2
+VERSION = 3
 ABOUT, WEIGHTS = "generation.json", "model.safetensors"
 _TOKENIZER_LIMIT = 256 << 20
 _LIMIT = 1 << 24
-_NAMES = re.compile(r"(decode|decode-greedy|(prefill|encode)-[0-9]{1,8})\.(ptx|levels)")
+# `decode-greedy` was a plan's name in version 2, in whose place a new one may be written.
+_NAMES = re.compile(r"(decode|sample|decode-greedy|(prefill|encode)-[0-9]{1,8})\.(ptx|levels)")
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ _ON_CPU = ("tiles", "kernels", "linalg")
 
 @dataclass
 class CompiledGenerator:
-    """The compiled plans of a model by name (`decode`, `decode-greedy`, `prefill-C`), down to the level that was asked
+    """The compiled plans of a model by name (`decode`, `sample`, `prefill-C`), down to the level that was asked
     for."""
 
     generator: Generator

@@ -21,7 +21,7 @@ from mlirc.frontend.experts import routed_experts
 from mlirc.generate.paged_attention import paged_attention
 from mlirc.generate.paged_cache import PagedCache, Place, Pools, ShapesOfCache
 from mlirc.generate.sizes import Sizes
-from mlirc.generate.steps import Decode, GreedyDecode, Prefill, Step
+from mlirc.generate.steps import Decode, Prefill, Step
 
 
 @dataclass(frozen=True)
@@ -210,10 +210,6 @@ class DecodeWithSource(_WithCross, Decode):
     def place(self) -> SourcePlace:
         """Of the slots' next inputs."""
         return self.place_of_source(super().place(), None)
-
-
-class GreedyDecodeWithSource(DecodeWithSource, GreedyDecode):
-    """The same, where every slot takes the most probable token."""
 
 
 class PrefillWithSource(_WithCross, Prefill):

@@ -28,7 +28,7 @@ from mlirc.frontend.weights import Renamed
 from mlirc.generate.frequencies import fixed_frequencies
 from mlirc.generate.paged_cache import FP8, Pools, ShapesOfCache
 from mlirc.generate.sizes import Sizes
-from mlirc.generate.steps import Decode, GreedyDecode, Prefill, Step, make_states
+from mlirc.generate.steps import Decode, Prefill, Run, Sample, Step, make_states
 
 CONTEXT, PAGE, CHUNKS = 2048, 64, (1, 8, 64, 512)  # where nothing else is asked for
 NETWORK = "network."  # what the names of the model's own tensors begin with in a step
@@ -118,7 +118,7 @@ def open_generator(
             raise MlircError("a cache of 8-bit floats is for models of f16, bf16 or f32: give --dtype bf16")
         pools = make_pools(stored)
     generator.steps["decode"] = as_source(source, Decode(network, pools, states, sizes), ())
-    generator.steps["decode-greedy"] = as_source(source, GreedyDecode(network, pools, states, sizes), ())
+    generator.steps["sample"] = as_source(source, Sample(states, sizes), ())
     for chunk in sizes.chunks:
         number = torch.zeros((), dtype=torch.int64)
         args = (torch.zeros(1, chunk, dtype=torch.int64), number, number.clone(), number + 1)
@@ -291,7 +291,7 @@ def keep(step: Step, written: dict[str, torch.Tensor]) -> None:
         step.get_buffer(name).copy_(tensor)
 
 
-def as_source(source: SourceModel, step: Step, args: tuple) -> SourceModel:
+def as_source(source: SourceModel, step: Run, args: tuple) -> SourceModel:
     """A step as a model of its own; its tensors' names are those of `step`."""
     step.eval().requires_grad_(False)
     own = {name: tensor for name, tensor in step.state_dict().items() if not name.startswith(NETWORK)}

@@ -20,9 +20,9 @@ from mlirc.generate.export import Generator
 from mlirc.generate.frequencies import fixed_frequencies
 from mlirc.generate.no_cache import DummyLayer
 from mlirc.generate.paged_cache import Pools
-from mlirc.generate.recurrent import DecodeWithRows, GreedyDecodeWithRows, PrefillWithRows, Rows, known_modules
+from mlirc.generate.recurrent import DecodeWithRows, PrefillWithRows, Rows, known_modules
 from mlirc.generate.sizes import Sizes
-from mlirc.generate.steps import make_states
+from mlirc.generate.steps import Sample, make_states
 
 CHUNKS = (1, 16, 256)  # scores of a chunk are as many as its tokens squared, for each head
 _COMPARED = 8
@@ -127,7 +127,7 @@ class _Steps:
         number = torch.zeros((), dtype=torch.int64)
         made: list[tuple[str, Any, tuple]] = [
             ("decode", self.of(self._network, DecodeWithRows), ()),
-            ("decode-greedy", self.of(self._network, GreedyDecodeWithRows), ()),
+            ("sample", Sample(self.states, self.sizes), ()),
         ]
         for n in self.sizes.chunks:
             args = (torch.zeros(1, n, dtype=torch.int64), number.clone(), number.clone(), number + 1)

@@ -31,16 +31,17 @@ SLOT_STATES: dict[str, tuple[type, float]] = {
 
 @dataclass
 class _Begun:
-    """A step that was begun. `made`: its tokens, once they are on the host; `counts`: the slots that it moves on."""
+    """A step that was begun. `made`: its tokens, once they are on the host; `counts`: the slots that it moves on;
+    `runs`: of the plans that it takes, the last of which gives the tokens."""
 
-    run: Any
+    runs: list[Any]
     counts: np.ndarray
     made: np.ndarray | None = None
 
 
 class PlanEngine:
-    """`mlirc.generate.engine.Engine` of models by their plans' names, which share their states: `decode`,
-    `decode-greedy` for steps in which no slot samples or has a penalty, and `prefill-C`.
+    """`mlirc.generate.engine.Engine` of models by their plans' names, which share their states: `decode`, `prefill-C`, and `sample`
+    behind either where some slot samples or has a penalty.
 
     Copies of the states but the cache are kept on the host, and written to the device where the host changed them. On
     a GPU steps run while the host does other things; elsewhere a step has ended when `begin` returns.
@@ -118,6 +119,8 @@ class PlanEngine:
         """As `prefill` for at most `verify_limit` tokens: the token after each of them."""
         if len(tokens) > self.verify_limit:
             raise MlircError(f"{len(tokens)} tokens to verify: at most {self.verify_limit} fit into one run")
+        if self._samples()[slot]:  # which is done for the last token of a run
+            return [self._read(slot, [token], start + i, self.chunks)[-1] for i, token in enumerate(tokens)]
         return self._read(slot, tokens, start, [c for c in self.chunks if c <= VERIFY_LIMIT])
 
     def begin(self) -> None:
@@ -125,9 +128,12 @@ class PlanEngine:
         self._write_states()
         state = self._of_slot
         active = state["active"].copy()
-        sampled = active & ((state["temperature"] != 0) | (state["penalty"] != 1))
-        model = self._models["decode" if sampled.any() else "decode-greedy"]
-        step = _Begun(model.start(), active) if self._apart else _Begun(None, active, np.array(model()))
+        sampled = active & self._samples()
+        models = [self._models[name] for name in ("decode", "sample")[: 1 + sampled.any()]]
+        if self._apart:
+            step = _Begun([model.start() for model in models], active)
+        else:
+            step = _Begun([], active, [np.array(model()) for model in models][-1])
         state["position"] = np.minimum(state["position"] + active, self.context)
         self._begun.append(step)
 
@@ -156,7 +162,7 @@ class PlanEngine:
     def _take(self, step: _Begun) -> None:
         """Brings the copies of the states up to what a step made. Steps are taken in the order in which they began."""
         if step.made is None:
-            step.made = np.array(step.run.result())
+            step.made = [np.array(run.result()) for run in step.runs][-1]
         state = self._of_slot
         for slot in np.flatnonzero(step.counts & (state["penalty"] != 1)):
             self._tokens[slot] += [int(state["token"][slot])]
@@ -173,7 +179,7 @@ class PlanEngine:
         made: list[int] = []
         at, end = start, start + len(tokens)
         self._leave_out(slot)
-        self._remember(slot, self._tokens[slot][:start])
+        self._remember(slot, [*self._tokens[slot][:start], *map(int, tokens)])
         while at < end:
             chunk = self._chunk(end - at, at, chunks)
             part = list(tokens[at - start : at - start + chunk])
@@ -185,7 +191,8 @@ class PlanEngine:
             result = np.asarray(self._models[f"prefill-{chunk}"](tokens=padded, **numbers))
             made += [int(t) for t in (result[: len(part)] if len(result) > 1 else result)]
             at += len(part)
-            self._remember(slot, [*self._tokens[slot], *part])
+            if at == end and self._samples()[slot]:
+                made[-1] = int(np.asarray(self._models["sample"]())[slot])
             state = self._of_slot
             state["token"][slot], state["position"][slot], state["active"][slot] = made[-1], at, True
         return made
@@ -195,6 +202,10 @@ class PlanEngine:
         room = self.sizes.pages_each * self.page_size - at
         whole = [c for c in chunks if left <= c <= min(room, _PADDING * left)]
         return whole[0] if whole else max(c for c in chunks if c <= min(room, left))
+
+    def _samples(self) -> np.ndarray:
+        """Whether slots take other tokens than the most probable one: bool [slots]."""
+        return (self._of_slot["temperature"] != 0) | (self._of_slot["penalty"] != 1)
 
     def _remember(self, slot: int, tokens: list[int]) -> None:
         """What a slot's sequence has; only the penalty asks."""

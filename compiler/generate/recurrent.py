@@ -22,7 +22,7 @@ from mlirc.generate.no_cache import DummyLayer
 from mlirc.generate.paged_attention import paged_attention
 from mlirc.generate.paged_cache import PagedCache, PagedLayer, Place, Pools
 from mlirc.generate.sizes import Sizes
-from mlirc.generate.steps import Decode, GreedyDecode, Prefill, Step
+from mlirc.generate.steps import Decode, Prefill, Step
 
 Tensor = torch.Tensor
 _NEEDED = ("causal_conv1d_fn", "causal_conv1d_update")
@@ -182,10 +182,6 @@ class DecodeWithRows(_WithRows, Decode):
         """Of the slots' next inputs."""
         place = super().place()
         return RowPlace(**vars(place), slot=None, fresh=None, count=None)
-
-
-class GreedyDecodeWithRows(DecodeWithRows, GreedyDecode):
-    """The same, where every slot takes the most probable token."""
 
 
 class PrefillWithRows(_WithRows, Prefill):

@@ -1,8 +1,9 @@
 """The next token from the logits, in ops that compile: no sort, and random numbers that are computed in the graph.
 
 The limits of top-k and top-p are found without sorting. A limit is the largest number whose tokens, those at or above
-it, are enough: k of them, or a share p of the probability. It is searched 5 bits a step among all f32, whose order is
-that of integers; a step sums up in one reduction what is at or above each of 31 numbers.
+it, are enough: k of them, or a share p of the probability. It is searched bit by bit among all f32, whose order is
+that of integers; a step sums up what is at or above one number. All steps reduce the same rows, and so are one kernel,
+which has a row in its registers from the first step to the last.
 """
 
 from __future__ import annotations
@@ -14,10 +15,7 @@ from mlirc.frontend.random.philox import MASK, MULTIPLIERS, ROUNDS, WEYL
 
 Tensor = torch.Tensor
 
-_PART = 16384  # tokens that a block takes at most
-_DIGIT = 5  # bits that a step of a search finds
 _SIGN, _REST = -(1 << 31), 0x7FFFFFFF  # the bits of an f32
-_MINUS_INFINITY = -0x7F800001  # as an integer of f32's order; what is below stands for NaN
 _MULTIPLIER = 0xD256D193  # of Philox2x32
 
 
@@ -74,50 +72,31 @@ def possible_shares(
     scores = torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
     scores = scores / torch.where(temperature > 0, temperature, 1.0)
     scores = torch.where(torch.isnan(scores), torch.inf, scores)
-    largest = _in_parts(scores, -torch.inf).amax(-1).amax(-1, keepdim=True)
+    largest = scores.amax(-1, keepdim=True)
     share = torch.where(scores == largest, 1.0, torch.exp(scores - largest))  # infinity minus itself is no number
 
-    limit = _as_float(_highest(scores, None, top_k.float(), 32))
-    limit = torch.where(top_k > 0, torch.minimum(limit, largest), -torch.inf)
-    share = torch.where((scores >= limit) & (scores > -torch.inf), share, 0.0)
+    scores = torch.where(scores == 0, 0.0, scores)  # -0 is as probable
+    place = scores.view(torch.int32)
+    place = torch.where(place < 0, place ^ _REST, place)  # in the order of f32
+    stays = (place >= torch.where(top_k > 0, _highest(place, None, top_k.float(), 32), _SIGN)) | (scores == largest)
+    share = torch.where(stays & (scores > -torch.inf), share, 0.0)
 
-    wanted = torch.where(top_p < 1, _in_parts(share, 0.0).sum(-1).sum(-1, keepdim=True) * top_p, 0.0)
-    limit = _as_float(_highest(share, share, wanted, 30))  # shares are at most 1, which has 30 bits
-    limit = torch.where(top_p < 1, torch.maximum(limit, min_p), min_p).clamp(max=1.0)
-    return scores, torch.where(share >= limit, share, 0.0)
-
-
-def _in_parts(x: Tensor, fill: float) -> Tensor:
-    """[B, V] as [B, P, V / P], filled up where that has a rest: a block can hold a part, and each has one."""
-    size = x.shape[-1]
-    parts = -(-size // _PART)
-    length = -(-size // parts)
-    if rest := parts * length - size:
-        x = torch.nn.functional.pad(x, (0, rest), value=fill)
-    return x.reshape(-1, parts, length)
+    wanted = torch.where(top_p < 1, share.sum(-1, keepdim=True) * top_p, 0.0)
+    place = share.view(torch.int32)
+    stays = place >= torch.where(top_p < 1, _highest(place, share, wanted, 30), 0)  # shares are at most 1: 30 bits
+    stays = (stays & (share >= min_p)) | (share == 1)
+    return scores, torch.where(stays, share, 0.0)
 
 
-def _as_float(number: Tensor) -> Tensor:
-    """The f32 at a place in f32's order, an int32; that of 0 is 0."""
-    number = number.clamp(min=_MINUS_INFINITY)
-    return torch.where(number < 0, number ^ _REST, number).view(torch.float32)
-
-
-def _highest(values: Tensor, weights: Tensor | None, wanted: Tensor, bits: int) -> Tensor:
-    """The place in f32's order of the largest number with at least `wanted` f32 [B, 1] as the sum of the `weights` of
-    the `values` at or above it, both f32 [B, V]: int32 [B, 1]. Without weights all are 1. With 30 bits values are from
-    0 to 1, with 32 they are any but NaN."""
+def _highest(places: Tensor, weights: Tensor | None, wanted: Tensor, bits: int) -> Tensor:
+    """The largest number with at least `wanted` f32 [B, 1] as the sum of the `weights` f32 [B, V] of the `places` int32
+    [B, V] at or above it: int32 [B, 1]. Without weights all are 1. With 30 bits the numbers are from 0 on, with 32 they
+    are any."""
     found = torch.full_like(wanted, _SIGN if bits == 32 else 0, dtype=torch.int32)
-    values = _in_parts(values, -torch.inf).unsqueeze(1)
-    weights = torch.ones_like(values) if weights is None else _in_parts(weights, 0.0).unsqueeze(1)
-    for shift in (*range(bits - _DIGIT, 0, -_DIGIT), 0):
-        steps = torch.arange(1, 1 << _DIGIT, dtype=torch.int32) << shift
-        at_least = values >= _as_float(found + steps)[:, :, None, None]
-        sums = torch.where(at_least, weights, 0.0).sum(-1)
-        # Written so that a step is two kernels: the parts are added where the digit is found, and what was tried is
-        # computed again there rather than kept.
-        reached = sum(sums.unbind(-1)) >= wanted
-        found = torch.where(reached, found - -steps, found).amax(-1, keepdim=True)
+    for bit in reversed(range(bits)):
+        tried = found ^ _SIGN if bit == 31 else found | 1 << bit
+        kept = torch.where(places >= tried, 1.0 if weights is None else weights, 0.0)
+        found = torch.where(kept.sum(-1, keepdim=True) >= wanted, tried, found)
     return found
 
 

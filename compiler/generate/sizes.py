@@ -41,7 +41,7 @@ class Sizes:
     def plans(self) -> list[str]:
         """The plans' names."""
         encode = [] if self.source is None else [f"encode-{n}" for n in self.source.lengths]
-        return ["decode", "decode-greedy", *encode, *(f"prefill-{c}" for c in self.chunks)]
+        return ["decode", "sample", *encode, *(f"prefill-{c}" for c in self.chunks)]
 
     @property
     def pages_each(self) -> int:

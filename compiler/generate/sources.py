@@ -18,7 +18,6 @@ from mlirc.generate.encoder_decoder import (
     Cross,
     DecodeWithSource,
     Encode,
-    GreedyDecodeWithSource,
     PrefillWithSource,
     encoder_input,
     example_source,
@@ -27,7 +26,7 @@ from mlirc.generate.encoder_decoder import (
 from mlirc.generate.export import Generator
 from mlirc.generate.paged_cache import Pools
 from mlirc.generate.sizes import Sizes, Source
-from mlirc.generate.steps import make_states
+from mlirc.generate.steps import Sample, make_states
 
 SOURCES, CONTEXT = (64, 512), 512  # where nothing else is asked for
 _COMPARED = (5, 4)  # so many tokens of a source, and of the decoder
@@ -170,7 +169,7 @@ class _Steps:
         assert source is not None
         made: list[tuple[str, Any, tuple]] = [
             ("decode", self.of(self._network, DecodeWithSource), ()),
-            ("decode-greedy", self.of(self._network, GreedyDecodeWithSource), ()),
+            ("sample", Sample(self.states, self.sizes), ()),
         ]
         for n in source.lengths:
             args: tuple = (example_source(source.kind, source.bins, n), number.clone(), number + 1)

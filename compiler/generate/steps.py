@@ -1,4 +1,5 @@
-"""What a model that generates runs, as modules to compile: a step of decoding, and the reading of a chunk of a prompt.
+"""What a model that generates runs, as modules to compile: a step of decoding, the reading of a chunk of a prompt, and
+what chooses other tokens than the most probable ones behind either.
 
 All that lasts lies in buffers, which the plans share: see `make_states`. Page 0 of the pools belongs to no sequence,
 and nothing is written there: idle slots write nothing, and the rows that fill a chunk up lie behind what anybody sees.
@@ -25,7 +26,8 @@ def make_states(sizes: Sizes) -> dict[str, torch.Tensor]:
 
     `table` i64[slots,T]: the pages of the slot's sequence, 0 where it has none. `token`, `position` i64[slots]: its
     next input, and where that belongs. `active` bool[slots]: whether `decode` moves it on. `seen` bool[slots,V]: the
-    tokens that it has, for the repetition penalty. The others are those of `Sampling`.
+    tokens that it has, for the repetition penalty. `last_logits` f32[slots,V], `fresh` bool[slots]: what the last run has left
+    for `sample`, and for which slots; `fed` i64[slots]: the last token that it read. The others are those of `Sampling`.
     """
     n, whole = sizes.slots, torch.int64
     return {
@@ -34,6 +36,9 @@ def make_states(sizes: Sizes) -> dict[str, torch.Tensor]:
         "position": torch.zeros(n, dtype=whole),
         "active": torch.zeros(n, dtype=torch.bool),
         "seen": torch.zeros(n, sizes.vocabulary, dtype=torch.bool),
+        "last_logits": torch.zeros(n, sizes.vocabulary),
+        "fresh": torch.zeros(n, dtype=torch.bool),
+        "fed": torch.zeros(n, dtype=whole),
         "temperature": torch.zeros(n),
         "top_k": torch.zeros(n, dtype=whole),
         "top_p": torch.ones(n),
@@ -43,21 +48,54 @@ def make_states(sizes: Sizes) -> dict[str, torch.Tensor]:
     }
 
 
-class Step(torch.nn.Module):
-    """A causal language model `network` with its cache, and the states as buffers. What a step writes it returns, by
-    the buffers' names: a graph without writes is traced call by call (`decomposer.py`)."""
+class Run(torch.nn.Module):
+    """The states as buffers. What a run writes it returns, by the buffers' names: a graph without writes is traced call
+    by call (`decomposer.py`)."""
 
     table: torch.Tensor
     token: torch.Tensor
     position: torch.Tensor
     active: torch.Tensor
     seen: torch.Tensor
+    last_logits: torch.Tensor
+    fresh: torch.Tensor
+    fed: torch.Tensor
 
-    def __init__(self, network: Any, pools: Sequence[Pools], states: dict[str, torch.Tensor], sizes: Sizes):
+    def __init__(self, states: dict[str, torch.Tensor], sizes: Sizes):
         super().__init__()
-        self.network, self.cache, self.sizes = network, torch.nn.ModuleList(pools), sizes
+        self.sizes = sizes
         for name, tensor in states.items():
             self.register_buffer(name, tensor)
+
+    def states(self) -> dict[str, torch.Tensor]:
+        """All states, by name."""
+        return {name: b for name, b in self.named_buffers() if not name.startswith("network.")}
+
+    def results(self, tokens: torch.Tensor, written: dict[str, torch.Tensor]) -> dict[str, Any]:
+        """What a run returns. Every state has a new value, if only its old one: so each is a state in every plan."""
+        return {"tokens": tokens, "states": {**self.states(), **written}}
+
+
+class Sample(Run):
+    """Chooses the token of every fresh slot again, as it says, from the logits that the last run has left: i64[slots],
+    which are the slots' next inputs."""
+
+    def forward(self) -> dict[str, Any]:
+        """Reads and writes the states alone."""
+        names = ("temperature", "top_k", "top_p", "min_p", "penalty", "seed")
+        how = {name: self.get_buffer(name) for name in names}
+        seen = self.seen | (torch.arange(self.sizes.vocabulary) == self.fed[:, None])
+        made = chosen(self.last_logits, seen, **how, position=self.position)
+        made = torch.where(self.fresh, made, self.token)
+        return self.results(made, {"token": made.clone(), "seen": seen})
+
+
+class Step(Run):
+    """A causal language model `network` with its cache, and the states."""
+
+    def __init__(self, network: Any, pools: Sequence[Pools], states: dict[str, torch.Tensor], sizes: Sizes):
+        super().__init__(states, sizes)
+        self.network, self.cache = network, torch.nn.ModuleList(pools)
         self.found = Found()  # of the last run; torch.export puts lists and numbers back
         self._takes = inspect.signature(network.forward).parameters
 
@@ -86,22 +124,10 @@ class Step(torch.nn.Module):
             written |= {f"cache.{i}.keys": layer.pools[0], f"cache.{i}.values": layer.pools[1]}
         return made.float(), written
 
-    def states(self) -> dict[str, torch.Tensor]:
-        """All states, by name."""
-        return {name: b for name, b in self.named_buffers() if not name.startswith("network.")}
-
-    def results(self, tokens: torch.Tensor, written: dict[str, torch.Tensor]) -> dict[str, Any]:
-        """What a step returns. Every state has a new value, if only its old one: so each is a state in every plan."""
-        return {"tokens": tokens, "states": {**self.states(), **written}}
-
-    def sampled(self, logits: torch.Tensor, seen: torch.Tensor, rows: Any, position: torch.Tensor) -> torch.Tensor:
-        """The tokens i64[B] at `position`, from logits [B,V], each as its slot (`rows` of the states) says."""
-        names = ("temperature", "top_k", "top_p", "min_p", "penalty", "seed")
-        return chosen(logits, seen, **{name: rows(getattr(self, name)) for name in names}, position=position)
-
 
 class Decode(Step):
-    """One token of every slot, i64[slots], which is its next input. Slots that are not active stay as they are."""
+    """One token of every slot, the most probable one, i64[slots], which is its next input unless `sample` chooses
+    another. Slots that are not active stay as they are."""
 
     def place(self) -> Place:
         """Of the slots' next inputs."""
@@ -115,25 +141,10 @@ class Decode(Step):
         """Reads and writes the states alone."""
         place = self.place()
         logits, written = self.logits(self.token[:, None], place)
-        seen = self.seen | (torch.arange(self.sizes.vocabulary) == self.token[:, None])
-        made = self.sampled(logits[:, 0], seen, lambda state: state, place.lengths)
-        made = torch.where(self.active, made, self.token)
+        made = torch.where(self.active, most_probable(logits[:, 0]), self.token)
         position = torch.where(self.active, place.lengths, self.position)
-        return self.results(made, {**written, "token": made.clone(), "position": position, "seen": seen})
-
-
-class GreedyDecode(Decode):
-    """As `Decode`, where every active slot takes the most probable token of the logits as they are: with temperature 0
-    and no penalty. `seen` stays as it is."""
-
-    def forward(self) -> dict[str, Any]:
-        """Reads and writes the states alone."""
-        place = self.place()
-        logits, written = self.logits(self.token[:, None], place)
-        made = most_probable(logits[:, 0])
-        made = torch.where(self.active, made, self.token)
-        position = torch.where(self.active, place.lengths, self.position)
-        return self.results(made, {**written, "token": made.clone(), "position": position})
+        left = {"last_logits": logits[:, 0], "fresh": self.active.clone(), "fed": self.token.clone()}
+        return self.results(made, {**written, **left, "token": made.clone(), "position": position})
 
 
 class Prefill(Step):
@@ -154,27 +165,21 @@ class Prefill(Step):
     ) -> dict[str, Any]:
         """`tokens` i64[1,C], of which the first `count` are real, belong at `start` and behind it in the sequence of
         `slot` (i64[] each; start + C may be no more than the pages of a slot hold). Returns i64: for chunks of up to
-        `VERIFY_LIMIT` [C], the token after each, else [1], the one after the last. That is the slot's next input."""
+        `VERIFY_LIMIT` [C], the token after each, else [1], the one after the last, the most probable ones. The last one
+        is the slot's next input unless `sample` chooses another."""
         chunk, one = tokens.shape[1], slot[None]
-        index, last = torch.arange(chunk), (count - 1)[None]
+        last = (count - 1)[None]
         every = chunk <= VERIFY_LIMIT
         logits, written = self.logits(tokens, self.place(chunk, slot, start), None if every else last)
-        real = torch.where(index < count, tokens[0], tokens[0, :1])
-        seen = self.seen.index_select(0, one)
-        if every:
-            marks = real[:, None] == torch.arange(self.sizes.vocabulary)  # [C,V]
-            before = index[None] <= index[:, None]
-            seen = seen | (before[..., None] & marks[None]).any(1)
-        else:
-            seen = seen.index_fill(1, real, True)
-
-        def rows(state: torch.Tensor) -> torch.Tensor:
-            return state.index_select(0, one).expand(logits.shape[1])
-
-        made = self.sampled(logits[0], seen, rows, start + (index if every else last) + 1)
+        made = most_probable(logits[0])
+        left = logits[0].index_select(0, last) if every and chunk > 1 else logits[0]
+        own = torch.arange(self.sizes.slots) == one
         states = {
-            "token": self.token.index_copy(0, one, made.index_select(0, last) if every else made),
-            "position": self.position.index_copy(0, one, (start + count)[None]),
-            "active": self.active.index_copy(0, one, torch.ones(1, dtype=torch.bool)),
+            "last_logits": left if self.sizes.slots == 1 else torch.where(own[:, None], left, self.last_logits),
+            "fresh": own,
+            "fed": torch.where(own, tokens[0].index_select(0, last), self.fed),
+            "token": torch.where(own, made.index_select(0, last) if every else made, self.token),
+            "position": torch.where(own, start + count, self.position),
+            "active": self.active | own,
         }
         return self.results(made, {**written, **states})

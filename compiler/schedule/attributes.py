@@ -142,6 +142,11 @@ _TABLE: dict[str, ScheduleAttribute] = {
             lambda v: v in (1, 2, 4, 8) and not isinstance(v, bool),
         ),
         ScheduleAttribute(
+            "spread", BLOCKS, "1, 2, 4 or 8",
+            "so many blocks of a cluster compute one block of the loop together: each has a part of every row, and what is "
+            "reduced of a row they read from each other's shared memory", lambda v: v in (1, 2, 4, 8) and not isinstance(v, bool),
+        ),
+        ScheduleAttribute(
             "store", BLOCKS, '"vector", "rows" or "tma"', "how results leave: by each thread's own stores of what it "
             "has, or of up to 16 bytes of a row, for which results change threads, or through shared memory by tensor "
             "copies", _words("vector", "rows", "tma"),

@@ -68,6 +68,7 @@ __all__ = [
     "split_reductions",
     "split_softmax",
     "split_tested_steps",
+    "spread",
     "stage",
     "score_with",
     "store_through_shared",
@@ -171,6 +172,12 @@ def persist(forall: ir.Value, *, blocks: int) -> None:
     """`blocks` blocks are launched, each of which computes every so many-th block of the forall: its producers copy the
     next one's tiles while the last one's results are stored."""
     annotate(forall, persist=blocks)
+
+
+def spread(forall: ir.Value, *, blocks: int) -> None:
+    """`blocks` blocks of a cluster compute one block of the forall together, as if they were one with all their warps:
+    rows that are too long for one, or few."""
+    annotate(forall, spread=blocks)
 
 
 def cluster(forall: ir.Value, *, size: int) -> None:

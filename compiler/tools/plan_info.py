@@ -10,7 +10,7 @@ from mlirc.runtime.loading import read_model
 from mlirc.runtime.plan import CopyStep, Plan
 
 _ABOUT = "generation.json"  # of the folder of a model that generates text
-_PLAN = re.compile(r"(decode|decode-greedy|prefill-[0-9]{1,8})\.ptx")
+_PLAN = re.compile(r"(decode|sample|prefill-[0-9]{1,8})\.ptx")
 
 
 def _step_info(plan: Plan, number: int) -> str:

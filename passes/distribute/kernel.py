@@ -148,9 +148,11 @@ class Kernel:
             raise Unsupported(f"mlirc.teams = {grid.teams}: {what}", forall, "teams")
         last = last_block.of(forall, behind, grid, self.warps, bool(divided), self.taken) if behind else None
         more = last.warps - self.warps if last and not divided else 0
-        members = roles.teams_of(divided, self.warps, grid.teams, more)
+        members = roles.teams_of(divided, self.warps * grid.spread, grid.teams, more)
         warps = sum(team.warps for team in members)
-        threads = warps * 32
+        threads = warps * 32 // grid.spread
+        if grid.spread > 1 and divided:
+            raise Unsupported(f"mlirc.spread = {grid.spread}: a producer copies for one block", forall, "spread")
         if threads > 1024:
             others = f"and {warps - self.warps} producers" if divided else f"in each of {grid.teams} teams"
             raise Unsupported(f"{self.warps} warps {others}: a block has at most 32 warps", forall, "teams")
@@ -162,7 +164,7 @@ class Kernel:
             kernel = gpu.GPUFuncOp(ir.FunctionType.get(types, []), symbol, kernel=True)
             kernel.attributes["known_block_size"] = ir.DenseI32ArrayAttr.get([threads, 1, 1])
             entry = kernel.regions[0].blocks[0] if kernel.regions[0].blocks else kernel.regions[0].blocks.append(*types)
-        em = Emitter(entry, warps, self.target, self.taken)
+        em = Emitter(entry, warps, self.target, self.taken, grid.spread)
         em.min_blocks = max(self.min_blocks, 1)
         program = Program(members, roles=divided, parts=grid.parts, copies=Copies(multistage_of(forall)))
         with ir.InsertionPoint(entry):

@@ -16,7 +16,7 @@ from mlirc.bench.artifacts import Compiled
 from mlirc.bench.compiling import compile_case
 from mlirc.bench.generation import running
 from mlirc.bench.generation.build import build_generating, open_generating, pack_weights
-from mlirc.bench.generation.cases import GENERATING, GREEDY, folder_case, generation, generation_case
+from mlirc.bench.generation.cases import DECODE, GENERATING, SAMPLE, folder_case, generation, generation_case
 from mlirc.bench.generation.check import check_generation, draw_tokens
 from mlirc.bench.generation.memory import accounted
 from mlirc.bench.generation.peers import StaticStep
@@ -255,7 +255,7 @@ def run_case(monkeypatch, spoil=lambda tokens: tokens, **sizes):
     monkeypatch.setattr(
         running,
         "read_compiled",
-        lambda folder, case: Compiled("", {}, dict.fromkeys([GREEDY, "prefill-3", "prefill-1"], "")),
+        lambda folder, case: Compiled("", {}, dict.fromkeys([SAMPLE, "prefill-3", "prefill-1"], "")),
     )
     monkeypatch.setattr(running, "load_engine", lambda compiled, sizes, tensors: engine)
     work = {"work": {"read": 0, "written": 0, "flops": {}, "vector": 0}, "kernels": {}}
@@ -370,8 +370,8 @@ def test_what_is_compiled_here_is_right_with_weights_made_there(tmp_path, monkey
     monkeypatch.setattr(compilation, "compile_generation", lambda *a, **k: made.append(compile_(*a, **k)) or made[0])
     case = small_case(context=5, batch=2, prefill=1, quantize="int8")
     info = json.loads(json.dumps(compile_case(case, tmp_path, "sm_90a")))
-    assert info["sizes"]["chunks"] == [1] and set(info["plans"]) == {"decode", GREEDY, "prefill-1"}
-    kernels = info["plans"][GREEDY]["kernels"]
+    assert info["sizes"]["chunks"] == [1] and set(info["plans"]) == {DECODE, SAMPLE, "prefill-1"}
+    kernels = info["plans"][DECODE]["kernels"]
     assert sum(k["calls"] for k in kernels.values()) == info["launches"]
     assert any("words" in w.name for job in made[0].jobs.values() for w in job.plan.weights), "packed"
     pool = 3 * 2 * 64 * 8 * 4

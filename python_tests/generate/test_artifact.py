@@ -30,12 +30,12 @@ def made(tmp_path_factory):
 def test_what_is_in_the_folder(made):
     _, folder = made
     names = {path.name for path in folder.iterdir()}
-    plans = {f"{plan}.{end}" for plan in ("decode", "decode-greedy", "prefill-1") for end in ("ptx", "levels")}
+    plans = {f"{plan}.{end}" for plan in ("decode", "sample", "prefill-1") for end in ("ptx", "levels")}
     assert names == {"generation.json", "model.safetensors", "tokenizer.json", *plans}
     assert not [path for path in folder.parent.iterdir() if path.name.startswith(".mlirc")]
     about = read_about(folder)
     assert (about.architecture, about.dtype, about.eos, about.notes) == ("LlamaForCausalLM", "f32", (5,), ())
-    assert about.plans == ["decode", "decode-greedy", "prefill-1"] and about.sizes.pages == 7
+    assert about.plans == ["decode", "sample", "prefill-1"] and about.sizes.pages == 7
 
 
 def test_it_runs_on_the_cpu_and_on_the_host_device(made):
@@ -133,7 +133,7 @@ DAMAGES = [
     ("model.safetensors", cut, "model.safetensors"),
     ("decode.ptx", cut, "decode.ptx"),
     ("prefill-1.ptx", lambda path: path.unlink(), "prefill-1.ptx: cannot be read"),
-    ("decode.ptx", lambda path: path.write_bytes((path.parent / "decode-greedy.ptx").read_bytes()),
+    ("decode.ptx", lambda path: path.write_bytes((path.parent / "sample.ptx").read_bytes()),
      "decode.ptx: is no plan of this generating model"),
 ]  # fmt: skip
 
@@ -155,7 +155,7 @@ def test_a_folder_of_the_hubs_cache_is_links(made, tmp_path):
     for i, path in enumerate(sorted(p for p in folder.rglob("*") if p.is_file())):
         path.rename(blobs / str(i))
         path.symlink_to(blobs / str(i))
-    assert read_about(folder).plans == ["decode", "decode-greedy", "prefill-1"]
+    assert read_about(folder).plans == ["decode", "sample", "prefill-1"]
 
 
 def test_weights_of_no_kind(made):

@@ -32,7 +32,7 @@ def test_equals_this_process(monkeypatch):
     here, started = compiled(monkeypatch, 1000)
     assert not started
     apart, started = compiled(monkeypatch, 1)
-    assert started == [1] and list(apart.jobs) == list(here.jobs) == ["decode", "decode-greedy", "prefill-1"]
+    assert started == [1] and list(apart.jobs) == list(here.jobs) == ["decode", "sample", "prefill-1"]
     for name, job in here.jobs.items():
         assert {level: apart.jobs[name].text(level) for level in LEVELS} == {n: job.text(n) for n in LEVELS}
         assert list(apart.jobs[name].modules) == ["torch", "linalg", "kernels", "tiles"]
@@ -65,5 +65,5 @@ def test_an_export_is_not_divided(monkeypatch):
     split = divides.sequential_split
     monkeypatch.setattr(divides, "sequential_split", lambda *a: calls.append(1) or split(*a))
     generator = open_generator(tiny("LlamaForCausalLM"), context=40, page_size=8, chunks=(1,))
-    exported(generator, "decode-greedy")
+    exported(generator, "sample")
     assert not calls

@@ -13,7 +13,7 @@ from support.generation import tiny
 LAYERS, SCALES = 7, (2.0, 2.0, 2.0, 2.0, 3.0, 2.0, 2.0)
 
 
-def graph(generator, plan: str = "decode-greedy") -> list:
+def graph(generator, plan: str = "decode") -> list:
     """The operations of a plan, with the modules that they come from."""
     program = exported(generator, plan).program
     return [(str(n.format_node()), n.meta.get("nn_module_stack")) for n in program.graph.nodes]
@@ -40,14 +40,14 @@ def copied(monkeypatch) -> list[str]:
     return names
 
 
-def check(generator, copied, monkeypatch, count: int, plan: str = "decode-greedy") -> None:
+def check(generator, copied, monkeypatch, count: int, plan: str = "decode") -> None:
     found = graph(generator, plan)
     assert len(copied) == count
     monkeypatch.setattr(repeated_layers, "_FEWEST", 1000)
     assert graph(generator, plan) == found and len(copied) == count
 
 
-@pytest.mark.parametrize("plan", ["decode-greedy", "prefill-8"])
+@pytest.mark.parametrize("plan", ["decode", "prefill-8"])
 def test_alike(copied, monkeypatch, plan):
     check(opened("LlamaForCausalLM"), copied, monkeypatch, LAYERS - 3, plan)  # the first has the embeddings
 

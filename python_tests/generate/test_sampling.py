@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,11 +12,13 @@ import torch
 from transformers.generation import logits_process as processors
 
 from mlirc.check.levels import level_runner
-from mlirc.driver.compilation import Compilation
+from mlirc.device import HostModel
+from mlirc.driver.compilation import HOST_LEVELS, Compilation
 from mlirc.generate.engine import Sampling
 from mlirc.generate.plan_engine import PlanEngine
 from mlirc.generate.sampling import choose, exponential, possible_shares
 from mlirc.generate.sizes import Sizes
+from mlirc.host.level_files import Levels
 from mlirc.targets import get_target
 from support.models.together import Calls
 from support.randomness import generator
@@ -189,8 +192,8 @@ def test_random_numbers_are_exponential_and_without_correlation():
     assert off.abs().max() < 5 * count**-0.5
 
 
-def compiled(batch: int, size: int) -> Compilation:
-    job = Compilation("choose", get_target("sm_90a"), ())
+def compiled(batch: int, size: int, *schedule: str) -> Compilation:
+    job = Compilation("choose", get_target("sm_90a"), schedule)
     job.import_module(Calls(choose), (*logits_and_seen(batch, size), *rows(*[Sampling()] * batch)), {})
     return job
 
@@ -208,15 +211,23 @@ def test_compiled_tokens_are_those_of_pytorch():
         assert run(greedy)[0].tolist() == [3, 3, 3]
 
 
-def test_a_large_vocabulary_compiles_to_few_kernels_that_no_block_does_alone(monkeypatch):
-    """Rows of several parts; in no kernel has a thread a row for itself, as it has in reductions of other kinds."""
-    monkeypatch.setattr("mlirc.generate.sampling._PART", 100)
-    job = compiled(1, V)
-    job.lower("kernels")
+@pytest.mark.parametrize("size", [V, 33_023])
+def test_tokens_are_chosen_in_one_kernel(size):
+    """Whatever a row is, it is read once; one that no block holds is a cluster's."""
+    job = compiled(2, size)
+    job.lower("gpu")
     calls = re.findall(r"call @([a-z]+_[0-9]+)\(", job.text("kernels"))
-    assert len(calls) < 45 and len(set(calls)) < 25, calls
-    assert {name.split("_")[0] for name in calls} == {"elementwise", "reduction"}
-    run = level_runner(job, "kernels", job.tensors())
-    for s in LIMITS:
-        arguments = (*logits_and_seen(1), *rows(s))
-        assert torch.equal(run(arguments)[0], choose(*arguments)), s
+    assert calls == ["reduction_0"]
+    assert ("clusters in" in job.text("gpu")) == (size > V)
+
+
+@pytest.mark.parametrize(("size", "blocks"), [(V, 1), (V, 8), (2_003, 2)])
+def test_the_kernel_of_a_row_is_right_on_the_host_device(size, blocks):
+    """Rows in a block, and in clusters with blocks that have less of them than others."""
+    job = compiled(2, size, f"reduction:blocks={blocks}")
+    job.lower("ptx")
+    levels = Levels.of({level: job.text(level) for level in HOST_LEVELS}, job.plan)
+    model = HostModel(Path("choose"), job.plan, job.tensors(), levels=levels)
+    for s in LIMITS[-2:]:
+        arguments = (*logits_and_seen(2, size), *rows(s, Sampling(repetition_penalty=1.4)))
+        assert np.array_equal(model(*(a.numpy() for a in arguments)), choose(*arguments).numpy()), s

@@ -16,7 +16,7 @@ CONTEXT, PREFILL = 1024, 512  # tokens, where nothing else is asked for
 # transformers as its users call it, launch by launch; the others are in a CUDA graph.
 PEERS = ("transformers", "eager", "compile", "max-autotune")
 DEFAULT_PEERS = "transformers,eager,max-autotune"
-GREEDY = "decode-greedy"  # the plan of a step in which nothing is sampled
+DECODE, SAMPLE = "decode", "sample"  # the plan of a step, and the one behind it where something is sampled
 STEPS = 8  # of decoding that are checked, at most
 
 _SMOLLM2: dict[str, Any] = {

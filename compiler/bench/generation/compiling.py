@@ -10,7 +10,7 @@ from typing import Any
 
 from mlirc.bench.artifacts import Compiled, write_compiled
 from mlirc.bench.cases import Case
-from mlirc.bench.generation.cases import GREEDY, capacity, chunk
+from mlirc.bench.generation.cases import DECODE, capacity, chunk
 from mlirc.precision import DEFAULT_FP32
 from mlirc.runtime.plan import Plan
 
@@ -43,7 +43,7 @@ def compile_generating(
         found["ptxas"] = summarize("\n".join(check_ptxas(job.ptx, job.target) for job in made.jobs.values()))
     constants = {name: tensor for job in made.jobs.values() for name, tensor in job.imported.constants.items()}
     texts = {name: job.ptx for name, job in made.jobs.items()}
-    size = write_compiled(folder, case, Compiled(texts.pop("decode"), constants, texts))
+    size = write_compiled(folder, case, Compiled(texts.pop(DECODE), constants, texts))
     plans = {name: job.plan for name, job in made.jobs.items()}
     return {
         **found,
@@ -55,7 +55,7 @@ def compile_generating(
         "cpu_seconds": round(time.process_time() - cpu, 3),
         "peak_bytes": peak_memory(),
         "archive_bytes": size,
-        "launches": len(plans[GREEDY].launches),
+        "launches": len(plans[DECODE].launches),
         "arena_bytes": sum(plan.arena_size for plan in plans.values()),
         "weight_bytes": sum(w.nbytes for w in _weights(plans).values()),
         "plans": {name: _about(job) for name, job in made.jobs.items()},

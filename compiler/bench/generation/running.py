@@ -18,7 +18,7 @@ from mlirc.bench.bound import bound_us, limited_by
 from mlirc.bench.cases import Case
 from mlirc.bench.generation import memory
 from mlirc.bench.generation.build import build_generating, pack_weights
-from mlirc.bench.generation.cases import GREEDY, chunk
+from mlirc.bench.generation.cases import DECODE, SAMPLE, chunk
 from mlirc.bench.generation.check import Checked, assign_pages, check_generation, draw_tokens
 from mlirc.bench.generation.peers import StaticStep, peer_arm
 from mlirc.bench.kernels import time_kernels
@@ -107,18 +107,23 @@ class _Run:
         made = torch.from_numpy(engine.decode())
         if not checked.is_near(made):
             raise MlircError("the step that is to be timed chooses other tokens than when it was checked")
-        model = engine.models[GREEDY]
+        model = engine.models[DECODE]
         arms = [timing.Arm("mlirc", lambda: model.launch(torch.cuda.current_stream()), 1)]
-        cost = cost_of(extract(self.compiled.others[GREEDY]), engine)
-        work = {**self.info["plans"][GREEDY]["work"], "read": int(cost.step(context * engine.slots))}
+        cost = cost_of(extract(self.compiled.ptx), engine)
+        work = {**self.info["plans"][DECODE]["work"], "read": int(cost.step(context * engine.slots))}
         work["written"] = cost.token * engine.slots
         outcome = self._against(arms, work, self.tokens, 1, flush, checked.is_near)
         outcome["through_engine"] = self._by_host(engine.decode, flush)
         outcome["through_engine_ahead"] = self._ahead(engine)
-        sampling = engine.models["decode"]
-        arm = timing.Arm("sampling", lambda: sampling.launch(torch.cuda.current_stream()), 1)
+        both = [model, engine.models[SAMPLE]]
+        arm = timing.Arm("sampling", lambda: [m.launch(torch.cuda.current_stream()) for m in both][-1], 1)
         outcome["sampling"] = timing.interleave([arm], self.settings["samples"], flush)["sampling"].to_json()
-        return outcome | self._kernels(model, GREEDY, flush)
+        return outcome | self._kernels(model, DECODE, flush) | self._sampler(both[1], flush)
+
+    def _sampler(self, model: Any, flush: Callable[[], None]) -> dict[str, Any]:
+        """The kernels of what chooses tokens behind a step."""
+        found = self._kernels(model, SAMPLE, flush)
+        return {"sampling_kernels": found["kernels"]} if found else {}
 
     def _kernels(self, model: Any, plan: str, flush: Callable[[], None]) -> dict[str, Any]:
         if not self.settings["kernels"]:
@@ -219,7 +224,7 @@ def _joined(compiled: Compiled, tensors: Mapping[str, Tensor]) -> dict[str, Tens
 
 def texts_of(compiled: Compiled) -> dict[str, str]:
     """The plans' texts by name."""
-    return {"decode": compiled.ptx, **compiled.others}
+    return {DECODE: compiled.ptx, **compiled.others}
 
 
 def load_engine(compiled: Compiled, sizes: Sizes, tensors: Mapping[str, Any]) -> PlanEngine:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from mlirc.errors import MlircError
-from mlirc.mlir import arith, gpu, ir, llvm, vector
+from mlirc.mlir import arith, gpu, ir, llvm, nvvm, vector
 from mlirc.passes.distribute.layouts.registers import pow2_divisor
 from mlirc.schedule.places import attribute_place, script_line
 
@@ -40,11 +40,12 @@ def vec(t: ir.Type, n: int) -> ir.Type:
 class Builder:
     """Emission into one `gpu.func`. Must be used inside a context, a location and an insertion point.
 
+    `spread` blocks of a cluster may work as one (`mlirc.spread`): that one is the block then, with all their warps.
     `block_thread`, `block_warp` and `lane` are the thread's number in its block, its warp's, and its own in that. Which
     of the block's warps do something together a team says (`team.py`)."""
 
-    def __init__(self, entry: ir.Block, block_warps: int):
-        self.entry, self.block_warps = entry, block_warps
+    def __init__(self, entry: ir.Block, block_warps: int, spread: int = 1):
+        self.entry, self.block_warps, self.spread = entry, block_warps, spread
         self._constants: dict = {}
         self._divisors: dict[ir.Value, int] = {}
         self.index = ir.IndexType.get()
@@ -55,7 +56,7 @@ class Builder:
                 tid = gpu.ThreadIdOp(gpu.Dimension.x).result
                 self.block_thread = tid
                 self.lane = arith.RemUIOp(tid, self.c(32)).result
-                if block_warps == 1:
+                if block_warps == spread:
                     self.block_warp: IndexValue = 0
                 else:
                     # A shuffle tells the compiler that the warp's number is the same in all lanes.
@@ -65,6 +66,13 @@ class Builder:
                     width = arith.ConstantOp(i32, 32).result
                     shuffled = gpu.ShuffleOp(number, zero, width, gpu.ShuffleMode.IDX).results[0]
                     self.block_warp = arith.IndexCastOp(self.index, shuffled).result
+                if spread > 1:
+                    i32 = ir.IntegerType.get_signless(32)
+                    rank = arith.IndexCastOp(self.index, nvvm.ClusterId(results=[i32]).results[0]).result
+                    own = block_warps // spread
+                    self.own_warp = self.block_warp  # in the block of the launch
+                    self.block_warp = self.add(self.mul(rank, own), self.block_warp)
+                    self.block_thread = arith.AddIOp(self.value(self.mul(rank, 32 * own)), tid).result
 
     # -- constants and index arithmetic
 

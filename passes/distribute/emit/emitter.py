@@ -36,8 +36,11 @@ class Emitter(Builder):
     """Emission state of one `gpu.func`: of a block with so many warps, all of which are the `team` that works until
     others take its place (`working`)."""
 
-    def __init__(self, entry: ir.Block, block_warps: int, target: Target | None = None, taken: Taken | None = None):
-        super().__init__(entry, block_warps)
+    def __init__(
+        self, entry: ir.Block, block_warps: int, target: Target | None = None, taken: Taken | None = None,
+        spread: int = 1,
+    ):  # fmt: skip
+        super().__init__(entry, block_warps, spread)
         self.team = Team(self, Warps(block_warps))
         self.target = target  # None: any
         self.taken = Taken() if taken is None else taken  # what is honoured of the schedule's attributes

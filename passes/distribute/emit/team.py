@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mlirc.mlir import arith, gpu, ir, nvvm
-from mlirc.passes.distribute.emit.builder import Builder, IndexValue
+from mlirc.passes.distribute.emit.builder import Builder, IndexValue, Unsupported
 from mlirc.passes.distribute.emit.pending import Groups
 from mlirc.passes.distribute.layouts.registers import Layout
 from mlirc.schedule.attributes import Taken
@@ -146,6 +146,9 @@ class Team:
     def meet(self) -> None:
         """All threads of the team meet: what they wrote to memory before is seen by all of them behind it."""
         em = self.em
+        if em.spread > 1:
+            what = "threads of several blocks would exchange a tile through shared memory, and only sums of rows can be"
+            raise Unsupported(f"mlirc.spread = {em.spread}: {what}")
         if self.warps == 1:
             em.warp_barrier()
         elif self.whole:

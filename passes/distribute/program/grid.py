@@ -19,7 +19,8 @@ class Grid:
     reuse in L2. `launched` are the blocks of the launch, fewer than `total` where each computes several
     (`mlirc.persist`), or each of a block's `teams` one (`mlirc.teams`); `cluster` of them that follow each other form a
     cluster (`mlirc.cluster`), and differ in the induction variable number `fastest` alone. Or `parts` of them, a
-    cluster, compute one block of the forall (`cluster_parts.py`)."""
+    cluster, compute one block of the forall: loops over parts (`cluster_parts.py`), or the rows of all its tiles, of
+    which each has a part (`mlirc.spread`)."""
 
     def __init__(self, forall, taken: Taken):
         self.forall = forall
@@ -35,7 +36,8 @@ class Grid:
         self.counts = [max(0, -(-(u - lo) // s)) for lo, u, s in zip(self.lower, upper, self.step, strict=True)]
         self.rank = len(self.counts)
         self.total = math.prod(self.counts)
-        self.parts = parts.count(forall, taken)
+        self.spread = taken.take(forall, "spread", 1)
+        self.parts = self._blocks_together(parts.count(forall, taken))
         if self.total * self.parts > MAX_GRID:
             raise Unsupported(f"{self.total * self.parts} blocks, more than a launch takes; use larger tiles")
         group = taken.take(forall, "group_rows", 1)
@@ -57,6 +59,18 @@ class Grid:
                 if several > 1:
                     raise Unsupported(f"mlirc.teams = {self.teams}: {what}: leave it out", forall, "teams")
             self.launched = min(self.launched, -(-self.total // self.teams))
+
+    def _blocks_together(self, parts: int) -> int:
+        """How many blocks compute one block of the forall."""
+        if self.spread == 1:
+            return parts
+        refused = [("cluster", "its blocks form clusters already"), ("persist", "each block computes a part of one tile")]
+        for name, what in [*refused, ("teams", "all warps of a cluster are one team")]:
+            if f"mlirc.{name}" in self.forall.attributes:
+                raise Unsupported(f"mlirc.spread = {self.spread}: {what}: leave {name} out", self.forall, "spread")
+        if parts > 1:
+            raise Unsupported(f"mlirc.spread = {self.spread}: K is split among blocks", self.forall, "spread")
+        return self.spread
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -96,7 +96,7 @@ def _problem(first: ir.Operation, forall: ir.Operation, grid: Grid, own: Grid) -
     if set(grid.lower + own.lower) != {0} or set(grid.step + own.step) != {1} or not grid.total:
         return "its blocks do not count from 0 by 1"
     if grid.parts > 1 or own.parts > 1:
-        return "a cluster divides K already"
+        return "a cluster divides K, or a row, already"
     if grid.teams > 1 or grid.launched != grid.total:
         return "each block of the launch in front of it computes one part: leave persist and teams out"
     if "mlirc.store" in first.attributes and ir.StringAttr(first.attributes["mlirc.store"]).value == "tma":

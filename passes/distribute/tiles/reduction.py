@@ -1,15 +1,17 @@
-"""Reductions: in registers, then across lanes by butterfly shuffles, then across warps through shared memory. The
-order is fixed, so results are the same from run to run."""
+"""Reductions: in registers, then across lanes by butterfly shuffles, then across warps through shared memory, that of
+other blocks, too, where these have parts of the rows. The order is fixed, so results are the same from run to run."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from mlirc.ir.combiners import combining, neutral
-from mlirc.mlir import arith, ir
+from mlirc.ir.tensors import element_bytes
+from mlirc.mlir import arith, ir, llvm, memref, nvvm
 from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue, Unsupported
-from mlirc.passes.distribute.layouts.registers import Factor, Layout
+from mlirc.passes.distribute.layouts.registers import WARP, Factor, Layout
 from mlirc.passes.distribute.memory import access
 from mlirc.passes.distribute.tiles.elementwise import Body
 from mlirc.passes.distribute.tiles.values import Fragment, elementwise_op, load
@@ -128,7 +130,8 @@ def _reduce(em: Emitter, value: Fragment, combiner: Combiner, dims: list[int | N
     sizes = [value.sizes[d] if d is not None else 1 for d in dims]
     frag = Fragment(em, value.element, shape, sizes, target, pieces, p)
     warp_factors = [f for d in reduced for f, _ in layout.thread_factors(d, "w")]
-    return _across_warps(em, frag, combiner, warp_factors) if warp_factors else frag
+    across = _across_blocks if em.spread > 1 else _across_warps
+    return across(em, frag, combiner, warp_factors) if warp_factors else frag
 
 
 def _in_thread(em: Emitter, value: Fragment, combiner: Combiner, target: Layout, dims) -> list[ir.Value]:
@@ -186,3 +189,50 @@ def _across_warps(em: Emitter, frag: Fragment, combiner: Combiner, factors: list
             total = Fragment(em, frag.element, frag.shape, frag.sizes, frag.layout, pieces, part.piece)
     assert total is not None
     return total
+
+
+def _across_blocks(em: Emitter, frag: Fragment, combiner: Combiner, factors: list[Factor]) -> Fragment:
+    """The same for warps of all blocks of a cluster: each leaves its partial results in its own block's shared memory.
+    Each warp reads all of them, a lane one warp's (PTX ISA, "mapa", ld.shared::cluster), and its lanes combine them."""
+    count, own = factors[0].size, em.team.warps // em.spread
+    others = any(f.kind != "r" for d in frag.layout.dims for f in d)
+    if others or len(factors) > 1 or factors[0].stride != 1:  # warps from number `count` on have copies
+        raise Unsupported(f"mlirc.spread = {em.spread}: warps have other rows: give one row to a block")
+    values = [frag.scalar(i) for i in range(frag.layout.num_regs)]
+    stored = access.storage_type(frag.element)
+    buffer = em.alloc_smem([own, len(values)], stored)
+    with access.predicated(em.equal(em.lane, 0)):
+        for i, x in enumerate(values):
+            wide = x if stored == frag.element else arith.ExtUIOp(stored, x).result
+            memref.StoreOp(wide, buffer, [em.value(em.own_warp), em.c(i)])
+    nvvm.ClusterArriveOp()
+    nvvm.ClusterWaitOp()
+    parts = [_of_warp(em, buffer, em.rem(em.add(em.lane, first), count), own) for first in range(0, count, WARP)]
+    totals = []
+    for i in range(len(values)):
+        total, *others = [access.join(em, [load(i)], 1, frag.element, 1) for load in parts]
+        for x in others:
+            total = combiner.apply(total, x)
+        step = 1
+        while step < min(count, WARP):
+            total = combiner.apply(total, em.shuffle_xor(total, step))
+            step *= 2
+        totals.append(total)
+    pieces = [em.pack(totals[i : i + frag.piece]) for i in range(0, len(totals), frag.piece)]
+    return Fragment(em, frag.element, frag.shape, frag.sizes, frag.layout, pieces, frag.piece)
+
+
+def _of_warp(em: Emitter, buffer: ir.Value, warp: IndexValue, own: int) -> Callable[[int], ir.Value]:
+    """What loads a partial result, by its number, of a warp of the cluster, of which each block has `own`."""
+    t, i32 = ir.MemRefType(buffer.type), ir.IntegerType.get_signless(32)
+    base = em.shared_pointer(memref.ExtractAlignedPointerAsIndexOp(buffer).result)
+    rank = arith.IndexCastOp(i32, em.value(em.div(warp, own))).result
+    there = nvvm.MapaOp(ir.Type.parse("!llvm.ptr<7>"), base, rank).result
+    size, row = element_bytes(t.element_type), em.mul(em.rem(warp, own), t.shape[1])
+
+    def load(i: int) -> ir.Value:
+        number = arith.IndexCastOp(i32, em.value(em.mul(em.add(row, i), size))).result
+        where = llvm.GEPOp(there.type, there, [number], [-(1 << 31)], ir.IntegerType.get_signless(8), None).result
+        return llvm.LoadOp(t.element_type, where, alignment=size).result
+
+    return load
