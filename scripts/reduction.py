@@ -110,8 +110,8 @@ def reduction(
     min_blocks: int | None = None,
     blocks: int | None = None,
 ) -> ir.Module:
-    """Each block takes `rows` rows with their whole length in one tile, so that every operand is read once. A cluster of
-    `blocks` takes one that no block holds, or that is long where there are few.
+    """Each block takes `rows` rows with their whole length in one tile, so that every operand is read once. A cluster
+    of `blocks` takes one that no block holds, or that is long where there are few.
 
     Knobs: `rows` and `warps` per block, `vector` elements per thread along the row; `min_blocks` that a
     multiprocessor should hold; `blocks` that share a row (1, 2, 4 or 8).

@@ -40,8 +40,8 @@ class _Begun:
 
 
 class PlanEngine:
-    """`mlirc.generate.engine.Engine` of models by their plans' names, which share their states: `decode`, `prefill-C`, and `sample`
-    behind either where some slot samples or has a penalty.
+    """`mlirc.generate.engine.Engine` of models by their plans' names, which share their states: `decode`,
+    `prefill-C`, and `sample` behind either where some slot samples or has a penalty.
 
     Copies of the states but the cache are kept on the host, and written to the device where the host changed them. On
     a GPU steps run while the host does other things; elsewhere a step has ended when `begin` returns.

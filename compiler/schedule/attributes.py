@@ -143,8 +143,9 @@ _TABLE: dict[str, ScheduleAttribute] = {
         ),
         ScheduleAttribute(
             "spread", BLOCKS, "1, 2, 4 or 8",
-            "so many blocks of a cluster compute one block of the loop together: each has a part of every row, and what is "
-            "reduced of a row they read from each other's shared memory", lambda v: v in (1, 2, 4, 8) and not isinstance(v, bool),
+            "so many blocks of a cluster compute one block of the loop together: each has a part of every row, and "
+            "what is reduced of a row they read from each other's shared memory",
+            lambda v: v in (1, 2, 4, 8) and not isinstance(v, bool),
         ),
         ScheduleAttribute(
             "store", BLOCKS, '"vector", "rows" or "tma"', "how results leave: by each thread's own stores of what it "

@@ -82,8 +82,8 @@ def copied(made, folder):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 1}, "version 1, but this mlirc reads 2"),
-        ({"version": "\n\x1b[2J"}, "version .*, but this mlirc reads 2"),
+        ({"version": 1}, "version 1, but this mlirc reads 3"),
+        ({"version": "\n\x1b[2J"}, "version .*, but this mlirc reads 3"),
         ({"slots": -1}, "damaged"),
         ({"slots": 3}, "no plan of this generating model"),
         ({"target": "sm_80"}, "no plan of this generating model"),

@@ -221,13 +221,11 @@ def test_tokens_are_chosen_in_one_kernel(size):
     assert ("clusters in" in job.text("gpu")) == (size > V)
 
 
-@pytest.mark.parametrize(("size", "blocks"), [(V, 1), (V, 8), (2_003, 2)])
-def test_the_kernel_of_a_row_is_right_on_the_host_device(size, blocks):
-    """Rows in a block, and in clusters with blocks that have less of them than others."""
-    job = compiled(2, size, f"reduction:blocks={blocks}")
+def test_a_row_in_a_cluster_is_right_on_the_host_device():
+    """Of its two blocks the second one has less of it; some warps have copies."""
+    job = compiled(1, 131, "reduction:blocks=2")
     job.lower("ptx")
     levels = Levels.of({level: job.text(level) for level in HOST_LEVELS}, job.plan)
     model = HostModel(Path("choose"), job.plan, job.tensors(), levels=levels)
-    for s in LIMITS[-2:]:
-        arguments = (*logits_and_seen(2, size), *rows(s, Sampling(repetition_penalty=1.4)))
-        assert np.array_equal(model(*(a.numpy() for a in arguments)), choose(*arguments).numpy()), s
+    arguments = (*logits_and_seen(1, 131), *rows(LIMITS[-1]))
+    assert np.array_equal(model(*(a.numpy() for a in arguments)), choose(*arguments).numpy())

@@ -64,7 +64,10 @@ class Grid:
         """How many blocks compute one block of the forall."""
         if self.spread == 1:
             return parts
-        refused = [("cluster", "its blocks form clusters already"), ("persist", "each block computes a part of one tile")]
+        refused = [
+            ("cluster", "its blocks form clusters already"),
+            ("persist", "each block computes a part of one tile"),
+        ]
         for name, what in [*refused, ("teams", "all warps of a cluster are one team")]:
             if f"mlirc.{name}" in self.forall.attributes:
                 raise Unsupported(f"mlirc.spread = {self.spread}: {what}: leave {name} out", self.forall, "spread")

@@ -195,8 +195,8 @@ def _across_blocks(em: Emitter, frag: Fragment, combiner: Combiner, factors: lis
     """The same for warps of all blocks of a cluster: each leaves its partial results in its own block's shared memory.
     Each warp reads all of them, a lane one warp's (PTX ISA, "mapa", ld.shared::cluster), and its lanes combine them."""
     count, own = factors[0].size, em.team.warps // em.spread
-    others = any(f.kind != "r" for d in frag.layout.dims for f in d)
-    if others or len(factors) > 1 or factors[0].stride != 1:  # warps from number `count` on have copies
+    by_row = any(f.kind != "r" for d in frag.layout.dims for f in d)
+    if by_row or len(factors) > 1 or factors[0].stride != 1:  # warps from number `count` on have copies
         raise Unsupported(f"mlirc.spread = {em.spread}: warps have other rows: give one row to a block")
     values = [frag.scalar(i) for i in range(frag.layout.num_regs)]
     stored = access.storage_type(frag.element)
@@ -210,8 +210,8 @@ def _across_blocks(em: Emitter, frag: Fragment, combiner: Combiner, factors: lis
     parts = [_of_warp(em, buffer, em.rem(em.add(em.lane, first), count), own) for first in range(0, count, WARP)]
     totals = []
     for i in range(len(values)):
-        total, *others = [access.join(em, [load(i)], 1, frag.element, 1) for load in parts]
-        for x in others:
+        total, *rest = [access.join(em, [load(i)], 1, frag.element, 1) for load in parts]
+        for x in rest:
             total = combiner.apply(total, x)
         step = 1
         while step < min(count, WARP):
