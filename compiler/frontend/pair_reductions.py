@@ -21,7 +21,7 @@ _UNO, _OEQ = 14, 1  # of arith.cmpf
 _SLT, _EQ = 2, 0  # of arith.cmpi
 _LARGEST, _LAST = 0x7FFFFFFF, (1 << 31) - 1
 _FEW_ROWS, _LONG, _PART = 64, 4096, 1024  # so few rows that are so long are divided into parts, for a block each
-_WHOLE = 256 * 1024  # rows up to here, of elements side by side, are one launch: a block's or a cluster's
+_WHOLE = 256 * 1024  # rows of matrices up to here, of elements side by side, are one launch: a block's or a cluster's
 _COMBINERS = {
     "arith.maximumf": True, "arith.minimumf": False, "arith.maxsi": True, "arith.minsi": False,
 }  # fmt: skip
@@ -160,7 +160,7 @@ def _by_keys(pair: _Pair) -> tuple[ir.Value, ir.Value]:
 def _part(pair: _Pair) -> int:
     """How many elements of a row make a part; 0 where it stays whole."""
     last = len(ir.RankedTensorType(pair.source.type).shape) - 1
-    if pair.rows > _FEW_ROWS or pair.length < _LONG or (pair.length <= _WHOLE and pair.dim == last):
+    if pair.rows > _FEW_ROWS or pair.length < _LONG or (pair.length <= _WHOLE and pair.dim == last > 0):
         return 0
     near = [n for n in range(_PART // 2, 2 * _PART) if pair.length % n == 0]
     return min(near, key=lambda n: abs(n - _PART), default=_PART)

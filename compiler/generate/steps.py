@@ -27,8 +27,8 @@ def make_states(sizes: Sizes) -> dict[str, torch.Tensor]:
     `table` i64[slots,T]: the pages of the slot's sequence, 0 where it has none. `token`, `position` i64[slots]: its
     next input, and where that belongs. `active` bool[slots]: whether `decode` moves it on. `seen` bool[slots,V]: the
     tokens that it has, for the repetition penalty. `last_logits` f32[slots,V] and `fresh` bool[slots]: what the last
-    run has left for `sample`, and for which slots; `fed` i64[slots]: the last token that it read of each. The others are
-    those of `Sampling`.
+    run has left for `sample`, and for which slots; `fed` i64[slots]: the last token that it read of each. The others
+    are those of `Sampling`.
     """
     n, whole = sizes.slots, torch.int64
     return {

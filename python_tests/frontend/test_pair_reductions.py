@@ -88,9 +88,18 @@ def test_they_are_one_reduction_of_a_block(function):
 
 
 @pytest.mark.parametrize("length", [32000, 50257])
-def test_a_long_row_is_divided_among_blocks(length):
+def test_a_long_row_is_a_cluster_s(length):
     job = Compilation("m", get_target("sm_90a"), ())
     job.import_module(Calls(lambda x: x.argmax(-1)), (randn(1, length),), {})
+    job.lower("tiles")
+    kernels, tiles = job.text("kernels"), job.text("tiles")
+    assert kernels.count("call @") == kernels.count("call @reduction") == 1
+    assert "mlirc.spread = 8" in tiles and "mlirc.lowering" not in tiles
+
+
+def test_a_long_row_with_no_other_is_divided_among_blocks():
+    job = Compilation("m", get_target("sm_90a"), ())
+    job.import_module(Calls(lambda x: x.argmax()), (randn(32000),), {})
     job.lower("tiles")
     kernels, tiles = job.text("kernels"), job.text("tiles")
     assert kernels.count("call @") == kernels.count("call @reduction") == 2 and "mlirc.lowering" not in tiles
