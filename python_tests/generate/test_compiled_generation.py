@@ -125,6 +125,13 @@ def test_there_are_few_launches_behind_the_head(llama, plan):
     assert len(calls) - 1 - last <= 2, calls[last:]
 
 
+def test_sampling_is_two_launches(llama):
+    """The tokens that were seen, and all else."""
+    _, compiled, _ = llama
+    calls = re.findall(r"call @([a-z]+_[0-9]+)\(", compiled.jobs["sample"].text("kernels"))
+    assert [name.split("_")[0] for name in calls] == ["elementwise", "reduction"]
+
+
 def test_a_prompt_may_be_read_in_parts_while_others_decode(llama):
     model, _, engine = llama
     long, short = prompts(40, 3)
