@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from mlirc.driver.compilation import Compilation
 from mlirc.generate.export import exported, open_generator
-from mlirc.generate.steps import Step
 from mlirc.runtime.plan import CopyStep, KernelLaunch, Plan
 from mlirc.targets import DEFAULT_TARGET, get_target
 from support.generation import tiny
 
 
-def decoding(monkeypatch, slots: int) -> Plan:
+def decoding(slots: int) -> Plan:
     """The plan of a decoding step of a Llama of two layers, which takes the most probable token."""
-    monkeypatch.setattr(Step, "sampled", lambda self, logits, *_: torch.argmax(logits, -1))
     model = tiny("LlamaForCausalLM", num_hidden_layers=2)
     generator = open_generator(model, slots=slots, context=40, page_size=8, chunks=(1,))
     job = Compilation("llama", get_target(DEFAULT_TARGET), (), None)
@@ -25,10 +22,10 @@ def decoding(monkeypatch, slots: int) -> Plan:
 
 
 @pytest.mark.parametrize("slots, norms", [(1, 0), (3, 2)])
-def test_launches_of_a_layer(monkeypatch, slots: int, norms: int) -> None:
+def test_launches_of_a_layer(slots: int, norms: int) -> None:
     """A layer's: norm, q with k and v, one that rotates q and k and writes k and v, attention, o, norm, gate and up, down.
     Norms of one row are no launches: the products that read them compute them."""
-    plan = decoding(monkeypatch, slots)
+    plan = decoding(slots)
     launches = [step for step in plan.steps if isinstance(step, KernelLaunch)]
     where = [i for i, step in enumerate(launches) if step.kernel.startswith("attention")]
     assert len(where) == 2

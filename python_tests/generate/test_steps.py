@@ -64,7 +64,9 @@ def test_greedy_tokens_are_those_of_generate(name):
     for prompt, made in zip(prompts, greedy(engine, prompts, 20), strict=True):
         assert_greedy(model, prompt, made)
     if fused is not None:
-        assert max(step.module.found.fused for step in steps.steps.values()) == fused  # of those that ran
+        assert (
+            max(x.module.found.fused for name, x in steps.steps.items() if name != "sample") == fused
+        )  # of those that ran
 
 
 SHORT = 40
