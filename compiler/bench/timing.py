@@ -89,17 +89,32 @@ def interleave(arms: Sequence[Arm], samples: int, flush: Callable[[], None]) -> 
     events: dict[str, list[tuple[Any, Any]]] = {arm.name: [] for arm in arms}
     for _ in range(samples):
         for arm in arms:
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            flush()
-            start.record()
-            arm.replay()
-            end.record()
-            events[arm.name].append((start, end))
+            events[arm.name].append(_timed(arm, flush))
         if len(events[arms[0].name]) % 16 == 0:
             torch.cuda.synchronize()
     torch.cuda.synchronize()
     copies = {arm.name: arm.copies for arm in arms}
     return {n: summarize([a.elapsed_time(b) * 1e3 / copies[n] for a, b in pairs]) for n, pairs in events.items()}
+
+
+def turn(arm: Arm, samples: int, flush: Callable[[], None]) -> list[float]:
+    """Microseconds of so many replays of a contender that is alone in its process: each behind one that is not timed,
+    as they follow each other in use, and behind a flush of the cache."""
+    events = []
+    for _ in range(samples):
+        arm.replay()
+        events.append(_timed(arm, flush))
+    torch.cuda.synchronize()
+    return [a.elapsed_time(b) * 1e3 / arm.copies for a, b in events]
+
+
+def _timed(arm: Arm, flush: Callable[[], None]) -> tuple[Any, Any]:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    flush()
+    start.record()
+    arm.replay()
+    end.record()
+    return start, end
 
 
 def quick_us(run: Callable[[], Any], samples: int = 5) -> float:

@@ -20,7 +20,7 @@ from mlirc.errors import MlircError
 
 def main() -> None:
     """Serves tasks until standard input ends. Results go to a private copy of standard output: libraries print."""
-    _end_with_parent()
+    end_with_parent()
     mode, settings = sys.argv[1], json.loads(sys.argv[2])
     if settings.get("memory"):  # of the host, in bytes
         resource.setrlimit(resource.RLIMIT_DATA, (int(settings["memory"]),) * 2)
@@ -38,7 +38,7 @@ def main() -> None:
                 return
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Has Linux end this process when its parent does, in the middle of whatever it does: nobody would read on."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

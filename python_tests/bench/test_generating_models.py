@@ -14,7 +14,7 @@ import torch
 from mlirc.bench import report, timing
 from mlirc.bench.artifacts import Compiled
 from mlirc.bench.compiling import compile_case
-from mlirc.bench.generation import running
+from mlirc.bench.generation import contenders, running
 from mlirc.bench.generation.build import build_generating, open_generating, pack_weights
 from mlirc.bench.generation.cases import DECODE, GENERATING, SAMPLE, folder_case, generation, generation_case
 from mlirc.bench.generation.check import check_generation, draw_tokens
@@ -234,12 +234,18 @@ def test_memory_is_weights_cache_and_the_largest_arena():
 def on_host(monkeypatch):
     """Timing's parts that need CUDA, replaced by a clock on the host."""
 
-    def interleave(arms, samples, flush):
-        return {arm.name: (arm.replay(), timing.summarize([8.0] * samples))[1] for arm in arms}
+    class Peer(contenders.Peer):
+        def turn(self, samples):
+            self.arm.replay()
+            return [8.0] * samples
+
+        def close(self):
+            """Has no process."""
 
     monkeypatch.setattr(timing, "Flusher", lambda: lambda: None)
     monkeypatch.setattr(timing, "capture", lambda name, run, sets, runs: timing.Arm(name, lambda: run(None), runs))
-    monkeypatch.setattr(timing, "interleave", interleave)
+    monkeypatch.setattr(timing, "turn", lambda arm, samples, flush: (arm.replay(), [8.0] * samples)[1])
+    monkeypatch.setattr(contenders, "open_peer", Peer)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda *a: 0)
 
 
@@ -288,6 +294,41 @@ def test_a_case_is_checked_and_both_of_its_parts_are_timed(monkeypatch, on_host,
     )
     report.print_table(data)
     assert "1.00x (geometric mean of 2)" in capsys.readouterr().out
+
+
+def test_a_peer_in_its_process_chooses_what_one_in_this_chooses():
+    case = small_case(context=9, batch=2, prefill=None)
+    tokens = torch.randint(61, (2, 9), generator=torch.Generator().manual_seed(3)).tolist()
+    here = contenders.Peer("transformers", case, None, "cpu").prepare(tokens, 1)
+    peer = contenders.open_peer("transformers", case, None, "cpu")
+    try:
+        assert peer.prepare(tokens, 1) == here and len(peer.turn(2)) == 2 and len(peer.by_host(3)) == 3
+        assert set(contenders.in_turns({"a": peer}, 13)["a"].to_json().values()) > {13}
+        with pytest.raises(MlircError, match="IndexError"):
+            peer.prepare([[99999] * 9], 1)
+        assert peer.prepare(tokens, 9) == here  # the next request is answered
+        peer.process.kill()
+        with pytest.raises(MlircError, match="the process of 'transformers' ended with -9"):
+            peer.turn(1)
+    finally:
+        peer.close()
+
+
+def test_turns_are_of_ten_and_of_what_is_left():
+    class Counted:
+        def __init__(self, name):
+            self.name = name
+
+        def turn(self, samples):
+            seen.append((self.name, samples))
+            return [1.0] * samples
+
+        by_host = turn
+
+    seen: list[tuple[str, int]] = []
+    found = contenders.in_turns({"a": Counted("a"), "b": Counted("b")}, 23)
+    assert seen == [("a", 10), ("b", 10), ("a", 10), ("b", 10), ("a", 3), ("b", 3)]
+    assert found["b"].samples == 23
 
 
 def test_a_wrong_case_is_not_timed(monkeypatch, on_host):

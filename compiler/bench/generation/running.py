@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,11 @@ from mlirc.bench import timing
 from mlirc.bench.artifacts import Compiled, read_compiled
 from mlirc.bench.bound import bound_us, limited_by
 from mlirc.bench.cases import Case
-from mlirc.bench.generation import memory
+from mlirc.bench.generation import contenders, memory
 from mlirc.bench.generation.build import build_generating, pack_weights
 from mlirc.bench.generation.cases import DECODE, SAMPLE, chunk
 from mlirc.bench.generation.check import Checked, assign_pages, check_generation, draw_tokens
-from mlirc.bench.generation.peers import StaticStep, peer_arm
+from mlirc.bench.generation.contenders import Contender, host_times, in_turns, set_buffers
 from mlirc.bench.kernels import time_kernels
 from mlirc.bench.reference import exact_math
 from mlirc.errors import MlircError
@@ -51,9 +52,10 @@ class _Run:
     def __init__(self, case: Case, info: dict[str, Any], folder: Path, settings: dict[str, Any], device: str):
         self.case, self.info, self.settings, self.device = case, info, settings, device
         self.sizes = Sizes(**{**info["sizes"], "chunks": tuple(info["sizes"]["chunks"])})
+        self.folder = folder
         self.compiled = read_compiled(folder, case)
         self.module = build_generating(case, device)
-        _set_buffers(self.module, self.compiled.constants)
+        set_buffers(self.module, self.compiled.constants)
         scheme = case.options["quantize"]
         packed = {} if scheme is None else pack_weights(self.module, scheme)
         constants = {name: tensor.to(device) for name, tensor in self.compiled.constants.items()}
@@ -108,17 +110,16 @@ class _Run:
         if not checked.is_near(made):
             raise MlircError("the step that is to be timed chooses other tokens than when it was checked")
         model = engine.models[DECODE]
-        arms = [timing.Arm("mlirc", lambda: model.launch(torch.cuda.current_stream()), 1)]
         cost = cost_of(extract(self.compiled.ptx), engine)
         work = {**self.info["plans"][DECODE]["work"], "read": int(cost.step(context * engine.slots))}
         work["written"] = cost.token * engine.slots
-        outcome = self._against(arms, work, self.tokens, 1, flush, checked.is_near)
+        outcome = self._against(_Ours([model], flush), work, self.tokens, 1, checked.is_near)
         outcome["through_engine"] = self._by_host(engine.decode, flush)
         outcome["through_engine_ahead"] = self._ahead(engine)
-        both = [model, engine.models[SAMPLE]]
-        arm = timing.Arm("sampling", lambda: [m.launch(torch.cuda.current_stream()) for m in both][-1], 1)
-        outcome["sampling"] = timing.interleave([arm], self.settings["samples"], flush)["sampling"].to_json()
-        return outcome | self._kernels(model, DECODE, flush) | self._sampler(both[1], flush)
+        sampler = engine.models[SAMPLE]
+        times = _Ours([model, sampler], flush).turn(self.settings["samples"])
+        outcome["sampling"] = timing.summarize(times).to_json()
+        return outcome | self._kernels(model, DECODE, flush) | self._sampler(sampler, flush)
 
     def _sampler(self, model: Any, flush: Callable[[], None]) -> dict[str, Any]:
         """The kernels of what chooses tokens behind a step."""
@@ -134,15 +135,7 @@ class _Run:
 
     def _by_host(self, run: Callable[[], Any], flush: Callable[[], None]) -> dict[str, Any]:
         """What a call that ends with its result on the host takes by the host's clock."""
-        times = []
-        for _ in range(_HOST_SAMPLES):
-            flush()
-            memory.synchronize(self.device)
-            start = time.perf_counter()
-            run()
-            memory.synchronize(self.device)
-            times.append(1e6 * (time.perf_counter() - start))
-        return timing.summarize(times).to_json()
+        return timing.summarize(host_times(run, _HOST_SAMPLES, flush, self.device)).to_json()
 
     def _ahead(self, engine: PlanEngine) -> dict[str, Any]:
         """What a step takes by the host's clock, each token on the host, where the next step begins before that."""
@@ -172,13 +165,12 @@ class _Run:
         numbers = {"slot": 0, "start": 0, "count": prompt}
         given = {name: torch.tensor(n, device=self.device) for name, n in numbers.items()}
         model.bind(tokens=tokens, **given)
-        arms = [timing.Arm("mlirc", lambda: model.launch(torch.cuda.current_stream()), 1)]
         cost = cost_of(extract(self.compiled.others[f"prefill-{prompt}"]), engine)
         work = {**self.info["plans"][f"prefill-{prompt}"]["work"], "read": cost.read, "written": cost.token * prompt}
-        outcome = self._against(arms, work, tokens, prompt, flush, is_near)
-        first = {"mlirc": self._by_host(lambda: self._first_token(engine, tokens[0].tolist()), flush)}
-        first |= {arm.name: self._by_host(arm.replay, flush) for arm in arms[1:]}
-        return {**outcome, "first_token": first, **self._kernels(model, f"prefill-{prompt}", flush)}
+        outcome = self._against(_Ours([model], flush), work, tokens, prompt, is_near, first=True)
+        mine = self._by_host(lambda: self._first_token(engine, tokens[0].tolist()), flush)
+        outcome["first_token"] = {"mlirc": mine, **outcome["first_token"]}
+        return {**outcome, **self._kernels(model, f"prefill-{prompt}", flush)}
 
     def _first_token(self, engine: PlanEngine, prompt: list[int]) -> int:
         """From a prompt on the host to its first token on the host: a slot is given to it, and the prompt is read."""
@@ -187,28 +179,50 @@ class _Run:
 
     def _against(
         self,
-        arms: list[timing.Arm],
+        ours: Contender,
         work: Mapping[str, Any],
         tokens: Tensor,
         count: int,
-        flush: Callable[[], None],
         is_near: Callable[[Tensor], bool],
+        first: bool = False,
     ) -> dict[str, Any]:
-        """Times `arms` beside the peers, which read the last `count` of `tokens`; one that is wrong is not timed."""
+        """Times ours beside the peers, which read the last `count` of `tokens`; one that is wrong is not timed.
+        `first`: by the host's clock, too."""
         outcome: dict[str, Any] = {"bound_us": bound_us(dict(work)), "limited_by": limited_by(dict(work))}
-        outcome["peer_errors"] = {}
-        for name in self.settings["generating_peers"]:
-            try:
-                step = StaticStep(self.module, tokens, count, tokens.shape[1])
-                arm = peer_arm(name, step, self.module)
-                if not is_near(step()):
-                    raise ValueError("chooses other tokens than the reference, and is not timed")
-                arms.append(arm)
-            except Exception as e:  # a peer that cannot do it is a result, too
-                outcome["peer_errors"][name] = f"{type(e).__name__}: {' '.join(str(e).split())}"[:500]
-                _settle(self.device)
-        found = timing.interleave(arms, self.settings["samples"], flush)
+        outcome |= {"peer_errors": {}} | ({"first_token": {}} if first else {})
+        racing: dict[str, Contender] = {"mlirc": ours}
+        with contextlib.ExitStack() as open_peers:
+            for name in self.settings["generating_peers"]:
+                try:
+                    peer = contenders.open_peer(name, self.case, self.folder, self.device)
+                    open_peers.callback(peer.close)
+                    if not is_near(torch.tensor(peer.prepare(tokens.tolist(), count))):
+                        raise MlircError("chooses other tokens than the reference, and is not timed")
+                    if first:
+                        times = peer.by_host(_HOST_SAMPLES)
+                        outcome["first_token"][name] = timing.summarize(times).to_json()
+                    racing[name] = peer
+                except MlircError as e:  # a peer that cannot do it is a result, too
+                    outcome["peer_errors"][name] = str(e)
+            found = in_turns(racing, self.settings["samples"])
         return {**outcome, "times": {name: sampled.to_json() for name, sampled in found.items()}}
+
+
+class _Ours:
+    """Plans that follow each other, as a contender."""
+
+    def __init__(self, models: Sequence[Any], flush: Callable[[], None]):
+        def launch() -> None:
+            for model in models:
+                model.launch(torch.cuda.current_stream())
+
+        self.arm, self.flush = timing.Arm("mlirc", launch, 1), flush
+
+    def turn(self, samples: int) -> list[float]:
+        return timing.turn(self.arm, samples, self.flush)
+
+    def by_host(self, samples: int) -> list[float]:
+        return host_times(self.arm.replay, samples, self.flush, "cuda")
 
 
 def _joined(compiled: Compiled, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -231,13 +245,6 @@ def load_engine(compiled: Compiled, sizes: Sizes, tensors: Mapping[str, Any]) ->
     """The plans of a case on the GPU."""
     plans = {name: (text, extract(text), None) for name, text in texts_of(compiled).items()}
     return engine_of(0, sizes, tensors, plans=plans)
-
-
-def _set_buffers(module: torch.nn.Module, values: Mapping[str, Tensor]) -> None:
-    """Gives the module's buffers the values that were compiled in: another CPU may compute other last bits."""
-    for name, buffer in module.named_buffers():
-        if name in values and values[name].shape == buffer.shape:
-            buffer.copy_(values[name])
 
 
 def _settle(device: str) -> None:
