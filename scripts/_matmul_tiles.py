@@ -17,6 +17,7 @@ from mlirc.scripts._block_shape import ROW_BYTES, BlockShape, Sizes, element_typ
 from mlirc.scripts._packed_tiles import DIRECT, packed_tile
 from mlirc.scripts._registers import most_sums
 from mlirc.scripts._split_k_tiles import divided
+from mlirc.scripts._stream_tiles import streamed
 from mlirc.scripts._swapped_tiles import swapped_tile, swaps
 from mlirc.scripts._tensor_copy_tiles import few_rows_tile, tensor_copy_tile, transposed_rows
 from mlirc.scripts._warp_tiles import default_tile, warpgroup_tile
@@ -165,12 +166,13 @@ def choose(kernel: KernelInfo, target: Target, given: Mapping[str, Any]) -> Bloc
     else:
         start = starting_tile(kernel, size, target, given, tensor_copies)
         start = start if c.chosen else divided(start, kernel, size, c, target, given, tensor_copies)
+        start = streamed(start, kernel, size, c, target, given)
     mma = given["mma"] or start.mma
     tile = replace(
         start, mma=mma, block_m=given["block_m"] or start.block_m, block_n=given["block_n"] or start.block_n,
         copy=given["copy"] or (start.copy if mma == start.mma else "cp_async"),
         warps_k=given["warps_k"] or (start.warps_k if (given["warps_m"], given["warps_n"]) == (None, None) else 1),
-        parts=given["parts"] or (1 if given["stream"] else start.parts), stream=given["stream"] or 0,
+        parts=given["parts"] or (1 if given["stream"] else start.parts), stream=given["stream"] or start.stream,
         producers=given["producers"] or start.producers,
     )  # fmt: skip
     warps_m, warps_n = fitting_warps(tile, start, c, given["warps_m"] is not None)

@@ -70,6 +70,12 @@ def tensor_copy_tile(
     return min(found, key=lambda f: f[:2])[2] if found else None
 
 
+def step_clocks(block_m: int, block_n: int) -> float:
+    """Clocks of a slice of 128 bytes along k of one product of 16-bit elements, by the same count."""
+    one = max(64 * (STEP_BYTES // 2) * block_n / PRODUCTS, STEP_BYTES * (64 + block_n) / SHARED_READS)
+    return max(4 * (block_m // 64) * one, (block_m + block_n) * ROW_BYTES / ARRIVALS)
+
+
 def few_rows_tile(size: Sizes, c: ContractionInfo, target: Target) -> BlockShape:
     """At most 16 rows: bound by reading the right operand, whose slices come by tensor copies, as many as fit. Where
     its rows run along n, a tile is one box of 64 columns or less."""

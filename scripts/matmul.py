@@ -100,7 +100,7 @@ def matmul(
     `min_blocks` that a multiprocessor should hold; `parts` of K, each for a block of its own, whose sums are added
     `through` a `cluster` of 2, 4 or 8 or through `memory`, where they `combine` in the `last` block done, or, as
     without, in a second `launch`; `stream`: so many of the last waves of tiles are divided by steps of K, evenly
-    among `blocks` blocks, whose sums `combine` in the `last` block of a tile (as without) or in a second `launch`;
+    among `blocks` blocks, whose sums `combine` in a second `launch` (as without), or in the `last` block of a tile;
     `swap_operands` computes the result's transpose, so that the instruction's rows are columns of the result
     (`warps_n` of them then are along its rows).
     """
@@ -141,7 +141,7 @@ def matmul(
         pipeline(loop, depth=shape.stages)
         launches = [forall]
         if shape.stream:
-            launches = streamed(loop, shape, warps, combine or "last")
+            launches = streamed(loop, shape, warps, combine or "launch")
         if shape.parts > 1:
             numbers = NUMBERS_OF_WARP * warps if combine == "last" else NUMBERS
             both = split_k(loop, parts=shape.parts, through=shape.through, numbers=numbers)

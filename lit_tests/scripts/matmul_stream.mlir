@@ -1,5 +1,5 @@
-// RUN: %mlirc-opt %s --target sm_90a --script 'matmul:mma=wgmma,block_m=128,block_n=64,blocks=5,stream=1,stages=3' | %filecheck %s
-// RUN: %mlirc-opt %s --target sm_90a --script 'matmul:mma=wgmma,block_m=128,block_n=64,blocks=5,stream=1,stages=3' --pass mlirc-async --pass mlirc-distribute | %filecheck %s --check-prefix=GPU
+// RUN: %mlirc-opt %s --target sm_90a --script 'matmul:mma=wgmma,block_m=128,block_n=64,blocks=5,stream=1,stages=3,combine=last' | %filecheck %s
+// RUN: %mlirc-opt %s --target sm_90a --script 'matmul:mma=wgmma,block_m=128,block_n=64,blocks=5,stream=1,stages=3,combine=last' --pass mlirc-async --pass mlirc-distribute | %filecheck %s --check-prefix=GPU
 
 // Twelve tiles on five blocks: two waves of whole tiles, and two tiles whose steps five blocks share. The second launch is one
 // with the first.

@@ -28,7 +28,7 @@ from support.randomness import generator
 
 WGMMA = "mma=wgmma,copy=tma,block_m=64,stages=2"
 SMALL = (21, 36, 133, "f32")  # 3 x 3 tiles with edges, of 9 steps
-KNOBS = "stream=1,block_m=8,block_n=16,block_k=16,blocks=5"  # a wave of tiles, and four in parts
+KNOBS = "stream=1,block_m=8,block_n=16,block_k=16,blocks=5,combine=last"  # a wave of tiles, and four in parts
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,8 @@ KNOBS = "stream=1,block_m=8,block_n=16,block_k=16,blocks=5"  # a wave of tiles, 
     ],
 )  # fmt: skip
 def test_products(m: int, n: int, k: int, dtype: str, knobs: str, layout: dict) -> None:
-    text, schedule = matmul(m, n, k, dtype, **layout), (f"matmul_0=matmul:{knobs}",)
+    one = "" if "combine" in knobs else ",combine=last"
+    text, schedule = matmul(m, n, k, dtype, **layout), (f"matmul_0=matmul:{knobs}{one}",)
     tolerance = {"f32": 1e-5, "i32": 0}.get(dtype, 1e-2)
     assert_same(text, schedule, tolerance)
     tiles, _ = check_schedule(text, schedule, tolerance)
@@ -117,7 +118,7 @@ def test_every_run_gives_the_same_bits() -> None:
 def test_the_ptx() -> None:
     """It gives what a product whose tiles are computed whole gives."""
     made = []
-    for knobs in (KNOBS, KNOBS.replace("stream=1,", "").replace(",blocks=5", "")):
+    for knobs in (KNOBS, KNOBS.replace("stream=1,", "").replace(",blocks=5,combine=last", "")):
         text, arguments, results = kernel_of(knobs)
         run_kernel(compile_kernel(mlir.parse(text), get_target("sm_90a")), [*arguments, *results])
         made.append(results)
@@ -142,6 +143,21 @@ def test_what_is_missing_is_reported(name: str) -> None:
     assert spoiled != text
     report = DeviceKernel(mlir.parse(spoiled)).run([*arguments, *results])
     assert not report.ok and any(kind in f.kind for f in report.findings), report.findings
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "knobs", "stream"),
+    [
+        (2304, 2304, 16384, "", 1), (1280, 3584, 16384, "", 1), (2304, 2304, 8192, "", 1), (2304, 2304, 4096, "", 0),
+        (2048, 2304, 8192, "", 0), (2560, 2560, 10240, "", 0), (4096, 4608, 4096, "", 0), (4096, 4096, 4096, "", 0),
+        (2304, 2304, 16384, "parts=1", 0), (512, 3584, 18944, "", 0),
+    ],
+)  # fmt: skip
+def test_what_was_measured(m: int, n: int, k: int, knobs: str, stream: int) -> None:
+    kernel = mlir.parse(matmul(m, n, k, "bf16", epilogue=False))
+    _, record = Schedules([f"matmul:{knobs}"] if knobs else []).schedule_kernel(kernel, get_target("sm_90a"))
+    assert record.knobs.get("stream", 0) == stream
+    assert not stream or (record.knobs["block_m"], record.knobs["block_n"]) == (128, 256)
 
 
 def tiles_of(knobs: str) -> str:

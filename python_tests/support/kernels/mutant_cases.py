@@ -84,6 +84,7 @@ KERNELS: dict[str, tuple[str, str]] = {
         "matmul:mma=wgmma_tf32x3,block_m=16,block_n=64,block_k=32,warps_m=1,warps_n=4,stages=2",
     ),
     "matmul, ring, split K": (matmul(3, 40, 328, "bf16"), "matmul:parts=2,stages=2"),
+    "matmul, streamed": (matmul(5, 7, 49), "matmul:stream=1,block_m=4,block_n=4,block_k=16,blocks=3"),
     "matmul, ring, swapped": (matmul(4, 70, 136, "bf16"), "matmul:swap_operands=true,stages=2"),
     "matmul, fma": (matmul(33, 35, 70), "matmul:block_m=32,block_n=32,block_k=16,warps_m=2,warps_n=2,stages=3"),
     "matmul, fma, batch": (matmul(5, 17, 33, batch=2), "matmul:block_m=4,block_n=16,block_k=16,stages=2"),
