@@ -1,8 +1,8 @@
 """Which products divide the steps of K that tiles leave behind one full wave (`stream_k`), where no knob says so:
 those of which a count of clocks says that whole tiles, of any width, lose more than dividing costs.
 
-Dividing costs sums that go through memory and a second launch, and slices that fewer blocks share. Of more waves, or more
-than a quarter of one left over, none that was measured gained (benchmarks/results/stream-k-h200.md)."""
+Dividing costs sums that go through memory and a second launch, and slices that fewer blocks share. Of more waves, or
+more than a quarter of one left over, none that was measured gained (benchmarks/results/stream-k-h200.md)."""
 
 from __future__ import annotations
 
