@@ -148,6 +148,12 @@ def scores_ahead(loops: ir.Value, steps: int) -> None:
     rotate(loop, pick(match_contractions(loop), number=0), ahead=steps)
 
 
+def results_behind(loops: ir.Value, steps: int) -> None:
+    """Adds to the results `steps` blocks of keys behind the softmax, in the first of the loops."""
+    loop = pick(loops, number=0)
+    rotate(loop, pick(match_contractions(loop), number=1), behind=steps)
+
+
 @register(matches=is_attention, priority=20)
 def attention(
     kernel: KernelInfo,
@@ -163,6 +169,7 @@ def attention(
     copy: Literal["cp_async", "tma"] | None = None,
     store: Literal["vector", "tma"] | None = None,
     rotate: int = 0,
+    behind: int = 0,
 ) -> ir.Module:
     """FlashAttention-2's loop order. Each warp owns whole rows (16 of them for tensor cores), so that the softmax's
     reductions stay inside a warp. With wgmma, warpgroups have 64 rows each and a producer warp copies keys and values;
@@ -192,7 +199,7 @@ def attention(
     copy, store = copy or ("tma" if warpgroups else "cp_async"), store or ("tma" if warpgroups else "vector")
     knobs = dict(
         block_q=block_q, block_kv=block_kv, warps=warps, stages=stages, split=split, min_blocks=min_blocks, mma=mma,
-        copy=copy, store=store, rotate=rotate or None,
+        copy=copy, store=store, rotate=rotate or None, behind=behind or None,
     )  # fmt: skip
     with script(**knobs) as (module, function):
         result, _ = decompose_attention(match(function, ATTENTION, SINK_ATTENTION), base2=True)
@@ -214,6 +221,8 @@ def attention(
             store_through_shared(forall, copy="tma")
         if rotate:
             scores_ahead(loops, rotate)
+        if behind:
+            results_behind(loops, behind)
         annotate(function, warps=warps, min_blocks=min_blocks)
         tidy(function, forall)
     return module

@@ -8,12 +8,17 @@
 
 Nothing is computed that the loop did not compute, nothing more often, and a loop of no iterations stays one: the loops
 in front of and behind the main one have one iteration or none. Moved so, the scores of the next keys are there when the
-softmax of the last ones is done (FlashAttention-3's overlap within a warpgroup: Shah et al., 2024, section 3.2), and
-slices that no copy brings to shared memory ahead are on their way to registers."""
+softmax of the last ones is done, and slices that no copy brings to shared memory ahead are on their way to registers.
+
+What is moved may read what the loop carries where that, too, is computed of what is moved: then the recurrence as a whole
+runs ahead. `behind` says the same from the other end: the ops, what reads their results, and what only they need stay
+where they are, and all the rest runs ahead. In the main loop they stand behind the products of the rest and in front of what
+is computed of those: attention's values are multiplied while the softmax of the next scores is computed (FlashAttention-3's
+overlap within a warpgroup: Shah et al., 2024, section 3.2)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from mlirc.dialects.schedule import _build
@@ -48,9 +53,9 @@ def reads(op: ir.Operation) -> list[ir.Value]:
     return [v for o in (op, *nested(op)) for v in o.operands]
 
 
-def needed(loop: ir.Operation, ops: Sequence[ir.Operation]) -> list[ir.Operation]:
+def needed(loop: ir.Operation, ops: Sequence[ir.Operation], ahead: Collection[int] = ()) -> list[ir.Operation]:
     """The ops and all in the loop's body that they are computed from, in order; raises PayloadError where that is more
-    than the induction variable and what stands in front of the loop."""
+    than the induction variable, what stands in front of the loop, and what it carries of these numbers."""
     body = loop.regions[0].blocks[0]
     carried = list(body.arguments)[1:]
     order = [o.operation for o in body.operations]
@@ -64,7 +69,7 @@ def needed(loop: ir.Operation, ops: Sequence[ir.Operation]) -> list[ir.Operation
             raise PayloadError("is no computation on tiles or numbers: it cannot be moved ahead", op)
         found.add(op)
         for value in reads(op):
-            if value in carried:
+            if value in carried and carried.index(value) not in ahead:
                 what = f"reads what the loop carries from the iteration before (number {carried.index(value)})"
                 raise PayloadError(f"{what}: it cannot be computed ahead of that", op)
             made_by = producer(value)
@@ -73,13 +78,52 @@ def needed(loop: ir.Operation, ops: Sequence[ir.Operation]) -> list[ir.Operation
     return [op for op in order if op in found]
 
 
+@dataclass(frozen=True)
+class Behind:
+    """What of a loop stays where it is when all the rest runs ahead. `ops`: what reads the results of some of it, in
+    order; `ahead`: the ops of the rest whose results these read; `carried`: the numbers of what the loop carries that
+    the rest computes."""
+
+    ops: list[ir.Operation]
+    ahead: list[ir.Operation]
+    carried: set[int]
+
+
+def behind_of(loop: ir.Operation, ops: Sequence[ir.Operation]) -> Behind:
+    """Divides a loop's body by what depends on `ops`, in this iteration or in a later one; raises PayloadError where
+    nothing is left that could run ahead."""
+    body = loop.regions[0].blocks[0]
+    carried, (*order, end) = list(body.arguments)[1:], [o.operation for o in body.operations]
+    late, values, size = set(ops), list[ir.Value](), -1
+    while len(late) > size:
+        size = len(late)
+        values = [r for op in late for r in op.results]
+        values += [a for a, v in zip(carried, end.operands, strict=True) if v in values]
+        late |= {op for op in order if any(v in values for v in reads(op))}
+    kept = {n for n, v in enumerate(end.operands) if v not in values and v != carried[n]}
+    early = [carried[n] for n in kept]  # and what is made of that, or by a product
+    for op in order:
+        if op not in late and (is_structured(op) and contraction(op) or any(v in early for v in reads(op))):
+            early += list(op.results)
+    ahead = [producer(end.operands[n]) for n in sorted(kept)]
+    for value in (v for op in order if op in late for v in reads(op)):
+        if value in carried and value in early:
+            what = f"what the loop carries (number {carried.index(value)}) is computed ahead of what stays behind"
+            raise PayloadError(f"{what}, which reads it as it was before: compute of it first what is to be read", loop)
+        ahead += [producer(value)] if value in early else []
+    if not ahead:
+        raise PayloadError("all of the loop depends on it: there is nothing to compute ahead", ops[0])
+    return Behind([op for op in order if op in late], [op for op in order if op in ahead], kept)
+
+
 class _Rotation:
     """The rewriting of one loop."""
 
-    def __init__(self, loop: ir.Operation, ops: list[ir.Operation], ahead: int):
-        self.loop, self.ops, self.ahead = loop, ops, ahead
+    def __init__(self, loop: ir.Operation, ops: list[ir.Operation], ahead: int, behind: Behind | None = None):
+        kept = behind.carried if behind is not None else ()
+        self.loop, self.ops, self.ahead, self.kept, self.behind = loop, ops, ahead, sorted(kept), behind is not None
         self.body = loop.regions[0].blocks[0]
-        self.needed = needed(loop, ops)
+        self.needed = needed(loop, ops, kept)
         step = _number(list(loop.operands)[2])
         if not isinstance(step, int) or step < 1:
             raise PayloadError("rotate takes a loop with a constant step", loop)
@@ -95,12 +139,13 @@ class _Rotation:
             raise PayloadError("nothing else in the loop uses it: there is nothing to compute ahead", ops[0])
 
     def _outside(self, value: ir.Value) -> bool:
-        """Whether what is not moved reads a value."""
+        """Whether what is not moved reads a value. What the loop yields of itself moves, too."""
         for use in value.uses:
             op = use.owner.operation
             while op.parent.operation != self.loop:
                 op = op.parent.operation
-            if op not in self.ops:
+            moves = op.name == "scf.yield" and op.parent == self.loop and use.operand_number in self.kept
+            if not moves and op not in (self.needed if self.kept else self.ops):
                 return True
         return False
 
@@ -147,9 +192,16 @@ class _Rotation:
         """The new loops in order, and the ops that are computed ahead, in the loops in front and in the main one."""
         with ir.InsertionPoint(self.loop), self.loop.location:
             moved: list[ir.Operation] = []
-            queue = [self._first(i, moved) for i in range(self.ahead)]
-            main, rest = self._main(queue, moved)
-            loops = [*(q[0].owner.operation for q in queue), main]
+            state, queue = list(self.inits), list[list[ir.Value]]()
+            loops: list[ir.Operation] = []
+            for i in range(self.ahead):
+                loops.append(self._first(i, moved, state))
+                found = list(loops[-1].results)
+                queue.append(found[: len(self.carried)])
+                for n, value in zip(self.kept, found[len(self.carried) :], strict=True):
+                    state[n] = value
+            main, rest = self._main(state, queue, moved)
+            loops.append(main)
             state = list(main.results)[: len(self.inits)]
             first = self._behind_main(_number(main.operands[1]))
             for i in range(self.ahead):
@@ -166,46 +218,66 @@ class _Rotation:
                 made.operation.attributes[name] = self.loop.attributes[name]
         return made
 
-    def _first(self, number: int, moved: list[ir.Operation]) -> list[ir.Value]:
-        """The results for one of the first iterations, of a loop of one step or none."""
+    def _first(self, number: int, moved: list[ir.Operation], state: list[ir.Value]) -> ir.Operation:
+        """A loop of one step or none, that computes the results for one of the first iterations, and what it carries of
+        `state` that is ahead."""
         lower = self._after(self.lower, number)
         upper = self._least(self._after(lower, 1), self.upper)
         products = any(is_structured(op) and contraction(op) for op in self.needed)
         empty = [_build.empty(c.sizes, _element(c.value)) for c in self.carried]
-        loop = self._for(lower, upper, empty, products)
+        loop = self._for(lower, upper, [*empty, *(state[n] for n in self.kept)], products)
         with ir.InsertionPoint(loop.body):
-            scf.YieldOp(self._computed(loop.induction_variable, moved))
-        return list(loop.results)
+            early = list(loop.inner_iter_args)[len(empty) :]
+            computed, kept = self._computed(loop.induction_variable, moved, early)
+            scf.YieldOp([*computed, *kept])
+        return loop.operation
 
-    def _computed(self, iv: ir.Value, moved: list[ir.Operation]) -> list[ir.Value]:
-        """The ops for an iteration, and their results as the loop carries them."""
-        values = {self.body.arguments[0]: iv}
+    def _computed(
+        self, iv: ir.Value, moved: list[ir.Operation], state: Sequence[ir.Value]
+    ) -> tuple[list[ir.Value], list[ir.Value]]:
+        """The ops for an iteration: their results as the loop carries them, and what is carried ahead (`state` before)."""
+        arguments = list(self.body.arguments)
+        values = {arguments[0]: iv} | {arguments[1 + n]: v for n, v in zip(self.kept, state, strict=True)}
         for op in self.needed:
             made = _build.clone(op, values)
             if op in self.ops:
                 moved.append(made)
-        return [_padded(values[c.value], c.sizes) if c.padded else values[c.value] for c in self.carried]
+        end = list(self.body.operations)[-1].operation
+        kept = [values.get(end.operands[n], end.operands[n]) for n in self.kept]
+        return [_padded(values[c.value], c.sizes) if c.padded else values[c.value] for c in self.carried], kept
 
-    def _main(self, queue: list[list[ir.Value]], moved: list[ir.Operation]) -> tuple[ir.Operation, list[ir.Operation]]:
+    def _main(
+        self, state: list[ir.Value], queue: list[list[ir.Value]], moved: list[ir.Operation]
+    ) -> tuple[ir.Operation, list[ir.Operation]]:
         """The main loop, and what in it is the rest of the old one's body."""
-        made = self._for(self.lower, self._main_end(), [*self.inits, *(v for q in queue for v in q)])
+        made = self._for(self.lower, self._main_end(), [*state, *(v for q in queue for v in q)])
         arguments = list(made.inner_iter_args)
         count, width = len(self.inits), len(self.carried)
         with ir.InsertionPoint(made.body):
             iv = made.induction_variable
-            computed = self._computed(self._after(iv, self.ahead), moved)
+            computed, early = self._computed(self._after(iv, self.ahead), moved, [arguments[n] for n in self.kept])
             end = list(self.body.operations)[-1].operation
             kept = arguments[count + width :] + computed
-            yielded = scf.YieldOp([*end.operands, *kept])
-        rest = [o.operation for o in self.body.operations][:-1]
+            ends = list(end.operands)
+            for n, value in zip(self.kept, early, strict=True):
+                ends[n] = value
+            yielded = scf.YieldOp([*ends, *kept])
+        rest, place = [o.operation for o in self.body.operations][:-1], self._place(made.body, yielded.operation)
         for op in rest:
-            op.move_before(yielded.operation)
+            op.move_before(place)
         end.erase()
         for old, new in zip(self.body.arguments, [iv, *arguments[:count]], strict=True):
             old.replace_all_uses_with(new)
         for c, argument in zip(self.carried, arguments[count:], strict=False):
             rest += self._use(c, argument)
         return made.operation, _without_dead(rest, self.needed, yielded.operation.block)
+
+    def _place(self, body: ir.Block, end: ir.Operation) -> ir.Operation:
+        """In front of which op of the main loop the rest of the old one's body stands: the end, or, where the loop carries
+        something ahead, what is computed of the products ahead: those and the rest's can be under way together."""
+        ops = [o.operation for o in body.operations]
+        products = [i for i, op in enumerate(ops) if is_structured(op) and contraction(op)]
+        return ops[products[-1] + 1] if self.behind and products else end
 
     def _use(self, carried: _Carried, argument: ir.Value) -> list[ir.Operation]:
         """Lets the rest read a value that is carried: of its own extents. Returns the ops that this takes."""
@@ -218,7 +290,7 @@ class _Rotation:
         return [cut.owner.operation]
 
     def _last(self, main: ir.Operation, rest: list[ir.Operation], number: int, lower: Size, state) -> ir.Operation:
-        """One of the last iterations: the rest alone, of a loop of one step or none."""
+        """One of the last iterations: the rest alone, of a loop of one step or none. What is ahead stays as it is."""
         loop = self._for(lower, self._least(self._after(lower, 1), self.upper), state)
         count, width = len(self.inits), len(self.carried)
         inside, end = main.regions[0].blocks[0], list(main.regions[0].blocks[0].operations)[-1].operation
@@ -229,7 +301,10 @@ class _Rotation:
         with ir.InsertionPoint(loop.body):
             for op in rest:
                 _build.clone(op, values)
-            scf.YieldOp([values.get(v, v) for v in list(end.operands)[:count]])
+            ends = [values.get(v, v) for v in list(end.operands)[:count]]
+            for n in self.kept:
+                ends[n] = loop.inner_iter_args[n]
+            scf.YieldOp(ends)
         return loop.operation
 
 
@@ -281,24 +356,30 @@ def _without_dead(rest: list[ir.Operation], moved: Sequence[ir.Operation], block
     operands=("loop", "ops"),
     consumes=("ops",),  # and the loop goes: its handle becomes empty
     results=("loops", "moved"),
-    attributes={"ahead": int},
+    attributes={"ahead": int, "behind": int},
+    defaults={"ahead": 0, "behind": 0},
 )
-def rotate(rewriter, loops, ops, ahead):
-    """Computes `ops` of a loop, with what they need, `ahead` iterations before the rest of its body.
+def rotate(rewriter, loops, ops, ahead=0, behind=0):
+    """Computes `ops` of a loop, with what they need, `ahead` iterations before the rest of its body; or, with `behind` in
+    place of `ahead`, all but `ops`, and what reads their results, so many iterations before these.
 
-    They may need the induction variable and what stands in front of the loop, not what it carries. Results: the loops
-    in their order (`ahead` short ones, the main one, `ahead` short ones), which have the old one's attributes, and the
-    ops in them that are computed ahead."""
+    What is moved may need the induction variable, what stands in front of the loop, and, with `behind`, what the loop
+    carries that it computes itself. Results: the loops in their order (`ahead` or `behind` short ones, the main one, as
+    many short ones), which have the old one's attributes, and the ops in them that are computed ahead."""
     if len(loops) != 1 or loops[0].operation.name != "scf.for":
         raise PayloadError("rotate takes one scf.for", loops[0] if loops else None)
     loop, moved = loops[0].operation, [op.operation for op in ops]
     if not moved:
-        raise PayloadError("rotate got no ops to compute ahead", loop)
-    if not 1 <= ahead <= MOST_AHEAD:
-        raise PayloadError(f"ahead {ahead}: 1 to {MOST_AHEAD} iterations", loop)
+        raise PayloadError("rotate got no ops to compute ahead, or behind", loop)
+    if ahead and behind:
+        raise PayloadError("rotate takes ahead or behind, not both", loop)
+    word, number = ("behind", behind) if behind else ("ahead", ahead)
+    if not 1 <= number <= MOST_AHEAD:
+        raise PayloadError(f"{word} {number}: 1 to {MOST_AHEAD} iterations", loop)
     for op in moved:
         if op.parent.operation != loop:
             raise PayloadError("does not stand in the loop that is rotated", op)
-    made, found = _Rotation(loop, moved, ahead).rewrite()
+    rest = behind_of(loop, moved) if behind else None
+    made, found = _Rotation(loop, rest.ahead if rest else moved, number, rest).rewrite()
     rewriter.erase_op(loop)
     return [made, found]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mlirc.dialects import rings
 from mlirc.mlir import ir
 from mlirc.passes.distribute.copies.loop_operands import LoopOperand, LoopOperands
-from mlirc.passes.distribute.emit.asynchronous import AT_ONCE, LATER, finish, first_reader
+from mlirc.passes.distribute.emit.asynchronous import AT_ONCE, LATER, finish, first_reader, reads
 
 
 @dataclass
@@ -53,13 +53,21 @@ def releases_of(operands: LoopOperands, channels: list[Channel]) -> list[tuple[i
             rest.append((stop if readers is not None and _in_front(readers, stop) else end, channel.ring))
     # What is inserted behind one op comes in the reverse order.
     for position, ring in reversed(sorted(at_once, key=lambda x: x[0])):
-        found.append((waited[position], ring, 0))
+        found.append((_in_flight(waited[position], operands.products), ring, 0))
     if waited:
         found += [(waited[0], ring, 1) for ring in reversed(lagging)]
     found += [(at, ring, 0) for at, ring in rest]
     if not waited:
         found += [(stop, ring, 1) for ring in lagging]
     return found + [(operands.op, ring, 0) for ring in reversed(lagging)]
+
+
+def _in_flight(product: ir.Operation, products: list[ir.Operation]) -> ir.Operation:
+    """The last product that is issued before a product's result is looked at: itself, as a rule."""
+    order = [o.operation for o in product.block.operations]
+    ops = order[order.index(product) + 1 :]
+    stop = next((i for i, op in enumerate(ops) if reads(op, product.results[0])), 0)
+    return next((op for op in reversed(ops[:stop]) if op in products), product)
 
 
 def _in_front(ops: list[ir.Operation], stop: ir.Operation) -> bool:

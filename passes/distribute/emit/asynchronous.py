@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlirc.ir.contractions import multiply_accumulate
 from mlirc.mlir import ir, nested, nvvm
 
 AT_ONCE, AT_END, LATER = "at once", "at the end", "later"
@@ -39,20 +40,35 @@ def first_reader(op: ir.Operation) -> ir.Operation | None:
     value = carried(op)
     if value is None:
         return None
-    return next((o.operation for o in _until(op) if reads(o.operation, value)), None)
+    return next((o for o in _until(op) if reads(o, value)), None)
 
 
-def _until(op: ir.Operation) -> list:
-    ops = list(op.block.operations)
-    return ops[: [o.operation for o in ops].index(op)]
+def _until(op: ir.Operation) -> list[ir.Operation]:
+    ops = [o.operation for o in op.block.operations]
+    return ops[: ops.index(op)]
+
+
+def _overtaken(op: ir.Operation, reader: ir.Operation) -> bool:
+    """Whether a product of an iteration that nobody has read yet stands in front of what looks at another one's sums of
+    the iteration before: a wait there would be one for both."""
+    ops = _until(reader)
+    for number, other in enumerate(ops):
+        if other == op or other.name != "linalg.generic" or multiply_accumulate(other) is None or carried(other):
+            continue
+        if not any(reads(o, other.results[0]) for o in ops[number + 1 :]):
+            return True
+    return False
 
 
 def finish(op: ir.Operation) -> str:
     """When a product that stands in a loop is waited for: `LATER`, in the next iteration, where only the loop takes its
     result, in front of what looks at it there (or at the end, if only the product itself does); `AT_END` of its
-    iteration, where others behind it still look at what the iteration before gave; else `AT_ONCE`."""
+    iteration, where others behind it still look at what the iteration before gave, or where another product of the next
+    one would be under way by then; else `AT_ONCE`."""
     value = carried(op)
     if value is None:
         return AT_ONCE
     behind = [o.operation for o in op.block.operations][len(_until(op)) + 1 :]
-    return AT_END if any(reads(o, value) for o in behind) else LATER
+    reader = first_reader(op)
+    early = reader is not None and _overtaken(op, reader)
+    return AT_END if early or any(reads(o, value) for o in behind) else LATER
