@@ -103,7 +103,7 @@ def behind_of(loop: ir.Operation, ops: Sequence[ir.Operation]) -> Behind:
     kept = {n for n, v in enumerate(end.operands) if v not in values and v != carried[n]}
     early = [carried[n] for n in kept]  # and what is made of that, or by a product
     for op in order:
-        if op not in late and (is_structured(op) and contraction(op) or any(v in early for v in reads(op))):
+        if op not in late and (_is_product(op) or any(v in early for v in reads(op))):
             early += list(op.results)
     ahead = [producer(end.operands[n]) for n in sorted(kept)]
     for value in (v for op in order if op in late for v in reads(op)):
@@ -121,7 +121,7 @@ class _Rotation:
 
     def __init__(self, loop: ir.Operation, ops: list[ir.Operation], ahead: int, behind: Behind | None = None):
         kept = behind.carried if behind is not None else ()
-        self.loop, self.ops, self.ahead, self.kept, self.behind = loop, ops, ahead, sorted(kept), behind is not None
+        self.loop, self.ops, self.ahead, self.kept, self.behind = loop, ops, ahead, sorted(kept), behind
         self.body = loop.regions[0].blocks[0]
         self.needed = needed(loop, ops, kept)
         step = _number(list(loop.operands)[2])
@@ -223,7 +223,7 @@ class _Rotation:
         `state` that is ahead."""
         lower = self._after(self.lower, number)
         upper = self._least(self._after(lower, 1), self.upper)
-        products = any(is_structured(op) and contraction(op) for op in self.needed)
+        products = any(map(_is_product, self.needed))
         empty = [_build.empty(c.sizes, _element(c.value)) for c in self.carried]
         loop = self._for(lower, upper, [*empty, *(state[n] for n in self.kept)], products)
         with ir.InsertionPoint(loop.body):
@@ -262,8 +262,8 @@ class _Rotation:
             for n, value in zip(self.kept, early, strict=True):
                 ends[n] = value
             yielded = scf.YieldOp([*ends, *kept])
-        rest, place = [o.operation for o in self.body.operations][:-1], self._place(made.body, yielded.operation)
-        for op in rest:
+        rest = [o.operation for o in self.body.operations][:-1]
+        for op, place in zip(rest, self._places(made.body, rest, yielded.operation), strict=True):
             op.move_before(place)
         end.erase()
         for old, new in zip(self.body.arguments, [iv, *arguments[:count]], strict=True):
@@ -272,12 +272,15 @@ class _Rotation:
             rest += self._use(c, argument)
         return made.operation, _without_dead(rest, self.needed, yielded.operation.block)
 
-    def _place(self, body: ir.Block, end: ir.Operation) -> ir.Operation:
-        """In front of which op of the main loop the rest of the old one's body stands: the end, or, where the loop carries
-        something ahead, what is computed of the products ahead: those and the rest's can be under way together."""
+    def _places(self, body: ir.Block, rest: list[ir.Operation], end: ir.Operation) -> list[ir.Operation]:
+        """In front of which op of the main loop each op of the rest stands: the end, or, of ops that stay behind, from
+        their first product on in front of what is computed of the products ahead, so that both are under way together,
+        and up to there in front of all: a product's sums have to be there before another one begins."""
         ops = [o.operation for o in body.operations]
-        products = [i for i, op in enumerate(ops) if is_structured(op) and contraction(op)]
-        return ops[products[-1] + 1] if self.behind and products else end
+        if self.behind is None or not (ahead := [i for i, op in enumerate(ops) if _is_product(op)]):
+            return [end] * len(rest)
+        late = [i for i, op in enumerate(rest) if op in self.behind.ops and _is_product(op)]
+        return [ops[0] if i < late[0] else ops[ahead[-1] + 1] for i in range(len(rest))]
 
     def _use(self, carried: _Carried, argument: ir.Value) -> list[ir.Operation]:
         """Lets the rest read a value that is carried: of its own extents. Returns the ops that this takes."""
@@ -306,6 +309,10 @@ class _Rotation:
                 ends[n] = loop.inner_iter_args[n]
             scf.YieldOp(ends)
         return loop.operation
+
+
+def _is_product(op: ir.Operation) -> bool:
+    return is_structured(op) and contraction(op) is not None
 
 
 def _number(value: ir.Value) -> Size:

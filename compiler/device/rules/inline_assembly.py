@@ -1,4 +1,5 @@
-"""Inline assembly (`llvm.inline_asm`): wgmma with A in registers, for which MLIR has no operation. The spelling is in
+"""Inline assembly (`llvm.inline_asm`): wgmma with A in registers, for which MLIR has no operation, and none, which keeps
+LLVM from moving what is computed of a register. The spelling is in
 docs/host-device.md; the syntax is the PTX ISA's, "wgmma.mma_async"."""
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numpy as np
 from mlirc.device.addresses import struct_fields
 from mlirc.device.declare import rule
 from mlirc.device.engine import engine_of
-from mlirc.device.inline_asm import PREDICATE, WGMMA, Operands, scale, text_of, whole_struct
+from mlirc.device.inline_asm import PREDICATE, WGMMA, Operands, scale, text_of, tied, whole_struct
 from mlirc.device.machine import State
 from mlirc.device.translate import Translator
 from mlirc.device.warps import WARPGROUP, warpgroups
@@ -21,6 +22,8 @@ from mlirc.device.wgmma import Product, any_made_late, checked, launch
 @rule("llvm.inline_asm")
 def _inline(tr: Translator, op):
     text = text_of(op, "asm_string")
+    if not text.strip():
+        return _nothing(tr, op)
     found = WGMMA.search(text)
     rest = PREDICATE.sub("", WGMMA.sub("", text))
     if found is None or re.sub(r"\.reg\s+\.pred\s+\w+\s*;|[{}\s]", "", rest):
@@ -53,6 +56,18 @@ def _inline(tr: Translator, op):
         if in_registers and m.check:
             _note_registers(s, dict(zip(a_registers, first, strict=True)), late, op)
         r[out] = result
+
+    return step
+
+
+def _nothing(tr: Translator, op):
+    """No instruction: the result is the operand that shares its register."""
+    if tied(op) != {0: 0} or len(op.operands) != 1 or op.results[0].type != op.operands[0].type:
+        raise tr.refused(op, "of no instruction takes one operand, tied to a result of its type")
+    taken, made = tr.reg(op.operands[0]), tr.reg(op.results[0])
+
+    def step(s: State) -> None:
+        s.r[made] = s.r[taken]
 
     return step
 

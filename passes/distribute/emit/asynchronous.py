@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from mlirc.ir.contractions import multiply_accumulate
-from mlirc.mlir import ir, nested, nvvm
+from mlirc.ir.tensors import element_bytes
+from mlirc.mlir import ir, llvm, nested, nvvm
 
+WORD = 4  # bytes
 AT_ONCE, AT_END, LATER = "at once", "at the end", "later"
 
 
@@ -13,6 +14,21 @@ def proxy_fence() -> None:
     proxy."""
     parse = ir.Attribute.parse
     nvvm.FenceProxyOp(parse("#nvvm.proxy_kind<async.shared>"), space=parse("#nvvm.shared_space<cta>"))
+
+
+def pinned(value: ir.Value) -> ir.Value:
+    """The same register, of which LLVM does not know what it was made of: else a loop that carries two rounded numbers in
+    one register carries them as they were before, in two. No instruction; of other values than words, nothing."""
+    type_ = value.type
+    vector = ir.VectorType(type_) if isinstance(type_, ir.VectorType) else None
+    element, count = (vector.element_type, vector.shape[0]) if vector is not None else (type_, 1)
+    if not isinstance(element, ir.F32Type | ir.BF16Type | ir.F16Type) or element_bytes(element) * count != WORD:
+        return value
+    word = ir.F32Type.get() if isinstance(element, ir.F32Type) else ir.IntegerType.get_signless(32)
+    register = "f" if isinstance(element, ir.F32Type) else "r"
+    found = value if type_ == word else llvm.BitcastOp(word, value).result
+    found = llvm.InlineAsmOp(word, [found], "", f"={register},0", has_side_effects=True).res
+    return found if type_ == word else llvm.BitcastOp(type_, found).result
 
 
 def carried(op: ir.Operation) -> ir.Value | None:
@@ -48,27 +64,12 @@ def _until(op: ir.Operation) -> list[ir.Operation]:
     return ops[: ops.index(op)]
 
 
-def _overtaken(op: ir.Operation, reader: ir.Operation) -> bool:
-    """Whether a product of an iteration that nobody has read yet stands in front of what looks at another one's sums of
-    the iteration before: a wait there would be one for both."""
-    ops = _until(reader)
-    for number, other in enumerate(ops):
-        if other == op or other.name != "linalg.generic" or multiply_accumulate(other) is None or carried(other):
-            continue
-        if not any(reads(o, other.results[0]) for o in ops[number + 1 :]):
-            return True
-    return False
-
-
 def finish(op: ir.Operation) -> str:
     """When a product that stands in a loop is waited for: `LATER`, in the next iteration, where only the loop takes its
     result, in front of what looks at it there (or at the end, if only the product itself does); `AT_END` of its
-    iteration, where others behind it still look at what the iteration before gave, or where another product of the next
-    one would be under way by then; else `AT_ONCE`."""
+    iteration, where others behind it still look at what the iteration before gave; else `AT_ONCE`."""
     value = carried(op)
     if value is None:
         return AT_ONCE
     behind = [o.operation for o in op.block.operations][len(_until(op)) + 1 :]
-    reader = first_reader(op)
-    early = reader is not None and _overtaken(op, reader)
-    return AT_END if early or any(reads(o, value) for o in behind) else LATER
+    return AT_END if any(reads(o, value) for o in behind) else LATER

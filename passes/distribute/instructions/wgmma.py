@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import arith, ir, llvm, memref, nvvm
+from mlirc.passes.distribute.emit.asynchronous import pinned
 from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue, Unsupported
 from mlirc.passes.distribute.instructions import BlockProduct, ElementTypes, Spread, instruction
 from mlirc.passes.distribute.instructions.base import WarpgroupInstruction, round_up
@@ -17,7 +18,7 @@ from mlirc.passes.distribute.layouts.shared import LINE
 from mlirc.passes.distribute.memory import access
 from mlirc.passes.distribute.products import staging
 from mlirc.passes.distribute.products.product import Product
-from mlirc.passes.distribute.tiles.accumulators import WgmmaFragment, struct_type
+from mlirc.passes.distribute.tiles.accumulators import AccumulatorFragment, WgmmaFragment, struct_type
 from mlirc.passes.distribute.tiles.reduction import mask
 from mlirc.passes.distribute.tiles.values import Fragment, Marked, Splat, Tile
 
@@ -81,7 +82,7 @@ class Wgmma(WarpgroupInstruction):
         starts = isinstance(product.c, Splat) and is_zero(product.c)
         left = _registers(product)
         # What is added to: of no interest where the first instruction writes zeros and its product.
-        values = WgmmaFragment.pack(em, product.accumulator(), tiles) if not starts or left else nothing(product)
+        values = WgmmaFragment.pack(em, added_to(product), tiles) if not starts or left else nothing(product)
         product.begin()
         first = first_places(product)
         a = left or shared_operand(product, 0, first[0])
@@ -101,6 +102,20 @@ def is_zero(tile: Splat) -> bool:
 def nothing(product: Product) -> list[ir.Value]:
     """Accumulators that no instruction reads."""
     return [llvm.UndefOp(t).result for t in WgmmaFragment.types(product.c.element, product.spread.tiles)]
+
+
+def added_to(product: Product) -> Fragment:
+    """What a product is added to. While others run it stays where it was computed, in front of them: ptxas runs products
+    one by one where their registers are written between them (its advisory C7513), and LLVM would compute it here."""
+    em, found = product.em, product.accumulator()
+    if not em.team.groups.under_way() or isinstance(found, AccumulatorFragment):
+        return found
+    pieces = []
+    for piece in found.pieces:
+        owner = piece.owner
+        with ir.InsertionPoint.current if isinstance(owner, ir.Block) else ir.InsertionPoint.after(owner):
+            pieces.append(em.pack([pinned(em.extract(piece, k)) for k in range(found.piece)]))
+    return Fragment(em, found.element, found.shape, found.sizes, found.layout, pieces, found.piece)
 
 
 def first_places(product: Product) -> tuple[IndexValue, IndexValue]:
