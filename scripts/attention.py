@@ -31,6 +31,7 @@ from mlirc.schedule.verbs import (
     split_tested_steps,
     stage,
     store_through_shared,
+    take_turns,
     tidy,
     tile_to_blocks,
 )
@@ -148,10 +149,15 @@ def scores_ahead(loops: ir.Value, steps: int) -> None:
     rotate(loop, pick(match_contractions(loop), number=0), ahead=steps)
 
 
-def results_behind(loops: ir.Value, steps: int) -> None:
-    """Adds to the results `steps` blocks of keys behind the softmax, in the first of the loops."""
+def results_behind(loops: ir.Value, steps: int, groups: int) -> None:
+    """Adds to the results `steps` blocks of keys behind the softmax, in the first of the loops; `groups` of the block's
+    warps take turns at the products there."""
     loop = pick(loops, number=0)
-    rotate(loop, pick(match_contractions(loop), number=1), behind=steps)
+    if steps:
+        found, _ = rotate(loop, pick(match_contractions(loop), number=1), behind=steps)
+        loop = pick(found, number=steps)
+    if groups > 1:
+        take_turns(loop, groups=groups)
 
 
 @register(matches=is_attention, priority=20)
@@ -170,6 +176,7 @@ def attention(
     store: Literal["vector", "tma"] | None = None,
     rotate: int = 0,
     behind: int = 0,
+    turns: int = 1,
 ) -> ir.Module:
     """FlashAttention-2's loop order. Each warp owns whole rows (16 of them for tensor cores), so that the softmax's
     reductions stay inside a warp. With wgmma, warpgroups have 64 rows each and a producer warp copies keys and values;
@@ -200,6 +207,7 @@ def attention(
     knobs = dict(
         block_q=block_q, block_kv=block_kv, warps=warps, stages=stages, split=split, min_blocks=min_blocks, mma=mma,
         copy=copy, store=store, rotate=rotate or None, behind=behind or None,
+        turns=turns if turns > 1 else None,
     )  # fmt: skip
     with script(**knobs) as (module, function):
         result, _ = decompose_attention(match(function, ATTENTION, SINK_ATTENTION), base2=True)
@@ -221,8 +229,8 @@ def attention(
             store_through_shared(forall, copy="tma")
         if rotate:
             scores_ahead(loops, rotate)
-        if behind:
-            results_behind(loops, behind)
+        if behind or turns > 1:
+            results_behind(loops, behind, turns)
         annotate(function, warps=warps, min_blocks=min_blocks)
         tidy(function, forall)
     return module

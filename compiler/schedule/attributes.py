@@ -119,6 +119,11 @@ _TABLE: dict[str, ScheduleAttribute] = {
             "a producer needs, and the rest", _registers,
         ),
         ScheduleAttribute(
+            "turns", LOOP, "1 to 8", "the warps that compute are so many groups of whole warpgroups, which issue the "
+            "loop's products by wgmma in turns: one computes while the tensor cores have another one's products",
+            _between(1, 8),
+        ),
+        ScheduleAttribute(
             "swizzle", SLICE, "0, 32, 64 or 128", "over how many bytes of a row chunks of 16 are permuted in the "
             "slots of a ring: as long as the row, or 0 for none",
             lambda v: v in (0, 32, 64, 128) and not isinstance(v, bool),

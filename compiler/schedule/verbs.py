@@ -74,6 +74,7 @@ __all__ = [
     "store_through_shared",
     "stream_k",
     "swap_operands",
+    "take_turns",
     "tile_reduction",
     "tile_to_blocks",
     "tidy",
@@ -159,6 +160,12 @@ def specialize(loop: ir.Value, *, producers: int = 1, registers: Sequence[int] |
     they are a warpgroup, which gives its registers to those that compute: `registers` of a thread of each, (producer,
     consumer)."""
     annotate(loop, producers=producers, registers=None if registers is None else tuple(registers))
+
+
+def take_turns(loop: ir.Value, *, groups: int = 2) -> None:
+    """The warps that compute are `groups` groups of whole warpgroups, which issue the products of the loop (by wgmma) in
+    turns: what a group computes between its products runs while the tensor cores have those of the others."""
+    annotate(loop, turns=groups)
 
 
 def last_block(forall: ir.Value, *, warps: int) -> None:

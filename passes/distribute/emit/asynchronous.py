@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlirc.ir.contractions import multiply_accumulate
 from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import ir, llvm, nested, nvvm
 
@@ -17,8 +18,8 @@ def proxy_fence() -> None:
 
 
 def pinned(value: ir.Value) -> ir.Value:
-    """The same register, of which LLVM does not know what it was made of: else a loop that carries two rounded numbers in
-    one register carries them as they were before, in two. No instruction; of other values than words, nothing."""
+    """The same register, computed in front of this place: LLVM moves what it is made of behind no such place. No
+    instruction; of other values than words, nothing."""
     type_ = value.type
     vector = ir.VectorType(type_) if isinstance(type_, ir.VectorType) else None
     element, count = (vector.element_type, vector.shape[0]) if vector is not None else (type_, 1)
@@ -67,9 +68,13 @@ def _until(op: ir.Operation) -> list[ir.Operation]:
 def finish(op: ir.Operation) -> str:
     """When a product that stands in a loop is waited for: `LATER`, in the next iteration, where only the loop takes its
     result, in front of what looks at it there (or at the end, if only the product itself does); `AT_END` of its
-    iteration, where others behind it still look at what the iteration before gave; else `AT_ONCE`."""
+    iteration, where others behind it still look at what the iteration before gave, or where those that look at its sums in
+    the next one do so in front of all products; else `AT_ONCE`."""
     value = carried(op)
     if value is None:
         return AT_ONCE
     behind = [o.operation for o in op.block.operations][len(_until(op)) + 1 :]
-    return AT_END if any(reads(o, value) for o in behind) else LATER
+    reader, products = first_reader(op), [o for o in _until(op) if o.name == "linalg.generic" and multiply_accumulate(o)]
+    # Nothing would run on: the next iteration begins with the wait.
+    early = reader is not None and products and not any(p.is_before_in_block(reader) for p in products)
+    return AT_END if early or any(reads(o, value) for o in behind) else LATER

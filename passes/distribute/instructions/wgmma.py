@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import arith, ir, llvm, memref, nvvm
-from mlirc.passes.distribute.emit.asynchronous import pinned
+from mlirc.passes.distribute.emit.asynchronous import WORD, pinned
 from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue, Unsupported
 from mlirc.passes.distribute.instructions import BlockProduct, ElementTypes, Spread, instruction
 from mlirc.passes.distribute.instructions.base import WarpgroupInstruction, round_up
@@ -82,7 +82,7 @@ class Wgmma(WarpgroupInstruction):
         starts = isinstance(product.c, Splat) and is_zero(product.c)
         left = _registers(product)
         # What is added to: of no interest where the first instruction writes zeros and its product.
-        values = WgmmaFragment.pack(em, added_to(product), tiles) if not starts or left else nothing(product)
+        values = WgmmaFragment.pack(em, in_place(em, product.accumulator()), tiles) if not starts or left else nothing(product)
         product.begin()
         first = first_places(product)
         a = left or shared_operand(product, 0, first[0])
@@ -104,17 +104,19 @@ def nothing(product: Product) -> list[ir.Value]:
     return [llvm.UndefOp(t).result for t in WgmmaFragment.types(product.c.element, product.spread.tiles)]
 
 
-def added_to(product: Product) -> Fragment:
-    """What a product is added to. While others run it stays where it was computed, in front of them: ptxas runs products
-    one by one where their registers are written between them (its advisory C7513), and LLVM would compute it here."""
-    em, found = product.em, product.accumulator()
+def in_place(em: Emitter, found: Fragment) -> Fragment:
+    """What a product reads of registers. While others run it stays where it was computed, in front of them: ptxas runs
+    products one by one where their registers are written between them (its advisory C7513), and LLVM would compute it
+    where it is read."""
     if not em.team.groups.under_way() or isinstance(found, AccumulatorFragment):
         return found
     pieces = []
     for piece in found.pieces:
-        owner = piece.owner
+        owner, whole = piece.owner, element_bytes(found.element) * found.piece == WORD
         with ir.InsertionPoint.current if isinstance(owner, ir.Block) else ir.InsertionPoint.after(owner):
-            pieces.append(em.pack([pinned(em.extract(piece, k)) for k in range(found.piece)]))
+            parts = [piece] if whole else [em.extract(piece, k) for k in range(found.piece)]
+            kept = [pinned(v) for v in parts]
+            pieces.append(kept[0] if whole else em.pack(kept))
     return Fragment(em, found.element, found.shape, found.sizes, found.layout, pieces, found.piece)
 
 
@@ -147,7 +149,7 @@ def _registers(product: Product) -> Registers | None:
     frag = tile.get(natural)
     if target is None or target.register_map(frag.layout, em.team.warps) is None:
         return None
-    frag = mask(em, frag.get(target), product.k_dims(0), ir.FloatAttr.get(frag.element, 0.0))
+    frag = in_place(em, mask(em, frag.get(target), product.k_dims(0), ir.FloatAttr.get(frag.element, 0.0)))
     return Registers(_words(product, frag, target))
 
 

@@ -7,6 +7,7 @@ from mlirc.mlir import arith, ir, scf
 from mlirc.passes.distribute.emit.emitter import Emitter, Unsupported
 from mlirc.passes.distribute.emit.pending import wait_for_all
 from mlirc.passes.distribute.lowerings.consumer import Consumer
+from mlirc.passes.distribute.lowerings.turns import turns_of
 from mlirc.passes.distribute.program.scope import Lowerings, Scope
 from mlirc.passes.distribute.tiles.loop_argument import LoopArgument
 from mlirc.passes.distribute.tiles.values import Fragment, Tile
@@ -19,8 +20,10 @@ def lower(outer: Scope, op) -> None:
     lb, ub, step = (outer.scalar(v) for v in list(op.operands)[:3])
     inits = list(op.operands)[3:]
     iv, carried = body.arguments[0], list(body.arguments)[1:]
-    pipeline = Consumer(outer, body, op)
+    pipeline, turns = Consumer(outer, body, op), turns_of(outer, op.operation)
     em.team.groups.finish()
+    if turns is not None:
+        turns.begin()
     outer_depth, outer_pipeline = em.pipeline_depth, em.pipeline
     em.pipeline, em.pipeline_depth = pipeline, 1
     draft = scf.ForOp(em.value(lb), em.value(ub), em.value(step), [])
@@ -50,11 +53,15 @@ def lower(outer: Scope, op) -> None:
         next_values = [v for a, t in zip(arguments, yielded, strict=True) for v in a.values_of(t)]
         left = groups.end_iteration({a: g for a, t in zip(arguments, yielded, strict=True) if (g := a.leaves(t))})
         scf.YieldOp(next_values)
+        if turns is not None:
+            turns.take(draft.body, op.operation)
     results = _finish(em, draft, arguments, [outer.tile(v) for v in inits])
     for value, frag in zip(op.results, results, strict=True):
         outer.tiles[value] = frag
     if left:
         wait_for_all()
+    if turns is not None:
+        turns.end()
     em.pipeline_depth, em.pipeline = outer_depth, outer_pipeline
     outer.program.copies.end(em, op.operation)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import ir
-from mlirc.passes.distribute.emit.asynchronous import LATER, finish, pinned
+from mlirc.passes.distribute.emit.asynchronous import LATER, finish
 from mlirc.passes.distribute.emit.emitter import Emitter, vec
 from mlirc.passes.distribute.emit.pending import Carried, Group
 from mlirc.passes.distribute.layouts.registers import Layout, row_layout
@@ -62,9 +61,7 @@ class LoopArgument(Tile):
         assert self.fragment is not None
         frag = tile.get(self.fragment.layout)
         if self.form is None:
-            pieces = list(frag.with_piece(self.fragment.piece).pieces)
-            half = element_bytes(self.element) == 2 and self.em.team.groups.issued  # as products take it, not as f32
-            return [pinned(v) for v in pieces] if half else pieces
+            return list(frag.with_piece(self.fragment.piece).pieces)
         return self.form.pack(self.em, frag, self.grid)
 
     def leaves(self, tile: Tile) -> Group | None:
