@@ -163,7 +163,7 @@ def specialize(loop: ir.Value, *, producers: int = 1, registers: Sequence[int] |
 
 
 def take_turns(loop: ir.Value, *, groups: int = 2) -> None:
-    """The warps that compute are `groups` groups of whole warpgroups, which issue the products of the loop (by wgmma) in
+    """The warps that compute are `groups` groups of whole warpgroups, which issue the loop's products by wgmma in
     turns: what a group computes between its products runs while the tensor cores have those of the others."""
     annotate(loop, turns=groups)
 

@@ -10,11 +10,10 @@ Nothing is computed that the loop did not compute, nothing more often, and a loo
 in front of and behind the main one have one iteration or none. Moved so, the scores of the next keys are there when the
 softmax of the last ones is done, and slices that no copy brings to shared memory ahead are on their way to registers.
 
-What is moved may read what the loop carries where that, too, is computed of what is moved: then the recurrence as a whole
-runs ahead. `behind` says the same from the other end: the ops, what reads their results, and what only they need stay
-where they are, and all the rest runs ahead. In the main loop they stand behind the products of the rest and in front of what
-is computed of those: attention's values are multiplied while the softmax of the next scores is computed (FlashAttention-3's
-overlap within a warpgroup: Shah et al., 2024, section 3.2)."""
+With `behind` the same is said from the other end (`_behind.py`): the ops, and what reads their results, stay where
+they are, and all the rest runs ahead, with what the loop carries of it. In the main loop they stand behind the products
+of the rest and in front of what is computed of those: attention's values are multiplied while the softmax of the next
+scores is computed (FlashAttention-3's overlap within a warpgroup: Shah et al., 2024, section 3.2)."""
 
 from __future__ import annotations
 
@@ -23,12 +22,12 @@ from dataclasses import dataclass
 
 from mlirc.dialects.schedule import _build
 from mlirc.dialects.schedule._base import PayloadError, transform_op
+from mlirc.dialects.schedule._behind import Behind, behind_of, is_product, reads
 from mlirc.dialects.schedule._build import Size
-from mlirc.dialects.schedule._dims import contraction, is_structured, producer
+from mlirc.dialects.schedule._dims import producer
 from mlirc.dialects.schedule.split_k import sizes_of
-from mlirc.ir.contractions import CASTS
 from mlirc.ir.tensors import shape_of
-from mlirc.mlir import affine, ir, nested, scf, tensor
+from mlirc.mlir import affine, ir, scf, tensor
 
 PURE = ("linalg", "tensor", "affine", "arith", "math")
 MOST_AHEAD = 4
@@ -47,11 +46,6 @@ class _Carried:
     @property
     def padded(self) -> bool:
         return self.sizes != self.own
-
-
-def reads(op: ir.Operation) -> list[ir.Value]:
-    """The values that an op and what is nested in it read."""
-    return [v for o in (op, *nested(op)) for v in o.operands]
 
 
 def needed(loop: ir.Operation, ops: Sequence[ir.Operation], ahead: Collection[int] = ()) -> list[ir.Operation]:
@@ -77,54 +71,6 @@ def needed(loop: ir.Operation, ops: Sequence[ir.Operation], ahead: Collection[in
             if made_by is not None and made_by in order:
                 rest.append(made_by)
     return [op for op in order if op in found]
-
-
-@dataclass(frozen=True)
-class Behind:
-    """What of a loop stays where it is when all the rest runs ahead. `ops`: what reads the results of some of it, in
-    order; `ahead`: the ops of the rest whose results these read; `carried`: the numbers of what the loop carries that
-    the rest computes."""
-
-    ops: list[ir.Operation]
-    ahead: list[ir.Operation]
-    carried: set[int]
-
-
-def behind_of(loop: ir.Operation, ops: Sequence[ir.Operation]) -> Behind:
-    """Divides a loop's body by what depends on `ops`, in this iteration or in a later one; raises PayloadError where
-    nothing is left that could run ahead."""
-    body = loop.regions[0].blocks[0]
-    carried, (*order, end) = list(body.arguments)[1:], [o.operation for o in body.operations]
-    late, values, size = set(ops), list[ir.Value](), -1
-    while len(late) > size:
-        size = len(late)
-        values = [r for op in late for r in op.results]
-        values += [a for a, v in zip(carried, end.operands, strict=True) if v in values]
-        late |= {op for op in order if any(v in values for v in reads(op)) or _converts_for(op, late)}
-    kept = {n for n, v in enumerate(end.operands) if v not in values and v != carried[n]}
-    early = [carried[n] for n in kept]  # and what is made of that, or by a product
-    for op in order:
-        if op not in late and (_is_product(op) or any(v in early for v in reads(op))):
-            early += list(op.results)
-    ahead = [producer(end.operands[n]) for n in sorted(kept)]
-    for value in (v for op in order if op in late for v in reads(op)):
-        if value in carried and value in early:
-            what = f"what the loop carries (number {carried.index(value)}) is computed ahead of what stays behind"
-            raise PayloadError(f"{what}, which reads it as it was before: compute of it first what is to be read", loop)
-        ahead += [producer(value)] if value in early else []
-    if not ahead:
-        raise PayloadError("all of the loop depends on it: there is nothing to compute ahead", ops[0])
-    return Behind([op for op in order if op in late], [op for op in order if op in ahead], kept)
-
-
-def _converts_for(op: ir.Operation, others: Collection[ir.Operation]) -> bool:
-    """Whether an op does nothing but convert a tile's elements, for some others alone: it stays with them. (Registers that
-    a product reads are not written before it is done: what it takes is converted behind the one before.)"""
-    if op.name != "linalg.generic" or len(op.operands) != 2:
-        return False
-    inner = [o.operation for o in op.regions[0].blocks[0].operations][:-1]
-    users = [u.owner.operation for r in op.results for u in r.uses]
-    return len(inner) == 1 and inner[0].name in CASTS and bool(users) and all(u in others for u in users)
 
 
 class _Rotation:
@@ -234,7 +180,7 @@ class _Rotation:
         `state` that is ahead."""
         lower = self._after(self.lower, number)
         upper = self._least(self._after(lower, 1), self.upper)
-        products = any(map(_is_product, self.needed))
+        products = any(map(is_product, self.needed))
         empty = [_build.empty(c.sizes, _element(c.value)) for c in self.carried]
         loop = self._for(lower, upper, [*empty, *(state[n] for n in self.kept)], products)
         with ir.InsertionPoint(loop.body):
@@ -246,7 +192,8 @@ class _Rotation:
     def _computed(
         self, iv: ir.Value, moved: list[ir.Operation], state: Sequence[ir.Value]
     ) -> tuple[list[ir.Value], list[ir.Value]]:
-        """The ops for an iteration: their results as the loop carries them, and what is carried ahead (`state` before)."""
+        """The ops for an iteration: their results as the loop carries them, and what is carried ahead (`state` before
+        it)."""
         arguments = list(self.body.arguments)
         values = {arguments[0]: iv} | {arguments[1 + n]: v for n, v in zip(self.kept, state, strict=True)}
         for op in self.needed:
@@ -288,9 +235,9 @@ class _Rotation:
         their first product on in front of what is computed of the products ahead, so that both are under way together,
         and up to there in front of all: a product's sums have to be there before another one begins."""
         ops = [o.operation for o in body.operations]
-        if self.behind is None or not (ahead := [i for i, op in enumerate(ops) if _is_product(op)]):
+        if self.behind is None or not (ahead := [i for i, op in enumerate(ops) if is_product(op)]):
             return [end] * len(rest)
-        late = [i for i, op in enumerate(rest) if op in self.behind.ops and _is_product(op)]
+        late = [i for i, op in enumerate(rest) if op in self.behind.ops and is_product(op)]
         return [ops[0] if i < late[0] else ops[ahead[-1] + 1] for i in range(len(rest))]
 
     def _use(self, carried: _Carried, argument: ir.Value) -> list[ir.Operation]:
@@ -320,10 +267,6 @@ class _Rotation:
                 ends[n] = loop.inner_iter_args[n]
             scf.YieldOp(ends)
         return loop.operation
-
-
-def _is_product(op: ir.Operation) -> bool:
-    return is_structured(op) and contraction(op) is not None
 
 
 def _number(value: ir.Value) -> Size:
@@ -378,8 +321,8 @@ def _without_dead(rest: list[ir.Operation], moved: Sequence[ir.Operation], block
     defaults={"ahead": 0, "behind": 0},
 )
 def rotate(rewriter, loops, ops, ahead=0, behind=0):
-    """Computes `ops` of a loop, with what they need, `ahead` iterations before the rest of its body; or, with `behind` in
-    place of `ahead`, all but `ops`, and what reads their results, so many iterations before these.
+    """Computes `ops` of a loop, with what they need, `ahead` iterations before the rest of its body; or, with `behind`
+    in place of `ahead`, all but `ops`, and what reads their results, so many iterations before these.
 
     What is moved may need the induction variable, what stands in front of the loop, and, with `behind`, what the loop
     carries that it computes itself. Results: the loops in their order (`ahead` or `behind` short ones, the main one, as

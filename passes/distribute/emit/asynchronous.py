@@ -68,13 +68,14 @@ def _until(op: ir.Operation) -> list[ir.Operation]:
 def finish(op: ir.Operation) -> str:
     """When a product that stands in a loop is waited for: `LATER`, in the next iteration, where only the loop takes its
     result, in front of what looks at it there (or at the end, if only the product itself does); `AT_END` of its
-    iteration, where others behind it still look at what the iteration before gave, or where those that look at its sums in
-    the next one do so in front of all products; else `AT_ONCE`."""
+    iteration, where others behind it still look at what the iteration before gave, or where what looks at its sums in
+    the next one stands in front of all products; else `AT_ONCE`."""
     value = carried(op)
     if value is None:
         return AT_ONCE
     behind = [o.operation for o in op.block.operations][len(_until(op)) + 1 :]
-    reader, products = first_reader(op), [o for o in _until(op) if o.name == "linalg.generic" and multiply_accumulate(o)]
+    reader = first_reader(op)
+    products = [o for o in _until(op) if o.name == "linalg.generic" and multiply_accumulate(o)]
     # Nothing would run on: the next iteration begins with the wait.
     early = reader is not None and products and not any(p.is_before_in_block(reader) for p in products)
     return AT_END if early or any(reads(o, value) for o in behind) else LATER

@@ -82,7 +82,8 @@ class Wgmma(WarpgroupInstruction):
         starts = isinstance(product.c, Splat) and is_zero(product.c)
         left = _registers(product)
         # What is added to: of no interest where the first instruction writes zeros and its product.
-        values = WgmmaFragment.pack(em, in_place(em, product.accumulator()), tiles) if not starts or left else nothing(product)
+        sums = in_place(em, product.accumulator()) if not starts or left else None
+        values = WgmmaFragment.pack(em, sums, tiles) if sums is not None else nothing(product)
         product.begin()
         first = first_places(product)
         a = left or shared_operand(product, 0, first[0])

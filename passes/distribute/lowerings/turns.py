@@ -5,9 +5,9 @@ products runs while the tensor cores have those of the others (FlashAttention-3'
     group 0     (its turn) products, next | softmax ...            (its turn) products, next | ...
     group 1     ...                         (its turn) products, next | softmax ...
 
-A group has a barrier, at which it waits and the group before arrives behind its products (PTX ISA, "bar, barrier"). In front
-of the loop the last group gives the first one its turn, and behind it the first one takes what the last one gives: every
-arrival is met, however often the loop runs."""
+A group has a barrier, at which it waits and the group before arrives behind its products (PTX ISA, "bar, barrier"). In
+front of the loop the last group gives the first one its turn, and behind it the first one takes what the last one
+gives: every arrival is met, however often the loop runs."""
 
 from __future__ import annotations
 
