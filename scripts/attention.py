@@ -203,6 +203,8 @@ def attention(
         min_blocks = attention_blocks(kernel, a, target, mma, warps)
     if warps > 32:
         raise MlircError(f"kernel '{kernel.name}': block_q={block_q}: {warps} warps, at most 32: give less, or warps")
+    if rotate and behind:
+        raise MlircError(f"kernel '{kernel.name}': rotate={rotate},behind={behind}: rotate or behind, not both")
     copy, store = copy or ("tma" if warpgroups else "cp_async"), store or ("tma" if warpgroups else "vector")
     knobs = dict(
         block_q=block_q, block_kv=block_kv, warps=warps, stages=stages, split=split, min_blocks=min_blocks, mma=mma,

@@ -77,7 +77,7 @@ def test_a_prologue_ahead(write):
     ],
 )
 def test_scores_ahead_by_warpgroups(options: dict, knobs: str) -> None:
-    knobs = knobs if "rotate" in knobs or "behind" in knobs else f"{knobs},rotate=1"
+    knobs = knobs if "rotate" in knobs else f"{knobs},rotate=1"
     _, record = check_schedule(attention(**{"dtype": "bf16"} | options), (f"attention:mma=wgmma,{knobs}",), 1e-2)
     assert record.knobs["mma"] == "wgmma" and record.knobs["rotate"] in (1, 2)
 
@@ -96,7 +96,7 @@ def test_scores_ahead_by_warpgroups(options: dict, knobs: str) -> None:
     ],
 )
 def test_scores_ahead_by_warps(options: dict, knobs: str) -> None:
-    knobs = knobs if "rotate" in knobs or "behind" in knobs else f"{knobs},rotate=1"
+    knobs = knobs if "rotate" in knobs else f"{knobs},rotate=1"
     text = attention(**{"dtype": "bf16"} | options)
     check_schedule(text, (f"attention:{knobs}",), 1e-5 if options.get("dtype") == "f32" else 1e-2)
 
