@@ -122,10 +122,12 @@ def _float_function(op: ir.Operation, name: str) -> Number | None:
     if width == 64:
         return _in_f64(name, operands)
     narrow = [x.to_f32() for x in operands]
+    flags = str(op.attributes["fastmath"]) if "fastmath" in op.attributes else ""
     if name == "exp2":
+        if width == 32 and "afn" in flags:
+            return f32.ex2_flushed(narrow[0])
         return _round_to(f32.ex2(narrow[0]), type_) if width < 32 else None
     if name in f32.FUNCTIONS:
-        flags = str(op.attributes["fastmath"]) if "fastmath" in op.attributes else ""
         fast = width < 32 or "afn" in flags or "<fast>" in flags
         return _round_to(f32.FUNCTIONS[name](narrow[0], fast=fast), type_)
     return _round_to(_in_f64(name, narrow), type_)

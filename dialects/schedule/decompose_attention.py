@@ -214,9 +214,14 @@ class Decomposer:
                 nothing = arith.CmpFOp(arith.CmpFPredicate.OEQ, m, self.constant(float("-inf"))).result
                 return arith.SelectOp(nothing, self.zero, found).result
             c = self.constant(self.info.scale * LOG2E if self.raw else LOG2E)
-            if self.raw and self.info.element_type != self.acc:
-                return math.Exp2Op(arith.SubFOp(arith.MulFOp(s, c).result, arith.MulFOp(m, c).result).result).result
-            return math.Exp2Op(arith.MulFOp(arith.SubFOp(s, m).result, c).result).result
+            half = self.info.element_type != self.acc
+            # Beside a weight of 1, one below 2^-126 is none, and need not be right for the next 23 powers of two.
+            flags = arith.FastMathFlags.afn if half else None
+            if self.raw and half:
+                difference = arith.SubFOp(arith.MulFOp(s, c).result, arith.MulFOp(m, c).result).result
+            else:
+                difference = arith.MulFOp(arith.SubFOp(s, m).result, c).result
+            return math.Exp2Op(difference, fastmath=flags).result
 
         weights = self.generic([scores, top], self.empty("bhij"), "bhij", power)
         return weights, top, self.generic([weights], zero, "bhij", lambda p, t: arith.AddFOp(t, p).result)

@@ -6,7 +6,9 @@ own fits. `ex2` is one instruction (ex2.approx.f32, relative error 2^-22 at most
 
 from __future__ import annotations
 
-from mlirc.mlir import math
+import itertools
+
+from mlirc.mlir import ir, math, nvvm, vector
 from mlirc.passes.mathlib import coefficients as co
 from mlirc.passes.mathlib.builder import Number, fma, polynomial, select
 
@@ -23,6 +25,16 @@ _SMALLEST_NORMAL = 1.1754943508222875e-38
 def ex2(x: Number) -> Number:
     """2^x by the hardware's instruction."""
     return Number(math.Exp2Op(x.value).result)
+
+
+def ex2_flushed(x: Number) -> Number:
+    """The same, but 0 for what is below the least normal number (ex2.approx.ftz.f32): one instruction, where the other
+    one is four, for those."""
+    if not isinstance(x.type, ir.VectorType):
+        return Number(nvvm.Ex2Op(x.value, ftz=True).result)
+    places = itertools.product(*map(range, x.type.shape))
+    elements = [nvvm.Ex2Op(vector.ExtractOp(x.value, [], list(at)).result, ftz=True).result for at in places]
+    return Number(vector.FromElementsOp(x.type, elements).result)
 
 
 def _power_of_two(exponent: Number) -> Number:
