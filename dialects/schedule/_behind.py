@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlirc.dialects.schedule._base import PayloadError
 from mlirc.dialects.schedule._dims import contraction, is_structured, producer
-from mlirc.ir.contractions import CASTS
 from mlirc.mlir import ir, nested
 
 
@@ -42,7 +41,7 @@ def behind_of(loop: ir.Operation, ops: Sequence[ir.Operation]) -> Behind:
         size = len(late)
         values = [r for op in late for r in op.results]
         values += [a for a, v in zip(carried, end.operands, strict=True) if v in values]
-        late |= {op for op in order if any(v in values for v in reads(op)) or _converts_for(op, late)}
+        late |= {op for op in order if any(v in values for v in reads(op))}
     kept = {n for n, v in enumerate(end.operands) if v not in values and v != carried[n]}
     early = [carried[n] for n in kept]  # and what is made of that, or by a product
     for op in order:
@@ -57,13 +56,3 @@ def behind_of(loop: ir.Operation, ops: Sequence[ir.Operation]) -> Behind:
     if not ahead:
         raise PayloadError("all of the loop depends on it: there is nothing to compute ahead", ops[0])
     return Behind([op for op in order if op in late], [op for op in order if op in ahead], kept)
-
-
-def _converts_for(op: ir.Operation, others: Collection[ir.Operation]) -> bool:
-    """Whether an op does nothing but convert a tile's elements, for some others alone: it stays with them. (The
-    registers that a product reads are not written before it is done: what the next one takes is converted behind.)"""
-    if op.name != "linalg.generic" or len(op.operands) != 2:
-        return False
-    inner = [o.operation for o in op.regions[0].blocks[0].operations][:-1]
-    users = [u.owner.operation for r in op.results for u in r.uses]
-    return len(inner) == 1 and inner[0].name in CASTS and bool(users) and all(u in others for u in users)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlirc.dialects import rings
+from mlirc.ir.contractions import CASTS
 from mlirc.mlir import ir
 from mlirc.passes.distribute.copies.loop_operands import LoopOperand, LoopOperands
 from mlirc.passes.distribute.emit.asynchronous import AT_ONCE, LATER, finish, first_reader, reads
@@ -38,7 +39,7 @@ def releases_of(operands: LoopOperands, channels: list[Channel]) -> list[tuple[i
     behind its first wait; and behind the loop for the last one. What is left comes at the iteration's end."""
     when = {p: finish(p) if f == LATER else AT_ONCE for p, f in operands.finishes.items() if f != "by lanes"}
     waited, late = ([p for p in when if when[p] == w] for w in (AT_ONCE, LATER))
-    end, found = end_of(operands.op), []
+    end, found = _end(operands.op), []
     # All products are waited for in front of what looks at the sums of one of the iteration before.
     readers_of_sums = [r for r in map(first_reader, late) if r is not None]
     stop = readers_of_sums[0] if readers_of_sums and not waited else end
@@ -60,6 +61,24 @@ def releases_of(operands: LoopOperands, channels: list[Channel]) -> list[tuple[i
     if not waited:
         found += [(stop, ring, 1) for ring in lagging]
     return found + [(operands.op, ring, 0) for ring in reversed(lagging)]
+
+
+def _end(loop: ir.Operation) -> ir.Operation:
+    """In front of which op an iteration ends for its products: the yield, or conversions that it alone reads: what they
+    make is what products of the next iteration read, whose registers are not written before those of this one are done."""
+    end, ops = end_of(loop), [o.operation for o in loop.regions[0].blocks[0].operations]
+    at = len(ops) - 1
+    while at and _converts(ops[at - 1]) and all(u.owner.operation == end for u in ops[at - 1].results[0].uses):
+        at -= 1
+    return ops[at]
+
+
+def _converts(op: ir.Operation) -> bool:
+    """Whether an op does nothing but convert a tile's elements."""
+    if op.name != "linalg.generic" or len(op.operands) != 2:
+        return False
+    inner = [o.operation.name for o in op.regions[0].blocks[0].operations][:-1]
+    return len(inner) == 1 and inner[0] in CASTS
 
 
 def _in_flight(product: ir.Operation, products: list[ir.Operation]) -> ir.Operation:

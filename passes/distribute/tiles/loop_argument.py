@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import ir
-from mlirc.passes.distribute.emit.asynchronous import LATER, finish
+from mlirc.passes.distribute.emit.asynchronous import LATER, finish, pinned
 from mlirc.passes.distribute.emit.emitter import Emitter, vec
 from mlirc.passes.distribute.emit.pending import Carried, Group
 from mlirc.passes.distribute.layouts.registers import Layout, row_layout
@@ -61,7 +62,9 @@ class LoopArgument(Tile):
         assert self.fragment is not None
         frag = tile.get(self.fragment.layout)
         if self.form is None:
-            return list(frag.with_piece(self.fragment.piece).pieces)
+            pieces = list(frag.with_piece(self.fragment.piece).pieces)
+            half = element_bytes(self.element) == 2 and self.em.team.groups.issued
+            return [pinned(v) for v in pieces] if half else pieces  # LLVM would carry what they were rounded from
         return self.form.pack(self.em, frag, self.grid)
 
     def leaves(self, tile: Tile) -> Group | None:
