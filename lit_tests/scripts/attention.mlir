@@ -3,6 +3,7 @@
 // RUN: %mlirc-opt %s --script 'attention:block_q=128,block_kv=64' --pass mlirc-async --pass mlirc-distribute | %filecheck %s --check-prefix=GPU
 // RUN: %mlirc-opt %s --script 'attention:block_q=64,block_kv=16,rotate=1' --pass mlirc-async | %filecheck %s --check-prefix=AHEAD
 // RUN: %mlirc-opt %s --script 'attention:block_q=64,block_kv=16,rotate=1' --pass mlirc-async --pass mlirc-distribute | %filecheck %s --check-prefix=SOON
+// RUN: %mlirc-opt %s --script 'attention:block_q=128,block_kv=16,behind=1,turns=2' --pass mlirc-async --pass mlirc-distribute | %filecheck %s --check-prefix=TURNS
 
 // CHECK-LABEL: func.func private @attention_0
 // CHECK-SAME: mlirc.warps = 4 : i32
@@ -46,6 +47,33 @@
 // GPU: nvvm.cp.async.bulk.tensor.shared.cluster.global
 // GPU: nvvm.mbarrier.arrive.expect_tx %{{.*}}, %c8192_i32
 // GPU: nvvm.cp.async.bulk.tensor.shared.cluster.global
+
+// Values a block of keys behind, and two warpgroups that take turns at both products: results are scaled in front of them,
+// the next scores and the values of this step are under way together, the softmax waits for the scores alone, and weights
+// are rounded when the values are done, whose product reads the old ones.
+// TURNS: gpu.func @attention_0
+// TURNS: nvvm.setmaxregister increase
+// TURNS: nvvm.barrier.arrive
+// TURNS: scf.for
+// TURNS: arith.mulf
+// TURNS: nvvm.barrier id = %c2_i32 number_of_threads = %c256_i32
+// TURNS: nvvm.barrier id = %c3_i32 number_of_threads = %c256_i32
+// TURNS-NEXT: }
+// TURNS-NEXT: nvvm.wgmma.fence.aligned
+// TURNS: nvvm.wgmma.mma_async {{.*}}D[<f32>, <zero>]
+// TURNS-NOT: nvvm.wgmma.wait
+// TURNS: llvm.inline_asm {{.*}}wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16
+// TURNS: nvvm.wgmma.commit.group.sync.aligned
+// TURNS-NOT: nvvm.wgmma.wait
+// TURNS: nvvm.barrier.arrive id = %c3_i32 number_of_threads = %c256_i32
+// TURNS: nvvm.barrier.arrive id = %c2_i32 number_of_threads = %c256_i32
+// TURNS: nvvm.wgmma.wait.group.sync.aligned 1
+// TURNS: arith.maximumf
+// TURNS: math.exp2
+// TURNS: nvvm.wgmma.wait.group.sync.aligned 0
+// TURNS: arith.truncf
+// TURNS: llvm.inline_asm has_side_effects "", "=r,0"
+// TURNS: scf.yield
 
 // Scores a block of keys ahead: the producer's keys are one step ahead of the values, and the scores of the next keys are
 // under way during the softmax of these; both slots are given back in front of what looks at the sums.
