@@ -186,8 +186,9 @@ def attention(
     runs the steps that need no causal test in a loop of their own; `min_blocks` that a multiprocessor should hold;
     `mma` is `mma` or `wgmma` (tensor cores, 16-bit heads), `tf32x3` or `tf32` (tensor cores, f32 heads) or `fma`;
     `copy` of keys and values, `tma` by a producer warp or `cp_async`; `store` of results, `tma` through shared memory
-    or `vector`; `rotate` is by how many blocks of keys the scores are ahead of the softmax, in the first of the loops
-    (FlashAttention-3's overlap of products and softmax within a warpgroup).
+    or `vector`; `rotate` is by how many blocks of keys the scores are ahead of the softmax, in the first of the loops,
+    and `behind` by how many the results are behind it (FlashAttention-3's overlap of products and softmax within a
+    warpgroup); `turns`: so many groups of warps take turns at the products there (its ping-pong).
     """
     a = kernel.attention
     assert a is not None

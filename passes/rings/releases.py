@@ -65,7 +65,7 @@ def releases_of(operands: LoopOperands, channels: list[Channel]) -> list[tuple[i
 
 def _end(loop: ir.Operation) -> ir.Operation:
     """In front of which op an iteration ends for its products: the yield, or conversions that it alone reads: what they
-    make is what products of the next iteration read, whose registers are not written before those of this one are done."""
+    make is what products of the next iteration read, and its registers are not written before this one's are done."""
     end, ops = end_of(loop), [o.operation for o in loop.regions[0].blocks[0].operations]
     at = len(ops) - 1
     while at and _converts(ops[at - 1]) and all(u.owner.operation == end for u in ops[at - 1].results[0].uses):

@@ -42,19 +42,27 @@ def mine(kernel, target):
 @pytest.mark.parametrize(
     ("options", "knobs"),
     [
-        (dict(lengths=(129, 258), dims=(64, 64), heads=(2, 1), causal=True), "block_q=128,block_kv=64,turns=2"),
-        (dict(lengths=(70, 260), dims=(64, 64), heads=(1, 1), causal=True), "block_kv=64,split=False"),
-        (dict(lengths=(130, 200), dims=(64, 64), heads=ONE, window=90, causal=True), "block_q=128,block_kv=32,turns=2"),
-        (dict(lengths=(67, 259), dims=(128, 128), heads=ONE), "block_q=128,block_kv=64,turns=2"),
-        (dict(lengths=(131, 67), dims=(64, 64), heads=ONE, causal=True), "block_kv=16"),  # blocks whose loop has no step
-        (dict(lengths=(130, 150), dims=(64, 64), heads=ONE, mask="tensor<1x1x130x150xbf16>"), "block_kv=32"),
-        (dict(lengths=(130, 150), dims=(64, 64), heads=ONE, softcap=5.0, dtype="f16"), "block_q=128,block_kv=48,turns=2"),
-        (dict(lengths=(193, 97), dims=(80, 40), heads=(3, 1)), "block_q=192,block_kv=32,turns=3,stages=3"),
-        (dict(lengths=(70, 131), dims=(64, 128), heads=(2, 1), causal=True), "block_kv=32,copy=cp_async,stages=3"),
+        (dict(lengths=(129, 200), dims=(32, 32), heads=(2, 1), causal=True), "block_q=128,block_kv=64,turns=2"),
+        (dict(lengths=(70, 200), dims=(32, 64), heads=ONE, causal=True), "block_kv=64,split=False"),
+        (dict(lengths=(67, 130), dims=(32, 32), heads=ONE, window=90, causal=True), "block_q=128,block_kv=32,turns=2"),
+        (dict(lengths=(67, 131), dims=(64, 32), heads=ONE), "block_q=128,block_kv=64,turns=2"),
+        (
+            dict(lengths=(131, 67), dims=(32, 32), heads=ONE, causal=True),
+            "block_kv=16",
+        ),  # blocks whose loop has no step
+        (dict(lengths=(67, 100), dims=(32, 32), heads=ONE, mask="tensor<1x1x67x100xbf16>"), "block_kv=32"),
+        (
+            dict(lengths=(67, 150), dims=(32, 32), heads=ONE, softcap=5.0, dtype="f16"),
+            "block_q=128,block_kv=48,turns=2",
+        ),
+        (dict(lengths=(193, 70), dims=(40, 24), heads=ONE), "block_q=192,block_kv=32,turns=3,stages=3"),
+        (dict(lengths=(67, 100), dims=(32, 64), heads=(2, 1), causal=True), "block_kv=32,copy=cp_async,stages=3"),
     ],
 )
 def test_values_behind_by_warpgroups(options: dict, knobs: str) -> None:
-    text, record = check_schedule(attention(**{"dtype": "bf16"} | options), (f"attention:mma=wgmma,{knobs},behind=1",), 1e-2)
+    text, record = check_schedule(
+        attention(**{"dtype": "bf16"} | options), (f"attention:mma=wgmma,{knobs},behind=1",), 1e-2
+    )
     assert record.knobs["mma"] == "wgmma" and record.knobs["behind"] == 1
     assert ("mlirc.turns" in text) == ("turns" in knobs)
 
@@ -114,7 +122,7 @@ def test_refusals_of_knobs(knobs: str, says: str) -> None:
 
 def _gpu_level(knobs: str) -> tuple[str, list[np.ndarray]]:
     """An attention of one block's queries at the `gpu` level, and what it takes."""
-    module = mlir.parse(attention(lengths=(127, 200), dims=(64, 64), heads=ONE, dtype="bf16"))
+    module = mlir.parse(attention(lengths=(127, 200), dims=(16, 16), heads=ONE, dtype="bf16"))
     tiles, _ = Schedules([f"attention:block_q=128,block_kv=64,{knobs}"]).schedule_kernel(module, get_target("sm_90a"))
     with mlir.context():
         arguments = inputs_of(module)
@@ -122,7 +130,7 @@ def _gpu_level(knobs: str) -> tuple[str, list[np.ndarray]]:
     with mlir.context(), mlir.ir.Location.unknown():
         mlir.run_passes(tiles, "func.func(linalg-generalize-named-ops)")
         to_gpu(tiles, name, get_target("sm_90a"))
-    return str(tiles), [*arguments, np.zeros((1, 1, 127, 64), arguments[0].dtype)]
+    return str(tiles), [*arguments, np.zeros((1, 1, 127, 16), arguments[0].dtype)]
 
 
 def test_a_missing_turn_is_reported() -> None:

@@ -1,6 +1,6 @@
-"""Inline assembly (`llvm.inline_asm`): wgmma with A in registers, for which MLIR has no operation, and no instruction at
-all, which keeps LLVM from moving what a register is computed of. The spelling is in docs/host-device.md; the syntax is
-the PTX ISA's, "wgmma.mma_async"."""
+"""Inline assembly (`llvm.inline_asm`): wgmma with A in registers, for which MLIR has no operation, and no instruction
+at all, which keeps LLVM from moving what a register is computed of. The spelling is in docs/host-device.md; the syntax
+is the PTX ISA's, "wgmma.mma_async"."""
 
 from __future__ import annotations
 
