@@ -56,3 +56,16 @@ func.func @native(%x: f32) -> f32 {
   %2 = math.absf %1 : f32
   return %2 : f32
 }
+
+// What is allowed to be approximate flushes: one instruction for each element.
+// CHECK-LABEL: func.func @flushed
+// CHECK: nvvm.ex2 %arg0 {ftz = true} : f32
+// CHECK-COUNT-2: nvvm.ex2 %{{.*}} {ftz = true} : f32
+// CHECK: vector.from_elements
+// CHECK: math.exp2 %arg0 : f32
+func.func @flushed(%x: f32, %v: vector<2xf32>) -> (f32, vector<2xf32>, f32) {
+  %0 = math.exp2 %x fastmath<afn> : f32
+  %1 = math.exp2 %v fastmath<afn> : vector<2xf32>
+  %2 = math.exp2 %x : f32
+  return %0, %1, %2 : f32, vector<2xf32>, f32
+}
