@@ -1,4 +1,4 @@
-"""Decompositions of products with scales: a sum of products in f32, and the rest behind it."""
+"""Decompositions of products with scales: a sum of products in f32, and the rest behind it; and of outer products."""
 
 from __future__ import annotations
 
@@ -32,6 +32,16 @@ def _factor(scale: Tensor, side: str, rows: int, columns: int) -> Tensor:
     if list(scale.shape) != wanted:
         raise ValueError(f"scale_{side} has shape {list(scale.shape)}: supported are one number and {wanted}")
     return scale
+
+
+@_decomposes(aten.bmm.default)
+def _bmm(a: Tensor, b: Tensor) -> Tensor:
+    """[B, m, 1] x [B, 1, n] in f32, as the angles of rotary embeddings (frequencies times positions), is a map, which
+    joins the kernel of who reads it. Others stay products."""
+    inner = a.shape[2]
+    if a.dtype != torch.float32 or not isinstance(inner, int) or inner != 1:
+        return NotImplemented
+    return a * b
 
 
 @_decomposes(aten._scaled_mm.default)

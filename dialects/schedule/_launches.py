@@ -48,10 +48,7 @@ def _arguments(op: ir.Operation, rank: int) -> list[ir.Value]:
 def _copied(front: list[ir.Operation], values: Values) -> None:
     """Clones what stands in front of the loops at the insertion point; `values` learns of the results."""
     for op in front:
-        clone = op.clone().operation
-        for i, value in enumerate(clone.operands):
-            clone.operands[i] = values.get(value, value)
-        values |= dict(zip(op.results, clone.results, strict=True))
+        _build.clone(op, values)
 
 
 def moved_body(body: ir.Block, before: ir.Operation, values: Values) -> ir.Operation:
