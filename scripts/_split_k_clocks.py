@@ -26,8 +26,11 @@ TOGETHER, JOINED, WRITTEN, READ = 1020, 2, 13, 12  # of a cluster's sums: fixed,
 SECOND, PART, PART_BYTES = 3690, 29, 2560  # of a second launch, of each part that it adds, and of their bytes
 # Of multiprocessors, so many hold blocks of clusters of a size at once: a cluster lies in one GPC.
 IN_CLUSTERS = {1: 1.0, 2: 1.0, 4: 0.89, 8: 0.89}
-# Sums of products in a clock: by scalar FMA, copies included, by the rows of a tile; by tensor cores.
-FMA, CORES = ((128, 18), (64, 28), (32, 28), (16, 24), (1, 5)), {"mma": 310, "wgmma": 2048}
+# Sums of products in a clock: by scalar FMA, copies included, by the rows of a tile; by tensor cores (of 8-bit operands
+# what the instructions can do: nobody has fitted those).
+FMA, CORES = ((128, 18), (64, 28), (32, 28), (16, 24), (1, 5)), {
+    "mma": 310, "wgmma": 2048, "mma8": 620, "wgmma8": 4096, "wgmma8_fast": 4096,
+}  # fmt: skip
 
 
 def _rows(c: ContractionInfo, size: Sizes) -> tuple[tuple[int, int], tuple[int, int]]:

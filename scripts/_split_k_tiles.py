@@ -43,7 +43,7 @@ def divided(
     elif tensor_copies and c.a_type == "f32" and kernel.fp32 != "ieee" and c.direct and size.m > 16:
         found = _fp32(tile, size, c, target, kernel.fp32)
     found = found if found.parts > 1 else _through_memory(found, size, c, target.sms) or found
-    fp32 = kernel.fp32 if tensor_copies and c.direct and size.m > 16 else "ieee"
+    fp32 = kernel.fp32 if (tensor_copies or c.alignable) and c.direct and size.m > 16 else "ieee"
     return _counted(found, size, c, target, fp32)
 
 
@@ -85,7 +85,12 @@ def _tiles_like(found: BlockShape, size: Sizes, c: ContractionInfo, target: Targ
             if block_m < 2 * size.m:
                 yield from (replace(tile, stages=s) for s in sorted({min(6, most), min(8, most)}))
     elif c.a_type == "f32" and fp32 != "ieee":
-        yield from (tile for tile in _fp32_tiles.tiles(fp32) if tile.block_m < 2 * size.m)
+        tiles = [tile for tile in _fp32_tiles.tiles(fp32) if tile.block_m < 2 * size.m]
+        if c.boxes:
+            yield from tiles
+        else:  # whose slices are copied 4 bytes at a time; where tiles are large, one block waits for them
+            few = (tile for tile in tiles if tile.block_m * tile.block_n <= 64 * 64)
+            yield from (replace(tile, copy="cp_async", stages=4) for tile in few)
     elif found.copy == "cp_async" and found.mma in ("mma", "fma"):
         for tile in TENSOR_CORE_TILES if found.mma == "mma" else FMA_TILES:
             if tile.block_m < 2 * size.m:

@@ -11,6 +11,7 @@ from mlirc.mlir import ir
 from mlirc.schedule import register
 from mlirc.schedule.kernel_info import KernelInfo
 from mlirc.schedule.verbs import (
+    align_rows,
     annotate,
     cluster,
     collapse_dims,
@@ -32,8 +33,8 @@ from mlirc.schedule.verbs import (
     tile_reduction,
     tile_to_blocks,
 )
+from mlirc.scripts._aligned_rows import copied_at_once, with_aligned_rows
 from mlirc.scripts._block_shape import BlockShape, Sizes
-from mlirc.scripts._matmul_tiles import choose
 from mlirc.scripts._packed_tiles import DIRECT
 from mlirc.scripts._registers import product_blocks
 from mlirc.targets import Target
@@ -41,6 +42,11 @@ from mlirc.targets import Target
 
 def is_matmul(kernel: KernelInfo) -> bool:
     return not kernel.obstacle and kernel.contraction is not None and kernel.contraction.k > 0
+
+
+def copied_rows(contractions: ir.Value, numbers: int) -> ir.Value:
+    """Operands with rows of multiples of 16 bytes (in `matmul`, the verb's name is a knob)."""
+    return align_rows(contractions, numbers=numbers)
 
 
 def transposed(contractions: ir.Value) -> ir.Value:
@@ -87,6 +93,7 @@ def matmul(
     swap_operands: bool | None = None,
     combine: Literal["last", "launch"] | None = None,
     stream: int | None = None,
+    align_rows: bool | None = None,
 ) -> ir.Module:
     """A `block_m` x `block_n` tile of the result per block, with a loop over `block_k` slices of the operands.
 
@@ -102,7 +109,7 @@ def matmul(
     without, in a second `launch`; `stream`: so many of the last waves of tiles are divided by steps of K, evenly
     among `blocks` blocks, whose sums `combine` in a second `launch` (as without), or in the `last` block of a tile;
     `swap_operands` computes the result's transpose, so that the instruction's rows are columns of the result
-    (`warps_n` of them then are along its rows).
+    (`warps_n` of them then are along its rows); `align_rows` copies operands into rows of multiples of 16 bytes first.
     """
     assert kernel.contraction is not None
     knobs = dict(
@@ -110,7 +117,10 @@ def matmul(
         group=group, copy=copy, persist=blocks, cluster=cluster_size, store=store, warps_k=warps_k, parts=parts,
         producers=producers, through=through, swap_operands=swap_operands, stream=stream,
     )  # fmt: skip
-    shape, size = choose(kernel, target, knobs), Sizes.of(kernel, kernel.contraction)
+    kernel, shape = with_aligned_rows(kernel, target, knobs, align_rows)
+    assert kernel.contraction is not None
+    aligned = kernel.contraction.alignable and kernel.contraction.boxes
+    size = Sizes.of(kernel, kernel.contraction)
     if combine and not shape.stream and (shape.parts == 1 or shape.through != "memory"):
         what = "parts of K that go through memory: give through=memory, and parts=2 or more"
         raise MlircError(f"kernel '{kernel.name}': combine={combine}: of {what}")
@@ -126,9 +136,14 @@ def matmul(
     if kernel.contraction.chosen:  # groups that share a matrix follow each other, and read the same columns of it
         order = [size.n_dim, *outer, size.m_dim]
     chosen = {**asdict(shape), "swap_operands": shape.swap_operands or None, "stream": shape.stream or None}
-    with script(**chosen, combine=combine, min_blocks=min_blocks) as (module, function):
+    with script(**chosen, combine=combine, min_blocks=min_blocks, align_rows=aligned or None) as (module, function):
         generalize(function)
         collapse_dims(function)
+        copies = (
+            [copied_rows(match_contractions(function), copied_at_once(size, kernel.contraction, target))]
+            if aligned
+            else []
+        )
         root = match_root(function)
         forall = tile_to_blocks(root, sizes=sizes, keep=[size.m_dim, size.n_dim], order=order)
         contractions, warp_grid = match_contractions(forall), [shape.warps_m, shape.warps_n]
@@ -163,5 +178,5 @@ def matmul(
         if shape.persist:
             persist(forall, blocks=shape.persist)
         annotate(function, warps=warps, min_blocks=min_blocks)
-        tidy(function, *launches)
+        tidy(function, *copies, *launches)
     return module

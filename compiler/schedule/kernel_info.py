@@ -59,12 +59,14 @@ class ContractionInfo:
     b_type: str
     acc_type: str
     count: int  # contractions that share the loop over k
-    direct: bool  # every operand is a kernel argument (or a view of one) with rows of even length along k, m or n
+    # Every operand is a kernel argument (or a view of one) with rows along k, m or n, of even length or 4 bytes each.
+    direct: bool
     panels: bool  # rows of the second operand run along n
     along_k: tuple[bool, bool]  # whether rows of the first and of the second operand run along k
     boxes: bool  # and tensor copies can cut slices from them: 2 to 5 dimensions, rows of a multiple of 16 bytes
     casts: frozenset[str] = frozenset()  # of the operands' elements, in front of the products: names of operations
     chosen: bool = False  # the second operands are matrices that numbers choose, one for each index of the batch
+    alignable: bool = False  # both would hold but for the lengths of rows: `schedule.align_rows` makes others of them
     packed: int = 0  # bits of a number where every second operand is a packed weight [N, K] that the kernel unpacks
 
     @property
@@ -353,12 +355,15 @@ def contraction_info(dims: Dims, row: tuple[int, ...]) -> ContractionInfo | None
     batch, m, n = (tuple(place[c] for c in g) for g in (batch, m, n))
     direct = all(_is_direct(dims.structures[i], r) for i, r in found if r)
     boxes = direct and all(_has_boxes(dims.structures[i], r) for i, r in found if r)
+    alignable = not boxes and all(
+        _is_direct(dims.structures[i], r, 1) and _has_boxes(dims.structures[i], r, 1) for i, r in found if r
+    )
     panels = direct and any(dims.structures[i].maps[1][-1] not in r.k for i, r in found if r)
     along_k = tuple(all(dims.structures[i].maps[o][-1] in r.k for i, r in found if r) for o in range(2))
     return ContractionInfo(
         batch, m, n, ks[0][0], types[0], types[1], types[2], len(found), direct, panels, (along_k[0], along_k[1]),
         boxes, _casts([dims.ops[i] for i, _ in found]), packed=_packed([dims.structures[i] for i, _ in found]),
-        chosen=all(map(_chooses, choosers)),
+        chosen=all(map(_chooses, choosers)), alignable=alignable and not any(map(_chooses, choosers)),
     )  # fmt: skip
 
 
@@ -375,27 +380,29 @@ def _casts(contractions: list[ir.Operation]) -> frozenset[str]:
     return frozenset(cast.name for body in bodies if body for chain in body.casts for cast in chain)
 
 
-def _has_boxes(s: Structure, roles: Contraction) -> bool:
-    """Whether tensor copies can move tiles of both operands: (k, and m or n) are their last two dimensions."""
+def _has_boxes(s: Structure, roles: Contraction, multiple: int = 16) -> bool:
+    """Whether tensor copies can move tiles of both operands: (k, and m or n) are their last two dimensions, and rows
+    have a multiple of so many bytes."""
     for value, m in zip(s.inputs, s.maps, strict=False):
         t = ir.RankedTensorType(value.type)
         row = t.shape[-1] * ELEMENT_BYTES.get(str(t.element_type), 0)
         own = {d for d in (*roles.m, *roles.n, *roles.k) if d in m}
-        if not 2 <= t.rank <= 5 or not row or row % 16 or not set(m[-2:]) <= own:
+        if not 2 <= t.rank <= 5 or not row or row % multiple or not set(m[-2:]) <= own:
             return False
     return True
 
 
-def _is_direct(s: Structure, roles: Contraction) -> bool:
+def _is_direct(s: Structure, roles: Contraction, least: int = 4) -> bool:
     """Whether both operands of a contraction are arguments, or views of them, whose rows run along k, or along the one
-    dimension that m or n is, and have an even number of elements."""
+    dimension that m or n is, and can be copied `least` bytes at a time, or two elements."""
     for value, m in zip(s.inputs, s.maps, strict=False):
+        multiple = 2 if ELEMENT_BYTES.get(str(ir.RankedTensorType(value.type).element_type), 8) < least else 1
         while (made_by := producer(value)) is not None and made_by.name in VIEWS:
             value = made_by.operands[0]
         if _chooses(made_by):  # slices of which are slices of an argument
             made_by = None
         last = m[-1]
-        if made_by is not None or last is None or s.extents[last] % 2:
+        if made_by is not None or last is None or s.extents[last] % multiple:
             return False
         outer = [d for d in (*roles.m, *roles.n) if d in m and s.extents[d] > 1]
         if last not in roles.k and outer != [last]:

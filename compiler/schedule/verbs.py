@@ -8,6 +8,7 @@ from typing import Any
 
 from mlirc.dialects import score_functions
 from mlirc.dialects.schedule._base import handle, is_int, short
+from mlirc.dialects.schedule.align_rows import align_rows
 from mlirc.dialects.schedule.change_score import change_score
 from mlirc.dialects.schedule.collapse_dims import collapse_dims
 from mlirc.dialects.schedule.collapse_vectors import collapse_vectors
@@ -39,6 +40,7 @@ from mlirc.schedule import attributes as schedule_attributes
 from mlirc.schedule.errors import VerbError
 
 __all__ = [
+    "align_rows",
     "annotate",
     "cluster",
     "collapse_dims",

@@ -116,6 +116,13 @@ class Kernel:
             owner = value.owner
         return self._root(self.goes_on[value]) if value in self.goes_on else value
 
+    def _memory(self, value: ir.Value) -> ir.Value:
+        """The argument or forall result that a function-level tensor is a reshape, or a window, of."""
+        root = self._root(value)
+        while not isinstance(root.owner, ir.Block) and root.owner.name == "tensor.extract_slice":
+            root = self._root(root.owner.operands[0])
+        return root
+
     def _bind_buffers(self, foralls, returned, entry: ir.Block, num_inputs: int) -> None:
         for i, argument in enumerate(self.block.arguments):
             self.buffers[argument] = entry.arguments[i]
@@ -248,7 +255,7 @@ class Kernel:
         def visit(op) -> None:
             for v in op.operands:
                 if isinstance(v.type, ir.RankedTensorType) or not isinstance(v.owner, ir.Operation | ir.OpView):
-                    self._note(self._root(v), used)
+                    self._note(self._memory(v), used)
             for region in op.regions:
                 for nested_block in region.blocks:
                     for inner in nested_block.operations:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from math import prod
 
 from mlirc.dialects import rings
 from mlirc.dialects.rings import Slot
@@ -17,24 +19,29 @@ from mlirc.passes.distribute.emit.team import Planned, Warps
 from mlirc.passes.distribute.layouts.shared import SharedLayout
 from mlirc.passes.distribute.memory import access, alignment, slices
 from mlirc.passes.distribute.products import staging
-from mlirc.passes.rings.releases import Channel, insert_releases, releases_at_end, within
+from mlirc.passes.rings.check import depends
+from mlirc.passes.rings.releases import Channel, end_of, insert_releases, releases_at_end, within
 from mlirc.passes.rings.windows import forget_demands, moved
 from mlirc.schedule.attributes import Taken, demands, plain
 from mlirc.targets import Target
 
 TENSOR_COPY_BYTES = 16  # of which rows are a multiple
+# Slices are read ahead in loops of so many steps, where a thread has as many elements on their way, and few sums.
+LEAST_STEPS, READ_AHEAD, SUMS = 4, 128, 16
 NOT_AHEAD = "no product in this loop reads a slice that can be copied asynchronously (4 aligned bytes at least)"
 
 
 @dataclass
 class Plan:
     """What a loop's rings will be: its operands, each with its copies (`kinds`, by the value; `asked`: those that the
-    schedule names), and `stages`."""
+    schedule names; `ahead`: slices that are read into registers an iteration ahead, with the last induction variable
+    that there is a slice for), and `stages`."""
 
     operands: LoopOperands
     kinds: dict[ir.Value, str]
     stages: int
     asked: set[ir.Value] = field(default_factory=set)
+    ahead: dict[ir.Value, int] = field(default_factory=dict)
 
     @property
     def multistage(self) -> bool:
@@ -69,6 +76,7 @@ def plan_of(team: Planned, loop: ir.Operation) -> Plan:
     produced = "mlirc.producers" in loop.attributes
     for value, o in operands.found.items():
         plan.kinds[value] = _kind(plan, o, produced)
+    _read_ahead(plan, team.team.warps)
     for value, o in operands.computed.items():
         asked = attribute(o.op, "copy")
         if asked not in (None, "registers"):
@@ -106,10 +114,49 @@ def _kind(plan: Plan, o: LoopOperand, produced: bool) -> str:
     return "cp_async" if fits else "registers"
 
 
+def _read_ahead(plan: Plan, warps: int) -> None:
+    """Finds the slices that no cp.async takes and that can be read into registers an iteration ahead: all of them, or
+    none where threads have no registers to spare, so many sums that other blocks do better, or few steps: behind the
+    last one a slice is read that nobody needs."""
+    loop = plan.operands.op
+    own = {v: o for v, o in plan.operands.found.items() if plan.kinds[v] == "registers" and v not in plan.asked}
+    held = sum(prod(o.extents) for o in own.values()) // (32 * warps)
+    sums = sum(prod(slices.tile_bounds(p.results[0])) for p in plan.operands.products) // (32 * warps)
+    lower, upper, step = (slices.known(v) for v in list(loop.operands)[:3])
+    if plan.stages < 2 or lower is None or upper is None or not step or lower % step:
+        return
+    if len(range(lower, upper, step)) < LEAST_STEPS or held > READ_AHEAD or sums > SUMS:
+        return
+    last = {v: _last_start(o.op, loop, step) for v, o in own.items()}
+    plan.ahead = {v: n for v, n in last.items() if n is not None} if None not in last.values() else {}
+
+
+def _last_start(op: ir.Operation, loop: ir.Operation, step: int) -> int | None:
+    """The largest multiple of the step at which a slice begins inside of its tensor; None where it does not begin at
+    the loop's induction variable."""
+    segments = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
+    dynamic = list(op.operands)[segments[0] : segments[0] + segments[1]]
+    found: list[int] = []
+    iv = loop.regions[0].blocks[0].arguments[0]
+    for extent, offset in zip(
+        ir.RankedTensorType(op.operands[0].type).shape,
+        ir.DenseI64ArrayAttr(op.attributes["static_offsets"]),
+        strict=True,
+    ):
+        value = dynamic.pop(0) if offset == slices.DYNAMIC else None
+        if value is None:
+            continue
+        if value == iv:
+            found.append((extent - 1) // step * step)
+        elif not isinstance(value.owner, ir.Block) and depends(value.owner, iv):
+            return None
+    return min(found) if found else None
+
+
 def _check_stages(plan: Plan, demanded: bool) -> None:
     """Raises Unsupported where nothing in a loop is as deep as the schedule demands."""
     loop, stages = plan.operands.op, plan.stages
-    deep = any(kind == "cp_async" or v in plan.asked for v, kind in plan.kinds.items())
+    deep = any(kind == "cp_async" or v in plan.asked or v in plan.ahead for v, kind in plan.kinds.items())
     if demanded and stages > 1 and not deep:
         raise Unsupported(f"{loop.name}: mlirc.stages = {stages}: {NOT_AHEAD}: leave it out", loop, "stages")
     if "mlirc.stages" in loop.attributes:
@@ -129,7 +176,9 @@ def rewrite(plan: Plan, warps: int) -> None:
         what = f"wgmma needs mlirc.stages >= 3, not {plan.stages}: it reads a buffer one iteration longer"
         raise Unsupported(what, loop, "stages")
     ahead_of = [_operand(plan, v) for v, kind in kinds.items() if kind == "cp_async"]
-    together = _side_by_side(loop, [_operand(plan, v) for v, kind in kinds.items() if kind == "registers"])
+    stored_in_time = [v for v, kind in kinds.items() if kind == "registers" and v not in plan.ahead]
+    together = _side_by_side(loop, [_operand(plan, v) for v in stored_in_time])
+    together += [[_operand(plan, v) for v in plan.ahead]] if plan.ahead else []
     channels: list[tuple[Channel, Callable[[], None]]] = []
     with ir.InsertionPoint(loop), loop.location:
         if ahead_of:
@@ -140,9 +189,11 @@ def rewrite(plan: Plan, warps: int) -> None:
         for group in together:
             deep = any(o.op.results[0] in plan.asked for o in group)
             # Two slots (three where products read one longer) spare the barrier in front of what is put.
-            depth = 3 if asynchronous else min(plan.stages, 2) if deep else 1
+            last = min((plan.ahead[v] for o in group if (v := o.op.results[0]) in plan.ahead), default=None)
+            depth = 3 if asynchronous else min(plan.stages, 2) if deep or last is not None else 1
             stored = _make_ring("registers", depth, group, warps)
-            channels.append((stored, lambda stored=stored: _store(loop, stored)))  # type: ignore[misc]
+            now = partial(_store, loop, stored)
+            channels.append((stored, now if last is None else partial(_store_ahead, operands, stored, last)))
     found = releases_at_end(operands, [channel for channel, _ in channels])
     for _, build in channels:
         build()
@@ -271,6 +322,40 @@ def _put_slices(channel: Channel, loop: ir.Operation, iv: ir.Value, when: ir.Val
 
 
 # -- through registers
+
+
+def _store_ahead(operands: LoopOperands, channel: Channel, last: int) -> None:
+    """The gets of a loop at its start, and behind them the slices of the next iteration, which are on their way to
+    registers while the products compute; they are put at the end. Behind the last iteration that is the last slice
+    once more, which nobody gets."""
+    loop, body = operands.op, operands.body
+    lower, _, step = list(loop.operands)[:3]
+    with ir.InsertionPoint(loop):
+        _put_slices(channel, loop, _no_later(lower, 0, last), None)
+    numbers = within(loop, [v.owner.operation for o in channel.group for v in _sizes(o) if _inside(v, loop)])
+    first = next(o.operation for o in body.operations if o.operation not in numbers)
+    for op in numbers:
+        op.move_before(first)
+    with ir.InsertionPoint(first):
+        tiles = _gets(channel)
+        copied = {body.arguments[0]: _no_later(body.arguments[0], slices.known(step) or 0, last)}
+        windows = [moved(o.op.results[0], copied, [loop]) for o in channel.group]
+    with ir.InsertionPoint(end_of(loop)):
+        for i, (o, window) in enumerate(zip(channel.group, windows, strict=True)):
+            forget_demands(window.owner)
+            rings.put(channel.ring, window, i, loc=o.op.location)
+    for o, tile in zip(channel.group, tiles, strict=True):
+        o.op.results[0].replace_all_uses_with(tile)
+        o.op.erase()
+
+
+def _no_later(start: ir.Value, more: int, last: int) -> ir.Value:
+    """An induction variable `more` later, but at most the last one, at the current insertion point."""
+    at = slices.known(start)
+    if at is not None:
+        return arith.ConstantOp(ir.IndexType.get(), min(at + more, last)).result
+    exprs = [ir.AffineExpr.get_dim(0) + more, ir.AffineExpr.get_constant(last)]
+    return affine.AffineMinOp(ir.AffineMap.get(1, 0, exprs), [start]).result
 
 
 def _store(loop: ir.Operation, channel: Channel) -> None:

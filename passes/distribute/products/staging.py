@@ -18,7 +18,9 @@ from mlirc.passes.distribute.layouts.registers import Layout, pow2_divisor, row_
 from mlirc.passes.distribute.layouts.shared import LINE, SharedLayout
 from mlirc.passes.distribute.memory import access
 from mlirc.passes.distribute.tiles.reduction import mask
-from mlirc.passes.distribute.tiles.values import Fragment, Tile, load
+from mlirc.passes.distribute.tiles.values import Fragment, Load, Tile, load
+
+WORD = 4  # bytes that a lane accesses in a bank
 
 Place = tuple[ir.Value, IndexValue]  # a buffer of tiles, and the number of a slot
 
@@ -48,6 +50,17 @@ def _vector_for(shape: list[int], element: ir.Type) -> int:
     """Elements of a 16-byte access, halved until they divide the rows."""
     v = 16 // element_bytes(access.storage_type(element))
     return math.gcd(v, pow2_divisor(shape[-1])) if shape else 1
+
+
+def _narrow(tile: Tile, vector: int) -> int:
+    """Elements of a thread that follow each other: `vector`; or four bytes of a slice that is loaded an element or two
+    at a time, so that neighbouring lanes load what lies in one line."""
+    size = element_bytes(access.storage_type(tile.element))
+    if not isinstance(tile, Load) or not tile.shape or vector * size <= WORD:
+        return vector
+    wide = row_layout(tuple(tile.shape), tile.em.team.warps, vector)
+    width = access.access_width(tile.em, tile.view, tile.shape, tile.sizes, wide, False)
+    return WORD // size if width * size < WORD else vector
 
 
 def store_to_shared(
@@ -140,7 +153,7 @@ class StoredTile(RingTile):
         em, layout, extents = self.em, tile.natural(), list(self.shared.extents)
         if layout is None or any(n > m for n, m in zip(layout.shape, extents, strict=True)):
             whole = list(self.slot.tile.shape)
-            layout = row_layout(tuple(whole), em.team.warps, _vector_for(whole, tile.element))
+            layout = row_layout(tuple(whole), em.team.warps, _narrow(tile, _vector_for(whole, tile.element)))
         frag = mask(em, tile.get(layout), self.zero_dims, _zero(tile.element))
         view = self.view(slot)
         width = access.access_width(em, view, frag.shape, frag.sizes, frag.layout, True)
