@@ -55,7 +55,7 @@ def of(
     if not wanted:
         return None
     own = Grid(forall, taken)
-    if grid.launched != grid.total and own.rank == 2:
+    if own.rank == 2 and gates.gates_of(first.regions[0].blocks[0]):
         return _streamed(first, forall, grid, own, wanted, warps, taken)
     problem = _problem(first, forall, grid, own) or _wrong_warps(wanted, warps, roles)
     if problem:
@@ -68,11 +68,8 @@ def _streamed(
     first: ir.Operation, forall: ir.Operation, grid: Grid, own: Grid, wanted: int, warps: int, taken: Taken
 ) -> LastBlock | None:  # fmt: skip
     """The same of a launch whose blocks have parts of some tiles, among others that they compute."""
-    found: StreamedParts | str = (
-        "each block of the launch in front of it computes one part: leave mlirc.persist and mlirc.teams out"
-    )
-    gated = bool(gates.gates_of(first.regions[0].blocks[0]))
-    if gated and set(grid.lower + own.lower) == {0} and set(grid.step + own.step) == {1} and grid.teams == 1:
+    found: StreamedParts | str = "its blocks do not count from 0 by 1, or the launch in front of it has several teams"
+    if set(grid.lower + own.lower) == {0} and set(grid.step + own.step) == {1} and grid.teams == 1:
         found = streamed_parts.find(first, forall)
     if not isinstance(found, str) and wanted != warps:
         found = f"{warps} warps compute several blocks, and combine parts meanwhile: give {warps}"
@@ -98,7 +95,7 @@ def _problem(first: ir.Operation, forall: ir.Operation, grid: Grid, own: Grid) -
     if grid.parts > 1 or own.parts > 1:
         return "a cluster divides K, or a row, already"
     if grid.teams > 1 or grid.launched != grid.total:
-        return "each block of the launch in front of it computes one part: leave persist and teams out"
+        return "each block of the launch in front of it computes one part: leave mlirc.persist and mlirc.teams out"
     if "mlirc.store" in first.attributes and ir.StringAttr(first.attributes["mlirc.store"]).value == "tma":
         return "parts leave by the threads' own stores: leave store out"
     ivs = list(forall.regions[0].blocks[0].arguments)[:rank]
