@@ -106,7 +106,7 @@ def nothing(product: Product) -> list[ir.Value]:
 
 
 def in_place(em: Emitter, found: Fragment) -> Fragment:
-    """What a product reads of registers. While others run it stays where it was computed, in front of them: ptxas runs
+    """What a product is added to. While others run it stays where it was computed, in front of them: ptxas runs
     products one by one where their registers are written between them (its advisory C7513), and LLVM would compute it
     where it is read."""
     if not em.team.groups.under_way() or isinstance(found, AccumulatorFragment):
@@ -150,7 +150,7 @@ def _registers(product: Product) -> Registers | None:
     frag = tile.get(natural)
     if target is None or target.register_map(frag.layout, em.team.warps) is None:
         return None
-    frag = in_place(em, mask(em, frag.get(target), product.k_dims(0), ir.FloatAttr.get(frag.element, 0.0)))
+    frag = mask(em, frag.get(target), product.k_dims(0), ir.FloatAttr.get(frag.element, 0.0))
     return Registers(_words(product, frag, target))
 
 
