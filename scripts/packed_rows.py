@@ -25,8 +25,11 @@ from mlirc.scripts._packed_tiles import DIRECT, unit_of
 from mlirc.targets import Target
 
 ROWS = 16  # at most: each warp reads them all
-WARPS, UNITS = 14, 4  # at most: of a block, and blocks of words that a warp multiplies in one step
-RESIDENT, LEAST = 28, 7  # warps of a multiprocessor that registers are left for, and of a block where blocks are many
+FEW = (
+    2  # blocks of a multiprocessor, below which they are large: (warps, blocks of words of a step), wanted and at most
+)
+LARGE, SMALL = (16, 2), (7, 4)  # benchmarks/results/packed-rows-h200.md
+RESIDENT = 28  # warps of a multiprocessor that registers are left for
 STEP = 64  # of the instruction along k
 
 
@@ -38,14 +41,15 @@ def is_packed_rows(kernel: KernelInfo) -> bool:
     return element_types(c).half and Sizes.of(kernel, c).m <= ROWS
 
 
-def steps_of(c: ContractionInfo, given_warps: int | None, parts: int, wanted: int) -> tuple[int, int]:
+def steps_of(c: ContractionInfo, given_warps: int | None, parts: int, wanted: int, most: int) -> tuple[int, int]:
     """(warps that share out k, elements of a step of the loop): those that leave the least idle, with few steps, best
-    with none that is cut at its end, and near to the wanted warps. Of each of `parts` of K."""
+    with none that is cut at its end, and near to the wanted warps, `most` blocks of words each. Of each of `parts` of
+    K."""
     unit = unit_of(c.packed)
     extent = ceil_div(c.k, parts)
     units, found = ceil_div(extent, unit), [((float("inf"), 0), given_warps or 1, unit)]
-    for warps in [given_warps] if given_warps else range(1, WARPS + 1):
-        for each in range(1, UNITS + 1):
+    for warps in [given_warps] if given_warps else range(1, LARGE[0] + 1):
+        for each in range(1, most + 1):
             step = warps * each * unit
             steps = ceil_div(extent, step)
             # A slice of all of k is as long as k is: it has to fall to the warps in whole blocks of words, too.
@@ -81,11 +85,13 @@ def packed_rows(
     assert c is not None
     size = Sizes.of(kernel, c)
     blocks = size.batch * ceil_div(size.n, block_n) * parts
-    wanted = min(max(ceil_div(RESIDENT * target.sms, blocks), LEAST), WARPS)
-    chosen, step = steps_of(c, warps, parts, wanted)
+    few = blocks < FEW * target.sms
+    wanted, most = LARGE if few else SMALL
+    chosen, step = steps_of(c, warps, parts, wanted, ceil_div(most, c.count))
     warps, block_k = warps or chosen, block_k or step
-    if min_blocks is None and size.m <= ROWS // 2 and block_n <= 16:
-        min_blocks = max(RESIDENT // warps, 1)
+    if min_blocks is None and size.m <= ROWS // 2 and block_n <= 16 and c.packed in (4, 8):
+        # More rows and two products take more registers: ptxas spills some where there is no room for them.
+        min_blocks = FEW if few else max(RESIDENT // warps - (size.m > 1 or c.count > 1), 1)
     sizes = [0 if d.whole else 1 for d in kernel.dims]
     sizes[size.m_dim], sizes[size.n_dim] = ceil_div(size.m, 8) * 8, block_n
     order = [d for d, n in enumerate(sizes) if n and d not in (size.n_dim, size.m_dim)] + [size.n_dim, size.m_dim]

@@ -30,6 +30,7 @@ RUN, LANES = 16, 4  # elements of a lane that follow each other, and lanes that 
 STEP = 16  # of one instruction along k
 # Sums that take turns where a warp has fewer tiles: a product waits for the one whose sums it adds to.
 CHAINS = 2
+SCALED = 4  # tiles of a warp at most, so that its registers hold a group's sums beside all sums
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,8 @@ class MmaDirect(Instruction):
         s, tile, em, layout = product.spread, product.operand(1), product.em, product.placed(1, self.layout(product, 1))
         table, count = layout.registers, s.k // s.warps_k // self.step_k
         steps, columns = range(count), [8 * i for i in range(s.tiles[1])]
-        found = None if staging.staged(tile) is not None else Factored.of(tile, layout)
+        few = s.tiles[0] * s.tiles[1] <= 4 * SCALED
+        found = Factored.of(tile, layout) if few and staging.staged(tile) is None else None
         (dim,) = product.k_dims(1)
         size = tile.sizes[dim]
         exact = isinstance(size, int) and layout.shape[dim] <= size
