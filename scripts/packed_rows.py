@@ -89,9 +89,9 @@ def packed_rows(
     wanted, most = LARGE if few else SMALL
     chosen, step = steps_of(c, warps, parts, wanted, ceil_div(most, c.count))
     warps, block_k = warps or chosen, block_k or step
-    if min_blocks is None and size.m <= ROWS // 2 and block_n <= 16 and c.packed in (4, 8):
-        # More rows and two products take more registers: ptxas spills some where there is no room for them.
-        min_blocks = FEW if few else max(RESIDENT // warps - (size.m > 1 or c.count > 1), 1)
+    if min_blocks is None and size.m == 1 and c.count == 1 and block_n <= 16 and c.packed in (4, 8):
+        # Of more rows and of two products ptxas would spill some registers.
+        min_blocks = FEW if few else max(RESIDENT // warps, 1)
     sizes = [0 if d.whole else 1 for d in kernel.dims]
     sizes[size.m_dim], sizes[size.n_dim] = ceil_div(size.m, 8) * 8, block_n
     order = [d for d, n in enumerate(sizes) if n and d not in (size.n_dim, size.m_dim)] + [size.n_dim, size.m_dim]
