@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
 import os
 import resource
-import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -15,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mlirc.bench.cases import Case
+from mlirc.bench.children import end_with_parent
 from mlirc.errors import MlircError
 
 
@@ -36,12 +34,6 @@ def main() -> None:
             out.flush()
             if fatal:
                 return
-
-
-def end_with_parent() -> None:
-    """Has Linux end this process when its parent does, in the middle of whatever it does: nobody would read on."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def _guarded(serve: Callable[[Case, dict], dict], case: Case, item: dict) -> tuple[dict[str, Any], bool]:

@@ -23,6 +23,7 @@ from torch import Tensor
 from mlirc.bench import timing
 from mlirc.bench.artifacts import read_compiled
 from mlirc.bench.cases import Case
+from mlirc.bench.children import end_with_parent
 from mlirc.bench.generation.build import build_generating, pack_weights
 from mlirc.bench.generation.peers import StaticStep, peer_arm
 from mlirc.bench.reference import exact_math
@@ -155,8 +156,6 @@ def in_turns(contenders: dict[str, Contender], samples: int, at_once: int = 10) 
 
 def main() -> None:
     """Serves requests, one a line, until there are no more. Answers go to a private copy of standard output."""
-    from mlirc.bench.worker import end_with_parent
-
     end_with_parent()
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
