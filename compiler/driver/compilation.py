@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mlirc import internal
 from mlirc.driver.kernel_build import KernelBuild, KernelJob
 from mlirc.driver.kernel_cache import KernelCache, cache_folder
+from mlirc.driver.modules import FewLayers, Modules
 from mlirc.driver.reschedule import Earlier, identity, runs_user_code
 from mlirc.errors import MlircError
 from mlirc.files.opening import exists, open_regular, read_text
@@ -57,6 +58,7 @@ class Compilation:
     source: str = ""  # what the user named
     observe: Callable[[str], None] = lambda level: None
     checked: Any = None  # the Result of the last check
+    few: FewLayers | None = None  # where a few layers stand for all while it is lowered
     _given: str = "torch"
     _gpu_parts: dict[str, Any] = field(default_factory=dict)
     _schedules: Any = None
@@ -111,7 +113,15 @@ class Compilation:
         with self.timer.step("torch"), internal.step(f"importing {source.name} from PyTorch"):
             self.imported = frontend.import_torch(source)
         self.modules["torch"] = self.imported.module
+        if self.imported.layers is not None:
+            self.of_few_layers(FewLayers(self.imported.layers, self.imported.module))
         self.observe("torch")
+
+    def of_few_layers(self, few: FewLayers) -> None:
+        """Takes the `torch` level of a few layers that stand for all of the model's."""
+        self.few = few
+        self.modules.pop("torch", None)
+        self.modules = Modules(self.modules, {"torch": few.all_torch})  # type: ignore[assignment]
 
     def read_levels(self, path: Path) -> None:
         """Takes an .mlir file at any level from `torch` to `gpu`; the level is told by its content."""
@@ -177,7 +187,9 @@ class Compilation:
         from mlirc import frontend
 
         with self.timer.step("linalg"), internal.step("lowering the torch level to linalg"):
-            self.modules["linalg"] = frontend.lower_to_linalg(self.modules["torch"])
+            few = self.few
+            made = frontend.lower_to_linalg(self.modules["torch"]) if few is None else few.all_linalg()
+            self.modules["linalg"] = made
         self.observe("linalg")
 
     def _to_kernels(self) -> None:
@@ -191,11 +203,18 @@ class Compilation:
             script = schedules.graph_script(self.target)
             graph = identity(script)
             kernels = self._earlier.kernels if graph == self._earlier.graph else None
-            if kernels is None or runs_user_code(script):
+
+            def divided(linalg: Any) -> Any:
                 with schedules.code.active(), internal.step("dividing the linalg level into kernels"):
-                    kernels = to_kernels(levels.copy(self.modules["linalg"]), self.target, script=script)
+                    made = to_kernels(levels.copy(linalg), self.target, script=script)
                 with context(), ir.Location.unknown():
-                    mark_scalars(kernels)
+                    mark_scalars(made)
+                return made
+
+            if kernels is None or runs_user_code(script):
+                own = bool(self.schedules)  # the user's may do with a layer what they want
+                kernels = None if own or self.few is None else self.few.all_kernels(divided)
+                kernels = kernels or divided(self.modules["linalg"])
             self._graph, self.modules["kernels"] = graph, kernels
             self._note_fp32()
         self.observe("kernels")

@@ -7,46 +7,20 @@ takes about as long as all that follows: with a second process these go on side 
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from mlirc import internal
 from mlirc.driver.compilation import Compilation
 from mlirc.driver.kernel_cache import KernelCache
+from mlirc.driver.modules import FewLayers, Modules
 from mlirc.driver.workers import HelperThread, spawn
-from mlirc.ir.levels import LEVELS
+from mlirc.ir.layer_names import Layers
 from mlirc.targets import Target
 
 # What a lowered compilation has beside its modules.
 _STATE = ("records", "schedule_text", "builds", "plan", "ptx", "_graph", "_jobs")
-
-
-class Modules(MutableMapping[str, Any]):
-    """Levels by name, of which those that came as text, with locations, are parsed when they are asked for."""
-
-    def __init__(self, modules: MutableMapping[str, Any], texts: dict[str, str]) -> None:
-        self._modules, self._texts = dict(modules), texts
-
-    def __getitem__(self, level: str) -> Any:
-        if level not in self._modules:
-            from mlirc import mlir
-
-            self._modules[level] = mlir.parse(self._texts[level], level)
-        return self._modules[level]
-
-    def __setitem__(self, level: str, module: Any) -> None:
-        self._modules[level] = module
-
-    def __delitem__(self, level: str) -> None:
-        self[level]  # parsed, so that the text does not bring it back
-        del self._modules[level], self._texts[level]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(sorted({*self._modules, *self._texts}, key=LEVELS.index))
-
-    def __len__(self) -> int:
-        return len({*self._modules, *self._texts})
 
 
 @dataclass(frozen=True)
@@ -76,16 +50,21 @@ class Lowering:
     fp32: str
     helpers: int
     level: str
+    layers: Layers | None = None  # the few that are in the text, and stand for all
 
     def run(self) -> Lowered:
         """Lowers it, in this process. Raises MlircError as `Compilation.lower` does."""
         from mlirc import frontend
 
         job = Compilation(self.name, self.target, self.schedules, self.cache, helpers=self.helpers, fp32=self.fp32)
-        with job.timer.step("linalg"), internal.step("lowering the torch level to linalg"):
-            job.modules["linalg"] = frontend.lower_to_linalg(self.text)
+        if self.layers is not None:
+            job.of_few_layers(FewLayers(self.layers, self.text))
+        else:
+            with job.timer.step("linalg"), internal.step("lowering the torch level to linalg"):
+                job.modules["linalg"] = frontend.lower_to_linalg(self.text)
         job.lower(self.level)
-        texts = {name: m.operation.get_asm(enable_debug_info=True) for name, m in job.modules.items()}
+        made = (name for name in job.modules if name != "torch")
+        texts = {name: job.modules[name].operation.get_asm(enable_debug_info=True) for name in made}
         state = {name: getattr(job, name) for name in _STATE}
         return Lowered(self.name, texts, state, job.timer.seconds, job.timer.helper_seconds)
 
@@ -102,7 +81,10 @@ class Lowered:
 
     def put_into(self, job: Compilation) -> None:
         """Makes a compilation one that has been lowered."""
-        job.modules = Modules(job.modules, dict(self.texts))  # type: ignore[assignment]
+        from mlirc import mlir
+
+        makers = {level: partial(mlir.parse, text, level) for level, text in self.texts.items()}
+        job.modules = Modules(job.modules, makers)  # type: ignore[assignment]
         for name, value in self.state.items():
             setattr(job, name, value)
         job.timer.seconds |= self.seconds
@@ -136,8 +118,9 @@ class Lowerings:
 
     def add(self, job: Compilation, level: str) -> None:
         """Takes an imported compilation, of a name of its own, to be lowered as `Compilation.lower` does."""
-        text = job.modules["torch"].operation.get_asm(enable_debug_info=True)
-        made = Lowering(job.name, text, job.target, job.schedules, job.cache, job.fp32, self.helpers, level)
+        layers, module = (job.few.layers, job.few.torch) if job.few else (None, job.modules["torch"])
+        text = module.operation.get_asm(enable_debug_info=True)
+        made = Lowering(job.name, text, job.target, job.schedules, job.cache, job.fp32, self.helpers, level, layers)
         self._todo.put((0, len(self._jobs), made))
         self._jobs[job.name] = job
 

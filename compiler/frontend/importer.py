@@ -41,6 +41,8 @@ from mlirc.frontend.source import SourceModel
 from mlirc.frontend.state import replaced_attributes, require_no_state, with_own_memory, written_state
 from mlirc.frontend.transformers_attention import attention_for_export
 from mlirc.frontend.weights import Renamed
+from mlirc.ir.all_layers import require_repeated
+from mlirc.ir.layer_names import Layers, NotRepeated
 from mlirc.ir.levels import writing
 from mlirc.mlir import context, ir
 from mlirc.runtime.plan import GIVEN
@@ -57,6 +59,7 @@ class ImportedModel:
 
     `weights` and `constants` hold the values of the arguments of those kinds, by name (weights maybe made on demand);
     `inputs` and `outputs` describe the rest in order; `reference` runs the PyTorch model on input tensors in order.
+    `layers`: those that stand for all in the module; `weights` has the values of all.
     """
 
     name: str
@@ -67,6 +70,7 @@ class ImportedModel:
     outputs: list[Described]
     reference: Callable[[list[torch.Tensor]], list[torch.Tensor]]
     source: SourceModel = field(repr=False)
+    layers: Layers | None = None
 
 
 @dataclass
@@ -131,6 +135,11 @@ def import_torch(source: SourceModel, *, thorough: bool = True) -> ImportedModel
         every = [*[None] * len(names), *written]
         module = _import(program, source, arguments, outputs, every, meant, draws, loops, said)
     kept = [a.name for a in arguments if a.kind in ("weight", "constant", "state")]
+    if source.layers is not None:
+        require_repeated(module, source.layers)
+        if any(source.layers.number(name) is not None for name in constants):
+            raise NotRepeated("constants of layers")
+        kept = list(source.layers.all_names(kept))
     return ImportedModel(
         source.name,
         module,
@@ -140,6 +149,7 @@ def import_torch(source: SourceModel, *, thorough: bool = True) -> ImportedModel
         [_describe(name, node, meant) for name, node in outputs],
         source.reference,
         source,
+        source.layers,
     )
 
 
@@ -170,6 +180,8 @@ def export(source: SourceModel) -> Any:
             with contextlib.suppress(Exception):
                 return torch.export.export(source.module, args, kwargs, strict=True, **options)
             raise export_error(source.name, e) from e
+        except NotRepeated:
+            raise
         except Exception as e:
             raise export_error(source.name, e) from e
 

@@ -23,6 +23,7 @@ from mlirc.frontend import inputs
 from mlirc.frontend.graph_copy import copied
 from mlirc.frontend.source import SourceModel
 from mlirc.frontend.weights import OnDemand
+from mlirc.ir.layer_names import Layers
 
 _aten = torch.ops.aten
 _LINEAR = _aten.linear.default
@@ -75,9 +76,20 @@ def joined_linears(source: SourceModel) -> SourceModel:
     values = {**kept, **joins.values}
     changed = program._update(GraphModule(program.graph_module, graph), signature, state_dict=values)
     made = {name: inputs.InputSpec.of(name, value) for name, value in joins.values.items()}
-    joined: Any = JoinedWeights(source.weights, joins.parts, made)
+    parts = joins.parts
+    if source.layers is not None:
+        made, parts = _of_all_layers(source.layers, made, parts)
+    joined: Any = JoinedWeights(source.weights, parts, made)
     others: Any = source.weights
     return replace(source, program=changed, weights=ChainMap(joined, others))
+
+
+def _of_all_layers(layers: Layers, made: dict[str, Any], parts: dict[str, list[str]]) -> Any:
+    """With the joined tensors of layers that are not in the program."""
+    names = list(parts)
+    places = layers.spread(names)
+    more = {layers.moved(names[at], by): [layers.moved(p, by) for p in parts[names[at]]] for at, by in places}
+    return {name: replace(made[old], name=name) for name, old in layers.all_names(names).items()}, more
 
 
 @dataclass

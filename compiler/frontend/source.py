@@ -13,6 +13,7 @@ import torch
 from mlirc.errors import MlircError
 from mlirc.frontend.inputs import InputSpec
 from mlirc.frontend.state import Written, call_and_restore
+from mlirc.ir.layer_names import Layers
 
 if TYPE_CHECKING:
     from mlirc.frontend.sizes.request import SizeRequest
@@ -42,6 +43,7 @@ class SourceModel:
     values: Callable[[], tuple] | None = None  # real `args`, where those are fake
     scalars: Sequence[str] = ()  # the inputs that are numbers, which kernels take by value
     train: bool = False  # modules run in the mode that they are in, and not in eval mode
+    layers: Layers | None = None  # the few that stand for all of the model's in `program`
     scheme: Any = None  # of its packed weights, if it has any: a `quantize.Scheme`
     quantized: list = field(default_factory=list)  # `quantize.report.LayerError`s of those that were packed here
     sizes: SizeRequest | None = None  # which sizes a call decides; the example inputs are at their bound

@@ -24,6 +24,7 @@ from mlirc.generate.artifact import About, check_output, write_artifact
 from mlirc.generate.export import Generator, exported, plain_name
 from mlirc.generate.families import open_generator
 from mlirc.generate.plan_engine import PlanEngine
+from mlirc.ir.layer_names import NotRepeated
 from mlirc.mlir import context, ir
 from mlirc.precision import DEFAULT_FP32, check_fp32
 from mlirc.targets import DEFAULT_TARGET, get_target
@@ -148,7 +149,7 @@ def compile_generation(
             )
             job.waiting = helpers
             job.check_schedules()
-            job.import_source(exported(generator, name))
+            _import(job, generator, name)
             _rename(job.imported, name, constants)
             if lowerings:
                 lowerings.add(job, level)
@@ -163,6 +164,16 @@ def compile_generation(
     if output is not None:
         made.write(output)
     return made
+
+
+def _import(job: Compilation, generator: Generator, name: str) -> None:
+    """Takes a step, with a few layers where these can stand for all."""
+    if generator.few is not None:
+        try:
+            return job.import_source(exported(generator, name))
+        except NotRepeated:
+            generator.few = None
+    job.import_source(exported(generator, name))
 
 
 def _apart(generator: Generator, level: str) -> contextlib.AbstractContextManager[Lowerings | None]:

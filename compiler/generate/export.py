@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections import ChainMap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,10 @@ from mlirc.frontend.state import with_returned_states
 from mlirc.frontend.weights import Renamed
 from mlirc.generate.frequencies import fixed_frequencies
 from mlirc.generate.paged_cache import FP8, Pools, ShapesOfCache
+from mlirc.generate.repeated_layers import few_layers
 from mlirc.generate.sizes import Sizes
 from mlirc.generate.steps import Decode, Prefill, Run, Sample, Step, make_states
+from mlirc.ir.layer_names import Layers
 
 CONTEXT, PAGE, CHUNKS = 2048, 64, (1, 8, 64, 512)  # where nothing else is asked for
 NETWORK = "network."  # what the names of the model's own tensors begin with in a step
@@ -49,6 +51,7 @@ class Generator:
     dtype: torch.dtype
     steps: dict[str, SourceModel]
     compared: bool = True  # whether the steps were found to be right
+    few: Layers | None = None  # which layers stand for all while a step is imported, where some do
 
     @property
     def states(self) -> set[str]:
@@ -117,6 +120,7 @@ def open_generator(
         if own_dtype == torch.float64:
             raise MlircError("a cache of 8-bit floats is for models of f16, bf16 or f32: give --dtype bf16")
         pools = make_pools(stored)
+    generator.few = few_layers(network, len(pools), NETWORK)
     generator.steps["decode"] = as_source(source, Decode(network, pools, states, sizes), ())
     generator.steps["sample"] = as_source(source, Sample(states, sizes), ())
     for chunk in sizes.chunks:
@@ -312,10 +316,15 @@ def as_source(source: SourceModel, step: Run, args: tuple) -> SourceModel:
 
 
 def exported(generator: Generator, plan: str) -> SourceModel:
-    """A step as a program that writes its states; layers of one input are one product (`join_linears.py`). Raises
-    MlircError where the model cannot be exported."""
+    """A step as a program that writes its states; layers of one input are one product (`join_linears.py`). It has the
+    layers of `generator.few`. Raises MlircError where the model cannot be exported, and NotRepeated."""
     source = generator.steps[plan]
-    with quiet(), torch.no_grad(), fixed_frequencies(generator.network, generator.sizes.context):
+    with (
+        _of_few(source.module, generator.few),
+        quiet(),
+        torch.no_grad(),
+        fixed_frequencies(generator.network, generator.sizes.context),
+    ):
         program = export(source)
         if not _can_be_plain(program.graph):  # a model writes in place in a way that only another trace undoes
             program = program.run_decompositions({})
@@ -323,7 +332,16 @@ def exported(generator: Generator, plan: str) -> SourceModel:
     names = [name.removeprefix("states_") for name in spec_names(found) if name is not None]
     inputs = [spec.name for spec in source.input_specs()]
     written = with_returned_states(program, names[1:])
-    return joined_linears(replace(source, program=written, input_names=inputs))
+    return joined_linears(replace(source, program=written, input_names=inputs, layers=generator.few))
+
+
+@contextlib.contextmanager
+def _of_few(step: Any, few: Layers | None) -> Iterator[None]:
+    step.few = few
+    try:
+        yield
+    finally:
+        step.few = None
 
 
 def _can_be_plain(graph: Any) -> bool:

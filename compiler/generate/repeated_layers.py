@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 
 from mlirc.generate.paged_attention import Found
 from mlirc.generate.paged_cache import PagedCache, PagedLayer
+from mlirc.ir.layer_names import Layers, NotRepeated, regular
 
 _NUMBER = "layer_idx"  # what transformers calls the number of a layer
 _PLAIN = (int, float, bool, str, bytes, type(None), torch.dtype, torch.device)
@@ -98,13 +99,53 @@ class _Known:
     used: list[bool] = field(default_factory=list)
 
 
+def few_layers(network: torch.nn.Module, count: int, prefix: str) -> Layers | None:
+    """A few of a model's `count` layers that stand for all; None where they are too different, or share tensors with
+    each other or the rest. Names begin with `prefix` in what is exported, and without it later; the cache's are
+    `cache.0` and so on."""
+    layers = _layers(network, count)
+    parts = [(name, t) for kind in (network.named_parameters, network.named_buffers)
+             for name, t in kind(remove_duplicate=False)]  # fmt: skip
+    place = next(iter(layers), "").rpartition(".")[0]
+    owners: dict[int, set[str]] = {}
+    for name, tensor in parts:
+        inside = name.startswith(place + ".")
+        owners.setdefault(id(tensor), set()).add(".".join(name.split(".")[: place.count(".") + 2]) if inside else "")
+    if not layers or any(len(names) > 1 for names in owners.values()):
+        return None
+    kinds = [_kind(layer) for layer in layers.values()]
+    if any(kind is None for kind in kinds):
+        return None
+    return regular([repr(kind) for kind in kinds], (prefix + place, place, "cache"))
+
+
+def _kind(layer: torch.nn.Module) -> Any:
+    """Equal for layers of the same classes, attributes and shapes; None for one that is not to be copied."""
+    own: list[Any] = []
+    for path, module in layer.named_modules():
+        for kind, value in sorted(module.__dict__.items()):
+            if "_hooks" in kind and value:
+                return None
+            if kind not in _OWN and "_hooks" not in kind:
+                own.append((path, kind, _attribute(value)))
+        own.append((path, type(module), sorted(module._modules)))
+        tensors = {**module._parameters, **module._buffers}
+        own += [(path, n, None if t is None else _described(t)) for n, t in sorted(tensors.items())]
+    return own
+
+
 @contextlib.contextmanager
-def layers_traced_once(network: torch.nn.Module, cache: PagedCache, found: Found) -> Iterator[None]:
-    """While a graph is traced in the body, repeated layers of `network` are copied as above; else nothing changes."""
+def layers_traced_once(
+    network: torch.nn.Module, cache: PagedCache, found: Found, few: Layers | None = None
+) -> Iterator[None]:
+    """While a graph is traced in the body, repeated layers of `network` are copied as above, and left out as `few` has
+    it; else nothing changes. Raises NotRepeated where they cannot be left out."""
     tracer = _tracer()
     layers = _layers(network, len(cache.layers)) if tracer is not None else {}
     kept: list[tuple[dict, int]] = []
-    memo, used = _Memo(tracer, cache, found), list[bool]()
+    if few is not None and not layers:
+        raise NotRepeated("nothing is traced")
+    memo, used = _Memo(tracer, cache, found, few), list[bool]()
     update = cache.update
 
     def updated(keys: Any, values: Any, number: Any, *args: Any, **kwargs: Any) -> Any:
@@ -119,6 +160,7 @@ def layers_traced_once(network: torch.nn.Module, cache: PagedCache, found: Found
                     module.__dict__[_NUMBER] = _Number(module.__dict__[_NUMBER], used)
             layer.__dict__["forward"] = memo.calls(layer, name, number, used)
         yield
+        memo.leave_out()
     finally:
         del cache.update
         for attributes, number in kept:
@@ -147,10 +189,12 @@ def _layers(network: torch.nn.Module, count: int) -> dict[str, torch.nn.Module]:
 class _Memo:
     """The kinds of layers that were traced so far, in one trace."""
 
-    def __init__(self, tracer: Any, cache: PagedCache, found: Found):
-        self._tracer, self._cache, self._found = tracer, cache, found
+    def __init__(self, tracer: Any, cache: PagedCache, found: Found, few: Layers | None):
+        self._tracer, self._cache, self._found, self._few = tracer, cache, found, few
         self._known: dict[Any, _Known] = {}
         self._made: set[Node | None] = set()  # what layers have returned
+        self._results: list[list[Node]] = []  # of each call so far, where layers are left out
+        self._read: list[list[int | None]] = []  # for each argument of each call its place among the results before
 
     def calls(self, layer: torch.nn.Module, name: str, number: int, used: list[bool]) -> Callable:
         """The layer's `forward`."""
@@ -159,19 +203,28 @@ class _Memo:
             part: PagedLayer = self._cache.layers[number]  # type: ignore[assignment]
             key = self._key(layer, part, args, kwargs)
             known = self._known.get(key) if key is not None else None
-            if known is not None and known.same:
-                return self._copied(known.first, layer, name, part, args, kwargs)
-            before = len(used)
-            result, trace = self._traced(layer, name, part, args, kwargs)
-            if key is None or trace is None:
-                return result
-            if known is None:
-                self._known[key] = _Known(trace, False if len(used) > before else None)
-            elif known.same is None:
-                known.same = len(used) == before and trace.canonical() == known.first.canonical()
-            return result
+            if self._few is not None:
+                return self._one_of_few(layer, name, number, known, key, args, kwargs, used)
+            return self._of_all(layer, name, number, known, key, args, kwargs, used)
 
         return forward
+
+    def _of_all(
+        self, layer: torch.nn.Module, name: str, number: int, known: _Known | None, key: Any, args: tuple,
+        kwargs: dict, used: list[bool],
+    ) -> Any:  # fmt: skip
+        part: PagedLayer = self._cache.layers[number]  # type: ignore[assignment]
+        if known is not None and known.same:
+            return self._copied(known.first, layer, name, part, args, kwargs)
+        before = len(used)
+        result, trace = self._traced(layer, name, part, args, kwargs)
+        if key is None or trace is None:
+            return result
+        if known is None:
+            self._known[key] = _Known(trace, False if len(used) > before else None)
+        elif known.same is None:
+            known.same = len(used) == before and trace.canonical() == known.first.canonical()
+        return result
 
     def _key(self, layer: torch.nn.Module, part: PagedLayer, args: tuple, kwargs: dict) -> Any:
         """Equal for calls of like layers with like arguments; None for one that is not to be copied."""
@@ -179,17 +232,63 @@ class _Memo:
             return None
         leaves, spec = pytree.tree_flatten((args, kwargs))
         given = [self._argument(x) if isinstance(x, torch.Tensor) else _attribute(x) for x in leaves]
-        own: list[Any] = []
-        for path, module in layer.named_modules():
-            for kind, value in sorted(module.__dict__.items()):
-                if "_hooks" in kind and value:
-                    return None
-                if kind not in _OWN and "_hooks" not in kind:
-                    own.append((path, kind, _attribute(value)))
-            own.append((path, type(module), sorted(module._modules)))
-            tensors = {**module._parameters, **module._buffers}
-            own += [(path, n, None if t is None else _described(t)) for n, t in sorted(tensors.items())]
-        return repr((spec, given, own, [_described(t) for t in part.pools]))
+        own = _kind(layer)
+        return None if own is None else repr((spec, given, own, [_described(t) for t in part.pools]))
+
+    def _one_of_few(
+        self, layer: torch.nn.Module, name: str, number: int, known: _Known | None, key: Any, args: tuple,
+        kwargs: dict, used: list[bool],
+    ) -> Any:  # fmt: skip
+        """The call's result, for which a layer that is left out has nothing in the graph but what stands for it."""
+        few, before = self._few, self._results[-1] if self._results else []
+        assert few is not None
+        if number != len(self._results):
+            raise NotRepeated("layers are called in another order")
+        leaves = [self._node(x) for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        self._read.append([before.index(n) if n in before else None for n in leaves])
+        if any(n in self._made and n not in before for n in leaves):
+            raise NotRepeated(f"{name} reads what an earlier layer has made")
+        if number >= few.start and self._read[number] != self._read[number - few.period]:
+            raise NotRepeated(f"{name} reads something else")
+        if number in few.left_out:
+            if known is None or not known.same:
+                raise NotRepeated(f"{name} is not like others")
+            result = self._stand_in(known.first, name, number)
+        else:
+            result = self._of_all(layer, name, number, known, key, args, kwargs, used)
+        self._results.append([self._node(x) for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)])
+        return result
+
+    def _stand_in(self, first: _Trace, name: str, number: int) -> Any:
+        part: PagedLayer = self._cache.layers[number]  # type: ignore[assignment]
+        part.gathered = part.pools  # nothing is written, and nobody reads it
+        self._found.fused += first.fused
+
+        inner = set(first.nodes)
+
+        def stand_in(node: Node) -> torch.Tensor:
+            if node not in inner:
+                raise NotRepeated(f"{name} returns what it was given")
+            made = self._tracer.graph.call_function(_left_out, (name,))
+            made.meta = dict(node.meta)
+            return self._tensor(made)
+
+        return pytree.tree_map(lambda x: stand_in(x) if isinstance(x, Node) else x.value, first.result)
+
+    def leave_out(self) -> None:
+        """Connects the layers behind those that were left out to the ones in front of them."""
+        if self._few is None:
+            return
+        if len(self._results) != self._few.count:
+            raise NotRepeated("not every layer is called once")
+        left = self._few.left_out
+        for old, new in zip(self._results[left[-1]], self._results[left[0] - 1], strict=True):
+            old.replace_all_uses_with(new)
+        for number in left:
+            for node in self._results[number]:
+                if node.users:
+                    raise NotRepeated("a layer that was to be left out is read")
+                self._tracer.graph.erase_node(node)
 
     def _argument(self, tensor: torch.Tensor) -> Any:
         """What a layer made by its kind, any other tensor by itself: a mask is more than its shape."""
@@ -266,6 +365,10 @@ class _Memo:
             made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
         self._made.add(node)
         return proxy_tensor.track_tensor_tree(made, Proxy(node, self._tracer), constant=None, tracer=self._tracer)
+
+
+def _left_out(name: str) -> None:
+    """Stands for a layer's result until the trace ends."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from mlirc.generate.paged_cache import PagedCache, Place, Pools
 from mlirc.generate.repeated_layers import layers_traced_once
 from mlirc.generate.sampling import chosen, most_probable
 from mlirc.generate.sizes import VERIFY_LIMIT, Sizes
+from mlirc.ir.layer_names import Layers
 
 
 def make_states(sizes: Sizes) -> dict[str, torch.Tensor]:
@@ -98,6 +99,7 @@ class Step(Run):
         super().__init__(states, sizes)
         self.network, self.cache = network, torch.nn.ModuleList(pools)
         self.found = Found()  # of the last run; torch.export puts lists and numbers back
+        self.few: Layers | None = None  # the layers that a trace is to have; all of them where it is None
         self._takes = inspect.signature(network.forward).parameters
 
     def logits(
@@ -111,7 +113,7 @@ class Step(Run):
         if last is not None:
             given["logits_to_keep"] = last
         known = {name: value for name, value in given.items() if name in self._takes}
-        with paged_attention(cache) as found, layers_traced_once(self.network, cache, found):
+        with paged_attention(cache) as found, layers_traced_once(self.network, cache, found, self.few):
             made = self.network(input_ids=tokens, past_key_values=cache, **known).logits
         unused = [i for i, layer in enumerate(cache.layers) if layer.gathered is None]
         if unused or not found.made:
@@ -121,9 +123,18 @@ class Step(Run):
         if last is not None and "logits_to_keep" not in known:
             made = made.index_select(1, last)
         written: dict[str, torch.Tensor] = {}
+        left_out = self.few.left_out if self.few else ()
         for i, layer in enumerate(cache.layers):
+            if i in left_out:
+                continue
             written |= {f"cache.{i}.keys": layer.pools[0], f"cache.{i}.values": layer.pools[1]}
         return made.float(), written
+
+    def results(self, tokens: torch.Tensor, written: dict[str, torch.Tensor]) -> dict[str, Any]:
+        """As of every run, without the cache of layers that are left out."""
+        made = super().results(tokens, written)
+        gone = {f"cache.{i}.{name}" for i in (self.few.left_out if self.few else ()) for name in ("keys", "values")}
+        return {**made, "states": {name: tensor for name, tensor in made["states"].items() if name not in gone}}
 
 
 class Decode(Step):
