@@ -1,6 +1,7 @@
 """A graph of a few layers becomes the graph of all of a model's layers, at the levels `torch`, `linalg` and `kernels`.
 
-An operation of `@main` belongs to the last layer whose tensors it depends on. The operations of the graph's first
+An operation of `@main` belongs to the last layer whose tensors it depends on; a view of what an earlier layer has made,
+to the layer that reads it. The operations of the graph's first
 period of layers have to be those of the second, one by one, but for the layers' own tensors and for what the period in
 front hands over; copies of the second period then stand for the layers that are left out. Whatever does not fit raises
 `NotRepeated`: nothing is guessed.
@@ -59,6 +60,7 @@ class _Repeating:
         self._carried: dict[ir.Value, ir.Value] = {}
         self._shared: dict[ir.Value, Any] = {}
         self.owner = {id(op): self._belongs(op) for op in self.operations}
+        self._give_to_readers()
         start, behind = layers.start, layers.start + layers.period
         body = self.operations[:-1]
         first = [op for op in body if layers.first <= self.owner[id(op)] < start]
@@ -84,6 +86,22 @@ class _Repeating:
             for number, value in enumerate(op.results):
                 self._shared[value] = (said, number)
         return owner
+
+    def _give_to_readers(self) -> None:
+        """What is made of one value, as a view, and only later layers read, belongs to the first of them."""
+        readers: dict[ir.Value, set[int]] = {}
+        returned = set(self.operations[-1].operands)
+        for op in reversed(self.operations):
+            owner = self.owner[id(op)]
+            reading = {r for value in op.results for r in readers.get(value, ())}
+            kept = any(value in returned for value in op.results)
+            moves = [value for _, _, value in self._uses(op) if self.layer[value] != _NONE]
+            if reading and not kept and len(moves) == 1 and min(reading) > owner:
+                owner = self.owner[id(op)] = min(reading)
+                for value in op.results:
+                    self.layer[value] = owner
+            for _, _, value in self._uses(op):
+                readers.setdefault(value, set()).add(owner)
 
     def _uses(self, op: ir.Operation) -> list[tuple[ir.Operation, int, ir.Value]]:
         """The operands of an operation, and of those inside of it, that are values of `@main`."""

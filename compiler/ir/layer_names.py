@@ -7,8 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mlirc.errors import MlircError
 
-class NotRepeated(Exception):
+
+class NotRepeated(MlircError):
     """A graph of a few layers is none that can be repeated. Not for the user: the whole graph is made then."""
 
 
