@@ -23,7 +23,9 @@ def opened(name: str, change=None, **sizes):
     model = tiny(name, num_hidden_layers=LAYERS, **sizes)
     if change is not None:
         change(model)
-    return open_generator(model, slots=2, context=40, page_size=8, chunks=(1, 8))
+    generator = open_generator(model, slots=2, context=40, page_size=8, chunks=(1, 8))
+    generator.few = None  # all layers are in the graph
+    return generator
 
 
 @pytest.fixture
