@@ -32,17 +32,18 @@ def with_all_layers(module: ir.Module, layers: Layers) -> ir.Module:
 
 
 def require_repeated(module: ir.Module, layers: Layers) -> None:
-    """Raises NotRepeated where `with_all_layers` would, but for the order of operations."""
+    """Raises NotRepeated where the layers of a module of the `torch` level are not repeated: also where all layers read
+    one value that belongs to an early one. Further down that is one of no layer, which shares a kernel with a layer."""
     with context(), ir.Location.unknown():
-        _Repeating(levels.functions(module)["main"], layers)
+        _Repeating(levels.functions(module)["main"], layers, strict=True)
 
 
 class _Repeating:
     """What is known of `@main`: `layer` says which layer each value belongs to, `image` which value of the second
     period each of the first is."""
 
-    def __init__(self, main: ir.OpView, layers: Layers):
-        self.main, self.layers = main, layers
+    def __init__(self, main: ir.OpView, layers: Layers, strict: bool = False):
+        self.main, self.layers, self.strict = main, layers, strict
         block = main.regions[0].blocks[0]
         self.arguments = list(block.arguments)
         self.names = _names(main, "arg_attrs", len(self.arguments))
@@ -95,8 +96,9 @@ class _Repeating:
             owner = self.owner[id(op)]
             reading = {r for value in op.results for r in readers.get(value, ())}
             kept = any(value in returned for value in op.results)
-            moves = [value for _, _, value in self._uses(op) if self.layer[value] != _NONE]
-            if reading and not kept and len(moves) == 1 and min(reading) > owner:
+            of = [value for _, _, value in self._uses(op) if self.layer[value] != _NONE]
+            view = len(of) == 1 and of[0] not in self.argument
+            if reading and not kept and view and min(reading) > owner:
                 owner = self.owner[id(op)] = min(reading)
                 for value in op.results:
                     self.layer[value] = owner
@@ -139,10 +141,17 @@ class _Repeating:
             return u in self.argument and self.argument.get(v) == moved
         if self.layer[u] == _NONE or self.layer[v] == _NONE:
             return u == v or (u in self._shared and self._shared[u] == self._shared.get(v))
+        if u == v:
+            return self._is_shared(u)
         if u in self.image or v in self._second:
             return self.image.get(u) == v
         handed_over = self.layer[u] < self.layers.first <= self.layer[v]
         return handed_over and self._carried.setdefault(v, u) == u
+
+    def _is_shared(self, value: ir.Value) -> bool:
+        """Whether all layers may read a value."""
+        of_early = not self.strict and self.layer[value] < self.layers.first and value not in self.argument
+        return self.layer[value] == _NONE or of_early
 
     def _check_results(self) -> None:
         ends = list(self.operations[-1].operands)
@@ -160,7 +169,7 @@ class _Repeating:
 
     def _check_behind(self, value: ir.Value) -> None:
         """Raises NotRepeated for a value that nothing behind the second period may read: one of an earlier layer."""
-        if _NONE < self.layer[value] < self.layers.start:
+        if self.layer[value] < self.layers.start and not self._is_shared(value):
             raise NotRepeated("an early layer is read by the last ones")
 
     # Writing
@@ -244,7 +253,7 @@ class _Repeating:
         """What a value that the second period reads is to its copy of this number."""
         if value in self.argument:
             return self.all[self.layers.moved(self.argument[value], number * self.layers.period)]
-        if self.layer[value] == _NONE:
+        if self._is_shared(value) and value not in self._carried:
             return value
         source, at = (value, number) if value in self._second else (self.image.get(value), number - 1)
         if source not in copies[at]:

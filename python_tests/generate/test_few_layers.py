@@ -12,7 +12,7 @@ from mlirc.driver.modules import FewLayers
 from mlirc.frontend.lower import lower_to_linalg
 from mlirc.generate.compilation import _import, _rename
 from mlirc.generate.export import open_generator
-from mlirc.ir.all_layers import with_all_layers
+from mlirc.ir.all_layers import require_repeated, with_all_layers
 from mlirc.ir.layer_names import Layers, NotRepeated, regular
 from mlirc.targets import get_target
 from support.generation import tiny
@@ -143,4 +143,4 @@ def test_a_module_of_all_layers():
 @pytest.mark.parametrize("change", [dict(last="%b"), dict(last="%a"), dict(second="%a1"), dict(second="%h")])
 def test_layers_that_read_something_else_are_no_repetition(change):
     with pytest.raises(NotRepeated):
-        with_all_layers(mlir.parse(module(**change)), Layers(("layers",), 7, 1, 1))
+        require_repeated(mlir.parse(module(**change)), Layers(("layers",), 7, 1, 1))
