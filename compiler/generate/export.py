@@ -319,8 +319,9 @@ def exported(generator: Generator, plan: str) -> SourceModel:
     """A step as a program that writes its states; layers of one input are one product (`join_linears.py`). It has the
     layers of `generator.few`. Raises MlircError where the model cannot be exported, and NotRepeated."""
     source = generator.steps[plan]
+    few = generator.few if isinstance(source.module, Step) else None
     with (
-        _of_few(source.module, generator.few),
+        _of_few(source.module, few),
         quiet(),
         torch.no_grad(),
         fixed_frequencies(generator.network, generator.sizes.context),
@@ -332,7 +333,7 @@ def exported(generator: Generator, plan: str) -> SourceModel:
     names = [name.removeprefix("states_") for name in spec_names(found) if name is not None]
     inputs = [spec.name for spec in source.input_specs()]
     written = with_returned_states(program, names[1:])
-    return joined_linears(replace(source, program=written, input_names=inputs, layers=generator.few))
+    return joined_linears(replace(source, program=written, input_names=inputs, layers=few))
 
 
 @contextlib.contextmanager

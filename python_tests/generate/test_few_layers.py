@@ -55,7 +55,7 @@ def check(model, plan: str, left_out: int, monkeypatch) -> None:
 
 
 def test_alike(monkeypatch):
-    check(tiny("LlamaForCausalLM", num_hidden_layers=7), "decode-greedy", 3, monkeypatch)
+    check(tiny("LlamaForCausalLM", num_hidden_layers=7), "decode", 3, monkeypatch)
 
 
 def test_kinds_that_alternate(monkeypatch):
@@ -79,7 +79,7 @@ class _Skips(LlamaModel):
 def test_a_layer_that_the_model_reads_is_not_left_out():
     model = tiny("LlamaForCausalLM", num_hidden_layers=7)
     model.model.__class__ = _Skips
-    job, generator = imported(model, "decode-greedy", True)
+    job, generator = imported(model, "decode", True)
     assert generator.few is None and job.few is None
     assert sum(name.endswith("o_proj.weight") for name in job.imported.weights) == 7
 
