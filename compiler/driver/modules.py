@@ -3,7 +3,7 @@ made."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,10 @@ from mlirc.ir.layer_names import Layers, NotRepeated
 class Modules(MutableMapping[str, Any]):
     """Levels by name, of which some come as what makes them when they are asked for."""
 
-    def __init__(self, modules: MutableMapping[str, Any], makers: dict[str, Callable[[], Any]]) -> None:
-        if isinstance(modules, Modules):
-            makers, modules = {**modules._makers, **makers}, modules._modules
-        self._modules, self._makers = dict(modules), dict(makers)
+    def __init__(self, modules: MutableMapping[str, Any], makers: Mapping[str, Callable[[], Any]]) -> None:
+        earlier = modules if isinstance(modules, Modules) else None
+        self._modules: dict[str, Any] = dict(earlier._modules if earlier else modules)
+        self._makers: dict[str, Callable[[], Any]] = {**(earlier._makers if earlier else {}), **makers}
 
     def __getitem__(self, level: str) -> Any:
         if level not in self._modules:

@@ -193,7 +193,7 @@ class _Memo:
         self._tracer, self._cache, self._found, self._few = tracer, cache, found, few
         self._known: dict[Any, _Known] = {}
         self._made: set[Node | None] = set()  # what layers have returned
-        self._results: list[list[Node]] = []  # of each call so far, where layers are left out
+        self._results: list[list[Any]] = []  # of each call so far, where layers are left out
         self._read: list[list[int | None]] = []  # for each argument of each call its place among the results before
 
     def calls(self, layer: torch.nn.Module, name: str, number: int, used: list[bool]) -> Callable:

@@ -202,8 +202,7 @@ class _Repeating:
         returned = []
         for at, by in results:
             value = ends[at]
-            number = layers.number(self.results[at])
-            if number is None:
+            if layers.number(self.results[at]) is None:
                 value = last.get(value, value)
             elif by:
                 value = self._shifted(value, copies, by // layers.period)
