@@ -12,13 +12,12 @@ from mlirc import mlir
 from mlirc.backend.ptx import compile_kernel
 from mlirc.device import DeviceKernel
 from mlirc.device.ptx.run import run_kernel
-from mlirc.driver.kernel_build import to_gpu
 from mlirc.errors import MlircError
 from mlirc.host import run_module
-from mlirc.mlir import ir
 from mlirc.schedule.registry import Schedules
 from mlirc.targets import get_target
 from support.kernels.check import assert_close, check_schedule, check_tiles
+from support.kernels.launched import launches
 from support.kernels.mutant_cases import lowered
 from support.kernels.payloads import inputs_of, matmul
 
@@ -130,13 +129,6 @@ def test_what_does_not_go_together_is_refused(knobs: str, says: str) -> None:
 
 def tiles_of(knobs: str = KNOBS) -> str:
     return str(Schedules([f"matmul:{knobs}"]).schedule_kernel(mlir.parse(matmul(*SMALL)), get_target("sm_90a"))[0])
-
-
-def launches(tiles: str) -> int:
-    module = mlir.parse(tiles)
-    with mlir.context(), ir.Location.unknown():
-        to_gpu(module, "matmul_0", get_target("sm_90a"))
-    return str(module).count("gpu.launch_func")
 
 
 FROM_ITS_TILE = re.compile(r"(tensor\.extract_slice %\d+\[)(%arg\d+), (%arg\d+), (0, )")

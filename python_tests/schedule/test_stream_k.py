@@ -15,12 +15,11 @@ from mlirc.backend.ptx import compile_kernel
 from mlirc.device import DeviceKernel
 from mlirc.device.ptx.run import run_kernel
 from mlirc.dialects.schedule._stream import Stream
-from mlirc.driver.kernel_build import to_gpu
 from mlirc.errors import MlircError
-from mlirc.mlir import ir
 from mlirc.schedule.registry import Schedules
 from mlirc.targets import get_target
 from support.kernels.check import assert_close, check_schedule
+from support.kernels.launched import launches
 from support.kernels.mutant_cases import lowered
 from support.kernels.payloads import assert_same, matmul
 from support.models.together import Calls
@@ -152,13 +151,6 @@ def test_what_was_measured(m: int, n: int, k: int, knobs: str, stream: int) -> N
 
 def tiles_of(knobs: str) -> str:
     return str(Schedules([f"matmul:{knobs}"]).schedule_kernel(mlir.parse(matmul(*SMALL)), get_target("sm_90a"))[0])
-
-
-def launches(tiles: str) -> int:
-    module = mlir.parse(tiles)
-    with mlir.context(), ir.Location.unknown():
-        to_gpu(module, "matmul_0", get_target("sm_90a"))
-    return str(module).count("gpu.launch_func")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,19 @@
-"""A kernel of one launch at the `gpu` level."""
+"""Launches: a kernel of one at the `gpu` level, and how many a product becomes."""
 
 from __future__ import annotations
+
+from mlirc import mlir
+from mlirc.driver.kernel_build import to_gpu
+from mlirc.mlir import ir
+from mlirc.targets import get_target
+
+
+def launches(tiles: str) -> int:
+    """How many launches the kernel `matmul_0` has below the `tiles` level."""
+    module = mlir.parse(tiles)
+    with mlir.context(), ir.Location.unknown():
+        to_gpu(module, "matmul_0", get_target("sm_90a"))
+    return str(module).count("gpu.launch_func")
 
 
 def gpu_level(
