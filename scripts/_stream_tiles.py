@@ -18,6 +18,7 @@ from mlirc.scripts._tensor_copy_tiles import TILE_CLOCKS, step_clocks
 from mlirc.targets import Target
 
 ROWS, COLUMNS = 128, 256  # of the largest tile of two warpgroups
+LEAST_STEPS = 128  # none with fewer was measured that the count of clocks would divide, or gained
 COSTS = 24_000  # by the count: of what lost so many clocks by whole tiles, all that was measured gained when divided
 
 
@@ -34,7 +35,7 @@ def streamed(
     depth = ROW_BYTES // c.element_bytes
     steps, tiles = ceil_div(c.k, depth), _tiles(size, ROWS, COLUMNS)
     left = tiles - target.sms
-    if not 0 < left <= target.sms // 4:
+    if steps < LEAST_STEPS or not 0 < left <= target.sms // 4:
         return tile
     rounds = ceil_div(_tiles(size, tile.block_m, tile.block_n), target.sms)
     now = rounds * (steps * step_clocks(tile.block_m, tile.block_n) + TILE_CLOCKS)
