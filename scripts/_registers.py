@@ -52,8 +52,10 @@ def product_blocks(tile: BlockShape, size: Sizes, c: ContractionInfo, target: Ta
 
 def attention_blocks(kernel: KernelInfo, a: AttentionShape, target: Target, mma: str, warps: int) -> int | None:
     """`min_blocks` of attention's blocks of so many warps; None: what ptxas takes does."""
-    if mma != "mma" or a.causal or a.window or target.cc not in (80, 100):
+    if mma != "mma" or a.window or target.cc not in (80, 100):
         return None
+    if a.causal:  # a fourth block would leave a thread 128 registers, four bytes too few
+        return roomy_blocks(32 * warps) if target.cc == 100 and warps == 4 and a.head_dim == 64 else None
     # A float mask with rows for all queries, and a warp that looks at all of a long row by itself.
     masks = [x for x in kernel.arguments[3:] if x.dtype not in ("i1", "i8") and x.shape[-2:] == (a.q_len, a.kv_len)]
     biased = bool(masks) and warps > 1 and target.cc == 80
