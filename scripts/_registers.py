@@ -33,15 +33,18 @@ def product_blocks(tile: BlockShape, size: Sizes, c: ContractionInfo, target: Ta
         return 2 if fitting == 2 else 1
     if tile.swap_operands and tile.copy == "tma" and tile.parts == 1:
         return min(fitting, 2) or None
-    if tile.copy != "cp_async" or tile.parts > 1:
+    if tile.copy != "cp_async":
         return None
+    steps = ceil_div(ceil_div(c.k, tile.parts), tile.block_k)
+    whole = tile.mma == "fma" and c.direct and size.n % tile.block_n == 0
+    # All slices are on their way at once: the loop's few steps keep all addresses.
+    at_once = whole and tile.block_m == 4 and steps <= tile.stages and target.cc >= 90
+    if tile.parts > 1:
+        return roomy_blocks(threads) if at_once else None
     if tile.mma == "tf32x3":  # two blocks would leave a thread 128 registers
         wide = c.count == 1 and tile.block_m * tile.block_n >= 1024 * tile.warps_m * tile.warps_n
         return 1 if fitting == 2 and wide and fitting * threads * TF32_REGISTERS > REGISTERS else None
     sums = c.count * tile.block_m * tile.block_n // threads
-    whole = tile.mma == "fma" and c.direct and size.n % tile.block_n == 0
-    # All slices are on their way at once: the loop's few steps keep all addresses.
-    at_once = whole and tile.block_m == 4 and ceil_div(c.k, tile.block_k) <= tile.stages and target.cc >= 90
     # A target whose ptxas takes 80 registers for six blocks where four fit.
     six = whole and (tile.block_m, tile.block_n) == (64, 32) and size.m % 64 == 0 and is_power_of_two(c.k)
     six = six and target.cc == 80

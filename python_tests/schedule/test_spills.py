@@ -18,7 +18,7 @@ KERNELS = Path(support.__file__).parent / "kernels" / "spilling"
 SPILLED = [
     ("few_rows", "sm_90a"), ("few_rows", "sm_120"), ("fma", "sm_80"), ("tf32x3", "sm_100a"), ("gated_small", "sm_100a"),
     ("gated_large", "sm_100a"), ("layer_norm", "sm_86"), ("attention_long", "sm_80"), ("attention_biased", "sm_80"),
-    ("attention_causal", "sm_100a"),
+    ("attention_causal", "sm_100a"), ("split_rows", "sm_90a"),
 ]  # fmt: skip
 
 
