@@ -245,7 +245,7 @@ def on_host(monkeypatch):
     monkeypatch.setattr(timing, "Flusher", lambda: lambda: None)
     monkeypatch.setattr(timing, "capture", lambda name, run, sets, runs: timing.Arm(name, lambda: run(None), runs))
     monkeypatch.setattr(timing, "turn", lambda arm, samples, flush: (arm.replay(), [8.0] * samples)[1])
-    monkeypatch.setattr(contenders, "open_peer", Peer)
+    monkeypatch.setattr(contenders, "PeerProcess", Peer)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda *a: 0)
 
 
@@ -300,7 +300,7 @@ def test_a_peer_in_its_process_chooses_what_one_in_this_chooses():
     case = small_case(context=9, batch=2, prefill=None)
     tokens = torch.randint(61, (2, 9), generator=torch.Generator().manual_seed(3)).tolist()
     here = contenders.Peer("transformers", case, None, "cpu").prepare(tokens, 1)
-    peer = contenders.open_peer("transformers", case, None, "cpu")
+    peer = contenders.PeerProcess("transformers", case, None, "cpu")
     try:
         assert peer.prepare(tokens, 1) == here and len(peer.turn(2)) == 2 and len(peer.by_host(3)) == 3
         assert set(contenders.in_turns({"a": peer}, 13)["a"].to_json().values()) > {13}
@@ -322,8 +322,6 @@ def test_turns_are_of_ten_and_of_what_is_left():
         def turn(self, samples):
             seen.append((self.name, samples))
             return [1.0] * samples
-
-        by_host = turn
 
     seen: list[tuple[str, int]] = []
     found = contenders.in_turns({"a": Counted("a"), "b": Counted("b")}, 23)

@@ -36,9 +36,6 @@ class Contender(Protocol):
     def turn(self, samples: int) -> list[float]:
         """Microseconds of so many replays, by CUDA events, the L2 cache cold."""
 
-    def by_host(self, samples: int) -> list[float]:
-        """The same by the host's clock, from the call to the end of its work."""
-
 
 class Peer:
     """One of `cases.PEERS` in this process."""
@@ -69,7 +66,7 @@ class Peer:
         return self.by_host(samples) if self.device == "cpu" else timing.turn(self.arm, samples, self.flush)
 
     def by_host(self, samples: int) -> list[float]:
-        """As of `Contender`."""
+        """The same by the host's clock, from the call to the end of its work."""
         assert self.arm is not None
         return host_times(self.arm.replay, samples, self.flush, self.device)
 
@@ -96,7 +93,7 @@ def set_buffers(module: torch.nn.Module, values: dict[str, Tensor]) -> None:
 
 
 class PeerProcess:
-    """A `Peer` in a process of its own, which ends with this one. Methods raise MlircError: what went wrong there."""
+    """A `Peer` in a process of its own, to be closed; it ends with this one. All raise MlircError: what went wrong."""
 
     def __init__(self, name: str, case: Case, folder: Path | None, device: str):
         self.name = name
@@ -118,7 +115,7 @@ class PeerProcess:
         return self._ask({"do": "turn", "given": [samples]})
 
     def by_host(self, samples: int) -> list[float]:
-        """As of `Contender`."""
+        """As of `Peer`."""
         return self._ask({"do": "by_host", "given": [samples]})
 
     def close(self) -> None:
@@ -138,11 +135,6 @@ class PeerProcess:
         if "error" in answer:
             raise MlircError(answer["error"])
         return answer["found"]
-
-
-def open_peer(name: str, case: Case, folder: Path | None, device: str) -> PeerProcess:
-    """A peer, to be closed. Raises MlircError when its model cannot be built."""
-    return PeerProcess(name, case, folder, device)
 
 
 def in_turns(contenders: dict[str, Contender], samples: int, at_once: int = 10) -> dict[str, timing.Sampled]:

@@ -194,7 +194,7 @@ class _Run:
         with contextlib.ExitStack() as open_peers:
             for name in self.settings["generating_peers"]:
                 try:
-                    peer = contenders.open_peer(name, self.case, self.folder, self.device)
+                    peer = contenders.PeerProcess(name, self.case, self.folder, self.device)
                     open_peers.callback(peer.close)
                     if not is_near(torch.tensor(peer.prepare(tokens.tolist(), count))):
                         raise MlircError("chooses other tokens than the reference, and is not timed")
@@ -220,9 +220,6 @@ class _Ours:
 
     def turn(self, samples: int) -> list[float]:
         return timing.turn(self.arm, samples, self.flush)
-
-    def by_host(self, samples: int) -> list[float]:
-        return host_times(self.arm.replay, samples, self.flush, "cuda")
 
 
 def _joined(compiled: Compiled, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
