@@ -177,6 +177,14 @@ def _materialize(module: nn.Module, case: Case, device: str) -> None:
                 child._buffers[leaf] = random.abs() + 0.5 if "var" in leaf else random
 
 
+def set_buffers(module: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Gives the module's buffers the values that were compiled in, where they are of one shape (a cache in pages is
+    not): another CPU may compute other last bits."""
+    for name, buffer in module.named_buffers():
+        if name in values and values[name].shape == buffer.shape:
+            buffer.copy_(values[name])
+
+
 def random_weight(name: str, shape: tuple[int, ...], dtype: torch.dtype, seed: int, device: str) -> Tensor:
     """A weight from (seed, name, shape, device) alone: n/50 for standard normal n, norms' scales 1 + n/50, convolutions
     scaled by their fan-in. Biases are not zero, so that a lost bias shows."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from mlirc.bench import reference, timing
 from mlirc.bench.artifacts import MINILM, Compiled, read_compiled
 from mlirc.bench.bound import bound_us, limited_by
-from mlirc.bench.build import Built, build_real, make_inputs
+from mlirc.bench.build import Built, build_real, make_inputs, set_buffers
 from mlirc.bench.cases import Case, input_bytes
 from mlirc.bench.generation.cases import BUILDER as GENERATION
 from mlirc.bench.kernels import time_kernels
@@ -88,7 +88,7 @@ class Runner:
             gc.collect()
             torch.cuda.empty_cache()
             self._built = build_real(case, self.device, self.folder / MINILM)
-            _set_buffers(self._built, compiled.constants)
+            set_buffers(self._built.module, compiled.constants)
             self._group = case.group
         return self._built
 
@@ -129,13 +129,6 @@ def _compiled_peer(name: str, built: Built) -> Built:
     torch._dynamo.reset()
     mode = None if name == "compile" else "max-autotune-no-cudagraphs"
     return Built(torch.compile(built.module, dynamic=False, mode=mode), built.arguments)  # type: ignore[arg-type]
-
-
-def _set_buffers(built: Built, values: dict[str, Tensor]) -> None:
-    """Gives the module's buffers the values that were compiled in: another CPU may compute other last bits."""
-    for name, buffer in built.module.named_buffers():
-        if name in values:
-            buffer.copy_(values[name])
 
 
 def check(

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 
 from mlirc.bench import timing
 from mlirc.bench.artifacts import read_compiled
+from mlirc.bench.build import set_buffers
 from mlirc.bench.cases import Case
 from mlirc.bench.children import end_with_parent
 from mlirc.bench.generation.build import build_generating, pack_weights
@@ -83,13 +83,6 @@ def host_times(run: Callable[[], Any], samples: int, flush: Callable[[], None], 
         wait()
         times.append(1e6 * (time.perf_counter() - start))
     return times
-
-
-def set_buffers(module: torch.nn.Module, values: dict[str, Tensor]) -> None:
-    """Gives the module's buffers the values that were compiled in: another CPU may compute other last bits."""
-    for name, buffer in module.named_buffers():
-        if name in values and values[name].shape == buffer.shape:
-            buffer.copy_(values[name])
 
 
 class PeerProcess:

@@ -16,12 +16,13 @@ from torch import Tensor
 from mlirc.bench import timing
 from mlirc.bench.artifacts import Compiled, read_compiled
 from mlirc.bench.bound import bound_us, limited_by
+from mlirc.bench.build import set_buffers
 from mlirc.bench.cases import Case
 from mlirc.bench.generation import contenders, memory
 from mlirc.bench.generation.build import build_generating, pack_weights
 from mlirc.bench.generation.cases import DECODE, SAMPLE, chunk
 from mlirc.bench.generation.check import Checked, assign_pages, check_generation, draw_tokens
-from mlirc.bench.generation.contenders import Contender, host_times, in_turns, set_buffers
+from mlirc.bench.generation.contenders import Contender, host_times, in_turns
 from mlirc.bench.kernels import time_kernels
 from mlirc.bench.reference import exact_math
 from mlirc.errors import MlircError
