@@ -8,19 +8,17 @@ Folders on the way to it may be symbolic links.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import stat
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from mlirc.errors import MlircError
 from mlirc.files.marks import is_ours, marked_text
+from mlirc.files.temporary import Held, new_file, turn, unused_name
 
 LEVEL_FILES = ("linalg.mlir", "kernels.mlir", "tiles.mlir", "gpu.mlir")  # of a levels folder
-_PATIENCE = 60  # seconds that a process waits for others that replace files in a folder
 _KINDS = {stat.S_IFBLK: "a device", stat.S_IFCHR: "a device", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 
 
@@ -143,33 +141,6 @@ def set_permissions(temporary: Path, path: Path) -> None:
     os.chmod(temporary, stat.S_IMODE(about.st_mode))
 
 
-@contextlib.contextmanager
-def _turn(path: Path) -> Iterator[None]:
-    """The turn of this process among those that replace files beside `path`. The lock ends with the process, however
-    that ends. Raises MlircError where the others take longer than `_PATIENCE`."""
-    try:
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except PermissionError:  # a folder that may be written and not read has no lock
-        yield
-        return
-    try:
-        end = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as e:
-                if time.monotonic() > end:
-                    raise MlircError(f"cannot write {path}: another process has locked its folder") from e
-                time.sleep(0.01)
-                continue
-            except OSError:
-                pass  # some file systems have no locks
-            break
-        yield
-    finally:
-        os.close(folder)
-
-
 class Outputs:
     """A set of files that appear together when the `with` block ends without an error, or not at all. `inputs`: files
     and folders that the same run reads.
@@ -184,6 +155,7 @@ class Outputs:
         self._removals: list[Path] = []
         self._kept: list[tuple[Path, Path | None]] = []  # a path, and the second name of what is replaced
         self._made: list[Path] = []  # folders
+        self._held: list[Held] = []  # the locks of what is temporary
 
     def add(self, path: Path, write: Callable[[Path], object]) -> None:
         """Calls `write` with a temporary path beside `path`, which takes its place at the end."""
@@ -193,7 +165,9 @@ class Outputs:
         try:
             self._made += [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = self._temporary(path.parent)
+            held = new_file(path)
+            temporary = held.path
+            self._held.append(held)
             self._renames.append((temporary, path))
             write(temporary)
             set_permissions(temporary, path)
@@ -212,12 +186,6 @@ class Outputs:
             check_replaceable(path, self._inputs)
             self._removals.append(path)
 
-    def _temporary(self, folder: Path) -> Path:
-        """A new empty file that no other process has, and nobody else may read until it is whole."""
-        handle, name = tempfile.mkstemp(prefix=".mlirc-", suffix=".tmp", dir=folder)
-        os.close(handle)
-        return Path(name)
-
     def __enter__(self) -> Outputs:
         return self
 
@@ -234,6 +202,8 @@ class Outputs:
                 self._restore()
             for temporary in (*(t for t, _ in self._renames), *(k for _, k in self._kept if k)):
                 temporary.unlink(missing_ok=True)
+            for held in self._held:
+                held.close()
             if not done:
                 for folder in sorted(self._made, reverse=True):
                     with contextlib.suppress(OSError):
@@ -244,7 +214,7 @@ class Outputs:
         paths = [*self._removals, *(path for _, path in self._renames)]
         if not paths:
             return
-        with _turn(paths[-1]):
+        with turn(paths[-1]):
             if len(paths) > 1:
                 for path in paths:
                     self._keep(path)
@@ -258,8 +228,8 @@ class Outputs:
         if _about(path) is None:
             self._kept.append((path, None))
             return
-        second = self._temporary(path.parent)
-        second.unlink()
+        self._held.append(Held(path))  # so that nobody takes its second name for one that a dead process has left
+        second = unused_name(path.parent)
         with contextlib.suppress(OSError):  # some file systems have no second names
             os.link(path, second)
             self._kept.append((path, second))

@@ -6,22 +6,24 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from mlirc.errors import MlircError, one_line
-from mlirc.files.marks import is_ours, marked_json, marked_text
+from mlirc.files.checksums import Checksum, check_files, checksums, digest_of
+from mlirc.files.marks import JSON_MARK, is_ours, marked_json, marked_text
 from mlirc.files.opening import check_inside, open_regular, read_text
+from mlirc.files.temporary import new_folder, replace_folder, turn
 from mlirc.generate.sizes import Sizes, Source
 from mlirc.generate.tokenizer import FILES as TOKENIZER_FILES
 from mlirc.version import __version__
 
-VERSION = 3
+VERSION = 4
 ABOUT, WEIGHTS = "generation.json", "model.safetensors"
 _TOKENIZER_LIMIT = 256 << 20
+_ABOUT_LIMIT = 16 << 20
 _LIMIT = 1 << 24
 # `decode-greedy` was a plan's name in version 2, in whose place a new one may be written.
 _NAMES = re.compile(r"(decode|sample|decode-greedy|(prefill|encode)-[0-9]{1,8})\.(ptx|levels)")
@@ -30,7 +32,7 @@ _NAMES = re.compile(r"(decode|sample|decode-greedy|(prefill|encode)-[0-9]{1,8})\
 @dataclass(frozen=True)
 class About:
     """What an artifact says of itself: the model's name, its transformers class, the cache's dtype, the target, the
-    engine's sizes, the tokens that end a text, and notes for the user."""
+    engine's sizes, the tokens that end a text, notes for the user, and checksums of the folder's other files."""
 
     name: str
     architecture: str
@@ -39,6 +41,7 @@ class About:
     sizes: Sizes
     eos: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    files: Mapping[str, Checksum] = field(default_factory=dict)
 
     @property
     def plans(self) -> list[str]:
@@ -53,7 +56,7 @@ def read_about(folder: Path) -> About:
         what = "a compiled model, which does not generate" if folder.suffix == ".ptx" else "no generating model"
         raise MlircError(f"{folder}: {what}: it has no {ABOUT}: make one with compile_generation")
     try:
-        found = json.loads(read_text(path, limit=1 << 20))
+        found = json.loads(read_text(path, limit=_ABOUT_LIMIT))
         _is_a(dict, found)
         if found["version"] != VERSION:
             shown = one_line(str(found["version"])[:20])
@@ -68,7 +71,8 @@ def read_about(folder: Path) -> About:
         words = {n: _word(found[n]) for n in ("name", "architecture", "dtype", "target")}
         eos = tuple(_count(t, 0, sizes.vocabulary - 1) for t in _is_a(list, found["eos"]))
         notes = tuple(_word(note) for note in _is_a(list, found["notes"]))
-        about = About(sizes=sizes, eos=eos, notes=notes, **words)
+        files = {_word(k): Checksum.from_json(v) for k, v in _is_a(dict, found["files"]).items()}
+        about = About(sizes=sizes, eos=eos, notes=notes, files=files, **words)
     except (KeyError, TypeError, ValueError, RecursionError) as e:
         raise MlircError(
             f"{path}: damaged ({type(e).__name__}: {one_line(str(e)[:80])}): compile the model again"
@@ -77,8 +81,23 @@ def read_about(folder: Path) -> About:
         raise MlircError(f"{path}: damaged (its chunks): compile the model again")
     if sizes.pages <= sizes.pages_each:
         raise MlircError(f"{path}: damaged (its pages): compile the model again")
+    if found["sha256"] != _digest(found):
+        raise MlircError(f"{path}: damaged (its checksum does not match): compile the model again")
     _check_links(folder, [ABOUT, WEIGHTS, *(f"{name}.{end}" for name in about.plans for end in ("ptx", "levels"))])
     return about
+
+
+def check_model(folder: Path, about: About, levels: bool) -> None:
+    """Raises MlircError where plans, weights, or (with `levels`) the plans' levels are damaged or another model's."""
+    names = [WEIGHTS, *(f"{plan}.ptx" for plan in about.plans)]
+    names += [name for name in about.files if levels and name.partition("/")[0].endswith(".levels")]
+    check_files(folder, about.files, names, "compile the model again")
+
+
+def check_tokenizer(folder: Path, about: About) -> None:
+    """Raises MlircError where the folder's tokenizer is not the one that was written with it."""
+    names = [n for n in TOKENIZER_FILES if n in about.files or os.path.lexists(folder / n)]
+    check_files(folder, about.files, names, "for a tokenizer of your own, name its folder (--tokenizer)")
 
 
 def _check_links(folder: Path, names: list[str]) -> None:
@@ -154,9 +173,12 @@ def write_artifact(
     from mlirc.host.level_files import level_mark
 
     check_output(folder)
-    made = Path(tempfile.mkdtemp(prefix=".mlirc-", suffix=".tmp", dir=folder.parent))
     try:
-        (made / ABOUT).write_text(marked_json(_json(about)), encoding="utf-8")
+        held = new_folder(folder)
+    except OSError as e:
+        raise MlircError(f"cannot write {folder}: {e.strerror or e}") from e
+    made = held.path
+    try:
         for name, (ptx, levels) in plans.items():
             (made / f"{name}.ptx").write_text(ptx, encoding="utf-8")
             (made / f"{name}.levels").mkdir()
@@ -166,23 +188,35 @@ def write_artifact(
         weights_writer(tensors)(made / WEIGHTS)
         if source is not None:
             _copy_tokenizer(source, made)
+        files = checksums(made, sorted(str(p.relative_to(made)) for p in made.rglob("*") if p.is_file()))
+        (made / ABOUT).write_text(marked_json(as_json(replace(about, files=files))), encoding="utf-8")
         _permit(made)
-        _replace(made, folder)
+        with turn(folder):
+            replace_folder(made, folder)
     except OSError as e:
         raise MlircError(f"cannot write {folder}: {e.strerror or e}") from e
     finally:
         shutil.rmtree(made, ignore_errors=True)
+        held.close()
 
 
-def _json(about: About) -> dict[str, Any]:
+def as_json(about: About) -> dict[str, Any]:
+    """What `read_about` reads, as JSON."""
     sizes = about.sizes
-    return {
+    made = {
         "version": VERSION, "mlirc": __version__, "name": about.name, "architecture": about.architecture,
         "dtype": about.dtype, "target": about.target, "slots": sizes.slots, "context": sizes.context,
         "page_size": sizes.page_size, "pages": sizes.pages, "chunks": list(sizes.chunks),
         "vocabulary": sizes.vocabulary, "eos": list(about.eos), "notes": list(about.notes),
         "paged": sizes.paged, "source": None if sizes.source is None else _json_of_source(sizes.source),
+        "files": {name: checksum.as_json() for name, checksum in about.files.items()},
     }  # fmt: skip
+    return {**made, "sha256": _digest(made)}
+
+
+def _digest(found: Mapping[str, Any]) -> str:
+    """A checksum of all entries but itself and the mark."""
+    return digest_of(json.dumps({k: v for k, v in found.items() if k not in (*JSON_MARK, "sha256")}, sort_keys=True))
 
 
 def _json_of_source(source: Source) -> dict[str, Any]:
@@ -208,19 +242,3 @@ def _permit(folder: Path) -> None:
     mask = os.umask(0)
     os.umask(mask)
     os.chmod(folder, 0o777 & ~mask)
-
-
-def _replace(made: Path, folder: Path) -> None:
-    """Puts the new folder where the old one was."""
-    if not folder.is_dir():
-        os.rename(made, folder)
-        return
-    old = Path(tempfile.mkdtemp(prefix=".mlirc-", suffix=".old", dir=folder.parent))
-    os.rename(folder, old / "old")
-    try:
-        os.rename(made, folder)
-    except BaseException:
-        os.rename(old / "old", folder)
-        raise
-    finally:
-        shutil.rmtree(old, ignore_errors=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from mlirc.errors import MlircError, missing_package
 from mlirc.files.opening import shorten
-from mlirc.generate.artifact import WEIGHTS, About, read_about
+from mlirc.generate.artifact import WEIGHTS, About, check_model, read_about
 from mlirc.generate.plan_engine import SLOT_STATES, PlanEngine
 from mlirc.generate.sizes import Sizes
 from mlirc.generate.source_engine import SourceEngine
@@ -33,6 +33,7 @@ def load_engine(
     """
     path = Path(folder)
     about = read_about(path)
+    check_model(path, about, levels=isinstance(device, str))
     tensors = _Tensors(path / WEIGHTS, weights)
     plans = {name: read_model(path / f"{name}.ptx") for name in about.plans}
     for name, (_, plan) in plans.items():

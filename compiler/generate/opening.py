@@ -68,7 +68,7 @@ def open_generating(
         words = load_tokenizer(folder)
     try:
         if folder is not None and exists(folder / ABOUT):
-            opened = _load(folder, device, words, weights, output, options)
+            opened = _load(folder, device, words, weights, output, options, own=tokenizer is None)
         else:
             if weights is not None:
                 raise MlircError("weights go with a compiled model; one that is compiled has those of its own folder")
@@ -137,13 +137,23 @@ def _refuse_options(folder: Path, options: dict[str, Any]) -> None:
         raise MlircError(f"{folder}: is compiled already, and {name} is for compiling: give the Hugging Face folder")
 
 
-def _load(folder: Path, device: int | str, words: Tokenizer | None, weights: Any, output: Any, options: dict) -> Opened:
-    from mlirc.generate.artifact import read_about
+def _load(
+    folder: Path,
+    device: int | str,
+    words: Tokenizer | None,
+    weights: Any,
+    output: Any,
+    options: dict,
+    own: bool,  # whether the tokenizer is the folder's
+) -> Opened:
+    from mlirc.generate.artifact import check_tokenizer, read_about
     from mlirc.generate.loading import load_engine
     from mlirc.runtime.loading import read_model
 
     _refuse_options(folder, {**options, "output": output})
     about = read_about(folder)
+    if own:
+        check_tokenizer(folder, about)
     plans = {name: read_model(folder / f"{name}.ptx")[1] for name in about.plans}
     engine = load_engine(folder, device, weights)
     arenas = sum(plan.arena_size for plan in plans.values())

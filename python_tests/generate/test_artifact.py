@@ -8,11 +8,13 @@ import shutil
 import pytest
 
 from mlirc.errors import MlircError
-from mlirc.generate.artifact import check_output, read_about
+from mlirc.files.checksums import checksums
+from mlirc.generate.artifact import _digest, check_model, check_output, check_tokenizer, read_about
 from mlirc.generate.compilation import compile_generation
 from mlirc.generate.loading import load_engine
 from mlirc.tools.mlirc_run import main as mlirc_run
 from support.generation import assert_greedy, greedy, tiny
+from support.randomness import generator
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +75,13 @@ def test_mlirc_run_says_what_runs_it_and_describes_it(made, capsys):
 SOURCE = {"kind": "tokens", "lengths": [4], "bins": 0, "start": [1], "languages": {}, "tasks": {}, "plain": None}
 
 
+def signed(folder, change=()):
+    """Makes what the folder says of itself fit its files, with changes: as who wants to deceive would."""
+    about = {**json.loads((folder / "generation.json").read_text()), **dict(change)}
+    about["files"] = {name: c.as_json() for name, c in checksums(folder, about["files"]).items()}
+    (folder / "generation.json").write_text(json.dumps({**about, "sha256": _digest(about)}))
+
+
 def copied(made, folder):
     """A copy of the artifact, and what it says of itself."""
     shutil.copytree(made[1], folder, dirs_exist_ok=True)
@@ -82,8 +91,8 @@ def copied(made, folder):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 1}, "version 1, but this mlirc reads 3"),
-        ({"version": "\n\x1b[2J"}, "version .*, but this mlirc reads 3"),
+        ({"version": 1}, "version 1, but this mlirc reads 4"),
+        ({"version": "\n\x1b[2J"}, "version .*, but this mlirc reads 4"),
         ({"slots": -1}, "damaged"),
         ({"slots": 3}, "no plan of this generating model"),
         ({"target": "sm_80"}, "no plan of this generating model"),
@@ -102,8 +111,8 @@ def copied(made, folder):
     ],
 )  # fmt: skip
 def test_what_was_changed_is_refused(made, tmp_path, change, message):
-    about = copied(made, tmp_path)
-    (tmp_path / "generation.json").write_text(json.dumps({**about, **change}))
+    copied(made, tmp_path)
+    signed(tmp_path, change)
     with pytest.raises(MlircError, match=message) as e:
         load_engine(tmp_path, "cpu")
     assert str(e.value).isprintable()
@@ -133,8 +142,8 @@ DAMAGES = [
     ("model.safetensors", cut, "model.safetensors"),
     ("decode.ptx", cut, "decode.ptx"),
     ("prefill-1.ptx", lambda path: path.unlink(), "prefill-1.ptx: cannot be read"),
-    ("decode.ptx", lambda path: path.write_bytes((path.parent / "sample.ptx").read_bytes()),
-     "decode.ptx: is no plan of this generating model"),
+    ("decode.ptx", lambda path: path.write_bytes((path.parent / "sample.ptx").read_bytes()), "another model's"),
+    ("generation.json", lambda path: path.write_text(path.read_text().replace("  5\n", "  6\n")), "its checksum does not"),
 ]  # fmt: skip
 
 
@@ -145,6 +154,43 @@ def test_a_damaged_folder_is_refused(made, tmp_path, name, damage, why):
     with pytest.raises(MlircError, match=why) as e:
         load_engine(tmp_path / "gen", "cpu")
     assert "\n" not in str(e.value)
+
+
+def test_a_plan_in_anothers_place_is_refused_though_all_checksums_fit(made, tmp_path):
+    copied(made, tmp_path)
+    (tmp_path / "decode.ptx").write_bytes((tmp_path / "sample.ptx").read_bytes())
+    signed(tmp_path)
+    with pytest.raises(MlircError, match="decode.ptx: is no plan of this generating model"):
+        load_engine(tmp_path, "cpu")
+
+
+def test_a_bit_of_any_file(made, tmp_path):
+    """Weights and levels that differ in a bit, or are those of another model of the same sizes, would run."""
+    copied(made, tmp_path)
+    files = sorted(p for p in tmp_path.rglob("*") if p.is_file())
+    assert {p.suffix for p in files} == {".json", ".ptx", ".mlir", ".safetensors"}
+    for path in files:
+        data, g = path.read_bytes(), generator()
+        changed = bytearray(data)
+        changed[int(g.integers(len(data)))] ^= 1 << int(g.integers(8))
+        path.write_bytes(changed)
+        with pytest.raises(MlircError, match=path.name) as e:
+            check_tokenizer(tmp_path, read_about(tmp_path))
+            load_engine(tmp_path, "host")
+        assert "\n" not in str(e.value)
+        path.write_bytes(data)
+    check_model(tmp_path, read_about(tmp_path), levels=True)
+
+
+def test_files_that_are_not_the_folders_own(made, tmp_path):
+    copied(made, tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(MlircError, match="tokenizer_config.json: is no file of this model: .*--tokenizer"):
+        check_tokenizer(tmp_path, read_about(tmp_path))
+    (tmp_path / "tokenizer_config.json").unlink()
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(MlircError, match="tokenizer.json: cannot be read"):
+        check_tokenizer(tmp_path, read_about(tmp_path))
 
 
 def test_a_folder_of_the_hubs_cache_is_links(made, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from mlirc.errors import MlircError
-from mlirc.generate.artifact import ABOUT, About, _json, read_about
+from mlirc.generate.artifact import ABOUT, About, as_json, read_about
 from mlirc.generate.audio import read_audio
 from mlirc.generate.compilation import compile_generation
 from mlirc.generate.families import open_generator
@@ -169,11 +169,11 @@ def test_what_does_not_go_together(whisper):
 
 def test_what_a_folder_says_of_its_source(tmp_path, whisper):
     about = About("w", "WhisperForConditionalGeneration", "f32", "sm_90a", whisper[1].sizes, (2,))
-    (tmp_path / ABOUT).write_text(json.dumps(_json(about)))
+    (tmp_path / ABOUT).write_text(json.dumps(as_json(about)))
     assert read_about(tmp_path) == about
     wrong = dataclasses.replace(about.sizes.source, start=(None,))
     (tmp_path / ABOUT).write_text(
-        json.dumps(_json(dataclasses.replace(about, sizes=dataclasses.replace(about.sizes, source=wrong))))
+        json.dumps(as_json(dataclasses.replace(about, sizes=dataclasses.replace(about.sizes, source=wrong))))
     )
     with pytest.raises(MlircError, match="damaged"):
         read_about(tmp_path)

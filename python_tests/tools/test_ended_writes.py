@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mlirc.errors import MlircError
-from mlirc.files import outputs as outputs_module
+from mlirc.files import temporary
 from mlirc.files.outputs import Outputs
 from mlirc.runtime.loading import check_unchanged
 from mlirc.tools import mlirc
@@ -84,7 +84,7 @@ def test_those_who_write_into_a_folder_take_turns(tmp_path, at_each_step, monkey
 
     holder = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_EX)
-    monkeypatch.setattr(outputs_module, "_PATIENCE", 0)
+    monkeypatch.setattr(temporary, "PATIENCE", 0)
     with pytest.raises(MlircError, match="another process has locked its folder"):
         write(tmp_path, "newer")
     os.close(holder)

@@ -1,0 +1,79 @@
+"""Checksums of a folder's files: what was damaged or swapped is refused, and not run."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlirc.errors import MlircError
+from mlirc.files.opening import open_regular
+
+_PIECE = 16 << 20  # bytes of a piece, of which each has a sum: several cores share a large file
+_DIGEST = re.compile("[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Checksum:
+    """Of one file: its size in bytes, and the SHA-256 of each of its pieces of 16 MiB."""
+
+    size: int
+    pieces: tuple[str, ...]
+
+    def as_json(self) -> list[Any]:
+        """What `from_json` reads."""
+        return [self.size, *self.pieces]
+
+    @staticmethod
+    def from_json(found: Any) -> Checksum:
+        """Raises ValueError for anything else than `as_json` makes."""
+        if type(found) is not list or not found or type(found[0]) is not int or found[0] < 0:
+            raise ValueError("a file's checksum")
+        size, *pieces = found
+        right = len(pieces) == -(-size // _PIECE) and all(type(p) is str and _DIGEST.fullmatch(p) for p in pieces)
+        if not right:
+            raise ValueError("a file's checksum")
+        return Checksum(size, tuple(pieces))
+
+
+def checksums(folder: Path, names: Iterable[str]) -> dict[str, Checksum]:
+    """Those of files of a folder, by name. Raises MlircError where one cannot be read."""
+    sizes = {}
+    for name in names:
+        with open_regular(folder / name) as file:
+            sizes[name] = os.fstat(file.fileno()).st_size
+    pieces = [(name, start) for name, size in sizes.items() for start in range(0, size, _PIECE)]
+    with ThreadPoolExecutor(min(16, len(os.sched_getaffinity(0)))) as pool:
+        made = list(pool.map(lambda piece: _digest(folder / piece[0], piece[1]), pieces))
+    found: dict[str, list[str]] = {name: [] for name in sizes}
+    for (name, _), digest in zip(pieces, made, strict=True):
+        found[name].append(digest)
+    return {name: Checksum(size, tuple(found[name])) for name, size in sizes.items()}
+
+
+def check_files(folder: Path, wanted: Mapping[str, Checksum], names: Iterable[str], advice: str) -> None:
+    """Raises MlircError, which ends with `advice`, unless each of `names` is in `wanted` and as it was."""
+    names = list(names)
+    for name, now in checksums(folder, names).items():
+        was = wanted.get(name)
+        if was is None:
+            raise MlircError(f"{folder / name}: is no file of this model: {advice}")
+        if now != was:
+            what = f"{now.size:,} bytes, not {was.size:,}" if now.size != was.size else "its checksum does not match"
+            raise MlircError(f"{folder / name}: damaged, or another model's: {what}: {advice}")
+
+
+def digest_of(text: str) -> str:
+    """The SHA-256 of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _digest(path: Path, start: int) -> str:
+    with open_regular(path) as file:
+        file.seek(start)
+        return hashlib.sha256(file.read(_PIECE)).hexdigest()
