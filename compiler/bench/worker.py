@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
@@ -13,6 +14,7 @@ from typing import Any
 
 from mlirc.bench.cases import Case
 from mlirc.bench.children import end_with_parent
+from mlirc.collecting import THRESHOLDS
 from mlirc.errors import MlircError
 
 
@@ -58,6 +60,7 @@ def _guarded(serve: Callable[[Case, dict], dict], case: Case, item: dict) -> tup
 def _compiler(settings: dict[str, Any]) -> Callable[[Case, dict], dict]:
     from mlirc.bench.compiling import compile_case
 
+    gc.set_threshold(*THRESHOLDS)
     folder, target, schedule = Path(settings["folder"]), settings["target"], settings["schedule"]
     return lambda case, item: compile_case(case, folder, target, schedule, settings["ptxas"], settings["fp32"])
 

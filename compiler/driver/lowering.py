@@ -15,7 +15,8 @@ from mlirc import internal
 from mlirc.driver.compilation import Compilation
 from mlirc.driver.kernel_cache import KernelCache
 from mlirc.driver.modules import FewLayers, Modules
-from mlirc.driver.workers import HelperThread, spawn
+from mlirc.driver.start import spawn
+from mlirc.driver.workers import HelperThread
 from mlirc.ir.layer_names import Layers
 from mlirc.targets import Target
 
@@ -31,10 +32,9 @@ class Ready:
 
     def run(self) -> None:
         """Imports it."""
-        import mlirc.backend.ptx
-        import mlirc.frontend.lower
-        import mlirc.schedule.registry
-        import mlirc.scripts.graph  # noqa: F401
+        from mlirc.driver.ready import prepare
+
+        prepare()
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,14 @@ class Lowerings:
         self._jobs[job.name] = job
 
     def finish(self) -> None:
-        """Waits for all compilations that were added; raises the first error."""
+        """Lowers what no helper has begun in this process, and waits for the helpers; raises the first error."""
         missing = len(self._jobs) + len(self._threads)  # each helper says once that it is ready
+        while (made := self._not_begun()) is not None:
+            missing -= 1
+            if isinstance(made, Lowering):
+                job = self._jobs[made.name]
+                job.helpers = self.helpers
+                job.lower(made.level)
         while missing:
             answer = self._done.get()
             missing -= 1
@@ -134,3 +140,9 @@ class Lowerings:
                 raise answer
             if answer is not None:
                 answer.put_into(self._jobs[answer.name])
+
+    def _not_begun(self) -> Ready | Lowering | None:
+        try:
+            return self._todo.get_nowait()[2]
+        except queue.Empty:
+            return None

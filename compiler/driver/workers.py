@@ -14,10 +14,12 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, Protocol
 
+from mlirc.collecting import collecting_rarely
 from mlirc.driver.kernel_build import KernelBuild, KernelJob, build_kernel
+from mlirc.driver.start import spawn
 from mlirc.errors import MlircError
 from mlirc.internal import show_traceback
 
@@ -135,13 +137,6 @@ def build_kernels(
         for job in jobs:
             pool.add(job)
         yield from pool.results()
-
-
-def spawn() -> subprocess.Popen:
-    """A helper process, which waits for jobs."""
-    command = [sys.executable, "-P", "-m", "mlirc.driver.workers"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
 
 class _Fork:
@@ -263,12 +258,15 @@ def _serve(jobs: IO[bytes], results: IO[bytes]) -> None:
             return
 
 
-def _main() -> None:
+def main(prepare: Callable[[], None] = lambda: None) -> None:
+    """A helper process: serves until standard input ends, `prepare` first."""
     # Results go to a private copy of standard output: a script may print.
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    _serve(sys.stdin.buffer, results)
+    with collecting_rarely():
+        prepare()
+        _serve(sys.stdin.buffer, results)
 
 
 if __name__ == "__main__":
-    _main()
+    main()

@@ -15,6 +15,7 @@ import torch
 from mlirc.driver.compilation import HOST_LEVELS, Compilation
 from mlirc.driver.kernel_cache import KernelCache, cache_folder
 from mlirc.driver.lowering import Lowerings
+from mlirc.driver.start import end_ahead
 from mlirc.driver.workers import Helpers, cores
 from mlirc.errors import MlircError
 from mlirc.frontend.importer import ImportedModel
@@ -182,6 +183,7 @@ def _apart(generator: Generator, level: str) -> contextlib.AbstractContextManage
     count = min(cores() - 1, len(generator.steps))
     parameters = sum(1 for _ in generator.network.parameters())
     if count < 1 or parameters < _MANY_PARAMETERS or level in ("torch", "linalg"):
+        end_ahead()
         return contextlib.nullcontext()
     return Lowerings(count, (cores() - 1) // count)  # this process takes a core
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mlirc.collecting import collecting_rarely
+from mlirc.driver.start import end_ahead, spawn_ahead
 from mlirc.errors import MlircError, missing_package
-from mlirc.files.opening import exists, shorten
+from mlirc.files.opening import exists, read_text, shorten
 from mlirc.generate.engine import Engine
 from mlirc.generate.tokenizer import Tokenizer, load_tokenizer
 from mlirc.runtime.cuda import NO_GPU, Driver
 from mlirc.runtime.plan import Plan
 
 ABOUT = "generation.json"
+MANY_LAYERS = 7  # from so many on a process of its own lowers the plans
+_CONFIG_LIMIT = 1 << 20
 
 
 @dataclass
@@ -118,13 +123,31 @@ def compile_only(model: str | os.PathLike, output: str | os.PathLike, **options:
 
 def _compiled(model: Any, output: Any, options: dict[str, Any]) -> Any:
     """A `CompiledGenerator`, with nothing of the libraries' warnings on the terminal."""
+    with collecting_rarely():
+        if isinstance(model, str | os.PathLike) and _layers(Path(model)) >= MANY_LAYERS:
+            spawn_ahead()
+        try:
+            from mlirc.frontend.noise import quiet
+            from mlirc.generate.compilation import compile_generation
+        except ModuleNotFoundError as e:
+            raise missing_package(e) or e from e
+        try:
+            with quiet():
+                return compile_generation(model, output, **_given(options))
+        finally:
+            end_ahead()
+
+
+def _layers(folder: Path) -> int:
+    """How many layers a folder's config.json says that the model has, 0 where it says nothing: whether to start a
+    process is all that depends on it."""
     try:
-        from mlirc.frontend.noise import quiet
-        from mlirc.generate.compilation import compile_generation
-    except ModuleNotFoundError as e:
-        raise missing_package(e) or e from e
-    with quiet():
-        return compile_generation(model, output, **_given(options))
+        config = json.loads(read_text(folder / "config.json", limit=_CONFIG_LIMIT))
+    except (MlircError, ValueError, RecursionError):
+        return 0
+    parts = [config, config.get("text_config")] if isinstance(config, dict) else []
+    found = [p.get(name) for p in parts if isinstance(p, dict) for name in ("num_hidden_layers", "n_layer")]
+    return max((n for n in found if type(n) is int), default=0)
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:

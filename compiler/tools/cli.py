@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import os
 import signal
 import sys
@@ -33,18 +32,6 @@ def check_scripts(scripts: Iterable[str]) -> None:
     for script in scripts:
         if script.endswith((".py", ".mlir")) and not os.path.isfile(script):
             raise MlircError(f"--schedule {script}: no such file")
-
-
-@contextlib.contextmanager
-def collecting_rarely() -> Iterator[None]:
-    """Runs the body with Python's cycle collector called every 50,000 objects, not every 700: importing PyTorch and
-    exporting a model make millions that stay, and looking through them again and again takes a tenth of the time."""
-    before = gc.get_threshold()
-    gc.set_threshold(50_000, 20, 100)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 def run_main(fn: Callable[[], int | None]) -> int:

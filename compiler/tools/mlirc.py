@@ -9,6 +9,7 @@ from typing import Any
 
 from mlirc.check import LEVELS as CHECKED
 from mlirc.check import parse_levels
+from mlirc.collecting import collecting_rarely
 from mlirc.errors import MlircError
 from mlirc.files.opening import exists, open_regular, shorten
 from mlirc.files.outputs import check_model_output
@@ -16,7 +17,7 @@ from mlirc.ir.ladder import LEVELS
 from mlirc.precision import DEFAULT_FP32, FP32
 from mlirc.targets import DEFAULT_TARGET, TARGETS, get_target
 from mlirc.timing import Progress, Timer
-from mlirc.tools.cli import Parser, check_scripts, collecting_rarely, run_main
+from mlirc.tools.cli import Parser, check_scripts, run_main
 
 _EPILOG = """MODEL is one of
   a torch.export archive (.pt2, or .pt so saved), or a TorchScript .pt

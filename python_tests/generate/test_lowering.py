@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from mlirc.driver import start
 from mlirc.driver.compilation import Compilation
 from mlirc.driver.lowering import Lowerings
 from mlirc.errors import MlircError
 from mlirc.frontend.source import from_torch
-from mlirc.generate import compilation
+from mlirc.generate import compilation, opening
 from mlirc.generate.compilation import compile_generation
 from mlirc.generate.export import exported, open_generator
 from mlirc.targets import get_target
@@ -46,14 +47,60 @@ def imported(name: str, *schedules: str) -> Compilation:
     return job
 
 
-def test_errors_come_back():
+@pytest.mark.parametrize("count", [0, 1])
+def test_errors_come_back(monkeypatch, count):
+    if count:  # all of it in the helper
+        monkeypatch.setattr(Lowerings, "_not_begun", lambda self: None)
     good, bad = imported("good"), imported("bad", "elementvise:block=64")
-    with Lowerings(1, 1) as lowerings, pytest.raises(MlircError, match="elementvise:block=64.*no kernel"):
+    with Lowerings(count, 1) as lowerings, pytest.raises(MlircError, match="elementvise:block=64.*no kernel"):
         lowerings.add(good, "ptx")
         lowerings.add(bad, "ptx")
         lowerings.finish()
     assert good.ptx.count(".entry") == len(good.plan.launches) == 1 and good.modules["kernels"] is not None
     assert not bad.ptx
+
+
+def test_a_helper_started_ahead_is_the_first_one(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
+    start.spawn_ahead()
+    (process,) = start._ahead
+    monkeypatch.setattr(Lowerings, "_not_begun", lambda self: None)
+    job = imported("one")
+    with Lowerings(1, 1) as lowerings:
+        assert lowerings._threads[0].process is process and not start._ahead
+        lowerings.add(job, "ptx")
+        lowerings.finish()
+    assert job.ptx.count(".entry") == 1 and process.returncode is not None
+
+
+def test_a_helper_that_nobody_takes_ends(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
+    start.spawn_ahead()
+    start.spawn_ahead()
+    (process,) = start._ahead
+    compiled(monkeypatch, 1000)  # too small for one
+    assert process.returncode == -9 and not start._ahead
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0})
+    start.spawn_ahead()
+    assert not start._ahead
+
+
+@pytest.mark.parametrize(
+    ("text", "layers"),
+    [
+        ('{"num_hidden_layers": 22}', 22),
+        ('{"n_layer": 12}', 12),
+        ('{"text_config": {"num_hidden_layers": 7}, "n_layer": true}', 7),
+        ('{"num_hidden_layers": "22"}', 0),
+        ("[22]", 0),
+        ("{" * 5000, 0),
+        ("\0", 0),
+    ],
+)
+def test_layers_that_a_config_names(tmp_path, text, layers):
+    assert opening._layers(tmp_path) == 0
+    (tmp_path / "config.json").write_text(text)
+    assert opening._layers(tmp_path) == layers
 
 
 def test_an_export_is_not_divided(monkeypatch):

@@ -11,6 +11,8 @@ from typing import Any
 from mlirc.bench.artifacts import Compiled, write_compiled
 from mlirc.bench.cases import Case
 from mlirc.bench.generation.cases import DECODE, capacity, chunk
+from mlirc.driver.start import spawn_ahead
+from mlirc.generate.opening import MANY_LAYERS
 from mlirc.precision import DEFAULT_FP32
 from mlirc.runtime.plan import Plan
 
@@ -25,6 +27,8 @@ def compile_generating(
 ) -> dict[str, Any]:
     """As `mlirc.bench.compiling.compile_case`: writes the plans and constants of a model that generates into `folder`,
     and says what the manifest has to know. Raises MlircError."""
+    if case.options.get("config", {}).get("num_hidden_layers", 0) >= MANY_LAYERS:
+        spawn_ahead()
     from mlirc.backend.ptx import check_ptxas
     from mlirc.bench.generation.build import open_generating
     from mlirc.bench.peak import forget_peak, peak_memory
