@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import struct
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
@@ -21,6 +23,7 @@ _SAFETENSORS = {
     torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
 }  # fmt: skip
+_MAKERS = 4  # threads that make random weights, each with one in memory, in f32, too
 
 
 class OnDemand(Mapping[str, torch.Tensor]):
@@ -103,7 +106,8 @@ def random_weight(spec: InputSpec, seed: int) -> torch.Tensor:
 def write_weights(
     path: str | Path, weights: Mapping[str, torch.Tensor], progress: Callable[[int, int], None] | None = None
 ) -> int:
-    """Writes a safetensors file, one tensor in memory at a time, and puts it in place only when it is whole.
+    """Writes a safetensors file, one tensor in memory at a time (of random ones `_MAKERS`), and puts it in place only
+    when it is whole.
 
     `progress(done_bytes, all_bytes)` is called after each tensor. Returns the file's size in bytes. Raises MlircError
     when the file cannot be written.
@@ -130,16 +134,41 @@ def weights_writer(
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
 
+    start = 8 + len(text)
+
+    def put(file: BinaryIO, name: str) -> None:
+        tensor = weights[name].detach().cpu().contiguous()
+        file.seek(start + header[name]["data_offsets"][0])
+        file.write(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))  # type: ignore[arg-type]
+
+    def put_apart(path: Path, name: str) -> None:
+        with path.open("r+b") as file:
+            put(file, name)
+
     def write(temporary: Path) -> None:
-        with temporary.open("wb") as file:
+        with temporary.open("wb") as file, ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), _MAKERS)) as makers:
             file.write(struct.pack("<Q", len(text)) + text)
-            for name in specs:
-                tensor = weights[name].detach().cpu().contiguous()
-                file.write(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))  # type: ignore[arg-type]
-                if progress:
-                    progress(header[name]["data_offsets"][1], at)
+            file.truncate(start + at)
+            made = {name: makers.submit(put_apart, temporary, name) for name in specs if _is_made(weights, name)}
+            try:
+                for name in specs:
+                    made[name].result() if name in made else put(file, name)
+                    if progress:
+                        progress(header[name]["data_offsets"][1], at)
+            except BaseException:
+                makers.shutdown(cancel_futures=True)
+                raise
 
     return write
+
+
+def _is_made(weights: Mapping[str, torch.Tensor], name: str) -> bool:
+    """Whether a weight is random numbers, which take longer to make than to write: several at a time, then."""
+    if isinstance(weights, ChainMap):
+        return _is_made(next(m for m in weights.maps if name in m), name)
+    if isinstance(weights, Renamed):
+        return _is_made(weights.source, weights.names[name])
+    return isinstance(weights, RandomWeights)
 
 
 def _spec(weights: Mapping[str, torch.Tensor], name: str) -> InputSpec:

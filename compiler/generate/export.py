@@ -26,8 +26,8 @@ from mlirc.frontend.source import SourceModel, from_torch, in_eval_mode
 from mlirc.frontend.state import with_returned_states
 from mlirc.frontend.weights import Renamed
 from mlirc.generate.frequencies import fixed_frequencies
+from mlirc.generate.like_layers import few_layers, like_layers_run_once
 from mlirc.generate.paged_cache import FP8, Pools, ShapesOfCache
-from mlirc.generate.repeated_layers import few_layers
 from mlirc.generate.sizes import Sizes
 from mlirc.generate.steps import Decode, Prefill, Run, Sample, Step, make_states
 from mlirc.ir.layer_names import Layers
@@ -177,7 +177,12 @@ def _what_it_keeps(network: Any) -> tuple[dict[int, Any], int]:
     cache = ShapesOfCache()
     fake = next((p.fake_mode for p in network.parameters() if isinstance(p, FakeTensor)), None)
     try:
-        with fake or FakeTensorMode(allow_non_fake_inputs=True), routed_experts(network):
+        count = getattr(network.config.get_text_config(decoder=True), "num_hidden_layers", 0)
+        with (
+            fake or FakeTensorMode(allow_non_fake_inputs=True),
+            routed_experts(network),
+            like_layers_run_once(network, count, cache.found),
+        ):
             tokens = torch.zeros(1, 1, dtype=torch.int64)
             logits = network(input_ids=tokens, past_key_values=cache, use_cache=True).logits
     except MlircError:
@@ -298,7 +303,7 @@ def keep(step: Step, written: dict[str, torch.Tensor]) -> None:
 def as_source(source: SourceModel, step: Run, args: tuple) -> SourceModel:
     """A step as a model of its own; its tensors' names are those of `step`."""
     step.eval().requires_grad_(False)
-    own = {name: tensor for name, tensor in step.state_dict().items() if not name.startswith(NETWORK)}
+    own = _own_tensors(step)
     theirs = Renamed(source.weights, {NETWORK + name: name for name in source.weights})
     taken = set(own) & set(source.weights)
     if taken:
@@ -313,6 +318,16 @@ def as_source(source: SourceModel, step: Run, args: tuple) -> SourceModel:
         module=step,
         weights=ChainMap(own, theirs),  # type: ignore[arg-type]
     )
+
+
+def _own_tensors(step: Run) -> dict[str, torch.Tensor]:
+    """The state dict of a step without the model's own tensors, which take long while they are fake."""
+    modules = step._modules
+    step._modules = {name: module for name, module in modules.items() if name != NETWORK[:-1]}
+    try:
+        return step.state_dict()
+    finally:
+        step._modules = modules
 
 
 def exported(generator: Generator, plan: str) -> SourceModel:

@@ -11,7 +11,6 @@ a layer that computes with it, or looks something up by it, is traced like any o
 from __future__ import annotations
 
 import contextlib
-import functools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,14 +21,10 @@ from torch.fx import Node, Proxy
 from torch.fx.experimental import proxy_tensor
 from torch.utils import _pytree as pytree
 
+from mlirc.generate.like_layers import NUMBER, PLAIN, attribute_of, described, kind_of, layers_of
 from mlirc.generate.paged_attention import Found
 from mlirc.generate.paged_cache import PagedCache, PagedLayer
-from mlirc.ir.layer_names import Layers, NotRepeated, regular
-
-_NUMBER = "layer_idx"  # what transformers calls the number of a layer
-_PLAIN = (int, float, bool, str, bytes, type(None), torch.dtype, torch.device)
-_OWN = ("_parameters", "_buffers", "_modules", "forward", _NUMBER)  # compared in another way, or not
-_FEWEST = 4  # layers for which it pays
+from mlirc.ir.layer_names import Layers, NotRepeated
 
 
 class _Number:
@@ -79,7 +74,7 @@ class _Trace:
 
         def operation(node: Node) -> Any:
             about = node.meta.get("val")
-            return node.op, node.target, torch.fx.node.map_arg((node.args, node.kwargs), place), _described(about)
+            return node.op, node.target, torch.fx.node.map_arg((node.args, node.kwargs), place), described(about)
 
         ends = torch.fx.node.map_arg((self.result, self.cache), place)
         return [*(operation(n) for n in self.nodes if n.op != "get_attr"), ends, self.fused]
@@ -99,41 +94,6 @@ class _Known:
     used: list[bool] = field(default_factory=list)
 
 
-def few_layers(network: torch.nn.Module, count: int, prefix: str) -> Layers | None:
-    """A few of a model's `count` layers that stand for all; None where they are too different, or share tensors with
-    each other or the rest. Names begin with `prefix` in what is exported, and without it later; the cache's are
-    `cache.0` and so on."""
-    layers = _layers(network, count)
-    parts = [(name, t) for kind in (network.named_parameters, network.named_buffers)
-             for name, t in kind(remove_duplicate=False)]  # fmt: skip
-    place = next(iter(layers), "").rpartition(".")[0]
-    owners: dict[int, set[str]] = {}
-    for name, tensor in parts:
-        inside = name.startswith(place + ".")
-        owners.setdefault(id(tensor), set()).add(".".join(name.split(".")[: place.count(".") + 2]) if inside else "")
-    if not layers or any(len(names) > 1 for names in owners.values()):
-        return None
-    kinds = [_kind(layer) for layer in layers.values()]
-    if any(kind is None for kind in kinds):
-        return None
-    return regular([repr(kind) for kind in kinds], (prefix + place, place, "cache"))
-
-
-def _kind(layer: torch.nn.Module) -> Any:
-    """Equal for layers of the same classes, attributes and shapes; None for one that is not to be copied."""
-    own: list[Any] = []
-    for path, module in layer.named_modules():
-        for kind, value in sorted(module.__dict__.items()):
-            if "_hooks" in kind and value:
-                return None
-            if kind not in _OWN and "_hooks" not in kind:
-                own.append((path, kind, _attribute(value)))
-        own.append((path, type(module), sorted(module._modules)))
-        tensors = {**module._parameters, **module._buffers}
-        own += [(path, n, None if t is None else _described(t)) for n, t in sorted(tensors.items())]
-    return own
-
-
 @contextlib.contextmanager
 def layers_traced_once(
     network: torch.nn.Module, cache: PagedCache, found: Found, few: Layers | None = None
@@ -141,7 +101,7 @@ def layers_traced_once(
     """While a graph is traced in the body, repeated layers of `network` are copied as above, and left out as `few` has
     it; else nothing changes. Raises NotRepeated where they cannot be left out."""
     tracer = _tracer()
-    layers = _layers(network, len(cache.layers)) if tracer is not None else {}
+    layers = layers_of(network, len(cache.layers)) if tracer is not None else {}
     kept: list[tuple[dict, int]] = []
     if few is not None and not layers:
         raise NotRepeated("nothing is traced")
@@ -155,16 +115,16 @@ def layers_traced_once(
     try:
         for number, (name, layer) in enumerate(layers.items()):
             for module in layer.modules():
-                if type(module.__dict__.get(_NUMBER)) is int:
-                    kept.append((module.__dict__, module.__dict__[_NUMBER]))
-                    module.__dict__[_NUMBER] = _Number(module.__dict__[_NUMBER], used)
+                if type(module.__dict__.get(NUMBER)) is int:
+                    kept.append((module.__dict__, module.__dict__[NUMBER]))
+                    module.__dict__[NUMBER] = _Number(module.__dict__[NUMBER], used)
             layer.__dict__["forward"] = memo.calls(layer, name, number, used)
         yield
         memo.leave_out()
     finally:
         del cache.update
         for attributes, number in kept:
-            attributes[_NUMBER] = number
+            attributes[NUMBER] = number
         for layer in layers.values():
             layer.__dict__.pop("forward", None)
 
@@ -174,16 +134,6 @@ def _tracer() -> Any:
     modes = torch.overrides._get_current_function_mode_stack()
     found = [m.tracer for m in modes if isinstance(m, proxy_tensor.PreDispatchTorchFunctionMode)]
     return found[-1] if found else None
-
-
-def _layers(network: torch.nn.Module, count: int) -> dict[str, torch.nn.Module]:
-    """The layers by name: the modules of the one list that has one for each part of the cache."""
-    lists = [(n, m) for n, m in network.named_modules() if isinstance(m, torch.nn.ModuleList) and len(m) == count]
-    if len(lists) != 1 or count < _FEWEST:
-        return {}
-    name, layers = lists[0]
-    changed = any("forward" in layer.__dict__ for layer in layers)
-    return {} if changed else {f"{name}.{i}": layer for i, layer in enumerate(layers)}
 
 
 class _Memo:
@@ -231,9 +181,9 @@ class _Memo:
         if part.gathered is not None:
             return None
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        given = [self._argument(x) if isinstance(x, torch.Tensor) else _attribute(x) for x in leaves]
-        own = _kind(layer)
-        return None if own is None else repr((spec, given, own, [_described(t) for t in part.pools]))
+        given = [self._argument(x) if isinstance(x, torch.Tensor) else attribute_of(x) for x in leaves]
+        own = kind_of(layer)
+        return None if own is None else repr((spec, given, own, [described(t) for t in part.pools]))
 
     def _one_of_few(
         self, layer: torch.nn.Module, name: str, number: int, known: _Known | None, key: Any, args: tuple,
@@ -294,7 +244,7 @@ class _Memo:
         """What a layer made by its kind, any other tensor by itself: a mask is more than its shape."""
         node = self._node(tensor)
         itself = None if node in self._made else (id(tensor) if node is None else node.name)
-        return _described(tensor), itself, id(tensor) in self._found.masks
+        return described(tensor), itself, id(tensor) in self._found.masks
 
     def _roles(self, layer: torch.nn.Module, pools: tuple, args: tuple, kwargs: dict) -> dict[Any, Node] | None:
         """The nodes of what belongs to a call of the layer; None where a tensor has no node."""
@@ -326,7 +276,7 @@ class _Memo:
         cache = [self._node(t) for t in part.pools]
         leaves = [*pytree.tree_leaves(ends), *cache]
         self._made |= {x for x in pytree.tree_leaves(ends) if isinstance(x, Node)}
-        plain = all(isinstance(x, Node) or isinstance(x.value, _PLAIN) for x in leaves if x is not None)
+        plain = all(isinstance(x, Node) or isinstance(x.value, PLAIN) for x in leaves if x is not None)
         if roles is None or None in leaves or not plain or part.gathered is None or self._found.made != made:
             return result, None
         return result, _Trace(name, nodes, roles, ends, cache, self._found.fused - fused)  # type: ignore[arg-type]
@@ -376,24 +326,3 @@ class _Fixed:
     """A part of a call's result that is no tensor."""
 
     value: Any
-
-
-def _described(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return "tensor", tuple(value.shape), tuple(value.stride()), value.dtype
-    if isinstance(value, list | tuple):
-        return [_described(v) for v in value]
-    return type(value)
-
-
-def _attribute(value: Any) -> Any:
-    """Plain values as they are, everything else by its identity."""
-    if isinstance(value, list | tuple):
-        return type(value), [_attribute(v) for v in value]
-    if isinstance(value, set | frozenset):
-        return type(value), sorted(repr(_attribute(v)) for v in value)
-    if isinstance(value, dict):
-        return type(value), [(_attribute(k), _attribute(v)) for k, v in value.items()]
-    if isinstance(value, functools.partial):
-        return type(value), _attribute(value.func), _attribute(value.args), _attribute(value.keywords)
-    return (type(value), repr(value)) if isinstance(value, _PLAIN) else (type(value), id(value))

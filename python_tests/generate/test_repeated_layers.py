@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers.models.llama.modeling_llama import LlamaMLP
 
-from mlirc.generate import repeated_layers
+from mlirc.generate import like_layers, repeated_layers
 from mlirc.generate.export import exported, open_generator
 from support.generation import tiny
 
@@ -45,7 +45,7 @@ def copied(monkeypatch) -> list[str]:
 def check(generator, copied, monkeypatch, count: int, plan: str = "decode") -> None:
     found = graph(generator, plan)
     assert len(copied) == count
-    monkeypatch.setattr(repeated_layers, "_FEWEST", 1000)
+    monkeypatch.setattr(like_layers, "_FEWEST", 1000)
     assert graph(generator, plan) == found and len(copied) == count
 
 
