@@ -6,6 +6,7 @@ The registry imports every file of this package, so that a new pass is a new fil
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import pkgutil
@@ -60,9 +61,14 @@ def is_users(name: str) -> bool:
 
 def all_passes() -> dict[str, Callable]:
     """Name to function of every pass in this package."""
+    _import_all()
+    return dict(sorted(_passes.items()))
+
+
+@functools.cache
+def _import_all() -> None:
     for info in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{info.name}")
-    return dict(sorted(_passes.items()))
 
 
 def get_pass(name: str) -> Callable:

@@ -8,6 +8,7 @@ residual).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -52,7 +53,10 @@ def producer(value: ir.Value) -> ir.Operation | None:
     return None if isinstance(owner, ir.Block) else owner.operation
 
 
-def _parse_map(affine_map: ir.AffineMap, op: ir.Operation) -> Map:
+@functools.lru_cache(maxsize=4096)
+def _parse_map(attribute: ir.AffineMapAttr) -> Map | str:
+    """The map of an attribute, or what is wrong with it."""
+    affine_map = attribute.value
     result: list[int | None] = []
     for e in affine_map.results:
         if isinstance(e, ir.AffineDimExpr):
@@ -62,11 +66,23 @@ def _parse_map(affine_map: ir.AffineMap, op: ir.Operation) -> Map:
         elif (grouped := _grouped(e)) is not None:
             result.append(grouped)
         else:
-            raise PayloadError(f"indexing map {affine_map} is not a projected permutation", op)
+            return f"indexing map {affine_map} is not a projected permutation"
     dims = [d for d in result if d is not None]
     if len(set(dims)) != len(dims):
-        raise PayloadError(f"indexing map {affine_map} repeats a dimension", op)
+        return f"indexing map {affine_map} repeats a dimension"
     return tuple(result)
+
+
+def _map(attribute: ir.AffineMapAttr, op: ir.Operation) -> Map:
+    found = _parse_map(attribute)
+    if isinstance(found, str):
+        raise PayloadError(found, op)
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_parallel(iterator: ir.Attribute) -> bool:
+    return "parallel" in str(iterator)
 
 
 def _grouped(e: ir.AffineExpr) -> Grouped | None:
@@ -88,9 +104,9 @@ def structure(op: ir.Operation) -> Structure:
         inputs, outputs, parallel = operands[:1], operands[1:], (True,) * len(dims)
     elif op.name == "linalg.generic":
         n_in = list(op.attributes["operandSegmentSizes"])[0]
-        maps = [_parse_map(m.value, op) for m in op.attributes["indexing_maps"]]
+        maps = [_map(m, op) for m in op.attributes["indexing_maps"]]
         inputs, outputs = operands[:n_in], operands[n_in:]
-        parallel = tuple("parallel" in str(i) for i in op.attributes["iterator_types"])
+        parallel = tuple(map(_is_parallel, op.attributes["iterator_types"]))
     else:
         raise PayloadError("expected linalg.generic or linalg.fill", op)
     extents: dict[int, int] = {}

@@ -4,6 +4,7 @@ may define one, too."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import pkgutil
@@ -59,9 +60,14 @@ def users_instructions() -> list[str]:
 
 def all_instructions() -> dict[str, Instruction]:
     """Name to instruction: those of this package, and those of users' files."""
+    _import_all()
+    return dict(sorted(_own.items())) | _users
+
+
+@functools.cache
+def _import_all() -> None:
     for info in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{info.name}")
-    return dict(sorted(_own.items())) | _users
 
 
 def ask(i: Instruction, question: str, *arguments: Any) -> Any:
