@@ -38,6 +38,7 @@ def graph(
     recompute: bool = True,
     merge: bool = True,
     merge_points: int | None = None,
+    row_writes: bool = True,
     dependent: bool = False,
 ) -> ir.Module:
     """The transform script that takes a `linalg`-level module to the `kernels` level.
@@ -49,6 +50,7 @@ def graph(
     recompute: what is reduced of one row for products with it, as a norm, is computed by each block of theirs.
     merge: what computes the rows that a kernel writes joins it, and small kernels that do not depend on each other
     share a launch, up to `merge_points` elements together (default: 262144 in graphs that write rows, else none).
+    row_writes: what rotates the rows of a product, and writes them to a cache, is computed by the product's blocks.
     dependent: kernels begin before those in front of them have ended, and wait for them (from sm_90 on).
     """
     knobs = {
@@ -59,7 +61,8 @@ def graph(
     }
     if dependent and target.cc < DEPENDENT_FROM:
         raise MlircError(f"graph: dependent: {target.name} launches nothing before what is in front of it has ended")
-    others = {"recompute": recompute, "merge": merge, "merge_points": merge_points, "dependent": dependent}
+    others = {"recompute": recompute, "merge": merge, "merge_points": merge_points, "row_writes": row_writes}
+    others |= {"dependent": dependent}
     with script(**{f"fuse_{name}": value for name, value in knobs.items()}, **others) as (schedule, module):
         with ir.InsertionPoint(transform.ApplyPatternsOp(module).patterns):
             transform.apply_patterns_canonicalization()
@@ -79,6 +82,8 @@ def graph(
         if merge:
             points = "" if merge_points is None else f"points={merge_points}"
             apply_pass(module, pass_name="mlirc-merge-kernels", options=points)
+        if row_writes:
+            apply_pass(module, pass_name="mlirc-fuse-row-writes", options="")
         if dependent:
             apply_pass(module, pass_name="mlirc-dependent-kernels", options="")
     return schedule

@@ -35,7 +35,7 @@ MOST, LEAST = 16 * 1024, 2 * 1024  # elements of a part of a long row
 def is_matvec(kernel: KernelInfo) -> bool:
     """Products with a vector along the rows of matrices."""
     found = kernel.matvec
-    if found is None or kernel.obstacle and not found.reduces or all(d.whole for d in found.dims):
+    if found is None or kernel.obstacle and not (found.reduces or found.places) or all(d.whole for d in found.dims):
         return False
     return found.row_length <= MAX_ROW or kernel.contraction is not None and kernel.contraction.k > 0
 
@@ -73,6 +73,8 @@ def matvec(
         )
     rows = rows or min(default_rows, extents[-1])
     warps = warps or default_warps
+    if found.places and part and part < found.row_length:
+        raise MlircError(f"kernel '{kernel.name}': part={part}: blocks that write rows to their places have whole ones")
     if part and part < found.row_length:
         return parts_of_rows(
             found, rows=rows, warps=warps, vector=vector, part=part, combine=combine, min_blocks=min_blocks
@@ -87,7 +89,8 @@ def matvec(
         vector=vector,
         min_blocks=min_blocks,
         chosen=found.chosen,
-        read=found.reduces,
+        read=found.reduces or found.places,
+        places=found.places,
     )
 
 

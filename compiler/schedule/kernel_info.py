@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from mlirc.dialects.mlirc_dialect import ATTENTIONS, DEQUANTIZE, GATHER_MATRICES, AttentionInfo, Pages
@@ -20,6 +20,7 @@ from mlirc.dialects.schedule._dims import (
 from mlirc.dialects.schedule.collapse_dims import collapse
 from mlirc.dialects.schedule.generalize import generalize_all
 from mlirc.dialects.schedule.match_root import root_of
+from mlirc.dialects.schedule.place_results import detach
 from mlirc.ir.combiners import combining
 from mlirc.ir.contractions import multiply_accumulate
 from mlirc.ir.levels import FP32
@@ -85,6 +86,7 @@ class MatvecInfo:
     matrix_bytes: int  # of an element
     chosen: bool = False  # the matrices are such that numbers choose
     reduces: bool = False  # something else than products: what blocks read waits for barriers of that
+    places: bool = False  # the kernel's last ops say where rows go (`schedule.place_results`)
 
 
 @dataclass(frozen=True)
@@ -165,8 +167,12 @@ def describe(function: ir.Operation) -> KernelInfo:
         matvec = None
         try:
             generalize_all(clone)
+            placed = detach(clone)
             _check_ops(clone)
             matvec = _matvec(clone)
+            if placed:
+                matvec = matvec and replace(matvec, places=True)
+                raise PayloadError("its last ops say where rows go")
             collapse(clone)
             return KernelInfo(**basic, **_analyse(clone), matvec=matvec)  # type: ignore[arg-type]
         except PayloadError as e:

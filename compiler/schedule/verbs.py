@@ -20,6 +20,7 @@ from mlirc.dialects.schedule.match_operands import match_operands
 from mlirc.dialects.schedule.match_root import match_root
 from mlirc.dialects.schedule.online_softmax import online_softmax
 from mlirc.dialects.schedule.pick import pick
+from mlirc.dialects.schedule.place_results import place_results
 from mlirc.dialects.schedule.read_first import read_first
 from mlirc.dialects.schedule.read_matrices import read_matrices
 from mlirc.dialects.schedule.read_pages import read_pages
@@ -57,6 +58,7 @@ __all__ = [
     "persist",
     "pick",
     "pipeline",
+    "place_results",
     "power_of_two",
     "read_first",
     "read_matrices",

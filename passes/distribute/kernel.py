@@ -138,11 +138,21 @@ class Kernel:
                 raise Unsupported("a kernel that returns one tensor twice")
             self.buffers[root] = entry.arguments[num_inputs + i]
         with ir.InsertionPoint(entry):
+            self._begin_with_arguments(foralls)
             for forall in foralls:
                 for result in map(self._root, forall.results):
                     if result not in self.buffers:
                         with forall.location:
                             self.buffers[result] = memref.AllocOp(memref_of(result.type), [], []).result
+
+    def _begin_with_arguments(self, foralls) -> None:
+        """Copies the arguments that foralls write into to their results."""
+        for forall in foralls:
+            for out, result in zip(list(forall.operands)[-len(forall.results) :], forall.results, strict=True):
+                root = self._root(out)
+                if isinstance(root.owner, ir.Block) and result in self.buffers:
+                    with forall.location:
+                        memref.CopyOp(self.buffers[root], self.buffers[result])
 
     # -- launches
 
