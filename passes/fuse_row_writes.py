@@ -285,12 +285,15 @@ class _Builder:
         own = [heads, self.cut.width] if heads else [self.cut.width]
         if not isinstance(value.owner, ir.Block) and value.owner.name == "tensor.empty":
             return tensor.EmptyOp([*shape[:dim], *own, *shape[dim + 1 :]], element).result
-        cut = [heads, self.cut.members, self.cut.width] if heads else [self.cut.members, self.cut.width]
+        several = self.cut.members > 1
+        cut = [*own[:-1], self.cut.members, self.cut.width] if several else own
         wide = [*shape[:dim], *cut, *shape[dim + 1 :]]
         more = len(cut) - 1
         groups = [[k] for k in range(dim)] + [list(range(dim, dim + more + 1))]
         groups += [[k + more] for k in range(dim + 1, len(shape))]
         value = tensor.ExpandShapeOp(ir.RankedTensorType.get(wide, element), value, groups, [], wide).result
+        if not several:
+            return value
         at = dim + len(cut) - 2
         offsets, sizes = [0] * len(wide), list(wide)
         offsets[at], sizes[at] = j, 1

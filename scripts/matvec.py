@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Literal
 
 from mlirc.dialects.schedule.split_k import NUMBERS, NUMBERS_OF_WARP
@@ -89,8 +90,8 @@ def matvec(
         vector=vector,
         min_blocks=min_blocks,
         chosen=found.chosen,
-        read=found.reduces or found.places,
-        places=found.places,
+        read=found.reduces or found.places > 0,
+        places=found.places > 0,
     )
 
 

@@ -86,7 +86,8 @@ class MatvecInfo:
     matrix_bytes: int  # of an element
     chosen: bool = False  # the matrices are such that numbers choose
     reduces: bool = False  # something else than products: what blocks read waits for barriers of that
-    places: bool = False  # the kernel's last ops say where rows go (`schedule.place_results`)
+    # Where the kernel's last ops say where rows go (`schedule.place_results`): of how many that follow each other.
+    places: int = 0
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ def describe(function: ir.Operation) -> KernelInfo:
             _check_ops(clone)
             matvec = _matvec(clone)
             if placed:
-                matvec = matvec and replace(matvec, places=True)
+                matvec = matvec and replace(matvec, places=placed)
                 raise PayloadError("its last ops say where rows go")
             collapse(clone)
             return KernelInfo(**basic, **_analyse(clone), matvec=matvec)  # type: ignore[arg-type]

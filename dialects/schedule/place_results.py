@@ -95,13 +95,13 @@ def _joined(value: ir.Value) -> Place | None:
     return Place(tuple(members), *cuts.pop()) if len(cuts) == 1 else None
 
 
-def detach(function: ir.Operation) -> bool:
+def detach(function: ir.Operation) -> int:
     """Makes a kernel function whose last ops place rows one that returns the members as they are, for analyses; returns
-    whether it was such."""
+    how many rows of a head a member has, 0 for another function, which stays as it is."""
     block = function.regions[0].blocks[0]
     found = places_of(block)
     if found is None:
-        return False
+        return 0
     last = list(block.operations)[-1].operation
     members = list(dict.fromkeys(m for p in found for m in p.members))
     with ir.InsertionPoint(last), last.location:
@@ -111,7 +111,7 @@ def detach(function: ir.Operation) -> bool:
     type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
     new = ir.FunctionType.get(type_.inputs, [m.type for m in members])
     function.attributes["function_type"] = ir.TypeAttr.get(new)
-    return True
+    return min(p.width for p in found)
 
 
 def _erase_unused(block: ir.Block, erase=lambda op: op.erase()) -> None:
