@@ -56,7 +56,9 @@ class _Fuse:
     def __init__(self, module: ir.Module) -> None:
         self.module = module
         self.kernels = {op.name.value: op for op in module.body.operations if "mlirc.kernel" in op.attributes}
-        self.known: dict[str, func.FuncOp | None] = {}  # by their text without a name; None: no kernel that is scheduled
+        self.known: dict[
+            str, func.FuncOp | None
+        ] = {}  # by their text without a name; None: no kernel that is scheduled
         self.changed = False
 
     def kind(self, call: func.CallOp) -> str:
@@ -139,9 +141,7 @@ def _fits(kernel: func.FuncOp) -> bool:
 class _Builder:
     """Makes the kernel of a product and of a bundle whose argument `number` is the product's result."""
 
-    def __init__(
-        self, module: ir.Module, product: func.FuncOp, bundle: func.FuncOp, number: int, members: int
-    ) -> None:
+    def __init__(self, module: ir.Module, product: func.FuncOp, bundle: func.FuncOp, number: int, members: int) -> None:
         self.module = module
         self.product, self.bundle = product.regions[0].blocks[0], bundle.regions[0].blocks[0]
         self.read = self.bundle.arguments[number]
@@ -304,6 +304,8 @@ class _Builder:
         """A result of the bundle: rows of members beside each other, written where the bundle's op writes them."""
         rows = self._rows(members)
         if part.write is None:
+            if rows.type != part.map.results[0].type:
+                raise NoMembers
             return rows
         if rows.type != part.write.operands[0].type:
             raise NoMembers
@@ -354,6 +356,8 @@ def _part(value: ir.Value) -> _Part:
     op = op.operation
     if is_row_write(op):
         made_by = op.operands[0].owner
+        while not isinstance(made_by, ir.Block) and made_by.name in _VIEWS:
+            made_by = made_by.operands[0].owner
         if isinstance(made_by, ir.Block) or made_by.name != "linalg.generic":
             raise NoMembers
         return _Part(made_by.operation, op)

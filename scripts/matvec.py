@@ -72,6 +72,8 @@ def matvec(
         default_rows, default_warps = rows_and_warps_once(
             found.row_length, found.matrix_bytes, vector, total, target.sms
         )
+    if found.places:
+        default_rows = gcd(default_rows, found.places)
     rows = rows or min(default_rows, extents[-1])
     warps = warps or default_warps
     if found.places and part and part < found.row_length:

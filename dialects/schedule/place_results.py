@@ -1,8 +1,8 @@
 """`schedule.place_results`: the blocks of a block program write their tiles where the kernel's last ops put them.
 
 A kernel may end in ops that only say where its rows go (`mlirc-fuse-row-writes` makes such): each of its results is
-some heads' rows, joined of their members (the halves of a head that a rotation pairs), as a tensor of its own or at places
-in a pool that numbers name. A block writes each tile once, to the result whose head it has."""
+some heads' rows, joined of their members (the halves of a head that a rotation pairs), as a tensor of its own or at
+places in a pool that numbers name. A block writes each tile once, to the result whose head it has."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Predicate = arith.CmpIPredicate
 @dataclass(frozen=True)
 class Place:
     """Where a result's rows come from: `count` rows, of which row h is joined of row `first + step * h` of each of the
-    `members`, whose shapes are [.., rows, width]. With `numbers` row h goes to row `numbers[h, 0]` of a `pool`, or, where
-    that is negative, nowhere."""
+    `members`, whose shapes are [.., rows, width]. With `numbers` row h goes to row `numbers[h, 0]` of a `pool`, or,
+    where that is negative, nowhere."""
 
     members: tuple[ir.Value, ...]
     first: int
@@ -254,8 +254,8 @@ def _root(value: ir.Value) -> ir.Value:
 
 @transform_op("place_results", operands=("forall",), consumes=("forall",), results=("placed",), takes="scf.forall")
 def place_results(rewriter, foralls):
-    """Gives each block program the results of its kernel, whose last ops say where rows go; these ops go away. Tiles are
-    of one dimension: rows of one head, in all of its members."""
+    """Gives each block program the results of its kernel, whose last ops say where rows go; these ops go away. Tiles
+    are of one dimension: rows of one head, in all of its members."""
     made = []
     for forall in foralls:
         forall = forall.operation
@@ -272,4 +272,3 @@ def place_results(rewriter, foralls):
         rewriter.erase_op(forall)
         made.append(new)
     return [made]
-

@@ -1,7 +1,7 @@
 // RUN: %mlirc-opt %s --script matvec:rows=2,warps=1 | %filecheck %s
 // RUN: %mlirc-opt %s --script matvec:rows=2,warps=1 --pass mlirc-async --pass mlirc-distribute | %filecheck %s --check-prefix=GPU
 
-// Of three heads of two members of three rows, heads 0 and 2 are a tensor of their own, and head 1 goes to the row of a pool
+// `schedule.place_results`: of three heads of two members of three rows, heads 0 and 2 are a tensor of their own, and head 1 goes to the row of a pool
 // that a number names, or nowhere. A block has two rows of a head, or the one that is left, in both members; what it writes where it has none of a result's
 // rows is empty.
 
@@ -27,7 +27,7 @@
 // GPU: scf.if
 // GPU: memref.store {{.*}} : memref<10x6xf32>
 // GPU-LABEL: func.func @matmul_0
-// GPU: memref.copy %arg3, %arg5
+// GPU: memref.copy %arg3, %arg6
 // GPU: gpu.launch_func
 
 #m_k = affine_map<(m, h, i, k) -> (m, k)>

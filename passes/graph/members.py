@@ -1,6 +1,6 @@
-"""Maps over rows of a product, as maps over its *members*: with heads of J * I rows, element (h, j * I + i) of such a map
-is element (h, i) of its j-th member. Where each member reads the members of the product at its own (h, i) alone, as a
-rotation reads the halves of a head, who computes these rows of the product computes those of the map."""
+"""Maps over rows of a product, as maps over its *members*: with heads of J * I rows, element (h, j * I + i) of such a
+map is element (h, i) of its j-th member. Where each member reads the members of the product at its own (h, i) alone, as
+a rotation reads the halves of a head, who computes these rows of the product computes those of the map."""
 
 from __future__ import annotations
 
@@ -40,19 +40,22 @@ class Heads:
 
 
 class Member:
-    """Member `j` of a map of shape [heads, rows of a head] that reads `product`, a tensor whose elements are rows cut as
-    `cut` says. Head h of the map is head `first + step * h` of the product. Raises NoMembers for any other map."""
+    """Member `j` of a map of shape [heads, rows of a head], or of one head's rows, that reads `product`, a tensor whose
+    elements are rows cut as `cut` says. Head h of the map is head `first + step * h` of the product. Raises NoMembers
+    for any other map."""
 
     def __init__(self, op: ir.Operation, product: ir.Value, cut: Heads, j: int) -> None:
         self.op, self.product, self.cut, self.j = op, product, cut, j
         if not is_map_generic(op) or len(op.results) != 1 or generic_inits(op) != 1:
             raise NoMembers
         shape = shape_of(op.results[0])
-        if len(shape) != 2 or shape[1] != cut.rows or maps(op)[-1] != ir.AffineMap.get_identity(2):
+        self.rank = len(shape)  # 1: of one head
+        if self.rank not in (1, 2) or shape[-1] != cut.rows or maps(op)[-1] != ir.AffineMap.get_identity(self.rank):
             raise NoMembers
-        self.heads = shape[0]
+        self.heads = shape[0] if self.rank == 2 else 1
         self.first = self.step = -1
-        self.arguments = dict(zip(op.regions[0].blocks[0].arguments, zip(op.operands, maps(op), strict=True), strict=True))
+        read = zip(op.operands, maps(op), strict=True)
+        self.arguments = dict(zip(op.regions[0].blocks[0].arguments, read, strict=True))
         self.number: dict[ir.Value, np.ndarray | None] = {}
         self.reads: dict[ir.Value, int] = {}  # what reads the product -> the member that it reads
         self.inputs: list[ir.Value] = []  # block arguments that are needed, in order
@@ -73,7 +76,8 @@ class Member:
         shape = self.heads, self.cut.width
         if op.name == "linalg.index":
             h, i = np.indices(shape)
-            return h if ir.IntegerAttr(op.attributes["dim"]).value == 0 else i + self.j * self.cut.width
+            own = ir.IntegerAttr(op.attributes["dim"]).value == self.rank - 1
+            return i + self.j * self.cut.width if own else h
         if op.name == "arith.constant":
             attribute = op.attributes["value"]
             return np.full(shape, attribute.value) if isinstance(attribute, ir.IntegerAttr) else None
@@ -127,7 +131,9 @@ class Member:
         if operand == self.product:
             raise NoMembers
         for e in map_.results:
-            if not (isinstance(e, ir.AffineConstantExpr) and e.value == 0) and e != ir.AffineExpr.get_dim(1):
+            if not (isinstance(e, ir.AffineConstantExpr) and e.value == 0) and e != ir.AffineExpr.get_dim(
+                self.rank - 1
+            ):
                 raise NoMembers
         self.inputs.append(value)
 
@@ -154,8 +160,8 @@ class Member:
 
     def build(self, members: list[ir.Value], input_of) -> ir.Value:
         """The member over all heads of the product, [1, heads, width], at the insertion point: `members` are the
-        product's, of that shape, `input_of(operand, dim)` the part of an operand along its dimension `dim` (None: it has
-        none of the head's rows) that belongs to this member."""
+        product's, of that shape, `input_of(operand, dim)` the part of an operand along its dimension `dim` (None: it
+        has none of the head's rows) that belongs to this member."""
         needed = sorted(set(self.reads.values()))
         d = [ir.AffineExpr.get_dim(n) for n in range(3)]
         zero = ir.AffineExpr.get_constant(0)
@@ -163,7 +169,7 @@ class Member:
         for argument in self.inputs:
             operand, map_ = self.arguments[argument]
             if not isinstance(operand.type, ir.RankedTensorType):
-                operands.append(operand)
+                operands.append(input_of(operand, None))
                 found.append(ir.AffineMap.get(3, 0, []))
                 continue
             own = [k for k, e in enumerate(map_.results) if isinstance(e, ir.AffineDimExpr)]
@@ -208,5 +214,3 @@ def generic_of(
         "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(inputs), len(outputs)]),
     }
     return ir.Operation.create("linalg.generic", [v.type for v in outputs], [*inputs, *outputs], attributes, regions=1)
-
-
