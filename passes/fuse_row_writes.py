@@ -135,7 +135,7 @@ def _all_before(values: list[ir.Value], product: func.CallOp, call: func.CallOp)
 def _fits(kernel: func.FuncOp) -> bool:
     """Whether a script schedules the kernel."""
     found = describe(kernel.operation)
-    return found.matvec is not None and found.matvec.places and any(not d.whole for d in found.matvec.dims)
+    return found.matvec is not None and found.matvec.places > 0 and any(not d.whole for d in found.matvec.dims)
 
 
 class _Builder:

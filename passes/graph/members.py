@@ -81,8 +81,9 @@ class Member:
         if op.name == "arith.constant":
             attribute = op.attributes["value"]
             return np.full(shape, attribute.value) if isinstance(attribute, ir.IntegerAttr) else None
-        operands = [self._numbers(v) for v in op.operands]
-        if any(n is None for n in operands):
+        found = [self._numbers(v) for v in op.operands]
+        operands = [n for n in found if n is not None]
+        if len(operands) < len(found):
             return None
         if op.name in _NUMBERS:
             return _NUMBERS[op.name](*operands)
@@ -90,7 +91,8 @@ class Member:
             predicate = ir.IntegerAttr(op.attributes["predicate"]).value
             return _SIGNED[predicate](*operands) if predicate < len(_SIGNED) else None
         if op.name == "arith.select":
-            return np.where(*operands)
+            condition, one, other = operands
+            return np.where(condition, one, other)
         return operands[0] if op.name in ("arith.index_cast", "arith.extsi") else None
 
     def chosen(self, op: ir.Operation) -> ir.Value | None:
