@@ -125,18 +125,23 @@ def _experts(self: Any, x: torch.Tensor, which: torch.Tensor | None, may_miss: b
 
     def linear(x: torch.Tensor, name: str, part: int | None = None) -> torch.Tensor:
         weight, bias = getattr(self, name), getattr(self, f"{name}_bias") if self.has_bias else None
-        dim, start, size = (2 if self.is_transposed else 1), 0, None
+        packed = not isinstance(weight, torch.Tensor)  # `QuantizedMatrices`, [N, K] whatever the parameter was
+        dim, start = (2 if self.is_transposed else 1), 0
+        size = weight.out_features if packed else weight.shape[dim]
         if part is not None:
-            size = weight.shape[dim] // 2
+            size //= 2
             start = part * size
             bias = None if bias is None else bias[:, start : start + size]
-        size = weight.shape[dim] if size is None else size
-        if which is None:
+        if packed:
+            matrices = weight.chosen(which, start, size)
+        elif which is None:
             matrices = weight.narrow(dim, start, size)
         else:
             matrices = gather_matrices(weight, which, dim, start, size, may_miss)
+        if which is not None:
             bias = None if bias is None else bias.index_select(0, which.clamp(min=0))
-        out = torch.bmm(x.to(weight.dtype), matrices if self.is_transposed else matrices.transpose(1, 2))
+        as_it_is = self.is_transposed and not packed
+        out = torch.bmm(x.to(matrices.dtype), matrices if as_it_is else matrices.transpose(1, 2))
         return out if bias is None else out + bias.unsqueeze(1)
 
     if not self.has_gate:

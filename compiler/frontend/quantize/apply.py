@@ -13,7 +13,7 @@ from mlirc.frontend.quantize.layers import (
     quantized,
     replace_layers,
     require_layers,
-    require_no_stacked_experts,
+    require_packed_experts,
     with_own_layers,
 )
 from mlirc.frontend.quantize.report import LayerError, weight_error
@@ -35,7 +35,7 @@ def quantize_source(source: SourceModel, scheme: Scheme) -> SourceModel:
     module = source.module if source.build is not None else with_own_layers(source.module)
     places = list(places_of(module, scheme.head))
     require_layers(places, source.name)
-    require_no_stacked_experts(module, source.name)
+    require_packed_experts(module, places, scheme, source.name)
     if source.build is not None:
         _on_demand(source, module, places, scheme)
     else:
@@ -44,7 +44,9 @@ def quantize_source(source: SourceModel, scheme: Scheme) -> SourceModel:
 
         def packed(place: Place):
             made = quantized(place, scheme)
-            source.quantized.append(LayerError(place.name, place.shape, weight_error(place.matrix, made, scheme)))
+            source.quantized.append(
+                LayerError(place.name, place.shape, weight_error(place.matrix(place.weight), made, scheme))
+            )
             return made
 
         module = replace_layers(module, scheme, places, packed)
@@ -54,9 +56,9 @@ def quantize_source(source: SourceModel, scheme: Scheme) -> SourceModel:
 
 
 def _require_one_dtype(name: str, place: Place) -> None:
-    if place.layer.weight.dtype not in (torch.bfloat16, torch.float16, torch.float32):
+    if place.weight.dtype not in (torch.bfloat16, torch.float16, torch.float32):
         raise MlircError(
-            f"{name}: --quantize: layer '{place.name}' computes in {place.layer.weight.dtype}: give --dtype bf16"
+            f"{name}: --quantize: layer '{place.name}' computes in {place.weight.dtype}: give --dtype bf16"
         )
 
 
@@ -70,10 +72,10 @@ def _on_demand(source: SourceModel, module: torch.nn.Module, places: list[Place]
 
     def packed(place: Place):
         with mode:
-            return placeholder(place.shape, scheme, place.layer.weight.dtype)
+            return placeholder(place.shape, scheme, place.weight.dtype)
 
     weights, build = source.weights, source.build
-    gone = {f"{name}.weight" for name in layers}
+    gone = {place.parameter for place in places}
     replace_layers(module, scheme, places, packed)
     with mode:
         specs = {name: InputSpec.of(name, tensor) for name, tensor in module.state_dict().items()}

@@ -54,6 +54,7 @@ def open_weights(
     there, which this replaces in the model. Raises MlircError where the folder does not have what the model needs."""
     tensors = FolderTensors(path)
     places = [p for p in places_of(module, head=True) if about and f"{p.name}.{about.marker}" in tensors]
+    places = [p for p in places if not p.experts]
     if about and not places:
         raise MlircError(f"{path}: no layer has weights as 'quantization_config' ({about.method}) says")
     wrong = next((p for p in places if p.transposed and about and about.scheme.format.floating), None)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from mlirc.errors import MlircError
+from mlirc.frontend.quantize.experts import QuantizedMatrices, projections, put_matrices
 from mlirc.frontend.quantize.packing import words_of
 from mlirc.frontend.quantize.rounding import Packed, Rounded, Weight, quantize
 from mlirc.frontend.quantize.scaled import ScaledLinear
@@ -52,23 +53,35 @@ class QuantizedLinear(torch.nn.Module):
 
 @dataclass(frozen=True)
 class Place:
-    """A layer that is to be quantized: its full name, and whether its weight is [K, N] (transformers' Conv1D)."""
+    """A layer that is to be quantized: its full name, and whether its weight is [K, N] (transformers' Conv1D). Or one
+    parameter of a module of `experts`, `layer`: a weight for each, [E, N, K] or [E, K, N]."""
 
     name: str
     layer: Any
     transposed: bool
+    experts: int = 0
+
+    @property
+    def parameter(self) -> str:
+        """The full name of the weight."""
+        return self.name if self.experts else f"{self.name}.weight"
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The weight as the model has it."""
+        return getattr(self.layer, self.name.rpartition(".")[2]) if self.experts else self.layer.weight
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(N, K)."""
-        n, k = self.layer.weight.shape
-        return (k, n) if self.transposed else (n, k)
+        """(N, K); of experts (E N, K)."""
+        n, k = self.weight.shape[-2:]
+        n, k = (k, n) if self.transposed else (n, k)
+        return n * max(1, self.experts), k
 
-    @property
-    def matrix(self) -> torch.Tensor:
-        """The weight [N, K]."""
-        weight = self.layer.weight.detach()
-        return weight.t() if self.transposed else weight
+    def matrix(self, weight: torch.Tensor) -> torch.Tensor:
+        """A weight [N, K], as the model has it before; of experts [E N, K]."""
+        rows = weight.detach().transpose(-2, -1) if self.transposed else weight.detach()
+        return rows.reshape(-1, rows.shape[-1]) if self.experts else rows
 
 
 def places_of(module: torch.nn.Module, head: bool = False) -> Iterator[Place]:
@@ -88,6 +101,9 @@ def places_of(module: torch.nn.Module, head: bool = False) -> Iterator[Place]:
             makes_logits = layer is output or id(layer.weight) in embedded
             if not routes and (head or not makes_logits) and 0 not in layer.weight.shape:
                 yield Place(f"{parent_name}.{name}" if parent_name else name, layer, type(layer) is Conv1D)
+        for name in projections(parent):
+            owner = f"{parent_name}." if parent_name else ""
+            yield Place(f"{owner}{name}", parent, parent.is_transposed, int(parent._parameters[name].shape[0]))
 
 
 def replace_layers(
@@ -99,9 +115,12 @@ def replace_layers(
     while places:
         place = places.pop(0)
         layer, (_, k) = place.layer, place.shape
-        key = id(layer.weight)
+        key = id(place.weight)
         if key not in shared:
             shared[key] = packed(place)
+        if place.experts:
+            put_matrices(layer, place.name.rpartition(".")[2], _matrices(shared[key], scheme, place.experts, k))
+            continue
         new = _layer(shared[key], scheme, k, layer.bias).train(layer.training)
         if not place.name:
             return new
@@ -112,6 +131,11 @@ def replace_layers(
 
 def _layer(weight: Weight, scheme: Scheme, k: int, bias: torch.nn.Parameter | None) -> torch.nn.Module:
     return ScaledLinear(weight, bias) if isinstance(weight, Rounded) else QuantizedLinear(weight, scheme, k, bias)
+
+
+def _matrices(weight: Weight, scheme: Scheme, experts: int, k: int) -> QuantizedMatrices:
+    assert isinstance(weight, Packed), "`require_packed_experts`"
+    return QuantizedMatrices(weight, scheme, experts, k)
 
 
 def placeholder(shape: tuple[int, int], scheme: Scheme, dtype: torch.dtype, ordered: bool = False) -> Weight:
@@ -137,23 +161,38 @@ def require_layers(places: list[Place], name: str) -> None:
         raise MlircError(f"{name}: --quantize: the model has no linear layer with weights of its own: leave it out")
 
 
-def require_no_stacked_experts(module: torch.nn.Module, name: str) -> None:
-    """Raises MlircError where a layer's experts are one parameter of three dimensions, which nothing packs: most of
-    such a model would stay as it is, unsaid."""
+def require_packed_experts(module: torch.nn.Module, places: list[Place], scheme: Scheme, name: str) -> None:
+    """Raises MlircError where a layer's experts are one parameter of three dimensions that would stay as it is: most of
+    the model would."""
+    packed = set() if scheme.activations else {place.parameter for place in places if place.experts}
     found = [
-        (f"{owner}.{key}".lstrip("."), parameter.numel())
+        (full, parameter.numel())
         for owner, child in module.named_modules()
         for key, parameter in child.named_parameters(recurse=False)
-        if parameter.dim() == 3 and parameter.shape[0] == getattr(child, "num_experts", None)
+        if parameter.dim() == 3
+        and parameter.shape[0] == getattr(child, "num_experts", None)
+        and (full := f"{owner}.{key}".lstrip(".")) not in packed
     ]
     if found:
         share = sum(size for _, size in found) / sum(p.numel() for p in module.parameters())
+        why = "they are in a form of their own: leave it out"
+        if scheme.activations:
+            why = "experts' activations are not rounded: give fp8, whose weights alone are"
         raise MlircError(
-            f"{name}: --quantize: its experts' weights, {share:.0%} of the model, would stay as they are: parameters "
-            f"of three dimensions, as '{found[0][0]}', are not packed: leave it out"
+            f"{name}: --quantize: its experts' weights, {share:.0%} of the model, as '{found[0][0]}', "
+            f"would stay as they are: {why}"
         )
 
 
-def quantized(place: Place, scheme: Scheme) -> Weight:
-    """The packed weight of a layer."""
-    return quantize(place.matrix, scheme, f"weight '{place.name}.weight'")
+def quantized(place: Place, scheme: Scheme, weight: torch.Tensor | None = None) -> Weight:
+    """The packed weight of a layer, of `weight` where it is not the layer's own; of experts one after the other, as
+    rounding takes several times their memory."""
+    weight = place.weight if weight is None else weight
+    what = f"weight '{place.parameter}'"
+    if not place.experts:
+        return quantize(place.matrix(weight), scheme, what)
+    parts = [quantize(w.detach().t() if place.transposed else w.detach(), scheme, what) for w in weight]
+    made = [p for p in parts if isinstance(p, Packed)]
+    zeros = [p.zeros for p in made if p.zeros is not None]
+    words, scales = torch.cat([p.words for p in made]), torch.cat([p.scales for p in made])
+    return Packed(words, scales, torch.cat(zeros) if zeros else None)

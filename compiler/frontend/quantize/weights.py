@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import torch
 
 from mlirc.frontend.inputs import InputSpec
-from mlirc.frontend.quantize.layers import Place
+from mlirc.frontend.quantize.layers import Place, quantized
 from mlirc.frontend.quantize.report import LayerError, weight_error
-from mlirc.frontend.quantize.rounding import Weight, quantize
+from mlirc.frontend.quantize.rounding import Weight
 from mlirc.frontend.quantize.scheme import Scheme
 from mlirc.frontend.weights import OnDemand
 
@@ -29,22 +29,23 @@ class QuantizedWeights(OnDemand):
         errors: list[LayerError],
     ):
         self.source, self.scheme, self.specs = source, scheme, dict(specs)
-        self.transposed = {name: place.transposed for name, place in layers.items()}
+        self.layers = dict(layers)
         self.errors, self.names = errors, self.specs
         self._last: tuple[str, Weight] | None = None
 
     def __getitem__(self, name: str) -> torch.Tensor:
         layer, _, part = name.rpartition(".")
-        if layer in self.transposed and part.startswith("weight_"):
-            return self.packed(layer).parts()[part]
+        if layer in self.layers and part.startswith("weight_"):
+            found = self.packed(layer).parts()[part]
+            return found.view(self.specs[name].shape)  # of experts with their number in front
         return self.source[name]
 
     def packed(self, layer: str) -> Weight:
         """The packed weight of a layer."""
         if self._last is None or self._last[0] != layer:
-            weight = self.source[f"{layer}.weight"]
-            weight = weight.t() if self.transposed[layer] else weight
-            self._last = layer, quantize(weight, self.scheme, f"weight '{layer}.weight'")
+            place = self.layers[layer]
+            given = self.source[place.parameter]
+            self._last, weight = (layer, quantized(place, self.scheme, given)), place.matrix(given)
             if all(e.name != layer for e in self.errors):
                 error = weight_error(weight, self._last[1], self.scheme)
                 self.errors.append(LayerError(layer, (weight.shape[0], weight.shape[1]), error))
