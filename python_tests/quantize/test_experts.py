@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import mlirc
+from mlirc.bench.generation.build import pack_weights
 from mlirc.check.gates import gate_of, relative_error
 from mlirc.errors import MlircError
 from mlirc.frontend.experts import experts_forward
@@ -72,6 +73,18 @@ def test_a_model_of_packed_experts_is_that_of_their_floats(name):
     with torch.no_grad():
         wanted, found = (m(ids, use_cache=False).logits for m in (plain, source.module))
     assert relative_error(found, wanted.double()) <= 1e-5
+
+
+@pytest.mark.parametrize("name", ["olmoe", "gpt-oss"])
+def test_what_measuring_packs_is_the_same(name):
+    model, source = packed(name, "int4:group=32")
+    buffers = source.module.state_dict()
+    found = pack_weights(model, "int4:group=32")
+    assert found.keys() == {n for n in buffers if ".weight_" in n}
+    assert all(torch.equal(tensor, buffers[n]) for n, tensor in found.items())
+    with torch.no_grad():
+        logits = [m(TOKENS, use_cache=False).logits for m in (source.module, model)]
+    assert relative_error(*logits) <= 1e-5
 
 
 def test_greedy_tokens_of_packed_experts():

@@ -12,8 +12,8 @@ from mlirc.bench.build import build_abstract, build_real, random_weight
 from mlirc.bench.cases import Case
 from mlirc.frontend.inputs import InputSpec
 from mlirc.frontend.open import open_model
-from mlirc.frontend.quantize.layers import places_of
-from mlirc.frontend.quantize.rounding import Weight, quantize
+from mlirc.frontend.quantize.layers import places_of, quantized
+from mlirc.frontend.quantize.rounding import Weight
 from mlirc.frontend.quantize.scheme import parse_scheme
 from mlirc.frontend.source import SourceModel
 from mlirc.frontend.weights import OnDemand, tied_names
@@ -50,16 +50,15 @@ def pack_weights(module: torch.nn.Module, scheme: str) -> dict[str, torch.Tensor
     embedded = {id(m.weight) for m in module.modules() if isinstance(m, torch.nn.Embedding)}
     with torch.no_grad():
         for place in places_of(module, parsed.head):
-            weight = place.layer.weight
+            weight = place.weight
             if id(weight) not in made:
-                packed = made[id(weight)] = quantize(place.matrix, parsed, f"weight '{place.name}.weight'")
-                wide = packed.floats(parsed, place.shape[1])
-                wide = wide.t() if place.transposed else wide
+                packed = made[id(weight)] = quantized(place, parsed)
+                wide = place.as_given(packed.floats(parsed, place.shape[1]))
                 if id(weight) in embedded:  # the table stays as it is
                     place.layer.weight = torch.nn.Parameter(wide, requires_grad=False)
                 else:
                     weight.copy_(wide)
-            found |= {f"{place.name}.{part}": tensor for part, tensor in made[id(weight)].parts().items()}
+            found |= {f"{place.name}.{part}": place.buffer(t) for part, t in made[id(weight)].parts().items()}
     return found
 
 

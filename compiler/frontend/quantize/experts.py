@@ -70,7 +70,7 @@ def put_matrices(experts: Any, name: str, matrices: QuantizedMatrices) -> None:
     """Puts packed weights in the place of a parameter of experts, which from then on compute by `experts_forward`."""
     del experts._parameters[name]
     experts.add_module(name, matrices)
-    experts.__class__ = _packed_class(type(experts))
+    experts.__class__ = _packed_class(type(experts))  # type: ignore[arg-type]
 
 
 @functools.cache

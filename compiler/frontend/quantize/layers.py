@@ -83,6 +83,15 @@ class Place:
         rows = weight.detach().transpose(-2, -1) if self.transposed else weight.detach()
         return rows.reshape(-1, rows.shape[-1]) if self.experts else rows
 
+    def as_given(self, matrix: torch.Tensor) -> torch.Tensor:
+        """What `matrix` makes as the model has it."""
+        rows = self.buffer(matrix)
+        return rows.transpose(-2, -1) if self.transposed else rows
+
+    def buffer(self, part: torch.Tensor) -> torch.Tensor:
+        """A part of a packed weight as its buffer is: of experts with their number in front."""
+        return part.view(self.experts, part.shape[0] // self.experts, -1) if self.experts else part
+
 
 def places_of(module: torch.nn.Module, head: bool = False) -> Iterator[Place]:
     """The linear layers of a model: without those that make logits (unless `head`) or choose experts, and without those

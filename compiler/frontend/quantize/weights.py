@@ -36,8 +36,7 @@ class QuantizedWeights(OnDemand):
     def __getitem__(self, name: str) -> torch.Tensor:
         layer, _, part = name.rpartition(".")
         if layer in self.layers and part.startswith("weight_"):
-            found = self.packed(layer).parts()[part]
-            return found.view(self.specs[name].shape)  # of experts with their number in front
+            return self.layers[layer].buffer(self.packed(layer).parts()[part])
         return self.source[name]
 
     def packed(self, layer: str) -> Weight:
