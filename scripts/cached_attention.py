@@ -131,7 +131,8 @@ def cached_attention(
     split: bool = True,
     pack: bool | None = None,
     parts: int | None = None,
-    combine: Literal["last", "launch"] | None = None,
+    combine: Literal["cluster", "last", "launch"] | None = None,
+    teams: int | None = None,
     combine_warps: int | None = None,
     min_blocks: int | None = None,
     mma: str | None = None,
@@ -161,17 +162,18 @@ def cached_attention(
     blocks = a.batch * heads * ceil_div(rows, block_q)
     if parts is None:
         parts = default_parts(a, blocks, block_kv, target) if rows <= FEW_ROWS else 1
-    once = parts > 1 and ceil_div(a.kv_len, block_kv) <= parts
+    once = parts > 1 and ceil_div(a.kv_len, block_kv) <= parts * (teams or 1)
     stages = stages or (1 if once else 3 if mma == "wgmma" else 2)
     if parts == 1 and (combine or combine_warps):
         raise MlircError(f"kernel '{kernel.name}': combine: the keys have one part: give parts=2 or more")
     if combine == "launch" and combine_warps:
         raise MlircError(f"kernel '{kernel.name}': combine_warps={combine_warps}: a second launch has warps={warps}")
     combine = combine or ("last" if combine_warps else default_combine(parts, blocks, target))
+    teams = teams or 1
     if combine == "last":
-        combine_warps = combine_warps or max(warps, COMBINING_WARPS)
+        combine_warps = combine_warps or max(warps * teams, COMBINING_WARPS)
     knobs = dict(
-        block_q=block_q, block_kv=block_kv, warps=warps, stages=stages, split=split, pack=pack, parts=parts,
+        block_q=block_q, block_kv=block_kv, warps=warps, stages=stages, split=split, pack=pack, parts=parts, teams=teams,
         combine=combine, combine_warps=combine_warps, min_blocks=min_blocks, mma=mma,
     )  # fmt: skip
     with script(**knobs) as (module, function):
@@ -182,10 +184,18 @@ def cached_attention(
         skip_hidden_steps(loops)
         if parts > 1:
             read_pages(loops)
-            numbers = NUMBERS_OF_WARP * combine_warps if combine_warps else NUMBERS
-            forall, finish = split_softmax(loops, parts=parts, numbers=numbers)
-            if combine_warps:
-                last_block(finish, warps=combine_warps)
+            if combine == "cluster":
+                split_softmax(loops, parts=parts * teams, through="cluster", teams=teams)
+            else:
+                numbers = NUMBERS_OF_WARP * combine_warps if combine_warps else NUMBERS
+                forall, finish = split_softmax(loops, parts=parts, numbers=numbers)
+                if teams > 1:
+                    split_softmax(loops, parts=teams, through="block")
+                if combine_warps:
+                    last_block(finish, warps=combine_warps)
+        elif teams > 1:
+            read_pages(loops)
+            split_softmax(loops, parts=teams, through="block")
         else:
             if split and not a.window:
                 loops = split_tested_steps(loops)
@@ -195,5 +205,5 @@ def cached_attention(
         annotate(match_contractions(forall), mma=mma, warp_grid=[warps, 1])
         pipeline(loops, depth=stages)
         annotate(function, warps=warps, min_blocks=min_blocks)
-        tidy(function, forall, *([finish] if parts > 1 else []))
+        tidy(function, forall, *([finish] if parts > 1 and combine != "cluster" else []))
     return module

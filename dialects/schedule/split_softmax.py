@@ -18,7 +18,7 @@ from mlirc.dialects.schedule._dims import body_of, producer
 from mlirc.dialects.schedule._launches import launches
 from mlirc.dialects.schedule._limits import number_of
 from mlirc.dialects.schedule._share import share
-from mlirc.dialects.schedule.split_k import NUMBERS, sizes_of
+from mlirc.dialects.schedule.split_k import NUMBERS, PARTS, sizes_of
 from mlirc.dialects.schedule.tile_to_blocks import mapping_of
 from mlirc.ir.combiners import combining
 from mlirc.mlir import arith, ir, linalg, scf
@@ -63,23 +63,16 @@ def read_state(loop: ir.Operation) -> _State:
     raise PayloadError("the loop carries no running maximum with sums beside it: online_softmax makes one", loop)
 
 
-def _bounds_of_part(loop: ir.Operation, part: ir.Value, parts: int) -> tuple[ir.Value, ir.Value]:
-    """Where a part of the loop begins and ends: its steps are divided as evenly as they can be, whatever their number
-    turns out to be."""
-    lower, upper, step = list(loop.operands)[:3]
-    index = _build.index
+def _take_steps_of_part(loop: ir.Operation, part: ir.Value, parts: int) -> None:
+    """Lets a loop take every step number `part` + n * `parts`: which one comes first, a part knows without the loop's
+    end."""
+    lower, _, step = list(loop.operands)[:3]
     width = number_of(step)
     if width is None:
         raise PayloadError("its step is no number", loop)
-    last = arith.MaxSIOp(arith.SubIOp(upper, lower).result, index(0)).result
-    steps = arith.DivUIOp(arith.AddIOp(last, index(width - 1)).result, index(width)).result
-
-    def border(number: ir.Value) -> ir.Value:
-        done = arith.DivUIOp(arith.MulIOp(number, steps).result, index(parts)).result
-        return arith.AddIOp(lower, arith.MulIOp(done, step).result).result
-
-    begin, end = border(part), border(arith.AddIOp(part, index(1)).result)
-    return begin, arith.MinSIOp(end, upper).result
+    first = arith.MulIOp(part, _build.index(width)).result
+    loop.operands[0] = arith.AddIOp(lower, first).result
+    loop.operands[2] = _build.index(width * parts)
 
 
 def _divide(loop: ir.Operation, parts: int) -> scf.ForallOp:
@@ -92,10 +85,9 @@ def _divide(loop: ir.Operation, parts: int) -> scf.ForallOp:
         forall = scf.ForallOp([0], [parts], [1], outs, mapping=mapping_of(1))
     part = list(forall.induction_variables)[0]
     with ir.InsertionPoint(forall.body), loop.location:
-        begin, end = _bounds_of_part(loop, part, parts)
+        _take_steps_of_part(loop, part, parts)
         terminator = scf.InParallelOp()
     loop.move_before(terminator.operation)
-    loop.operands[0], loop.operands[1] = begin, end
     with ir.InsertionPoint(terminator.region.blocks[0]), loop.location:
         for s, value, out in zip(sizes, loop.results, forall.inner_iter_args, strict=True):
             _build.parallel_insert_slice(value, out, [part, *[0] * len(s)], [1, *s])
@@ -156,31 +148,121 @@ def _combine(partial: scf.ForallOp, starts: list[ir.Value], state: _State, parts
     return found
 
 
-@transform_op(
-    "split_softmax",
-    operands=("loop",),
-    results=("partial", "finish"),
-    attributes={"parts": int, "numbers": int},
-    takes="scf.for",
-    defaults={"numbers": NUMBERS},
-)
-def split_softmax(rewriter, loops, parts, numbers):
-    """Divides a loop of `online_softmax` into `parts`, which become a launch of their own, in the place of the block
-    program, whose handle is dead; their maxima and sums are a workspace in global memory. The second launch, that is
-    returned, too, combines them, about so many `numbers` of all parts in a block, and computes what followed the loop.
-    The loop stays the same op, in the first one.
+def _at_most(value: ir.Value) -> int | None:
+    """A number that an index is no more than, where its definition shows one."""
+    known = number_of(value)
+    made_by = producer(value)
+    if known is not None or made_by is None:
+        return known
+    if made_by.name == "arith.minsi":
+        return min((n for v in made_by.operands if (n := _at_most(v)) is not None), default=None)
+    if made_by.name == "affine.min":
+        results = ir.AffineMapAttr(made_by.attributes["map"]).value.results
+        return min((e.value for e in results if isinstance(e, ir.AffineConstantExpr)), default=None)
+    return None
 
-    The number of steps need not be known, nor be one for each part: a part without steps weighs nothing.
-    """
+
+def _read_in_front(loop: ir.Operation) -> None:
+    """Of a loop that has one step at most: numbers that it reads from tensors where only its start decides it, its page
+    among them, are read in front of it, while the loop's end is still on its way."""
+    end, step = _at_most(loop.operands[1]), number_of(loop.operands[2])
+    if end is None or step is None or end > step:
+        return
+    body = loop.regions[0].blocks[0]
+    found: list[ir.Operation] = []
+    made: set[ir.Value] = set()
+    for op in (o.operation for o in body.operations):
+        known = [v == body.arguments[0] or v in made or not _inside(v, loop) for v in op.operands]
+        if (op.name.startswith(("affine.", "arith.")) or op.name == "tensor.extract") and all(known):
+            found.append(op)
+            made |= set(op.results)
+    wanted: set[ir.Operation] = set()
+    for op in reversed(found):
+        if op.name == "tensor.extract" or any(u.owner.operation in wanted for r in op.results for u in r.uses):
+            wanted.add(op)
+    values = {body.arguments[0]: loop.operands[0]}
+    with ir.InsertionPoint(loop), loop.location:
+        for op in found:
+            if op in wanted:
+                _build.clone(op, values)
+        only = arith.AddIOp(loop.operands[0], loop.operands[2]).result  # so that LLVM sees no second step, too
+        loop.operands[1] = arith.MinSIOp(loop.operands[1], only).result
+    for op in reversed(found):
+        if op in wanted:
+            for result in op.results:
+                result.replace_all_uses_with(values[result])
+            op.erase()
+
+
+def _inside(value: ir.Value, loop: ir.Operation) -> bool:
+    block = value.owner if isinstance(value.owner, ir.Block) else value.owner.operation.block
+    return bool(block == loop.regions[0].blocks[0])
+
+
+def _read_last(loop: ir.Operation) -> None:
+    """Tiles that only the loop reads are read behind the numbers that say where its first step lies: all are on their
+    way at once then, and what waits for a tile does not hold the numbers up."""
+    for op in [o.operation for o in loop.block.operations]:
+        if op == loop:
+            return
+        users = [u.owner.operation for r in op.results for u in r.uses]
+        if op.name == "tensor.extract_slice" and users and all(_stands_in(u, loop) for u in users):
+            op.move_before(loop)
+
+
+def _stands_in(op: ir.Operation, loop: ir.Operation) -> bool:
+    at = op
+    while at.name != "func.func" and at != loop:
+        at = at.parent.operation
+    return at == loop
+
+
+def _check(loops, parts: int, through: str, teams: int, numbers: int) -> ir.Operation:
+    """The loop to divide; raises PayloadError for what cannot be."""
     if len(loops) != 1:
         raise PayloadError(f"split_softmax needs one loop, the handle has {len(loops)}", loops[0] if loops else None)
     loop = loops[0].operation
+    if through not in ("memory", "cluster", "block"):
+        raise PayloadError(f'through "{through}": choose "memory", "cluster" or "block"', loop)
     if parts < 2:
         raise PayloadError(f"parts {parts}: divide a loop into 2 or more", loop)
+    if teams < 1 or through == "memory" and teams > 1:
+        raise PayloadError(f"teams {teams}: a cluster's blocks have 1 or more", loop)
+    if through == "cluster" and (parts % teams or parts // teams not in PARTS):
+        listed = f"{', '.join(map(str, PARTS[:-1]))} or {PARTS[-1]}"
+        raise PayloadError(f"parts {parts} of {teams} teams: a cluster has {listed} blocks", loop)
+    if through == "block" and teams not in (1, parts):
+        raise PayloadError(f"teams {teams}: each part of a block has a team: leave it out", loop)
     if numbers < 1:
         raise PayloadError(f"numbers {numbers}: a block combines 1 or more", loop)
     if loop.parent.name != "scf.forall" or loop.parent.operation.parent.name == "scf.forall":
         raise PayloadError("the loop stands in no block program, or is split already", loop)
+    return loop
+
+
+@transform_op(
+    "split_softmax",
+    operands=("loop",),
+    results=("partial", "finish"),
+    attributes={"parts": int, "through": str, "teams": int, "numbers": int},
+    takes="scf.for",
+    defaults={"through": "memory", "teams": 1, "numbers": NUMBERS},
+)
+def split_softmax(rewriter, loops, parts, through, teams, numbers):
+    """Divides a loop of `online_softmax` into `parts`: part p takes every step number p + n * parts. The loop stays the
+    same op, inside of the first of the two ops that are returned; the second one combines maxima and sums, and computes
+    what followed the loop.
+
+    `through`: "memory": both become launches of their own, in the place of the block program, whose handle is dead;
+    maxima and sums are a workspace in global memory, and a block of the second launch combines about so many `numbers`
+    of all parts. "cluster": both stay in the block program: parts / `teams` (2, 4 or 8) blocks of a cluster have so
+    many teams of the kernel's warps each, a part for each team, and read the others' maxima and sums from their shared
+    memory. "block": the parts are teams of one block, and there is no second op; loops that are in parts `through`
+    "memory" already can be divided so again.
+
+    The number of steps need not be known, nor be one for each part: a part without steps weighs nothing.
+    """
+    loop = _check(loops, parts, through, teams, numbers)
     state, starts = read_state(loop), list(loop.operands)[3:]
     uses = [[(u.owner.operation, u.operand_number) for u in r.uses] for r in loop.results]
     partial = _divide(loop, parts)
@@ -191,5 +273,14 @@ def split_softmax(rewriter, loops, parts, numbers):
     for value, readers in zip(whole, uses, strict=True):
         for owner, number in readers:
             owner.operands[number] = value
+    _read_in_front(loop)
+    _read_last(loop)
+    teams = parts if through == "block" else teams
+    if teams > 1:
+        partial.operation.attributes["mlirc.teams"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), teams)
+    if through == "block":
+        return [[partial.operation], []]
+    if through == "cluster":
+        return [[partial.operation], [share(partial.operation, parts // teams, rewriter.erase_op)]]
     finish = share(partial.operation, parts, rewriter.erase_op, numbers=numbers)
     return [[op] for op in launches(partial.operation, finish, rewriter.erase_op)]

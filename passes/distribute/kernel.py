@@ -163,9 +163,10 @@ class Kernel:
         if divided and divided.spec.producers < grid.teams:
             what = f"each team has a producer, and {divided.spec.producers} are too few: specialize(loop, producers=4)"
             raise Unsupported(f"mlirc.teams = {grid.teams}: {what}", forall, "teams")
-        last = last_block.of(forall, behind, grid, self.warps, bool(divided), self.taken) if behind else None
-        more = last.warps - self.warps if last and not divided else 0
-        members = roles.teams_of(divided, self.warps * grid.spread, grid.teams, more)
+        own = self.warps * grid.sharing.teams
+        last = last_block.of(forall, behind, grid, own, bool(divided), self.taken) if behind else None
+        more = last.warps - own if last and not divided else 0
+        members = roles.teams_of(divided, self.warps * grid.sharing.teams * grid.spread, grid.teams, more)
         warps = sum(team.warps for team in members)
         threads = warps * 32 // grid.spread
         if grid.spread > 1 and divided:
@@ -183,7 +184,8 @@ class Kernel:
             entry = kernel.regions[0].blocks[0] if kernel.regions[0].blocks else kernel.regions[0].blocks.append(*types)
         em = Emitter(entry, warps, self.target, self.taken, grid.spread)
         em.min_blocks = max(self.min_blocks, 1)
-        program = Program(members, roles=divided, parts=grid.parts, copies=Copies(multistage_of(forall)))
+        copies = Copies(multistage_of(forall))
+        program = Program(members, roles=divided, parts=grid.parts, sharing=grid.sharing, copies=copies)
         with ir.InsertionPoint(entry):
             arguments = dict(zip(used, entry.arguments, strict=True))
             finish = self._finish(em, last, gpu_module, symbol, arguments) if last else None

@@ -49,7 +49,7 @@ class Emitter(Builder):
         self._smem_base: ir.Value | None = None
         self._live_smem: dict[ir.Value, tuple[int, int]] = {}
         self._given_back: list[tuple[Team, tuple[int, int]]] = []
-        self._smem_offsets: dict[ir.Value, int] = {}  # of buffers that were given back, too
+        self._smem_offsets: dict[ir.Value, IndexValue] = {}  # of buffers that were given back, too
         # Of the loop that is being built: iterations its copies run ahead.
         self.pipeline_depth: int | None = None
         self.pipeline: Pipeline = Pipeline()
@@ -72,12 +72,15 @@ class Emitter(Builder):
 
     def alloc_smem(self, shape: list[int], element: ir.Type, alignment: int = 128) -> ir.Value:
         """A piece of dynamic shared memory, as a memref that lives until it is given to `free_smem`; raises Unsupported
-        when the target has less."""
+        when the target has less. Of teams that are alike each has its own."""
         if self._smem_base is None:
             with self.at_entry():
                 t = ir.Type.parse(f"memref<?xi8, {WORKGROUP}>")
                 self._smem_base = gpu.DynamicSharedMemoryOp(t).result
-        size = math.prod(shape) * element_bytes(element)
+        own = size = math.prod(shape) * element_bytes(element)
+        if self.team.alike > 1:
+            own = -(-size // alignment) * alignment
+            size = own * self.team.alike
         offset = self._find_smem(size, alignment)
         if self.target is not None and offset + size > self.target.max_smem:
             raise Unsupported(
@@ -88,9 +91,10 @@ class Emitter(Builder):
         self.smem_bytes = max(self.smem_bytes, -(-(offset + size) // 16) * 16)
         with self.at_entry():
             t = ir.MemRefType.get(shape, element, memory_space=ir.Attribute.parse(WORKGROUP))
-            view = memref.ViewOp(t, self._smem_base, self.c(offset), []).result
+            place = self.add(offset, self.mul(self.team.number, own))
+            view = memref.ViewOp(t, self._smem_base, self.value(place), []).result
         self._live_smem[view] = (offset, size)
-        self._smem_offsets[view] = offset
+        self._smem_offsets[view] = place
         return view
 
     def seen_as(self, buffer: ir.Value, shape: list[int], element: ir.Type) -> ir.Value:
@@ -98,7 +102,7 @@ class Emitter(Builder):
         assert self._smem_base is not None
         with self.at_entry():
             t = ir.MemRefType.get(shape, element, memory_space=ir.Attribute.parse(WORKGROUP))
-            return memref.ViewOp(t, self._smem_base, self.c(self._smem_offsets[buffer]), []).result
+            return memref.ViewOp(t, self._smem_base, self.value(self._smem_offsets[buffer]), []).result
 
     def _find_smem(self, size: int, alignment: int) -> int:
         """The lowest aligned offset at which `size` bytes overlap no live buffer."""

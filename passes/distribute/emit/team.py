@@ -19,12 +19,15 @@ from mlirc.targets import Target
 @dataclass(frozen=True)
 class Warps:
     """`warps` of a block from its warp number `first` on. `barrier`: the number of the barrier at which they meet (0:
-    all of the block's warps); `registers`: of a thread, where whole warpgroups move some (PTX ISA, "setmaxnreg")."""
+    all of the block's warps); `registers`: of a thread, where whole warpgroups move some (PTX ISA, "setmaxnreg").
+    `alike`: so many teams of as many warps stand one behind the other, and do the same at once, each for itself: what
+    is emitted is emitted once, and a thread is in one of them. They meet at the barriers from number 1 on."""
 
     warps: int
     first: int = 0
     barrier: int = 0
     registers: int | None = None
+    alike: int = 1
 
     @property
     def threads(self) -> int:
@@ -42,22 +45,34 @@ class Team:
     def __init__(self, em: Builder, members: Warps):
         self.em, self.members = em, members
         self.first, self.warps, self.threads = members.first, members.warps, members.threads
-        assert self.first + self.warps <= em.block_warps
+        self.alike = members.alike
+        assert self.first + self.warps * self.alike <= em.block_warps
         self.groups = Groups()  # of products that may be under way
         self.begins: ir.Operation | None = None  # where what it does begins, where others do something else
         self._parts: dict = {}
         self._own: dict[str, IndexValue] = {}
 
-    def _number(self, of_block: IndexValue, before: int) -> IndexValue:
-        """A number in the block less what is before the team."""
-        return self.em.sub(of_block, before) if before else of_block
+    def _number(self, of_block: IndexValue, before: int, count: int) -> IndexValue:
+        """A number in the block less what is before the team; of several alike, in the thread's own one."""
+        number = self.em.sub(of_block, before) if before else of_block
+        return self.em.rem(number, count) if self.alike > 1 else number
+
+    @property
+    def number(self) -> IndexValue:
+        """Which of several teams that are alike the thread is in."""
+        if self.alike == 1:
+            return 0
+        if "number" not in self._own:
+            with self.em.at_entry():
+                self._own["number"] = self.em.div(self.em.sub(self.em.block_warp, self.first), self.warps)
+        return self._own["number"]
 
     @property
     def warp(self) -> IndexValue:
         """The warp's number in the team."""
         if "warp" not in self._own:
             with self.em.at_entry():
-                self._own["warp"] = self._number(self.em.block_warp, self.first)
+                self._own["warp"] = self._number(self.em.block_warp, self.first, self.warps)
         return self._own["warp"]
 
     @property
@@ -65,7 +80,7 @@ class Team:
         """The thread's number in the team."""
         if "thread" not in self._own:
             with self.em.at_entry():
-                self._own["thread"] = self._number(self.em.block_thread, 32 * self.first)
+                self._own["thread"] = self._number(self.em.block_thread, 32 * self.first, self.threads)
         return self._own["thread"]
 
     @property
@@ -112,7 +127,8 @@ class Team:
                     return total
                 for kind, number in (("l", em.lane), ("w", self.warp)):
                     for f, weight in layout.thread_factors(dim, kind):
-                        whole = em.block_warps - self.first if kind == "w" else 32
+                        others = self.warps if self.alike > 1 else em.block_warps - self.first
+                        whole = others if kind == "w" else 32
                         part = em.div(number, f.stride)
                         if f.stride * f.size < whole:
                             part = em.rem(part, f.size)
@@ -154,9 +170,12 @@ class Team:
         elif self.whole:
             gpu.BarrierOp()
         else:
-            assert self.members.barrier, "a team that meets without the block's other warps has a barrier of its own"
             i32 = ir.IntegerType.get_signless(32)
             number, threads = (em.constant(ir.IntegerAttr.get(i32, n)) for n in (self.members.barrier, self.threads))
+            if self.alike > 1:
+                number = arith.IndexCastOp(i32, em.value(em.add(self.number, 1))).result
+            else:
+                assert self.members.barrier, "a team that meets without the others has a barrier of its own"
             nvvm.BarrierOp(barrierId=number, numberOfThreads=threads)
 
 

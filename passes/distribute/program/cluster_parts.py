@@ -1,9 +1,11 @@
-"""Loops over parts in a block program (`schedule.split_k`): the blocks of a cluster take one each. What they compute
-stays in the shared memory of their blocks, and each block adds its share of all parts from there (PTX ISA, "mapa",
-ld.shared::cluster), in the order of the parts: the same sum in every run."""
+"""Loops over parts in a block program (`schedule.split_k`, `split_softmax`): the blocks of a cluster take one each, or
+each of the teams of their warps does (`mlirc.teams`). What they compute stays in the shared memory of their blocks, and
+each block combines its share of all parts from there (PTX ISA, "mapa", ld.shared::cluster), in the order of the parts:
+the same sum in every run."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,8 +13,10 @@ from mlirc.dialects import rings
 from mlirc.ir.tensors import element_bytes, shape_of
 from mlirc.mlir import arith, ir, llvm, memref, nvvm
 from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue, Unsupported, vec
+from mlirc.passes.distribute.emit.team import Team, Warps
 from mlirc.passes.distribute.layouts.registers import Layout, row_layout
 from mlirc.passes.distribute.memory import access, slices
+from mlirc.passes.distribute.program.program import Program
 from mlirc.passes.distribute.program.results import put
 from mlirc.passes.distribute.program.scope import Scope
 from mlirc.passes.distribute.tiles.values import Fragment, Marked, Tile, elementwise_op
@@ -30,10 +34,10 @@ def meet() -> None:
     nvvm.ClusterWaitOp()
 
 
-def bind(scope: Scope, op: ir.Operation):
-    """A scope for the body of a loop over parts, of which this block has one."""
+def bind(scope: Scope, op: ir.Operation, part: IndexValue | None = None):
+    """A scope for the body of a loop over parts, of which this block has one, or this team number `part`."""
     inner = scope.inside()
-    inner.scalars[op.regions[0].blocks[0].arguments[0]] = scope.program.rank
+    inner.scalars[op.regions[0].blocks[0].arguments[0]] = scope.program.rank if part is None else part
     return inner
 
 
@@ -42,17 +46,46 @@ def lower(scope: Scope, op: ir.Operation) -> None:
     ops = list(op.regions[0].blocks[0].operations)
     inserts = [i.operation for i in ops[-1].regions[0].blocks[0].operations]
     if all(len(shape_of(i.operands[0])) < len(shape_of(i.operands[1])) for i in inserts):
-        inner = bind(scope, op)
-        for inside in ops[:-1]:
-            inner.lower(inside)
-        _give_back(scope)
-        for result, insert in zip(op.results, inserts, strict=True):
-            scope.tiles[result] = Parts(scope.em, inner.tile(insert.operands[0]), scope.program.parts)
-        meet()
-        scope.program.meetings += 1
+        _compute(scope, op, ops[:-1], inserts)
+        if scope.program.parts > 1:
+            meet()
+            scope.program.meetings += 1
+        else:
+            scope.em.team.meet()
         return
     inner = bind(scope, op)
     _store_shares(scope, inner, op, ops[:-1], inserts)
+
+
+def _compute(scope: Scope, op: ir.Operation, ops: list, inserts: list[ir.Operation]) -> None:
+    """Computes this block's part, or those of its teams, into shared memory."""
+    em, program = scope.em, scope.program
+    teams = program.sharing.teams
+    if teams == 1:
+        inner = bind(scope, op)
+        for inside in ops:
+            inner.lower(inside)
+        _give_back(scope)
+        for result, insert in zip(op.results, inserts, strict=True):
+            tile = inner.tile(insert.operands[0])
+            scope.tiles[result] = Parts(em, tile.get(_layout_of(em, tile)), program, em.team)
+        return
+    if program.roles is not None or em.spread > 1:
+        what = "producers copy" if program.roles is not None else "blocks of a cluster work as one"
+        raise Unsupported(f"mlirc.teams = {teams}: {what}, for one team: leave it out", op, "teams")
+    team = Team(em, Warps(em.team.warps // teams, em.team.first, alike=teams))
+    inner = bind(scope, op, em.add(em.mul(team.number, program.parts), program.rank))
+    with em.working(team):
+        for inside in ops:
+            inner.lower(inside)
+        tiles = [inner.tile(insert.operands[0]) for insert in inserts]
+        found = [tile.get(_layout_of(em, tile)) for tile in tiles]
+    for result, frag in zip(op.results, found, strict=True):
+        scope.tiles[result] = Parts(em, frag, program, team)
+
+
+def _layout_of(em: Emitter, tile: Tile) -> Layout:
+    return tile.natural() or row_layout(tuple(tile.shape), em.team.warps, 1)
 
 
 def _give_back(scope: Scope) -> None:
@@ -113,50 +146,102 @@ def _may_be_zero(size: ir.Value) -> bool:
 
 
 class Parts(Tile):
-    """Tiles of the blocks of a cluster, [parts, ...], each in its block's shared memory."""
+    """What the blocks of a cluster, or teams of theirs, computed, one part each, in their shared memory: first
+    dimension, the parts. `frag`: the part of this thread's team."""
 
-    def __init__(self, em: Emitter, own: Tile, parts: int):
-        frag = own.get(own.natural() or row_layout(tuple(own.shape), em.team.warps, 1))
-        super().__init__(em, own.element, [parts, *own.shape], [parts, *own.sizes])
-        extents = [max(a, b) for a, b in zip(frag.layout.shape, own.shape, strict=True)]
-        stored = access.storage_type(own.element)
+    def __init__(self, em: Emitter, frag: Fragment, program: Program, team: Team):
+        parts, teams = program.parts * program.sharing.teams, program.sharing.teams
+        super().__init__(em, frag.element, [parts, *frag.shape], [parts, *frag.sizes])
+        self.teams, self.blocks = teams, program.parts
+        stored = access.storage_type(frag.element)
+        whole = teams == 1  # rows that there are not are stored, too
+        extents = [max(a, b) for a, b in zip(frag.layout.shape, frag.shape, strict=True)] if whole else list(frag.shape)
         if extents and extents[-1] * element_bytes(stored) >= 128:
-            extents[-1] += 16 // element_bytes(stored)  # keeps columns off a single bank
-        self.buffer = em.alloc_smem(extents, stored)
-        access.store(em, frag, access.View(self.buffer, [0] * len(extents), list(range(len(extents)))), whole=True)
+            # keeps columns off a single bank; of sums as tensor cores leave them, eight rows of two numbers a lane
+            extents[-1] += (16 if whole else 32) // element_bytes(stored)
+        self.buffer = em.alloc_smem([teams, *extents], stored)
+        view = access.View(self.buffer, [team.number, *[0] * len(extents)], list(range(1, len(extents) + 1)))
+        with em.working(team):
+            access.store(em, frag, view, whole=whole)
 
     def get(self, layout: Layout) -> Fragment:
-        raise Unsupported("parts of K are added, and nothing else is done with them")
+        return self.share([0] * len(self.shape), self.shape, self.sizes).get(layout)
+
+    def natural(self) -> Layout | None:
+        return self.share([0] * len(self.shape), self.shape, self.sizes).natural()
 
     def share(self, offsets: list[IndexValue], bounds: list[int], sizes: list[IndexValue]) -> Share:
         """The slice of all parts that begins at `offsets`."""
         if offsets[0] != 0 or bounds[0] != self.shape[0] or len(bounds) != len(self.shape):
-            raise Unsupported("some of the parts of K: all of them are added")
+            raise Unsupported("some of the parts: all of them are combined")
         return Share(self, offsets[1:], bounds, sizes)
 
 
-class Share(Tile):
+FEW = 1024  # numbers that each warp reads for itself: what is combined of them needs no meeting of the warps
+
+
+class Share(Marked):
     """The same slice of all parts."""
 
     def __init__(self, parts: Parts, offsets: list[IndexValue], shape: list[int], sizes: list[IndexValue]):
         super().__init__(parts.em, parts.element, shape, sizes)
         self.parts, self.offsets = parts, offsets
 
-    def get(self, layout: Layout) -> Fragment:
-        return self.parts.get(layout)
+    def natural(self) -> Layout | None:
+        return row_layout(tuple(self.shape), 1, 1) if math.prod(self.shape) <= FEW else None
+
+    @property
+    def view(self) -> access.View:
+        """Where the slice lies, were the parts all in this block."""
+        return access.View(self.parts.buffer, [0, *self.offsets], list(range(len(self.shape))))
+
+    def build(self, layout: Layout) -> Fragment:
+        pieces: list[ir.Value] = []
+        group: list[ir.Value] = []
+        for _, width, indices, _ in access.accesses(self.em, self.view, self.shape, self.sizes, layout, False):
+            group.append(self.load(indices[0], indices[1:], width))
+            if len(group) * width == layout.piece:
+                pieces.append(access.join(self.em, group, width, self.element, layout.piece))
+                group = []
+        return Fragment(self.em, self.element, self.shape, self.sizes, layout, pieces, layout.piece)
+
+    def load(self, part: IndexValue, indices: list[IndexValue], width: int) -> ir.Value:
+        """Elements of a part, from the memory of the block that computed it."""
+        em, view, blocks = self.em, self.view, self.parts.blocks
+        if blocks == 1:
+            return access.load_elements(em, view, [part, *indices], width)
+        i32, there = ir.IntegerType.get_signless(32), ir.Type.parse("!llvm.ptr<7>")
+        with em.at_entry():
+            base = em.shared_pointer(memref.ExtractAlignedPointerAsIndexOp(view.base).result)
+        rank = em.rem(part, blocks)
+        known = ir.InsertionPoint(em.marker) if isinstance(rank, int) else ir.InsertionPoint.current
+        with known:
+            number = (
+                em.constant(ir.IntegerAttr.get(i32, rank))
+                if isinstance(rank, int)
+                else arith.IndexCastOp(i32, rank).result
+            )
+            block = nvvm.MapaOp(there, base, number).result
+        at: IndexValue = em.div(part, blocks)
+        for i, extent in zip(indices, view.shape[1:], strict=True):
+            at = em.add(em.mul(at, extent), i)
+        size = element_bytes(view.element)
+        offset = arith.IndexCastOp(i32, em.value(em.mul(at, size))).result
+        where = llvm.GEPOp(there, block, [offset], [-(1 << 31)], ir.IntegerType.get_signless(8), None).result
+        return llvm.LoadOp(vec(view.element, width), where, alignment=width * size).result
 
 
 def add(scope: Scope, op: ir.Operation) -> bool:
-    """Lowers a linalg.generic that adds the parts of a share; False for any other."""
+    """Lowers a linalg.generic that adds the parts of a share, one of each block; False for any other."""
     share = scope.tile(op.operands[0]) if isinstance(op.operands[0].type, ir.RankedTensorType) else None
-    if not isinstance(share, Share):
+    if not isinstance(share, Share) or share.parts.teams > 1:
         return False
     body = [o.operation for o in op.regions[0].blocks[0].operations]
     maps = [ir.AffineMapAttr(m).value for m in ir.ArrayAttr(op.attributes["indexing_maps"])]
     rank = len(share.shape)
     rest = ir.AffineMap.get(rank, 0, [ir.AffineExpr.get_dim(d) for d in range(1, rank)])
     if len(body) != 2 or len(op.operands) != 2 or maps != [ir.AffineMap.get_identity(rank), rest]:
-        raise Unsupported("parts of K are added, and nothing else is done with them", op)
+        return False
     scope.tiles[op.results[0]] = Sum(share, scope.tile(op.operands[1]), body[0].name)
     return True
 
@@ -170,18 +255,13 @@ class Sum(Marked):
 
     def build(self, layout: Layout) -> Fragment:
         em, share = self.em, self.share
-        view = access.View(share.parts.buffer, list(share.offsets), list(range(len(share.offsets))))
-        with em.at_entry():
-            base = em.shared_pointer(memref.ExtractAlignedPointerAsIndexOp(view.base).result)
-            i32 = ir.IntegerType.get_signless(32)
-            there = ir.Type.parse("!llvm.ptr<7>")
-            numbers = [em.constant(ir.IntegerAttr.get(i32, number)) for number in range(share.shape[0])]
-            blocks = [nvvm.MapaOp(there, base, number).result for number in numbers]
+        where = share.view
+        view = access.View(where.base, list(where.offsets), where.dims[1:])
         start = self.start.get(layout)
         pieces: list[ir.Value] = []
         piece, group = layout.piece, []
         for r, width, indices, _ in access.accesses(em, view, self.shape, self.sizes, layout, False):
-            parts = [self._load(block, view, indices, width) for block in blocks]
+            parts = [share.load(part, indices[1:], width) for part in range(share.shape[0])]
             total = start.read(list(range(r, r + width)))
             for part in parts:
                 total = elementwise_op(self.addition, [total.type], [total, part], {})[0]
@@ -190,14 +270,3 @@ class Sum(Marked):
                 pieces.append(access.join(em, group, width, self.element, piece))
                 group = []
         return Fragment(em, self.element, self.shape, self.sizes, layout, pieces, piece)
-
-    def _load(self, block: ir.Value, view: access.View, indices: list[IndexValue], width: int) -> ir.Value:
-        """Elements of one block's part; `block` is where its buffer begins."""
-        em, size = self.em, element_bytes(view.element)
-        at: IndexValue = 0
-        for i, extent in zip(indices, view.shape, strict=True):
-            at = em.add(em.mul(at, extent), i)
-        i32 = ir.IntegerType.get_signless(32)
-        number = arith.IndexCastOp(i32, em.value(em.mul(at, size))).result
-        where = llvm.GEPOp(block.type, block, [number], [-(1 << 31)], ir.IntegerType.get_signless(8), None).result
-        return llvm.LoadOp(vec(view.element, width), where, alignment=width * size).result

@@ -37,7 +37,8 @@ class Grid:
         self.rank = len(self.counts)
         self.total = math.prod(self.counts)
         self.spread = taken.take(forall, "spread", 1)
-        self.parts = self._blocks_together(parts.count(forall, taken))
+        self.sharing = parts.sharing(forall, taken)
+        self.parts = self._blocks_together(self.sharing.blocks)
         if self.total * self.parts > MAX_GRID:
             raise Unsupported(f"{self.total * self.parts} blocks, more than a launch takes; use larger tiles")
         group = taken.take(forall, "group_rows", 1)
@@ -55,7 +56,8 @@ class Grid:
 
         self.teams = taken.take(forall, "teams", 1)
         if self.teams > 1:
-            for what, several in (("blocks form clusters", self.cluster), ("K is split among blocks", self.parts)):
+            shared = max(self.parts, self.sharing.teams)
+            for what, several in (("blocks form clusters", self.cluster), ("K is split among blocks", shared)):
                 if several > 1:
                     raise Unsupported(f"mlirc.teams = {self.teams}: {what}: leave it out", forall, "teams")
             self.launched = min(self.launched, -(-self.total // self.teams))

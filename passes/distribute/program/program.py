@@ -10,6 +10,7 @@ from mlirc.passes.distribute.copies.ring import Ring
 from mlirc.passes.distribute.copies.tensor_stores import TensorStores
 from mlirc.passes.distribute.emit.builder import IndexValue
 from mlirc.passes.distribute.emit.team import Warps
+from mlirc.passes.distribute.program.parts import Sharing
 from mlirc.passes.rings.check import Roles
 
 
@@ -23,7 +24,8 @@ class Program:
     together.
 
     Of one with loops over parts (`cluster_parts.py`): `parts` blocks compute one block of the forall, and this is
-    number `rank`; they meet so many times (`meetings`); of the results `stored` each has stored its share."""
+    number `rank`; `sharing`: of the parts; they meet so many times (`meetings`); of the results `stored` each has stored
+    its share."""
 
     teams: tuple[Warps, ...]
     roles: Roles | None = None
@@ -36,6 +38,7 @@ class Program:
     tensor_stores: TensorStores | None = None
     whole_rows: bool = False
     parts: int = 1
+    sharing: Sharing = field(default_factory=Sharing)
     rank: IndexValue = 0
     meetings: int = 0
     stored: set[ir.Value] = field(default_factory=set)
