@@ -185,7 +185,9 @@ def cached_attention(
         if parts > 1:
             read_pages(loops)
             if combine == "cluster":
-                split_softmax(loops, parts=parts * teams, through="cluster", teams=teams)
+                split_softmax(loops, parts=parts, through="cluster")
+                if teams > 1:
+                    split_softmax(loops, parts=teams, through="block")
             else:
                 numbers = NUMBERS_OF_WARP * combine_warps if combine_warps else NUMBERS
                 forall, finish = split_softmax(loops, parts=parts, numbers=numbers)

@@ -21,6 +21,7 @@ from mlirc.dialects.schedule._share import share
 from mlirc.dialects.schedule.split_k import NUMBERS, PARTS, sizes_of
 from mlirc.dialects.schedule.tile_to_blocks import mapping_of
 from mlirc.ir.combiners import combining
+from mlirc.ir.levels import INDEX_BELOW
 from mlirc.mlir import arith, ir, linalg, scf
 
 
@@ -162,36 +163,55 @@ def _at_most(value: ir.Value) -> int | None:
     return None
 
 
-def _read_in_front(loop: ir.Operation) -> None:
+def _read_in_front(loop: ir.Operation) -> bool:
     """Of a loop that has one step at most: numbers that it reads from tensors where only its start decides it, its page
-    among them, are read in front of it, while the loop's end is still on its way."""
+    among them, are read in front of it, while the loop's end is still on its way. What has no page has no step: so
+    nothing moves the reads behind the test. Returns whether the loop is such a one."""
     end, step = _at_most(loop.operands[1]), number_of(loop.operands[2])
     if end is None or step is None or end > step:
-        return
+        return False
+    values = {loop.regions[0].blocks[0].arguments[0]: loop.operands[0]}
+    wanted = _numbers_of_start(loop)
+    lower, upper, width = list(loop.operands)[:3]
+    with ir.InsertionPoint(loop), loop.location:
+        made = [_build.clone(op, values) for op in wanted]
+        for number, limit in [found for op in made if (found := _limited(op)) is not None]:
+            inside = arith.CmpIOp(arith.CmpIPredicate.ult, number, _build.index(limit)).result
+            upper = arith.SelectOp(inside, upper, lower).result
+        loop.operands[1] = arith.MinSIOp(upper, arith.AddIOp(lower, width).result).result  # no second step
+    for op in reversed(wanted):
+        for result in op.results:
+            result.replace_all_uses_with(values[result])
+        op.erase()
+    return True
+
+
+def _numbers_of_start(loop: ir.Operation) -> list[ir.Operation]:
+    """The ops of a loop that read a number of a tensor at a place that the induction variable decides, what they need
+    of the loop, and the limits that the number is kept in; in order."""
     body = loop.regions[0].blocks[0]
     found: list[ir.Operation] = []
-    made: set[ir.Value] = set()
+    made: set[ir.Value] = {body.arguments[0]}
+    reads: set[ir.Value] = set()
     for op in (o.operation for o in body.operations):
-        known = [v == body.arguments[0] or v in made or not _inside(v, loop) for v in op.operands]
-        if (op.name.startswith(("affine.", "arith.")) or op.name == "tensor.extract") and all(known):
+        known = all(v in made or not _inside(v, loop) for v in op.operands)
+        if known and (op.name.startswith(("affine.", "arith.")) or op.name == "tensor.extract"):
             found.append(op)
             made |= set(op.results)
-    wanted: set[ir.Operation] = set()
+            if op.name == "tensor.extract" or any(v in reads for v in op.operands):
+                reads |= set(op.results)
+    wanted: set[ir.Operation] = {op for op in found if any(r in reads for r in op.results)}
     for op in reversed(found):
-        if op.name == "tensor.extract" or any(u.owner.operation in wanted for r in op.results for u in r.uses):
+        if any(u.owner.operation in wanted for r in op.results for u in r.uses):
             wanted.add(op)
-    values = {body.arguments[0]: loop.operands[0]}
-    with ir.InsertionPoint(loop), loop.location:
-        for op in found:
-            if op in wanted:
-                _build.clone(op, values)
-        only = arith.AddIOp(loop.operands[0], loop.operands[2]).result  # so that LLVM sees no second step, too
-        loop.operands[1] = arith.MinSIOp(loop.operands[1], only).result
-    for op in reversed(found):
-        if op in wanted:
-            for result in op.results:
-                result.replace_all_uses_with(values[result])
-            op.erase()
+    return [op for op in found if op in wanted]
+
+
+def _limited(op: ir.Operation) -> tuple[ir.Value, int] | None:
+    """(number, limit) of an op that keeps a number in [0, limit), from below, before the one that does from above."""
+    if op.name != "arith.maxsi" or INDEX_BELOW not in op.attributes:
+        return None
+    return op.operands[0], ir.IntegerAttr(op.attributes[INDEX_BELOW]).value
 
 
 def _inside(value: ir.Value, loop: ir.Operation) -> bool:
@@ -199,15 +219,16 @@ def _inside(value: ir.Value, loop: ir.Operation) -> bool:
     return bool(block == loop.regions[0].blocks[0])
 
 
-def _read_last(loop: ir.Operation) -> None:
+def _read_last(loop: ir.Operation, partial: ir.Operation, once: bool) -> None:
     """Tiles that only the loop reads are read behind the numbers that say where its first step lies: all are on their
-    way at once then, and what waits for a tile does not hold the numbers up."""
-    for op in [o.operation for o in loop.block.operations]:
-        if op == loop:
-            return
+    way at once then, and what waits for a tile does not hold the numbers up. In a loop of one step at most they are
+    copied with its keys."""
+    place = loop.regions[0].blocks[0].operations[0] if once else loop
+    in_front = [o.operation for o in partial.block.operations]
+    for op in in_front[: in_front.index(partial)]:
         users = [u.owner.operation for r in op.results for u in r.uses]
         if op.name == "tensor.extract_slice" and users and all(_stands_in(u, loop) for u in users):
-            op.move_before(loop)
+            op.move_before(place)
 
 
 def _stands_in(op: ir.Operation, loop: ir.Operation) -> bool:
@@ -217,7 +238,7 @@ def _stands_in(op: ir.Operation, loop: ir.Operation) -> bool:
     return at == loop
 
 
-def _check(loops, parts: int, through: str, teams: int, numbers: int) -> ir.Operation:
+def _check(loops, parts: int, through: str, numbers: int) -> ir.Operation:
     """The loop to divide; raises PayloadError for what cannot be."""
     if len(loops) != 1:
         raise PayloadError(f"split_softmax needs one loop, the handle has {len(loops)}", loops[0] if loops else None)
@@ -226,16 +247,14 @@ def _check(loops, parts: int, through: str, teams: int, numbers: int) -> ir.Oper
         raise PayloadError(f'through "{through}": choose "memory", "cluster" or "block"', loop)
     if parts < 2:
         raise PayloadError(f"parts {parts}: divide a loop into 2 or more", loop)
-    if teams < 1 or through == "memory" and teams > 1:
-        raise PayloadError(f"teams {teams}: a cluster's blocks have 1 or more", loop)
-    if through == "cluster" and (parts % teams or parts // teams not in PARTS):
+    if through == "cluster" and parts not in PARTS:
         listed = f"{', '.join(map(str, PARTS[:-1]))} or {PARTS[-1]}"
-        raise PayloadError(f"parts {parts} of {teams} teams: a cluster has {listed} blocks", loop)
-    if through == "block" and teams not in (1, parts):
-        raise PayloadError(f"teams {teams}: each part of a block has a team: leave it out", loop)
+        raise PayloadError(f"parts {parts}: a cluster has {listed} blocks", loop)
     if numbers < 1:
         raise PayloadError(f"numbers {numbers}: a block combines 1 or more", loop)
-    if loop.parent.name != "scf.forall" or loop.parent.operation.parent.name == "scf.forall":
+    split = loop.parent.name == "scf.forall" and loop.parent.operation.parent.name == "scf.forall"
+    again = through == "block" and split and "mlirc.teams" not in loop.parent.attributes
+    if loop.parent.name != "scf.forall" or split and not again:
         raise PayloadError("the loop stands in no block program, or is split already", loop)
     return loop
 
@@ -244,25 +263,24 @@ def _check(loops, parts: int, through: str, teams: int, numbers: int) -> ir.Oper
     "split_softmax",
     operands=("loop",),
     results=("partial", "finish"),
-    attributes={"parts": int, "through": str, "teams": int, "numbers": int},
+    attributes={"parts": int, "through": str, "numbers": int},
     takes="scf.for",
-    defaults={"through": "memory", "teams": 1, "numbers": NUMBERS},
+    defaults={"through": "memory", "numbers": NUMBERS},
 )
-def split_softmax(rewriter, loops, parts, through, teams, numbers):
+def split_softmax(rewriter, loops, parts, through, numbers):
     """Divides a loop of `online_softmax` into `parts`: part p takes every step number p + n * parts. The loop stays the
     same op, inside of the first of the two ops that are returned; the second one combines maxima and sums, and computes
     what followed the loop.
 
     `through`: "memory": both become launches of their own, in the place of the block program, whose handle is dead;
     maxima and sums are a workspace in global memory, and a block of the second launch combines about so many `numbers`
-    of all parts. "cluster": both stay in the block program: parts / `teams` (2, 4 or 8) blocks of a cluster have so
-    many teams of the kernel's warps each, a part for each team, and read the others' maxima and sums from their shared
-    memory. "block": the parts are teams of one block, and there is no second op; loops that are in parts `through`
-    "memory" already can be divided so again.
+    of all parts. "cluster": both stay in the block program, and parts (2, 4 or 8) are the blocks of a cluster, which
+    read the others' maxima and sums from their shared memory. "block": parts are teams of the kernel's warps in one
+    block, and there is no second op; what a block has of a loop that is divided already can be divided so again.
 
     The number of steps need not be known, nor be one for each part: a part without steps weighs nothing.
     """
-    loop = _check(loops, parts, through, teams, numbers)
+    loop = _check(loops, parts, through, numbers)
     state, starts = read_state(loop), list(loop.operands)[3:]
     uses = [[(u.owner.operation, u.operand_number) for u in r.uses] for r in loop.results]
     partial = _divide(loop, parts)
@@ -273,14 +291,11 @@ def split_softmax(rewriter, loops, parts, through, teams, numbers):
     for value, readers in zip(whole, uses, strict=True):
         for owner, number in readers:
             owner.operands[number] = value
-    _read_in_front(loop)
-    _read_last(loop)
-    teams = parts if through == "block" else teams
-    if teams > 1:
-        partial.operation.attributes["mlirc.teams"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), teams)
+    _read_last(loop, partial.operation, _read_in_front(loop))
     if through == "block":
+        partial.operation.attributes["mlirc.teams"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), parts)
         return [[partial.operation], []]
     if through == "cluster":
-        return [[partial.operation], [share(partial.operation, parts // teams, rewriter.erase_op)]]
+        return [[partial.operation], [share(partial.operation, parts, rewriter.erase_op)]]
     finish = share(partial.operation, parts, rewriter.erase_op, numbers=numbers)
     return [[op] for op in launches(partial.operation, finish, rewriter.erase_op)]

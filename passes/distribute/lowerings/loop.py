@@ -55,7 +55,8 @@ def lower(outer: Scope, op) -> None:
         scf.YieldOp(next_values)
         if turns is not None:
             turns.take(draft.body, op.operation)
-    results = _finish(em, draft, arguments, [outer.tile(v) for v in inits])
+    finish = _finish_once if _has_one_step(op.operation) else _finish
+    results = finish(em, draft, arguments, [outer.tile(v) for v in inits])
     for value, frag in zip(op.results, results, strict=True):
         outer.tiles[value] = frag
     if left:
@@ -66,10 +67,43 @@ def lower(outer: Scope, op) -> None:
     outer.program.copies.end(em, op.operation)
 
 
+def _has_one_step(op: ir.Operation) -> bool:
+    """Whether a loop has one step at most: it ends where that does, or earlier."""
+    lower, upper, step = list(op.operands)[:3]
+    if isinstance(upper.owner, ir.Block) or upper.owner.name != "arith.minsi":
+        return False
+    ends = [v.owner for v in upper.owner.operands if not isinstance(v.owner, ir.Block)]
+    return any(end.name == "arith.addi" and list(end.operands) == [lower, step] for end in ends)
+
+
+def _starts(draft: scf.ForOp, arguments: list[LoopArgument], inits: list[Tile]) -> list[ir.Value]:
+    with ir.InsertionPoint(draft.operation):
+        return [v for a, t in zip(arguments, inits, strict=True) for v in a.values_of(t)]
+
+
+def _finish_once(em: Emitter, draft: scf.ForOp, arguments: list[LoopArgument], inits: list[Tile]) -> list[Fragment]:
+    """Replaces the draft of a loop that has one step at most by a branch: what the step starts from is known in it."""
+    starts = _starts(draft, arguments, inits)
+    with ir.InsertionPoint(draft.operation):
+        some = arith.CmpIOp(arith.CmpIPredicate.slt, draft.lowerBound, draft.upperBound).result
+        branch = scf.IfOp(some, [v.type for v in starts], has_else=True)
+    draft.induction_variable.replace_all_uses_with(draft.lowerBound)
+    for old, new in zip([v for a in arguments for v in a.arguments], starts, strict=True):
+        old.replace_all_uses_with(new)
+    with ir.InsertionPoint(branch.then_block):
+        anchor = arith.ConstantOp(em.index, 0).operation
+    for op in list(draft.body.operations):
+        op.operation.move_before(anchor)
+    anchor.erase()
+    with ir.InsertionPoint(branch.else_block):
+        scf.YieldOp(starts)
+    return _taken(draft, arguments, list(branch.results))
+
+
 def _finish(em: Emitter, draft: scf.ForOp, arguments: list[LoopArgument], inits: list[Tile]) -> list[Fragment]:
     """Replaces the draft loop, whose body has grown block arguments, by one that carries them."""
+    starts = _starts(draft, arguments, inits)
     with ir.InsertionPoint(draft.operation):
-        starts = [v for a, t in zip(arguments, inits, strict=True) for v in a.values_of(t)]
         final = scf.ForOp(draft.lowerBound, draft.upperBound, draft.step, starts)
     # Block arguments were added in the order of first use: map them by owner.
     flat = [v for a in arguments for v in a.arguments]
@@ -83,8 +117,12 @@ def _finish(em: Emitter, draft: scf.ForOp, arguments: list[LoopArgument], inits:
     anchor.erase()
     if em.divisor(draft.induction_variable) > 1:
         em.known_multiple(final.induction_variable, em.divisor(draft.induction_variable))
+    return _taken(draft, arguments, list(final.results))
+
+
+def _taken(draft: scf.ForOp, arguments: list[LoopArgument], results: list[ir.Value]) -> list[Fragment]:
+    """What the loop carries out of its last step, in the place of the draft."""
     out, at = [], 0
-    results = list(final.results)
     for a in arguments:
         n = len(a.arguments)
         out.append(a.result(results[at : at + n]))

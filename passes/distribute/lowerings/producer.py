@@ -37,7 +37,7 @@ class Producer:
         if op.name == "scf.for":
             self._loop(scope, op)
         elif op.name == "scf.forall":
-            inner = cluster_parts.bind(scope, op)
+            inner = cluster_parts.bind(scope, op, scope.program.rank)
             for inside in list(op.regions[0].blocks[0].operations)[:-1]:
                 self._op(inner, inside.operation)
         elif op.name == rings.PUT:

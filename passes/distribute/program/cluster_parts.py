@@ -5,7 +5,6 @@ the same sum in every run."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,12 +13,12 @@ from mlirc.ir.tensors import element_bytes, shape_of
 from mlirc.mlir import arith, ir, llvm, memref, nvvm
 from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue, Unsupported, vec
 from mlirc.passes.distribute.emit.team import Team, Warps
-from mlirc.passes.distribute.layouts.registers import Layout, row_layout
+from mlirc.passes.distribute.layouts.registers import Layout, reg, row_layout
 from mlirc.passes.distribute.memory import access, slices
-from mlirc.passes.distribute.program.program import Program
+from mlirc.passes.distribute.program.parts import is_of_teams
 from mlirc.passes.distribute.program.results import put
 from mlirc.passes.distribute.program.scope import Scope
-from mlirc.passes.distribute.tiles.values import Fragment, Marked, Tile, elementwise_op
+from mlirc.passes.distribute.tiles.values import Fragment, Marked, Tile, elementwise_op, load
 
 
 def rank(em: Emitter) -> ir.Value:
@@ -34,10 +33,10 @@ def meet() -> None:
     nvvm.ClusterWaitOp()
 
 
-def bind(scope: Scope, op: ir.Operation, part: IndexValue | None = None):
-    """A scope for the body of a loop over parts, of which this block has one, or this team number `part`."""
+def bind(scope: Scope, op: ir.Operation, part: IndexValue):
+    """A scope for the body of a loop over parts, of which this block, or this team, has number `part`."""
     inner = scope.inside()
-    inner.scalars[op.regions[0].blocks[0].arguments[0]] = scope.program.rank if part is None else part
+    inner.scalars[op.regions[0].blocks[0].arguments[0]] = part
     return inner
 
 
@@ -45,47 +44,43 @@ def lower(scope: Scope, op: ir.Operation) -> None:
     """Lowers a loop over parts: one whose results have a dimension of parts, or one whose results are stored."""
     ops = list(op.regions[0].blocks[0].operations)
     inserts = [i.operation for i in ops[-1].regions[0].blocks[0].operations]
-    if all(len(shape_of(i.operands[0])) < len(shape_of(i.operands[1])) for i in inserts):
-        _compute(scope, op, ops[:-1], inserts)
-        if scope.program.parts > 1:
-            meet()
-            scope.program.meetings += 1
-        else:
-            scope.em.team.meet()
+    if is_of_teams(op):
+        _compute_in_teams(scope, op, ops[:-1], inserts)
         return
-    inner = bind(scope, op)
-    _store_shares(scope, inner, op, ops[:-1], inserts)
-
-
-def _compute(scope: Scope, op: ir.Operation, ops: list, inserts: list[ir.Operation]) -> None:
-    """Computes this block's part, or those of its teams, into shared memory."""
-    em, program = scope.em, scope.program
-    teams = program.sharing.teams
-    if teams == 1:
-        inner = bind(scope, op)
-        for inside in ops:
+    inner = bind(scope, op, scope.program.rank)
+    if all(len(shape_of(i.operands[0])) < len(shape_of(i.operands[1])) for i in inserts):
+        for inside in ops[:-1]:
             inner.lower(inside)
         _give_back(scope)
         for result, insert in zip(op.results, inserts, strict=True):
-            tile = inner.tile(insert.operands[0])
-            scope.tiles[result] = Parts(em, tile.get(_layout_of(em, tile)), program, em.team)
+            scope.tiles[result] = Parts(scope.em, _found(scope.em, inner.tile(insert.operands[0])), scope.program.parts)
+        meet()
+        scope.program.meetings += 1
         return
+    _store_shares(scope, inner, op, ops[:-1], inserts)
+
+
+def _compute_in_teams(scope: Scope, op: ir.Operation, ops: list, inserts: list[ir.Operation]) -> None:
+    """Computes the parts of the block's teams into its shared memory: what a team does is emitted once for all."""
+    em, program = scope.em, scope.program
+    teams = program.sharing.teams
     if program.roles is not None or em.spread > 1:
         what = "producers copy" if program.roles is not None else "blocks of a cluster work as one"
         raise Unsupported(f"mlirc.teams = {teams}: {what}, for one team: leave it out", op, "teams")
     team = Team(em, Warps(em.team.warps // teams, em.team.first, alike=teams))
-    inner = bind(scope, op, em.add(em.mul(team.number, program.parts), program.rank))
+    inner = bind(scope, op, team.number)
     with em.working(team):
         for inside in ops:
             inner.lower(inside)
-        tiles = [inner.tile(insert.operands[0]) for insert in inserts]
-        found = [tile.get(_layout_of(em, tile)) for tile in tiles]
-    for result, frag in zip(op.results, found, strict=True):
-        scope.tiles[result] = Parts(em, frag, program, team)
+        found = [_found(em, inner.tile(insert.operands[0])) for insert in inserts]
+        buffers = [_stored(em, frag, team) for frag in found]
+    em.team.meet()
+    for result, frag, buffer in zip(op.results, found, buffers, strict=True):
+        scope.tiles[result] = TeamParts(em, frag, buffer)
 
 
-def _layout_of(em: Emitter, tile: Tile) -> Layout:
-    return tile.natural() or row_layout(tuple(tile.shape), em.team.warps, 1)
+def _found(em: Emitter, tile: Tile) -> Fragment:
+    return tile.get(tile.natural() or row_layout(tuple(tile.shape), em.team.warps, 1))
 
 
 def _give_back(scope: Scope) -> None:
@@ -146,29 +141,20 @@ def _may_be_zero(size: ir.Value) -> bool:
 
 
 class Parts(Tile):
-    """What the blocks of a cluster, or teams of theirs, computed, one part each, in their shared memory: first
-    dimension, the parts. `frag`: the part of this thread's team."""
+    """Tiles of the blocks of a cluster, [parts, ...], each in its block's shared memory."""
 
-    def __init__(self, em: Emitter, frag: Fragment, program: Program, team: Team):
-        parts, teams = program.parts * program.sharing.teams, program.sharing.teams
+    def __init__(self, em: Emitter, frag: Fragment, parts: int):
         super().__init__(em, frag.element, [parts, *frag.shape], [parts, *frag.sizes])
-        self.teams, self.blocks = teams, program.parts
+        extents = [max(a, b) for a, b in zip(frag.layout.shape, frag.shape, strict=True)]
         stored = access.storage_type(frag.element)
-        whole = teams == 1  # rows that there are not are stored, too
-        extents = [max(a, b) for a, b in zip(frag.layout.shape, frag.shape, strict=True)] if whole else list(frag.shape)
         if extents and extents[-1] * element_bytes(stored) >= 128:
-            # keeps columns off a single bank; of sums as tensor cores leave them, eight rows of two numbers a lane
-            extents[-1] += (16 if whole else 32) // element_bytes(stored)
-        self.buffer = em.alloc_smem([teams, *extents], stored)
-        view = access.View(self.buffer, [team.number, *[0] * len(extents)], list(range(1, len(extents) + 1)))
-        with em.working(team):
-            access.store(em, frag, view, whole=whole)
+            extents[-1] += 16 // element_bytes(stored)  # keeps columns off a single bank
+        self.buffer = em.alloc_smem([1, *extents], stored)
+        view = access.View(self.buffer, [0] * (len(extents) + 1), list(range(1, len(extents) + 1)))
+        access.store(em, frag, view, whole=True)
 
     def get(self, layout: Layout) -> Fragment:
         return self.share([0] * len(self.shape), self.shape, self.sizes).get(layout)
-
-    def natural(self) -> Layout | None:
-        return self.share([0] * len(self.shape), self.shape, self.sizes).natural()
 
     def share(self, offsets: list[IndexValue], bounds: list[int], sizes: list[IndexValue]) -> Share:
         """The slice of all parts that begins at `offsets`."""
@@ -177,23 +163,48 @@ class Parts(Tile):
         return Share(self, offsets[1:], bounds, sizes)
 
 
-FEW = 1024  # numbers that each warp reads for itself: what is combined of them needs no meeting of the warps
+class _AllParts(Marked):
+    """A tile of parts, of which a thread has all those of its elements, so that nobody meets to combine them."""
+
+    def natural(self) -> Layout | None:
+        vector = 4 if len(self.shape) > 2 and self.shape[-1] % 4 == 0 else 1
+        rest = row_layout(tuple(self.shape[1:]), self.em.team.warps if len(self.shape) > 2 else 1, vector)
+        return Layout.of((reg(self.shape[0]),), *rest.dims)
 
 
-class Share(Marked):
-    """The same slice of all parts."""
+def _stored(em: Emitter, frag: Fragment, team: Team) -> ir.Value:
+    """A buffer of the block, [teams, ...], in which each team has stored its part."""
+    extents, stored = list(frag.shape), access.storage_type(frag.element)
+    if extents and extents[-1] * element_bytes(stored) >= 128:
+        extents[-1] += 32 // element_bytes(stored)  # eight rows of sums as tensor cores leave them are in all banks
+    with em.working(Team(em, Warps(team.warps * team.alike, team.first))):
+        buffer = em.alloc_smem([team.alike, *extents], stored)
+    place: list[IndexValue] = [team.number, *[0] * len(extents)]
+    access.store(em, frag, access.View(buffer, place, list(range(1, len(place)))))
+    return buffer
+
+
+class TeamParts(_AllParts):
+    """Tiles of a block's teams, [teams, ...], in its shared memory. `frag`: what one of them is like."""
+
+    def __init__(self, em: Emitter, frag: Fragment, buffer: ir.Value):
+        teams = ir.MemRefType(buffer.type).shape[0]
+        super().__init__(em, frag.element, [teams, *frag.shape], [teams, *frag.sizes])
+        self.buffer = buffer
+
+    def build(self, layout: Layout) -> Fragment:
+        view = access.View(self.buffer, [0] * len(self.shape), list(range(len(self.shape))))
+        return load(self.em, view, self.element, self.shape, self.sizes, layout)
+
+
+class Share(_AllParts):
+    """The same slice of all parts of a cluster."""
 
     def __init__(self, parts: Parts, offsets: list[IndexValue], shape: list[int], sizes: list[IndexValue]):
         super().__init__(parts.em, parts.element, shape, sizes)
         self.parts, self.offsets = parts, offsets
-
-    def natural(self) -> Layout | None:
-        return row_layout(tuple(self.shape), 1, 1) if math.prod(self.shape) <= FEW else None
-
-    @property
-    def view(self) -> access.View:
-        """Where the slice lies, were the parts all in this block."""
-        return access.View(self.parts.buffer, [0, *self.offsets], list(range(len(self.shape))))
+        self.view = access.View(parts.buffer, [0, *offsets], list(range(len(shape))))
+        self._blocks: dict[int, ir.Value] = {}
 
     def build(self, layout: Layout) -> Fragment:
         pieces: list[ir.Value] = []
@@ -207,34 +218,35 @@ class Share(Marked):
 
     def load(self, part: IndexValue, indices: list[IndexValue], width: int) -> ir.Value:
         """Elements of a part, from the memory of the block that computed it."""
-        em, view, blocks = self.em, self.view, self.parts.blocks
-        if blocks == 1:
-            return access.load_elements(em, view, [part, *indices], width)
-        i32, there = ir.IntegerType.get_signless(32), ir.Type.parse("!llvm.ptr<7>")
-        with em.at_entry():
-            base = em.shared_pointer(memref.ExtractAlignedPointerAsIndexOp(view.base).result)
-        rank = em.rem(part, blocks)
-        known = ir.InsertionPoint(em.marker) if isinstance(rank, int) else ir.InsertionPoint.current
-        with known:
-            number = (
-                em.constant(ir.IntegerAttr.get(i32, rank))
-                if isinstance(rank, int)
-                else arith.IndexCastOp(i32, rank).result
-            )
-            block = nvvm.MapaOp(there, base, number).result
-        at: IndexValue = em.div(part, blocks)
+        em, view = self.em, self.view
+        block = self._block(part)
+        at: IndexValue = 0
         for i, extent in zip(indices, view.shape[1:], strict=True):
             at = em.add(em.mul(at, extent), i)
         size = element_bytes(view.element)
-        offset = arith.IndexCastOp(i32, em.value(em.mul(at, size))).result
-        where = llvm.GEPOp(there, block, [offset], [-(1 << 31)], ir.IntegerType.get_signless(8), None).result
+        i8, i32 = ir.IntegerType.get_signless(8), ir.IntegerType.get_signless(32)
+        number = arith.IndexCastOp(i32, em.value(em.mul(at, size))).result
+        where = llvm.GEPOp(block.type, block, [number], [-(1 << 31)], i8, None).result
         return llvm.LoadOp(vec(view.element, width), where, alignment=width * size).result
+
+    def _block(self, part: IndexValue) -> ir.Value:
+        """Where a block's buffer begins."""
+        em, i32, there = self.em, ir.IntegerType.get_signless(32), ir.Type.parse("!llvm.ptr<7>")
+        with em.at_entry():
+            base = em.shared_pointer(memref.ExtractAlignedPointerAsIndexOp(self.view.base).result)
+        if not isinstance(part, int):
+            return nvvm.MapaOp(there, base, arith.IndexCastOp(i32, part).result).result
+        if part not in self._blocks:
+            with em.at_entry():
+                number = em.constant(ir.IntegerAttr.get(i32, part))
+                self._blocks[part] = nvvm.MapaOp(there, base, number).result
+        return self._blocks[part]
 
 
 def add(scope: Scope, op: ir.Operation) -> bool:
-    """Lowers a linalg.generic that adds the parts of a share, one of each block; False for any other."""
+    """Lowers a linalg.generic that combines the parts of a share, one after the other; False for any other."""
     share = scope.tile(op.operands[0]) if isinstance(op.operands[0].type, ir.RankedTensorType) else None
-    if not isinstance(share, Share) or share.parts.teams > 1:
+    if not isinstance(share, Share):
         return False
     body = [o.operation for o in op.regions[0].blocks[0].operations]
     maps = [ir.AffineMapAttr(m).value for m in ir.ArrayAttr(op.attributes["indexing_maps"])]
@@ -255,11 +267,10 @@ class Sum(Marked):
 
     def build(self, layout: Layout) -> Fragment:
         em, share = self.em, self.share
-        where = share.view
-        view = access.View(where.base, list(where.offsets), where.dims[1:])
         start = self.start.get(layout)
         pieces: list[ir.Value] = []
         piece, group = layout.piece, []
+        view = access.View(share.view.base, share.view.offsets, share.view.dims[1:])
         for r, width, indices, _ in access.accesses(em, view, self.shape, self.sizes, layout, False):
             parts = [share.load(part, indices[1:], width) for part in range(share.shape[0])]
             total = start.read(list(range(r, r + width)))
