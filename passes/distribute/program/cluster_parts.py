@@ -5,7 +5,7 @@ the same sum in every run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from mlirc.dialects import rings
@@ -52,10 +52,13 @@ def lower(scope: Scope, op: ir.Operation) -> None:
         for inside in ops[:-1]:
             inner.lower(inside)
         _give_back(scope)
-        for result, insert in zip(op.results, inserts, strict=True):
-            scope.tiles[result] = Parts(scope.em, _found(scope.em, inner.tile(insert.operands[0])), scope.program.parts)
+        found = [_found(scope.em, inner.tile(insert.operands[0])) for insert in inserts]
+        parts = [Parts(scope.em, frag, scope.program.parts) for frag in found]
         meet()
         scope.program.meetings += 1
+        for result, tile in zip(op.results, parts, strict=True):
+            tile.whole = tile.share([0] * len(tile.shape), tile.shape, tile.sizes)
+            scope.tiles[result] = tile
         return
     _store_shares(scope, inner, op, ops[:-1], inserts)
 
@@ -75,8 +78,11 @@ def _compute_in_teams(scope: Scope, op: ir.Operation, ops: list, inserts: list[i
         found = [_found(em, inner.tile(insert.operands[0])) for insert in inserts]
         buffers = [_stored(em, frag, team) for frag in found]
     em.team.meet()
-    for result, frag, buffer in zip(op.results, found, buffers, strict=True):
-        scope.tiles[result] = TeamParts(em, frag, buffer)
+    tiles = [TeamParts(em, frag, buffer) for frag, buffer in zip(found, buffers, strict=True)]
+    widest = max(tiles, key=lambda tile: len(tile.shape))
+    for result, tile in zip(op.results, tiles, strict=True):
+        tile.like = every_part(widest.shape, em.team.warps)
+        scope.tiles[result] = tile
 
 
 def _found(em: Emitter, tile: Tile) -> Fragment:
@@ -102,7 +108,7 @@ def _store_shares(scope: Scope, inner: Scope, op: ir.Operation, ops: list, inser
         scope.em.taken.refuse(
             program.tensor_stores.forall, "store", "shares of a tile leave by the threads' own stores: leave it out"
         )
-    with unless_empty(inner, ops, inserts) as (inside, rest):
+    with _combining(scope, ops), unless_empty(inner, ops, inserts) as (inside, rest):
         for o in rest:
             inside.lower(o)
         for result, insert in zip(op.results, inserts, strict=True):
@@ -112,6 +118,35 @@ def _store_shares(scope: Scope, inner: Scope, op: ir.Operation, ops: list, inser
             offsets, _, _ = slices.slice_geometry(insert, inside.scalar)
             put(inside, uses[0], inside.tile(insert.operands[0]), offsets)
             program.stored |= {result, rings.outside(result)}
+
+
+@contextmanager
+def _combining(scope: Scope, ops: list) -> Iterator[None]:
+    """Who combines shares, where maxima or sums of rows say how much each part weighs: if one warp is enough for a share,
+    it does so alone, and no warps meet. Each thread has what it needs of the rows of its own elements."""
+    em = scope.em
+    read = [(op.operation, scope.known_tile(v)) for op in ops for v in op.operands]
+    parts = {id(t): t for _, t in read if isinstance(t, Parts)}
+    widest = max((len(t.shape) for t in parts.values()), default=0)
+    if len({len(t.shape) for t in parts.values()}) < 2:
+        yield
+        return
+    shapes = [t.shape for t in parts.values() if len(t.shape) == widest]
+    for op, tile in read:
+        if op.name == "tensor.extract_slice" and isinstance(tile, Parts) and len(tile.shape) == widest:
+            shapes = [slices.slice_geometry(op, lambda value: value)[1]]
+    share = shapes[0]
+    like = every_part(share, 1)
+    alone = like.num_regs <= share[0] * 4
+    for tile in parts.values():
+        assert tile.whole is not None
+        tile.like = tile.whole.like = like if alone else every_part(share, em.team.warps)
+    if not alone:
+        yield
+        return
+    team = Team(em, em.team.members.part(0, 1))
+    with access.predicated(team.comes_first()), em.working(team):
+        yield
 
 
 @contextmanager
@@ -153,23 +188,39 @@ class Parts(Tile):
         view = access.View(self.buffer, [0] * (len(extents) + 1), list(range(1, len(extents) + 1)))
         access.store(em, frag, view, whole=True)
 
+        self.like: Layout | None = None
+        self.whole: Share | None = None  # all of it, as soon as all blocks have stored theirs
+
+    def natural(self) -> Layout | None:
+        assert self.whole is not None
+        return self.whole.natural()
+
     def get(self, layout: Layout) -> Fragment:
-        return self.share([0] * len(self.shape), self.shape, self.sizes).get(layout)
+        assert self.whole is not None
+        return self.whole.get(layout)
 
     def share(self, offsets: list[IndexValue], bounds: list[int], sizes: list[IndexValue]) -> Share:
         """The slice of all parts that begins at `offsets`."""
         if offsets[0] != 0 or bounds[0] != self.shape[0] or len(bounds) != len(self.shape):
             raise Unsupported("some of the parts: all of them are combined")
-        return Share(self, offsets[1:], bounds, sizes)
+        found = Share(self, offsets[1:], bounds, sizes)
+        found.like = self.like
+        return found
+
+
+def every_part(shape: Sequence[int], warps: int) -> Layout:
+    """A layout of [parts, ...] in which a thread has all parts of its elements, so that nobody meets to combine them."""
+    vector = 4 if len(shape) > 2 and shape[-1] % 4 == 0 else 1
+    return Layout.of((reg(shape[0]),), *row_layout(tuple(shape[1:]), warps, vector).dims)
 
 
 class _AllParts(Marked):
-    """A tile of parts, of which a thread has all those of its elements, so that nobody meets to combine them."""
+    """A tile of parts. `like`: the layout of the one that has the most dimensions of those that are combined."""
+
+    like: Layout | None = None
 
     def natural(self) -> Layout | None:
-        vector = 4 if len(self.shape) > 2 and self.shape[-1] % 4 == 0 else 1
-        rest = row_layout(tuple(self.shape[1:]), self.em.team.warps if len(self.shape) > 2 else 1, vector)
-        return Layout.of((reg(self.shape[0]),), *rest.dims)
+        return None if self.like is None else self.like.project(list(range(len(self.shape))))
 
 
 def _stored(em: Emitter, frag: Fragment, team: Team) -> ir.Value:
@@ -246,6 +297,7 @@ class Share(_AllParts):
 def add(scope: Scope, op: ir.Operation) -> bool:
     """Lowers a linalg.generic that combines the parts of a share, one after the other; False for any other."""
     share = scope.tile(op.operands[0]) if isinstance(op.operands[0].type, ir.RankedTensorType) else None
+    share = share.whole if isinstance(share, Parts) else share
     if not isinstance(share, Share):
         return False
     body = [o.operation for o in op.regions[0].blocks[0].operations]

@@ -47,9 +47,14 @@ class Scope:
     def view(self, value: ir.Value):
         return self._find("views", value)
 
+    def known_tile(self, value: ir.Value) -> Tile | None:
+        """A tensor as a tile, if it is one by now."""
+        found: Tile | None = self._find("tiles", value)
+        return found
+
     def tile(self, value: ir.Value) -> Tile:
         """A tensor (or scalar operand) as a tile."""
-        found = self._find("tiles", value)
+        found = self.known_tile(value)
         if found is not None:
             return found
         if not isinstance(value.type, ir.RankedTensorType):
