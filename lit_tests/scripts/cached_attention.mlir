@@ -2,6 +2,8 @@
 // RUN: %mlirc-opt %s --script 'cached_attention:block_kv=8,pack=false,split=false,stages=3' | %filecheck %s --check-prefix=KNOBS
 // RUN: %mlirc-opt %s --script 'cached_attention:parts=3' | %filecheck %s --check-prefix=PARTS
 // RUN: %mlirc-opt %s --script 'cached_attention:parts=3,combine=launch' | %filecheck %s --check-prefix=LAUNCH
+// RUN: %mlirc-opt %s --script 'cached_attention:parts=2,combine=cluster,teams=2,block_kv=8' | %filecheck %s --check-prefix=CLUSTER
+// RUN: %mlirc-opt %s --script 'cached_attention:parts=1,teams=3' | %filecheck %s --check-prefix=TEAMS
 // RUN: %mlirc-opt %s --script auto --pass mlirc-async --pass mlirc-distribute | %filecheck %s --check-prefix=GPU
 
 // The steps that all rows see go first, without tests and with whole tiles.
@@ -22,13 +24,29 @@
 // KNOBS: mlirc.stages = 3 : i32
 // KNOBS-NOT: = scf.for %
 // PARTS: scf.forall {{.*}} in (2, 2, 1, 3)
-// PARTS: scf.for {{.*}} step %c16
+// A part has one step at most: its page is looked up in front, and its queries are copied with its keys.
+// PARTS: %[[PAGE:.*]] = tensor.extract %arg3
+// PARTS: %[[ONLY:.*]] = arith.addi %[[LOWER:.*]], %c48
+// PARTS: %[[END:.*]] = arith.minsi %{{.*}}, %[[ONLY]]
+// PARTS: scf.for {{.*}} = %[[LOWER]] to %[[END]] step %c48
+// PARTS: tensor.extract_slice %expanded
+// PARTS-NOT: tensor.extract %
 // PARTS-NOT: = scf.for %
 // PARTS: scf.forall {{.*}} in (2, 2, 1, {{.*}})
 // PARTS: math.exp2
 // PARTS: mlirc.last_block = 4 : i32
 // LAUNCH: scf.forall {{.*}} in (2, 2, 1, 3)
 // LAUNCH-NOT: mlirc.last_block
+// CLUSTER: scf.forall {{.*}} in (2, 2, 1)
+// CLUSTER: scf.forall {{.*}} in (2)
+// CLUSTER: scf.forall {{.*}} in (2)
+// CLUSTER: scf.for {{.*}} step %c32
+// CLUSTER: mlirc.teams = 2 : i32
+// CLUSTER: scf.forall {{.*}} in (2)
+// TEAMS: scf.forall {{.*}} in (2, 2, 1)
+// TEAMS: scf.forall {{.*}} in (3)
+// TEAMS: mlirc.teams = 3 : i32
+// TEAMS-NOT: scf.forall {{.*}} in (
 
 // The page of a step that is copied ahead is looked up ahead, too.
 // GPU: gpu.func @attention_0

@@ -71,6 +71,20 @@ ON_THE_HOST_DEVICE = [
     (Case((0, 1, 48), queries=3, heads=(6, 2), dims=(16, 16), vectors=("sinks",)), "parts=3"),
     (Case((1, 33), dims=(16, 16), dtype="f16", window=6, vectors=("slopes", "sinks")), "stages=3"),
 ]
+LONGER = dict(page=64, pages=2, dtype="bf16")
+IN_BLOCKS_AND_CLUSTERS = [  # parts are combined
+    (Case((1, 63, 65), heads=(8, 1), dims=(64, 64), **LONGER), "combine=cluster,parts=4,teams=2,block_kv=16"),
+    (Case((1, 127), heads=(7, 1), dims=(128, 128), **LONGER), "combine=cluster,parts=8,teams=4,block_kv=4"),
+    (Case((65, 100), heads=(17, 1), dims=(16, 80), **LONGER), "combine=cluster,parts=2,teams=3,block_kv=8"),  # 2 warps
+    (Case((0, 63), queries=5, heads=(3, 1), dims=(96, 80), **LONGER), "combine=cluster,parts=2,teams=2,block_kv=8"),
+    (Case((3, 33), queries=3, dims=(16, 16), dtype="f16", window=6, softcap=2.0), "combine=cluster,parts=2,teams=2"),
+    (Case((0, 1, 48), heads=(1, 1), dims=(32, 32)), "combine=cluster,parts=2"),
+    (Case((0, 1, 48), queries=3, heads=(6, 2), dims=(16, 16), vectors=("sinks",)), "combine=cluster,parts=2,teams=3"),
+    (Case((1, 33), dims=(16, 16), dtype="f16", window=6, vectors=("slopes", "sinks")), "combine=cluster,parts=2,teams=2"),
+    (Case((1, 63, 65), heads=(8, 1), dims=(64, 64), **LONGER), "combine=last,parts=2,teams=2,block_kv=16"),
+    (Case((1, 63, 65), heads=(3, 1), dims=(16, 64), **LONGER), "combine=launch,parts=2,teams=3,block_kv=8"),
+    (Case((65, 128), heads=(6, 2), dims=(16, 16), **LONGER), "parts=1,teams=3,block_kv=8"),
+]
 F8 = dict(stored="f8E4M3FN")
 OF_8_BITS = [  # whose cache is
     (Case(LENGTHS, dtype="bf16", **F8), ""),
@@ -80,6 +94,7 @@ OF_8_BITS = [  # whose cache is
     (Case((100,), queries=70, heads=(2, 1), page=32, pages=4, dtype="bf16", **F8), ""),  # warpgroups
     (Case((20, 37), queries=5, heads=(6, 2), dims=(96, 80), pages=5, dtype="bf16", **F8), "parts=2,pack=true"),
     (Case((0, 1, 48), queries=3, heads=(6, 2), dims=(16, 16), vectors=("sinks",), **F8), "parts=3"),
+    (Case((1, 63), heads=(3, 1), dims=(16, 16), page=64, pages=1, dtype="f16", **F8), "combine=cluster,parts=2,teams=2"),
 ]
 ON_THE_CPU = [
     (Case(LENGTHS, page=1, pages=33), ""),
@@ -100,6 +115,12 @@ ON_THE_CPU = [
 def test_kernels_are_right_and_clean(case: Case, knobs: str) -> None:
     tiles = check(case, knobs)
     assert "mlirc.gather_pages" not in tiles and "tensor.extract %arg3" in tiles
+
+
+@pytest.mark.parametrize(("case", "knobs"), IN_BLOCKS_AND_CLUSTERS, ids=lambda x: str(x))
+def test_teams_of_warps_and_blocks_of_a_cluster_combine_their_parts(case: Case, knobs: str) -> None:
+    tiles = check(case, knobs)
+    assert ("mlirc.teams" in tiles) == ("teams" in knobs)
 
 
 @pytest.mark.parametrize(("case", "knobs"), OF_8_BITS, ids=lambda x: str(x))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from mlirc.mlir import arith, gpu, ir, nvvm
+from mlirc.mlir import arith, gpu, ir, nvvm, scf
 from mlirc.passes.distribute.emit.builder import Builder, IndexValue, Unsupported
 from mlirc.passes.distribute.emit.pending import Groups
 from mlirc.passes.distribute.layouts.registers import Layout
@@ -171,12 +171,17 @@ class Team:
             gpu.BarrierOp()
         else:
             i32 = ir.IntegerType.get_signless(32)
-            number, threads = (em.constant(ir.IntegerAttr.get(i32, n)) for n in (self.members.barrier, self.threads))
-            if self.alike > 1:
-                number = arith.IndexCastOp(i32, em.value(em.add(self.number, 1))).result
-            else:
-                assert self.members.barrier, "a team that meets without the others has a barrier of its own"
-            nvvm.BarrierOp(barrierId=number, numberOfThreads=threads)
+            assert self.alike > 1 or self.members.barrier, "a team that meets without the others has a barrier of its own"
+            threads = em.constant(ir.IntegerAttr.get(i32, self.threads))
+            if self.alike == 1:
+                number = em.constant(ir.IntegerAttr.get(i32, self.members.barrier))
+                nvvm.BarrierOp(barrierId=number, numberOfThreads=threads)
+            for team in range(self.alike if self.alike > 1 else 0):
+                mine = scf.IfOp(em.condition(em.equal(self.number, team)))
+                with ir.InsertionPoint(mine.then_block):
+                    number = em.constant(ir.IntegerAttr.get(i32, team + 1))
+                    nvvm.BarrierOp(barrierId=number, numberOfThreads=threads)
+                    scf.YieldOp([])
 
 
 class Planner(Protocol):
