@@ -139,7 +139,8 @@ _TABLE: dict[str, ScheduleAttribute] = {
         ),
         ScheduleAttribute(
             "teams", BLOCKS, "1 to 15", "so many teams of the kernel's warps in a block of the launch, each with a "
-            "barrier of its own; each computes a block of the loop of its own", _between(1, 15),
+            "barrier of its own; each computes a block of the loop of its own, or, of a loop inside of a block "
+            "program, a part of its own", _between(1, 15),
         ),
         ScheduleAttribute(
             "cluster", BLOCKS, "1, 2, 4 or 8",
