@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from mlirc.dialects.schedule.split_k import NUMBERS, NUMBERS_OF_WARP
+from mlirc.dialects.schedule.split_k import NUMBERS, NUMBERS_OF_WARP, PARTS
 from mlirc.errors import MlircError
 from mlirc.mlir import ir
 from mlirc.passes.distribute import instructions
@@ -42,6 +42,7 @@ BLOCKS_PER_SM = 2  # that the keys are divided for
 LEAST_KEYS = 64  # of a part
 MOST_PARTS = 64
 MOST_FOR_ONE = 32  # parts that one block combines
+TEAMS = 15  # of a block: as many as have barriers of their own
 COMBINING_WARPS = 4  # of the last block: two such blocks fit a multiprocessor, whatever registers a thread has
 
 
@@ -119,6 +120,36 @@ def check(name: str, a: AttentionShape, target: Target, mma: str, block_kv: int,
         raise MlircError(f"kernel '{name}': pack: queries of heads that share keys do not lie beside each other")
 
 
+def check_division(
+    name: str, target: Target, parts: int, combine: str | None, combine_warps: int | None, teams: int, warps: int
+) -> None:
+    """Raises MlircError for parts that nobody combines so."""
+    if parts == 1 and (combine or combine_warps):
+        raise MlircError(f"kernel '{name}': combine: the keys have one part: give parts=2 or more")
+    if combine == "launch" and combine_warps:
+        raise MlircError(f"kernel '{name}': combine_warps={combine_warps}: a second launch has warps={warps}")
+    if combine == "cluster" and (combine_warps or not target.has_clusters or parts not in PARTS):
+        what = "a cluster has 2, 4 or 8 blocks" if target.has_clusters else f"{target.name} has no clusters"
+        what = "all warps of its blocks combine: leave combine_warps out" if combine_warps else what
+        raise MlircError(f"kernel '{name}': combine=cluster: {what}")
+    if not 1 <= teams <= min(TEAMS, 32 // warps):
+        raise MlircError(f"kernel '{name}': teams={teams}: 1 to {min(TEAMS, 32 // warps)} of {warps} warps fit a block")
+
+
+def divide(
+    loops: ir.Value, forall: ir.Value, parts: int, combine: str | None, combine_warps: int | None
+) -> list[ir.Value]:
+    """Divides the loop over keys of a block program among blocks; the block programs that there are then."""
+    if combine == "cluster":
+        split_softmax(loops, parts=parts, through="cluster")
+        return [forall]
+    numbers = NUMBERS_OF_WARP * combine_warps if combine_warps else NUMBERS
+    forall, finish = split_softmax(loops, parts=parts, numbers=numbers)
+    if combine_warps:
+        last_block(finish, warps=combine_warps)
+    return [forall, finish]
+
+
 @register(matches=is_cached_attention, priority=20)
 def cached_attention(
     kernel: KernelInfo,
@@ -140,13 +171,15 @@ def cached_attention(
     """FlashAttention-2's loop order over pages: each step looks up its page in the table, and the loop ends with the
     sequence (PagedAttention: Kwon et al., 2023). The queries of all heads that share a head of keys are the rows of one
     tile where they are few, so that keys are read once. Where blocks are few and sequences can be long, the keys are
-    divided among `parts` blocks, whose results the last one of them combines ("flash decoding": Dao et al., 2023).
+    divided among `parts` blocks, whose results the last one of them combines ("flash decoding": Dao et al., 2023), or a
+    cluster of them; and those of a block among `teams` of warps, so that many loads are on their way.
 
     Knobs: `block_q` rows and `warps` per block; `block_kv` keys per step, a divisor of a page; `stages` of the copy
     pipeline; `split` runs the steps that need no test in a loop of their own (of one part); `pack` of the heads that
-    share keys; `parts` that divide the keys (1: none); `combine` them in the `last` block done, by `combine_warps`,
-    or by a second `launch`; `min_blocks` that a multiprocessor should hold; `mma` is `mma` or `wgmma` (tensor cores,
-    16-bit heads), `tf32x3` or `tf32` (tensor cores, f32 heads) or `fma`.
+    share keys; `parts` that divide the keys (1: none), and `teams` that divide those of a block; `combine` parts in the
+    `last` block done, by `combine_warps`, in a `cluster` (2, 4 or 8 parts), or by a second `launch`; `min_blocks` that
+    a multiprocessor should hold; `mma` is `mma` or `wgmma` (tensor cores, 16-bit heads), `tf32x3` or `tf32` (tensor
+    cores, f32 heads) or `fma`.
     """
     a = kernel.attention
     assert a is not None and a.pages is not None
@@ -164,17 +197,14 @@ def cached_attention(
         parts = default_parts(a, blocks, block_kv, target) if rows <= FEW_ROWS else 1
     once = parts > 1 and ceil_div(a.kv_len, block_kv) <= parts * (teams or 1)
     stages = stages or (1 if once else 3 if mma == "wgmma" else 2)
-    if parts == 1 and (combine or combine_warps):
-        raise MlircError(f"kernel '{kernel.name}': combine: the keys have one part: give parts=2 or more")
-    if combine == "launch" and combine_warps:
-        raise MlircError(f"kernel '{kernel.name}': combine_warps={combine_warps}: a second launch has warps={warps}")
-    combine = combine or ("last" if combine_warps else default_combine(parts, blocks, target))
     teams = teams or 1
+    check_division(kernel.name, target, parts, combine, combine_warps, teams, warps)
+    combine = combine or ("last" if combine_warps else default_combine(parts, blocks, target))
     if combine == "last":
         combine_warps = combine_warps or max(warps * teams, COMBINING_WARPS)
     knobs = dict(
-        block_q=block_q, block_kv=block_kv, warps=warps, stages=stages, split=split, pack=pack, parts=parts, teams=teams,
-        combine=combine, combine_warps=combine_warps, min_blocks=min_blocks, mma=mma,
+        block_q=block_q, block_kv=block_kv, warps=warps, stages=stages, split=split, pack=pack, parts=parts,
+        teams=teams, combine=combine, combine_warps=combine_warps, min_blocks=min_blocks, mma=mma,
     )  # fmt: skip
     with script(**knobs) as (module, function):
         result, _ = decompose_attention(match(function, "mlirc.cached_attention"), base2=True, pack=pack)
@@ -182,30 +212,22 @@ def cached_attention(
         loops, _ = online_softmax(match_contractions(forall), size=block_kv, ragged=True)
         hoist(loops)
         skip_hidden_steps(loops)
+        foralls = [forall]
         if parts > 1:
             read_pages(loops)
-            if combine == "cluster":
-                split_softmax(loops, parts=parts, through="cluster")
-                if teams > 1:
-                    split_softmax(loops, parts=teams, through="block")
-            else:
-                numbers = NUMBERS_OF_WARP * combine_warps if combine_warps else NUMBERS
-                forall, finish = split_softmax(loops, parts=parts, numbers=numbers)
-                if teams > 1:
-                    split_softmax(loops, parts=teams, through="block")
-                if combine_warps:
-                    last_block(finish, warps=combine_warps)
+            foralls = divide(loops, forall, parts, combine, combine_warps)
         elif teams > 1:
             read_pages(loops)
-            split_softmax(loops, parts=teams, through="block")
         else:
             if split and not a.window:
                 loops = split_tested_steps(loops)
             read_pages(loops)
             if not pack:
                 reverse_blocks(forall, loop=-1)  # the last rows have the most keys: they start first
-        annotate(match_contractions(forall), mma=mma, warp_grid=[warps, 1])
+        if teams > 1:
+            split_softmax(loops, parts=teams, through="block")
+        annotate(match_contractions(foralls[0]), mma=mma, warp_grid=[warps, 1])
         pipeline(loops, depth=stages)
         annotate(function, warps=warps, min_blocks=min_blocks)
-        tidy(function, forall, *([finish] if parts > 1 and combine != "cluster" else []))
+        tidy(function, *foralls)
     return module

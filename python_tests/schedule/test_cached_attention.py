@@ -80,7 +80,10 @@ IN_BLOCKS_AND_CLUSTERS = [  # parts are combined
     (Case((3, 33), queries=3, dims=(16, 16), dtype="f16", window=6, softcap=2.0), "combine=cluster,parts=2,teams=2"),
     (Case((0, 1, 48), heads=(1, 1), dims=(32, 32)), "combine=cluster,parts=2"),
     (Case((0, 1, 48), queries=3, heads=(6, 2), dims=(16, 16), vectors=("sinks",)), "combine=cluster,parts=2,teams=3"),
-    (Case((1, 33), dims=(16, 16), dtype="f16", window=6, vectors=("slopes", "sinks")), "combine=cluster,parts=2,teams=2"),
+    (
+        Case((1, 33), dims=(16, 16), dtype="f16", window=6, vectors=("slopes", "sinks")),
+        "combine=cluster,parts=2,teams=2",
+    ),
     (Case((1, 63, 65), heads=(8, 1), dims=(64, 64), **LONGER), "combine=last,parts=2,teams=2,block_kv=16"),
     (Case((1, 63, 65), heads=(3, 1), dims=(16, 64), **LONGER), "combine=launch,parts=2,teams=3,block_kv=8"),
     (Case((65, 128), heads=(6, 2), dims=(16, 16), **LONGER), "parts=1,teams=3,block_kv=8"),
@@ -94,7 +97,10 @@ OF_8_BITS = [  # whose cache is
     (Case((100,), queries=70, heads=(2, 1), page=32, pages=4, dtype="bf16", **F8), ""),  # warpgroups
     (Case((20, 37), queries=5, heads=(6, 2), dims=(96, 80), pages=5, dtype="bf16", **F8), "parts=2,pack=true"),
     (Case((0, 1, 48), queries=3, heads=(6, 2), dims=(16, 16), vectors=("sinks",), **F8), "parts=3"),
-    (Case((1, 63), heads=(3, 1), dims=(16, 16), page=64, pages=1, dtype="f16", **F8), "combine=cluster,parts=2,teams=2"),
+    (
+        Case((1, 63), heads=(3, 1), dims=(16, 16), page=64, pages=1, dtype="f16", **F8),
+        "combine=cluster,parts=2,teams=2",
+    ),
 ]
 ON_THE_CPU = [
     (Case(LENGTHS, page=1, pages=33), ""),
@@ -216,6 +222,10 @@ def test_any_attention_is_divided(tmp_path, options: dict) -> None:
         ("mma=mma", Case(), "mma=mma: "),
         ("mma=wgmma", Case(dims=(20, 20), dtype="bf16"), "heads of 20 and 20 elements: it takes multiples of 8"),
         ("pack=true", Case((9,), queries=3, layouts=("bshd",) * 4), "do not lie beside each other"),
+        ("parts=3,combine=cluster", Case(), "combine=cluster: a cluster has 2, 4 or 8 blocks"),
+        ("parts=2,combine=cluster,combine_warps=4", Case(), "all warps of its blocks combine: leave combine_warps out"),
+        ("parts=1,combine=cluster", Case(), "combine: the keys have one part: give parts=2 or more"),
+        ("teams=16", Case(), "teams=16: 1 to 15 of 1 warps fit a block"),
     ],
 )
 def test_what_does_not_fit_is_refused(knobs: str, case: Case, says: str) -> None:

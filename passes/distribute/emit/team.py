@@ -171,7 +171,9 @@ class Team:
             gpu.BarrierOp()
         else:
             i32 = ir.IntegerType.get_signless(32)
-            assert self.alike > 1 or self.members.barrier, "a team that meets without the others has a barrier of its own"
+            assert self.alike > 1 or self.members.barrier, (
+                "a team that meets without the others has a barrier of its own"
+            )
             threads = em.constant(ir.IntegerAttr.get(i32, self.threads))
             if self.alike == 1:
                 number = em.constant(ir.IntegerAttr.get(i32, self.members.barrier))

@@ -122,7 +122,7 @@ def _store_shares(scope: Scope, inner: Scope, op: ir.Operation, ops: list, inser
 
 @contextmanager
 def _combining(scope: Scope, ops: list) -> Iterator[None]:
-    """Who combines shares, where maxima or sums of rows say how much each part weighs: if one warp is enough for a share,
+    """Who combines shares, where maxima or sums of rows say how much each part weighs: if one warp is enough for one,
     it does so alone, and no warps meet. Each thread has what it needs of the rows of its own elements."""
     em = scope.em
     read = [(op.operation, scope.known_tile(v)) for op in ops for v in op.operands]
@@ -209,7 +209,7 @@ class Parts(Tile):
 
 
 def every_part(shape: Sequence[int], warps: int) -> Layout:
-    """A layout of [parts, ...] in which a thread has all parts of its elements, so that nobody meets to combine them."""
+    """A layout of [parts, ...] of which a thread has all parts of its elements: nobody meets to combine them."""
     vector = 4 if len(shape) > 2 and shape[-1] % 4 == 0 else 1
     return Layout.of((reg(shape[0]),), *row_layout(tuple(shape[1:]), warps, vector).dims)
 

@@ -24,8 +24,8 @@ class Program:
     together.
 
     Of one with loops over parts (`cluster_parts.py`): `parts` blocks compute one block of the forall, and this is
-    number `rank`; `sharing`: of the parts; they meet so many times (`meetings`); of the results `stored` each has stored
-    its share."""
+    number `rank`; `sharing` says who has parts; they meet so many times (`meetings`); of the results `stored` each has
+    stored its share."""
 
     teams: tuple[Warps, ...]
     roles: Roles | None = None
