@@ -21,7 +21,7 @@ from typing import Any
 from attentions import DTYPES
 from schedules_tried import arms_of, by_case, compile_schedule, file_name, program, save
 
-# batch, heads of queries, heads of keys, keys of each sequence, elements of a head, tokens of a page
+# batch, heads of queries, heads of keys, keys of each sequence, elements of a head, tokens of a page[, room for keys]
 SETS = {
     "decode": [
         ("bf16", 1, 32, 8, 4096, 128, 64),
@@ -34,6 +34,9 @@ SETS = {
         ("bf16", 1, 28, 4, 1024, 128, 64),
         ("bf16", 16, 28, 4, 1024, 128, 64),
         ("bf16", 16, 32, 4, 1024, 64, 64),
+        ("f32", 1, 32, 4, 1024, 64, 64),
+        ("bf16", 1, 9, 3, 1024, 64, 64, 1536),
+        ("bf16", 1, 28, 4, 1024, 128, 64, 1536),
     ],
     "odd": [("f16", 3, 14, 2, 1009, 64, 16), ("f32", 1, 7, 7, 517, 80, 32)],
 }
@@ -56,9 +59,9 @@ def inputs(case: tuple, seed: int, device: str) -> tuple:
     """Queries [B,Hq,1,D], pools of keys and values [pages,Hkv,P,D], the pages of each sequence in no order, lengths."""
     import torch
 
-    dtype, batch, heads, kv_heads, keys, dim, page = case
+    dtype, batch, heads, kv_heads, keys, dim, page, *room = case
     generator = torch.Generator(device).manual_seed(seed)
-    each = -(-keys // page)
+    each = -(-max(keys, *room, 1) // page)
     count = batch * each + 1
 
     def normal(*shape: int) -> Any:
@@ -142,7 +145,7 @@ def run_case(case: tuple, files: list[Path], samples: int, flush: Any, device: s
     """One row per file of a case and per peer."""
     from mlirc.bench import timing
 
-    dtype, batch, heads, kv_heads, keys, dim, _ = case
+    dtype, batch, heads, kv_heads, keys, dim = case[:6]
     width = 4 if dtype == "f32" else 2
     moved = width * dim * batch * (2 * kv_heads * keys + 2 * heads)
     count, runs = timing.copies_for(moved, moved / 4e6)

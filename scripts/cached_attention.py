@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from mlirc.dialects.schedule.split_k import NUMBERS, NUMBERS_OF_WARP, PARTS
 from mlirc.errors import MlircError
 from mlirc.mlir import ir
@@ -32,16 +30,13 @@ from mlirc.schedule.verbs import (
     tidy,
     tile_to_blocks,
 )
+from mlirc.scripts._divided_keys import Combine, Division, default_combine, default_division, default_parts
 from mlirc.scripts.attention import takes_warpgroups
 from mlirc.targets import Target
 
 FEW_ROWS = 64  # queries of all heads that share a head of keys, which are one tile then
 
 WIDEST = 128  # elements of a head of which a warp's registers hold 16 rows of results, beside f32 operands or many keys
-BLOCKS_PER_SM = 2  # that the keys are divided for
-LEAST_KEYS = 64  # of a part
-MOST_PARTS = 64
-MOST_FOR_ONE = 32  # parts that one block combines
 TEAMS = 15  # of a block: as many as have barriers of their own
 COMBINING_WARPS = 4  # of the last block: two such blocks fit a multiprocessor, whatever registers a thread has
 
@@ -85,24 +80,6 @@ def default_rows(a: AttentionShape, target: Target, mma: str, rows: int, heads: 
     return 128 if fills and max(a.head_dim, a.value_dim) <= 128 else 64
 
 
-def default_parts(a: AttentionShape, blocks: int, block_kv: int, target: Target) -> int:
-    """How many blocks divide the keys of one, where rows are few: so many that every multiprocessor has some. A step is
-    a chain of waits, for the page, its keys, the scores, the values: of short sequences one step a part is fastest."""
-    keys = min(a.window + a.q_len, a.kv_len) if a.window else a.kv_len
-    wanted = ceil_div(BLOCKS_PER_SM * target.sms, blocks)
-    most = max(min(wanted, keys // max(LEAST_KEYS, block_kv), MOST_PARTS), 1)
-    steps = ceil_div(keys, block_kv)
-    return ceil_div(steps, ceil_div(steps, most))  # no more than have steps
-
-
-def default_combine(parts: int, blocks: int, target: Target) -> Literal["last", "launch"] | None:
-    """Where blocks all run at once, the last of a tile combines its parts; where parts are many, it takes longer than a
-    launch with blocks of its own does (benchmarks/results/decode-attention-h200.md)."""
-    if parts == 1:
-        return None
-    return "last" if parts <= MOST_FOR_ONE and parts * blocks <= BLOCKS_PER_SM * target.sms else "launch"
-
-
 def check(name: str, a: AttentionShape, target: Target, mma: str, block_kv: int, pack: bool) -> None:
     """Raises MlircError for knobs that this kernel or target does not take."""
     assert a.pages is not None
@@ -136,15 +113,13 @@ def check_division(
         raise MlircError(f"kernel '{name}': teams={teams}: 1 to {min(TEAMS, 32 // warps)} of {warps} warps fit a block")
 
 
-def divide(
-    loops: ir.Value, forall: ir.Value, parts: int, combine: str | None, combine_warps: int | None
-) -> list[ir.Value]:
+def divide(loops: ir.Value, forall: ir.Value, d: Division, combine_warps: int | None) -> list[ir.Value]:
     """Divides the loop over keys of a block program among blocks; the block programs that there are then."""
-    if combine == "cluster":
-        split_softmax(loops, parts=parts, through="cluster")
+    if d.combine == "cluster":
+        split_softmax(loops, parts=d.parts, through="cluster", interleave=d.once)
         return [forall]
     numbers = NUMBERS_OF_WARP * combine_warps if combine_warps else NUMBERS
-    forall, finish = split_softmax(loops, parts=parts, numbers=numbers)
+    forall, finish = split_softmax(loops, parts=d.parts, interleave=d.once, numbers=numbers)
     if combine_warps:
         last_block(finish, warps=combine_warps)
     return [forall, finish]
@@ -162,7 +137,7 @@ def cached_attention(
     split: bool = True,
     pack: bool | None = None,
     parts: int | None = None,
-    combine: Literal["cluster", "last", "launch"] | None = None,
+    combine: Combine | None = None,
     teams: int | None = None,
     combine_warps: int | None = None,
     min_blocks: int | None = None,
@@ -187,19 +162,24 @@ def cached_attention(
     pack = a.packs and (group * a.q_len <= FEW_ROWS or a.q_len == 1) if pack is None else pack
     rows, heads = (group * a.q_len, a.kv_heads) if pack else (a.q_len, a.q_heads)
     mma = mma or default_instruction(kernel, a, target, rows)
-    block_kv = block_kv or default_keys(a, mma)
-    check(kernel.name, a, target, mma, block_kv, pack)
     block_q = block_q or default_rows(a, target, mma, rows, heads)
     rows_of_warp = 8 if mma == "fma" and block_q > 16 and max(a.head_dim, a.value_dim) > WIDEST else 16
     warps = warps or max(power_of_two(block_q) // rows_of_warp, 1)
     blocks = a.batch * heads * ceil_div(rows, block_q)
-    if parts is None:
-        parts = default_parts(a, blocks, block_kv, target) if rows <= FEW_ROWS else 1
-    once = parts > 1 and ceil_div(a.kv_len, block_kv) <= parts * (teams or 1)
-    stages = stages or (1 if once else 3 if mma == "wgmma" else 2)
-    teams = teams or 1
+    chosen = None
+    if rows <= FEW_ROWS and mma != "wgmma" and not (parts or teams or combine or combine_warps):
+        chosen = default_division(a, target, blocks, min(rows, block_q), warps, block_kv)
+    if chosen is None:
+        block_kv = block_kv or default_keys(a, mma)
+        if parts is None:
+            parts = default_parts(a, blocks, block_kv, target) if rows <= FEW_ROWS else 1
+        once = parts * (teams or 1) > 1 and not a.window and ceil_div(a.kv_len, block_kv) <= parts * (teams or 1)
+        combine = combine or ("last" if combine_warps else default_combine(parts, blocks, target))
+        chosen = Division(parts, teams or 1, block_kv, combine, 1 if once else 3 if mma == "wgmma" else 2, once)
+    parts, teams, block_kv, combine = chosen.parts, chosen.teams, chosen.block_kv, chosen.combine
+    stages = stages or chosen.stages
+    check(kernel.name, a, target, mma, block_kv, pack)
     check_division(kernel.name, target, parts, combine, combine_warps, teams, warps)
-    combine = combine or ("last" if combine_warps else default_combine(parts, blocks, target))
     if combine == "last":
         combine_warps = combine_warps or max(warps * teams, COMBINING_WARPS)
     knobs = dict(
@@ -215,7 +195,7 @@ def cached_attention(
         foralls = [forall]
         if parts > 1:
             read_pages(loops)
-            foralls = divide(loops, forall, parts, combine, combine_warps)
+            foralls = divide(loops, forall, chosen, combine_warps)
         elif teams > 1:
             read_pages(loops)
         else:
@@ -225,7 +205,7 @@ def cached_attention(
             if not pack:
                 reverse_blocks(forall, loop=-1)  # the last rows have the most keys: they start first
         if teams > 1:
-            split_softmax(loops, parts=teams, through="block")
+            split_softmax(loops, parts=teams, through="block", interleave=chosen.once)
         annotate(match_contractions(foralls[0]), mma=mma, warp_grid=[warps, 1])
         pipeline(loops, depth=stages)
         annotate(function, warps=warps, min_blocks=min_blocks)

@@ -64,19 +64,30 @@ def read_state(loop: ir.Operation) -> _State:
     raise PayloadError("the loop carries no running maximum with sums beside it: online_softmax makes one", loop)
 
 
-def _take_steps_of_part(loop: ir.Operation, part: ir.Value, parts: int) -> None:
-    """Lets a loop take every step number `part` + n * `parts`: which one comes first, a part knows without the loop's
-    end."""
-    lower, _, step = list(loop.operands)[:3]
+def _take_steps_of_part(loop: ir.Operation, part: ir.Value, parts: int, interleave: bool) -> None:
+    """Leaves a loop the steps of a part: with `interleave` every step number `part` + n * `parts`, else as many that
+    follow each other as the others have, as evenly as they can be divided, whatever their number turns out to be."""
+    lower, upper, step = list(loop.operands)[:3]
+    index = _build.index
     width = number_of(step)
     if width is None:
         raise PayloadError("its step is no number", loop)
-    first = arith.MulIOp(part, _build.index(width)).result
-    loop.operands[0] = arith.AddIOp(lower, first).result
-    loop.operands[2] = _build.index(width * parts)
+    if interleave:
+        loop.operands[0] = arith.AddIOp(lower, arith.MulIOp(part, index(width)).result).result
+        loop.operands[2] = index(width * parts)
+        return
+    last = arith.MaxSIOp(arith.SubIOp(upper, lower).result, index(0)).result
+    steps = arith.DivUIOp(arith.AddIOp(last, index(width - 1)).result, index(width)).result
+
+    def border(number: ir.Value) -> ir.Value:
+        done = arith.DivUIOp(arith.MulIOp(number, steps).result, index(parts)).result
+        return arith.AddIOp(lower, arith.MulIOp(done, step).result).result
+
+    begin, end = border(part), border(arith.AddIOp(part, index(1)).result)
+    loop.operands[0], loop.operands[1] = begin, arith.MinSIOp(end, upper).result
 
 
-def _divide(loop: ir.Operation, parts: int) -> scf.ForallOp:
+def _divide(loop: ir.Operation, parts: int, interleave: bool) -> scf.ForallOp:
     """Moves the loop into a loop over parts, whose results have a dimension of parts in front."""
     starts = list(loop.operands)[3:]
     sizes = [sizes_of(v) for v in starts]
@@ -86,7 +97,7 @@ def _divide(loop: ir.Operation, parts: int) -> scf.ForallOp:
         forall = scf.ForallOp([0], [parts], [1], outs, mapping=mapping_of(1))
     part = list(forall.induction_variables)[0]
     with ir.InsertionPoint(forall.body), loop.location:
-        _take_steps_of_part(loop, part, parts)
+        _take_steps_of_part(loop, part, parts, interleave)
         terminator = scf.InParallelOp()
     loop.move_before(terminator.operation)
     with ir.InsertionPoint(terminator.region.blocks[0]), loop.location:
@@ -263,14 +274,13 @@ def _check(loops, parts: int, through: str, numbers: int) -> ir.Operation:
     "split_softmax",
     operands=("loop",),
     results=("partial", "finish"),
-    attributes={"parts": int, "through": str, "numbers": int},
+    attributes={"parts": int, "through": str, "interleave": bool, "numbers": int},
     takes="scf.for",
-    defaults={"through": "memory", "numbers": NUMBERS},
+    defaults={"through": "memory", "interleave": False, "numbers": NUMBERS},
 )
-def split_softmax(rewriter, loops, parts, through, numbers):
-    """Divides a loop of `online_softmax` into `parts`: part p takes every step number p + n * parts. The loop stays the
-    same op, inside of the first of the two ops that are returned; the second one combines maxima and sums, and computes
-    what followed the loop.
+def split_softmax(rewriter, loops, parts, through, interleave, numbers):
+    """Divides a loop of `online_softmax` into `parts`. The loop stays the same op, inside of the first of the two ops
+    that are returned; the second one combines maxima and sums, and computes what followed the loop.
 
     `through`: "memory": both become launches of their own, in the place of the block program, whose handle is dead;
     maxima and sums are a workspace in global memory, and a block of the second launch combines about so many `numbers`
@@ -278,12 +288,15 @@ def split_softmax(rewriter, loops, parts, through, numbers):
     read the others' maxima and sums from their shared memory. "block": parts are teams of the kernel's warps in one
     block, and there is no second op; what a block has of a loop that is divided already can be divided so again.
 
-    The number of steps need not be known, nor be one for each part: a part without steps weighs nothing.
+    A part takes steps that follow each other, or, with `interleave`, part p every step number p + n * parts: where that
+    begins does not depend on the loop's end, and numbers that only the step of a loop of one decides, a page among
+    them, are read in front of it. The number of steps need not be known, nor be one for each part: a part without steps
+    weighs nothing.
     """
     loop = _check(loops, parts, through, numbers)
     state, starts = read_state(loop), list(loop.operands)[3:]
     uses = [[(u.owner.operation, u.operand_number) for u in r.uses] for r in loop.results]
-    partial = _divide(loop, parts)
+    partial = _divide(loop, parts, interleave)
     block = list(partial.operation.block.operations)
     behind = block[block.index(partial) + 1]
     with ir.InsertionPoint(behind), loop.location:

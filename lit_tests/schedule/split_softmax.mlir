@@ -1,14 +1,15 @@
 // RUN: %mlirc-opt %s --pipeline transform-interpreter | %filecheck %s
 
-// The steps of an online softmax's loop are divided among three launched parts, a step for each in turn; the second launch brings their sums to
+// The steps of an online softmax's loop are divided among three launched parts; the second launch brings their sums to
 // the maximum of all, with what the loop itself multiplied its sums by, and adds them.
 
 // CHECK-LABEL: func.func @attention
 // CHECK: %[[PARTS:.*]]:3 = scf.forall (%{{.*}}, %{{.*}}, %{{.*}}, %[[P:.*]]) in (2, 4, 4, 3)
 // CHECK-SAME: -> (tensor<2x4x4x3x16xf32>, tensor<2x4x4x3x16xf32>, tensor<2x4x4x3x16x8xf32>)
-// CHECK: %[[FIRST:.*]] = arith.muli %[[P]], %c16
-// CHECK: %[[LOWER:.*]] = arith.addi %{{.*}}, %[[FIRST]]
-// CHECK: scf.for %{{.*}} = %[[LOWER]] to %{{.*}} step %c48
+// CHECK: %[[DONE:.*]] = arith.muli %[[P]], %[[STEPS:.*]] : index
+// CHECK: arith.divui %[[DONE]]
+// CHECK: arith.minsi
+// CHECK: scf.for
 // CHECK: scf.forall.in_parallel
 // CHECK: scf.forall
 // CHECK: tensor.extract_slice %[[PARTS]]#0

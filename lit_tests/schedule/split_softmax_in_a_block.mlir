@@ -37,9 +37,9 @@ module attributes {transform.with_named_sequence} {
     %loop, %inside = "schedule.online_softmax"(%tiled) {size = 16 : i64}
         : (!transform.any_op) -> (!transform.any_op, !transform.any_op)
     "schedule.skip_hidden_steps"(%loop) : (!transform.any_op) -> ()
-    %partial, %finish = "schedule.split_softmax"(%loop) {parts = 4 : i64, through = "cluster"}
+    %partial, %finish = "schedule.split_softmax"(%loop) {parts = 4 : i64, through = "cluster", interleave = true}
         : (!transform.any_op) -> (!transform.any_op, !transform.any_op)
-    %teams, %none = "schedule.split_softmax"(%loop) {parts = 2 : i64, through = "block"}
+    %teams, %none = "schedule.split_softmax"(%loop) {parts = 2 : i64, through = "block", interleave = true}
         : (!transform.any_op) -> (!transform.any_op, !transform.any_op)
     transform.yield
   }

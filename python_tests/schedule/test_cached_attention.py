@@ -216,6 +216,25 @@ def test_any_attention_is_divided(tmp_path, options: dict) -> None:
 
 
 @pytest.mark.parametrize(
+    ("verbs", "says"),
+    [
+        ('split_softmax(loop, parts=2, through="warp")', 'through "warp": choose "memory", "cluster" or "block"'),
+        ('split_softmax(loop, parts=3, through="cluster")', "parts 3: a cluster has 2, 4 or 8 blocks"),
+        ('split_softmax(loop, parts=1, through="block")', "parts 1: divide a loop into 2 or more"),
+        ('split_softmax(loop, parts=2, through="block"); split_softmax(loop, parts=2)', "or is split already"),
+        ('split_softmax(loop, parts=2, through="block"); split_softmax(loop, parts=2, through="block")', "split already"),
+    ],
+)
+def test_divisions_that_there_are_not_are_refused(tmp_path, verbs: str, says: str) -> None:
+    script = PARTS.replace("partial, finish = split_softmax(loop, parts=3)", verbs)
+    (tmp_path / "mine.py").write_text(script.replace("tidy(function, partial, finish)", "tidy(function)"))
+    text = attention(lengths=(13, 22), dims=(8, 4), causal=True)
+    with pytest.raises(MlircError) as error:
+        Schedules([str(tmp_path / "mine.py")]).schedule_kernel(mlir.parse(text), get_target("sm_90a"))
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
     ("knobs", "case", "says"),
     [
         ("block_kv=12", Case(), "block_kv=12: a step takes a part of a page: give a divisor of 16"),
