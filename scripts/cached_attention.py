@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from mlirc.dialects.schedule.split_k import NUMBERS, NUMBERS_OF_WARP, PARTS
 from mlirc.errors import MlircError
 from mlirc.mlir import ir
@@ -30,7 +32,7 @@ from mlirc.schedule.verbs import (
     tidy,
     tile_to_blocks,
 )
-from mlirc.scripts._divided_keys import Combine, Division, default_combine, default_division, default_parts
+from mlirc.scripts._divided_keys import Division, default_combine, default_division, default_parts
 from mlirc.scripts.attention import takes_warpgroups
 from mlirc.targets import Target
 
@@ -137,7 +139,7 @@ def cached_attention(
     split: bool = True,
     pack: bool | None = None,
     parts: int | None = None,
-    combine: Combine | None = None,
+    combine: Literal["cluster", "last", "launch"] | None = None,
     teams: int | None = None,
     combine_warps: int | None = None,
     min_blocks: int | None = None,
