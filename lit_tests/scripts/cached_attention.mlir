@@ -1,10 +1,11 @@
-// RUN: %mlirc-opt %s --script auto | %filecheck %s
-// RUN: %mlirc-opt %s --script 'cached_attention:block_kv=8,pack=false,split=false,stages=3' | %filecheck %s --check-prefix=KNOBS
+// RUN: %mlirc-opt %s --script 'cached_attention:parts=1' | %filecheck %s
+// RUN: %mlirc-opt %s --script auto | %filecheck %s --check-prefix=AUTO
+// RUN: %mlirc-opt %s --script 'cached_attention:parts=1,block_kv=8,pack=false,split=false,stages=3' | %filecheck %s --check-prefix=KNOBS
 // RUN: %mlirc-opt %s --script 'cached_attention:parts=3' | %filecheck %s --check-prefix=PARTS
 // RUN: %mlirc-opt %s --script 'cached_attention:parts=3,combine=launch' | %filecheck %s --check-prefix=LAUNCH
-// RUN: %mlirc-opt %s --script 'cached_attention:parts=2,combine=cluster,teams=2,block_kv=8' | %filecheck %s --check-prefix=CLUSTER
+// RUN: %mlirc-opt %s --script 'cached_attention:parts=2,combine=cluster,teams=2' | %filecheck %s --check-prefix=CLUSTER
 // RUN: %mlirc-opt %s --script 'cached_attention:parts=1,teams=3' | %filecheck %s --check-prefix=TEAMS
-// RUN: %mlirc-opt %s --script auto --pass mlirc-async --pass mlirc-distribute | %filecheck %s --check-prefix=GPU
+// RUN: %mlirc-opt %s --script 'cached_attention:parts=1' --pass mlirc-async --pass mlirc-distribute | %filecheck %s --check-prefix=GPU
 
 // The steps that all rows see go first, without tests and with whole tiles.
 // CHECK-LABEL: func.func private @attention_0
@@ -19,6 +20,9 @@
 // CHECK: mlirc.stages = 2 : i32
 // CHECK: scf.for {{.*}} step %c16
 // CHECK: arith.cmpi sle
+// AUTO: scf.forall {{.*}} in (2, 2, 1)
+// AUTO: scf.forall {{.*}} in (2)
+// AUTO: mlirc.teams = 2 : i32
 // KNOBS: scf.forall {{.*}} in (2, 4, 1)
 // KNOBS: scf.for {{.*}} step %c8
 // KNOBS: mlirc.stages = 3 : i32
@@ -40,7 +44,7 @@
 // CLUSTER: scf.forall {{.*}} in (2, 2, 1)
 // CLUSTER: scf.forall {{.*}} in (2)
 // CLUSTER: scf.forall {{.*}} in (2)
-// CLUSTER: scf.for {{.*}} step %c32
+// CLUSTER: scf.for {{.*}} step %c64
 // CLUSTER: mlirc.teams = 2 : i32
 // CLUSTER: scf.forall {{.*}} in (2)
 // TEAMS: scf.forall {{.*}} in (2, 2, 1)

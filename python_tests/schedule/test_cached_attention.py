@@ -136,7 +136,7 @@ def test_caches_of_8_bits_are_widened_in_the_kernel(case: Case, knobs: str) -> N
 
 
 def test_caches_of_8_bits_are_not_copied_ahead() -> None:
-    tiles = scheduled(Case((3, 33), queries=3, dims=(16, 16), dtype="f16", **F8), "stages=2")
+    tiles = scheduled(Case((3, 33), queries=3, dims=(16, 16), dtype="f16", **F8), "parts=1,stages=2")
     with pytest.raises(MlircError, match="no product in this loop reads a slice that can be copied asynchronously"):
         to_gpu(tiles, "attention_0", get_target("sm_90a"))
 
@@ -160,30 +160,33 @@ def test_heads_that_share_keys_are_rows_of_one_tile() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heads", "dims", "keys", "batch", "parts", "combine"),
+    ("heads", "dims", "keys", "batch", "dtype", "division"),
     [
-        ((9, 3), 64, 1024, 1, 16, "last"),
-        ((32, 8), 128, 4096, 1, 32, "last"),  # 33 parts would leave one without a step
-        ((28, 4), 128, 32768, 1, 64, "launch"),  # one block would combine 64 parts
-        ((32, 4), 64, 1024, 16, 4, "last"),
-        ((32, 8), 128, 4096, 64, 1, None),
+        ((9, 3), 64, 1024, 1, "bf16", "cluster of 8, 4 teams, 32 keys, once"),
+        ((9, 3), 64, 1536, 1, "bf16", "cluster of 8, 6 teams, 32 keys, once"),
+        ((28, 4), 128, 1024, 1, "bf16", "cluster of 8, 4 teams, 32 keys, once"),
+        ((32, 4), 64, 1024, 1, "f32", "cluster of 8, 8 teams, 16 keys, once"),
+        ((32, 8), 128, 4096, 1, "bf16", "last of 16, 8 teams, 32 keys, once"),
+        ((28, 4), 128, 1024, 16, "bf16", "cluster of 2, 4 teams, 32 keys, loop"),
+        ((32, 8), 128, 4096, 64, "bf16", ""),  # each multiprocessor has tiles of its own
+        ((9, 3), 64, 30, 1, "bf16", ""),  # one step
     ],
 )
-def test_defaults_are_those_that_were_measured_to_be_fastest(heads, dims, keys, batch, parts, combine) -> None:
-    from mlirc.scripts import cached_attention as scripts
+def test_defaults_are_those_that_were_measured_to_be_fastest(heads, dims, keys, batch, dtype, division) -> None:
+    from mlirc.scripts._divided_keys import default_division
 
-    a = SimpleNamespace(window=0, q_len=1, kv_len=keys)
-    target = SimpleNamespace(sms=132)
-    block_kv = 32 if dims == 128 else 64
-    blocks = batch * heads[1]
-    assert scripts.default_parts(a, blocks, block_kv, target) == parts
-    assert scripts.default_combine(parts, blocks, target) == combine
+    pages = SimpleNamespace(size=64)
+    a = SimpleNamespace(window=0, q_len=1, kv_len=keys, head_dim=dims, value_dim=dims, dtype=dtype, pages=pages)
+    found = default_division(a, get_target("sm_90a"), batch * heads[1], heads[0] // heads[1], 1, None)
+    said = found and f"{found.combine} of {found.parts}, {found.teams} teams, {found.block_kv} keys"
+    assert (said or "") + (f", {'once' if found.once else 'loop'}" if found else "") == division
 
 
 def test_keys_are_divided_where_blocks_are_few() -> None:
     """A long cache of one sequence is divided among all multiprocessors, one of many sequences is not."""
     long = dict(page=64, pages=64, heads=(8, 2), dims=(16, 16), dtype="bf16")
-    assert "in (1, 2, 1, 64) shared_outs" in str(scheduled(Case((9,), **long), ""))
+    found = str(scheduled(Case((9,), **long), ""))
+    assert "in (1, 2, 1) shared_outs" in found and "in (8) shared_outs" in found and "mlirc.teams = 8" in found
     assert "in (160, 2, 1) shared_outs" in str(scheduled(Case((9,) * 160, **long), ""))
 
 
@@ -222,7 +225,10 @@ def test_any_attention_is_divided(tmp_path, options: dict) -> None:
         ('split_softmax(loop, parts=3, through="cluster")', "parts 3: a cluster has 2, 4 or 8 blocks"),
         ('split_softmax(loop, parts=1, through="block")', "parts 1: divide a loop into 2 or more"),
         ('split_softmax(loop, parts=2, through="block"); split_softmax(loop, parts=2)', "or is split already"),
-        ('split_softmax(loop, parts=2, through="block"); split_softmax(loop, parts=2, through="block")', "split already"),
+        (
+            'split_softmax(loop, parts=2, through="block"); split_softmax(loop, parts=2, through="block")',
+            "split already",
+        ),
     ],
 )
 def test_divisions_that_there_are_not_are_refused(tmp_path, verbs: str, says: str) -> None:
