@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mlirc.dialects.mlirc_dialect import DEQUANTIZE
 from mlirc.dialects.schedule._base import PayloadError
 from mlirc.dialects.schedule._dims import Dims, structured_ops
 from mlirc.errors import MlircError
@@ -24,6 +25,7 @@ from mlirc.passes.loops.row_writes import is_row_write
 from mlirc.schedule.kernel_info import describe
 
 MEMBERS = (1, 2)  # of a head: all of its rows, or halves
+LONGEST = 32 * 1024  # elements of a row of the matrix: longer ones are divided among blocks
 _VIEWS = ("tensor.expand_shape", "tensor.collapse_shape")
 
 
@@ -134,8 +136,10 @@ def _all_before(values: list[ir.Value], product: func.CallOp, call: func.CallOp)
 
 def _fits(kernel: func.FuncOp) -> bool:
     """Whether a script schedules the kernel."""
-    found = describe(kernel.operation)
-    return found.matvec is not None and found.matvec.places > 0 and any(not d.whole for d in found.matvec.dims)
+    found = describe(kernel.operation).matvec
+    if found is None or not found.places or found.row_length > LONGEST:
+        return False
+    return any(not d.whole for d in found.dims)
 
 
 class _Builder:
@@ -157,7 +161,10 @@ class _Builder:
         for found in self.each:
             if len({(m.first, m.step, m.heads) for m in found}) != 1:
                 raise NoMembers
-        self.dims = Dims(structured_ops(self.product))
+        ops = structured_ops(self.product)
+        if any(DEQUANTIZE in op.attributes for op in ops):
+            raise NoMembers  # the script of packed weights places no rows
+        self.dims = Dims(ops)
         if self.result not in self.dims.produced:
             raise NoMembers
         self.class_of_rows = self.dims.value_classes(self.result)[-1]
