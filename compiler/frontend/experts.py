@@ -176,6 +176,14 @@ def _every_expert(self: Any, x: torch.Tensor, index: torch.Tensor, weights: torc
 @contextlib.contextmanager
 def routed_experts(module: torch.nn.Module) -> Iterator[None]:
     """Runs the body with `experts_forward` in every mixture of experts inside `module` that takes an implementation."""
+    with experts_by(module, IMPLEMENTATION):
+        yield
+
+
+@contextlib.contextmanager
+def experts_by(module: torch.nn.Module, implementation: str) -> Iterator[None]:
+    """The same by the name of an implementation. `eager` is the model's own code, which takes experts of any size:
+    PyTorch's grouped products, transformers' default, want rows of multiples of 16 bytes."""
     configs: dict[int, Any] = {}
     for child in module.modules():
         if hasattr(child, "has_gate") and hasattr(child, "is_transposed") and hasattr(child, "config"):
@@ -187,7 +195,7 @@ def routed_experts(module: torch.nn.Module) -> Iterator[None]:
     old = {key: config._experts_implementation_internal for key, config in configs.items()}
     try:
         for config in configs.values():
-            config._experts_implementation_internal = IMPLEMENTATION
+            config._experts_implementation_internal = implementation
         yield
     finally:
         for key, config in configs.items():

@@ -15,7 +15,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 
 from mlirc.errors import MlircError
 from mlirc.frontend.decomposer import is_plain
-from mlirc.frontend.experts import routed_experts
+from mlirc.frontend.experts import experts_by, routed_experts
 from mlirc.frontend.importer import export
 from mlirc.frontend.in_place import without_idle_dropouts, without_writes
 from mlirc.frontend.join_linears import joined_linears
@@ -253,7 +253,7 @@ def _compare(generator: Generator, pools: list[Pools], states: dict[str, torch.T
     kept = {name: tensor.clone() for name, tensor in states.items()}
     prefill, decode = Prefill(network, pools, states, sizes), Decode(network, pools, states, sizes)
     number = torch.tensor
-    with quiet(), in_eval_mode(network), torch.no_grad():
+    with quiet(), in_eval_mode(network), torch.no_grad(), experts_by(network, "eager"):
         wanted = network(input_ids=tokens, use_cache=False).logits[0].float()
         states["table"][0] = torch.arange(1, sizes.pages_each + 1)
         padded = torch.nn.functional.pad(tokens[:, :read], (0, chunk - read))

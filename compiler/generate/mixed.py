@@ -12,7 +12,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from transformers.cache_utils import DynamicCache, LinearAttentionCacheLayerMixin
 
 from mlirc.errors import MlircError
-from mlirc.frontend.experts import routed_experts
+from mlirc.frontend.experts import experts_by, routed_experts
 from mlirc.frontend.noise import quiet
 from mlirc.frontend.source import SourceModel, in_eval_mode
 from mlirc.generate import export
@@ -147,7 +147,7 @@ def _compare(generator: Generator, steps: _Steps) -> None:
     tokens = torch.randint(sizes.vocabulary, (1, count), generator=torch.Generator().manual_seed(0))
     decode, prefill = steps.of(network, DecodeWithRows), steps.of(network, PrefillWithRows)
     kept = {name: tensor.clone() for name, tensor in decode.states().items()}
-    with quiet(), in_eval_mode(network), torch.no_grad():
+    with quiet(), in_eval_mode(network), torch.no_grad(), experts_by(network, "eager"):
         wanted = network(input_ids=tokens, use_cache=False).logits[0].float()
         steps.states["table"][0] = torch.arange(1, sizes.pages_each + 1)
         found, at = [], 0

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import os
+import random
 
 import pytest
 import torch
 
 from mlirc.errors import MlircError
 from mlirc.generate.export import open_generator
+from support.generate.drawn import FAMILIES, drawn
 from support.generation import CONTEXT, VOCABULARY, assert_greedy, eager_engine, greedy, tiny
 from support.randomness import generator
 
@@ -89,6 +91,22 @@ def test_what_a_model_has_read_before_and_will_read_does_not_matter(rope, most):
         assert torch.equal(model(long, use_cache=False).logits, wanted), "the module is as it was"
         assert torch.equal(model(prompt, use_cache=False).logits, alone)
     assert_greedy(model, prompt[0].tolist(), made)
+
+
+@pytest.mark.parametrize("seed", range(20) if os.environ.get("MLIRC_GENERATION") == "all" else [2, 7])
+@pytest.mark.parametrize("family", list(FAMILIES) if os.environ.get("MLIRC_GENERATION") == "all" else ["llama", "opt"])
+def test_switches_and_sizes_drawn_at_random(family, seed):
+    draw = random.Random(f"{family} {seed}")
+    kind, sizes, prompts, steps = drawn(family, draw)
+    model = tiny(kind, seed, **sizes)
+    engine = eager_engine(open_generator(model, slots=len(prompts), **steps))
+    for prompt, made in zip(prompts, greedy(engine, prompts, 24), strict=True):
+        assert_greedy(model, prompt, made)
+
+
+def test_experts_whose_rows_are_no_multiples_of_16_bytes():
+    """PyTorch's grouped products, which transformers computes experts by, take none; compiled ones are."""
+    open_generator(tiny("OlmoeForCausalLM", num_experts=4, num_experts_per_tok=2, intermediate_size=33), context=32)
 
 
 def test_masks_of_its_own_that_do_not_know_of_pages_are_refused():
