@@ -52,7 +52,7 @@ def _opt(draw: Random, size: int) -> dict[str, Any]:
 
 def _falcon(draw: Random, size: int) -> dict[str, Any]:
     names = ("alibi", "new_decoder_architecture", "multi_query", "bias")
-    return {"num_kv_heads": 2, "parallel_attn": True, "num_ln_in_parallel_attn": draw.choice([1, 2]),
+    return {"num_kv_heads": 1, "parallel_attn": True, "num_ln_in_parallel_attn": draw.choice([1, 2]),
             **_switches(draw, *names)}  # fmt: skip
 
 
