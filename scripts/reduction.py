@@ -20,6 +20,7 @@ from mlirc.schedule.verbs import (
     product,
     read_first,
     read_matrices,
+    roll,
     script,
     spread,
     tidy,
@@ -186,4 +187,5 @@ def whole_rows(
             spread(forall, blocks=blocks)
         annotate(function, warps=warps, min_blocks=min_blocks)
         tidy(function, forall)
+        roll(forall)
     return module

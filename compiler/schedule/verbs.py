@@ -26,6 +26,7 @@ from mlirc.dialects.schedule.read_matrices import read_matrices
 from mlirc.dialects.schedule.read_pages import read_pages
 from mlirc.dialects.schedule.require import require
 from mlirc.dialects.schedule.reverse_blocks import reverse_blocks
+from mlirc.dialects.schedule.roll import roll
 from mlirc.dialects.schedule.rotate import rotate
 from mlirc.dialects.schedule.skip_hidden_steps import skip_hidden_steps
 from mlirc.dialects.schedule.split_k import split_k
@@ -64,6 +65,7 @@ __all__ = [
     "read_matrices",
     "read_pages",
     "reverse_blocks",
+    "roll",
     "rotate",
     "script",
     "skip_hidden_steps",

@@ -245,8 +245,36 @@ def is_generator_row(op: ir.Operation) -> bool:
     source = op.operands[0] if op.name == "tensor.extract_slice" else None
     while source is not None and not isinstance(source.owner, ir.Block):
         source = source.owner.operands[0] if source.owner.name in VIEWS else None
-    if source is None:
-        return False
-    attributes, number = source.owner.owner.attributes, ir.BlockArgument(source).arg_number
+    return source is not None and _argument_kind(source) == "random"
+
+
+def _argument_kind(argument: ir.Value) -> str:
+    attributes, number = argument.owner.owner.attributes, ir.BlockArgument(argument).arg_number
     found = attributes["arg_attrs"][number] if "arg_attrs" in attributes else {}
-    return "mlirc.kind" in found and ir.StringAttr(found["mlirc.kind"]).value == "random"
+    return ir.StringAttr(found["mlirc.kind"]).value if "mlirc.kind" in found else ""
+
+
+def _sources_of(op: ir.Operation) -> list[ir.Value]:
+    return [value for value, _ in sources(op, first_element(op))]
+
+
+def is_made_of_numbers(op: ir.Operation) -> bool:
+    """Whether a map's elements are made of their places, and of tensors that are much smaller: random numbers."""
+    most = prod(shape_of(op.results[0])) // 64
+    waiting, seen = [op], {op}
+    while waiting:
+        for value in _sources_of(waiting.pop()):
+            maker = owner_through_views(value)
+            if prod(shape_of(value)) <= most or is_constant(value) or maker in seen:
+                continue
+            if maker is None:
+                while not isinstance(value.owner, ir.Block):
+                    value = value.owner.operands[0]
+                if _argument_kind(value) != "constant":
+                    return False
+            elif is_map(maker):
+                seen.add(maker)
+                waiting.append(maker)
+            else:
+                return False
+    return True

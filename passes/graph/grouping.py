@@ -38,6 +38,7 @@ from mlirc.passes.graph.facts import (
     is_gather_of_matrices,
     is_generator_row,
     is_linear,
+    is_made_of_numbers,
     is_map,
     is_plain_copy,
     is_small_index_map,
@@ -57,6 +58,7 @@ from mlirc.passes.graph.scalar import Scalars
 
 UNPACKED_ONCE = 128  # rows of products (of two: together) up to which packed weights are unpacked in their kernels
 SMALL_READER = 1 << 16  # elements of a kernel that may compute small maps again
+FEW_ROWS, LONG_ROW = 16, 1 << 14  # rows, and elements of each, that few multiprocessors reduce
 MAX_EVALUATIONS = 3  # how many different elements of a cheap map a kernel may compute per element of its result
 
 
@@ -87,6 +89,14 @@ class Kernel:
     @property
     def size(self) -> int:
         return prod(d.range()[1] + 1 for d in self.dims)
+
+
+def _is_few_long_rows(kernel: Kernel) -> bool:
+    """Whether a kernel reduces rows that few blocks take."""
+    if kernel.rows is None:
+        return False
+    rows = prod(d.range()[1] + 1 for d in kernel.dims if dims_in((d,)) <= kernel.rows)
+    return rows <= FEW_ROWS and prod(kernel.reduction_sizes) >= LONG_ROW
 
 
 @dataclass
@@ -210,6 +220,8 @@ class Grouping:
             return self.options.reductions and len(kernels) == 1 and self._may_reduce(op, next(iter(kernels)))
         if not is_map(op) or not self.options.maps:
             return False
+        if op in self._heavy and any(map(_is_few_long_rows, kernels)) and is_made_of_numbers(op):
+            return False  # a few multiprocessors reduce such rows, all can make the numbers
         if is_dequantization(op) or is_gather_of_matrices(op):
             return all(self._unpacks(op, k, demands[0]) for k in kernels)
         for kernel in kernels:

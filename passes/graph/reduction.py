@@ -16,6 +16,7 @@ from mlirc.passes.graph.scalar import Scalar, constant_of, is_gather
 from mlirc.passes.graph.space import Space, affine_map
 
 REDUCED = 1000  # first number of the loops that only a reduction walks
+CHAIN = 8  # reductions of a kernel from which on what is selected between them is kept
 UNIT_ROW = 3003  # a loop of size 1: the row of a kernel that reduces everything
 
 
@@ -39,6 +40,7 @@ class ReductionEmitter:
         self.full = list(range(len(self.space.loops)))
         self.rows = [i for i in self.full if self.space.loops[i].dims[0] in row_numbers]
         self.shared = _shared_expensive([*nodes, *inputs], self.row_dims)
+        self.steps = _steps([*nodes, *inputs], self.row_dims)
         self.prepared: set[tuple[int, int, bool, bool]] = set()
         self.has_reduced: dict[int, bool] = {}
 
@@ -131,6 +133,10 @@ class ReductionEmitter:
                 self._prepare(node, self.rows)
                 self.emitter.tiles[node.number] = self.emitter.tensor(node, self.rows)
                 return
+            if loops == self.rows and node.number in self.steps and self._has_reduced(node):
+                self._prepare(node, self.rows)
+                self.emitter.tiles[node.number] = self.emitter.tensor(node, self.rows)
+                return
             if share and node.number in self.shared:
                 self._prepare(node, self.full, share=False)
                 self.emitter.tiles[node.number] = self.emitter.tensor(node, self.full)
@@ -160,6 +166,20 @@ class ReductionEmitter:
         with ir.InsertionPoint(generic.regions[0].blocks[0]):
             clone_body(op, list(generic.regions[0].blocks[0].arguments))
         self.emitter.tiles[node.number] = (generic.results[0], list(self.rows))
+
+
+def _steps(stages: Sequence[Scalar], rows: frozenset) -> set[int]:
+    """Selections of a row that several others of its values are made of, in a chain of many reductions, as a search is:
+    each step would else be computed again by all those behind it."""
+    nodes = {n.number: n for stage in stages for n in stage.walk()}
+    if sum(n.kind == "reduced" for n in nodes.values()) < CHAIN:
+        return set()
+    users: dict[int, int] = {}
+    for n in nodes.values():
+        for number in {o.number for o in n.inputs()}:
+            users[number] = users.get(number, 0) + 1
+    selected = {n.number for n in nodes.values() if n.kind == "op" and n.data[0] == "arith.select" and n.dims <= rows}
+    return {number for number in selected if users.get(number, 0) > 1}
 
 
 def _shared_expensive(stages: Sequence[Scalar], rows: frozenset) -> set[int]:

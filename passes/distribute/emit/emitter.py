@@ -57,6 +57,8 @@ class Emitter(Builder):
         # What was chosen for tiles that change their registers' layout, and how those in shared memory are accessed.
         self.conversions: list[str] = []
         self.shared_accesses = SharedAccesses()
+        self.meeting: list = []  # reductions for which the blocks of a cluster have not met yet
+        self.turn: IndexValue | None = None  # in a loop 0 and 1 in turn, for what blocks leave each other
         self.maps: dict[ir.Value, TensorMap] = {}  # by the argument of the kernel that holds it
 
     @contextmanager

@@ -9,6 +9,7 @@ from mlirc.passes.distribute.emit.pending import wait_for_all
 from mlirc.passes.distribute.lowerings.consumer import Consumer
 from mlirc.passes.distribute.lowerings.turns import turns_of
 from mlirc.passes.distribute.program.scope import Lowerings, Scope
+from mlirc.passes.distribute.tiles import cluster_reduction
 from mlirc.passes.distribute.tiles.loop_argument import LoopArgument
 from mlirc.passes.distribute.tiles.values import Fragment, Tile
 
@@ -22,6 +23,7 @@ def lower(outer: Scope, op) -> None:
     iv, carried = body.arguments[0], list(body.arguments)[1:]
     pipeline, turns = Consumer(outer, body, op), turns_of(outer, op.operation)
     em.team.groups.finish()
+    cluster_reduction.meet(em)
     if turns is not None:
         turns.begin()
     outer_depth, outer_pipeline = em.pipeline_depth, em.pipeline
@@ -44,9 +46,10 @@ def lower(outer: Scope, op) -> None:
         scope.scalars[iv] = index
         pipeline.begin_iteration(index)
         ops = list(body.operations)
-        for inner in ops[:-1]:
-            scope.lower(inner)
-        yielded = [scope.tile(v) for v in ops[-1].operands]
+        with cluster_reduction.in_loop(em, index):
+            for inner in ops[:-1]:
+                scope.lower(inner)
+            yielded = [scope.tile(v) for v in ops[-1].operands]
         for argument, tile in zip(arguments, yielded, strict=True):
             if argument.fragment is None:
                 argument.take_form(tile)

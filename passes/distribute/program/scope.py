@@ -56,6 +56,7 @@ class Scope:
         """A tensor (or scalar operand) as a tile."""
         found = self.known_tile(value)
         if found is not None:
+            found.complete()
             return found
         if not isinstance(value.type, ir.RankedTensorType):
             return Splat(self.em, value.type, [], [], self.em.value(self.scalar(value)))

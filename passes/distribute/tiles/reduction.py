@@ -1,20 +1,20 @@
-"""Reductions: in registers, then across lanes by butterfly shuffles, then across warps through shared memory, that of
-other blocks, too, where these have parts of the rows. The order is fixed, so results are the same from run to run."""
+"""Reductions: in registers, then across lanes by butterfly shuffles, then across warps through shared memory (across
+blocks: `cluster_reduction.py`). The order is fixed, so results are the same from run to run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from mlirc.ir.combiners import combining, neutral
-from mlirc.ir.tensors import element_bytes
-from mlirc.mlir import arith, ir, llvm, memref, nvvm
+from mlirc.mlir import arith, ir
 from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue, Unsupported
-from mlirc.passes.distribute.layouts.registers import WARP, Factor, Layout
+from mlirc.passes.distribute.layouts.registers import Factor, Layout
 from mlirc.passes.distribute.memory import access
+from mlirc.passes.distribute.tiles.cluster_reduction import AcrossBlocks
 from mlirc.passes.distribute.tiles.elementwise import Body
-from mlirc.passes.distribute.tiles.values import Fragment, elementwise_op, load
+from mlirc.passes.distribute.tiles.values import Fragment, Tile, elementwise_op, load
 
 
 @dataclass
@@ -104,15 +104,21 @@ def reduce_generic(em: Emitter, op, num_inputs: int, operands, inits, space, dim
         value = Fragment(em, combiner.element, shape, sizes, layout, body.fragment_pieces(combiner.value), body.piece)
         value = mask(em, value, dims_reduced, combiner.neutral)
         result = _reduce(em, value, combiner, dims)
-        start = init.get(result.layout)
-        pieces = [
-            combiner.apply(a, b) for a, b in zip(result.pieces, start.with_piece(result.piece).pieces, strict=True)
-        ]
-        out.append(Fragment(em, combiner.element, init.shape, init.sizes, result.layout, pieces, result.piece))
+        if isinstance(result, AcrossBlocks):
+            result.finish = partial(_with_init, em, combiner, init)
+        out.append(result if isinstance(result, AcrossBlocks) else _with_init(em, combiner, init, result))
     return out
 
 
-def _reduce(em: Emitter, value: Fragment, combiner: Combiner, dims: list[int | None]) -> Fragment:
+def _with_init(em: Emitter, combiner: Combiner, init: Tile, result: Fragment) -> Fragment:
+    start = init.get(result.layout).with_piece(result.piece)
+    pieces = [combiner.apply(a, b) for a, b in zip(result.pieces, start.pieces, strict=True)]
+    return Fragment(em, combiner.element, init.shape, init.sizes, result.layout, pieces, result.piece)
+
+
+def _reduce(
+    em: Emitter, value: Fragment, combiner: Combiner, dims: list[int | None]
+) -> Fragment | AcrossBlocks:
     layout = value.layout
     target = layout.project(dims)
     kept = {d for d in dims if d is not None}
@@ -130,8 +136,9 @@ def _reduce(em: Emitter, value: Fragment, combiner: Combiner, dims: list[int | N
     sizes = [value.sizes[d] if d is not None else 1 for d in dims]
     frag = Fragment(em, value.element, shape, sizes, target, pieces, p)
     warp_factors = [f for d in reduced for f, _ in layout.thread_factors(d, "w")]
-    across = _across_blocks if em.spread > 1 else _across_warps
-    return across(em, frag, combiner, warp_factors) if warp_factors else frag
+    if not warp_factors:
+        return frag
+    return AcrossBlocks(em, frag, combiner, warp_factors) if em.spread > 1 else _across_warps(em, frag, combiner, warp_factors)
 
 
 def _in_thread(em: Emitter, value: Fragment, combiner: Combiner, target: Layout, dims) -> list[ir.Value]:
@@ -150,13 +157,13 @@ def _in_thread(em: Emitter, value: Fragment, combiner: Combiner, target: Layout,
             i, x = result_of(r), value.scalar(r)
             out[i] = x if out[i] is None else combiner.apply(out[i], x)
         return out
-    partial: list = [None] * target.num_regs
+    sums: list = [None] * target.num_regs
     for p, x in enumerate(value.pieces):
         i = result_of(p * piece)
-        partial[i] = x if partial[i] is None else combiner.apply(partial[i], x)
+        sums[i] = x if sums[i] is None else combiner.apply(sums[i], x)
     if piece == 1:
-        return partial
-    return [_tree(combiner, [em.extract(v, k) for k in range(piece)]) for v in partial]
+        return sums
+    return [_tree(combiner, [em.extract(v, k) for k in range(piece)]) for v in sums]
 
 
 def _tree(combiner: Combiner, values: list[ir.Value]) -> ir.Value:
@@ -174,9 +181,9 @@ def _across_warps(em: Emitter, frag: Fragment, combiner: Combiner, factors: list
     buffer = em.alloc_smem(shape, access.storage_type(frag.element))
     everything = list(range(len(shape)))
     em.team.meet()
-    partial = Fragment(em, frag.element, shape, shape, partial_layout, frag.pieces, frag.piece)
-    partial = partial.with_piece(partial_layout.piece) if frag.layout.rank else partial
-    access.store(em, partial, access.View(buffer, [0] * len(shape), everything), whole=True)
+    each = Fragment(em, frag.element, shape, shape, partial_layout, frag.pieces, frag.piece)
+    each = each.with_piece(partial_layout.piece) if frag.layout.rank else each
+    access.store(em, each, access.View(buffer, [0] * len(shape), everything), whole=True)
     em.team.meet()
     total: Fragment | None = None
     for w in range(count):
@@ -189,50 +196,3 @@ def _across_warps(em: Emitter, frag: Fragment, combiner: Combiner, factors: list
             total = Fragment(em, frag.element, frag.shape, frag.sizes, frag.layout, pieces, part.piece)
     assert total is not None
     return total
-
-
-def _across_blocks(em: Emitter, frag: Fragment, combiner: Combiner, factors: list[Factor]) -> Fragment:
-    """The same for warps of all blocks of a cluster: each leaves its partial results in its own block's shared memory.
-    Each warp reads all of them, a lane one warp's (PTX ISA, "mapa", ld.shared::cluster), and its lanes combine them."""
-    count, own = factors[0].size, em.team.warps // em.spread
-    by_row = any(f.kind != "r" for d in frag.layout.dims for f in d)
-    if by_row or len(factors) > 1 or factors[0].stride != 1:  # warps from number `count` on have copies
-        raise Unsupported(f"mlirc.spread = {em.spread}: warps have other rows: give one row to a block")
-    values = [frag.scalar(i) for i in range(frag.layout.num_regs)]
-    stored = access.storage_type(frag.element)
-    buffer = em.alloc_smem([own, len(values)], stored)
-    with access.predicated(em.equal(em.lane, 0)):
-        for i, x in enumerate(values):
-            wide = x if stored == frag.element else arith.ExtUIOp(stored, x).result
-            memref.StoreOp(wide, buffer, [em.value(em.own_warp), em.c(i)])
-    nvvm.ClusterArriveOp()
-    nvvm.ClusterWaitOp()
-    parts = [_of_warp(em, buffer, em.rem(em.add(em.lane, first), count), own) for first in range(0, count, WARP)]
-    totals = []
-    for i in range(len(values)):
-        total, *rest = [access.join(em, [load(i)], 1, frag.element, 1) for load in parts]
-        for x in rest:
-            total = combiner.apply(total, x)
-        step = 1
-        while step < min(count, WARP):
-            total = combiner.apply(total, em.shuffle_xor(total, step))
-            step *= 2
-        totals.append(total)
-    pieces = [em.pack(totals[i : i + frag.piece]) for i in range(0, len(totals), frag.piece)]
-    return Fragment(em, frag.element, frag.shape, frag.sizes, frag.layout, pieces, frag.piece)
-
-
-def _of_warp(em: Emitter, buffer: ir.Value, warp: IndexValue, own: int) -> Callable[[int], ir.Value]:
-    """What loads a partial result, by its number, of a warp of the cluster, of which each block has `own`."""
-    t, i32 = ir.MemRefType(buffer.type), ir.IntegerType.get_signless(32)
-    base = em.shared_pointer(memref.ExtractAlignedPointerAsIndexOp(buffer).result)
-    rank = arith.IndexCastOp(i32, em.value(em.div(warp, own))).result
-    there = nvvm.MapaOp(ir.Type.parse("!llvm.ptr<7>"), base, rank).result
-    size, row = element_bytes(t.element_type), em.mul(em.rem(warp, own), t.shape[1])
-
-    def load(i: int) -> ir.Value:
-        number = arith.IndexCastOp(i32, em.value(em.mul(em.add(row, i), size))).result
-        where = llvm.GEPOp(there.type, there, [number], [-(1 << 31)], ir.IntegerType.get_signless(8), None).result
-        return llvm.LoadOp(t.element_type, where, alignment=size).result
-
-    return load

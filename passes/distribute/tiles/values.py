@@ -30,6 +30,9 @@ class Tile:
         """The layout that this value has or prefers, if it has one."""
         return None
 
+    def complete(self) -> None:
+        """Somebody reads the value at this point of the program: ends what it waits for."""
+
     def get(self, layout: Layout) -> Fragment:
         raise NotImplementedError  # every subclass overrides it
 
