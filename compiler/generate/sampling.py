@@ -78,28 +78,37 @@ def possible_shares(
     scores = torch.where(scores == 0, 0.0, scores)  # -0 is as probable
     place = scores.view(torch.int32)
     place = torch.where(place < 0, place ^ _REST, place)  # in the order of f32
-    stays = (place >= torch.where(top_k > 0, _highest(place, None, top_k.float(), 32), _SIGN)) | (scores == largest)
+    done = (top_k <= 0) | (largest == -torch.inf)
+    stays = (place >= _highest(place, None, top_k.float(), 32, done)) | (scores == largest)
     share = torch.where(stays & (scores > -torch.inf), share, 0.0)
 
-    wanted = torch.where(top_p < 1, share.sum(-1, keepdim=True) * top_p, 0.0)
-    place = share.view(torch.int32)
-    stays = place >= torch.where(top_p < 1, _highest(place, share, wanted, 30), 0)  # shares are at most 1: 30 bits
+    wanted = share.sum(-1, keepdim=True) * top_p
+    place, done = share.view(torch.int32), ~(top_p < 1) | (wanted == 0)
+    stays = place >= _highest(place, share, wanted, 30, done)  # shares are at most 1: 30 bits
     stays = (stays & (share >= min_p)) | (share == 1)
     return scores, torch.where(stays, share, 0.0)
 
 
-def _highest(places: Tensor, weights: Tensor | None, wanted: Tensor, bits: int) -> Tensor:
+def _highest(places: Tensor, weights: Tensor | None, wanted: Tensor, bits: int, done: Tensor) -> Tensor:
     """The largest number with at least `wanted` f32 [B, 1] as the sum of the `weights` f32 [B, V] of the `places` int32
-    [B, V] at or above it: int32 [B, 1]. Without weights all are 1. With 30 bits the numbers are from 0 on, with 32 they
-    are any. A round finds two bits, by the sums of three numbers, for which a cluster's blocks meet once."""
-    found = torch.full_like(wanted, _SIGN if bits == 32 else 0, dtype=torch.int32)
+    [B, V] at or above it, or a smaller one with the same places at or above it: int32 [B, 1]. Without weights all are 1.
+    With 30 bits places are from 0 on, with 32 they are those of any f32. Of rows that are `done` bool [B, 1] all places
+    are at or above it.
+
+    A round finds two bits, by the sums of three numbers, for which a cluster's blocks meet once. All rounds are alike,
+    the first and the last one, too, and so become a loop (`schedule.roll`), which ends where a row is done."""
+    lowest = _SIGN + 1 if bits == 32 else 0
+    below, first = (torch.full_like(wanted, n, dtype=torch.int32) for n in (lowest - 1, lowest))
+    found = torch.where(done, below, first)
     for bit in reversed(range(0, bits, 2)):
-        tried = [found ^ _SIGN if (more << bit) == 1 << 31 else found + (more << bit) for more in (1, 2)]
-        tried.append(tried[1] + (1 << bit))
-        for number in tried:
-            kept = torch.where(places >= number, 1.0 if weights is None else weights, 0.0)
-            found = torch.where(kept.sum(-1, keepdim=True) >= wanted, number, found)
-    return found
+        half = found + (2 << bit if bit < 30 else _SIGN)
+        best, most = found, torch.zeros_like(wanted)
+        for tried in (found + (1 << bit), half, half + (1 << bit)):
+            total = torch.where(places >= tried, 1.0 if weights is None else weights, 0.0).sum(-1, keepdim=True)
+            best = torch.where(total >= wanted, tried, best)
+            most = torch.where(total >= wanted, total, most)
+        found, done = torch.where(done, found, best), done | (most == wanted)
+    return torch.minimum(found, torch.where(done, found, _REST))
 
 
 def exponential(seed: Tensor, position: Tensor, count: int) -> Tensor:

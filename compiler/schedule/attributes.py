@@ -124,6 +124,10 @@ _TABLE: dict[str, ScheduleAttribute] = {
             _between(1, 8),
         ),
         ScheduleAttribute(
+            "until", LOOP, "0 to 63", "the loop ends where the carried value of this number, of one element, is true: "
+            "later iterations would change nothing", _between(0, 63),
+        ),
+        ScheduleAttribute(
             "swizzle", SLICE, "0, 32, 64 or 128", "over how many bytes of a row chunks of 16 are permuted in the "
             "slots of a ring: as long as the row, or 0 for none",
             lambda v: v in (0, 32, 64, 128) and not isinstance(v, bool),

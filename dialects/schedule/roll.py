@@ -136,7 +136,7 @@ def _shifted(values: list[ir.Value]) -> Shifted | None:
     attributes = [o.operation.attributes["value"] for o in owners]
     if not all(isinstance(a, ir.IntegerAttr) and not isinstance(a.type, ir.IndexType) for a in attributes):
         return None
-    numbers = [a.value for a in attributes]
+    numbers = [a.value % (1 << a.type.width) for a in attributes]
     for by in range(1, 9):
         if numbers[0] > 0 and numbers == [numbers[0] >> by * r for r in range(len(numbers))]:
             return Shifted(values[0], by)
@@ -165,11 +165,61 @@ def roll_one(rounds: Rounds, erase: Callable[[ir.Operation], None]) -> None:
                         inner.operands[i] = behind[value]
             made.append(clone)
         scf.YieldOp([made[i].results[k] for (i, k), _ in rounds.carried])
+    flag = _flag(rounds, made)
+    if flag is not None:
+        loop.operation.attributes["mlirc.until"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), flag)
     last = rounds.length * (rounds.count - 1)
     for ((i, k), _), result in zip(rounds.carried, loop.results, strict=True):
         rounds.ops[last + i].results[k].replace_all_uses_with(result)
     for op in reversed(rounds.ops):
         erase(op)
+
+
+def _flag(rounds: Rounds, made: list[ir.Operation]) -> int | None:
+    """The number of a carried value that, once it is true, leaves all carried ones as they are."""
+    for flag, ((i, k), start) in enumerate(rounds.carried):
+        if str(start.type) != "tensor<1xi1>":
+            continue
+        read = _argument(rounds, made, i, flag)
+        yielded = _yielded(made[i], k)
+        if read is None or yielded is None or not _is_one_of(read, yielded):
+            continue
+        if all(n == flag or _stays(rounds, made, n, flag) for n in range(len(rounds.carried))):
+            return flag
+    return None
+
+
+def _is_one_of(flag: ir.Value, op: ir.Operation) -> bool:
+    """Whether an operation's result is true where a flag is."""
+    if op.name != "arith.ori":
+        return False
+    return any(v == flag or not isinstance(v.owner, ir.Block) and _is_one_of(flag, v.owner.operation) for v in op.operands)
+
+
+def _stays(rounds: Rounds, made: list[ir.Operation], number: int, flag: int) -> bool:
+    (i, k), _ = rounds.carried[number]
+    condition, own = (_argument(rounds, made, i, n) for n in (flag, number))
+    yielded = _yielded(made[i], k)
+    if yielded is None or yielded.name != "arith.select" or condition is None or own is None:
+        return False
+    return yielded.operands[0] == condition and yielded.operands[1] == own
+
+
+def _argument(rounds: Rounds, made: list[ir.Operation], op: int, carried: int) -> ir.Value | None:
+    """The argument of an operation's body that is a carried value."""
+    sources = rounds.operands[op][: len(made[op].operands)]
+    known = [n for n, s in enumerate(sources) if isinstance(s, int) and s == carried]
+    return made[op].regions[0].blocks[0].arguments[known[0]] if known and made[op].regions else None
+
+
+def _yielded(op: ir.Operation, number: int) -> ir.Operation | None:
+    """What makes a result of a map of one element."""
+    types = [str(t) for t in op.attributes["iterator_types"]] if op.name == "linalg.generic" else ["reduction"]
+    if any("reduction" in t for t in types) or list(op.results[number].type.shape) != [1]:
+        return None
+    operations = list(op.regions[0].blocks[0].operations)
+    owner = operations[-1].operation.operands[number].owner
+    return None if isinstance(owner, ir.Block) else owner.operation
 
 
 def _value(source, loop: scf.ForOp, made: list[ir.Operation], shifted: dict[Shifted, ir.Value]) -> ir.Value:
@@ -189,8 +239,9 @@ def _value(source, loop: scf.ForOp, made: list[ir.Operation], shifted: dict[Shif
 @transform_op("roll", operands=("forall",), takes="scf.forall")
 def roll(rewriter, foralls):
     """Makes loops of chains of equal rounds in each block program: operations that differ in what they read alone, each
-    round from the one before it; integer constants may be shifted by some bits from round to round. Programs without
-    such chains stay as they are."""
+    round from the one before it; integer constants may be shifted by some bits from round to round. A loop whose values
+    all stay as they are once one of them is true ends there (`mlirc.until`). Programs without such chains stay as they
+    are."""
     for forall in foralls:
         body = forall.operation.regions[0].blocks[0]
         while rounds := find([op.operation for op in body.operations][:-1]):

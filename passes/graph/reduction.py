@@ -169,8 +169,8 @@ class ReductionEmitter:
 
 
 def _steps(stages: Sequence[Scalar], rows: frozenset) -> set[int]:
-    """Selections of a row that several others of its values are made of, in a chain of many reductions, as a search is:
-    each step would else be computed again by all those behind it."""
+    """Selections of a row that several others of its values are made of, and flags, in a chain of many reductions, as a
+    search is: each step would else be computed again by all those behind it."""
     nodes = {n.number: n for stage in stages for n in stage.walk()}
     if sum(n.kind == "reduced" for n in nodes.values()) < CHAIN:
         return set()
@@ -178,8 +178,9 @@ def _steps(stages: Sequence[Scalar], rows: frozenset) -> set[int]:
     for n in nodes.values():
         for number in {o.number for o in n.inputs()}:
             users[number] = users.get(number, 0) + 1
-    selected = {n.number for n in nodes.values() if n.kind == "op" and n.data[0] == "arith.select" and n.dims <= rows}
-    return {number for number in selected if users.get(number, 0) > 1}
+    of_rows = [n for n in nodes.values() if n.kind == "op" and n.dims <= rows]
+    flags = {n.number for n in of_rows if n.data[0] == "arith.ori"}  # what ends a search
+    return flags | {n.number for n in of_rows if n.data[0] == "arith.select" and users.get(n.number, 0) > 1}
 
 
 def _shared_expensive(stages: Sequence[Scalar], rows: frozenset) -> set[int]:

@@ -58,8 +58,11 @@ def lower(outer: Scope, op) -> None:
         scf.YieldOp(next_values)
         if turns is not None:
             turns.take(draft.body, op.operation)
-    finish = _finish_once if _has_one_step(op.operation) else _finish
-    results = finish(em, draft, arguments, [outer.tile(v) for v in inits])
+    until, init_tiles = em.taken.take(op.operation, "until", None), [outer.tile(v) for v in inits]
+    if _has_one_step(op.operation):
+        results = _finish_once(em, draft, arguments, init_tiles)
+    else:
+        results = _finish(em, draft, arguments, init_tiles, until)
     for value, frag in zip(op.results, results, strict=True):
         outer.tiles[value] = frag
     if left:
@@ -103,24 +106,38 @@ def _finish_once(em: Emitter, draft: scf.ForOp, arguments: list[LoopArgument], i
     return _taken(draft, arguments, list(branch.results))
 
 
-def _finish(em: Emitter, draft: scf.ForOp, arguments: list[LoopArgument], inits: list[Tile]) -> list[Fragment]:
-    """Replaces the draft loop, whose body has grown block arguments, by one that carries them."""
+def _finish(
+    em: Emitter, draft: scf.ForOp, arguments: list[LoopArgument], inits: list[Tile], until: int | None
+) -> list[Fragment]:
+    """Replaces the draft loop, whose body has grown block arguments, by one that carries them, and ends early where the
+    argument number `until` is true."""
     starts = _starts(draft, arguments, inits)
     with ir.InsertionPoint(draft.operation):
-        final = scf.ForOp(draft.lowerBound, draft.upperBound, draft.step, starts)
+        if until is None:
+            final = scf.ForOp(draft.lowerBound, draft.upperBound, draft.step, starts)
+            body, iv, carried, results = final.body, final.induction_variable, final.inner_iter_args, final.results
+        else:
+            first = sum(len(a.arguments) for a in arguments[:until])
+            final, body = _while(draft, starts, first)
+            iv, carried, results = body.arguments[0], list(body.arguments)[1:], list(final.results)[1:]
     # Block arguments were added in the order of first use: map them by owner.
     flat = [v for a in arguments for v in a.arguments]
-    draft.induction_variable.replace_all_uses_with(final.induction_variable)
-    for old, new in zip(flat, final.inner_iter_args, strict=True):
+    draft.induction_variable.replace_all_uses_with(iv)
+    for old, new in zip(flat, carried, strict=True):
         old.replace_all_uses_with(new)
-    with ir.InsertionPoint(final.body):
+    with ir.InsertionPoint(body):
         anchor = arith.ConstantOp(em.index, 0).operation
     for op in list(draft.body.operations):
         op.operation.move_before(anchor)
     anchor.erase()
+    if until is not None:
+        last = list(body.operations)[-1].operation
+        with ir.InsertionPoint(last):
+            scf.YieldOp([arith.AddIOp(iv, draft.step).result, *last.operands])
+        last.erase()
     if em.divisor(draft.induction_variable) > 1:
-        em.known_multiple(final.induction_variable, em.divisor(draft.induction_variable))
-    return _taken(draft, arguments, list(final.results))
+        em.known_multiple(iv, em.divisor(draft.induction_variable))
+    return _taken(draft, arguments, list(results))
 
 
 def _taken(draft: scf.ForOp, arguments: list[LoopArgument], results: list[ir.Value]) -> list[Fragment]:
@@ -132,6 +149,20 @@ def _taken(draft: scf.ForOp, arguments: list[LoopArgument], results: list[ir.Val
         at += n
     draft.operation.erase()
     return out
+
+
+def _while(draft: scf.ForOp, starts: list[ir.Value], flag: int) -> tuple[scf.WhileOp, ir.Block]:
+    """A loop of the same iterations, but none behind one that makes carried value number `flag` true; its body."""
+    inits = [draft.lowerBound, *starts]
+    types = [v.type for v in inits]
+    loop = scf.WhileOp(types, inits)
+    before, after = (region.blocks.append(*types) for region in loop.regions)
+    with ir.InsertionPoint(before):
+        iv, *carried = before.arguments
+        more = arith.CmpIOp(arith.CmpIPredicate.slt, iv, draft.upperBound).result
+        true = arith.ConstantOp(carried[flag].type, 1).result
+        scf.ConditionOp(arith.AndIOp(more, arith.XOrIOp(carried[flag], true).result).result, before.arguments)
+    return loop, after
 
 
 LOWERINGS: Lowerings = {"scf.for": lower}
