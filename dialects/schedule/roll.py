@@ -33,6 +33,11 @@ class Rounds:
     operands: list[list[ir.Value | Shifted | tuple[int, int] | int]] = field(default_factory=list)
     carried: list[tuple[tuple[int, int], ir.Value]] = field(default_factory=list)
 
+    @property
+    def worth(self) -> int:
+        """The operations that a loop saves, where a carried value costs as much as a round."""
+        return self.length * (self.count - len(self.carried))
+
 
 def captured(op: ir.Operation) -> list[ir.Value]:
     """What an operation's regions read from outside of it, each once."""
@@ -74,16 +79,12 @@ def find(ops: Sequence[ir.Operation]) -> Rounds | None:
                 end += 1
             for first in range(start, min(start + length, end)):
                 count = (end - first) // length + 1
-                if count >= FEWEST and (best is None or count * length >= best.count * best.length):
+                if count >= FEWEST and (best is None or count * length >= best.worth):
                     found = Rounds(list(ops[first : first + count * length]), length, count)
-                    if _connect(found) and (best is None or _rank(found) > _rank(best)):
+                    if _connect(found) and (best is None or found.worth > best.worth):
                         best = found
             start = max(end, start + 1)
     return best
-
-
-def _rank(rounds: Rounds) -> tuple[int, int, int]:
-    return rounds.count * rounds.length, rounds.count, -len(rounds.carried)
 
 
 def _connect(rounds: Rounds) -> bool:
