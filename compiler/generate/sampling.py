@@ -82,9 +82,9 @@ def possible_shares(
     stays = (place >= _highest(place, None, top_k.float(), 32, done)) | (scores == largest)
     share = torch.where(stays & (scores > -torch.inf), share, 0.0)
 
-    wanted = share.sum(-1, keepdim=True) * top_p
-    place, done = share.view(torch.int32), ~(top_p < 1) | (wanted == 0)
-    stays = place >= _highest(place, share, wanted, 30, done)  # shares are at most 1: 30 bits
+    place, total = share.view(torch.int32), share.sum(-1, keepdim=True)
+    done = ~(top_p < 1) | (total == 0)
+    stays = place >= _highest(place, share, total * top_p, 30, done)  # shares are at most 1: 30 bits
     stays = (stays & (share >= min_p)) | (share == 1)
     return scores, torch.where(stays, share, 0.0)
 
@@ -108,7 +108,7 @@ def _highest(places: Tensor, weights: Tensor | None, wanted: Tensor, bits: int, 
             best = torch.where(total >= wanted, tried, best)
             most = torch.where(total >= wanted, total, most)
         found, done = torch.where(done, found, best), done | (most == wanted)
-    return torch.minimum(found, torch.where(done, found, _REST))
+    return torch.minimum(torch.where(done, found, _REST), found)
 
 
 def exponential(seed: Tensor, position: Tensor, count: int) -> Tensor:

@@ -237,6 +237,16 @@ def _value(source, loop: scf.ForOp, made: list[ir.Operation], shifted: dict[Shif
     return shifted[source]
 
 
+def _fills_first(body: ir.Block) -> None:
+    """Moves what only makes a tile, which all rounds may read, out of the first one that does."""
+    moved = [op.operation for op in body.operations if op.operation.name in ("tensor.empty", "linalg.fill")]
+    own = {r for op in body.operations for r in op.operation.results}
+    first = body.operations[0].operation
+    for op in moved:
+        if all(v not in own or v.owner.operation in moved for v in op.operands) and op != first:
+            op.move_before(first)
+
+
 @transform_op("roll", operands=("forall",), takes="scf.forall")
 def roll(rewriter, foralls):
     """Makes loops of chains of equal rounds in each block program: operations that differ in what they read alone, each
@@ -245,5 +255,6 @@ def roll(rewriter, foralls):
     are."""
     for forall in foralls:
         body = forall.operation.regions[0].blocks[0]
+        _fills_first(body)
         while rounds := find([op.operation for op in body.operations][:-1]):
             roll_one(rounds, rewriter.erase_op)
