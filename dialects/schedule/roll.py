@@ -239,12 +239,16 @@ def _value(source, loop: scf.ForOp, made: list[ir.Operation], shifted: dict[Shif
 
 def _fills_first(body: ir.Block) -> None:
     """Moves what only makes a tile, which all rounds may read, out of the first one that does."""
-    moved = [op.operation for op in body.operations if op.operation.name in ("tensor.empty", "linalg.fill")]
-    own = {r for op in body.operations for r in op.operation.results}
-    first = body.operations[0].operation
-    for op in moved:
-        if all(v not in own or v.owner.operation in moved for v in op.operands) and op != first:
-            op.move_before(first)
+    ops = [op.operation for op in body.operations]
+    own = {r for op in ops for r in op.results}
+    quiet: list[ir.Operation] = []
+    for op in ops:
+        if op.name in ("tensor.empty", "linalg.fill") and all(v not in own or v.owner in quiet for v in op.operands):
+            quiet.append(op)
+    behind = next(op for op in ops if op not in quiet)
+    for op in quiet:
+        if not op.is_before_in_block(behind):
+            op.move_before(behind)
 
 
 @transform_op("roll", operands=("forall",), takes="scf.forall")

@@ -213,19 +213,25 @@ def test_compiled_tokens_are_those_of_pytorch():
 
 @pytest.mark.parametrize("size", [V, 33_023])
 def test_tokens_are_chosen_in_one_kernel(size):
-    """Whatever a row is, it is read once; one that no block holds is a cluster's."""
+    """Whatever a row is, it is read once; one that no block holds is a cluster's, for which all blocks make the random
+    numbers. Rounds of both searches are loops that end early."""
     job = compiled(2, size)
     job.lower("gpu")
     calls = re.findall(r"call @([a-z]+_[0-9]+)\(", job.text("kernels"))
-    assert calls == ["reduction_0"]
+    assert calls == (["reduction_0"] if size == V else ["elementwise_0", "reduction_0"])
     assert ("clusters in" in job.text("gpu")) == (size > V)
+    assert job.text("tiles").count("mlirc.until = 1") == job.text("gpu").count("scf.while") == 2
 
 
 def test_a_row_in_a_cluster_is_right_on_the_host_device():
-    """Of its two blocks the second one has less of it; some warps have copies."""
+    """Of its two blocks the second one has less of it; some warps have copies. Searches go to their last round, where
+    tokens are equally probable, or end early, or at once."""
     job = compiled(1, 131, "reduction:blocks=2")
     job.lower("ptx")
     levels = Levels.of({level: job.text(level) for level in HOST_LEVELS}, job.plan)
     model = HostModel(Path("choose"), job.plan, job.tensors(), levels=levels)
-    arguments = (*logits_and_seen(1, 131), *rows(LIMITS[-1]))
-    assert np.array_equal(model(*(a.numpy() for a in arguments)), choose(*arguments).numpy())
+    for s in (LIMITS[-1], Sampling(temperature=1.0), Sampling(temperature=1.0, top_k=3)):
+        logits, seen = logits_and_seen(1, 131)
+        for given in (logits, logits.round()):
+            arguments = (given, seen, *rows(s))
+            assert np.array_equal(model(*(a.numpy() for a in arguments)), choose(*arguments).numpy())

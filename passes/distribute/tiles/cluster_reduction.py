@@ -1,9 +1,9 @@
 """Reductions across the blocks of a cluster that share rows (`mlirc.spread`).
 
 Each warp leaves its partial results in its block's shared memory. Where somebody needs a result first, the blocks meet:
-each combines its warps' partial results, leaves that, the cluster meets, and every warp reads what each block left
-(PTX ISA, "mapa", ld.shared::cluster). All reductions that are under way then share the meeting. The order is fixed,
-and all threads have the same results, bit by bit: butterflies of commutative operations."""
+each combines its warps' partial results, leaves that, the cluster meets, and a warp of each block reads what all blocks
+left (PTX ISA, "mapa", ld.shared::cluster), for the others. All reductions that are under way then share the meeting.
+The order is fixed, and all threads have the same results, bit by bit: butterflies of commutative operations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Protocol
 
 from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import arith, gpu, ir, llvm, memref, nvvm
-from mlirc.passes.distribute.emit.emitter import Emitter, Unsupported
+from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue, Unsupported
 from mlirc.passes.distribute.layouts.registers import WARP, Factor, Layout
 from mlirc.passes.distribute.memory import access
 from mlirc.passes.distribute.tiles.values import Fragment, Tile
@@ -63,7 +63,7 @@ class AcrossBlocks(Tile):
         assert self._found is not None, "who reads a tile has it completed where it stands"
         return self._found.get(layout)
 
-    def _leave(self, buffer: ir.Value, place, values: list[ir.Value]) -> None:
+    def _leave(self, buffer: ir.Value, place: IndexValue, values: list[ir.Value]) -> None:
         for i, x in enumerate(values):
             wide = x if self.stored == self.element else arith.ExtUIOp(self.stored, x).result
             memref.StoreOp(wide, buffer, [self.em.value(place), self.em.c(i)])
@@ -75,20 +75,22 @@ class AcrossBlocks(Tile):
             step *= 2
         return value
 
+    def left(self, buffer: ir.Value, place: IndexValue) -> list[ir.Value]:
+        """What lies in a buffer."""
+        em = self.em
+        loaded = [memref.LoadOp(buffer, [em.value(place), em.c(i)]).result for i in range(self.partial.layout.num_regs)]
+        return [access.join(em, [x], 1, self.element, 1) for x in loaded]
+
     def of_block(self) -> list[ir.Value]:
         """What the warps of this block left, combined: each lane reads one warp's."""
-        em, totals = self.em, []
-        warp = em.value(em.add(self.first, em.rem(em.lane, self.warps)))
-        for i in range(self.partial.layout.num_regs):
-            loaded = memref.LoadOp(self.buffer, [warp, em.c(i)]).result
-            value = access.join(em, [loaded], 1, self.element, 1)
-            totals.append(self._butterfly(value, min(self.warps, WARP)))
-        return totals
+        parts = self.left(self.buffer, self.em.add(self.first, self.em.rem(self.em.lane, self.warps)))
+        return [self._butterfly(value, min(self.warps, WARP)) for value in parts]
 
     def leave(self, totals: list[ir.Value]) -> ir.Value:
         """Memory where the block's first thread leaves them."""
         buffer = self.em.alloc_smem([1 if isinstance(self.turn, int) else 2, len(totals)], self.stored, alignment=16)
-        self._leave(buffer, self.turn, totals)
+        with access.predicated(self.em.equal(self.em.lane, 0)):
+            self._leave(buffer, self.turn, totals)
         return buffer
 
     def of_cluster(self, buffer: ir.Value) -> list[ir.Value]:
@@ -138,11 +140,16 @@ def meet(em: Emitter) -> None:
     gpu.BarrierOp()
     totals = [r.of_block() for r in waiting]
     several = [(r, t) for r, t in zip(waiting, totals, strict=True) if r.count > r.warps]
-    buffers = {}
+    found = {}
     if several:
-        with access.predicated(em.equal(em.own_warp, 0)), access.predicated(em.equal(em.lane, 0)):
-            buffers = {r: r.leave(t) for r, t in several}
+        first = em.equal(em.own_warp, 0)
+        with access.predicated(first):
+            buffers = [r.leave(t) for r, t in several]
         nvvm.ClusterArriveOp()
         nvvm.ClusterWaitOp()
+        with access.predicated(first):  # all warps of a cluster would get in each other's way
+            combined = [r.leave(r.of_cluster(b)) for (r, _), b in zip(several, buffers, strict=True)]
+        gpu.BarrierOp()
+        found = {r: r.left(b, r.turn) for (r, _), b in zip(several, combined, strict=True)}
     for r, t in zip(waiting, totals, strict=True):
-        r.take(r.of_cluster(buffers[r]) if r in buffers else t)
+        r.take(found.get(r, t))
