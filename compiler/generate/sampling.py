@@ -73,13 +73,14 @@ def possible_shares(
     scores = scores / torch.where(temperature > 0, temperature, 1.0)
     scores = torch.where(torch.isnan(scores), torch.inf, scores)
     largest = scores.amax(-1, keepdim=True)
-    share = torch.where(scores == largest, 1.0, torch.exp(scores - largest))  # infinity minus itself is no number
 
-    scores = torch.where(scores == 0, 0.0, scores)  # -0 is as probable
-    place = scores.view(torch.int32)
+    place = torch.where(scores == 0, 0.0, scores).view(torch.int32)  # -0 is as probable
     place = torch.where(place < 0, place ^ _REST, place)  # in the order of f32
     done = (top_k <= 0) | (largest == -torch.inf)
-    stays = (place >= _highest(place, None, top_k.float(), 32, done)) | (scores == largest)
+    limit = _highest(place, None, top_k.float(), 32, done)
+    scores = torch.where(place < 0, place ^ _REST, place).view(torch.float32)  # once more: a row is kept as places
+    stays = (place >= limit) | (scores == largest)
+    share = torch.where(scores == largest, 1.0, torch.exp(scores - largest))  # infinity minus itself is no number
     share = torch.where(stays & (scores > -torch.inf), share, 0.0)
 
     place, total = share.view(torch.int32), share.sum(-1, keepdim=True)
@@ -91,9 +92,9 @@ def possible_shares(
 
 def _highest(places: Tensor, weights: Tensor | None, wanted: Tensor, bits: int, done: Tensor) -> Tensor:
     """The largest number with at least `wanted` f32 [B, 1] as the sum of the `weights` f32 [B, V] of the `places` int32
-    [B, V] at or above it, or a smaller one with the same places at or above it: int32 [B, 1]. Without weights all are 1.
-    With 30 bits places are from 0 on, with 32 they are those of any f32. Of rows that are `done` bool [B, 1] all places
-    are at or above it.
+    [B, V] at or above it, or a smaller one with the same places at or above it: int32 [B, 1]. Without weights all are
+    1. With 30 bits places are from 0 on, with 32 they are those of any f32. Of rows that are `done` bool [B, 1] all
+    places are at or above it.
 
     A round finds two bits, by the sums of three numbers, for which a cluster's blocks meet once. All rounds are alike,
     the first and the last one, too, and so become a loop (`schedule.roll`), which ends where a row is done."""

@@ -107,9 +107,7 @@ def _connect(rounds: Rounds) -> bool:
     return True
 
 
-def _source(
-    rounds: Rounds, place: dict, values: list[ir.Value]
-) -> ir.Value | Shifted | tuple[int, int] | int | None:
+def _source(rounds: Rounds, place: dict, values: list[ir.Value]) -> ir.Value | Shifted | tuple[int, int] | int | None:
     """Where a round has what an operation of it reads, from the values of all rounds."""
     length = rounds.length
     if values[0] not in place:
@@ -194,7 +192,8 @@ def _is_one_of(flag: ir.Value, op: ir.Operation) -> bool:
     """Whether an operation's result is true where a flag is."""
     if op.name != "arith.ori":
         return False
-    return any(v == flag or not isinstance(v.owner, ir.Block) and _is_one_of(flag, v.owner.operation) for v in op.operands)
+    made = [v.owner.operation for v in op.operands if not isinstance(v.owner, ir.Block)]
+    return flag in op.operands or any(_is_one_of(flag, inner) for inner in made)
 
 
 def _stays(rounds: Rounds, made: list[ir.Operation], number: int, flag: int) -> bool:

@@ -39,7 +39,8 @@ class ReductionEmitter:
         row_numbers = {*self.row_dims, UNIT_ROW}
         self.full = list(range(len(self.space.loops)))
         self.rows = [i for i in self.full if self.space.loops[i].dims[0] in row_numbers]
-        self.shared = _shared_expensive([*nodes, *inputs], self.row_dims)
+        self.searched = _searched(inputs, self.row_dims)
+        self.shared = _shared_expensive([*nodes, *inputs], self.row_dims) | self.searched
         self.steps = _steps([*nodes, *inputs], self.row_dims)
         self.prepared: set[tuple[int, int, bool, bool]] = set()
         self.has_reduced: dict[int, bool] = {}
@@ -138,7 +139,7 @@ class ReductionEmitter:
                 self.emitter.tiles[node.number] = self.emitter.tensor(node, self.rows)
                 return
             if share and node.number in self.shared:
-                self._prepare(node, self.full, share=False)
+                self._prepare(node, self.full, share=node.number in self.searched)
                 self.emitter.tiles[node.number] = self.emitter.tensor(node, self.full)
                 return
         for operand in node.inputs():
@@ -166,6 +167,23 @@ class ReductionEmitter:
         with ir.InsertionPoint(generic.regions[0].blocks[0]):
             clone_body(op, list(generic.regions[0].blocks[0].arguments))
         self.emitter.tiles[node.number] = (generic.results[0], list(self.rows))
+
+
+def _searched(inputs: Sequence[Scalar], rows: frozenset) -> set[int]:
+    """What many reductions of a row compute alike, each of which goes on in its own way: the numbers that a search
+    compares."""
+    count: dict[int, int] = {}
+    rarer: set[int] = set()  # of what others are made of
+    walked = [list(stage.walk()) for stage in inputs]
+    for stage in walked:
+        for n in stage:
+            count[n.number] = count.get(n.number, 0) + 1
+    for stage in walked:
+        for n in stage:
+            if count[n.number] < CHAIN:
+                rarer.update(o.number for o in n.inputs())
+    every = {n.number: n for stage in walked for n in stage}
+    return {i for i in rarer if count[i] >= CHAIN and every[i].kind == "op" and not every[i].dims <= rows}
 
 
 def _steps(stages: Sequence[Scalar], rows: frozenset) -> set[int]:

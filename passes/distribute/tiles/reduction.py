@@ -57,11 +57,16 @@ def mask(em: Emitter, frag: Fragment, dims: list[int], fill: ir.Attribute) -> Fr
         return frag
     filler = em.constant(fill, frag.piece)
     memo: dict = {}
+    # The most that a thread's first coordinate can be: with some registers all threads are inside.
+    most = {d: layout.shape[d] - 1 - int(layout.reg_offsets[:, d].max()) for d in dims}
     pieces = []
     for p, value in enumerate(frag.pieces):
         for d in dims:
             spread = d == layout.rank - 1 and frag.piece > 1
             offset = int(layout.reg_offsets[p * frag.piece, d])
+            size, last = frag.sizes[d], offset + most[d] + (frag.piece - 1 if spread else 0)
+            if isinstance(size, int) and last < size:
+                continue
             if (d, offset) not in memo:
                 memo[d, offset] = _inside(em, frag, d, p, spread)
             value = arith.SelectOp(memo[d, offset], value, filler).result
@@ -116,9 +121,7 @@ def _with_init(em: Emitter, combiner: Combiner, init: Tile, result: Fragment) ->
     return Fragment(em, combiner.element, init.shape, init.sizes, result.layout, pieces, result.piece)
 
 
-def _reduce(
-    em: Emitter, value: Fragment, combiner: Combiner, dims: list[int | None]
-) -> Fragment | AcrossBlocks:
+def _reduce(em: Emitter, value: Fragment, combiner: Combiner, dims: list[int | None]) -> Fragment | AcrossBlocks:
     layout = value.layout
     target = layout.project(dims)
     kept = {d for d in dims if d is not None}
@@ -138,7 +141,8 @@ def _reduce(
     warp_factors = [f for d in reduced for f, _ in layout.thread_factors(d, "w")]
     if not warp_factors:
         return frag
-    return AcrossBlocks(em, frag, combiner, warp_factors) if em.spread > 1 else _across_warps(em, frag, combiner, warp_factors)
+    across = AcrossBlocks if em.spread > 1 else _across_warps
+    return across(em, frag, combiner, warp_factors)
 
 
 def _in_thread(em: Emitter, value: Fragment, combiner: Combiner, target: Layout, dims) -> list[ir.Value]:
