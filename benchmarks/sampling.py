@@ -3,9 +3,9 @@
     python benchmarks/sampling.py compile DIR [--shapes main more]
     python benchmarks/sampling.py run DIR [-o FILE.json] [--samples 40]     # on the GPU; needs no MLIR
 
-A case is (slots, logits of each). Tokens must be those that PyTorch chooses on the CPU, for several ways to sample, each of
-which is timed: `RUNS` one behind the other, in a graph; and `after others`, what a launch costs in a graph behind the
-writing of 96 MB, as behind a step: its instructions and logits are in no cache of a multiprocessor."""
+A case is (slots, logits of each). Tokens must be those that PyTorch chooses on the CPU, for several ways to
+sample, each of which is timed: `RUNS` one behind the other, in a graph; and `after others`, what a launch costs in a
+graph behind the writing of 96 MB, as behind a step: its instructions and logits are in no cache."""
 
 from __future__ import annotations
 
