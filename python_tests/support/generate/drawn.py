@@ -51,9 +51,9 @@ def _opt(draw: Random, size: int) -> dict[str, Any]:
 
 
 def _falcon(draw: Random, size: int) -> dict[str, Any]:
-    names = ("alibi", "new_decoder_architecture", "multi_query", "bias")
-    return {"num_kv_heads": 1, "parallel_attn": True, "num_ln_in_parallel_attn": draw.choice([1, 2]),
-            **_switches(draw, *names)}  # fmt: skip
+    own = _switches(draw, "alibi", "new_decoder_architecture", "multi_query", "bias")
+    norms = draw.choice([1, 2]) if own["new_decoder_architecture"] else None  # others have one, and fail with two
+    return {"num_kv_heads": 1, "parallel_attn": True, "num_ln_in_parallel_attn": norms, **own}
 
 
 def _gemma3(draw: Random, size: int) -> dict[str, Any]:
