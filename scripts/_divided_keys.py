@@ -66,17 +66,22 @@ def default_division(
     at most: keys of which a team would have several steps then are divided among more, where there is room for more."""
     assert a.pages is not None
     fill, size = target.sms // blocks, a.pages.size
+    found: Division | None = None
     usual = _keys_of_step(a)
     twice = 2 * usual if max(a.head_dim, a.value_dim) <= WIDEST and size % (2 * usual) == 0 else usual
     for step in (block_kv,) if block_kv else (usual, twice):
         found = _in_cluster(a, target, fill, rows, warps, step)
         if found and found.once:
             return found
-    step = block_kv or usual
-    if fill <= IN_CLUSTERS[0]:
-        return _in_cluster(a, target, fill, rows, warps, step)
-    parts = min(MOST_FOR_ONE, fill, ceil_div(keys_of(a), step))
-    return _among_teams(a, target, Division(parts, 1, step, "last"), rows, warps) if parts > 1 else None
+    for step in (block_kv,) if block_kv else (usual, _keys_of_loop(a)):
+        parts = min(MOST_FOR_ONE, fill, ceil_div(keys_of(a), step))
+        if 1 < fill < IN_CLUSTERS[0] and target.has_clusters:
+            found = _in_cluster(a, target, fill, rows, warps, step)
+        elif parts:
+            found = _among_teams(a, target, Division(parts, 1, step, "last" if parts > 1 else None), rows, warps)
+        if found and found.once:
+            break
+    return found if found and found.parts * found.teams > 1 else None
 
 
 def _in_cluster(a: AttentionShape, target: Target, fill: int, rows: int, warps: int, step: int) -> Division | None:
@@ -102,6 +107,12 @@ def _keys_of_step(a: AttentionShape) -> int:
     assert a.pages is not None
     most = 32 if a.dtype in HALF and max(a.head_dim, a.value_dim) <= WIDEST else 16
     return max(n for n in range(1, most + 1) if a.pages.size % n == 0)
+
+
+def _keys_of_loop(a: AttentionShape) -> int:
+    """Half of those where teams have several steps, whose copies run ahead: more teams have room then."""
+    usual = _keys_of_step(a)
+    return usual // 2 if usual == 32 and max(a.head_dim, a.value_dim) > WIDEST // 2 else usual
 
 
 def _smem(a: AttentionShape, rows: int, found: Division) -> int:
