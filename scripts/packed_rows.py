@@ -29,6 +29,7 @@ FEW = (
     2  # blocks of a multiprocessor, below which they are large: (warps, blocks of words of a step), wanted and at most
 )
 LARGE, SMALL = (16, 2), (7, 4)  # benchmarks/results/packed-rows-h200.md
+ALONE = range(14, 24)  # blocks of two products for each multiprocessor, of which each is one warp
 RESIDENT = 28  # warps of a multiprocessor that registers are left for
 STEP = 64  # of the instruction along k
 
@@ -67,7 +68,7 @@ def packed_rows(
     kernel: KernelInfo,
     target: Target,
     *,
-    block_n: int = 16,
+    block_n: int | None = None,
     block_k: int | None = None,
     warps: int | None = None,
     min_blocks: int | None = None,
@@ -77,25 +78,37 @@ def packed_rows(
     """Each block multiplies all rows with `block_n` columns, which are rows of the weight, by `mma.sync` whose operands
     come from global memory straight to the registers.
 
-    Knobs: the columns; `block_k` elements of a step along k, which `warps` share out; `min_blocks` that a
-    multiprocessor should hold; `parts` of K, each for a block of its own, whose sums are added `through` a `cluster` of
-    2, 4 or 8 or, by a second launch, through `memory`.
+    Knobs: the columns (16, or 8 of each of two products, which share instructions then); `block_k` elements of a step
+    along k, which `warps` share out; `min_blocks` that a multiprocessor should hold; `parts` of K, each for a block of
+    its own, whose sums are added `through` a `cluster` of 2, 4 or 8 or, by a second launch, through `memory`.
     """
     c = kernel.contraction
     assert c is not None
     size = Sizes.of(kernel, c)
+    block_n = block_n or (16 if c.count == 1 else 8)
+    tiles = ceil_div(c.count * block_n, 16)  # of an instruction's columns
     blocks = size.batch * ceil_div(size.n, block_n) * parts
     few = blocks < FEW * target.sms
     wanted, most = LARGE if few else SMALL
-    chosen, step = steps_of(c, warps, parts, wanted, ceil_div(most, c.count))
+    if size.m == 1 and c.count == 2 and blocks // target.sms in ALONE and warps is block_k is min_blocks is None:
+        # All of them are there at once, a warp each, which adds up all of K by itself.
+        warps, block_k, min_blocks = 1, most * unit_of(c.packed), ceil_div(blocks, target.sms)
+    chosen, step = steps_of(c, warps, parts, wanted, ceil_div(most, tiles))
     warps, block_k = warps or chosen, block_k or step
-    if min_blocks is None and size.m == 1 and c.count == 1 and block_n <= 16 and c.packed in (4, 8):
-        # Of more rows and of two products ptxas would spill some registers.
+    if min_blocks is None and size.m == 1 and tiles == 1 and c.packed in (4, 8):
+        # Of more rows and columns ptxas would spill some registers.
         min_blocks = FEW if few else max(RESIDENT // warps, 1)
     sizes = [0 if d.whole else 1 for d in kernel.dims]
     sizes[size.m_dim], sizes[size.n_dim] = ceil_div(size.m, 8) * 8, block_n
     order = [d for d, n in enumerate(sizes) if n and d not in (size.n_dim, size.m_dim)] + [size.n_dim, size.m_dim]
-    knobs = dict(block_n=block_n, block_k=block_k, warps=warps, min_blocks=min_blocks, parts=parts, through=through)
+    knobs = dict(
+        block_n=block_n,
+        block_k=block_k,
+        warps=warps,
+        min_blocks=min_blocks,
+        parts=parts,
+        through=through,
+    )
     with script(**knobs) as (module, function):
         generalize(function)
         collapse_dims(function)

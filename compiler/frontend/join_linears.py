@@ -21,6 +21,7 @@ from torch.fx import Graph, GraphModule, Node
 import mlirc.frontend.quantize.dequantize  # noqa: F401  registers the op
 from mlirc.frontend import inputs
 from mlirc.frontend.graph_copy import copied
+from mlirc.frontend.quantize.packing import PANEL
 from mlirc.frontend.source import SourceModel
 from mlirc.frontend.weights import OnDemand
 from mlirc.ir.layer_names import Layers
@@ -113,7 +114,8 @@ class _Layer:
         biases = [bias] if isinstance(bias, Node) else []
         own = all(p.op == "placeholder" and p.name in stored and len(p.users) == 1 for p in (*parts, *biases))
         cut = node.users and all(user.target in _VIEWS for user in node.users)
-        if not own or not cut or len(weight.meta["val"].shape) != 2:
+        shape = weight.meta["val"].shape
+        if not own or not cut or len(shape) != 2 or packed and shape[0] % PANEL:
             return None
         kinds = tuple((stored[p.name].kind, p.meta["val"].dtype, tuple(p.meta["val"].shape[1:])) for p in parts)
         dtypes = tuple(p.meta["val"].dtype for p in biases)

@@ -72,9 +72,19 @@ def test_results_are_those_of_pytorch(shape, bias, names):
 
 
 def test_packed_weights_are_joined():
-    module, x = Block(64, (10, 6, 2), (False,) * 3), randn(3, 64)
+    module, x = Block(64, (16, 8, 24), (False,) * 3), randn(3, 64)
     source, packed = joined(module, x, "int4:group=32")
     assert {n for n in source.weights if n.startswith("q+")} == {"q+k+v.weight_words", "q+k+v.weight_scales"}
+    with torch.no_grad():
+        wanted = packed(x)
+    for found, tensor in zip(outputs(source, x), wanted, strict=True):
+        np.testing.assert_allclose(found, tensor.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_packed_weights_of_rows_that_fill_no_panel_stay_apart():
+    module, x = Block(64, (16, 12, 8), (False,) * 3), randn(3, 64)
+    source, packed = joined(module, x, "int4:group=32")
+    assert {n for n in source.weights if "+" in n} == {"q+v.weight_words", "q+v.weight_scales"}
     with torch.no_grad():
         wanted = packed(x)
     for found, tensor in zip(outputs(source, x), wanted, strict=True):

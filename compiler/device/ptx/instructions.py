@@ -130,7 +130,7 @@ def _cvta(m: Machine, at: Instruction, active: Active) -> None:
 
 def _space(at: Instruction) -> tuple[str, int, str]:
     """(space, elements, type) of a load or store; raises MlircError for what is not known."""
-    parts = [x for x in at.op[1:-1] if x not in (*ORDERS, *SCOPES, "nc")]
+    parts = [x for x in at.op[1:-1] if x not in (*ORDERS, *SCOPES, "nc", "L1::no_allocate")]
     counts = {(): 1, ("v2",): 2, ("v4",): 4, ("v8",): 8}
     if not parts or parts[0] not in SPACES or tuple(parts[1:]) not in counts:
         raise unknown(at)

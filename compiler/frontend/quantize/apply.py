@@ -72,7 +72,7 @@ def _on_demand(source: SourceModel, module: torch.nn.Module, places: list[Place]
 
     def packed(place: Place):
         with mode:
-            return placeholder(place.shape, scheme, place.weight.dtype)
+            return placeholder(place.shape, scheme, place.weight.dtype, experts=place.experts)
 
     weights, build = source.weights, source.build
     gone = {place.parameter for place in places}

@@ -17,7 +17,7 @@ def dequantize(
     `words` as `pack` makes them of a `Format` of the name `kind`; scales and zeros are [N, groups], one for `group`
     numbers of a row (0: for the row)."""
     format_ = Format.of(kind)
-    numbers = unpack(words, format_.bits, k)
+    numbers = unpack(words, format_.bits, scales.shape[0], k)
     each = torch.arange(k, device=words.device) // (group or k)
     if format_.floating:
         return numbers.view(FP8).to(scales.dtype) * scales[:, each]
@@ -27,4 +27,4 @@ def dequantize(
 
 @dequantize.register_fake
 def _(words, scales, zeros, kind, k, group):
-    return scales.new_empty(words.shape[0], k)
+    return scales.new_empty(scales.shape[0], k)

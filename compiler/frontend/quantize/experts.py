@@ -10,6 +10,7 @@ import torch
 
 from mlirc.frontend.experts import experts_forward
 from mlirc.frontend.quantize.dequantize import dequantize
+from mlirc.frontend.quantize.packing import PANEL
 from mlirc.frontend.quantize.rounding import Packed
 from mlirc.frontend.quantize.scheme import Scheme
 
@@ -26,23 +27,33 @@ class QuantizedMatrices(torch.nn.Module):
             self.register_buffer(name, tensor.view(experts, tensor.shape[0] // experts, -1))
         if packed.zeros is None:
             self.weight_zeros = None
-        self.out_features = int(self.weight_words.shape[1])  # type: ignore[index, union-attr]
+        self.out_features = int(self.weight_scales.shape[1])  # type: ignore[index, union-attr]
 
     def chosen(self, which: torch.Tensor | None, start: int, size: int) -> torch.Tensor:
         """Rows [start, start + size) of the experts numbered `which` (int64 [G]; of -1, what is of no use; None: all),
         as floats [G, size, K]. What is not chosen is not unpacked."""
 
-        def picked(part: torch.Tensor | None) -> torch.Tensor | None:
+        whole = -self.out_features % PANEL == start % PANEL == size % PANEL == 0
+
+        def picked(part: torch.Tensor | None, rows: int = 1) -> torch.Tensor | None:
+            """The chosen rows of a part that has one for so many rows of the weight."""
             if part is None:
                 return None
-            rows = part.narrow(1, start, size)
-            rows = rows if which is None else rows.index_select(0, which.clamp(min=0))
-            return rows.reshape(-1, part.shape[2])
+            if whole:
+                part = part.narrow(1, start // rows, size // rows)
+            elif rows == 1:  # as many as the panels of words have, of which some are of no use
+                part = torch.nn.functional.pad(part, (0, 0, 0, -self.out_features % PANEL))
+            part = part if which is None else part.index_select(0, which.clamp(min=0))
+            return part.reshape(-1, part.shape[2])
 
-        words, scales, zeros = map(picked, (self.weight_words, self.weight_scales, self.weight_zeros))  # type: ignore[arg-type]
+        words = picked(self.weight_words, PANEL)  # type: ignore[arg-type]
+        scales, zeros = picked(self.weight_scales), picked(self.weight_zeros)  # type: ignore[arg-type]
         assert words is not None and scales is not None
         floats = dequantize(words, scales, zeros, self.scheme.format.name, self.in_features, self.scheme.group)
-        return floats.reshape(-1, size, self.in_features)
+        if whole:
+            return floats.reshape(-1, size, self.in_features)
+        rows = self.out_features + -self.out_features % PANEL
+        return floats.reshape(-1, rows, self.in_features).narrow(1, start, size)
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, scheme={self.scheme}"

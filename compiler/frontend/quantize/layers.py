@@ -11,7 +11,7 @@ import torch
 
 from mlirc.errors import MlircError
 from mlirc.frontend.quantize.experts import QuantizedMatrices, projections, put_matrices
-from mlirc.frontend.quantize.packing import words_of
+from mlirc.frontend.quantize.packing import shape_of
 from mlirc.frontend.quantize.rounding import Packed, Rounded, Weight, quantize
 from mlirc.frontend.quantize.scaled import ScaledLinear
 from mlirc.frontend.quantize.scheme import FP8, Scheme, groups_of
@@ -24,7 +24,7 @@ class QuantizedLinear(torch.nn.Module):
 
     def __init__(self, packed: Packed, scheme: Scheme, k: int, bias: torch.nn.Parameter | None):
         super().__init__()
-        self.scheme, self.in_features, self.out_features = scheme, k, packed.words.shape[0]
+        self.scheme, self.in_features, self.out_features = scheme, k, packed.scales.shape[0]
         for name, tensor in packed.parts().items():
             self.register_buffer(name, tensor)
         if packed.zeros is None:
@@ -147,14 +147,17 @@ def _matrices(weight: Weight, scheme: Scheme, experts: int, k: int) -> Quantized
     return QuantizedMatrices(weight, scheme, experts, k)
 
 
-def placeholder(shape: tuple[int, int], scheme: Scheme, dtype: torch.dtype, ordered: bool = False) -> Weight:
-    """A packed weight [N, K] of the right shapes and no values, on the default device."""
+def placeholder(
+    shape: tuple[int, int], scheme: Scheme, dtype: torch.dtype, ordered: bool = False, experts: int = 0
+) -> Weight:
+    """A packed weight [N, K] of the right shapes and no values, on the default device; of experts [E N, K]."""
     (n, k), groups = shape, groups_of(shape[1], scheme.group)
     if scheme.activations:
         scale = torch.empty(1) if scheme.activations == "static" else None
         return Rounded(torch.empty(n, k, dtype=FP8), torch.empty(n, 1), scale)
     scales = torch.empty(n, groups, dtype=dtype)
-    words = torch.empty(n, words_of(scheme.format.bits, k), dtype=torch.int32)
+    panels, length = shape_of(scheme.format.bits, n // max(experts, 1), k)
+    words = torch.empty(panels * max(experts, 1), length, dtype=torch.int32)
     order = torch.empty(k, dtype=torch.int64) if ordered else None
     return Packed(words, scales, None if scheme.symmetric else torch.empty_like(scales), order)
 
@@ -204,4 +207,4 @@ def quantized(place: Place, scheme: Scheme, weight: torch.Tensor | None = None) 
     made = [p for p in parts if isinstance(p, Packed)]
     zeros = [p.zeros for p in made if p.zeros is not None]
     words, scales = torch.cat([p.words for p in made]), torch.cat([p.scales for p in made])
-    return Packed(words, scales, torch.cat(zeros) if zeros else None)
+    return Packed(words, scales, torch.cat(zeros) if zeros else None, experts=len(made))

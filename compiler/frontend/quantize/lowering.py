@@ -7,7 +7,7 @@ from math import log2
 
 from mlirc.dialects.mlirc_dialect import DEQUANTIZE
 from mlirc.frontend.amax import builtin_tensor
-from mlirc.frontend.quantize.packing import LANES, PAIR, RUN, WORDS, Plane, planes_of
+from mlirc.frontend.quantize.packing import CHUNK, LANES, PAIR, PANEL, RUN, WORDS, Plane, planes_of
 from mlirc.frontend.quantize.scheme import Format
 from mlirc.mlir import arith, ir, linalg, tensor
 
@@ -28,7 +28,8 @@ def lower_dequantize(op: ir.Operation) -> None:
         row, column = ir.AffineDimExpr.get(0), ir.AffineDimExpr.get(1)
         planes = planes_of(format_.bits, k)
         scale_at = ir.AffineExpr.get_floor_div(column, group) if group else ir.AffineConstantExpr.get(0)
-        reads = [[row, _word(column, plane)] for plane in planes] + [[row, scale_at]] * len(sources)
+        panel = ir.AffineExpr.get_floor_div(row, PANEL)
+        reads = [[panel, _word(row, column, plane)] for plane in planes] + [[row, scale_at]] * len(sources)
         init = tensor.empty([n, k], element)
         maps = [ir.AffineMap.get(2, 0, read) for read in (*reads, [row, column])]
         generic = linalg.GenericOp(
@@ -50,10 +51,11 @@ def lower_dequantize(op: ir.Operation) -> None:
     op.erase()
 
 
-def _word(column: ir.AffineExpr, plane: Plane) -> ir.AffineExpr:
-    """The word of a row that has a number's bits of a plane."""
+def _word(row: ir.AffineExpr, column: ir.AffineExpr, plane: Plane) -> ir.AffineExpr:
+    """The word of a panel of rows that has a number's bits of a plane."""
     fields, block = plane.fields, plane.block
-    at = ir.AffineExpr.get_floor_div(column, block) * (LANES * WORDS) + plane.start
+    at = ir.AffineExpr.get_floor_div(column, block) * (CHUNK * PANEL) + plane.start * PANEL
+    at = at + ir.AffineExpr.get_mod(row, PANEL) * CHUNK
     at = at + ir.AffineExpr.get_floor_div(ir.AffineExpr.get_mod(column, LANES * RUN), RUN) * WORDS
     if fields <= RUN:  # a run has several words
         within = ir.AffineExpr.get_floor_div(ir.AffineExpr.get_mod(column, RUN), fields) if fields < RUN else None

@@ -12,6 +12,10 @@ is the q-th of four words, q = 16 j + e: in word 16 block + 4 c + q / F, of whos
 bytes at a time, which are its own numbers alone, where k is taken in the order of lanes: runs of 16 numbers, which are
 32 bytes of 16-bit activations. Neighbours are 16 bits apart, so that one `and` and one `or` make two 16-bit floats of
 them. The last block is filled up with zeros.
+
+Eight rows are a panel: the first 16 words of each follow each other, then the next 16 of each. So what a warp loads at
+once for eight columns of B, 512 bytes, lies together, and what it loads next behind that. The last panel has rows of
+zeros. Words are [panels, words of a panel].
 """
 
 from __future__ import annotations
@@ -24,6 +28,8 @@ WORD = 32
 LANES = 4  # that share a block
 RUN = 16  # numbers of a lane that follow each other
 WORDS = 4  # of a lane in a block: 16 bytes
+CHUNK = LANES * WORDS  # words of a block
+PANEL = 8  # rows whose blocks follow each other
 PAIR = 2  # neighbours in a word, 16 bits apart
 
 
@@ -64,8 +70,13 @@ def words_of(bits: int, k: int) -> int:
     return sum(plane.words for plane in planes_of(bits, k))
 
 
+def shape_of(bits: int, n: int, k: int) -> tuple[int, int]:
+    """The shape of the words of [n, k] numbers: panels, and words of a panel."""
+    return -(-n // PANEL), PANEL * words_of(bits, k)
+
+
 def pack(numbers: torch.Tensor, bits: int) -> torch.Tensor:
-    """uint8 [N, K], each below 2^bits, as int32 words [N, `words_of`]."""
+    """uint8 [N, K], each below 2^bits, as int32 words of `shape_of`."""
     n, k = numbers.shape
     parts = []
     for plane in planes_of(bits, k):
@@ -79,11 +90,14 @@ def pack(numbers: torch.Tensor, bits: int) -> torch.Tensor:
             for e in range(PAIR):
                 words |= pairs[:, :, h, e] << (16 * e + plane.bits * h)
         parts.append(words)
-    return torch.cat(parts, 1)
+    rows = torch.nn.functional.pad(torch.cat(parts, 1), (0, 0, 0, -n % PANEL))
+    chunks = rows.view(-1, PANEL, rows.shape[1] // CHUNK, CHUNK).transpose(1, 2)
+    return chunks.reshape(shape_of(bits, n, k))
 
 
-def unpack(words: torch.Tensor, bits: int, k: int) -> torch.Tensor:
-    """The uint8 numbers [N, k] of what `pack` made."""
+def unpack(words: torch.Tensor, bits: int, n: int, k: int) -> torch.Tensor:
+    """The uint8 numbers [n, k] of what `pack` made."""
+    words = words.view(len(words), -1, PANEL, CHUNK).transpose(1, 2).reshape(len(words) * PANEL, -1)[:n]
     total = torch.zeros(words.shape[0], k, dtype=torch.uint8, device=words.device)
     for plane in planes_of(bits, k):
         part = words[:, plane.start : plane.start + plane.words]

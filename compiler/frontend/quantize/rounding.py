@@ -16,12 +16,13 @@ from mlirc.frontend.quantize.scheme import FP8, Scheme, groups_of
 class Packed:
     """A packed weight [N, K]: int32 words, scales [N, groups] and, where it has any, zero points [N, groups] as whole
     numbers of the scales' dtype. `order`: int64 [K], the input that each of its columns is for; None: the input of its
-    own number."""
+    own number. `experts`: of how many weights, one below the other, each with panels of words of its own."""
 
     words: torch.Tensor
     scales: torch.Tensor
     zeros: torch.Tensor | None = None
     order: torch.Tensor | None = None
+    experts: int = 0
 
     def parts(self) -> dict[str, torch.Tensor]:
         """By the names of a layer's buffers."""
@@ -30,7 +31,13 @@ class Packed:
 
     def floats(self, scheme: Scheme, k: int) -> torch.Tensor:
         """The weight as floats [N, K], its columns in the order in which they are stored."""
-        return dequantize(self.words, self.scales, self.zeros, scheme.format.name, k, scheme.group)
+        about = scheme.format.name, k, scheme.group
+        if not self.experts:
+            return dequantize(self.words, self.scales, self.zeros, *about)
+        words, scales = (part.chunk(self.experts) for part in (self.words, self.scales))
+        zeros = [None] * self.experts if self.zeros is None else self.zeros.chunk(self.experts)
+        each = zip(words, scales, zeros, strict=True)  # whose words are panels of their own
+        return torch.cat([dequantize(*parts, *about) for parts in each])
 
 
 @dataclass

@@ -53,6 +53,7 @@ class Emitter(Builder):
         # Of the loop that is being built: iterations its copies run ahead.
         self.pipeline_depth: int | None = None
         self.pipeline: Pipeline = Pipeline()
+        self.waiting: dict = {}  # products that another one computes with its own, by that one
         self.products: list[str] = []  # what was chosen for each, in words
         # What was chosen for tiles that change their registers' layout, and how those in shared memory are accessed.
         self.conversions: list[str] = []

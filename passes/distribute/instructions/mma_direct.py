@@ -27,6 +27,7 @@ from mlirc.passes.distribute.tiles.reduction import mask
 from mlirc.passes.distribute.tiles.values import Fragment
 
 RUN, LANES = 16, 4  # elements of a lane that follow each other, and lanes that share k
+HALF_TILE = 8  # columns that are half of an instruction's
 STEP = 16  # of one instruction along k
 # Sums that take turns where a warp has fewer tiles: a product waits for the one whose sums it adds to.
 CHAINS = 2
@@ -62,20 +63,22 @@ class MmaDirect(Instruction):
         if not all(p.k_last):
             raise Unsupported(f"mma = {self.name} takes operands whose rows run along k: use mma")
         m, n = (round_up(extent, t * warps) for extent, t, warps in zip((p.m, p.n), self.tile, p.grid, strict=True))
-        tiles = m // p.grid[0] // 8, n // p.grid[1] // 16
+        if p.n <= HALF_TILE and p.grid == (1, 1):
+            n = HALF_TILE  # half an instruction: the other one may be another product's
+        tiles = m // p.grid[0] // 8, n // p.grid[1] // 8
         warps_k = p.warps // (p.grid[0] * p.grid[1])
         sums = Layout.of(
             (warp(p.grid[0], p.grid[1]), reg(tiles[0]), lane(LANES, 1), reg(2)),
-            (warp(p.grid[1], 1), reg(tiles[1]), reg(2), lane(8, LANES)),
+            (warp(p.grid[1], 1), reg(tiles[1]), lane(8, LANES)),
         )
         form = PartialSums if warps_k > 1 else None
-        return Spread(sums, round_up(p.k, self.step_k * warps_k), warps_k, form, (2 * tiles[0], 2 * tiles[1]))
+        return Spread(sums, round_up(p.k, self.step_k * warps_k), warps_k, form, (2 * tiles[0], tiles[1]))
 
     def layout(self, product: Product, which: int) -> Layout:
         """In which operand 0 (A), dims (m, k), or 1 (B), dims (n, k), is multiplied."""
         s, (warps_m, warps_n) = product.spread, (product.warps_m, product.warps_n)
         part = s.k // s.warps_k
-        rows = warp((warps_m, warps_n)[which], (warps_n, 1)[which]), reg(s.tiles[which] // 2), reg(1 + which)
+        rows = warp((warps_m, warps_n)[which], (warps_n, 1)[which]), reg((s.tiles[0] // 2, s.tiles[1])[which])
         k = warp(s.warps_k, warps_m * warps_n), reg(part // self.step_k), lane(LANES, 1), reg(RUN)
         return Layout.of((*rows, lane(8, LANES)), k)
 
@@ -132,53 +135,130 @@ class MmaDirect(Instruction):
     def lower(self, product: Product) -> Fragment:
         """Where warps share out k, gives sums that are to be added."""
         product.begin()
-        acc, em, s = product.accumulator(), product.em, product.spread
-        a, b, runs = self.operands(product)
-        rows, columns = s.tiles
-        mt, nt = rows // 2, columns // 2
-        start = PartialSums.pack(em, acc, s.tiles) if s.warps_k > 1 else list(acc.with_piece(columns).pieces)
-        shape = ir.VectorType.get([2, 2], acc.element)
+        waiting, other = product.em.waiting, _other_half(product)
+        if product.op.operation in waiting:
+            first, sums = waiting.pop(product.op.operation)
+            mine = _Half.of(self, product)
+            halves = [first, mine]
+            if [r.steps for r in first.runs] == [r.steps for r in mine.runs]:
+                found = self._multiply(halves)
+            else:
+                found = [self._multiply([half])[0] for half in halves]
+            sums[:] = found[0]
+            return _result(product, found[1])
+        mine = _Half.of(self, product)
+        if other is None:
+            return _result(product, self._multiply([mine])[0])
+        later: list[ir.Value] = []
+        waiting[other] = mine, later
+        return _result(product, later)
 
-        def tile(i: int, j: int) -> ir.Value:
+    def _multiply(self, halves: list[_Half]) -> list[list[ir.Value]]:
+        """The rows of sums of a product, or of two that share the rows and an instruction's columns."""
+        product = halves[0].product
+        rows, columns = product.spread.tiles
+        places = [(half, c) for half in halves for c in range(columns)]
+        pairs = [places[i : i + 2] for i in range(0, len(places), 2)]
+        mt, nt = rows // 2, len(pairs)
+        element = product.c.element
+        shape, nothing = ir.VectorType.get([2, 2], element), product.em.constant(ir.FloatAttr.get(element, 0.0))
+
+        def tile(i: int, pair: list[tuple[_Half, int]]) -> ir.Value:
             """Sums of 16 columns of B, the instruction's rows, and 8 rows of A."""
-            scalars = [em.extract(start[2 * i + e], 2 * j + h) for h in range(2) for e in range(2)]
-            return vector.FromElementsOp(shape, scalars).result
+            scalars = [product.em.extract(half.start[2 * i + e], c) for half, c in pair for e in range(2)]
+            return vector.FromElementsOp(shape, (scalars + [nothing] * 2)[:4]).result
 
-        total = [tile(i, j) for i in range(mt) for j in range(nt)]
-        zero = vector.BroadcastOp(shape, em.constant(ir.FloatAttr.get(acc.element, 0.0))).result
-        for run in runs:
-            sums = self._sums(product, (a, b), run, [zero] * len(total) if run.scales else total, zero)
+        total = [tile(i, pair) for i in range(mt) for pair in pairs]
+        zero = vector.BroadcastOp(shape, nothing).result
+        for number, run in enumerate(halves[0].runs):
+            sums = self._sums(halves, pairs, number, [zero] * len(total) if run.scales else total, zero)
             if not run.scales:
                 total = sums
                 continue
-            scaled = [_scaled(sums[i * nt + j], run.scales[2 * j : 2 * j + 2], total[i * nt + j])
+            scales = [[half.runs[number].scales[c] for half, c in pair] for pair in pairs]
+            scaled = [_scaled(sums[i * nt + j], (scales[j] * 2)[:2], total[i * nt + j])
                       for i in range(mt) for j in range(nt)]  # fmt: skip
             total = [_chosen(run.inside, *both) for both in zip(scaled, total, strict=True)]
-        values = [
-            em.pack([vector.ExtractOp(total[r // 2 * nt + j], [], [h, r % 2]).result
-                     for j in range(nt) for h in range(2)]) for r in range(rows)
-        ]  # fmt: skip
-        if s.warps_k > 1:
-            return PartialSums(em, acc.element, acc.shape, acc.sizes, product.layout, values, s.tiles)
-        return Fragment(em, acc.element, acc.shape, acc.sizes, product.layout, values, columns)
+        where = {place: (j, h) for j, pair in enumerate(pairs) for h, place in enumerate(pair)}
+
+        def scalar(r: int, place: tuple[_Half, int]) -> ir.Value:
+            j, h = where[place]
+            return vector.ExtractOp(total[r // 2 * nt + j], [], [h, r % 2]).result
+
+        return [
+            [product.em.pack([scalar(r, (half, c)) for c in range(columns)]) for r in range(rows)] for half in halves
+        ]
 
     def _sums(
-        self, product: Product, operands: tuple[Fragment, Fragment], run: Run, start: list[ir.Value], zero: ir.Value
+        self, halves: list[_Half], pairs: list, number: int, start: list[ir.Value], zero: ir.Value
     ) -> list[ir.Value]:
         """What the tiles begin with, and the products of a run's steps."""
-        (a, b), (mt, nt) = operands, (n // 2 for n in product.spread.tiles)
+        first, mt, nt = halves[0], halves[0].product.spread.tiles[0] // 2, len(pairs)
+        run, product = first.runs[number], first.product
         chains = max(CHAINS // len(start), 1)
         sums = [list(start), *([zero] * len(start) for _ in range(chains - 1))]
         # Of a lane's run of 16 an instruction has four neighbours; all lanes' are 16 of k.
         places = [step * self.step_k + LANES * quarter for step in run.steps for quarter in range(RUN // LANES)]
-        for number, k in enumerate(places):
-            part = sums[number % chains]
-            right = [_registers(product, 1, b, [16 * j, 16 * j + 8], k) for j in range(nt)]
+        for at, k in enumerate(places):
+            part = sums[at % chains]
+            right = [_columns(pair, k) for pair in pairs]
             for i in range(mt):
-                left = _registers(product, 0, a, [8 * i], k)
+                left = _registers(product, 0, first.a, [8 * i], k)
                 for j in range(nt):
                     part[i * nt + j] = _issue(right[j], left, part[i * nt + j])
         return [product.add(*both) if len(both) > 1 else both[0] for both in zip(*sums, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class _Half:
+    """A product that is to be emitted: its operands, what becomes of their products, and its sums' rows before."""
+
+    product: Product
+    a: Fragment
+    b: Fragment
+    runs: list[Run]
+    start: list[ir.Value]
+
+    @classmethod
+    def of(cls, instruction: MmaDirect, product: Product) -> _Half:
+        acc, s = product.accumulator(), product.spread
+        start = PartialSums.pack(product.em, acc, s.tiles) if s.warps_k > 1 else acc.with_piece(s.tiles[1]).pieces
+        return cls(product, *instruction.operands(product), list(start))
+
+
+def _other_half(product: Product) -> ir.Operation | None:
+    """Another product of this one's rows, of as many columns, that follows it in its block: two of eight columns share
+    an instruction, as the two of a gated layer."""
+    if product.spread.tiles[1] > 1 or product.geometry.block.grid != (1, 1):
+        return None
+    op, seen = product.op.operation, False
+    for other in op.parent.regions[0].blocks[0].operations:
+        other = other.operation
+        if seen and other.name == op.name and _alike(op, other):
+            return other
+        seen = seen or other == op
+    return None
+
+
+def _alike(op: ir.Operation, other: ir.Operation) -> bool:
+    """Whether two products have the same left operand, and are of one shape."""
+    mine, theirs = list(op.operands), list(other.operands)
+    names = "indexing_maps", "mlirc.mma", "mlirc.warp_grid"
+    return (
+        len(mine) == len(theirs) == 3
+        and mine[0] == theirs[0]
+        and [v.type for v in mine] == [v.type for v in theirs]
+        and all((n in op.attributes) == (n in other.attributes) for n in names)
+        and all(op.attributes[n] == other.attributes[n] for n in names if n in op.attributes)
+        and not any(use.owner.operation == other for use in op.results[0].uses)
+    )
+
+
+def _result(product: Product, rows: list[ir.Value]) -> Fragment:
+    acc, s = product.c, product.spread
+    if s.warps_k > 1:
+        return PartialSums(product.em, acc.element, acc.shape, acc.sizes, product.layout, rows, s.tiles)
+    return Fragment(product.em, acc.element, acc.shape, acc.sizes, product.layout, rows, s.tiles[1])
 
 
 def _inside(product: Product, which: int, frag: Fragment) -> Fragment:
@@ -209,6 +289,22 @@ def _registers(product: Product, which: int, frag: Fragment, outer: list[int], k
     places = [(o, k + half + d) for half in (0, 2) for o in outer for d in range(2)]
     scalars = [frag.scalar(table[product.place(which, *place)]) for place in places]
     return vector.FromElementsOp(ir.VectorType.get([len(scalars) // 2, 2], scalars[0].type), scalars).result
+
+
+def _columns(pair: list[tuple[_Half, int]], k: int) -> ir.Value:
+    """The four registers of an instruction's 16 columns; zeros for those that it does not have."""
+    parts = [_registers(half.product, 1, half.b, [8 * c], k) for half, c in pair]
+    element = ir.VectorType(parts[0].type).element_type
+    half_zero = None
+    if len(parts) == 1:
+        half_zero = pair[0][0].product.em.constant(ir.FloatAttr.get(element, 0.0))
+    scalars = []
+    for at in range(2):
+        for part in parts:
+            scalars += [vector.ExtractOp(part, [], [at, e]).result for e in range(2)]
+        if half_zero is not None:
+            scalars += [half_zero] * 2
+    return vector.FromElementsOp(ir.VectorType.get([4, 2], element), scalars).result
 
 
 def _issue(a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:

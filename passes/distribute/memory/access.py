@@ -142,12 +142,13 @@ def _in_panel(em: Emitter, view: View, layout: Layout, column: int, width: int) 
     return panel, em.add(em.team.thread_part(layout, last), first)
 
 
-def load_elements(em: Emitter, view: View, indices: list[IndexValue], width: int) -> ir.Value:
+def load_elements(em: Emitter, view: View, indices: list[IndexValue], width: int, once: bool = False) -> ir.Value:
+    """`width` neighbours; `once`: nobody reads them again, so that they need no place in the L1 cache."""
     values = [em.value(i) for i in indices]
     align = width * element_bytes(view.element)
     if width == 1:
         return memref.LoadOp(view.base, values).result
-    return vector.LoadOp(vec(view.element, width), view.base, values, alignment=align).result
+    return vector.LoadOp(vec(view.element, width), view.base, values, alignment=align, nontemporal=once or None).result
 
 
 def tell(em: Emitter, view: View, layout: Layout, width: int, verb: str) -> None:

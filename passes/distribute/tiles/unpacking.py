@@ -177,7 +177,7 @@ class Unpacking:
             if not exact:
                 most = [n - (run if i == len(shape) - 1 else 1) for i, n in enumerate(shape)]
                 indices = [self.em.min(i, n) for i, n in zip(indices, most, strict=True)]
-            self._loaded[key] = access.load_elements(self.em, view, indices, run)
+            self._loaded[key] = access.load_elements(self.em, view, indices, run, once=run > 1)
         loaded = self._loaded[key]
         return self.em.extract(loaded, last.const % run) if run > 1 else loaded
 
