@@ -39,7 +39,7 @@ def graph(
     merge: bool = True,
     merge_points: int | None = None,
     row_writes: bool = True,
-    dependent: bool = False,
+    dependent: bool | None = None,
 ) -> ir.Module:
     """The transform script that takes a `linalg`-level module to the `kernels` level.
 
@@ -51,7 +51,8 @@ def graph(
     merge: what computes the rows that a kernel writes joins it, and small kernels that do not depend on each other
     share a launch, up to `merge_points` elements together (default: 262144 in graphs that write rows, else none).
     row_writes: what rotates the rows of a product, and writes them to a cache, is computed by the product's blocks.
-    dependent: kernels begin before those in front of them have ended, and wait for them (from sm_90 on).
+    dependent: kernels begin before those in front of them have ended, and wait for them (from sm_90 on; default: of
+    graphs whose products are all with one row and read few weights, as a small step of decoding, on sm_90).
     """
     knobs = {
         "epilogue": fuse_epilogue,
@@ -84,8 +85,8 @@ def graph(
             apply_pass(module, pass_name="mlirc-merge-kernels", options=points)
         if row_writes:
             apply_pass(module, pass_name="mlirc-fuse-row-writes", options="")
-        if dependent:
-            apply_pass(module, pass_name="mlirc-dependent-kernels", options="")
+        if dependent or dependent is None and target.cc == DEPENDENT_FROM:
+            apply_pass(module, pass_name="mlirc-dependent-kernels", options="" if dependent else "rows=true")
     return schedule
 
 

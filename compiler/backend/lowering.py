@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 from mlirc.backend.addresses import constants_as_offsets
 from mlirc.backend.atomics import carries_data, order_atomics
+from mlirc.backend.held_loads import hold_loads
 from mlirc.backend.llvm_text import for_older_llvm
 from mlirc.backend.narrow import narrow_addresses
 from mlirc.dialects.pointer_table import POINTER_TABLE, table_argument
 from mlirc.dialects.tensor_map import map_argument
 from mlirc.errors import MlircError
 from mlirc.ir.accesses import is_wait
-from mlirc.ir.dependence import launches_of
 from mlirc.mlir import ir, llvm, nested, nvvm, pass_manager, vector
 from mlirc.runtime.plan import POINTER_ALIGNMENT
 from mlirc.runtime.tensor_map import MAP_ALIGNMENT, MAP_BYTES
@@ -88,21 +88,17 @@ def _table(value: ir.Value) -> list[ir.Value]:
 
 class Pointer(NamedTuple):
     """What holds of a parameter in every launch: no other parameter has its buffer; it is a buffer's start; it is no
-    pointer, but a tensor map by value; or it is a table of so many pointers by value; no launch of a run writes its
-    buffer."""
+    pointer, but a tensor map by value; or it is a table of so many pointers by value."""
 
     alone: bool
     whole: bool
     map: bool = False
     table: int = 0
-    given: bool = False
 
 
 def pointer_parameters(module: ir.Operation) -> dict[str, list[Pointer]]:
     """Per gpu.func symbol: what is known of each argument from the launches."""
     result: dict[str, list[Pointer]] = {}
-    hosts = [op for op in nested(module) if op.name == "func.func" and len(op.regions[0].blocks)]
-    given = {launch.op: launch.given for host in hosts for launch in launches_of(host)}
     for op in nested(module):
         if op.name != "gpu.launch_func":
             continue
@@ -117,15 +113,13 @@ def pointer_parameters(module: ir.Operation) -> dict[str, list[Pointer]]:
                 r == {v},
                 str(v.type) == "!llvm.ptr" and not table,
                 len(table),
-                i in given.get(op, ()),
             )  # fmt: skip
-            for i, (v, r, table) in enumerate(zip(bound, roots, tables, strict=True))
+            for v, r, table in zip(bound, roots, tables, strict=True)
         ]
         symbol = ir.SymbolRefAttr(op.attributes["kernel"]).value[-1]
         known = result.get(symbol, here)
         result[symbol] = [
-            Pointer(a.alone and b.alone, a.whole and b.whole, a.map, a.table, a.given and b.given)
-            for a, b in zip(known, here, strict=True)
+            Pointer(a.alone and b.alone, a.whole and b.whole, a.map, a.table) for a, b in zip(known, here, strict=True)
         ]
     return result
 
@@ -275,9 +269,9 @@ def _shield_intrinsics(gpu_module: ir.Operation) -> None:
 
 def _hold_waits(gpu_module: ir.Operation) -> set[str]:
     """Makes waits for earlier launches something that LLVM moves no access to memory across, which their intrinsic,
-    said to touch none, is not. Returns the kernels that have one: of their pointers those alone that no launch of a run
-    writes are of memory that nobody else writes while they run, and may be noalias, or read through the read-only
-    cache."""
+    said to touch none, is not. Returns the kernels that have one: none of their pointers may be noalias. What other
+    launches write changes while they run; and of what none writes, loads would be through the read-only cache
+    (ld.global.nc), which ptxas moves behind the wait, wherever they stand."""
     found = set()
     for func in [op for op in nested(gpu_module) if op.name == "gpu.func"]:
         for op in [op for op in nested(func) if is_wait(op)]:
@@ -390,7 +384,8 @@ def lower_to_llvm_ir(module: ir.Module, target: Target, name: str) -> str:
                 if symbol not in blocks:
                     raise MlircError(f"{where}: nothing launches {symbol}: remove it or launch it")
                 constants_as_offsets(op)
-                known = [p._replace(alone=p.alone and (p.given or symbol not in early)) for p in pointers[symbol]]
+                hold_loads(op)
+                known = [p._replace(alone=p.alone and symbol not in early) for p in pointers[symbol]]
                 _finish_kernel(op, known, blocks[symbol])
         _finish_globals(gpu_module, name)
         text = llvm.translate_module_to_llvmir(gpu_module)

@@ -4,14 +4,15 @@
 // does the store. Of a loop whose weights cannot all be held, the first iterations are prefetched, in bounds: there
 // are three. Under a condition, which is computed again; what an index that is loaded leads to is left out.
 // CHECK-LABEL: gpu.func @k_0
-// CHECK-NEXT: nvvm.griddepcontrol launch_dependents
+// CHECK-NOT: nvvm.griddepcontrol
 // CHECK: %[[I:.*]] = arith.addi
 // CHECK: %[[W:.*]] = memref.load %arg1[%[[I]]]
 // CHECK: %[[LOW:.*]] = arith.cmpi ult
 // CHECK: scf.if %[[LOW]] {
 // CHECK-COUNT-3: memref.prefetch %arg2[{{.*}}], read, locality<2>, data : memref<3x64xf32>
 // CHECK-NOT: memref.prefetch
-// CHECK: nvvm.griddepcontrol wait
+// CHECK: nvvm.griddepcontrol launch_dependents
+// CHECK-NEXT: nvvm.griddepcontrol wait
 // CHECK-NOT: memref.prefetch
 // CHECK: memref.load %arg0
 // CHECK: memref.load %arg3

@@ -2,14 +2,15 @@
 
 // A product with a producer: the lane that copies the weights has their first tiles brought into the L2 cache.
 // CHECK-LABEL: gpu.func @k
-// CHECK-NEXT: nvvm.griddepcontrol launch_dependents
+// CHECK-NOT: nvvm.griddepcontrol
 // CHECK: nvvm.mbarrier.init
 // CHECK: gpu.barrier
 // CHECK: scf.if
 // CHECK: scf.if
 // CHECK-COUNT-8: nvvm.cp.async.bulk.tensor.prefetch %[[W:arg.]], box[
 // CHECK-NOT: nvvm.cp.async.bulk.tensor.prefetch
-// CHECK: nvvm.griddepcontrol wait
+// CHECK: nvvm.griddepcontrol launch_dependents
+// CHECK-NEXT: nvvm.griddepcontrol wait
 // CHECK: nvvm.cp.async.bulk.tensor.shared.cluster.global {{.*}}, %[[W]],
 #mk = affine_map<(m, n, k) -> (m, k)>
 #nk = affine_map<(m, n, k) -> (n, k)>

@@ -8,6 +8,7 @@ has such a kernel let those behind it begin, and wait for those in front of it a
 
 from __future__ import annotations
 
+from mlirc.errors import MlircError
 from mlirc.mlir import ir
 from mlirc.passes import register
 from mlirc.passes.dependent.kernels import mark_kernels
@@ -16,8 +17,10 @@ from mlirc.passes.dependent.launches import begin_early
 
 @register("mlirc-dependent-kernels")
 def kernels(module: ir.Module, **options: str) -> None:
-    """Marks the kernels of a `kernels`-level module, in place."""
-    mark_kernels(module)
+    """Marks the kernels of a `kernels`-level module, in place; with `rows=true` those of a step of decoding alone."""
+    if not set(options) <= {"rows"} or options.get("rows", "true") not in ("true", "false"):
+        raise MlircError("mlirc-dependent-kernels has one option: rows, true or false")
+    mark_kernels(module, rows=options.get("rows") == "true")
 
 
 @register("mlirc-dependent-launches")

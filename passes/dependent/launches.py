@@ -1,17 +1,17 @@
 """At the `gpu` level: where a kernel lets those behind it begin, and where it waits for those in front of it.
 
-All blocks let the next launch begin at once. It then takes what room this one's blocks leave on the multiprocessors,
-never theirs: it begins when the last of them has, or ended. The wait stands in the kernel's outermost block, so that
-no thread ends without: who waits for this launch then knows that those before it have ended, too. It comes in front
-of the first access to what a launch may have written, or may still read. In front of it stay, or come, loads of what
-no launch writes, into registers; and prefetches of more of that (`prefetch.py`).
+Blocks let the next launch begin when they are about to wait themselves, with their own loads under way. It takes what
+room this one's blocks leave, never theirs: it begins when the last of them has, or ended. The wait stands in the
+kernel's outermost block, so that no thread ends without: who waits for this launch then knows that those before it have
+ended, too. It comes in front of the first access to what a launch may have written, or may still read. In front of it
+stay, or come, loads of what no launch writes, into registers; and prefetches of more of that (`prefetch.py`).
 """
 
 from __future__ import annotations
 
 from mlirc.ir import levels
 from mlirc.ir.accesses import Accesses, is_pure, is_wait
-from mlirc.ir.dependence import DEPENDENT, launches_of
+from mlirc.ir.dependence import DEPENDENT, MOST_THREADS, launches_of
 from mlirc.mlir import ir, nested, nvvm
 from mlirc.passes.dependent.prefetch import prefetch
 
@@ -21,11 +21,15 @@ MOST_LOADED = 128
 
 def begin_early(module: ir.Module) -> None:
     """Gives the kernels of a `gpu`-level module their waits, and marks its launches, where the host function is
-    marked `mlirc.dependent`. A kernel that waits already stays as it is."""
+    marked `mlirc.dependent`, and none has more threads than it says. A kernel that waits already stays as it is."""
     host = levels.functions(module).get(levels.host_function(module))
     if host is None or DEPENDENT not in host.attributes:
         return
     launches = launches_of(host.operation)
+    if MOST_THREADS in host.attributes:
+        most = ir.IntegerAttr(host.attributes[MOST_THREADS]).value
+        if any(launch.all_threads > most for launch in launches):
+            return
     for func in [op for op in nested(module.operation) if op.name == "gpu.func"]:
         mine = [x for x in launches if x.symbol == ir.StringAttr(func.attributes["sym_name"]).value]
         if mine and not any(map(is_wait, nested(func))):
@@ -45,7 +49,7 @@ def _wait_late(func: ir.Operation, given: frozenset[int], launch) -> None:
     if alone:
         loaded = _load_first(ops[ops.index(place) :], wait, accesses, given)
         prefetch(func, wait, accesses, given, loaded, launch)
-    with func.location, ir.InsertionPoint.at_block_begin(accesses.block):
+    with place.location, ir.InsertionPoint(wait):
         nvvm.GriddepcontrolOp(nvvm.GridDepActionKind.launch_dependents)
 
 

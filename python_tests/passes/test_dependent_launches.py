@@ -96,8 +96,9 @@ def test_weights_are_fetched_in_front_of_the_wait():
     job = compiled(module, (x,), SCHEDULE)
     build = next(b for b in job.builds.values() if "up" in b.gpu and "gate" in b.gpu)
     before, behind = build.ptx.split("griddepcontrol.wait")
-    assert before.count("ld.global.nc") >= 2 and "ld.global" in behind
-    assert "ld.global.nc" not in behind and "ld.global." not in before.replace("ld.global.nc", "")
+    # Plain loads: those through the read-only cache ptxas would move behind the wait.
+    assert before.count("ld.global.") >= 2 and "ld.global" in behind
+    assert "ld.global.nc" not in build.ptx and "launch_dependents" not in behind
 
 
 def test_a_wait_at_the_wrong_place_is_found():
@@ -170,3 +171,23 @@ def test_without_the_knob_and_on_older_gpus_nothing_changes():
         compiled(module, (x,), SCHEDULE, target="sm_80")
     alone = compiled(torch.nn.ReLU(), (x,), SCHEDULE)
     assert len(alone.plan.launches) == 1 and "griddepcontrol" not in alone.ptx
+
+
+@pytest.mark.parametrize(
+    "rows, schedules, early", [(1, (), True), (1, ("graph:dependent=false",), False), (2, (), False)]
+)
+def test_launches_of_one_row_begin_early_by_themselves(rows, schedules, early):
+    module, x = layer(rows, 136, 72, torch.bfloat16)
+    job = compiled(module, (x,), *schedules)
+    assert len(job.plan.launches) >= 2 and {launch.dependent for launch in job.plan.launches} == {early}
+
+
+def test_launches_of_many_threads_do_not_wait():
+    module, x = layer(1, 64, 72, torch.bfloat16)
+    wide = torch.nn.Linear(64, 1 << 18, bias=False).bfloat16()  # 64 elements of a row are a warp's, 32 lanes for each
+    job = compiled(torch.nn.Sequential(module, wide), (x,))
+    threads = {launch.kernel: launch.grid[0] * launch.block[0] for launch in job.plan.launches}
+    assert max(threads.values()) > 1 << 20
+    for launch in job.plan.launches:
+        assert launch.dependent == (threads[launch.kernel] <= 1 << 20)
+        assert ("griddepcontrol" in job.builds[launch.kernel].ptx) == launch.dependent

@@ -1,0 +1,55 @@
+"""Loads of what is added to a row's sum: they stand in front of the sum's shuffles, where LLVM and ptxas leave them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from mlirc.driver.compilation import Compilation
+from mlirc.targets import get_target
+
+
+class Added(torch.nn.Module):
+    """A product of rows with a bias, and a residual behind it."""
+
+    def __init__(self, width: int, outputs: int, bias: bool):
+        super().__init__()
+        self.product = torch.nn.Linear(width, outputs, bias=bias)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return y + self.product(x)
+
+
+def ptx_of(rows: int, width: int, outputs: int, bias: bool, *schedules: str) -> str:
+    job = Compilation("m", get_target("sm_90a"), schedules, helpers=0)
+    module = Added(width, outputs, bias).bfloat16()
+    job.import_module(module, (torch.zeros(rows, width).bfloat16(), torch.zeros(rows, outputs).bfloat16()), {})
+    job.lower("ptx")
+    return job.ptx
+
+
+@pytest.mark.parametrize(
+    "width, outputs, bias, held, schedules",
+    [
+        (72, 61, False, 1, ()),
+        (1160, 134, True, 2, ()),  # several warps to a row
+        (144, 67, True, 4, ("matvec:rows=2,warps=1",)),
+    ],
+)
+def test_what_is_added_to_a_sum_is_read_before_it(width, outputs, bias, held, schedules):
+    ptx = ptx_of(1, width, outputs, bias, *schedules)
+    before, behind = ptx.split("shfl.sync.bfly", 1)
+    assert len(re.findall(r"ld\.volatile\.global\.b16", before)) == held
+    assert not re.search(r"ld(\.volatile)?\.global", behind)
+
+
+def test_what_sums_are_made_of_is_read_as_ever():
+    ptx = ptx_of(1, 73, 64, False)  # rows of odd length: one element a load
+    assert "ld.global.nc.b16" in ptx.split("shfl.sync.bfly", 1)[0]
+    assert ptx.count("ld.volatile") == 1
+
+
+def test_other_kernels_have_no_such_loads():
+    assert "ld.volatile" not in ptx_of(67, 72, 64, True)
