@@ -11,20 +11,18 @@ from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.mlir import ir
 
 DEPENDENT = "mlirc.dependent"  # on a gpu.launch_func, and on the function of a kernel that is to have such launches
-MOST_THREADS = "mlirc.dependent_threads"  # on such a function: only where its launches have no more threads (i64)
 GIVEN = "mlirc.given"  # on a kernel's function: the arguments that no launch of a run writes
 UNWRITTEN = ("input", "scalar", "weight", "constant")  # the kinds of arguments of `@main` of which that is so
 
 
 @dataclass(frozen=True)
 class Launched:
-    """A `gpu.launch_func`, with the threads of a block and of all, the parameters that lead to what no launch writes
-    alone, and the bytes of a tensor map's box by its parameter."""
+    """A `gpu.launch_func`, with the threads of a block, the parameters that lead to what no launch writes alone, and
+    the bytes of a tensor map's box by its parameter."""
 
     op: ir.Operation
     symbol: str
     threads: int
-    all_threads: int
     given: frozenset[int]
     boxes: dict[int, int]
 
@@ -39,13 +37,12 @@ def launches_of(host: ir.Operation) -> list[Launched]:
         segments = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
         start, operands = sum(segments[:11]), list(op.operands)
         bound = operands[start : start + segments[11]]
-        grid, sizes = ([_constant(v) for v in operands[sum(segments[:i]) : sum(segments[: i + 3])]] for i in (1, 4))
+        sizes = [_constant(v) for v in operands[sum(segments[:4]) : sum(segments[:7])]]
         found.append(
             Launched(
                 op,
                 ir.SymbolRefAttr(op.attributes["kernel"]).value[-1],
                 math.prod(sizes),
-                math.prod(grid + sizes),
                 frozenset(i for i, v in enumerate(bound) if _roots(v) <= given) if given else frozenset(),
                 {i: _box_bytes(v.owner.operation) for i, v in enumerate(bound) if _is_map(v)},
             )

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from mlirc.ir import levels
-from mlirc.ir.dependence import DEPENDENT, GIVEN, MOST_THREADS, UNWRITTEN
+from mlirc.ir.dependence import DEPENDENT, GIVEN, UNWRITTEN
+from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.mlir import ir, nested
 from mlirc.schedule.kernel_info import describe
 
-# Of launches that begin early by themselves. A block that waits has one latency of memory more, which is lost once for
-# each wave of blocks: on an H200 a head of 49,152 rows of 576 (1.6 million threads) took 5 us longer, one of 128,256
-# of 2,048 (16 million) 39 us; launches of up to a million threads became faster (dependent-launch-h200.md).
-FEW_THREADS = 1 << 20
+# Bytes that no launch writes, of a kernel that begins early by itself. On an H200 a step of SmolLM2-135M, whose layers'
+# products have 3.5 MB and less, took 404 us for 476; steps of models whose products have 8 MB and more became slower,
+# Qwen2.5-7B's twice as slow (dependent-launch-h200.md).
+FEW_BYTES = 4 << 20
 _VIEWS = ("tensor.expand_shape", "tensor.collapse_shape", "tensor.cast")
 
 
 def mark_kernels(module: ir.Module, *, rows: bool = False) -> None:
     """Marks every kernel of a `kernels`-level module whose `@main` has several calls, in place: one alone has nothing
-    to begin in front of the end of. With `rows`: where all products are with one row, as in a step of decoding, and
-    for launches of few threads."""
-    if levels.calls(module).total() < 2 or rows and not _only_rows(module):
+    to begin in front of the end of. With `rows`: only those that read few weights, where all products are with one row
+    and one call at most, as of a head, reads more."""
+    calls = levels.calls(module)
+    if calls.total() < 2 or rows and not _only_rows(module):
         return
     functions = levels.functions(module)
     given = _unwritten(functions["main"])
@@ -31,13 +35,21 @@ def mark_kernels(module: ir.Module, *, rows: bool = False) -> None:
                 here = {i for i, v in enumerate(op.operands) if v in given}
                 name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
                 found[name] = found.get(name, here) & here
-    for name, function in levels.kernels(module).items():
-        if name in found:
+    kernels = levels.kernels(module)
+    large = {n for n in found if n in kernels and rows and _bytes(kernels[n], found[n]) > FEW_BYTES}
+    if sum(calls[n] for n in large) > 1:
+        return
+    for name, function in kernels.items():
+        if name in found and name not in large:
             function.attributes[DEPENDENT] = ir.UnitAttr.get()
             function.attributes[GIVEN] = ir.DenseI64ArrayAttr.get(sorted(found[name]))
-            if rows:
-                long = ir.IntegerType.get_signless(64)
-                function.attributes[MOST_THREADS] = ir.IntegerAttr.get(long, FEW_THREADS)
+
+
+def _bytes(function: ir.OpView, arguments: set[int]) -> int:
+    """Bytes of some of a kernel's arguments."""
+    types = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).inputs
+    tensors = [ir.RankedTensorType(types[i]) for i in arguments if isinstance(types[i], ir.RankedTensorType)]
+    return sum(prod(t.shape) * ELEMENT_BYTES.get(str(t.element_type), 8) for t in tensors)
 
 
 def _only_rows(module: ir.Module) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from mlirc.ir import levels
 from mlirc.ir.accesses import Accesses, is_pure, is_wait
-from mlirc.ir.dependence import DEPENDENT, MOST_THREADS, launches_of
+from mlirc.ir.dependence import DEPENDENT, launches_of
 from mlirc.mlir import ir, nested, nvvm
 from mlirc.passes.dependent.prefetch import prefetch
 
@@ -21,15 +21,11 @@ MOST_LOADED = 128
 
 def begin_early(module: ir.Module) -> None:
     """Gives the kernels of a `gpu`-level module their waits, and marks its launches, where the host function is
-    marked `mlirc.dependent`, and none has more threads than it says. A kernel that waits already stays as it is."""
+    marked `mlirc.dependent`. A kernel that waits already stays as it is."""
     host = levels.functions(module).get(levels.host_function(module))
     if host is None or DEPENDENT not in host.attributes:
         return
     launches = launches_of(host.operation)
-    if MOST_THREADS in host.attributes:
-        most = ir.IntegerAttr(host.attributes[MOST_THREADS]).value
-        if any(launch.all_threads > most for launch in launches):
-            return
     for func in [op for op in nested(module.operation) if op.name == "gpu.func"]:
         mine = [x for x in launches if x.symbol == ir.StringAttr(func.attributes["sym_name"]).value]
         if mine and not any(map(is_wait, nested(func))):
