@@ -99,7 +99,7 @@ def matvec(
 def rows_and_warps(found: MatvecInfo, vector: int, rows: int, sms: int) -> tuple[int, int]:
     """(rows per block, warps per block) of rows that are read whole. On an H200, in chains of a layer's products: where
     a block computes a norm first, four warps to a row at most (0.7 us a launch less than eight); a long row is one
-    warp's, as long as its lanes hold it: that needs no barriers (0.2 to 2.2 us less than eight to twelve)."""
+    warp's, as long as its lanes hold it: that needs no barriers (0.2 to 2.2 us less than five to eleven)."""
     longest = found.row_length * found.matrix_bytes <= 32 * LANE_BYTES
     if found.row_length >= LONG and longest and not (found.reduces or found.chosen):
         return 1, 1
