@@ -86,3 +86,14 @@ def test_the_ptx_gives_the_same_bits(tmp_path, monkeypatch):
         model.execute_ptx = True
         model(x)
         assert "the whole plan executed in its arena" in model.summary()
+
+
+def test_blocks_that_fill_all_multiprocessors_at_once_are_one_warp():
+    """18 blocks of 8 columns for each of 132 multiprocessors; of fewer the warps of a block share out k."""
+    found = []
+    for n in (18 * 132 * 8, 10 * 132 * 8):
+        job = Compilation("m", get_target("sm_90a"), helpers=0)
+        job.import_module(Gated(512, n), (torch.zeros(1, 512, dtype=torch.bfloat16),), {}, quantize="int4:group=128")
+        job.lower("tiles")
+        found += re.findall(r"mlirc\.warps = (\d+)", str(job.modules["tiles"]))
+    assert found[0] == "1" and int(found[1]) > 1
