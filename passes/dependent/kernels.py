@@ -36,7 +36,8 @@ def mark_kernels(module: ir.Module, *, rows: bool = False) -> None:
                 name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
                 found[name] = found.get(name, here) & here
     kernels = levels.kernels(module)
-    large = {n for n in found if n in kernels and rows and _bytes(kernels[n], found[n]) > FEW_BYTES}
+    products = {n for n, op in kernels.items() if rows and ir.StringAttr(op.attributes["mlirc.kind"]).value == "matmul"}
+    large = {n for n in found if n in products and _bytes(kernels[n], found[n]) > FEW_BYTES}  # a table of rows is none
     if sum(calls[n] for n in large) > 1:
         return
     for name, function in kernels.items():
