@@ -53,3 +53,21 @@ def test_what_sums_are_made_of_is_read_as_ever():
 
 def test_other_kernels_have_no_such_loads():
     assert "ld.volatile" not in ptx_of(67, 72, 64, True)
+
+
+def test_what_scales_a_sum_is_an_ordinary_load():
+    """The angles of a rotation are the same few lines of the L2 cache for all blocks."""
+
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.product = torch.nn.Linear(1160, 134, bias=False)
+
+        def forward(self, x, y, z):
+            return z + y * self.product(x)
+
+    job = Compilation("m", get_target("sm_90a"), (), helpers=0)
+    rows = torch.zeros(1, 134).bfloat16()
+    job.import_module(Scaled().bfloat16(), (torch.zeros(1, 1160).bfloat16(), rows, rows), {})
+    job.lower("ptx")
+    assert job.ptx.count("ld.volatile") == 1
