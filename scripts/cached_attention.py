@@ -38,6 +38,7 @@ from mlirc.targets import Target
 
 FEW_ROWS = 64  # queries of all heads that share a head of keys, which are one tile then
 
+NARROW = 64  # elements of a head of which a warp's registers hold three tiles of rows
 WIDEST = 128  # elements of a head of which a warp's registers hold 16 rows of results, beside f32 operands or many keys
 TEAMS = 15  # of a block: as many as have barriers of their own
 COMBINING_WARPS = 4  # of the last block: two such blocks fit a multiprocessor, whatever registers a thread has
@@ -80,6 +81,18 @@ def default_rows(a: AttentionShape, target: Target, mma: str, rows: int, heads: 
         return min(most, 16 * ceil_div(rows, 16))
     fills = a.batch * heads * ceil_div(rows, 128) >= target.sms
     return 128 if fills and max(a.head_dim, a.value_dim) <= 128 else 64
+
+
+def default_warps(a: AttentionShape, mma: str, block_q: int) -> int:
+    """A warp for each tile of rows. Of three tiles one warp where heads are narrow, 16-bit ones (6.7 us of 35 rows, 7.0
+    by two, 15.6 by four, of which fewer teams fit); four elsewhere, since two would have two tiles each, and spill
+    (18.0 and 22.9 us of bf16 heads of 128 elements, 21.9 and 27.2 of f32)."""
+    widest = max(a.head_dim, a.value_dim)
+    rows_of_warp = 8 if mma == "fma" and block_q > 16 and widest > WIDEST else 16
+    tiles = max(ceil_div(block_q, rows_of_warp), 1)
+    if tiles == 3 and mma == "mma" and widest <= NARROW:
+        return 1
+    return power_of_two(2 * tiles - 1)
 
 
 def check(name: str, a: AttentionShape, target: Target, mma: str, block_kv: int, pack: bool) -> None:
@@ -165,8 +178,7 @@ def cached_attention(
     rows, heads = (group * a.q_len, a.kv_heads) if pack else (a.q_len, a.q_heads)
     mma = mma or default_instruction(kernel, a, target, rows)
     block_q = block_q or default_rows(a, target, mma, rows, heads)
-    rows_of_warp = 8 if mma == "fma" and block_q > 16 and max(a.head_dim, a.value_dim) > WIDEST else 16
-    warps = warps or max(power_of_two(block_q) // rows_of_warp, 1)
+    warps = warps or default_warps(a, mma, block_q)
     blocks = a.batch * heads * ceil_div(rows, block_q)
     chosen = None
     if rows <= FEW_ROWS and mma != "wgmma" and not (parts or teams or combine or combine_warps):
