@@ -8,12 +8,6 @@ from __future__ import annotations
 
 import torch
 
-from mlirc.dialects.mlirc_dialect import GATHER_MATRICES
-from mlirc.frontend.amax import builtin_tensor
-from mlirc.mlir import arith, ir, linalg, tensor
-
-OPERATOR = "torch.mlirc.gather_matrices"
-
 
 def gather_matrices(
     matrices: torch.Tensor, which: torch.Tensor, dim: int, start: int, size: int, may_miss: bool
@@ -53,42 +47,3 @@ def _check(matrices: torch.Tensor, which: torch.Tensor, dim: int, start: int, si
         raise ValueError(f"gather_matrices takes matrices [E,R,C], int64 [G] and dim 1 or 2, not {given}, dim {dim}")
     if start < 0 or size < 0 or start + size > matrices.shape[dim]:
         raise ValueError(f"gather_matrices: {start} to {start + size} is not within {matrices.shape[dim]}")
-
-
-def lower_gather_matrices(op: ir.Operation) -> None:
-    """Replaces one `torch.operator` of the name OPERATOR, whose shapes are static."""
-    dim, start, size, may_miss = (op.operands[i].owner.attributes["value"].value for i in (2, 3, 4, 5))
-    with op.location, ir.InsertionPoint(op):
-        matrices, which = (builtin_tensor(v) for v in op.operands[:2])
-        element, shape = matrices.type.element_type, [which.type.shape[0], *matrices.type.shape[1:]]
-        shape[dim] = size
-        init = tensor.empty(shape, element)
-        maps = [ir.AffineMap.get(3, 0, [ir.AffineDimExpr.get(0)]), ir.AffineMap.get_identity(3)]
-        generic = linalg.GenericOp(
-            [init.type],
-            [which],
-            [init],
-            ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in maps]),
-            ir.ArrayAttr.get([ir.Attribute.parse("#linalg.iterator_type<parallel>")] * 3),
-        )
-        generic.operation.attributes[GATHER_MATRICES] = ir.UnitAttr.get()
-        block = generic.regions[0].blocks.append(which.type.element_type, element)
-        with ir.InsertionPoint(block):
-            linalg.YieldOp([_element(matrices, block.arguments[0], dim, start, bool(may_miss))])
-        made = ir.Operation.create("torch_c.from_builtin_tensor", [op.results[0].type], [generic.results[0]])
-    op.results[0].replace_all_uses_with(made.results[0])
-    op.erase()
-
-
-def _element(matrices: ir.Value, number: ir.Value, dim: int, start: int, may_miss: bool) -> ir.Value:
-    """What the body of the map yields; `number` is the group's."""
-    zero = arith.constant(number.type, 0)
-    matrix = arith.index_cast(ir.IndexType.get(), arith.maxsi(number, zero) if may_miss else number)
-    at = [matrix, linalg.IndexOp(1).result, linalg.IndexOp(2).result]
-    if start:
-        at[dim] = arith.addi(at[dim], arith.constant(ir.IndexType.get(), start))
-    found = tensor.extract(matrices, at)
-    if not may_miss:
-        return found
-    negative = arith.cmpi(arith.CmpIPredicate.slt, number, zero)
-    return arith.select(negative, arith.constant(found.type, 0.0), found)

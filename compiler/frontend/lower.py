@@ -11,8 +11,6 @@ from mlirc.frontend.amax import lower_amax
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.fp8 import lower_from_fp8, lower_to_fp8
 from mlirc.frontend.fx_import import ATTENTION_CALL, CACHED, SCAN_CALL, VECTORS
-from mlirc.frontend.gather_matrices import OPERATOR as GATHER_MATRICES
-from mlirc.frontend.gather_matrices import lower_gather_matrices
 from mlirc.frontend.importer import ImportedModel
 from mlirc.frontend.integer_products import PRODUCTS, narrow_sums
 from mlirc.frontend.nan_order import order_nans
@@ -22,8 +20,7 @@ from mlirc.frontend.quantize.lowering import OPERATOR as DEQUANTIZE
 from mlirc.frontend.quantize.lowering import lower_dequantize
 from mlirc.frontend.random.lowering import OPERATOR as DRAW
 from mlirc.frontend.random.lowering import lower_draw
-from mlirc.frontend.row_writes import OPERATOR as PUT_ROWS
-from mlirc.frontend.row_writes import lower_put_rows
+from mlirc.frontend.row_ops_lowering import GATHERED, PUT, lower_gather_matrices, lower_put_rows
 from mlirc.ir.loops import STEP, write_loop
 from mlirc.mlir import arith, context, ir, run_passes
 
@@ -50,8 +47,8 @@ _OPERATORS = {
     integer_division.OPERATOR: integer_division.lower_integer_division,
     DRAW: lower_draw,
     DEQUANTIZE: lower_dequantize,
-    PUT_ROWS: lower_put_rows,
-    GATHER_MATRICES: lower_gather_matrices,
+    PUT: lower_put_rows,
+    GATHERED: lower_gather_matrices,
 }
 
 

@@ -8,12 +8,6 @@ from __future__ import annotations
 
 import torch
 
-from mlirc.frontend.amax import builtin_tensor
-from mlirc.frontend.put_rows import reshaped, scatter
-from mlirc.mlir import ir
-
-OPERATOR = "torch.mlirc.put_rows"
-
 
 def put_rows(pool: torch.Tensor, rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """`pool` [R,W] with row i of `rows` [N,W] (of the pool's dtype) at `places`[i] (int64 [N]), all below R.
@@ -47,14 +41,3 @@ def _check(pool: torch.Tensor, rows: torch.Tensor, places: torch.Tensor) -> None
     if not shapes or rows.dtype != pool.dtype or places.dtype != torch.int64:
         given = ", ".join(f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" for x in (pool, rows, places))
         raise ValueError(f"put_rows takes pool [R,W], rows [N,W] of its dtype, places int64 [N], not {given}")
-
-
-def lower_put_rows(op: ir.Operation) -> None:
-    """Replaces one `torch.operator` of the name OPERATOR, whose shapes are static."""
-    with op.location, ir.InsertionPoint(op):
-        pool, rows, places = (builtin_tensor(v) for v in op.operands)
-        count, width = rows.type.shape
-        made = scatter(pool, rows, reshaped(places, [count, 1]), 0, unique=True) if count and width else pool
-        result = ir.Operation.create("torch_c.from_builtin_tensor", [op.results[0].type], [made])
-    op.results[0].replace_all_uses_with(result.results[0])
-    op.erase()
