@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from schedules_tried import by_case, save
+from schedules_tried import by_case, save, time_of
 
 
 class Shape(NamedTuple):
@@ -196,20 +196,6 @@ def right(name: str, tensors: dict[str, Any], x: Any) -> Any:
     return product(norm(x, "norm.weight", eps), "head")
 
 
-def time_of(model: Any) -> float:
-    """Microseconds of a run, of `RUNS` in a row."""
-    import torch
-
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    model.launch(torch.cuda.current_stream())  # so that the host is ahead
-    begin.record()
-    for _ in range(RUNS):
-        model.launch(torch.cuda.current_stream())
-    end.record()
-    end.synchronize()
-    return 1e3 * begin.elapsed_time(end) / RUNS
-
-
 def run_model(name: str, files: list[Path], samples: int) -> list[dict[str, Any]]:
     """Every arm of a model: its error beside FP32, and its time, all in turn."""
     import torch
@@ -239,7 +225,7 @@ def run_model(name: str, files: list[Path], samples: int) -> list[dict[str, Any]
     times: dict[str, list[float]] = {arm: [] for arm in arms}
     for number in range(samples + 2):
         for arm, model in arms.items():
-            us = time_of(model)
+            us = time_of(model, RUNS)
             if number >= 2:
                 times[arm].append(us)
     rows = [{"case": name, "arm": arm, "error": errors[arm], "grids": grids(model.plan),

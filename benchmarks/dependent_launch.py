@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from schedules_tried import by_case, save
+from schedules_tried import by_case, save, time_of
 
 ARMS = {"after": "graph:dependent=false", "early": "graph:dependent=true"}
 CASES = ("chain", "decode1", "decode16")
@@ -152,17 +152,8 @@ class Arm:
 
     def time(self) -> float:
         """Microseconds of a run, of `RUNS` in a row."""
-        import torch
-
         self.start()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        self.model.launch(torch.cuda.current_stream())  # so that the host is ahead
-        begin.record()
-        for _ in range(RUNS):
-            self.model.launch(torch.cuda.current_stream())
-        end.record()
-        end.synchronize()
-        return 1e3 * begin.elapsed_time(end) / RUNS
+        return time_of(self.model, RUNS)
 
 
 def run_case(case: str, files: list[Path], samples: int) -> list[dict[str, Any]]:

@@ -123,6 +123,20 @@ def arms_of(
     return arms, errors
 
 
+def time_of(model: Any, runs: int) -> float:
+    """Microseconds of a run, of `runs` in a row."""
+    import torch
+
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    model.launch(torch.cuda.current_stream())  # so that the host is ahead
+    begin.record()
+    for _ in range(runs):
+        model.launch(torch.cuda.current_stream())
+    end.record()
+    end.synchronize()
+    return 1e3 * begin.elapsed_time(end) / runs
+
+
 def save(args: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Writes what was measured, and on what, to `args.output`; returns the latter."""
     from mlirc.bench.report import environment

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlirc.dialects.mlirc_dialect import DEQUANTIZE
+from mlirc.dialects.schedule import _build
 from mlirc.dialects.schedule._base import PayloadError
 from mlirc.dialects.schedule._dims import Dims, structured_ops
 from mlirc.errors import MlircError
@@ -19,7 +20,8 @@ from mlirc.mlir import arith, func, ir, linalg, nested, run_passes, tensor
 from mlirc.passes import register
 from mlirc.passes.graph.bundles import KIND, drop_unused
 from mlirc.passes.graph.classify import maps
-from mlirc.passes.graph.members import Heads, Member, NoMembers, generic_of
+from mlirc.passes.graph.emit import make_generic
+from mlirc.passes.graph.members import Heads, Member, NoMembers
 from mlirc.passes.graph.outline import ORIGIN_LIMIT, clone_into, graph_functions
 from mlirc.passes.loops.row_writes import is_row_write
 from mlirc.schedule.kernel_info import describe
@@ -230,7 +232,7 @@ class _Builder:
         iterators = ["parallel" if p else "reduction" for p in s.parallel]
         iterators[rows:rows] = ["parallel"]
         inputs = len(s.inputs)
-        new = generic_of(operands[:inputs], operands[inputs:], exprs, iterators)
+        new = make_generic(operands[:inputs], operands[inputs:], exprs, iterators)
         for name in s.op.attributes:
             if name.startswith("mlirc."):
                 new.attributes[name] = s.op.attributes[name]
@@ -240,7 +242,7 @@ class _Builder:
 
     def _clone_body(self, old: ir.Operation, new: ir.Operation, rows: int, j: int) -> None:
         source = old.regions[0].blocks[0]
-        block = new.regions[0].blocks.append(*[a.type for a in source.arguments])
+        block = new.regions[0].blocks[0]
         places = dict(zip(source.arguments, block.arguments, strict=True))
         with ir.InsertionPoint(block):
             for op in (o.operation for o in source.operations):
@@ -269,8 +271,8 @@ class _Builder:
         if dim != rows:
             return linalg.IndexOp(dim if dim < rows else dim + 1).result
         head, own = linalg.IndexOp(rows).result, linalg.IndexOp(rows + 1).result
-        first = arith.MulIOp(head, _index(self.cut.rows)).result
-        return arith.AddIOp(arith.AddIOp(first, own).result, _index(j * self.cut.width)).result
+        first = arith.MulIOp(head, _build.index(self.cut.rows)).result
+        return arith.AddIOp(arith.AddIOp(first, own).result, _build.index(j * self.cut.width)).result
 
     def _operand(self, value: ir.Value, dim: int | None, j: int) -> ir.Value:
         """An operand in the new kernel: of member j, where its dimension `dim` is the product's rows."""
@@ -371,7 +373,3 @@ def _part(value: ir.Value) -> _Part:
     if op.name != "linalg.generic":
         raise NoMembers
     return _Part(op, None)
-
-
-def _index(number: int) -> ir.Value:
-    return arith.ConstantOp(ir.IndexType.get(), ir.IntegerAttr.get(ir.IndexType.get(), number)).result

@@ -247,7 +247,7 @@ def make_generic(
         },
         regions=1,
     )
-    types = [v.type.element_type for v in (*inputs, *inits)]
+    types = [t.element_type if isinstance(t := v.type, ir.RankedTensorType) else t for v in (*inputs, *inits)]
     op.regions[0].blocks.append(*types, arg_locs=[ir.Location.unknown()] * len(types))
     return op
 

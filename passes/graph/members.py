@@ -12,6 +12,7 @@ from mlirc.dialects.schedule import _build
 from mlirc.ir.tensors import shape_of
 from mlirc.mlir import ir, linalg
 from mlirc.passes.graph.classify import body, generic_inits, is_map_generic, maps
+from mlirc.passes.graph.emit import make_generic
 
 _NUMBERS = {
     "arith.addi": np.add, "arith.subi": np.subtract, "arith.muli": np.multiply,
@@ -181,10 +182,8 @@ class Member:
         element = ir.RankedTensorType(self.op.results[0].type).element_type
         out = _build.empty(list(shape_of(members[0])), element)
         maps_ = [*found, ir.AffineMap.get_identity(3)]
-        new = generic_of(operands, [out], maps_, ["parallel"] * 3)
-        types = [ir.RankedTensorType(v.type).element_type if isinstance(v.type, ir.RankedTensorType) else v.type
-                 for v in [*operands, out]]  # fmt: skip
-        block = new.regions[0].blocks.append(*types)
+        new = make_generic(operands, [out], maps_, ["parallel"] * 3)
+        block = new.regions[0].blocks[0]
         places: dict[ir.Value, ir.Value] = dict(zip(self.inputs, list(block.arguments)[len(needed) :], strict=False))
         places |= {read: block.arguments[needed.index(n)] for read, n in self.reads.items()}
         with ir.InsertionPoint(block):
@@ -204,15 +203,3 @@ class Member:
             new.operation.operands[n] = v
         places |= dict(zip(op.results, new.operation.results, strict=True))
         return places[value]
-
-
-def generic_of(
-    inputs: list[ir.Value], outputs: list[ir.Value], affine_maps: list[ir.AffineMap], iterators: list[str]
-) -> ir.Operation:
-    """A linalg.generic with an empty region."""
-    attributes = {
-        "indexing_maps": ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in affine_maps]),
-        "iterator_types": ir.ArrayAttr.get([ir.Attribute.parse(f"#linalg.iterator_type<{i}>") for i in iterators]),
-        "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(inputs), len(outputs)]),
-    }
-    return ir.Operation.create("linalg.generic", [v.type for v in outputs], [*inputs, *outputs], attributes, regions=1)

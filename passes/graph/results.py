@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mlirc.dialects.schedule import _build
 from mlirc.mlir import ir, linalg
 from mlirc.passes.graph.classify import generic_inits, iterators, maps
+from mlirc.passes.graph.emit import make_generic
 
 
 def part_results(block: ir.Block) -> None:
@@ -70,7 +72,7 @@ def _steps(op: ir.Operation, result: int, loops: set[int]) -> list[ir.Operation]
 def _alone(op: ir.Operation, result: int, loops: list[int], steps: Sequence[ir.Operation]) -> ir.Value:
     """The result by an op over its own loops."""
     init = list(op.operands)[len(op.operands) - generic_inits(op) + result]
-    new = _generic([], [init], [ir.AffineMap.get_identity(len(loops))], ["parallel"] * len(loops))
+    new = make_generic([], [init], [ir.AffineMap.get_identity(len(loops))], ["parallel"] * len(loops))
     places: dict[ir.Value, ir.Value] = {}
     with ir.InsertionPoint(new.regions[0].blocks[0]):
         for inner in steps:
@@ -78,7 +80,7 @@ def _alone(op: ir.Operation, result: int, loops: list[int], steps: Sequence[ir.O
                 at = loops.index(ir.IntegerAttr(inner.attributes["dim"]).value)
                 places[inner.results[0]] = linalg.IndexOp(at).result
                 continue
-            _clone(inner, places)
+            _build.clone(inner, places)
         value = op.regions[0].blocks[0].operations[len(op.regions[0].blocks[0].operations) - 1].operands[result]
         linalg.yield_([places.get(value, value)])
     return new.results[0]
@@ -90,36 +92,13 @@ def _with_results(op: ir.Operation, kept: Sequence[int]) -> ir.Operation:
     inputs, inits = operands[: len(operands) - count], operands[len(operands) - count :]
     all_maps = maps(op)
     chosen = [*all_maps[: len(inputs)], *(all_maps[len(inputs) + i] for i in kept)]
-    new = _generic(inputs, [inits[i] for i in kept], chosen, iterators(op))
+    new = make_generic(inputs, [inits[i] for i in kept], chosen, iterators(op))
     old, block = op.regions[0].blocks[0], new.regions[0].blocks[0]
     arguments = [*range(len(inputs)), *(len(inputs) + i for i in kept)]
     places = {old.arguments[a]: block.arguments[i] for i, a in enumerate(arguments)}
     body = [o.operation for o in old.operations]
     with ir.InsertionPoint(block):
         for inner in body[:-1]:
-            _clone(inner, places)
+            _build.clone(inner, places)
         linalg.yield_([places.get(body[-1].operands[i], body[-1].operands[i]) for i in kept])
-    return new
-
-
-def _clone(inner: ir.Operation, places: dict[ir.Value, ir.Value]) -> None:
-    copy = inner.clone().operation
-    for i, operand in enumerate(copy.operands):
-        if operand in places:
-            copy.operands[i] = places[operand]
-    places.update(zip(inner.results, copy.results, strict=True))
-
-
-def _generic(
-    inputs: Sequence[ir.Value], inits: Sequence[ir.Value], maps_: Sequence[ir.AffineMap], kinds: Sequence[str]
-) -> ir.Operation:
-    attributes = {
-        "indexing_maps": ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in maps_]),
-        "iterator_types": ir.ArrayAttr.get([ir.Attribute.parse(f"#linalg.iterator_type<{k}>") for k in kinds]),
-        "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(inputs), len(inits)]),
-    }
-    types = [v.type for v in inits]
-    new = ir.Operation.create("linalg.generic", types, [*inputs, *inits], attributes, regions=1)
-    all_types = [v.type for v in (*inputs, *inits)]
-    new.regions[0].blocks.append(*[t.element_type if isinstance(t, ir.RankedTensorType) else t for t in all_types])
     return new
