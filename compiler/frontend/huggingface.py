@@ -15,6 +15,7 @@ from torch._subclasses import FakeTensorMode
 from mlirc.errors import MlircError
 from mlirc.files.opening import exists
 from mlirc.frontend.diagnose import first_line
+from mlirc.frontend.generation_config import read_generation_config
 from mlirc.frontend.inputs import InputSpec, check_names, dtype_of, sample, size_request
 from mlirc.frontend.judge.folder import bounded_building, judge_config, judge_weights
 from mlirc.frontend.noise import no_progress_bars, quiet
@@ -43,6 +44,7 @@ def open_directory(
         config = _read_config(path)
         _without_cache(config)
         model_class = _model_class(path, config)
+        chosen = read_generation_config(path, model_class)
         weights: Mapping[str, torch.Tensor]
         torch_dtype = dtype_of(dtype) if dtype else _config_dtype(config)
         if not torch_dtype.is_floating_point:
@@ -54,7 +56,7 @@ def open_directory(
         if lazy is not None:
             module, weights, build = lazy
         elif random_weights is None:
-            module = _load(path, model_class, torch_dtype)
+            module = _load(path, model_class, torch_dtype, chosen)
             weights = module.state_dict()
             build = None
         else:
@@ -62,6 +64,8 @@ def open_directory(
             weights = _random_weights(module, random_weights)
             build = _builder(model_class, config, torch_dtype, weights)
             _make_fake(module)
+        if chosen is not None:
+            module.generation_config = chosen
         specs = _input_specs(path, module, config, torch_dtype, inputs)
     kwargs: dict[str, Any] = {name: sample(s, upper=index_limit(config, name)) for name, s in specs.items()}
     if "use_cache" in inspect.signature(module.forward).parameters:
@@ -169,14 +173,14 @@ def _config_dtype(config: Any) -> torch.dtype:
     return dtype if isinstance(dtype, torch.dtype) else dtype_of(str(dtype)) if dtype else torch.float32
 
 
-def _load(path: Path, model_class: Any, dtype: torch.dtype) -> torch.nn.Module:
+def _load(path: Path, model_class: Any, dtype: torch.dtype, chosen: Any) -> torch.nn.Module:
     """The model with the directory's weights."""
     judge_weights(path)
     try:
         with no_progress_bars(), bounded_building():
             module, report = model_class.from_pretrained(
                 str(path), dtype=dtype, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True,
-                trust_remote_code=False, weights_only=True,
+                trust_remote_code=False, weights_only=True, generation_config=chosen,
             )  # fmt: skip
     except MlircError as e:
         raise MlircError(f"{path}: {e}") from e

@@ -15,6 +15,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 
 from mlirc.errors import MlircError
 from mlirc.frontend.decomposer import is_plain
+from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.experts import experts_by, routed_experts
 from mlirc.frontend.importer import export
 from mlirc.frontend.in_place import without_idle_dropouts, without_writes
@@ -28,6 +29,7 @@ from mlirc.frontend.weights import Renamed
 from mlirc.generate.frequencies import fixed_frequencies
 from mlirc.generate.like_layers import few_layers, like_layers_run_once
 from mlirc.generate.paged_cache import FP8, Pools, ShapesOfCache
+from mlirc.generate.settings import notes_of, require_supported
 from mlirc.generate.sizes import Sizes
 from mlirc.generate.steps import Decode, Prefill, Run, Sample, Step, make_states
 from mlirc.ir.layer_names import Layers
@@ -61,7 +63,7 @@ class Generator:
 
     @property
     def notes(self) -> list[str]:
-        """What is slower than it could be, a line each. Known once the steps are exported."""
+        """What is slower than it could be, or left to the caller, a line each. Known once the steps are exported."""
         step: Any = self.steps["decode"].module
         rest, notes = len(step.cache) - step.found.fused, []
         if rest:
@@ -71,7 +73,7 @@ class Generator:
             notes.append(
                 "made-up weights of this size are not tried out: what is compiled was not compared with the model"
             )
-        return notes
+        return notes + notes_of(self.network)
 
 
 def open_generator(
@@ -98,6 +100,7 @@ def open_generator(
     source = opened(model, dtype, random_weights, quantize)
     network: Any = source.module
     _require_causal(network, source.name)
+    require_supported(network)
     with quiet(), in_eval_mode(network), torch.no_grad(), fixed_frequencies(network):
         shapes, vocabulary = _what_it_keeps(network)
     sizes = sizes_of(network, vocabulary, slots, context, page_size, pages, chunks)
@@ -188,11 +191,7 @@ def _what_it_keeps(network: Any) -> tuple[dict[int, Any], int]:
     except MlircError:
         raise
     except Exception as e:
-        first = (str(e).splitlines() or [""])[0]
-        raise MlircError(
-            f"{type(network).__name__}: cannot be run with a cache of keys and values ({type(e).__name__}: {first}): "
-            "its generation is not supported"
-        ) from e
+        raise not_supported(network, e) from e
     if not cache.found or sorted(cache.found) != list(range(len(cache.found))):
         raise MlircError(
             f"{type(network).__name__}: keeps something else than keys and values in every layer: its generation is "
@@ -253,7 +252,7 @@ def _compare(generator: Generator, pools: list[Pools], states: dict[str, torch.T
     kept = {name: tensor.clone() for name, tensor in states.items()}
     prefill, decode = Prefill(network, pools, states, sizes), Decode(network, pools, states, sizes)
     number = torch.tensor
-    with quiet(), in_eval_mode(network), torch.no_grad(), experts_by(network, "eager"):
+    with quiet(), in_eval_mode(network), torch.no_grad(), experts_by(network, "eager"), tried(network):
         wanted = network(input_ids=tokens, use_cache=False).logits[0].float()
         states["table"][0] = torch.arange(1, sizes.pages_each + 1)
         padded = torch.nn.functional.pad(tokens[:, :read], (0, chunk - read))
@@ -272,6 +271,26 @@ def _compare(generator: Generator, pools: list[Pools], states: dict[str, torch.T
     for pool in pools:
         pool.keys[1].zero_(), pool.values[1].zero_(), pool.keys[0].zero_(), pool.values[0].zero_()
     require_near(generator, torch.cat(found), wanted)
+
+
+def not_supported(network: Any, e: Exception) -> MlircError:
+    """The error for a model that fails where it is run with a cache, whatever its code does."""
+    what = f"{type(e).__name__}: {first_line(str(e))}"
+    return MlircError(
+        f"{type(network).__name__}: cannot be run with a cache of keys and values ({what}): its generation is not "
+        "supported"
+    )
+
+
+@contextlib.contextmanager
+def tried(network: Any) -> Iterator[None]:
+    """For steps of a model that are run to see whether they are right."""
+    try:
+        yield
+    except (MlircError, MemoryError):
+        raise
+    except Exception as e:
+        raise not_supported(network, e) from e
 
 
 def comparable(generator: Generator) -> Any:

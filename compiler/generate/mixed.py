@@ -21,6 +21,7 @@ from mlirc.generate.frequencies import fixed_frequencies
 from mlirc.generate.no_cache import DummyLayer
 from mlirc.generate.paged_cache import Pools
 from mlirc.generate.recurrent import DecodeWithRows, PrefillWithRows, Rows, known_modules
+from mlirc.generate.settings import require_supported
 from mlirc.generate.sizes import Sizes
 from mlirc.generate.steps import Sample, make_states
 
@@ -44,6 +45,7 @@ def open_mixed(
 ) -> Generator:
     """The steps of a causal language model with recurrent layers; as `mlirc.generate.export.open_generator`."""
     network: Any = source.module
+    require_supported(network)
     with quiet(), in_eval_mode(network), torch.no_grad(), fixed_frequencies(network):
         layers, vocabulary, dtype = _what_it_keeps(network)
     most = export.CONTEXT if context is None else context
@@ -71,9 +73,7 @@ def _what_it_keeps(network: Any) -> tuple[list[tuple[str, tuple, tuple]], int, t
             given = {k: v for k, v in known.items() if k in takes}
             logits = network(input_ids=torch.zeros(1, 1, dtype=torch.int64), use_cache=True, **given).logits
     except Exception as e:
-        first = (str(e).splitlines() or [""])[0]
-        raise MlircError(f"{name}: cannot be run with a cache ({type(e).__name__}: {first}): its generation is not "
-                         "supported") from e  # fmt: skip
+        raise export.not_supported(network, e) from e
     found: list[tuple[str, tuple, tuple]] = []
     dtypes = set()
     for layer in cache.layers:
@@ -147,7 +147,7 @@ def _compare(generator: Generator, steps: _Steps) -> None:
     tokens = torch.randint(sizes.vocabulary, (1, count), generator=torch.Generator().manual_seed(0))
     decode, prefill = steps.of(network, DecodeWithRows), steps.of(network, PrefillWithRows)
     kept = {name: tensor.clone() for name, tensor in decode.states().items()}
-    with quiet(), in_eval_mode(network), torch.no_grad(), experts_by(network, "eager"):
+    with quiet(), in_eval_mode(network), torch.no_grad(), experts_by(network, "eager"), export.tried(network):
         wanted = network(input_ids=tokens, use_cache=False).logits[0].float()
         steps.states["table"][0] = torch.arange(1, sizes.pages_each + 1)
         found, at = [], 0
