@@ -41,6 +41,22 @@ def lower_loops(program: Any) -> Graph | None:
     return graph
 
 
+def require_followed(name: str, graph: Graph) -> None:
+    """Raises MlircError, with op and module, for a higher-order op that nothing here takes apart."""
+    for node in graph.nodes:
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.HigherOrderOperator):
+            continue
+        where = f" in module '{path}'" if (path := module_path(node)) else ""
+        if isinstance(node.args[0] if node.args else None, torch._ops.OpOverload):  # auto_functionalized
+            op = node.args[0].name()  # type: ignore[union-attr]
+            raise MlircError(
+                f"{name}: op {op}{where} cannot be imported: it writes into its arguments by code of its own"
+            )
+        raise MlircError(
+            f"{name}: op {node.target.name()}{where} cannot be imported: write what it does in plain PyTorch"
+        )
+
+
 def _module(node: Any, owner: GraphModule) -> GraphModule:
     return getattr(owner, node.target)
 

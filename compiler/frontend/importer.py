@@ -17,12 +17,14 @@ from mlirc.errors import MlircError
 from mlirc.frontend.batch_norm_shapes import batch_norms_for_shapes
 from mlirc.frontend.complex_pairs import ComplexPairs, is_complex
 from mlirc.frontend.complex_rules import RULES
+from mlirc.frontend.data_attribute import DataAttribute
 from mlirc.frontend.decompose import decompose
 from mlirc.frontend.decompositions import decomposition_table
 from mlirc.frontend.diagnose import export_error
 from mlirc.frontend.experts import routed_experts
 from mlirc.frontend.fp8 import legalize_fp8
 from mlirc.frontend.fx_import import make_importer, module_path
+from mlirc.frontend.higher_order import require_followed
 from mlirc.frontend.inputs import DTYPES, dtype_name
 from mlirc.frontend.integers import legalize_integers
 from mlirc.frontend.item_assignment import ItemAssignment
@@ -110,6 +112,7 @@ def import_torch(source: SourceModel, *, thorough: bool = True) -> ImportedModel
             raise export_error(source.name, e) from e
         _require_static(program, source, object)
         _require_rows(program, source)
+        require_followed(source.name, program.graph)
         arguments, constants = _arguments(program, source)
         draws = draw_numbers(program.graph, decomposition_table(), source.name)
         if draws:
@@ -167,6 +170,7 @@ def export(source: SourceModel) -> Any:
         source.mode_of(source.module),
         exportable_random(),
         ItemAssignment(),
+        DataAttribute(),
         replaced_attributes(source.module) as replaced,
         silence,
         with_symbols(source) as options,

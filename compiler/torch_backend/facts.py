@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from mlirc.errors import MlircError
+from mlirc.frontend.data_attribute import DataAttribute
 from mlirc.frontend.diagnose import export_error
 from mlirc.frontend.item_assignment import ItemAssignment
 
@@ -88,7 +89,7 @@ def study(graph: Callable[..., Any], name: str, used: Sequence[bool], args: Sequ
         if isinstance(value, torch.Tensor):
             _require_plain(value)
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())  # in which numbers read from tensors are
-    with mode, ItemAssignment():
+    with mode, ItemAssignment(), DataAttribute():
         fakes = [like(v) if isinstance(v, torch.Tensor) else v for v in args]
         tensors = {i: v for i, v in enumerate(fakes) if isinstance(v, torch.Tensor)}
         before = {i: (v._version, _place(v)) for i, v in tensors.items()}

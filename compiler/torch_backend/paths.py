@@ -12,6 +12,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from mlirc.frontend.data_attribute import with_detached_data
 from mlirc.frontend.noise import quiet
 from mlirc.torch_backend.options import Options
 from mlirc.torch_backend.runner import Runner, log
@@ -27,6 +28,7 @@ def compiled(graph: torch.fx.GraphModule, examples: Sequence[Any], options: Opti
     if (not wants or not torch.is_grad_enabled()) and _asks_for_gradients(graph):
         log.warning("%s runs in eager: it turns gradients on, where nothing around it asks for them", name)
         return graph.forward
+    graph = with_detached_data(graph)
     if (wants and torch.is_grad_enabled()) or _casts(graph, examples):
         return _through_autograd(graph, examples, options, name)
     return Runner(graph, examples, options, name)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._dynamo.convert_frame import compile_lock
 from torch._subclasses.fake_tensor import FakeTensor
 
 from mlirc import internal
@@ -25,8 +26,10 @@ log.setLevel(logging.WARNING)  # of its own: while a model is imported, other lo
 SIZES_KEPT = 32  # compiled by themselves, of one graph; the least recently used are compiled again when they come back
 SIZES_KNOWN = 1024  # of one graph, that share code: what results look at is found again when they come back
 
-# MLIR's context is the process's, and Dynamo may compile in several threads.
+# MLIR's context is the process's, and while a graph is exported some of PyTorch is replaced, which another thread's
+# Dynamo would trace into: so what is compiled when a call comes takes Dynamo's own lock, too, and takes it first.
 _compiling = threading.RLock()
+_NEW = object()  # sizes that nothing was made for
 
 
 class Compiled:
@@ -132,12 +135,19 @@ class Runner:
     def __call__(self, *args: Any) -> list[Any]:
         key = _sizes(args) if self._varies else None
         with _compiling:
-            if key not in self._made:
-                self._made[key] = self._compiled(args)
-                self._forget()
-            self._made.move_to_end(key)
-            made = self._made[key]
+            made = self._known(key)
+        if made is _NEW:
+            with compile_lock, _compiling:  # in Dynamo's order
+                if (made := self._known(key)) is _NEW:
+                    made = self._made[key] = self._compiled(args)
+                    self._forget()
         return list(self.graph(*args)) if made is None else made(args)
+
+    def _known(self, key: Any) -> Any:
+        """What was made for these sizes, used last now; _NEW where nothing was."""
+        if key in self._made:
+            self._made.move_to_end(key)
+        return self._made.get(key, _NEW)
 
     def _compiled(self, args: Sequence[Any]) -> Compiled | None:
         try:

@@ -50,6 +50,13 @@ def into_input(m, x):
     return x * 2
 
 
+def through_data(m, x):
+    y = x * 1
+    y.data[:, 1:].mul_(3)
+    m.mean.data.add_(1)
+    return y + 1, m.mean * 2
+
+
 @pytest.mark.parametrize(
     ("function", "names"),
     [
@@ -57,6 +64,7 @@ def into_input(m, x):
         (by_instance, ["output_0", "output_1", "mean", "var"]),
         (counted, ["output", "mean"]),
         (replaced, ["output", "mean"]),
+        (through_data, ["output_0", "output_1", "mean"]),
         (into_input, ["output", "x"]),
     ],
 )
@@ -84,6 +92,23 @@ def data(m, x):
     return x
 
 
+def data_of_a_result(m, x):
+    y = x * 1
+    y.data = x * 3
+    return y + 1
+
+
+@torch.library.custom_op("mlirc_test_state::increase", mutates_args=("x",))
+def increase(x: torch.Tensor) -> None:
+    x.add_(1)
+
+
+def by_code_of_its_own(m, x):
+    y = x * 1
+    increase(y)
+    return y
+
+
 class Holder:
     pass
 
@@ -94,6 +119,8 @@ class Holder:
         (next_attribute, "forward reads the tensor 'plain' and replaces it"),
         (attribute_in_place, r"forward writes into the tensor 'plain', .* make it a buffer"),
         (data, "forward replaces the data of a tensor"),
+        (data_of_a_result, "forward replaces the data of a tensor"),
+        (by_code_of_its_own, "op mlirc_test_state::increase cannot be imported: it writes into its arguments"),
         (lambda m, x: {x}, "returns a set: return tensors or numbers"),
         (lambda m, x: Holder(), "returns a Holder: return tensors or numbers"),
         (lambda m, x: None, "returns no tensor"),

@@ -92,6 +92,19 @@ def test_a_graph_that_only_writes(compiled, same):
     same(x, wanted)
 
 
+def test_writes_past_autograd(compiled, same):
+    def function(x):
+        y = x * 2
+        y.data[1:].add_(3)
+        x.data.mul_(2)
+        return x + 1, y
+
+    x = torch.randn(3, 5)
+    y = x.clone()
+    same(compiled(function)(x), function(y))
+    same(x, y)
+
+
 def test_writes_into_inputs_of_any_strides(compiled, same):
     def function(x, y):
         x.add_(y)

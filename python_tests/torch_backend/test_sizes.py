@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import sympy
 import torch
 from torch import nn
+from torch._dynamo.convert_frame import compile_lock
 
 from mlirc.torch_backend import runner
 from mlirc.torch_backend.sized import bound_for, namings
@@ -41,6 +44,22 @@ def test_lengths_up_to_a_bound_share_their_code(compiled, same, compilations):
         counts.append(len(compilations))
     # 11 is alone, as Dynamo learns from the second length that it varies; 5 makes 8, 9 makes 16, and 1 is set apart.
     assert counts == [1, 2, 2, 2, 2, 2, 2, 3, 3, 3, 4]
+
+
+def test_what_is_compiled_at_a_call_holds_back_dynamo_in_other_threads(compiled, same, monkeypatch):
+    """While a graph is exported some of PyTorch is replaced, which Dynamo would trace into."""
+    held, lowered = [], runner.lowered
+
+    def watched(*args):
+        held.append(compile_lock._is_owned())
+        return lowered(*args)
+
+    monkeypatch.setattr(runner, "lowered", watched)
+    call = compiled(lambda x: x * 2, dynamic=True)
+    call(randn(3, 5))
+    with ThreadPoolExecutor(1) as pool:  # more than the bound, by a call of the same code
+        same(pool.submit(call, randn(9, 5)).result(), randn(9, 5) * 2)
+    assert held == [True, True]
 
 
 def test_several_sizes_and_numbers_that_are_none(compiled, same, compilations):
