@@ -126,7 +126,8 @@ def _source(found: Any, vocabulary: int) -> Source:
         raise ValueError("what its decoder begins with")
     plain = None if found["plain"] is None else token(found["plain"])
     bins = _count(found["bins"]) if found["kind"] == "features" else _count(found["bins"], 0, 0)
-    return Source(found["kind"], lengths, bins, start, named("languages"), named("tasks"), plain)
+    last = None if found.get("last") is None else token(found["last"])
+    return Source(found["kind"], lengths, bins, start, named("languages"), named("tasks"), plain, last)
 
 
 def _is_a(kind: type, value: Any) -> Any:

@@ -8,6 +8,7 @@ Keys and values of the cross-attention are states with one row per slot, `cross.
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,10 +27,9 @@ from mlirc.generate.steps import Decode, Prefill, Step
 
 @dataclass(frozen=True)
 class SourcePlace(Place):
-    """A place, with the slot of each row (None: all of them in order), and bool [B,V] of tokens that cannot follow."""
+    """A place, with the slot of each row (None: all of them in order)."""
 
     slot: torch.Tensor | None
-    hidden: torch.Tensor | None
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def encoded(network: Any, source: torch.Tensor, count: torch.Tensor | None) -> t
     encoder = network.get_encoder()
     if source.dim() == 3:
         return encoder(source.to(network.dtype)).last_hidden_state
-    mask = None if count is None else (torch.arange(source.shape[1]) < count)[None]
+    mask = None if count is None else (torch.arange(source.shape[1]) < count)[None].long()  # as tokenizers give it
     return encoder(input_ids=source, attention_mask=mask).last_hidden_state
 
 
@@ -154,16 +154,16 @@ class _WithCross(Step):
         if barred.languages:
             self._barred["languages"] = ~self._barred["languages"]
 
-    def place_of_source(self, place: Place, slot: torch.Tensor | None) -> SourcePlace:
-        """A place with what the encoder's side needs."""
-        hidden, following = None, place.positions[:, -1:] + 1  # the place of the token that is chosen
+    def _hidden(self, positions: torch.Tensor, slot: torch.Tensor | None) -> torch.Tensor | None:
+        """bool [B,S,V] of tokens that cannot follow those at `positions` [B,S]."""
+        hidden, following = None, positions[:, :, None] + 1  # the place of the token that is chosen
         for name, marks in self._barred.items():
             rows = self.get_buffer("begin") if slot is None else self.get_buffer("begin").index_select(0, slot)
             behind = following > 1 if "languages" in self._barred else following > 0
-            at = {"always": behind, "first": following == rows[:, None], "languages": following == 1}[name]
-            part = marks[None] & at
+            first = following == rows[:, None, None]
+            part = marks & {"always": behind, "first": first, "languages": following == 1}[name]
             hidden = part if hidden is None else hidden | part
-        return SourcePlace(**vars(place), slot=slot, hidden=hidden)
+        return hidden
 
     def logits(
         self, tokens: torch.Tensor, place: Place, last: torch.Tensor | None = None
@@ -183,12 +183,13 @@ class _WithCross(Step):
         given: dict[str, Any] = {"decoder_position_ids": place.positions.clamp(max=self.sizes.context - 1)}
         known = {name: value for name, value in given.items() if name in self._takes}
         if self.sizes.source is not None and self.sizes.source.kind == "tokens":
-            known["attention_mask"] = torch.arange(positions) < rows(self.get_buffer("encoded"))[:, None]
+            known["attention_mask"] = (torch.arange(positions) < rows(self.get_buffer("encoded"))[:, None]).long()
         masks = _registered_masks()
-        with paged_attention(cache) as found, _masks_of_sources(masks), _relative_positions(self.network, place):
+        positions_of_rows = _relative_positions(self.network, place), _embedded_positions(self.network, place)
+        with paged_attention(cache) as found, _masks_of_sources(masks), positions_of_rows[0], positions_of_rows[1]:
             made = self.network(
                 decoder_input_ids=tokens, encoder_outputs=BaseModelOutput(last_hidden_state=nothing),
-                past_key_values=EncoderDecoderCache(cache, Cache(layers=layers)), use_cache=True, **known,
+                past_key_values=_both(self.network, cache, Cache(layers=layers)), use_cache=True, **known,
             ).logits  # fmt: skip
         unused = [i for i, layer in enumerate(cache.layers) if layer.gathered is None]
         if unused or not found.made:
@@ -197,11 +198,12 @@ class _WithCross(Step):
         self.found.fused = found.fused
         if last is not None:
             made = made.index_select(1, last)
+        hidden = self._hidden(place.positions if last is None else place.positions.index_select(1, last), place.slot)
         written: dict[str, torch.Tensor] = {}
         for i, layer in enumerate(cache.layers):
             written |= {f"cache.{i}.keys": layer.pools[0], f"cache.{i}.values": layer.pools[1]}
         made = made.float()
-        return made if place.hidden is None else made.masked_fill(place.hidden[:, None], -torch.inf), written
+        return made if hidden is None else made.masked_fill(hidden, -torch.inf), written
 
 
 class DecodeWithSource(_WithCross, Decode):
@@ -209,7 +211,7 @@ class DecodeWithSource(_WithCross, Decode):
 
     def place(self) -> SourcePlace:
         """Of the slots' next inputs."""
-        return self.place_of_source(super().place(), None)
+        return SourcePlace(**vars(super().place()), slot=None)
 
 
 class PrefillWithSource(_WithCross, Prefill):
@@ -217,7 +219,7 @@ class PrefillWithSource(_WithCross, Prefill):
 
     def place(self, chunk: int, slot: torch.Tensor, start: torch.Tensor) -> SourcePlace:
         """Of a chunk of so many tokens."""
-        return self.place_of_source(super().place(chunk, slot, start), slot[None])
+        return SourcePlace(**vars(super().place(chunk, slot, start)), slot=slot[None])
 
 
 class Encode(_WithCross):
@@ -246,6 +248,49 @@ class Encode(_WithCross):
         return self.results(count[None].clone(), self.kept(source, slot, count))
 
 
+class _BothCaches(EncoderDecoderCache):
+    """Of a decoder whose positions are those of `_embedded_positions`, whatever length it asks for."""
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """A number of which nothing is made that anybody reads."""
+        return int(super().get_seq_length(layer_idx))
+
+
+def _both(network: Any, own: Cache, cross: Cache) -> EncoderDecoderCache:
+    return (_BothCaches if _embeddings(network) else EncoderDecoderCache)(own, cross)
+
+
+def _embeddings(network: Any) -> list[Any]:
+    """The modules of the decoder that embed positions which they take as `position_ids` (BART and its like)."""
+    named = [m for n, m in network.get_decoder().named_modules() if n.rpartition(".")[2] == "embed_positions"]
+    return [m for m in named if "position_ids" in inspect.signature(type(m).forward).parameters]
+
+
+@contextlib.contextmanager
+def _embedded_positions(network: Any, place: SourcePlace) -> Iterator[None]:
+    """In the body embeddings of positions are those of each row's own positions, [B,S,H]."""
+    found = _embeddings(network)
+    most = getattr(network.config, "max_position_embeddings", None)
+
+    def forward_of(module: Any) -> Callable:
+        forward = module.forward
+
+        def embed(input_ids: Any, *_: Any, **__: Any) -> torch.Tensor:
+            positions = place.positions if most is None else place.positions.clamp(max=most - 1)
+            made = forward(input_ids, position_ids=positions)  # BART's adds a dimension in front
+            return made.reshape(*positions.shape, -1)
+
+        return embed
+
+    try:
+        for module in found:
+            module.forward = forward_of(module)
+        yield
+    finally:
+        for module in found:
+            vars(module).pop("forward", None)
+
+
 def _marks(ids: Sequence[int], vocabulary: int) -> torch.Tensor:
     marks = torch.zeros(vocabulary, dtype=torch.bool)
     marks[list(ids)] = True
@@ -267,8 +312,10 @@ def _masks_of_sources(masks: dict[str, Callable]) -> Iterator[None]:
 
     def either(name: str) -> Callable:
         def mask(*args: Any, **kwargs: Any) -> Any:
-            bidirectional = kwargs.get("mask_function") is masking_utils.bidirectional_mask_function
-            return (masks if bidirectional else inner)[name](*args, **kwargs)
+            if kwargs.get("mask_function") is masking_utils.bidirectional_mask_function:
+                return masks[name](*args, **kwargs)
+            # No token of the decoder is hidden: a mask of them is one that the model makes itself (BART), of ones.
+            return inner[name](*args, **{**kwargs, "attention_mask": None})
 
         return mask
 
@@ -292,7 +339,10 @@ def _relative_positions(network: Any, place: Place) -> Iterator[None]:
         def compute_bias(query_length: int, key_length: int, **_: Any) -> torch.Tensor:
             distance = torch.arange(key_length)[None, None] - place.positions[:, :, None]  # [B,S,K]
             sizes = {name: getattr(module, attribute) for name, attribute in names.items()}
-            bucket = module._relative_position_bucket(distance, bidirectional=not module.is_decoder, **sizes)
+            sizes["bidirectional"] = not module.is_decoder
+            takes = inspect.signature(module._relative_position_bucket).parameters  # UMT5's knows its own sizes
+            sizes = {name: value for name, value in sizes.items() if name in takes}
+            bucket = module._relative_position_bucket(distance, **sizes)
             return module.relative_attention_bias(bucket).permute(0, 3, 1, 2)
 
         return compute_bias

@@ -75,6 +75,7 @@ class Scheduler:
         self._turn_tokens = turn_tokens or max(engine.chunks)
         self._draft = min(draft, engine.verify_limit - 1)
         self._clock = clock
+        self._last = None if engine.source is None else engine.source.last
         self._count = 0
         self._waiting: deque[Progress] = deque()  # in the order of their numbers
         self._reading: Progress | None = None
@@ -286,11 +287,13 @@ class Scheduler:
         if progress.first is None:
             progress.first = self._clock()
         request, text, taken, reason = progress.request, "", [], None
-        for token in tokens:
+        for made in tokens:
+            forced = self._last is not None and progress.new + 1 >= progress.most
+            token = self._last if forced and self._last is not None else made
             taken.append(token)
             progress.tokens.append(token)
             if token in request.stop_tokens:
-                reason = "stop"
+                reason = "length" if forced and token != made else "stop"
             else:
                 if request.reader is not None:
                     text += request.reader.push(token)

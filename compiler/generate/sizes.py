@@ -11,7 +11,8 @@ VERIFY_LIMIT = 8  # chunks up to this long give the token after each of theirs
 class Source:
     """What the encoder of an encoder-decoder reads: `tokens`, or `features` (log-mel frames). `lengths`: how many of
     them one run of an encode plan takes, ascending; `bins` numbers for each frame, 0 for tokens. The decoder begins
-    with the tokens `start`, of which None is one that the model itself finds (Whisper's language)."""
+    with the tokens `start`, of which None is one that the model itself finds (Whisper's language). `last` ends a text
+    that is as long as it may be, in the place of its last token."""
 
     kind: str
     lengths: tuple[int, ...]
@@ -20,6 +21,7 @@ class Source:
     languages: tuple[tuple[str, int], ...] = ()  # their names and tokens
     tasks: tuple[tuple[str, int], ...] = ()
     plain: int | None = None  # the token for text without time stamps, behind language and task
+    last: int | None = None
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,16 @@ from mlirc.generate.encoder_decoder import (
 )
 from mlirc.generate.export import Generator
 from mlirc.generate.paged_cache import Pools
+from mlirc.generate.settings import require_supported
 from mlirc.generate.sizes import Sizes, Source
 from mlirc.generate.steps import Sample, make_states
 
 SOURCES, CONTEXT = (64, 512), 512  # where nothing else is asked for
+# What is done of a generation config.
+_HEEDED = (
+    "suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "forced_bos_token_id", "forced_eos_token_id",
+    "forced_decoder_ids",
+)  # fmt: skip
 _COMPARED = (5, 4)  # so many tokens of a source, and of the decoder
 
 
@@ -46,7 +52,7 @@ def open_with_source(
     are those of `mlirc.generate.export.open_generator`, for the decoder. Raises MlircError as that does."""
     network: Any = source.module
     _require_encoder_decoder(network, source.name)
-    kind, bins, lengths = encoder_input(network, _lengths(source_tokens))
+    kind, bins, lengths = encoder_input(network, _lengths(network, source_tokens))
     if kind == "features" and source_tokens is not None:
         raise MlircError(f"{source.name}: its source is sound, always of {lengths[-1]} frames: leave source_tokens out")
     fake = next((p.fake_mode for p in network.parameters() if isinstance(p, FakeTensor)), None)
@@ -54,17 +60,14 @@ def open_with_source(
         try:
             own, across, vocabulary, positions = shapes_of(network, kind, bins, lengths)
         except Exception as e:
-            first = (str(e).splitlines() or [""])[0]
-            raise MlircError(
-                f"{type(network).__name__}: cannot be run with a cache of keys and values ({type(e).__name__}: {first})"
-                ": its generation is not supported"
-            ) from e
+            raise export.not_supported(network, e) from e
     if not own or sorted(own) != list(range(len(own))) or sorted(across) != sorted(own):
         raise MlircError(
             f"{type(network).__name__}: keeps something else than keys and values in every layer of its decoder: its "
             "generation is not supported"
         )
     limit = getattr(network.config, "max_target_positions", None)
+    limit = getattr(network.config, "max_position_embeddings", None) if limit is None else limit
     context = min(limit or CONTEXT, CONTEXT) if context is None else context
     if limit and context > limit:
         raise MlircError(f"context {context}: the model has {limit} positions: give at most that")
@@ -79,9 +82,12 @@ def open_with_source(
     return generator
 
 
-def _lengths(most: int | None) -> tuple[int, ...]:
+def _lengths(network: Any, most: int | None) -> tuple[int, ...]:
+    limit = getattr(network.config, "max_position_embeddings", None)  # of T5 there is none
     if most is None:
-        return SOURCES
+        most = min(limit or SOURCES[-1], SOURCES[-1])
+    if limit and most > limit:
+        raise MlircError(f"source_tokens {most}: the model has {limit} positions: give at most that")
     if type(most) is not int or not 1 <= most <= 1 << 20:
         raise MlircError(f"source_tokens must be a whole number from 1 to {1 << 20}, not {most!r}")
     return (*(n for n in SOURCES if n < most), most)
@@ -110,18 +116,16 @@ def _start(network: Any, kind: str, bins: int, lengths: tuple[int, ...]) -> tupl
     start = getattr(network.config, "decoder_start_token_id", None) if start is None else start
     if not isinstance(start, int):
         raise MlircError(f"{type(network).__name__}: its config says no decoder_start_token_id: add it to config.json")
-    for name in ("forced_bos_token_id", "forced_eos_token_id", "no_repeat_ngram_size", "bad_words_ids"):
-        if getattr(config, name, None):
-            raise MlircError(
-                f"{type(network).__name__}: its generation_config.json asks for {name}, which is not supported: remove "
-                "that for a generation without it"
-            )
+    require_supported(network, _HEEDED)
     first: list[int | None] = [start]
     forced = getattr(config, "forced_decoder_ids", None) or getattr(network.config, "forced_decoder_ids", None) or ()
     for place, token in forced:
         if place != len(first) or not (token is None or isinstance(token, int)):
             raise MlircError(f"{type(network).__name__}: its forced_decoder_ids are not in order: {forced}")
         first.append(token)
+    bos = getattr(config, "forced_bos_token_id", None)
+    if bos is not None and len(first) == 1:
+        first.append(bos)
     languages = _named(config, "lang_to_id") if kind == "features" else ()
     if languages and len(first) == 1:
         first.append(None)
@@ -131,9 +135,27 @@ def _start(network: Any, kind: str, bins: int, lengths: tuple[int, ...]) -> tupl
         )
     source = Source(
         kind, lengths, bins, tuple(first), languages, _named(config, "task_to_id"),
-        getattr(config, "no_timestamps_token_id", None),
+        getattr(config, "no_timestamps_token_id", None), min(_listed(config, "forced_eos_token_id"), default=None),
     )  # fmt: skip
-    return source, Barred(ids("suppress_tokens"), ids("begin_suppress_tokens"), tuple(t for _, t in languages))
+    always = ids("suppress_tokens") + _bad_tokens(network)
+    return source, Barred(always, ids("begin_suppress_tokens"), tuple(t for _, t in languages))
+
+
+def _listed(config: Any, name: str) -> list[int]:
+    found = getattr(config, name, None)
+    return [] if found is None else list(found) if isinstance(found, list | tuple) else [found]
+
+
+def _bad_tokens(network: Any) -> tuple[int, ...]:
+    """Words that the model never makes, of one token each; as transformers has it, tokens that end a text are none."""
+    config = network.generation_config
+    words = getattr(config, "bad_words_ids", None) or []
+    if any(len(word) != 1 for word in words):
+        raise MlircError(
+            f"{type(network).__name__}: its generation_config.json asks for bad_words_ids of several tokens, which is "
+            "not supported: remove those for a generation without it"
+        )
+    return tuple(sorted({word[0] for word in words} - set(_listed(config, "eos_token_id"))))
 
 
 def _named(config: Any, name: str) -> tuple[tuple[str, int], ...]:
@@ -201,7 +223,7 @@ def _compare(generator: Generator, steps: _Steps) -> None:
     number, slot = torch.tensor, torch.tensor(0)
     encode, decode, prefill = (steps.of(network, kind, False) for kind in (Encode, DecodeWithSource, PrefillWithSource))
     kept = {name: tensor.clone() for name, tensor in decode.states().items()}
-    with quiet(), in_eval_mode(network), torch.no_grad():
+    with quiet(), in_eval_mode(network), torch.no_grad(), export.tried(network):
         whole = network(**given, decoder_input_ids=tokens, use_cache=False).logits[0].float()
         export.keep(encode, encode.kept(source, slot, number(count)))
         steps.states["table"][0] = torch.arange(1, sizes.pages_each + 1)
