@@ -50,6 +50,8 @@ DEQUANTIZE = "mlirc.dequantize"
 GATHER_PAGES = "mlirc.gather_pages"
 # On a map [G,R,C] whose part g is the matrix of a number g of a table, or zeros where that is negative.
 GATHER_MATRICES = "mlirc.gather_matrices"
+# On the last ops of a kernel that reduce its result in groups of a row, each of which one block has (a unit attribute).
+PARTIAL = "mlirc.partial"
 _ATTRIBUTES = {
     "scale": ir.FloatAttr,
     "causal": ir.BoolAttr,

@@ -7,6 +7,8 @@ given back.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from mlirc.dialects.schedule.apply_pass import apply_pass
 from mlirc.errors import MlircError
 from mlirc.mlir import context, ir, transform, transform_interpreter, transform_structured, transform_tensor
@@ -35,6 +37,7 @@ def graph(
     fuse_siblings: bool = True,
     fuse_reductions: bool = True,
     fuse_maps: bool = True,
+    partial_rows: Literal["packed", "plain", "all"] | None = None,
     recompute: bool = True,
     merge: bool = True,
     merge_points: int | None = None,
@@ -62,7 +65,13 @@ def graph(
     }
     if dependent and target.cc < DEPENDENT_FROM:
         raise MlircError(f"graph: dependent: {target.name} launches nothing before what is in front of it has ended")
-    others = {"recompute": recompute, "merge": merge, "merge_points": merge_points, "row_writes": row_writes}
+    others = {
+        "partial_rows": partial_rows,
+        "recompute": recompute,
+        "merge": merge,
+        "merge_points": merge_points,
+        "row_writes": row_writes,
+    }
     others |= {"dependent": dependent}
     with script(**{f"fuse_{name}": value for name, value in knobs.items()}, **others) as (schedule, module):
         with ir.InsertionPoint(transform.ApplyPatternsOp(module).patterns):
@@ -78,6 +87,8 @@ def graph(
         options = " ".join(f"{name}={str(value).lower()}" for name, value in knobs.items())
         apply_pass(module, pass_name="mlirc-group-kernels", options=options)
         apply_pass(module, pass_name="mlirc-outline-kernels", options="")
+        if partial_rows:
+            apply_pass(module, pass_name="mlirc-partial-rows", options=f"kinds={partial_rows}")
         if recompute:
             apply_pass(module, pass_name="mlirc-recompute-rows", options="")
         if merge:

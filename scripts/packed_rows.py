@@ -14,6 +14,7 @@ from mlirc.schedule.verbs import (
     generalize,
     match_contractions,
     match_root,
+    partial_results,
     script,
     split_k,
     tidy,
@@ -37,7 +38,9 @@ STEP = 64  # of the instruction along k
 def is_packed_rows(kernel: KernelInfo) -> bool:
     """Few rows times packed weights, both of 16 bits."""
     c = kernel.contraction
-    if kernel.obstacle or c is None or not c.packed or not all(c.along_k) or c.k == 0:
+    if kernel.obstacle and not (kernel.partial or c is not None and c.scaled):
+        return False
+    if c is None or not c.packed or not all(c.along_k) or c.k == 0:
         return False
     return element_types(c).half and Sizes.of(kernel, c).m <= ROWS
 
@@ -115,6 +118,8 @@ def packed_rows(
         forall = tile_to_blocks(match_root(function), sizes=sizes, keep=[size.m_dim, size.n_dim], order=order)
         tiled, loop = tile_reduction(match_contractions(forall), size=block_k)
         annotate(tiled, mma=DIRECT, warp_grid=[1, 1])
+        if kernel.partial:
+            forall = partial_results(forall)
         launches = [forall]
         if parts > 1:
             both = split_k(loop, parts=parts, through=through)

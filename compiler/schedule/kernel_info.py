@@ -20,6 +20,7 @@ from mlirc.dialects.schedule._dims import (
 from mlirc.dialects.schedule.collapse_dims import collapse
 from mlirc.dialects.schedule.generalize import generalize_all
 from mlirc.dialects.schedule.match_root import root_of
+from mlirc.dialects.schedule.partial_results import detach_partials
 from mlirc.dialects.schedule.place_results import detach
 from mlirc.ir.combiners import combining
 from mlirc.ir.contractions import multiply_accumulate
@@ -69,6 +70,7 @@ class ContractionInfo:
     chosen: bool = False  # the second operands are matrices that numbers choose, one for each index of the batch
     alignable: bool = False  # both would hold but for the lengths of rows: `schedule.align_rows` makes others of them
     packed: int = 0  # bits of a number where every second operand is a packed weight [N, K] that the kernel unpacks
+    scaled: bool = False  # something of its rows is reduced beside the products, as what their sums are multiplied by
 
     @property
     def element_bytes(self) -> int:
@@ -129,6 +131,8 @@ class KernelInfo:
     attention: AttentionShape | None = None
     permuted: bool = False  # some operand is read with its dimensions in another order than the root's
     obstacle: str = ""
+    # Where the kernel's last ops reduce its result in parts (`schedule.partial_results`): elements of a row in each.
+    partial: int = 0
     fp32: str = DEFAULT_FP32
 
     @property
@@ -168,16 +172,24 @@ def describe(function: ir.Operation) -> KernelInfo:
         matvec = None
         try:
             generalize_all(clone)
-            placed = detach(clone)
+            placed, partial = detach(clone), detach_partials(clone)
             _check_ops(clone)
             matvec = _matvec(clone)
             if placed:
                 matvec = matvec and replace(matvec, places=placed)
                 raise PayloadError("its last ops say where rows go")
             collapse(clone)
-            return KernelInfo(**basic, **_analyse(clone), matvec=matvec)  # type: ignore[arg-type]
+            found = KernelInfo(**basic, **_analyse(clone), matvec=matvec, partial=partial)  # type: ignore[arg-type]
+            return replace(found, obstacle=_special(found))
         except PayloadError as e:
             return KernelInfo(**basic, matvec=matvec, obstacle=str(e))  # type: ignore[arg-type]
+
+
+def _special(kernel: KernelInfo) -> str:
+    """Why scripts that were not written for it must not take a kernel whose ops can be tiled together."""
+    if kernel.partial:
+        return "its last ops reduce its result in parts"
+    return "a contraction together with another reduction" if kernel.contraction and kernel.contraction.scaled else ""
 
 
 def _matvec(function: ir.Operation) -> MatvecInfo | None:
@@ -342,8 +354,13 @@ def contraction_info(dims: Dims, row: tuple[int, ...]) -> ContractionInfo | None
     # without m (or n) it is a matrix-vector product, which is scheduled as the reduction that it is
     if not found or any(not (r.m and r.n) for _, r in found if r):
         return None
-    if any(not all(s.parallel) and i not in dict(found) for i, s in enumerate(dims.structures)):
-        raise PayloadError("a contraction together with another reduction", dims.ops[found[0][0]])
+    others = [i for i, s in enumerate(dims.structures) if not all(s.parallel) and i not in dict(found)]
+    shared = {c for i, r in found if r for d in (*r.batch, *r.m) for c in (dims.of[i][d],)}
+    for i in others:
+        kept = {c for c, parallel in zip(dims.of[i], dims.structures[i].parallel, strict=True) if parallel}
+        alone = set(dims.of[i]) - kept - {c for j, row in enumerate(dims.of) if j != i for c in row}
+        if not _packed([dims.structures[j] for j, _ in found]) or not kept <= shared or kept | alone != set(dims.of[i]):
+            raise PayloadError("a contraction together with another reduction", dims.ops[found[0][0]])
     choosers = [producer(dims.structures[i].inputs[1]) for i, _ in found]
     groups = {c for op in choosers if _chooses(op) for c in dims.map_classes(dims.ops.index(op), structure(op).maps[0])}
     roles = {tuple(tuple(dims.of[i][d] for d in g) for g in (r.batch, r.m, r.n)) for i, r in found if r}
@@ -370,7 +387,7 @@ def contraction_info(dims: Dims, row: tuple[int, ...]) -> ContractionInfo | None
     return ContractionInfo(
         batch, m, n, ks[0][0], types[0], types[1], types[2], len(found), direct, panels, (along_k[0], along_k[1]),
         boxes, _casts([dims.ops[i] for i, _ in found]), packed=_packed([dims.structures[i] for i, _ in found]),
-        chosen=all(map(_chooses, choosers)), alignable=alignable and not any(map(_chooses, choosers)),
+        chosen=all(map(_chooses, choosers)), scaled=bool(others), alignable=alignable and not any(map(_chooses, choosers)),
     )  # fmt: skip
 
 

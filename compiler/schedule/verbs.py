@@ -19,6 +19,7 @@ from mlirc.dialects.schedule.match_contractions import match_contractions
 from mlirc.dialects.schedule.match_operands import match_operands
 from mlirc.dialects.schedule.match_root import match_root
 from mlirc.dialects.schedule.online_softmax import online_softmax
+from mlirc.dialects.schedule.partial_results import partial_results
 from mlirc.dialects.schedule.pick import pick
 from mlirc.dialects.schedule.place_results import place_results
 from mlirc.dialects.schedule.read_first import read_first
@@ -56,6 +57,7 @@ __all__ = [
     "match_operands",
     "match_root",
     "online_softmax",
+    "partial_results",
     "persist",
     "pick",
     "pipeline",

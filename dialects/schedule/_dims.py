@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from mlirc.dialects.mlirc_dialect import PARTIAL
 from mlirc.dialects.schedule._base import PayloadError
 from mlirc.dialects.schedule._build import Grouped, renumber
 from mlirc.ir.contractions import multiply_accumulate
@@ -275,8 +276,9 @@ class Dims:
 
 
 def structured_ops(block: ir.Block) -> list[ir.Operation]:
-    """The linalg ops of a block, in order (bodies excluded)."""
-    return [op.operation for op in block.operations if is_structured(op.operation)]
+    """The linalg ops of a block, in order (bodies excluded), but for those that reduce a kernel's result in parts
+    (`schedule.partial_results`): these are of no use to who tiles the others."""
+    return [op.operation for op in block.operations if is_structured(op) and PARTIAL not in op.attributes]
 
 
 def elements(shape: Sequence[int]) -> int:
