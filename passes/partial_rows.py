@@ -44,7 +44,7 @@ def run(module: ir.Module, kinds: str = "packed", readers: str = str(READERS), *
             calls = [op for op in function.regions[0].blocks[0].operations if isinstance(op, func.CallOp)]
             for call in [c for c in calls if work.kind(c) == "reduction"]:
                 work.visit(call)
-        if not work.changed:
+        if not work.made:
             return
         drop_unused(module)
     run_passes(module, "canonicalize,cse")
@@ -65,7 +65,6 @@ class _Partial:
         self.kernels = {op.name.value: op for op in module.body.operations if "mlirc.kernel" in op.attributes}
         self.factors: dict[str, RowFactor | None] = {}
         self.made: dict[tuple, func.FuncOp | None] = {}
-        self.changed = False
 
     def kind(self, call: func.CallOp) -> str:
         """The kind of the kernel that a call is of."""
@@ -99,7 +98,6 @@ class _Partial:
         behind = [self._reader(reader, call, factor, width) for reader in readers]
         if first is None or not all(isinstance(k, func.FuncOp) for k in behind):
             return
-        self.changed = True
         own = [_moved_before(call.operands[n], maker.call) for n in given]
         with ir.InsertionPoint(maker.call), ir.Location.fused([maker.call.location, call.location]):
             new = func.CallOp(first, [*maker.call.operands, *own])
@@ -195,11 +193,11 @@ class _Partial:
         entry = kernel.regions[0].blocks[0]
         arguments = list(entry.arguments)
         with ir.InsertionPoint(entry):
-            number = factor.factor(arguments[-1])
             places: dict[ir.Value, ir.Value] = dict(zip(body.arguments, arguments, strict=False))
             products, behind = _products_first(body)
             for op in products:
                 clone_into(op, places)
+            number = factor.factor(arguments[-1])  # behind the products, which do not wait for it
             for op in products:
                 if op.name == "linalg.generic" and contraction(op) is not None:
                     places[op.results[0]] = _times(places[op.results[0]], number)
@@ -252,7 +250,9 @@ def _times(sums: ir.Value, factor: ir.Value) -> ir.Value:
     assert roles is not None
     (out,) = s.out_maps
     rank = len(out)
-    rows = next((i for i, d in enumerate(out) if d in roles.m and s.extents[d] == shape_of(factor)[0]), None)
+    count = shape_of(factor)[0]
+    # Of one row the number is no dimension's: threads have it whatever they have of the sums.
+    rows = next((i for i, d in enumerate(out) if d in roles.m and s.extents[d] == count), None) if count > 1 else None
     t = ir.RankedTensorType(sums.type)
     dims = list(range(rank))
     new = _build.generic(

@@ -13,8 +13,10 @@ from mlirc.schedule.verbs import (
     collapse_dims,
     generalize,
     match_contractions,
+    match_reductions,
     match_root,
     partial_results,
+    read_first,
     script,
     split_k,
     tidy,
@@ -64,6 +66,15 @@ def steps_of(c: ContractionInfo, given_warps: int | None, parts: int, wanted: in
                 found.append(((round(cost, 3), -warps), warps, step))
     _, warps, step = min(found)
     return warps, min(step, c.k)
+
+
+def lanes_width(kernel: KernelInfo) -> int:
+    """Elements of a thread's access to the parts of a row, so that one warp has them all."""
+    parts = kernel.arguments[-1].shape[-1]
+    width = 1
+    while 32 * width < parts and parts % (2 * width) == 0 and width < 16:
+        width *= 2
+    return width
 
 
 @register(matches=is_packed_rows, priority=40)
@@ -118,8 +129,13 @@ def packed_rows(
         forall = tile_to_blocks(match_root(function), sizes=sizes, keep=[size.m_dim, size.n_dim], order=order)
         tiled, loop = tile_reduction(match_contractions(forall), size=block_k)
         annotate(tiled, mma=DIRECT, warp_grid=[1, 1])
+        if c.scaled:
+            # Each warp adds a row's parts up by itself: no barrier.
+            annotate(match_reductions(forall), vector=lanes_width(kernel))
         if kernel.partial:
             forall = partial_results(forall)
+        if c.scaled or kernel.partial:
+            read_first(forall)
         launches = [forall]
         if parts > 1:
             both = split_k(loop, parts=parts, through=through)

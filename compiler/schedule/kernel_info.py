@@ -358,6 +358,7 @@ def contraction_info(dims: Dims, row: tuple[int, ...]) -> ContractionInfo | None
     shared = {c for i, r in found if r for d in (*r.batch, *r.m) for c in (dims.of[i][d],)}
     for i in others:
         kept = {c for c, parallel in zip(dims.of[i], dims.structures[i].parallel, strict=True) if parallel}
+        kept = {c for c in kept if dims.extent[c] > 1}
         alone = set(dims.of[i]) - kept - {c for j, row in enumerate(dims.of) if j != i for c in row}
         if not _packed([dims.structures[j] for j, _ in found]) or not kept <= shared or kept | alone != set(dims.of[i]):
             raise PayloadError("a contraction together with another reduction", dims.ops[found[0][0]])

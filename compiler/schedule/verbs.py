@@ -17,6 +17,7 @@ from mlirc.dialects.schedule.generalize import generalize
 from mlirc.dialects.schedule.hoist import hoist
 from mlirc.dialects.schedule.match_contractions import match_contractions
 from mlirc.dialects.schedule.match_operands import match_operands
+from mlirc.dialects.schedule.match_reductions import match_reductions
 from mlirc.dialects.schedule.match_root import match_root
 from mlirc.dialects.schedule.online_softmax import online_softmax
 from mlirc.dialects.schedule.partial_results import partial_results
@@ -55,6 +56,7 @@ __all__ = [
     "match",
     "match_contractions",
     "match_operands",
+    "match_reductions",
     "match_root",
     "online_softmax",
     "partial_results",

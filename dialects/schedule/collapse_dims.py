@@ -19,15 +19,17 @@ def kept_units(dims: Dims, vectors: bool = False) -> set[int]:
     """Unit classes that must stay: one each of a contraction's m, n and k (k alone with `vectors`), and one row if the
     last op has no other."""
     kept: set[int] = set()
+    products = False
     for i, op in enumerate(dims.ops):
         roles = contraction(op)
         if roles:
+            products |= bool(roles.m and roles.n) and not vectors
             for group in (roles.k,) if vectors else (roles.m, roles.n, roles.k):
                 classes = [dims.of[i][d] for d in group]
                 if classes and all(dims.extent[c] == 1 for c in classes):
                     kept.add(classes[-1])
     rows = sorted(dims.row_classes(vectors)) or [c for c in dims.of[-1] if c not in dims.reduced]
-    if rows and all(dims.extent[c] == 1 and c not in kept for c in rows):
+    if not products and rows and all(dims.extent[c] == 1 and c not in kept for c in rows):
         kept.add(rows[-1])
     return kept
 

@@ -160,7 +160,9 @@ class _Reducing:
             dynamic, static = _build.split(grown)
             tile = tensor.ExpandShapeOp(t, tile, order, dynamic, static).result
         kept = [*outer, groups] if groups > 1 else outer
-        start = linalg.fill(p.start.operands[0], outs=[_build.empty(kept, element)])
+        constant = producer(p.start.operands[0])  # which stands behind the block program
+        first = p.start.operands[0] if constant is None else constant.clone().results[0]
+        start = linalg.fill(first, outs=[_build.empty(kept, element)])
         loops = len(shape_of(tile))
         dims = list(range(loops))
         made = _build.generic([tile], [start], [dims, dims[:-1]], [*[True] * (loops - 1), False])
