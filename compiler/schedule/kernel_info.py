@@ -388,7 +388,8 @@ def contraction_info(dims: Dims, row: tuple[int, ...]) -> ContractionInfo | None
     return ContractionInfo(
         batch, m, n, ks[0][0], types[0], types[1], types[2], len(found), direct, panels, (along_k[0], along_k[1]),
         boxes, _casts([dims.ops[i] for i, _ in found]), packed=_packed([dims.structures[i] for i, _ in found]),
-        chosen=all(map(_chooses, choosers)), scaled=bool(others), alignable=alignable and not any(map(_chooses, choosers)),
+        chosen=all(map(_chooses, choosers)), scaled=bool(others),
+        alignable=alignable and not any(map(_chooses, choosers)),
     )  # fmt: skip
 
 
