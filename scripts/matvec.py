@@ -37,7 +37,9 @@ LONG, LANE_BYTES = 4608, 1184  # elements of a row that one warp takes, and byte
 def is_matvec(kernel: KernelInfo) -> bool:
     """Products with a vector along the rows of matrices."""
     found = kernel.matvec
-    if found is None or kernel.obstacle and not (found.reduces or found.places) or all(d.whole for d in found.dims):
+    if found is None or all(d.whole for d in found.dims):
+        return False
+    if kernel.obstacle and not (found.reduces or found.places or kernel.partial):
         return False
     return found.row_length <= MAX_ROW or kernel.contraction is not None and kernel.contraction.k > 0
 
@@ -73,10 +75,15 @@ def matvec(
         default_rows, default_warps = rows_and_warps(found, vector, total, target.sms)
     if found.places:
         default_rows = gcd(default_rows, found.places)
+    if kernel.partial:
+        # A block has whole parts of its result, each warp a row of the matrix.
+        default_rows = default_warps = kernel.partial
     rows = rows or min(default_rows, extents[-1])
     warps = warps or default_warps
     if found.places and part and part < found.row_length:
         raise MlircError(f"kernel '{kernel.name}': part={part}: blocks that write rows to their places have whole ones")
+    if kernel.partial and (rows % kernel.partial or part and part < found.row_length):
+        raise MlircError(f"kernel '{kernel.name}': its blocks have a multiple of {kernel.partial} rows, whole ones")
     if part and part < found.row_length:
         return parts_of_rows(
             found, rows=rows, warps=warps, vector=vector, part=part, combine=combine, min_blocks=min_blocks
@@ -93,6 +100,7 @@ def matvec(
         chosen=found.chosen,
         read=True,
         places=found.places > 0,
+        partial=kernel.partial > 0,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from mlirc.errors import MlircError
 from mlirc.mlir import ir
 from mlirc.schedule import register
 from mlirc.schedule.kernel_info import ContractionInfo, KernelInfo
@@ -115,6 +116,8 @@ def packed_rows(
     sizes = [0 if d.whole else 1 for d in kernel.dims]
     sizes[size.m_dim], sizes[size.n_dim] = ceil_div(size.m, 8) * 8, block_n
     order = [d for d, n in enumerate(sizes) if n and d not in (size.n_dim, size.m_dim)] + [size.n_dim, size.m_dim]
+    if kernel.partial and (block_n % kernel.partial or size.n % block_n or parts > 1):
+        raise MlircError(f"kernel '{kernel.name}': blocks have a multiple of {kernel.partial} columns and all of K")
     knobs = dict(
         block_n=block_n,
         block_k=block_k,

@@ -15,6 +15,7 @@ from mlirc.schedule.verbs import (
     generalize,
     match,
     match_root,
+    partial_results,
     place_results,
     power_of_two,
     product,
@@ -165,11 +166,12 @@ def sizes_of_rows(dims: Sequence[RootDim], rows: int) -> tuple[list[int], int]:
 
 def whole_rows(
     dims: Sequence[RootDim], collapse: Callable, *, rows: int, warps: int, vector: int, min_blocks: int | None,
-    chosen: bool = False, read: bool = False, blocks: int | None = None, places: bool = False,
+    chosen: bool = False, read: bool = False, blocks: int | None = None, places: bool = False, partial: bool = False,
 ) -> ir.Module:  # fmt: skip
     """The script of blocks that take `rows` whole rows each, of matrices that are `chosen` or given; `dims` are the
     root's after the verb `collapse`. `read`: a block reads all that it reads before it computes anything; so many
-    `blocks` share each row; `places`: the kernel's last ops say where rows go."""
+    `blocks` share each row; `places`: the kernel's last ops say where rows go;
+    `partial`: they reduce the result in parts."""
     sizes, innermost = sizes_of_rows(dims, rows)
     with script(rows=rows, warps=warps, vector=vector, min_blocks=min_blocks, blocks=blocks) as (module, function):
         generalize(function)
@@ -180,6 +182,8 @@ def whole_rows(
             read_matrices(forall)
         if places:
             forall = place_results(forall)
+        if partial:
+            forall = partial_results(forall)
         annotate(match(forall, "linalg.generic"), vector=vector)
         if read:
             read_first(forall)
