@@ -101,6 +101,7 @@ def matvec(
         read=True,
         places=found.places > 0,
         partial=kernel.partial > 0,
+        parts=found.parts,
     )
 
 
@@ -108,11 +109,12 @@ def rows_and_warps(found: MatvecInfo, vector: int, rows: int, sms: int) -> tuple
     """(rows per block, warps per block) of rows that are read whole. On an H200, in chains of a layer's products: where
     a block computes a norm first, four warps to a row at most (0.7 us a launch less than eight); a long row is one
     warp's, as long as its lanes hold it: that needs no barriers (0.2 to 2.2 us less than five to eleven)."""
+    norm = found.reduces and not found.parts
     longest = found.row_length * found.matrix_bytes <= 32 * LANE_BYTES
-    if found.row_length >= LONG and longest and not (found.reduces or found.chosen):
+    if found.row_length >= LONG and longest and not (norm or found.chosen):
         return 1, 1
     block_rows, warps = rows_and_warps_once(found.row_length, found.matrix_bytes, vector, rows, sms)
-    return (1, 4) if found.reduces and block_rows == 1 and warps == 8 else (block_rows, warps)
+    return (1, 4) if norm and block_rows == 1 and warps == 8 else (block_rows, warps)
 
 
 def part_of_row(length: int, rows: int, sms: int) -> int:

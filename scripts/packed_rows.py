@@ -26,6 +26,7 @@ from mlirc.schedule.verbs import (
 )
 from mlirc.scripts._block_shape import Sizes, element_types
 from mlirc.scripts._packed_tiles import DIRECT, unit_of
+from mlirc.scripts.reduction import lanes_width
 from mlirc.targets import Target
 
 ROWS = 16  # at most: each warp reads them all
@@ -67,15 +68,6 @@ def steps_of(c: ContractionInfo, given_warps: int | None, parts: int, wanted: in
                 found.append(((round(cost, 3), -warps), warps, step))
     _, warps, step = min(found)
     return warps, min(step, c.k)
-
-
-def lanes_width(kernel: KernelInfo) -> int:
-    """Elements of a thread's access to the parts of a row, so that one warp has them all."""
-    parts = kernel.arguments[-1].shape[-1]
-    width = 1
-    while 32 * width < parts and parts % (2 * width) == 0 and width < 16:
-        width *= 2
-    return width
 
 
 @register(matches=is_packed_rows, priority=40)
@@ -134,7 +126,7 @@ def packed_rows(
         annotate(tiled, mma=DIRECT, warp_grid=[1, 1])
         if c.scaled:
             # Each warp adds a row's parts up by itself: no barrier.
-            annotate(match_reductions(forall), vector=lanes_width(kernel))
+            annotate(match_reductions(forall), vector=lanes_width(kernel.arguments[-1].shape[-1]))
         if kernel.partial:
             forall = partial_results(forall)
         if c.scaled or kernel.partial:

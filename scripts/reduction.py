@@ -14,6 +14,7 @@ from mlirc.schedule.verbs import (
     collapse_dims,
     generalize,
     match,
+    match_reductions,
     match_root,
     partial_results,
     place_results,
@@ -164,14 +165,23 @@ def sizes_of_rows(dims: Sequence[RootDim], rows: int) -> tuple[list[int], int]:
     return [0 if d.whole else rows if i == row_dims[-1] else 1 for i, d in enumerate(dims)], row_dims[-1]
 
 
+def lanes_width(parts: int) -> int:
+    """Elements of a thread's access to the parts of a row, so that one warp has them all."""
+    width = 1
+    while 32 * width < parts and parts % (2 * width) == 0 and width < 16:
+        width *= 2
+    return width
+
+
 def whole_rows(
     dims: Sequence[RootDim], collapse: Callable, *, rows: int, warps: int, vector: int, min_blocks: int | None,
     chosen: bool = False, read: bool = False, blocks: int | None = None, places: bool = False, partial: bool = False,
+    parts: int = 0,
 ) -> ir.Module:  # fmt: skip
     """The script of blocks that take `rows` whole rows each, of matrices that are `chosen` or given; `dims` are the
     root's after the verb `collapse`. `read`: a block reads all that it reads before it computes anything; so many
     `blocks` share each row; `places`: the kernel's last ops say where rows go;
-    `partial`: they reduce the result in parts."""
+    `partial`: they reduce the result in parts; `parts` of a row are added up."""
     sizes, innermost = sizes_of_rows(dims, rows)
     with script(rows=rows, warps=warps, vector=vector, min_blocks=min_blocks, blocks=blocks) as (module, function):
         generalize(function)
@@ -185,6 +195,8 @@ def whole_rows(
         if partial:
             forall = partial_results(forall)
         annotate(match(forall, "linalg.generic"), vector=vector)
+        if parts:
+            annotate(match_reductions(forall), vector=lanes_width(parts))
         if read:
             read_first(forall)
         if blocks:

@@ -90,6 +90,7 @@ class MatvecInfo:
     reduces: bool = False  # something else than products: what blocks read waits for barriers of that
     # Where the kernel's last ops say where rows go (`schedule.place_results`): of how many that follow each other.
     places: int = 0
+    parts: int = 0  # of a row, which are added up beside the products (`mlirc-partial-rows`)
 
 
 @dataclass(frozen=True)
@@ -195,11 +196,13 @@ def _special(kernel: KernelInfo) -> str:
 def _matvec(function: ir.Operation) -> MatvecInfo | None:
     """The kernel as reductions of matrices' rows; None where it has no product of one row or column, or where a matrix
     has its rows along another dimension than the one that is summed."""
-    matrix_bytes, chosen, reduces = 0, False, False
+    matrix_bytes, chosen, reduces, parts = 0, False, False, 0
     for op in structured_ops(function.regions[0].blocks[0]):
         roles, s = contraction(op), structure(op)
         if roles is None:
             reduces |= not all(s.parallel)
+            if not all(s.parallel) and isinstance(s.inputs[0].owner, ir.Block) and len(list(s.inputs[0].uses)) == 1:
+                parts = s.extents[s.parallel.index(False)]
             continue
         vectors = [all(s.extents[d] == 1 for d in own) for own in (roles.m, roles.n)]
         if not any(vectors):
@@ -223,7 +226,7 @@ def _matvec(function: ir.Operation) -> MatvecInfo | None:
         clone.erase()
     if not found["row_length"]:
         return None
-    return MatvecInfo(found["dims"], found["row_length"], matrix_bytes, chosen, reduces)
+    return MatvecInfo(found["dims"], found["row_length"], matrix_bytes, chosen, reduces, parts=parts)
 
 
 def _attention_shape(block: ir.Block) -> AttentionShape | None:
