@@ -50,6 +50,8 @@ def graph(
     fuse_siblings: two contractions of one left operand that meet in a map (SwiGLU) share a kernel.
     fuse_reductions: a norm or a softmax is one kernel, with the maps before and after it.
     fuse_maps: chains of maps, and data movement, join the kernels of their users.
+    partial_rows: of which products (`packed` weights, `plain` ones of one row, or `all`) what they reduce of their rows
+    for products behind, as a norm, is reduced by their blocks, in parts (default: of none).
     recompute: what is reduced of one row for products with it, as a norm, is computed by each block of theirs.
     merge: what computes the rows that a kernel writes joins it, and small kernels that do not depend on each other
     share a launch, up to `merge_points` elements together (default: 262144 in graphs that write rows, else none).
