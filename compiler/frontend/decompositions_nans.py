@@ -32,6 +32,14 @@ def logaddexp(x: Tensor, y: Tensor) -> Tensor:
     return torch.where(torch.eq(torch.abs(larger), math.inf), larger, total)
 
 
+@_decomposes(aten.logaddexp2.default)
+def _logaddexp2(x: Tensor, y: Tensor) -> Tensor:
+    """The same with base 2; PyTorch's own decomposition takes an infinity beside a NaN for the result."""
+    larger = torch.maximum(x, y)
+    total = larger + torch.log1p(torch.exp2(-torch.abs(x - y))) * (1 / math.log(2))
+    return torch.where(torch.eq(torch.abs(larger), math.inf), larger, total)
+
+
 @_decomposes(aten.isclose.default)
 def _isclose(x: Tensor, y: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Any:
     """torch-mlir's own takes no operands of different shapes."""

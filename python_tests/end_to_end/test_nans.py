@@ -31,6 +31,7 @@ ELEMENTWISE = {
     "leaky_relu": lambda x, y: F.leaky_relu(x),
     "threshold": lambda x, y: F.threshold(x, 0.5, 3.0),
     "logaddexp": lambda x, y: torch.logaddexp(x, y),
+    "logaddexp2": lambda x, y: torch.logaddexp2(x, y),
     "isfinite": lambda x, y: x.isfinite(),
     "isinf": lambda x, y: x.isinf(),
     "isnan": lambda x, y: x.isnan(),
