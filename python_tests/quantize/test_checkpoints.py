@@ -184,6 +184,19 @@ def test_damaged_folders_are_refused(tmp_path, part, change, message):
         list(source.weights.values())
 
 
+def test_act_order_without_its_order_is_refused(tmp_path):
+    for config in (GPTQ | {"desc_act": True}, GPTQ):
+        folder, wide = write_folder(tmp_path, config)
+        kept = {n: t for n, t in FolderTensors(Path(folder)).items() if not n.endswith("g_idx")}
+        write_weights(Path(folder) / "model.safetensors", kept)
+        if config["desc_act"]:
+            with pytest.raises(MlircError, match="lack '.*g_idx', by which layers with act-order"):
+                open_model(folder)
+    ids = torch.arange(5)[None]  # in order, nobody needs it
+    made = open_model(folder, inputs=["input_ids=i64[1,5]"]).torch_module()(ids, use_cache=False).logits
+    assert relative_error(made, wide(ids, use_cache=False).logits.detach()) <= gate_of(torch.float16, 0)
+
+
 @pytest.mark.parametrize("key", ["version", "format", "checkpoint_format"])
 def test_other_layouts_of_awq_are_refused(tmp_path, key):
     folder, _ = write_folder(tmp_path, AWQ | {key: "gemv"})

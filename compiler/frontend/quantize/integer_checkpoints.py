@@ -45,14 +45,20 @@ def read_config(config: Mapping[str, Any], method: str, refuse: Refuse) -> Check
         if config.get("dynamic"):
             raise refuse("'dynamic': layers of several schemes")
         bias = 1 if form == "gptq" else 0
-    return Checkpoint(method, Scheme(Format(bits), max(group, 0), symmetric=False), "qweight", zero_bias=bias)
+    scheme, act_order = (
+        Scheme(Format(bits), max(group, 0), symmetric=False),
+        method == "gptq" and bool(config.get("desc_act")),
+    )
+    return Checkpoint(method, scheme, "qweight", zero_bias=bias, act_order=act_order)
 
 
 def order_of(tensors: Mapping[str, torch.Tensor], layer: str, k: int, about: Checkpoint) -> torch.Tensor | None:
     """int64 [K]: which k are one behind the other once each group's are, of a layer of GPTQ with act-order; None where
-    they are in order. Raises MlircError for a `g_idx` that is none of `groups` full ones."""
+    they are in order. Raises MlircError for a `g_idx` that is none of full groups, and where act-order needs one."""
     name, group = f"{layer}.g_idx", about.scheme.group or k
     if name not in tensors:
+        if about.act_order and group < k:
+            raise MlircError(f"the weights lack '{name}', by which layers with act-order (desc_act) are read")
         return None
     stored, usual = tensors[name], torch.arange(k) // group
     found = stored.flatten().to(torch.int64)

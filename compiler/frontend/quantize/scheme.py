@@ -67,13 +67,14 @@ class Scheme:
 class Checkpoint:
     """What a folder's `quantization_config` says of its layers: the `method` by its name there, and `marker`, the
     tensor that a packed layer has. `zero_bias`: what is added to stored zero points. `block`: how many rows and columns
-    share a scale, of 8-bit floats (0: all of them)."""
+    share a scale, of 8-bit floats (0: all of them). `act_order`: inputs are grouped in an order that layers say."""
 
     method: str
     scheme: Scheme
     marker: str
     zero_bias: int = 0
     block: tuple[int, int] = (0, 0)
+    act_order: bool = False
 
 
 Refuse = Callable[[str], MlircError]
