@@ -7,6 +7,8 @@ their way, and multiplies its sums by s (`graph/row_factors.py`). The reduction 
 
     kinds    of products: `packed` (weights of few bits, up to 16 rows), `plain` (one row), or `all` (default: packed)
     readers  products that may read the row: each adds the parts up (default: 3)
+    rows     of a product, at most (default: 16)
+    columns  of a row, at least (default: 1)
 """
 
 from __future__ import annotations
@@ -34,12 +36,15 @@ _VIEWS = ("tensor.expand_shape", "tensor.collapse_shape")
 
 
 @register("mlirc-partial-rows")
-def run(module: ir.Module, kinds: str = "packed", readers: str = str(READERS), **options: str) -> None:
+def run(module: ir.Module, kinds: str = "packed", **options: str) -> None:
     """Takes reductions apart, in place. Raises MlircError for an unknown option."""
-    if options or kinds not in KINDS or not readers.isdigit():
-        raise MlircError("mlirc-partial-rows has two options: kinds (packed, plain or all) and readers, a number")
+    known = {"readers": READERS, "rows": ROWS, "columns": 1}
+    if not set(options) <= set(known) or kinds not in KINDS or not all(n.isdigit() for n in options.values()):
+        raise MlircError(
+            "mlirc-partial-rows: options are kinds (packed, plain or all), and numbers of readers, rows and columns"
+        )
     with ir.Location.unknown(module.context):
-        work = _Partial(module, kinds, int(readers))
+        work = _Partial(module, kinds, **(known | {name: int(n) for name, n in options.items()}))
         for function in graph_functions(module):
             calls = [op for op in function.regions[0].blocks[0].operations if isinstance(op, func.CallOp)]
             for call in [c for c in calls if work.kind(c) == "reduction"]:
@@ -60,8 +65,8 @@ class _Maker:
 
 
 class _Partial:
-    def __init__(self, module: ir.Module, kinds: str, readers: int) -> None:
-        self.module, self.kinds, self.readers = module, kinds, readers
+    def __init__(self, module: ir.Module, kinds: str, readers: int, rows: int, columns: int) -> None:
+        self.module, self.kinds, self.readers, self.rows, self.columns = module, kinds, readers, rows, columns
         self.kernels = {op.name.value: op for op in module.body.operations if "mlirc.kernel" in op.attributes}
         self.factors: dict[str, RowFactor | None] = {}
         self.made: dict[tuple, func.FuncOp | None] = {}
@@ -133,13 +138,15 @@ class _Partial:
         if found.obstacle or not (packed or found.matvec and rows == 1):
             return 0
         width = PACKED if packed else PLAIN
-        return 0 if not self._takes(found, rows) or columns % width or columns <= width else width
+        if not self._takes(found, rows) or columns < self.columns:
+            return 0
+        return width if columns % width == 0 and columns > width else 0
 
     def _takes(self, found: KernelInfo, rows: int) -> bool:
         """Whether products of this kind are asked for, of so many rows."""
         if found.contraction is not None and found.contraction.packed:
             halves = found.contraction.a_type in ("bf16", "f16")
-            return self.kinds != "plain" and rows <= ROWS and halves
+            return self.kinds != "plain" and rows <= min(self.rows, ROWS) and halves
         return self.kinds != "packed" and found.matvec is not None and not found.matvec.places
 
     def _producer(self, maker: _Maker, call: func.CallOp, factor: RowFactor, width: int) -> func.FuncOp | None:

@@ -27,6 +27,9 @@ NAMED_MAPS = (
 # Elements of an f32 head beyond which attention is two products and a softmax, with the scores in memory.
 WIDEST_ATTENTION_F32 = 256
 
+# Where norms that packed products reduce in parts were timed (benchmarks/results/partial-rows-h200.md).
+PARTIAL_ROWS = "kinds=packed rows=1 columns=3584"
+
 
 @register(matches=lambda kernel: False)
 def graph(
@@ -37,7 +40,7 @@ def graph(
     fuse_siblings: bool = True,
     fuse_reductions: bool = True,
     fuse_maps: bool = True,
-    partial_rows: Literal["packed", "plain", "all"] | None = None,
+    partial_rows: Literal["apart", "packed", "plain", "all"] | None = None,
     recompute: bool = True,
     merge: bool = True,
     merge_points: int | None = None,
@@ -50,8 +53,9 @@ def graph(
     fuse_siblings: two contractions of one left operand that meet in a map (SwiGLU) share a kernel.
     fuse_reductions: a norm or a softmax is one kernel, with the maps before and after it.
     fuse_maps: chains of maps, and data movement, join the kernels of their users.
-    partial_rows: of which products (`packed` weights, `plain` ones of one row, or `all`) what they reduce of their rows
-    for products behind, as a norm, is reduced by their blocks, in parts (default: of none).
+    partial_rows: what products reduce of their rows for products behind, as a norm, is reduced by their blocks, in
+    parts: of `packed` weights, of `plain` products of one row, of `all`; `apart`: of none (default: one row of packed
+    weights, from 3,584 columns on).
     recompute: what is reduced of one row for products with it, as a norm, is computed by each block of theirs.
     merge: what computes the rows that a kernel writes joins it, and small kernels that do not depend on each other
     share a launch, up to `merge_points` elements together (default: 262144 in graphs that write rows, else none).
@@ -89,8 +93,12 @@ def graph(
         options = " ".join(f"{name}={str(value).lower()}" for name, value in knobs.items())
         apply_pass(module, pass_name="mlirc-group-kernels", options=options)
         apply_pass(module, pass_name="mlirc-outline-kernels", options="")
-        if partial_rows:
-            apply_pass(module, pass_name="mlirc-partial-rows", options=f"kinds={partial_rows}")
+        if partial_rows != "apart":
+            apply_pass(
+                module,
+                pass_name="mlirc-partial-rows",
+                options=f"kinds={partial_rows}" if partial_rows else PARTIAL_ROWS,
+            )
         if recompute:
             apply_pass(module, pass_name="mlirc-recompute-rows", options="")
         if merge:

@@ -150,8 +150,16 @@ def test_greedy_tokens() -> None:
     assert tokens == expected
 
 
+def test_what_is_reduced_in_parts_by_default() -> None:
+    """What was timed: one row, long ones."""
+    assert called(Net(33, 3584, torch.bfloat16, "single"), 1, quantize="int8")[0] == ["matmul", "matmul"]
+    for rows, n, schedule in [(1, 3568, ()), (2, 3584, ()), (1, 3584, ("graph:partial_rows=apart",))]:
+        kernels, _ = called(Net(33, n, torch.bfloat16, "single"), rows, *schedule, quantize="int8")
+        assert kernels == ["matmul", "reduction", "matmul"]
+
+
 def test_options() -> None:
-    with pytest.raises(MlircError, match="kinds .packed, plain or all. and readers"):
+    with pytest.raises(MlircError, match="kinds .packed, plain or all., and numbers of readers, rows and columns"):
         get_pass("mlirc-partial-rows")(None, kinds="some")
 
 
