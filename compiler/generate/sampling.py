@@ -15,7 +15,9 @@ from mlirc.frontend.random.philox import MASK, MULTIPLIERS, ROUNDS, WEYL
 
 Tensor = torch.Tensor
 
-_SIGN, _REST = -(1 << 31), 0x7FFFFFFF  # the bits of an f32
+ONE, LAST = 0x3F800000, 0x7FFFFFFF  # the bits of an f32 of 1; the largest int32
+LEAST = 1e-37
+DRAWS = 32
 _MULTIPLIER = 0xD256D193  # of Philox2x32
 
 
@@ -34,11 +36,42 @@ def choose(
     are, which gives token 0.
 
     Of the possible tokens the one with the largest p / q is chosen, where q is exponential (the Gumbel-max trick, which
-    draws from p): q depends on the seed, the position and the token alone.
+    draws from p): q depends on the seed, the position and the token alone. Of equal ones it is the most probable one,
+    of these the first one.
     """
-    scores, share = possible_shares(logits, seen, temperature, top_k, top_p, min_p, penalty)
-    drawn = share / exponential(seed, position, logits.shape[-1])
-    return torch.where(temperature.reshape(-1, 1) > 0, drawn, scores).argmax(-1)
+    temperature, top_k, top_p, min_p, penalty = (x.reshape(-1, 1) for x in (temperature, top_k, top_p, min_p, penalty))
+    share, largest = shares(logits, seen, temperature, penalty)
+    place = share.view(torch.int32)  # in the order of f32 that are not negative
+    greedy, drawn = temperature <= 0, share * rates(seed, position, logits.shape[-1])
+    keys = torch.where(greedy, share, drawn).view(torch.int32).long() << 32 | place.long()
+    all_counts, all_masses = greedy | (top_k <= 0), greedy | ~(top_p < 1)
+
+    limit = _limit(share, top_k.float(), all_counts | all_masses | (largest == -torch.inf))
+    enough = torch.where(place >= limit, share, 0.0).sum(-1, keepdim=True) * top_p
+    wanted = torch.where(all_counts, torch.inf, top_k.float())
+    enough = torch.where(all_masses, torch.inf, enough.clamp(min=LEAST))  # nothing is above the most probable ones
+    limit = torch.maximum(limit, torch.where(greedy, 1.0, min_p.clamp(max=1.0)).view(torch.int32))
+    keys = torch.where(place >= limit, keys, 0)
+    key, done = keys.amax(-1, keepdim=True), (wanted == torch.inf) & (enough == torch.inf) | (largest == -torch.inf)
+    for _round in range(DRAWS):
+        above = place > key.int()
+        count = torch.where(above, 1.0, 0.0).sum(-1, keepdim=True)
+        mass = torch.where(above, share, 0.0).sum(-1, keepdim=True)
+        following = torch.where(above, keys, 0).amax(-1, keepdim=True)
+        stays = (count < wanted) & (mass < enough)
+        key, done = torch.where(done, key, torch.where(stays, key, following)), done | stays
+    return torch.where(done, keys == key, place == ONE).int().argmax(-1)
+
+
+def shares(logits: Tensor, seen: Tensor, temperature: Tensor, penalty: Tensor) -> tuple[Tensor, Tensor]:
+    """Each token's probability as a share of the most probable one's, f32 [B, V], and that one's logit over the
+    temperature, f32 [B, 1], from arguments of `choose`, the latter two as [B, 1]."""
+    scores = torch.where(seen, logits * torch.where(logits < 0, penalty, 1.0 / penalty), logits)
+    scores = scores * (1.0 / torch.where(temperature > 0, temperature, 1.0))
+    scores = torch.where(torch.isnan(scores), torch.inf, scores)
+    largest = scores.amax(-1, keepdim=True)
+    share = torch.where(scores == largest, 1.0, torch.exp(scores - largest))  # infinity minus itself is no number
+    return torch.where(scores > -torch.inf, share, 0.0), largest
 
 
 @torch.library.custom_op("mlirc::choose", mutates_args=())
@@ -63,60 +96,41 @@ def most_probable(logits: Tensor) -> Tensor:
     return torch.where(torch.isnan(logits), torch.inf, logits).argmax(-1)
 
 
-def possible_shares(
-    logits: Tensor, seen: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, penalty: Tensor
-) -> tuple[Tensor, Tensor]:
-    """From arguments of `choose`: the logits after penalty and temperature, where that is not 0, and each token's
-    probability as a share of the most probable one's, 0 for those that the limits exclude; both f32 [B, V]."""
-    temperature, top_k, top_p, min_p, penalty = (x.reshape(-1, 1) for x in (temperature, top_k, top_p, min_p, penalty))
-    scores = torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
-    scores = scores / torch.where(temperature > 0, temperature, 1.0)
-    scores = torch.where(torch.isnan(scores), torch.inf, scores)
-    largest = scores.amax(-1, keepdim=True)
+def _limit(share: Tensor, wanted: Tensor, done: Tensor) -> Tensor:
+    """The largest place with at least `wanted` f32 [B, 1] places at or above it, or a smaller one with the same places at
+    or above it: int32 [B, 1], for the shares f32 [B, V], whose places are their bits. Of rows that are `done` bool [B, 1],
+    and of those with fewer places, all are at or above it.
 
-    place = torch.where(scores == 0, 0.0, scores).view(torch.int32)  # -0 is as probable
-    place = torch.where(place < 0, place ^ _REST, place)  # in the order of f32
-    done = (top_k <= 0) | (largest == -torch.inf)
-    limit = _highest(place, None, top_k.float(), 32, done)
-    scores = torch.where(place < 0, place ^ _REST, place).view(torch.float32)  # once more: a row is kept as places
-    stays = (place >= limit) | (scores == largest)
-    share = torch.where(scores == largest, 1.0, torch.exp(scores - largest))  # infinity minus itself is no number
-    share = torch.where(stays & (scores > -torch.inf), share, 0.0)
-
-    place, total = share.view(torch.int32), share.sum(-1, keepdim=True)
-    done = ~(top_p < 1) | (total == 0)
-    stays = place >= _highest(place, share, total * top_p, 30, done)  # shares are at most 1: 30 bits
-    stays = (stays & (share >= min_p)) | (share == 1)
-    return scores, torch.where(stays, share, 0.0)
+    It is searched bit by bit among all f32, whose order is that of integers. A round finds two bits, by counting at three
+    numbers, for which a cluster's blocks meet once. All rounds are alike, the first and the last one, too, and so become
+    a loop (`schedule.roll`), which ends where what is at or above a number is just enough, or where all that it may be is
+    one number."""
+    place = share.view(torch.int32)
+    low = torch.where(done, -1, torch.zeros_like(wanted, dtype=torch.int32))
+    for bit in reversed(range(0, 30, 2)):
+        best, most = low, torch.zeros_like(wanted)
+        for cut in (low + (1 << bit), low + (2 << bit), low + (3 << bit)):
+            count = torch.where(place >= cut, 1.0, 0.0).sum(-1, keepdim=True)
+            best = torch.where(count >= wanted, cut, best)
+            most = torch.where(count >= wanted, count, most)
+        first = -torch.where(place >= low, -share, -2.0).amax(-1, keepdim=True)
+        last = torch.where(place < low + (4 << bit), share, -1.0).amax(-1, keepdim=True)
+        best = torch.where(first == last, first.view(torch.int32), best)
+        most = torch.where(first == last, wanted, most)
+        low, done = torch.where(done, low, best), done | (most == wanted)
+    return torch.minimum(torch.where(done, low, LAST), low)
 
 
-def _highest(places: Tensor, weights: Tensor | None, wanted: Tensor, bits: int, done: Tensor) -> Tensor:
-    """The largest number with at least `wanted` f32 [B, 1] as the sum of the `weights` f32 [B, V] of the `places` int32
-    [B, V] at or above it, or a smaller one with the same places at or above it: int32 [B, 1]. Without weights all are
-    1. With 30 bits places are from 0 on, with 32 they are those of any f32. Of rows that are `done` bool [B, 1] all
-    places are at or above it.
-
-    A round finds two bits, by the sums of three numbers, for which a cluster's blocks meet once. All rounds are alike,
-    the first and the last one, too, and so become a loop (`schedule.roll`), which ends where a row is done."""
-    lowest = _SIGN + 1 if bits == 32 else 0
-    below, first = (torch.full_like(wanted, n, dtype=torch.int32) for n in (lowest - 1, lowest))
-    found = torch.where(done, below, first)
-    for bit in reversed(range(0, bits, 2)):
-        half = found + (2 << bit if bit < 30 else _SIGN)
-        best, most = found, torch.zeros_like(wanted)
-        for tried in (found + (1 << bit), half, half + (1 << bit)):
-            total = torch.where(places >= tried, 1.0 if weights is None else weights, 0.0).sum(-1, keepdim=True)
-            best = torch.where(total >= wanted, tried, best)
-            most = torch.where(total >= wanted, total, most)
-        found, done = torch.where(done, found, best), done | (most == wanted)
-    return torch.minimum(torch.where(done, found, _REST), found)
+def rates(seed: Tensor, position: Tensor, count: int) -> Tensor:
+    """1 / `exponential`."""
+    return 1.0 / exponential(seed, position, count)
 
 
 def exponential(seed: Tensor, position: Tensor, count: int) -> Tensor:
     """Numbers of the exponential distribution with mean 1, f32 [B, count] in (0, 17), for seeds and positions i64 [B]:
     Philox2x32-10 of a number's place in its row, keyed with Philox4x32-10 of the position, whose key is the seed."""
     key, high = _philox(position.reshape(-1, 1), seed.reshape(-1, 1))
-    low = torch.arange(count).reshape(1, -1)
+    low = torch.arange(count) ^ high  # in another order for each: so nothing is computed ahead and read
     for _round in range(ROUNDS):
         product = low * _MULTIPLIER  # wraps to the same 64 bits
         low, high = (product >> 32 & MASK) ^ key ^ high, product & MASK
