@@ -22,6 +22,7 @@ from mlirc.schedule.verbs import (
     product,
     read_first,
     read_matrices,
+    reduce_together,
     roll,
     script,
     spread,
@@ -204,4 +205,6 @@ def whole_rows(
         annotate(function, warps=warps, min_blocks=min_blocks)
         tidy(function, forall)
         roll(forall)
+        if blocks:
+            reduce_together(forall)
     return module
