@@ -23,8 +23,9 @@ from mlirc.frontend.wrap_indices import wrap_negative_indices
 
 aten = torch.ops.aten
 _CPU = torch.device("cpu")  # constants are computed here, wherever the model is
+_ARANGES = tuple(getattr(aten.arange, name) for name in aten.arange.overloads())
 _LARGEST = 1 << 26  # bytes of one folded constant
-_COMPUTED = (aten.full.default, aten.arange.start_step)  # a kernel makes them without reading anything
+_COUNTED = 1 << 16  # bytes from which on a kernel counts by itself, rather than reading numbers
 _NEVER = ("rand", "bernoulli", "dropout", "multinomial", "empty", "normal", "uniform")
 
 
@@ -347,7 +348,9 @@ def _fold(graph: Graph, constants: Constants) -> dict[str, torch.Tensor]:
     for source, value in folded:
         if not isinstance(value, torch.Tensor):
             continue
-        if source.target in _COMPUTED or value.numel() * value.element_size() > _LARGEST:
+        if source.target in _ARANGES and value.numel() * value.element_size() >= _COUNTED:
+            continue
+        if source.target is aten.full.default or value.numel() * value.element_size() > _LARGEST:
             continue
         new = _uniform(graph, source, value)
         if new is None and source.op == "placeholder":

@@ -43,7 +43,7 @@ def choose(
     share, largest = shares(logits, seen, temperature, penalty)
     place = share.view(torch.int32)  # in the order of f32 that are not negative
     greedy, drawn = temperature <= 0, share * rates(seed, position, logits.shape[-1])
-    keys = torch.where(greedy, share, drawn).view(torch.int32).long() << 32 | place.long()
+    keys = torch.where(greedy, share, drawn).view(torch.int32).long() * (1 << 32) + place
     all_counts, all_masses = greedy | (top_k <= 0), greedy | ~(top_p < 1)
 
     limit = _limit(share, top_k.float(), all_counts | all_masses | (largest == -torch.inf))

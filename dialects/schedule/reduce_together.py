@@ -37,6 +37,6 @@ def _order(block: ir.Block) -> None:
 @transform_op("reduce_together", operands=("forall",), takes="scf.forall")
 def reduce_together(rewriter, foralls):
     """Orders the operations of each block program, and of its loops, by how many reductions they have to wait for: what
-    reads a result comes behind all reductions that do not. Loads come first, too."""
+    reads a result comes behind all reductions, and loads, that do not."""
     for forall in foralls:
         _order(forall.operation.regions[0].blocks[0])

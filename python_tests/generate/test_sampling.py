@@ -16,7 +16,7 @@ from mlirc.device import HostModel
 from mlirc.driver.compilation import HOST_LEVELS, Compilation
 from mlirc.generate.engine import Sampling
 from mlirc.generate.plan_engine import PlanEngine
-from mlirc.generate.sampling import choose, exponential, possible_shares
+from mlirc.generate.sampling import choose, exponential, rates, shares
 from mlirc.generate.sizes import Sizes
 from mlirc.host.level_files import Levels
 from mlirc.targets import get_target
@@ -61,6 +61,33 @@ def by_transformers(logits: torch.Tensor, seen: torch.Tensor, s: Sampling) -> to
     return scores.softmax(-1)[0]
 
 
+def possible_shares(logits: torch.Tensor, seen: torch.Tensor, *limits: torch.Tensor) -> torch.Tensor:
+    """The shares of the tokens that stay possible, 0 for others: what `choose` draws from, by sorting."""
+    temperature, top_k, top_p, min_p, penalty = limits
+    every = shares(logits, seen, temperature.reshape(-1, 1), penalty.reshape(-1, 1))[0]
+    found = []
+    for row, t, k, p, m in zip(every, temperature, top_k, top_p, min_p, strict=True):
+        ordered = row.sort(descending=True).values
+        if t <= 0:
+            least = ordered[0]
+        else:
+            least = ordered[min(int(k), len(ordered)) - 1] if k > 0 else ordered[-1]
+            sums = ordered[ordered >= least].double().cumsum(0)
+            if p < 1:
+                least = ordered[min(int((sums < float(sums[-1]) * float(p)).sum()), len(sums) - 1)]
+        found.append(torch.where((row >= least) & (row >= m) | (row == 1), row, 0))
+    return torch.stack(found)
+
+
+def by_definition(logits: torch.Tensor, seen: torch.Tensor, *how: torch.Tensor) -> torch.Tensor:
+    """The tokens that `choose` has to choose: i64 [B]."""
+    *limits, seed, position = how
+    share = possible_shares(logits, seen, *limits)
+    rate = torch.where(limits[0].reshape(-1, 1) > 0, rates(seed, position, logits.shape[1]), 1.0)
+    keys = torch.stack([share * rate, share], -1).view(torch.int32).long()
+    return (keys[..., 0] << 32 | keys[..., 1]).argmax(-1)
+
+
 LIMITS = [
     Sampling(temperature=1.0),
     Sampling(temperature=0.7, top_k=1),
@@ -83,19 +110,45 @@ LIMITS = [
 @pytest.mark.parametrize("scale", [0.01, 3.0, 30.0])
 def test_the_tokens_that_stay_possible_are_those_of_transformers(scale):
     logits, seen = logits_and_seen(len(LIMITS), scale=scale)
-    found = possible_shares(logits, seen, *rows(*LIMITS)[:5])[1]
+    found = possible_shares(logits, seen, *rows(*LIMITS)[:5])
     for i, s in enumerate(LIMITS):
         wanted = by_transformers(logits[i], seen[i], s)
         assert torch.equal(found[i] > 0, wanted > 0), s
         torch.testing.assert_close(found[i] / found[i].sum(), wanted, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.parametrize("size", [1, 2, 37, V])
+@pytest.mark.parametrize("kind", ["any", "few values", "all equal", "one finite", "flat"])
+def test_the_token_is_the_best_of_those_that_stay_possible(size, kind):
+    """Also where the limits leave next to nothing of much, so that draw after draw is refused."""
+    g, count = generator(), 120
+    logits, seen = logits_and_seen(count, size, scale=1e-4 if kind == "flat" else 3.0)
+    if kind == "few values":
+        logits = logits.round()
+    if kind == "all equal":
+        logits, seen = torch.full_like(logits, -2.5), torch.zeros_like(seen)
+    if kind == "one finite":
+        logits[torch.arange(size).expand_as(logits) != size // 2] = -INF
+
+    def drawn(dtype, *values):
+        return torch.from_numpy(g.choice(np.array(values), count)).to(dtype)
+
+    f32, i64 = torch.float32, torch.int64
+    how = (
+        *(drawn(f32, 0.0, 0.3, 1.0, 1.7), drawn(i64, 0, 1, 2, 5, 40, size - 1, size, size + 1, 1 << 40)),
+        *(drawn(f32, 0.0, 1e-30, 1e-4, 0.1, 0.5, 0.9, 0.999, 1.0, 2.0), drawn(f32, 0.0, 0.0, 0.05, 0.5, 1.0, 3.0)),
+        *(drawn(f32, 0.8, 1.0, 1.3), torch.from_numpy(g.integers(-(1 << 62), 1 << 62, count))),
+        torch.from_numpy(g.integers(0, 1 << 40, count)),
+    )
+    assert torch.equal(choose(logits, seen, *how), by_definition(logits, seen, *how))
+
+
 def test_of_equally_probable_tokens_all_stay():
     logits = torch.tensor([[1.0, 2, 2, 2, 0, -1], [2, 0, -0.0, 0, -5, -5], [5, 5, 1, 1, 1, 1]])
     seen = torch.zeros(3, 6, dtype=torch.bool)
-    top_k = possible_shares(logits, seen, *rows(*[Sampling(temperature=1.0, top_k=2)] * 3)[:5])[1] > 0
+    top_k = possible_shares(logits, seen, *rows(*[Sampling(temperature=1.0, top_k=2)] * 3)[:5]) > 0
     assert top_k.int().tolist() == [[0, 1, 1, 1, 0, 0], [1, 1, 1, 1, 0, 0], [1, 1, 0, 0, 0, 0]]
-    top_p = possible_shares(logits, seen, *rows(*[Sampling(temperature=1.0, top_p=0.4)] * 3)[:5])[1] > 0
+    top_p = possible_shares(logits, seen, *rows(*[Sampling(temperature=1.0, top_p=0.4)] * 3)[:5]) > 0
     assert top_p.int().tolist() == [[0, 1, 1, 1, 0, 0], [1, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0]]
 
 
@@ -214,7 +267,7 @@ def test_compiled_tokens_are_those_of_pytorch():
 @pytest.mark.parametrize("size", [V, 33_023])
 def test_tokens_are_chosen_in_one_kernel(size):
     """Whatever a row is, it is read once; one that no block holds is a cluster's, for which all blocks make the random
-    numbers. Rounds of both searches are loops that end early."""
+    numbers. The rounds of a search, and draws, are loops that end early."""
     job = compiled(2, size)
     job.lower("gpu")
     calls = re.findall(r"call @([a-z]+_[0-9]+)\(", job.text("kernels"))
