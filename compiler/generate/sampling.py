@@ -1,9 +1,13 @@
 """The next token from the logits, in ops that compile: no sort, and random numbers that are computed in the graph.
 
-The limits of top-k and top-p are found without sorting. A limit is the largest number whose tokens, those at or above
-it, are enough: k of them, or a share p of the probability. It is searched bit by bit among all f32, whose order is
-that of integers; a step sums up what is at or above one number. All steps reduce the same rows, and so are one kernel,
-which has a row in its registers from the first step to the last.
+Which tokens the limits leave is not searched: a token is drawn from all, and what is more probable than it says
+whether it is one of them: fewer than k tokens, with less than a share p of the probability. If not, no less probable
+one is either, and the next draw is from those that are more probable. With the same random numbers for all draws the
+first token that stays is the one that a draw from those within the limits gives. Where top-k and top-p are both
+given, the share is one of the k tokens' probability, whose limit is then searched bit by bit.
+
+All draws, and all steps of a search, reduce the same rows, and so are one kernel, which has a row in its registers from
+the first to the last.
 """
 
 from __future__ import annotations
@@ -16,7 +20,10 @@ from mlirc.frontend.random.philox import MASK, MULTIPLIERS, ROUNDS, WEYL
 Tensor = torch.Tensor
 
 ONE, LAST = 0x3F800000, 0x7FFFFFFF  # the bits of an f32 of 1; the largest int32
-LEAST = 1e-37
+LEAST = 1e-37  # more than the probability above the most probable token, 0
+# Draws at most. Of what is left the next draw leaves a share that is uniform between 0 and 1, where probabilities are
+# many and small: of V nearly equal ones down to the first, ln(V) draws on average, and 32 are too few three times in a
+# million times for 262,144 (Poisson). With a top-p of 0.9 one of ten draws is refused.
 DRAWS = 32
 _MULTIPLIER = 0xD256D193  # of Philox2x32
 
@@ -37,7 +44,7 @@ def choose(
 
     Of the possible tokens the one with the largest p / q is chosen, where q is exponential (the Gumbel-max trick, which
     draws from p): q depends on the seed, the position and the token alone. Of equal ones it is the most probable one,
-    of these the first one.
+    of these the first one. Where no token was found in DRAWS draws, it is the most probable one.
     """
     temperature, top_k, top_p, min_p, penalty = (x.reshape(-1, 1) for x in (temperature, top_k, top_p, min_p, penalty))
     share, largest = shares(logits, seen, temperature, penalty)
@@ -79,7 +86,7 @@ def chosen(
     logits: Tensor, seen: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, penalty: Tensor,
     seed: Tensor, position: Tensor,
 ) -> Tensor:  # fmt: skip
-    """`choose` as one operation: its some 700 are traced once for all plans."""
+    """`choose` as one operation: its some 900 are traced once for all plans."""
     return choose(logits, seen, temperature, top_k, top_p, min_p, penalty, seed, position)
 
 
@@ -97,14 +104,14 @@ def most_probable(logits: Tensor) -> Tensor:
 
 
 def _limit(share: Tensor, wanted: Tensor, done: Tensor) -> Tensor:
-    """The largest place with at least `wanted` f32 [B, 1] places at or above it, or a smaller one with the same places at
-    or above it: int32 [B, 1], for the shares f32 [B, V], whose places are their bits. Of rows that are `done` bool [B, 1],
-    and of those with fewer places, all are at or above it.
+    """The largest place with at least `wanted` f32 [B, 1] places at or above it, or a smaller one with the same places
+    at or above it: int32 [B, 1], for the shares f32 [B, V], whose places are their bits. Of rows that are `done`
+    bool [B, 1], and of those with fewer places, all are at or above it.
 
-    It is searched bit by bit among all f32, whose order is that of integers. A round finds two bits, by counting at three
-    numbers, for which a cluster's blocks meet once. All rounds are alike, the first and the last one, too, and so become
-    a loop (`schedule.roll`), which ends where what is at or above a number is just enough, or where all that it may be is
-    one number."""
+    It is searched bit by bit among all f32, whose order is that of integers. A round finds two bits, by counting at
+    three numbers, for which a cluster's blocks meet once. All rounds are alike, the first and the last one, too,
+    and so become a loop (`schedule.roll`), which ends where what is at or above a number is just enough, or where
+    all that it may be is one number."""
     place = share.view(torch.int32)
     low = torch.where(done, -1, torch.zeros_like(wanted, dtype=torch.int32))
     for bit in reversed(range(0, 30, 2)):

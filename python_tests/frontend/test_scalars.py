@@ -75,3 +75,12 @@ def test_a_model_may_return_nothing_but_numbers():
 def test_numbers_that_decide_more_than_values_are_refused(function, words):
     with pytest.raises(MlircError, match=words):
         import_torch(from_torch(Calls(function), (ROWS, THREE)))
+
+
+@pytest.mark.parametrize("count", [5, 8192])
+def test_many_numbers_in_order_are_counted_rather_than_read(count):
+    """Few are a constant, as before; what is computed of any on constants alone is one, too."""
+    job = Compilation("m", get_target("sm_90a"))
+    job.import_module(Calls(lambda x: (x * torch.arange(count), x + torch.arange(count) % 3)), (torch.ones(count),), {})
+    assert len(job.imported.constants) == (1 if count > 1000 else 2)
+    assert job.check(["kernels"]).ok
