@@ -32,6 +32,8 @@ CASES = {
     "pooling": (lambda m, x: (F.avg_pool1d(x.mT, 3, 1, 1)),),
     "group norm": (lambda m, x: m.parts[0](x.mT), nn.GroupNorm(2, 8)),
     "pads": (lambda m, x: (F.pad(x, (0, 0, 2, 3), value=1.5), F.pad(x, (1, 2))),),
+    "pads by what is at the edge": (lambda m, x: (F.pad(x.mT, (1, 2), mode="replicate"),),),
+    "clamps to sizes": (lambda m, x: (x.clamp(0, x.shape[1] - 3), x.clamp(max=x.shape[0] / 2, min=-0.5), (x * 9).long().clamp(-1, x.shape[0])),),
     "triangles": (lambda m, x: (x[..., :1] * x[..., 0].unsqueeze(1)).tril(),),
     "attention": (lambda m, x: F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None].exp()),),
     "causal attention": (lambda m, x: F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], is_causal=True),),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import sympy
 import torch
 from torch.fx import Node
 
@@ -26,6 +27,9 @@ def pointwise(w: Any, *args: Any, **kwargs: Any) -> Node:
     named = {k: _operand(w, v) for k, v in kwargs.items()}
     if any(isinstance(a, Number) for a in (*args, *kwargs.values())):
         target = _of_tensors(target)
+        types = {a.name: str(a.type) for a in target._schema.arguments}
+        made = [_as_taken(w, a, type_) for a, type_ in zip(made, types.values(), strict=False)]
+        named = {name: _as_taken(w, a, types[name]) for name, a in named.items()}
     tensors = [a for a in torch.utils._pytree.tree_leaves((made, named)) if isinstance(a, Node)]
     layout = broadcast([w.layouts[t] for t in tensors])
     dtype = w.meant().dtype
@@ -35,6 +39,11 @@ def pointwise(w: Any, *args: Any, **kwargs: Any) -> Node:
 
 def _operand(w: Any, value: Any) -> Any:
     return w.tensor(value.expr) if isinstance(value, Number) else value
+
+
+def _as_taken(w: Any, value: Any, type_: str) -> Any:
+    """A plain number as a tensor where the op takes a tensor: the other bound of a clamp to a size."""
+    return w.tensor(sympy.sympify(value)) if "Tensor" in type_ and type(value) in (int, float) else value
 
 
 def _of_tensors(target: Any) -> Any:
