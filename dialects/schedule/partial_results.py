@@ -91,9 +91,6 @@ class _Reducing:
         self.forall, self.partials = forall, partials
         self.inserts = _inserts(forall)
         self.number = {p.op: list(forall.results).index(_root(p.value)) for p in partials}
-        read = {n: 0 for n in range(len(forall.results))}
-        for n in self.number.values():
-            read[n] += 1
         # Squares that nothing but their reduction reads are no result.
         self.kept = [n for n, r in enumerate(forall.results) if not self._is_inner(r)]
 
