@@ -16,6 +16,9 @@ BLOCKS_PER_SM = 2  # that the keys are divided for, where no teams divide them
 LEAST_KEYS = 64  # of a part then
 MOST_PARTS = 64
 MOST_FOR_ONE = 32  # parts that one block combines
+# Bytes of a tile's parts from which a launch combines them: the last block reads them alone, 115 KB in 2.3 us (23.0 us of
+# 32,768 keys of 28 heads of 128, by a launch 22.6; of 33 KB the last one is faster, of 29 KB there is no difference).
+MOST_FOR_LAST = 100_000
 IN_CLUSTERS = (8, 4, 2)  # parts that the blocks of a cluster take
 WARPS = 8  # of the teams of a block: each thread has the registers it wants
 WIDEST = 128  # elements of a head that leave a warp registers for more keys
@@ -78,10 +81,17 @@ def default_division(
         if 1 < fill < IN_CLUSTERS[0] and target.has_clusters:
             found = _in_cluster(a, target, fill, rows, warps, step)
         elif parts:
-            found = _among_teams(a, target, Division(parts, 1, step, "last" if parts > 1 else None), rows, warps)
+            found = _among_teams(a, target, Division(parts, 1, step, _combine_of_teams(a, rows, parts)), rows, warps)
         if found and found.once:
             break
     return found if found and found.parts * found.teams > 1 else None
+
+
+def _combine_of_teams(a: AttentionShape, rows: int, parts: int) -> Combine | None:
+    """Who combines the parts, of tiles of `rows`, of blocks that have teams and are no cluster."""
+    if parts == 1:
+        return None
+    return "last" if 4 * parts * rows * a.value_dim < MOST_FOR_LAST else "launch"
 
 
 def _in_cluster(a: AttentionShape, target: Target, fill: int, rows: int, warps: int, step: int) -> Division | None:

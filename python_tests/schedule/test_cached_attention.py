@@ -167,7 +167,7 @@ def test_heads_that_share_keys_are_rows_of_one_tile() -> None:
         ((28, 4), 128, 1024, 1, "bf16", "cluster of 8, 4 teams, 32 keys, once"),
         ((32, 4), 64, 1024, 1, "f32", "cluster of 8, 8 teams, 16 keys, once"),
         ((32, 8), 128, 4096, 1, "bf16", "last of 16, 8 teams, 32 keys, once"),
-        ((28, 4), 128, 32768, 1, "bf16", "last of 32, 8 teams, 16 keys, loop"),
+        ((28, 4), 128, 32768, 1, "bf16", "launch of 32, 8 teams, 16 keys, loop"),
         ((28, 4), 128, 8192, 4, "bf16", "last of 8, 8 teams, 16 keys, loop"),
         ((28, 4), 128, 1024, 16, "bf16", "cluster of 2, 8 teams, 16 keys, loop"),
         ((32, 4), 64, 1024, 16, "bf16", "cluster of 2, 8 teams, 64 keys, once"),
