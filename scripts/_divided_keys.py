@@ -16,8 +16,8 @@ BLOCKS_PER_SM = 2  # that the keys are divided for, where no teams divide them
 LEAST_KEYS = 64  # of a part then
 MOST_PARTS = 64
 MOST_FOR_ONE = 32  # parts that one block combines
-# Bytes of a tile's parts from which a launch combines them: the last block reads them alone, 115 KB in 2.3 us (23.0 us of
-# 32,768 keys of 28 heads of 128, by a launch 22.6; of 33 KB the last one is faster, of 29 KB there is no difference).
+# Bytes of a tile's parts from which a launch combines them: the last block alone reads 115 KB in some 4,000 clocks
+# (23.0 us of 32,768 keys of 28 heads of 128, by a launch 22.6; of 33 KB the last one is faster, 29 KB are the same).
 MOST_FOR_LAST = 100_000
 IN_CLUSTERS = (8, 4, 2)  # parts that the blocks of a cluster take
 WARPS = 8  # of the teams of a block: each thread has the registers it wants
