@@ -214,7 +214,7 @@ class _Partial:
         found, before = describe(kernel.operation), describe(product.operation)
         fits = found.matvec is not None and any(not d.whole for d in found.matvec.dims)
         if before.contraction is not None and before.contraction.packed:
-            fits = found.contraction is not None and found.contraction.scaled
+            fits = found.contraction is not None and found.contraction.scaled > 0
         return self._named(kernel, fits, product, reduction)
 
     def _begin(self, arguments: list[ir.Type], results: list[ir.Type]) -> func.FuncOp:

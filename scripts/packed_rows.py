@@ -126,7 +126,7 @@ def packed_rows(
         annotate(tiled, mma=DIRECT, warp_grid=[1, 1])
         if c.scaled:
             # Each warp adds a row's parts up by itself: no barrier.
-            annotate(match_reductions(forall), vector=lanes_width(kernel.arguments[-1].shape[-1]))
+            annotate(match_reductions(forall), vector=lanes_width(c.scaled))
         if kernel.partial:
             forall = partial_results(forall)
         if c.scaled or kernel.partial:

@@ -70,7 +70,7 @@ class ContractionInfo:
     chosen: bool = False  # the second operands are matrices that numbers choose, one for each index of the batch
     alignable: bool = False  # both would hold but for the lengths of rows: `schedule.align_rows` makes others of them
     packed: int = 0  # bits of a number where every second operand is a packed weight [N, K] that the kernel unpacks
-    scaled: bool = False  # something of its rows is reduced beside the products, as what their sums are multiplied by
+    scaled: int = 0  # elements of each row that are reduced beside the products, as what their sums are multiplied by
 
     @property
     def element_bytes(self) -> int:
@@ -358,6 +358,7 @@ def contraction_info(dims: Dims, row: tuple[int, ...]) -> ContractionInfo | None
     if not found or any(not (r.m and r.n) for _, r in found if r):
         return None
     others = [i for i, s in enumerate(dims.structures) if not all(s.parallel) and i not in dict(found)]
+    parts = [dims.extent[c] for i in others for c in dims.of[i] if c in dims.reduced]
     shared = {c for i, r in found if r for d in (*r.batch, *r.m) for c in (dims.of[i][d],)}
     for i in others:
         kept = {c for c, parallel in zip(dims.of[i], dims.structures[i].parallel, strict=True) if parallel}
@@ -391,7 +392,7 @@ def contraction_info(dims: Dims, row: tuple[int, ...]) -> ContractionInfo | None
     return ContractionInfo(
         batch, m, n, ks[0][0], types[0], types[1], types[2], len(found), direct, panels, (along_k[0], along_k[1]),
         boxes, _casts([dims.ops[i] for i, _ in found]), packed=_packed([dims.structures[i] for i, _ in found]),
-        chosen=all(map(_chooses, choosers)), scaled=bool(others),
+        chosen=all(map(_chooses, choosers)), scaled=prod(parts) if others else 0,
         alignable=alignable and not any(map(_chooses, choosers)),
     )  # fmt: skip
 
