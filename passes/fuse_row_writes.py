@@ -18,6 +18,7 @@ from mlirc.errors import MlircError
 from mlirc.ir.tensors import shape_of
 from mlirc.mlir import arith, func, ir, linalg, nested, run_passes, tensor
 from mlirc.passes import register
+from mlirc.passes.distribute.instructions.mma_direct import HALF_TILE
 from mlirc.passes.graph.bundles import KIND, drop_unused
 from mlirc.passes.graph.classify import maps
 from mlirc.passes.graph.emit import make_generic
@@ -138,9 +139,13 @@ def _all_before(values: list[ir.Value], product: func.CallOp, call: func.CallOp)
 
 def _fits(kernel: func.FuncOp) -> bool:
     """Whether a script schedules the kernel."""
-    found = describe(kernel.operation).matvec
-    if found is None or not found.places or found.row_length > LONGEST:
+    kernel_info = describe(kernel.operation)
+    found, product = kernel_info.matvec, kernel_info.contraction
+    if found is None or not kernel_info.places or found.row_length > LONGEST:
         return False
+    if any(DEQUANTIZE in op.attributes for op in structured_ops(kernel.regions[0].blocks[0])):
+        # Words are of panels of rows: a block has whole ones, of one head.
+        return product is not None and product.packed > 0 and kernel_info.places % HALF_TILE == 0
     return any(not d.whole for d in found.dims)
 
 
@@ -164,8 +169,6 @@ class _Builder:
             if len({(m.first, m.step, m.heads) for m in found}) != 1:
                 raise NoMembers
         ops = structured_ops(self.product)
-        if any(DEQUANTIZE in op.attributes for op in ops):
-            raise NoMembers  # the script of packed weights places no rows
         self.dims = Dims(ops)
         if self.result not in self.dims.produced:
             raise NoMembers

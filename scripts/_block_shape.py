@@ -69,6 +69,7 @@ class Sizes:
     def of(kernel: KernelInfo, c: ContractionInfo) -> Sizes:
         extents = [d.extent for d in kernel.dims]
         m, n = (max(dims, key=lambda d: extents[d]) for dims in (c.m, c.n))
+        n = c.n[-1] if kernel.places else n  # rows of one head
         return Sizes(
             m, n, extents[m], extents[n], product([extents[d] for d in (*c.batch, *c.m, *c.n) if d not in (m, n)])
         )

@@ -39,9 +39,10 @@ def is_matvec(kernel: KernelInfo) -> bool:
     found = kernel.matvec
     if found is None or all(d.whole for d in found.dims):
         return False
-    if kernel.obstacle and not (found.reduces or found.places or kernel.partial):
+    if kernel.obstacle and not (found.reduces or kernel.places or kernel.partial):
         return False
-    return found.row_length <= MAX_ROW or kernel.contraction is not None and kernel.contraction.k > 0
+    whole = found.row_length <= MAX_ROW
+    return whole or not kernel.places and kernel.contraction is not None and kernel.contraction.k > 0
 
 
 @register(matches=is_matvec, priority=30)
@@ -73,14 +74,14 @@ def matvec(
         default_rows, default_warps = rows_and_warps_once(part, found.matrix_bytes, vector, total * 64, target.sms)
     else:
         default_rows, default_warps = rows_and_warps(found, vector, total, target.sms)
-    if found.places:
-        default_rows = gcd(default_rows, found.places)
+    if kernel.places:
+        default_rows = gcd(default_rows, kernel.places)
     if kernel.partial:
         # A block has whole parts of its result, each warp a row of the matrix.
         default_rows = default_warps = kernel.partial
     rows = rows or min(default_rows, extents[-1])
     warps = warps or default_warps
-    if found.places and part and part < found.row_length:
+    if kernel.places and part and part < found.row_length:
         raise MlircError(f"kernel '{kernel.name}': part={part}: blocks that write rows to their places have whole ones")
     if kernel.partial and (rows % kernel.partial or part and part < found.row_length):
         raise MlircError(f"kernel '{kernel.name}': its blocks have a multiple of {kernel.partial} rows, whole ones")
@@ -99,7 +100,7 @@ def matvec(
         min_blocks=min_blocks,
         chosen=found.chosen,
         read=True,
-        places=found.places > 0,
+        places=kernel.places > 0,
         partial=kernel.partial > 0,
         parts=found.parts,
     )

@@ -17,6 +17,7 @@ from mlirc.schedule.verbs import (
     match_reductions,
     match_root,
     partial_results,
+    place_results,
     read_first,
     script,
     split_k,
@@ -42,7 +43,7 @@ STEP = 64  # of the instruction along k
 def is_packed_rows(kernel: KernelInfo) -> bool:
     """Few rows times packed weights, both of 16 bits."""
     c = kernel.contraction
-    if kernel.obstacle and not (kernel.partial or c is not None and c.scaled):
+    if kernel.obstacle and not (kernel.partial or kernel.places or c is not None and c.scaled):
         return False
     if c is None or not c.packed or not all(c.along_k) or c.k == 0:
         return False
@@ -92,6 +93,8 @@ def packed_rows(
     c = kernel.contraction
     assert c is not None
     size = Sizes.of(kernel, c)
+    if kernel.places and parts > 1:
+        raise MlircError(f"kernel '{kernel.name}': parts={parts}: blocks that write rows to their places have all of K")
     block_n = block_n or (16 if c.count == 1 else 8)
     tiles = ceil_div(c.count * block_n, 16)  # of an instruction's columns
     blocks = size.batch * ceil_div(size.n, block_n) * parts
@@ -122,6 +125,8 @@ def packed_rows(
         generalize(function)
         collapse_dims(function)
         forall = tile_to_blocks(match_root(function), sizes=sizes, keep=[size.m_dim, size.n_dim], order=order)
+        if kernel.places:
+            forall = place_results(forall)
         tiled, loop = tile_reduction(match_contractions(forall), size=block_k)
         annotate(tiled, mma=DIRECT, warp_grid=[1, 1])
         if c.scaled:
@@ -129,8 +134,8 @@ def packed_rows(
             annotate(match_reductions(forall), vector=lanes_width(c.scaled))
         if kernel.partial:
             forall = partial_results(forall)
-        if c.scaled or kernel.partial:
-            read_first(forall)
+        if c.scaled or kernel.partial or kernel.places:
+            read_first(forall)  # what would be waited for behind the sums
         launches = [forall]
         if parts > 1:
             both = split_k(loop, parts=parts, through=through)

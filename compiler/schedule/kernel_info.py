@@ -88,8 +88,6 @@ class MatvecInfo:
     matrix_bytes: int  # of an element
     chosen: bool = False  # the matrices are such that numbers choose
     reduces: bool = False  # something else than products: what blocks read waits for barriers of that
-    # Where the kernel's last ops say where rows go (`schedule.place_results`): of how many that follow each other.
-    places: int = 0
     parts: int = 0  # of a row, which are added up beside the products (`mlirc-partial-rows`)
 
 
@@ -117,7 +115,9 @@ class KernelInfo:
     """A kernel as scripts see it. `dims` are the root op's dimensions after `schedule.collapse_dims`.
 
     `obstacle` says why the kernel's ops cannot be tiled together into one block program ("" when they can). `fp32` is
-    how FP32 products may be made (`mlirc.precision`).
+    how FP32 products may be made (`mlirc.precision`). Of a kernel whose last ops say where its rows go
+    (`schedule.place_results`), which is an obstacle to all scripts that do not place them, `places` is how many of these
+    follow each other.
     """
 
     name: str
@@ -135,6 +135,7 @@ class KernelInfo:
     # Where the kernel's last ops reduce its result in parts (`schedule.partial_results`): elements of a row in each.
     partial: int = 0
     fp32: str = DEFAULT_FP32
+    places: int = 0
 
     @property
     def element_bytes(self) -> int:
@@ -170,24 +171,24 @@ def describe(function: ir.Operation) -> KernelInfo:
     with function.location:
         module = ir.Module.create()
         clone = function.clone(ip=ir.InsertionPoint(module.body)).operation
-        matvec = None
+        matvec, places = None, 0
         try:
             generalize_all(clone)
-            placed, partial = detach(clone), detach_partials(clone)
+            places, partial = detach(clone), detach_partials(clone)
             _check_ops(clone)
             matvec = _matvec(clone)
-            if placed:
-                matvec = matvec and replace(matvec, places=placed)
-                raise PayloadError("its last ops say where rows go")
             collapse(clone)
-            found = KernelInfo(**basic, **_analyse(clone), matvec=matvec, partial=partial)  # type: ignore[arg-type]
+            about = dict(basic, **_analyse(clone), matvec=matvec, partial=partial, places=places)
+            found = KernelInfo(**about)  # type: ignore[arg-type]
             return replace(found, obstacle=_special(found))
         except PayloadError as e:
-            return KernelInfo(**basic, matvec=matvec, obstacle=str(e))  # type: ignore[arg-type]
+            return KernelInfo(**basic, matvec=matvec, obstacle=str(e), places=places)  # type: ignore[arg-type]
 
 
 def _special(kernel: KernelInfo) -> str:
     """Why scripts that were not written for it must not take a kernel whose ops can be tiled together."""
+    if kernel.places:
+        return "its last ops say where rows go"
     if kernel.partial:
         return "its last ops reduce its result in parts"
     return "a contraction together with another reduction" if kernel.contraction and kernel.contraction.scaled else ""

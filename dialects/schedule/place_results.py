@@ -172,24 +172,24 @@ class _Placing:
                         known[key] = self._row(place, offsets)
                 inside, row, column = known[key]
                 with ir.InsertionPoint(marker):
-                    if inside is None:
-                        cut, sizes = tile, [1, size]
-                    else:
+                    cut, sizes = tile, [1, size]
+                    if inside is not None:
                         zero = _build.index(0)
                         whole = _build.index(size) if isinstance(size, int) else size
-                        left = arith.SelectOp(inside, whole, zero).result
-                        cut, sizes = _build.extract_slice(tile, [0], [left]), [1, left]
+                        sizes[1] = arith.SelectOp(inside, whole, zero).result
+                        own = sizes[-len(shape_of(tile)) :]
+                        cut = _build.extract_slice(tile, [0] * len(own), own)
                     at = _build.added(column, j * place.width)
                 found.append((cut, shared, [row, at], sizes))
         return found
 
     def _cut(self, insert: ir.Operation, width: int) -> tuple[ir.Value, list[Size], Size]:
-        """(the tile, of one dimension; where it begins, as [row, column] or the number of both; its size)."""
+        """(the tile, of one dimension or one row; where it begins, as [row, column] or the number of both; its size)."""
         dynamic = list(insert.operands)[2:]
         offsets = _mixed(insert, "static_offsets", dynamic)
         sizes = _mixed(insert, "static_sizes", dynamic)
         tile = insert.operands[0]
-        if len(shape_of(tile)) != 1 or any(n != 1 for n in sizes[:-1]):
+        if shape_of(tile)[:-1] not in ((), (1,)) or any(n != 1 for n in sizes[:-1]):
             raise PayloadError("a block has rows of several heads: it takes one of a head at a time", insert)
         total = shape_of(insert.operands[1])[-1]
         if len(sizes) == 1 and total != width:
@@ -255,7 +255,7 @@ def _root(value: ir.Value) -> ir.Value:
 @transform_op("place_results", operands=("forall",), consumes=("forall",), results=("placed",), takes="scf.forall")
 def place_results(rewriter, foralls):
     """Gives each block program the results of its kernel, whose last ops say where rows go; these ops go away. Tiles
-    are of one dimension: rows of one head, in all of its members."""
+    are of one dimension, or one row: rows of one head, in all of its members."""
     made = []
     for forall in foralls:
         forall = forall.operation
