@@ -169,7 +169,7 @@ class _Placing:
                 key = (insert, place.first, place.step, place.count, place.numbers)
                 with ir.InsertionPoint(_behind(first, offsets)):
                     if key not in known:
-                        known[key] = self._row(place, offsets)
+                        known[key] = self._row(place, offsets, len(shape_of(tile)) > 1)
                 inside, row, column = known[key]
                 with ir.InsertionPoint(marker):
                     cut, sizes = tile, [1, size]
@@ -198,8 +198,9 @@ class _Placing:
                 raise PayloadError(f"tiles of {bound} rows do not divide the {width} of a member", insert)
         return tile, offsets, sizes[-1]
 
-    def _row(self, place: Place, offsets: list[Size]) -> tuple[ir.Value | None, Size, Size]:
-        """(whether the block's rows are the place's, None where all are; the row and the column of its result)."""
+    def _row(self, place: Place, offsets: list[Size], whole_row: bool) -> tuple[ir.Value | None, Size, Size]:
+        """(whether the block's rows are the place's, None where all are; the row and the column of its result).
+        `whole_row`: the block's tile has a dimension for the row."""
         if len(offsets) == 1:
             flat = offsets[0] if isinstance(offsets[0], ir.Value) else _build.index(offsets[0])
             d = ir.AffineExpr.get_dim(0)
@@ -226,6 +227,8 @@ class _Placing:
         if not isinstance(number.type, ir.IndexType):
             number = arith.IndexCastOp(ir.IndexType.get(), number).result
         there = arith.CmpIOp(Predicate.sge, number, _build.index(0)).result
+        if whole_row:  # of no elements: its place is looked at all the same
+            number = arith.MaxSIOp(number, _build.index(0)).result
         inside = there if inside is None else arith.AndIOp(inside, there).result
         return inside, number, column
 
