@@ -3,7 +3,8 @@
 A `kernels`-level pass. A bundle that alone reads a product of one row (of queries, keys and values), and whose every
 part computes each element from elements of the product's members at the same place (`passes/graph/members.py`), becomes
 a part of the product's kernel: that computes the members, whose matrices are the halves of the heads' rows, and ends in
-ops that say where rows go (`schedule.place_results`). Packed weights have members of whole panels. The roundings are those that there were.
+ops that say where rows go (`schedule.place_results`). Packed weights have members of whole panels of words. The
+roundings are those that there were.
 """
 
 from __future__ import annotations

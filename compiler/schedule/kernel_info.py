@@ -116,8 +116,8 @@ class KernelInfo:
 
     `obstacle` says why the kernel's ops cannot be tiled together into one block program ("" when they can). `fp32` is
     how FP32 products may be made (`mlirc.precision`). Of a kernel whose last ops say where its rows go
-    (`schedule.place_results`), which is an obstacle to all scripts that do not place them, `places` is how many of these
-    follow each other.
+    (`schedule.place_results`), an obstacle to scripts that do not place them, `places` is how many of these follow each
+    other.
     """
 
     name: str

@@ -184,7 +184,7 @@ class _Placing:
         return found
 
     def _cut(self, insert: ir.Operation, width: int) -> tuple[ir.Value, list[Size], Size]:
-        """(the tile, of one dimension or one row; where it begins, as [row, column] or the number of both; its size)."""
+        """(the tile, of one dimension or row; where it begins, as [row, column] or the number of both; its size)."""
         dynamic = list(insert.operands)[2:]
         offsets = _mixed(insert, "static_offsets", dynamic)
         sizes = _mixed(insert, "static_sizes", dynamic)
