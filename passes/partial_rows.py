@@ -147,7 +147,7 @@ class _Partial:
         if found.contraction is not None and found.contraction.packed:
             halves = found.contraction.a_type in ("bf16", "f16")
             return self.kinds != "plain" and rows <= min(self.rows, ROWS) and halves
-        return self.kinds != "packed" and found.matvec is not None and not found.matvec.places
+        return self.kinds != "packed" and found.matvec is not None and not found.places
 
     def _producer(self, maker: _Maker, call: func.CallOp, factor: RowFactor, width: int) -> func.FuncOp | None:
         """The product's kernel with two further results: the row without its factor, and the parts."""
