@@ -7,13 +7,11 @@
 // CHECK-SAME: known_block_size = array<i32: 256, 1, 1>
 // CHECK: %[[FIRST:.*]] = arith.cmpi slt, %{{.*}}, %c4 : index
 // CHECK: scf.if %[[FIRST]] {
-// CHECK: nvvm.barrier id = %c1_i32 number_of_threads = %c128_i32
 // CHECK: memref.store {{.*}} memref<4x1xf32, #gpu.address_space<workgroup>>
 // CHECK: nvvm.barrier id = %c1_i32 number_of_threads = %c128_i32
 // CHECK: } else {
 // CHECK: %[[SOME:.*]] = arith.cmpi slt, %{{.*}}, %c3 : index
 // CHECK: scf.if %[[SOME]] {
-// CHECK: nvvm.barrier id = %c2_i32 number_of_threads = %c128_i32
 // CHECK: nvvm.barrier id = %c2_i32 number_of_threads = %c128_i32
 // CHECK-LABEL: func.func @sums
 // CHECK: gpu.launch_func {{.*}} blocks in (%c2, %c1, %c1) threads in (%c256, %c1, %c1)

@@ -49,6 +49,7 @@ class Emitter(Builder):
         self._smem_base: ir.Value | None = None
         self._live_smem: dict[ir.Value, tuple[int, int]] = {}
         self._given_back: list[tuple[Team, tuple[int, int]]] = []
+        self._used_smem: set[ir.Value] = set()  # buffers where others were before
         self._smem_offsets: dict[ir.Value, IndexValue] = {}  # of buffers that were given back, too
         # Of the loop that is being built: iterations its copies run ahead.
         self.pipeline_depth: int | None = None
@@ -97,6 +98,8 @@ class Emitter(Builder):
             place = self.add(offset, self.mul(self.team.number, own))
             view = memref.ViewOp(t, self._smem_base, self.value(place), []).result
         self._live_smem[view] = (offset, size)
+        if any(offset < start + extent and start < offset + size for _, (start, extent) in self._given_back):
+            self._used_smem.add(view)
         self._smem_offsets[view] = place
         return view
 
@@ -122,6 +125,15 @@ class Emitter(Builder):
         """Lets later buffers of the team that works take a buffer's place; the team must meet between its last access
         and theirs."""
         self._given_back.append((self.team, self._live_smem.pop(view)))
+
+    def meet_before_writing(self, buffer: ir.Value) -> None:
+        """The team meets, if what others still read may lie in a buffer's place: in a loop, or where one was before."""
+        region = ir.InsertionPoint.current.block.owner
+        while region.operation.name not in ("gpu.func", "gpu.module", "builtin.module"):
+            if region.operation.name in ("scf.for", "scf.while"):
+                return self.team.meet()
+            region = region.operation.parent
+        return self.team.meet() if buffer in self._used_smem else None
 
     def tensor_map(self, base: ir.Value, box: list[int], swizzle: int) -> ir.Value:
         """A new argument of the kernel: a tensor map of a memref that is an argument, or a reshape of one, whose copies

@@ -184,7 +184,7 @@ def _across_warps(em: Emitter, frag: Fragment, combiner: Combiner, factors: list
     shape = list(partial_layout.shape)
     buffer = em.alloc_smem(shape, access.storage_type(frag.element))
     everything = list(range(len(shape)))
-    em.team.meet()
+    em.meet_before_writing(buffer)
     each = Fragment(em, frag.element, shape, shape, partial_layout, frag.pieces, frag.piece)
     each = each.with_piece(partial_layout.piece) if frag.layout.rank else each
     access.store(em, each, access.View(buffer, [0] * len(shape), everything), whole=True)
