@@ -5,22 +5,22 @@ from __future__ import annotations
 from math import prod
 
 from mlirc.ir import levels
-from mlirc.ir.dependence import DEPENDENT, GIVEN, UNWRITTEN
+from mlirc.ir.dependence import DEPENDENT, GIVEN, LETS, UNWRITTEN
 from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.mlir import ir, nested
 from mlirc.schedule.kernel_info import describe
 
-# Bytes that no launch writes, of a kernel that begins early by itself. On an H200 a step of SmolLM2-135M, whose layers'
-# products have 3.5 MB and less, took 404 us for 476; steps of models whose products have 8 MB and more became slower,
-# Qwen2.5-7B's twice as slow (dependent-launch-h200.md).
+# Bytes of what no launch writes beyond which a product reads many weights. On an H200 (dependent-launch-h200.md) a step
+# of SmolLM2-135M, whose products have less, is fastest where all begin early. Of larger models attention, and what is
+# behind it, do not: steps of TinyLlama-1.1B and Qwen2.5-7B gain 2 to 4 % so, and lose by those two.
 FEW_BYTES = 4 << 20
 _VIEWS = ("tensor.expand_shape", "tensor.collapse_shape", "tensor.cast")
 
 
 def mark_kernels(module: ir.Module, *, rows: bool = False) -> None:
     """Marks every kernel of a `kernels`-level module whose `@main` has several calls, in place: one alone has nothing
-    to begin in front of the end of. With `rows`: only those that read few weights, where all products are with one row
-    and one call at most, as of a head, reads more."""
+    to begin in front of the end of. With `rows`: only where all products are with one row; those that read many weights
+    do not, if it is but one call, as of a head, and else all but attention and what is behind it do."""
     calls = levels.calls(module)
     if calls.total() < 2 or rows and not _only_rows(module):
         return
@@ -36,14 +36,36 @@ def mark_kernels(module: ir.Module, *, rows: bool = False) -> None:
                 name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
                 found[name] = found.get(name, here) & here
     kernels = levels.kernels(module)
-    products = {n for n, op in kernels.items() if rows and ir.StringAttr(op.attributes["mlirc.kind"]).value == "matmul"}
+    products = {n for n, op in kernels.items() if rows and _kind(op) == "matmul"}
     large = {n for n in found if n in products and _bytes(kernels[n], found[n]) > FEW_BYTES}  # a table of rows is none
+    early, lets = set(found) - large, set()
     if sum(calls[n] for n in large) > 1:
-        return
+        early, lets = _apart_from_attention(_order(module), kernels)
     for name, function in kernels.items():
-        if name in found and name not in large:
-            function.attributes[DEPENDENT] = ir.UnitAttr.get()
+        if name in found and name in early | lets:
+            function.attributes[DEPENDENT if name in early else LETS] = ir.UnitAttr.get()
             function.attributes[GIVEN] = ir.DenseI64ArrayAttr.get(sorted(found[name]))
+
+
+def _apart_from_attention(order: list[str], kernels: dict) -> tuple[set[str], set[str]]:
+    """Of kernels called in this order: those that begin early where products read many weights, which are all but
+    attention and what stands behind it, whose weights would come in front of attention's keys; and those that stand in
+    front of these and do not themselves."""
+    pairs = list(zip(order, order[1:], strict=False))
+    attention = {n for n in order if _kind(kernels[n]) == "attention"}
+    early = set(order) - attention - {after for before, after in pairs if before in attention}
+    return early, {before for before, after in pairs if after in early} - early - attention
+
+
+def _order(module: ir.Module) -> list[str]:
+    """The kernels of the calls in `@main`, in order."""
+    main = nested(levels.functions(module)["main"].operation)
+    names = [ir.FlatSymbolRefAttr(op.attributes["callee"]).value for op in main if op.name == "func.call"]
+    return [n for n in names if n in levels.kernels(module)]
+
+
+def _kind(function: ir.OpView) -> str:
+    return ir.StringAttr(function.attributes["mlirc.kind"]).value
 
 
 def _bytes(function: ir.OpView, arguments: set[int]) -> int:

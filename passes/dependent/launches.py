@@ -11,26 +11,31 @@ from __future__ import annotations
 
 from mlirc.ir import levels
 from mlirc.ir.accesses import Accesses, is_pure, is_wait
-from mlirc.ir.dependence import DEPENDENT, launches_of
+from mlirc.ir.dependence import DEPENDENT, LETS, launches_of
 from mlirc.mlir import ir, nested, nvvm
-from mlirc.passes.dependent.prefetch import prefetch
+from mlirc.passes.dependent.prefetch import prefetch, trips
 
 # Bytes of a thread that are loaded in front of the wait: 32 registers, which it holds for as long as it waits.
 MOST_LOADED = 128
+# Bytes that a thread may load behind the wait in a kernel that lets the next one begin in front of it: ptxas moves all
+# loads up to `griddepcontrol.launch_dependents`, and spills what registers do not hold (18,944 elements of bf16 by one
+# warp, 2,240 bytes a thread: 2 KB spilled, Qwen2.5-7B's step took twice as long). Others let it begin by ending.
+MOST_BEHIND = 1536
 
 
 def begin_early(module: ir.Module) -> None:
     """Gives the kernels of a `gpu`-level module their waits, and marks its launches, where the host function is
-    marked `mlirc.dependent`. A kernel that waits already stays as it is."""
+    marked `mlirc.dependent`; where it is marked `mlirc.lets_begin`, its waits alone, for those behind it. A kernel that
+    waits already stays as it is."""
     host = levels.functions(module).get(levels.host_function(module))
-    if host is None or DEPENDENT not in host.attributes:
+    if host is None or DEPENDENT not in host.attributes and LETS not in host.attributes:
         return
     launches = launches_of(host.operation)
     for func in [op for op in nested(module.operation) if op.name == "gpu.func"]:
         mine = [x for x in launches if x.symbol == ir.StringAttr(func.attributes["sym_name"]).value]
         if mine and not any(map(is_wait, nested(func))):
             _wait_late(func, mine[0].given.intersection(*[x.given for x in mine]), mine[0])
-    for launch in launches:
+    for launch in launches if DEPENDENT in host.attributes else ():
         launch.op.attributes[DEPENDENT] = ir.UnitAttr.get()
 
 
@@ -45,8 +50,25 @@ def _wait_late(func: ir.Operation, given: frozenset[int], launch) -> None:
     if alone:
         loaded = _load_first(ops[ops.index(place) :], wait, accesses, given)
         prefetch(func, wait, accesses, given, loaded, launch)
+    if _loaded_behind(wait, accesses) > MOST_BEHIND:
+        return
     with place.location, ir.InsertionPoint(wait):
         nvvm.GriddepcontrolOp(nvvm.GridDepActionKind.launch_dependents)
+
+
+def _loaded_behind(wait: ir.Operation, accesses: Accesses) -> int:
+    """Bytes that a thread loads behind the wait, in all iterations of its loops as far as their number is known."""
+    total, late = 0, False
+    for top in [o.operation for o in accesses.block.operations]:
+        late = late or top == wait
+        for op in (top, *nested(top)) if late else ():
+            if not accesses.reads(op):
+                continue
+            size, inner = _bytes(op.results[0].type), op
+            while (inner := inner.parent.operation).name != "gpu.func":
+                size *= (trips(inner) or 1) if inner.name == "scf.for" else 1
+            total += size
+    return total
 
 
 def _load_first(
