@@ -38,7 +38,8 @@ def mark_kernels(module: ir.Module, *, rows: bool = False) -> None:
     kernels = levels.kernels(module)
     products = {n for n, op in kernels.items() if rows and _kind(op) == "matmul"}
     large = {n for n in found if n in products and _bytes(kernels[n], found[n]) > FEW_BYTES}  # a table of rows is none
-    early, lets = set(found) - large, set()
+    early = set(found) - large
+    lets: set[str] = set()
     if sum(calls[n] for n in large) > 1:
         early, lets = _apart_from_attention(_order(module), kernels)
     for name, function in kernels.items():
