@@ -22,7 +22,7 @@ from mlirc.errors import MlircError
 from mlirc.ir.tensors import shape_of
 from mlirc.mlir import arith, func, ir, linalg, run_passes
 from mlirc.passes import register
-from mlirc.passes.graph.bundles import drop_unused
+from mlirc.passes.graph.bundles import VIEWS, calls_reading, drop_unused
 from mlirc.passes.graph.outline import ORIGIN_LIMIT, clone_into, graph_functions
 from mlirc.passes.graph.row_factors import NoFactor, RowFactor
 from mlirc.schedule.kernel_info import KernelInfo, describe
@@ -32,7 +32,6 @@ READERS = 3
 # Elements of a part: columns of a block of `packed_rows`, and of one of `matvec`.
 PACKED, PLAIN = 16, 8
 ROWS = 16  # of products with packed weights
-_VIEWS = ("tensor.expand_shape", "tensor.collapse_shape")
 
 
 @register("mlirc-partial-rows")
@@ -89,7 +88,7 @@ class _Partial:
     def visit(self, call: func.CallOp) -> None:
         """Takes a reduction apart, where it stands between products."""
         factor = self.factor(call)
-        readers = None if factor is None else _readers(call.results[0])
+        readers = None if factor is None else calls_reading(call.results[0])
         if factor is None or not readers or len(readers) > self.readers:
             return
         maker = self._maker(call, factor)
@@ -299,23 +298,9 @@ def _starts_from_zero(value: ir.Value) -> bool:
 
 
 def _through_views(value: ir.Value) -> ir.Value:
-    while (op := producer(value)) is not None and op.name in _VIEWS:
+    while (op := producer(value)) is not None and op.name in VIEWS:
         value = op.operands[0]
     return value
-
-
-def _readers(value: ir.Value) -> list[func.CallOp] | None:
-    """The calls that read a value, through views; None where something else does."""
-    found: dict[ir.Operation, func.CallOp] = {}
-    for use in value.uses:
-        user = use.owner
-        if isinstance(user, func.CallOp):
-            found[user.operation] = user
-        elif user.operation.name in _VIEWS and (inner := _readers(user.operation.results[0])) is not None:
-            found |= {c.operation: c for c in inner}
-        else:
-            return None
-    return list(found.values())
 
 
 def _stands_before(value: ir.Value, call: func.CallOp) -> bool:
@@ -330,7 +315,7 @@ def _stands_before(value: ir.Value, call: func.CallOp) -> bool:
 def _moved_before(value: ir.Value, call: func.CallOp) -> ir.Value:
     """The value where a call stands: views behind that are copied."""
     op = producer(value)
-    if op is None or op.name not in _VIEWS:
+    if op is None or op.name not in VIEWS:
         return value
     source = _moved_before(op.operands[0], call)
     with ir.InsertionPoint(call), op.location:

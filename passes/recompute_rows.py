@@ -18,14 +18,13 @@ from mlirc.errors import MlircError
 from mlirc.ir.tensors import shape_of
 from mlirc.mlir import func, ir, run_passes
 from mlirc.passes import register
-from mlirc.passes.graph.bundles import drop_unused, inline_call, inner_ops
+from mlirc.passes.graph.bundles import calls_reading, drop_unused, inline_call, inner_ops
 from mlirc.passes.graph.outline import ORIGIN_LIMIT, clone_into, graph_functions
 from mlirc.schedule.kernel_info import describe
 
 # On an H200 a norm's launch takes 2 us. Products took that much longer for it, in us: 480 rows of 576 0.3, 2,560 of
 # 2,048 0.6, 5,632 of 2,048, two matrices, 0.7, 4,608 of 3,584 3.5, 49,152 of 576 4.4.
 READERS, ELEMENTS, READS = 3, 16 * 1024, 10 << 20
-_VIEWS = ("tensor.expand_shape", "tensor.collapse_shape")
 
 
 @register("mlirc-recompute-rows")
@@ -55,7 +54,7 @@ class _Recompute:
 
     def visit(self, call: func.CallOp) -> None:
         """Moves what a call computes to its readers, where that can be."""
-        readers = _readers(call.results[0]) if len(call.results) == 1 else None
+        readers = calls_reading(call.results[0]) if len(call.results) == 1 else None
         if not readers or len(readers) > self.readers:
             return
         length = shape_of(call.results[0])[-1]
@@ -132,17 +131,3 @@ def _fits(reader: func.FuncOp, kernel: func.FuncOp) -> bool:
 def _inputs(part: list[ir.Operation]) -> list[ir.Value]:
     results = {r for op in part for r in op.results}
     return list(dict.fromkeys(v for op in part for v in op.operands if v not in results))
-
-
-def _readers(value: ir.Value) -> list[func.CallOp] | None:
-    """The calls that read a value, through views; None where something else does."""
-    found: dict[ir.Operation, func.CallOp] = {}
-    for use in value.uses:
-        user = use.owner
-        if isinstance(user, func.CallOp):
-            found[user.operation] = user
-        elif user.operation.name in _VIEWS and (inner := _readers(user.operation.results[0])) is not None:
-            found |= {c.operation: c for c in inner}
-        else:
-            return None
-    return list(found.values())

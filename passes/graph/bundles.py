@@ -9,6 +9,7 @@ from mlirc.mlir import func, ir
 from mlirc.passes.graph.outline import ORIGIN_LIMIT, clone_into
 
 KIND = "bundle"
+VIEWS = ("tensor.expand_shape", "tensor.collapse_shape")
 
 
 @dataclass
@@ -183,3 +184,17 @@ def drop_unused(module: ir.Module) -> None:
     for op in list(module.body.operations):
         if "mlirc.kernel" in op.attributes and op.name.value not in called:
             op.operation.erase()
+
+
+def calls_reading(value: ir.Value) -> list[func.CallOp] | None:
+    """The calls that read a value, through views; None where something else does."""
+    found: dict[ir.Operation, func.CallOp] = {}
+    for use in value.uses:
+        user = use.owner
+        if isinstance(user, func.CallOp):
+            found[user.operation] = user
+        elif user.operation.name in VIEWS and (inner := calls_reading(user.operation.results[0])) is not None:
+            found |= {c.operation: c for c in inner}
+        else:
+            return None
+    return list(found.values())
