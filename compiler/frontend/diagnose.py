@@ -41,15 +41,6 @@ _SAID_BETTER = (
         "takes another path, or fails, for some of these sizes: PyTorch suggests {0}",
     ),
     (
-        r"nonexistent attribute (?:true|false)_graph",
-        "torch.cond takes a branch by the values of a tensor: compute both and select between them with torch.where",
-    ),
-    (
-        r"nonexistent attribute sdpa_(?:score|mask)",
-        "flex_attention cannot be exported: spell it out, as (q @ k.mT * scale), the score_mod and mask_mod on it with "
-        "torch.where, a softmax, @ v: that is one kernel, too (docs/schedules.md, section 6)",
-    ),
-    (
         r"^torch\.(q\w+)$",
         "quantized tensors ({0}) are not supported: compute with integers and their scales, or in floats",
     ),
