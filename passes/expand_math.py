@@ -8,8 +8,10 @@ op picks the fast variant.
 
 from __future__ import annotations
 
+from math import prod
+
 from mlirc.errors import MlircError
-from mlirc.mlir import arith, ir, math, scf
+from mlirc.mlir import arith, ir, math, scf, vector
 from mlirc.passes import register
 from mlirc.passes.mathlib import f32, f64
 from mlirc.passes.mathlib.builder import Number, constant, element_type, fma, select
@@ -134,22 +136,56 @@ def _float_function(op: ir.Operation, name: str) -> Number | None:
 
 
 def _remainder(op: ir.Operation) -> Number:
-    """arith.remf, C's fmod: x - trunc(x/y) y by FMA in f64, exact while the quotient is below 2^53."""
+    """arith.remf, C's fmod, exact for every quotient: a step of f64 arithmetic takes 52 bits of the quotient, and one
+    step is enough below 2^53. The products are rounded with what is taken from them, by FMA, and these differences of
+    a correctly rounded quotient's have no bits to lose."""
     type_ = op.results[0].type
     x, y = (Number(v) for v in op.operands)
     if x.width < 32:
         x, y = x.to_f32(), y.to_f32()
-    if x.width < 64:
+    deep = x.width == 64  # where quotients overflow
+    if not deep:
         x, y = x.to_f64(), y.to_f64()
     size, step = abs(x), abs(y)
-    quotient = Number(math.TruncOp((size / step).value).result)
-    rest = fma(-quotient, step, size)
-    rest = select(rest.compare("lt", 0.0), rest + step, rest)  # the quotient had been rounded up to an integer
-    finite = size.compare("lt", float("inf"))
-    rest = select(step.compare("eq", float("inf")) & finite, size, rest).with_sign_of(x)
+    defined = size.compare("lt", float("inf")) & step.compare("gt", 0.0)
+    rest = _reduced(select(defined, size, 0.0), step, deep)
+    product = size * step
+    rest = select(defined, rest, product / product).with_sign_of(x)  # else NaN
     if element_type(type_).width < 64:
         rest = rest.to_f32()
     return _round_to(rest, type_)
+
+
+def _reduced(size: Number, step: Number, deep: bool) -> Number:
+    """size mod step of f64 >= 0, by a loop until every element is below its step."""
+    loop = scf.WhileOp([size.type], [size.value])
+    before, after = (region.blocks.append(size.type) for region in loop.regions)
+    with ir.InsertionPoint(before):
+        left = _any(Number(before.arguments[0]).compare("ge", step))
+        scf.ConditionOp(left.value, before.arguments)
+    with ir.InsertionPoint(after):
+        rest, part = Number(after.arguments[0]), step
+        if deep:  # a multiple of the step whose quotient is finite
+            for _ in range(2):
+                part = select((rest / part).compare("eq", float("inf")), part * 2.0**1000, part)
+        quotient = Number(math.TruncOp((rest / part).value).result)
+        ulp = quotient - quotient * (1 - 2.0**-53)  # of the quotient, or of numbers below it at a power of two
+        below = fma(-quotient, part, rest)
+        raised = fma(select(ulp.compare("lt", 1.0), 1.0, ulp), part, below)
+        below = select(below.compare("lt", 0.0), raised, below)  # the quotient had been rounded up
+        scf.YieldOp([below.value])
+    return Number(loop.results[0])
+
+
+def _any(condition: Number) -> Number:
+    """i1: whether a condition holds for an element."""
+    value = condition.value
+    if not isinstance(value.type, ir.VectorType):
+        return condition
+    if value.type.rank != 1:
+        flat = ir.VectorType.get([prod(value.type.shape)], value.type.element_type)
+        value = vector.ShapeCastOp(flat, value).result
+    return Number(vector.ReductionOp(value.type.element_type, vector.CombiningKind.OR, value).result)
 
 
 def _division(op: ir.Operation) -> Number:

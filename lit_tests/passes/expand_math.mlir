@@ -69,3 +69,22 @@ func.func @flushed(%x: f32, %v: vector<2xf32>) -> (f32, vector<2xf32>, f32) {
   %2 = math.exp2 %x : f32
   return %0, %1, %2 : f32, vector<2xf32>, f32
 }
+
+// A step of f64 arithmetic for every 52 bits of the quotient, until each element is below its divisor.
+// CHECK-LABEL: func.func @remainder
+// CHECK: math.absf
+// CHECK-NEXT: %[[STEP:.*]] = math.absf %{{.*}} : vector<4xf64>
+// CHECK: scf.while (%[[REST:.*]] = %{{.*}}) : (vector<4xf64>) -> vector<4xf64>
+// CHECK: arith.cmpf oge, %[[REST]], %[[STEP]]
+// CHECK: vector.reduction <or>
+// CHECK: scf.condition
+// CHECK: math.trunc
+// CHECK: math.fma
+// CHECK: scf.yield
+// CHECK: arith.truncf %{{.*}} : vector<4xf64> to vector<4xf32>
+// CHECK-NOT: arith.remf
+// CHECK: return
+func.func @remainder(%x: vector<4xf32>, %y: vector<4xf32>) -> vector<4xf32> {
+  %0 = arith.remf %x, %y : vector<4xf32>
+  return %0 : vector<4xf32>
+}

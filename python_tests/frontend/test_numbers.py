@@ -84,6 +84,16 @@ def test_nearest_pixels(mode, scales):
     assert result.ok, result.reason()
 
 
+def test_remainders_of_quotients_that_floats_do_not_hold():
+    """Loops on the device, which end for padding, NaN and zeros, too."""
+
+    def function(x, y):
+        return x.fmod(y), (x * 1e25) % 3.0, (x * 1e20 % y.abs()).amax(-1), (x.double() * 1e70).fmod(y.double())
+
+    result = check_torch(Calls(function), (torch.randn(3, 37), torch.randn(3, 37)), levels=["tiles", "gpu"])
+    assert result.ok, result.reason()
+
+
 def put(x, values, accumulate, *indices):
     return torch.ops.aten.index_put(x, list(indices), values, accumulate)
 

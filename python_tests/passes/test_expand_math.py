@@ -12,7 +12,7 @@ from mlirc.backend.ptx import compile_kernel
 from mlirc.errors import MlircError
 from mlirc.passes.expand_math import run as expand
 from mlirc.targets import get_target
-from support.accuracy import F64_ULPS, RANGES, high_precision, pairs, samples, ulps
+from support.accuracy import F64_ULPS, RANGES, far_pairs, high_precision, pairs, samples, ulps
 
 LANES = 8
 LOWER = (
@@ -199,8 +199,9 @@ def test_an_unknown_op_is_named():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_remainder_is_exact(dtype):
-    x, y = pairs(dtype)
+@pytest.mark.parametrize("given", [pairs, far_pairs])
+def test_remainder_is_exact(given, dtype):
+    x, y = given(dtype)
     got = run_on_cpu("arith.remf", x, y)
     with np.errstate(all="ignore"):
         want = np.fmod(x, y)

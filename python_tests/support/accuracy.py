@@ -80,3 +80,14 @@ def pairs(dtype: type) -> tuple[np.ndarray, np.ndarray]:
     x = np.concatenate([grid[0], rng.uniform(0, 40, 5000), rng.uniform(-3, 3, 5000)])
     y = np.concatenate([grid[1], rng.uniform(-20, 20, 5000), rng.integers(-9, 9, 5000)])
     return x.astype(dtype), y.astype(dtype)
+
+
+def far_pairs(dtype: type) -> tuple[np.ndarray, np.ndarray]:
+    """Of every size that the type has, subnormal numbers too."""
+    rng, bits = np.random.default_rng(12), np.dtype(dtype).itemsize * 8
+    word = np.dtype(f"u{bits // 8}")
+    x, y = (rng.integers(0, 1 << bits, 20_000, dtype=word).view(dtype) for _ in range(2))
+    tiny, large = np.finfo(dtype).smallest_subnormal, np.finfo(dtype).max
+    special = np.array([tiny, 3 * tiny, large, 1.0, 3.0, 1e20, -1e20, 2.0**53, 2.0**54 + 4], dtype)
+    grid = np.array(np.meshgrid(special, special), dtype).reshape(2, -1)
+    return np.concatenate([grid[0], x]), np.concatenate([grid[1], y])
