@@ -8,9 +8,8 @@ op picks the fast variant.
 
 from __future__ import annotations
 
-from math import prod
-
 from mlirc.errors import MlircError
+from mlirc.ir.vectors import flat
 from mlirc.mlir import arith, ir, math, scf, vector
 from mlirc.passes import register
 from mlirc.passes.mathlib import f32, f64
@@ -149,8 +148,7 @@ def _remainder(op: ir.Operation) -> Number:
     size, step = abs(x), abs(y)
     defined = size.compare("lt", float("inf")) & step.compare("gt", 0.0)
     rest = _reduced(select(defined, size, 0.0), step, deep)
-    product = size * step
-    rest = select(defined, rest, product / product).with_sign_of(x)  # else NaN
+    rest = select(defined, rest, float("nan")).with_sign_of(x)
     if element_type(type_).width < 64:
         rest = rest.to_f32()
     return _round_to(rest, type_)
@@ -179,13 +177,10 @@ def _reduced(size: Number, step: Number, deep: bool) -> Number:
 
 def _any(condition: Number) -> Number:
     """i1: whether a condition holds for an element."""
-    value = condition.value
-    if not isinstance(value.type, ir.VectorType):
+    if not isinstance(condition.type, ir.VectorType):
         return condition
-    if value.type.rank != 1:
-        flat = ir.VectorType.get([prod(value.type.shape)], value.type.element_type)
-        value = vector.ShapeCastOp(flat, value).result
-    return Number(vector.ReductionOp(value.type.element_type, vector.CombiningKind.OR, value).result)
+    i1 = element_type(condition.type)
+    return Number(vector.ReductionOp(i1, vector.CombiningKind.OR, flat(condition.value)).result)
 
 
 def _division(op: ir.Operation) -> Number:

@@ -9,8 +9,6 @@ a kernel only reads goes through ld.global.nc.
 
 from __future__ import annotations
 
-import functools
-import operator
 import re
 from typing import NamedTuple
 
@@ -23,6 +21,7 @@ from mlirc.dialects.pointer_table import POINTER_TABLE, table_argument
 from mlirc.dialects.tensor_map import map_argument
 from mlirc.errors import MlircError
 from mlirc.ir.accesses import is_wait
+from mlirc.ir.vectors import flat
 from mlirc.mlir import ir, llvm, nested, nvvm, pass_manager, vector
 from mlirc.runtime.plan import POINTER_ALIGNMENT
 from mlirc.runtime.tensor_map import MAP_ALIGNMENT, MAP_BYTES
@@ -240,14 +239,6 @@ _SHIELDED = {
 } | {"arith.minnumf": "llvm.minnum", "arith.maxnumf": "llvm.maxnum"}
 
 
-def _flat(value: ir.Value) -> ir.Value:
-    """A vector of rank 2 or more as one of rank 1, which LLVM has; anything else as it is."""
-    if isinstance(value.type, ir.VectorType) and value.type.rank > 1:
-        count = functools.reduce(operator.mul, value.type.shape)
-        return vector.ShapeCastOp(ir.VectorType.get([count], value.type.element_type), value).result
-    return value
-
-
 def _shield_intrinsics(gpu_module: ir.Operation) -> None:
     """Spells intrinsics as llvm.call_intrinsic: convert-gpu-to-nvvm forbids the ops that libdevice has functions for,
     although NVPTX selects these itself."""
@@ -258,7 +249,7 @@ def _shield_intrinsics(gpu_module: ir.Operation) -> None:
         name = ir.StringAttr.get(_SHIELDED[op.name])
         bundles = ir.DenseI32ArrayAttr.get([])
         with op.location, ir.InsertionPoint(op):
-            operands = [_flat(v) for v in op.operands]
+            operands = [flat(v) for v in op.operands]
             call = llvm.CallIntrinsicOp(operands[0].type, name, operands, [], bundles, fastmathFlags=flags)
             fresh = call.results[0]
             if fresh.type != op.results[0].type:

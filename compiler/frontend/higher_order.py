@@ -18,10 +18,11 @@ from mlirc.frontend.fx_import import module_path
 from mlirc.frontend.scan import number_of
 
 _MOST = 1 << 16  # steps that are followed
-_INSTEAD = {  # what to write in the place of an op
-    "cond": "takes a branch by the values of a tensor: compute both and select between them with torch.where",
-    "flex_attention": "cannot be imported: spell it out, as (q @ k.mT * scale), the score_mod and mask_mod on it with "
-    "torch.where, a softmax, @ v: that is one kernel, too (docs/schedules.md, section 6)",
+_INSTEAD = {  # of an op, at a place: why it is refused, and what to write instead
+    "cond": "torch.cond{} takes a branch by the values of a tensor: compute both and select between them with "
+    "torch.where",
+    "flex_attention": "flex_attention{} cannot be exported: spell it out, as (q @ k.mT * scale), the score_mod and "
+    "mask_mod on it with torch.where, a softmax, @ v: that is one kernel, too (docs/schedules.md, section 6)",
 }
 _LOOPS = (torch.ops.higher_order.scan, torch.ops.higher_order.while_loop)
 
@@ -58,8 +59,8 @@ def require_followed(name: str, graph: Graph) -> None:
                 f"{name}: op {op}{where} cannot be imported: it writes into its arguments by code of its own"
             )
         op = node.target.name()
-        instead = _INSTEAD.get(op, "cannot be imported: write what it does in plain PyTorch")
-        raise MlircError(f"{name}: op {op}{where} {instead}")
+        words = _INSTEAD.get(op, f"op {op}{{}} cannot be imported: write what it does in plain PyTorch")
+        raise MlircError(f"{name}: {words.format(where)}")
 
 
 def _module(node: Any, owner: GraphModule) -> GraphModule:

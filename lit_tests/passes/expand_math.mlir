@@ -88,3 +88,12 @@ func.func @remainder(%x: vector<4xf32>, %y: vector<4xf32>) -> vector<4xf32> {
   %0 = arith.remf %x, %y : vector<4xf32>
   return %0 : vector<4xf32>
 }
+
+// CHECK-LABEL: func.func @remainder_of_rows
+// CHECK: vector.shape_cast %{{.*}} : vector<2x3xi1> to vector<6xi1>
+// CHECK: vector.reduction <or>, %{{.*}} : vector<6xi1> into i1
+// CHECK: return
+func.func @remainder_of_rows(%x: vector<2x3xf64>, %y: vector<2x3xf64>) -> vector<2x3xf64> {
+  %0 = arith.remf %x, %y : vector<2x3xf64>
+  return %0 : vector<2x3xf64>
+}

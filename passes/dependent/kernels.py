@@ -78,8 +78,7 @@ def _bytes(function: ir.OpView, arguments: set[int]) -> int:
 
 def _only_rows(module: ir.Module) -> bool:
     """Whether a module has products, of 16 or 32 bits, and each is a matrix by a vector."""
-    kinds = {name: ir.StringAttr(op.attributes["mlirc.kind"]).value for name, op in levels.kernels(module).items()}
-    products = [describe(op.operation) for name, op in levels.kernels(module).items() if kinds[name] == "matmul"]
+    products = [describe(op.operation) for op in levels.kernels(module).values() if _kind(op) == "matmul"]
     return bool(products) and all(
         p.matvec is not None and p.matvec.matrix_bytes > 1 and not (p.contraction and p.contraction.packed)
         for p in products
