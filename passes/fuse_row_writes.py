@@ -16,7 +16,7 @@ from mlirc.dialects.schedule import _build
 from mlirc.dialects.schedule._base import PayloadError
 from mlirc.dialects.schedule._dims import Dims, structured_ops
 from mlirc.errors import MlircError
-from mlirc.ir.tensors import shape_of
+from mlirc.ir.tensors import VIEWS, shape_of
 from mlirc.mlir import arith, func, ir, linalg, nested, run_passes, tensor
 from mlirc.passes import register
 from mlirc.passes.distribute.instructions.mma_direct import HALF_TILE
@@ -30,7 +30,6 @@ from mlirc.schedule.kernel_info import describe
 
 MEMBERS = (1, 2)  # of a head: all of its rows, or halves
 LONGEST = 32 * 1024  # elements of a row of the matrix: longer ones are divided among blocks
-_VIEWS = ("tensor.expand_shape", "tensor.collapse_shape")
 
 
 @register("mlirc-fuse-row-writes")
@@ -88,7 +87,7 @@ class _Fuse:
             for old, result in zip(call.results, new.results, strict=True):
                 old.replace_all_uses_with(result)
             call.operation.erase()
-            while not isinstance(value.owner, ir.Block) and value.owner.name in _VIEWS:
+            while not isinstance(value.owner, ir.Block) and value.owner.name in VIEWS:
                 view, value = value.owner.operation, value.owner.operands[0]
                 view.erase()
             product.operation.erase()
@@ -101,7 +100,7 @@ class _Fuse:
             if isinstance(op, func.CallOp):
                 one_row = len(op.results) == 1 and all(n == 1 for n in shape_of(op.results[0])[:-1])
                 return op if self.kind(op) == "matmul" and one_row else None
-            if op.name not in _VIEWS:
+            if op.name not in VIEWS:
                 return None
             value = op.operands[0]
         return None
@@ -369,7 +368,7 @@ def _part(value: ir.Value) -> _Part:
     op = op.operation
     if is_row_write(op):
         made_by = op.operands[0].owner
-        while not isinstance(made_by, ir.Block) and made_by.name in _VIEWS:
+        while not isinstance(made_by, ir.Block) and made_by.name in VIEWS:
             made_by = made_by.operands[0].owner
         if isinstance(made_by, ir.Block) or made_by.name != "linalg.generic":
             raise NoMembers

@@ -14,7 +14,7 @@ from __future__ import annotations
 from math import prod
 
 from mlirc.errors import MlircError
-from mlirc.ir.tensors import shape_of
+from mlirc.ir.tensors import VIEWS, shape_of
 from mlirc.mlir import func, ir, run_passes
 from mlirc.passes import register
 from mlirc.passes.graph.bundles import Bundler, Part, drop_unused, sink_views
@@ -23,7 +23,6 @@ from mlirc.passes.loops.row_writes import is_row_write
 
 POINTS = 1 << 18
 _MAPS = ("elementwise", "gather")
-_VIEWS = ("tensor.expand_shape", "tensor.collapse_shape")
 
 
 @register("mlirc-merge-kernels")
@@ -103,7 +102,7 @@ def _only_maker(value: ir.Value, maps: set[str]) -> func.CallOp | None:
         if isinstance(value.owner, func.CallOp):
             call = value.owner
             return call if call.callee.value in maps and len(call.results) == 1 else None
-        if value.owner.operation.name not in _VIEWS:
+        if value.owner.operation.name not in VIEWS:
             return None
         value = value.owner.operation.operands[0]
     return None

@@ -19,10 +19,10 @@ from mlirc.dialects.schedule import _build
 from mlirc.dialects.schedule._base import PayloadError
 from mlirc.dialects.schedule._dims import contraction, producer, structure, structured_ops
 from mlirc.errors import MlircError
-from mlirc.ir.tensors import shape_of
+from mlirc.ir.tensors import VIEWS, shape_of, through_views
 from mlirc.mlir import arith, func, ir, linalg, run_passes
 from mlirc.passes import register
-from mlirc.passes.graph.bundles import VIEWS, calls_reading, drop_unused
+from mlirc.passes.graph.bundles import calls_reading, drop_unused
 from mlirc.passes.graph.outline import ORIGIN_LIMIT, clone_into, graph_functions
 from mlirc.passes.graph.row_factors import NoFactor, RowFactor
 from mlirc.schedule.kernel_info import KernelInfo, describe
@@ -178,7 +178,7 @@ class _Partial:
     def _reader(self, reader: func.CallOp, call: func.CallOp, factor: RowFactor, width: int) -> func.FuncOp | None:
         """A reading product's kernel whose sums are multiplied by the factor, made of further arguments."""
         product, reduction = self.kernels[reader.callee.value], self.kernels[call.callee.value]
-        at = [n for n, v in enumerate(reader.operands) if _through_views(v) == call.results[0]]
+        at = [n for n, v in enumerate(reader.operands) if through_views(v) == call.results[0]]
         key = ("reads", product.name.value, reduction.name.value, tuple(at), width)
         if key not in self.made:
             self.made[key] = None
@@ -297,15 +297,9 @@ def _starts_from_zero(value: ir.Value) -> bool:
     return ir.FloatAttr(zero.attributes["value"]).value == 0
 
 
-def _through_views(value: ir.Value) -> ir.Value:
-    while (op := producer(value)) is not None and op.name in VIEWS:
-        value = op.operands[0]
-    return value
-
-
 def _stands_before(value: ir.Value, call: func.CallOp) -> bool:
     """Whether a value, but for views, has been made where a call stands."""
-    op = producer(_through_views(value))
+    op = producer(through_views(value))
     if op is None:
         return True
     order = [o.operation for o in call.operation.block.operations]

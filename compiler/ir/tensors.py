@@ -10,6 +10,7 @@ from mlirc.runtime.plan import DTYPE_BYTES
 
 # Bytes of an element in memory, of the types that kernels are made for.
 ELEMENT_BYTES = {"index": 8, **{name: size for name, size in DTYPE_BYTES.items() if name != "u8"}}
+VIEWS = ("tensor.expand_shape", "tensor.collapse_shape")  # the same elements in the same order
 
 
 def shape_of(value: ir.Value) -> tuple[int, ...]:
@@ -40,3 +41,10 @@ def kept_dims(sizes: Sequence[int], shape: Sequence[int]) -> list[int]:
     if rest:
         raise ValueError(f"a slice of sizes {list(sizes)} is no tensor of shape {list(shape)}")
     return kept[::-1]
+
+
+def through_views(value: ir.Value) -> ir.Value:
+    """What a value is a view of (`VIEWS`); itself where it is none."""
+    while not isinstance(value.owner, ir.Block) and value.owner.operation.name in VIEWS:
+        value = value.owner.operation.operands[0]
+    return value

@@ -13,10 +13,8 @@ from mlirc.dialects.schedule._base import PayloadError, transform_op
 from mlirc.dialects.schedule._build import Size
 from mlirc.dialects.schedule._dims import producer
 from mlirc.dialects.schedule.tile_reduction import mixed
-from mlirc.ir.tensors import shape_of
+from mlirc.ir.tensors import VIEWS, shape_of, through_views
 from mlirc.mlir import func, ir, linalg, scf, tensor
-
-_VIEWS = ("tensor.expand_shape", "tensor.collapse_shape")
 
 
 @dataclass(frozen=True)
@@ -67,12 +65,6 @@ def detach_partials(function: ir.Operation) -> int:
     return min(p.width for p in found)
 
 
-def _root(value: ir.Value) -> ir.Value:
-    while (op := producer(value)) is not None and op.name in _VIEWS:
-        value = op.operands[0]
-    return value
-
-
 def _inserts(forall: ir.Operation) -> dict[int, ir.Operation]:
     """What a block writes, by the number of the result."""
     body = forall.regions[0].blocks[0]
@@ -90,7 +82,7 @@ class _Reducing:
     def __init__(self, forall: ir.Operation, partials: list[Partial]) -> None:
         self.forall, self.partials = forall, partials
         self.inserts = _inserts(forall)
-        self.number = {p.op: list(forall.results).index(_root(p.value)) for p in partials}
+        self.number = {p.op: list(forall.results).index(through_views(p.value)) for p in partials}
         # Squares that nothing but their reduction reads are no result.
         self.kept = [n for n, r in enumerate(forall.results) if not self._is_inner(r)]
 
@@ -98,7 +90,7 @@ class _Reducing:
         """Whether nothing but partial reductions reads a result, through views."""
         for use in value.uses:
             op = use.owner.operation
-            if op.name in _VIEWS:
+            if op.name in VIEWS:
                 if not self._is_inner(op.results[0]):
                     return False
             elif PARTIAL not in op.attributes:
@@ -188,7 +180,7 @@ def partial_results(rewriter, foralls):
         forall = forall.operation
         block = forall.block
         found = partials_of(block)
-        if not found or any(_root(p.value) not in list(forall.results) for p in found):
+        if not found or any(through_views(p.value) not in list(forall.results) for p in found):
             raise PayloadError("the kernel does not end in partial reductions of the block program's results", forall)
         with ir.InsertionPoint(forall), forall.location:
             work = _Reducing(forall, found)
@@ -200,7 +192,7 @@ def partial_results(rewriter, foralls):
         for p in found:
             view = p.op.operands[0].owner.operation
             rewriter.erase_op(p.op)
-            while view.name in _VIEWS and not any(True for _ in view.results[0].uses):
+            while view.name in VIEWS and not any(True for _ in view.results[0].uses):
                 source = producer(view.operands[0])
                 rewriter.erase_op(view)
                 if source is None:

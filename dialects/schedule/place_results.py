@@ -14,13 +14,12 @@ from mlirc.dialects.schedule import _build
 from mlirc.dialects.schedule._base import PayloadError, transform_op
 from mlirc.dialects.schedule._build import Size
 from mlirc.dialects.schedule._dims import producer
-from mlirc.ir.tensors import shape_of
+from mlirc.ir.tensors import shape_of, through_views
 from mlirc.mlir import arith, func, ir, scf, tensor
 
 SCATTER = "tm_tensor.scatter"
 _JOINING = ("tensor.extract_slice", "tensor.insert_slice", "tensor.collapse_shape", "tensor.expand_shape",
             "tensor.empty", SCATTER)  # fmt: skip
-_VIEWS = ("tensor.expand_shape", "tensor.collapse_shape")
 Predicate = arith.CmpIPredicate
 
 
@@ -164,7 +163,7 @@ class _Placing:
         found, known = [], {}
         for place, shared in zip(self.places, new.inner_iter_args, strict=True):
             for j, member in enumerate(place.members):
-                insert = self.inserts[self.results.index(_root(member))]
+                insert = self.inserts[self.results.index(through_views(member))]
                 tile, offsets, size = self._cut(insert, place.width)
                 key = (insert, place.first, place.step, place.count, place.numbers)
                 with ir.InsertionPoint(_behind(first, offsets)):
@@ -249,12 +248,6 @@ def _behind(first: ir.Operation, values: Sequence[Size]) -> ir.Operation:
     return listed[max((listed.index(m) + 1 for m in makers), default=0)]
 
 
-def _root(value: ir.Value) -> ir.Value:
-    while _name(value) in _VIEWS:
-        value = value.owner.operation.operands[0]
-    return value
-
-
 @transform_op("place_results", operands=("forall",), consumes=("forall",), results=("placed",), takes="scf.forall")
 def place_results(rewriter, foralls):
     """Gives each block program the results of its kernel, whose last ops say where rows go; these ops go away. Tiles
@@ -264,7 +257,7 @@ def place_results(rewriter, foralls):
         forall = forall.operation
         block = forall.block
         places = places_of(block)
-        if places is None or not {_root(m) for p in places for m in p.members} <= set(forall.results):
+        if places is None or not {through_views(m) for p in places for m in p.members} <= set(forall.results):
             raise PayloadError("the kernel's last ops do not place the block program's results", forall)
         last = list(block.operations)[-1].operation
         with ir.InsertionPoint(last), forall.location:

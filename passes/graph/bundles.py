@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mlirc.ir.tensors import VIEWS
 from mlirc.mlir import func, ir
 from mlirc.passes.graph.outline import ORIGIN_LIMIT, clone_into
 
 KIND = "bundle"
-VIEWS = ("tensor.expand_shape", "tensor.collapse_shape")
 
 
 @dataclass

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
-from mlirc.ir.tensors import shape_of
+from mlirc.ir.tensors import VIEWS, shape_of
 from mlirc.mlir import ir, nested
 from mlirc.passes.graph import classify
-from mlirc.passes.graph.evaluate import VIEWS, Evaluator, sources
+from mlirc.passes.graph.evaluate import Evaluator, sources
 from mlirc.passes.graph.facts import is_map, is_widening_cast, owner_through_views
 from mlirc.passes.graph.index import dim, linearize
 from mlirc.passes.graph.scalar import Scalars

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
-from mlirc.ir.tensors import kept_dims, shape_of
+from mlirc.ir.tensors import VIEWS, kept_dims, shape_of
 from mlirc.mlir import ir
 from mlirc.passes.graph.classify import body, generic_inits, is_contraction, iterators, maps
 from mlirc.passes.graph.index import Index, delinearize, linearize
 from mlirc.passes.graph.scalar import Scalar, Scalars
 
-VIEWS = ("tensor.expand_shape", "tensor.collapse_shape")
 MOVES = ("linalg.transpose", "linalg.broadcast", "tensor.extract_slice", "tensor.insert_slice", "tensor.concat",
          "tensor.pad")  # fmt: skip
 Indices = tuple[Index, ...]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import prod
 
 from mlirc.dialects.mlirc_dialect import CACHED_ATTENTION, DEQUANTIZE, GATHER_MATRICES, head_vectors, scores_operands
-from mlirc.ir.tensors import shape_of
+from mlirc.ir.tensors import VIEWS, shape_of
 from mlirc.mlir import ir, linalg, nested
 from mlirc.passes.graph import classify
-from mlirc.passes.graph.evaluate import VIEWS, Indices, is_move, loop_indices, map_results, owner_of, sources
+from mlirc.passes.graph.evaluate import Indices, is_move, loop_indices, map_results, owner_of, sources
 from mlirc.passes.graph.index import Index, dim
 from mlirc.passes.graph.outline import is_recomputed
 from mlirc.passes.graph.scalar import EXPENSIVE, Scalar

@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from math import prod
 
 from mlirc.dialects.mlirc_dialect import ATTENTIONS
-from mlirc.ir.tensors import shape_of
+from mlirc.ir.tensors import VIEWS, shape_of
 from mlirc.mlir import ir
 from mlirc.passes.graph import classify
 from mlirc.passes.graph.epilogue import Epilogues, Uses
-from mlirc.passes.graph.evaluate import VIEWS, Evaluator, Indices, is_move, map_results, sources
+from mlirc.passes.graph.evaluate import Evaluator, Indices, is_move, map_results, sources
 from mlirc.passes.graph.facts import (
     attention_reads,
     contraction_reads,

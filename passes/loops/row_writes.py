@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
+from mlirc.ir.tensors import VIEWS
 from mlirc.mlir import arith, ir, memref, nested, scf, tensor
 from mlirc.passes.graph.classify import is_map_generic, maps
 
 SCATTER = "tm_tensor.scatter"
 _Element = Callable[[Sequence[ir.Value], Sequence[ir.Value]], ir.Value]
-_VIEWS = ("tensor.expand_shape", "tensor.collapse_shape")
 
 
 def is_row_write(op: ir.Operation) -> bool:
@@ -66,7 +66,7 @@ def _owner_name(value: ir.Value) -> str:
 def _elements(source: ir.Value, shape: list[int]) -> tuple[list[int], _Element]:
     """The loops over all elements of the rows, and what computes one at the loops' variables and its indices."""
     made = source
-    while _owner_name(made) in _VIEWS and len(list(made.uses)) == 1:
+    while _owner_name(made) in VIEWS and len(list(made.uses)) == 1:
         made = made.owner.operands[0]
     if isinstance(made.type, ir.RankedTensorType) and _is_own_map(made):
         op = made.owner.operation
