@@ -282,25 +282,34 @@ def _prefetch_to_l2(gpu_module: ir.Operation) -> None:
         op.erase()
 
 
-_ONCE = "ld.global.nc.L1::no_allocate.v4.b32 {$0, $1, $2, $3}, [$4];"
+_ONCE = "ld.global{0}.L1::no_allocate.v4.b32 {{$0, $1, $2, $3}}, [$4];"
 
 
-def _read_once(gpu_module: ir.Operation) -> None:
-    """Loads of four words that nobody reads again leave the L1 cache to others; LLVM drops what says so."""
+def _read_once(gpu_module: ir.Operation, early: set[str]) -> None:
+    """Loads of four words that nobody reads again leave the L1 cache to others; LLVM drops what says so. Those of
+    kernels that begin `early` are not through the read-only cache, as in `_hold_waits`."""
     i32 = ir.IntegerType.get_signless(32)
     four, struct = ir.VectorType.get([4], i32), ir.Type.parse("!llvm.struct<(i32, i32, i32, i32)>")
     for op in [op for op in nested(gpu_module) if op.name == "llvm.load" and "nontemporal" in op.attributes]:
         if op.results[0].type != four:
             continue
+        text = _ONCE.format("" if _kernel_of(op) in early else ".nc")
         with op.location, ir.InsertionPoint(op):
             there = llvm.AddrSpaceCastOp(ir.Type.parse("!llvm.ptr<1>"), op.operands[0]).result
-            words = llvm.InlineAsmOp(struct, [there], _ONCE, "=r,=r,=r,=r,l").result
+            words = llvm.InlineAsmOp(struct, [there], text, "=r,=r,=r,=r,l").result
             found = llvm.UndefOp(four).result
             for i in range(4):
                 word = llvm.ExtractValueOp(i32, words, ir.DenseI64ArrayAttr.get([i])).result
                 found = llvm.InsertElementOp(found, word, llvm.ConstantOp(i32, ir.IntegerAttr.get(i32, i))).result
         op.results[0].replace_all_uses_with(found)
         op.erase()
+
+
+def _kernel_of(op: ir.Operation) -> str:
+    """The name of the function that an operation is in."""
+    while "sym_name" not in op.attributes:
+        op = op.parent.operation
+    return ir.StringAttr(op.attributes["sym_name"]).value
 
 
 _CLEANUP = "builtin.module(gpu.module(reconcile-unrealized-casts,canonicalize,cse))"
@@ -361,7 +370,7 @@ def lower_to_llvm_ir(module: ir.Module, target: Target, name: str) -> str:
             if bits == 32:
                 narrow_addresses(gpu_module_of(copy))
             _prefetch_to_l2(gpu_module_of(copy))
-            _read_once(gpu_module_of(copy))
+            _read_once(gpu_module_of(copy), early)
             pass_manager(_CLEANUP, verify=False).run(copy)
             copy.verify()
         except ir.MLIRError as e:

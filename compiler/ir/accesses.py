@@ -63,6 +63,10 @@ class Accesses:
         """The parameters that a plain load reads; None of anything else."""
         return self.of(op.operands[0]) if op.name in _READS else None
 
+    def once(self, op: ir.Operation) -> bool:
+        """Whether it is a plain load of what nobody reads again, as the words of packed weights."""
+        return op.name in _READS and "nontemporal" in op.attributes and bool(ir.BoolAttr(op.attributes["nontemporal"]))
+
     def _spread(self) -> bool:
         """Goes over all operations once; whether something new was found."""
         changed = False

@@ -8,19 +8,24 @@ from mlirc.ir import levels
 from mlirc.ir.dependence import DEPENDENT, GIVEN, LETS, UNWRITTEN
 from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.mlir import ir, nested
-from mlirc.schedule.kernel_info import describe
+from mlirc.schedule.kernel_info import KernelInfo, describe
 
 # Bytes of what no launch writes beyond which a product reads many weights. On an H200 (dependent-launch-h200.md) a step
 # of SmolLM2-135M, whose products have less, is fastest where all begin early. Of larger models attention, and what is
 # behind it, do not: steps of TinyLlama-1.1B and Qwen2.5-7B gain 2 to 4 % so, and lose by those two.
 FEW_BYTES = 4 << 20
+# Bytes of packed weights beyond which nothing begins early where several products have them: they read at nearly the
+# memory's speed by themselves. Of Qwen2.5-7B's, gate and up of int8 (136 MB) cost a step 75 us so, where those of int4
+# (70 MB) gain 12; and the other products of int8 lose what they gain, in what makes them ready for it.
+MOST_PACKED = 96 << 20
 _VIEWS = ("tensor.expand_shape", "tensor.collapse_shape", "tensor.cast")
 
 
 def mark_kernels(module: ir.Module, *, rows: bool = False) -> None:
     """Marks every kernel of a `kernels`-level module whose `@main` has several calls, in place: one alone has nothing
     to begin in front of the end of. With `rows`: only where all products are with one row; those that read many weights
-    do not, if it is but one call, as of a head, and else all but attention and what is behind it do."""
+    do not, if it is but one call, as of a head, and else all but attention and what is behind it do (none where several
+    read `MOST_PACKED` bytes of packed weights)."""
     calls = levels.calls(module)
     if calls.total() < 2 or rows and not _only_rows(module):
         return
@@ -38,6 +43,9 @@ def mark_kernels(module: ir.Module, *, rows: bool = False) -> None:
     kernels = levels.kernels(module)
     products = {n for n, op in kernels.items() if rows and _kind(op) == "matmul"}
     large = {n for n in found if n in products and _bytes(kernels[n], found[n]) > FEW_BYTES}  # a table of rows is none
+    heavy = {n for n in large if _bytes(kernels[n], found[n]) > MOST_PACKED and _is_packed(kernels[n])}
+    if sum(calls[n] for n in heavy) > 1:
+        return
     early = set(found) - large
     lets: set[str] = set()
     if sum(calls[n] for n in large) > 1:
@@ -77,12 +85,23 @@ def _bytes(function: ir.OpView, arguments: set[int]) -> int:
 
 
 def _only_rows(module: ir.Module) -> bool:
-    """Whether a module has products, of 16 or 32 bits, and each is a matrix by a vector."""
+    """Whether a module has products, and each is a matrix, of 16 or 32 bits or packed, by a vector."""
     products = [describe(op.operation) for op in levels.kernels(module).values() if _kind(op) == "matmul"]
-    return bool(products) and all(
-        p.matvec is not None and p.matvec.matrix_bytes > 1 and not (p.contraction and p.contraction.packed)
-        for p in products
-    )
+    return bool(products) and all(map(_is_row, products))
+
+
+def _is_row(kernel: KernelInfo) -> bool:
+    """Whether a product is with one row."""
+    c = kernel.contraction
+    if c is not None and c.packed:
+        return prod(kernel.dims[d].extent for d in (*c.batch, *c.m)) == 1
+    return kernel.matvec is not None and kernel.matvec.matrix_bytes > 1
+
+
+def _is_packed(function: ir.OpView) -> bool:
+    """Whether a kernel is a product with packed weights."""
+    c = describe(function.operation).contraction
+    return c is not None and c.packed > 0
 
 
 def _unwritten(main: ir.OpView) -> set[ir.Value]:

@@ -19,7 +19,8 @@ from mlirc.passes.dependent.prefetch import prefetch, trips
 MOST_LOADED = 128
 # Bytes that a thread may load behind the wait in a kernel that lets the next one begin in front of it: ptxas moves all
 # loads up to `griddepcontrol.launch_dependents`, and spills what registers do not hold (18,944 elements of bf16 by one
-# warp, 2,240 bytes a thread: 2 KB spilled, Qwen2.5-7B's step took twice as long). Others let it begin by ending.
+# warp, 2,240 bytes a thread: 2 KB spilled, Qwen2.5-7B's step took twice as long). Others let it begin by ending. Not of
+# packed weights, whose words a loop loads that ptxas leaves a loop: 32 bytes are spilled at the most.
 MOST_BEHIND = 1536
 
 
@@ -47,10 +48,11 @@ def _wait_late(func: ir.Operation, given: frozenset[int], launch) -> None:
     place = next((o for o in ops if not alone or accesses.accessed(o) - given), ops[-1])
     with place.location, ir.InsertionPoint(place):
         wait = nvvm.GriddepcontrolOp(nvvm.GridDepActionKind.wait).operation
+    once = any(accesses.once(op) for op in nested(func))
     if alone:
         loaded = _load_first(ops[ops.index(place) :], wait, accesses, given)
-        prefetch(func, wait, accesses, given, loaded, launch)
-    if _loaded_behind(wait, accesses) > MOST_BEHIND:
+        prefetch(func, wait, accesses, given, loaded, launch, plain=not once)
+    if not once and _loaded_behind(wait, accesses) > MOST_BEHIND:
         return
     with place.location, ir.InsertionPoint(wait):
         nvvm.GriddepcontrolOp(nvvm.GridDepActionKind.launch_dependents)

@@ -15,6 +15,7 @@ from mlirc.device.launch import DeviceKernel
 from mlirc.device.model import DeviceModel
 from mlirc.driver.compilation import Compilation, single_kernel_model
 from mlirc.errors import MlircError
+from mlirc.passes.dependent.kernels import mark_kernels
 from mlirc.runtime.plan import begins_early
 from mlirc.targets import get_target
 from support.models.arrays import as_array
@@ -37,9 +38,11 @@ class Layer(torch.nn.Module):
         return torch.softmax(x + self.down(torch.nn.functional.silu(self.gate(y)) * self.up(y)), -1)
 
 
-def compiled(module: torch.nn.Module, args: tuple, *schedules: str, target: str = "sm_90a", level: str = "ptx"):
+def compiled(
+    module: torch.nn.Module, args: tuple, *schedules: str, target: str = "sm_90a", level: str = "ptx", quantize=None
+):
     job = Compilation("m", get_target(target), schedules, helpers=0)
-    job.import_module(module, args, {})
+    job.import_module(module, args, {}, quantize=quantize)
     job.lower(level)
     return job
 
@@ -99,6 +102,39 @@ def test_weights_are_fetched_in_front_of_the_wait():
     # Plain loads: those through the read-only cache ptxas would move behind the wait.
     assert before.count("ld.global.") >= 2 and "ld.global" in behind
     assert "ld.global.nc" not in build.ptx and "launch_dependents" not in behind
+
+
+@pytest.mark.parametrize(
+    "scheme, width, inner, once",
+    [("int4:group=64", 320, 128, True), ("int8", 256, 64, True), ("int8", 264, 72, False), ("int3", 256, 136, True)],
+)
+def test_packed_weights_are_read_early_and_give_the_same_bits(scheme, width, inner, once):
+    """Their words by loads that ptxas leaves in front of the wait, and without prefetches where a thread reads each
+    once, past the L1 cache."""
+    module, x = layer(1, width, inner, torch.bfloat16)
+    jobs = [compiled(module, (x,), *s, quantize=scheme) for s in ((), ("graph:dependent=false",))]
+    found = []
+    for job, early in zip(jobs, (True, False), strict=True):
+        assert {launch.dependent for launch in job.plan.launches} == {early}
+        assert ("L1::no_allocate" in job.ptx) == once
+        assert ("nc.L1::no_allocate" in job.ptx) == (once and not early)
+        (y,), report = DeviceModel.parse(job.text("gpu")).run(arrays(job, x))
+        assert report.ok, report
+        found.append(y)
+    assert not once or "prefetch" not in jobs[0].ptx
+    assert found[0].tobytes() == found[1].tobytes()
+    if find_ptxas():
+        check_ptxas(jobs[0].ptx, get_target("sm_90a"))
+
+
+def test_steps_whose_packed_products_read_much_do_not_begin_early(monkeypatch):
+    module, x = layer(1, 256, 128, torch.bfloat16)
+    rest = torch.nn.Sequential(module, torch.nn.Linear(256, 33000, bias=False).bfloat16())  # a head of 8.4 MB
+    both = torch.nn.Sequential(rest, torch.nn.Linear(33000, 256, bias=False).bfloat16())
+    for most, net, early in ((96 << 20, both, True), (4 << 20, rest, True), (4 << 20, both, False)):
+        monkeypatch.setitem(mark_kernels.__globals__, "MOST_PACKED", most)
+        job = compiled(net, (x,), quantize="int8")
+        assert any(launch.dependent for launch in job.plan.launches) == early
 
 
 def test_a_wait_at_the_wrong_place_is_found():
