@@ -62,7 +62,7 @@ def graph(
     row_writes: what rotates the rows of a product, and writes them to a cache, is computed by the product's blocks.
     dependent: kernels begin before those in front of them have ended, and wait for them (from sm_90 on; default: of
     graphs whose products are all with one row, as a step of decoding, on sm_90; where those read many weights, not
-    attention and what is behind it).
+    attention and what is behind it; where several read more than 96 MiB of packed ones, none).
     """
     knobs = {
         "epilogue": fuse_epilogue,

@@ -290,10 +290,13 @@ def _read_once(gpu_module: ir.Operation, early: set[str]) -> None:
     kernels that begin `early` are not through the read-only cache, as in `_hold_waits`."""
     i32 = ir.IntegerType.get_signless(32)
     four, struct = ir.VectorType.get([4], i32), ir.Type.parse("!llvm.struct<(i32, i32, i32, i32)>")
-    for op in [op for op in nested(gpu_module) if op.name == "llvm.load" and "nontemporal" in op.attributes]:
-        if op.results[0].type != four:
-            continue
-        text = _ONCE.format("" if _kernel_of(op) in early else ".nc")
+    loads = [
+        (op, _ONCE.format("" if ir.StringAttr(func.attributes["sym_name"]).value in early else ".nc"))
+        for func in [op for op in nested(gpu_module) if op.name == "llvm.func"]
+        for op in nested(func)
+        if op.name == "llvm.load" and "nontemporal" in op.attributes and op.results[0].type == four
+    ]
+    for op, text in loads:
         with op.location, ir.InsertionPoint(op):
             there = llvm.AddrSpaceCastOp(ir.Type.parse("!llvm.ptr<1>"), op.operands[0]).result
             words = llvm.InlineAsmOp(struct, [there], text, "=r,=r,=r,=r,l").result
@@ -303,13 +306,6 @@ def _read_once(gpu_module: ir.Operation, early: set[str]) -> None:
                 found = llvm.InsertElementOp(found, word, llvm.ConstantOp(i32, ir.IntegerAttr.get(i32, i))).result
         op.results[0].replace_all_uses_with(found)
         op.erase()
-
-
-def _kernel_of(op: ir.Operation) -> str:
-    """The name of the function that an operation is in."""
-    while "sym_name" not in op.attributes:
-        op = op.parent.operation
-    return ir.StringAttr(op.attributes["sym_name"]).value
 
 
 _CLEANUP = "builtin.module(gpu.module(reconcile-unrealized-casts,canonicalize,cse))"

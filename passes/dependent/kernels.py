@@ -27,7 +27,11 @@ def mark_kernels(module: ir.Module, *, rows: bool = False) -> None:
     do not, if it is but one call, as of a head, and else all but attention and what is behind it do (none where several
     read `MOST_PACKED` bytes of packed weights)."""
     calls = levels.calls(module)
-    if calls.total() < 2 or rows and not _only_rows(module):
+    if calls.total() < 2:
+        return
+    kernels = levels.kernels(module)
+    products = {n: describe(op.operation) for n, op in kernels.items() if rows and _kind(op) == "matmul"}
+    if rows and not (products and all(map(_is_row, products.values()))):
         return
     functions = levels.functions(module)
     given = _unwritten(functions["main"])
@@ -40,11 +44,9 @@ def mark_kernels(module: ir.Module, *, rows: bool = False) -> None:
                 here = {i for i, v in enumerate(op.operands) if v in given}
                 name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
                 found[name] = found.get(name, here) & here
-    kernels = levels.kernels(module)
-    products = {n for n, op in kernels.items() if rows and _kind(op) == "matmul"}
-    large = {n for n in found if n in products and _bytes(kernels[n], found[n]) > FEW_BYTES}  # a table of rows is none
-    heavy = {n for n in large if _bytes(kernels[n], found[n]) > MOST_PACKED and _is_packed(kernels[n])}
-    if sum(calls[n] for n in heavy) > 1:
+    read = {n: _bytes(kernels[n], found[n]) for n in found if n in products}  # a table of rows is none
+    large = {n for n in read if read[n] > FEW_BYTES}
+    if sum(calls[n] for n in read if read[n] > MOST_PACKED and _is_packed(products[n])) > 1:
         return
     early = set(found) - large
     lets: set[str] = set()
@@ -84,24 +86,16 @@ def _bytes(function: ir.OpView, arguments: set[int]) -> int:
     return sum(prod(t.shape) * ELEMENT_BYTES.get(str(t.element_type), 8) for t in tensors)
 
 
-def _only_rows(module: ir.Module) -> bool:
-    """Whether a module has products, and each is a matrix, of 16 or 32 bits or packed, by a vector."""
-    products = [describe(op.operation) for op in levels.kernels(module).values() if _kind(op) == "matmul"]
-    return bool(products) and all(map(_is_row, products))
-
-
 def _is_row(kernel: KernelInfo) -> bool:
-    """Whether a product is with one row."""
+    """Whether a product is a matrix, of 16 or 32 bits or packed, by a vector."""
     c = kernel.contraction
     if c is not None and c.packed:
         return prod(kernel.dims[d].extent for d in (*c.batch, *c.m)) == 1
     return kernel.matvec is not None and kernel.matvec.matrix_bytes > 1
 
 
-def _is_packed(function: ir.OpView) -> bool:
-    """Whether a kernel is a product with packed weights."""
-    c = describe(function.operation).contraction
-    return c is not None and c.packed > 0
+def _is_packed(kernel: KernelInfo) -> bool:
+    return kernel.contraction is not None and kernel.contraction.packed > 0
 
 
 def _unwritten(main: ir.OpView) -> set[ir.Value]:

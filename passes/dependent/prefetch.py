@@ -61,7 +61,7 @@ def prefetch(
     ops = [o.operation for o in accesses.block.operations]
     early = set(ops[: ops.index(wait)])
     late = [op for top in ops[ops.index(wait) + 1 :] for op in (top, *nested(top))]
-    sites = [s for op in late if op not in loaded for s in _site(op, accesses, given, launch)]
+    sites = (s for op in late if op not in loaded for s in _site(op, accesses, given, launch))
     found = [s for s in sites if plain or not s.plain]
     room, count = MOST_BYTES, MOST_INSTRUCTIONS
     writer = _Writer(_Spot(wait), early)
