@@ -32,6 +32,7 @@ from mlirc.targets import Target
 
 MOST, LEAST = 16 * 1024, 2 * 1024  # elements of a part of a long row
 LONG, LANE_BYTES = 4608, 1184  # elements of a row that one warp takes, and bytes of it that a lane may
+MANY, SHORT_BYTES, BLOCK_ROWS = 32000, 4096, 8  # so many rows, of so few bytes, are read by eight to a block
 
 
 def is_matvec(kernel: KernelInfo) -> bool:
@@ -109,12 +110,17 @@ def matvec(
 def rows_and_warps(found: MatvecInfo, vector: int, rows: int, sms: int) -> tuple[int, int]:
     """(rows per block, warps per block) of rows that are read whole. On an H200, in chains of a layer's products: where
     a block computes a norm first, four warps to a row at most (0.7 us a launch less than eight); a long row is one
-    warp's, as long as its lanes hold it: that needs no barriers (0.2 to 2.2 us less than five to eleven)."""
+    warp's, as long as its lanes hold it: that needs no barriers (0.2 to 2.2 us less than five to eleven). Of many short
+    rows, a head's, a block takes eight, two to a warp: starting a block for each 4 KB costs more than reading them (40
+    of the 156 us of 128,256 rows, 9 of 40 of 32,000)."""
     norm = found.reduces and not found.parts
     longest = found.row_length * found.matrix_bytes <= 32 * LANE_BYTES
     if found.row_length >= LONG and longest and not (norm or found.chosen):
         return 1, 1
     block_rows, warps = rows_and_warps_once(found.row_length, found.matrix_bytes, vector, rows, sms)
+    short = found.row_length * found.matrix_bytes <= SHORT_BYTES and not found.chosen
+    if rows >= MANY and short and block_rows < BLOCK_ROWS:
+        return BLOCK_ROWS, 4
     return (1, 4) if norm and block_rows == 1 and warps == 8 else (block_rows, warps)
 
 

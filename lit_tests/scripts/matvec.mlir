@@ -35,3 +35,26 @@ func.func private @matmul_0(%x: tensor<1x3584xbf16>, %w: tensor<512x3584xbf16>) 
   } -> tensor<1x512xf32>
   return %r : tensor<1x512xf32>
 }
+
+// Many short rows, a head's: a block takes eight, two to a warp.
+
+// CHECK-LABEL: func.func private @matmul_1
+// CHECK-SAME: mlirc.warps = 4 : i32
+// CHECK: scf.forall {{.*}} in (4000)
+// CHECK: tensor.extract_slice {{.*}} [8, 2048]
+func.func private @matmul_1(%x: tensor<1x2048xbf16>, %w: tensor<32000x2048xbf16>) -> tensor<1x32000xf32>
+    attributes {mlirc.kernel, mlirc.kind = "matmul"} {
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<1x32000xf32>
+  %f = linalg.fill ins(%zero : f32) outs(%e : tensor<1x32000xf32>) -> tensor<1x32000xf32>
+  %r = linalg.generic {indexing_maps = [#m_k, #n_k, #m_n], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %w : tensor<1x2048xbf16>, tensor<32000x2048xbf16>) outs(%f : tensor<1x32000xf32>) {
+  ^bb0(%a: bf16, %b: bf16, %out: f32):
+    %0 = arith.extf %a : bf16 to f32
+    %1 = arith.extf %b : bf16 to f32
+    %2 = arith.mulf %0, %1 : f32
+    %3 = arith.addf %out, %2 : f32
+    linalg.yield %3 : f32
+  } -> tensor<1x32000xf32>
+  return %r : tensor<1x32000xf32>
+}
