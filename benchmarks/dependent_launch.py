@@ -4,8 +4,8 @@
     python benchmarks/dependent_launch.py run DIR [-o FILE.json] [--samples 40]     # on the GPU; needs no MLIR
 
 `chain` is 200 small kernels, products of a row with 256x256 weights, of which each reads the result of the one before.
-`decodeN` is a step of decoding of TinyLlama-1.1B in bf16, of N sequences at position 300. Weights are made up on the
-GPU. Both plans of a case run the same steps first, and must give the same bits; then their graphs are timed in turn,
+`decodeN` is a step of decoding of TinyLlama-1.1B in bf16, of N sequences at position 300, `verifyK` the judging of K
+tokens there; `MODEL.decodeN` that of another model of `mlirc-bench generation`. Weights are made up on the GPU. Both plans of a case run the same steps first, and must give the same bits; then their graphs are timed in turn,
 several runs in a row, as a server would run them, with no other work between."""
 
 from __future__ import annotations
@@ -58,12 +58,19 @@ def job_of(case: str, schedule: str) -> Any:
     from mlirc.bench.generation.cases import GENERATING, generation_case
     from mlirc.generate.export import exported, open_generator
 
-    model = dict(zip(("model", "config_class", "config"), GENERATING["tinyllama-1.1b"], strict=True))
-    slots = int(case.removeprefix("decode"))
-    described = generation_case("tinyllama-1.1b", model, "bf16", context=CONTEXT, batch=slots, prefill=None)
-    generator = open_generator(open_generating(described), slots=slots, context=CONTEXT, chunks=[1])
-    job.import_source(exported(generator, "decode"))
+    name, slots, chunk = sizes_of(case)
+    model = dict(zip(("model", "config_class", "config"), GENERATING[name], strict=True))
+    described = generation_case(name, model, "bf16", context=CONTEXT, batch=slots, prefill=None)
+    generator = open_generator(open_generating(described), slots=slots, context=CONTEXT, chunks=sorted({1, chunk}))
+    job.import_source(exported(generator, "decode" if chunk == 1 else f"prefill-{chunk}"))
     return job
+
+
+def sizes_of(case: str) -> tuple[str, int, int]:
+    """The model of a case, its sequences, and the tokens that each run reads of one."""
+    name, _, plan = case.rpartition(".")
+    kind, number = plan[:6], int(plan[6:])
+    return name or "tinyllama-1.1b", number if kind == "decode" else 1, number if kind == "verify" else 1
 
 
 def compile_cases(args: argparse.Namespace) -> None:
@@ -121,16 +128,28 @@ def states_of(plan: Any) -> dict[str, Any]:
     }
 
 
+def inputs_of(plan: Any) -> dict[str, Any]:
+    """What a plan is given: a row of random numbers, or the tokens that are judged."""
+    import torch
+
+    if [spec.name for spec in plan.inputs] != ["tokens", "slot", "start", "count"]:
+        return {s.name: torch.randn(1, WIDTH, dtype=torch.bfloat16, device="cuda") for s in plan.inputs}
+    [(_, chunk)] = [spec.shape for spec in plan.inputs if spec.name == "tokens"]
+    numbers = {"slot": 0, "start": POSITION, "count": chunk}
+    tokens = torch.arange(1, 1 + chunk, device="cuda")[None]
+    return {"tokens": tokens} | {name: torch.tensor(n, device="cuda") for name, n in numbers.items()}
+
+
 class Arm:
     """A loaded plan, which is run from the same states each time."""
 
-    def __init__(self, file: Path, x: Any, tensors: dict[str, Any]):
+    def __init__(self, file: Path, x: dict[str, Any], tensors: dict[str, Any]):
         from mlirc.runtime.loading import load
 
         self.model = load(str(file), tensors)
         self.again = states_of(self.model.plan)
-        if x is not None:
-            self.model.bind(x)
+        if x:
+            self.model.bind(**x)
 
     def start(self) -> None:
         """Puts the sequences back to where they began."""
@@ -166,7 +185,7 @@ def run_case(case: str, files: list[Path], samples: int) -> list[dict[str, Any]]
 
     plan = read_model(files[0])[1]
     tensors = tensors_of(plan)
-    x = torch.randn(1, WIDTH, dtype=torch.bfloat16, device="cuda") if case == "chain" else None
+    x = inputs_of(plan)
     arms = {f.stem.split("__")[1]: Arm(f, x, tensors) for f in files}
     right = arms["after"].first_runs()
     same = {
@@ -219,7 +238,7 @@ def main() -> None:
     sub = parser.add_subparsers(dest="do", required=True)
     c = sub.add_parser("compile")
     c.add_argument("folder")
-    c.add_argument("--cases", nargs="*", default=list(CASES), choices=CASES)
+    c.add_argument("--cases", nargs="*", default=list(CASES))
     r = sub.add_parser("run")
     r.add_argument("folder")
     r.add_argument("-o", "--output")

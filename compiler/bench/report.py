@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,7 +71,7 @@ def timed_parts(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         parts = record.get("result", {}).get("parts", {})
         for name, part in parts.items():
             case, rest = record["case"], {k: v for k, v in record["result"].items() if k != "parts"}
-            shown = f"{case['name'].split('.decode')[0].split('.prefill')[0]}.{name}"
+            shown = f"{re.split(r'[.](?:decode|verify|prefill)[0-9]', case['name'])[0]}.{name}"
             found.append({**record, "case": {**case, "name": shown}, "result": {**rest, **part}})
         found += [] if parts else [record]
     return found

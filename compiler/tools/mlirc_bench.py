@@ -65,7 +65,10 @@ def _parser() -> argparse.ArgumentParser:
     text = parser.add_argument_group("a Hugging Face folder that generates text")
     text.add_argument("--decode", action="store_true", help="measure a step of decoding")
     text.add_argument("--prefill", type=count, metavar="N", help="measure the reading of a prompt of N tokens")
-    text.add_argument("--context", type=count, metavar="N", help=f"--decode: so long sequences (default {CONTEXT})")
+    text.add_argument("--verify", type=count, metavar="K", help="measure the judging of K tokens at once, 2 to 8")
+    text.add_argument(
+        "--context", type=count, metavar="N", help=f"--decode, --verify: so long sequences (default {CONTEXT})"
+    )
     text.add_argument("--batch", type=count, metavar="N", help="--decode: so many of them (default 1)")
     text.add_argument("--quantize", metavar="SCHEME", help="pack the linear layers' weights, as in mlirc")
     how = parser.add_argument_group("compiling")
@@ -105,21 +108,26 @@ def _cases(options: argparse.Namespace) -> list[Case]:
     return select({c.name: c for c in found}.values(), options.filter)
 
 
+def _generates(options: argparse.Namespace) -> bool:
+    """Whether what is named are folders of models that generate text."""
+    return bool(options.decode or options.prefill or options.verify)
+
+
 def _named(what: str, options: argparse.Namespace) -> list[Case]:
     """The cases of one command-line argument."""
-    if options.decode or options.prefill:
+    if _generates(options):
         sizes = {"context": options.context, "batch": options.batch}
         given_sizes = {name: n for name, n in sizes.items() if n is not None}
-        if given_sizes and not options.decode:
+        if given_sizes and not (options.decode or options.verify and "batch" not in given_sizes):
             raise MlircError(f"--{next(iter(given_sizes))} goes with --decode")
         case = folder_case(
             what, options.dtype, options.random_weights, decode=options.decode, prefill=options.prefill,
-            quantize=options.quantize, **given_sizes,
+            verify=options.verify, quantize=options.quantize, **given_sizes,
         )  # fmt: skip
         return [case]
     for name in ("context", "batch", "quantize"):
         if getattr(options, name) is not None:
-            raise MlircError(f"--{name} goes with --decode or --prefill N, and a Hugging Face folder")
+            raise MlircError(f"--{name} goes with --decode, --verify K or --prefill N, and a Hugging Face folder")
     if what in suites() or not (Path(what).exists() or ":" in what):
         return suite_cases(what)
     name = Path(what).stem or what
@@ -306,7 +314,7 @@ def _problems(options: argparse.Namespace) -> list[Case] | None:
     """The problems that the command line names, or None where it names something else."""
     from mlirc.bench.problems.find import find_problems
 
-    if options.decode or options.prefill:
+    if _generates(options):
         return None
     is_asked = options.what[:1] == ["problems"]
     named = options.what[1:] if is_asked else options.what

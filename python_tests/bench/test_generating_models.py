@@ -16,7 +16,7 @@ from mlirc.bench.artifacts import Compiled
 from mlirc.bench.compiling import compile_case
 from mlirc.bench.generation import contenders, running
 from mlirc.bench.generation.build import build_generating, open_generating, pack_weights
-from mlirc.bench.generation.cases import DECODE, GENERATING, SAMPLE, folder_case, generation, generation_case
+from mlirc.bench.generation.cases import DECODE, GENERATING, SAMPLE, chunks, folder_case, generation, generation_case
 from mlirc.bench.generation.check import check_generation, draw_tokens
 from mlirc.bench.generation.memory import accounted
 from mlirc.bench.generation.peers import StaticStep
@@ -77,7 +77,7 @@ class EagerPlan(EagerModel):
 def engine_for(case, spoil=lambda tokens: tokens):
     """The engine of a case's steps as PyTorch runs them, and its generator."""
     source = open_generating(case)
-    chunks = sorted({1, case.options["prefill"] or min(3, case.options["context"])})
+    chunks = sorted({1, case.options["prefill"] or min(3, case.options["context"]), case.options.get("verify") or 1})
     generator = open_generator(source.build(), slots=case.options["slots"], context=case.options["context"],
                                page_size=4, chunks=chunks)  # fmt: skip
     models = {n: EagerPlan(s.module, generator, spoil) for n, s in generator.steps.items()}
@@ -120,6 +120,11 @@ def test_a_folder_is_a_case(tmp_path):
     assert case.name == f"{tmp_path.name}.bf16.b3.decode7" and case.options["slots"] == 3
     with pytest.raises(MlircError, match="2 tokens or more"):
         folder_case(str(tmp_path), "bf16", 0, decode=True, prefill=None, context=1)
+    case = folder_case(str(tmp_path), "bf16", 0, decode=True, prefill=None, verify=5, context=7)
+    assert case.name == f"{tmp_path.name}.bf16.b1.decode7.verify5" and chunks(case) == [1, 5, 7]
+    for sizes in ({"verify": 1}, {"verify": 9, "context": 20}, {"verify": 4, "context": 4}, {"verify": 2, "batch": 2}):
+        with pytest.raises(MlircError, match="of one sequence are judged at once"):
+            folder_case(str(tmp_path), "bf16", 0, decode=True, prefill=None, **sizes)
 
 
 # Weights
@@ -261,7 +266,7 @@ def run_case(monkeypatch, spoil=lambda tokens: tokens, **sizes):
     monkeypatch.setattr(
         running,
         "read_compiled",
-        lambda folder, case: Compiled("", {}, dict.fromkeys([SAMPLE, "prefill-3", "prefill-1"], "")),
+        lambda folder, case: Compiled("", {}, dict.fromkeys([SAMPLE, "prefill-3", "prefill-4", "prefill-1"], "")),
     )
     monkeypatch.setattr(running, "load_engine", lambda compiled, sizes, tensors: engine)
     work = {"work": {"read": 0, "written": 0, "flops": {}, "vector": 0}, "kernels": {}}
@@ -294,6 +299,20 @@ def test_a_case_is_checked_and_both_of_its_parts_are_timed(monkeypatch, on_host,
     )
     report.print_table(data)
     assert "1.00x (geometric mean of 2)" in capsys.readouterr().out
+
+
+def test_tokens_that_are_judged_at_once_are_timed_beside_peers_that_read_as_many(monkeypatch, on_host):
+    record = run_case(monkeypatch, context=11, prefill=None, verify=4)
+    part = record["result"]["parts"]["verify4"]
+    assert set(part["times"]) == {"mlirc", "transformers", "eager"} and not part["peer_errors"]
+    assert part["through_engine"]["samples"] == 20
+    assert "tinyllama-1.1b.f32.b1.verify4 |" in report.markdown({"about": {}, "results": [record]})
+
+
+def test_tokens_that_are_judged_wrongly_are_not_timed(monkeypatch, on_host):
+    spoil = lambda tokens: (tokens + 1) % 61 if len(tokens) == 4 else tokens  # noqa: E731
+    with pytest.raises(MlircError, match="behind those that are judged are not PyTorch's"):
+        run_case(monkeypatch, spoil, context=11, prefill=None, verify=4)
 
 
 def test_a_peer_in_its_process_chooses_what_one_in_this_chooses():

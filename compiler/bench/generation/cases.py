@@ -10,6 +10,7 @@ from typing import Any
 from mlirc.bench.cases import Case
 from mlirc.bench.models import CONFIGS
 from mlirc.errors import MlircError
+from mlirc.generate.sizes import VERIFY_LIMIT
 
 BUILDER = "generation"
 CONTEXT, PREFILL = 1024, 512  # tokens, where nothing else is asked for
@@ -41,21 +42,29 @@ def generation_case(
     batch: int = 1,
     decode: bool = True,
     prefill: int | None = PREFILL,
+    verify: int | None = None,
     quantize: str | None = None,
 ) -> Case:
     """One model: with `decode`, a step of `batch` sequences whose last token is number `context`; with `prefill`, the
-    reading of a prompt of so many tokens into an empty cache.
+    reading of a prompt of so many tokens into an empty cache; with `verify`, the judging of so many tokens at once,
+    which are the last of a sequence.
 
     `model` says where it comes from: `model`, `config_class` and `config`, or `spec` and `open` for a folder.
     """
     most = context if prefill is None else max(context, prefill)
     if context < 2 or batch < 1 or (prefill is not None and not 1 <= prefill <= most):
         raise MlircError(f"context {context}, batch {batch}, prefill {prefill}: a context has 2 tokens or more")
+    if verify is not None and (not 2 <= verify <= min(VERIFY_LIMIT, context - 1) or batch > 1):
+        what = f"2 to {VERIFY_LIMIT} tokens, fewer than the context, of one sequence are judged at once"
+        raise MlircError(f"verify {verify}, context {context}, batch {batch}: {what}")
     scheme = "" if quantize is None else "." + re.sub(r"[^a-z0-9]+", "-", quantize)
-    parts = [f"decode{context}"] * decode + ([] if prefill is None else [f"prefill{prefill}"])
+    parts = [f"decode{context}"] * decode
+    parts += [f"{name}{n}" for name, n in (("verify", verify), ("prefill", prefill)) if n is not None]
     options = {
         **model, "context": context, "slots": batch, "decode": decode, "prefill": prefill, "quantize": quantize,
     }  # fmt: skip
+    if verify is not None:
+        options["verify"] = verify
     return Case(f"{name}.{dtype}{scheme}.b{batch}.{'.'.join(parts)}", suite, BUILDER, options, {}, dtype)
 
 
@@ -88,3 +97,8 @@ def capacity(case: Case) -> int:
 def chunk(case: Case) -> int:
     """How many tokens of a prompt are read at once."""
     return case.options["prefill"] or min(PREFILL, case.options["context"])
+
+
+def chunks(case: Case) -> list[int]:
+    """How many tokens the plans that read a prompt, or judge tokens, take."""
+    return sorted({1, chunk(case), case.options.get("verify") or 1})

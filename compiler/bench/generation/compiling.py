@@ -10,7 +10,7 @@ from typing import Any
 
 from mlirc.bench.artifacts import Compiled, write_compiled
 from mlirc.bench.cases import Case
-from mlirc.bench.generation.cases import DECODE, capacity, chunk
+from mlirc.bench.generation.cases import DECODE, capacity, chunks
 from mlirc.driver.start import spawn_ahead
 from mlirc.generate.opening import MANY_LAYERS
 from mlirc.precision import DEFAULT_FP32
@@ -37,9 +37,8 @@ def compile_generating(
 
     forget_peak()
     start, cpu = time.perf_counter(), time.process_time()
-    chunks = sorted({1, chunk(case)})
     made = compile_generation(
-        open_generating(case), slots=case.options["slots"], context=capacity(case), chunks=chunks,
+        open_generating(case), slots=case.options["slots"], context=capacity(case), chunks=chunks(case),
         quantize=case.options["quantize"], target=target, schedule=schedule, fp32=fp32, **case.options.get("open", {}),
     )  # fmt: skip
     found: dict[str, Any] = {}

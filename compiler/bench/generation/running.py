@@ -100,6 +100,9 @@ class _Run:
         context, prompt = self.case.options["context"], self.case.options["prefill"]
         if self.case.options["decode"]:
             found[f"decode{context}"] = self._decode(engine, checked, flush)
+        if self.case.options.get("verify"):
+            count = self.case.options["verify"]
+            found[f"verify{count}"] = self._verify(engine, checked, count, flush)
         if prompt is not None:
             found[f"prefill{prompt}"] = self._prefill(engine, checked, prompt, flush)
         return found
@@ -151,6 +154,28 @@ class _Run:
             times.append(1e6 * (time.perf_counter() - start) / _AHEAD)
             engine.drop()
         return timing.summarize(times).to_json()
+
+    def _verify(self, engine: PlanEngine, checked: Checked, count: int, flush: Callable[[], None]) -> dict[str, Any]:
+        """The last tokens of the first slot's sequence, judged at once: a verify step of speculative decoding."""
+        tokens, context = self.tokens[:1], self.tokens.shape[1]
+        logits = self.module(input_ids=tokens, use_cache=False).logits[0, -count:].double()
+        near = replace(checked, last=logits).is_near
+        given, start = tokens[0, -count:].tolist(), context - count
+        if not near(torch.tensor(engine.verify(0, given, start))):
+            raise MlircError("the tokens behind those that are judged are not PyTorch's")
+        plan = f"prefill-{count}"
+        model = engine.models[plan]
+        numbers = {"slot": 0, "start": start, "count": count}
+        model.bind(
+            tokens=tokens[:, -count:].contiguous(),
+            **{name: torch.tensor(n, device=self.device) for name, n in numbers.items()},
+        )
+        cost = cost_of(extract(self.compiled.others[plan]), engine)
+        work = {**self.info["plans"][plan]["work"], "read": int(cost.step(context)), "written": cost.token * count}
+        is_near = replace(checked, last=logits[-1:]).is_near  # of a peer, which computes the last one's alone
+        outcome = self._against(_Ours([model], flush), work, tokens, count, is_near)
+        outcome["through_engine"] = self._by_host(lambda: engine.verify(0, given, start), flush)
+        return outcome | self._kernels(model, plan, flush)
 
     def _prefill(self, engine: PlanEngine, checked: Checked, prompt: int, flush: Callable[[], None]) -> dict[str, Any]:
         """A prompt that is read into an empty cache of one slot."""
