@@ -5,8 +5,10 @@
 
 `chain` is 200 small kernels, products of a row with 256x256 weights, of which each reads the result of the one before.
 `decodeN` is a step of decoding of TinyLlama-1.1B in bf16, of N sequences at position 300, `verifyK` the judging of K
-tokens there; `MODEL.decodeN` that of another model of `mlirc-bench generation`. Weights are made up on the GPU. Both plans of a case run the same steps first, and must give the same bits; then their graphs are timed in turn,
-several runs in a row, as a server would run them, with no other work between."""
+tokens there; `MODEL.decodeN` that of another model of `mlirc-bench generation`, `MODEL.SCHEME.decodeN` with packed
+weights, the head's, too. Weights are made up on the GPU. Both plans of a case run the same steps first, and must give
+the same bits; then their graphs are timed in turn, several runs in a row, as a server would run them, with no other
+work between."""
 
 from __future__ import annotations
 
@@ -19,6 +21,7 @@ from schedules_tried import by_case, save, time_of
 
 ARMS = {"after": "graph:dependent=false", "early": "graph:dependent=true"}
 CASES = ("chain", "decode1", "decode16")
+SCHEMES = {"int4": "int4:group=128,head", "int8": "int8:head"}
 KERNELS, WIDTH = 200, 256  # of the chain
 CONTEXT, POSITION, RUNS = 1024, 300, 20  # of a sequence; runs of a sample
 
@@ -58,19 +61,24 @@ def job_of(case: str, schedule: str) -> Any:
     from mlirc.bench.generation.cases import GENERATING, generation_case
     from mlirc.generate.export import exported, open_generator
 
-    name, slots, chunk = sizes_of(case)
+    name, scheme, slots, chunk = sizes_of(case)
     model = dict(zip(("model", "config_class", "config"), GENERATING[name], strict=True))
     described = generation_case(name, model, "bf16", context=CONTEXT, batch=slots, prefill=None)
-    generator = open_generator(open_generating(described), slots=slots, context=CONTEXT, chunks=sorted({1, chunk}))
+    generator = open_generator(
+        open_generating(described), slots=slots, context=CONTEXT, chunks=sorted({1, chunk}), quantize=scheme
+    )
     job.import_source(exported(generator, "decode" if chunk == 1 else f"prefill-{chunk}"))
     return job
 
 
-def sizes_of(case: str) -> tuple[str, int, int]:
-    """The model of a case, its sequences, and the tokens that each run reads of one."""
+def sizes_of(case: str) -> tuple[str, str | None, int, int]:
+    """The model of a case, how its weights are packed, its sequences, and the tokens that each run reads of one."""
     name, _, plan = case.rpartition(".")
+    scheme = next((s for s in SCHEMES if name.endswith(f".{s}")), None)
+    name = name.removesuffix(f".{scheme}") or "tinyllama-1.1b"
     kind, number = plan[:6], int(plan[6:])
-    return name or "tinyllama-1.1b", number if kind == "decode" else 1, number if kind == "verify" else 1
+    packed = None if scheme is None else SCHEMES[scheme]
+    return name, packed, number if kind == "decode" else 1, number if kind == "verify" else 1
 
 
 def compile_cases(args: argparse.Namespace) -> None:
@@ -105,6 +113,10 @@ def tensors_of(plan: Any) -> dict[str, Any]:
             else:
                 found = torch.randn(spec.shape, dtype=dtype, device="cuda", generator=draw)
                 made[spec.name] = found / spec.shape[-1] ** 0.5
+        elif spec.kind == "weight" and spec.dtype == "i32":  # words
+            made[spec.name] = torch.randint(
+                -(2**31), 2**31, spec.shape, dtype=torch.int32, device="cuda", generator=draw
+            )
         elif spec.kind == "state":
             made[spec.name] = np.zeros(spec.shape, NUMPY_DTYPES[spec.dtype])
     return made | states_of(plan)
@@ -178,7 +190,6 @@ class Arm:
 def run_case(case: str, files: list[Path], samples: int) -> list[dict[str, Any]]:
     """Both plans of a case: whether they give the same bits, and their times in turn."""
     import numpy as np
-    import torch
 
     from mlirc.bench.timing import summarize
     from mlirc.runtime.loading import read_model
@@ -187,7 +198,8 @@ def run_case(case: str, files: list[Path], samples: int) -> list[dict[str, Any]]
     tensors = tensors_of(plan)
     x = inputs_of(plan)
     arms = {f.stem.split("__")[1]: Arm(f, x, tensors) for f in files}
-    right = arms["after"].first_runs()
+    base = "after" if "after" in arms else next(iter(arms))
+    right = arms[base].first_runs()
     same = {
         n: all(np.array_equal(a, b) for _ in range(5) for a, b in zip(right, arm.first_runs(), strict=True))
         for n, arm in arms.items()
@@ -217,7 +229,7 @@ def run_all(args: argparse.Namespace) -> None:
     with torch.cuda.stream(torch.cuda.Stream()):
         for case, files in by_case(args.folder).items():
             new = run_case(case, files, args.samples)
-            base = next(r["median_us"] for r in new if r["arm"] == "after")
+            base = next((r["median_us"] for r in new if r["arm"] == "after"), new[0]["median_us"])
             for r in new:
                 print(
                     f"{case:10s} {r['arm']:6s} {r['launches']:4d} launches, {r['early']:4d} early | "

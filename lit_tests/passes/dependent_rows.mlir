@@ -1,6 +1,6 @@
 // RUN: %mlirc-opt %s --pass 'mlirc-dependent-kernels{rows=true}' | %filecheck %s
 
-// One product is with one row, the other with two: nothing begins early by itself.
+// Of f32 one product is with one row, the other with two: nothing begins early by itself.
 // CHECK: func.func private @matmul_0
 // CHECK-NOT: mlirc.dependent
 // CHECK: func.func @main

@@ -18,20 +18,23 @@ FEW_BYTES = 4 << 20
 # memory's speed by themselves. Of Qwen2.5-7B's, gate and up of int8 (136 MB) cost a step 75 us so, where those of int4
 # (70 MB) gain 12; and the other products of int8 lose what they gain, in what makes them ready for it.
 MOST_PACKED = 96 << 20
+# Rows of 16-bit floats that are as one: a step of several sequences, or tokens that are judged at once. On an H100
+# these gain 6 to 16 % by the same rules; with packed weights Qwen2.5-7B's loses 18 % (verify-h100.md).
+FEW_ROWS = 16
 _VIEWS = ("tensor.expand_shape", "tensor.collapse_shape", "tensor.cast")
 
 
 def mark_kernels(module: ir.Module, *, rows: bool = False) -> None:
     """Marks every kernel of a `kernels`-level module whose `@main` has several calls, in place: one alone has nothing
-    to begin in front of the end of. With `rows`: only where all products are with one row; those that read many weights
-    do not, if it is but one call, as of a head, and else all but attention and what is behind it do (none where several
-    read `MOST_PACKED` bytes of packed weights)."""
+    to begin in front of the end of. With `rows`: only where all products are with few rows; those that read many
+    weights do not, if it is but one call, as of a head, and else all but attention and what is behind it do (none where
+    several read `MOST_PACKED` bytes of packed weights)."""
     calls = levels.calls(module)
     if calls.total() < 2:
         return
     kernels = levels.kernels(module)
     products = {n: describe(op.operation) for n, op in kernels.items() if rows and _kind(op) == "matmul"}
-    if rows and not (products and all(map(_is_row, products.values()))):
+    if rows and not (products and all(map(_has_few_rows, products.values()))):
         return
     functions = levels.functions(module)
     given = _unwritten(functions["main"])
@@ -86,12 +89,15 @@ def _bytes(function: ir.OpView, arguments: set[int]) -> int:
     return sum(prod(t.shape) * ELEMENT_BYTES.get(str(t.element_type), 8) for t in tensors)
 
 
-def _is_row(kernel: KernelInfo) -> bool:
-    """Whether a product is a matrix, of 16 or 32 bits or packed, by a vector."""
+def _has_few_rows(kernel: KernelInfo) -> bool:
+    """Whether a product is a matrix, of 16 or 32 bits or packed, by a vector; or, of 16 bits, by a few."""
     c = kernel.contraction
+    rows = 0 if c is None else prod(kernel.dims[d].extent for d in (*c.batch, *c.m))
     if c is not None and c.packed:
-        return prod(kernel.dims[d].extent for d in (*c.batch, *c.m)) == 1
-    return kernel.matvec is not None and kernel.matvec.matrix_bytes > 1
+        return rows == 1
+    if kernel.matvec is not None:
+        return kernel.matvec.matrix_bytes > 1
+    return c is not None and c.element_bytes == 2 and rows <= FEW_ROWS
 
 
 def _is_packed(kernel: KernelInfo) -> bool:
