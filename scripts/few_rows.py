@@ -27,7 +27,7 @@ ROWS = 16  # at most: each warp reads them all
 COLUMNS = 16  # of the instruction
 STEP = 64  # of the instruction along k
 # Blocks of 16 columns up to which they read faster than those of `matmul`, whose rings take long to fill, and divide K;
-# with a longer K, whose steps follow each other, and without (benchmarks/results/few-rows-h200.md).
+# with a longer K, whose steps follow each other, and without (benchmarks/results/verify-h100.md).
 FEW, FEW_OF_SHORT, SHORT = 160, 224, 4096
 HALVES, SHORT_OF_HALVES = 256, 2048  # blocks of half as many columns, and K, up to which those are faster
 WARPS, MOST_WARPS = 12, 32  # of a block that has all of K at once: wanted at least, and at most

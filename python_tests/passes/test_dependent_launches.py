@@ -210,10 +210,17 @@ def test_without_the_knob_and_on_older_gpus_nothing_changes():
 
 
 @pytest.mark.parametrize(
-    "rows, schedules, early", [(1, (), True), (1, ("graph:dependent=false",), False), (2, (), False)]
+    "rows, schedules, dtype, early",
+    [
+        (1, (), torch.bfloat16, True),
+        (1, ("graph:dependent=false",), torch.bfloat16, False),
+        (16, (), torch.bfloat16, True),
+        (17, (), torch.bfloat16, False),
+        (2, (), torch.float32, False),
+    ],
 )
-def test_launches_of_one_row_begin_early_by_themselves(rows, schedules, early):
-    module, x = layer(rows, 136, 72, torch.bfloat16)
+def test_launches_of_few_rows_begin_early_by_themselves(rows, schedules, dtype, early):
+    module, x = layer(rows, 136, 72, dtype)
     job = compiled(module, (x,), *schedules)
     assert len(job.plan.launches) >= 2 and {launch.dependent for launch in job.plan.launches} == {early}
 

@@ -143,7 +143,7 @@ def test_products_whose_tiles_fill_the_machine_are_not_divided() -> None:
 @pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_89"])
 def test_parts_go_through_memory_where_there_are_no_clusters(target: str) -> None:
     """Products that clusters of sm_90 divide: in parts for a second launch, or not at all."""
-    for m, n, k in ((64, 64, 1024), (16, 16, 1024), (64, 1000, 2048), (129, 136, 4104)):
+    for m, n, k in ((64, 64, 1024), (17, 16, 1024), (64, 1000, 2048), (129, 136, 4104)):
         for dtype in ("f32", "bf16"):
             knobs = chosen(m, n, k, dtype, target)
             assert knobs["parts"] == 1 or knobs["through"] == "memory", (m, n, k, dtype)

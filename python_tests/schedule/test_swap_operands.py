@@ -16,7 +16,7 @@ KNOB = "matmul:swap_operands=true"
 @pytest.mark.parametrize(
     ("shape", "options", "knobs"),
     [
-        ((16, 128, 512), {}, ""),
+        ((16, 128, 528), {}, ""),
         ((2, 72, 520), {}, ""),
         ((13, 200, 1032), {}, "stages=16,parts=2"),
         ((5, 200, 520), dict(transposed=False), "parts=4,block_n=128"),
