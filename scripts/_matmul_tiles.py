@@ -165,7 +165,10 @@ def choose(kernel: KernelInfo, target: Target, given: Mapping[str, Any]) -> Bloc
         start = swapped_tile(kernel, size, target, given, warpgroups_for(kernel, target), tensor_copies)
     else:
         start = starting_tile(kernel, size, target, given, tensor_copies)
-        start = start if c.chosen else divided(start, kernel, size, c, target, given, tensor_copies)
+        if c.chosen:  # whose K is not divided, also where a tile of its own would have it so
+            start = replace(start, parts=1)
+        else:
+            start = divided(start, kernel, size, c, target, given, tensor_copies)
         start = streamed(start, kernel, size, c, target, given)
     mma = given["mma"] or start.mma
     tile = replace(
@@ -259,7 +262,8 @@ def fitting_stages(tile: BlockShape, c: ContractionInfo, target: Target) -> int:
         rows, columns = (ceil_div(x, ROW_BYTES) * ROW_BYTES for x in (rows, columns))
         others += 2 * ROW_BYTES * anew  # two transposed slices
     room = (target.max_smem - others) // shared_bytes(rows, columns, tile.block_k, c.count, c.element_bytes)
-    least = 3 if instructions.all_instructions()[tile.mma].asynchronous else 1
+    # A producer's ring has two slots at least, also where a part of K is but one slice.
+    least = 3 if instructions.all_instructions()[tile.mma].asynchronous else 2 if tile.copy == "tma" else 1
     stages = max(min(tile.stages, room, ceil_div(ceil_div(c.k, tile.block_k), tile.parts)), least)
     if tile.mma in TF32_WARPGROUPS and tile.copy == "tma" and stages > 3:
         return 1 << (stages.bit_length() - 1)  # slots are numbered by a mask then, not by a division

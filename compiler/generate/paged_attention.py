@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 import mlirc.frontend.attention  # noqa: F401  (registers the op)
@@ -123,7 +124,7 @@ def _mask(
     """The mask [B,1,S,T P] of a step: bool (true: visible), or numbers to add."""
     from transformers import masking_utils
 
-    if attention_mask is not None or q_length != place.positions.shape[1]:
+    if q_length != place.positions.shape[1] or not _hides_nothing(attention_mask):
         raise MlircError("the model masks its cache in a way of its own: generation is not supported for this model")
     function = mask_function or masking_utils.causal_mask_function
     key = torch.arange(kv_length, device=place.positions.device)
@@ -144,6 +145,17 @@ def _mask(
     if window is not None:
         found.masks[id(mask)] = (mask, window)
     return mask
+
+
+def _hides_nothing(mask: torch.Tensor | None) -> bool:
+    """Whether a mask of tokens [B,S], which a model that is given none makes for itself, has every token: OPT's and
+    Bloom's of transformers 5.17. What a tracer makes of it has no values, and was looked at before: steps run in
+    PyTorch before they are traced."""
+    if mask is None:
+        return True
+    if mask.ndim != 2 or mask.dtype.is_floating_point and mask.dtype != torch.float32:
+        return False
+    return isinstance(mask, FakeTensor) or bool((mask == 1).all())
 
 
 def _window(function: Callable, length: int) -> int | None:

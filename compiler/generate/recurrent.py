@@ -109,13 +109,19 @@ class _NoLayer(DummyLayer):
 
 
 class _MixedCache(PagedCache):
-    """Pages of the layers with attention, rows of the recurrent ones; `current` is the layer whose state was asked for
-    last: a recurrence that is begun anew by the model goes on from there."""
+    """Pages of the layers with attention, rows of the recurrent ones; `current` is the layer whose inputs or
+    state were asked for last: a recurrence that is begun anew by the model goes on from there."""
 
     def __init__(self, layers: Sequence[PagedLayer | _RowLayer | _NoLayer], place: Place):
         super().__init__([], place)
         self.layers = list(layers)
         self.current: _RowLayer | None = None
+
+    def update_conv_state(self, conv_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Tensor:
+        """As of the layer, whose state comes next: transformers 5.17 reads that of its attribute."""
+        layer = self.layers[layer_idx]
+        self.current = layer if isinstance(layer, _RowLayer) else None
+        return super().update_conv_state(conv_states, layer_idx, *args, **kwargs)
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor:
         """The state of a layer's rows."""

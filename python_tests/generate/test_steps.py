@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 
@@ -114,6 +115,38 @@ def test_masks_of_its_own_that_do_not_know_of_pages_are_refused():
     sizes = {"num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 7}
     with pytest.raises(MlircError, match="GPTNeoForCausalLM: run token by token, its logits differ by"):
         open_generator(tiny("GPTNeoForCausalLM", **sizes), context=32)
+
+
+def with_a_mask_of_its_own(hidden: int):
+    """A model that makes a mask of tokens where it is given none, as OPT and Bloom of transformers 5.17; the first
+    `hidden` tokens are not in it."""
+    model = tiny("LlamaForCausalLM")
+    forward = model.model.forward
+
+    @functools.wraps(forward)
+    def masked(input_ids=None, attention_mask=None, past_key_values=None, **rest):
+        if attention_mask is None:
+            past = 0 if past_key_values is None else past_key_values.get_seq_length()
+            attention_mask = torch.ones(input_ids.shape[0], past + input_ids.shape[1])
+            attention_mask[:, :hidden] = 0
+        return forward(input_ids, attention_mask=attention_mask, past_key_values=past_key_values, **rest)
+
+    model.model.forward = masked
+    return model
+
+
+def test_a_mask_of_its_own_that_hides_nothing_is_as_none():
+    model = with_a_mask_of_its_own(0)
+    steps = open_generator(model, slots=2, context=40, page_size=8, chunks=(1, 8))
+    prompt = [int(t) for t in generator().integers(0, VOCABULARY, 11)]
+    [made] = greedy(eager_engine(steps), [prompt], 8)
+    assert_greedy(tiny("LlamaForCausalLM"), prompt, made)
+    assert max(x.module.found.fused for name, x in steps.steps.items() if name != "sample") == 2
+
+
+def test_a_mask_of_its_own_that_hides_tokens_is_refused():
+    with pytest.raises(MlircError, match="masks its cache in a way of its own"):
+        open_generator(with_a_mask_of_its_own(1), context=40, chunks=(1, 8))
 
 
 @pytest.mark.parametrize(

@@ -104,3 +104,10 @@ def test_refusals(knobs, message):
 def test_blocks_go_on_with_the_next_group():
     """Rings run on over blocks of which some have nothing to copy."""
     check(payload(6, 64, 72, 264, "bf16"), "matmul:blocks=3,copy=tma", 2e-2)
+
+
+@pytest.mark.parametrize(("groups", "m", "n", "k"), [(8, 8, 1024, 1792), (8, 8, 40, 4096), (3, 33, 24, 1024)])
+def test_no_tile_of_its_own_divides_k(groups, m, n, k):
+    """Of Mixtral's experts in f32: tiles that divide K where matrices are not chosen."""
+    _, record = Schedules([]).schedule_kernel(mlir.parse(payload(groups, m, n, k, "f32")), get_target("sm_90a"))
+    assert record.knobs["parts"] == 1 and (record.knobs["copy"] != "tma" or record.knobs["stages"] > 1)

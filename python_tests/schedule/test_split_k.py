@@ -150,6 +150,12 @@ def test_parts_go_through_memory_where_there_are_no_clusters(target: str) -> Non
     assert chosen(64, 64, 1024, "f32", target)["parts"] > 1
 
 
+def test_a_part_of_one_slice_is_copied_through_two_slots() -> None:
+    """A producer's ring has no fewer: such products of f32 were refused."""
+    _, record = check_schedule(matmul(32, 64, 1024, "f32", epilogue=False), (), 1e-5)
+    assert (record.knobs["parts"], record.knobs["copy"], record.knobs["stages"]) == (8, "tma", 2)
+
+
 def test_every_run_gives_the_same_bits() -> None:
     text, arguments, specs = lowered(matmul(7, 40, 520, "bf16"), "matmul:parts=4,stages=2")
     kernel, runs = DeviceKernel(mlir.parse(text)), set()
