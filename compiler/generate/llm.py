@@ -166,7 +166,8 @@ class LLM:
         probable token), `stop` (a text or several, none of which is shown), `stop_tokens` (ids, or tokens as the
         tokenizer writes them; those that end a text by the model's own word count, too, but for `ignore_eos=True`).
         """
-        several = isinstance(prompts, list | tuple) and (not prompts or isinstance(prompts[0], str | list | tuple))
+        one = str | list | tuple | np.ndarray | Speech  # of several
+        several = isinstance(prompts, list | tuple) and (not prompts or isinstance(prompts[0], one))
         given: list[Any] = list(prompts) if several else [prompts]  # type: ignore[arg-type]
         made = self._run([self.request(p, **options) for p in given])
         return made if several else made[0]

@@ -108,6 +108,8 @@ def test_whisper_compiled(whisper):
     llm = LLM(Opened("whisper", compiled.engine("cpu"), None, (2,)))
     prompt = llm.speech(sound())
     made = llm.transcribe(sound(), language="de")
+    both = llm.generate([llm.speech(sound(), "de"), llm.speech(sound(), "de")])
+    assert [m.tokens for m in both] == [made.tokens] * 2
     found = model.generate(torch.from_numpy(prompt.frames)[None], do_sample=False, language="de")[0].tolist()
     assert len(made.tokens) > 10 and made.tokens == found
 

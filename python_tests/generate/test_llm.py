@@ -64,6 +64,8 @@ def test_several_at_once_in_their_order(llm, tokenizer):
 def test_token_ids_with_and_without_a_tokenizer(llm, wordless):
     assert llm.generate([5, 6, 7], max_new_tokens=4).tokens == alone([5, 6, 7], 4, vocabulary=LETTERS)
     made = wordless.generate([[5, 6], [7]], max_new_tokens=4)
+    as_arrays = wordless.generate([np.array([5, 6]), np.array([7])], max_new_tokens=4)
+    assert [m.tokens for m in as_arrays] == [m.tokens for m in made]
     assert [m.tokens for m in made] == [alone([5, 6], 4), alone([7], 4)] and made[0].text is None
 
 
