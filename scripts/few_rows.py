@@ -6,21 +6,9 @@ from __future__ import annotations
 from mlirc.mlir import ir
 from mlirc.schedule import register
 from mlirc.schedule.kernel_info import KernelInfo
-from mlirc.schedule.verbs import (
-    annotate,
-    ceil_div,
-    collapse_dims,
-    generalize,
-    match_contractions,
-    match_root,
-    read_first,
-    script,
-    tidy,
-    tile_reduction,
-    tile_to_blocks,
-)
+from mlirc.schedule.verbs import ceil_div
 from mlirc.scripts._block_shape import Sizes, element_types
-from mlirc.scripts._packed_tiles import DIRECT
+from mlirc.scripts._direct_rows import direct_rows
 from mlirc.targets import Target
 
 ROWS = 16  # at most: each warp reads them all
@@ -83,17 +71,4 @@ def few_rows(
     chosen, step = shares_of(c.k)
     block_k = block_k or (min(warps * AT_ONCE * STEP, c.k) if warps else step)
     warps = warps or chosen
-    sizes = [0 if d.whole else 1 for d in kernel.dims]
-    sizes[size.m_dim], sizes[size.n_dim] = ceil_div(size.m, 8) * 8, block_n
-    order = [d for d, n in enumerate(sizes) if n and d not in (size.n_dim, size.m_dim)] + [size.n_dim, size.m_dim]
-    knobs = dict(block_n=block_n, block_k=block_k, warps=warps, min_blocks=min_blocks)
-    with script(**knobs) as (module, function):
-        generalize(function)
-        collapse_dims(function)
-        forall = tile_to_blocks(match_root(function), sizes=sizes, keep=[size.m_dim, size.n_dim], order=order)
-        tiled, _ = tile_reduction(match_contractions(forall), size=block_k)
-        annotate(tiled, mma=DIRECT, warp_grid=[1, 1])
-        read_first(forall)  # what would be waited for behind the sums
-        annotate(function, warps=warps, min_blocks=min_blocks)
-        tidy(function, forall)
-    return module
+    return direct_rows(kernel, size, block_n=block_n, block_k=block_k, warps=warps, min_blocks=min_blocks, first=True)

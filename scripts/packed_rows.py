@@ -8,26 +8,10 @@ from mlirc.errors import MlircError
 from mlirc.mlir import ir
 from mlirc.schedule import register
 from mlirc.schedule.kernel_info import ContractionInfo, KernelInfo
-from mlirc.schedule.verbs import (
-    annotate,
-    ceil_div,
-    collapse_dims,
-    generalize,
-    match_contractions,
-    match_reductions,
-    match_root,
-    partial_results,
-    place_results,
-    read_first,
-    script,
-    split_k,
-    tidy,
-    tile_reduction,
-    tile_to_blocks,
-)
+from mlirc.schedule.verbs import ceil_div
 from mlirc.scripts._block_shape import Sizes, element_types
-from mlirc.scripts._packed_tiles import DIRECT, unit_of
-from mlirc.scripts.reduction import lanes_width
+from mlirc.scripts._direct_rows import direct_rows
+from mlirc.scripts._packed_tiles import unit_of
 from mlirc.targets import Target
 
 ROWS = 16  # at most: each warp reads them all
@@ -108,38 +92,9 @@ def packed_rows(
     if min_blocks is None and size.m == 1 and tiles == 1 and c.packed in (4, 8):
         # Of more rows and columns ptxas would spill some registers.
         min_blocks = FEW if few else max(RESIDENT // warps, 1)
-    sizes = [0 if d.whole else 1 for d in kernel.dims]
-    sizes[size.m_dim], sizes[size.n_dim] = ceil_div(size.m, 8) * 8, block_n
-    order = [d for d, n in enumerate(sizes) if n and d not in (size.n_dim, size.m_dim)] + [size.n_dim, size.m_dim]
     if kernel.partial and (block_n % kernel.partial or size.n % block_n or parts > 1):
         raise MlircError(f"kernel '{kernel.name}': blocks have a multiple of {kernel.partial} columns and all of K")
-    knobs = dict(
-        block_n=block_n,
-        block_k=block_k,
-        warps=warps,
-        min_blocks=min_blocks,
-        parts=parts,
-        through=through,
-    )
-    with script(**knobs) as (module, function):
-        generalize(function)
-        collapse_dims(function)
-        forall = tile_to_blocks(match_root(function), sizes=sizes, keep=[size.m_dim, size.n_dim], order=order)
-        if kernel.places:
-            forall = place_results(forall)
-        tiled, loop = tile_reduction(match_contractions(forall), size=block_k)
-        annotate(tiled, mma=DIRECT, warp_grid=[1, 1])
-        if c.scaled:
-            # Each warp adds a row's parts up by itself: no barrier.
-            annotate(match_reductions(forall), vector=lanes_width(c.scaled))
-        if kernel.partial:
-            forall = partial_results(forall)
-        if c.scaled or kernel.partial or kernel.places:
-            read_first(forall)  # what would be waited for behind the sums
-        launches = [forall]
-        if parts > 1:
-            both = split_k(loop, parts=parts, through=through)
-            launches = list(both) if through == "memory" else launches
-        annotate(function, warps=warps, min_blocks=min_blocks)
-        tidy(function, *launches)
-    return module
+    return direct_rows(
+        kernel, size, block_n=block_n, block_k=block_k, warps=warps, min_blocks=min_blocks,
+        first=bool(c.scaled or kernel.partial or kernel.places), parts=parts, through=through,
+    )  # fmt: skip
