@@ -21,14 +21,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import random
 import sys
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import openai
@@ -40,9 +39,6 @@ from mlirc.generate.engine import Engine, Sampling
 from mlirc.generate.requests import Request
 from mlirc.generate.scheduler import Scheduler
 from mlirc.generate.text import TextReader
-from mlirc.serve.app import Service
-from mlirc.serve.server import address, bind, make_server
-from mlirc.serve.worker import Worker
 from mlirc.tools.cli import run_main
 from support.generate.fake_engine import FakeEngine
 from support.serve.clients import come_and_go
@@ -197,27 +193,6 @@ class Model(Running):
         )
 
 
-@contextlib.contextmanager
-def serving(engine: Engine, eos: Sequence[int], asked: list[Asked]) -> Iterator[Model]:
-    """As `support.serve.running.running`, for a model."""
-    words: Any = Numbers()
-    scheduler = Scheduler(engine)
-    worker = Worker(scheduler)
-    server = make_server(Service(worker, words, MODEL, eos), grace=5)
-    with bind("127.0.0.1", 0) as bound:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
-        thread.start()
-        try:
-            while not server.started:
-                assert thread.is_alive()
-                time.sleep(0.005)
-            yield Model(engine, words, scheduler, worker, address(bound), tuple(eos), asked)  # type: ignore[arg-type]
-        finally:
-            server.should_exit = True
-            thread.join()
-            worker.close()
-
-
 def soak(
     args: argparse.Namespace, server: Running, rows: list[dict[str, Any]], play: Callable[[float, int], int]
 ) -> list[str]:
@@ -278,7 +253,7 @@ def with_model(args: argparse.Namespace) -> list[str]:
         flush=True,
     )
     rows: list[dict[str, Any]] = []
-    with serving(engine, eos, asked) as server:
+    with running(engine, eos=eos, words=Numbers(), kind=partial(Model, asked=asked)) as server:
 
         def play(seconds: float, seed: int) -> int:
             return asyncio.run(server.come_and_go(args.clients, seconds, seed))

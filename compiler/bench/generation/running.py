@@ -27,7 +27,7 @@ from mlirc.bench.kernels import time_kernels
 from mlirc.bench.reference import exact_math
 from mlirc.errors import MlircError
 from mlirc.frontend.join_linears import joined_parts
-from mlirc.generate.cost import cost_of
+from mlirc.generate.cost import Cost, cost_of
 from mlirc.generate.engine import Sampling
 from mlirc.generate.loading import engine_of
 from mlirc.generate.plan_engine import PlanEngine
@@ -164,13 +164,7 @@ class _Run:
         if not near(torch.tensor(engine.verify(0, given, start))):
             raise MlircError("the tokens behind those that are judged are not PyTorch's")
         plan = f"prefill-{count}"
-        model = engine.models[plan]
-        numbers = {"slot": 0, "start": start, "count": count}
-        model.bind(
-            tokens=tokens[:, -count:].contiguous(),
-            **{name: torch.tensor(n, device=self.device) for name, n in numbers.items()},
-        )
-        cost = cost_of(extract(self.compiled.others[plan]), engine)
+        model, cost = self._reading(engine, plan, tokens[:, -count:].contiguous(), start)
         work = {**self.info["plans"][plan]["work"], "read": int(cost.step(context)), "written": cost.token * count}
         is_near = replace(checked, last=logits[-1:]).is_near  # of a peer, which computes the last one's alone
         outcome = self._against(_Ours([model], flush), work, tokens, count, is_near)
@@ -187,16 +181,19 @@ class _Run:
         is_near = replace(checked, last=logits).is_near
         if not is_near(torch.tensor([self._first_token(engine, tokens[0].tolist())])):
             raise MlircError("the token after the prompt that is to be timed is not PyTorch's")
-        model = engine.models[f"prefill-{prompt}"]
-        numbers = {"slot": 0, "start": 0, "count": prompt}
-        given = {name: torch.tensor(n, device=self.device) for name, n in numbers.items()}
-        model.bind(tokens=tokens, **given)
-        cost = cost_of(extract(self.compiled.others[f"prefill-{prompt}"]), engine)
+        model, cost = self._reading(engine, f"prefill-{prompt}", tokens, 0)
         work = {**self.info["plans"][f"prefill-{prompt}"]["work"], "read": cost.read, "written": cost.token * prompt}
         outcome = self._against(_Ours([model], flush), work, tokens, prompt, is_near, first=True)
         mine = self._by_host(lambda: self._first_token(engine, tokens[0].tolist()), flush)
         outcome["first_token"] = {"mlirc": mine, **outcome["first_token"]}
         return {**outcome, **self._kernels(model, f"prefill-{prompt}", flush)}
+
+    def _reading(self, engine: PlanEngine, plan: str, tokens: Tensor, start: int) -> tuple[Any, Cost]:
+        """A plan that reads tokens [1,C] of the first slot from a position on, these bound, and what its steps read."""
+        model = engine.models[plan]
+        numbers = {"slot": 0, "start": start, "count": tokens.shape[1]}
+        model.bind(tokens=tokens, **{name: torch.tensor(n, device=self.device) for name, n in numbers.items()})
+        return model, cost_of(extract(self.compiled.others[plan]), engine)
 
     def _first_token(self, engine: PlanEngine, prompt: list[int]) -> int:
         """From a prompt on the host to its first token on the host: a slot is given to it, and the prompt is read."""

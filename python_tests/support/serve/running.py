@@ -80,9 +80,11 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(engine=None, most=256, largest_body=1 << 16, eos=EOS, **options) -> Iterator[Running]:
-    """A server at a free port; when it ends, all that it had is free."""
-    words = Words()
+def running(
+    engine=None, most=256, largest_body=1 << 16, eos=EOS, words=None, kind=Running, **options
+) -> Iterator[Running]:
+    """A server at a free port; when it ends, all that it had is free. `kind` makes what the body gets."""
+    words = words or Words()
     engine = engine or FakeEngine(vocabulary=words.size, **options)
     scheduler = Scheduler(engine)
     worker = Worker(scheduler, most)
@@ -94,7 +96,7 @@ def running(engine=None, most=256, largest_body=1 << 16, eos=EOS, **options) -> 
             while not server.started:
                 assert thread.is_alive()
                 time.sleep(0.005)
-            running = Running(engine, words, scheduler, worker, address(bound), eos)
+            running = kind(engine, words, scheduler, worker, address(bound), eos)
             yield running
         finally:
             server.should_exit = True
