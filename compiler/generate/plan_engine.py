@@ -13,6 +13,7 @@ from mlirc.errors import MlircError
 from mlirc.generate.engine import Sampling
 from mlirc.generate.sizes import VERIFY_LIMIT, Sizes
 
+_READS_AHEAD = 2  # runs of a long prompt that are under way while the host prepares the next one
 _PADDING = 4  # a chunk may be this many times as long as what is left of a prompt
 
 # The states that the host writes, with their NumPy types and what they are for an idle slot; `table` and `seen` apart.
@@ -27,6 +28,17 @@ SLOT_STATES: dict[str, tuple[type, float]] = {
     "penalty": (np.float32, 1),
     "seed": (np.int64, 0),
 }
+
+
+@dataclass
+class _Ended:
+    """A run that has ended: its outputs, of which there is one."""
+
+    made: Any
+
+    def result(self) -> Any:
+        """As of a run under way."""
+        return self.made
 
 
 @dataclass
@@ -129,11 +141,8 @@ class PlanEngine:
         state = self._of_slot
         active = state["active"].copy()
         sampled = active & self._samples()
-        models = [self._models[name] for name in ("decode", "sample")[: 1 + sampled.any()]]
-        if self._apart:
-            step = _Begun([model.start() for model in models], active)
-        else:
-            step = _Begun([], active, [np.array(model()) for model in models][-1])
+        plans = ("decode", "sample")[: 1 + sampled.any()]
+        step = _Begun([self._start(plan) for plan in plans], active)
         state["position"] = np.minimum(state["position"] + active, self.context)
         self._begun.append(step)
 
@@ -177,6 +186,7 @@ class PlanEngine:
                 f"{len(tokens)} tokens from position {start} on: at least one, and the context is {self.context}"
             )
         made: list[int] = []
+        reads: deque[tuple[Any, int]] = deque()  # the runs that were not asked for yet, and how many tokens each reads
         at, end = start, start + len(tokens)
         self._leave_out(slot)
         self._remember(slot, [*self._tokens[slot][:start], *map(int, tokens)])
@@ -188,14 +198,24 @@ class PlanEngine:
             self._write_states()
             number = {"slot": slot, "start": at, "count": len(part)}
             numbers = {name: np.array(n, np.int64) for name, n in number.items()}
-            result = np.asarray(self._models[f"prefill-{chunk}"](tokens=padded, **numbers))
-            made += [int(t) for t in (result[: len(part)] if len(result) > 1 else result)]
+            reads.append((self._start(f"prefill-{chunk}", tokens=padded, **numbers), len(part)))
             at += len(part)
-            if at == end and self._samples()[slot]:
-                made[-1] = int(np.asarray(self._models["sample"]())[slot])
+            last = [self._start("sample")] if at == end and self._samples()[slot] else []
+            while len(reads) > (_READS_AHEAD if at < end else 0):
+                run, count = reads.popleft()
+                result = np.asarray(run.result())
+                made += [int(t) for t in (result[:count] if len(result) > 1 else result)]
+            for run in last:
+                made[-1] = int(np.asarray(run.result())[slot])
             state = self._of_slot
-            state["token"][slot], state["position"][slot], state["active"][slot] = made[-1], at, True
+            state["position"][slot], state["active"][slot] = at, True
+        state["token"][slot] = made[-1]
         return made
+
+    def _start(self, plan: str, **inputs: Any) -> Any:
+        """A run of a plan, which is under way where runs are apart."""
+        model = self._models[plan]
+        return model.start(**inputs) if self._apart else _Ended(np.array(model(**inputs)))
 
     def _chunk(self, left: int, at: int, chunks: Sequence[int]) -> int:
         """The chunk to read next: one for all that is left, unless that is mostly padding, or leaves the pages."""

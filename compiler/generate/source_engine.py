@@ -32,7 +32,7 @@ class SourceEngine(PlanEngine):
         self._held[slot] = None
         self._write_states()
         numbers = {"slot": np.array(slot, np.int64), "count": np.array(count, np.int64)}
-        self._models[f"encode-{given.shape[-1]}"](source=given, **numbers)
+        self._start(f"encode-{given.shape[-1]}", source=given, **numbers).result()
         self._held[slot] = source
 
     def prepared(self, source: Any) -> tuple[np.ndarray, int]:

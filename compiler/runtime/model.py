@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,16 +27,21 @@ from mlirc.runtime.plan import POINTER_ALIGNMENT, CopyStep, Dim3, KernelLaunch, 
 from mlirc.runtime.random_state import RandomState
 from mlirc.runtime.repeats import references
 from mlirc.runtime.resources import Resources, upload
-from mlirc.runtime.runs import Run, Runs
+from mlirc.runtime.runs import Landing, Run, Runs
 from mlirc.runtime.scalars import grid_of, scalar_array
 from mlirc.runtime.sized_copies import actual, check_sized, dims_of, put_input, solve, take_output
 from mlirc.runtime.state import State, device_state
 from mlirc.runtime.weights import WeightFile
-from mlirc.runtime.written_inputs import check_written, settle
+from mlirc.runtime.written_inputs import Held, check_written, settle
 
 
 def _view_of(tensor: DeviceTensor) -> View:
     return View(tensor.pointer, tensor.device_id, tensor.dtype, tensor.shape, True, tensor, "other")
+
+
+def _padded(size: int) -> int:
+    """Bytes to the next place where a tensor may begin."""
+    return -(-size // POINTER_ALIGNMENT) * POINTER_ALIGNMENT
 
 
 def _is_frozen(array: np.ndarray) -> bool:
@@ -122,6 +128,9 @@ class CompiledModel:
         self._by_value = {i for i, s in enumerate(plan.inputs) if s.kind == "scalar" and i not in by_address}
         self._stale: set[int] = set()
         self._staging: dict[int, int] = {}
+        self._writes = bool(plan.written)
+        self._room = sum(_padded(spec.nbytes) for spec in plan.given)  # for all inputs, one behind the other
+        self._fed = 0  # such a place, of inputs that runs bring along
         self._static: list[DeviceTensor] | None = None
         self._in_use: list[Any] = []
         self._sizes: dict[str, int] = {}  # of the last call or `bind`
@@ -231,11 +240,13 @@ class CompiledModel:
                 seen.insert(i, view(number, spec.name))
                 self._given.insert(i, number)
         specs = self.plan.given
-        if self.plan.written:
-            weights = [("a weight", w, False) for w in self._weights]
-            states = [(f"state '{n}'", _view_of(t), True) for n, t in self._states.items()]
-            check_written(specs, seen, self._given, [*weights, *states])
+        if self._writes:
+            check_written(specs, seen, self._given, self._owned)
         return seen
+
+    def _owned(self) -> list[Held]:
+        weights = [("a weight", w, False) for w in self._weights]
+        return [*weights, *((f"state '{n}'", _view_of(t), True) for n, t in self._states.items())]
 
     def _set_base(self, space: str, index: int, pointer: int) -> None:
         if self._bases[space][index] == pointer:
@@ -256,7 +267,10 @@ class CompiledModel:
                 self._held.graph.update(number, call)
         self._stale.clear()
 
-    def _bind_inputs(self, seen: list[View], stream: int) -> None:
+    def _bind_inputs(self, seen: list[View], stream: int, landing: Landing | None = None) -> None:
+        """Binds inputs; those on the host by a copy on the stream: of all at once, out of a run's page-locked memory,
+        where a landing is given."""
+        filled = 0  # bytes of the landing
         scalars = {i: v.owner for i, v in enumerate(seen) if self.plan.inputs[i].kind == "scalar"}
         self._check_grids(scalars)
         for index, array in scalars.items():
@@ -273,12 +287,19 @@ class CompiledModel:
                     self._staging[index] = self._held.alloc(spec.nbytes)
                 pointer = self._staging[index]
                 put_input(self._driver, pointer, v, spec, dims, self._sizes, stream)
+            elif v.device is None and landing is not None:
+                self._fed = self._fed or self._held.alloc(self._room)
+                ctypes.memmove(landing.inputs + filled, pointer, v.nbytes)
+                pointer = self._fed + filled
+                filled += _padded(v.nbytes)
             elif v.device is None or pointer % POINTER_ALIGNMENT:
                 if index not in self._staging:
                     self._staging[index] = self._held.alloc(v.nbytes)
                 pointer = self._staging[index]
                 upload(self._driver, pointer, v, stream)
             self._set_base("input", index, pointer)
+        if landing is not None and filled:
+            self._driver.copy_in(self._fed, landing.inputs, filled, stream)
         if self.plan.draws:
             state = self._random.advance()
             self._driver.copy_in(self._bases["input"][-1], state.ctypes.data, state.nbytes, stream)
@@ -343,17 +364,35 @@ class CompiledModel:
         call, into the static `outputs`; does not wait. For benchmarks."""
         if not self._bound:
             raise MlircError("launch: the inputs are not bound yet: call bind(...) first")
+        with self._driver.current():
+            self._launch(stream_handle(stream))
+
+    def _launch(self, stream: int) -> None:
         for index, tensor in enumerate(self.outputs):
             self._set_base("output", index, tensor.pointer)
-        with self._driver.current():
-            self._enqueue(stream_handle(stream))
+        self._enqueue(stream)
 
-    def start(self) -> Run:
+    def start(self, *tensors: Any, **named: Any) -> Run:
         """As `launch`, on the model's own stream, which is that of the models that it shares with: runs follow each
-        other as they were started. The outputs are copied to the host behind it; `Run.result` waits for them."""
-        self.launch(self._own_stream)
+        other as they were started. The outputs are copied to the host behind it; `Run.result` waits for them.
+
+        Where inputs are given, they are bound first, without waiting: those on the host may be used again at once;
+        those on a GPU have to be there by now, and stay as they are until the run's end. Raises MlircError for inputs
+        as a call does, and for one on the host that the model changes."""
+        given = bool(tensors or named)
+        if not given and not self._bound:
+            raise MlircError("start: the inputs are not bound yet: give them, or call bind(...) first")
         with self._driver.current():
-            return self._runs.follow(self.outputs, self._own_stream)
+            seen = self._resolve(tensors, named) if given else self._in_use
+            if given:
+                pairs = zip(self.plan.given, seen, strict=True)
+                for name in [s.name for s, v in pairs if s.kind == "inout" and v.device is None]:
+                    raise MlircError(f"start: the model changes input '{name}', which lies on the host: call the model")
+            landing = self._runs.next(self._room, self.outputs)
+            if given:
+                self._bind_inputs(seen, self._own_stream, landing)
+            self._launch(self._own_stream)
+            return self._runs.follow(self._own_stream, seen)
 
     def write_state(self, name: str, array: np.ndarray) -> None:
         """Gives a state a new value behind the runs that were started and in front of those that will be; does not

@@ -27,13 +27,21 @@ class Run:
 
 
 class Landing:
-    """Page-locked host memory for one run's outputs, and the event that says when they are there."""
+    """Page-locked host memory for one run's inputs from the host and for its outputs, and the event that says when
+    those are there."""
 
-    def __init__(self, held: Resources, outputs: Sequence[DeviceTensor]):
+    def __init__(self, held: Resources, room: int, outputs: Sequence[DeviceTensor]):
         self._outputs = outputs
         self._sizes = [NUMPY_DTYPES[t.dtype].itemsize * int(np.prod(t.shape, dtype=np.int64)) for t in outputs]
         self._places = [held.alloc_host(size) for size in self._sizes]
         self._event = held.event()
+        self._held, self._room, self._inputs = held, room, 0
+
+    @property
+    def inputs(self) -> int:
+        """Where inputs are put that the run is to copy: as many bytes as all of the model's take."""
+        self._inputs = self._inputs or self._held.alloc_host(self._room)
+        return self._inputs
 
     def take(self, driver: Any, stream: int) -> None:
         """Enqueues the copies of the outputs."""
@@ -59,15 +67,23 @@ class Runs:
         self._held = held
         self._free: list[Landing] = []
 
-    def follow(self, outputs: Sequence[DeviceTensor], stream: int) -> Run:
-        """The run that was enqueued last on a stream, into `outputs`."""
+    def next(self, room: int, outputs: Sequence[DeviceTensor]) -> Landing:
+        """Of the run that is to be enqueued next, into `outputs`, with inputs of up to `room` bytes."""
+        if not self._free:
+            self._free.append(Landing(self._held, room, outputs))
+        return self._free[-1]
+
+    def follow(self, stream: int, inputs: Any) -> Run:
+        """The run that was enqueued last on a stream, with the landing that was `next`; `inputs` live as long."""
         driver = self._held.driver
-        landing = self._free.pop() if self._free else Landing(self._held, outputs)
+        landing = self._free.pop()
         landing.take(driver, stream)
+        kept = [inputs]
 
         def wait() -> list[np.ndarray]:
             with driver.current():
                 found = landing.read(driver)
+            kept.clear()
             self._free.append(landing)
             return found
 

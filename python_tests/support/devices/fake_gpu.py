@@ -150,9 +150,19 @@ class LateDriver(FakeDriver):
         self.queue: list[tuple[Callable, tuple]] = []
         self.marks: dict[int, int] = {}  # of events: how much of what was ever enqueued is in front of them
         self.done = 0
+        self.locked: dict[int, int] = {}  # page-locked memory: its sizes by its addresses
+        self.copies_in = 0
 
     def copy_in(self, target, host, size, stream):
-        self.queue.append((ctypes.memmove, (target, ctypes.string_at(host, size), size)))
+        """From page-locked memory, too, when its turn comes; other memory is the caller's again at once."""
+        locked = any(host in range(start, start + most) for start, most in self.locked.items())
+        self.copies_in += 1
+        self.queue.append((ctypes.memmove, (target, host if locked else ctypes.string_at(host, size), size)))
+
+    def alloc_host(self, size):
+        pointer = super().alloc_host(size)
+        self.locked[pointer] = max(size, 1)
+        return pointer
 
     def copy_out(self, host, source, size, stream):
         self.queue.append((ctypes.memmove, (host, source, size)))

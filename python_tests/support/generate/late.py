@@ -16,9 +16,10 @@ class Late:
     def __init__(self, model, queue: deque):
         self._model, self._queue = model, queue
 
-    def start(self) -> Run:
+    def start(self, **inputs) -> Run:
         made: list[np.ndarray] = []
-        self._queue.append(lambda: made.append(np.array(self._model())))
+        held = {name: np.array(given) for name, given in inputs.items()}
+        self._queue.append(lambda: made.append(np.array(self._model(**held))))
 
         def wait() -> list[np.ndarray]:
             while not made:
