@@ -4,11 +4,11 @@
     python benchmarks/dependent_launch.py run DIR [-o FILE.json] [--samples 40]     # on the GPU; needs no MLIR
 
 `chain` is 200 small kernels, products of a row with 256x256 weights, of which each reads the result of the one before.
-`decodeN` is a step of decoding of TinyLlama-1.1B in bf16, of N sequences at position 300, `verifyK` the judging of K
+`decodeN` is a step of decoding of TinyLlama-1.1B in bf16, of N sequences at position 1,000, `verifyK` the judging of K
 tokens there; `MODEL.decodeN` that of another model of `mlirc-bench generation`, `MODEL.SCHEME.decodeN` with packed
-weights, the head's, too. Weights are made up on the GPU. Both plans of a case run the same steps first, and must give
-the same bits; then their graphs are timed in turn, several runs in a row, as a server would run them, with no other
-work between."""
+weights, the head's, too, or f32 ones (`f32`). Weights are made up on the GPU. All plans of a case run the same steps
+first, and must give the same bits; then their graphs are timed in turn, several runs in a row, as a server would run
+them, with no other work between."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from typing import Any
 
 from schedules_tried import by_case, save, time_of
 
-ARMS = {"after": "graph:dependent=false", "early": "graph:dependent=true"}
+ARMS = {"after": ("graph:dependent=false",), "early": ("graph:dependent=true",), "rules": ()}
 CASES = ("chain", "decode1", "decode16")
-SCHEMES = {"int4": "int4:group=128,head", "int8": "int8:head"}
+SCHEMES = {"f32": None, "int4": "int4:group=128,head", "int8": "int8:head"}
 KERNELS, WIDTH = 200, 256  # of the chain
-CONTEXT, POSITION, RUNS = 1024, 300, 20  # of a sequence; runs of a sample
+CONTEXT, POSITION, RUNS = 1024, 1000, 20  # of a sequence; runs of a sample
 
 
 # -- where MLIR is
@@ -46,13 +46,13 @@ def chain() -> tuple[Any, tuple]:
     return Chain().to(torch.bfloat16), (torch.randn(1, WIDTH, dtype=torch.bfloat16),)
 
 
-def job_of(case: str, schedule: str) -> Any:
+def job_of(case: str, schedule: tuple[str, ...]) -> Any:
     """The compilation of a case, not lowered yet."""
     from mlirc.driver.compilation import Compilation
     from mlirc.driver.kernel_cache import KernelCache, cache_folder
     from mlirc.targets import get_target
 
-    job = Compilation(case, get_target("sm_90a"), (schedule,), KernelCache(cache_folder()), helpers=2)
+    job = Compilation(case, get_target("sm_90a"), schedule, KernelCache(cache_folder()), helpers=2)
     if case == "chain":
         module, inputs = chain()
         job.import_module(module, inputs, {})
@@ -63,22 +63,26 @@ def job_of(case: str, schedule: str) -> Any:
 
     name, scheme, slots, chunk = sizes_of(case)
     model = dict(zip(("model", "config_class", "config"), GENERATING[name], strict=True))
-    described = generation_case(name, model, "bf16", context=CONTEXT, batch=slots, prefill=None)
+    dtype = "f32" if scheme == "f32" else "bf16"
+    described = generation_case(name, model, dtype, context=CONTEXT, batch=slots, prefill=None)
     generator = open_generator(
-        open_generating(described), slots=slots, context=CONTEXT, chunks=sorted({1, chunk}), quantize=scheme
+        open_generating(described),
+        slots=slots,
+        context=CONTEXT,
+        chunks=sorted({1, chunk}),
+        quantize=SCHEMES.get(scheme),
     )
     job.import_source(exported(generator, "decode" if chunk == 1 else f"prefill-{chunk}"))
     return job
 
 
 def sizes_of(case: str) -> tuple[str, str | None, int, int]:
-    """The model of a case, how its weights are packed, its sequences, and the tokens that each run reads of one."""
+    """The model of a case, one of SCHEMES for its weights, its sequences, and the tokens that each run reads of one."""
     name, _, plan = case.rpartition(".")
     scheme = next((s for s in SCHEMES if name.endswith(f".{s}")), None)
     name = name.removesuffix(f".{scheme}") or "tinyllama-1.1b"
     kind, number = plan[:6], int(plan[6:])
-    packed = None if scheme is None else SCHEMES[scheme]
-    return name, packed, number if kind == "decode" else 1, number if kind == "verify" else 1
+    return name, scheme, number if kind == "decode" else 1, number if kind == "verify" else 1
 
 
 def compile_cases(args: argparse.Namespace) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from math import prod
 
 from mlirc.ir import levels
-from mlirc.ir.dependence import DEPENDENT, GIVEN, LETS, UNWRITTEN
+from mlirc.ir.dependence import DEPENDENT, GIVEN, LATE, LETS, UNWRITTEN
 from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.mlir import ir, nested
 from mlirc.schedule.kernel_info import KernelInfo, describe
 
 # Bytes of what no launch writes beyond which a product reads many weights. On an H200 (dependent-launch-h200.md) a step
 # of SmolLM2-135M, whose products have less, is fastest where all begin early. Of larger models attention, and what is
-# behind it, do not: steps of TinyLlama-1.1B and Qwen2.5-7B gain 2 to 4 % so, and lose by those two.
+# behind it, do not: steps of TinyLlama-1.1B and Qwen2.5-7B gain 2 to 4 % so, and lose by those two. Where weights are
+# f32 they gain 2 % by them (TinyLlama-1.1B, on an H200 and an H100), if attention's copies are under way before.
 FEW_BYTES = 4 << 20
 # Bytes of packed weights beyond which nothing begins early where several products have them: they read at nearly the
 # memory's speed by themselves. Of Qwen2.5-7B's, gate and up of int8 (136 MB) cost a step 75 us so, where those of int4
@@ -28,7 +29,8 @@ def mark_kernels(module: ir.Module, *, rows: bool = False) -> None:
     """Marks every kernel of a `kernels`-level module whose `@main` has several calls, in place: one alone has nothing
     to begin in front of the end of. With `rows`: only where all products are with few rows; those that read many
     weights do not, if it is but one call, as of a head, and else all but attention and what is behind it do (none where
-    several read `MOST_PACKED` bytes of packed weights)."""
+    several read `MOST_PACKED` bytes of packed weights); where their weights are f32, these two do, too, what is behind
+    attention once its first copies are on their way."""
     calls = levels.calls(module)
     if calls.total() < 2:
         return
@@ -53,9 +55,15 @@ def mark_kernels(module: ir.Module, *, rows: bool = False) -> None:
         return
     early = set(found) - large
     lets: set[str] = set()
+    late: set[str] = set()
     if sum(calls[n] for n in large) > 1:
-        early, lets = _apart_from_attention(_order(module), kernels)
+        if all(_is_wide(products[n]) for n in large):
+            early, late = set(found), {n for n in found if _kind(kernels[n]) == "attention"}
+        else:
+            early, lets = _apart_from_attention(_order(module), kernels)
     for name, function in kernels.items():
+        if name in late:
+            function.attributes[LATE] = ir.UnitAttr.get()
         if name in found and name in early | lets:
             function.attributes[DEPENDENT if name in early else LETS] = ir.UnitAttr.get()
             function.attributes[GIVEN] = ir.DenseI64ArrayAttr.get(sorted(found[name]))
@@ -98,6 +106,11 @@ def _has_few_rows(kernel: KernelInfo) -> bool:
     if kernel.matvec is not None:
         return kernel.matvec.matrix_bytes > 1
     return c is not None and c.element_bytes == 2 and rows <= FEW_ROWS
+
+
+def _is_wide(kernel: KernelInfo) -> bool:
+    """Whether a product's matrix is f32: its bytes take so long that attention's keys hardly wait for them."""
+    return kernel.matvec is not None and kernel.matvec.matrix_bytes == 4
 
 
 def _is_packed(kernel: KernelInfo) -> bool:

@@ -1,7 +1,8 @@
 """At the `gpu` level: where a kernel lets those behind it begin, and where it waits for those in front of it.
 
-Blocks let the next launch begin when they are about to wait themselves, with their own loads under way. It takes what
-room this one's blocks leave, never theirs: it begins when the last of them has, or ended. The wait stands in the
+Blocks let the next launch begin when they are about to wait themselves, with their own loads under way; where the host
+function is marked `mlirc.lets_begin_late`, behind their first copies. It takes what room this one's blocks leave, never
+theirs: it begins when the last of them has, or ended. The wait stands in the
 kernel's outermost block, so that no thread ends without: who waits for this launch then knows that those before it have
 ended, too. It comes in front of the first access to what a launch may have written, or may still read. In front of it
 stay, or come, loads of what no launch writes, into registers; and prefetches of more of that (`prefetch.py`).
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from mlirc.ir import levels
 from mlirc.ir.accesses import Accesses, is_pure, is_wait
-from mlirc.ir.dependence import DEPENDENT, LETS, launches_of
+from mlirc.ir.dependence import DEPENDENT, LATE, LETS, Launched, launches_of
 from mlirc.mlir import ir, nested, nvvm
 from mlirc.passes.dependent.prefetch import prefetch, trips
 
@@ -35,13 +36,15 @@ def begin_early(module: ir.Module) -> None:
     for func in [op for op in nested(module.operation) if op.name == "gpu.func"]:
         mine = [x for x in launches if x.symbol == ir.StringAttr(func.attributes["sym_name"]).value]
         if mine and not any(map(is_wait, nested(func))):
-            _wait_late(func, mine[0].given.intersection(*[x.given for x in mine]), mine[0])
+            given = mine[0].given.intersection(*[x.given for x in mine])
+            _wait_late(func, given, mine[0], late=LATE in host.attributes)
     for launch in launches if DEPENDENT in host.attributes else ():
         launch.op.attributes[DEPENDENT] = ir.UnitAttr.get()
 
 
-def _wait_late(func: ir.Operation, given: frozenset[int], launch) -> None:
-    """Adds the two instructions; `given` are the parameters of what no launch writes."""
+def _wait_late(func: ir.Operation, given: frozenset[int], launch: Launched, *, late: bool) -> None:
+    """Adds the two instructions; `given` are the parameters of what no launch writes. `late`: the next launch begins
+    behind the first copies, or, of a kernel without, at its end."""
     accesses = Accesses(func)
     ops = [o.operation for o in accesses.block.operations]
     alone = len(func.regions[0].blocks) == 1  # else control flow leads around what stands behind the first block
@@ -52,6 +55,12 @@ def _wait_late(func: ir.Operation, given: frozenset[int], launch) -> None:
     if alone:
         loaded = _load_first(ops[ops.index(place) :], wait, accesses, given)
         prefetch(func, wait, accesses, given, loaded, launch, plain=not once)
+    if late:
+        copied = next((op for op in nested(func) if op.name == "nvvm.cp.async.commit.group"), None)
+        if copied is not None:
+            with copied.location, ir.InsertionPoint.after(copied):
+                nvvm.GriddepcontrolOp(nvvm.GridDepActionKind.launch_dependents)
+        return
     if not once and _loaded_behind(wait, accesses) > MOST_BEHIND:
         return
     with place.location, ir.InsertionPoint(wait):

@@ -15,6 +15,7 @@ from mlirc.device.launch import DeviceKernel
 from mlirc.device.model import DeviceModel
 from mlirc.driver.compilation import Compilation, single_kernel_model
 from mlirc.errors import MlircError
+from mlirc.frontend.cached_attention import cached_attention
 from mlirc.passes.dependent.kernels import mark_kernels
 from mlirc.runtime.plan import begins_early
 from mlirc.targets import get_target
@@ -237,3 +238,43 @@ def test_launches_that_read_many_weights_begin_early_where_several_do(heads):
     assert len(early) >= 3 and early[-1] == (heads == 2) and all(early[:-1])
     for launch in job.plan.launches:
         assert ("griddepcontrol" in job.builds[launch.kernel].ptx) == launch.dependent
+
+
+class Attends(torch.nn.Module):
+    """A product, attention of one query over a paged cache, and two products behind it."""
+
+    def __init__(self, heads: int, dim: int):
+        super().__init__()
+        self.sizes = (1, heads, 1, dim)
+        self.q, self.o, self.down = (torch.nn.Linear(heads * dim, heads * dim, bias=False) for _ in range(3))
+
+    def forward(self, x, keys, values, pages, lengths):
+        y = cached_attention(self.q(x).view(self.sizes), keys, values, pages, lengths, self.sizes[3] ** -0.5)
+        return self.down(torch.nn.functional.silu(self.o(y.reshape(x.shape))))
+
+
+@pytest.mark.parametrize("dtype, late", [(torch.float32, True), (torch.bfloat16, False)])
+@pytest.mark.parametrize("keys", [1, 13, 150])
+def test_what_is_behind_attention_begins_behind_its_copies_where_weights_are_f32(monkeypatch, dtype, late, keys):
+    monkeypatch.setitem(mark_kernels.__globals__, "FEW_BYTES", 0)
+    torch.manual_seed(keys)
+    pools = [torch.randn(12, 2, 16, 64).to(dtype) for _ in range(2)]
+    given = (torch.randn(1, 256).to(dtype), *pools, torch.randperm(11)[None, :10] + 1, torch.tensor([keys]))
+    module, found = Attends(4, 64).to(dtype), []
+    names = ("x", "keys", "values", "pages", "lengths")
+    for schedules in ((), ("graph:dependent=false",)):
+        job = compiled(module, given, *schedules)
+        device, named = DeviceModel.parse(job.text("gpu")), job.tensors() | dict(zip(names, given, strict=True))
+        (y,), report = device.run([as_array(named[n]) for n in device.argument_names()])
+        assert report.ok, report
+        found.append(y)
+        if schedules:
+            break
+        early = {launch.kernel: launch.dependent for launch in job.plan.launches}
+        attention = next(name for name in early if name.startswith("attention"))
+        text = job.builds[attention].ptx
+        assert all(early.values()) == late and early[attention] == late
+        assert ("griddepcontrol.launch_dependents" in text) == late
+        if late:
+            assert text.index("cp.async.commit_group") < text.index("griddepcontrol.launch_dependents")
+    assert found[0].tobytes() == found[1].tobytes()
