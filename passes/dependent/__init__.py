@@ -2,9 +2,9 @@
 griddepcontrol; CUDA C++ guide, "Programmatic Dependent Launch and Synchronization").
 
 `mlirc-dependent-kernels` (`kernels` level) says of each kernel that it is to be launched so (`mlirc.dependent`), and
-which of its arguments no launch of a run writes (`mlirc.given`, array of i64); or that it only lets the launch
-behind it begin (`mlirc.lets_begin`), or that what is behind it begins late (`mlirc.lets_begin_late`). `mlirc-dependent-launches` (`gpu` level)
-has such a kernel let those behind it begin, and wait for those in front of it as late as it may.
+which of its arguments no launch of a run writes (`mlirc.given`, array of i64); or that it only lets the launch behind
+it begin (`mlirc.lets_begin`); or that it lets that one late (`mlirc.lets_begin_late`). `mlirc-dependent-launches`
+(`gpu` level) has such a kernel let those behind it begin, and wait for those in front of it as late as it may.
 """
 
 from __future__ import annotations
