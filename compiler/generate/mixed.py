@@ -77,7 +77,7 @@ def _what_it_keeps(network: Any) -> tuple[list[tuple[str, tuple, tuple]], int, t
     found: list[tuple[str, tuple, tuple]] = []
     dtypes = set()
     for layer in cache.layers:
-        if isinstance(layer, DummyLayer):
+        if _keeps_nothing(layer):
             found.append(("nothing", (), ()))
             continue
         keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
@@ -96,6 +96,14 @@ def _what_it_keeps(network: Any) -> tuple[list[tuple[str, tuple, tuple]], int, t
     if len(dtypes) != 1:
         raise MlircError(f"{name}: its layers keep what is of several dtypes: its generation is not supported")
     return found, int(logits.shape[-1]), dtypes.pop()
+
+
+def _keeps_nothing(layer: Any) -> bool:
+    """Whether a step left nothing in a layer: transformers 5.17 has recurrent ones for experts, too."""
+    if not isinstance(layer, LinearAttentionCacheLayerMixin):
+        return isinstance(layer, DummyLayer)
+    kept = [getattr(layer, "keys", None), *layer.conv_states.values(), *layer.recurrent_states.values()]
+    return all(tensor is None for tensor in kept)
 
 
 class _Steps:

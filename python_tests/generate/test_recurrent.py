@@ -6,11 +6,13 @@ import os
 
 import pytest
 import torch
+from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
 
 from mlirc.errors import MlircError
 from mlirc.generate.compilation import compile_generation
 from mlirc.generate.engine import Sampling
 from mlirc.generate.families import open_generator
+from mlirc.generate.mixed import _keeps_nothing
 from support.generation import VOCABULARY, assert_greedy, eager_engine, greedy, tiny
 from support.randomness import generator
 
@@ -83,3 +85,12 @@ def test_layers_that_keep_something_else_are_refused():
                  layers_block_type=["mamba", "hybrid"], attention_head_dim=32)  # fmt: skip
     with pytest.raises(MlircError, match="Zamba2ForCausalLM: a layer keeps something else"):
         open_generator(tiny("Zamba2ForCausalLM", **sizes), context=32)
+
+
+def test_layers_in_which_a_step_leaves_nothing():
+    """Of experts and gated layers between: transformers 5.17 gives them recurrent entries in its cache."""
+    layer = LinearAttentionLayer()
+    assert _keeps_nothing(layer)
+    assert not _keeps_nothing(DynamicLayer()), "attention that does not use its cache is not known"
+    layer.update_conv_state(torch.zeros(1, 4, 3), conv_kernel_size=3)
+    assert not _keeps_nothing(layer)
