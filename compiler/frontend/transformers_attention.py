@@ -25,6 +25,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+import mlirc.frontend.attention  # noqa: F401  (registers the op)
+
 _FORCE_GQA = "TRANSFORMERS_SDPA_FORCE_GQA"
 
 
@@ -177,15 +179,19 @@ def attention_arguments(
     function: Callable, *args: Any, **kwargs: Any
 ) -> tuple[float, float, torch.Tensor | None] | None:
     """Scale, softcap and sinks [Hq] of a call of an attention function of transformers whose output [B,Sq,Hq,Dv] is
-    softmax(softcap(q k^T * scale), where the mask is) v, found out with small tensors; None for another one."""
+    softmax(softcap(q k^T * scale), where the mask is) v, found out with small tensors; None for another one. A function
+    may be given a softcap and take none: `sdpa` of transformers 5.17."""
     bound = inspect.signature(function).bind(*args, **kwargs)
     bound.apply_defaults()
     named = _named(bound)
-    if named.get("position_bias") is not None or not _agree(function, bound):
+    if named.get("position_bias") is not None:
         return None
     scale = named.get("scaling")
     scale = named["query"].shape[-1] ** -0.5 if scale is None else float(scale)
-    return scale, float(named.get("softcap") or 0.0), _sinks(named["module"], named["query"])
+    for softcap in dict.fromkeys((named.get("softcap"), None)):
+        if _agree(function, bound, softcap=softcap):
+            return scale, float(softcap or 0.0), _sinks(named["module"], named["query"])
+    return None
 
 
 def _named(bound: inspect.BoundArguments) -> dict[str, Any]:
@@ -241,8 +247,9 @@ class _WithSinks:
         return getattr(self._module, name)
 
 
-def _agree(eager: Callable, bound: inspect.BoundArguments) -> bool:
-    """Whether the call computes what `_ours` computes, found out with a few queries and keys of random values.
+def _agree(eager: Callable, bound: inspect.BoundArguments, **changed: Any) -> bool:
+    """Whether the call computes what `_ours` computes (of arguments some of which are `changed`), found out with a few
+    queries and keys of random values.
 
     What `_ours` ignores is spoiled, so that a function that reads it disagrees; so does one that reads the module's
     parameters, which have no values here, but for its sinks, which get some.
@@ -253,7 +260,7 @@ def _agree(eager: Callable, bound: inspect.BoundArguments) -> bool:
         with _disable_current_modes(), functions, torch.random.fork_rng(devices=[]), torch.no_grad():
             small = _Small(bound)
             found = eager(*small.bound.args, **small.bound.kwargs)
-            wanted = _ours(**_named(small.bound))
+            wanted = _ours(**(_named(small.bound) | changed))
             return isinstance(found, tuple) and len(found) == 2 and torch.allclose(found[0], wanted, 1e-5, 1e-5)
     except Exception:  # whatever goes wrong, the model's own function is right
         return False
