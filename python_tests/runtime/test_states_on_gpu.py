@@ -31,6 +31,17 @@ class Steps(nn.Module):
         return self.k.sum(2) + at
 
 
+class Scaled(nn.Module):
+    """A product, times a number."""
+
+    def __init__(self, weight: torch.Tensor):
+        super().__init__()
+        self.register_buffer("weight", weight)
+
+    def forward(self, x, scale):
+        return x @ self.weight.T * scale
+
+
 def compilation() -> Compilation:
     driver = Driver(0)
     target = target_of(driver)
@@ -101,3 +112,23 @@ def test_grids_that_numbers_decide_and_tables(graph, tmp_path):
             xs = [randn(n) for n in pointer_tables.SIZES]
             for i, (mine, x) in enumerate(zip(model(*xs), xs, strict=True)):
                 assert torch.equal(mine, x * (i + 2))
+
+
+@GRAPHS
+def test_runs_that_are_started_have_their_own_inputs(graph):
+    """As in `test_started_runs.py`: copies out of page-locked memory are under way while the host goes on."""
+    weight = torch.randn(96, 64)
+    job = compilation()
+    job.import_module(Scaled(weight), (torch.zeros(7, 64), torch.zeros(())), {}, False)
+    job.lower("ptx")
+    with load_text(job.ptx, job.tensors(), graph=graph) as model:
+        xs, runs = [torch.randn(7, 64) for _ in range(40)], []
+        for i, x in enumerate(xs):
+            given = x.clone()
+            runs.append(model.start(given, torch.tensor(float(i))))
+            given.zero_()
+        for i, (x, run) in reversed(list(enumerate(zip(xs, runs, strict=True)))):
+            found = torch.from_numpy(run.result())
+            torch.testing.assert_close(found, x @ weight.T * i, rtol=1e-4, atol=1e-3)
+        again = model.start(xs[0].cuda(), torch.tensor(2.0).cuda())
+        torch.testing.assert_close(torch.from_numpy(again.result()), xs[0] @ weight.T * 2, rtol=1e-4, atol=1e-3)
