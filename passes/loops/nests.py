@@ -224,12 +224,29 @@ def groups(nests: list[Nest]) -> list[list[Nest]]:
 
 
 def _sides(nest: Nest) -> tuple[set[ir.Value], set[ir.Value]] | None:
-    """The buffers that a nest writes, and all that it touches; None where it may do something else."""
+    """The buffers that a nest writes, and all that it touches, by loads in front of it, too, which its launch repeats;
+    None where it may do something else."""
     accesses = [_accesses(op) for op in nest.body]
     if None in accesses:
         return None
     known = [a for each in accesses if each is not None for a in each]
-    return {a.root for a in known if a.is_store}, {a.root for a in known}
+    return {a.root for a in known if a.is_store}, {a.root for a in known} | _loaded_before(nest)
+
+
+def _loaded_before(nest: Nest) -> set[ir.Value]:
+    """The buffers of loads outside of a nest that its values are made of."""
+    inside = {inner for op in nest.body for inner in walk(op)}
+    found: set[ir.Value] = set()
+    left, seen = [v for op in inside for v in op.operands], set(inside)
+    while left:
+        op = owner(left.pop())
+        if op is None or op in seen:
+            continue
+        seen.add(op)
+        if op.name == "memref.load":
+            found.add(root(op.operands[0]))
+        left += op.operands
+    return found
 
 
 def can_fuse(first: Nest, second: Nest) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 from mlirc import mlir
 from mlirc.backend.ptx import check_ptxas, compile_kernel, find_ptxas
+from mlirc.device.launch import DeviceKernel
 from mlirc.errors import MlircError
 from mlirc.host.jit import HostFunction
 from mlirc.mlir import ir
@@ -33,6 +34,20 @@ def test_launches_compute_what_the_tensors_mean(name):
         if a.dtype in (np.float16, ml_dtypes.bfloat16):
             a, b = a.astype(np.float32), b.astype(np.float32)
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in KERNELS if name != "table"])  # the host device takes no globals
+def test_launches_break_no_rule(name):
+    """Blocks one after the other hide that one needs what another one makes: the host device sees it."""
+    function = HostFunction(mlir.parse(public(KERNELS[name])), "k")
+    inputs = random_inputs(function, name)
+    module = mlir.parse(KERNELS[name])
+    get_pass("mlirc-loops")(module)
+    got = [np.full(s.shape, 77).astype(s.dtype) for s in function.outputs]
+    report = DeviceKernel(module, inputs=len(inputs)).run([*inputs, *got])
+    assert report.ok, report
+    for a, b in zip(got, function(*inputs), strict=True):
+        np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", KERNELS)
