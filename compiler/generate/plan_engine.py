@@ -16,6 +16,7 @@ from mlirc.generate.sizes import VERIFY_LIMIT, Sizes
 _READS_AHEAD = 2  # runs of a long prompt that are under way while the host prepares the next one
 _PADDING = 4  # a chunk may be this many times as long as what is left of a prompt
 
+MOVING = ("token", "position", "active")  # states that steps write, too
 # The states that the host writes, with their NumPy types and what they are for an idle slot; `table` and `seen` apart.
 SLOT_STATES: dict[str, tuple[type, float]] = {
     "token": (np.int64, 0),
@@ -189,10 +190,12 @@ class PlanEngine:
         reads: deque[tuple[Any, int]] = deque()  # the runs that were not asked for yet, and how many tokens each reads
         at, end = start, start + len(tokens)
         self._leave_out(slot)
-        self._remember(slot, [*self._tokens[slot][:start], *map(int, tokens)])
+        if self._of_slot["penalty"][slot] != 1:
+            self._remember(slot, [*self._tokens[slot][:start], *map(int, tokens)])
+        given = np.asarray(tokens, np.int64)
         while at < end:
             chunk = self._chunk(end - at, at, chunks)
-            part = list(tokens[at - start : at - start + chunk])
+            part = given[at - start : at - start + chunk]
             padded = np.zeros((1, chunk), np.int64)
             padded[0, : len(part)] = part
             self._write_states()
@@ -239,19 +242,24 @@ class PlanEngine:
             step.counts[slot] = False
 
     def _set(self, slot: int, values: Mapping[str, Any]) -> None:
+        """Gives a slot's states values. Those that only the host writes are written to the device where they differ."""
         self._leave_out(slot)
         for name, value in values.items():
+            old = self._of_slot[name][slot]
             self._of_slot[name][slot] = value
-        self._changed.update(values)
+            if name in MOVING or self._of_slot[name][slot] != old:
+                self._changed.add(name)
 
     def _set_pages(self, slot: int, pages: Sequence[int]) -> None:
         if len(pages) > self._table.shape[1] or any(not 0 < page < self.pages for page in pages):
             raise MlircError(
                 f"pages {list(pages)[:8]}: a sequence has at most {self._table.shape[1]}, from 1 to {self.pages - 1}"
             )
-        self._table[slot] = 0
-        self._table[slot, : len(pages)] = pages
-        self._changed.add("table")
+        row = np.zeros_like(self._table[slot])
+        row[: len(pages)] = pages
+        if not np.array_equal(row, self._table[slot]):
+            self._table[slot] = row
+            self._changed.add("table")
 
     def _write_states(self) -> None:
         """Writes what has changed, whole: but for the table, which only the host changes, that takes what steps under
@@ -279,8 +287,8 @@ class PlanEngine:
             raise MlircError(f"slot {slot}: the engine has slots 0 to {self.slots - 1}")
 
     def _check_tokens(self, tokens: Sequence[int]) -> None:
-        wrong = next((t for t in tokens if not 0 <= t < self.vocabulary), None)
-        if wrong is not None:
+        if len(tokens) and not 0 <= min(tokens) <= max(tokens) < self.vocabulary:
+            wrong = next(t for t in tokens if not 0 <= t < self.vocabulary)
             raise MlircError(f"token {wrong}: the model has tokens 0 to {self.vocabulary - 1}")
 
 

@@ -235,6 +235,28 @@ def engines(llama) -> Iterator[PlanEngine]:
     yield late
 
 
+def test_settings_that_stay_are_not_written_again(llama, monkeypatch):
+    """Each write is a copy that a prompt's first token waits for."""
+    written = []
+    write_state = Late.write_state
+    monkeypatch.setattr(
+        Late, "write_state", lambda self, name, array: written.append(name) or write_state(self, name, array)
+    )
+    *_, engine = engines(llama)
+    (prompt,) = prompts(9)
+    for sampling, changed in ((None, None), (Sampling(), set()), (Sampling(temperature=0.5), {"temperature"}),
+                              (Sampling(temperature=0.5, seed=3), {"seed"}), (Sampling(), {"temperature", "seed"})):  # fmt: skip
+        engine.assign(0, pages(engine, 0), sampling or Sampling(), prompt)
+        engine.prefill(0, prompt, 0)
+        assert changed is None or set(written) == {"token", "position", "active"} | changed
+        written.clear()
+    engine.assign(0, pages(engine, 1), Sampling(), prompt)
+    engine.prefill(0, prompt, 0)
+    assert set(written) == {"table", "token", "position", "active"}
+    engine.release(0)
+    engine.decode()
+
+
 def tokens(scheduler: Scheduler, requests: list[Request], every: int = 1) -> list[tuple[list[int], str | None]]:
     """What requests that come one after the other, `every` so many turns, make."""
     taken = []
