@@ -6,6 +6,7 @@ import ctypes
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from mlirc.runtime.arrays import (
     view,
 )
 from mlirc.runtime.cuda import Call, CopyCall, Driver, KernelCall, check_target
+from mlirc.runtime.fitting import cut
 from mlirc.runtime.plan import POINTER_ALIGNMENT, CopyStep, Dim3, KernelLaunch, Plan, Ref, TensorSpec, begins_early
 from mlirc.runtime.random_state import RandomState
 from mlirc.runtime.repeats import references
@@ -374,7 +376,8 @@ class CompiledModel:
 
     def start(self, *tensors: Any, **named: Any) -> Run:
         """As `launch`, on the model's own stream, which is that of the models that it shares with: runs follow each
-        other as they were started. The outputs are copied to the host behind it; `Run.result` waits for them.
+        other as they were started. The outputs are copied to the host behind it; `Run.result` waits for them, and gives
+        them as a call does.
 
         Where inputs are given, they are bound first, without waiting: those on the host may be used again at once;
         those on a GPU have to be there by now, and stay as they are until the run's end. Raises MlircError for inputs
@@ -392,7 +395,12 @@ class CompiledModel:
             if given:
                 self._bind_inputs(seen, self._own_stream, landing)
             self._launch(self._own_stream)
-            return self._runs.follow(self._own_stream, seen)
+            return self._runs.follow(self._own_stream, seen, partial(self._cut, dict(self._sizes)))
+
+    def _cut(self, sizes: Mapping[str, int], arrays: list[np.ndarray]) -> list[np.ndarray]:
+        """Outputs at the bound as a call with these sizes has them."""
+        dims = [dims_of(self.plan, spec) for spec in self.plan.outputs]
+        return [a if d is None else cut(a, d, sizes) for a, d in zip(arrays, dims, strict=True)]
 
     def write_state(self, name: str, array: np.ndarray) -> None:
         """Gives a state a new value behind the runs that were started and in front of those that will be; does not

@@ -73,8 +73,9 @@ class Runs:
             self._free.append(Landing(self._held, room, outputs))
         return self._free[-1]
 
-    def follow(self, stream: int, inputs: Any) -> Run:
-        """The run that was enqueued last on a stream, with the landing that was `next`; `inputs` live as long."""
+    def follow(self, stream: int, inputs: Any, finish: Callable[[list[np.ndarray]], list[np.ndarray]]) -> Run:
+        """The run that was enqueued last on a stream, with the landing that was `next`; `inputs` live as long. `finish`
+        makes what it gives of the outputs at their bound."""
         driver = self._held.driver
         landing = self._free.pop()
         landing.take(driver, stream)
@@ -85,6 +86,6 @@ class Runs:
                 found = landing.read(driver)
             kept.clear()
             self._free.append(landing)
-            return found
+            return finish(found)
 
         return Run(wait)

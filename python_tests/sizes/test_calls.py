@@ -132,6 +132,9 @@ def test_the_runtime_takes_every_size(graph):
             for given in (x, torch.from_numpy(x), CudaArray(x)):
                 got = np.asarray(model(given))
                 np.testing.assert_array_equal(got, x.reshape(-1, 2) + np.float32(s))
+            runs = [model.start(given) for given in (x, torch.from_numpy(x * 2), CudaArray(x * 3))]
+            for i, run in enumerate(runs):
+                np.testing.assert_array_equal(run.result(), x.reshape(-1, 2) * np.float32(i + 1) + np.float32(s))
         for shape, why in (
             ((4, 1, 2), "b is 4"),
             ((1, 6, 2), "s is 6"),
