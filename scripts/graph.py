@@ -62,8 +62,8 @@ def graph(
     row_writes: what rotates the rows of a product, and writes them to a cache, is computed by the product's blocks.
     dependent: kernels begin before those in front of them have ended, and wait for them (from sm_90 on; default: of
     graphs whose products are all with one row, as a step of decoding, or with up to 16 of 16 bits, on sm_90; where
-    those read many weights, not attention and what is behind it; where several read more than 96 MiB of packed ones,
-    none).
+    those read many weights, not attention and what is behind it, unless they are f32; where several read more than
+    96 MiB of packed ones, none).
     """
     knobs = {
         "epilogue": fuse_epilogue,

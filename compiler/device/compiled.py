@@ -139,7 +139,7 @@ class HostModel:
             self._bound = [_frozen(filled[s.name]) for s in self.plan.given]
         if self.plan.written:
             seen = [view(a, s.name) for a, s in zip(self._bound, specs, strict=True)]
-            check_written(specs, seen, given, list)
+            check_written(specs, seen, given, ())
         if self.plan.draws:
             self._bound.append(self._random.advance())
 

@@ -95,7 +95,7 @@ class PlanEngine:
             "penalty": _divisor(sampling.repetition_penalty), "seed": _signed(sampling.seed),
         }  # fmt: skip
         self._set(slot, values)
-        self._remember(slot, list(prompt))
+        self._remember(slot, 0, prompt)
 
     def encode(self, slot: int, source: Any, begin: int) -> None:
         """Raises MlircError: there is no encoder."""
@@ -120,7 +120,7 @@ class PlanEngine:
         if not 0 <= position < self.context:
             raise MlircError(f"position {position}: a sequence has positions 0 to {self.context - 1}")
         self._set(slot, {"token": token, "position": position})
-        self._remember(slot, self._tokens[slot][:position])
+        self._remember(slot, position)
 
     # Running
 
@@ -190,15 +190,14 @@ class PlanEngine:
         reads: deque[tuple[Any, int]] = deque()  # the runs that were not asked for yet, and how many tokens each reads
         at, end = start, start + len(tokens)
         self._leave_out(slot)
-        if self._of_slot["penalty"][slot] != 1:
-            self._remember(slot, [*self._tokens[slot][:start], *map(int, tokens)])
+        self._remember(slot, start, tokens)
+        self._write_states()
         given = np.asarray(tokens, np.int64)
         while at < end:
             chunk = self._chunk(end - at, at, chunks)
             part = given[at - start : at - start + chunk]
             padded = np.zeros((1, chunk), np.int64)
             padded[0, : len(part)] = part
-            self._write_states()
             number = {"slot": slot, "start": at, "count": len(part)}
             numbers = {name: np.array(n, np.int64) for name, n in number.items()}
             reads.append((self._start(f"prefill-{chunk}", tokens=padded, **numbers), len(part)))
@@ -230,10 +229,10 @@ class PlanEngine:
         """Whether slots take other tokens than the most probable one: bool [slots]."""
         return (self._of_slot["temperature"] != 0) | (self._of_slot["penalty"] != 1)
 
-    def _remember(self, slot: int, tokens: list[int]) -> None:
-        """What a slot's sequence has; only the penalty asks."""
+    def _remember(self, slot: int, kept: int, tokens: Sequence[int] = ()) -> None:
+        """What a slot's sequence has: the first `kept` tokens that it had, and these. Only the penalty asks."""
         if self._of_slot["penalty"][slot] != 1:
-            self._tokens[slot] = tokens
+            self._tokens[slot] = [*self._tokens[slot][:kept], *map(int, tokens)]
             self._unseen.add(slot)
 
     def _leave_out(self, slot: int) -> None:

@@ -107,6 +107,8 @@ class CompiledModel:
         if plan.draws:
             self._bases["input"][-1] = self._held.alloc(plan.inputs[-1].nbytes)
         self._bases["weight"] = self._bind_weights(weights)
+        self._owned: list[Held] = [("a weight", w, False) for w in self._weights]
+        self._owned += [(f"state '{n}'", _view_of(t), True) for n, t in self._states.items()]
         module = driver.load(ptx, self._where)
         self._held.modules.append(module)
         smem: dict[str, int] = {}
@@ -245,10 +247,6 @@ class CompiledModel:
         if self._writes:
             check_written(specs, seen, self._given, self._owned)
         return seen
-
-    def _owned(self) -> list[Held]:
-        weights = [("a weight", w, False) for w in self._weights]
-        return [*weights, *((f"state '{n}'", _view_of(t), True) for n, t in self._states.items())]
 
     def _set_base(self, space: str, index: int, pointer: int) -> None:
         if self._bases[space][index] == pointer:

@@ -3,7 +3,7 @@ tensors that do not lie where the kernels write."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ Held = tuple[str, View, bool]  # memory: whose it is, in words; where; whether t
 
 
 def check_written(
-    specs: Sequence[TensorSpec], seen: Sequence[View], given: Sequence[Any], held: Callable[[], Sequence[Held]]
+    specs: Sequence[TensorSpec], seen: Sequence[View], given: Sequence[Any], held: Sequence[Held]
 ) -> None:
     """Raises MlircError for an input that is written and is read-only, and for one that shares memory with another
     input or with what is `held` on the GPU, where one of the two is written: the kernels take them for apart.
@@ -26,7 +26,7 @@ def check_written(
             raise MlircError(f"input '{spec.name}': is read-only, but the model writes into it: give a copy")
     inputs = [(f"input '{s.name}'", v, s.kind == "inout") for s, v in zip(specs, seen, strict=True)]
     for i, (name, place, writes) in enumerate(inputs):
-        owned = held() if place.device is not None else ()  # hundreds: not for every number of a call
+        owned = held if place.device is not None else ()  # hundreds: not for every number of a call
         for other, other_place, also_writes in [*inputs[i + 1 :], *owned]:
             if (writes or also_writes) and _overlap(place, other_place):
                 which = name if writes else other
