@@ -54,7 +54,7 @@ def level_runner(job: Any, level: str, tensors: Mapping[str, torch.Tensor]) -> R
         given = iter(inputs)
         arrays = [to_numpy(next(given)) if kind in GIVEN else fixed[name] for kind, name in arguments]
         results = function(*[_seen_as(a, s) for a, s in zip(arrays, specs, strict=True)])
-        return [from_numpy(cut(r, d, found) if d else r) for r, d in zip(results, dims, strict=True)]
+        return [from_numpy(cut(r, d, found)) for r, d in zip(results, dims, strict=True)]
 
     return run
 

@@ -158,7 +158,8 @@ class HostModel:
         )  # fmt: skip
         ordered = [results[self._order.index(i)] for i in range(len(results))]
         outputs, written = ordered[: len(self.plan.outputs)], ordered[len(self.plan.outputs) :]
-        self._outputs = [self._cut(a, s) for a, s in zip(outputs, self.plan.outputs, strict=True)]
+        pairs = zip(outputs, self.plan.outputs, strict=True)
+        self._outputs = [cut(a, dims_of(self.plan, s), self._sizes) for a, s in pairs]
         if self._beside is not None and self.execute_ptx and self.report.ok and self.blocks is None:
             self.report.findings += self._beside.whole_plan(self.plan, given, ordered)
         if self.check and self.match:
@@ -167,10 +168,6 @@ class HostModel:
         self.report.raise_if_bad()
         if self.blocks is None:
             self._keep(written)
-
-    def _cut(self, array: np.ndarray, spec: TensorSpec) -> np.ndarray:
-        dims = dims_of(self.plan, spec)
-        return cut(array, dims, self._sizes) if dims else array
 
     def _keep(self, written: list[np.ndarray]) -> None:
         """Makes what a run has written the states and the bound inputs of the next one."""

@@ -28,8 +28,11 @@ def put(array: np.ndarray, room: np.ndarray, dims: Dims, sizes: Mapping[str, int
     inside[...] = array.reshape(inside.shape)
 
 
-def cut(room: np.ndarray, dims: Dims, sizes: Mapping[str, int]) -> np.ndarray:
-    """The part of a result at the bound that is inside of the sizes, as a dense array of its own."""
+def cut(room: np.ndarray, dims: Dims | None, sizes: Mapping[str, int]) -> np.ndarray:
+    """The part of a result at the bound that is inside of the sizes, as a dense array of its own; one of static shape,
+    which has no `dims`, as it is."""
+    if not dims:
+        return room
     inside = _inside(room, dims, sizes)
     # A prefix that lies in one piece is copied, too: its strides would be those of the bound where a size is 1.
     dense = inside if inside.size == room.size else inside.copy(order="C")

@@ -397,8 +397,7 @@ class CompiledModel:
 
     def _cut(self, sizes: Mapping[str, int], arrays: list[np.ndarray]) -> list[np.ndarray]:
         """Outputs at the bound as a call with these sizes has them."""
-        dims = [dims_of(self.plan, spec) for spec in self.plan.outputs]
-        return [a if d is None else cut(a, d, sizes) for a, d in zip(arrays, dims, strict=True)]
+        return [cut(a, dims_of(self.plan, s), sizes) for a, s in zip(arrays, self.plan.outputs, strict=True)]
 
     def write_state(self, name: str, array: np.ndarray) -> None:
         """Gives a state a new value behind the runs that were started and in front of those that will be; does not

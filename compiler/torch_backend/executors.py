@@ -82,7 +82,7 @@ class _OnCpu:
         results = []
         for array, target, dims in zip(self._function(*seen), self._writes, self._dims, strict=True):
             if target is None:
-                results.append(from_numpy(cut(array, dims, found) if dims else array))
+                results.append(from_numpy(cut(array, dims, found)))
             else:
                 tensors[target].copy_(from_numpy(array))
         return results
