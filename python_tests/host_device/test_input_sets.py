@@ -10,8 +10,9 @@ import pytest
 
 from mlirc import mlir
 from mlirc.device import DeviceKernel
-from mlirc.device.input_sets import INPUT_SETS, InputSets, index_limits, parse_input_sets, some_blocks, try_sets
+from mlirc.device.input_sets import INPUT_SETS, InputSets, parse_input_sets, some_blocks, try_sets
 from mlirc.device.judge import wrong
+from mlirc.device.kernel_traits import Traits
 from mlirc.device.reference import References
 from mlirc.driver.compilation import compile_model
 from mlirc.errors import MlircError
@@ -108,7 +109,7 @@ def test_no_numbers_are_judged_by_place(bad):
 
 def test_what_is_not_attended_to_stays_out_and_a_key_that_is_no_number_does_not():
     function = bounded(attention(lengths=(9, 9), dims=(8, 8), heads=(1, 1), dtype="bf16", causal=True))
-    sets = InputSets([np.zeros((1, 1, 9, 8), ml_dtypes.bfloat16)] * 3, {})
+    sets = InputSets([np.zeros((1, 1, 9, 8), ml_dtypes.bfloat16)] * 3)
     q, k, v = sets.make("plain")
     k[0, 0, 5, 2] = np.nan
     right, bound = function(q, k, v)
@@ -130,10 +131,10 @@ def test_a_choice_between_near_ties_is_free_and_another_is_not():
 
 def test_indices_and_their_tables_are_found():
     module = mlir.parse(NUMBERS["lookup"][0])
-    limits = index_limits(module.body.operations[0])
-    assert limits[0] == 70001
+    traits = Traits.of(module.body.operations[0])
+    assert traits.limits[0] == 70001
     given = [np.zeros((37,), np.int64), np.zeros((70001, 5), np.float32), np.zeros((37, 5), np.float32)]
-    sets = InputSets(given, limits)
+    sets = InputSets(given, traits)
     ids = sets.make("plain")[0]
     assert 0 <= ids.min() and 32768 < ids.max() < 70001
     assert set(sets.make("first and last id")[0].tolist()) == {0, 70000, 35000}
@@ -178,7 +179,8 @@ def test_all_integers_have_their_ends_and_divisors_do_not():
         sets = InputSets.of(module.body.operations[0], given)
         assert sets.fits("all integers") == fits and not sets.fits("zeros")
         values = sets.make("all integers")[0]
-        assert {-128, 127} <= set(values.reshape(-1).tolist()) if fits else values.min() > 0
+        values = set(values.reshape(-1).tolist())
+        assert {-128, 127} <= values if fits else 0 not in values and min(values) < 0 < max(values)
 
 
 def test_sets_have_names():
@@ -194,7 +196,7 @@ def test_what_made_up_values_leave_undefined_is_no_finding(tmp_path, ran):
     compile_model(str(tmp_path / "m.mlir"), tmp_path / "m.ptx", cache=False)
     run = [tmp_path / "m.ptx", "--random-inputs", 0, "--device", "host", "--input-sets", "all"]
     result = ran(mlirc_run.main, *run)
-    assert result.status == 0 and "tried on 7 sets of made-up inputs" in result.err, result.err
+    assert result.status == 0 and "tried on 10 sets of made-up inputs" in result.err, result.err
 
 
 def test_few_blocks_have_the_first_and_the_last():
@@ -230,3 +232,68 @@ def test_keys_that_a_window_leaves_out_may_be_infinite():
     results = [np.zeros(s.shape, s.dtype) for s in specs]
     report = try_sets(DeviceKernel(mlir.parse(gpu)), reference, [*arguments, *results], ["one infinity", "one NaN"])
     assert report.ok and len(report.sets["attention_0"]) == 2, report.findings
+
+
+GREATER = """%c = arith.cmpf ogt, %x0, %x1 : f32
+    %n = arith.negf %x1 : f32
+    %y = arith.select %c, %x0, %n : f32"""
+INFINITE = """%i = arith.constant 0x7F800000 : f32
+    %y = arith.cmpf oeq, %x0, %i : f32"""
+FLOOR_DIVISION = """%q = arith.divsi %x0, %x1 : i32
+    %r = arith.remsi %x0, %x1 : i32
+    %s = arith.xori %r, %x1 : i32
+    %z = arith.constant 0 : i32
+    %a = arith.cmpi ne, %r, %z : i32
+    %b = arith.cmpi slt, %s, %z : i32
+    %c = arith.andi %a, %b : i1
+    %1 = arith.constant 1 : i32
+    %p = arith.subi %q, %1 : i32
+    %y = arith.select %c, %p, %q : i32"""
+SHOWN = {  # a kernel, what is changed in it, and sets that show it
+    "ties of comparisons": (elements(19, GREATER, ("f32", "f32"), "f32"), "cmpf ogt", "cmpf oge",
+                            {"multiples of a half", "special values"}),
+    "ties of rounding": (elements(19, "%y = math.roundeven %x0 : f32", ("f32",), "f32"), "roundeven", "round",
+                         {"multiples of a half", "special values"}),
+    "NaN": (elements(39, INFINITE, ("f32",), "i1"), "cmpf oeq", "cmpf ueq", {"special values", "one NaN"}),
+    "infinities": (elements(39, INFINITE, ("f32",), "i1"), "cmpf oeq", "cmpf one", {"plain", "special values"}),
+    "negative divisors": (elements(19, FLOOR_DIVISION, ("i32", "i32"), "i32"), "arith.xori", "arith.andi", {"plain"}),
+    "small numbers": (elements(33, "%y = math.expm1 %x0 : f32", ("f32",), "f32"), "math.expm1", "math.exp",
+                      {"plain", "every magnitude"}),
+    "rows of a scatter": (WRITES.replace("unique_indices(true)", "unique_indices(false)").replace("ROWS", "4"),
+                          "%c9 = arith.constant 9", "%c9 = arith.constant 5", {"plain", "first and last id"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_sets_show_what_normal_values_hide(name):
+    text, old, new, expected = SHOWN[name]
+    gpu, arguments, specs = lowered(text, "k=generic" if "@k" in text else "")
+    reference = References({"kernels": mlir.parse(text)}).of(name_of(text))
+    results = [np.zeros(s.shape, s.dtype) for s in specs]
+    assert old in gpu
+    for changed in (False, True):
+        device = DeviceKernel(mlir.parse(gpu.replace(old, new) if changed else gpu))
+        shown = {s for s in INPUT_SETS if not try_sets(device, reference, [*arguments, *results], [s]).ok}
+        assert expected <= shown if changed else not shown, shown
+
+
+def test_every_place_has_the_maximum_in_some_run():
+    x = "tensor<3x35xf32>"
+    module = mlir.parse(row_maximum(3, 35))
+    sets = InputSets.of(module.body.operations[0], [np.zeros((3, 35), np.float32)])
+    assert f"%x: {x}" in row_maximum(3, 35) and sets.fits("maximum in turn")
+    made = [sets.make("maximum in turn", turn=turn)[0] for turn in range(sets.turns("maximum in turn"))]
+    assert len(made) == 12 and {int(i) for m in made for i in m.argmax(1)} == set(range(35))
+    assert all((m.max(1) == 300).all() and (m.min(1) == -300).all() for m in made)
+    assert sets.fits("far from 0") and not sets.fits("every magnitude") and sets.turns("plain") == 1
+
+
+def test_special_values_leave_rows_of_numbers_and_have_several_nans():
+    sets = InputSets([np.zeros((8, 40), dtype) for dtype in (np.float32, np.float16, ml_dtypes.bfloat16)])
+    for x in sets.make("special values"):
+        wide = x.astype(np.float64)
+        assert np.isfinite(wide[:4]).all() and (np.isnan(wide[4:]).sum(1) > 1).all()
+        assert {np.inf, -np.inf, 0.5, float(ml_dtypes.finfo(x.dtype).max)} <= set(wide[4:].ravel().tolist())
+    for x in sets.make("every magnitude"):
+        size = np.abs(x.astype(np.float64))
+        assert np.isfinite(size).all() and size.max() > 1e4 and size.min() < 1e-6

@@ -63,7 +63,7 @@ def test_the_host_device_needs_no_gpu_and_no_driver(monkeypatch):
         for _ in range(2):
             assert torch.equal(model(x), module(x)) and isinstance(model(x.numpy()), np.ndarray)
             module.weight += 1
-    tried = "tried on 3 sets of made-up inputs"
+    tried = "tried on 5 sets of made-up inputs"
     assert model.summary() == f"1 kernel, 1 block, 1 input, compared with level kernels, {tried}, plan checked"
 
 
