@@ -9,11 +9,11 @@ op picks the fast variant.
 from __future__ import annotations
 
 from mlirc.errors import MlircError
-from mlirc.ir.vectors import flat
-from mlirc.mlir import arith, ir, math, scf, vector
+from mlirc.mlir import arith, ir, math, scf
 from mlirc.passes import register
 from mlirc.passes.mathlib import f32, f64
-from mlirc.passes.mathlib.builder import Number, constant, element_type, fma, select
+from mlirc.passes.mathlib.angles import reduced_f32, reduced_f64
+from mlirc.passes.mathlib.builder import Number, any_of, constant, element_type, fma, select
 
 _NATIVE = {
     "absf", "absi", "ceil", "floor", "trunc", "round", "roundeven", "copysign", "fma", "sqrt", "ctlz", "cttz", "ctpop",
@@ -21,6 +21,7 @@ _NATIVE = {
 }  # fmt: skip
 _NAMES = {"powf": "pow"}
 _LARGEST_POWER = 16
+Angles = dict[tuple[ir.Value, ir.Block], tuple[Number, Number]]  # the parts of angles, by where they are used
 
 
 def _splat(value: ir.Value) -> float | None:
@@ -108,8 +109,20 @@ def _in_f64(name: str, operands: list[Number]) -> Number:
     return f64.FUNCTIONS[name](*wide)
 
 
-def _float_function(op: ir.Operation, name: str) -> Number | None:
+def _of_angle(op: ir.Operation, name: str, angles: Angles) -> Number:
+    """Sine, cosine or tangent; those of one angle in one block share its parts."""
+    x, type_ = Number(op.operands[0]), op.results[0].type
+    deep = x.width == 64
+    key = (op.operands[0], op.block)
+    if key not in angles:
+        angles[key] = reduced_f64(x) if deep else reduced_f32(x.to_f32())
+    return _round_to((f64 if deep else f32).OF_ANGLES[name](*angles[key]), type_)
+
+
+def _float_function(op: ir.Operation, name: str, angles: Angles) -> Number | None:
     """The expansion of a float function of float operands, in the op's own type."""
+    if name in f64.OF_ANGLES:
+        return _of_angle(op, name, angles)
     type_ = op.results[0].type
     width = element_type(type_).width
     operands = [Number(v) for v in op.operands]
@@ -159,7 +172,7 @@ def _reduced(size: Number, step: Number, deep: bool) -> Number:
     loop = scf.WhileOp([size.type], [size.value])
     before, after = (region.blocks.append(size.type) for region in loop.regions)
     with ir.InsertionPoint(before):
-        left = _any(Number(before.arguments[0]).compare("ge", step))
+        left = any_of(Number(before.arguments[0]).compare("ge", step))
         scf.ConditionOp(left.value, before.arguments)
     with ir.InsertionPoint(after):
         rest, part = Number(after.arguments[0]), step
@@ -171,16 +184,10 @@ def _reduced(size: Number, step: Number, deep: bool) -> Number:
         below = fma(-quotient, part, rest)
         raised = fma(select(ulp.compare("lt", 1.0), 1.0, ulp), part, below)
         below = select(below.compare("lt", 0.0), raised, below)  # the quotient had been rounded up
+        # What is below its step waits for other elements; 0 * inf would make NaN of it where the step is infinite.
+        below = select(rest.compare("lt", step), rest, below)
         scf.YieldOp([below.value])
     return Number(loop.results[0])
-
-
-def _any(condition: Number) -> Number:
-    """i1: whether a condition holds for an element."""
-    if not isinstance(condition.type, ir.VectorType):
-        return condition
-    i1 = element_type(condition.type)
-    return Number(vector.ReductionOp(i1, vector.CombiningKind.OR, flat(condition.value)).result)
 
 
 def _division(op: ir.Operation) -> Number:
@@ -200,7 +207,7 @@ def _division(op: ir.Operation) -> Number:
     return Number(build(quotient, step).result)
 
 
-def _expand(op: ir.Operation) -> list[Number] | None:
+def _expand(op: ir.Operation, angles: Angles) -> list[Number] | None:
     name = op.name.split(".")[1]
     if op.name == "arith.remf":
         return [_remainder(op)]
@@ -219,11 +226,11 @@ def _expand(op: ir.Operation) -> list[Number] | None:
         return [Number(arith.MinimumFOp(raised, op.operands[2]).result)]
     if name == "sincos":
         parts = [math.SinOp(op.operands[0]).operation, math.CosOp(op.operands[0]).operation]
-        results = [_float_function(part, part.name.split(".")[1]) for part in parts]
+        results = [_float_function(part, part.name.split(".")[1], angles) for part in parts]
         for part in parts:
             part.erase()
         return results  # type: ignore[return-value]
-    result = _float_function(op, name)
+    result = _float_function(op, name, angles)
     if result is None and name != "exp2":
         raise MlircError(f"{op.name} at {op.location} has no expansion: add one to passes/mathlib")
     return None if result is None else [result]
@@ -248,9 +255,10 @@ def _math_ops(op: ir.Operation, found: list[ir.Operation]) -> list[ir.Operation]
 def expand_math(op: ir.Operation) -> None:
     """Expands the math ops nested in an operation, in place; raises MlircError for an op it does not know."""
     with op.context:
+        angles: Angles = {}
         for inner in _math_ops(op, []):
             with inner.location, ir.InsertionPoint(inner):
-                results = _expand(inner)
+                results = _expand(inner, angles)
             if results is not None:
                 for old, new in zip(inner.results, results, strict=True):
                     old.replace_all_uses_with(new.value)

@@ -97,3 +97,19 @@ func.func @remainder_of_rows(%x: vector<2x3xf64>, %y: vector<2x3xf64>) -> vector
   %0 = arith.remf %x, %y : vector<2x3xf64>
   return %0 : vector<2x3xf64>
 }
+
+// A large angle is reduced behind a branch; sine and cosine of one angle share its parts.
+// CHECK-LABEL: func.func @angle
+// CHECK: vector.reduction <or>
+// CHECK: scf.if
+// CHECK: arith.mului_extended
+// CHECK: } else {
+// CHECK-NOT: scf.if
+// CHECK-NOT: math.sin
+// CHECK: return
+func.func @angle(%x: vector<4xf32>) -> vector<4xf32> {
+  %0 = math.sin %x : vector<4xf32>
+  %1 = math.cos %x : vector<4xf32>
+  %2 = arith.mulf %0, %1 : vector<4xf32>
+  return %2 : vector<4xf32>
+}

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mlirc.mlir import arith, ir, math
+from mlirc.ir.vectors import flat
+from mlirc.mlir import arith, ir, math, vector
 
 _ORDERED = {"eq": 1, "gt": 2, "ge": 3, "lt": 4, "le": 5, "ne": 6}  # arith.CmpFPredicate: oeq ogt oge olt ole one
 _UNORDERED = 7 + 7  # arith.CmpFPredicate: uno
+_UNSIGNED_BELOW = 6  # arith.CmpIPredicate: ult
 _SIGNED = {"eq": 0, "ne": 1, "lt": 2, "le": 3, "gt": 4, "ge": 5}  # arith.CmpIPredicate
 
 
@@ -107,6 +109,9 @@ class Number:
     def __rshift__(self, other) -> Number:
         return Number(arith.ShRSIOp(self.value, self._other(other).value).result)
 
+    def logical_shift_right(self, other) -> Number:
+        return Number(arith.ShRUIOp(self.value, self._other(other).value).result)
+
     def __neg__(self) -> Number:
         return Number(arith.NegFOp(self.value).result) if self.is_float else 0 - self
 
@@ -119,6 +124,9 @@ class Number:
         if self.is_float:
             return Number(arith.CmpFOp(_ORDERED[how], self.value, other.value).result)
         return Number(arith.CmpIOp(_SIGNED[how], self.value, other.value).result)
+
+    def unsigned_below(self, other) -> Number:
+        return Number(arith.CmpIOp(_UNSIGNED_BELOW, self.value, self._other(other).value).result)
 
     def is_nan(self) -> Number:
         return Number(arith.CmpFOp(_UNORDERED, self.value, self.value).result)
@@ -162,6 +170,10 @@ class Number:
         target = ir.F32Type.get() if self.width == 32 else ir.F64Type.get()
         return Number(arith.SIToFPOp(like(self.type, target), self.value).result)
 
+    def unsigned_to_float(self) -> Number:
+        target = ir.F32Type.get() if self.width == 32 else ir.F64Type.get()
+        return Number(arith.UIToFPOp(like(self.type, target), self.value).result)
+
     def to_f64(self) -> Number:
         return Number(arith.ExtFOp(like(self.type, ir.F64Type.get()), self.value).result)
 
@@ -188,6 +200,20 @@ def select(condition: Number, yes: Number | float, no: Number | float) -> Number
     if not isinstance(yes, Number):
         yes = no.const(yes)  # type: ignore[union-attr]
     return Number(arith.SelectOp(condition.value, yes.value, yes._other(no).value).result)
+
+
+def wide_product(a: Number, b: Number) -> tuple[Number, Number]:
+    """(low half, high half) of the product of two unsigned integers."""
+    product = arith.MulUIExtendedOp(a.value, b.value)
+    return Number(product.low), Number(product.high)
+
+
+def any_of(condition: Number) -> Number:
+    """i1: whether a condition holds for an element."""
+    if not isinstance(condition.type, ir.VectorType):
+        return condition
+    i1 = element_type(condition.type)
+    return Number(vector.ReductionOp(i1, vector.CombiningKind.OR, flat(condition.value)).result)
 
 
 def polynomial(x: Number, coefficients: Sequence[float]) -> Number:

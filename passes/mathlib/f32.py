@@ -10,6 +10,7 @@ import itertools
 
 from mlirc.mlir import ir, math, nvvm, vector
 from mlirc.passes.mathlib import coefficients as co
+from mlirc.passes.mathlib import f64
 from mlirc.passes.mathlib.builder import Number, fma, polynomial, select
 
 LOG2E = 1.4426950408889634
@@ -68,7 +69,7 @@ def expm1(x: Number, fast: bool = False) -> Number:
     # 2^i overflows for i = 128 while e^x may not: halve, and double at the end.
     half = _power_of_two(i - 1)
     result = fma(half, p, half - 0.5)
-    return select(x.compare("eq", 0.0), x, result + result)
+    return select(abs(x).compare("lt", 2.0**-25), x, result + result)
 
 
 def _log_parts(x: Number) -> tuple[Number, Number]:
@@ -143,7 +144,7 @@ def tanh(x: Number, fast: bool = False) -> Number:
     square = x * x
     near = fma(polynomial(square, co.TANH32) * square, x, x)
     far = 1.0 - 2.0 / (ex2(size.at_most(10.0) * (2.0 * LOG2E)) + 1.0)
-    return select(size.compare("lt", 0.55), near, far.with_sign_of(x))
+    return select(size.compare("lt", 0.55), near, far).with_sign_of(x)
 
 
 def erf(x: Number, fast: bool = False) -> Number:
@@ -154,19 +155,9 @@ def erf(x: Number, fast: bool = False) -> Number:
     return select(size.compare("lt", 0.93), near, far.with_sign_of(x))
 
 
-def _reduce_angle(x: Number) -> tuple[Number, Number]:
-    """(r as f32, quadrant as i32) with x = r + quadrant pi/2, |r| <= pi/4; in f64, for |x| up to 1e9 or so."""
-    wide = x.to_f64()
-    n = (wide * 0.6366197723675814).round_even()
-    r = fma(n, -6.123233995736766e-17, fma(n, -1.5707963267948966, wide))
-    # n mod 4 in f64, since n need not fit an integer.
-    quadrant = n - (n * 0.25).floor() * 4.0
-    return r.to_f32(), quadrant.to_int().to_i32()
-
-
 def _sin_of(r: Number) -> Number:
     square = r * r
-    return fma(polynomial(square, co.SIN32) * square, r, r)
+    return fma(fma(polynomial(square, co.SIN32), square, 0.0), r, r)  # a product would be -0 for 0, and lose its sign
 
 
 def _cos_of(r: Number) -> Number:
@@ -180,16 +171,19 @@ def _quadrant(r: Number, quadrant: Number) -> Number:
     return (value.bits() ^ ((quadrant & 2) << 30)).bits()
 
 
-def sin(x: Number, fast: bool = False) -> Number:
-    """Sine."""
-    r, quadrant = _reduce_angle(x)
-    return _quadrant(r, quadrant)
+def sin(r: Number, quadrant: Number) -> Number:
+    """Sine of an angle in parts, as `reduced_f32` finds them."""
+    return _quadrant(r.to_f32(), quadrant)
 
 
-def cos(x: Number, fast: bool = False) -> Number:
+def cos(r: Number, quadrant: Number) -> Number:
     """Cosine."""
-    r, quadrant = _reduce_angle(x)
-    return _quadrant(r, quadrant + 1)
+    return _quadrant(r.to_f32(), quadrant + 1)
+
+
+def tan(r: Number, quadrant: Number) -> Number:
+    """Tangent, computed in f64."""
+    return f64.tan(r, quadrant).to_f32()
 
 
 def rsqrt(x: Number, fast: bool = False) -> Number:
@@ -206,7 +200,6 @@ FUNCTIONS = {
     "log1p": log1p,
     "tanh": tanh,
     "erf": erf,
-    "sin": sin,
-    "cos": cos,
     "rsqrt": rsqrt,
 }
+OF_ANGLES = {"sin": sin, "cos": cos, "tan": tan}

@@ -16,7 +16,6 @@ LN2_HI = 0.6931471803691238  # 32 bits, so that its product with an exponent is 
 LN2_LO = 1.9082149292705877e-10
 PI = 3.141592653589793
 PI_LO = 1.2246467991473532e-16
-_HALF_PI_PARTS = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487959506e-21)  # 33 bits each but the last
 _SMALLEST_NORMAL = 2.2250738585072014e-308
 
 
@@ -62,7 +61,7 @@ def expm1(x: Number) -> Number:
     p, i = _expm1_parts(x.clamp(-40.0, 710.0))
     half = _power_of_two(i - 1)
     result = fma(half, p, half - 0.5)
-    result = select(x.compare("eq", 0.0), x, result + result)
+    result = select(abs(x).compare("lt", 2.0**-54), x, result + result)
     return _keep_nan(x, result)
 
 
@@ -132,17 +131,9 @@ def log1p(x: Number) -> Number:
     return select(x.compare("ge", -1.0), result, NAN)
 
 
-def _reduce_angle(x: Number) -> tuple[Number, Number]:
-    n = (x * 0.6366197723675814).round_even()
-    r = x
-    for part in _HALF_PI_PARTS:
-        r = fma(n, -part, r)
-    return r, (n - (n * 0.25).floor() * 4.0).to_int()
-
-
 def _sin_of(r: Number) -> Number:
     square = r * r
-    return fma(polynomial(square, co.SIN64) * square, r, r)
+    return fma(fma(polynomial(square, co.SIN64), square, 0.0), r, r)  # a product would be -0 for 0, and lose its sign
 
 
 def _cos_of(r: Number) -> Number:
@@ -153,24 +144,23 @@ def _cos_of(r: Number) -> Number:
 
 
 def _quadrant(r: Number, quadrant: Number) -> Number:
+    """sin(r + quadrant pi/2); the quadrant is an i32."""
     value = select((quadrant & 1).compare("eq", 0), _sin_of(r), _cos_of(r))
-    return (value.bits() ^ ((quadrant & 2) << 62)).bits()
+    return select((quadrant & 2).compare("eq", 0), value, -value)
 
 
-def sin(x: Number) -> Number:
-    """Sine, for |x| up to 1e9 or so."""
-    return _quadrant(*_reduce_angle(x))
+def sin(r: Number, quadrant: Number) -> Number:
+    """Sine of an angle in parts, as `reduced_f64` finds them."""
+    return _quadrant(r, quadrant)
 
 
-def cos(x: Number) -> Number:
-    """Cosine, for |x| up to 1e9 or so."""
-    r, quadrant = _reduce_angle(x)
+def cos(r: Number, quadrant: Number) -> Number:
+    """Cosine."""
     return _quadrant(r, quadrant + 1)
 
 
-def tan(x: Number) -> Number:
+def tan(r: Number, quadrant: Number) -> Number:
     """Tangent."""
-    r, quadrant = _reduce_angle(x)
     s, c = _sin_of(r), _cos_of(r)
     odd = (quadrant & 1).compare("ne", 0)
     return select(odd, -c, s) / select(odd, s, c)
@@ -211,7 +201,7 @@ def acosh(x: Number) -> Number:
     """Inverse hyperbolic cosine; NaN below 1."""
     t = x - 1.0
     near = log1p(t + (t * (x + 1.0)).sqrt())
-    return select(x.compare("gt", 1e8), log(x) + 0.6931471805599453, near)
+    return select(x.compare("lt", 1e8), select(x.compare("ge", 1.0), near, NAN), log(x) + 0.6931471805599453)
 
 
 def atanh(x: Number) -> Number:
@@ -294,10 +284,12 @@ def erfc(x: Number) -> Number:
 
 def cbrt(x: Number) -> Number:
     """Cube root: e^(log/3), then one step of Newton."""
-    size = abs(x)
+    tiny = abs(x).compare("lt", 2.0**-900)  # whose rounding errors are no numbers
+    size = select(tiny, abs(x) * 2.0**300, abs(x))
     root = exp(log(size) * (1.0 / 3.0))
     square = root * root
     root = root - fma(square, root, -size) / (square * 3.0)
+    root = select(tiny, root * 2.0**-100, root)
     special = size.compare("eq", 0.0) | size.compare("eq", INF)
     return select(special, x, root.with_sign_of(x))
 
@@ -342,7 +334,8 @@ def pow(x: Number, y: Number) -> Number:  # noqa: A001
 FUNCTIONS = {
     f.__name__: f
     for f in (
-        exp, exp2, expm1, log, log2, log10, log1p, sin, cos, tan, sinh, cosh, tanh, asinh, acosh, atanh,
+        exp, exp2, expm1, log, log2, log10, log1p, sinh, cosh, tanh, asinh, acosh, atanh,
         atan, atan2, asin, acos, erf, erfc, cbrt, rsqrt, pow,
     )
 }  # fmt: skip
+OF_ANGLES = {"sin": sin, "cos": cos, "tan": tan}

@@ -63,6 +63,66 @@ def _long(value) -> np.longdouble:
     return np.longdouble(high) + np.longdouble(float(value - high))
 
 
+def angles(dtype: type) -> np.ndarray:
+    """Numbers of every exponent of the type: at random, and those that are nearest to multiples of pi/2."""
+    import mpmath
+
+    info = np.finfo(dtype)
+    bits, least, most = info.nmant + 1, int(info.minexp) - info.nmant, int(info.maxexp)
+    found = []
+    with mpmath.workprec(most + 4 * bits + 64):
+        for exponent in range(2 - bits, most - bits + 1):  # of the last bit
+            found += [float(m) * 2.0**exponent for m in _near_integers(mpmath.ldexp(2 / mpmath.pi, exponent), bits)]
+    rng = np.random.default_rng(13)
+    exponents = np.repeat(np.arange(least, most), 4)
+    random = np.ldexp(rng.uniform(1, 2, len(exponents)), exponents) * rng.choice([-1.0, 1.0], len(exponents))
+    return np.concatenate([found, random, [0.0, -0.0, np.inf, -np.inf, np.nan]]).astype(dtype)
+
+
+def everywhere(dtype: type) -> np.ndarray:
+    """Numbers of every exponent of the type, with both signs, and where functions begin or end."""
+    info, rng = np.finfo(dtype), np.random.default_rng(14)
+    exponents = np.repeat(np.arange(int(info.minexp) - info.nmant, int(info.maxexp)), 3)
+    random = np.ldexp(rng.uniform(1, 2, len(exponents)), exponents) * rng.choice([-1.0, 1.0], len(exponents))
+    ends = [0.0, info.max, info.tiny, info.smallest_subnormal, 1.0, 1.0 + info.eps, 1.0 - info.epsneg, np.inf, 0.5]
+    ends += [88.72284, 88.72283935546875, 103.97208, 87.33655, 709.782712893384, 745.13321910194, 128.0, 127.99999]
+    ends += [149.0, 150.0, 126.0, 1024.0, 1074.0, 1075.0, 89.41598, 89.41599, 710.4758, 9.010913]
+    return np.concatenate([random, ends, np.negative(ends), [np.nan]]).astype(dtype)
+
+
+def signs_of_zeros_differ(name: str, x: np.ndarray, got: np.ndarray) -> np.ndarray:
+    """Where a result is a zero of another sign than the argument's, of functions that are odd."""
+    odd = name in ("expm1", "log1p", "sin", "tan", "sinh", "tanh", "asinh", "atanh", "atan", "asin", "erf", "cbrt")
+    return (got == 0) & odd & (np.signbit(got) != np.signbit(x))
+
+
+def _near_integers(value, bits: int) -> list[int]:
+    """An integer of so many bits whose product with `value` is near an integer: a multiple of the largest denominator
+    of its continued fraction."""
+    import mpmath
+
+    before, now, rest, found = 0, 1, value, []
+    while now < 1 << bits:
+        found = [now << (bits - now.bit_length())]
+        rest = rest - mpmath.floor(rest)
+        if not rest:
+            break
+        rest = 1 / rest
+        before, now = now, int(mpmath.floor(rest)) * now + before
+    return found
+
+
+def of_angles(name: str, x: np.ndarray) -> np.ndarray:
+    """sin, cos or tan in long double, of numbers of any size."""
+    import mpmath
+
+    with mpmath.workprec(int(np.finfo(x.dtype).maxexp) + 200):
+        function = getattr(mpmath, name)
+        values = [_long(function(mpmath.mpf(float(v)))) if np.isfinite(v) else np.nan for v in x]
+    found = np.array(values, np.longdouble)
+    return np.where((found == 0) & (x == 0), x, found)
+
+
 RANGES = {
     "exp": (-110.0, 92.0), "exp2": (-155.0, 130.0), "expm1": (-40.0, 90.0), "log": (0.0, 1e30), "log2": (0.0, 1e30),
     "log10": (0.0, 1e30), "log1p": (-1.0, 1e6), "sin": (-1e6, 1e6), "cos": (-1e6, 1e6), "tan": (-1e4, 1e4),
@@ -75,7 +135,7 @@ F64_ULPS = {"erfc": 12, "erf": 6, "tan": 8, "sin": 6, "cos": 6}
 
 def pairs(dtype: type) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(11)
-    edge = np.array([0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 0.5, -0.5, np.inf, -np.inf, np.nan])
+    edge = np.array([0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 0.5, -0.5, 5.0, np.inf, -np.inf, np.nan])
     grid = np.array(np.meshgrid(edge, edge)).reshape(2, -1)
     x = np.concatenate([grid[0], rng.uniform(0, 40, 5000), rng.uniform(-3, 3, 5000)])
     y = np.concatenate([grid[1], rng.uniform(-20, 20, 5000), rng.integers(-9, 9, 5000)])

@@ -284,7 +284,9 @@ def _function(at: _At) -> Known:
     if name in _STEPS and at.error(0) is None:
         return EXACT
     if name in _WAVES:
-        spread = b.add(at.error(0), b.times(ROUNDOFF[at.type], at.size(0)))
+        spread = at.error(0)
+        if spread is not None:  # two of its values are at most 2 apart
+            spread = b.select(b.below(spread, b.infinity), arith.minimumf(spread, b.constant(2.0)), spread)
         return at.finish(v, spread, size, _FUNCTION)
     error = at.error(0)
     if name in ("math.exp", "math.exp2", "math.expm1"):  # of a product with log2(e), say
