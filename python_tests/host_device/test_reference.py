@@ -157,3 +157,19 @@ def test_references_compile_each_kernel_once_and_name_what_is_missing():
     np.testing.assert_allclose(function(a, b, *unused)[0], a @ b.T, rtol=0, atol=1e-4)
     with pytest.raises(MlircError, match="kernel other is not in the levels above gpu"):
         found.of("other")
+
+
+def test_a_wave_of_an_exact_number_is_bounded_however_large_the_number():
+    x = "tensor<5x7xf32>"
+    body = f"  %e = tensor.empty() : {x}\n" + generic(
+        "r", "a, b", [("%x", x, "a, b")], ("%e", x, "a, b"), "%y = math.sin %x0 : f32"
+    )
+    payload = kernel("elementwise_0", "elementwise", {"x": x}, x, body)
+    text, _, _ = lowered(payload, "")
+    reference = References({"kernels": mlir.parse(payload)}).of("elementwise_0")
+    numbers = (np.random.default_rng(0).standard_normal((5, 7)) * 1e17).astype(np.float32)
+    result = np.zeros_like(numbers)
+    assert DeviceKernel(mlir.parse(text)).run([numbers, result], reference=reference).ok
+    assert np.abs(result).max() <= 1
+    report = DeviceKernel(mlir.parse(text.replace("math.sin", "math.cos"))).run([numbers, result], reference=reference)
+    assert report.kinds() == {"wrong result"} and report.findings[0].count == numbers.size
