@@ -1,6 +1,6 @@
 """Integers without a meaning, which are reported where anything depends on them: a division by zero, a shift by the
-width or more, an overflow that `nsw` or `nuw` rules out, index arithmetic that leaves 32 bits, a float that becomes an
-integer which cannot hold it."""
+width or more, an overflow that `nsw` or `nuw` rules out, bits that `exact` says are not lost, a negative number that
+`nneg` rules out, index arithmetic that leaves 32 bits, a float that becomes an integer which cannot hold it."""
 
 from __future__ import annotations
 
@@ -89,13 +89,80 @@ def _near(a, b, name: str, dtype: np.dtype):
     return (np.abs(size) >= 2.0 ** (8 * dtype.itemsize - 1) * 0.99) | (size < 0) & (a.dtype.kind == "u")
 
 
-def _flag_checks(op, dtype: np.dtype) -> list[tuple[Bad, str]]:
+def _flags(op) -> list[str]:
     flags = str(op.attributes["overflowFlags"]) if "overflowFlags" in op.attributes else ""
-    return [
-        (_overflows(op.name, dtype, kind), f"overflows, which its flag {kind} rules out")
-        for kind in ("nsw", "nuw")
-        if kind in flags
-    ]
+    return [kind for kind in ("nsw", "nuw") if kind in flags]
+
+
+def _flag_checks(op, dtype: np.dtype, narrow: bool) -> list[tuple[Bad, str]]:
+    """What the flags of an operation on two integers rule out; `narrow`: on indices of 32 bits, kept as numbers of 64
+    bits, whose signed overflow is looked for anyway."""
+    checks: list[tuple[Bad, str]] = []
+    for kind in _flags(op):
+        if not (narrow and kind == "nsw"):
+            bad = _overflows(op.name, np.dtype(np.int32) if narrow else dtype, kind)
+            checks.append((bad, f"overflows, which its flag {kind} rules out"))
+    if "isExact" in op.attributes:
+        checks.append((_remainder if "div" in op.name else _shifted_out, "loses bits, which its flag exact rules out"))
+    return [(_of_words(bad), what) for bad, what in checks] if narrow else checks
+
+
+def _of_words(bad: Bad) -> Bad:
+    """A check of words of 32 bits, for numbers of 64 bits."""
+    return lambda a, b, r: bad(*(x.astype(np.int32) for x in (a, b, r)))
+
+
+def _shifted_out(a, b, r):
+    """Where a shift to the right loses bits that are set."""
+    count = np.minimum(unsigned(b), 8 * a.dtype.itemsize - 1)
+    return np.broadcast_to(unsigned(a) >> count << count != unsigned(a), r.shape)
+
+
+def _remainder(a, b, r):
+    """Where a quotient times the divisor is not the dividend."""
+    return (b != 0) & (r * b != a)
+
+
+def _conversion_checks(op) -> list[tuple[Callable, str]]:
+    """What the flags of a conversion rule out: functions of its operand and its result."""
+    checks: list[tuple[Callable, str]] = []
+    if "nonNeg" in op.attributes:
+        message = "converts a negative number, which its flag nneg rules out"
+        checks.append((lambda a, r: a if a.dtype == np.bool_ else a < 0, message))
+    for kind in _flags(op):
+        wide = _sign_extended if kind == "nsw" else unsigned
+        checks.append((lambda a, r, f=wide: f(r).astype(a.dtype) != a, f"loses bits, which its flag {kind} rules out"))
+    return checks
+
+
+def _sign_extended(a: np.ndarray) -> np.ndarray:
+    return -a.astype(np.int8) if a.dtype == np.bool_ else a
+
+
+def conversion_step(tr: Translator, op, step: Callable) -> Callable:
+    """The step of a conversion of integers, which looks for what the operation's flags rule out, too."""
+    checks = _conversion_checks(op)
+    return _without_poison(tr, op, step, checks) if checks and list(op.results[0].uses) else step
+
+
+def _without_poison(tr: Translator, op, step: Callable, checks: list[tuple[Callable, str]]) -> Callable:
+    """The step of an operation with flags. What they rule out is poison: of its result no bit may be relied on (LLVM
+    LangRef, "Poison Values"), so that it gets other ones than wrapping or cutting would give."""
+    ins, out = [tr.reg(v) for v in op.operands], tr.reg(op.results[0])
+
+    def looking(s: State) -> None:
+        operands = [s.r[x] for x in ins]
+        step(s)
+        result = s.r[out]
+        for bad, what in checks:
+            found = bad(*operands, result)
+            if found.any():
+                complain(s, found, what, op)
+                s.r[out] = np.where(found, ~result if result.dtype.kind in "iub" else np.nan, s.r[out]).astype(
+                    result.dtype
+                )
+
+    return looking
 
 
 def integer_width(tr: Translator, t: ir.Type) -> int:
@@ -107,11 +174,13 @@ def integer_step(tr: Translator, op, f: Callable, checks: list[tuple[Bad, str]])
     """The step that applies f to two integers, or to two indices of 32 bits, and looks for what has no meaning: what
     the operation's flags rule out, and `checks` (nothing where nobody uses the result)."""
     t = op.results[0].type
-    if tr.index_bits == 32 and is_index(t):
-        step = _index_step(tr, op, f)
-    else:
-        step, checks = applied(tr, op, f), _flag_checks(op, dtype_of(t)) + checks
-    return _checked(tr, op, step, checks) if checks and list(op.results[0].uses) else step
+    narrow = tr.index_bits == 32 and is_index(t)
+    step = _index_step(tr, op, f) if narrow else applied(tr, op, f)
+    if not list(op.results[0].uses):
+        return step
+    step = _checked(tr, op, step, checks) if checks else step
+    flags = _flag_checks(op, dtype_of(t), narrow)
+    return _without_poison(tr, op, step, flags) if flags else step
 
 
 def _index_step(tr: Translator, op, f: Callable) -> Callable:

@@ -149,6 +149,43 @@ def test_other_arithmetic_is_not(op, t, x, y):
     assert report.ok, report.findings
 
 
+CAST = "      {}\n      %r = arith.trunci %w : i64 to i32"
+BY_INDEX = """%i = arith.index_cast %x : i32 to index
+      %j = arith.index_cast %y : i32 to index
+      {}
+      %r = arith.index_cast %k : index to i32"""
+# What a flag rules out: the operation, its type, operands with which it is fine, operands with which it is not.
+FLAGS = [
+    ("%r = arith.shrsi %x, %y exact : T", "i32", (-8, 3), (-8, 4)),
+    ("%r = arith.shrui %x, %y exact : T", "i8", (-128, 7), (-127, 1)),
+    ("%r = arith.shrui %x, %y exact : T", "i64", (2**40, 40), (2**40 + 1, 2)),
+    ("%r = arith.divsi %x, %y exact : T", "i32", (-9, 3), (-9, 2)),
+    ("%r = arith.divui %x, %y exact : T", "i16", (-2, 2), (-1, 2)),
+    (BY_INDEX.format("%k = arith.shrui %i, %j exact : index"), "i32", (-4, 2), (-4, 3)),
+    (BY_INDEX.format("%k = arith.divsi %i, %j exact : index"), "i32", (12, -4), (12, 5)),
+    (BY_INDEX.format("%k = arith.subi %i, %j overflow<nuw> : index"), "i32", (-1, 5), (4, 5)),
+    (BY_INDEX.format("%k = arith.addi %i, %j overflow<nuw> : index"), "i32", (-9, 5), (-4, 5)),
+    (CAST.format("%w = arith.extui %x nneg : i32 to i64"), "i32", (2**31 - 1, 0), (-1, 0)),
+    ("%i = arith.index_castui %x nneg : i32 to index\n      %r = arith.index_cast %i : index to i32", "i32", (7, 0), (-7, 0)),
+    ("%f = arith.uitofp %x nneg : i32 to f32\n      %r = arith.bitcast %f : f32 to i32", "i32", (7, 0), (-7, 0)),
+    ("%w = arith.trunci %x overflow<nsw> : i32 to i8\n      %r = arith.extsi %w : i8 to i32", "i32", (-128, 0), (128, 0)),
+    ("%w = arith.trunci %x overflow<nuw> : i32 to i8\n      %r = arith.extui %w : i8 to i32", "i32", (255, 0), (-1, 0)),
+    ("%w = arith.trunci %x overflow<nuw> : i32 to i1\n      %r = arith.extui %w : i1 to i32", "i32", (1, 0), (-1, 0)),
+    ("%r = arith.shli %x, %y overflow<nuw> : T", "i32", (-1, 0), (-1, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("op, t, fine, bad", FLAGS)
+def test_what_a_flag_rules_out_is_reported(op, t, fine, bad):
+    one = np.arange(COUNT) == 5  # a thread
+    xs, ys = (np.where(one, DTYPES[t](b), DTYPES[t](f)) for f, b in zip(fine, bad, strict=True))
+    report, _ = run(op.replace(": T", f": {t}"), t, xs, ys)
+    found = [f.message for f in report.findings if f.kind == "undefined arithmetic"]
+    assert found and "thread 5 " in found[0] and "flag" in found[0], report.findings
+    report, _ = run(op.replace(": T", f": {t}"), t, *fine)
+    assert report.ok, report.findings
+
+
 HARMLESS = {
     "selected away": """
       %zero = arith.constant 0 : i32

@@ -9,7 +9,7 @@ import numpy as np
 
 from mlirc.device.attributes import flag, word
 from mlirc.device.declare import applied, applied_to_state, pure, rule, stateful
-from mlirc.device.integer_checks import MARK, complain, is_index, wrapped
+from mlirc.device.integer_checks import MARK, complain, conversion_step, is_index, wrapped
 from mlirc.device.machine import State
 from mlirc.device.numbers import dtype_of, integers_as, round_once, together, toward_zero, unsigned, vector_shape
 from mlirc.device.rules.floating_point import to_nearest
@@ -17,14 +17,15 @@ from mlirc.device.translate import Translator
 from mlirc.mlir import ir
 
 
-@pure("arith.sitofp", "arith.uitofp")
+@rule("arith.sitofp", "arith.uitofp")
 def _integer_to_float(tr: Translator, op):
     dtype = dtype_of(op.results[0].type)
+    f = lambda a: integers_as(a, dtype)  # noqa: E731
     if op.name == "arith.uitofp":
-        return lambda a: integers_as(unsigned(a), dtype)
-    if dtype_of(op.operands[0].type) == np.bool_:
-        return lambda a: integers_as(-a.astype(np.int8), dtype)
-    return lambda a: integers_as(a, dtype)
+        f = lambda a: integers_as(unsigned(a), dtype)  # noqa: E731
+    elif dtype_of(op.operands[0].type) == np.bool_:
+        f = lambda a: integers_as(-a.astype(np.int8), dtype)  # noqa: E731
+    return conversion_step(tr, op, applied(tr, op, f))
 
 
 @pure("arith.extf", "arith.truncf", "llvm.fptrunc", "llvm.fpext")
@@ -82,7 +83,8 @@ def _integer_cast(tr: Translator, op):
     else:
         f = lambda x: -x.astype(dtype) if boolean else x.astype(dtype)  # noqa: E731
 
-    return applied_to_state(tr, op, lambda s, x: wrapped(s, f(x), op, wide)) if cut else applied(tr, op, f)
+    step = applied_to_state(tr, op, lambda s, x: wrapped(s, f(x), op, wide)) if cut else applied(tr, op, f)
+    return conversion_step(tr, op, step)
 
 
 @pure("arith.bitcast")
