@@ -55,6 +55,9 @@ CLOSE |= dict.fromkeys(
 NO_EFFECT = {
     "integer past 32 bits and back": "the index is below 128: its product with 2^24 fits in 32 bits",
     "integer past 32 bits": "the index is 0",
+    "integer with exact": "no thread loses a bit, or nothing that is stored depends on the one that does",
+    "integer with nneg": "no thread has a negative number there, or nothing that is stored depends on it",
+    "integer with overflow<nuw>": "no thread overflows, or nothing that is stored depends on the one that does",
     "number another operation": "it rescales what a loop starts from (zeros, minus infinity), or what is never stored",
     "number operand dropped": "likewise",
     "number addend dropped": "likewise",

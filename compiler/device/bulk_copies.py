@@ -13,7 +13,7 @@ import numpy as np
 
 from mlirc.device.global_copies import Runs, end_global_write
 from mlirc.device.machine import Machine, State
-from mlirc.device.mbarriers import SIZE, Barrier
+from mlirc.device.mbarriers import Barrier
 from mlirc.device.memory import Buffer, MemRef
 from mlirc.device.order.proxies import KIND
 from mlirc.device.order.tensor_order import TensorOrder
@@ -80,6 +80,7 @@ def begin_transfer(s: State, raw: np.ndarray, to: tuple[Buffer, np.ndarray], who
         first, granule = cells * m.races.granule, m.races.granule  # type: ignore[union-attr]
         engine.barriers.check_access(buffer, first, granule, thread, "copies to", op)
         m.clocks.async_reads.check(buffer, first, granule, thread, op)
+        m.races.check_lanes(buffer, cells, b * m.nt + t, op)  # type: ignore[union-attr]
         if owner != b:
             m.clocks.lives.check_started(b, t, owner, op)
         if m.clocks.proxies.unfenced(buffer, cells, owner, b, t):
@@ -145,12 +146,17 @@ def read_for_store(s: State, buffer: Buffer, address: np.ndarray, who: tuple[int
         m.complain("uninitialized read", lone, f"reads {buffer.name}, where nobody wrote", op)
     m.sent(buffer, address, lone, op)
     if m.clocks is not None:
-        first = np.unique(address // SIZE) * SIZE
-        engine.barriers.check_access(buffer, first, SIZE, np.array([b * m.nt + t]), "reads", op)
         check_proxy(m, buffer, np.unique(address // m.races.granule), (b, t), op)  # type: ignore[union-attr]
-        m.clocks.access(buffer, np.unique(address // m.races.granule), 1, np.array([b * m.nt + t]), False, op)  # type: ignore[union-attr]
+        note_read(m, buffer, address, who, op)
     if group:
         engine.store(Store(who, engine.bulk.get(who, 0), buffer, address, op, targets, reduces))
+
+
+def note_read(m: Machine, buffer: Buffer, address: np.ndarray, who: tuple[int, int], op) -> None:
+    """Logs that a bulk copy of a thread reads cells of the storage, of its block's shared memory."""
+    granule = m.races.granule  # type: ignore[union-attr]
+    first = np.unique(address // granule) * granule
+    m.races.note_bytes(buffer, first, granule, np.full(len(first), who[0] * m.nt + who[1], np.int32), False, op)  # type: ignore[union-attr]
 
 
 def end_write(m: Machine, store: Store) -> None:

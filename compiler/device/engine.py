@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mlirc.device.bulk_copies import Sent, Store, end_write
+from mlirc.device.bulk_copies import Sent, Store, end_write, note_read
 from mlirc.device.machine import Machine, State
 from mlirc.device.mbarriers import Mbarriers
 from mlirc.device.memory import Buffer
@@ -137,8 +137,7 @@ class Engine:
                 store.reading = False
                 store.buffer.reading[store.cells] -= 1  # type: ignore[index]
                 if m.clocks is not None and m.races is not None:  # the reads end here
-                    cells = np.unique(store.cells // m.races.granule)
-                    m.clocks.access(store.buffer, cells, 1, np.array([b * m.nt + t]), False, store.op)
+                    note_read(m, store.buffer, store.cells, store.who, store.op)
             if read:
                 kept.append(store)
             else:

@@ -30,6 +30,7 @@ class Barrier:
     real: bool = True  # False: made up for an operation on bytes that hold none
     maker: tuple[int, int] = (-1, -1)  # (block, thread) that initialized it
     made: tuple[int, int] | None = None  # the row and epoch of its initialization
+    made_at: int = 0  # when, among the accesses that order/lanes.py counts
     fence: tuple[int, int] | None = None  # the row and epoch of the fence that made this visible outside of the block
     fence_number: int = 0  # among its block's fence.mbarrier.init; 0: none
     column: int = -1  # of the clocks, where there are any
@@ -150,7 +151,7 @@ class Mbarriers:
             barrier = self.found[id(buffer), b, byte] = self._new(int(counts[b, t]), b)
             barrier.maker = b, t
             if m.clocks is not None:
-                barrier.made = self._now(b, t)
+                barrier.made, barrier.made_at = self._now(b, t), m.clocks.lanes.time
 
     def inval(self, s: State, pointer: MemRef, op) -> None:
         m, buffer = self.machine, pointer.buffer
@@ -279,7 +280,7 @@ class Mbarriers:
             return found
         known = found.fence_number > 0 and m.clocks.sees(b, t, m.clocks.fenced_inits + owner % m.cluster_size,
                                                          found.fence_number)  # fmt: skip
-        if not known and not m.clocks.sees(b, t, *found.made):
+        if not known and not (m.clocks.sees(b, t, *found.made) and self._made_before(found, b, t)):
             message = f"uses the mbarrier at byte {byte} with no barrier behind its initialization"
             self.bad(b, t, message, op, "race")
         if (copy or owner != b) and not known:
@@ -288,8 +289,16 @@ class Mbarriers:
                 self.bad(b, t, message, op, "missing mbarrier fence")
         seen = m.clocks.seen(b, row)  # by all lanes, for good
         if found.fence is not None and all(seen[who] >= when for who, when in (found.made, found.fence)):
-            found.trusted.add(row)
+            if found.made[0] != row or m.clocks.lanes.met[b, t // 32] >= found.made_at:
+                found.trusted.add(row)
         return found
+
+    def _made_before(self, barrier: Barrier, b: int, t: int) -> bool:
+        """Whether an mbarrier that another lane of a thread's warp has initialized (or one of another warp) was so
+        before what the thread does now."""
+        other, m = barrier.maker, self.machine
+        mine = other[0] == b and other[1] // 32 == t // 32
+        return not mine or m.clocks.lanes.ordered(b, (other[1], barrier.made_at), t)
 
     # -- arrivals and waits
 
@@ -375,7 +384,7 @@ class Mbarriers:
             done = self.found[id(pointer.buffer), b, byte].done
             m.clocks.acquire(b, m.clocks.row(b, 32 * w), done, m.clocks.lanes.lanes_of(s.mask, b, w))
         if m.races is not None:
-            m.races.met(s.mask)
+            m.races.forget_known()
 
     def passed(self, s: State, pointer: MemRef, parity: np.ndarray, op) -> Callable[[], bool]:
         """What tells whether the phase of the given parity has ended, for all active threads: to be asked again and

@@ -55,7 +55,6 @@ def block_barrier(s: State, op, number: int = 0, threads: int | None = None):
     b.arrived |= mine
     here = m.clocks.active(s.mask) if m.clocks is not None else []
     for k, row in here:
-        m.clocks.lanes.meet(k, row % m.clocks.warps)
         m.clocks.release(k, row, b.left.setdefault(k, np.zeros(m.clocks.columns, np.int32)))
     complete = b.arrived.sum(axis=1) >= wanted
     if complete.any():
@@ -69,10 +68,11 @@ def block_barrier(s: State, op, number: int = 0, threads: int | None = None):
             m.races.barrier(s.mask, complete)
     goal = dict(zip(np.flatnonzero(blocks).tolist(), target.tolist(), strict=True))
     yield _wait_for_barrier(b, mine, blocks, target, (number, wanted), op)
-    for k, row in here:
-        m.clocks.acquire(k, row, b.taken[k, goal[k]])
     if m.races is not None and m.clocks is not None:
         m.races.met(s.mask)
+    for k, row in here:
+        m.clocks.lanes.meet(k, row % m.clocks.warps)
+        m.clocks.acquire(k, row, b.taken[k, goal[k]])
 
 
 def _wait_for_barrier(b: Barrier, mine: np.ndarray, blocks: np.ndarray, target: np.ndarray, which: tuple[int, int], op):

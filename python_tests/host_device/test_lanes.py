@@ -78,8 +78,8 @@ def test_reads_end_with_the_arrival_of_their_own_lanes():
 
 @pytest.mark.parametrize(
     "between, kinds",
-    [(SYNC + "%f = FENCE", set()), ("%f = FENCE", {("missing proxy fence", STORE)}),
-     ("ALL" + SYNC, set())],
+    [(SYNC + "%f = FENCE", set()), ("%f = FENCE", {("missing proxy fence", STORE), ("race", STORE)}),
+     ("ALL" + SYNC, set()), ("ALL", {("race", STORE)})],
 )  # fmt: skip
 def test_one_lane_fences_what_it_has_met(between, kinds):
     """All lanes write a box that lane 0 copies out."""

@@ -182,12 +182,14 @@ class Clocks:
         more = self.lanes.more(b, w, lanes)
         if more is not None:
             np.maximum(here, more, out=here)
+        self.lanes.syncs.release(b, w, lanes, int(mine[row]))
         mine[row] += 1
         if self.machine.order is not None:
             self.machine.order.leave(b, w, into[self.local :], lanes)
 
     def acquire(self, b: int, row: int, from_: np.ndarray, lanes: np.ndarray | None = None) -> None:
         """Takes over what was left at a barrier; `lanes` (bool [32]): some lanes of the warp do."""
+        self.lanes.syncs.acquire(b, row % self.warps, lanes, int(from_[row]))
         if lanes is None:
             mine = self.now[self.unit(b), row]
             np.maximum(mine, from_[: self.local], out=mine)
@@ -202,12 +204,15 @@ class Clocks:
         mine = self.now[self.unit(b), row]
         self.lanes.hold_back(b, t // 32, alone)
         left, more = mine.copy(), self.lanes.more(b, t // 32, alone)
+        self.lanes.syncs.release(b, t // 32, alone, int(mine[row]))
         mine[row] += 1
         return left if more is None else np.maximum(left, more)
 
     def learn(self, b: int, t: int, from_: np.ndarray) -> None:
         """A thread acquires what was published in its block or cluster."""
-        self.lanes.learn(b, t // 32, np.arange(32) == t % 32, from_)
+        alone = np.arange(32) == t % 32
+        self.lanes.syncs.acquire(b, t // 32, alone, int(from_[self.row(b, t)]))
+        self.lanes.learn(b, t // 32, alone, from_)
 
     def meet(self, pairs: list[tuple[int, int]], cluster: bool = False) -> None:
         """Warps that all wait for each other, block by block (or cluster by cluster)."""

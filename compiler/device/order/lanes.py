@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from mlirc.device.order.lane_order import Syncs
+
 _MANY = 256  # accesses that are kept before those that all warps have met behind are looked for
 
 
@@ -22,6 +24,7 @@ class Lanes:
         self.clocks, self.nt = clocks, clocks.machine.nt
         blocks = clocks.machine.nb
         self.time = 0  # counts accesses
+        self.syncs = Syncs(self)
         self.met = np.zeros((blocks, clocks.warps), np.int64)  # when each warp last met
         self.accesses: dict[tuple, tuple[int, Any]] = {}  # since then, the last one of each operation and place
         self.apart = np.zeros((blocks, clocks.warps, 32), bool)  # lanes that know more than their warp
@@ -32,6 +35,7 @@ class Lanes:
         if not len(a.first):
             return
         self.time += 1
+        a.time = self.time
         key = (id(a.buffer), id(a.op), a.write, int(a.first[0]), int(a.thread[0]), len(a.first))
         self.accesses[key] = self.time, a
         if len(self.accesses) > _MANY and self.time % _MANY == 0:
@@ -49,6 +53,11 @@ class Lanes:
     def meet(self, b: int, w: int) -> None:
         """The lanes of a warp meet."""
         self.met[b, w] = self.time
+        self.syncs.meet(b, w)
+        self._share(b, w)
+
+    def _share(self, b: int, w: int) -> None:
+        """What some lanes of a warp know, all do."""
         if self.known is not None and self.apart[b, w].any():
             unit, row = self.clocks.unit(b), b % self.clocks.size * self.clocks.warps + w
             mine = self.clocks.now[unit, row]
@@ -64,13 +73,7 @@ class Lanes:
         np.maximum(known, from_, out=known)
         self.apart[b, w] |= lanes
         if self.apart[b, w, : self.nt - 32 * w].all():  # each by itself: as if they had met
-            self.meet_knowledge(b, w)
-
-    def meet_knowledge(self, b: int, w: int) -> None:
-        """All lanes of a warp have come to know something by themselves."""
-        when = self.met[b, w]
-        self.meet(b, w)
-        self.met[b, w] = when
+            self._share(b, w)
 
     def more(self, b: int, w: int, lanes: np.ndarray | None) -> np.ndarray | None:
         """What some lanes (None: all) know beyond their warp's clock; None: nothing."""
@@ -99,7 +102,14 @@ class Lanes:
         """Whether threads (counted through the batch [n]) know more than their warps."""
         return self.apart[thread // self.nt, thread % self.nt // 32, thread % self.nt % 32]
 
-    def _others(self, b: int, w: int, lanes: np.ndarray) -> Iterator[tuple[Any, np.ndarray]]:
+    def ordered(self, b: int, first: tuple[int, int], t: int) -> bool:
+        """Whether what a thread did (thread, time) comes before what thread t of its warp does now."""
+        w, (done, time) = t // 32, first
+        if done == t or self.met[b, w] >= time:
+            return True
+        return self.syncs.ordered(b, w, (done % 32, time), (t % 32, self.time + 1))
+
+    def others(self, b: int, w: int, lanes: np.ndarray) -> Iterator[tuple[Any, np.ndarray]]:
         """Accesses since the warp last met, and which of their threads are of its other lanes."""
         first = b * self.nt + 32 * w
         for time, a in self.accesses.values():
@@ -116,7 +126,7 @@ class Lanes:
         clocks = self.clocks
         row = b % clocks.size * clocks.warps + w
         epoch = int(clocks.now[clocks.unit(b), row, row])
-        for a, chosen in self._others(b, w, lanes):
+        for a, chosen in self.others(b, w, lanes):
             table, cells = clocks.table(a.buffer), _cells(a, chosen)
             if not self._last(table, cells, a.write, row, epoch).any():
                 continue

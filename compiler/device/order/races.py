@@ -14,12 +14,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mlirc.device.memory import Buffer
+from mlirc.device.order.lane_order import unordered
 from mlirc.device.order.parts import Parts
 from mlirc.errors import MlircError
 from mlirc.mlir import ir
 
 LOG_BYTES = 64 << 20  # of accesses that are logged before they are condensed
 MAX_LOG_BYTES = 2 << 30  # of condensed ones
+MANY = 64  # accesses within warps that are kept before those that are known to all lanes are looked for
 
 
 @dataclass
@@ -33,6 +35,7 @@ class Access:
     write: bool
     op: ir.Operation
     atomic: bool = False
+    time: int = 0  # with clocks: when, among the batch's accesses to shared memory
 
 
 class RaceLog:
@@ -47,6 +50,7 @@ class RaceLog:
         self._parts, self._parts_within = (Parts(_cut, lambda a: self._examine(a, 1), self._warps) for _ in range(2))
         self._logged, self._limit = 0, LOG_BYTES  # bytes of accesses since the logs were condensed, and when to do it
         self._owner: dict[int, np.ndarray] = {}
+        self._many = MANY
 
     def note(self, buffer: Buffer, address, width: int, item: int, write: bool, mask, op) -> None:
         """Logs an access of every active thread; address in elements of the buffer's storage."""
@@ -76,8 +80,8 @@ class RaceLog:
             return
         if m.clocks is not None and a.buffer.space == "shared":
             m.clocks.access(a.buffer, a.first, a.span, a.thread, a.write, a.op, a.atomic)
-            self._keep(self.within, a)
             m.clocks.lanes.note(a)
+            self._keep(self.within, a)
             return
         self._keep(self.recent, a)
         if a.buffer.space == "global":
@@ -149,8 +153,8 @@ class RaceLog:
         access = Access(buffer, cells, span, thread, True, op)
         if m.clocks is not None and buffer.space == "shared":
             m.clocks.access(buffer, cells, span, thread, True, op)
-            self._keep(self.within, access)
             m.clocks.lanes.note(access)
+            self._keep(self.within, access)
             return
         self._keep(self.recent, access)
 
@@ -251,7 +255,7 @@ class RaceLog:
 
     def _compare(self, buffer: Buffer, owner: np.ndarray, writes: list[Access], accesses: list[Access], group: int):
         """Compares accesses with the last write to their granules."""
-        touched = []
+        touched, lanes = [], []
         for a in writes:
             cells = _cells(a)
             owner[cells] = (a.thread // group)[:, None]
@@ -263,12 +267,73 @@ class RaceLog:
             clash = (last != (a.thread // group)[:, None]) & (last >= 0)
             if clash.any() and self.machine.clocks is not None and buffer.space == "shared":
                 clash &= last // 32 == (a.thread // 32)[:, None]  # of other warps the clocks know
+                lanes.append(cells[clash])
+                continue
             if clash.any() and buffer.space == "global":  # other blocks are the business of `_between_blocks`
                 clash &= last * group // self.machine.nt == (a.thread // self.machine.nt)[:, None]
             if clash.any():
                 self._report(a, clash, last, writes, group)
         for cells in touched:
             owner[cells] = -1
+        if sum(map(len, lanes)):
+            self._compare_lanes(buffer, accesses, np.concatenate(lanes))
+
+    def _compare_lanes(self, buffer: Buffer, accesses: list[Access], cells: np.ndarray) -> None:
+        """Looks for races of lanes of one warp to granules of shared memory, as exactly as the clocks allow."""
+        m = self.machine
+        for a, b, pairs in unordered(m.clocks.lanes.syncs, m.nt, accesses, cells):
+            here, there = (a, b) if b.write else (b, a)
+            cell, thread, number = pairs[0].tolist() if b.write else pairs[0, [0, 2, 1]].tolist()
+            times = len(np.unique(pairs[:, 1 if b.write else 2]))
+            self._complain(here, there, cell, thread, f"thread {number % m.nt}", times)
+
+    def _complain(self, a: Access, other: Access, cell: int, thread: int, whom: str, times: int) -> None:
+        """Reports an access by a thread to a granule that another one writes."""
+        m = self.machine
+        byte = cell * self.granule - (thread // m.nt) * (a.buffer.stride if a.buffer.space == "shared" else 0)
+        message = f"{'writes' if a.write else 'reads'} byte {byte} of {a.buffer.name}, which {whom} writes "
+        message += f"({other.op.name} at {m.report.place(other.op)}) without a barrier in between"
+        m.complain_of("race", thread, message, a.op, times)
+
+    def check_lanes(self, buffer: Buffer, cells: np.ndarray, thread: int, op) -> None:
+        """Complains about granules that a copy, begun by a thread, is about to write, and that other lanes of its warp
+        have accessed with nothing in between."""
+        m = self.machine
+        b, t = thread // m.nt, thread % m.nt
+        for a, chosen in m.clocks.lanes.others(b, t // 32, np.arange(32) == t % 32):
+            if a.buffer is not buffer or (not a.write and a.op is op):
+                continue
+            hit = np.isin(_cells(a)[chosen], cells)
+            rows = np.flatnonzero(hit.any(axis=1))
+            for row in rows.tolist():
+                other = int(a.thread[chosen][row])
+                if not m.clocks.lanes.ordered(b, (other % m.nt, a.time), t):
+                    byte = int(_cells(a)[chosen][row][hit[row]][0]) * self.granule % buffer.stride
+                    does = "writes" if a.write else "reads"
+                    whom = f"thread {other % m.nt} {does} ({a.op.name} at {m.report.place(a.op)})"
+                    message = f"begins to write byte {byte} of {buffer.name}, which {whom} with no barrier in between"
+                    m.complain_of("race", thread, message, op, len(rows))
+                    break
+
+    def forget_known(self) -> None:
+        """With clocks, where lanes may have learned of each other: drops accesses that all lanes of their warps have
+        heard of, if many are kept."""
+        if len(self.within) <= self._many:
+            return
+        m, syncs = self.machine, self.machine.clocks.lanes.syncs
+        self._examine(self.within, 1)
+        until = np.zeros((m.nb, m.nt), np.int64)
+        for b, w in syncs.acquires:
+            lanes = slice(32 * w, min(32 * w + 32, m.nt))
+            until[b, lanes] = syncs.known(b, w, lanes.stop - lanes.start)
+        until, kept = until.ravel(), []
+        for a in self.within:
+            kept += _cut([a], a.time <= until)[1]
+        self.within = kept
+        oldest = min((a.time for a in kept), default=m.clocks.lanes.time + 1)
+        for b, w in list(syncs.acquires):
+            syncs.forget(b, w, oldest - 1)
+        self._many = max(MANY, 2 * len(kept))
 
     def _report(self, a: Access, clash: np.ndarray, last: np.ndarray, writes: list[Access], group: int) -> None:
         m = self.machine
@@ -278,13 +343,10 @@ class RaceLog:
             (b for b in writes if ((b.first <= cell) & (cell < b.first + b.span)
                                                  & (b.thread // group == last[row, column])).any()), a
         )  # fmt: skip
-        thread, number = int(a.thread[row]), int(last[row, column])
+        number = int(last[row, column])
         what = "warp" if group > 1 else "thread"
-        byte = cell * self.granule - (thread // m.nt) * (a.buffer.stride if a.buffer.space == "shared" else 0)
         whom = f"{what} {number % (m.nt // group if m.nt >= group else 1)}"
-        message = f"{'writes' if a.write else 'reads'} byte {byte} of {a.buffer.name}, which {whom} writes "
-        message += f"({other.op.name} at {m.report.place(other.op)}) without a barrier in between"
-        m.complain_of("race", thread, message, a.op, int(clash.any(axis=1).sum()))
+        self._complain(a, other, cell, int(a.thread[row]), whom, int(clash.any(axis=1).sum()))
 
 
 def _cut(accesses: list[Access], threads: np.ndarray | None) -> tuple[list[Access], list[Access]]:
@@ -301,7 +363,7 @@ def _cut(accesses: list[Access], threads: np.ndarray | None) -> tuple[list[Acces
             kept.append(a)
         else:
             for chosen, into in ((here, done), (~here, kept)):
-                into.append(Access(a.buffer, a.first[chosen], a.span, a.thread[chosen], a.write, a.op, a.atomic))
+                into.append(replace(a, first=a.first[chosen], thread=a.thread[chosen]))
     return done, kept
 
 
@@ -314,7 +376,8 @@ def _distinct(accesses: list[Access], threads: int) -> list[Access]:
     for same in groups.values():
         if len(same) > 1:
             keys = np.unique(np.concatenate([a.first.astype(np.int64) * threads + a.thread for a in same]))
-            found.append(replace(same[0], first=keys // threads, thread=(keys % threads).astype(np.int32)))
+            last = max(a.time for a in same)
+            found.append(replace(same[0], first=keys // threads, thread=(keys % threads).astype(np.int32), time=last))
         else:
             found.append(same[0])
     return found

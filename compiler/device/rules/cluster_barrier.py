@@ -97,12 +97,12 @@ def _wait(tr: Translator, op):
             m.waited |= mine & b.waited[:, None]
         if m.clocks is None:
             return
+        if m.races is not None:
+            m.races.met(s.mask)
         for k, row in m.clocks.active(s.mask):
             left = b.left.get((m.clocks.unit(k), goal[k]))
             if left is not None:
                 m.clocks.lanes.meet(k, row % m.clocks.warps)
                 m.clocks.acquire(k, row, left)
-        if m.races is not None:
-            m.races.met(s.mask)
 
     return waiting(run)

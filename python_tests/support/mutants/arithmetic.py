@@ -27,6 +27,10 @@ def changes(lines: list[str], i: int) -> Iterator[Change]:
 
     if found := _BINARY.match(line):
         yield from _integers(line, i, found, put)
+        yield from _flags(i, found, put)
+    if found := re.match(r"^\s*(%\w+) = arith\.(extui|uitofp|index_castui|trunci) (%[\w#]+) : (.*)$", line):
+        flag = "overflow<nuw>" if found[2] == "trunci" else "nneg"
+        yield "integer", f"with {flag}", put(f"{found[1]} = arith.{found[2]} {found[3]} {flag} : {found[4]}")
     if (found := _FLOAT.match(line)) and i % EVERY == 0:
         yield from _floats(found, put)
     yield from _windows(lines, i, put)
@@ -49,6 +53,15 @@ def _integers(line: str, i: int, found: re.Match, put: Callable) -> Iterator[Cha
             "%mutant_y = arith.muli %mutant_x, %mutant_k : index",
             f"{result} = arith.{back} %mutant_y, %mutant_k : index",
         )  # fmt: skip
+
+
+def _flags(i: int, found: re.Match, put: Callable) -> Iterator[Change]:
+    """Flags that the operands may break."""
+    result, op, left, right, t = found.groups()
+    if op in ("shrui", "shrsi", "divui", "divsi"):
+        yield "integer", "with exact", put(f"{result} = arith.{op} {left}, {right} exact : {t}")
+    if op in ("addi", "subi", "muli", "shli") and i % EVERY == 0:
+        yield "integer", "with overflow<nuw>", put(f"{result} = arith.{op} {left}, {right} overflow<nuw> : {t}")
 
 
 def _floats(found: re.Match, put: Callable) -> Iterator[Change]:

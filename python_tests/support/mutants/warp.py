@@ -39,8 +39,28 @@ def changes(lines: list[str], i: int) -> Iterator[Change]:
     yield from _masks(line, put)
     yield from _shuffles(line, put)
     yield from _divergent(line, put)
+    yield from _unordered(lines, i, put)
     yield from _named(line, put)
     yield from _initial(line, i, put)
+
+
+def _unordered(lines: list[str], i: int, put: Callable) -> Iterator[Change]:
+    """Lanes that converge, which orders none of their accesses: a vote for a barrier of the warp, and a store to shared
+    memory by either half of the warp, in arms of a branch, with no barrier behind."""
+    line = lines[i]
+    if found := re.match(r"\s*nvvm\.bar\.warp\.sync (%[\w-]+) : i32", line):
+        vote = f"%mutant_v = nvvm.vote.sync ballot {found[1]}, %mutant_yes -> i32"
+        yield "barrier", "weakened to a vote", put("%mutant_yes = arith.constant true", vote)
+    if not re.match(r"\s*vector\.store .*workgroup", line):
+        return
+    for j in range(i + 1, len(lines)):
+        if lines[j].rstrip().endswith("{") or lines[j].lstrip().startswith("}"):
+            return
+        if "nvvm.bar.warp.sync" in lines[j]:
+            arms = ("scf.if %mutant_low {", line, "} else {", line, "}")
+            yield "divergence", "store in both arms, no barrier", [*lines[:i], *LANE, *arms, *lines[i + 1 : j],
+                                                                   *lines[j + 1 :]]  # fmt: skip
+            return
 
 
 def _masks(line: str, put: Callable) -> Iterator[Change]:
