@@ -158,7 +158,9 @@ def _add(c: ComplexPairs, node: Node, x: Any, y: Any, alpha: Any = 1) -> Pair:
     shape = list(node.meta["val"].shape)
 
     def whole(part: Any) -> Any:
-        same = part is None or list(part.meta["val"].shape) == shape
+        if not isinstance(part, Node):
+            return None if part is None else c(aten.full.default, shape, part, dtype=REAL[node.meta["val"].dtype])
+        same = list(part.meta["val"].shape) == shape
         return part if same else c(aten.expand.default, part, shape)
 
     return whole(re), whole(im)

@@ -27,24 +27,36 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 
 @dataclass(frozen=True)
 class Computed:
-    """An output that the compiled code computes: its number there, the order of its dimensions in memory, and the
-    strides that PyTorch gives it."""
+    """An output that the compiled code computes: its number there, the order of its dimensions in memory, and the shape
+    and strides that PyTorch gives it. Of the dimensions in `repeated`, whose stride is 0, only the first index is
+    computed. `whole`: the code gives all of the output's storage, flat, as other outputs look at it, too."""
 
     number: int
     order: tuple[int, ...]
+    size: tuple[int, ...] = ()
     stride: tuple[int, ...] = ()
+    repeated: tuple[int, ...] = ()
+    whole: int | None = None  # elements of that storage
+    offset: int = 0  # of the output's first element in it
+    is_complex: bool = False  # the code gives pairs of real numbers
+    conj: bool = False  # its conjugate bit; the code gives what lies in memory
+    neg: bool = False
 
 
 @dataclass(frozen=True)
 class Looked:
     """An output that looks at the memory of an input, or (`computed`) of another output. No `size`: that tensor
-    itself."""
+    itself. `dtype`: what it takes the memory's bytes for, where not as the other; `conj` and `neg`: its conjugate and
+    negative bits."""
 
     at: int
     computed: bool = False
     size: tuple[int, ...] | None = None
     stride: tuple[int, ...] = ()
     offset: int = 0
+    dtype: torch.dtype | None = None
+    conj: bool = False
+    neg: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,6 +78,7 @@ class Facts:
     computed: list[int]
     device: torch.device
     looks: dict[int, tuple]
+    has_complex: bool = False  # among what is read or computed
 
 
 @contextlib.contextmanager
@@ -112,15 +125,15 @@ def study(graph: Callable[..., Any], name: str, used: Sequence[bool], args: Sequ
     outputs, computed = _outputs(results, tensors)
     looked = {o.at for o in outputs if isinstance(o, Looked) and not o.computed and o.size is not None}
     looks = {at: (tuple(tensors[at].shape), tuple(tensors[at].stride())) for at in looked}
-    return Facts(read, written, outputs, computed, devices.pop(), looks)
+    pairs = any(v.is_complex() for v in (*(tensors[at] for at in read), *(results[at] for at in computed)))
+    return Facts(read, written, outputs, computed, devices.pop(), looks, pairs)
 
 
 def _require_plain(value: torch.Tensor) -> None:
     if type(value) not in _PLAIN:
         raise MlircError(f"an input is a {type(value).__name__}: only plain tensors can be inputs")
-    if value.layout != torch.strided or value.is_conj() or value.is_neg():
-        how = value.layout if value.layout != torch.strided else "lazily conjugated or negated"
-        raise MlircError(f"an input is a tensor that is {how}: only dense tensors can be inputs")
+    if value.layout != torch.strided:
+        raise MlircError(f"an input is a tensor of layout {value.layout}: only dense tensors can be inputs")
 
 
 def _require_known_sizes(results: list[Any]) -> None:
@@ -150,14 +163,18 @@ def memory_order(value: torch.Tensor) -> tuple[int, ...]:
     contiguous once it is permuted so; () where it is contiguous as it is, or not dense."""
     if value.is_contiguous() or value.dim() < 2:
         return ()
-    sizes, strides = value.shape, [int(n) for n in value.stride()]
-    order = tuple(sorted(range(value.dim()), key=lambda d: (sizes[d] != 1, -strides[d], d)))
+    order = _stride_order(value)
     expected = 1
     for d in reversed(order):
-        if sizes[d] != 1 and strides[d] != expected:
+        if value.shape[d] != 1 and value.stride(d) != expected:
             return ()
-        expected *= sizes[d]
+        expected *= value.shape[d]
     return order
+
+
+def _stride_order(value: torch.Tensor) -> tuple[int, ...]:
+    """The dimensions by their strides, the greatest first."""
+    return tuple(sorted(range(value.dim()), key=lambda d: (value.shape[d] != 1, -int(value.stride(d)), d)))
 
 
 def _outputs(results: list[Any], inputs: dict[int, torch.Tensor]) -> tuple[list, list[int]]:
@@ -181,9 +198,26 @@ def _outputs(results: list[Any], inputs: dict[int, torch.Tensor]) -> tuple[list,
         elif (base := bases[_storage(value)]) is not None and base != place:
             outputs.append(_looked(value, results[base], base, True))
         else:
-            outputs.append(Computed(len(computed), memory_order(value), tuple(map(int, value.stride()))))
+            shared = base is not None and (len(fresh[_storage(value)]) > 1 or _overlaps(value))
+            outputs.append(_computed(value, len(computed), shared))
             computed.append(place)
     return outputs, computed
+
+
+def _computed(value: torch.Tensor, number: int, shared: bool) -> Computed:
+    """An output that is computed, and whose storage others look at where `shared`."""
+    size, stride = tuple(map(int, value.shape)), tuple(map(int, value.stride()))
+    bits = value.is_complex(), value.is_conj(), value.is_neg()
+    if shared and not _is_whole(value):
+        elements = value.untyped_storage().nbytes() // value.element_size()
+        return Computed(number, (), size, stride, (), elements, int(value.storage_offset()), *bits)
+    repeated = tuple(d for d in range(value.dim()) if stride[d] == 0 and size[d] > 1)
+    alone = value
+    for d in repeated:
+        alone = alone.narrow(d, 0, 1)
+    order = () if alone.is_contiguous() else _stride_order(alone)
+    order = () if order == tuple(range(value.dim())) else order
+    return Computed(number, order, size, stride, repeated, None, 0, *bits)
 
 
 def _plain(value: Any, place: int) -> Any:
@@ -195,20 +229,18 @@ def _plain(value: Any, place: int) -> Any:
 def _looked(value: torch.Tensor, owner: torch.Tensor, at: int, computed: bool) -> Looked:
     if value is owner:
         return Looked(at, computed)
-    if value.dtype != owner.dtype or value.is_conj() or value.is_neg():
-        raise MlircError(f"a result is a view of a tensor of {owner.dtype} as {value.dtype}, which cannot be compiled")
-    return Looked(at, computed, tuple(value.shape), tuple(value.stride()), int(value.storage_offset()))
+    dtype = value.dtype if value.dtype != owner.dtype else None
+    size, stride, offset = tuple(value.shape), tuple(value.stride()), int(value.storage_offset())
+    return Looked(at, computed, size, stride, offset, dtype, value.is_conj(), value.is_neg())
 
 
 def _base(results: list[Any], places: list[int]) -> int | None:
-    """The output that holds all memory which these share, and which the others look at; None where each can be
-    computed by itself, since no two share an element."""
+    """The output that holds all memory which these share, and which the others look at: one that is all of it, or one
+    whose storage is computed instead; None where each can be computed by itself, as no two share an element."""
     if len(places) == 1:
-        return None
+        return places[0] if _overlaps(results[places[0]]) else None
     for place in places:
-        value = results[place]
-        dense = value.is_contiguous() or memory_order(value)
-        if dense and value.numel() * value.element_size() == value.untyped_storage().nbytes():
+        if _is_whole(results[place]):
             return place
     distinct: list[torch.Tensor] = []
     for place in places:
@@ -216,7 +248,26 @@ def _base(results: list[Any], places: list[int]) -> int | None:
             distinct.append(results[place])
     if len(distinct) == len(places) and _disjoint(distinct):
         return None
-    raise MlircError(f"outputs {', '.join(map(str, places))} look at the same memory, which is no output")
+    return places[0]
+
+
+def _is_whole(value: torch.Tensor) -> bool:
+    """Whether a tensor is dense, and all of its storage."""
+    dense = value.is_contiguous() or memory_order(value)
+    return bool(dense) and value.numel() * value.element_size() == value.untyped_storage().nbytes()
+
+
+def _overlaps(value: torch.Tensor) -> bool:
+    """Whether elements of a tensor share memory, but for dimensions that repeat all of it."""
+    if not value.numel():
+        return False
+    reach = 0  # of the dimensions so far, from their first element to their last
+    for stride, size in sorted((int(value.stride(d)), int(n)) for d, n in enumerate(value.shape)):
+        if stride and size > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False
 
 
 def _disjoint(values: list[torch.Tensor]) -> bool:

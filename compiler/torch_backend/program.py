@@ -26,18 +26,20 @@ _GRAD_MODE = (
 
 class Program(torch.nn.Module):
     """The graph as a function of the tensors that it reads, each with its dimensions in the order that they have in
-    memory; what it computes comes in such an order, too. Inputs that are no tensors are constants, or, where `request`
-    has them, computed from sizes."""
+    memory; what it computes comes in such an order, too. Complex tensors come and go as pairs of real numbers. Inputs
+    that are no tensors are constants, or, where `request` has them, computed from sizes."""
 
     def __init__(self, graph: torch.fx.GraphModule, args: Sequence[Any], facts: Facts, request: Request | None = None):
         super().__init__()
         self._numbers = request.numbers if request else {}
         self.graph, self.facts = without_grad_modes(graph), facts
+        self._complex = {at for at, v in enumerate(args) if isinstance(v, torch.Tensor) and v.is_complex()}
         self._others = [None if isinstance(v, torch.Tensor) else v for v in args]
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         args: list[Any] = list(self._others)
         for (at, order), tensor in zip(self.facts.read.items(), tensors, strict=True):
+            tensor = torch.view_as_complex(tensor) if at in self._complex else tensor
             args[at] = tensor.permute(inverse(order)) if order else tensor
         given = tuple(args)
         for at, number in self._numbers.items():
@@ -47,12 +49,29 @@ class Program(torch.nn.Module):
         found = []
         for at, output in enumerate(self.facts.outputs):
             if isinstance(output, Computed):
-                found.append(results[at].permute(output.order) if output.order else results[at])
+                found.append(as_real(_dense(results[at], output)))
         if not found:  # a model returns something: this one writes only
             written: list[Any] = [args[at] for at in self.facts.written]
             smallest = min(written, key=torch.Tensor.numel)
-            found.append(smallest.clone())
+            found.append(as_real(smallest.clone()))
         return tuple(found)
+
+
+def _dense(result: torch.Tensor, output: Computed) -> torch.Tensor:
+    """What is computed of a result: all of its storage, or its elements in the order of their memory."""
+    result = result.conj() if output.conj else -result if output.neg else result
+    if output.whole is not None:
+        return result.as_strided((output.whole,), (1,), 0)
+    for dim in output.repeated:
+        result = result.narrow(dim, 0, 1)
+    return result.permute(output.order) if output.order else result
+
+
+def as_real(value: torch.Tensor) -> torch.Tensor:
+    """A complex tensor as pairs of real numbers, in its own memory unless it is to be conjugated or negated first;
+    another tensor as it is."""
+    value = value.resolve_conj().resolve_neg()
+    return torch.view_as_real(value) if value.is_complex() else value
 
 
 def inverse(order: Sequence[int]) -> tuple[int, ...]:
@@ -89,7 +108,7 @@ def lowered(
                              for shape, at in zip(request.shapes, facts.read, strict=True))  # fmt: skip
         else:
             examples = tuple(like(args[at]) for at in facts.read)
-            examples = tuple(v.permute(order) if order else v.contiguous()
+            examples = tuple(as_real(v.permute(order) if order else v.contiguous())
                              for v, order in zip(examples, facts.read.values(), strict=True))  # fmt: skip
     sizes = request.sizes if request else None
     job.import_module(Program(graph, args, facts, request), examples, {}, train=True, sizes=sizes)

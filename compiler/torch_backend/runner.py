@@ -17,7 +17,7 @@ from mlirc.errors import MlircError
 from mlirc.torch_backend.executors import Executor, executor, sizes_of
 from mlirc.torch_backend.facts import Computed, Facts, Known, Looked, apart_from_tracing, study
 from mlirc.torch_backend.options import Options
-from mlirc.torch_backend.program import inverse, lowered
+from mlirc.torch_backend.program import as_real, inverse, lowered
 from mlirc.torch_backend.sized import Bound, Request, Sized
 
 log = logging.getLogger("mlirc.torch_backend")
@@ -55,7 +55,7 @@ class Compiled:
     def __call__(self, args: Sequence[Any]) -> list[Any]:
         if self.facts.written and self._shared(args):
             return self._eager(args, "an input that it writes shares memory with another input")
-        if any((tuple(args[at].shape), args[at].stride()) != seen for at, seen in self.facts.looks.items()):
+        if any(_layout(args[at]) != (*seen, False) for at, seen in self.facts.looks.items()):
             return self._eager(args, "an input that it returns a view of has other strides than it was made for")
         with torch.no_grad():
             return self._outputs(args, self._computed(args))
@@ -78,10 +78,11 @@ class Compiled:
         for at, order in self.facts.read.items():
             tensor = args[at].detach()
             tensor = tensor.permute(order) if order else tensor
-            dense.append(tensor if tensor.is_contiguous() else tensor.contiguous())
+            dense.append(as_real(tensor if tensor.is_contiguous() else tensor.contiguous()))
         results = self._run(dense)
         for (at, order), tensor in zip(self.facts.read.items(), dense, strict=True):
             if at in self.facts.written and tensor.data_ptr() != args[at].data_ptr():
+                tensor = torch.view_as_complex(tensor) if args[at].is_complex() else tensor
                 args[at].copy_(tensor.permute(inverse(order)) if order else tensor)
         return results
 
@@ -91,24 +92,60 @@ class Compiled:
             if isinstance(output, Known):
                 found[at] = output.value
             elif isinstance(output, Computed):
-                result = results[output.number]
-                result = result if result.numel() else result.new_empty(result.shape)  # NumPy's have other strides
-                result = result.permute(inverse(output.order)) if output.order else result
-                found[at] = _with_strides(result, output.stride)
+                found[at] = _laid_out(results[output.number], output)
         for at, output in enumerate(self.facts.outputs):
             if isinstance(output, Looked):
-                owner = found[output.at] if output.computed else args[output.at]
-                found[at] = owner if output.size is None else owner.as_strided(
-                    output.size, output.stride, owner.storage_offset() + output.offset)  # fmt: skip
+                found[at] = _view(found[output.at] if output.computed else args[output.at], output)
         return found
 
 
-def _with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """The tensor with PyTorch's strides also along dimensions of one element, where they reach nothing."""
-    pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
-    if tensor.stride() == strides or any(size != 1 and here != there for size, here, there in pairs):
-        return tensor
-    return tensor.as_strided(tensor.shape, strides)
+def _laid_out(result: torch.Tensor, output: Computed) -> torch.Tensor:
+    """What the code gave for an output, with PyTorch's strides, in memory that PyTorch allocated and may resize."""
+    return _with_bits(_strided(result, output), output)
+
+
+def _with_bits(value: torch.Tensor, output: Computed | Looked) -> torch.Tensor:
+    """Memory as PyTorch looks at it: lazily conjugated or negated."""
+    value = value.conj() if output.conj else value
+    return torch._neg_view(value) if output.neg else value
+
+
+def _strided(result: torch.Tensor, output: Computed) -> torch.Tensor:
+    result = torch.view_as_complex(result) if output.is_complex else result
+    if output.whole is not None:
+        return _owned(result).as_strided(output.size, output.stride, output.offset)
+    result = result.permute(inverse(output.order)) if output.order else result
+    pairs = zip(result.shape, result.stride(), output.stride, strict=True)
+    if not result.numel() or any(size != 1 and here != there for size, here, there in pairs):
+        made = torch.empty_strided(result.shape, output.stride, dtype=result.dtype, device=result.device)
+        made.copy_(result)
+        return made.expand(output.size) if output.repeated else made
+    # Along dimensions of one element strides reach nothing, and are PyTorch's none the less.
+    result = _owned(result)
+    result = result if result.stride() == output.stride else result.as_strided(result.shape, output.stride)
+    return result.expand(output.size) if output.repeated else result
+
+
+def _owned(result: torch.Tensor) -> torch.Tensor:
+    """A dense tensor in memory of its own, which PyTorch may resize; NumPy's may not be."""
+    return result if result.untyped_storage().resizable() and not result.storage_offset() else result.clone()
+
+
+def _view(owner: torch.Tensor, output: Looked) -> torch.Tensor:
+    """The view of a tensor that an output is."""
+    if output.size is None:
+        return owner
+    owner = owner.conj() if owner.is_conj() else torch._neg_view(owner) if owner.is_neg() else owner
+    start = 0 if output.computed else owner.storage_offset()  # what the offset counts from
+    if output.dtype is not None:
+        elements = owner.untyped_storage().nbytes() // owner.element_size() - start
+        owner = owner.as_strided((elements,), (1,), start).view(output.dtype)
+        start = owner.storage_offset()
+    return _with_bits(owner.as_strided(output.size, output.stride, start + output.offset), output)
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tuple(tensor.shape), tensor.stride(), tensor.is_conj() or tensor.is_neg()
 
 
 def _memory(tensor: torch.Tensor) -> int | None:

@@ -169,6 +169,10 @@ class Sized:
     def _places(self, facts: Facts) -> dict[sympy.Symbol, Place]:
         if facts.written:
             raise MlircError("it writes to its inputs")
+        if any(isinstance(o, Computed) and o.whole is not None for o in facts.outputs):
+            raise MlircError("its results share memory that is no result")
+        if facts.has_complex:
+            raise MlircError("it has complex inputs or results")
         places = self.symbols.places(list(facts.read))
         if not places:
             raise MlircError("no size of a tensor that it reads varies")
@@ -234,7 +238,7 @@ def _alike(args: Sequence[Any], facts: Facts, sizes: set[int]) -> Any:
     outputs = []
     for output in facts.outputs:
         if isinstance(output, Computed):
-            outputs.append(("computed", output.number, output.order))
+            outputs.append(("computed", output.number, output.order, output.repeated))
         else:
             outputs.append(("looked", output.at, output.computed) if isinstance(output, Looked) else ("known",))  # type: ignore[arg-type]
     others = [(at, type(v), v) for at, v in enumerate(args) if not isinstance(v, torch.Tensor) and at not in sizes]
