@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from mlirc.bench.build import Built, Operator
 from mlirc.check.gates import GATES
 from mlirc.check.wide import Float64Mode
+from mlirc.frontend.module_copy import copied_module
 
 # Half a unit in the last place of 1: rounding the result alone costs this much, so that no smaller error is asked for.
 ROUNDING = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
@@ -33,7 +33,7 @@ def exact_math() -> Iterator[None]:
 
 def widen(built: Built) -> Built:
     """The module with its parameters and buffers in FP64, which represents the narrow values exactly."""
-    return Built(copy.deepcopy(built.module).double(), built.arguments)
+    return Built(copied_module(built.module).double(), built.arguments)
 
 
 def run_wide(wide: Built, inputs: Mapping[str, Tensor]) -> Any:

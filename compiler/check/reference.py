@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from mlirc.check.compare import Reference
 from mlirc.check.unseen_keys import UnseenKeys
 from mlirc.check.wide import Float64Mode
 from mlirc.frontend.inputs import name_seed
+from mlirc.frontend.module_copy import copied_module
 from mlirc.frontend.noise import quiet
 from mlirc.frontend.random.eager import ModelNumbers
 from mlirc.frontend.source import SourceModel, output_tensors
@@ -36,7 +36,7 @@ class TorchModel:
         with quiet(), torch.no_grad():
             module = source.torch_module()
             if source.build is None:
-                module = copy.deepcopy(module)  # the caller's own stays as it is
+                module = copied_module(module)  # the caller's own stays as it is
             _enliven(module, made_up=source.build is not None)
         self.module = module
         self._wide: torch.nn.Module | None = None
@@ -97,7 +97,7 @@ class TorchModel:
         rows = []
         for seed in range(count):
             generator = torch.Generator().manual_seed(seed)
-            module = copy.deepcopy(self.module)
+            module = copied_module(self.module)
             with torch.no_grad():
                 for _, tensor, _ in _floats(module):
                     tensor.copy_(_move(tensor, generator))
@@ -122,7 +122,7 @@ class TorchModel:
         try:
             if self._wide is None:
                 with quiet():
-                    self._wide = copy.deepcopy(self.module).double()
+                    self._wide = copied_module(self.module).double()
             # Experts in their plain form: transformers' grouped products have no FP64.
             with Float64Mode(), _double_by_default(), _plain_experts(self._wide):
                 found = self._run(self._wide, [t.double() if t.is_floating_point() else t for t in tensors])

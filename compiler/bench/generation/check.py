@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from mlirc.bench import reference
 from mlirc.bench.cases import Case
 from mlirc.bench.generation.cases import STEPS
 from mlirc.check.wide import Float64Mode
+from mlirc.frontend.module_copy import copied_module
 from mlirc.generate.engine import Sampling
 from mlirc.generate.plan_engine import PlanEngine
 from mlirc.generate.sizes import Sizes
@@ -163,7 +163,7 @@ def check_generation(engine: PlanEngine, module: torch.nn.Module, tokens: Tensor
     chosen = run_given(engine, tokens)
     length, steps = tokens.shape[1], steps_checked(tokens.shape[1])
     prompt, stepped, picks = _Sums(), _Sums(), _Tokens()
-    wide = copy.deepcopy(module).to(torch.float64 if dtype in ("f32", "f64") else torch.float32)
+    wide = copied_module(module).to(torch.float64 if dtype in ("f32", "f64") else torch.float32)
     for slot, row in enumerate(tokens):
         eager_logits, eager = _whole(module, row, steps + 1)
         exact_logits, exact = _whole(wide, row, steps + 1)

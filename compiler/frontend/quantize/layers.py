@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 
 from mlirc.errors import MlircError
+from mlirc.frontend.module_copy import copied_module
 from mlirc.frontend.quantize.experts import QuantizedMatrices, projections, put_matrices
 from mlirc.frontend.quantize.packing import shape_of
 from mlirc.frontend.quantize.rounding import Packed, Rounded, Weight, quantize
@@ -165,7 +165,7 @@ def placeholder(
 def with_own_layers(module: torch.nn.Module) -> torch.nn.Module:
     """A copy of a module that has the same tensors: its layers can be replaced, and the module stays as it is."""
     tensors = [*module.parameters(), *module.buffers()]
-    return copy.deepcopy(module, {id(t): t for t in tensors})
+    return copied_module(module, {id(t): t for t in tensors})
 
 
 def require_layers(places: list[Place], name: str) -> None:
