@@ -21,8 +21,13 @@ def export_error(name: str, error: Exception) -> MlircError:
     where = _where(error, text)
     if _is_packed(error):
         return MlircError(f"{name}: {PACKED}{where}")
+    if isinstance(error, RecursionError) or "maximum recursion depth exceeded" in text:
+        return MlircError(
+            f"{name}: calls itself without end, or is nested too deep to be followed{where}: take the recursion out of "
+            "the model, or raise sys.setrecursionlimit"
+        )
     kind = type(error).__name__
-    if "DataDependent" in kind or "data-dependent" in text.lower() or "DynamicOutputShape" in kind:
+    if kind in _OF_VALUES or "DataDependent" in kind or "data-dependent" in text.lower():
         return MlircError(
             f"{name}: control flow or a shape depends on the values of a tensor{where}: a compiled model has one fixed "
             "path; select between results with torch.where, or take the branch out of the model"
@@ -33,6 +38,8 @@ def export_error(name: str, error: Exception) -> MlircError:
             return MlircError(f"{name}: {words.format(*found.groups())}{where}")
     return MlircError(f"{name}: cannot be exported{where}: {kind}: {first_line(text)}")
 
+
+_OF_VALUES = ("DynamicOutputShapeException", "PendingUnbackedSymbolNotFound")  # PyTorch's names of these errors
 
 # What torch.export says, and what that means for the model.
 _SAID_BETTER = (
@@ -56,6 +63,12 @@ _SAID_BETTER = (
         r"Constant (\S+) is mutated in the forward",
         "forward writes into the tensor '{0}', so that the next call would see another: make it a buffer "
         "(register_buffer); its new value is an output of the compiled model then",
+    ),
+    (
+        r"Attempted to set the storage|Encountered a set_ on a graph input|num_mutated_inp_runtime_indices"
+        r"|Trying to resize storage|non-resizable",
+        "changes the shape or the memory of a tensor in place (resize_, set_, x.data = ...), which cannot be compiled: "
+        "make a new tensor of that shape",
     ),
     (
         r"fake tensor in the exported program constant's list",

@@ -120,29 +120,50 @@ def _run(module: ir.Module, pipeline: str) -> None:
     try:
         run_passes(module, pipeline)
     except MlircError as e:
-        raise (_failure(e.__cause__) if isinstance(e.__cause__, ir.MLIRError) else e) from e
+        raise (_failure(e.__cause__, module) if isinstance(e.__cause__, ir.MLIRError) else e) from e
 
 
-def _failure(error: ir.MLIRError) -> MlircError:
+def _failure(error: ir.MLIRError, module: ir.Module | None = None) -> MlircError:
     diagnostics = getattr(error, "error_diagnostics", None) or []
     for diagnostic in diagnostics:
         op = re.search(r"failed to legalize operation '([^']+)'", diagnostic.message)
         if op:
-            return MlircError(
-                f"op {_op_name(op[1], diagnostic)} in module '{_name(diagnostic.location)}' cannot be lowered to linalg"
-            )
+            return _not_lowered(op[1], diagnostic.location, module)
     text = "; ".join(first_line(d.message) for d in diagnostics) or first_line(str(error))
-    where = f" in module '{_name(diagnostics[0].location)}'" if diagnostics else ""
-    return MlircError(f"lowering to linalg failed{where}: {text}")
+    where = f" in {_place(diagnostics[0].location, module)}" if diagnostics else ""
+    return MlircError(f"lowering to linalg failed{where}: {text}: write that part of the model with other ops")
 
 
-def _op_name(name: str, diagnostic: object) -> str:
-    return name.removeprefix("torch.").replace("aten.", "aten::", 1)
+def _not_lowered(name: str, location: ir.Location, module: ir.Module | None) -> MlircError:
+    """The refusal of an op; for a constant or a list, of the op of tensors that keeps it from being converted."""
+    if module is not None and not name.startswith(_OF_TENSORS):
+        ops = [op for op in _walk(module) if op.name.startswith(_OF_TENSORS)]
+        typed = [op for op in ops if any("vtensor" in str(v.type) for v in (*op.operands, *op.results))]
+        for op in [*typed, *ops][:1]:
+            name, location = op.name, op.location
+    where = _place(location, module)
+    return MlircError(f"op {_op_name(name)} in {where} cannot be lowered to linalg: write it with other ops of PyTorch")
 
 
-def _name(location: ir.Location) -> str:
-    match = re.search(r'loc\("([^"]*)"', str(location))
-    return match[1] if match else str(location)
+_OF_TENSORS = ("torch.aten.", "torch.prims.", "torch.torchvision.", "torch.quantized_decomposed.", "torch.operator")
+
+
+def _op_name(name: str) -> str:
+    """PyTorch's name of an op of the torch dialect: `aten::add.Tensor`."""
+    return re.sub(r"^(\w+)\.", r"\1::", name.removeprefix("torch."), count=1)
+
+
+def _place(location: ir.Location, module: ir.Module | None) -> str:
+    """Where in the model an op is, in words."""
+    name = _name(location)
+    if name is None and module is not None and "mlirc.model" in module.operation.attributes:
+        name = ir.StringAttr(module.operation.attributes["mlirc.model"]).value
+    return f"module '{name}'" if name else "the model"
+
+
+def _name(location: ir.Location) -> str | None:
+    match = re.search(r'loc\((?:fused\[|callsite\()?"([^"]*)"', str(location))
+    return match[1] if match else None
 
 
 def _walk(module: ir.Module, names: tuple[str, ...] | None = None) -> list[ir.Operation]:
@@ -161,7 +182,10 @@ def _walk(module: ir.Module, names: tuple[str, ...] | None = None) -> list[ir.Op
 def _require_known_ops(module: ir.Module) -> None:
     for op in _walk(module, ("torch.operator",)):
         name = ir.StringAttr(op.attributes["name"]).value.removeprefix("torch.").replace(".", "::", 1)
-        raise MlircError(f"op {name} in module '{_name(op.location)}' cannot be imported: torch-mlir does not know it")
+        where = _place(op.location, module)
+        raise MlircError(
+            f"op {name} in {where} cannot be imported: torch-mlir does not know it: write it with other ops of PyTorch"
+        )
 
 
 def _replace_attention_calls(module: ir.Module) -> None:
@@ -270,11 +294,11 @@ _ALLOWED = (
 def _require_linalg(module: ir.Module) -> None:
     """Raises MlircError for an op of another level, or a tensor whose shape is not static."""
     for op in _walk(module):
-        where = f"in module '{_name(op.location)}'"
+        where = f"in {_place(op.location, module)}"
         if op.name == "ml_program.global_load":  # the state of torch-mlir's generator of random numbers
             raise MlircError(f"random numbers {where}: this way to draw them is not supported; make them an input")
         if op.name.split(".")[0] not in _ALLOWED:
-            raise MlircError(f"op {op.name} {where} cannot be lowered to linalg")
+            raise _not_lowered(op.name, op.location, module)
         for result in op.results:
             if isinstance(result.type, ir.RankedTensorType) and not ir.RankedTensorType(result.type).has_static_shape:
                 raise MlircError(

@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention.flex_attention import flex_attention
 
 from mlirc.errors import MlircError
-from mlirc.frontend import from_torch, import_torch
+from mlirc.frontend import from_torch, import_torch, lower_to_linalg
 from support.models.together import Calls, randn
 
 
@@ -18,6 +18,10 @@ def branches(x):
 def flexible(x):
     x = x.view(1, 1, 3, 1).expand(1, 1, 3, 16)
     return flex_attention(x, x, x, score_mod=lambda score, b, h, i, j: score + (i - j))
+
+
+def endless(x):
+    return endless(x + 1)
 
 
 @pytest.mark.parametrize(
@@ -32,10 +36,17 @@ def flexible(x):
         (lambda x: torch.nonzero(x), "the shape of 'nonzero' .* depends on the values of a tensor"),
         (lambda x: torch.from_numpy(x.numpy() + 1), "calls .numpy"),
         (lambda x: x * float(f"{x.sum():.1f}"), "formats the values of a tensor as text"),
+        (lambda x: (x + 1).resize_(5), "op aten::resize in module 'model' cannot be lowered to linalg: write it with"),
+        (lambda x: x.resize_(5), "changes the shape or the memory of a tensor in place"),
+        (lambda x: x.set_(torch.zeros(5)), "changes the shape or the memory of a tensor in place"),
+        (lambda x: x.as_strided_scatter(x[:2], (2,), (1,), 0), "op aten::as_strided_scatter in module 'model' cannot"),
+        (lambda x: torch.view_copy(x, [3, 1]), "op aten::view_copy in module 'model' cannot be lowered to linalg"),
+        (lambda x: torch.gcd(x.int(), x.int()), "op aten::gcd in module 'model' cannot be imported: .*: write it with"),
+        (endless, "calls itself without end, or is nested too deep .*test_words"),
         (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize(), r"quantized tensors \(qint8\)"),
     ],
 )
 def test_refused(function, words):
     with pytest.raises(MlircError, match=words) as refused:
-        import_torch(from_torch(Calls(function), (randn(3),)))
+        lower_to_linalg(import_torch(from_torch(Calls(function), (randn(3),))))
     assert "\n" not in str(refused.value)
