@@ -16,7 +16,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from mlirc.frontend.decomposer import decomposed, is_plain
 from mlirc.frontend.decompositions import decomposition_table
-from mlirc.frontend.decompositions_pooling import fit_poolings
+from mlirc.frontend.decompositions_pooling import POOLING, fit_poolings
 from mlirc.frontend.graph_copy import copied
 from mlirc.frontend.higher_order import lower_loops
 from mlirc.frontend.in_place import without_idle_dropouts, without_writes
@@ -50,7 +50,8 @@ def decompose(program: Any) -> Program:
         given = pure if pure is not None and is_plain(pure) else given
     with dropouts_as_on_a_gpu():
         if not is_plain(given):
-            table = {op: function for op, function in decomposition_table().items() if op is not STRIDED}
+            # PyTorch's way loses tensors that decompositions make, as those of windows: they are taken apart below.
+            table = {op: f for op, f in decomposition_table().items() if op is not STRIDED and op not in POOLING}
             program = _with_graph(program, _any_strides(given))
             program = program.run_decompositions(table)
             given = program.graph

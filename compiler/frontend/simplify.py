@@ -100,7 +100,23 @@ def simplify(graph: Graph, placeholders: dict[str, torch.Tensor]) -> dict[str, t
         if node.target in (aten.embedding.default, aten.index.Tensor):
             _simplify_lookup(graph, node, constants)
     graph.eliminate_dead_code()
-    return _fold(graph, constants)
+    made = _fold(graph, constants)
+    _widen_equal_branches(graph)
+    return made
+
+
+def _widen_equal_branches(graph: Graph) -> None:
+    """Has `where` with the same tensor on both sides take it in the result's shape: torch-mlir gives the tensor as it
+    is, whatever the condition's shape."""
+    for node in graph.find_nodes(op="call_function", target=aten.where.self):
+        _, one, other = node.args
+        same = one is other or (
+            one.target is aten.full.default and (one.target, one.args) == (other.target, other.args)
+        )
+        if same and one.meta["val"].shape != node.meta["val"].shape:
+            with graph.inserting_before(node):
+                wide = _call(graph, node, aten.expand.default, one, list(node.meta["val"].shape))
+            node.args = (node.args[0], wide, wide)
 
 
 def _drop_no_ops(graph: Graph) -> None:
@@ -371,6 +387,8 @@ def _fold(graph: Graph, constants: Constants) -> dict[str, torch.Tensor]:
 
 def _uniform(graph: Graph, node: Node, value: torch.Tensor) -> Node | None:
     if value.numel() == 0 or value.is_complex() or not bool((value == value.reshape(-1)[0]).all()):
+        return None
+    if not value.any() and len(torch.signbit(value).unique()) > 1:  # zeros of both signs
         return None
     anchor = next(n for n in graph.nodes if n.op != "placeholder") if node.op == "placeholder" else node
     with graph.inserting_before(anchor):

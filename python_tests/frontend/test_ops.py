@@ -10,7 +10,7 @@ from torch import nn
 from mlirc.errors import MlircError
 from mlirc.frontend import from_torch, import_torch, lower_to_linalg
 from support.models.small import check
-from support.models.together import Calls
+from support.models.together import Calls, below, check_together, randn
 
 
 @pytest.mark.parametrize(
@@ -118,3 +118,16 @@ def test_a_model_that_returns_no_tensor(result):
 def test_an_empty_table_is_no_embedding():
     with pytest.raises(MlircError, match="in module 'block.0' has no rows"):
         import_torch(from_torch(Outer(lambda x: F.embedding(x, torch.zeros(0, 3))), (torch.ones(4).long(),)))
+
+
+def test_where_takes_one_tensor_for_both_sides():
+    """torch-mlir gives that tensor as it is, whatever shape the condition has."""
+    cases = [
+        (lambda c, x: torch.where(c, x, x), (below(2, 2, 3) > 0, randn(3))),
+        (lambda c, x: torch.where(c, x, x), (below(2, 2, 3) > 0, randn(2, 1))),
+        (lambda c, x: torch.where(c, x, x) * 2, (below(2, 5, 1) > 0, randn())),
+        (lambda c: torch.where(c, 1.5, 1.5), (below(2, 5, 2) > 0,)),
+        (lambda x: torch.lerp(x, x, torch.full((2, 3), 0.75)), (randn(3),)),
+        (lambda x: torch.copysign(x, torch.tensor([0.0, -0.0, 0.0])), (randn(3),)),  # zeros of both signs differ
+    ]
+    check_together(cases, levels=["linalg", "gpu"])

@@ -82,3 +82,19 @@ def test_a_window_of_padding_alone_is_refused():
 def test_a_window_larger_than_the_image_is_cut():
     module = lower_to_linalg(import_torch(from_torch(nn.AvgPool2d(2560, ceil_mode=True), (randn(1, 3, 7, 7),))))
     assert "2560" not in str(module)  # as EfficientNet's, which would be padded to 2560 x 2560
+
+
+def test_pooling_beside_writes():
+    """PyTorch makes a program with writes functional first, and loses tensors that a decomposition makes there."""
+
+    def unread(x):
+        y = x.clone()
+        y.diagonal().fill_(1)
+        return F.adaptive_max_pool1d(x, 2)
+
+    def read(x):
+        y = x.clone()
+        y.diagonal().fill_(1)
+        return F.adaptive_max_pool1d(y, 2, return_indices=True)
+
+    check_together([(unread, (randn(5, 1, 3),)), (read, (randn(5, 2, 3),))], levels=["tiles"], kinds=["plain"])
