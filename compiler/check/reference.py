@@ -11,6 +11,7 @@ import torch.nn.attention
 
 from mlirc.check.cases import Inputs
 from mlirc.check.compare import Reference
+from mlirc.check.ties import FirstOfEqual
 from mlirc.check.unseen_keys import UnseenKeys
 from mlirc.check.wide import Float64Mode
 from mlirc.frontend.inputs import name_seed
@@ -111,7 +112,7 @@ class TorchModel:
         formula = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
         numbers = ModelNumbers(self._drawn) if self._draws else None
         drawing = numbers.active() if numbers else contextlib.nullcontext()
-        with quiet(), torch.no_grad(), self.source.mode_of(module), formula, drawing:
+        with quiet(), torch.no_grad(), self.source.mode_of(module), formula, drawing, FirstOfEqual():
             output, state = call_and_restore(module, args, kwargs, self.source.written)
         if numbers and self._drawn is None:
             self._drawn = numbers.drawn
