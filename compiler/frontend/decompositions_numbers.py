@@ -54,6 +54,19 @@ def _copysign_scalar(x: Tensor, sign: float) -> Tensor:
     return -size if torch.signbit(torch.tensor(float(sign))) else size
 
 
+@_decomposes(aten.nextafter.default)
+def _nextafter(x: Tensor, y: Tensor) -> Tensor:
+    """Floats of one sign are in the order of their bits; on either side of 0 lies the least subnormal number."""
+    x, y = torch.broadcast_tensors(x, y)
+    bits = _BITS[x.element_size()]
+    number = bitcast(x.contiguous(), bits)
+    away = (x < y) == (x > 0)  # from 0
+    step = bitcast(torch.where(away, number + 1, number - 1), x.dtype)
+    least = bitcast(torch.ones_like(number), x.dtype)
+    step = torch.where(x == 0, torch.copysign(least, y), step)
+    return torch.where(torch.isnan(x) | torch.isnan(y), x + y, torch.where(x == y, y, step))
+
+
 @_decomposes(aten.view.dtype)
 def _view_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Elements of another width out of the bits of the last dimension, the least bytes first."""
