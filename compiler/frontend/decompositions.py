@@ -27,6 +27,7 @@ from mlirc.frontend.decompositions_products import PRODUCTS
 from mlirc.frontend.decompositions_scans import SCANS
 from mlirc.frontend.decompositions_search import SEARCH
 from mlirc.frontend.decompositions_spectra import SPECTRA
+from mlirc.frontend.moments import average, moments, rounded_moments, wide_moments
 from mlirc.frontend.random.dropouts import DROPOUTS
 from mlirc.frontend.random.graph import is_random
 from mlirc.frontend.recurrent import RECURRENT
@@ -114,18 +115,33 @@ def _native_layer_norm(
     x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     dims = list(range(x.dim() - len(shape), x.dim()))
-    wide = _wide(x)
-    mean = _mean(wide, dims)
-    centered = wide - mean
-    rstd = torch.rsqrt(_mean(centered * centered, dims) + eps)
+    mean, centered, square = moments(_wide(x), dims)
+    rstd = torch.rsqrt(square + eps)
     out = centered * rstd
     out = out * weight if weight is not None else out
     out = out + bias if bias is not None else out
     return out.to(x.dtype), mean, rstd
 
 
-def _mean(x: Tensor, dims: list[int], keepdim: bool = True) -> Tensor:
-    return aten.sum.dim_IntList(x, dims, keepdim) / math.prod(x.shape[d] for d in dims)
+@_decomposes(aten.native_group_norm.default)
+def _native_group_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, c: int, hw: int, groups: int, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Groups are rows. Weights by channel are for another kernel, which reads the rows' moments."""
+    rows = _wide(x).reshape(n * groups, c // groups * hw)
+    if weight is None and bias is None:
+        mean, centered, square = moments(rows, [1])
+        rstd = torch.rsqrt(square + eps)
+        out = (centered * rstd).reshape(x.shape)
+    else:
+        mean, square = rounded_moments(rows, [1])
+        rstd = torch.rsqrt(square + eps)
+        by_group = [n, groups, 1, 1]
+        out = (rows.reshape(n, groups, c // groups, hw) - mean.reshape(by_group)) * rstd.reshape(by_group)
+        out = out.reshape(n, c, hw)
+        out = out * weight.reshape(1, c, 1) if weight is not None else out
+        out = out + bias.reshape(1, c, 1) if bias is not None else out
+    return out.to(x.dtype).reshape(x.shape), mean.reshape(n, groups), rstd.reshape(n, groups)
 
 
 def _all_dims(x: Tensor, dims: list[int] | None) -> list[int]:
@@ -137,7 +153,7 @@ def _rms_norm(x: Tensor, shape: list[int], weight: Tensor | None = None, eps: fl
     wide = _wide(x)
     eps = torch.finfo(wide.dtype).eps if eps is None else eps
     dims = list(range(x.dim() - len(shape), x.dim()))
-    out = wide * torch.rsqrt(_mean(wide * wide, dims) + eps)
+    out = wide * torch.rsqrt(average(wide * wide, dims) + eps)
     return (out * weight if weight is not None else out).to(x.dtype)
 
 
@@ -169,7 +185,7 @@ def _log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
 @_decomposes(aten.mean.dim)
 def _mean_dim(x: Tensor, dim: list[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
     out = dtype or x.dtype
-    return _mean(_wide(x.to(out)), _all_dims(x, dim), keepdim).to(out)
+    return average(_wide(x.to(out)), _all_dims(x, dim), keepdim).to(out)
 
 
 @_decomposes(aten.mean.default)
@@ -189,18 +205,35 @@ def _var_mean(
     x: Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
     dims = _all_dims(x, dim)
-    wide = _wide(x)
-    mean = _mean(wide, dims)
-    centered = wide - mean
-    count = math.prod(x.shape[d] for d in dims) - (1 if correction is None else correction)
-    var = aten.sum.dim_IntList(centered * centered, dims, keepdim) / max(count, 0)
-    mean = mean if keepdim else mean.reshape(var.shape)
-    return var.to(x.dtype), mean.to(x.dtype)
+    mean, _, square = moments(_wide(x), dims)
+    count = math.prod(x.shape[d] for d in dims)
+    found = (square * count / _degrees(count, correction), mean)
+    return tuple((t if keepdim else t.squeeze(dims)).to(x.dtype) for t in found)  # type: ignore[return-value]
+
+
+def _degrees(count: int, correction: float | None) -> float:
+    return max(count - (1 if correction is None else correction), 0)
 
 
 @_decomposes(aten.var.correction)
 def _var(x: Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
     return _var_mean(x, dim, correction=correction, keepdim=keepdim)[0]
+
+
+@_decomposes(aten.std_mean.correction)
+def _std_mean(
+    x: Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    dims = _all_dims(x, dim)
+    mean, square = wide_moments(_wide(x), dims)
+    count = math.prod(x.shape[d] for d in dims)
+    found = (torch.sqrt(square * count / _degrees(count, correction)), mean)
+    return tuple((t if keepdim else t.squeeze(dims)).to(x.dtype) for t in found)  # type: ignore[return-value]
+
+
+@_decomposes(aten.std.correction)
+def _std(x: Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
+    return _std_mean(x, dim, correction=correction, keepdim=keepdim)[0]
 
 
 @_decomposes(aten.linalg_vector_norm.default)

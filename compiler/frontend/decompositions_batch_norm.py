@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from mlirc.frontend.moments import moments, rounded_moments
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -50,20 +51,23 @@ def _by_batch(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """By the mean and the variance of each channel of x [N, C, ...]; also gives them, as mean and 1 / deviation."""
     wide = _wide(x)
-    mean, var = _statistics(wide)
-    rstd = torch.rsqrt(var + eps)
-    out = (wide - _per_channel(mean, x)) * _per_channel(rstd, x)
+    if x.shape[0] == 1:  # the norm of rows
+        mean, centered, square = moments(wide, [*range(2, x.dim())])
+        mean, rstd = mean.reshape(-1), torch.rsqrt(square + eps).reshape(-1)
+    else:
+        mean, var = _statistics(wide)
+        rstd = torch.rsqrt(var + eps)
+        centered = wide - _per_channel(mean, x)
+    out = centered * _per_channel(rstd, x)
     out = out * _per_channel(weight, x) if weight is not None else out
     out = out + _per_channel(bias, x) if bias is not None else out
     return out.to(x.dtype), mean, rstd
 
 
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
-    dims = [0, *range(2, x.dim())]
-    count = math.prod(x.shape[d] for d in dims)
-    mean = aten.sum.dim_IntList(x, dims) / count
-    centered = x - _per_channel(mean, x)
-    return mean, aten.sum.dim_IntList(centered * centered, dims) / count
+    """Mean and variance of each channel of x [N, C, ...]."""
+    mean, square = rounded_moments(x, [0, *range(2, x.dim())])
+    return mean.reshape(-1), square.reshape(-1)
 
 
 @_decomposes(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
