@@ -173,3 +173,23 @@ def test_a_wave_of_an_exact_number_is_bounded_however_large_the_number():
     assert np.abs(result).max() <= 1
     report = DeviceKernel(mlir.parse(text.replace("math.sin", "math.cos"))).run([numbers, result], reference=reference)
     assert report.kinds() == {"wrong result"} and report.findings[0].count == numbers.size
+
+
+def test_a_product_that_overflows_may_be_fused_with_a_sum_and_is_an_infinity_else():
+    x = "tensor<5x7xf32>"
+    names = ("%x", "%z", "%w")
+    body = f"  %e = tensor.empty() : {x}\n" + generic(
+        "r", "a, b", [(n, x, "a, b") for n in names], ("%e", x, "a, b"),
+        "%p = arith.mulf %x0, %x1 : f32\n%y = arith.addf %p, %x2 : f32",
+    )  # fmt: skip
+    payload = kernel("elementwise_0", "elementwise", {n[1:]: x for n in names}, x, body)
+    text, _, _ = lowered(payload, "")
+    reference = References({"kernels": mlir.parse(payload)}).of("elementwise_0")
+    device, result = DeviceKernel(mlir.parse(text)), np.zeros((5, 7), np.float32)
+    large, added = np.full((5, 7), 1e30, np.float32), np.ones((5, 7), np.float32)
+    added[0] = -np.inf
+    assert device.run([large, large, added, result], reference=reference).ok
+    assert np.all(result[0] == -np.inf) and np.all(result[1:] == np.inf)
+    finite = DeviceKernel(mlir.parse(re.sub(r"math.fma (%\w+), (%\w+),", r"math.fma \1, \1,", text)))
+    report = finite.run([np.full_like(large, 1e10), large, added, result], reference=reference)
+    assert report.kinds() == {"wrong result"} and report.findings[0].count == result.size - 7

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from mlirc.host.rounding.values import EXACT, LARGEST, LEAST, NORMAL, ROUNDOFF, SHORT, Builder, Known
 from mlirc.ir.levels import ROUNDED, WEIGHT
-from mlirc.mlir import arith, ir
+from mlirc.mlir import arith, ir, math
 from mlirc.runtime.tensor_map import FP8
 
 _FUNCTION = 4.0  # roundings that a function such as exp may cost
@@ -105,7 +105,30 @@ def _sum(at: _At) -> Known:
     exact = (arith.addf if at.op.name == "arith.addf" else arith.subf)(at.value(0), at.value(1))
     errors = [at.error(i) for i in (0, 1)]
     spread = at.b.add(*errors) if any(e is not None for e in errors) else None
-    return at.finish(exact, spread, at.b.add(at.size(0), at.size(1)))
+    found = at.finish(exact, spread, at.b.add(at.size(0), at.size(1)))
+    return found if all(k.size is None for k in at.known) else _of_terms(at, exact, found)
+
+
+def _of_terms(at: _At, exact: ir.Value, found: Known) -> Known:
+    """What is known of a sum of products or of sums, which may overflow in another order, or if a product is not
+    rounded on its own, but with the sum (`math.fma`). An infinity that finite numbers have made has their finite size:
+    it is one in every order while all terms have its sign, and anything where they have not."""
+    b, largest = at.b, at.b.constant(LARGEST[at.type])
+    values, sizes = [at.value(0), at.value(1)], [at.size(0), at.size(1)]
+    terms = []
+    for v, size in zip(values, sizes, strict=True):
+        overflown = b.all([b.equal(b.absolute(v), b.infinity), b.below(b.zero, size), b.below(size, b.infinity)])
+        terms.append(b.select(overflown, math.copysign(size, v), v))
+    whole = (arith.addf if at.op.name == "arith.addf" else arith.subf)(*terms)
+    size = arith.minimumf(b.add(*sizes), b.constant(LARGEST["f64"]))
+    made = b.all([b.below(b.absolute(t), b.infinity) for t in terms])
+    large = b.all([made, b.above(size, largest)])
+    mixed = b.all([large, b.below(b.absolute(whole), arith.mulf(b.constant(0.999), size))])
+    none, whole_none = (arith.cmpf(arith.CmpFPredicate.UNO, x, x) for x in (exact, whole))
+    opposite = b.all([none, arith.xori(whole_none, b.true)])
+    error = b.select(arith.ori(mixed, opposite), b.infinity, b.error_of(found))
+    infinite = b.equal(b.absolute(b.wide(at.result)), b.infinity)
+    return Known(error, b.select(b.all([infinite, large]), size, found.size))
 
 
 def _product_spread(at: _At, first: ir.Value | None) -> ir.Value | None:
@@ -133,6 +156,11 @@ def _product(at: _At) -> Known:
     exact = arith.mulf(at.value(0), at.value(1))
     roundings = CUTS if all(_is_fp8(v) for v in at.operands) else TF32 if ROUNDED in at.op.attributes else 1.0
     found = at.finish(exact, _product_spread(at, first), arith.mulf(at.size(0), at.size(1)), roundings)
+    # One that overflows is an infinity of a finite size, for sums that may be fused with it.
+    v, size = b.absolute(b.wide(at.result)), b.absolute(exact)
+    finite = b.all([b.below(b.absolute(at.value(i)), b.infinity) for i in (0, 1)])
+    size = arith.minimumf(size, b.constant(LARGEST["f64"]))
+    found = Known(found.error, b.select(b.all([b.equal(v, b.infinity), finite]), size, found.size))
     if not taken:
         return found
     # What nobody attends to, or so little that its weight may be rounded to 0, may be left out or meet an infinity.
