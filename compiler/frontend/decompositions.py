@@ -24,6 +24,7 @@ from mlirc.frontend.decompositions_nans import NANS
 from mlirc.frontend.decompositions_numbers import NUMBERS
 from mlirc.frontend.decompositions_pooling import POOLING
 from mlirc.frontend.decompositions_products import PRODUCTS
+from mlirc.frontend.decompositions_resize import RESIZES
 from mlirc.frontend.decompositions_scans import SCANS
 from mlirc.frontend.decompositions_search import SEARCH
 from mlirc.frontend.decompositions_spectra import SPECTRA
@@ -404,5 +405,5 @@ def decomposition_table() -> dict[Any, Callable]:
     table = fx_decompositions()
     table = {op: function for op, function in table.items() if op not in _KEPT and not is_random(op)}
     ours = (COPIES, MOVES, NANS, SCANS, NUMBERS, SEARCH, POOLING, LOSSES, LINALG, BATCH_NORMS, SPECTRA, PRODUCTS,
-            DROPOUTS, RECURRENT)  # fmt: skip
+            DROPOUTS, RECURRENT, RESIZES)  # fmt: skip
     return functools.reduce(operator.or_, ours, table | _own)

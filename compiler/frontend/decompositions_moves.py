@@ -165,39 +165,3 @@ def _true_places(mask: Tensor, count: int) -> list[Tensor]:
         found.append(place % size)
         place = place // size
     return found[::-1]
-
-
-def _nearest(x: Tensor, sizes: list[int], scales: list[float | None], exact: bool = False) -> Tensor:
-    """Each output element takes the input element below it; a scale that is given may point beyond the last one."""
-    for i, (size, scale) in enumerate(zip(sizes, scales, strict=True)):
-        dim = x.dim() - len(sizes) + i
-        old = x.shape[dim]
-        if size == old and not exact:
-            continue
-        step = torch.tensor(1.0 / scale if scale else old / size, dtype=torch.float32).item()
-        place = torch.arange(size, dtype=torch.float32, device=x.device)
-        place = ((place + 0.5) * step if exact else place * step).to(torch.int64).clamp(max=old - 1)
-        if size == 2 * old and not exact:
-            place = torch.arange(size, device=x.device) // 2
-        x = aten.index_select.default(x, dim, place)
-    return x.clone()
-
-
-def _register_nearest() -> None:
-    for rank in (1, 2, 3):
-        for name, exact in ((f"upsample_nearest{rank}d", False), (f"_upsample_nearest_exact{rank}d", True)):
-
-            def sized(x: Tensor, size: list[int], *scales: float | None, exact: bool = exact, **named: Any) -> Tensor:
-                given = list(scales) + [v for k, v in named.items() if k.startswith("scales")]
-                return _nearest(x, size, given or [None] * len(size), exact)
-
-            def scaled(x: Tensor, size: list[int] | None, factors: list[float] | None, exact: bool = exact) -> Tensor:
-                last = x.shape[2:]
-                sizes = size or [int(n * f) for n, f in zip(last, factors or [], strict=True)]
-                return _nearest(x, sizes, list(factors) if factors else [None] * len(last), exact)
-
-            MOVES[getattr(aten, name).default] = sized
-            MOVES[getattr(aten, name).vec] = scaled
-
-
-_register_nearest()
