@@ -17,6 +17,7 @@ import torch
 from mlirc.frontend.attention import scaled_dot_product_attention
 from mlirc.frontend.decompositions_batch_norm import BATCH_NORMS
 from mlirc.frontend.decompositions_copies import COPIES
+from mlirc.frontend.decompositions_grid import GRIDS
 from mlirc.frontend.decompositions_linalg import LINALG
 from mlirc.frontend.decompositions_losses import LOSSES
 from mlirc.frontend.decompositions_moves import MOVES
@@ -405,5 +406,5 @@ def decomposition_table() -> dict[Any, Callable]:
     table = fx_decompositions()
     table = {op: function for op, function in table.items() if op not in _KEPT and not is_random(op)}
     ours = (COPIES, MOVES, NANS, SCANS, NUMBERS, SEARCH, POOLING, LOSSES, LINALG, BATCH_NORMS, SPECTRA, PRODUCTS,
-            DROPOUTS, RECURRENT, RESIZES)  # fmt: skip
+            DROPOUTS, RECURRENT, RESIZES, GRIDS)  # fmt: skip
     return functools.reduce(operator.or_, ours, table | _own)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -91,21 +92,19 @@ def cubic(old: int, new: int, align: bool, factor: float | None, dtype: type) ->
     """Four taps of each of `new` elements; those outside are the border's."""
     first, beyond = _split(_source(_step(old, new, align, factor, dtype), new, align, True), old)
     indices = np.clip(first[:, None] + np.arange(-1, 3), 0, old - 1)
-    return _all_used(indices, np.stack(cubic_weights(beyond, dtype(-0.75)), 1).astype(dtype))
+    rest, a = 1 - beyond, dtype(-0.75)
+    weights = [cubic_far(beyond + 1, a), cubic_near(beyond, a), cubic_near(rest, a), cubic_far(rest + 1, a)]
+    return _all_used(indices, np.stack(weights, 1).astype(dtype))
 
 
-def cubic_weights(beyond: np.ndarray, a: float) -> list[np.ndarray]:
-    """The weights of four elements around a place `beyond` (0 to 1) the second one; `a` is the free number of Keys'
-    convolution (IEEE ASSP 29, 1981)."""
-    rest = 1 - beyond
-    return [_far(beyond + 1, a), _near(beyond, a), _near(rest, a), _far(rest + 1, a)]
-
-
-def _near(x: np.ndarray, a: float) -> np.ndarray:
+def cubic_near(x: Any, a: Any) -> Any:
+    """The weight of an element at a distance x of 0 to 1; `a` is the free number of Keys' convolution (IEEE ASSP 29,
+    1981)."""
     return ((a + 2) * x - (a + 3)) * x * x + 1
 
 
-def _far(x: np.ndarray, a: float) -> np.ndarray:
+def cubic_far(x: Any, a: Any) -> Any:
+    """The weight of an element at a distance of 1 to 2."""
     return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
 
 
@@ -116,7 +115,9 @@ def _triangle(x: np.ndarray) -> np.ndarray:
 def _keys(a: float) -> Filter:
     def weigh(x: np.ndarray) -> np.ndarray:
         x = np.abs(x)
-        return np.where(x < 1, _near(x, x.dtype.type(a)), np.where(x < 2, _far(x, x.dtype.type(a)), 0)).astype(x.dtype)
+        return np.where(
+            x < 1, cubic_near(x, x.dtype.type(a)), np.where(x < 2, cubic_far(x, x.dtype.type(a)), 0)
+        ).astype(x.dtype)
 
     return weigh
 
