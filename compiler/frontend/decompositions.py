@@ -16,6 +16,7 @@ import torch
 
 from mlirc.frontend.attention import scaled_dot_product_attention
 from mlirc.frontend.decompositions_batch_norm import BATCH_NORMS
+from mlirc.frontend.decompositions_convolutions import CONVOLUTIONS
 from mlirc.frontend.decompositions_copies import COPIES
 from mlirc.frontend.decompositions_grid import GRIDS
 from mlirc.frontend.decompositions_linalg import LINALG
@@ -326,42 +327,6 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return out.reshape(*x.shape[:-1], weight.shape[0])
 
 
-@_decomposes(aten.convolution.default)
-def _convolution(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    transposed: bool,
-    output_padding: list[int],
-    groups: int,
-) -> Tensor:
-    """Convolutions whose windows do not overlap (patch embeddings, 1x1) are matmuls of reordered input."""
-    kernel = list(weight.shape[2:])
-    rank = len(kernel)
-    if all(k == 1 for k in kernel) and not any(padding) and groups == 1 and not transposed and x.dim() == rank + 2:
-        for dim, step in enumerate(list(stride) * (rank // len(stride)), start=2):
-            x = x if step == 1 else aten.slice.Tensor(x, dim, 0, x.shape[dim], step)
-        stride = [1] * rank
-        if x.shape[0] == 1:  # pixels stay the columns
-            out = aten.mm.default(weight.reshape(weight.shape[0], -1), x.reshape(x.shape[1], -1))
-            out = out if bias is None else out + bias[:, None]
-            return out.reshape(1, -1, *x.shape[2:])
-    sizes = list(x.shape[2:])
-    apart = list(stride) * (rank // len(stride)) == kernel and not any(padding) and groups == 1 and not transposed
-    dense = all(d == 1 or k == 1 for d, k in zip(list(dilation) * (rank // len(dilation)), kernel, strict=True))
-    if not (apart and dense and x.dim() == rank + 2 and all(n % k == 0 for n, k in zip(sizes, kernel, strict=True))):
-        return NotImplemented
-    counts = [n // k for n, k in zip(sizes, kernel, strict=True)]
-    split = x.reshape(x.shape[0], x.shape[1], *[n for pair in zip(counts, kernel, strict=True) for n in pair])
-    # [B, C, n0, k0, n1, k1, ...] -> [B, n0, n1, ..., C, k0, k1, ...]
-    split = split.permute(0, *range(2, 2 + 2 * rank, 2), 1, *range(3, 3 + 2 * rank, 2))
-    out = _linear(split.reshape(-1, weight[0].numel()), weight.reshape(weight.shape[0], -1), bias)
-    return out.reshape(x.shape[0], *counts, -1).permute(0, rank + 1, *range(1, rank + 1))
-
-
 @_decomposes(aten.log_sigmoid.default)
 def _log_sigmoid(x: Tensor) -> Tensor:
     wide = _wide(x)
@@ -406,5 +371,5 @@ def decomposition_table() -> dict[Any, Callable]:
     table = fx_decompositions()
     table = {op: function for op, function in table.items() if op not in _KEPT and not is_random(op)}
     ours = (COPIES, MOVES, NANS, SCANS, NUMBERS, SEARCH, POOLING, LOSSES, LINALG, BATCH_NORMS, SPECTRA, PRODUCTS,
-            DROPOUTS, RECURRENT, RESIZES, GRIDS)  # fmt: skip
+            DROPOUTS, RECURRENT, RESIZES, GRIDS, CONVOLUTIONS)  # fmt: skip
     return functools.reduce(operator.or_, ours, table | _own)

@@ -1,0 +1,208 @@
+"""Decompositions of convolutions that are products, or that torch-mlir lowers for some groups and ranks only, and of
+the gradients of transposed and grouped ones."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+CONVOLUTIONS: dict[Any, Callable] = {}
+
+
+def _decomposes(op: Any) -> Callable[[Callable], Callable]:
+    def add(function: Callable) -> Callable:
+        CONVOLUTIONS[op] = function
+        return function
+
+    return add
+
+
+def _each(values: Sequence[int], rank: int) -> list[int]:
+    return list(values) * (rank // len(values))
+
+
+@_decomposes(aten.convolution.default)
+def _convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+) -> Tensor:
+    rank = weight.dim() - 2
+    stride, padding, dilation, output_padding = (_each(v, rank) for v in (stride, padding, dilation, output_padding))
+    if x.dim() != rank + 2:
+        return NotImplemented
+    depthwise = groups == x.shape[1] > 1
+    if transposed:
+        return (
+            _transposed(x, weight, bias, stride, padding, dilation, output_padding, groups)
+            if depthwise
+            else NotImplemented
+        )
+    if depthwise and rank == 3 and weight.shape[0] == groups:
+        return _depthwise_3d(x, weight, bias, stride, padding, dilation)
+    return _as_product(x, weight, bias, stride, dilation) if groups == 1 and not any(padding) else NotImplemented
+
+
+def _as_product(x: Tensor, weight: Tensor, bias: Tensor | None, stride: list[int], dilation: list[int]) -> Tensor:
+    """Convolutions whose windows do not overlap (patch embeddings, 1x1) are products of reordered input."""
+    kernel = list(weight.shape[2:])
+    rank = len(kernel)
+    if all(k == 1 for k in kernel):
+        for dim, step in enumerate(stride, start=2):
+            x = x if step == 1 else aten.slice.Tensor(x, dim, 0, x.shape[dim], step)
+        stride = [1] * rank
+        if x.shape[0] == 1:  # pixels stay the columns
+            out = aten.mm.default(weight.reshape(weight.shape[0], -1), x.reshape(x.shape[1], -1))
+            out = out if bias is None else out + bias[:, None]
+            return out.reshape(1, -1, *x.shape[2:])
+    sizes = list(x.shape[2:])
+    dense = all(d == 1 or k == 1 for d, k in zip(dilation, kernel, strict=True))
+    if stride != kernel or not dense or any(n % k for n, k in zip(sizes, kernel, strict=True)):
+        return NotImplemented
+    counts = [n // k for n, k in zip(sizes, kernel, strict=True)]
+    split = x.reshape(x.shape[0], x.shape[1], *[n for pair in zip(counts, kernel, strict=True) for n in pair])
+    # [B, C, n0, k0, n1, k1, ...] -> [B, n0, n1, ..., C, k0, k1, ...]
+    split = split.permute(0, *range(2, 2 + 2 * rank, 2), 1, *range(3, 3 + 2 * rank, 2))
+    out = aten.linear.default(split.reshape(-1, weight[0].numel()), weight.reshape(weight.shape[0], -1), bias)
+    return out.reshape(x.shape[0], *counts, -1).permute(0, rank + 1, *range(1, rank + 1))
+
+
+def _transposed(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    output_padding: list[int],
+    groups: int,
+) -> Tensor:
+    """A convolution of the input with zeros between its elements, by weights in the reverse order. `weight`
+    [C, outputs / groups, ...]."""
+    rank = len(stride)
+    edges: list[int] = []
+    for i in range(rank):
+        x = _with_gaps(x, 2 + i, stride[i])
+        reach = dilation[i] * (weight.shape[2 + i] - 1) - padding[i]
+        edges = [reach, reach + output_padding[i], *edges]
+    x = torch.nn.functional.pad(x, edges)
+    kernel = list(weight.shape[2:])
+    split = weight.flip(list(range(2, 2 + rank))).reshape(groups, weight.shape[0] // groups, weight.shape[1], *kernel)
+    swapped = split.transpose(1, 2).reshape(groups * weight.shape[1], weight.shape[0] // groups, *kernel)
+    return aten.convolution.default(x, swapped, bias, [1] * rank, [0] * rank, dilation, False, [0] * rank, groups)
+
+
+def _with_gaps(x: Tensor, dim: int, stride: int) -> Tensor:
+    """x with stride - 1 zeros between the elements of a dimension."""
+    size = x.shape[dim]
+    if stride == 1 or size < 1:
+        return x
+    behind = x.dim() - dim - 1
+    spread = aten.constant_pad_nd.default(x.unsqueeze(dim + 1), [0] * (2 * behind) + [0, stride - 1], 0)
+    joined = spread.reshape(*x.shape[:dim], size * stride, *x.shape[dim + 1 :])
+    return aten.slice.Tensor(joined, dim, 0, (size - 1) * stride + 1)
+
+
+def _depthwise_3d(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: list[int], padding: list[int], dilation: list[int]
+) -> Tensor:
+    """The sum of convolutions in two dimensions, one for each step in depth. `weight` [C, 1, depth, ...]."""
+    channels, dtype = x.shape[1], x.dtype
+    if dtype in (torch.float16, torch.bfloat16):  # each of the terms would be rounded
+        x, weight, bias = x.float(), weight.float(), None if bias is None else bias.float()
+    x = torch.nn.functional.pad(x, [0, 0, 0, 0, padding[0], padding[0]])
+    count = (x.shape[2] - dilation[0] * (weight.shape[2] - 1) - 1) // stride[0] + 1
+    settings = (stride[1:], padding[1:], dilation[1:], False, [0, 0], channels)
+    total = None
+    for tap in range(weight.shape[2]):
+        slices = _every(x, 2, tap * dilation[0], count, stride[0]).transpose(1, 2)
+        images = slices.reshape(-1, *slices.shape[2:])
+        term = aten.convolution.default(images, weight[:, :, tap], None if tap else bias, *settings)
+        total = term if total is None else total + term
+    assert total is not None
+    return total.reshape(x.shape[0], count, *total.shape[1:]).transpose(1, 2).to(dtype)
+
+
+def _every(x: Tensor, dim: int, first: int, count: int, step: int) -> Tensor:
+    return aten.slice.Tensor(x, dim, first, first + (count - 1) * step + 1, step)
+
+
+@_decomposes(aten.convolution_backward.default)
+def _convolution_backward(
+    gradient: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias_sizes: list[int] | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+    output_mask: list[bool],
+) -> Any:
+    """The gradients of the input, the weights and the bias, or None where the mask does not ask for one."""
+    rank = weight.dim() - 2
+    stride, padding, dilation = (_each(v, rank) for v in (stride, padding, dilation))
+    if x.dim() != rank + 2 or not (transposed or groups > 1):
+        return NotImplemented
+    of_input = of_weight = of_bias = None
+    if output_mask[0]:
+        none = [0] * rank if transposed else _left_over(x, gradient, weight, stride, padding, dilation)
+        of_input = aten.convolution.default(
+            gradient, weight, None, stride, padding, dilation, not transposed, none, groups
+        )
+    if output_mask[1]:
+        windows, seen = (gradient, x) if transposed else (x, gradient)
+        of_weight = _weight_gradient(windows, seen, list(weight.shape[2:]), stride, padding, dilation, groups)
+    if output_mask[2]:
+        of_bias = aten.sum.dim_IntList(gradient, [0, *range(2, rank + 2)])
+    return of_input, of_weight, of_bias
+
+
+def _left_over(
+    x: Tensor, out: Tensor, weight: Tensor, stride: list[int], padding: list[int], dilation: list[int]
+) -> list[int]:
+    """How many elements at the end of each dimension no window reaches: the output padding of the transposed one."""
+    reached = [
+        (out.shape[i] - 1) * s - 2 * p + d * (weight.shape[i] - 1) + 1
+        for i, (s, p, d) in enumerate(zip(stride, padding, dilation, strict=True), start=2)
+    ]
+    return [n - r for n, r in zip(x.shape[2:], reached, strict=True)]
+
+
+def _weight_gradient(
+    x: Tensor,
+    gradient: Tensor,
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+) -> Tensor:
+    """[outputs, C / groups, ...]: for each group the product of the results' gradients and the windows that they are
+    of. x [N, C, ...], gradient [N, outputs, ...]."""
+    x = torch.nn.functional.pad(x, [p for n in reversed(padding) for p in (n, n)])
+    parts = []
+    for taps in itertools.product(*map(range, kernel)):
+        part = x
+        for i, tap in enumerate(taps):
+            part = _every(part, 2 + i, tap * dilation[i], gradient.shape[2 + i], stride[i])
+        parts.append(part.reshape(x.shape[0], groups, x.shape[1] // groups, -1))
+    windows = torch.stack(parts, -1).permute(1, 0, 3, 2, 4)  # [groups, N, places, C / groups, taps]
+    windows = windows.reshape(groups, -1, x.shape[1] // groups * len(parts))
+    rows = gradient.reshape(x.shape[0], groups, gradient.shape[1] // groups, -1).permute(1, 2, 0, 3)
+    out = aten.bmm.default(rows.reshape(groups, gradient.shape[1] // groups, -1), windows)
+    return out.reshape(gradient.shape[1], x.shape[1] // groups, *kernel)
