@@ -322,6 +322,37 @@ def _check_lowered(gpu_module: ir.Operation, where: str) -> None:
                 raise MlircError(f"{where}: a math op became a call of {name}: give mlirc-expand-math a case for it")
 
 
+def _convert_by_words(gpu_module: ir.Operation) -> None:
+    """Floats become integers of fewer than 32 bits by way of 32, as in PyTorch: 300.0 is 44 in 8 bits."""
+    i32 = ir.IntegerType.get_signless(32)
+    for op in [o for o in nested(gpu_module) if o.name in _TO_INTEGERS]:
+        type_ = op.results[0].type
+        vector_type = ir.VectorType(type_) if isinstance(type_, ir.VectorType) else None
+        element = vector_type.element_type if vector_type else type_
+        if not isinstance(element, ir.IntegerType) or element.width >= 32:
+            continue
+        wide = ir.VectorType.get(vector_type.shape, i32) if vector_type else i32
+        with op.location, ir.InsertionPoint(op):
+            word = ir.Operation.create(op.name, [wide], [op.operands[0]]).results[0]
+            cut = ir.Operation.create("arith.trunci", [type_], [word]).results[0]
+        op.results[0].replace_all_uses_with(cut)
+        op.erase()
+
+
+_TO_INTEGERS = ("arith.fptosi", "arith.fptoui")
+
+
+def _freeze_conversions(gpu_module: ir.Operation) -> None:
+    """Makes what an integer cannot hold some number, and not poison from which LLVM draws conclusions: PTX's `cvt`
+    saturates it."""
+    for op in [o for o in nested(gpu_module) if o.name in ("llvm.fptosi", "llvm.fptoui")]:
+        users = list(op.results[0].uses)
+        with op.location, ir.InsertionPoint.after(op):
+            frozen = llvm.FreezeOp(op.results[0]).result
+        for use in users:
+            use.owner.operands[use.operand_number] = frozen
+
+
 _VECTOR_ACCESSES = {"vector.load", "vector.store", "vector.maskedload", "vector.maskedstore"}
 
 
@@ -357,6 +388,7 @@ def lower_to_llvm_ir(module: ir.Module, target: Target, name: str) -> str:
         expand_fp8(gpu_module_of(copy))
         settle_floats(gpu_module_of(copy))
         expand_divisions(gpu_module_of(copy))
+        _convert_by_words(gpu_module_of(copy))
         try:
             copy.verify()  # here and at the end: after each of a dozen passes it takes longer than the passes do
             pass_manager(_PREPARE, verify=False).run(copy)
@@ -367,6 +399,7 @@ def lower_to_llvm_ir(module: ir.Module, target: Target, name: str) -> str:
                 narrow_addresses(gpu_module_of(copy))
             _prefetch_to_l2(gpu_module_of(copy))
             _read_once(gpu_module_of(copy), early)
+            _freeze_conversions(gpu_module_of(copy))
             pass_manager(_CLEANUP, verify=False).run(copy)
             copy.verify()
         except ir.MLIRError as e:

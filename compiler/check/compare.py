@@ -38,6 +38,7 @@ class Reference:
     wide: torch.Tensor
     moved: tuple[torch.Tensor, ...] = ()  # eager's with every weight and input moved by up to half a unit
     unseen: torch.Tensor | None = None  # as `wide`, where keys that a mask hides take no part (`unseen_keys.py`)
+    undefined: torch.Tensor | None = None  # a mask of elements that PyTorch leaves undefined (`undefined_casts.py`)
 
 
 def compare(
@@ -49,11 +50,15 @@ def compare(
     Floats pass within the gate of their dtype, or within twice PyTorch's own error against FP64, the largest that it
     has there or where its numbers were `moved`. Integers and booleans must equal PyTorch's. NaN and infinities must be
     where FP64 has them; where only PyTorch in the model's own dtype has them (an overflow) anything goes. Each element
-    may be that of attention without `unseen` keys.
+    may be that of attention without `unseen` keys, and anything where it depends on what PyTorch leaves `undefined`.
     """
     eager, wide, moved, unseen = reference.eager, reference.wide, reference.moved, reference.unseen
     if tuple(out.shape) != tuple(eager.shape):
         return Difference(math.inf, math.inf, True, f"has shape {list(out.shape)}, PyTorch's has {list(eager.shape)}")
+    if reference.undefined is not None and bool(reference.undefined.any()):
+        out, eager, wide = (t.masked_fill(reference.undefined, 0) for t in (out, eager, wide))
+        moved = tuple(m.masked_fill(reference.undefined, 0) for m in moved)
+        unseen = unseen.masked_fill(reference.undefined, 0) if unseen is not None else None
     if rows is not None:
         out, eager, wide, moved = out[rows], eager[rows], wide[rows], tuple(m[rows] for m in moved)
         unseen = unseen[rows] if unseen is not None else None

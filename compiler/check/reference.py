@@ -12,6 +12,7 @@ import torch.nn.attention
 from mlirc.check.cases import Inputs
 from mlirc.check.compare import Reference
 from mlirc.check.ties import FirstOfEqual
+from mlirc.check.undefined_casts import depending
 from mlirc.check.unseen_keys import UnseenKeys
 from mlirc.check.wide import Float64Mode
 from mlirc.frontend.inputs import name_seed
@@ -78,7 +79,9 @@ class TorchModel:
             self.is_wide = False
             wide = eager
         unseen = self._without_unseen_keys(tensors, wide)
-        return [Reference(e, w, unseen=u) for e, w, u in zip(eager, wide, unseen, strict=True)]
+        masks = depending(lambda: self._run(self.module, tensors), eager) or [None] * len(eager)
+        pairs = zip(eager, wide, unseen, masks, strict=True)
+        return [Reference(e, w, unseen=u, undefined=m) for e, w, u, m in pairs]
 
     def _without_unseen_keys(
         self, tensors: Sequence[torch.Tensor], wide: Sequence[torch.Tensor]

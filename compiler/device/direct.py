@@ -9,7 +9,6 @@ import numpy as np
 
 from mlirc.device.arguments import Given, overlap
 from mlirc.device.execution import execute
-from mlirc.device.integer_checks import mark_conversions
 from mlirc.device.limits import SECONDS
 from mlirc.device.memory import POISON, Buffer, MemRef
 from mlirc.device.report import MAY_BE_HARMLESS, Report
@@ -40,7 +39,6 @@ def run_function(
     a finding. Two arguments may be the same array. Raises MlircError for an unknown function, arguments that do not
     fit, and different arrays that share memory."""
     module = levels.copy(module)
-    mark_conversions(module.operation)
     settle_floats(module.operation)
     found = _find(module, name)
     program = translate(found)

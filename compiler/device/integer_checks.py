@@ -1,6 +1,6 @@
 """Integers without a meaning, which are reported where anything depends on them: a division by zero, a shift by the
 width or more, an overflow that `nsw` or `nuw` rules out, bits that `exact` says are not lost, a negative number that
-`nneg` rules out, index arithmetic that leaves 32 bits, a float that becomes an integer which cannot hold it."""
+`nneg` rules out, index arithmetic that leaves 32 bits."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from mlirc.device.declare import applied, applied_to_state
 from mlirc.device.machine import State
 from mlirc.device.numbers import dtype_of, signed_from, unsigned
 from mlirc.device.translate import Translator
-from mlirc.mlir import ir, nested
+from mlirc.mlir import ir
 
 KIND = "undefined arithmetic"
-MARK = "mlirc.checked"  # of conversions that are the kernel's own
 _LOW, _HIGH = -(1 << 31), (1 << 31) - 1
 Bad = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]  # of the operands and the result: where it has none
 
@@ -45,14 +44,6 @@ def wrapped(s: State, value: np.ndarray, op, report: bool = True) -> np.ndarray:
     if report:
         complain(s, short != value, "computes an index that leaves 32 bits, which an index has on the GPU", op)
     return short
-
-
-def mark_conversions(top: ir.Operation) -> None:
-    """Marks the conversions of floats to integers that are the kernel's own: in what `mlirc-expand-math` adds, what is
-    converted out of range is selected away."""
-    for op in nested(top):
-        if op.name in ("arith.fptosi", "arith.fptoui"):
-            op.attributes[MARK] = ir.UnitAttr.get(top.context)
 
 
 def as_unsigned(f: Callable) -> Callable:

@@ -13,7 +13,6 @@ from mlirc.device.arguments import Given, holes, results_of, stored_parameters
 from mlirc.device.counters import count_sectors
 from mlirc.device.dependencies import Earlier
 from mlirc.device.execution import execute
-from mlirc.device.integer_checks import mark_conversions
 from mlirc.device.launch_maps import granule_of, launch_maps, pointer_table
 from mlirc.device.limits import SECONDS
 from mlirc.device.memory import POISON, Buffer, MemRef
@@ -42,7 +41,6 @@ class DeviceKernel:
     def __init__(self, module: ir.Module, expand: bool = True, count: bool = False, inputs: int | None = None):
         module = levels.copy(module)
         self.launches, self.workspaces = launches_from_gpu_module(module)  # before passes change it
-        mark_conversions(module.operation)
         if expand:
             expand_math(module.operation)
         settle_floats(module.operation)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from mlirc.host.bounds import Strays, guard
 from mlirc.host.effort import opt_level
+from mlirc.host.integers_of_floats import saturate_conversions
 from mlirc.host.narrowing import narrow_doubles
 from mlirc.host.outline import outline_linalg
 from mlirc.host.rounding import add_bounds
@@ -108,6 +109,7 @@ def lower_to_llvm(module: ir.Module, function: str, source: str = "", bounds: bo
             add_bounds(find_function(module, function), inputs)
         _round_every_time(module)
         expand_fp8(module.operation)
+        saturate_conversions(module)
         narrow_doubles(module)
         effort = opt_level(module, function)
         strays = guard(module, source)

@@ -167,7 +167,10 @@ def convert(a: np.ndarray, to: np.dtype, rounding: str, saturate: bool) -> np.nd
         x = whole(a.astype(np.float64))
         clipped = np.clip(np.where(np.isnan(x), 0, x), float(info.min), float(info.max))
         top = x >= float(info.max)
-        return np.where(top, info.max, np.where(top, 0, clipped).astype(to)).astype(to)
+        found = np.where(top, info.max, np.where(top, 0, clipped).astype(to)).astype(to)
+        if 8 in (to.itemsize, a.dtype.itemsize):  # NaN is 100...0 then, and 0 else (PTX ISA, "cvt")
+            found[np.isnan(x)] = info.min or 1 << (8 * to.itemsize - 1)
+        return found
     if rounding in ("rzi", "rni", "rmi", "rpi") and to == a.dtype:
         return {"rzi": np.trunc, "rni": np.rint, "rmi": np.floor, "rpi": np.ceil}[rounding](a)
     if saturate or rounding not in ("", "rn", "rz"):

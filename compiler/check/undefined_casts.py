@@ -1,0 +1,70 @@
+"""Casts of floats to integers that PyTorch leaves undefined: of NaN, of an infinity, of what 32 bits (or those of the
+integer, if it has more) cannot hold. PyTorch's own results differ between processors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+aten = torch.ops.aten
+Results = Sequence[torch.Tensor]
+
+
+class UndefinedCasts(TorchDispatchMode):
+    """Inside, what an undefined cast gives is `fill`, or, with None, what PyTorch gives; `found` tells of one."""
+
+    def __init__(self, fill: int | None = None) -> None:
+        super().__init__()
+        self.fill, self.found = fill, False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        key = torch._C.DispatchKey.CompositeExplicitAutograd
+        if func.namespace != "aten" and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), str(key.name)):
+            with self:  # an operation that is written in others, such as quantize_per_tensor
+                return func._op_dk(key, *args, **kwargs)
+        result = func(*args, **kwargs)
+        if func is aten._to_copy.default:
+            self._settle(args[0], result)
+        elif func is aten.copy_.default:
+            self._settle(args[1], result)
+        return result
+
+    def _settle(self, source: torch.Tensor, result: torch.Tensor) -> None:
+        if not source.is_floating_point() or result.dtype not in _LIMITS:
+            return
+        low, high = _LIMITS[result.dtype]
+        whole = source.double().trunc()
+        undefined = ~((whole >= low) & (whole < high))
+        if bool(undefined.any()):
+            self.found = True
+            if self.fill is not None:
+                result.masked_fill_(undefined.expand(result.shape), self.fill)
+
+
+_WORD, _LONG = (-(2.0**31), 2.0**31), (-(2.0**63), 2.0**63)
+_LIMITS = {torch.int8: _WORD, torch.uint8: _WORD, torch.int16: _WORD, torch.int32: _WORD, torch.int64: _LONG}
+
+
+def depending(run: Callable[[], Results], results: Results) -> list[torch.Tensor] | None:
+    """Of each result of `run` the elements that depend on what an undefined cast gives, as masks; None where the model
+    has no such cast. `results` are those of a run."""
+    with UndefinedCasts() as mode:
+        run()
+    if not mode.found:
+        return None
+    masks = [torch.zeros(r.shape, dtype=torch.bool) for r in results]
+    for fill in (0, 1):
+        try:
+            with UndefinedCasts(fill):
+                others = run()
+        except (IndexError, RuntimeError):  # an index that there is not, say
+            continue
+        if any(other.shape != r.shape for other, r in zip(others, results, strict=True)):
+            continue
+        pairs = zip(masks, others, results, strict=True)
+        masks = [m | ~((o == r) | (o != o) & (r != r)) for m, o, r in pairs]
+    return masks
