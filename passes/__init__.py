@@ -19,6 +19,7 @@ from mlirc.schedule.user import loading_file
 
 _passes: dict[str, Callable] = {}
 _users: dict[str, Callable] = {}  # of `--schedule FILE.py`
+_files: dict[str, str] = {}  # where those are from
 
 
 def register(name: str) -> Callable[[Callable], Callable]:
@@ -34,7 +35,7 @@ def register(name: str) -> Callable[[Callable], Callable]:
         known = all_passes().get(name) or _users.get(name)
         if known is not None and _file(known) != _file(function):
             raise VerbError(f"register: pass {name} exists, from {known.__code__.co_filename}: give yours another name")
-        _users[name] = function
+        _users[name], _files[name] = function, _file(function)
         return function
 
     return add
@@ -46,7 +47,7 @@ def _file(function: Callable) -> str:
 
 def passes_of(file: str) -> list[str]:
     """Names of the passes that a user's file registered."""
-    return [name for name, f in _users.items() if _file(f) == os.path.abspath(file)]
+    return [name for name in _users if _files[name] == os.path.abspath(file)]
 
 
 def users_passes() -> list[str]:

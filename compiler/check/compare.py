@@ -42,10 +42,12 @@ class Reference:
 
 
 def compare(
-    out: torch.Tensor, reference: Reference, rows: torch.Tensor | None = None, fp32: str = DEFAULT_FP32
-) -> Difference:
+    out: torch.Tensor, reference: Reference, rows: torch.Tensor | None = None, fp32: str = DEFAULT_FP32,
+    tolerance: float = 0.0,
+) -> Difference:  # fmt: skip
     """One output beside PyTorch's. `rows`: a bool mask of the leading dimensions, the positions to look at (None: all).
-    `fp32`: how its FP32 products may be made.
+    `fp32`: how its FP32 products may be made. `tolerance`: a relative error that is stated to be right, where it is
+    more than the gate.
 
     Floats pass within the gate of their dtype, or within twice PyTorch's own error against FP64, the largest that it
     has there or where its numbers were `moved`. Integers and booleans must equal PyTorch's. NaN and infinities must be
@@ -66,7 +68,7 @@ def compare(
         return Difference()
     if not eager.is_floating_point():
         return _integers(out, eager, wide)
-    gate, info = gate_of(eager.dtype, GATES["f32"], fp32), torch.finfo(eager.dtype)
+    gate, info = max(gate_of(eager.dtype, GATES["f32"], fp32), tolerance), torch.finfo(eager.dtype)
     out, eager, wide = (t.float() if t.element_size() == 1 else t for t in (out, eager, wide))
     moved = tuple(t.float() if t.element_size() == 1 else t for t in moved)
     # The largest number of FP64, say, where the model asks for that of its dtype.

@@ -23,8 +23,10 @@ class Result:
     skipped: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     blank: dict[str, list[int]] = field(default_factory=dict)
+    stated: list[str] = field(default_factory=list)  # what the user's code says of how near is near enough
     reference: str = "PyTorch in FP64"
-    start: str = "torch"  # the level that is right by definition
+    start: str = "torch"  # the level that is right by definition, or in words what is
+    entry: str = "torch"  # the level that the compilation started from
 
     @property
     def wrong(self) -> list[str]:
@@ -45,6 +47,11 @@ class Result:
         """The step that made the first wrong level, in words."""
         first = self.wrong[0]
         above = self.levels[self.levels.index(first) - 1] if first != self.levels[0] else self.start
+        if above not in LEVELS:  # a kernel's reference, which is no level
+            first_of_all = first == self.entry
+            return "the kernel as it is written gives it" + (
+                "" if first_of_all else f", or a step: check {self.entry} too"
+            )
         text = f"made by the step {above} -> {first}"
         between = [x for x in LEVELS[LEVELS.index(above) + 1 : LEVELS.index(first)] if x in _ABOVE]
         return text + (f": check {' '.join(between)} too, to find which part of it" if between else "")
@@ -60,7 +67,8 @@ class Result:
         if not self.ok:
             return f"check: WRONG: {self.reason()}"
         text = f"check: {', '.join(self.levels)} right on {len(self.kinds)} inputs (worst {self.worst:.1e})"
-        return text + (f"; plain: {self._blank('plain')}" if "plain" in self.blank else "")
+        parts = [text, *self.stated, *([f"plain: {self._blank('plain')}"] if "plain" in self.blank else [])]
+        return "; ".join(parts)
 
     def _blank(self, kind: str) -> str:
         numbers = ", ".join(str(i) for i in self.blank[kind])
@@ -76,6 +84,7 @@ class Result:
             said = [*self.notes.get(kind, "").split("; "), *([self._blank(kind)] if kind in self.blank else [])]
             note = f"({'; '.join(filter(None, said))})" if any(said) else ""
             lines.append(f"{kind:<{width}}" + ("".join(f"{c:<16}" for c in cells) + note).rstrip())
+        lines += self.stated
         lines += [f"{kind}: skipped: {why}" for kind, why in self.skipped.items()]
         return "\n".join(lines)
 

@@ -45,11 +45,16 @@ def check_job(
     """
     levels = levels_to_check(job, levels)
     with job.timer.step("check"):
-        draws = bool(random_state(job.modules["torch"])) if job.imported else False
+        draws = bool(random_state(job.modules["torch"])) if "torch" in job.modules else False
         model = TorchModel(job.imported.source, draws) if job.imported else LevelModel(job)
-        result = Result(job.name, levels, start="torch" if job.imported else job.given)
+        start = "torch" if "torch" in job.modules else "the reference" if job.imported else job.given
+        result = Result(job.name, levels, start=start, entry=job.given)
         wanted = _wanted(model, seed, kinds, result, _sizes(job))
         result.reference = model.described
+        given = job.imported.source.given if job.imported else None
+        tolerance = (given.tolerance or 0.0) if given else 0.0
+        if given and tolerance:
+            result.stated.append(f"relative errors of up to {tolerance:g} are right, as {given.stated_by} states")
     for number, level in enumerate(levels):
         job.lower(level)
         with job.timer.step("check"):
@@ -61,7 +66,7 @@ def check_job(
                 outputs = _run(run, w.case, level)
                 plain = outputs if i == 0 else plain
                 row[w.case.kind] = (
-                    outputs if isinstance(outputs, Difference) else _judge(model, w, outputs, plain, fp32)
+                    outputs if isinstance(outputs, Difference) else _judge(model, w, outputs, plain, fp32, tolerance)
                 )
                 job.timer.advance(number * len(wanted) + i + 1, len(levels) * len(wanted))
     return result
@@ -77,6 +82,8 @@ def levels_to_check(job: Any, levels: Sequence[str]) -> list[str]:
     """`levels` in the ladder's order, or the default ones; raises MlircError for one that cannot be checked."""
     levels = parse_levels(levels)
     above = "torch" if job.imported else job.given
+    if job.imported and job.given in ("kernels", "tiles"):  # a kernel with a reference
+        above = {"kernels": "linalg", "tiles": "kernels"}[job.given]
     if above in ("async", "gpu"):
         raise MlircError(f"--check: the file is at level {above}: there is no level above to compare it with")
     ladder = ("torch", *LEVELS)
@@ -135,26 +142,29 @@ def _wanted(
 
 
 def _judge(
-    model: TorchModel | LevelModel, wanted: _Wanted, outputs: Sequence[torch.Tensor], plain: Any, fp32: str
-) -> Difference:
+    model: TorchModel | LevelModel, wanted: _Wanted, outputs: Sequence[torch.Tensor], plain: Any, fp32: str,
+    tolerance: float,
+) -> Difference:  # fmt: skip
     """`_compare`; what is wrong by it is judged again by how far rounding alone takes PyTorch's own results."""
-    found = _compare(wanted, outputs, plain, fp32)
+    found = _compare(wanted, outputs, plain, fp32, tolerance)
     if not found.wrong or not math.isfinite(found.error) or not isinstance(model, TorchModel):
         return found
     if not any(r.moved for r in wanted.references):
         moved = model.moved(wanted.case.inputs)
         wanted.references = [replace(r, moved=m) for r, m in zip(wanted.references, moved, strict=True)]
-    return _compare(wanted, outputs, plain, fp32)
+    return _compare(wanted, outputs, plain, fp32, tolerance)
 
 
-def _compare(wanted: _Wanted, outputs: Sequence[torch.Tensor], plain: Any, fp32: str) -> Difference:
+def _compare(
+    wanted: _Wanted, outputs: Sequence[torch.Tensor], plain: Any, fp32: str, tolerance: float
+) -> Difference:  # fmt: skip
     """The worst output of one case."""
     if len(outputs) != len(wanted.references):
         reason = f"it has {len(outputs)} outputs, and PyTorch {len(wanted.references)}"
         return Difference(math.inf, math.inf, True, reason)
     found = []
     for i, (out, reference) in enumerate(zip(outputs, wanted.references, strict=True)):
-        found.append(compare(out, reference, _rows(wanted.case, out), fp32))
+        found.append(compare(out, reference, _rows(wanted.case, out), fp32, tolerance))
         if wanted.plain is not None and isinstance(plain, list):
             found.append(_moved(wanted.case, reference.eager, wanted.plain[i], out, plain[i]))
     return max(found, key=lambda d: (d.wrong, d.error), default=Difference())

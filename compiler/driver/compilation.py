@@ -19,6 +19,7 @@ from mlirc.driver.reschedule import Earlier, identity, runs_user_code
 from mlirc.errors import MlircError
 from mlirc.files.opening import exists, open_regular, read_text
 from mlirc.files.outputs import Outputs, check_model_output, model_files
+from mlirc.frontend.names import IN_FILE
 from mlirc.ir.levels import LEVELS
 from mlirc.precision import DEFAULT_FP32, check_fp32
 from mlirc.targets import DEFAULT_TARGET, Target, get_target
@@ -58,6 +59,7 @@ class Compilation:
     source: str = ""  # what the user named
     observe: Callable[[str], None] = lambda level: None
     checked: Any = None  # the Result of the last check
+    offered: tuple[Any, ...] = ()  # scripts of the file that a kernel of the user's own comes from
     few: FewLayers | None = None  # where a few layers stand for all while it is lowered
     _given: str = "torch"
     _gpu_parts: dict[str, Any] = field(default_factory=dict)
@@ -110,12 +112,31 @@ class Compilation:
         """Takes a `mlirc.frontend.SourceModel`."""
         from mlirc import frontend
 
+        if source.given is not None:
+            self._take_kernel(source)
+            return
         with self.timer.step("torch"), internal.step(f"importing {source.name} from PyTorch"):
             self.imported = frontend.import_torch(source)
         self.modules["torch"] = self.imported.module
         if self.imported.layers is not None:
             self.of_few_layers(FewLayers(self.imported.layers, self.imported.module))
         self.observe("torch")
+
+    def _take_kernel(self, source: Any) -> None:
+        """Takes a kernel of the user's own, which enters at `kernels` or `tiles`. Its own schedules hold where none are
+        given."""
+        from mlirc import frontend
+
+        given = source.given
+        self._given = given.level
+        self.schedules, self.offered = self.schedules or given.schedules, given.scripts
+        self.helpers = 0 if given.scripts else self.helpers  # what such a file defines is known in this process alone
+        self._schedules = None
+        self.check_schedules()
+        self.modules[given.level] = self.modules["kernels"] = given.module
+        if source.module is not None:
+            self.imported = frontend.kernel_reference(source)
+        self.observe(given.level)
 
     def of_few_layers(self, few: FewLayers) -> None:
         """Takes the `torch` level of a few layers that stand for all of the model's."""
@@ -234,12 +255,13 @@ class Compilation:
         from mlirc.schedule.registry import Schedules
 
         if self._schedules is None:
-            self._schedules = Schedules(list(self.schedules), self.fp32)
+            self._schedules = Schedules(list(self.schedules), self.fp32, self.offered)
         return self._schedules
 
-    def check_schedules(self) -> None:
-        """Reads the user's schedules, which runs their code: a mistake in one need not wait for a model."""
-        if self.schedules:
+    def check_schedules(self, spec: str = "") -> None:
+        """Reads the user's schedules, which runs their code: a mistake in one need not wait for the model `spec`; those
+        of a Python file's kernel do, whose scripts they may name."""
+        if self.schedules and not spec.endswith(".py") and not IN_FILE.fullmatch(spec):
             self._scripts()
 
     def _to_tiles(self, building: Building | None = None) -> None:
@@ -345,7 +367,7 @@ class Compilation:
         if self._given != "kernels":
             self.lower("linalg")
         new = Compilation(self.name, self.target, tuple(schedules), self.cache, helpers=self.helpers, fp32=self.fp32)
-        new.source = self.source
+        new.source, new.offered = self.source, self.offered
         new.imported, new._given, new._earlier = self.imported, self._given, self.results()
         kept = ("torch", "linalg", "kernels") if self._given == "kernels" else ("torch", "linalg")
         new.modules = {name: module for name, module in self.modules.items() if name in kept}
@@ -496,7 +518,7 @@ def compile_model(
     job = Compilation(
         model_name(spec), get_target(target), tuple(schedule), folder, timer or Timer(), fp32=check_fp32(fp32)
     )
-    job.check_schedules()
+    job.check_schedules(spec)
     job.open(spec, **options)
     job.lower("ptx")
     if path:

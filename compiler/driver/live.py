@@ -63,7 +63,7 @@ def host_model(job: Compilation) -> Any:
     from mlirc.device import HostModel
     from mlirc.host.level_files import Levels
 
-    texts = {level: job.text(level) for level in HOST_LEVELS}
+    texts = {level: job.text(level) for level in HOST_LEVELS if level in job.modules or level == "gpu"}
     return HostModel(Path(job.name), job.plan, job.tensors(), levels=Levels.of(texts, job.plan))
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mlirc.frontend.importer import ImportedModel, import_torch
     from mlirc.frontend.lower import lower_to_linalg
     from mlirc.frontend.open import open_model, packed_as
+    from mlirc.frontend.own_kernel import kernel_reference
     from mlirc.frontend.source import SourceModel, from_torch
     from mlirc.frontend.weights import weights_writer, write_weights
 
@@ -22,6 +23,7 @@ _HOME = {
     "SourceModel": "source",
     "from_torch": "source",
     "import_torch": "importer",
+    "kernel_reference": "own_kernel",
     "lower_to_linalg": "lower",
     "open_model": "open",
     "packed_as": "open",
@@ -35,6 +37,7 @@ __all__ = [
     "SourceModel",
     "from_torch",
     "import_torch",
+    "kernel_reference",
     "lower_to_linalg",
     "open_model",
     "packed_as",

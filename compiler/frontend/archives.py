@@ -272,23 +272,30 @@ def cwd_importable() -> Iterator[None]:
             sys.path.remove("")
 
 
-def open_factory(spec: str, inputs: Mapping[str, InputSpec]) -> SourceModel:
-    """Calls `package.module:function`, which returns (module, example inputs), and opens the result.
-
-    Example inputs are a tensor, a tuple of arguments, a dict of keyword arguments, or (module, args, kwargs) in all.
-    """
+def load_factory(spec: str) -> Any:
+    """What `package.module:function` names. Raises MlircError where there is nothing."""
     module_name, _, function_name = spec.partition(":")
     with cwd_importable():
         try:
-            function = getattr(importlib.import_module(module_name), function_name)
+            return getattr(importlib.import_module(module_name), function_name)
         except ModuleNotFoundError as e:
             raise MlircError(f"{spec}: no module '{e.name}': it must be importable from here") from e
         except AttributeError as e:
             raise MlircError(f"{spec}: module '{module_name}' has no function '{function_name}'") from e
+        except MlircError:
+            raise
         except Exception as e:
             raise MlircError(
                 f"{spec}: importing '{module_name}' failed: {type(e).__name__}: {first_line(str(e))}"
             ) from e
+
+
+def open_factory(spec: str, function: Any, inputs: Mapping[str, InputSpec]) -> SourceModel:
+    """Calls a factory, which `spec` names and which returns (module, example inputs), and opens the result.
+
+    Example inputs are a tensor, a tuple of arguments, a dict of keyword arguments, or (module, args, kwargs) in all.
+    """
+    with cwd_importable():
         try:
             result = function()
         except Exception as e:
@@ -300,7 +307,7 @@ def open_factory(spec: str, inputs: Mapping[str, InputSpec]) -> SourceModel:
     kwargs = dict(result[2]) if len(result) == 3 else {}
     if isinstance(example, dict):
         args, kwargs = (), dict(example)
-    source = from_torch(module, args, kwargs, function_name)
+    source = from_torch(module, args, kwargs, spec.rpartition(":")[2])
     return _with_inputs(source, spec, inputs)
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from mlirc.errors import MlircError
 from mlirc.files.opening import exists, shorten
-from mlirc.frontend.archives import open_factory, open_file
+from mlirc.frontend.archives import load_factory, open_factory, open_file
 from mlirc.frontend.huggingface import open_directory
 from mlirc.frontend.inputs import dtype_of, parse_inputs, size_request
-from mlirc.frontend.names import FACTORY
+from mlirc.frontend.names import FACTORY, IN_FILE, is_kernel_file
 from mlirc.frontend.noise import quiet
 from mlirc.frontend.problem import open_problem
+from mlirc.frontend.python_file import load_name, only_kernel
 from mlirc.frontend.quantize import parse_scheme
 from mlirc.frontend.quantize.apply import quantize_source
 from mlirc.frontend.source import SourceModel
@@ -28,13 +30,35 @@ def open_model(
     allow_pickle: bool = False,
     dtype: str | None = None,
     quantize: str | None = None,
+    shapes: Mapping[str, Any] | None = None,
 ) -> SourceModel:
     """Opens a model, and packs its weights as the scheme `quantize` says (`int4:group=128`), if it does; the rest as of
-    `_open`. Raises MlircError, of one line, for everything that can be wrong."""
+    `_open`. `shapes`: extents, dtypes and constants of a kernel in a Python file, by name. Raises MlircError, of one
+    line, for everything that can be wrong."""
     if quantize is not None:
         parse_scheme(quantize)  # a wrong one is said before the model is opened
+    kernel = kernel_in_file(spec)
+    if kernel is None and shapes:
+        raise MlircError(f"{spec}: --shapes are a kernel's (FILE.py:name): a model's inputs are given by --input")
+    if kernel is not None:
+        given = {"--input": inputs, "--random-weights": random_weights, "--dtype": dtype, "--quantize": quantize}
+        if wrong := [name for name, value in given.items() if value not in (None, (), [])]:
+            raise MlircError(f"{spec}: {wrong[0]} is for models: a kernel's inputs follow from --shapes")
+        return kernel.source(shapes)
     source = _open(spec, inputs, random_weights, allow_pickle, dtype, quantize is not None)
     return source if quantize is None else packed_as(source, quantize)
+
+
+def kernel_in_file(spec: str) -> Any:
+    """The kernel that `FILE.py:name`, `package.module:name` or a FILE.py with one kernel names; None for a model."""
+    found: Any = None
+    if (named := IN_FILE.fullmatch(spec)) and exists(named["file"]) and not exists(spec):
+        found = load_name(named["file"], named["name"])
+    elif FACTORY.fullmatch(spec) and not exists(spec):
+        found = load_factory(spec)
+    elif exists(spec) and is_kernel_file(spec):
+        found = only_kernel(spec)
+    return found if getattr(found, "is_kernel", False) else None
 
 
 def packed_as(source: SourceModel, scheme: str) -> SourceModel:
@@ -81,10 +105,14 @@ def _open(
                 raise MlircError(
                     f"{spec}: TorchScript has fixed sizes: export it with torch.export.export and torch.export.save"
                 )
+        elif (named := IN_FILE.fullmatch(spec)) and exists(named["file"]):
+            source = open_factory(spec, load_name(named["file"], named["name"]), given)
         elif FACTORY.fullmatch(spec):
-            source = open_factory(spec, given)
+            source = open_factory(spec, load_factory(spec), given)
         else:
-            raise MlircError(f"{shorten(spec)}: no such file or directory, and no factory (package.module:function)")
+            raise MlircError(
+                f"{shorten(spec)}: no such file or directory, and no package.module:function or FILE.py:function"
+            )
         source.sizes = source.sizes or size_request(given.values())
         source.scalars = source.scalars or [name for name, about in given.items() if about.scalar]
         return source if dtype is None else _cast(source, spec, dtype)

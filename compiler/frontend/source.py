@@ -22,6 +22,20 @@ if TYPE_CHECKING:
 _BYPRODUCTS = ("past_key_values", "hidden_states", "attentions", "cross_attentions", "loss", "encoder_", "decoder_")
 
 
+@dataclass(frozen=True)
+class Given:
+    """A kernel of the user's own, which enters at `level`, `kernels` or `tiles`, and not as a PyTorch model: its
+    `module`, its own `--schedule` values, the scripts of its file, and the relative error that it states for itself,
+    with the place that does."""
+
+    level: str
+    module: Any
+    schedules: tuple[str, ...] = ()
+    scripts: tuple[Any, ...] = ()
+    tolerance: float | None = None
+    stated_by: str = ""
+
+
 @dataclass
 class SourceModel:
     """A torch module (or an exported program) with example inputs.
@@ -47,6 +61,7 @@ class SourceModel:
     scheme: Any = None  # of its packed weights, if it has any: a `quantize.Scheme`
     quantized: list = field(default_factory=list)  # `quantize.report.LayerError`s of those that were packed here
     sizes: SizeRequest | None = None  # which sizes a call decides; the example inputs are at their bound
+    given: Given | None = None  # a kernel, of which `module` is the reference, if it has one
 
     def torch_module(self) -> torch.nn.Module:
         """The PyTorch module with real weights: what a result is compared with. One of this process is given as it is.

@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import os
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +31,7 @@ from mlirc.schedule.errors import VerbError, script_frames
 from mlirc.schedule.kernel_info import KernelInfo, describe
 from mlirc.schedule.overrides import KNOB_TYPES, Override, check_knobs, knob_types, parse_override
 from mlirc.schedule.script import Script
-from mlirc.schedule.user import FileScript, call, load_mlir, load_python, loading_file, was_loaded
+from mlirc.schedule.user import FileScript, call, is_loading, load_mlir, load_python, loading_file, was_loaded
 from mlirc.schedule.user_code import UserCode, source_only
 from mlirc.targets import Target
 
@@ -49,6 +50,7 @@ class ScheduleRecord:
 GRAPH = "graph"  # the script of the whole model, linalg to kernels
 USER_PRIORITY = 1000  # added to a user's scripts, so that they are asked first
 _registry: dict[str, Script] = {}
+_programs: dict[str, dict[str, Script]] = {}  # of programs that import mlirc, by file: for the kernels of that file
 
 
 def register(
@@ -64,6 +66,11 @@ def register(
         key = build.__name__ if name is None else name
         _check_registration(key, build, matches, priority)
         user = bool(loading_file(build))
+        if user and not is_loading():
+            file = os.path.abspath(build.__code__.co_filename)
+            made = Script(key, build, matches, priority + USER_PRIORITY, build.__code__.co_filename, True)
+            _programs.setdefault(file, {})[key] = made
+            return build
         known = _registry.get(key)
         if user and known is not None and key != GRAPH:
             what = f"registered twice, first at {known.place}" if known.user else "the name of a built-in script"
@@ -98,6 +105,11 @@ def _check_registration(key: Any, build: Any, matches: Any, priority: Any) -> No
             raise VerbError(
                 f"register: knob '{knob.name}' of '{key}' is an int, bool or str or a Literal of words, maybe | None"
             )
+
+
+def scripts_of_file(file: str) -> list[Script]:
+    """The scripts that a program's file has registered in this process, for the kernels that it defines."""
+    return list(_programs.get(os.path.abspath(file), {}).values())
 
 
 def script_registry() -> dict[str, Script]:
@@ -138,9 +150,14 @@ def load_user_file(path: str, code: UserCode) -> dict[str, Script]:
     for a file that adds nothing: no script, pass, transform op or instruction."""
     with _user_registry() as added:
         load_python(path, code)
-    if not added and not passes_of(path) and not defined_in(path) and not instructions.defined_in(path):
+    if not added and not defines_more(path):
         raise MlircError(f"--schedule {path}: it registers no script (decorate one with mlirc.schedule.register)")
     return added
+
+
+def defines_more(path: str) -> bool:
+    """Whether a user's file has defined a pass, a transform op or an instruction."""
+    return bool(passes_of(path) or defined_in(path) or instructions.defined_in(path))
 
 
 def ensure_loaded(path: str) -> None:
@@ -152,17 +169,18 @@ def ensure_loaded(path: str) -> None:
 @dataclass
 class Schedules:
     """The scripts of one compilation, with the user's `--schedule` values (see docs/schedules.md for their forms) and
-    choice of FP32 products.
+    choice of FP32 products. `offered`: further scripts, which a kernel's own file has; they are used where they match.
 
     Raises MlircError for a file that cannot be read, a script with a Python error, and an unknown script or knob.
     """
 
     overrides: list[str] = field(default_factory=list)
     fp32: str = DEFAULT_FP32
+    offered: Sequence[Script] = ()
 
     def __post_init__(self) -> None:
         check_fp32(self.fp32)
-        self._scripts = dict(script_registry())
+        self._scripts = dict(script_registry()) | {s.name: s for s in self.offered}
         self.code = UserCode()
         self._knobs: list[Override] = []
         self._modules: list[FileScript] = []
@@ -189,14 +207,14 @@ class Schedules:
     def _add_file(self, path: str) -> None:
         added = load_user_file(path, self.code)
         for name, script in added.items():
-            if self._scripts[name].user if name in self._scripts else False:
+            if name in self._scripts and self._scripts[name].user and self._scripts[name] not in self.offered:
                 raise MlircError(f"{script.place}: script '{name}' is registered twice: {self._scripts[name].place}")
         self._scripts |= added
         self.files.append(path)
 
     def users_scripts(self) -> list[str]:
         """Names of the scripts of the user's Python files."""
-        return [name for name, s in self._scripts.items() if s.user]
+        return [name for name, s in self._scripts.items() if s.user and s not in self.offered]
 
     def graph_script(self, target: Target) -> ir.Module:
         """The script that takes the `linalg` level to the `kernels` level, which is named `graph`: from the user's
@@ -337,6 +355,8 @@ class Schedules:
                 raise MlircError(f"--schedule '{o.text}': {why}")
         for path in self.files:
             own = [s for s in self._scripts.values() if s.user and s.file == path]
+            if defines_more(path):
+                continue  # transform ops, passes or instructions, which another script may use
             if own and not any(s.name in self._used_scripts for s in own):
                 names = ", ".join(s.name for s in own)
                 kernels = ", ".join(self._seen[:8]) + (", ..." if len(self._seen) > 8 else "")

@@ -22,8 +22,16 @@ _loading: str = ""
 
 
 def loading_file(function: Callable) -> str:
-    """The `FILE.py` that is being loaded and that `function` is of, or of a module that it imports; "" for our own."""
-    return "" if function.__module__.startswith("mlirc.") else _loading
+    """The `FILE.py` that is being loaded and that `function` is of, or of a module that it imports; where none is, the
+    file of `function` itself, of a program that imports mlirc; "" for our own."""
+    if function.__module__.startswith("mlirc."):
+        return ""
+    return _loading or str(getattr(sys.modules.get(function.__module__), "__file__", "") or function.__module__)
+
+
+def is_loading() -> bool:
+    """Whether a `--schedule FILE.py` is being loaded."""
+    return bool(_loading)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from mlirc.collecting import collecting_rarely
 from mlirc.errors import MlircError
 from mlirc.files.opening import exists, open_regular, shorten
 from mlirc.files.outputs import check_model_output
+from mlirc.frontend.shapes import parse_shapes
 from mlirc.ir.ladder import LEVELS
 from mlirc.precision import DEFAULT_FP32, FP32
 from mlirc.targets import DEFAULT_TARGET, TARGETS, get_target
@@ -23,6 +24,7 @@ _EPILOG = """MODEL is one of
   a torch.export archive (.pt2, or .pt so saved), or a TorchScript .pt
   a Hugging Face directory (config.json, with safetensors or with --random-weights)
   a factory package.module:function that returns a module and its example inputs
+  a kernel FILE.py:name, made by @kernel (docs/own-kernels.md), or a factory FILE.py:function
   a problem FILE.py with Model, get_inputs() and get_init_inputs()
   a pickled nn.Module .pt, with --allow-pickle only, since opening it runs its code
   an .mlir file at level torch, linalg, kernels, tiles, async or gpu: compilation goes on from there
@@ -42,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     model = parser.add_argument_group("the model")
     add = model.add_argument
     add("--input", action="append", default=[], metavar="NAME=DTYPE[SHAPE]", help="an input, as input_ids=i64[1,128]")
+    add("--shapes", metavar="M=128,...", default="", help="a kernel's extents, dtypes and constants, by name")
     add("--dtype", metavar="DTYPE", help="compute in this type: f32, bf16 or f16")
     add("--quantize", metavar="SCHEME", help="pack the linear layers' weights: int8, int4:group=128, fp8, fp8:dynamic")
     add("--random-weights", type=int, metavar="SEED", help="make weights up, the same for the same seed")
@@ -90,13 +93,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def _check_named(options: argparse.Namespace) -> None:
     """Raises MlircError for files that are not there, before the seconds that importing PyTorch and MLIR takes."""
-    from mlirc.frontend.names import FACTORY
+    from mlirc.frontend.names import FACTORY, IN_FILE
 
     spec = options.model
-    if not exists(spec) and not FACTORY.fullmatch(spec):
+    named = IN_FILE.fullmatch(spec)
+    if not exists(spec) and not (exists(named["file"]) if named else FACTORY.fullmatch(spec)):
         if spec.endswith(".mlir"):
             open_regular(spec).close()
         raise MlircError(f"{shorten(spec)}: no such file or directory, and no factory (package.module:function)")
+    parse_shapes(options.shapes)
     check_scripts(options.schedule)
 
 
@@ -119,6 +124,7 @@ def _model_options(options: argparse.Namespace) -> dict[str, Any]:
         allow_pickle=options.allow_pickle,
         dtype=options.dtype,
         quantize=options.quantize,
+        shapes=parse_shapes(options.shapes),
     )
 
 
@@ -134,7 +140,7 @@ def _compile(options: argparse.Namespace, timer: Timer) -> Any:
         from mlirc.repro.dump import Dump
 
         job.observe = Dump(options.dump_dir, job, (options.model, *options.schedule)).level
-    job.check_schedules()
+    job.check_schedules(options.model)
     job.open(options.model, **_model_options(options))
     last = _last_level(options)
     if last:

@@ -23,6 +23,7 @@ from mlirc.bench.suites import suite_cases, suites
 from mlirc.errors import MlircError
 from mlirc.files.marks import marked_json
 from mlirc.files.outputs import Outputs, check_replaceable
+from mlirc.frontend.shapes import parse_shapes
 from mlirc.precision import DEFAULT_FP32, FP32
 from mlirc.targets import DEFAULT_TARGET, get_target
 from mlirc.tools.cli import Parser, run_main
@@ -34,6 +35,7 @@ _EPILOG = """examples
   mlirc-bench models --compile-only OUT          on a machine without a GPU ...
   mlirc-bench --run OUT --check-only -j 8        ... and on one with a GPU, without MLIR
   mlirc-bench llama/ --decode --context 4096     a step of a model that generates text
+  mlirc-bench FILE.py:kernel --shapes M=4096,N=4096,K=512        a kernel of your own
   mlirc-bench KernelBench/level1 -j 8 -o r.json  a folder of problems (Model, get_inputs, get_init_inputs)
 docs/benchmarking.md says how each figure is taken."""
 
@@ -59,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     where.add_argument("--run", type=Path, metavar="DIR", help="measure what was compiled into DIR; needs no MLIR")
     model = parser.add_argument_group("a model of your own, as in mlirc")
     model.add_argument("--input", action="append", default=[], metavar="NAME=DTYPE[SHAPE]")
+    model.add_argument("--shapes", metavar="M=128,...", default="", help="of a kernel FILE.py:name, as in mlirc")
     model.add_argument("--dtype", metavar="DTYPE")
     model.add_argument("--random-weights", type=int, metavar="SEED")
     model.add_argument("--allow-pickle", action="store_true")
@@ -130,11 +133,12 @@ def _named(what: str, options: argparse.Namespace) -> list[Case]:
             raise MlircError(f"--{name} goes with --decode, --verify K or --prefill N, and a Hugging Face folder")
     if what in suites() or not (Path(what).exists() or ":" in what):
         return suite_cases(what)
-    name = Path(what).stem or what
+    name = what.rpartition(":")[2] if ":" in what else Path(what).stem or what
     if what.endswith(".mlir"):
         return [Case(name, "file", "mlir", {"spec": what}, {}, "f32")]
     given = {"inputs": options.input, "dtype": options.dtype, "random_weights": options.random_weights}
     given["allow_pickle"] = options.allow_pickle
+    given["shapes"] = parse_shapes(options.shapes)
     return [Case(name, "file", "file", {"spec": what, "open": given}, {}, options.dtype or "f32")]
 
 
@@ -313,6 +317,7 @@ def _measure(entries: list[Entry], folder: Path, options: argparse.Namespace) ->
 def _problems(options: argparse.Namespace) -> list[Case] | None:
     """The problems that the command line names, or None where it names something else."""
     from mlirc.bench.problems.find import find_problems
+    from mlirc.frontend.names import is_kernel_file
 
     if _generates(options):
         return None
@@ -321,7 +326,8 @@ def _problems(options: argparse.Namespace) -> list[Case] | None:
     if is_asked and not named:
         raise MlircError("problems: name the folder that holds them")
     folders = [n for n in named if os.path.isdir(n) and not os.path.exists(os.path.join(n, "config.json"))]
-    if not named or not is_asked and len(folders) + sum(n.endswith(".py") for n in named) < len(named):
+    files = [n for n in named if n.endswith(".py") and not is_kernel_file(n)]
+    if not named or not is_asked and len(folders) + len(files) < len(named):
         return None
     return select(find_problems(named), options.filter)
 

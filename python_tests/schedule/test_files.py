@@ -215,3 +215,12 @@ def test_mlirc_opt_says_the_same(ran, write, tmp_path):
     assert ran(mlirc_opt.main, kernel, "--script", path).error.startswith(wanted)
     unused = write(source().replace("kernel: True", "kernel: False"), "unused.py")
     assert "no kernel got a script of this file" in ran(mlirc_opt.main, kernel, "--script", unused).error
+
+
+def test_a_file_of_ops_whose_own_script_matches_nothing_is_of_use_to_another(write):
+    """A library of transform ops may have a script of its own for other kernels."""
+    path = write(with_op("own_library").replace("kernel: True", "kernel: False"), "library.py")
+    schedules = Schedules([path, "*=generic"])
+    schedules.schedule_kernel(mlir.parse(matmul(4, 4, 4)), get_target("sm_90a"))
+    schedules.check_used()
+    assert schedules.users_scripts()

@@ -20,10 +20,15 @@ from mlirc.host.level_files import argument_names
 from mlirc.host.tensors import to_numpy
 from mlirc.ir.levels import functions, isolate
 from mlirc.tools import mlirc as mlirc_tool
-from mlirc.tools import mlirc_opt, mlirc_run
+from mlirc.tools import mlirc_bench, mlirc_opt, mlirc_run
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = {"mlirc": mlirc_tool.main, "mlirc-opt": mlirc_opt.main, "mlirc-run": mlirc_run.main}
+PROGRAMS = {
+    "mlirc": mlirc_tool.main,
+    "mlirc-bench": mlirc_bench.main,
+    "mlirc-opt": mlirc_opt.main,
+    "mlirc-run": mlirc_run.main,
+}
 # Commands of the README that are not run: installation, weights that are not here, and measuring on a GPU.
 NOT_RUN = (
     "pip install '.[compiler]'",
@@ -107,7 +112,40 @@ def test_the_python_on_a_page(made, here, page, capsys):
         assert torch.allclose(found[0], module(x), atol=1e-4) and (found[0].numpy() == same[0]).all()
 
 
+def test_the_page_of_own_kernels(here, ran):
+    """Its Python as it stands, and its commands, with what they are said to print."""
+    (here / "examples").symlink_to(ROOT / "examples")
+    page = "docs/own-kernels.md"
+    written, called = blocks(page, "python")[:2]
+    source = (ROOT / "examples" / "matmul_softmax.py").read_text()
+    assert written.split("\n\n\n")[1].strip() in source
+    scope: dict = {}
+    (here / "mine.py").write_text(written)
+    exec(compile(written + called, str(here / "mine.py"), "exec"), scope)
+    wanted = torch.softmax(scope["x"].double() @ scope["w"].double(), -1)
+    assert all((scope[name].double() - wanted).norm() < 4e-3 * wanted.norm() for name in "yz")
+    text = (ROOT / page).read_text()
+    commands = re.findall(r"^    (?:\$ )?((?:mlirc|mlirc-run|mlirc-bench|python) .*)$", text, flags=re.MULTILINE)
+    assert len(commands) >= 8
+    for command in commands:
+        words = shlex.split(command)
+        if words[0] == "python":
+            done = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True)
+            assert done.returncode == 0 and " ok\n" in done.stdout, done.stderr
+            continue
+        small = [] if "--shapes" in words or words[0] == "mlirc-run" else ["--shapes", "M=33,N=40,K=24"]
+        result = ran(PROGRAMS[words[0]], *words[1:2], *small, *words[2:])
+        assert result.status == 0 and "error" not in result.err, f"{command}: {result.err}"
+    source = source.replace("ops.matmul(a, b)", "ops.matmul(a, a)")
+    (here / "mine.py").write_text(source)
+    error = ran(mlirc_tool.main, "mine.py:matmul_softmax", "--emit", "kernels").error
+    line = 1 + source[: source.index("ops.matmul(a, a)")].count("\n")
+    assert error == f"error: mine.py:{line}: matmul: bf16[128,64] has 64 columns, and bf16[128,64] has 128 rows"
+    assert error in text
+
+
 def test_the_readmes_commands(here, ran, monkeypatch):
+    (here / "examples").symlink_to(ROOT / "examples")
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     commands = [line.split("  #")[0].strip() for text in blocks("README.md", "sh") for line in text.split("\n")]
     commands = [c for c in commands if c]

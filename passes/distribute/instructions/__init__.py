@@ -26,6 +26,7 @@ __all__ = [
 
 _own: dict[str, Instruction] = {}
 _users: dict[str, Instruction] = {}  # of `--schedule FILE.py`
+_paths: dict[str, str] = {}  # where those are from
 
 
 def instruction(cls: type[Instruction]) -> type[Instruction]:
@@ -44,13 +45,13 @@ def instruction(cls: type[Instruction]) -> type[Instruction]:
         raise VerbError(
             f"instruction: '{cls.name}' exists, from {os.path.relpath(known.file)}: give yours another name"
         )
-    _users[cls.name] = cls()
+    _users[cls.name], _paths[cls.name] = cls(), os.path.abspath(cls.file)
     return cls
 
 
 def defined_in(file: str) -> list[str]:
     """Names of the instructions that a user's file defined."""
-    return [name for name, i in _users.items() if os.path.abspath(i.file) == os.path.abspath(file)]
+    return [name for name in _users if _paths[name] == os.path.abspath(file)]
 
 
 def users_instructions() -> list[str]:
