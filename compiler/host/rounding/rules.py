@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mlirc.host.rounding import overflow
 from mlirc.host.rounding.values import EXACT, LARGEST, LEAST, NORMAL, ROUNDOFF, SHORT, Builder, Known
 from mlirc.ir.levels import ROUNDED, WEIGHT
-from mlirc.mlir import arith, ir, math
+from mlirc.mlir import arith, ir
 from mlirc.runtime.tensor_map import FP8
 
 _FUNCTION = 4.0  # roundings that a function such as exp may cost
@@ -44,9 +45,10 @@ class _At:
         return self.known[i].error
 
     def finish(self, exact: ir.Value, spread: ir.Value | None, size: ir.Value, roundings: float = 1.0,
-               floor: float = 0.0, sure: bool = True) -> Known:  # fmt: skip
+               floor: float = 0.0, overflows: bool = False) -> Known:  # fmt: skip
         """What is known of a result: `exact` in f64 from operands as they are, `spread` the effect of their errors.
-        Where the result is no number it is certain if that of every operand within its error is none, too."""
+        Where the result is no number it is certain if that of every operand within its error is none, too;
+        `overflows`: an infinity of finite operands is one by overflow (overflow.py)."""
         b, v = self.b, self.b.wide(self.result)
         largest = b.constant(LARGEST[self.type])
         rounding = b.times(roundings * ROUNDOFF[self.type], size)
@@ -58,7 +60,11 @@ class _At:
         certain = b.all([*clean, b.above(low, largest)])  # NaN is above, too
         number = b.below(b.absolute(v), b.infinity)
         no_error = b.select(certain, b.zero, b.infinity)
-        return Known(b.select(number, error, no_error), b.select(number, size, b.zero))
+        over = b.zero
+        if overflows:
+            finite = b.all([b.below(b.absolute(self.value(i)), b.infinity) for i in range(len(self.operands))])
+            over = b.select(finite, b.infinity, size)
+        return Known(b.select(number, error, no_error), b.select(number, size, over))
 
 
 def apply(b: Builder, op: ir.Operation, known: dict[ir.Value, Known]) -> None:
@@ -105,30 +111,9 @@ def _sum(at: _At) -> Known:
     exact = (arith.addf if at.op.name == "arith.addf" else arith.subf)(at.value(0), at.value(1))
     errors = [at.error(i) for i in (0, 1)]
     spread = at.b.add(*errors) if any(e is not None for e in errors) else None
-    found = at.finish(exact, spread, at.b.add(at.size(0), at.size(1)))
-    return found if all(k.size is None for k in at.known) else _of_terms(at, exact, found)
-
-
-def _of_terms(at: _At, exact: ir.Value, found: Known) -> Known:
-    """What is known of a sum of products or of sums, which may overflow in another order, or if a product is not
-    rounded on its own, but with the sum (`math.fma`). An infinity that finite numbers have made has their finite size:
-    it is one in every order while all terms have its sign, and anything where they have not."""
-    b, largest = at.b, at.b.constant(LARGEST[at.type])
-    values, sizes = [at.value(0), at.value(1)], [at.size(0), at.size(1)]
-    terms = []
-    for v, size in zip(values, sizes, strict=True):
-        overflown = b.all([b.equal(b.absolute(v), b.infinity), b.below(b.zero, size), b.below(size, b.infinity)])
-        terms.append(b.select(overflown, math.copysign(size, v), v))
-    whole = (arith.addf if at.op.name == "arith.addf" else arith.subf)(*terms)
-    size = arith.minimumf(b.add(*sizes), b.constant(LARGEST["f64"]))
-    made = b.all([b.below(b.absolute(t), b.infinity) for t in terms])
-    large = b.all([made, b.above(size, largest)])
-    mixed = b.all([large, b.below(b.absolute(whole), arith.mulf(b.constant(0.999), size))])
-    none, whole_none = (arith.cmpf(arith.CmpFPredicate.UNO, x, x) for x in (exact, whole))
-    opposite = b.all([none, arith.xori(whole_none, b.true)])
-    error = b.select(arith.ori(mixed, opposite), b.infinity, b.error_of(found))
-    infinite = b.equal(b.absolute(b.wide(at.result)), b.infinity)
-    return Known(error, b.select(b.all([infinite, large]), size, found.size))
+    size = at.b.add(at.size(0), at.size(1))
+    second = at.value(1) if at.op.name == "arith.addf" else arith.negf(at.value(1))
+    return overflow.of_sum(at, [at.value(0), second], exact, size, at.finish(exact, spread, size))
 
 
 def _product_spread(at: _At, first: ir.Value | None) -> ir.Value | None:
@@ -155,12 +140,9 @@ def _product(at: _At) -> Known:
         first = b.add(first, b.times(ROUNDOFF[taken], b.absolute(at.value(0))), b.constant(LEAST[taken]))
     exact = arith.mulf(at.value(0), at.value(1))
     roundings = CUTS if all(_is_fp8(v) for v in at.operands) else TF32 if ROUNDED in at.op.attributes else 1.0
-    found = at.finish(exact, _product_spread(at, first), arith.mulf(at.size(0), at.size(1)), roundings)
-    # One that overflows is an infinity of a finite size, for sums that may be fused with it.
-    v, size = b.absolute(b.wide(at.result)), b.absolute(exact)
-    finite = b.all([b.below(b.absolute(at.value(i)), b.infinity) for i in (0, 1)])
-    size = arith.minimumf(size, b.constant(LARGEST["f64"]))
-    found = Known(found.error, b.select(b.all([b.equal(v, b.infinity), finite]), size, found.size))
+    size = arith.mulf(at.size(0), at.size(1))
+    found = at.finish(exact, _product_spread(at, first), size, roundings, overflows=True)
+    found = overflow.of_product(at, found)
     if not taken:
         return found
     # What nobody attends to, or so little that its weight may be rounded to 0, may be left out or meet an infinity.
@@ -177,22 +159,24 @@ def _quotient(at: _At) -> Known:
     first, second = at.error(0), at.error(1)
     if second is None:
         spread = None if first is None else arith.divf(first, b.absolute(at.value(1)))
-        return at.finish(exact, spread, size, 2.0)
+        return overflow.of_quotient(at, at.finish(exact, spread, size, 2.0, overflows=True))
     left = arith.subf(b.absolute(at.value(1)), second)
     spread = arith.divf(b.add(first, b.times(b.absolute(exact), second)), left)
     certain = b.equal(second, b.zero)  # a divisor of 0, or infinity
     kept = first if first is not None else b.zero
     spread = b.select(b.above(left, b.zero), spread, b.select(certain, kept, b.infinity))
-    return at.finish(exact, spread, size, 2.0)
+    return overflow.of_quotient(at, at.finish(exact, spread, size, 2.0, overflows=True))
 
 
 @_rule("math.fma")
 def _fused(at: _At) -> Known:
     b = at.b
-    exact = arith.addf(arith.mulf(at.value(0), at.value(1)), at.value(2))
+    factors = arith.mulf(at.value(0), at.value(1))
+    exact = arith.addf(factors, at.value(2))
     product = _product_spread(at, at.error(0))
     spread = None if product is None and at.error(2) is None else b.add(product, at.error(2))
-    return at.finish(exact, spread, b.add(arith.mulf(at.size(0), at.size(1)), at.size(2)))
+    size = b.add(arith.mulf(at.size(0), at.size(1)), at.size(2))
+    return overflow.of_sum(at, [factors, at.value(2)], exact, size, at.finish(exact, spread, size))
 
 
 @_rule("arith.negf", "math.absf", "arith.extf")
@@ -205,7 +189,8 @@ def _narrower(at: _At) -> Known:
     b, v = at.b, at.b.wide(at.result)
     made = at.finish(at.value(0), at.error(0), b.absolute(at.value(0)))
     number = b.below(b.absolute(v), b.infinity)
-    size = b.select(b.below(b.absolute(at.value(0)), b.infinity), at.size(0), b.zero)
+    given = b.below(b.absolute(at.value(0)), b.infinity)
+    size = b.select(b.all([given, arith.xori(number, b.true)]), b.infinity, at.size(0))
     if at.type not in SHORT or str(at.operands[0].type) != "f32":
         return Known(made.error, size)
     far = _rounded_apart(at)
@@ -233,8 +218,10 @@ def _extreme(at: _At) -> Known:
     if not errors:
         return EXACT
     b, error = at.b, errors[0] if len(errors) == 1 else at.b.larger(errors[0], errors[1])
-    number = b.below(b.absolute(b.wide(at.result)), b.infinity)
-    return Known(b.select(number, error, b.select(b.below(error, b.infinity), b.zero, b.infinity)))
+    absolute = b.absolute(b.wide(at.result))
+    number, size = b.below(absolute, b.infinity), b.larger(at.size(0), at.size(1))
+    error = b.select(number, error, b.select(b.below(error, b.infinity), b.zero, b.infinity))
+    return Known(error, b.select(number, absolute, size))
 
 
 @_rule("arith.select")
