@@ -12,6 +12,8 @@ _SHORT |= {"float8_e4m3fn": "f8E4M3FN", "float8_e5m2": "f8E5M2"}
 _TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 4e-3, "bfloat16": 2e-2}
 _TOLERANCE |= {"float8_e4m3fn": 0.25, "float8_e5m2": 0.5}
 
+_SMALL, _TINY = 1e-3, 1e-30  # of the largest element, or at all: what may be so far from a number near 0
+
 
 def allowed(expected: np.ndarray, bound: np.ndarray | None) -> np.ndarray:
     """How far each element of a result may be from what is expected, in f64: by its error bound, and one more rounding
@@ -41,3 +43,15 @@ def wrong(found: np.ndarray, expected: np.ndarray, bound: np.ndarray | None = No
         far = ~(np.abs(f - e) <= limit)
         bad = np.where(np.isfinite(e), far, (f != e) & ~(np.isnan(f) & np.isnan(e)))
         return bad & (limit < np.inf)
+
+
+def judged(expected: np.ndarray, bound: np.ndarray | None) -> np.ndarray:
+    """Which elements of a result a wrong number would show in: bool, of the result's shape. Their bound is less than
+    their own size, or than a thousandth of the largest element; of integers, NaN and infinities it is 0."""
+    limit = allowed(expected, bound)
+    if expected.dtype.kind in "iub":
+        return ~(limit > 0)
+    e = np.abs(expected.astype(np.float64))
+    number = np.isfinite(e)
+    size = np.maximum(e, max(_SMALL * e[number].max(initial=0.0), _TINY))
+    return (limit == 0) | number & (limit < size)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mlirc.device.judge import allowed, wrong
+from mlirc.device.judge import allowed, judged, wrong
 from mlirc.device.limits import SECONDS
 from mlirc.device.report import Report
 from mlirc.errors import MlircError
@@ -92,6 +92,7 @@ def compare(reference: Reference, case: Case, report: Report, kernel: str) -> bo
         bad = wrong(found, right, bound)
         if known is not None:
             bad &= known
+        report.judge(kernel, judged(right, bound), known)
         if not bad.any():
             continue
         at = tuple(int(i) for i in np.argwhere(bad)[0])
