@@ -177,12 +177,12 @@ def try_sets(
             made = [*sets.make(name, turn=turn), *(np.zeros_like(r) for r in results)]
             for number in {e.scalar for x in kernel.launches if isinstance(x, Launch) for e in x.extents.values()}:
                 made[number] = inputs[number]  # a grid is for some numbers only
-            found = kernel.run(made, reference=reference, **(options | {"blocks": chosen}))
+            random = name == PLAIN and sets.traits.weighs
+            found = kernel.run(made, reference=reference, random=random, **(options | {"blocks": chosen}))
             found.findings = [f for f in found.findings if f.kind not in _OF_VALUES]
             for finding in found.findings:
                 finding.inputs = name
             found.calls, found.blocks, found.compared, found.counters, found.by_operation = {}, 0, 0, {}, {}
-            found.judged = {}
             report.merge(found)
             if found.findings:
                 break

@@ -11,8 +11,8 @@ _SHORT |= {"float8_e4m3fn": "f8E4M3FN", "float8_e5m2": "f8E5M2"}
 # Where no bounds are known: the largest difference that rounding explains, relative to the largest element.
 _TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 4e-3, "bfloat16": 2e-2}
 _TOLERANCE |= {"float8_e4m3fn": 0.25, "float8_e5m2": 0.5}
-
-_SMALL, _TINY = 1e-3, 1e-30  # of the largest element, or at all: what may be so far from a number near 0
+# Rounding to nearest goes either way: how many deviations the mean of its errors, row by row, may be from 0.
+_DEVIATIONS, _ROWS = 6.0, 32
 
 
 def allowed(expected: np.ndarray, bound: np.ndarray | None) -> np.ndarray:
@@ -45,13 +45,20 @@ def wrong(found: np.ndarray, expected: np.ndarray, bound: np.ndarray | None = No
         return bad & (limit < np.inf)
 
 
-def judged(expected: np.ndarray, bound: np.ndarray | None) -> np.ndarray:
-    """Which elements of a result a wrong number would show in: bool, of the result's shape. Their bound is less than
-    their own size, or than a thousandth of the largest element; of integers, NaN and infinities it is 0."""
+def lean(found: np.ndarray, expected: np.ndarray, bound: np.ndarray | None, known: np.ndarray | None) -> float:
+    """How far the elements of a result lie towards 0 on average, in deviations of that mean, where that is more than
+    rounding to nearest explains; else 0. Rows along the last dimension may share what is rounded, and count once: an
+    error is taken relative to its bound, a row has the mean of its elements, and the deviation is that of the rows.
+    For inputs that are independent random numbers."""
     limit = allowed(expected, bound)
-    if expected.dtype.kind in "iub":
-        return ~(limit > 0)
-    e = np.abs(expected.astype(np.float64))
-    number = np.isfinite(e)
-    size = np.maximum(e, max(_SMALL * e[number].max(initial=0.0), _TINY))
-    return (limit == 0) | number & (limit < size)
+    f, e = found.astype(np.float64), expected.astype(np.float64)
+    sure = np.isfinite(limit) & (limit > 0) & np.isfinite(e) & np.isfinite(f)
+    if known is not None:
+        sure &= known
+    part = np.divide(np.sign(e) * (e - f), limit, out=np.zeros(f.shape), where=sure)
+    rows, weights = (x.reshape(-1, x.shape[-1] if x.ndim else 1).sum(-1) for x in (part, sure))
+    means = rows[weights > 0] / weights[weights > 0]
+    if len(means) < _ROWS or np.count_nonzero(means) < len(means) / 2:
+        return 0.0
+    deviations = float(means.mean() / (means.std(ddof=1) / np.sqrt(len(means))))
+    return deviations if abs(deviations) > _DEVIATIONS else 0.0

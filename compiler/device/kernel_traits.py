@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mlirc.dialects.mlirc_dialect import CACHED_ATTENTION, AttentionInfo, scores_operands
+from mlirc.dialects.mlirc_dialect import ATTENTIONS, CACHED_ATTENTION, AttentionInfo, scores_operands
 from mlirc.ir import levels
 from mlirc.mlir import ir, nested
 from mlirc.passes.loops.row_writes import SCATTER
@@ -24,13 +24,15 @@ class Traits:
     """`limits`: the arguments that are indices, by number, and the extent of the dimension (the smallest of several);
     `distinct`: those of them that are places to write, which are different ones or negative; `divides`: integers are
     divided, and so must not be 0; `reduces`: elements are summed or compared along a dimension; `decides`: floats are
-    rounded or compared; `axes`: the dimension along which tensors of a shape are searched for an extreme."""
+    rounded or compared; `weighs`: attention, whose weights are rounded to 16 bits; `axes`: the dimension along which
+    tensors of a shape are searched for an extreme."""
 
     limits: Mapping[int, int] = field(default_factory=dict)
     distinct: frozenset[int] = frozenset()
     divides: bool = False
     reduces: bool = True
     decides: bool = True
+    weighs: bool = False
     axes: Mapping[tuple[int, ...], int] = field(default_factory=dict)
 
     @staticmethod
@@ -43,6 +45,7 @@ class Traits:
             divides=any(op.name.startswith(_DIVISIONS) for op in ops),
             reduces=any(_reduces(op) for op in ops),
             decides=any(op.name in _DECIDES for op in ops),
+            weighs=any(_weighs(op) for op in ops),
             axes={shape: axis for op in ops for shape, axis in _axes(op)},
         )  # fmt: skip
 
@@ -57,6 +60,12 @@ def _reduces(op: ir.Operation) -> bool:
     if op.name == "linalg.generic":
         return bool(_reductions(op))
     return op.name.startswith(("linalg.", "tm_tensor.", "mlirc.")) and op.name not in _ELEMENTWISE
+
+
+def _weighs(op: ir.Operation) -> bool:
+    """Whether an operation is an attention over values of 16 bits."""
+    values = [v for v in op.operands if isinstance(v.type, ir.RankedTensorType)] if op.name in ATTENTIONS else []
+    return any(str(ir.RankedTensorType(v.type).element_type) in ("f16", "bf16") for v in values[2:3])
 
 
 def _axes(op: ir.Operation) -> list[tuple[tuple[int, ...], int]]:

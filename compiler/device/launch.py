@@ -82,10 +82,12 @@ class DeviceKernel:
         source: str = "",
         scripts: Sequence[str] = (),
         reference: Reference | None = None,
+        random: bool = False,
     ) -> Report:
         """Runs all launches; see `run_kernel`. `before`: the arguments that launches before these may write, for
         griddepcontrol.wait; None: there were none. `source` is the name of the text that the kernel was parsed from,
-        and `scripts` for each of its lines the line of the schedule script, for the report."""
+        and `scripts` for each of its lines the line of the schedule script, for the report. `random`: the inputs are
+        independent random numbers."""
         if len(args) != len(self.arguments):
             raise MlircError(f"host device: kernel {self.name} takes {len(self.arguments)} arguments, not {len(args)}")
         inputs = reference.inputs if self.inputs is None and reference is not None else self.inputs
@@ -109,12 +111,14 @@ class DeviceKernel:
             target[...] = raw
         # With some blocks only, a second launch would read what the others have not computed.
         if reference is not None and check and report.ended and (blocks is None or len(self.launches) == 1):
-            report.compared = int(self._compare(reference, args, buffers, report, options))
+            report.compared = int(self._compare(reference, args, buffers, report, options, random))
         launched = [math.prod(x.grid) for x in self.launches if isinstance(x, Launch)]
         report.blocks = sum(n if blocks is None else len({b for b in blocks if 0 <= b < n}) for n in launched)
         return report
 
-    def _compare(self, reference: Reference, args, buffers: list[Buffer], report: Report, options: dict) -> bool:
+    def _compare(
+        self, reference: Reference, args, buffers: list[Buffer], report: Report, options: dict, random: bool
+    ) -> bool:  # fmt: skip
         """Reports results that are not the reference's. What nobody wrote has no number to be wrong: it is an unwritten
         result, or the business of blocks that do not run. Whether they were compared."""
         first, known = reference.inputs, []
@@ -124,7 +128,7 @@ class DeviceKernel:
             known.append(None if mine.all() else mine.reshape(array.shape))
         case = Case(
             args[:first], args[first:], known, lambda i, at: self._writer(args, first + i, at, options),
-            options["seconds"],
+            options["seconds"], random,
         )  # fmt: skip
         return compare(reference, case, report, self.name)
 
