@@ -85,7 +85,7 @@ def test_what_overflows_must_do_so_and_what_may_can():
 def test_what_is_rounded_to_16_bits_is_judged_before_that():
     """One unit in the last place is wrong, but where the number lies near a tie between two."""
     body = "%a = arith.addf %x0, %x1 : f32\n    %y = arith.truncf %a : f32 to bf16"
-    x, small = np.ones((1, 3), np.float32), np.array([[1e-3, 2.0**-8, 2.0**-8 - 2.0**-20]], np.float32)
+    x, small = np.ones((1, 3), np.float32), np.array([[1e-3, 2.0**-8 + 2.0**-26, 2.0**-8 - 2.0**-20]], np.float32)
     right, bound = narrow(1, body, ("f32", "f32"), "bf16")(x, small)
     above = np.full((1, 3), 1 + 2.0**-7, ml_dtypes.bfloat16)
     assert (right == 1).all() and wrong(above, right, bound).tolist() == [[True, False, True]]
@@ -124,8 +124,8 @@ def test_a_choice_between_near_ties_is_free_and_another_is_not():
     %1 = arith.constant 1 : i32
     %7 = arith.constant 7 : i32
     %y = arith.select %b, %1, %7 : i32"""
-    x = np.array([[1.1, 1.9, 0.1]], np.float32)
-    right, bound = narrow(1, body, ("f32", "f32"), "i32")(x, np.float32(0.9) + np.zeros_like(x))
+    x = np.array([[1.3, 1.9, 0.1]], np.float32)
+    right, bound = narrow(1, body, ("f32", "f32"), "i32")(x, np.float32(0.7) + np.zeros_like(x))
     assert wrong(8 - right, right, bound).tolist() == [[False, True, True]]
 
 

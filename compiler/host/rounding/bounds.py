@@ -11,8 +11,11 @@ Integers and booleans that depend on such numbers have an `i1` that says that th
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from mlirc.errors import MlircError
 from mlirc.host.rounding import rules
+from mlirc.host.rounding.sums import add_rounding, root, sums_of
 from mlirc.host.rounding.values import SHORT, Builder, Known
 from mlirc.mlir import context, ir, memref
 
@@ -43,8 +46,17 @@ def add_bounds(function: ir.Operation, inputs: int) -> None:
         _Pass(function, inputs).run()
 
 
-# Beside a buffer: errors; of floats sizes; of those of 16 bits `rounded`.
-_Shadow = tuple[ir.Value, ir.Value | None, ir.Value | None]
+@dataclass
+class _Shadow:
+    """Beside a buffer: errors; of floats sizes; of those of 16 bits `rounded`; of those that sum the sums in f64."""
+
+    errors: ir.Value
+    sizes: ir.Value | None = None
+    rounded: ir.Value | None = None
+    exact: ir.Value | None = None
+
+    def all(self) -> tuple[ir.Value | None, ...]:
+        return self.errors, self.sizes, self.rounded, self.exact
 
 
 class _Pass:
@@ -55,16 +67,22 @@ class _Pass:
         self.known: dict[ir.Value, Known] = {}
         self.shadows: dict[ir.Value, _Shadow] = {}
         self.certain: list[ir.Value] = []  # conditions of the branches around that may be others
+        self.sums = sums_of(function)
+        self.terms = {s.store: s.term for found in self.sums.values() for s in found}
+        self.summed = {root(s.buffer) for found in self.sums.values() for s in found}
 
     def run(self) -> None:
         with ir.InsertionPoint.at_block_begin(self.entry):
-            self.builder = Builder()
+            self.builder = Builder({s.addition for found in self.sums.values() for s in found})
             outputs = list(self.entry.arguments)[self.inputs :]
             for value in outputs:
                 bounds = self.entry.add_argument(_like(value.type, self.builder.f64), ir.Location.unknown())
                 sizes = self._alloc(value.type) if _is_float(value.type) else None
                 short = _is_short(value.type)
-                self.shadows[value] = (self._alloc(value.type), sizes, bounds) if short else (bounds, sizes, None)
+                self.shadows[value] = _Shadow(
+                    self._alloc(value.type) if short else bounds, sizes, bounds if short else None
+                )
+                self.shadows[value].exact = self._alloc(value.type) if value in self.summed else None
         self._block(self.entry)
         types = [a.type for a in self.entry.arguments]
         self.function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(types, []))
@@ -90,14 +108,13 @@ class _Pass:
         with ir.InsertionPoint.after(op):
             if name in ("memref.alloc", "memref.alloca"):
                 value, sizes = op.results[0], list(op.operands)
-                second, third = (
-                    self._alloc(value.type, sizes) if wanted(value.type) else None for wanted in (_is_float, _is_short)
-                )
-                self.shadows[value] = (self._alloc(value.type, sizes), second, third)
+                wanted = (True, _is_float(value.type), _is_short(value.type), value in self.summed)
+                self.shadows[value] = _Shadow(*(self._alloc(value.type, sizes) if w else None for w in wanted))
             elif name == "memref.dealloc":
-                for shadow in self.shadows.get(op.operands[0], ()):
-                    if shadow is not None:
-                        memref.dealloc(shadow)
+                if op.operands[0] in self.shadows:
+                    for shadow in self.shadows[op.operands[0]].all():
+                        if shadow is not None:
+                            memref.dealloc(shadow)
             elif name in _VIEWS:
                 self._view(op)
             elif name in ("memref.load", "memref.store"):
@@ -111,12 +128,12 @@ class _Pass:
         if op.operands[0] not in self.shadows:
             return  # of an input: exact
         made = []
-        for shadow in self.shadows[op.operands[0]]:
+        for shadow in self.shadows[op.operands[0]].all():
             operands = [shadow, *list(op.operands)[1:]]
             type_ = _like(op.results[0].type, self.builder.f64)
             attributes = {name: op.attributes[name] for name in op.attributes}
             made.append(shadow and ir.Operation.create(op.name, [type_], operands, attributes).results[0])
-        self.shadows[op.results[0]] = (made[0], made[1], made[2])
+        self.shadows[op.results[0]] = _Shadow(*made)
 
     def _access(self, op: ir.Operation) -> None:
         b = self.builder
@@ -131,7 +148,10 @@ class _Pass:
             if doubt is not None:
                 self.known[value] = b.unknown(value, doubt)
             return
-        errors, sizes, rounded = self.shadows[buffer]
+        errors, sizes, rounded, exact = self.shadows[buffer].all()
+        if store and exact is not None:
+            before = memref.load(exact, indices) if op in self.terms else None
+            memref.store(b.add(before, b.wide(self.terms.get(op, value))), exact, indices)
         if store:
             known, doubt = self.known.get(value), b.any([*strange, *self.certain])
             error = b.error_of(known)
@@ -161,6 +181,10 @@ class _Pass:
             for block in region.blocks:
                 self._block(block)
         del self.certain[outer:]
+        with ir.InsertionPoint.after(op):
+            for found in self.sums.get(op, []):
+                shadow = self.shadows[found.buffer]
+                add_rounding(self.builder, found, shadow.errors, shadow.sizes, shadow.exact)
 
 
 def _is_float(type_: ir.Type) -> bool:

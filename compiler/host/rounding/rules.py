@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mlirc.host.rounding import overflow
+from mlirc.host.rounding.operation import At
 from mlirc.host.rounding.values import EXACT, LARGEST, LEAST, NORMAL, ROUNDOFF, SHORT, Builder, Known
 from mlirc.ir.levels import ROUNDED, WEIGHT
-from mlirc.mlir import arith, ir
+from mlirc.mlir import arith, ir, math
 from mlirc.runtime.tensor_map import FP8
 
 _FUNCTION = 4.0  # roundings that a function such as exp may cost
@@ -16,55 +16,11 @@ _FUNCTION = 4.0  # roundings that a function such as exp may cost
 CUTS = 34 * 2.0 ** (24 - 13)
 # And in f32 a product of factors that are rounded to TF32, and cut where it is summed.
 TF32 = 2.25 * 2.0 ** (24 - 11)
-_RULES: dict[str, Callable[[_At], Known]] = {}
+_RULES: dict[str, Callable[[At], Known]] = {}
 _WAVES = ("math.sin", "math.cos")
 _STEPS = ("math.floor", "math.ceil", "math.round", "math.roundeven", "math.trunc")
+_FLAGS = "fastmath"
 _CASTS = ("arith.sitofp", "arith.uitofp")
-
-
-class _At:
-    """An operation, with what is known of its operands."""
-
-    def __init__(self, b: Builder, op: ir.Operation, known: dict[ir.Value, Known]):
-        self.b, self.op = b, op
-        self.result = op.results[0]
-        self.operands = list(op.operands)
-        self.known = [known.get(v, EXACT) for v in self.operands]
-
-    @property
-    def type(self) -> str:
-        return str(self.result.type)
-
-    def value(self, i: int) -> ir.Value:
-        return self.b.wide(self.operands[i])
-
-    def size(self, i: int) -> ir.Value:
-        return self.b.size_of(self.operands[i], self.known[i])
-
-    def error(self, i: int) -> ir.Value | None:
-        return self.known[i].error
-
-    def finish(self, exact: ir.Value, spread: ir.Value | None, size: ir.Value, roundings: float = 1.0,
-               floor: float = 0.0, overflows: bool = False) -> Known:  # fmt: skip
-        """What is known of a result: `exact` in f64 from operands as they are, `spread` the effect of their errors.
-        Where the result is no number it is certain if that of every operand within its error is none, too;
-        `overflows`: an infinity of finite operands is one by overflow (overflow.py)."""
-        b, v = self.b, self.b.wide(self.result)
-        largest = b.constant(LARGEST[self.type])
-        rounding = b.times(roundings * ROUNDOFF[self.type], size)
-        error = b.add(spread, rounding, b.constant(LEAST[self.type] + floor))
-        reach = b.add(b.absolute(exact), error)
-        error = b.select(b.above(reach, largest), b.infinity, error)
-        clean = [b.below(k.error, b.infinity) for k in self.known if k.error is not None]
-        low = b.absolute(exact) if spread is None else arith.subf(b.absolute(exact), spread)
-        certain = b.all([*clean, b.above(low, largest)])  # NaN is above, too
-        number = b.below(b.absolute(v), b.infinity)
-        no_error = b.select(certain, b.zero, b.infinity)
-        over = b.zero
-        if overflows:
-            finite = b.all([b.below(b.absolute(self.value(i)), b.infinity) for i in range(len(self.operands))])
-            over = b.select(finite, b.infinity, size)
-        return Known(b.select(number, error, no_error), b.select(number, size, over))
 
 
 def apply(b: Builder, op: ir.Operation, known: dict[ir.Value, Known]) -> None:
@@ -72,7 +28,7 @@ def apply(b: Builder, op: ir.Operation, known: dict[ir.Value, Known]) -> None:
     if not op.results:
         return
     rule = _RULES.get(op.name)
-    at = _At(b, op, known)
+    at = At(b, op, known)
     if rule is not None:
         known[at.result] = rule(at)
     elif isinstance(at.result.type, ir.FloatType):
@@ -89,7 +45,7 @@ def _doubt(b: Builder, known: Known) -> ir.Value | None:
     return known.other if known.error is None else b.above(known.error, b.zero)
 
 
-def _unknown(at: _At) -> Known:
+def _unknown(at: At) -> Known:
     """A function of several numbers: exact operands give a rounded result, others give nothing to rely on."""
     doubt = at.b.any([_doubt(at.b, k) for k in at.known])
     v = at.b.wide(at.result)
@@ -99,24 +55,71 @@ def _unknown(at: _At) -> Known:
 
 
 def _rule(*names: str) -> Callable:
-    def register(function: Callable[[_At], Known]) -> Callable[[_At], Known]:
+    def register(function: Callable[[At], Known]) -> Callable[[At], Known]:
         _RULES.update(dict.fromkeys(names, function))
         return function
 
     return register
 
 
-@_rule("arith.addf", "arith.subf")
-def _sum(at: _At) -> Known:
+_ADDITIONS = ("arith.addf", "arith.subf")
+
+
+@_rule(*_ADDITIONS)
+def _sum(at: At) -> Known:
+    """Numbers of memory and of functions are finished: what they are made of is not added in another order with what
+    they are added to. Only sums of several terms here, and those over a loop, are."""
+    b = at.b
     exact = (arith.addf if at.op.name == "arith.addf" else arith.subf)(at.value(0), at.value(1))
     errors = [at.error(i) for i in (0, 1)]
-    spread = at.b.add(*errors) if any(e is not None for e in errors) else None
-    size = at.b.add(at.size(0), at.size(1))
-    second = at.value(1) if at.op.name == "arith.addf" else arith.negf(at.value(1))
-    return overflow.of_sum(at, [at.value(0), second], exact, size, at.finish(exact, spread, size))
+    spread = b.add(*errors) if any(e is not None for e in errors) else None
+    if at.op in b.sums:
+        found = at.finish(exact, spread, b.add(at.size(0), at.size(1)), 0.0)
+    elif not any(_is_term(at, i) for i in (0, 1)):
+        found = at.finish(exact, spread, b.add(b.absolute(exact), spread), exactly=True)
+    else:
+        found = at.finish(exact, spread, b.add(at.size(0), at.size(1)))
+    return found if all(k.size is None for k in at.known) else _of_terms(at, exact, found)
 
 
-def _product_spread(at: _At, first: ir.Value | None) -> ir.Value | None:
+def _of_terms(at: At, exact: ir.Value, found: Known) -> Known:
+    """What is known of a sum of products or of sums, which may overflow in another order, or if a product is not
+    rounded on its own, but with the sum (`math.fma`). An infinity that finite numbers have made has their finite size:
+    it is one in every order while all terms have its sign, and anything where they have not."""
+    b, largest = at.b, at.b.constant(LARGEST[at.type])
+    values, sizes = [at.value(0), at.value(1)], [at.size(0), at.size(1)]
+    terms = []
+    for v, size in zip(values, sizes, strict=True):
+        overflown = b.all([b.equal(b.absolute(v), b.infinity), b.below(b.zero, size), b.below(size, b.infinity)])
+        terms.append(b.select(overflown, math.copysign(size, v), v))
+    whole = (arith.addf if at.op.name == "arith.addf" else arith.subf)(*terms)
+    size = arith.minimumf(b.add(*sizes), b.constant(LARGEST["f64"]))
+    made = b.all([b.below(b.absolute(t), b.infinity) for t in terms])
+    large = b.all([made, b.above(size, largest)])
+    mixed = b.all([large, b.below(b.absolute(whole), arith.mulf(b.constant(0.999), size))])
+    none, whole_none = (arith.cmpf(arith.CmpFPredicate.UNO, x, x) for x in (exact, whole))
+    opposite = b.all([none, arith.xori(whole_none, b.true)])
+    error = b.select(arith.ori(mixed, opposite), b.infinity, b.error_of(found))
+    infinite = b.equal(b.absolute(b.wide(at.result)), b.infinity)
+    return Known(error, b.select(b.all([infinite, large]), size, found.size))
+
+
+def _is_term(at: At, i: int) -> bool:
+    """Whether an operand is a sum itself, or what a loop has added up so far."""
+    op = at.operands[i].owner
+    if isinstance(op, ir.Block):
+        return False
+    if op.name in (*_ADDITIONS, "math.fma"):
+        return True
+    if op.name != "memref.load":
+        return False
+    return any(
+        use.owner.operation.name == "memref.store" and list(use.owner.operands)[1:] == list(op.operands)
+        for use in at.result.uses
+    )
+
+
+def _product_spread(at: At, first: ir.Value | None) -> ir.Value | None:
     b, second = at.b, at.error(1)
     terms = [
         b.times(b.absolute(at.value(1)), first),
@@ -132,8 +135,13 @@ def _is_fp8(value: ir.Value) -> bool:
     return not isinstance(owner, ir.Block) and owner.name == "arith.extf" and str(owner.operands[0].type) in FP8
 
 
+def _is_added(value: ir.Value) -> bool:
+    """Whether a product may become part of an fma."""
+    return any(use.owner.operation.name in ("arith.addf", "arith.subf") for use in value.uses)
+
+
 @_rule("arith.mulf")
-def _product(at: _At) -> Known:
+def _product(at: At) -> Known:
     b, first = at.b, at.error(0)
     taken = at.op.attributes[WEIGHT].value if WEIGHT in at.op.attributes else ""
     if taken not in ("", at.type):
@@ -141,8 +149,12 @@ def _product(at: _At) -> Known:
     exact = arith.mulf(at.value(0), at.value(1))
     roundings = CUTS if all(_is_fp8(v) for v in at.operands) else TF32 if ROUNDED in at.op.attributes else 1.0
     size = arith.mulf(at.size(0), at.size(1))
-    found = at.finish(exact, _product_spread(at, first), size, roundings, overflows=True)
-    found = overflow.of_product(at, found)
+    found = at.finish(exact, _product_spread(at, first), size, roundings, exactly=roundings == 1.0)
+    # One that overflows is an infinity of a finite size, for sums that may be fused with it.
+    v, size = b.absolute(b.wide(at.result)), b.absolute(exact)
+    finite = b.all([b.below(b.absolute(at.value(i)), b.infinity) for i in (0, 1)])
+    size = arith.minimumf(size, b.constant(LARGEST["f64"]))
+    found = Known(found.error, b.select(b.all([b.equal(v, b.infinity), finite]), size, found.size))
     if not taken:
         return found
     # What nobody attends to, or so little that its weight may be rounded to 0, may be left out or meet an infinity.
@@ -153,79 +165,74 @@ def _product(at: _At) -> Known:
 
 
 @_rule("arith.divf")
-def _quotient(at: _At) -> Known:
+def _quotient(at: At) -> Known:
     b, exact = at.b, arith.divf(at.value(0), at.value(1))
     size = arith.divf(at.size(0), b.absolute(at.value(1)))
     first, second = at.error(0), at.error(1)
     if second is None:
         spread = None if first is None else arith.divf(first, b.absolute(at.value(1)))
-        return overflow.of_quotient(at, at.finish(exact, spread, size, 2.0, overflows=True))
+        return at.finish(exact, spread, size, 2.0)
     left = arith.subf(b.absolute(at.value(1)), second)
     spread = arith.divf(b.add(first, b.times(b.absolute(exact), second)), left)
     certain = b.equal(second, b.zero)  # a divisor of 0, or infinity
     kept = first if first is not None else b.zero
     spread = b.select(b.above(left, b.zero), spread, b.select(certain, kept, b.infinity))
-    return overflow.of_quotient(at, at.finish(exact, spread, size, 2.0, overflows=True))
+    return at.finish(exact, spread, size, 2.0)
 
 
 @_rule("math.fma")
-def _fused(at: _At) -> Known:
+def _fused(at: At) -> Known:
     b = at.b
-    factors = arith.mulf(at.value(0), at.value(1))
-    exact = arith.addf(factors, at.value(2))
+    exact = arith.addf(arith.mulf(at.value(0), at.value(1)), at.value(2))
     product = _product_spread(at, at.error(0))
     spread = None if product is None and at.error(2) is None else b.add(product, at.error(2))
     size = b.add(arith.mulf(at.size(0), at.size(1)), at.size(2))
-    return overflow.of_sum(at, [factors, at.value(2)], exact, size, at.finish(exact, spread, size))
+    return at.finish(exact, spread, size, 2.0 if at.type in SHORT else 1.0)  # the level above rounds once more
 
 
 @_rule("arith.negf", "math.absf", "arith.extf")
-def _same(at: _At) -> Known:
+def _same(at: At) -> Known:
     return at.known[0]
 
 
 @_rule("arith.truncf")
-def _narrower(at: _At) -> Known:
-    b, v = at.b, at.b.wide(at.result)
-    made = at.finish(at.value(0), at.error(0), b.absolute(at.value(0)))
-    number = b.below(b.absolute(v), b.infinity)
-    given = b.below(b.absolute(at.value(0)), b.infinity)
-    size = b.select(b.all([given, arith.xori(number, b.true)]), b.infinity, at.size(0))
-    if at.type not in SHORT or str(at.operands[0].type) != "f32":
-        return Known(made.error, size)
-    far = _rounded_apart(at)
-    error = b.select(number, b.larger(made.error, far), made.error)
-    rounded = b.select(number, arith.minimumf(far, b.rounded_of(at.result, made)), made.error)
-    return Known(error, size, rounded=rounded)
-
-
-def _rounded_apart(at: _At) -> ir.Value:
-    """How far rounding to 16 bits may take another right implementation from here, in f64: what it rounds is at most
-    twice the error away (once for either), and rounding never changes the order of two numbers. So nowhere, but where
-    the number lies near a tie: there a whole unit in the last place."""
+def _narrower(at: At) -> Known:
     b = at.b
-    reach = b.times(2.0, at.error(0)) or b.zero
-    far = []
-    for end in (arith.subf(at.value(0), reach), arith.addf(at.value(0), reach)):
-        short = arith.truncf(at.result.type, arith.truncf(ir.F32Type.get(), end))
-        far.append(b.absolute(arith.subf(b.wide(short), b.wide(at.result))))
-    return b.larger(*far)
+    made = at.finish(at.value(0), at.error(0), b.absolute(at.value(0)), 0.0 if at.type in SHORT else 1.0)
+    size = b.select(b.below(b.absolute(at.value(0)), b.infinity), at.size(0), b.zero)
+    error, v = made.error, b.wide(at.result)
+    assert error is not None
+    if _is_contracted(at):  # then it is not rounded
+        unrounded = b.add(at.error(0), b.absolute(arith.subf(at.value(0), v)))
+        error = b.select(b.below(b.absolute(v), b.infinity), b.larger(error, unrounded), error)
+    return Known(error, size, rounded=made.rounded)
+
+
+def _is_contracted(at: At) -> bool:
+    """Whether this rounds a product of 16 bits, computed in f32, that may become part of an fma."""
+    source = at.operands[0].owner
+    if (
+        isinstance(source, ir.Block)
+        or source.name != "arith.mulf"
+        or "contract" not in str(at.op.attributes.get(_FLAGS))
+    ):
+        return False
+    wide = [use.owner.operation.results[0] for use in at.result.uses if use.owner.operation.name == "arith.extf"]
+    return any(_is_added(v) for v in wide)
 
 
 @_rule("arith.maximumf", "arith.minimumf", "arith.maxnumf", "arith.minnumf")
-def _extreme(at: _At) -> Known:
+def _extreme(at: At) -> Known:
     errors = [k.error for k in at.known if k.error is not None]
     if not errors:
         return EXACT
     b, error = at.b, errors[0] if len(errors) == 1 else at.b.larger(errors[0], errors[1])
-    absolute = b.absolute(b.wide(at.result))
-    number, size = b.below(absolute, b.infinity), b.larger(at.size(0), at.size(1))
-    error = b.select(number, error, b.select(b.below(error, b.infinity), b.zero, b.infinity))
-    return Known(error, b.select(number, absolute, size))
+    number = b.below(b.absolute(b.wide(at.result)), b.infinity)
+    return Known(b.select(number, error, b.select(b.below(error, b.infinity), b.zero, b.infinity)))
 
 
 @_rule("arith.select")
-def _choice(at: _At) -> Known:
+def _choice(at: At) -> Known:
     b, (condition, yes, no) = at.b, at.known
     doubt = condition.other
     if not isinstance(at.result.type, ir.FloatType):
@@ -246,7 +253,7 @@ def _choice(at: _At) -> Known:
 
 
 @_rule("arith.cmpf")
-def _comparison(at: _At) -> Known:
+def _comparison(at: At) -> Known:
     b, errors = at.b, [k.error for k in at.known if k.error is not None]
     if not errors:
         return EXACT
@@ -258,7 +265,7 @@ def _comparison(at: _At) -> Known:
 
 
 @_rule(*_CASTS)
-def _from_integer(at: _At) -> Known:
+def _from_integer(at: At) -> Known:
     v = at.b.wide(at.result)
     made = at.finish(v, None, at.b.absolute(v))
     doubt = at.known[0].other
@@ -267,7 +274,7 @@ def _from_integer(at: _At) -> Known:
 
 
 @_rule("arith.fptosi", "arith.fptoui")
-def _to_integer(at: _At) -> Known:
+def _to_integer(at: At) -> Known:
     """Another integer where the error reaches one; anything for what the type does not hold."""
     b, v = at.b, at.value(0)
     width = ir.IntegerType(at.result.type).width
@@ -282,16 +289,24 @@ def _to_integer(at: _At) -> Known:
 
 
 @_rule("arith.bitcast")
-def _bits(at: _At) -> Known:
+def _bits(at: At) -> Known:
     doubt = _doubt(at.b, at.known[0])
     return EXACT if doubt is None else at.b.unknown(at.result, doubt)
+
+
+def _terms(b: Builder, value: ir.Value) -> ir.Value:
+    """The sum of the absolute values of the terms of a sum: each may be multiplied by a constant before."""
+    op = value.owner
+    if isinstance(op, ir.Block) or op.name not in _ADDITIONS:
+        return b.absolute(b.wide(value))
+    return b.add(*(_terms(b, v) for v in op.operands))
 
 
 def _unary(name: str, value: ir.Value) -> ir.Value:
     return ir.Operation.create(name, [value.type], [value]).results[0]
 
 
-def _function(at: _At) -> Known:
+def _function(at: At) -> Known:
     """A function of one number, between whose values at both ends of what the number may be the others lie."""
     b, v, x = at.b, at.b.wide(at.result), at.value(0)
     name = at.op.name
@@ -305,7 +320,8 @@ def _function(at: _At) -> Known:
         return at.finish(v, spread, size, _FUNCTION)
     error = at.error(0)
     if name in ("math.exp", "math.exp2", "math.expm1"):  # of a product with log2(e), say
-        error = b.add(error, b.times(2 * ROUNDOFF[at.type], at.size(0)))
+        rounding = b.times(2 * ROUNDOFF[at.type], b.larger(at.size(0), _terms(b, at.operands[0])))
+        error = b.add(error, b.select(b.below(b.absolute(x), b.infinity), rounding, b.zero))
     if error is None:
         return at.finish(v, None, size, _FUNCTION, NORMAL[at.type])
     ends = [_unary(name, arith.subf(x, error)), _unary(name, arith.addf(x, error))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from mlirc.mlir import arith, ir, math
@@ -36,10 +36,11 @@ EXACT = Known()
 
 
 class Builder:
-    """Operations on f64 at the current insertion point. Its constants stand where it is made."""
+    """Operations on f64 at the current insertion point. Its constants stand where it is made. `sums`: additions whose
+    rounding is counted behind their loop."""
 
-    def __init__(self) -> None:
-        self.f64 = ir.F64Type.get()
+    def __init__(self, sums: Collection[ir.Operation] = ()) -> None:
+        self.f64, self.sums = ir.F64Type.get(), sums
         self._top = ir.InsertionPoint.current
         self._constants: dict[float, ir.Value] = {}
         self.zero, self.infinity = self.constant(0.0), self.constant(float("inf"))
@@ -126,11 +127,9 @@ class Builder:
         return self.select(self.below(size, self.infinity), self.add(error, rounding), error)
 
     def size_of(self, value: ir.Value, known: Known | None) -> ir.Value:
-        """What is known, else the absolute value; 0 for NaN and infinities (overflow.py)."""
         if known is not None and known.size is not None:
             return known.size
-        size = self.absolute(self.wide(value))
-        return self.select(self.below(size, self.infinity), size, self.zero)
+        return self.absolute(self.wide(value))
 
     def unknown(self, value: ir.Value, doubt: ir.Value) -> Known:
         """Of a value that is exact where `doubt` does not hold, and may be anything where it does."""

@@ -149,7 +149,7 @@ NUMBERS: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 
-UNDEFINED = {("to 8 bits", "one NaN")}  # which integer it becomes
+UNDEFINED = {("to 8 bits", "one NaN"), ("to 8 bits", "special values")}  # which integer it becomes
 
 
 def number_case(name: str) -> Case:

@@ -1,0 +1,125 @@
+"""How far rounding may take a result: bounds that are neither vacuous nor too tight."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from mlirc import mlir
+from mlirc.device.judge import lean, wrong
+from mlirc.host.jit import HostFunction
+from support.kernels.number_cases import elements
+from support.kernels.payloads import generic, kernel
+
+
+def bounded(text: str) -> HostFunction:
+    return HostFunction(mlir.parse(text), text.split("@")[1].split("(")[0], bounds=True)
+
+
+def of_elements(count: int, body: str, types: tuple[str, ...], result: str) -> HostFunction:
+    return bounded(elements(count, body, types, result))
+
+
+def variance(rows: int, length: int, divisor: float) -> str:
+    """The variance of x [rows, length] along its last dimension."""
+    x, s = f"tensor<{rows}x{length}xf32>", f"tensor<{rows}xf32>"
+    lines = [
+        "  %zero = arith.constant 0.0 : f32", f"  %n = arith.constant {float(length)} : f32",
+        f"  %d = arith.constant {divisor} : f32", f"  %es = tensor.empty() : {s}",
+        f"  %f = linalg.fill ins(%zero : f32) outs(%es : {s}) -> {s}",
+        generic("t", "a, b", [("%x", x, "a, b")], ("%f", s, "a"), "%y = arith.addf %x0, %o : f32"),
+        generic("m", "a", [("%t", s, "a")], ("%es", s, "a"), "%y = arith.divf %x0, %n : f32"),
+        generic("q", "a, b", [("%x", x, "a, b"), ("%m", s, "a")], ("%f", s, "a"),
+                "%c = arith.subf %x0, %x1 : f32\n    %p = arith.mulf %c, %c : f32\n    %y = arith.addf %p, %o : f32"),
+        generic("r", "a", [("%q", s, "a")], ("%es", s, "a"), "%y = arith.divf %x0, %d : f32"),
+    ]  # fmt: skip
+    return kernel("reduction_0", "reduction", {"x": x}, s, "\n".join(lines))
+
+
+@pytest.mark.parametrize("mean, within", [(0.0, 2e-4), (30.0, 5e-3), (1000.0, 0.2)])
+def test_a_variance_far_from_zero_is_judged_by_its_own_size(mean, within):
+    n = 8195
+    x = (np.random.default_rng(0).standard_normal((5, n)) + mean).astype(np.float32)
+    result, bound = bounded(variance(5, n, n - 1.0))(x)
+    exact = x.astype(np.float64).var(1, ddof=1)
+    assert (bound < within * result).all() and not wrong(exact.astype(np.float32), result, bound).any()
+    assert within > 1e-3 or wrong(result * np.float32(1 - 1 / n), result, bound).all()  # n for n - 1
+    wide = x.astype(np.float64)
+    other = ((wide - 0.99 * wide.mean(1, keepdims=True)) ** 2).sum(1) / (n - 1)
+    assert mean == 0 or wrong(other.astype(np.float32), result, bound).all()
+
+
+def total(rows: int, length: int) -> str:
+    x, s = f"tensor<{rows}x{length}xf32>", f"tensor<{rows}xf32>"
+    body = generic("r", "a, b", [("%x", x, "a, b")], ("%f", s, "a"), "%y = arith.addf %x0, %o : f32")
+    lines = ["  %zero = arith.constant 0.0 : f32", f"  %e = tensor.empty() : {s}",
+             f"  %f = linalg.fill ins(%zero : f32) outs(%e : {s}) -> {s}", body]  # fmt: skip
+    return kernel("reduction_0", "reduction", {"x": x}, s, "\n".join(lines))
+
+
+def test_sums_may_be_taken_in_any_order():
+    """Of random terms, of terms that are alike, which drift, and of a large one at either end."""
+    n, rng = 20011, np.random.default_rng(0)
+    rows = [rng.standard_normal(n), rng.random(n) + 1, np.full(n, 0.1), np.full(n, 1 / 3), np.linspace(-1, 1, n)]
+    rows += [np.r_[1e6, rng.random(n - 1)], np.r_[rng.random(n - 1), 1e6], np.resize([0.1, 0.7], n)]
+    x = np.array(rows, np.float32)
+    result, bound = bounded(total(len(x), n))(x)
+    others = [x[:, ::-1].cumsum(1)[:, -1], x.sum(1), rng.permuted(x, axis=1).cumsum(1)[:, -1]]
+    others.append(np.array([sum((np.add.accumulate(r[k::32])[-1] for k in range(32)), np.float32(0)) for r in x]))
+    others.append(x.astype(np.float64).sum(1).astype(np.float32))
+    for other in others:
+        assert other.dtype == np.float32 and not wrong(other, result, bound).any()
+    assert (bound[:2] < 6e-5 * np.abs(x[:2]).sum(1)).all()
+    lost = x.astype(np.float64).sum(1) - x[:, 7]
+    assert wrong(lost.astype(np.float32), result, bound)[[0, 1]].all()
+
+
+def test_a_rounding_to_16_bits_in_between_is_to_be_done():
+    body = """%s = arith.truncf %x0 : f32 to bf16
+    %t = arith.addf %s, %x1 : bf16
+    %y = arith.addf %t, %x1 : bf16"""
+    function = of_elements(50, body, ("f32", "bf16"), "bf16")
+    rng = np.random.default_rng(0)
+    x, z = rng.standard_normal((50, 3)).astype(np.float32), rng.standard_normal((50, 3)).astype(ml_dtypes.bfloat16)
+    right, bound = function(x, z)
+    cut = (x.view(np.uint32) & 0xFFFF0000).view(np.float32).astype(ml_dtypes.bfloat16)
+    found = cut + z + z
+    assert (wrong(found, right, bound) == (found != right)).all() and (found != right).mean() > 0.2
+    assert (bound == 0).all()
+    third = np.full((50, 3), (1 + 2.0**-8) / 3, np.float32)  # times 3 it is a tie but for its rounding
+    text = body.replace("%x0", "%a").replace(
+        "%s =", "%c = arith.constant 3.0 : f32\n%a = arith.mulf %x0, %c : f32\n%s ="
+    )
+    assert (of_elements(50, text, ("f32", "bf16"), "bf16")(third, z)[1] > 0).all()
+
+
+@pytest.mark.parametrize("name", ["sin", "cos"])
+def test_no_wave_is_beyond_1(name):
+    function = of_elements(3, f"%d = arith.mulf %x0, %x1 : f32\n    %y = math.{name} %d : f32", ("f32", "f32"), "f32")
+    x = np.array([[1e17, -3e30, 5.0], [2e8, 1e38, 0.1], [np.inf, np.nan, 1e30]], np.float32)
+    right, bound = function(x, np.full((3, 3), np.float32(1.3)))
+    assert (bound[:2] < 2.1).all() and wrong(np.full((3, 3), np.float32(3.5)), right, bound)[:2].all()
+    assert wrong(right + np.float32(0.5), right, bound)[[0, 1], [2, 2]].all()
+    assert np.isnan(right[2, :2]).all() and (bound[2, :2] == 0).all()
+
+
+def test_an_exponential_of_an_infinity_is_certain():
+    x = np.array([[-np.inf, np.inf, -1.0]], np.float32)
+    right, bound = of_elements(1, "%y = math.exp %x0 : f32", ("f32",), "f32")(x)
+    assert right[0, :2].tolist() == [0, np.inf] and (bound < 1e-6).all()
+
+
+def test_what_is_cut_off_leans_and_what_is_rounded_does_not():
+    rng = np.random.default_rng(0)
+    weights, values = rng.random((200, 60)), rng.standard_normal((60, 8))
+    exact = weights @ values
+    bound = (2.0**-9 * weights) @ np.abs(values) + 2.0**-9 * np.abs(exact)
+    step = 2.0 ** (np.floor(np.log2(weights)) - 7)
+    for round_, leans in ((np.floor, True), (np.ceil, True), (np.round, False)):
+        found = ((round_(weights / step) * step) @ values).astype(ml_dtypes.bfloat16)
+        expected = exact.astype(ml_dtypes.bfloat16)
+        assert not wrong(found, expected, 2 * bound).any()
+        assert bool(lean(found, expected, 2 * bound, None)) == leans
+        assert lean(found, expected, 2 * bound, np.arange(200)[:, None] < [30] * 8) == 0  # too few rows
+    assert lean(expected, expected, bound, None) == 0
