@@ -30,6 +30,7 @@ from mlirc.frontend.decompositions_products import PRODUCTS
 from mlirc.frontend.decompositions_resize import RESIZES
 from mlirc.frontend.decompositions_scans import SCANS
 from mlirc.frontend.decompositions_search import SEARCH
+from mlirc.frontend.decompositions_special import SPECIAL
 from mlirc.frontend.decompositions_spectra import SPECTRA
 from mlirc.frontend.moments import average, moments, rounded_moments, wide_moments
 from mlirc.frontend.random.dropouts import DROPOUTS
@@ -373,5 +374,5 @@ def decomposition_table() -> dict[Any, Callable]:
     table = {op: function for op, function in table.items() if op not in _KEPT and not is_random(op)}
     ours = (COPIES, MOVES, NANS, SCANS, NUMBERS, SEARCH, POOLING, LOSSES, LINALG, BATCH_NORMS, SPECTRA, PRODUCTS,
             DROPOUTS, RECURRENT, RESIZES, GRIDS, CONVOLUTIONS,
-            FAKE_QUANTIZATIONS)  # fmt: skip
+            FAKE_QUANTIZATIONS, SPECIAL)  # fmt: skip
     return functools.reduce(operator.or_, ours, table | _own)

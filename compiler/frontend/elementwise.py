@@ -1,7 +1,7 @@
 """Elementwise linalg ops in place of ops of the torch level: what torch-mlir lacks, or computes otherwise than PyTorch.
 
-`mlirc::bitcast` is the bits of elements as another dtype; `maximum` and `minimum` are NaN where an operand is; `fmod`
-is exact, and not the difference to a rounded quotient.
+`mlirc::bitcast` is the bits of elements as another dtype, `mlirc::erfc` is PyTorch's; `maximum` and `minimum` are NaN
+where an operand is; `fmod` is exact, and not the difference to a rounded quotient.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from mlirc.frontend.amax import builtin_tensor
-from mlirc.mlir import arith, ir, linalg, tensor
+from mlirc.mlir import arith, ir, linalg, math, tensor
 
 BITCAST = "torch.mlirc.bitcast"
+ERFC = "torch.mlirc.erfc"
 OF_FLOATS = {
     "torch.aten.maximum": arith.maximumf,
     "torch.aten.minimum": arith.minimumf,
@@ -36,6 +37,23 @@ def lower_bitcast(op: ir.Operation) -> None:
     """Replaces one `torch.operator` of the name BITCAST, whose shape is static."""
     with op.location, ir.InsertionPoint(op):
         replace_op(op, [builtin_tensor(op.operands[0])], lambda x, to: arith.bitcast(to, x))
+
+
+@torch.library.custom_op("mlirc::erfc", mutates_args=())
+def erfc(x: torch.Tensor) -> torch.Tensor:
+    """1 - erf(x) of f32 or f64 x."""
+    return torch.special.erfc(x)
+
+
+@erfc.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def lower_erfc(op: ir.Operation) -> None:
+    """Replaces one `torch.operator` of the name ERFC, whose shape is static."""
+    with op.location, ir.InsertionPoint(op):
+        replace_op(op, [builtin_tensor(op.operands[0])], lambda x, _: math.erfc(x))
 
 
 def lower_floats(op: ir.Operation) -> None:

@@ -42,6 +42,7 @@ _TO_LINALG = (
 # Our own ops of PyTorch, which the importer takes for unknown ones.
 _OPERATORS = {
     elementwise.BITCAST: elementwise.lower_bitcast,
+    elementwise.ERFC: elementwise.lower_erfc,
     "torch.mlirc.to_fp8": lower_to_fp8,
     "torch.mlirc.from_fp8": lower_from_fp8,
     integer_division.OPERATOR: integer_division.lower_integer_division,
