@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from mlirc.runtime.sized_copies import actual, check_sized, dims_of, host_array
 from mlirc.runtime.state import State
 from mlirc.runtime.written_inputs import check_written
 from mlirc.timing import counted
+
+_WELL = 90  # percent of a kernel's elements: the summary names those of which less are judged
 
 
 def as_array(seen: View, name: str) -> np.ndarray:
@@ -231,6 +234,7 @@ class HostModel:
         else:
             some = f" in {report.compared} of {calls} calls" if report.compared < calls else ""
             parts.append(f"compared with level kernels{some}")
+            parts += [text] if (text := _judged(report)) else []
             tried = sum(map(len, report.sets.values()))
             parts += [f"tried on {counted(tried, 'set')} of made-up inputs"] if tried else []
             rough = len(self._found.unbounded) if self._found else 0
@@ -287,6 +291,23 @@ class HostModel:
 
     def __repr__(self) -> str:
         return f"HostModel({self.plan.signature()} on the host device)"
+
+
+def _judged(report: Report) -> str:
+    """How much of the results was judged, in words, and by which kernels less than elsewhere; "" where nothing was."""
+    here, total = (sum(x) for x in zip(*report.judged.values(), strict=True)) if report.judged else (0, 0)
+    if not total:
+        return ""
+    low = sorted((share, kernel) for kernel, share in report.shares().items() if share < _WELL)
+    text = "; ".join(
+        [f"judged {_percent(100 * here / total)} of elements", *(f"{k} {_percent(s)}" for s, k in low[:3])]
+    )
+    return text + (f" and {len(low) - 3} kernels more below {_WELL} %" if len(low) > 3 else "")
+
+
+def _percent(share: float) -> str:
+    """A share, cut to a tenth of a percent, so that 100 % are all."""
+    return f"{math.floor(10 * share) / 10:g} %"
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:

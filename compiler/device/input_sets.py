@@ -183,6 +183,7 @@ def try_sets(
             for finding in found.findings:
                 finding.inputs = name
             found.calls, found.blocks, found.compared, found.counters, found.by_operation = {}, 0, 0, {}, {}
+            found.judged = {}
             report.merge(found)
             if found.findings:
                 break

@@ -14,6 +14,8 @@ _TOLERANCE |= {"float8_e4m3fn": 0.25, "float8_e5m2": 0.5}
 # Rounding to nearest goes either way: how many deviations the mean of its errors, row by row, may be from 0.
 _DEVIATIONS, _ROWS = 6.0, 32
 
+_SMALL, _TINY = 1e-3, 1e-30  # of the largest element, or at all: what may be so far from a number near 0
+
 
 def allowed(expected: np.ndarray, bound: np.ndarray | None) -> np.ndarray:
     """How far each element of a result may be from what is expected, in f64: by its error bound, and one more rounding
@@ -62,3 +64,15 @@ def lean(found: np.ndarray, expected: np.ndarray, bound: np.ndarray | None, know
         return 0.0
     deviations = float(means.mean() / (means.std(ddof=1) / np.sqrt(len(means))))
     return deviations if abs(deviations) > _DEVIATIONS else 0.0
+
+
+def judged(expected: np.ndarray, bound: np.ndarray | None) -> np.ndarray:
+    """Which elements of a result a wrong number would show in: bool, of the result's shape. Their bound is less than
+    their own size, or than a thousandth of the largest element; of integers, NaN and infinities it is 0."""
+    limit = allowed(expected, bound)
+    if expected.dtype.kind in "iub":
+        return ~(limit > 0)
+    e = np.abs(expected.astype(np.float64))
+    number = np.isfinite(e)
+    size = np.maximum(e, max(_SMALL * e[number].max(initial=0.0), _TINY))
+    return (limit == 0) | number & (limit < size)

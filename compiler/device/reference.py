@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mlirc.device.judge import allowed, lean, wrong
+from mlirc.device.judge import allowed, judged, lean, wrong
 from mlirc.device.limits import SECONDS
 from mlirc.device.report import Report
 from mlirc.errors import MlircError
@@ -94,6 +94,7 @@ def compare(reference: Reference, case: Case, report: Report, kernel: str) -> bo
         bad = wrong(found, right, bound)
         if known is not None:
             bad &= known
+        report.judge(kernel, judged(right, bound), known)
         if not bad.any():
             deviations = lean(found, right, bound, known) if case.random and right.dtype.itemsize == 2 else 0.0
             if deviations:

@@ -6,6 +6,8 @@ import re
 import time
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from mlirc.errors import MlircError
 from mlirc.schedule.places import script_line, without_tag
 
@@ -60,6 +62,7 @@ class Report:
     blocks: int = 0  # that ran
     compared: int = 0  # calls whose results were compared with a reference
     sets: dict[str, list[str]] = field(default_factory=dict)  # of made-up inputs that each kernel was tried on
+    judged: dict[str, tuple[int, int]] = field(default_factory=dict)  # of each kernel, see `judge`
     ended: bool = True  # whether every launch ran to its end
     bad_since: float | None = None  # when the first finding was made, on the monotonic clock
     seed: int = 0  # of the run
@@ -115,6 +118,17 @@ class Report:
         table = self.counters.setdefault(kernel, {})
         table[counter] = table.get(counter, 0) + amount
 
+    def judge(self, kernel: str, elements: np.ndarray, known: np.ndarray | None = None) -> None:
+        """Adds to how many elements of its results a kernel is judged by, and how many (`known`) it has computed."""
+        computed = elements.size if known is None else int(known.sum())
+        here = int((elements if known is None else elements & known).sum())
+        before = self.judged.get(kernel, (0, 0))
+        self.judged[kernel] = before[0] + here, before[1] + computed
+
+    def shares(self) -> dict[str, float]:
+        """The share of its elements that each kernel was judged by, in percent, on the model's own inputs."""
+        return {kernel: 100 * here / total for kernel, (here, total) in self.judged.items() if total}
+
     def traffic(self, kernel: str, op, space: str, requests: int, taken: int, least: int) -> None:
         """Adds to an operation's memory traffic: requests, wavefronts or sectors taken, and the fewest possible."""
         row = self.by_operation.setdefault((kernel, space, op.name, self.place(op)), [0, 0, 0])
@@ -136,6 +150,9 @@ class Report:
         for kernel, calls in other.calls.items():
             self.calls[kernel] = self.calls.get(kernel, 0) + calls
         self.blocks, self.compared = self.blocks + other.blocks, self.compared + other.compared
+        for kernel, counts in other.judged.items():
+            before = self.judged.get(kernel, (0, 0))
+            self.judged[kernel] = before[0] + counts[0], before[1] + counts[1]
         for key, row in other.by_operation.items():
             mine = self.by_operation.setdefault(key, [0, 0, 0])
             mine[:] = [a + b for a, b in zip(mine, row, strict=True)]

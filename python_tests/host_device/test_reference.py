@@ -12,8 +12,9 @@ import pytest
 import mlirc
 from mlirc import mlir
 from mlirc.device import DeviceKernel
-from mlirc.device.judge import wrong
+from mlirc.device.judge import judged, wrong
 from mlirc.device.reference import Reference, References
+from mlirc.device.report import Report
 from mlirc.driver.compilation import compile_model
 from mlirc.errors import MlircError
 from mlirc.tools import mlirc_run
@@ -193,3 +194,30 @@ def test_a_product_that_overflows_may_be_fused_with_a_sum_and_is_an_infinity_els
     finite = DeviceKernel(mlir.parse(re.sub(r"math.fma (%\w+), (%\w+),", r"math.fma \1, \1,", text)))
     report = finite.run([np.full_like(large, 1e10), large, added, result], reference=reference)
     assert report.kinds() == {"wrong result"} and report.findings[0].count == result.size - 7
+
+
+def test_how_much_of_a_result_is_judged():
+    """Bounds of more than an element say nothing of it, but for one that is small beside the others."""
+    x = np.array([1.0, 1.0, 1e-6, 0.0, np.nan, np.inf, np.inf, -2.0], np.float32)
+    bound = np.array([1e-6, 1.5, 1e-5, 1e-5, 0.0, 0.0, np.inf, np.nan])
+    assert judged(x, bound).tolist() == [True, False, True, True, True, True, False, False]
+    assert judged(np.zeros(3, np.float32), np.array([1e-45, 0.0, 1.0])).tolist() == [True, True, False]
+    assert judged(x.astype(np.float16), np.zeros(8)).all()
+    assert judged(np.array([3, 0]), np.array([0.0, np.inf])).tolist() == [True, False]
+    report = Report()
+    report.judge("k", np.array([True, False, True]), np.array([True, True, False]))
+    report.judge("k", np.array([True, True]))
+    other = Report()
+    other.judge("k", np.array([False]))
+    report.merge(other)
+    assert report.judged == {"k": (3, 5)} and report.shares() == {"k": 60.0}
+
+
+def test_the_summary_names_kernels_that_little_is_known_of(model):
+    with mlirc.load(str(model), device="host") as loaded:
+        loaded.match, loaded.input_sets = False, ()
+        loaded(*inputs(loaded))
+        assert "compared with level kernels, judged 100 % of elements" in loaded.summary()
+        loaded(*(1e38 * x for x in inputs(loaded)))
+        assert re.search(r"judged [\d.]+ % of elements; matmul_0 [\d.]+ %", loaded.summary()), loaded.summary()
+        assert loaded.report.shares()["matmul_0"] < 90
