@@ -25,14 +25,20 @@ class At:
     def size(self, i: int) -> ir.Value:
         return self.b.size_of(self.operands[i], self.known[i])
 
+    def rough_size(self, i: int) -> ir.Value:
+        """The size of an operand, which may be infinite or NaN where an exact operand is."""
+        known = self.known[i].size
+        return self.b.absolute(self.value(i)) if known is None else known
+
     def error(self, i: int) -> ir.Value | None:
         return self.known[i].error
 
     def finish(self, exact: ir.Value, spread: ir.Value | None, size: ir.Value, roundings: float = 1.0,
-               floor: float = 0.0, exactly: bool = False) -> Known:  # fmt: skip
+               floor: float = 0.0, exactly: bool = False, overflows: bool = False) -> Known:  # fmt: skip
         """What is known of a result: `exact` in f64 from operands as they are, `spread` the effect of their errors.
         `exactly`: one operation that rounds nothing where the result is what it should be.
-        Where the result is no number it is certain if that of every operand within its error is none, too."""
+        Where the result is no number it is certain if that of every operand within its error is none, too;
+        `overflows`: an infinity of finite operands is one by overflow (overflow.py)."""
         b, v = self.b, self.b.wide(self.result)
         largest = b.constant(LARGEST[self.type])
         rounding = b.times(roundings * ROUNDOFF[self.type], size)
@@ -55,7 +61,11 @@ class At:
         number = b.below(b.absolute(v), b.infinity)
         no_error = b.select(certain, b.zero, b.infinity)
         error = b.select(number, error, no_error)
-        return Known(error, b.select(number, size, b.zero), rounded=error if self.type in SHORT else None)
+        over = b.zero
+        if overflows:
+            finite = b.all([b.below(b.absolute(self.value(i)), b.infinity) for i in range(len(self.operands))])
+            over = b.select(finite, b.infinity, b.zero)
+        return Known(error, b.select(number, size, over), rounded=error if self.type in SHORT else None)
 
     def _rounded_apart(self, exact: ir.Value, spread: ir.Value) -> ir.Value:
         """How far rounding to 16 bits or less may take another right implementation from here, in f64: what it rounds

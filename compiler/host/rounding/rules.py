@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mlirc.host.rounding import overflow
 from mlirc.host.rounding.operation import At
 from mlirc.host.rounding.values import EXACT, LARGEST, LEAST, NORMAL, ROUNDOFF, SHORT, Builder, Known
 from mlirc.ir.levels import ROUNDED, WEIGHT
-from mlirc.mlir import arith, ir, math
+from mlirc.mlir import arith, ir
 from mlirc.runtime.tensor_map import FP8
 
 _FUNCTION = 4.0  # roundings that a function such as exp may cost
@@ -73,35 +74,15 @@ def _sum(at: At) -> Known:
     exact = (arith.addf if at.op.name == "arith.addf" else arith.subf)(at.value(0), at.value(1))
     errors = [at.error(i) for i in (0, 1)]
     spread = b.add(*errors) if any(e is not None for e in errors) else None
+    size = b.add(at.rough_size(0), at.rough_size(1))
     if at.op in b.sums:
-        found = at.finish(exact, spread, b.add(at.size(0), at.size(1)), 0.0)
+        found = at.finish(exact, spread, size, 0.0)
     elif not any(_is_term(at, i) for i in (0, 1)):
         found = at.finish(exact, spread, b.add(b.absolute(exact), spread), exactly=True)
     else:
-        found = at.finish(exact, spread, b.add(at.size(0), at.size(1)))
-    return found if all(k.size is None for k in at.known) else _of_terms(at, exact, found)
-
-
-def _of_terms(at: At, exact: ir.Value, found: Known) -> Known:
-    """What is known of a sum of products or of sums, which may overflow in another order, or if a product is not
-    rounded on its own, but with the sum (`math.fma`). An infinity that finite numbers have made has their finite size:
-    it is one in every order while all terms have its sign, and anything where they have not."""
-    b, largest = at.b, at.b.constant(LARGEST[at.type])
-    values, sizes = [at.value(0), at.value(1)], [at.size(0), at.size(1)]
-    terms = []
-    for v, size in zip(values, sizes, strict=True):
-        overflown = b.all([b.equal(b.absolute(v), b.infinity), b.below(b.zero, size), b.below(size, b.infinity)])
-        terms.append(b.select(overflown, math.copysign(size, v), v))
-    whole = (arith.addf if at.op.name == "arith.addf" else arith.subf)(*terms)
-    size = arith.minimumf(b.add(*sizes), b.constant(LARGEST["f64"]))
-    made = b.all([b.below(b.absolute(t), b.infinity) for t in terms])
-    large = b.all([made, b.above(size, largest)])
-    mixed = b.all([large, b.below(b.absolute(whole), arith.mulf(b.constant(0.999), size))])
-    none, whole_none = (arith.cmpf(arith.CmpFPredicate.UNO, x, x) for x in (exact, whole))
-    opposite = b.all([none, arith.xori(whole_none, b.true)])
-    error = b.select(arith.ori(mixed, opposite), b.infinity, b.error_of(found))
-    infinite = b.equal(b.absolute(b.wide(at.result)), b.infinity)
-    return Known(error, b.select(b.all([infinite, large]), size, found.size))
+        found = at.finish(exact, spread, size)
+    second = at.value(1) if at.op.name == "arith.addf" else arith.negf(at.value(1))
+    return overflow.of_sum(at, [at.value(0), second], exact, size, found)
 
 
 def _is_term(at: At, i: int) -> bool:
@@ -148,13 +129,10 @@ def _product(at: At) -> Known:
         first = b.add(first, b.times(ROUNDOFF[taken], b.absolute(at.value(0))), b.constant(LEAST[taken]))
     exact = arith.mulf(at.value(0), at.value(1))
     roundings = CUTS if all(_is_fp8(v) for v in at.operands) else TF32 if ROUNDED in at.op.attributes else 1.0
-    size = arith.mulf(at.size(0), at.size(1))
-    found = at.finish(exact, _product_spread(at, first), size, roundings, exactly=roundings == 1.0)
-    # One that overflows is an infinity of a finite size, for sums that may be fused with it.
-    v, size = b.absolute(b.wide(at.result)), b.absolute(exact)
-    finite = b.all([b.below(b.absolute(at.value(i)), b.infinity) for i in (0, 1)])
-    size = arith.minimumf(size, b.constant(LARGEST["f64"]))
-    found = Known(found.error, b.select(b.all([b.equal(v, b.infinity), finite]), size, found.size))
+    size = arith.mulf(at.rough_size(0), at.rough_size(1))
+    spread = _product_spread(at, first)
+    found = at.finish(exact, spread, size, roundings, exactly=roundings == 1.0, overflows=True)
+    found = overflow.of_product(at, found)
     if not taken:
         return found
     # What nobody attends to, or so little that its weight may be rounded to 0, may be left out or meet an infinity.
@@ -171,23 +149,25 @@ def _quotient(at: At) -> Known:
     first, second = at.error(0), at.error(1)
     if second is None:
         spread = None if first is None else arith.divf(first, b.absolute(at.value(1)))
-        return at.finish(exact, spread, size, 2.0)
+        return overflow.of_quotient(at, at.finish(exact, spread, size, 2.0, overflows=True))
     left = arith.subf(b.absolute(at.value(1)), second)
     spread = arith.divf(b.add(first, b.times(b.absolute(exact), second)), left)
     certain = b.equal(second, b.zero)  # a divisor of 0, or infinity
     kept = first if first is not None else b.zero
     spread = b.select(b.above(left, b.zero), spread, b.select(certain, kept, b.infinity))
-    return at.finish(exact, spread, size, 2.0)
+    return overflow.of_quotient(at, at.finish(exact, spread, size, 2.0, overflows=True))
 
 
 @_rule("math.fma")
 def _fused(at: At) -> Known:
     b = at.b
-    exact = arith.addf(arith.mulf(at.value(0), at.value(1)), at.value(2))
+    factors = arith.mulf(at.value(0), at.value(1))
+    exact = arith.addf(factors, at.value(2))
     product = _product_spread(at, at.error(0))
     spread = None if product is None and at.error(2) is None else b.add(product, at.error(2))
     size = b.add(arith.mulf(at.size(0), at.size(1)), at.size(2))
-    return at.finish(exact, spread, size, 2.0 if at.type in SHORT else 1.0)  # the level above rounds once more
+    found = at.finish(exact, spread, size, 2.0 if at.type in SHORT else 1.0)  # the level above rounds once more
+    return overflow.of_sum(at, [factors, at.value(2)], exact, size, found)
 
 
 @_rule("arith.negf", "math.absf", "arith.extf")
@@ -199,8 +179,9 @@ def _same(at: At) -> Known:
 def _narrower(at: At) -> Known:
     b = at.b
     made = at.finish(at.value(0), at.error(0), b.absolute(at.value(0)), 0.0 if at.type in SHORT else 1.0)
-    size = b.select(b.below(b.absolute(at.value(0)), b.infinity), at.size(0), b.zero)
     error, v = made.error, b.wide(at.result)
+    becomes = b.all([b.below(b.absolute(at.value(0)), b.infinity), b.equal(b.absolute(v), b.infinity)])
+    size = b.select(becomes, b.infinity, at.size(0))
     assert error is not None
     if _is_contracted(at):  # then it is not rounded
         unrounded = b.add(at.error(0), b.absolute(arith.subf(at.value(0), v)))
@@ -227,8 +208,10 @@ def _extreme(at: At) -> Known:
     if not errors:
         return EXACT
     b, error = at.b, errors[0] if len(errors) == 1 else at.b.larger(errors[0], errors[1])
-    number = b.below(b.absolute(b.wide(at.result)), b.infinity)
-    return Known(b.select(number, error, b.select(b.below(error, b.infinity), b.zero, b.infinity)))
+    absolute = b.absolute(b.wide(at.result))
+    number, size = b.below(absolute, b.infinity), b.larger(at.size(0), at.size(1))
+    error = b.select(number, error, b.select(b.below(error, b.infinity), b.zero, b.infinity))
+    return Known(error, b.select(number, absolute, size))
 
 
 @_rule("arith.select")

@@ -127,9 +127,11 @@ class Builder:
         return self.select(self.below(size, self.infinity), self.add(error, rounding), error)
 
     def size_of(self, value: ir.Value, known: Known | None) -> ir.Value:
+        """What is known, else the absolute value; 0 for NaN and infinities (overflow.py)."""
         if known is not None and known.size is not None:
             return known.size
-        return self.absolute(self.wide(value))
+        size = self.absolute(self.wide(value))
+        return self.select(self.below(size, self.infinity), size, self.zero)
 
     def unknown(self, value: ir.Value, doubt: ir.Value) -> Known:
         """Of a value that is exact where `doubt` does not hold, and may be anything where it does."""
