@@ -29,6 +29,7 @@ from mlirc.frontend.decompositions_pooling import POOLING
 from mlirc.frontend.decompositions_products import PRODUCTS
 from mlirc.frontend.decompositions_resize import RESIZES
 from mlirc.frontend.decompositions_scans import SCANS
+from mlirc.frontend.decompositions_scatters import SCATTERS
 from mlirc.frontend.decompositions_search import SEARCH
 from mlirc.frontend.decompositions_special import SPECIAL
 from mlirc.frontend.decompositions_spectra import SPECTRA
@@ -372,7 +373,6 @@ def decomposition_table() -> dict[Any, Callable]:
 
     table = fx_decompositions()
     table = {op: function for op, function in table.items() if op not in _KEPT and not is_random(op)}
-    ours = (COPIES, MOVES, NANS, SCANS, NUMBERS, SEARCH, POOLING, LOSSES, LINALG, BATCH_NORMS, SPECTRA, PRODUCTS,
-            DROPOUTS, RECURRENT, RESIZES, GRIDS, CONVOLUTIONS,
-            FAKE_QUANTIZATIONS, SPECIAL)  # fmt: skip
+    ours = (COPIES, MOVES, NANS, SCANS, SCATTERS, NUMBERS, SEARCH, POOLING, LOSSES, LINALG, BATCH_NORMS, SPECTRA,
+            PRODUCTS, DROPOUTS, RECURRENT, RESIZES, GRIDS, CONVOLUTIONS, FAKE_QUANTIZATIONS, SPECIAL)  # fmt: skip
     return functools.reduce(operator.or_, ours, table | _own)

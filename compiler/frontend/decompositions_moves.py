@@ -11,6 +11,9 @@ from typing import Any
 
 import torch
 
+from mlirc.errors import MlircError
+from mlirc.frontend.scatter import scatter
+
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
@@ -100,68 +103,62 @@ def _constant_pad(x: Tensor, pad: list[int], value: float = 0) -> Tensor:
 @_decomposes(aten.as_strided.default)
 def _as_strided(x: Tensor, size: list[int], stride: list[int], storage_offset: int | None = None) -> Tensor:
     """A lookup in the elements of x in the order of its storage: later steps know no strides, and may change them."""
-    order = sorted(range(x.dim()), key=lambda d: (x.stride(d), x.shape[d]), reverse=True)
-    steps = [math.prod(x.shape[d] for d in order[i + 1 :]) for i in range(len(order))]
-    dense = all(x.shape[d] == 1 or x.stride(d) == step for d, step in zip(order, steps, strict=True))
-    offset = 0 if storage_offset is None else storage_offset - int(x.storage_offset())
+    order, offset = _storage_order(x), _offset(x, storage_offset)
     last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
-    if not dense or not math.prod(size) or offset < 0 or last >= x.numel():
+    if order is None or not math.prod(size) or offset < 0 or last >= x.numel():
         return NotImplemented
     flat = x.permute(order).reshape(-1)
     if list(stride) == [math.prod(size[i + 1 :]) for i in range(len(size))]:
         return aten.slice.Tensor(flat, 0, offset, last + 1).reshape(size)
-    place = torch.full((1,) * len(size), offset, dtype=torch.int64, device=x.device)
+    return aten.index.Tensor(flat, [_strided_places(size, stride, offset, x.device)])
+
+
+@_decomposes(aten.as_strided_scatter.default)
+def _as_strided_scatter(
+    x: Tensor, src: Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
+) -> Tensor:
+    order, offset = _storage_order(x), _offset(x, storage_offset)
+    last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    if order is None or offset < 0 or last >= x.numel():
+        raise MlircError("writes by strides into a tensor with gaps or beyond its elements: write to slices of it")
+    moved = x.permute(order)
+    places = _strided_places(size, stride, offset, x.device)
+    flat = scatter(moved.reshape(-1), {0: places.expand(size).reshape(-1)}, src.reshape(-1))
+    back = sorted(range(x.dim()), key=order.__getitem__)
+    return flat.reshape(moved.shape).permute(back)
+
+
+def _offset(x: Tensor, storage_offset: int | None) -> int:
+    return 0 if storage_offset is None else storage_offset - int(x.storage_offset())
+
+
+def _storage_order(x: Tensor) -> list[int] | None:
+    """The dimensions from the outermost in memory to the innermost; None if there are gaps between the elements."""
+    order = sorted(range(x.dim()), key=lambda d: (x.stride(d), x.shape[d]), reverse=True)
+    steps = [math.prod(x.shape[d] for d in order[i + 1 :]) for i in range(len(order))]
+    dense = all(x.shape[d] == 1 or x.stride(d) == step for d, step in zip(order, steps, strict=True))
+    return order if dense else None
+
+
+def _strided_places(size: list[int], stride: list[int], offset: int, device: torch.device) -> Tensor:
+    """The numbers of a strided view's elements in the storage."""
+    place = torch.full((1,) * len(size), offset, dtype=torch.int64, device=device)
     for i, (n, step) in enumerate(zip(size, stride, strict=True)):
-        along = torch.arange(n, device=x.device) * step
+        along = torch.arange(n, device=device) * step
         place = place + along.reshape([-1 if d == i else 1 for d in range(len(size))])
-    return aten.index.Tensor(flat, [place])
+    return place
 
 
-@_decomposes(aten.index_put.default)
-def _index_put(x: Tensor, indices: list[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
-    """A mask as an index is a choice per element: true element number n takes row n of `values`.
-
-    With other indices beside it, a mask is the list of its true elements, whose length the others or `values` tell.
-    """
+@_decomposes(aten.index.Tensor)
+def _index(x: Tensor, indices: list[Tensor | None]) -> Tensor:
+    """torch-mlir does not come to an end where an index has no dimension: here all have as many."""
     given = [i for i in indices if i is not None]
-    masks = [i for i in given if i.dtype == torch.bool]
-    if not masks:
+    if all(i.dim() for i in given):
         return NotImplemented
-    if len(given) == 1:
-        return _put_at_mask(x, indices.index(masks[0]), masks[0], values, accumulate)  # type: ignore[arg-type]
-    shapes = [i.shape for i in given if i.dtype != torch.bool]
-    shape = torch.broadcast_shapes(*shapes) if shapes else values.shape[:1]
-    if len(shape) != 1 or (not shapes and any(i is None for i in indices)):
-        raise ValueError("how many elements a mask chooses is not known: use torch.where, or one index that is a mask")
-    found: list[Tensor | None] = []
-    for index in indices:
-        mask = index is not None and index.dtype == torch.bool
-        found += _true_places(index, shape[0]) if mask else [index]  # type: ignore[arg-type]
-    return aten.index_put.default(x, found, values, accumulate)
-
-
-def _put_at_mask(x: Tensor, dim: int, mask: Tensor, values: Tensor, accumulate: bool) -> Tensor:
-    before, after = list(x.shape[:dim]), list(x.shape[dim + mask.dim() :])
-    whole = mask.reshape([1] * dim + list(mask.shape) + [1] * len(after))
-    if values.numel() == 1:
-        chosen = values.reshape([])
-    else:
-        count = values.shape[-len(after) - 1] if values.dim() > len(after) else 1
-        rows = values.expand([*before, count, *after])
-        place = (torch.cumsum(mask.reshape(-1).to(torch.int64), 0) - 1).clamp(min=0)
-        # Rows that no element takes: with fewer of them than true elements, PyTorch raises an error.
-        place = torch.where(mask.reshape(-1), place, 0) if count > 1 else torch.zeros_like(place)
-        chosen = aten.index_select.default(rows, dim, place).reshape(x.shape) if count else x
-    chosen = chosen.to(x.dtype)
-    return torch.where(whole, x + chosen if accumulate else chosen, x)
-
-
-def _true_places(mask: Tensor, count: int) -> list[Tensor]:
-    """The indices of the first `count` true elements of a mask, a vector per dimension."""
-    seen = torch.cumsum(mask.reshape(-1).to(torch.int64), 0)
-    place = (seen[None, :] <= torch.arange(count, device=mask.device)[:, None]).sum(1)
-    found = []
-    for size in reversed(mask.shape):
-        found.append(place % size)
-        place = place // size
-    return found[::-1]
+    rank = max(i.dim() for i in given)
+    dims = [d for d, i in enumerate(indices) if i is not None]
+    first = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
+    ones = [1] * max(rank, 1)
+    same = [i.reshape(ones) if i is not None and i.dim() == 0 else i for i in indices]
+    found = aten.index.Tensor(x, same)
+    return found if rank else found.squeeze(first)

@@ -19,7 +19,7 @@ from torch.fx import Graph, Node
 from mlirc.frontend.amax import builtin_tensor
 from mlirc.frontend.elementwise import replace_op
 from mlirc.frontend.evaluate import evaluate_fake, place
-from mlirc.frontend.integers import MOVES, map_arguments, op_name
+from mlirc.frontend.integers import MOVES, is_own, map_arguments, op_name
 from mlirc.mlir import arith, ir
 
 aten = torch.ops.aten
@@ -84,7 +84,7 @@ def _dtypes(value: Any) -> set[torch.dtype]:
 
 def _touches(node: Node) -> bool:
     values = [node.meta.get("val"), *(n.meta.get("val") for n in node.all_input_nodes)]
-    return bool(_dtypes(values) & set(FP8)) and node.target.namespace != "mlirc"  # type: ignore[union-attr]
+    return bool(_dtypes(values) & set(FP8)) and not is_own(node)
 
 
 class _Rewriter:

@@ -32,12 +32,13 @@ MOVES = frozenset(
     "view _unsafe_view reshape _reshape_copy permute transpose t expand slice select unsqueeze squeeze clone alias "
     "detach flip roll index _unsafe_index index_select gather embedding repeat as_strided split split_with_sizes "
     "unbind chunk narrow diagonal tril triu constant_pad_nd slice_scatter select_scatter stack cat contiguous "
-    "lift_fresh_copy unfold where new_empty empty full new_full full_like movedim expand_copy view_copy".split()
+    "lift_fresh_copy unfold where new_empty empty full new_full full_like movedim expand_copy view_copy scatter "
+    "scatter_elements".split()
 )
 # What torch-mlir computes on single bits as PyTorch does.
 _LOGIC = MOVES | frozenset(
     "logical_and logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor bitwise_not any all eq ne "
-    "_to_copy convert_element_type masked_fill index_put scatter copy masked_scatter "
+    "_to_copy convert_element_type masked_fill copy "
     "_assert_async _assert_tensor_metadata".split()
 )
 _CASTS = ("_to_copy", "convert_element_type")
@@ -137,7 +138,7 @@ class _Legalizer:
         dtypes |= {r.dtype for r in results if isinstance(r, torch.Tensor)}
         name = op_name(node)
         rewrite = REWRITES.get(name) if isinstance(wanted, torch.Tensor) and wanted.dtype in _INTEGERS else None
-        if not dtypes & set(_NARROW) and rewrite is None or node.target.namespace == "mlirc":  # type: ignore[union-attr]
+        if not dtypes & set(_NARROW) and rewrite is None or is_own(node):
             return
         if name in _LOGIC and not dtypes & {torch.uint8, torch.int8, torch.int16} and self.is_uniform(node, name):
             return
@@ -298,6 +299,11 @@ def wrapped(value: int, dtype: torch.dtype) -> int:
         return value
     info = torch.iinfo(dtype)
     return (int(value) - info.min) % (info.max - info.min + 1) + info.min
+
+
+def is_own(node: Node) -> bool:
+    """Whether an op is ours and knows by itself which dtypes it has; one of MOVES takes any."""
+    return node.target.namespace == "mlirc" and op_name(node) not in MOVES  # type: ignore[union-attr]
 
 
 def op_name(node: Node) -> str:

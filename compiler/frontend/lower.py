@@ -15,12 +15,19 @@ from mlirc.frontend.importer import ImportedModel
 from mlirc.frontend.integer_products import PRODUCTS, narrow_sums
 from mlirc.frontend.nan_order import order_nans
 from mlirc.frontend.pair_reductions import split_pairs
-from mlirc.frontend.put_rows import lower_index_put
 from mlirc.frontend.quantize.lowering import OPERATOR as DEQUANTIZE
 from mlirc.frontend.quantize.lowering import lower_dequantize
 from mlirc.frontend.random.lowering import OPERATOR as DRAW
 from mlirc.frontend.random.lowering import lower_draw
 from mlirc.frontend.row_ops_lowering import GATHERED, PUT, lower_gather_matrices, lower_put_rows
+from mlirc.frontend.scatter_lowering import (
+    ELEMENTS,
+    REFUSED,
+    SLICES,
+    lower_scatter,
+    lower_scatter_elements,
+    refuse_scatter,
+)
 from mlirc.ir.loops import STEP, write_loop
 from mlirc.mlir import arith, context, ir, run_passes
 
@@ -50,6 +57,8 @@ _OPERATORS = {
     DEQUANTIZE: lower_dequantize,
     PUT: lower_put_rows,
     GATHERED: lower_gather_matrices,
+    SLICES: lower_scatter,
+    ELEMENTS: lower_scatter_elements,
 }
 
 
@@ -69,8 +78,8 @@ def lower_to_linalg(imported: ImportedModel | ir.Module | str) -> ir.Module:
         _require_known_ops(module)
         for op in _walk(module, ("torch.aten.amax",)):
             lower_amax(op)
-        for op in _walk(module, ("torch.aten.index_put",)):
-            lower_index_put(op)
+        for op in _walk(module, REFUSED):
+            refuse_scatter(op, _place(op.location, module))
         for op in _walk(module, tuple(elementwise.OF_FLOATS)):
             elementwise.lower_floats(op)
         _run(module, _SIMPLIFY)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from mlirc.dialects.mlirc_dialect import GATHER_MATRICES
 from mlirc.frontend.amax import builtin_tensor
-from mlirc.frontend.put_rows import reshaped, scatter
+from mlirc.frontend.scatter_lowering import reshaped, scatter_slices
 from mlirc.mlir import arith, ir, linalg, tensor
 
 GATHERED, PUT = "torch.mlirc.gather_matrices", "torch.mlirc.put_rows"
@@ -55,7 +55,8 @@ def lower_put_rows(op: ir.Operation) -> None:
     with op.location, ir.InsertionPoint(op):
         pool, rows, places = (builtin_tensor(v) for v in op.operands)
         count, width = rows.type.shape
-        made = scatter(pool, rows, reshaped(places, [count, 1]), 0, unique=True) if count and width else pool
+        indices = reshaped(places, [count, 1])
+        made = scatter_slices(pool, rows, indices, [0], unique=True) if count and width else pool
         result = ir.Operation.create("torch_c.from_builtin_tensor", [op.results[0].type], [made])
     op.results[0].replace_all_uses_with(result.results[0])
     op.erase()

@@ -18,14 +18,15 @@ from torch.fx import Graph, Node
 from mlirc.frontend.attention import is_lowest, pattern_of
 from mlirc.frontend.dims import count_dims_from_front
 from mlirc.frontend.evaluate import evaluate, evaluate_fake, place
+from mlirc.frontend.scatter import scatter_elements_op, scatter_op
 from mlirc.frontend.spelled_attention import find_attention
-from mlirc.frontend.wrap_indices import wrap_negative_indices
 
 aten = torch.ops.aten
 _CPU = torch.device("cpu")  # constants are computed here, wherever the model is
 _ARANGES = tuple(getattr(aten.arange, name) for name in aten.arange.overloads())
 _LARGEST = 1 << 26  # bytes of one folded constant
 _COUNTED = 1 << 16  # bytes from which on a kernel counts by itself, rather than reading numbers
+_FOLDED = (scatter_op._opoverload, scatter_elements_op._opoverload)  # of our own ops
 _NEVER = ("rand", "bernoulli", "dropout", "multinomial", "empty", "normal", "uniform")
 
 
@@ -48,7 +49,11 @@ class Constants:
             target: Any = node.target
             known = isinstance(target, torch._ops.OpOverload) or target is operator.getitem
             name = str(target)
-            if known and not name.startswith("mlirc") and not any(word in name for word in _NEVER):
+            if (
+                known
+                and (target in _FOLDED or not name.startswith("mlirc"))
+                and not any(word in name for word in _NEVER)
+            ):
                 constant = all(self._is.get(n, False) for n in node.all_input_nodes)
                 if target is not operator.getitem and target._schema.is_mutable:
                     constant = False
@@ -87,7 +92,6 @@ def simplify(graph: Graph, placeholders: dict[str, torch.Tensor]) -> dict[str, t
     """
     count_dims_from_front(graph)
     _drop_no_ops(graph)
-    wrap_negative_indices(graph, Constants(graph, placeholders), _call)
     constants = Constants(graph, placeholders)
     if find_attention(graph, constants, _call):
         graph.eliminate_dead_code()
