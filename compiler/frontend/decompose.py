@@ -25,7 +25,7 @@ from mlirc.frontend.reroll import reroll
 from mlirc.frontend.scalars import has_numbers, numbers_to_tensors
 from mlirc.frontend.state import is_written
 from mlirc.frontend.strides import TARGET as STRIDED
-from mlirc.frontend.strides import resolve_strides
+from mlirc.frontend.strides import resolve_strides, without_strides
 
 
 @dataclass
@@ -55,6 +55,7 @@ def decompose(program: Any) -> Program:
             program = _with_graph(program, _any_strides(given))
             program = program.run_decompositions(table)
             given = program.graph
+        given = without_strides(given) or given
         if has_numbers(given) or given.find_nodes(op="call_function", target=STRIDED):
             given = copied(given)
             numbers_to_tensors(given)

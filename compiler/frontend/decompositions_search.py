@@ -1,4 +1,4 @@
-"""Decompositions of ops that compare every element with every other: places in sorted rows, distances, medians."""
+"""Decompositions of ops that look for elements: places in sorted rows, histograms, distances, medians, modes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from mlirc.frontend.scatter import scatter
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -26,20 +28,94 @@ def _searchsorted(
     row: Tensor, x: Tensor, *, out_int32: bool = False, right: bool = False, side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """How many elements of a sorted row are not above (`right`) or are below each of x; NaN is above all."""
+    """PyTorch's bisection, step by step, which tells what a NaN or a row that is not sorted gives. row [N], or [*B,N]
+    for x [*B,M]."""
+    dtype = torch.result_type(row, x)
+    row, x = row.to(dtype), x.to(dtype)
     if sorter is not None:
         row = torch.gather(row, -1, sorter)
-    values = x.unsqueeze(-1)
-    row = row if row.dim() == 1 else row.unsqueeze(-2)
-    above = row > values if right or side == "right" else row >= values
-    if row.is_floating_point() and values.is_floating_point():  # sorts put NaN last
-        above = above | (torch.isnan(row) & ~torch.isnan(values))
-    return torch.logical_not(above).sum(-1, dtype=torch.int64).to(torch.int32 if out_int32 else torch.int64)
+    size, right = row.shape[-1], right or side == "right"
+    start = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
+    end = torch.full(x.shape, size, dtype=torch.int64, device=x.device)
+    for _ in range(size.bit_length() if x.numel() else 0):
+        middle = (start + end) >> 1
+        at = middle.clamp(max=size - 1)
+        found = torch.gather(row, -1, at) if row.dim() > 1 else row.index_select(0, at.reshape(-1)).reshape(x.shape)
+        after = torch.logical_not(found > x if right else found >= x)
+        searching = start < end
+        start, end = (
+            torch.where(searching & after, middle + 1, start),
+            torch.where(searching & torch.logical_not(after), middle, end),
+        )
+    return start.to(torch.int32 if out_int32 else torch.int64)
 
 
 @_decomposes(aten.searchsorted.Scalar)
 def _searchsorted_scalar(row: Tensor, x: float, **options: Any) -> Tensor:
-    return _searchsorted(row, torch.full((), x, dtype=row.dtype, device=row.device), **options)
+    return _searchsorted(row, torch.full((), x, dtype=torch.result_type(row, x), device=row.device), **options)
+
+
+@_decomposes(aten.bucketize.Tensor)
+def _bucketize(x: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+    return _searchsorted(boundaries, x, out_int32=out_int32, right=right)
+
+
+@_decomposes(aten.bucketize.Scalar)
+def _bucketize_scalar(x: float, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+    return _searchsorted_scalar(boundaries, x, out_int32=out_int32, right=right)
+
+
+@_decomposes(aten.kthvalue.default)
+def _kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The k-th smallest, a NaN being the largest."""
+    return _chosen(
+        x, dim, keepdim, lambda ordered: torch.full_like(ordered.narrow(dim, 0, 1), k - 1, dtype=torch.int64)
+    )
+
+
+@_decomposes(aten.mode.default)
+def _mode(x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The smallest of the values that are there most often, and the last place where it is. No NaN equals another; they
+    are the largest, where PyTorch's order of them depends on where they stand."""
+
+    def place(ordered: Tensor) -> Tensor:
+        size = ordered.shape[dim]
+        number = torch.arange(size, device=x.device).reshape(
+            [size if d == dim % x.dim() else 1 for d in range(x.dim())]
+        )
+        same = torch.eq(ordered.narrow(dim, 1, size - 1), ordered.narrow(dim, 0, size - 1))
+        no = torch.zeros_like(ordered.narrow(dim, 0, 1), dtype=torch.bool)
+        goes_on, starts = torch.cat([same, no], dim), torch.logical_not(torch.cat([no, same], dim))
+        first = torch.cummax(torch.where(starts, number, 0), dim)[0]
+        return torch.where(goes_on, 0, number - first + 1).argmax(dim, keepdim=True)
+
+    return _chosen(x, dim, keepdim, place)
+
+
+def _chosen(x: Tensor, dim: int, keepdim: bool, place: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """The element, and its index, at a place among the sorted ones of each row."""
+    if x.dim() == 0:
+        return x.clone(), torch.zeros_like(x, dtype=torch.int64)
+    ordered, index = torch.sort(x, dim=dim, stable=True)
+    at = place(ordered)
+    found = torch.gather(ordered, dim, at), torch.gather(index, dim, at)
+    return found if keepdim else (found[0].squeeze(dim), found[1].squeeze(dim))
+
+
+@_decomposes(aten.histc.default)
+def _histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    """How many elements lie in each of `bins` equal parts of [min, max], which is that of the elements if it is empty;
+    others are in none."""
+    flat = x.reshape(-1)
+    low, high = (torch.full((), v, dtype=x.dtype, device=x.device) for v in (min, max))
+    if min == max and flat.shape[0]:
+        low, high = aten.amin.default(flat, [0]), aten.amax.default(flat, [0])
+    empty = low == high
+    low, high = torch.where(empty, low - 1, low), torch.where(empty, high + 1, high)
+    bin = ((flat - low) * bins / (high - low)).to(torch.int64).clamp(0, bins - 1)
+    inside = (flat >= low) & (flat <= high)
+    counts = scatter(torch.zeros(bins, dtype=torch.int64, device=x.device), {0: bin}, inside, "add")
+    return counts.to(x.dtype)
 
 
 @_decomposes(aten._cdist_forward.default)
