@@ -17,6 +17,7 @@ from torch.fx import Graph, GraphModule, Node
 from mlirc.frontend.decomposer import decomposed, is_plain
 from mlirc.frontend.decompositions import decomposition_table
 from mlirc.frontend.decompositions_pooling import POOLING, fit_poolings
+from mlirc.frontend.decompositions_segments import with_equal_bags
 from mlirc.frontend.graph_copy import copied
 from mlirc.frontend.higher_order import lower_loops
 from mlirc.frontend.in_place import without_idle_dropouts, without_writes
@@ -44,6 +45,7 @@ def decompose(program: Any) -> Program:
     made: dict[str, torch.Tensor] = {}
     given = lower_loops(program) or program.graph
     given = reroll(given) or given
+    given = with_equal_bags(given) or given
     if not is_plain(given):
         given = without_idle_dropouts(given)
         pure = without_writes(given)

@@ -31,6 +31,7 @@ from mlirc.frontend.decompositions_resize import RESIZES
 from mlirc.frontend.decompositions_scans import SCANS
 from mlirc.frontend.decompositions_scatters import SCATTERS
 from mlirc.frontend.decompositions_search import SEARCH
+from mlirc.frontend.decompositions_segments import SEGMENTS
 from mlirc.frontend.decompositions_special import SPECIAL
 from mlirc.frontend.decompositions_spectra import SPECTRA
 from mlirc.frontend.moments import average, moments, rounded_moments, wide_moments
@@ -373,6 +374,7 @@ def decomposition_table() -> dict[Any, Callable]:
 
     table = fx_decompositions()
     table = {op: function for op, function in table.items() if op not in _KEPT and not is_random(op)}
-    ours = (COPIES, MOVES, NANS, SCANS, SCATTERS, NUMBERS, SEARCH, POOLING, LOSSES, LINALG, BATCH_NORMS, SPECTRA,
-            PRODUCTS, DROPOUTS, RECURRENT, RESIZES, GRIDS, CONVOLUTIONS, FAKE_QUANTIZATIONS, SPECIAL)  # fmt: skip
+    ours = (COPIES, MOVES, NANS, SCANS, SCATTERS, SEGMENTS, NUMBERS, SEARCH, POOLING, LOSSES, LINALG, BATCH_NORMS,
+            SPECTRA, PRODUCTS, DROPOUTS, RECURRENT, RESIZES, GRIDS, CONVOLUTIONS, FAKE_QUANTIZATIONS,
+            SPECIAL)  # fmt: skip
     return functools.reduce(operator.or_, ours, table | _own)

@@ -65,14 +65,6 @@ def _bucketize_scalar(x: float, boundaries: Tensor, *, out_int32: bool = False, 
     return _searchsorted_scalar(boundaries, x, out_int32=out_int32, right=right)
 
 
-@_decomposes(aten.kthvalue.default)
-def _kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The k-th smallest, a NaN being the largest."""
-    return _chosen(
-        x, dim, keepdim, lambda ordered: torch.full_like(ordered.narrow(dim, 0, 1), k - 1, dtype=torch.int64)
-    )
-
-
 @_decomposes(aten.mode.default)
 def _mode(x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """The smallest of the values that are there most often, and the last place where it is. No NaN equals another; they

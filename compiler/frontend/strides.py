@@ -23,32 +23,17 @@ _STRIDED_EMPTY = (aten.empty_strided.default, aten.new_empty_strided.default, at
 
 
 def without_strides(graph: Graph) -> Graph | None:
-    """A copy of a graph of pure operations with views for their copies (`select_copy`), and with zeros for tensors of
-    given strides that nobody has written to; None if there are neither."""
-    new = copied(graph)
-    changed = False
-    for node in new.nodes:
-        target = node.target
-        if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
-            continue
-        view, value = _view_of(target), node.meta.get("val")
-        if view is not None:
-            node.target = view
-        elif target in _STRIDED_EMPTY:
-            node.target, node.args = aten.full.default, (list(value.shape), 0)
-            node.kwargs = {"dtype": value.dtype, "device": value.device}
-        changed |= node.target is not target
-    return new if changed else None
-
-
-def _view_of(target: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
-    """The view that an operation copies."""
-    name = target._schema.name.removeprefix("aten::")
-    view = getattr(getattr(aten, name.removesuffix("_copy"), None), target._overloadname, None)
-    if target.namespace != "aten" or not name.endswith("_copy") or view is None:
+    """A copy of a graph of pure operations with zeros for tensors of given strides that nobody has written to; None if
+    there are none."""
+    found = [node for target in _STRIDED_EMPTY for node in graph.find_nodes(op="call_function", target=target)]
+    if not found:
         return None
-    aliases = [r.alias_info for r in view._schema.returns]
-    return view if all(a is not None and not a.is_write for a in aliases) else None
+    new = copied(graph)
+    for node in [node for target in _STRIDED_EMPTY for node in new.find_nodes(op="call_function", target=target)]:
+        value = node.meta["val"]
+        node.target, node.args = aten.full.default, (list(value.shape), 0)
+        node.kwargs = {"dtype": value.dtype, "device": value.device}
+    return new
 
 
 def resolve_strides(graph: Graph) -> dict[str, torch.Tensor]:
