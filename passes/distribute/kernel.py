@@ -350,7 +350,7 @@ class Kernel:
         scope.bind_view(value, access.View(base, [0] * len(shape), list(range(len(shape)))), shape, shape)
 
     def _function_level(self, scope: Scope, op, arguments) -> None:
-        """Ops in front of the forall: constants and scalars, and reshapes of arguments and of earlier results."""
+        """Ops before the forall: constants and scalars, and reshapes of constants, arguments and earlier results."""
         if op.name in ("scf.forall", "tensor.empty"):
             return
         if op.results and isinstance(op.results[0].type, ir.RankedTensorType):
@@ -358,6 +358,8 @@ class Kernel:
                 root = self._root(op.results[0])
                 if root in arguments:
                     self._bind_view(scope, op.results[0], arguments[root])
+                elif scope.known_tile(root) is not None:  # a constant's
+                    scope.lower(op)
                 return
             if op.name == "tensor.extract_slice" and scope.view(op.operands[0]) is None:
                 return

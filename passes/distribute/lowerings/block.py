@@ -68,9 +68,13 @@ def _extract_slice(scope: Scope, op) -> None:
     if isinstance(tile, cluster_parts.Parts):
         scope.tiles[op.results[0]] = tile.share(offsets, bounds, sizes)
         return
+    kept = slices.kept_dims(op, op.results[0])
+    if isinstance(tile, Splat):
+        shape, exact = [bounds[i] for i in kept], [sizes[i] for i in kept]
+        scope.tiles[op.results[0]] = Splat(scope.em, tile.element, shape, exact, tile.scalar)
+        return
     if any(o != 0 for o in offsets) or any(b != n for b, n in zip(bounds, tile.shape, strict=True)):
         raise Unsupported("a part of a tile: tiles are only cut from kernel arguments")
-    kept = slices.kept_dims(op, op.results[0])
     if len(kept) == len(bounds):
         scope.tiles[op.results[0]] = tile if sizes == tile.sizes else Resized(scope.em, tile, sizes)
         return
@@ -107,7 +111,10 @@ def _reshape(scope: Scope, op) -> None:
     wide = list(t.shape) if expand else tile.shape
     exact = _reshaped_sizes(scope, tile, groups, expand, t)
     shape = [n if isinstance(n, int) else _limit(tile, groups, expand, i, wide) for i, n in enumerate(exact)]
-    scope.tiles[result] = Reshaped(scope.em, tile, shape, exact, groups, expand)
+    if isinstance(tile, Splat):
+        scope.tiles[result] = Splat(scope.em, tile.element, shape, exact, tile.scalar)
+    else:
+        scope.tiles[result] = Reshaped(scope.em, tile, shape, exact, groups, expand)
 
 
 def _reshaped_sizes(scope: Scope, tile: Tile, groups, expand: bool, t) -> list[IndexValue]:
