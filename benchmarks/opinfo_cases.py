@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -35,10 +36,11 @@ def samples(operator: str, dtype: str) -> list[Any]:
     return list(op.sample_inputs("cpu", kind, requires_grad=False))
 
 
-def case_names(most: int, dtypes: tuple[str, ...] = DTYPES) -> list[str]:
-    """`operator/dtype/number` of up to `most` samples of each operator and dtype, evenly spread over all of them."""
+def case_names(most: int, dtypes: tuple[str, ...] = DTYPES, pattern: str = "") -> list[str]:
+    """`operator/dtype/number` of up to `most` samples of each operator and dtype, evenly spread over all of them.
+    `pattern` is a regular expression that the operators' names match."""
     names = []
-    for operator in sorted(operators()):
+    for operator in sorted(o for o in operators() if re.search(pattern, o)):
         for dtype in dtypes:
             count = len(samples(operator, dtype))
             kept = sorted({i * count // most for i in range(most)}) if count > most else range(count)

@@ -21,8 +21,10 @@ def main(words: list[str] | None = None) -> int:
     parser = parser_of((__doc__ or "").splitlines()[0])
     parser.add_argument("--samples", type=int, default=6, metavar="N", help="at most so many of an operator and dtype")
     parser.add_argument("--dtypes", nargs="*", default=DTYPES, choices=DTYPES)
+    parser.add_argument("--operators", default="", metavar="REGEX", help="only operators whose names it is found in")
     options = parser.parse_args(words)
-    return run_suite(parser, options, case_names(options.samples, tuple(options.dtypes)), "opinfo_cases.py")
+    names = case_names(options.samples, tuple(options.dtypes), options.operators)
+    return run_suite(parser, options, names, "opinfo_cases.py")
 
 
 if __name__ == "__main__":

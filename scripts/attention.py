@@ -182,13 +182,21 @@ def attention(
     reductions stay inside a warp. With wgmma, warpgroups have 64 rows each and a producer warp copies keys and values;
     the weights go from the first product's registers to the second one's (as in FlashAttention-3: Shah et al., 2024).
 
-    Knobs: `block_q` queries and `warps` per block; `block_kv` keys per step; `stages` of the copy pipeline; `split`
-    runs the steps that need no causal test in a loop of their own; `min_blocks` that a multiprocessor should hold;
-    `mma` is `mma` or `wgmma` (tensor cores, 16-bit heads), `tf32x3` or `tf32` (tensor cores, f32 heads) or `fma`;
-    `copy` of keys and values, `tma` by a producer warp or `cp_async`; `store` of results, `tma` through shared memory
-    or `vector`; `rotate` is by how many blocks of keys the scores are ahead of the softmax, in the first of the loops,
-    and `behind` by how many the results are behind it (FlashAttention-3's overlap of products and softmax within a
-    warpgroup); `turns`: so many groups of warps take turns at the products there (its ping-pong).
+    Knobs:
+      block_q: queries of a block.
+      block_kv: keys of a step of the loop.
+      warps: warps of a block that compute.
+      stages: slots of the copy pipeline.
+      split: steps without a causal test run in a loop of their own (peeled masked tiles).
+      min_blocks: blocks that a multiprocessor should hold.
+      mma: `mma` or `wgmma` (tensor cores, 16-bit heads), `tf32x3` or `tf32` (tensor cores, f32 heads), or
+        `fma`.
+      copy: how keys and values come to shared memory: `tma` by a producer warp, or `cp_async`.
+      store: how results leave: `tma` through shared memory, or `vector`.
+      rotate: blocks of keys by which scores are ahead of the softmax (FlashAttention-3's overlap within a
+        warpgroup).
+      behind: blocks of keys by which the second GEMM lags the softmax.
+      turns: groups of warps that ping-pong at the tensor cores (FlashAttention-3).
     """
     a = kernel.attention
     assert a is not None

@@ -15,7 +15,9 @@ def bundle(kernel: KernelInfo, target: Target, *, threads: int = 128, min_blocks
     """One thread per element of every result, and blocks of its own for each; what computes the rows that are written
     is computed where they are.
 
-    Knobs: `threads` per block, a multiple of 32; `min_blocks` that a multiprocessor should hold.
+    Knobs:
+      threads: threads of a block, a multiple of 32.
+      min_blocks: blocks that a multiprocessor should hold.
     """
     if threads % 32 or not 32 <= threads <= 1024:
         raise MlircError(f"kernel '{kernel.name}': threads={threads}: give a multiple of 32 from 32 to 1024")

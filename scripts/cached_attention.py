@@ -164,12 +164,21 @@ def cached_attention(
     divided among `parts` blocks, whose results the last one of them combines ("flash decoding": Dao et al., 2023), or a
     cluster of them; and those of a block among `teams` of warps, so that many loads are on their way.
 
-    Knobs: `block_q` rows and `warps` per block; `block_kv` keys per step, a divisor of a page; `stages` of the copy
-    pipeline; `split` runs the steps that need no test in a loop of their own (of one part); `pack` of the heads that
-    share keys; `parts` that divide the keys (1: none), and `teams` that divide those of a block; `combine` parts in the
-    `last` block done, by `combine_warps`, in a `cluster` (2, 4 or 8 parts), or by a second `launch`; `min_blocks` that
-    a multiprocessor should hold; `mma` is `mma` or `wgmma` (tensor cores, 16-bit heads), `tf32x3` or `tf32` (tensor
-    cores, f32 heads) or `fma`.
+    Knobs:
+      block_q: rows of a block.
+      block_kv: keys of a step of the loop, a divisor of a page.
+      warps: warps of a block.
+      stages: slots of the copy pipeline.
+      split: steps without a test run in a loop of their own, where the keys are not divided.
+      pack: query heads that share keys are rows of one tile.
+      parts: blocks that the keys are divided among (split-KV; 1: one block).
+      combine: who combines the parts: the `last` block done, a `cluster` (2, 4 or 8 parts), or a second
+        `launch`.
+      teams: groups of warps that the keys of a block are divided among.
+      combine_warps: warps that combine the parts in the last block.
+      min_blocks: blocks that a multiprocessor should hold.
+      mma: `mma` or `wgmma` (tensor cores, 16-bit heads), `tf32x3` or `tf32` (tensor cores, f32 heads), or
+        `fma`.
     """
     a = kernel.attention
     assert a is not None and a.pages is not None

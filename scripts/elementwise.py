@@ -66,8 +66,12 @@ def elementwise(
 ) -> ir.Module:
     """One tile of the result per block; `vector` elements per thread along the innermost dimension.
 
-    Knobs: `warps` per block; `vector` (default: 16 bytes); `block_elements` per block (default: one to four vectors per
-    thread, as long as every multiprocessor gets several blocks); `min_blocks` that a multiprocessor should hold.
+    Knobs:
+      warps: warps of a block.
+      vector: elements of a thread along the innermost dimension (default: 16 bytes).
+      block_elements: elements of a block (default: one to four vectors a thread, while every multiprocessor has
+        several blocks).
+      min_blocks: blocks that a multiprocessor should hold.
     """
     total = product([d.extent for d in kernel.dims])
     vector = vector or vector_width(kernel, kernel.dims[-1].extent)

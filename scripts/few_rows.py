@@ -60,8 +60,11 @@ def few_rows(
     """Each block multiplies all rows with `block_n` columns, which are rows of the weight, by `mma.sync` whose operands
     come from global memory straight to the registers.
 
-    Knobs: the columns (16, or 8, half an instruction's); `block_k` elements of a step along k, which `warps` share
-    out; `min_blocks` that a multiprocessor should hold.
+    Knobs:
+      block_n: columns of a block: 16, or 8, half an instruction's.
+      block_k: elements of a step along K, which the warps share out.
+      warps: warps of a block.
+      min_blocks: blocks that a multiprocessor should hold.
     """
     c = kernel.contraction
     assert c is not None

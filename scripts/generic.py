@@ -16,8 +16,10 @@ def generic(
 ) -> ir.Module:
     """Splits long reductions with few results, those of convolutions too, and asks for `mlirc-loops`.
 
-    Knobs: `threads` per block, a multiple of 32; `length`, how many elements of a split reduction one thread takes;
-    `min_blocks` that a multiprocessor should hold.
+    Knobs:
+      threads: threads of a block, a multiple of 32.
+      length: elements of a split reduction that one thread takes, 2 or more.
+      min_blocks: blocks that a multiprocessor should hold.
     """
     if threads % 32 or not 32 <= threads <= 1024:
         raise MlircError(f"kernel '{kernel.name}': threads={threads}: give a multiple of 32 from 32 to 1024")

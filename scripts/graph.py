@@ -49,21 +49,22 @@ def graph(
 ) -> ir.Module:
     """The transform script that takes a `linalg`-level module to the `kernels` level.
 
-    fuse_epilogue: maps after a contraction (bias, activation, residual) join its kernel.
-    fuse_siblings: two contractions of one left operand that meet in a map (SwiGLU) share a kernel.
-    fuse_reductions: a norm or a softmax is one kernel, with the maps before and after it.
-    fuse_maps: chains of maps, and data movement, join the kernels of their users.
-    partial_rows: what products reduce of their rows for products behind, as a norm, is reduced by their blocks, in
-    parts: of `packed` weights, of `plain` products of one row, of `all`; `apart`: of none (default: one row of packed
-    weights, from 3,584 columns on).
-    recompute: what is reduced of one row for products with it, as a norm, is computed by each block of theirs.
-    merge: what computes the rows that a kernel writes joins it, and small kernels that do not depend on each other
-    share a launch, up to `merge_points` elements together (default: 262144 in graphs that write rows, else none).
-    row_writes: what rotates the rows of a product, and writes them to a cache, is computed by the product's blocks.
-    dependent: kernels begin before those in front of them have ended, and wait for them (from sm_90 on; default: of
-    graphs whose products are all with one row, as a step of decoding, or with up to 16 of 16 bits, on sm_90; where
-    those read many weights, not attention and what is behind it, unless they are f32; where several read more than
-    96 MiB of packed ones, none).
+    Knobs:
+      fuse_epilogue: maps after a contraction (bias, activation, residual) join its kernel.
+      fuse_siblings: two contractions of one left operand that meet in a map (SwiGLU) share a kernel.
+      fuse_reductions: a norm or a softmax is one kernel, with the maps before and after it.
+      fuse_maps: chains of maps, and data movement, join the kernels of their users.
+      partial_rows: what a GEMM's blocks reduce of their rows for the next GEMM, as a norm needs it: of `packed`
+        weights, of `plain` GEMVs, of `all`, or `apart`: of none (default: GEMVs of packed weights, from 3,584 columns
+        on).
+      recompute: what is reduced of one row for GEMVs with it, as a norm, is computed by each of their blocks.
+      merge: what computes the rows that a kernel writes joins it, and small independent kernels share a launch.
+      merge_points: most elements of the small kernels that share a launch (default: 262144 in graphs that write rows,
+        else none).
+      row_writes: what rotates the rows of a GEMM, and writes them to a cache, is computed by the GEMM's blocks.
+      dependent: programmatic dependent launch, from sm_90 on (default: of graphs whose GEMMs all have one row, or up to
+        16 of 16 bits, on sm_90; where those read many weights, not attention and what follows it, unless they are f32;
+        where several read more than 96 MiB of packed ones, none).
     """
     knobs = {
         "epilogue": fuse_epilogue,

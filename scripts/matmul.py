@@ -97,19 +97,34 @@ def matmul(
 ) -> ir.Module:
     """A `block_m` x `block_n` tile of the result per block, with a loop over `block_k` slices of the operands.
 
-    Prologues along k run inside the loop, epilogues after it. Knobs: the tile; `warps_m` x `warps_n` warps, of TF32
-    times `warps_k` that share out each slice's k; `stages` of the copy pipeline; `mma` is `mma` or `wgmma` (tensor
-    cores, 16-bit operands), `mma8`, `wgmma8` or `wgmma8_fast` (8-bit ones), `tf32x3`, `wgmma_tf32x3`, `tf32` or
-    `wgmma_tf32` (tensor cores, f32) or `fma`; `group` columns of blocks are visited together, row by row, so that both
-    operands are found in L2; `copy` of the operands to shared memory, `cp_async` by the warps that compute or `tma` by
-    `producers` more (1, or 4 that give their registers away); `blocks` that are launched, each for several tiles;
-    `cluster_size` of them that copy what they share once; `store` of results, `tma`, `rows` or `vector`;
-    `min_blocks` that a multiprocessor should hold; `parts` of K, each for a block of its own, whose sums are added
-    `through` a `cluster` of 2, 4 or 8 or through `memory`, where they `combine` in the `last` block done, or, as
-    without, in a second `launch`; `stream`: so many of the last waves of tiles are divided by steps of K, evenly
-    among `blocks` blocks, whose sums `combine` in a second `launch` (as without), or in the `last` block of a tile;
-    `swap_operands` computes the result's transpose, so that the instruction's rows are columns of the result
-    (`warps_n` of them then are along its rows); `align_rows` copies operands into rows of multiples of 16 bytes first.
+    Prologues along K run inside the loop, epilogues after it.
+
+    Knobs:
+      block_m: rows of a block's tile.
+      block_n: columns of a block's tile.
+      block_k: elements of a step along K.
+      warps_m: warps along the rows of the tile.
+      warps_n: warps along the columns of the tile.
+      stages: slots of the copy pipeline.
+      mma: `mma` or `wgmma` (tensor cores, 16-bit operands), `mma8`, `wgmma8` or `wgmma8_fast` (8-bit ones),
+        `tf32x3`, `wgmma_tf32x3`, `tf32` or `wgmma_tf32` (tensor cores, f32), or `fma`.
+      group: columns of blocks that are visited together, row by row (threadblock swizzle), so that both
+        operands are found in L2.
+      copy: how operands come to shared memory: `cp_async` by the warps that compute, or `tma` by producer
+        warps.
+      blocks: persistent blocks that are launched, each for several tiles.
+      cluster_size: blocks of a cluster, which copy what they share once.
+      store: how results leave: `tma`, `rows` (through shared memory) or `vector`.
+      min_blocks: blocks that a multiprocessor should hold.
+      warps_k: warps that share out K of a step, of TF32.
+      parts: blocks that K is divided among (split-K).
+      producers: producer warps of copy=tma: 1, or 4 that give their registers away.
+      through: where partial sums of split-K are added: in a `cluster` of 2, 4 or 8, or through `memory`.
+      swap_operands: computes the result's transpose: the instruction's rows are columns of the result, and
+        `warps_n` are along its rows.
+      combine: who adds partial sums in memory: the `last` block done, or a second `launch`.
+      stream: last waves of tiles whose steps along K are divided evenly among the `blocks` (stream-K).
+      align_rows: copies operands into rows of multiples of 16 bytes first.
     """
     assert kernel.contraction is not None
     knobs = dict(
@@ -135,7 +150,11 @@ def matmul(
     order = [*outer, *inner]
     if kernel.contraction.chosen:  # groups that share a matrix follow each other, and read the same columns of it
         order = [size.n_dim, *outer, size.m_dim]
-    chosen = {**asdict(shape), "swap_operands": shape.swap_operands or None, "stream": shape.stream or None}
+    chosen = asdict(shape)  # by the names of the knobs, None where a knob has no value that would say so
+    chosen |= {"cluster_size": chosen.pop("cluster"), "blocks": chosen.pop("persist") or None}
+    chosen |= {"swap_operands": shape.swap_operands or None, "stream": shape.stream or None}
+    chosen |= {"producers": shape.producers if shape.copy == "tma" else None}
+    chosen |= {"through": shape.through if shape.parts > 1 else None}
     with script(**chosen, combine=combine, min_blocks=min_blocks, align_rows=aligned or None) as (module, function):
         generalize(function)
         collapse_dims(function)

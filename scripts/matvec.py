@@ -61,9 +61,13 @@ def matvec(
     """Each block multiplies `rows` rows of the matrix by the vector, or a part of a row that is long. Bound by reading
     the matrix.
 
-    Knobs: `rows` and `warps` per block, `vector` elements per thread along the row; `min_blocks` that a multiprocessor
-    should hold; the elements of a `part` of each row, which is a block's, and which are added by a second
-    launch, or `combine` in the `last` block done.
+    Knobs:
+      rows: rows of the matrix of a block.
+      warps: warps of a block.
+      vector: elements of a thread along the row.
+      min_blocks: blocks that a multiprocessor should hold.
+      part: elements of a row of a block, where a row is divided (split-K).
+      combine: who adds the parts of a row: the `last` block done, or a second `launch`.
     """
     found = kernel.matvec
     assert found is not None

@@ -70,9 +70,14 @@ def packed_rows(
     """Each block multiplies all rows with `block_n` columns, which are rows of the weight, by `mma.sync` whose operands
     come from global memory straight to the registers.
 
-    Knobs: the columns (16, or 8 of each of two products, which share instructions then); `block_k` elements of a step
-    along k, which `warps` share out; `min_blocks` that a multiprocessor should hold; `parts` of K, each for a block of
-    its own, whose sums are added `through` a `cluster` of 2, 4 or 8 or, by a second launch, through `memory`.
+    Knobs:
+      block_n: columns of a block: 16, or 8 of each of two GEMMs, which share instructions then.
+      block_k: elements of a step along K, which the warps share out.
+      warps: warps of a block.
+      min_blocks: blocks that a multiprocessor should hold.
+      parts: blocks that K is divided among (split-K).
+      through: where partial sums are added: in a `cluster` of 2, 4 or 8, or through `memory` by a second
+        launch.
     """
     c = kernel.contraction
     assert c is not None

@@ -13,6 +13,7 @@ from mlirc.schedule.verbs import (
     ceil_div,
     collapse_dims,
     generalize,
+    handed_on,
     match,
     match_reductions,
     match_root,
@@ -118,15 +119,20 @@ def reduction(
     """Each block takes `rows` rows with their whole length in one tile, so that every operand is read once. A cluster
     of `blocks` takes one that no block holds, or that is long where there are few.
 
-    Knobs: `rows` and `warps` per block, `vector` elements per thread along the row; `min_blocks` that a
-    multiprocessor should hold; `blocks` that share a row (1, 2, 4 or 8).
+    Knobs:
+      rows: rows of a block.
+      warps: warps of a block.
+      vector: elements of a thread along the row.
+      min_blocks: blocks that a multiprocessor should hold.
+      blocks: blocks of a cluster that share a row: 1, 2, 4 or 8.
     """
     if blocks is None and kernel.row_length >= LONG and rows in (None, 1) and target.has_clusters:
         blocks = SPREAD if few_rows(kernel) or kernel.row_length > MAX_ROW else 1
     if blocks and blocks > 1:
         return spread_rows(kernel, target, blocks, warps=warps, vector=vector, min_blocks=min_blocks)
     if kernel.row_length > MAX_ROW:
-        return generic(kernel, target)
+        why = f"its rows of {kernel.row_length} are longer than a block holds, and {target.name} has no clusters"
+        return handed_on(generic(kernel, target), "generic", why)
     extents = [d.extent for d in kernel.dims]
     row_dims = [i for i, d in enumerate(kernel.dims) if not d.whole]
     total_rows = product([extents[i] for i in row_dims])

@@ -133,6 +133,10 @@ class Compilation:
         self.helpers = 0 if given.scripts else self.helpers  # what such a file defines is known in this process alone
         self._schedules = None
         self.check_schedules()
+        knobs = [s for s in self.schedules if not s.endswith(".py")]
+        if given.level == "tiles" and knobs:
+            what = "is a block program already: no script makes it. Its constants are given by --shapes"
+            raise MlircError(f"--schedule {knobs[0]}: kernel '{source.name}' {what}")
         self.modules[given.level] = self.modules["kernels"] = given.module
         if source.module is not None:
             self.imported = frontend.kernel_reference(source)

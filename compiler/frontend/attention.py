@@ -30,6 +30,7 @@ def attention_op(
     score: str = "",
     softmax: bool = True,
     sinks: torch.Tensor | None = None,
+    padding_rows: bool = False,
 ) -> torch.Tensor:
     """softmax(softcap(q k^T * scale) + bias, where mask) v for q [B,Hq,Sq,D], k [B,Hkv,Sk,D], v [B,Hkv,Sk,Dv].
 
@@ -37,7 +38,8 @@ def attention_op(
     key: query i sees keys j with i + Sk - Sq - window < j <= i + Sk - Sq. A row that sees nothing gives 0, with
     `nan_rows` NaN. `score` are the lines of a function of scores and of `inputs`, which broadcast as a mask does
     (`score_functions.py`); without `softmax` it makes the weights. With `sinks` [Hq] each row's softmax
-    has one more key, whose score this is and whose value is 0.
+    has one more key, whose score this is and whose value is 0. With `padding_rows` nobody reads a row whose keys the
+    lowest finite number hides all: it may give 0 for the mean of the values.
     """
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
@@ -64,7 +66,8 @@ def attention_op(
 
 @attention_op.register_fake
 def _(
-    q, k, v, mask, bias, inputs, scale, causal, window, softcap, nan_rows=False, score="", softmax=True, sinks=None
+    q, k, v, mask, bias, inputs, scale, causal, window, softcap, nan_rows=False, score="", softmax=True, sinks=None,
+    padding_rows=False,
 ):  # fmt: skip
     check_vectors(q.shape[1], sinks=sinks)
     scores = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
@@ -102,7 +105,13 @@ def scaled_dot_product_attention(
 
     PyTorch's `is_causal` counts from the first key, so that it becomes a mask when the lengths differ.
     """
+    if not query.shape[-1]:  # scores of 0, whatever the scale
+        query, key, scale = query.new_zeros((*query.shape[:-1], 1)), key.new_zeros((*key.shape[:-1], 1)), 1.0
     scale = query.shape[-1] ** -0.5 if scale is None else scale
+    if not (key.shape[-2] and value.shape[-1] and query.numel()):
+        heads = (query if enable_gqa else value).shape[-3:-2]
+        lead = torch.broadcast_shapes(query.shape[:-2], key.shape[:-3] + heads, value.shape[:-3] + heads)
+        return query.new_zeros((*lead, query.shape[-2], value.shape[-1]))
     if dropout_p:
         return _with_dropout(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     q_len, kv_len = query.shape[-2], key.shape[-2]

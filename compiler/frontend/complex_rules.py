@@ -267,11 +267,9 @@ def _transform(c: ComplexPairs, node: Node, x: Node, dims: list[int], normalizat
     value = x.meta["val"]
     fourier = _fourier(c, node.meta["val"].dtype)
     out: Pair = c.pair(x)
+    half = value.shape[dims[-1]] // 2 + 1 if real and flag else None
     for dim in reversed(dims):
-        out = fourier.along(out[0], out[1], dim, real or flag)
-    if real and flag:
-        half = value.shape[dims[-1]] // 2 + 1
-        out = tuple(c(aten.slice.Tensor, p, dims[-1] % value.dim(), 0, half) for p in out)  # type: ignore[assignment]
+        out = fourier.along(out[0], out[1], dim, real or flag, half if dim == dims[-1] else None)
     return _scaled(c, out, normalization, math.prod(value.shape[d] for d in dims))
 
 

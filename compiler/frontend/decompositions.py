@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from mlirc.frontend.attention import scaled_dot_product_attention
-from mlirc.frontend.decompositions_batch_norm import BATCH_NORMS
+from mlirc.frontend.decompositions_batch_norm import BATCH_NORMS, saved_statistics
 from mlirc.frontend.decompositions_convolutions import CONVOLUTIONS
 from mlirc.frontend.decompositions_copies import COPIES
 from mlirc.frontend.decompositions_fake_quantize import FAKE_QUANTIZATIONS
@@ -127,7 +127,7 @@ def _native_layer_norm(
     out = centered * rstd
     out = out * weight if weight is not None else out
     out = out + bias if bias is not None else out
-    return out.to(x.dtype), mean, rstd
+    return out.to(x.dtype), *saved_statistics(x, weight, mean, rstd)
 
 
 @_decomposes(aten.native_group_norm.default)

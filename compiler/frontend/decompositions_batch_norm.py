@@ -29,7 +29,14 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def _per_channel(x: Tensor, like: Tensor) -> Tensor:
-    return x.reshape([1, -1] + [1] * (like.dim() - 2))
+    return x.reshape([1, -1] + [1] * (like.dim() - 2)) if like.dim() > 1 else x
+
+
+def saved_statistics(x: Tensor, weight: Tensor | None, *statistics: Tensor) -> tuple[Tensor, ...]:
+    """What a norm of `x` saves for its gradient, in the dtype that PyTorch has on the device: on a CPU the weight's."""
+    if x.device.type != "cpu":
+        return statistics
+    return tuple(s.to(x.dtype if weight is None else weight.dtype) for s in statistics)
 
 
 @_decomposes(aten._native_batch_norm_legit_no_training.default)
@@ -61,7 +68,7 @@ def _by_batch(
     out = centered * _per_channel(rstd, x)
     out = out * _per_channel(weight, x) if weight is not None else out
     out = out + _per_channel(bias, x) if bias is not None else out
-    return out.to(x.dtype), mean, rstd
+    return out.to(x.dtype), *saved_statistics(x, weight, mean, rstd)
 
 
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -224,6 +224,24 @@ def _pow(x: Tensor, exponent: Tensor) -> Tensor:
     return torch.where(exponent < 0, units, out).to(dtype)
 
 
+@_decomposes(aten.all.dims)
+def _all_dims(x: Tensor, dim: list[int] | None = None, keepdim: bool = False) -> Tensor:
+    return _over_dims(aten.all.dim, x, dim, keepdim)
+
+
+@_decomposes(aten.any.dims)
+def _any_dims(x: Tensor, dim: list[int] | None = None, keepdim: bool = False) -> Tensor:
+    return _over_dims(aten.any.dim, x, dim, keepdim)
+
+
+def _over_dims(op: Any, x: Tensor, dim: list[int] | None, keepdim: bool) -> Tensor:
+    """`op` over each of `dim` in turn: None is all, an empty list none. Bytes stay bytes, all else becomes bool."""
+    out = x.bool().to(torch.uint8 if x.dtype == torch.uint8 else torch.bool)
+    for d in sorted(range(x.dim()) if dim is None else (d % x.dim() for d in dim if x.dim()), reverse=True):
+        out = op(out, d, keepdim)
+    return out
+
+
 @_decomposes(aten.pow.Scalar)
 def _pow_scalar(base: float, exponent: Tensor) -> Tensor:
     if isinstance(base, float) or exponent.is_floating_point() or exponent.is_complex():

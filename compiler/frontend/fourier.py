@@ -29,20 +29,33 @@ class Fourier:
     def __init__(self, build: Build, constant: Constant, shape_of: Callable[[Value], list[int]], dtype: torch.dtype):
         self.build, self.constant, self.shape_of, self.dtype = build, constant, shape_of, dtype
 
-    def along(self, re: Value, im: Value | None, dim: int, forward: bool) -> tuple[Value, Value]:
-        """The transform along one dimension, without a factor; `im` is None where it is zero."""
+    def along(
+        self, re: Value, im: Value | None, dim: int, forward: bool, count: int | None = None
+    ) -> tuple[Value, Value]:
+        """The transform along one dimension, without a factor: its first `count` results, or all. `im` is None where it
+        is zero."""
         rank = len(self.shape_of(re))
         order = [d for d in range(rank) if d != dim % rank] + [dim % rank]
         back = [order.index(d) for d in range(rank)]
         moved = [x if x is None else self.build(aten.permute.default, x, order) for x in (re, im)]
-        out = self._last(moved[0], moved[1], -1 if forward else 1)
-        return self.build(aten.permute.default, out[0], back), self.build(aten.permute.default, out[1], back)
+        n = self.shape_of(re)[dim]
+        out_re, out_im = self._last(moved[0], moved[1], -1 if forward else 1, count or n)
+        if im is None:
+            out_im = self._without_real_bins(out_im, n)
+        return self.build(aten.permute.default, out_re, back), self.build(aten.permute.default, out_im, back)
 
-    def _last(self, re: Value, im: Value | None, sign: int) -> tuple[Value, Value]:
+    def _without_real_bins(self, im: Value, n: int) -> Value:
+        """Imaginary parts [..., count] of n real numbers' transform: exactly 0 for the mean and the highest frequency,
+        whose phases are 0 or pi and nothing else."""
+        bins = torch.arange(self.shape_of(im)[-1])
+        is_real = self.constant(2 * bins % n == 0)
+        return self.build(aten.where.self, is_real, self.constant(torch.zeros((), dtype=self.dtype)), im)
+
+    def _last(self, re: Value, im: Value | None, sign: int, count: int) -> tuple[Value, Value]:
         *lead, n = self.shape_of(re)
         first = next((d for d in range(math.isqrt(n), 1, -1) if n % d == 0), 1)
         if n <= DIRECT or (first == 1 and n <= LARGEST):
-            return self._product(re, im, _turns(n, n) % n / n, sign)
+            return self._product(re, im, _products(n, count), n, sign)
         if first == 1:
             raise MlircError(
                 f"a Fourier transform of {n} elements, which is a prime number above {LARGEST}, is not supported: pad "
@@ -51,27 +64,33 @@ class Fourier:
         second = n // first
         # element i * second + j; result k + first * l
         re, im = (x if x is None else self.build(aten.view.default, x, [*lead, first, second]) for x in (re, im))
-        re, im = self.along(re, im, -2, sign < 0)
-        re, im = self._turned(re, im, _turns(first, second) / n, sign)
-        re, im = self._last(re, im, sign)
-        order = [*range(len(lead)), len(lead) + 1, len(lead)]
+        rank = len(lead) + 2
+        order = [*range(len(lead)), rank - 1, rank - 2]
+        columns = [x if x is None else self.build(aten.permute.default, x, order) for x in (re, im)]
+        columns = self._last(columns[0], columns[1], sign, first)
+        re, im = (self.build(aten.permute.default, x, order) for x in columns)
+        re, im = self._turned(re, im, _products(first, second), n, sign)
+        re, im = self._last(re, im, sign, second)
         re, im = (self.build(aten.permute.default, x, order) for x in (re, im))
-        return self.build(aten.reshape.default, re, [*lead, n]), self.build(aten.reshape.default, im, [*lead, n])
+        re, im = (self.build(aten.reshape.default, x, [*lead, n]) for x in (re, im))
+        if count < n:
+            re, im = (self.build(aten.slice.Tensor, x, len(lead), 0, count) for x in (re, im))
+        return re, im
 
-    def _tables(self, turns: torch.Tensor, sign: int) -> tuple[Value, Value]:
-        angles = turns * (2 * math.pi)
-        return self.constant(angles.cos().to(self.dtype)), self.constant((sign * angles.sin()).to(self.dtype))
+    def _tables(self, parts: torch.Tensor, n: int, sign: int) -> tuple[Value, Value]:
+        cos, sin = roots_of_unity(parts, n)
+        return self.constant(cos.to(self.dtype)), self.constant((sign * sin).to(self.dtype))
 
-    def _product(self, re: Value, im: Value | None, turns: torch.Tensor, sign: int) -> tuple[Value, Value]:
-        cos, sin = self._tables(turns, sign)
+    def _product(self, re: Value, im: Value | None, parts: torch.Tensor, n: int, sign: int) -> tuple[Value, Value]:
+        cos, sin = self._tables(parts, n, sign)
         out_re, out_im = self.matmul(re, cos), self.matmul(re, sin)
         if im is not None:
             out_re = self.build(aten.sub.Tensor, out_re, self.matmul(im, sin))
             out_im = self.build(aten.add.Tensor, out_im, self.matmul(im, cos))
         return out_re, out_im
 
-    def _turned(self, re: Value, im: Value, turns: torch.Tensor, sign: int) -> tuple[Value, Value]:
-        cos, sin = self._tables(turns, sign)
+    def _turned(self, re: Value, im: Value, parts: torch.Tensor, n: int, sign: int) -> tuple[Value, Value]:
+        cos, sin = self._tables(parts, n, sign)
 
         def mul(x: Value, y: Value) -> Value:
             return self.build(aten.mul.Tensor, x, y)
@@ -87,9 +106,24 @@ class Fourier:
         return self.build(aten.view.default, out, [*lead, self.shape_of(table)[1]])
 
 
-def _turns(rows: int, columns: int) -> torch.Tensor:
-    """i * j for i below `rows` and j below `columns`, of which the caller takes a fraction of a turn."""
-    return (torch.arange(rows)[:, None] * torch.arange(columns)[None, :]).double()
+def _products(rows: int, columns: int) -> torch.Tensor:
+    """i * j for i below `rows` and j below `columns`."""
+    return torch.arange(rows)[:, None] * torch.arange(columns)[None, :]
+
+
+def roots_of_unity(parts: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(cosines, sines) in f64 of `parts` (integers) of a turn's n: exact where they are 0, 1 or a half, and equal up to
+    sign in every octant."""
+    quarters, rest = (4 * (parts % n)) // n, (4 * (parts % n)) % n  # the angle is (quarters + rest / n) pi / 2
+    mirrored = 2 * rest > n
+    near = torch.where(mirrored, n - rest, rest)  # at most an eighth of a turn
+    cos, sin = (near * (math.pi / 2 / n)).cos(), (near * (math.pi / 2 / n)).sin()
+    sin = torch.where(3 * near == n, 0.5, sin)
+    cos, sin = torch.where(mirrored, sin, cos), torch.where(mirrored, cos, sin)
+    odd = quarters % 2 == 1
+    cos, sin = torch.where(odd, -sin, cos), torch.where(odd, cos, sin)
+    sign = torch.where(quarters >= 2, -1.0, 1.0).double()
+    return cos * sign, sin * sign
 
 
 def scale(normalization: int, count: int) -> float:

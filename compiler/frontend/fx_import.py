@@ -85,8 +85,8 @@ def _import_attention(importer: Any, loc: ir.Location, node: torch.fx.Node) -> N
     """Imports `mlirc::attention` as a call of a private function whose attributes say what the call computes."""
     arguments: Any = node.args
     q, k, v, mask, bias, inputs, scale, causal, window, softcap, *more = arguments
-    rest: Any = more + [False, "", True, None][len(more) :]
-    nan_rows, score, softmax, sinks = rest
+    rest: Any = more + [False, "", True, None, False][len(more) :]
+    nan_rows, score, softmax, sinks, _ = rest
     assert bias is None, "simplify() merges the bias into the mask"
     operands = [importer.resolve_node_value(x) for x in (q, k, v, mask, *inputs, sinks) if x is not None]
     with loc:

@@ -105,6 +105,7 @@ def import_torch(source: SourceModel, *, thorough: bool = True) -> ImportedModel
             program = sized.program
         _require_static(program, source, torch.Tensor)
         _require_fitting_results(program, source)
+        _require_dense(program, source)
         program = with_own_memory(source.name, program)
         try:
             program = decompose(program)
@@ -245,6 +246,18 @@ def _require_fitting_results(program: Any, source: SourceModel) -> None:
             raise MlircError(
                 f"{source.name}: '{node.name}' (in module '{where}') writes a result of shape {list(value.shape)} into "
                 f"a tensor of shape {list(out.meta['val'].shape)}: give 'out' the result's shape"
+            )
+
+
+def _require_dense(program: Any, source: SourceModel) -> None:
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and (value.layout != torch.strided or value.dtype == torch.complex32):
+            what = value.dtype if value.layout == torch.strided else str(value.layout).replace("torch.", "layout ")
+            raise MlircError(
+                f"{source.name}: {node.target if node.op == 'call_function' else node.name} in module "
+                f"'{module_path(node) or source.name}' makes a tensor of {what}, which is not supported: use "
+                f"{'torch.complex64' if value.layout == torch.strided else 'dense tensors'}"
             )
 
 

@@ -208,7 +208,7 @@ def _simplify_attention(graph: Graph, node: Node, constants: Constants) -> None:
     rest: list[Node] = []
     terms = _terms(mask) if isinstance(mask, Node) else []
     if isinstance(bias, Node):
-        visible, bias = _split_bias(graph, bias, constants, (q_len, kv_len), exact=any(more[:2]))
+        visible, bias = _split_bias(graph, bias, constants, (q_len, kv_len), exact=not _padding_rows(node))
         terms += visible
     fixed = [t for t in terms if t in constants]
     if fixed:
@@ -236,6 +236,11 @@ def _simplify_attention(graph: Graph, node: Node, constants: Constants) -> None:
             else:
                 merged = bias
     node.args = (q, k, v, merged, None, inputs, scale, causal, window, softcap, *more)
+
+
+def _padding_rows(node: Node) -> bool:
+    """Whether a row that a finite mask hides whole is padding, so that what it gives is not defined."""
+    return bool((*node.args, *[None] * 15)[14])
 
 
 def _terms(mask: Node) -> list[Node]:

@@ -225,8 +225,8 @@ def _ours(
             bias = attention_mask if bias is None else bias + attention_mask
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     sinks = _sinks(module, query)
-    more = () if sinks is None else (False, "", True, sinks)
-    out = torch.ops.mlirc.attention(query, key, value, mask, bias, [], scale, False, 0, softcap or 0.0, *more)
+    settings = (scale, False, 0, softcap or 0.0)
+    out = torch.ops.mlirc.attention(query, key, value, mask, bias, [], *settings, sinks=sinks, padding_rows=True)
     return out.transpose(1, 2).contiguous()  # some models take a view of it
 
 

@@ -96,7 +96,7 @@ class Kernel:
         self, given: Sequence[Shaped], bound: Bound, constants: Mapping[str, Any], examples: tuple[torch.Tensor, ...]
     ) -> SourceModel:
         results = [bound.of(t) for t in self.signature.results]
-        module = trace(self.function, self.signature, given, results, constants)
+        module = trace(self.function, self.signature, given, results, constants, self.level)
         reference = (
             None if self.reference is None else Reference(self.reference, self._given_constants(constants), results)
         )

@@ -9,21 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mlirc.dialects.schedule import _build
+from mlirc.kernel.operators import Operators
 from mlirc.kernel.places import error
 from mlirc.kernel.scalar import Scalar, common, constant, dtype_named, element_type
+from mlirc.kernel.span import Extent, Span, is_unit, size_of
 from mlirc.mlir import ir, linalg, tensor
 
-Extent = Any  # an int, or in a block program the extent of a tile at the edge (`blocks.Edge`)
 
-
-class Tensor:
+class Tensor(Operators):
     """A tensor of a kernel. `shape` has its extents, `dtype` the name of its elements' type (`bf16`).
 
     Operators and the functions of `mlirc.kernel.ops` work on it element by element and broadcast as PyTorch's do.
     Floats of 16 and 8 bits are computed with in f32, and rounded only by `to`, or where the kernel's result has them.
     """
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, value: ir.Value, shape: Sequence[Extent], axes: Sequence[int | None]):
         self.held, self.shape, self._axes = value, tuple(shape), tuple(axes)
@@ -81,77 +80,15 @@ class Tensor:
         """The tensor broadcast to a shape, as PyTorch's; no data moves."""
         return _broadcast(self, shape)
 
-    def __add__(self, other: Any) -> Tensor:
-        return apply(lambda a, b: a + b, self, other)
-
-    def __radd__(self, other: Any) -> Tensor:
-        return apply(lambda a, b: a + b, other, self)
-
-    def __sub__(self, other: Any) -> Tensor:
-        return apply(lambda a, b: a - b, self, other)
-
-    def __rsub__(self, other: Any) -> Tensor:
-        return apply(lambda a, b: a - b, other, self)
-
-    def __mul__(self, other: Any) -> Tensor:
-        return apply(lambda a, b: a * b, self, other)
-
-    def __rmul__(self, other: Any) -> Tensor:
-        return apply(lambda a, b: a * b, other, self)
-
-    def __truediv__(self, other: Any) -> Tensor:
-        return apply(lambda a, b: a / b, self, other)
-
-    def __rtruediv__(self, other: Any) -> Tensor:
-        return apply(lambda a, b: a / b, other, self)
-
-    def __floordiv__(self, other: int) -> Tensor:
-        return apply(lambda a: a // other, self)
-
-    def __mod__(self, other: int) -> Tensor:
-        return apply(lambda a: a % other, self)
-
-    def __pow__(self, other: Any) -> Tensor:
-        return apply((lambda a, b: a**b), self, other) if isinstance(other, Tensor) else apply(lambda a: a**other, self)
-
-    def __neg__(self) -> Tensor:
-        return apply(lambda a: -a, self)
-
-    def __abs__(self) -> Tensor:
-        return apply(abs, self)
-
-    def __lt__(self, other: Any) -> Tensor:
-        return apply(lambda a, b: a < b, self, other)
-
-    def __le__(self, other: Any) -> Tensor:
-        return apply(lambda a, b: a <= b, self, other)
-
-    def __gt__(self, other: Any) -> Tensor:
-        return apply(lambda a, b: a > b, self, other)
-
-    def __ge__(self, other: Any) -> Tensor:
-        return apply(lambda a, b: a >= b, self, other)
-
-    def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]
-        return apply(lambda a, b: a == b, self, other)
-
-    def __ne__(self, other: Any) -> Tensor:  # type: ignore[override]
-        return apply(lambda a, b: a != b, self, other)
-
-    def __and__(self, other: Any) -> Tensor:
-        return apply(lambda a, b: a & b, self, other)
-
-    def __or__(self, other: Any) -> Tensor:
-        return apply(lambda a, b: a | b, self, other)
-
-    def __invert__(self) -> Tensor:
-        return apply(lambda a: ~a, self)
+    def _each(self, function: Callable[..., Any], *operands: Any) -> Tensor:
+        return apply(function, *operands)
 
     def __matmul__(self, other: Any) -> Tensor:
         return matmul(self, other)
 
-    def __bool__(self) -> bool:
-        raise error("a tensor has no value while the kernel is built: choose with ops.where, and not by if, and, or")
+    def __getitem__(self, items: Any) -> Tensor:
+        """A slice: of each dimension a `Span` of a block or a step, a number, `a:b`, or all of it."""
+        return sliced(self, items if isinstance(items, tuple) else (items,))
 
     def __repr__(self) -> str:
         return f"Tensor({described(self)})"
@@ -201,13 +138,13 @@ def together(tensors: Sequence[Tensor]) -> tuple[Extent, ...]:
 
 def empty(shape: Sequence[Extent], dtype: str) -> ir.Value:
     """`tensor.empty` of the extents that are not 1."""
-    return tensor.empty([getattr(n, "size", n) for n in shape if n != 1], element_type(dtype))
+    return tensor.empty([size_of(n) for n in shape if not is_unit(n)], element_type(dtype))
 
 
 def axes_of(shape: Sequence[Extent]) -> list[int | None]:
     """The axes of a value whose dimensions are those of a shape that are not 1."""
-    kept = [d for d, n in enumerate(shape) if n != 1]
-    return [kept.index(d) if n != 1 else None for d, n in enumerate(shape)]
+    kept = [d for d, n in enumerate(shape) if not is_unit(n)]
+    return [kept.index(d) if not is_unit(n) else None for d, n in enumerate(shape)]
 
 
 def filled(number: Any, shape: Sequence[Extent], dtype: str) -> Tensor:
@@ -228,7 +165,7 @@ def generic(
     extent 1), a result of the loops `kept`, in this order. `body` makes an element of the result of one of each input
     and, with `start`, of what there is so far. The result has `dtype`, or the type of what `body` makes. Loops of
     extent 1 are left out."""
-    loops = [d for d, n in enumerate(dims) if n != 1]
+    loops = [d for d, n in enumerate(dims) if not is_unit(n)]
     place = {d: ir.AffineDimExpr.get(i) for i, d in enumerate(loops)}
 
     def map_of(x: Tensor, at: Sequence[int | None]) -> ir.AffineMap:
@@ -284,33 +221,39 @@ def apply(function: Callable[..., Any], *operands: Any, dtype: str | None = None
 
 def _loops(x: Tensor, shape: Sequence[Extent]) -> list[int | None]:
     first = len(shape) - x.ndim
-    return [first + d if x.shape[d] != 1 else None for d in range(x.ndim)]
+    return [first + d if not is_unit(x.shape[d]) else None for d in range(x.ndim)]
 
 
-def matmul(a: Any, b: Any) -> Tensor:
-    """The matrix product [..., M, K] x [..., K, N], with leading dimensions that broadcast. Accumulators, and so the
-    result, are f32 of floats of 32 bits or fewer, i32 of 8-bit integers, and else of the operands' type."""
+def matmul(a: Any, b: Any, start: Tensor | None = None) -> Tensor:
+    """The matrix product [..., M, K] x [..., K, N], with leading dimensions that broadcast, added to `start` if that is
+    given. Accumulators, and so the result, are f32 of floats of 32 bits or fewer, i32 of 8-bit integers, and else of
+    the operands' type."""
     a, b = tensor_of(a, "matmul"), tensor_of(b, "matmul")
     if a.ndim < 2 or b.ndim < 2:
         raise error(f"matmul takes matrices, not {described(a)} and {described(b)}")
     if a.shape[-1] != b.shape[-2]:
         raise error(f"matmul: {described(a)} has {a.shape[-1]} columns, and {described(b)} has {b.shape[-2]} rows")
     dtype = accumulated(common([a.dtype, b.dtype]))
-    if a.shape[-1] == 1:
-        return apply(lambda x, y: x.to(dtype) * y.to(dtype), a, b, dtype=dtype)
     batch = together([_lead(a), _lead(b)])
-    dims = (*batch, a.shape[-2], b.shape[-1], a.shape[-1])
+    shape = (*batch, a.shape[-2], b.shape[-1])
+    if start is not None and (start.dtype, start.shape) != (dtype, shape):
+        wanted = f"{dtype}[{','.join(map(str, shape))}]"
+        raise error(f"matmul: the accumulators are {described(start)}, and the product is {wanted}")
+    if is_unit(a.shape[-1]):
+        made = apply(lambda x, y: x.to(dtype) * y.to(dtype), a, b, dtype=dtype)
+        return made if start is None else start + made
+    dims = (*shape, a.shape[-1])
     n = len(batch)
     places = (
         [*_loops(_lead(a), batch), n, n + 2],
         [*_loops(_lead(b), batch), n + 2, n + 1],
     )
     inputs = [
-        (x, [d if d is not None and x.shape[i] != 1 else None for i, d in enumerate(at)])
+        (x, [d if d is not None and not is_unit(x.shape[i]) else None for i, d in enumerate(at)])
         for x, at in zip((a, b), places, strict=True)
     ]
-    start = filled(0, dims[:-1], dtype)
-    return generic(inputs, dims, range(n + 2), start, lambda x, y, c: c + x.to(dtype) * y.to(dtype), dtype)
+    first = filled(0, shape, dtype) if start is None else ordered(start)
+    return generic(inputs, dims, range(n + 2), first, lambda x, y, c: c + x.to(dtype) * y.to(dtype), dtype)
 
 
 def accumulated(dtype: str) -> str:
@@ -334,11 +277,11 @@ def reduced(
     gone = sorted({_dim(x, d) for d in dims})
     kept = [d for d in range(x.ndim) if d not in gone]
     first = filled(start, [x.shape[d] for d in kept], dtype)
-    if all(x.shape[d] == 1 for d in gone):
+    if all(is_unit(x.shape[d]) for d in gone):
         shown = Tensor(x.held, [x.shape[d] for d in kept], [x._axes[d] for d in kept])
         found = apply(lambda a: a.to(dtype), shown)
     else:
-        at = [d if x.shape[d] != 1 else None for d in range(x.ndim)]
+        at = [d if not is_unit(x.shape[d]) else None for d in range(x.ndim)]
         found = generic([(x, at)], x.shape, kept, first, lambda a, c: combine(c, a.to(dtype)), dtype)
     for d in gone if keepdim else ():
         found = found.unsqueeze(d)
@@ -353,8 +296,58 @@ def place(loop: int) -> ir.Value:
 def _in_order(x: Tensor) -> bool:
     """Whether the dimensions of the value that is held are those of the tensor, in its order."""
     return [a for a in x._axes if a is not None] == list(range(ir.RankedTensorType(x.held.type).rank)) and not any(
-        a is None and n != 1 for a, n in zip(x._axes, x.shape, strict=True)
+        a is None and not is_unit(n) for a, n in zip(x._axes, x.shape, strict=True)
     )
+
+
+def ordered(x: Tensor) -> Tensor:
+    """The tensor with its dimensions in its own order in the value that is held: copied where they are not."""
+    return x if _in_order(x) else apply(lambda a: a, x, dtype=x.dtype)
+
+
+def sliced(x: Tensor, items: Sequence[Any]) -> Tensor:
+    """What `Tensor.__getitem__` gives."""
+    if len(items) > x.ndim:
+        raise error(f"{len(items)} indices for {described(x)}")
+    rank = ir.RankedTensorType(x.held.type).rank
+    offsets: list[Any] = [0] * rank
+    sizes: list[Any] = [0] * rank
+    shape: list[Extent] = []
+    axes: list[int | None] = []
+    for d, item in enumerate([*items, *[slice(None)] * (x.ndim - len(items))]):
+        extent, axis = x.shape[d], x._axes[d]
+        start, size, kept = _part(x, d, item)
+        if axis is not None:
+            offsets[axis], sizes[axis] = start, size
+        if kept is not None:
+            shape.append(kept)
+            axes.append(None if is_unit(kept) else axis)
+        elif axis is None and not is_unit(extent):
+            raise error(f"index {item} of {described(x)}: its dimension {d} is broadcast")
+    if all(o == 0 and n == s for o, n, s in zip(offsets, sizes, ir.RankedTensorType(x.held.type).shape, strict=True)):
+        return Tensor(x.held, shape, axes)
+    dropped = [axis for axis in range(rank) if axis not in axes]
+    left = [axis for axis in range(rank) if axis in axes]
+    held = _build.extract_slice(x.held, offsets, sizes, dropped)
+    return Tensor(held, shape, [None if axis is None else left.index(axis) for axis in axes])
+
+
+def _part(x: Tensor, d: int, item: Any) -> tuple[Any, Any, Extent | None]:
+    """Offset and size of a slice of one dimension, and the extent that is left of it, None where it is gone."""
+    extent = x.shape[d]
+    if item == slice(None):
+        return 0, size_of(extent), extent
+    if isinstance(item, Span) and not isinstance(extent, Span):
+        if item.extent != extent:
+            raise error(f"{described(x)}: its dimension {d} has {extent}, and the span is one of {item.extent}")
+        return item.offset, item.size, item
+    if isinstance(extent, int) and isinstance(item, int) and not isinstance(item, bool) and 0 <= item < extent:
+        return item, 1, None
+    if isinstance(extent, int) and isinstance(item, slice) and item.step in (None, 1):
+        first, last, _ = item.indices(extent)
+        if first < last:
+            return first, last - first, last - first
+    raise error(f"index {item} of dimension {d} of {described(x)}: a Span, a number or a:b inside of it is wanted")
 
 
 def is_input(x: Tensor) -> bool:
@@ -367,8 +360,7 @@ def is_input(x: Tensor) -> bool:
 
 def full(x: Tensor) -> ir.Value:
     """A value of just the tensor's shape: dimensions in its order, those of extent 1 there."""
-    if not _in_order(x):
-        x = apply(lambda a: a, x, dtype=x.dtype)
+    x = ordered(x)
     if all(n != 1 for n in x.shape):
         return x.held
     return expanded(x.held, x.shape)

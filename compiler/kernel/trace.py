@@ -12,8 +12,11 @@ from mlirc.ir.contractions import multiply_accumulate
 from mlirc.kernel.places import KernelError, shown, user_code, user_locations
 from mlirc.kernel.scalar import element_type
 from mlirc.kernel.signature import Shaped, Signature
+from mlirc.kernel.state import Building, building
 from mlirc.kernel.tensor import Tensor, axes_of, collapsed, described, full
 from mlirc.mlir import context, func, ir, nested
+from mlirc.schedule.attributes import DEMANDS
+from mlirc.schedule.places import tag_one
 
 
 def trace(
@@ -22,6 +25,7 @@ def trace(
     inputs: Sequence[Shaped],
     results: Sequence[Shaped | None],
     constants: Mapping[str, Any],
+    level: str = "kernels",
 ) -> ir.Module:
     """The module of a kernel for inputs of these dtypes and shapes: its function, and `@main`, which calls it.
 
@@ -39,7 +43,7 @@ def trace(
                 Tensor(collapsed(value), shape, axes_of(shape))
                 for value, (_, shape) in zip(entry.arguments, inputs, strict=True)
             ]
-            with user_locations(), user_code(file, signature.name):
+            with user_locations(), user_code(file, signature.name), building(Building(level, results)) as state:
                 found = function(*given, **constants)
             values = _results(found, signature, results)
             func.ReturnOp(values)
@@ -48,6 +52,7 @@ def trace(
         made.attributes["mlirc.kernel"] = ir.UnitAttr.get()
         made.attributes["mlirc.kind"] = ir.StringAttr.get(_kind(made))
         made.attributes["mlirc.origin"] = ir.ArrayAttr.get([ir.StringAttr.get(signature.name)])
+        _note_demands(made, state)
         _add_main(module, signature, types, outputs)
         _verify(module, signature)
     return module
@@ -70,6 +75,19 @@ def _results(found: Any, signature: Signature, results: Sequence[Shaped | None])
             x = x.to(dtype)
         values.append(full(x))
     return values
+
+
+def _note_demands(function: ir.OpView, state: Building) -> None:
+    """Writes what a block program asks for on its function, and the user's line on all that it is made of."""
+    for name, value in state.attributes.items():
+        function.attributes[name] = value
+    if state.level != "tiles":
+        return
+    if state.demands:
+        function.attributes[DEMANDS] = ir.ArrayAttr.get([ir.StringAttr.get(n) for n in sorted(state.demands)])
+    for op in [function.operation, *nested(function.operation)]:
+        if place := _file_line(op.location):
+            tag_one(op, place)
 
 
 def _kind(function: ir.OpView) -> str:

@@ -96,7 +96,7 @@ def _wanted(script: Script, knob: str, value: Any) -> str:
     if value is None:
         return "" if default is None or "None" in allowed or not allowed else "a value"
     words = knob_words(script.build, knob)
-    least = 1 if not isinstance(default, int) else min(1, default)
+    least = least_of(default)
     checks = {
         "int": (isinstance(value, int) and not isinstance(value, bool) and least <= value <= LARGEST,
                 f"an integer of at least {least}" + (f" and at most {LARGEST}" if _too_large(value) else "")),
@@ -105,6 +105,11 @@ def _wanted(script: Script, knob: str, value: Any) -> str:
     }  # fmt: skip
     asked = [checks[t] for t in KNOB_TYPES if t in allowed]
     return "" if not asked or any(fits for fits, _ in asked) else " or ".join(words for _, words in asked)
+
+
+def least_of(default: Any) -> int:
+    """The least value of an integer knob: 1, or its default where that is less."""
+    return min(1, default) if isinstance(default, int) else 1
 
 
 def _too_large(value: Any) -> bool:

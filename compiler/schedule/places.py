@@ -39,6 +39,11 @@ def tag(operations: Iterable[ir.Operation], place: str, all_ops: bool = True) ->
         operation.operation.walk(visit)
 
 
+def tag_one(op: ir.Operation, place: str) -> None:
+    """Notes in the location of one operation that the line `place` made it."""
+    op.location = ir.Location.name(_PREFIX + short_place(place), op.location)
+
+
 def script_line(location: str) -> str:
     """The script's `file:line` in a printed location; "" where there is none."""
     found = _TAG.search(location)

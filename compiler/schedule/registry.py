@@ -40,13 +40,16 @@ __all__ = ["KernelInfo", "Schedules", "ScheduleRecord", "Script", "register", "s
 
 @dataclass(frozen=True)
 class ScheduleRecord:
-    """How a kernel was scheduled: the script's name, the knobs that were given or chosen, and the printed script."""
+    """How a kernel was scheduled: the script's name, the knobs that were given or chosen, and the printed script.
+    `reason` says why the generic script has it, "" where another one has."""
 
     script: str
     knobs: dict[str, Any]
     text: str
+    reason: str = ""
 
 
+GENERIC = "generic"  # the script for what no other one can schedule
 GRAPH = "graph"  # the script of the whole model, linalg to kernels
 USER_PRIORITY = 1000  # added to a user's scripts, so that they are asked first
 _registry: dict[str, Script] = {}
@@ -216,6 +219,10 @@ class Schedules:
         """Names of the scripts of the user's Python files."""
         return [name for name, s in self._scripts.items() if s.user and s not in self.offered]
 
+    def script(self, name: str) -> Script:
+        """The script of this name, a user's or a built-in one."""
+        return self._scripts[name]
+
     def graph_script(self, target: Target) -> ir.Module:
         """The script that takes the `linalg` level to the `kernels` level, which is named `graph`: from the user's
         `.mlir` or `.py` file, or the built-in one, with the user's knobs."""
@@ -321,7 +328,7 @@ class Schedules:
                 function.attributes[FP32] = ir.StringAttr.get(self.fp32)
             kernel = describe(function)
             self._seen.append(kernel.name)
-            file_script = self._module_for(kernel)
+            file_script, reason = self._module_for(kernel), ""
             if file_script:
                 script_module, name, knobs = file_script.module, file_script.file, {}
             else:
@@ -329,12 +336,15 @@ class Schedules:
                 self._used_scripts.add(script.name)
                 given = self.knobs_for(kernel, script)
                 script_module = _build(script, kernel, target, given)
-                name, knobs = script.name, _chosen_knobs(script_module, given)
+                name, knobs = _text(script_module, "mlirc.script") or script.name, _chosen_knobs(script_module, given)
+                if name == GENERIC and name not in {o.script for o in self._knobs}:
+                    no_script = f"no other script matches a kernel of kind '{kernel.kind}'"
+                    reason = _text(script_module, "mlirc.reason") or kernel.obstacle or no_script
             with contextlib.redirect_stdout(sys.stderr):  # a user's transform op may print
                 apply_script(script_module, function, kernel.name)
         text = str(script_module).rstrip() + "\n"
         self._uses.setdefault((name, text), []).append(kernel.name)
-        return tiles, ScheduleRecord(name, knobs, text)
+        return tiles, ScheduleRecord(name, knobs, text, reason)
 
     def printed(self) -> str:
         """All scripts used so far, each once, with the kernels it scheduled; `--schedule FILE.mlir` takes it back."""
@@ -391,6 +401,11 @@ def _build(script: Script, kernel: KernelInfo | None, target: Target, knobs: dic
     if not script.user:
         note_chosen(module, knobs)
     return module
+
+
+def _text(module: ir.Module, name: str) -> str:
+    attributes = module.operation.attributes
+    return ir.StringAttr(attributes[name]).value if name in attributes else ""
 
 
 def _chosen_knobs(module: ir.Module, given: dict[str, Any]) -> dict[str, Any]:

@@ -52,6 +52,7 @@ __all__ = [
     "collapse_vectors",
     "decompose_attention",
     "generalize",
+    "handed_on",
     "hoist",
     "last_block",
     "match",
@@ -115,6 +116,13 @@ def script(**knobs: Any) -> Iterator[tuple[ir.Module, ir.Value]]:
     with ir.InsertionPoint(main.body):
         yield module, main.bodyTarget
         transform.yield_()
+
+
+def handed_on(module: ir.Module, name: str, reason: str) -> ir.Module:
+    """The transform module of the script `name`, to which another script hands a kernel on for a reason."""
+    module.operation.attributes["mlirc.script"] = ir.StringAttr.get(name)
+    module.operation.attributes["mlirc.reason"] = ir.StringAttr.get(reason)
+    return module
 
 
 _INT32 = range(-(2**31), 2**31)

@@ -25,7 +25,7 @@ def kernel_table(job: Any, *, full: bool = False) -> str:
                 str(calls[name] // max(len(launches), 1)),
                 _shorten(_origin(levels.strings(function, "mlirc.origin") if function else []), 40, full),
                 _shorten(_shapes(function) if function else "", 56, full),
-                _script(job.records.get(name), full),
+                shown_script(job.records.get(name), full),
                 " ".join("x".join(map(str, _trim(x.grid))) for x in launches),
                 " ".join(str(x.block[0] * x.block[1] * x.block[2]) for x in launches),
                 " ".join(f"{x.smem + _static_shared(build.ptx, x.symbol)}" for x in launches),
@@ -35,7 +35,16 @@ def kernel_table(job: Any, *, full: bool = False) -> str:
     total = f"{len(rows)} kernels, {len(job.plan.launches)} launches, arena {job.plan.arena_size / 2**20:.1f} MiB"
     if job.plan.unpacked_size:
         total += f" ({job.plan.unpacked_size / 2**20:.1f} MiB unpacked)"
-    return "\n".join([table(head, rows), total, *(_notes(job) if full else [])])
+    return "\n".join([table(head, rows), total, *_reasons(job), *(_notes(job) if full else [])])
+
+
+def _reasons(job: Any) -> list[str]:
+    """Why kernels got the generic script, equal reasons together."""
+    kernels: dict[str, list[str]] = {}
+    for name in job.builds:
+        if (record := job.records.get(name)) and record.reason:
+            kernels.setdefault(record.reason, []).append(name)
+    return [f"{_origin(names, 6)}: generic, a thread an element: {reason}" for reason, names in kernels.items()]
 
 
 def _notes(job: Any) -> list[str]:
@@ -71,7 +80,8 @@ def _shorten(text: str, limit: int, full: bool) -> str:
     return text[: limit // 2 - 1] + ".." + text[len(text) - limit // 2 + 1 :]
 
 
-def _script(record: Any, full: bool) -> str:
+def shown_script(record: Any, full: bool) -> str:
+    """A script as `--schedule` takes it back; `full`: with the knobs that were given or chosen."""
     if record is None:
         return "given"
     if not full:

@@ -45,6 +45,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--list", action="store_true", help="list our passes, the instructions for products and the scripts, and exit"
     )
+    parser.add_argument(
+        "--knobs", metavar="SCRIPT", help="list a script's knobs (or a FILE.py's): type, values, default, meaning; exit"
+    )
     return parser
 
 
@@ -133,6 +136,28 @@ def _list() -> None:
         print(f"script  {path.stem:32} {doc}")
 
 
+def _knobs(name: str) -> None:
+    """Prints the knobs of a built-in script, or of the scripts that a FILE.py registers."""
+    from mlirc.schedule.knob_help import knobs_of
+    from mlirc.schedule.registry import Schedules, script_registry
+    from mlirc.tools.kernel_table import table
+
+    if name.endswith(".py"):
+        schedules = Schedules([name])
+        scripts = [schedules.script(n) for n in schedules.users_scripts()]
+        if not scripts:
+            raise MlircError(f"--knobs {name}: it registers no script")
+    else:
+        known = script_registry()
+        if name not in known:
+            raise MlircError(f"--knobs {name}: no script '{name}': choose one of {', '.join(known)}, or give a FILE.py")
+        scripts = [known[name]]
+    for script in scripts:
+        print(f"{script.name} ({script.place}): {((script.build.__doc__ or '').strip().split(chr(10)) or [''])[0]}")
+        rows = [(k.name, k.type, k.values, k.default, k.meaning) for k in knobs_of(script)]
+        print(table(("knob", "type", "values", "default", "meaning"), rows) if rows else "it has no knobs")
+
+
 def _standard_input() -> str:
     data = sys.stdin.buffer.read(TEXT_LIMIT + 1) if hasattr(sys.stdin, "buffer") else sys.stdin.read().encode()
     if len(data) > TEXT_LIMIT:
@@ -144,6 +169,9 @@ def _main(argv: list[str] | None) -> int:
     options = _parser().parse_args(argv)
     if options.list:
         _list()
+        return 0
+    if options.knobs is not None:
+        _knobs(options.knobs)
         return 0
     if not options.file:
         raise MlircError("no input: give an .mlir file, or - for standard input (see --help)")

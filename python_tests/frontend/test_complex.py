@@ -9,7 +9,7 @@ from torch import nn
 
 from mlirc.errors import MlircError
 from mlirc.frontend import from_torch, import_torch
-from mlirc.frontend.fourier import DIRECT, LARGEST
+from mlirc.frontend.fourier import DIRECT, LARGEST, roots_of_unity
 from support.models.small import check
 from support.models.together import Calls, check_together, randn
 
@@ -113,3 +113,28 @@ def test_long_transforms(size):
 def test_refused(function, x, words):
     with pytest.raises(MlircError, match=words):
         import_torch(from_torch(Calls(function), (x,)))
+
+
+def test_bins_of_reals_that_are_real_have_no_phase():
+    """The mean and the highest frequency, of transforms as one product and of two factors."""
+    given = [randn(3, n) for n in (1, 2, 12, 25, 50, 600)]
+    spectra = [(lambda x: (torch.fft.rfft(x).angle(), torch.fft.rfft(x).imag), (x,)) for x in given]
+    whole = (lambda x: torch.fft.fft(x).imag, (given[2],))
+    spectrogram = (
+        lambda x: torch.stft(x, 50, 13, 30, torch.ones(30), center=False, return_complex=True).angle(),
+        (randn(211),),
+    )
+    check_together([*spectra, whole, spectrogram], levels=["tiles", "gpu"], kinds=["plain"])
+
+
+def test_roots_of_unity_are_exact():
+    for n in (1, 2, 3, 4, 8, 12, 50, 97):
+        parts = torch.arange(-n, 2 * n)
+        cos, sin = roots_of_unity(parts, n)
+        angles = parts.double() * (2 * torch.pi / n)
+        assert torch.allclose(cos, angles.cos(), atol=1e-14) and torch.allclose(sin, angles.sin(), atol=1e-14)
+        assert torch.equal(sin[n : 2 * n], sin[:n]) and torch.equal(cos.flip(0)[:-1], cos[1:])
+        assert torch.all(sin[2 * parts % n == 0] == 0) and torch.all(
+            cos[(4 * parts % n == 0) & (2 * parts % n != 0)] == 0
+        )
+        assert torch.all(cos[6 * parts == n] == 0.5) and torch.all(sin[12 * parts == n] == 0.5)

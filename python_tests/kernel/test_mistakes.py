@@ -10,7 +10,7 @@ from mlirc.errors import MlircError
 from mlirc.frontend.python_file import load_name, only_kernel
 from mlirc.tools import mlirc, mlirc_bench
 
-KERNEL = """import torch
+KERNEL = """import torch; from mlirc.mlir import arith
 from mlirc.kernel import kernel, ops
 
 @kernel(reference=lambda a, b: torch.relu(a @ b), example={"M": 4, "N": 6, "K": 8})
@@ -50,6 +50,8 @@ BUILDING = [
     (("ops.relu(c)", "ops.rows(c, ops.arange(3))"), 7, "rows takes an input of the kernel as its table, which f32[4,6] is not"),
     (("ops.relu(c)", "c % 0"), 7, "// and % divide integers by a positive whole number"),
     (("ops.relu(c)", "c.permute(0, 0)"), 7, "permute(0, 0) of f32[4,6]: name each dimension once"),
+    (("ops.relu(c)", "ops.tensor(arith.addf(c.value, a.value))"), 7, "mine: 'arith.addf' op requires the same type for all operands"),
+    (("ops.relu(c)", "ops.tensor(arith.negf(c.value, 3))"), 7, "mine: "),
     (("ops.relu(c)", "c.T"), 4, "mine: returns f32[6,4], and its annotation f32[M,N] is [4, 6]"),
     (("return ops.relu(c)", "return c, c"), 4, "mine: returns 2 tensors, and its annotation has 1"),
     (("return ops.relu(c)", "pass"), 4, "mine: a kernel returns a tensor or a tuple of tensors, not NoneType"),
@@ -135,8 +137,8 @@ def test_the_commands_say_what_is_wrong(write, ran):
     assert re.search(
         r"^error: mine\.py:\d+: '\(' was never closed", ran(mlirc.main, "mine.py:mine", "--emit", "tiles").error
     )
-    write(("import torch\n", "import torch\nraise RuntimeError('no')\n"))
-    assert "mine.py:2: running it failed: RuntimeError: no" in ran(mlirc.main, "mine.py:mine", "--emit", "tiles").error
+    write(("import torch;", "import torch; raise RuntimeError('no');"))
+    assert "mine.py:1: running it failed: RuntimeError: no" in ran(mlirc.main, "mine.py:mine", "--emit", "tiles").error
 
 
 def test_a_file_of_several_kernels_wants_a_name(write):

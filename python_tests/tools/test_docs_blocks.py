@@ -116,9 +116,11 @@ def test_the_page_of_own_kernels(here, ran):
     """Its Python as it stands, and its commands, with what they are said to print."""
     (here / "examples").symlink_to(ROOT / "examples")
     page = "docs/own-kernels.md"
-    written, called = blocks(page, "python")[:2]
-    source = (ROOT / "examples" / "matmul_softmax.py").read_text()
-    assert written.split("\n\n\n")[1].strip() in source
+    written, called, program = blocks(page, "python")
+    source, block_program = (
+        (ROOT / "examples" / f"{name}.py").read_text() for name in ("matmul_softmax", "block_matmul")
+    )
+    assert written.split("\n\n\n")[1].strip() in source and program.split("\n\n\n")[1].strip() in block_program
     scope: dict = {}
     (here / "mine.py").write_text(written)
     exec(compile(written + called, str(here / "mine.py"), "exec"), scope)
