@@ -14,14 +14,21 @@ from mlirc.schedule.places import note_attribute, short_place, tag
 from mlirc.schedule.user import ENTRY, is_entry
 
 CHOSEN = "mlirc.chosen"
-# Knobs of built-in scripts whose attribute has another name.
+# Knobs of built-in scripts whose attributes have other names.
 _KNOBS = {
-    "group": "group_rows",
-    "warps_m": "warp_grid",
-    "warps_n": "warp_grid",
-    "combine": "last_block",
-    "combine_warps": "last_block",
+    "group": ("group_rows",),
+    "blocks": ("persist", "spread"),
+    "cluster_size": ("cluster",),
+    "warps_m": ("warp_grid",),
+    "warps_n": ("warp_grid",),
+    "combine": ("last_block",),
+    "combine_warps": ("last_block",),
 }
+
+
+def attributes_of(knob: str) -> tuple[str, ...]:
+    """The attributes, without `mlirc.`, that a knob of a built-in script decides: its own name, unless others."""
+    return _KNOBS.get(knob, (knob,))
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,7 @@ def _annotations(script: ir.Module) -> list[_Annotation]:
 def note_chosen(script: ir.Module, given: Iterable[str]) -> None:
     """Records in a built-in script's module, as `mlirc.chosen`, the annotations that it decided on by itself, that is,
     all but those of the knobs that the user gave: they are offers, and what does not apply to a kernel is no error."""
-    demanded = {_KNOBS.get(knob, knob) for knob in given}
+    demanded = {name for knob in given for name in attributes_of(knob)}
     names: dict[str, ir.Attribute] = {}
     for op in nested(script.operation):
         if op.name == "transform.annotate" and len(list(op.operands)) > 1:

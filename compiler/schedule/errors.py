@@ -20,6 +20,14 @@ class VerbError(Exception):
     """A verb of a script was misused: shown with the script's line, as it is."""
 
 
+class ValueOutOfRange(VerbError):
+    """An attribute was given a value that it does not take: `attribute`, without `mlirc.`, and the `problem`."""
+
+    def __init__(self, attribute: str, problem: str) -> None:
+        super().__init__(f"annotate: {problem}")
+        self.attribute, self.problem = attribute, problem
+
+
 @contextmanager
 def script_frames() -> Iterator[None]:
     """Ops built inside carry the Python frames of the script as their location; frames of builders are left out."""

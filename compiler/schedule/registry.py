@@ -26,8 +26,8 @@ from mlirc.mlir import context, func, ir
 from mlirc.passes import passes_of
 from mlirc.passes.distribute import instructions
 from mlirc.precision import DEFAULT_FP32, check_fp32
-from mlirc.schedule.apply import apply_script, note_chosen
-from mlirc.schedule.errors import VerbError, script_frames
+from mlirc.schedule.apply import apply_script, attributes_of, note_chosen
+from mlirc.schedule.errors import ValueOutOfRange, VerbError, script_frames
 from mlirc.schedule.kernel_info import KernelInfo, describe
 from mlirc.schedule.overrides import KNOB_TYPES, Override, check_knobs, knob_types, parse_override
 from mlirc.schedule.script import Script
@@ -391,8 +391,13 @@ def _kernel_function(module: ir.Module) -> func.FuncOp:
 
 
 def _build(script: Script, kernel: KernelInfo | None, target: Target, knobs: dict[str, Any]) -> ir.Module:
-    with script_frames():
-        module = call(script.file, script.build, kernel, target, **knobs)
+    try:
+        with script_frames():
+            module = call(script.file, script.build, kernel, target, **knobs)
+    except MlircError as e:
+        if isinstance(e.__cause__, ValueOutOfRange) and knobs and not script.user:
+            raise _knob_error(script, kernel, knobs, e.__cause__) from e
+        raise
     if not isinstance(module, ir.Module):
         raise MlircError(
             f"{script.place}: script '{script.name}' returned {type(module).__name__}, not a transform module: end it "
@@ -401,6 +406,14 @@ def _build(script: Script, kernel: KernelInfo | None, target: Target, knobs: dic
     if not script.user:
         note_chosen(module, knobs)
     return module
+
+
+def _knob_error(script: Script, kernel: KernelInfo | None, knobs: dict[str, Any], error: ValueOutOfRange) -> MlircError:
+    """The error for a user's knobs of a built-in script: it names the knob that decides the attribute, else all."""
+    named = [k for k in knobs if error.attribute in attributes_of(k)] or list(knobs)
+    shown = ",".join(f"{k}={knobs[k]}" for k in named)
+    name = kernel.name if kernel else GRAPH
+    return MlircError(f"--schedule '{script.name}:{shown}': kernel '{name}': {error.problem}")
 
 
 def _text(module: ir.Module, name: str) -> str:

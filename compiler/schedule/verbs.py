@@ -42,7 +42,7 @@ from mlirc.dialects.schedule.tile_reduction import tile_reduction
 from mlirc.dialects.schedule.tile_to_blocks import tile_to_blocks
 from mlirc.mlir import ir, transform, transform_structured
 from mlirc.schedule import attributes as schedule_attributes
-from mlirc.schedule.errors import VerbError
+from mlirc.schedule.errors import ValueOutOfRange, VerbError
 
 __all__ = [
     "align_rows",
@@ -155,7 +155,7 @@ def annotate(target: ir.Value, **values: Any) -> None:
         plain = list(value) if isinstance(value, tuple) else value
         problem = schedule_attributes.wrong(name, plain)
         if problem:
-            raise VerbError(f"annotate: {problem}")
+            raise ValueOutOfRange(name, problem)
         param = transform.param_constant(transform.AnyParamType.get(), _attribute(f"annotate: {name}", plain))
         transform.annotate(handle("annotate", target), f"mlirc.{name}", param=param)
 

@@ -35,7 +35,7 @@ def kernel_table(job: Any, *, full: bool = False) -> str:
     total = f"{len(rows)} kernels, {len(job.plan.launches)} launches, arena {job.plan.arena_size / 2**20:.1f} MiB"
     if job.plan.unpacked_size:
         total += f" ({job.plan.unpacked_size / 2**20:.1f} MiB unpacked)"
-    return "\n".join([table(head, rows), total, *_reasons(job), *(_notes(job) if full else [])])
+    return "\n".join([table(head, rows), total, *_reasons(job), *_waste(job), *(_notes(job) if full else [])])
 
 
 def _reasons(job: Any) -> list[str]:
@@ -45,6 +45,13 @@ def _reasons(job: Any) -> list[str]:
         if (record := job.records.get(name)) and record.reason:
             kernels.setdefault(record.reason, []).append(name)
     return [f"{_origin(names, 6)}: generic, a thread an element: {reason}" for reason, names in kernels.items()]
+
+
+def _waste(job: Any) -> list[str]:
+    """What the kernels' tiles waste."""
+    from mlirc.passes.distribute.products.notes import noted_waste
+
+    return [f"{name}: {line}" for name, build in job.builds.items() for line in noted_waste(build.gpu)]
 
 
 def _notes(job: Any) -> list[str]:

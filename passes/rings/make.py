@@ -85,6 +85,9 @@ class _Roles:
             what = "loops of a block share their producers: give each the same number"
             raise Unsupported(f"mlirc.producers: {what}", loops[1], "producers")
         [self.producers] = counts
+        if self.warps + self.producers > 32:
+            what = f"{self.warps} warps compute, and a block has at most 32 in all: use fewer (warps)"
+            raise Unsupported(f"mlirc.producers = {self.producers}: {what}", loops[0], "producers")
         team = Planned(Warps(self.warps), target, Taken())
         self.plans: list[multistage.Plan] = []
         self.operands: list[LoopOperands] = []  # and of those what producers copy

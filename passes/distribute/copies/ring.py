@@ -27,6 +27,8 @@ class Ring:
     def __init__(self, em: Emitter, scope, flow: Flow, cluster: int, rewriters: int):
         self.em, self.flow, self.cluster, self.depth = em, flow, cluster, flow.spec.depth
         self.readers = em.team.warps
+        if cluster > 1 and not any(slot.multicast for slot in flow.spec.slots):
+            em.waste.append(f"the {cluster} blocks of a cluster share no copy: each reads all that it needs itself")
         self.tiles = [
             TensorTile(em, slot, self.depth, cluster if slot.multicast else 1) for slot in flow.spec.slots
         ]  # fmt: skip

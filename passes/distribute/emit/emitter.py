@@ -56,6 +56,7 @@ class Emitter(Builder):
         self.pipeline: Pipeline = Pipeline()
         self.waiting: dict = {}  # products that another one computes with its own, by that one
         self.products: list[str] = []  # what was chosen for each, in words
+        self.waste: list[str] = []  # what that wastes
         # What was chosen for tiles that change their registers' layout, and how those in shared memory are accessed.
         self.conversions: list[str] = []
         self.shared_accesses = SharedAccesses()

@@ -27,6 +27,7 @@ def lower(em: Emitter, op, info: Contraction, operands: list[Tile]) -> Fragment:
     product = Product(em, op, how, operands)
     found = ask(chosen, "lower", product)
     em.products.append(notes.described(product))
+    em.waste += notes.waste(product)
     return found
 
 
