@@ -34,6 +34,7 @@ from mlirc.frontend.decompositions_search import SEARCH
 from mlirc.frontend.decompositions_segments import SEGMENTS
 from mlirc.frontend.decompositions_special import SPECIAL
 from mlirc.frontend.decompositions_spectra import SPECTRA
+from mlirc.frontend.decompositions_window_gradients import WINDOW_GRADIENTS
 from mlirc.frontend.moments import average, moments, rounded_moments, wide_moments
 from mlirc.frontend.random.dropouts import DROPOUTS
 from mlirc.frontend.random.graph import is_random
@@ -376,5 +377,5 @@ def decomposition_table() -> dict[Any, Callable]:
     table = {op: function for op, function in table.items() if op not in _KEPT and not is_random(op)}
     ours = (COPIES, MOVES, NANS, SCANS, SCATTERS, SEGMENTS, NUMBERS, SEARCH, POOLING, LOSSES, LINALG, BATCH_NORMS,
             SPECTRA, PRODUCTS, DROPOUTS, RECURRENT, RESIZES, GRIDS, CONVOLUTIONS, FAKE_QUANTIZATIONS,
-            SPECIAL)  # fmt: skip
+            SPECIAL, WINDOW_GRADIENTS)  # fmt: skip
     return functools.reduce(operator.or_, ours, table | _own)

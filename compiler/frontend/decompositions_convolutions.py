@@ -43,15 +43,13 @@ def _convolution(
     stride, padding, dilation, output_padding = (_each(v, rank) for v in (stride, padding, dilation, output_padding))
     if x.dim() != rank + 2:
         return NotImplemented
-    depthwise = groups == x.shape[1] > 1
+    depthwise, integers = groups == x.shape[1] > 1, groups > 1 and not x.is_floating_point()
     if transposed:
-        return (
-            _transposed(x, weight, bias, stride, padding, dilation, output_padding, groups)
-            if depthwise
-            else NotImplemented
-        )
-    if depthwise and rank == 3 and weight.shape[0] == groups:
-        return _depthwise_3d(x, weight, bias, stride, padding, dilation)
+        if not depthwise and not (integers and rank == 3):
+            return NotImplemented
+        return _transposed(x, weight, bias, stride, padding, dilation, output_padding, groups)
+    if rank == 3 and (integers or (depthwise and weight.shape[0] == groups)):
+        return _by_depth(x, weight, bias, stride, padding, dilation, groups)
     return _as_product(x, weight, bias, stride, dilation) if groups == 1 and not any(padding) else NotImplemented
 
 
@@ -115,16 +113,22 @@ def _with_gaps(x: Tensor, dim: int, stride: int) -> Tensor:
     return aten.slice.Tensor(joined, dim, 0, (size - 1) * stride + 1)
 
 
-def _depthwise_3d(
-    x: Tensor, weight: Tensor, bias: Tensor | None, stride: list[int], padding: list[int], dilation: list[int]
+def _by_depth(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
 ) -> Tensor:
-    """The sum of convolutions in two dimensions, one for each step in depth. `weight` [C, 1, depth, ...]."""
-    channels, dtype = x.shape[1], x.dtype
+    """The sum of convolutions in two dimensions, one for each step in depth; `weight` [outputs, C / groups, ...]."""
+    dtype = x.dtype
     if dtype in (torch.float16, torch.bfloat16):  # each of the terms would be rounded
         x, weight, bias = x.float(), weight.float(), None if bias is None else bias.float()
     x = torch.nn.functional.pad(x, [0, 0, 0, 0, padding[0], padding[0]])
     count = (x.shape[2] - dilation[0] * (weight.shape[2] - 1) - 1) // stride[0] + 1
-    settings = (stride[1:], padding[1:], dilation[1:], False, [0, 0], channels)
+    settings = (stride[1:], padding[1:], dilation[1:], False, [0, 0], groups)
     total = None
     for tap in range(weight.shape[2]):
         slices = _every(x, 2, tap * dilation[0], count, stride[0]).transpose(1, 2)

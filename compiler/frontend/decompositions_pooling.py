@@ -31,7 +31,7 @@ def _decomposes(op: Any) -> Callable[[Callable], Callable]:
     return add
 
 
-def _each(value: int | Sequence[int], rank: int) -> list[int]:
+def each(value: int | Sequence[int], rank: int) -> list[int]:
     values = [value] if isinstance(value, int) else list(value)
     return values * rank if len(values) == 1 else values
 
@@ -85,8 +85,8 @@ def max_over_windows(x: Tensor, windows: Sequence[Windows], with_indices: bool) 
 def _sliding(
     x: Tensor, rank: int, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
 ) -> list[Windows]:
-    kernel = _each(kernel, rank)
-    settings = (_each(stride, rank) if stride else kernel, _each(padding, rank), _each(dilation, rank))
+    kernel = each(kernel, rank)
+    settings = (each(stride, rank) if stride else kernel, each(padding, rank), each(dilation, rank))
     sizes = x.shape[x.dim() - rank :]
     return [sliding_windows(n, k, s, p, d, ceil_mode) for n, k, s, p, d in zip(sizes, kernel, *settings, strict=True)]
 
@@ -100,7 +100,7 @@ def _with_indices(rank: int) -> Callable:
 
 def _adaptive(rank: int, with_indices: bool) -> Callable:
     def pool(x: Tensor, output_size: Any) -> Any:
-        counts = _each(output_size, rank)
+        counts = each(output_size, rank)
         windows = [adaptive_windows(n, count) for n, count in zip(x.shape[x.dim() - rank :], counts, strict=True)]
         out = max_over_windows(x, windows, with_indices)
         return out if with_indices else out[0]
@@ -163,9 +163,9 @@ def _fitted(settings: Sequence[Any], sizes: Sequence[int]) -> Sequence[Any]:
 
     PyTorch allows such a kernel in ceil mode only: it is one window, of which the part outside counts for nothing.
     """
-    kernel = _each(settings[0], len(sizes))
-    stride = _each(settings[1], len(sizes)) if len(settings) > 1 and settings[1] else kernel
-    padding = _each(settings[2], len(sizes)) if len(settings) > 2 else [0] * len(sizes)
+    kernel = each(settings[0], len(sizes))
+    stride = each(settings[1], len(sizes)) if len(settings) > 1 and settings[1] else kernel
+    padding = each(settings[2], len(sizes)) if len(settings) > 2 else [0] * len(sizes)
     room = [n + 2 * p for n, p in zip(sizes, padding, strict=True)]
     if all(k <= n for k, n in zip(kernel, room, strict=True)):
         return settings

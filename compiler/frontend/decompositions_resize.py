@@ -66,7 +66,7 @@ def _resize(x: Tensor, sizes: list[int], factors: list[float | None], mode: str,
     for dim, new, factor in _from_last(x, sizes, factors):
         if not smooth or new != x.shape[dim]:
             found = taps(x.shape[dim], new, factor)
-            out = _weighted(out, dim, found.rounded(x.dtype == torch.bfloat16, mode == "linear") if rounded else found)
+            out = weighted(out, dim, found.rounded(x.dtype == torch.bfloat16, mode == "linear") if rounded else found)
     return out.to(x.dtype).clone() if out is x else out.to(x.dtype)
 
 
@@ -79,12 +79,12 @@ def _resize_bytes(x: Tensor, sizes: list[int], factors: list[float | None], taps
         if new != x.shape[dim]:
             found = taps(x.shape[dim], new, factor)
             weights, bits = found.fixed_point()
-            total = _weighted(out.to(torch.int32), dim, Taps(found.indices, weights, found.used))
+            total = weighted(out.to(torch.int32), dim, Taps(found.indices, weights, found.used))
             out = ((total + (1 << (bits - 1))) >> bits).clamp(0, 255).to(torch.uint8)
     return out.clone() if out is x else out
 
 
-def _weighted(x: Tensor, dim: int, taps: Taps) -> Tensor:
+def weighted(x: Tensor, dim: int, taps: Taps) -> Tensor:
     """The sums of the taps of a dimension times their weights, in the dtype of x."""
     count = taps.indices.shape[1]
     behind = [1] * (x.dim() - 1 - dim)
@@ -127,7 +127,7 @@ def _gradient(mode: str, smooth: bool = False, exact: bool = False) -> Callable:
                 taps = Taps(places[:, None], np.ones((new, 1), np.float32), np.ones((new, 1), bool))
             else:
                 taps = _taps(mode, source, align, smooth)(old[dim], new, factor)
-            out = _weighted(out, dim, taps.transposed(old[dim]))
+            out = weighted(out, dim, taps.transposed(old[dim]))
         return out.to(gradient.dtype)
 
     return backward
