@@ -16,6 +16,7 @@ from mlirc.ir.contractions import multiply_accumulate
 from mlirc.ir.levels import FP32, ROUNDED
 from mlirc.ir.loops import is_loop, read_loop
 from mlirc.mlir import context, func, ir, nested, run_passes
+from mlirc.precision import DEFAULT_FP32
 
 _NORMALIZE = "func.func(linalg-generalize-named-ops,refback-generalize-tensor-concat,tm-tensor-bufferize)"
 
@@ -120,14 +121,16 @@ def lower_to_llvm(module: ir.Module, function: str, source: str = "", bounds: bo
 
 
 def _note_rounded_factors(entry: ir.Operation) -> None:
-    """Notes on the FP32 products of a kernel that their factors may be rounded to TF32, where that was asked for."""
-    if FP32 not in entry.attributes or ir.StringAttr(entry.attributes[FP32]).value != "tf32":
+    """Notes on the FP32 products of a kernel that their factors may be rounded to TF32, or divided into two TF32
+    numbers, as its `FP32` says."""
+    way = ir.StringAttr(entry.attributes[FP32]).value if FP32 in entry.attributes else DEFAULT_FP32
+    if way == "ieee":
         return
     for op in nested(entry.operation):
         if op.name == "linalg.generic" and multiply_accumulate(op) is not None:
             for inner in op.regions[0].blocks[0].operations:
                 if inner.operation.name == "arith.mulf" and isinstance(inner.operation.results[0].type, ir.F32Type):
-                    inner.operation.attributes[ROUNDED] = ir.StringAttr.get("tf32")
+                    inner.operation.attributes[ROUNDED] = ir.StringAttr.get(way)
 
 
 def find_function(module: ir.Module, name: str) -> ir.Operation:

@@ -16,7 +16,8 @@ from mlirc.runtime.random_state import RandomState
 # On a product of an attention's weight, its first factor: the type that tensor cores take it in.
 WEIGHT = "mlirc.weight"
 FP32 = "mlirc.fp32"  # on a kernel: how its FP32 products may be made (`mlirc.precision`), where not as by default
-ROUNDED = "mlirc.rounded"  # on a product: its factors may be rounded to this type
+# On a product: how its factors may be rounded, to TF32 (tf32) or to two numbers of it (tf32x3).
+ROUNDED = "mlirc.rounded"
 # On an arith.maxsi or minsi that keeps an index of the model inside of a dimension: the dimension's extent. Runs on the
 # CPU report an index that it changes, where PyTorch raises an error.
 INDEX_BELOW = "mlirc.index_below"

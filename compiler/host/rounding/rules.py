@@ -8,7 +8,7 @@ from mlirc.host.rounding import overflow
 from mlirc.host.rounding.operation import At
 from mlirc.host.rounding.values import EXACT, LARGEST, LEAST, NORMAL, ROUNDOFF, SHORT, Builder, Known
 from mlirc.ir.levels import ROUNDED, WEIGHT
-from mlirc.mlir import arith, ir
+from mlirc.mlir import arith, ir, scf
 from mlirc.runtime.tensor_map import FP8
 
 _FUNCTION = 4.0  # roundings that a function such as exp may cost
@@ -17,6 +17,7 @@ _FUNCTION = 4.0  # roundings that a function such as exp may cost
 CUTS = 34 * 2.0 ** (24 - 13)
 # And in f32 a product of factors that are rounded to TF32, and cut where it is summed.
 TF32 = 2.25 * 2.0 ** (24 - 11)
+_LARGEST_TF32 = 2.0**128 - 2.0**116
 _RULES: dict[str, Callable[[At], Known]] = {}
 _WAVES = ("math.sin", "math.cos")
 _STEPS = ("math.floor", "math.ceil", "math.round", "math.roundeven", "math.trunc")
@@ -121,6 +122,20 @@ def _is_added(value: ir.Value) -> bool:
     return any(use.owner.operation.name in ("arith.addf", "arith.subf") for use in value.uses)
 
 
+def _lost_by_two_parts(at: At) -> ir.Value:
+    """What a product of two f32 loses where each is taken as two TF32 numbers: the second one has no bits below 2^-136,
+    which matters below 2^-112."""
+    b = at.b
+    sizes = [b.absolute(at.value(i)) for i in (0, 1)]
+    small = scf.IfOp(b.below(arith.minimumf(*sizes), b.constant(2.0**-112)), [b.f64], has_else=True)
+    with ir.InsertionPoint(small.then_block):
+        lost = [arith.minimumf(size, b.constant(2.0**-136)) for size in sizes]
+        scf.yield_([b.add(arith.mulf(lost[0], sizes[1]), arith.mulf(lost[1], sizes[0]))])
+    with ir.InsertionPoint(small.else_block):
+        scf.yield_([b.zero])
+    return small.results[0]
+
+
 @_rule("arith.mulf")
 def _product(at: At) -> Known:
     b, first = at.b, at.error(0)
@@ -128,11 +143,18 @@ def _product(at: At) -> Known:
     if taken not in ("", at.type):
         first = b.add(first, b.times(ROUNDOFF[taken], b.absolute(at.value(0))), b.constant(LEAST[taken]))
     exact = arith.mulf(at.value(0), at.value(1))
-    roundings = CUTS if all(_is_fp8(v) for v in at.operands) else TF32 if ROUNDED in at.op.attributes else 1.0
+    way = at.op.attributes[ROUNDED].value if ROUNDED in at.op.attributes else ""
+    roundings = CUTS if all(_is_fp8(v) for v in at.operands) else TF32 if way == "tf32" else 1.0
     size = arith.mulf(at.rough_size(0), at.rough_size(1))
     spread = _product_spread(at, first)
+    if way == "tf32x3":
+        spread = b.add(spread, _lost_by_two_parts(at))
     found = at.finish(exact, spread, size, roundings, exactly=roundings == 1.0, overflows=True)
     found = overflow.of_product(at, found)
+    if way == "tf32":  # to which the largest f32 are rounded as infinities
+        larger = b.larger(*(b.absolute(at.value(i)) for i in (0, 1)))
+        doubt = b.all([b.below(b.constant(_LARGEST_TF32), larger), b.below(larger, b.infinity)])
+        found = Known(b.unless(doubt, b.error_of(found)), found.size)
     if not taken:
         return found
     # What nobody attends to, or so little that its weight may be rounded to 0, may be left out or meet an infinity.
