@@ -11,6 +11,7 @@ class RoundedMma(Mma):
 
     name = "rounded_mma"
     takes = "f32 operands and sums"
+    rounds = "bf16"  # results are judged by that, and say so
 
     def takes_types(self, types):
         return set(types) == {"f32"}

@@ -17,6 +17,7 @@ from mlirc.check.level_model import LevelModel
 from mlirc.check.levels import Run, level_runner
 from mlirc.check.reference import TorchModel
 from mlirc.check.result import Result
+from mlirc.check.stated import stated_of
 from mlirc.errors import MlircError
 from mlirc.frontend.diagnose import first_line
 from mlirc.ir.levels import functions, random_state
@@ -58,15 +59,22 @@ def check_job(
     for number, level in enumerate(levels):
         job.lower(level)
         with job.timer.step("check"):
-            run = level_runner(job, level, model.tensors(job))
+            tensors = model.tensors(job)
+            run = level_runner(job, level, tensors)
+            by = stated_of(job, level)
+            result.stated += [line for line in by.lines if line not in result.stated]
+            restated = by.references([w.case.inputs for w in wanted], tensors)
             row = result.differences[level] = {}
             fp32 = job.fp32 if level in ("gpu", "ptx") else DEFAULT_FP32  # above, products are FP32's
             plain: Any = None
-            for i, w in enumerate(wanted):
+            for i, original in enumerate(wanted):
+                w = replace(original, references=restated[i]) if restated else original
                 outputs = _run(run, w.case, level)
                 plain = outputs if i == 0 else plain
                 row[w.case.kind] = (
-                    outputs if isinstance(outputs, Difference) else _judge(model, w, outputs, plain, fp32, tolerance)
+                    outputs
+                    if isinstance(outputs, Difference)
+                    else _judge(None if restated else model, w, outputs, plain, fp32, max(tolerance, by.tolerance))
                 )
                 job.timer.advance(number * len(wanted) + i + 1, len(levels) * len(wanted))
     return result
@@ -142,7 +150,7 @@ def _wanted(
 
 
 def _judge(
-    model: TorchModel | LevelModel, wanted: _Wanted, outputs: Sequence[torch.Tensor], plain: Any, fp32: str,
+    model: TorchModel | LevelModel | None, wanted: _Wanted, outputs: Sequence[torch.Tensor], plain: Any, fp32: str,
     tolerance: float,
 ) -> Difference:  # fmt: skip
     """`_compare`; what is wrong by it is judged again by how far rounding alone takes PyTorch's own results."""

@@ -239,6 +239,8 @@ class HostModel:
             parts += [f"tried on {counted(tried, 'set')} of made-up inputs"] if tried else []
             rough = len(self._found.unbounded) if self._found else 0
             parts += [f"{counted(rough, 'kernel')} judged by the largest element"] if rough else []
+            stated = self._found.stated if self._found else {}
+            parts += [f"{name}: {what}" for name, what in stated.items() if name in report.calls]
         if self.check and self.match and calls:
             parts.append("plan checked" if self._file.text is None else "plan and PTX checked")
         if self._beside is not None:

@@ -6,6 +6,7 @@ import numpy as np
 
 from mlirc.host.rounding.values import LEAST, ROUNDOFF
 
+PEAK = 16  # times a relative error that is stated: what the worst element of a row may be off by, of the row's size
 _SHORT = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 _SHORT |= {"float8_e4m3fn": "f8E4M3FN", "float8_e5m2": "f8E5M2"}
 # Where no bounds are known: the largest difference that rounding explains, relative to the largest element.
@@ -17,12 +18,14 @@ _DEVIATIONS, _ROWS = 6.0, 32
 _SMALL, _TINY = 1e-3, 1e-30  # of the largest element, or at all: what may be so far from a number near 0
 
 
-def allowed(expected: np.ndarray, bound: np.ndarray | None) -> np.ndarray:
+def allowed(expected: np.ndarray, bound: np.ndarray | None, tolerance: float = 0.0) -> np.ndarray:
     """How far each element of a result may be from what is expected, in f64: by its error bound, and one more rounding
     where that does not count the last one, else by the largest element; infinity or NaN where nothing is known. Of
     integers and booleans 0 or infinity."""
     if expected.dtype.kind in "iub":
         return np.zeros(expected.shape) if bound is None else bound
+    if tolerance:  # as `mlirc.check` has it of the worst element
+        return allowed(expected, bound) + PEAK * tolerance * _row_sizes(expected)
     if bound is not None and expected.dtype.itemsize <= 2:
         return bound
     e = np.abs(expected.astype(np.float64))
@@ -33,11 +36,21 @@ def allowed(expected: np.ndarray, bound: np.ndarray | None) -> np.ndarray:
         return bound + np.where(np.isfinite(e), ROUNDOFF[short] * e + LEAST[short], 0.0)
 
 
-def wrong(found: np.ndarray, expected: np.ndarray, bound: np.ndarray | None = None) -> np.ndarray:
+def _row_sizes(expected: np.ndarray) -> np.ndarray:
+    """The root mean square of each element's row, or a tenth of the whole's where that is more."""
+    e = np.where(np.isfinite(expected.astype(np.float64)), expected.astype(np.float64), 0.0)
+    whole = np.sqrt(np.square(e).mean()) if e.size else 0.0
+    rows = np.sqrt(np.square(e).mean(-1, keepdims=True)) if e.ndim else np.abs(e)
+    return np.broadcast_to(np.maximum(rows, 0.1 * whole), e.shape)
+
+
+def wrong(
+    found: np.ndarray, expected: np.ndarray, bound: np.ndarray | None = None, tolerance: float = 0.0
+) -> np.ndarray:
     """Which elements of a result differ by more than rounding explains: bool, of the result's shape. `bound`: f64, what
     rounding may do to each. Integers and booleans must be equal; NaN and infinities must be where they are expected,
     and nowhere else; but where the bound is infinite or NaN anything may be."""
-    limit = allowed(expected, bound)
+    limit = allowed(expected, bound, tolerance)
     if expected.dtype.kind in "iub":
         return (found != expected) & ~(limit > 0)
     f, e = found.astype(np.float64), expected.astype(np.float64)

@@ -37,9 +37,10 @@ class Reference:
 
     def __init__(
         self, steps: Sequence[tuple[str, Function]], inputs: int, strays: Callable[[], Sequence[Stray]] = tuple,
-        function: ir.OpView | None = None,
+        function: ir.OpView | None = None, tolerance: float = 0.0,
     ):  # fmt: skip
         self.steps, self.inputs, self.strays, self.function = list(steps), inputs, strays, function
+        self.tolerance = tolerance  # a relative error that is stated to be right
 
     def run(self, step: int, case: Case) -> Sequence[np.ndarray]:
         """The results at a level; raises OutOfTime where they take longer than a launch may."""
@@ -54,7 +55,7 @@ class Reference:
                 found = self.run(step, case)[number]
             except OutOfTime:
                 return f"level {name} takes too long to ask"
-            if wrong(np.asarray(found), right, bound)[at]:
+            if wrong(np.asarray(found), right, bound, self.tolerance)[at]:
                 return f"level {name} has it wrong already: look at the schedule"
             last = name
         return f"level {last} has it right, too: look at what comes after it" if len(self.steps) > 1 else ""
@@ -91,7 +92,7 @@ def compare(reference: Reference, case: Case, report: Report, kernel: str) -> bo
         report.add_at("bad index", message, stray.location, kernel, stray.count)
     for number, (found, known) in enumerate(zip(case.results, case.known, strict=True)):
         right, bound = expected[number], bounds[number]
-        bad = wrong(found, right, bound)
+        bad = wrong(found, right, bound, reference.tolerance)
         if known is not None:
             bad &= known
         report.judge(kernel, judged(right, bound), known)
@@ -109,7 +110,7 @@ def compare(reference: Reference, case: Case, report: Report, kernel: str) -> bo
         why = reference.blame(case, number, at, right, bound)
         message = f"{who} writes {_number(found[at])} as {where}, which level {top} says is {_number(right[at])}"
         if right.dtype.kind not in "iub" and np.isfinite(float(right[at])):
-            message += f", give or take {allowed(right, bound)[at]:.2g}"
+            message += f", give or take {allowed(right, bound, reference.tolerance)[at]:.2g}"
         report.add("wrong result", f"{message} ({why})" if why else message, op, kernel, int(bad.sum()))
     return True
 
@@ -122,6 +123,7 @@ class References:
         self.modules, self.sources = dict(modules), dict(sources or {})
         self._functions: dict[tuple[str, str], HostFunction] = {}
         self.unbounded: dict[str, str] = {}  # kernels judged by their largest element, and why
+        self.stated = levels.stated(self.modules["tiles"]) if "tiles" in self.modules else {}
 
     def of(self, kernel: str) -> Reference:
         """The kernel's reference; raises MlircError if the uppermost level does not hold it."""
@@ -130,7 +132,11 @@ class References:
             raise MlircError(f"kernel {kernel} is not in the levels above gpu: compile the model again")
         steps = [(name, self._function(name, kernel)) for name in self.modules]
         top = next(iter(self.modules)), kernel
-        return Reference(steps, len(function.type.inputs), lambda: self._functions[top].strays.take(), function)
+        stated = self.stated.get(kernel, levels.Stated())
+        if stated.reference is not None:
+            steps[0] = (f"{steps[0][0]}, as {stated.by} states it,", steps[0][1])
+        count = len(function.type.inputs)
+        return Reference(steps, count, lambda: self._functions[top].strays.take(), function, stated.tolerance)
 
     def _function(self, level: str, kernel: str) -> Function:
         def call(*inputs: np.ndarray) -> list[np.ndarray]:
@@ -145,6 +151,7 @@ class References:
         """With error bounds at the uppermost level, but for a kernel that has operations without (`unbounded`)."""
         module, source = levels.isolate(self.modules[level], kernel), self.sources.get(level, "")
         if level == next(iter(self.modules)):
+            module = levels.as_stated(module, kernel, self.stated.get(kernel))
             try:
                 return HostFunction(module, kernel, source=source, bounds=True)
             except Unbounded as e:

@@ -458,7 +458,7 @@ def single_kernel_model(job: Compilation, name: str) -> KernelModel:
     texts: dict[str, str] = {}
     for level in ("kernels", "tiles"):
         if level in job.modules and name in levels.kernels(job.modules[level]):
-            texts[level] = str(levels.with_main(levels.isolate(job.modules[level], name)))
+            texts[level] = str(levels.with_main(levels.isolate(job.modules[level], name, reference=True)))
     alone = levels.with_main(levels.isolate(job.modules["kernels"], name))
     texts["gpu"] = gpu_text(alone, [build])
     made = build_plan(alone, {name: build.compiled}, model=name, target=job.target.name, versions=_versions())

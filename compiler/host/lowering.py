@@ -13,7 +13,7 @@ from mlirc.host.narrowing import narrow_doubles
 from mlirc.host.outline import outline_linalg
 from mlirc.host.rounding import add_bounds
 from mlirc.ir.contractions import multiply_accumulate
-from mlirc.ir.levels import FP32, ROUNDED
+from mlirc.ir.levels import FP32, ROUNDED, ROUNDS
 from mlirc.ir.loops import is_loop, read_loop
 from mlirc.mlir import context, func, ir, nested, run_passes
 from mlirc.precision import DEFAULT_FP32
@@ -122,8 +122,9 @@ def lower_to_llvm(module: ir.Module, function: str, source: str = "", bounds: bo
 
 def _note_rounded_factors(entry: ir.Operation) -> None:
     """Notes on the FP32 products of a kernel that their factors may be rounded to TF32, or divided into two TF32
-    numbers, as its `FP32` says."""
+    numbers, as its `FP32` says, or to the type that an instruction states."""
     way = ir.StringAttr(entry.attributes[FP32]).value if FP32 in entry.attributes else DEFAULT_FP32
+    way = ir.StringAttr(entry.attributes[ROUNDS]).value if ROUNDS in entry.attributes else way
     if way == "ieee":
         return
     for op in nested(entry.operation):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from mlirc.errors import MlircError
@@ -16,8 +17,15 @@ from mlirc.runtime.random_state import RandomState
 # On a product of an attention's weight, its first factor: the type that tensor cores take it in.
 WEIGHT = "mlirc.weight"
 FP32 = "mlirc.fp32"  # on a kernel: how its FP32 products may be made (`mlirc.precision`), where not as by default
-# On a product: how its factors may be rounded, to TF32 (tf32) or to two numbers of it (tf32x3).
+# On a product: how its factors may be rounded, to TF32 (tf32), f16 or bf16, or to two numbers of TF32 (tf32x3).
 ROUNDED = "mlirc.rounded"
+# What the user's code states of a kernel that computes something else than its `kernels` level on purpose, on its
+# function at `tiles`: the type that an instruction rounds factors to, a relative error that is right, and who says so.
+ROUNDS = "mlirc.rounds"
+TOLERANCE = "mlirc.tolerance"
+STATED_BY = "mlirc.stated_by"
+# On a function beside it: the kernel's name, whose reference this is in the place of the `kernels` level.
+REFERENCE = "mlirc.reference"
 # On an arith.maxsi or minsi that keeps an index of the model inside of a dimension: the dimension's extent. Runs on the
 # CPU report an index that it changes, where PyTorch raises an error.
 INDEX_BELOW = "mlirc.index_below"
@@ -71,6 +79,53 @@ def _callees(module: ir.Module, function: str) -> list[str]:
     block = functions(module)[function].operation.regions[0].blocks[0]
     ops = [o.operation for o in block.operations if o.operation.name == "func.call"]
     return [ir.FlatSymbolRefAttr(op.attributes["callee"]).value for op in ops]
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What is stated of a kernel: `rounds`, the type that factors of its products are rounded to (""), `tolerance`, a
+    relative error, `reference`, a module of one function that says what it computes (None: the `kernels` level), and
+    `by` whom."""
+
+    rounds: str = ""
+    tolerance: float = 0.0
+    reference: ir.Module | None = None
+    by: str = ""
+
+    def __str__(self) -> str:
+        parts = [f"factors may be rounded to {self.rounds}"] if self.rounds else []
+        parts += [f"relative errors of up to {self.tolerance:g} are right"] if self.tolerance else []
+        parts += ["its reference is another one than the kernels level"] if self.reference is not None else []
+        return f"{' and '.join(parts)}, as {self.by} states"
+
+
+def stated(module: ir.Module) -> dict[str, Stated]:
+    """What is stated of the kernels of a `tiles`-level module, by name; of most kernels nothing."""
+    found: dict[str, Stated] = {}
+    named = functions(module)
+    references = {_reference_of(f): isolate(module, name) for name, f in named.items() if _reference_of(f)}
+    for name, function in named.items():
+        attributes = function.attributes
+        if STATED_BY in attributes:
+            rounds = ir.StringAttr(attributes[ROUNDS]).value if ROUNDS in attributes else ""
+            tolerance = ir.FloatAttr(attributes[TOLERANCE]).value if TOLERANCE in attributes else 0.0
+            found[name] = Stated(rounds, tolerance, references.get(name), ir.StringAttr(attributes[STATED_BY]).value)
+    return found
+
+
+def as_stated(module: ir.Module, kernel: str, what: Stated | None) -> ir.Module:
+    """A module with only (a copy of) a kernel, as it is by what is stated of it."""
+    if what is not None and what.reference is not None:
+        with context():
+            module = copy(what.reference)
+            made = module.body.operations[0]
+            made.attributes["sym_name"] = ir.StringAttr.get(kernel)
+            made.attributes["mlirc.kernel"] = ir.UnitAttr.get()
+            del made.attributes[REFERENCE]
+    if what is not None and what.rounds:
+        with context():
+            function(module, kernel).attributes[ROUNDS] = ir.StringAttr.get(what.rounds)
+    return module
 
 
 def described(module: ir.Module, name: str) -> str:
@@ -181,14 +236,22 @@ def copy(module: ir.Module) -> ir.Module:
     return result
 
 
-def isolate(module: ir.Module, name: str) -> ir.Module:
-    """A new module that holds only (a copy of) the named function."""
+def isolate(module: ir.Module, name: str, reference: bool = False) -> ir.Module:
+    """A new module that holds only (a copy of) the named function, and with `reference` the one that is stated as its
+    reference."""
     found = function(module, name)
+    stated_for = [f for f in functions(module).values() if _reference_of(f) == name] if reference else []
     with context(), ir.Location.unknown():
         alone = ir.Module.create()
         with ir.InsertionPoint(alone.body):
-            found.operation.clone()
+            for one in (found, *stated_for):
+                one.operation.clone()
     return alone
+
+
+def _reference_of(function: ir.OpView) -> str:
+    """The kernel whose reference a function is; "" for others."""
+    return ir.StringAttr(function.attributes[REFERENCE]).value if REFERENCE in function.attributes else ""
 
 
 def replace(module: ir.Module, new: Mapping[str, ir.Module]) -> ir.Module:
@@ -246,6 +309,7 @@ def with_main(module: ir.Module) -> ir.Module:
     found = functions(module)
     if "main" in found:
         return module
+    found = {name: f for name, f in found.items() if not _reference_of(f)}
     if len(found) != 1:
         raise MlircError(f"the module needs a function @main: it has {', '.join(found) or 'no function'}")
     [(name, function)] = found.items()

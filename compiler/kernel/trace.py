@@ -17,6 +17,7 @@ from mlirc.kernel.tensor import Tensor, axes_of, collapsed, described, full
 from mlirc.mlir import context, func, ir, nested
 from mlirc.schedule.attributes import DEMANDS
 from mlirc.schedule.places import tag_one
+from mlirc.schedule.stated import state_instructions
 
 
 def trace(
@@ -83,6 +84,7 @@ def _note_demands(function: ir.OpView, state: Building) -> None:
         function.attributes[name] = value
     if state.level != "tiles":
         return
+    state_instructions(function.operation)
     if state.demands:
         function.attributes[DEMANDS] = ir.ArrayAttr.get([ir.StringAttr.get(n) for n in sorted(state.demands)])
     for op in [function.operation, *nested(function.operation)]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlirc.check.gates import gate_of, relative_error
+from mlirc.check.gates import GATES, gate_of, relative_error
 from mlirc.errors import MlircError
 from mlirc.precision import DEFAULT_FP32
 from mlirc.tools.cli import run_main
@@ -107,8 +107,8 @@ def _run_level(folder: Path, level: str, inputs: Sequence[Any]) -> tuple:
 
 
 def main(folder: Path, reference: Callable[..., tuple], inputs: Sequence[Any], fp32: str = DEFAULT_FP32) -> int:
-    """Runs the kernel in `folder` on `inputs` and prints its error against `reference`; 1 when it is too large. `fp32`:
-    how its FP32 products may be made."""
+    """Runs the kernel in `folder` on `inputs` and prints its error against `reference`, or against the reference that
+    its script states; 1 when it is too large. `fp32`: how its FP32 products may be made."""
     parser = argparse.ArgumentParser(description="Compares one compiled kernel with PyTorch.")
     help_text = (
         "gpu; or on the CPU kernels, tiles, or host, the compiled kernel on the host device, which checks it "
@@ -123,8 +123,13 @@ def _compare(folder: Path, reference: Callable[..., tuple], inputs: Sequence[Any
     import torch
 
     chosen = [level] if level else ["gpu"] if torch.cuda.is_available() else ["tiles", "host"]
+    stated = _stated(folder)
+    if stated.reference is not None:
+        reference = _stated_reference(folder, stated)
     wanted = reference(*[x.clone() for x in inputs])
     status = 0
+    if stated.by:
+        print(f"{folder.name}: {stated}")
     for each in chosen:
         got = _run(folder, each, inputs)
         allowed = fp32 if each in ("gpu", "host") else DEFAULT_FP32  # the CPU's products are FP32's
@@ -132,12 +137,33 @@ def _compare(folder: Path, reference: Callable[..., tuple], inputs: Sequence[Any
             raise MlircError(f"{folder.name}: {len(got)} results, but PyTorch gives {len(wanted)}")
         for i, (out, ref) in enumerate(zip(got, wanted, strict=True)):
             error, limit = relative_error(out, ref), gate_of(ref.dtype, 0.0, allowed)
+            rounds = GATES[stated.rounds] if stated.rounds and each in ("gpu", "host") else 0.0
+            limit = max(limit, stated.tolerance + rounds)
             verdict = "ok" if error <= limit else "WRONG"
             status |= error > limit
             what = f"{folder.name} result {i} {ref.dtype} {list(ref.shape)}"
             print(f"{what}: error {error:.2e} ({_PLACES[each]}) {verdict}")
     sys.stdout.flush()
     return status
+
+
+def _stated(folder: Path) -> Any:
+    """What the kernel's script or instruction states of it (`mlirc.ir.levels.Stated`)."""
+    from mlirc import mlir
+    from mlirc.ir import levels
+
+    path = folder / "model.levels" / "tiles.mlir"
+    found = levels.stated(mlir.parse(path.read_text(), str(path))) if path.exists() else {}
+    return found.get(folder.name, levels.Stated())
+
+
+def _stated_reference(folder: Path, stated: Any) -> Callable[..., tuple]:
+    from mlirc.host.jit import HostFunction
+    from mlirc.host.tensors import from_numpy, to_numpy
+    from mlirc.ir import levels
+
+    function = HostFunction(levels.as_stated(stated.reference, folder.name, stated), folder.name)
+    return lambda *inputs: tuple(from_numpy(r) for r in function(*map(to_numpy, inputs)))
 
 
 _PLACES = {

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mlirc.errors import MlircError
 from mlirc.mlir import ir
-from mlirc.schedule.places import without_tag
+from mlirc.schedule.places import short_place, without_tag
 
 _excluded = False
 
@@ -56,6 +57,12 @@ def script_place(location: str) -> str:
     """`file:line` of the innermost script frame in a printed location; "" when it holds none."""
     frames = _FRAME.findall(location)
     return ":".join(frames[0]) if frames else ""
+
+
+def caller_place() -> str:
+    """`FILE:LINE` of the script that calls a verb, as people name it."""
+    frame = sys._getframe(2)
+    return short_place(f"{frame.f_code.co_filename}:{frame.f_lineno}")
 
 
 def op_place(op: ir.Operation) -> str:

@@ -31,6 +31,7 @@ from mlirc.schedule.errors import ValueOutOfRange, VerbError, script_frames
 from mlirc.schedule.kernel_info import KernelInfo, describe
 from mlirc.schedule.overrides import KNOB_TYPES, Override, check_knobs, knob_types, parse_override
 from mlirc.schedule.script import Script
+from mlirc.schedule.stated import state_instructions
 from mlirc.schedule.user import FileScript, call, is_loading, load_mlir, load_python, loading_file, was_loaded
 from mlirc.schedule.user_code import UserCode, source_only
 from mlirc.targets import Target
@@ -342,6 +343,7 @@ class Schedules:
                     reason = _text(script_module, "mlirc.reason") or kernel.obstacle or no_script
             with contextlib.redirect_stdout(sys.stderr):  # a user's transform op may print
                 apply_script(script_module, function, kernel.name)
+            state_instructions(function)
         text = str(script_module).rstrip() + "\n"
         self._uses.setdefault((name, text), []).append(kernel.name)
         return tiles, ScheduleRecord(name, knobs, text, reason)

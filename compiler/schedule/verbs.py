@@ -36,13 +36,14 @@ from mlirc.dialects.schedule.split_k import split_k
 from mlirc.dialects.schedule.split_reductions import split_reductions
 from mlirc.dialects.schedule.split_softmax import split_softmax
 from mlirc.dialects.schedule.split_tested_steps import split_tested_steps
+from mlirc.dialects.schedule.state_reference import state_reference as kept_reference
 from mlirc.dialects.schedule.stream_k import stream_k
 from mlirc.dialects.schedule.swap_operands import swap_operands
 from mlirc.dialects.schedule.tile_reduction import tile_reduction
 from mlirc.dialects.schedule.tile_to_blocks import tile_to_blocks
 from mlirc.mlir import ir, transform, transform_structured
 from mlirc.schedule import attributes as schedule_attributes
-from mlirc.schedule.errors import ValueOutOfRange, VerbError
+from mlirc.schedule.errors import ValueOutOfRange, VerbError, caller_place
 
 __all__ = [
     "align_rows",
@@ -84,6 +85,7 @@ __all__ = [
     "spread",
     "stage",
     "score_with",
+    "state_reference",
     "store_through_shared",
     "stream_k",
     "swap_operands",
@@ -229,6 +231,15 @@ def score_with(attention: ir.Value, function: Callable[..., ir.Value], *, softma
     except ValueError as e:
         raise VerbError(f"score_with: {e}") from e
     return change_score(attention, lines="\n".join(lines), softmax=softmax)
+
+
+def state_reference(function: ir.Value, *, tolerance: float = 0.0) -> None:
+    """What the kernel computes where this stands is what it must compute, in the place of what it is at the `kernels`
+    level: for a script that approximates on purpose, or computes something else. Results may have the relative error
+    `tolerance`. The check of a model, the host device and the checks of single kernels go by it, and say so."""
+    if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not 0 <= tolerance < 1:
+        raise VerbError(f"state_reference: tolerance = {short(tolerance)}: give a relative error from 0 to less than 1")
+    kept_reference(function, tolerance=repr(float(tolerance)), by=caller_place())
 
 
 def match(inside: ir.Value, *names: str) -> ir.Value:

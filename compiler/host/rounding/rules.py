@@ -15,8 +15,8 @@ _FUNCTION = 4.0  # roundings that a function such as exp may cost
 # Roundings in f32 that a product of 8-bit floats may cost where it is summed: tensor cores cut 32 of them, the sum so
 # far and the new one at 13 bits behind the point of the largest (`mlirc.device.tensor_cores`).
 CUTS = 34 * 2.0 ** (24 - 13)
-# And in f32 a product of factors that are rounded to TF32, and cut where it is summed.
-TF32 = 2.25 * 2.0 ** (24 - 11)
+# And in f32 a product of factors that are rounded to a narrower type, and cut where it is summed.
+FACTORS = {name: 2.25 * 2.0 ** (24 - bits) for name, bits in (("tf32", 11), ("f16", 11), ("bf16", 8))}
 _LARGEST_TF32 = 2.0**128 - 2.0**116
 _RULES: dict[str, Callable[[At], Known]] = {}
 _WAVES = ("math.sin", "math.cos")
@@ -136,6 +136,18 @@ def _lost_by_two_parts(at: At) -> ir.Value:
     return small.results[0]
 
 
+def _with_narrow_factors(at: At, found: Known, narrow: str) -> Known:
+    """A product whose factors are rounded to a type of a smaller range: what is too large for it becomes infinite, and
+    what is too small loses digits, or is 0, which an infinity makes a NaN of."""
+    b = at.b
+    sizes = [b.absolute(at.value(i)) for i in range(2)]
+    largest, least = b.constant(LARGEST[narrow]), b.constant(LEAST[narrow])
+    over = [b.all([b.above(x, largest), b.below(x, b.infinity)]) for x in sizes]
+    gone = [b.all([b.below(x, least), b.above(y, b.constant(LARGEST[at.type]))]) for x, y in (sizes, sizes[::-1])]
+    error = b.add(b.error_of(found), b.times(LEAST[narrow], sizes[0]), b.times(LEAST[narrow], sizes[1]))
+    return Known(b.select(b.any([*over, *gone]), b.infinity, error), found.size)
+
+
 @_rule("arith.mulf")
 def _product(at: At) -> Known:
     b, first = at.b, at.error(0)
@@ -144,7 +156,7 @@ def _product(at: At) -> Known:
         first = b.add(first, b.times(ROUNDOFF[taken], b.absolute(at.value(0))), b.constant(LEAST[taken]))
     exact = arith.mulf(at.value(0), at.value(1))
     way = at.op.attributes[ROUNDED].value if ROUNDED in at.op.attributes else ""
-    roundings = CUTS if all(_is_fp8(v) for v in at.operands) else TF32 if way == "tf32" else 1.0
+    roundings = CUTS if all(_is_fp8(v) for v in at.operands) else FACTORS.get(way, 1.0)
     size = arith.mulf(at.rough_size(0), at.rough_size(1))
     spread = _product_spread(at, first)
     if way == "tf32x3":
@@ -155,6 +167,8 @@ def _product(at: At) -> Known:
         larger = b.larger(*(b.absolute(at.value(i)) for i in (0, 1)))
         doubt = b.all([b.below(b.constant(_LARGEST_TF32), larger), b.below(larger, b.infinity)])
         found = Known(b.unless(doubt, b.error_of(found)), found.size)
+    if way in ("f16", "bf16"):
+        found = _with_narrow_factors(at, found, way)
     if not taken:
         return found
     # What nobody attends to, or so little that its weight may be rounded to 0, may be left out or meet an infinity.

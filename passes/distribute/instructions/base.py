@@ -24,7 +24,11 @@ class Instruction:
     `asynchronous`: it reads shared memory by itself, while the warps go on: a loop copies its operands ahead, and may
     wait for it one iteration later. `reads_padding`: sums that nobody stores must be made of zeros, too. `shares_k`: of
     warps that `mlirc.warp_grid` leaves over, each takes a part of k. `reads_global`: threads load its operands from
-    global memory to registers, so that a loop copies none to shared memory but where the schedule says how."""
+    global memory to registers, so that a loop copies none to shared memory but where the schedule says how.
+
+    One that computes something else than FP32 products of what it is given states it: `rounds` is the type that it
+    rounds f32 factors to (`bf16`, `f16`, `tf32`), `tolerance` a relative error that results may have for another
+    reason. Whoever judges a kernel that names it goes by that, and says so."""
 
     name: ClassVar[str] = ""
     meaning: ClassVar[str] = ""
@@ -39,6 +43,8 @@ class Instruction:
     reads_padding: ClassVar[bool] = False
     shares_k: ClassVar[bool] = False
     reads_global: ClassVar[bool] = False
+    rounds: ClassVar[str] = ""
+    tolerance: ClassVar[float] = 0.0
     file: ClassVar[str] = ""  # that defines it, once it is registered
 
     def takes_types(self, types: ElementTypes) -> bool:
