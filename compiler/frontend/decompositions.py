@@ -18,6 +18,7 @@ from mlirc.frontend.attention import scaled_dot_product_attention
 from mlirc.frontend.decompositions_batch_norm import BATCH_NORMS, saved_statistics
 from mlirc.frontend.decompositions_convolutions import CONVOLUTIONS
 from mlirc.frontend.decompositions_copies import COPIES
+from mlirc.frontend.decompositions_factors import FACTORS
 from mlirc.frontend.decompositions_fake_quantize import FAKE_QUANTIZATIONS
 from mlirc.frontend.decompositions_grid import GRIDS
 from mlirc.frontend.decompositions_linalg import LINALG
@@ -377,5 +378,5 @@ def decomposition_table() -> dict[Any, Callable]:
     table = {op: function for op, function in table.items() if op not in _KEPT and not is_random(op)}
     ours = (COPIES, MOVES, NANS, SCANS, SCATTERS, SEGMENTS, NUMBERS, SEARCH, POOLING, LOSSES, LINALG, BATCH_NORMS,
             SPECTRA, PRODUCTS, DROPOUTS, RECURRENT, RESIZES, GRIDS, CONVOLUTIONS, FAKE_QUANTIZATIONS,
-            SPECIAL, WINDOW_GRADIENTS)  # fmt: skip
+            SPECIAL, FACTORS, WINDOW_GRADIENTS)  # fmt: skip
     return functools.reduce(operator.or_, ours, table | _own)
