@@ -152,6 +152,7 @@ class Compilation:
         """Takes an .mlir file at any level from `torch` to `gpu`; the level is told by its content."""
         from mlirc import mlir
         from mlirc.ir import levels
+        from mlirc.ir.slices_inside import require_slices_inside
         from mlirc.ir.text import SEPARATOR, judge_text
         from mlirc.schedule.places import restore
 
@@ -161,6 +162,8 @@ class Compilation:
         parts = [restore(mlir.parse(t, str(path)), t) for t in texts]
         if not parts:
             raise MlircError(f"{path}: is empty: give a module at level torch, linalg, kernels, tiles, async or gpu")
+        for part in parts:
+            require_slices_inside(part, str(path))
         level = levels.detect(parts[-1])
         if level == "schedule":
             raise MlircError(f"{path}: a schedule, not a model: give it with --schedule {path}")

@@ -12,6 +12,7 @@ from mlirc.errors import MlircError
 from mlirc.host.lowering import find_function, lower_to_llvm
 from mlirc.host.within import within
 from mlirc.ir import levels
+from mlirc.ir.slices_inside import require_slices_inside
 from mlirc.mlir import context, execution_engine, ir
 from mlirc.runtime.arrays import NUMPY_DTYPES
 
@@ -42,10 +43,12 @@ def tensor_spec(type_: ir.Type, dtype: str | None = None) -> TensorSpec:
 class HostFunction:
     """One function of a module, compiled for this CPU. The engine and its code live as long as this object. `source`:
     the name of the text that the module was parsed from, for errors. With `bounds` it gives after the results an f64
-    array for each, what rounding may do to its elements (`mlirc.host.rounding`), or raises Unbounded."""
+    array for each, what rounding may do to its elements (`mlirc.host.rounding`), or raises Unbounded. Raises MlircError
+    for a slice that leaves its tensor."""
 
     def __init__(self, module: ir.Module, function: str = "main", source: str = "", bounds: bool = False):
         with context():
+            require_slices_inside(module, source)
             entry = find_function(module, function)
             self.name = function
             self.inputs = _specs(entry, "arg_attrs", entry.type.inputs)
