@@ -109,8 +109,8 @@ def scaled_dot_product_attention(
         query, key, scale = query.new_zeros((*query.shape[:-1], 1)), key.new_zeros((*key.shape[:-1], 1)), 1.0
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     if not (key.shape[-2] and value.shape[-1] and query.numel()):
-        heads = (query if enable_gqa else value).shape[-3:-2]
-        lead = torch.broadcast_shapes(query.shape[:-2], key.shape[:-3] + heads, value.shape[:-3] + heads)
+        shared = (query if enable_gqa else value).shape[-3:-2]
+        lead = torch.broadcast_shapes(query.shape[:-2], key.shape[:-3] + shared, value.shape[:-3] + shared)
         return query.new_zeros((*lead, query.shape[-2], value.shape[-1]))
     if dropout_p:
         return _with_dropout(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)

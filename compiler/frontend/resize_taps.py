@@ -141,7 +141,7 @@ def smoothed(mode: str, old: int, new: int, align: bool, factor: float | None, d
     reach = dtype(size * 0.5) * step if step >= 1 else dtype(size * 0.5)
     most = math.ceil(reach) * 2 + 1
     inverse = dtype(1) / step if step >= 1 else dtype(1)
-    center = (float(step) * (np.arange(new) + 0.5)).astype(dtype)
+    center: np.ndarray = (float(step) * (np.arange(new) + 0.5)).astype(dtype)
     first = np.maximum((center - reach + 0.5).astype(np.int64), 0)
     count = np.clip(np.minimum((center + reach + 0.5).astype(np.int64), old) - first, 0, most)
     place = first[:, None] + np.arange(most)

@@ -41,6 +41,18 @@ def test_transposed_at_every_level():
     ])  # fmt: skip
 
 
+def test_integers():
+    def integers(*shape):
+        return (randn(*shape) * 5).to(torch.int64)
+
+    x = integers(2, 4, 4, 5, 6)
+    check_together([
+        (partial(F.conv3d, groups=2, stride=2, padding=1), (x, integers(6, 2, 3, 2, 1), integers(6))),
+        (partial(F.conv_transpose3d, groups=2, stride=2, padding=1), (x, integers(4, 3, 3, 2, 1))),
+        (partial(F.conv2d, groups=2), (x[:, :, 0], integers(6, 2, 3, 2))),
+    ], kinds=["plain"])  # fmt: skip
+
+
 GRADIENTS = {  # the layer, and the channels of its input
     1: [
         (nn.Conv1d, 4, 6, 3, {"dilation": 2, "padding": 2, "groups": 2}),
