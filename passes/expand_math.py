@@ -8,6 +8,8 @@ op picks the fast variant.
 
 from __future__ import annotations
 
+from math import isfinite
+
 from mlirc.errors import MlircError
 from mlirc.mlir import arith, ir, math, scf
 from mlirc.passes import register
@@ -61,7 +63,7 @@ def _integral_power(x: Number, exponent: int) -> Number:
 
 def _constant_power(x: Number, exponent: float | None) -> Number | None:
     """x^exponent without logarithms where the exponent allows."""
-    if exponent is None:
+    if exponent is None or not isfinite(exponent):
         return None
     if exponent == int(exponent) and abs(exponent) <= _LARGEST_POWER:
         return _integral_power(x, int(exponent))
