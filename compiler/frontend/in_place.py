@@ -71,9 +71,19 @@ def _pure_form(node: Node) -> Any:
     written = [i for i, a in enumerate(target._schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
     if target.namespace != "aten" or name in _NEVER or not name.endswith("_") or written != [0] or not node.args:
         return None
-    pure = getattr(getattr(torch.ops.aten, name[:-1], None), target._overloadname, None)
-    same = pure is not None and not pure._schema.is_mutable and len(pure._schema.returns) == 1
-    return pure if same and _keeps_dtype(node) else None
+    pure = _overload_of(getattr(torch.ops.aten, name[:-1], None), target._schema)
+    return pure if pure is not None and _keeps_dtype(node) else None
+
+
+def _overload_of(packet: Any, schema: Any) -> Any:
+    """The pure overload that takes what an in-place one does: that of `pow_.Scalar` is `pow.Tensor_Scalar`."""
+    wanted = [(a.name, str(a.real_type)) for a in schema.arguments]
+    for overload in (getattr(packet, name) for name in packet.overloads()) if packet is not None else ():
+        found = overload._schema
+        if not found.is_mutable and len(found.returns) == 1:
+            if [(a.name, str(a.real_type)) for a in found.arguments] == wanted:
+                return overload
+    return None
 
 
 def _keeps_dtype(node: Node) -> bool:
