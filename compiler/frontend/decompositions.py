@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from mlirc.frontend.attention import scaled_dot_product_attention
+from mlirc.frontend.decompositions_activations import ACTIVATIONS
 from mlirc.frontend.decompositions_batch_norm import BATCH_NORMS, saved_statistics
 from mlirc.frontend.decompositions_convolutions import CONVOLUTIONS
 from mlirc.frontend.decompositions_copies import COPIES
@@ -29,6 +30,7 @@ from mlirc.frontend.decompositions_numbers import NUMBERS
 from mlirc.frontend.decompositions_pooling import POOLING
 from mlirc.frontend.decompositions_products import PRODUCTS
 from mlirc.frontend.decompositions_resize import RESIZES
+from mlirc.frontend.decompositions_rounding import ROUNDING
 from mlirc.frontend.decompositions_scans import SCANS
 from mlirc.frontend.decompositions_scatters import SCATTERS
 from mlirc.frontend.decompositions_search import SEARCH
@@ -37,6 +39,7 @@ from mlirc.frontend.decompositions_special import SPECIAL
 from mlirc.frontend.decompositions_spectra import SPECTRA
 from mlirc.frontend.decompositions_window_gradients import WINDOW_GRADIENTS
 from mlirc.frontend.moments import average, moments, rounded_moments, wide_moments
+from mlirc.frontend.opmath import HALF, OPMATH, with_opmath
 from mlirc.frontend.random.dropouts import DROPOUTS
 from mlirc.frontend.random.graph import is_random
 from mlirc.frontend.recurrent import RECURRENT
@@ -44,7 +47,6 @@ from mlirc.frontend.recurrent import RECURRENT
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
-_HALF = (torch.float16, torch.bfloat16)
 _own: dict[Any, Callable] = {}
 
 
@@ -58,48 +60,8 @@ def _decomposes(*ops: Any) -> Callable[[Callable], Callable]:
 
 
 def _wide(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in _HALF else x
+    return x.float() if x.dtype in HALF else x
 
-
-# Ops whose 16-bit form PyTorch computes in f32: torch-mlir would round every step to 16 bits.
-_COMPUTED_IN_F32 = (
-    aten.silu.default,
-    aten.sigmoid.default,
-    aten.tanh.default,
-    aten.exp.default,
-    aten.exp2.default,
-    aten.expm1.default,
-    aten.log.default,
-    aten.log1p.default,
-    aten.log2.default,
-    aten.erf.default,
-    aten.rsqrt.default,
-    aten.sqrt.default,
-    aten.sin.default,
-    aten.cos.default,
-    aten.softplus.default,
-    aten.mish.default,
-    aten.hardswish.default,
-    aten.hardsigmoid.default,
-    aten.reciprocal.default,
-    aten.avg_pool2d.default,
-    aten.avg_pool1d.default,
-    aten.avg_pool3d.default,
-)
-
-
-def _in_f32(op: Any) -> Callable:
-    def decomposed(x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(x, Tensor) or x.dtype not in _HALF:
-            return NotImplemented
-        out = op(x.float(), *args, **kwargs)
-        return tuple(o.to(x.dtype) for o in out) if isinstance(out, tuple) else out.to(x.dtype)
-
-    return decomposed
-
-
-for _op in _COMPUTED_IN_F32:
-    _own[_op] = _in_f32(_op)
 
 _own[aten.scaled_dot_product_attention.default] = scaled_dot_product_attention
 
@@ -204,7 +166,7 @@ def _mean_all(x: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
 
 @_decomposes(aten.sum.dim_IntList)
 def _sum(x: Tensor, dim: list[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
-    if (dtype or x.dtype) not in _HALF:
+    if (dtype or x.dtype) not in HALF:
         return NotImplemented
     return aten.sum.dim_IntList(x.float(), dim, keepdim).to(dtype or x.dtype)
 
@@ -277,7 +239,7 @@ def _pow(x: Tensor, exponent: float) -> Tensor:
         out = {1: wide, 2: square, 3: square * wide, 4: square * square}[int(exponent)]
     elif exponent in (0.5, -0.5, -1):
         out = {0.5: torch.sqrt, -0.5: torch.rsqrt, -1: torch.reciprocal}[exponent](wide)
-    elif x.dtype in _HALF:
+    elif x.dtype in HALF:
         out = aten.pow.Tensor_Scalar(wide, exponent)
     else:
         return NotImplemented
@@ -350,7 +312,7 @@ _KEPT = (aten.max_pool2d.default, aten.silu.default, aten.max_pool1d.default)
 
 def is_kept(op: Any) -> bool:
     """Whether an op stays whole in spite of a decomposition that PyTorch has for it."""
-    return (op in _KEPT or is_random(op)) and op not in _own
+    return (op in _KEPT or is_random(op)) and op not in _own and op not in OPMATH
 
 
 @_decomposes(aten.topk.default)
@@ -376,7 +338,7 @@ def decomposition_table() -> dict[Any, Callable]:
 
     table = fx_decompositions()
     table = {op: function for op, function in table.items() if op not in _KEPT and not is_random(op)}
-    ours = (COPIES, MOVES, NANS, SCANS, SCATTERS, SEGMENTS, NUMBERS, SEARCH, POOLING, LOSSES, LINALG, BATCH_NORMS,
-            SPECTRA, PRODUCTS, DROPOUTS, RECURRENT, RESIZES, GRIDS, CONVOLUTIONS, FAKE_QUANTIZATIONS,
-            SPECIAL, FACTORS, WINDOW_GRADIENTS)  # fmt: skip
-    return functools.reduce(operator.or_, ours, table | _own)
+    ours = (COPIES, MOVES, NANS, SCANS, SCATTERS, SEGMENTS, NUMBERS, ROUNDING, ACTIVATIONS, SEARCH, POOLING, LOSSES,
+            LINALG, BATCH_NORMS, SPECTRA, PRODUCTS, DROPOUTS, RECURRENT, RESIZES, GRIDS, CONVOLUTIONS,
+            FAKE_QUANTIZATIONS, SPECIAL, FACTORS, WINDOW_GRADIENTS)  # fmt: skip
+    return with_opmath(functools.reduce(operator.or_, ours, table | _own))

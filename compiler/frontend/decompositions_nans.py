@@ -3,11 +3,14 @@ refused."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from mlirc.frontend.opmath import filled, promoted, rounded
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -61,3 +64,37 @@ def _fmax(x: Tensor, y: Tensor) -> Tensor:
 @_decomposes(aten.fmin.default)
 def _fmin(x: Tensor, y: Tensor) -> Tensor:
     return torch.where(torch.lt(x, y) | torch.ne(y, y), x, y)
+
+
+def _entropy_term(logarithm: Callable, x: Any, y: Any) -> Tensor:
+    """x times a logarithm of y, each rounded to the dtype: 0 for an x of 0, but NaN for a NaN y."""
+    dtype = promoted(x, y)
+    dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
+    like = x if isinstance(x, Tensor) else y
+    x, y = (v.to(dtype) if isinstance(v, Tensor) else filled(v, dtype, like) for v in (x, y))
+    return torch.where(torch.ne(y, y), y, torch.where(torch.eq(x, 0), 0.0, x * logarithm(y)))
+
+
+for _overload in ("Tensor", "Scalar_Other", "Scalar_Self"):
+    NANS[getattr(aten.xlogy, _overload)] = functools.partial(_entropy_term, torch.log)
+for _overload in ("default", "other_scalar", "self_scalar"):
+    NANS[getattr(aten.special_xlog1py, _overload)] = functools.partial(_entropy_term, torch.log1p)
+
+
+@_decomposes(aten.special_entr.default)
+def _entr(x: Tensor) -> Tensor:
+    """-x log(x), 0 at 0, -inf below."""
+    x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
+    below = torch.where(torch.eq(x, 0), 0.0, -math.inf)
+    return torch.where(torch.ne(x, x), x, torch.where(torch.gt(x, 0), -x * torch.log(x), below))
+
+
+@_decomposes(aten.logit.default)
+def _logit(x: Tensor, eps: float | None = None) -> Tensor:
+    """log(x / (1 - x)) in steps that PyTorch rounds to 16 bits one by one, the bounds that `eps` gives, too."""
+    x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
+    if eps is not None:
+        low = rounded(eps, x.dtype)
+        high = rounded(1 - low, x.dtype)
+        x = torch.where(x < low, low, torch.where(x > high, high, x))
+    return torch.log(x / (1 - x))

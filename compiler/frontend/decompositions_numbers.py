@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from mlirc.frontend.elementwise import bitcast
+from mlirc.frontend.opmath import filled, promoted
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -103,8 +104,12 @@ def _clamp(x: Tensor, min: float | None = None, max: float | None = None) -> Ten
         if not any(isinstance(bound, float) for bound in (min, max)):
             return NotImplemented
         x = x.to(torch.get_default_dtype())
-    low, high = (None if b is None else torch.full((), b, dtype=x.dtype, device=x.device) for b in (min, max))
-    return _clamp_tensor(x, low, high)
+    for bound, is_beyond, nearest in ((min, torch.lt, torch.maximum), (max, torch.gt, torch.minimum)):
+        if bound == 0:  # a zero stays as it is, with its sign
+            x = torch.where(is_beyond(x, bound), filled(bound, x.dtype, x), x)
+        elif bound is not None:
+            x = nearest(x, filled(bound, x.dtype, x))
+    return x
 
 
 @_decomposes(aten.clamp.Tensor)
@@ -122,16 +127,6 @@ def _clamp_min(x: Tensor, min: float) -> Tensor:
 @_decomposes(aten.clamp_max.default)
 def _clamp_max(x: Tensor, max: float) -> Tensor:
     return torch.clamp(x, max=max)
-
-
-@_decomposes(aten.hardtanh.default)
-def _hardtanh(x: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
-    return torch.clamp(x, min_val, max_val).to(x.dtype)
-
-
-@_decomposes(aten.relu6.default)
-def _relu6(x: Tensor) -> Tensor:
-    return torch.clamp(x, 0, 6)
 
 
 def _promoted(op: Any) -> Callable:
@@ -157,46 +152,6 @@ def _fmod_scalar(x: Tensor, y: float) -> Tensor:
     if not dtype.is_floating_point:
         return NotImplemented
     return torch.fmod(x.to(dtype), torch.full((), y, dtype=dtype, device=x.device))
-
-
-@_decomposes(aten.elu.default)
-def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
-    wide = x.float() if x.element_size() == 2 else x
-    below = torch.expm1(wide * input_scale) * (alpha * scale)
-    return torch.where(x > 0, wide * scale, below).to(x.dtype)
-
-
-@_decomposes(aten.div.Tensor_mode)
-def _div_mode(x: Tensor, y: Any, *, rounding_mode: str | None = None) -> Tensor:
-    """Floats round down from the exact quotient and not from the rounded one: 1.0 // 0.1 is 9."""
-    if not isinstance(y, Tensor):
-        return _div_mode_scalar(x, y, rounding_mode=rounding_mode)
-    dtype = torch.result_type(x, y)
-    if rounding_mode != "floor" or not dtype.is_floating_point:
-        return NotImplemented
-    wide = torch.float32 if dtype.itemsize == 2 else dtype
-    x, y = x.to(dtype).to(wide), y.to(dtype).to(wide)
-    rest = torch.fmod(x, y)
-    quotient = (x - rest) / y
-    quotient = torch.where((rest != 0) & ((y < 0) != (rest < 0)), quotient - 1, quotient)
-    below = torch.floor(quotient)
-    below = torch.where(quotient - below > 0.5, below + 1, below)
-    ratio = x / y
-    out = torch.where(quotient != 0, below, torch.copysign(torch.zeros_like(ratio), ratio))
-    return torch.where(y == 0, ratio, out).to(dtype)
-
-
-@_decomposes(aten.div.Scalar_mode)
-def _div_mode_scalar(x: Tensor, y: float, *, rounding_mode: str | None = None) -> Tensor:
-    if rounding_mode != "floor" or not (x.is_floating_point() or isinstance(y, float)):
-        return NotImplemented
-    dtype = torch.result_type(x, y)
-    return _div_mode(x.to(dtype), torch.full((), y, dtype=dtype, device=x.device), rounding_mode=rounding_mode)
-
-
-@_decomposes(aten.floor_divide.default)
-def _floor_divide(x: Tensor, y: Any) -> Tensor:
-    return torch.div(x, y, rounding_mode="floor")
 
 
 @_decomposes(aten._to_copy.default)
@@ -251,20 +206,29 @@ def _pow_scalar(base: float, exponent: Tensor) -> Tensor:
 
 @_decomposes(aten.norm.Scalar)
 def _norm(x: Tensor, p: float = 2) -> Tensor:
-    return aten.linalg_vector_norm.default(x, p) if x.is_complex() else NotImplemented
+    return aten.linalg_vector_norm.default(x, p)
 
 
 @_decomposes(aten.norm.ScalarOpt_dim)
 def _norm_dim(x: Tensor, p: float | None, dim: list[int], keepdim: bool = False) -> Tensor:
-    if not x.is_complex():
-        return NotImplemented
     return aten.linalg_vector_norm.default(x, 2 if p is None else p, dim, keepdim)
 
 
-@_decomposes(aten.threshold_backward.default)
-def _threshold_backward(gradient: Tensor, x: Tensor, threshold: float) -> Tensor:
-    dtype = torch.result_type(gradient, x)
-    return torch.where(x <= threshold, 0, gradient.to(dtype))
+@_decomposes(aten.norm.ScalarOpt_dim_dtype)
+def _norm_dim_dtype(x: Tensor, p: float | None, dim: list[int], keepdim: bool, *, dtype: torch.dtype) -> Tensor:
+    return aten.linalg_vector_norm.default(x, 2 if p is None else p, dim, keepdim, dtype=dtype)
+
+
+@_decomposes(aten.norm.ScalarOpt_dtype)
+def _norm_dtype(x: Tensor, p: float | None, *, dtype: torch.dtype) -> Tensor:
+    return aten.linalg_vector_norm.default(x, 2 if p is None else p, None, False, dtype=dtype)
+
+
+@_decomposes(aten.addr.default)
+def _addr(x: Tensor, rows: Tensor, columns: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """An outer product whose every step is rounded to 16 bits; a beta of 0 hides what x is."""
+    outer = (rows if alpha == 1 else rows * filled(alpha, rows.dtype, x))[:, None] * columns
+    return outer.to(promoted(x, outer)) if beta == 0 else outer + (x if beta == 1 else x * filled(beta, x.dtype, x))
 
 
 @_decomposes(aten._int_mm.default)

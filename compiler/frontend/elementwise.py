@@ -1,13 +1,17 @@
 """Elementwise linalg ops in place of ops of the torch level: what torch-mlir lacks, or computes otherwise than PyTorch.
 
 `mlirc::bitcast` is the bits of elements as another dtype, `mlirc::erfc` is PyTorch's; `maximum` and `minimum` are NaN
-where an operand is; `fmod` is exact, and not the difference to a rounded quotient.
+where an operand is; `fmod` is exact, and not the difference to a rounded quotient. Comparisons of floats are in the
+operands' type, where torch-mlir takes a scalar's FP64, and none is folded: `x == x` is false of a NaN. `trunc` and
+`relu` keep a zero's sign.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 
 from mlirc.frontend.amax import builtin_tensor
@@ -15,10 +19,15 @@ from mlirc.mlir import arith, ir, linalg, math, tensor
 
 BITCAST = "torch.mlirc.bitcast"
 ERFC = "torch.mlirc.erfc"
+_PREDICATES = {"eq": 1, "gt": 2, "ge": 3, "lt": 4, "le": 5, "ne": 13}  # of arith.cmpf, false of a NaN but for `ne`
+COMPARISONS = {f"torch.aten.{name}.{kind}": p for name, p in _PREDICATES.items() for kind in ("Tensor", "Scalar")}
 OF_FLOATS = {
     "torch.aten.maximum": arith.maximumf,
     "torch.aten.minimum": arith.minimumf,
     "torch.aten.fmod.Tensor": arith.remf,
+    "torch.aten.trunc": lambda x: math.TruncOp(x).result,
+    "torch.aten.relu": lambda x: _relu(x),
+    **{name: functools.partial(arith.cmpf, predicate) for name, predicate in COMPARISONS.items()},
 }
 
 
@@ -58,19 +67,38 @@ def lower_erfc(op: ir.Operation) -> None:
 
 def lower_floats(op: ir.Operation) -> None:
     """Replaces one of OF_FLOATS where all is floats of one dtype and static shapes; leaves the others alone."""
+    combine, tensors = OF_FLOATS[op.name], [v for v in op.operands if "tensor<[" in str(v.type)]
+    types = {_element(v) for v in (*tensors, *([] if op.name in COMPARISONS else op.results))}
+    if len(types) != 1 or next(iter(types)).startswith(("s", "u", "i", "complex", "!")):
+        return
     with op.location, ir.InsertionPoint(op):
-        types = {str(v.type).removesuffix(">").split("],")[-1] for v in (*op.operands, *op.results)}
-        if len(types) == 1 and not next(iter(types)).startswith(("s", "u", "i")):
-            combine = OF_FLOATS[op.name]
-            numbers = [filled_with(v) for v in op.operands]
-            read = [builtin_tensor(v) for v, n in zip(op.operands, numbers, strict=True) if n is None]
+        to = ir.Type.parse(next(iter(types)))
+        numbers = [filled_with(v) if v in tensors else constant_of(v) for v in op.operands]
+        if any(n is None and v not in tensors for v, n in zip(op.operands, numbers, strict=True)):
+            return
+        read = [builtin_tensor(v) for v, n in zip(op.operands, numbers, strict=True) if n is None]
 
-            def body(*given: ir.Value) -> ir.Value:
-                values, to = iter(given[:-1]), given[-1]
-                constants = (None if n is None else ir.FloatAttr.get(to, float(n)) for n in numbers)
-                return combine(*[next(values) if c is None else arith.constant(to, c) for c in constants])
+        def body(*given: ir.Value) -> ir.Value:
+            values = iter(given[:-1])
+            return combine(*[next(values) if n is None else _constant(to, n) for n in numbers])
 
-            replace_op(op, read, body)
+        replace_op(op, read, body)
+
+
+def _relu(x: ir.Value) -> ir.Value:
+    zero = _constant(x.type, 0.0)
+    return arith.select(arith.cmpf(_PREDICATES["lt"], x, zero), zero, x)
+
+
+def _element(value: ir.Value) -> str:
+    """The element type of a tensor of the torch level."""
+    return str(value.type).removesuffix(">").split("],")[-1]
+
+
+def _constant(to: ir.Type, number: float | int) -> ir.Value:
+    """A scalar as PyTorch makes it an element: to 16 bits by way of f32."""
+    narrow = float(np.float32(number)) if isinstance(to, ir.F16Type | ir.BF16Type) else float(number)
+    return arith.constant(to, ir.FloatAttr.get(to, narrow))
 
 
 def broadcast_map(shape: Sequence[int], every: list[ir.AffineExpr]) -> ir.AffineMap:
@@ -83,12 +111,15 @@ def broadcast_map(shape: Sequence[int], every: list[ir.AffineExpr]) -> ir.Affine
 def filled_with(value: ir.Value) -> float | int | None:
     """The number that a tensor of the torch level is filled with by `aten.full`, or None."""
     owner = value.owner
-    if isinstance(owner, ir.Block) or owner.name != "torch.aten.full":
+    return None if isinstance(owner, ir.Block) or owner.name != "torch.aten.full" else constant_of(owner.operands[1])
+
+
+def constant_of(value: ir.Value) -> float | int | None:
+    """The number that a scalar of the torch level is, or None."""
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.name not in ("torch.constant.int", "torch.constant.float"):
         return None
-    filled = owner.operands[1].owner
-    if isinstance(filled, ir.Block) or filled.name not in ("torch.constant.int", "torch.constant.float"):
-        return None
-    return filled.attributes["value"].value
+    return owner.attributes["value"].value
 
 
 def replace_op(op: ir.Operation, sources: list[ir.Value], body: Callable[..., ir.Value]) -> None:

@@ -30,6 +30,7 @@ from mlirc.frontend.integers import legalize_integers
 from mlirc.frontend.item_assignment import ItemAssignment
 from mlirc.frontend.loops import Loops, trace_loops
 from mlirc.frontend.noise import quiet
+from mlirc.frontend.operands import legalize_operands
 from mlirc.frontend.random.export import exportable_random
 from mlirc.frontend.random.graph import STATE, Draws, draw_numbers
 from mlirc.frontend.recurrences import looped_recurrences
@@ -131,6 +132,7 @@ def import_torch(source: SourceModel, *, thorough: bool = True) -> ImportedModel
         except (RuntimeError, IndexError) as e:  # PyTorch's, from what the model computes of constants alone
             raise export_error(source.name, e) from e
         legalize_fp8(program.graph)
+        legalize_operands(program.graph)
         meant = legalize_integers(program.graph)
         outputs = output_nodes(program, names, [a.name for a in written])
         arguments = _drop_unused(program, arguments)

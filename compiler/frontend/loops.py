@@ -15,6 +15,7 @@ from mlirc.frontend.decomposer import decomposed, is_plain
 from mlirc.frontend.fp8 import legalize_fp8
 from mlirc.frontend.fx_import import is_loop, module_path
 from mlirc.frontend.integers import legalize_integers
+from mlirc.frontend.operands import legalize_operands
 from mlirc.frontend.random.graph import is_random
 from mlirc.frontend.scan import one_step, scan_op
 from mlirc.frontend.simplify import simplify
@@ -108,6 +109,7 @@ def trace_step(number: int, values: list[torch.Tensor], carried: int, sliced: in
     graph.owning_module = torch.nn.Module()  # type: ignore[assignment]
     made = simplify(graph, {})
     legalize_fp8(graph)
+    legalize_operands(graph)
     legalize_integers(graph)
     return graph, list(made.values())
 

@@ -83,6 +83,8 @@ def lower_to_linalg(imported: ImportedModel | ir.Module | str) -> ir.Module:
         for op in _walk(module, tuple(elementwise.OF_FLOATS)):
             elementwise.lower_floats(op)
         _run(module, _SIMPLIFY)
+        for op in _walk(module, tuple(elementwise.COMPARISONS)):  # of what torch-mlir took apart
+            elementwise.lower_floats(op)
         _run(module, _TO_LINALG)
         _restore_interface(module, kept)
         _replace_attention_calls(module)

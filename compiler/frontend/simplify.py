@@ -8,6 +8,7 @@ becomes an attribute of the attention.
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -150,10 +151,19 @@ def _drop_no_ops(graph: Graph) -> None:
         elif node.target in (aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor, aten.div.Scalar):
             copies = isinstance(node.args[1], (int, float)) and node.args[1] == 1
         elif node.target in (aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar):
-            copies = isinstance(node.args[1], (int, float)) and node.args[1] == 0
+            copies = _adds_nothing(node)
         if copies:
             node.replace_all_uses_with(source)
             graph.erase_node(node)
+
+
+def _adds_nothing(node: Node) -> bool:
+    """Whether a sum or difference is its first operand to the last bit: -0.0 + 0 is 0.0, -0.0 - 0 is not."""
+    number = node.args[1]
+    if not isinstance(number, (int, float)) or number != 0:
+        return False
+    is_sum = node.target in (aten.add.Tensor, aten.add.Scalar)
+    return not node.meta["val"].is_floating_point() or (math.copysign(1, number) < 0) == is_sum
 
 
 _FILLS = {
