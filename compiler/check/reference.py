@@ -14,7 +14,7 @@ from mlirc.check.compare import Reference
 from mlirc.check.ties import FirstOfEqual
 from mlirc.check.undefined_casts import depending
 from mlirc.check.unseen_keys import UnseenKeys
-from mlirc.check.wide import Float64Mode
+from mlirc.check.wide import in_float64, remember, remember_module
 from mlirc.frontend.inputs import name_seed
 from mlirc.frontend.module_copy import copied_module
 from mlirc.frontend.noise import quiet
@@ -127,9 +127,12 @@ class TorchModel:
             if self._wide is None:
                 with quiet():
                     self._wide = copied_module(self.module).double()
+                named = (*self.module.named_parameters(), *self.module.named_buffers())
+                remember_module(self._wide, {name: tensor.dtype for name, tensor in named})
+            wide = [remember(t.double(), t.dtype) if t.is_floating_point() else t for t in tensors]
             # Experts in their plain form: transformers' grouped products have no FP64.
-            with Float64Mode(), _double_by_default(), _plain_experts(self._wide):
-                found = self._run(self._wide, [t.double() if t.is_floating_point() else t for t in tensors])
+            with in_float64(torch.get_default_dtype()), _double_by_default(), _plain_experts(self._wide):
+                found = self._run(self._wide, wide)
         except Exception:  # a model that fixes its dtypes: its own arithmetic is the reference then
             return None
         return found if all(t.dtype == torch.float64 or not t.is_floating_point() for t in found) else None
