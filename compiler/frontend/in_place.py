@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from mlirc.frontend.evaluate import evaluate_fake
 from mlirc.frontend.graph_copy import copied
 
 # What writes more than the values of its first argument, or has no pure form that means the same.
@@ -72,7 +73,7 @@ def _pure_form(node: Node) -> Any:
     if target.namespace != "aten" or name in _NEVER or not name.endswith("_") or written != [0] or not node.args:
         return None
     pure = _overload_of(getattr(torch.ops.aten, name[:-1], None), target._schema)
-    return pure if pure is not None and _keeps_dtype(node) else None
+    return pure if pure is not None and _keeps_dtype(node, pure) else None
 
 
 def _overload_of(packet: Any, schema: Any) -> Any:
@@ -86,7 +87,7 @@ def _overload_of(packet: Any, schema: Any) -> Any:
     return None
 
 
-def _keeps_dtype(node: Node) -> bool:
+def _keeps_dtype(node: Node, pure: Any) -> bool:
     """Whether promotion of the arguments gives the dtype and the shape of the tensor that is written."""
     first = node.args[0].meta.get("val") if isinstance(node.args[0], Node) else None
     if not isinstance(first, torch.Tensor):
@@ -98,7 +99,8 @@ def _keeps_dtype(node: Node) -> bool:
                 return False
         elif isinstance(value, float) and not first.dtype.is_floating_point:
             return False
-    return True
+    with first.fake_mode, torch.no_grad():  # type: ignore[attr-defined]
+        return evaluate_fake(pure, node.args, node.kwargs).dtype == first.dtype  # not for a comparison
 
 
 def _is_alone(node: Node, seen: set[Node]) -> bool:

@@ -16,6 +16,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 from torch.utils._pytree import tree_leaves, tree_map
@@ -46,8 +47,16 @@ def rounded(value: Any, dtype: torch.dtype) -> Any:
     """A Python number as the element of a tensor of floats that PyTorch makes of it: by way of f32 to 16 bits."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not dtype.is_floating_point:
         return value
-    wide = torch.tensor(float(value), dtype=torch.float64)
-    return (wide.to(torch.float32) if dtype.itemsize < 4 else wide).to(dtype).item()
+    if dtype == torch.float64:
+        return float(value)
+    with np.errstate(over="ignore"):  # tensors would be constants of the graph that is traced
+        single = np.float32(value)
+        if dtype == torch.float16:
+            return float(np.float16(single))
+    if dtype != torch.bfloat16 or not np.isfinite(single):
+        return float(single)
+    bits = int(single.view(np.uint32))
+    return float(np.uint32((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32))
 
 
 def promoted(*operands: Any) -> torch.dtype:
