@@ -34,6 +34,7 @@ from mlirc.runtime.plan import (
 from mlirc.runtime.plan_check import check_plan, used_arena
 from mlirc.runtime.repeats import MAX_STEPS, PlanStep, unroll, with_references
 from mlirc.runtime.sizes import Sizes
+from mlirc.runtime.structure import Structure
 
 
 def tensor_spec(type_: ir.Type, name: str, kind: str, dtype: str = "") -> TensorSpec:
@@ -84,11 +85,12 @@ class Builder(Draft):
     in_place: InPlace = field(default_factory=InPlace)
     draws: tuple[int, ...] = ()
     sizes: Sizes | None = None
+    structure: Structure | None = None
 
     def walk(self, main: ir.Operation) -> None:
         block = main.regions[0].blocks[0]
         attrs = main.attributes
-        self.sizes = read_sizes(main)
+        self.sizes, self.structure = read_sizes(main), levels.structure_of(main)
         self.read_arguments(block, _dicts(attrs["arg_attrs"] if "arg_attrs" in attrs else None, len(block.arguments)))
         operations = [view.operation for view in block.operations]
         now, later = self.split(operations)
@@ -374,6 +376,7 @@ def build_plan(
         versions=dict(versions or {}),
         draws=builder.draws,
         sizes=builder.sizes,
+        structure=builder.structure,
     )
     check_plan(plan)
     return plan

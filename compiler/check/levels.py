@@ -107,8 +107,7 @@ def _on_gpu(job: Any, tensors: Mapping[str, torch.Tensor]) -> Run:
         model.manual_seed(DEFAULT_SEED)
         model.state.reset()
         given = [t.cuda() for t in inputs]
-        outputs = model(*given)
-        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        outputs = model.flat(*given)
         found = [from_numpy(t) if isinstance(t, np.ndarray) else t.cpu() for t in outputs]  # NumPy's without inputs
         named = dict(zip((s.name for s in job.plan.given), given, strict=True))
         for spec in job.plan.written:

@@ -12,9 +12,10 @@ import torch.nn.attention
 from mlirc.check.cases import Inputs
 from mlirc.check.compare import Reference
 from mlirc.check.ties import FirstOfEqual
-from mlirc.check.undefined_casts import depending
+from mlirc.check.undefined_casts import UndefinedCasts, depending
 from mlirc.check.unseen_keys import UnseenKeys
 from mlirc.check.wide import in_float64, remember, remember_module
+from mlirc.frontend.boundary import as_real
 from mlirc.frontend.inputs import name_seed
 from mlirc.frontend.module_copy import copied_module
 from mlirc.frontend.noise import quiet
@@ -73,13 +74,16 @@ class TorchModel:
 
     def references(self, tensors: Sequence[torch.Tensor]) -> list[Reference]:
         """The main outputs in the model's dtype and in FP64. Raises what PyTorch raises in the former."""
-        eager = self.run(tensors)
+        with UndefinedCasts() as casts:
+            eager = self.run(tensors)
         wide = self._run_wide(tensors) if self.is_wide else None
         if wide is None or any(e.shape != w.shape for e, w in zip(eager, wide, strict=True)):  # it looks at bits
             self.is_wide = False
             wide = eager
         unseen = self._without_unseen_keys(tensors, wide)
-        masks = depending(lambda: self._run(self.module, tensors), eager) or [None] * len(eager)
+        masks: Sequence[torch.Tensor | None] = [None] * len(eager)
+        if casts.found:
+            masks = depending(lambda: self._run(self.module, tensors), eager)
         pairs = zip(eager, wide, unseen, masks, strict=True)
         return [Reference(e, w, unseen=u, undefined=m) for e, w, u, m in pairs]
 
@@ -119,7 +123,7 @@ class TorchModel:
             output, state = call_and_restore(module, args, kwargs, self.source.written)
         if numbers and self._drawn is None:
             self._drawn = numbers.drawn
-        return output_tensors(output) + state
+        return output_tensors(output) + [as_real(t) for t in state]
 
     def _run_wide(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
         """None where the model cannot be run in FP64 throughout."""

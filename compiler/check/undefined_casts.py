@@ -49,13 +49,9 @@ _WORD, _LONG = (-(2.0**31), 2.0**31), (-(2.0**63), 2.0**63)
 _LIMITS = {torch.int8: _WORD, torch.uint8: _WORD, torch.int16: _WORD, torch.int32: _WORD, torch.int64: _LONG}
 
 
-def depending(run: Callable[[], Results], results: Results) -> list[torch.Tensor] | None:
-    """Of each result of `run` the elements that depend on what an undefined cast gives, as masks; None where the model
-    has no such cast. `results` are those of a run."""
-    with UndefinedCasts() as mode:
-        run()
-    if not mode.found:
-        return None
+def depending(run: Callable[[], Results], results: Results) -> list[torch.Tensor]:
+    """Of each result of `run` the elements that depend on what an undefined cast gives, as masks. `results`: those
+    of a run."""
     masks = [torch.zeros(r.shape, dtype=torch.bool) for r in results]
     for fill in (0, 1):
         try:

@@ -19,7 +19,8 @@ from mlirc.device.report import Report
 from mlirc.errors import MlircError
 from mlirc.host.level_files import Levels, without_bodies
 from mlirc.ir import levels as level_facts
-from mlirc.runtime.arrays import View, check, empty_like, match, view
+from mlirc.runtime.arrays import View, check, empty_like, view
+from mlirc.runtime.calls import arguments_of, result_of
 from mlirc.runtime.fitting import cut
 from mlirc.runtime.padding import padded
 from mlirc.runtime.plan import Plan, TensorSpec
@@ -102,6 +103,8 @@ class HostModel:
         self._sizes: dict[str, int] = {}  # of the last `bind`
         self._alone = False  # whether there is no level above that has the kernels
         self._bound: list[np.ndarray] | None = None if plan.inputs else []
+        self._given: list[Any] = []  # as the last `bind` was given them
+        self.rebuild: Callable[[Sequence[Any]], Any] | None = None  # makes a result of the module's own classes
 
     def _take(self, spec: TensorSpec, other: TensorSpec, share: HostModel) -> None:
         """Makes a weight or state of the model that this one shares with this one's, too."""
@@ -133,7 +136,7 @@ class HostModel:
     def bind(self, *tensors: Any, **named: Any) -> None:
         """Sets the inputs for `launch`, and the random numbers that every launch until the next `bind` draws."""
         specs = self.plan.asked
-        given = match(specs, tensors, named)
+        given = self._given = arguments_of(self.plan, tensors, named)
         self._bound = [self._array(t, s) for t, s in zip(given, specs, strict=True)]
         if sizes := self.plan.sizes:
             arrays = dict(zip([s.name for s in specs], self._bound, strict=True))
@@ -263,23 +266,24 @@ class HostModel:
         """Nothing to wait for: a run ends before it returns."""
 
     def __call__(self, *tensors: Any, stream: Any = None, **named: Any) -> Any:
-        """Runs the model: inputs by position in the plan's order, or by name. Outputs are torch tensors if the first
-        input is one, else NumPy arrays; one is returned as it is, several as a tuple."""
+        """Runs the model: inputs as the module takes them, or tensor by tensor, by position in the plan's order or by
+        name. Outputs are torch tensors if the first input is one, else NumPy arrays, in the module's structure
+        (`plan.structure`); without one, one is returned as it is, several as a tuple."""
+        return result_of(self.plan, self.flat(*tensors, **named), self.rebuild)
+
+    def flat(self, *tensors: Any, **named: Any) -> list[Any]:
+        """Runs the model as a call does; returns the plan's outputs, complex ones as pairs of real numbers."""
         self.bind(*tensors, **named)
         self.launch()
+        specs = self.plan.asked
         if self.plan.written and self.blocks is None:
-            for spec, tensor, array in zip(
-                self.plan.given, match(self.plan.given, tensors, named), self._bound or [], strict=False
-            ):
+            for spec, tensor, array in zip(specs, self._given, self._bound or [], strict=False):
                 if spec.kind == "inout":
                     _write_into(tensor, array, spec)
-        scalars = {spec.name for spec in self.plan.given if spec.kind == "scalar"}
-        by_name = {spec.name: t for spec, t in zip(self.plan.asked, tensors, strict=False)} | named
-        first = next((t for name, t in by_name.items() if name not in scalars), None)
+        first = next((t for t, s in zip(self._given, specs, strict=True) if s.kind != "scalar"), None)
         like = view(first, "input") if first is not None else View(0, None, "i8", (), True, None, "numpy")
-        specs = [actual(self.plan, spec, self._sizes) for spec in self.plan.outputs]
-        results = [_copy(a, like, spec) for a, spec in zip(self._outputs, specs, strict=True)]
-        return results[0] if len(results) == 1 else tuple(results)
+        actuals = [actual(self.plan, spec, self._sizes) for spec in self.plan.outputs]
+        return [_copy(a, like, spec) for a, spec in zip(self._outputs, actuals, strict=True)]
 
     def close(self) -> None:
         """Forgets the weights; the model cannot run afterwards."""

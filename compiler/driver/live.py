@@ -40,6 +40,9 @@ def compile_torch(
     sizes a call decides, as `{"x": "b<=8, 7"}` or `{"x": ["b<=8", 7]}`; `dynamic_shapes` says so as torch.export has
     it, by `Dim`s with a `max`. `target` defaults to the GPU of this machine. `load_options` go to `mlirc.runtime.load`:
     with `device="host"` the model is a `mlirc.device.HostModel`, and no GPU is asked for.
+
+    The model is called as the module is, and returns what the module returns: named tuples, dataclasses and
+    transformers' outputs among others.
     """
     from mlirc.runtime.loading import check_device, load_text
 
@@ -53,9 +56,9 @@ def compile_torch(
     job.check_schedules()
     job.import_module(module, tuple(args), dict(kwargs or {}), train, scalars, quantize, sizes, dynamic_shapes)
     job.lower("ptx")
-    if on_host:
-        return host_model(job)
-    return load_text(job.ptx, job.tensors(), **load_options)
+    made = host_model(job) if on_host else load_text(job.ptx, job.tensors(), **load_options)
+    made.rebuild = job.imported.rebuild if made.plan.structure else None
+    return made
 
 
 def host_model(job: Compilation) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from mlirc.errors import MlircError
 from mlirc.frontend.batch_norm_shapes import batch_norms_for_shapes
+from mlirc.frontend.boundary import real_boundary, rebuilding, structure_of
 from mlirc.frontend.complex_pairs import ComplexPairs, is_complex
 from mlirc.frontend.complex_rules import RULES
 from mlirc.frontend.data_attribute import DataAttribute
@@ -46,7 +47,7 @@ from mlirc.frontend.transformers_attention import attention_for_export
 from mlirc.frontend.weights import Renamed
 from mlirc.ir.all_layers import require_repeated
 from mlirc.ir.layer_names import Layers, NotRepeated
-from mlirc.ir.levels import writing
+from mlirc.ir.levels import write_structure, writing
 from mlirc.mlir import context, ir
 from mlirc.runtime.plan import GIVEN
 from mlirc.runtime.sizes import dims_text
@@ -62,7 +63,8 @@ class ImportedModel:
 
     `weights` and `constants` hold the values of the arguments of those kinds, by name (weights maybe made on demand);
     `inputs` and `outputs` describe the rest in order; `reference` runs the PyTorch model on input tensors in order.
-    `layers`: those that stand for all in the module; `weights` has the values of all.
+    `layers`: those that stand for all in the module; `weights` has the values of all. `rebuild` makes of a result's
+    tensors, in order, what the module returns.
     """
 
     name: str
@@ -74,6 +76,7 @@ class ImportedModel:
     reference: Callable[[list[torch.Tensor]], list[torch.Tensor]]
     source: SourceModel = field(repr=False)
     layers: Layers | None = None
+    rebuild: Callable[[Sequence[Any]], Any] | None = None
 
 
 @dataclass
@@ -120,7 +123,10 @@ def import_torch(source: SourceModel, *, thorough: bool = True) -> ImportedModel
         if draws:
             arguments.append(_Argument(draws.node, "random", STATE))
         known = None if sized is None else _SizesOf(sized, program, arguments)
-        names = select_outputs(program, source.name)
+        names, tree = select_outputs(program, source.name, source.complex_results)
+        structure = None
+        if tree is not None and source.kind not in ("huggingface", "generation"):
+            structure = structure_of(source.module, source.args, source.kwargs, tree)
         said = known.words(program, names) if known else {}
         source.written = written_state(program.graph_signature)
         written = _written(source, arguments)
@@ -140,6 +146,8 @@ def import_torch(source: SourceModel, *, thorough: bool = True) -> ImportedModel
         _require_known_dtypes(program, source)
         every = [*[None] * len(names), *written]
         module = _import(program, source, arguments, outputs, every, meant, draws, loops, said)
+        if structure is not None and not structure.is_flat(len(source.kwargs)):
+            write_structure(module, structure)
     kept = [a.name for a in arguments if a.kind in ("weight", "constant", "state")]
     if source.layers is not None:
         require_repeated(module, source.layers)
@@ -156,13 +164,14 @@ def import_torch(source: SourceModel, *, thorough: bool = True) -> ImportedModel
         source.reference,
         source,
         source.layers,
+        rebuilding(program, tree) if structure is not None and tree is not None else None,
     )
 
 
 def export(source: SourceModel) -> Any:
     """torch.export of the source's module, with attention as one op and experts of fixed shapes."""
     assert source.module is not None
-    args, kwargs = _distinct(source.module, (source.args, source.kwargs))
+    args, kwargs = _distinct(source.module, source.bind_real())
     silence = contextlib.redirect_stderr(io.StringIO())  # a failing export prints the graph that it had so far
     with (
         contextlib.nullcontext() if source.train else attention_for_export(source.module),  # which has no dropout
@@ -177,6 +186,7 @@ def export(source: SourceModel) -> Any:
         replaced_attributes(source.module) as replaced,
         silence,
         with_symbols(source) as options,
+        real_boundary(source.module, (source.args, source.kwargs)) as source.complex_results,
     ):
         try:
             program = torch.export.export(source.module, args, kwargs, strict=False, **options)

@@ -6,6 +6,7 @@ import copy
 import types
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,19 @@ import torch
 from mlirc.errors import MlircError
 
 # What `copy.deepcopy` takes as it is.
-_ATOMS = (type(None), bool, int, float, complex, str, bytes, type, range, types.FunctionType, types.BuiltinFunctionType)
+_ATOMS: tuple[type, ...] = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type,
+    range,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+)
 _ATOMS += (weakref.ref,)
 
 
@@ -60,9 +73,9 @@ def _settle(root: Any, memo: dict[int, Any], seen: set[int]) -> None:
         elif isinstance(value, torch.nn.Module):
             continue  # shared, its weights would change with the copy's
         elif hasattr(value, "__deepcopy__"):
-            _share_unless(lambda value=value: copy.deepcopy(value, dict(memo)), value, memo)
+            _share_unless(partial(copy.deepcopy, value, dict(memo)), value, memo)
         elif not isinstance(value, _ATOMS):
-            reduced = _share_unless(lambda value=value: value.__reduce_ex__(4), value, memo)
+            reduced = _share_unless(partial(value.__reduce_ex__, 4), value, memo)
             kept.append(reduced)
             todo += reduced[1:3] if isinstance(reduced, tuple) else ()
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.export.graph_signature import OutputKind
 
 from mlirc.errors import MlircError
+from mlirc.frontend.boundary import record_keys, result_tree
 from mlirc.frontend.source import is_byproduct
+from mlirc.runtime.structure import Tree
 
 # Parameters are no states: models that write them do so once, and know that by a flag of their own (RWKV's rescaling).
 WRITTEN = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 
 
-def select_outputs(program: Any, model: str) -> list[str]:
-    """The names of the main outputs. Prunes the graph's outputs to those, in order, and behind them what the program
+def select_outputs(program: Any, model: str, are_complex: Sequence[bool] = ()) -> tuple[list[str], Tree | None]:
+    """The names of the main outputs, and the tree of the result, in which those that `are_complex` are marked (None
+    where it cannot be said). Prunes the graph's outputs to those, in order, and behind them what the program
     writes. Raises MlircError for a model that returns neither tensors nor numbers."""
-    call = program.module_call_graph[0].signature
-    names = iter(spec_names(call.out_spec))
+    every = spec_names(program.module_call_graph[0].signature.out_spec)
+    tree = result_tree(program, every, are_complex)
+    names = iter(every)
     found: list[tuple[str, Any]] = []
     written: list[Any] = []
     output = next(n for n in program.graph.nodes if n.op == "output")
@@ -35,7 +40,7 @@ def select_outputs(program: Any, model: str) -> list[str]:
             "lists or dicts with them"
         )
     output.args = (tuple([node for _, node in found] + written),)
-    return [name for name, _ in found]
+    return [name for name, _ in found], tree
 
 
 def output_nodes(program: Any, names: list[str], written: list[str]) -> list[tuple[str, torch.fx.Node]]:
@@ -56,7 +61,7 @@ def spec_names(spec: Any) -> list[str | None]:
             for i, child in enumerate(children):
                 visit(child, f"{name or 'output'}_{i}", False, keep)
         else:
-            keys = spec.context if len(spec.context) == len(children) else spec.context[0]
+            keys = record_keys(spec.context, len(children)) or range(len(children))
             for key, child in zip(keys, children, strict=True):
                 wanted = keep and not (top and spec.type is not dict and is_byproduct(str(key)))
                 visit(child, f"{name}_{key}" if name else str(key), False, wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mlirc.errors import MlircError
+from mlirc.frontend.boundary import as_real, like_example, register_records
 from mlirc.frontend.inputs import InputSpec
 from mlirc.frontend.state import Written, call_and_restore
 from mlirc.ir.layer_names import Layers
@@ -60,6 +62,7 @@ class SourceModel:
     layers: Layers | None = None  # the few that stand for all of the model's in `program`
     scheme: Any = None  # of its packed weights, if it has any: a `quantize.Scheme`
     quantized: list = field(default_factory=list)  # `quantize.report.LayerError`s of those that were packed here
+    complex_results: Sequence[bool] = ()  # once it is exported: of each leaf of its result
     sizes: SizeRequest | None = None  # which sizes a call decides; the example inputs are at their bound
     given: Given | None = None  # a kernel, of which `module` is the reference, if it has one
 
@@ -81,31 +84,45 @@ class SourceModel:
         module = self.torch_module()
         with torch.no_grad(), self.mode_of(module):
             output, state = call_and_restore(module, args, kwargs, self.written)
-        return output_tensors(output) + state
+        return output_tensors(output) + [as_real(t) for t in state]
 
     def mode_of(self, module: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
         """The mode that the model's module runs in, for the body of a `with`."""
         return contextlib.nullcontext() if self.train else in_eval_mode(module)
 
     def bind(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple, dict[str, Any]]:
-        """`args` and `kwargs` with the tensors in place of the example tensors; raises MlircError for a wrong count."""
+        """`args` and `kwargs` with the tensors in place of the example tensors, complex where those are. Raises
+        MlircError for a wrong count."""
         leaves, spec = torch.utils._pytree.tree_flatten((self.args, self.kwargs))
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
         if len(places) != len(tensors):
             raise MlircError(f"{self.name} takes {len(places)} inputs, not {len(tensors)}")
         for place, tensor in zip(places, tensors, strict=True):
-            leaves[place] = tensor
+            leaves[place] = like_example(tensor, leaves[place])
         return torch.utils._pytree.tree_unflatten(leaves, spec)
 
+    def bind_real(self) -> tuple[tuple, dict[str, Any]]:
+        """`args` and `kwargs` with pairs of real numbers in place of complex example tensors."""
+        return torch.utils._pytree.tree_map(as_real, (self.args, self.kwargs))
+
     def example_inputs(self) -> list[torch.Tensor]:
-        """The example tensors, in order."""
+        """The example tensors, in order; of complex ones the pairs of real numbers."""
         leaves = torch.utils._pytree.tree_leaves((self.args, self.kwargs))
-        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        return [self._real(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+    def complex_inputs(self) -> set[str]:
+        """The names of the inputs that are complex for a caller."""
+        leaves = torch.utils._pytree.tree_leaves((self.args, self.kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        return {s.name for s, t in zip(self.input_specs(), tensors, strict=True) if t.is_complex()}
+
+    def _real(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if self.module is None else as_real(tensor)
 
     def real_inputs(self) -> list[torch.Tensor]:
         """The example tensors, with values also where the compiler needs none."""
         leaves = torch.utils._pytree.tree_leaves(self.values()) if self.values else self.example_inputs()
-        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        return [self._real(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
     def input_specs(self) -> list[InputSpec]:
         """Name, dtype and shape of each tensor input, in order; nested inputs are named by their path."""
@@ -127,7 +144,7 @@ class SourceModel:
                     keys[1] = names[int(keys[1])]
                 elif keys[0] == "0":
                     keys[1] = f"input_{keys[1]}"
-                specs.append(InputSpec.of("_".join(keys[1:]), leaf))
+                specs.append(InputSpec.of("_".join(keys[1:]), self._real(leaf)))
         return specs
 
 
@@ -144,6 +161,10 @@ def in_eval_mode(module: torch.nn.Module) -> Iterator[None]:
             child.training = True
 
 
+class _Record(dict):
+    """The fields of a dataclass."""
+
+
 def named_outputs(output: Any) -> list[tuple[str, Any]]:
     """The main outputs of a model's result, named by their fields; by-products such as caches are left out.
 
@@ -153,6 +174,9 @@ def named_outputs(output: Any) -> list[tuple[str, Any]]:
     leaves: list[tuple[str, Any]] = []
 
     def visit(value: Any, name: str, top: bool) -> None:
+        if dataclasses.is_dataclass(value) and not isinstance(value, (Mapping, type)):
+            fields = [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
+            value = _Record((k, v) for k, v in fields if v is not None)
         if isinstance(value, Mapping):
             for key, child in value.items():
                 if not (top and type(value) is not dict and is_byproduct(str(key))):
@@ -172,8 +196,13 @@ NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
 
 def output_tensors(output: Any) -> list[torch.Tensor]:
-    """The main outputs in order, numbers as tensors of no dimension (int64, float64 or bool)."""
-    values = (value for _, value in named_outputs(output) if isinstance(value, torch.Tensor) or type(value) in NUMBERS)
+    """The main outputs in order, numbers as tensors of no dimension (int64, float64 or bool), of complex tensors the
+    pairs of real numbers."""
+    values = (
+        as_real(value)
+        for _, value in named_outputs(output)
+        if isinstance(value, torch.Tensor) or type(value) in NUMBERS
+    )
     return [v if isinstance(v, torch.Tensor) else torch.tensor(v, dtype=NUMBERS[type(v)]) for v in values]
 
 
@@ -220,5 +249,6 @@ def from_torch(
     if not isinstance(args, tuple):
         args = (args,)
     weights = dict(module.state_dict(keep_vars=False))
+    register_records((args, dict(kwargs or {})))
     source = SourceModel(name, "module", args, dict(kwargs or {}), module=module, weights=weights, train=train)
     return with_numbers(source, scalars)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from mlirc.errors import MlircError
 from mlirc.ir import loops
@@ -13,6 +14,7 @@ from mlirc.ir.ladder import LEVELS as LEVELS
 from mlirc.mlir import context, func, ir
 from mlirc.runtime.plan import GIVEN, WRITTEN, Plan
 from mlirc.runtime.random_state import RandomState
+from mlirc.runtime.structure import Structure, read_structure, structure_out
 
 # On a product of an attention's weight, its first factor: the type that tensor cores take it in.
 WEIGHT = "mlirc.weight"
@@ -31,6 +33,7 @@ REFERENCE = "mlirc.reference"
 INDEX_BELOW = "mlirc.index_below"
 # On a result of `@main`: the number of the argument whose new value it is.
 WRITES = "mlirc.writes"
+STRUCTURE = "mlirc.structure"  # on `@main`: how a caller has its tensors, as the plan's JSON says it
 
 
 def functions(module: ir.Module) -> dict[str, ir.OpView]:
@@ -196,6 +199,28 @@ def writing(attributes: ir.DictAttr, argument: int | None) -> ir.DictAttr:
         return attributes
     known = {n.name: n.attr for n in attributes}
     return ir.DictAttr.get(known | {WRITES: ir.IntegerAttr.get(ir.IntegerType.get_signless(64), argument)})
+
+
+def write_structure(module: ir.Module, structure: Structure) -> None:
+    """Notes on `@main` how a caller has its tensors."""
+    with context():
+        text = json.dumps(structure_out(structure), separators=(",", ":"))
+        functions(module)["main"].attributes[STRUCTURE] = ir.StringAttr.get(text)
+
+
+def structure_of(main: ir.OpView) -> Structure | None:
+    """How a caller has the tensors of `@main`, where that is noted. Raises MlircError for what says nothing such."""
+    if STRUCTURE not in main.operation.attributes:
+        return None
+
+    def wrong(value: Any, where: str, wanted: str) -> NoReturn:
+        raise MlircError(f"main: {where}: {ascii(value)[:80]} where {wanted} must be")
+
+    try:
+        data = json.loads(ir.StringAttr(main.operation.attributes[STRUCTURE]).value)
+    except (ValueError, RecursionError):
+        data = None
+    return read_structure(data, wrong)
 
 
 def draws_of(attributes: ir.DictAttr) -> tuple[int, ...]:

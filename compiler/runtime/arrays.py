@@ -123,7 +123,7 @@ def view(tensor: Any, name: str) -> View:
             raise MlircError(f"'{name}': NumPy dtype {array.dtype} is not supported: use one of {_numpy_names()}")
         return View(array.ctypes.data, None, dtype, array.shape, True, array, kind)
     if kind == "torch":
-        tensor = tensor.detach()  # DLPack refuses tensors that require a gradient
+        tensor = tensor.detach().resolve_neg()  # DLPack refuses tensors that require a gradient, and loses the sign
         if str(tensor.dtype) in _FP8_OF_TORCH:  # and, before DLPack 1.1, 8-bit floats
             seen = view(tensor.view(sys.modules["torch"].uint8), name)
             return replace(seen, dtype=_FP8_OF_TORCH[str(tensor.dtype)])

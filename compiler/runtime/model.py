@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,10 +19,10 @@ from mlirc.runtime.arrays import (
     check,
     current_stream,
     empty_like,
-    match,
     stream_handle,
     view,
 )
+from mlirc.runtime.calls import arguments_of, result_of
 from mlirc.runtime.cuda import Call, CopyCall, Driver, KernelCall, check_target
 from mlirc.runtime.fitting import cut
 from mlirc.runtime.plan import POINTER_ALIGNMENT, CopyStep, Dim3, KernelLaunch, Plan, Ref, TensorSpec, begins_early
@@ -55,10 +55,13 @@ class CompiledModel:
     """A model on one GPU, ready to run. Calls enqueue the whole plan as one CUDA graph; where the addresses of inputs
     or outputs change, only the nodes that use them are updated. One call at a time: calls share one arena.
 
-    What the model keeps from call to call is `state`, by name.
+    What the model keeps from call to call is `state`, by name. `rebuild` makes of a call's outputs what the module
+    returns, in its own classes, where those are there (`mlirc.compile`).
 
     Make one with `load` or `load_text`; use it as a context manager, or call `close`, to free its memory early.
     """
+
+    rebuild: Callable[[Sequence[Any]], Any] | None = None
 
     def __init__(
         self,
@@ -229,7 +232,7 @@ class CompiledModel:
     def _resolve(self, tensors: tuple, named: Mapping[str, Any]) -> list[View]:
         """The inputs in the plan's order, checked against it."""
         specs = self.plan.asked
-        self._given = match(specs, tensors, named)
+        self._given = arguments_of(self.plan, tensors, named)
         numbers = [s.kind == "scalar" for s in specs]
         given = [scalar_array(t, s) if n else t for t, s, n in zip(self._given, specs, numbers, strict=True)]
         seen = [view(t, spec.name) for t, spec in zip(given, specs, strict=True)]
@@ -436,12 +439,17 @@ class CompiledModel:
         self._held.graph.launch(stream)
 
     def __call__(self, *tensors: Any, stream: Any = None, **named: Any) -> Any:
-        """Runs the model: inputs by position in the plan's order, or by name.
+        """Runs the model: inputs as the module takes them, or tensor by tensor, by position in the plan's order or by
+        name. The result is as the module has it (`plan.structure`), else one output as it is, several as a tuple.
 
         Outputs are of the library of the first input that lies on the GPU, or else of the first input: torch (or CuPy)
         tensors, without waiting, on that library's current stream; NumPy arrays, waiting; `DeviceTensor`s for others.
-        `stream` runs it on a stream of the caller's. One output is returned as it is, several as a tuple.
+        `stream` runs it on a stream of the caller's.
         """
+        return result_of(self.plan, self.flat(*tensors, stream=stream, **named), self.rebuild)
+
+    def flat(self, *tensors: Any, stream: Any = None, **named: Any) -> list[Any]:
+        """Runs the model as a call does; returns the plan's outputs, complex ones as pairs of real numbers."""
         seen = self._resolve(tensors, named)
         tensors_seen = [v for v, s in zip(seen, self.plan.given, strict=True) if s.kind != "scalar"]
         like = next((v for v in tensors_seen if v.device is not None), next(iter(tensors_seen), None))
@@ -466,7 +474,7 @@ class CompiledModel:
         for spec, v, tensor in zip(self.plan.given, seen, self._given, strict=True):
             if spec.kind == "inout":
                 settle(v, tensor)
-        return results[0] if len(results) == 1 else tuple(results)
+        return results
 
     def _return_inputs(self, seen: list[View], stream: int) -> None:
         """Copies inputs that were changed in a copy of them back to where they lie."""

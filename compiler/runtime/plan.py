@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from mlirc.runtime.sizes import Sizes, dims_text
+from mlirc.runtime.structure import Structure
 from mlirc.runtime.tensor_map import DTYPE_BYTES as DTYPE_BYTES
 from mlirc.runtime.tensor_map import TensorMapSpec
 
@@ -131,7 +132,8 @@ class Plan:
     on constants only: they run once, when the model is loaded. `unpacked_size` is what the arena would take with a
     buffer of its own for every intermediate result. `draws` says how the generator of random numbers moves: see
     `mlirc.runtime.random_state`. `sizes` says which sizes a call decides, where there are any: the inputs and outputs
-    here are those at the bound then. `steps` has every iteration of the loops that `repeats` lists; the plan's text
+    here are those at the bound then. `structure` says how a caller has the inputs and the outputs, where those are more
+    than tensors in a row. `steps` has every iteration of the loops that `repeats` lists; the plan's text
     says them once."""
 
     model: str
@@ -147,6 +149,7 @@ class Plan:
     draws: tuple[int, ...] = ()
     repeats: list[Repeat] = field(default_factory=list)
     sizes: Sizes | None = None
+    structure: Structure | None = None
 
     @property
     def given(self) -> list[TensorSpec]:

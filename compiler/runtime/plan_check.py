@@ -32,6 +32,21 @@ CLUSTERS_FROM = TENSOR_MAPS_FROM = DEPENDENT_FROM = 90  # compute capability tim
 _KINDS = {"inputs": (*GIVEN, "random"), "outputs": ("output",), "weights": ("weight", "constant", "state")}
 
 
+def _check_structure(plan: Plan) -> None:
+    """A structure has the plan's tensors, and pairs of real numbers where it has complex ones."""
+    if plan.structure is None:
+        return
+    for what, leaves, specs in (("inputs", plan.structure.inputs, plan.asked),
+                                ("outputs", plan.structure.result.leaves, plan.outputs)):  # fmt: skip
+        if len(leaves) != len(specs):
+            raise MlircError(f"plan: structure: {len(leaves)} {what}, but the plan has {len(specs)}")
+        for leaf, spec in zip(leaves, specs, strict=True):
+            if leaf.kind == "complex" and (spec.dtype not in ("f32", "f64") or spec.shape[-1:] != (2,)):
+                raise MlircError(f"plan: structure: {_shown(spec.name)} is {spec}, which holds no complex numbers")
+    for text in plan.structure.texts():
+        check_text(text, "plan: structure")
+
+
 def check_plan(plan: Plan) -> None:
     """Raises MlircError, which names the tensor or the step, unless a plan is one that could be run."""
     target = TARGETS.get(plan.target)
@@ -44,6 +59,7 @@ def check_plan(plan: Plan) -> None:
         _check_tensors(name, getattr(plan, name))
     _check_draws(plan)
     check_sizes(plan)
+    _check_structure(plan)
     for what, size, limit in (("arena_size", plan.arena_size, MAX_BYTES), ("unpacked_size", plan.unpacked_size, 2**63)):
         if not 0 <= size <= limit:
             raise MlircError(f"plan: {what} is {size} bytes: not between 0 and {limit}")

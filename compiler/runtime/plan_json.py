@@ -25,6 +25,7 @@ from mlirc.runtime.plan import (
 from mlirc.runtime.plan_check import check_plan
 from mlirc.runtime.repeats import MAX_STEPS, Motion, PlanStep, references, roll, unroll
 from mlirc.runtime.sizes_json import read_sizes, sizes_out
+from mlirc.runtime.structure import read_structure, structure_out
 from mlirc.runtime.tensor_map import TensorMapSpec
 
 _AGAIN = "compile the model again"
@@ -98,6 +99,8 @@ def json_lines(plan: Plan) -> Iterator[str]:
         head["draws"] = plan.draws
     if plan.sizes:
         head["sizes"] = sizes_out(plan.sizes)
+    if plan.structure:
+        head["structure"] = structure_out(plan.structure)
     yield dump(head)[:-1] + ","
     tables: list[tuple[str, list]] = [
         (n, [[t.name, t.dtype, t.shape, t.kind] for t in getattr(plan, n)]) for n in TABLES
@@ -130,9 +133,9 @@ def read_plan(text: str) -> Plan:
         raise MlircError(
             f"plan: format version {version}, but this mlirc reads {VERSION} and {SIZES_VERSION}: {_AGAIN}"
         )
-    random = isinstance(data, dict) and "draws" in data
+    random, nested = (isinstance(data, dict) and key in data for key in ("draws", "structure"))
     sized = version == SIZES_VERSION
-    _keys(data, (*_HEAD, *["draws"] * random, *["sizes"] * sized), "plan")
+    _keys(data, (*_HEAD, *["draws"] * random, *["sizes"] * sized, *["structure"] * nested), "plan")
     tables = {name: [_tensor(row, f"{name}[{i}]") for i, row in enumerate(_list(data[name], name))] for name in TABLES}
     versions = data["versions"]
     if not isinstance(versions, dict):
@@ -149,6 +152,7 @@ def read_plan(text: str) -> Plan:
         steps=steps,
         repeats=repeats,
         sizes=read_sizes(data["sizes"]) if sized else None,
+        structure=read_structure(data["structure"], _wrong) if nested else None,
         **tables,
     )
 

@@ -20,6 +20,7 @@ from mlirc.runtime.loading import read_model
 from mlirc.runtime.plan import Plan, TensorSpec
 from mlirc.runtime.random_state import DEFAULT_SEED
 from mlirc.runtime.sized_copies import check_sized, dims_of
+from mlirc.runtime.structure import as_complex, as_pairs
 from mlirc.tools.cli import Parser, run_main
 from mlirc.tools.compare import compare_files
 from mlirc.tools.input_arrays import given_number, read_arrays
@@ -203,7 +204,11 @@ def _read_inputs(options: argparse.Namespace, plan: Plan) -> list[np.ndarray]:
             if key in by_name:
                 raise MlircError(f"input '{key}' is given twice")
             by_name[key] = array
-    arrays = [as_input(a, spec) for a, spec in zip(match(specs, by_position, by_name), specs, strict=True)]
+    given = match(specs, by_position, by_name)
+    if plan.structure:
+        leaves = plan.structure.inputs
+        given = [as_pairs(a) if leaf.kind == "complex" else a for a, leaf in zip(given, leaves, strict=True)]
+    arrays = [as_input(a, spec) for a, spec in zip(given, specs, strict=True)]
     for array, spec in zip(arrays, specs, strict=True):
         seen = view(array, spec.name)
         check_sized(seen, spec) if dims_of(plan, spec) else check(seen, spec)
@@ -276,7 +281,7 @@ def _run_on_gpu(options: argparse.Namespace, inputs: list[np.ndarray]) -> list[n
 
     with load(options.model, options.weights, options.device, graph=not options.no_graph) as model:
         model.manual_seed(options.manual_seed)
-        results = model(*inputs)
+        results = model.flat(*inputs)
         named = dict(zip((spec.name for spec in model.plan.asked), inputs, strict=True))
         written = [
             np.array(model.state[s.name]) if s.kind == "state" else named[s.name].copy() for s in model.plan.written
@@ -284,7 +289,7 @@ def _run_on_gpu(options: argparse.Namespace, inputs: list[np.ndarray]) -> list[n
         if options.time:
             times = time_model(model)
             print(f"time: {_microseconds(statistics.median(times))} median of {len(times)} samples, hot caches")
-    return [*(results if isinstance(results, tuple) else (results,)), *written]
+    return [*results, *written]
 
 
 def time_model(model, samples: int = 100, replays: int = 20) -> list[float]:
@@ -309,6 +314,8 @@ def _describe(name: str, array: np.ndarray) -> str:
     text = f"{name}: {array.dtype}[{','.join(map(str, array.shape))}]"
     if array.size == 0:
         return text
+    if array.dtype.kind == "c":
+        array, text = np.abs(array), f"{text} magnitudes"
     wide = array.astype(np.float64)
     return f"{text} mean {wide.mean():.6g} std {wide.std():.6g} min {wide.min():.6g} max {wide.max():.6g}"
 
@@ -363,6 +370,10 @@ def _main(argv: list[str] | None) -> int:
     else:
         results = _run_on_gpu(options, inputs)
         where = f"GPU {options.device}"
+    if plan.structure:
+        leaves = plan.structure.result.leaves
+        results[: len(leaves)] = [as_complex(a) if leaf.kind == "complex" else a
+                                  for a, leaf in zip(results, leaves, strict=False)]  # fmt: skip
     _write(writes, plan.results, results, _reads(options))
     if not writes:
         only = "" if options.blocks is None else ": only the given blocks, zeros in place of what others compute"

@@ -109,8 +109,7 @@ class _OnHostDevice:
         if self._model.plan.draws:
             self._model.manual_seed(_drawn_seed())
         if self._model.plan.sizes:  # such a model writes to nothing
-            results = self._model(*tensors)
-            return list(results) if isinstance(results, tuple) else [results]
+            return self._model.flat(*tensors)
         self._model.bind(*tensors)
         self._model.launch()
         written = [s for s in self._model.plan.written if s.kind == "inout"]
@@ -137,7 +136,7 @@ class _OnGpu:
         generator = torch.cuda.default_generators[self._index] if plan.draws else None
         if generator is not None:  # PyTorch's own numbers: its seed, and its place in the sequence
             self._model.manual_seed(generator.initial_seed(), generator.get_offset())
-        found = self._model(*moved)
+        found = self._model.flat(*moved)
         if generator is not None:
             generator.set_offset(generator.get_offset() + plan.draws[-1])
         for spec, tensor, given in zip(plan.asked, moved, tensors, strict=True):
@@ -147,7 +146,7 @@ class _OnGpu:
                 given.copy_(tensor)
             elif not given.is_inference():
                 torch.autograd.graph.increment_version(given)
-        return list(found) if isinstance(found, tuple) else [found]
+        return found
 
 
 def _drawn_seed() -> int:

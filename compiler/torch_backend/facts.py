@@ -174,7 +174,7 @@ def memory_order(value: torch.Tensor) -> tuple[int, ...]:
 
 def _stride_order(value: torch.Tensor) -> tuple[int, ...]:
     """The dimensions by their strides, the greatest first."""
-    return tuple(sorted(range(value.dim()), key=lambda d: (value.shape[d] != 1, -int(value.stride(d)), d)))
+    return tuple(sorted(range(value.dim()), key=lambda d: (value.shape[d] != 1, -int(value.stride()[d]), d)))
 
 
 def _outputs(results: list[Any], inputs: dict[int, torch.Tensor]) -> tuple[list, list[int]]:
@@ -262,7 +262,7 @@ def _overlaps(value: torch.Tensor) -> bool:
     if not value.numel():
         return False
     reach = 0  # of the dimensions so far, from their first element to their last
-    for stride, size in sorted((int(value.stride(d)), int(n)) for d, n in enumerate(value.shape)):
+    for stride, size in sorted((int(value.stride()[d]), int(n)) for d, n in enumerate(value.shape)):
         if stride and size > 1:
             if stride <= reach:
                 return True

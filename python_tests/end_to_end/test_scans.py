@@ -20,8 +20,7 @@ class _Scan(torch.nn.Module):
 
 def run(function, x):
     """What the compiled kernels of a function compute on the host device."""
-    out = mlirc.compile(_Scan(function), (x,), device="host")(x)
-    return [torch.as_tensor(r) for r in (out if isinstance(out, tuple) else (out,))]
+    return [torch.as_tensor(r) for r in mlirc.compile(_Scan(function), (x,), device="host").flat(x)]
 
 
 # One element, the longest that is not cut into chunks and one more, a prime, three levels of chunks.

@@ -102,7 +102,10 @@ def test_what_depends_on_undefined_casts():
     ):
         run = lambda f=function: [f(x)]  # noqa: E731
         assert [m.tolist() for m in depending(run, run())] == [wanted]
-    assert depending(lambda: [x.bool()], [x.bool()]) is None
+    for function, found in ((torch.Tensor.bool, False), (torch.Tensor.int, True)):
+        with UndefinedCasts() as casts:
+            function(x)
+        assert casts.found == found
 
 
 def test_quantized_numbers_are_checked_where_they_are_defined():

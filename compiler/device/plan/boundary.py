@@ -37,6 +37,8 @@ def check_boundary(plan: Plan, main: ir.OpView) -> list[Problem]:
             problems.append(f"{table}: there are {len(getattr(plan, table))}, but {len(specs)} at the gpu level")
     if plan.sizes != read_sizes(main):
         problems.append("the sizes that a call decides are others at the gpu level")
+    if plan.structure != levels.structure_of(main):
+        problems.append("the structure in which a caller has the tensors is another at the gpu level")
     if plan.draws != draws:
         problems.append(f"draws of random numbers are {list(plan.draws)}, but {list(draws)} at the gpu level")
     return [Problem(message, "the tables") for message in problems]

@@ -18,10 +18,12 @@ def dynamic_shapes(source: Any) -> Any:
     request: SizeRequest = source.sizes
     dims = {name: torch.export.Dim(name, min=low, max=high) for name, (low, high) in request.ranges.items()}
     wanted: dict[int, Any] = {}
-    for spec, tensor in zip(source.input_specs(), source.example_inputs(), strict=True):
+    args, kwargs = source.bind_real()
+    tensors = [t for t in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+    for spec, tensor in zip(source.input_specs(), tensors, strict=True):
         symbols = request.dims.get(spec.name, ())
         wanted[id(tensor)] = {i: dims[s] for i, s in enumerate(symbols) if s} or None
-    combined = combine(source.module, source.args, source.kwargs)
+    combined = combine(source.module, args, kwargs)
     return torch.utils._pytree.tree_map(lambda leaf: wanted.get(id(leaf)), combined)
 
 

@@ -65,14 +65,14 @@ class Ranges:
 
 
 def of_sizes(sizes: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -> SizeRequest:
-    """A request from `mlirc.compile(..., sizes={"x": "b<=8, 7"})`, or a list such as `["b<=8", 7]`; None stands for the
-    example's size. Raises MlircError for inputs that there are not, and dimensions that do not fit."""
+    """A request from `mlirc.compile(..., sizes={"x": "b<=8, 7"})`, or a list such as `["b<=8", 7]`; None stands for
+    the example's size. Raises MlircError for inputs that there are not, and dimensions that do not fit."""
     ranges, dims = Ranges(), {}
     for name, given in sizes.items():
         where = f"sizes['{name}']"
         if name not in shapes:
             raise MlircError(f"{where}: there is no such input: those are {', '.join(shapes)}")
-        parts = given.split(",") if isinstance(given, str) else list(given)
+        parts = _listed(given)
         shape = tuple(shapes[name])
         if len(parts) != len(shape):
             raise MlircError(f"{where}: {len(parts)} sizes, but the input has {len(shape)} dimensions")
@@ -84,6 +84,12 @@ def of_sizes(sizes: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -> S
             symbols.append(None if fixed else ranges.add(str(part), where))
         dims[name] = tuple(symbols)
     return SizeRequest(dims, ranges.done())
+
+
+def _listed(given: Any) -> list[Any]:
+    """The sizes of an input one by one: `"b<=8, 7"`, `["b<=8", 7]` and `["b<=8, 7"]` are the same."""
+    listed = [given] if isinstance(given, str) else list(given)
+    return [part for item in listed for part in (item.split(",") if isinstance(item, str) else [item])]
 
 
 def of_dynamic_shapes(
@@ -148,10 +154,13 @@ def with_sizes(source: Any, sizes: Mapping[str, Any] | None, dynamic_shapes: Any
         raise MlircError("sizes and dynamic_shapes say the same: give one of them")
     specs = source.input_specs()
     if sizes is not None:
-        request = of_sizes(sizes, {s.name: s.shape for s in specs})
+        pairs = source.complex_inputs()  # which have a last dimension of 2 that nobody has to know of
+        whole = {name: [*_listed(given), 2] if name in pairs else given for name, given in sizes.items()}
+        request = of_sizes(whole, {s.name: s.shape for s in specs})
     elif dynamic_shapes is not None:
         names = [s.name for s in specs]
-        request = of_dynamic_shapes(dynamic_shapes, source.module, source.args, source.kwargs, names)
+        args, kwargs = source.bind_real()
+        request = of_dynamic_shapes(dynamic_shapes, source.module, args, kwargs, names)
     else:
         return source
     if not request.ranges:
