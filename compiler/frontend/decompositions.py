@@ -303,7 +303,9 @@ def _log_sigmoid(x: Tensor) -> Tensor:
 
 @_decomposes(aten.log_sigmoid_forward.default)
 def _log_sigmoid_forward(x: Tensor) -> tuple[Tensor, Tensor]:
-    return _log_sigmoid(x), x.new_empty((0,))
+    """The second result is what PyTorch's backward on a CPU takes; on a GPU it has no elements."""
+    kept = torch.exp(-torch.abs(_wide(x))).to(x.dtype) if x.device.type == "cpu" else x.new_empty((0,))
+    return _log_sigmoid(x), kept
 
 
 # Ops that torch-mlir lowers better whole than decomposed.

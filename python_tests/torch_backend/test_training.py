@@ -110,3 +110,24 @@ def test_gradients_that_the_graph_asks_for_itself_are_not_lost(compiled):
 
     with torch.no_grad():
         assert compiled(function, fallback=True)(torch.randn(4, 3)).requires_grad
+
+
+def test_results_and_gradients_have_the_strides_of_pytorch(compiled):
+    def function(a, b, c, d, e):
+        image = F.conv2d(e, torch.ones(2, 2, 1, 1)).relu()
+        return (a * 2)[:, ::2], b.sum(0), c.t() * 2, d.expand(3, 4, 6) * 1.5, image, F.logsigmoid(a).mT
+
+    def inputs():
+        generator = torch.Generator().manual_seed(0)
+        xs = [torch.randn(4, 6, generator=generator) for _ in range(4)]
+        xs[2] = xs[2].t().contiguous().t()
+        image = torch.randn(2, 2, 3, 5, generator=generator).to(memory_format=torch.channels_last)
+        return [x.requires_grad_() for x in (*xs, image)]
+
+    found = []
+    for call in (compiled(function), function):
+        xs = inputs()
+        results = call(*xs)
+        found.append([*results, *torch.autograd.grad(sum((r * r).sum() for r in results), xs)])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, check_stride=True)
