@@ -149,6 +149,22 @@ def _strided_places(size: list[int], stride: list[int], offset: int, device: tor
     return place
 
 
+@_decomposes(aten.gather.default)
+def _gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
+    """torch-mlir's takes no tensors without a dimension."""
+    if x.dim() and index.dim():
+        return NotImplemented
+    row, at = (t.reshape(1) if t.dim() == 0 else t for t in (x, index))
+    return aten.gather.default(row, 0, at).reshape(index.shape)
+
+
+@_decomposes(aten.take.default)
+def _take(x: Tensor, index: Tensor) -> Tensor:
+    """PyTorch's own asks for the value of an index without a dimension. One below 0 counts from the end."""
+    from_front = torch.where(index < 0, index + x.numel(), index)
+    return aten.index_select.default(x.reshape(-1), 0, from_front.reshape(-1)).reshape(index.shape)
+
+
 @_decomposes(aten.index.Tensor)
 def _index(x: Tensor, indices: list[Tensor | None]) -> Tensor:
     """torch-mlir does not come to an end where an index has no dimension: here all have as many."""

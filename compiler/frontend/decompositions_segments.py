@@ -161,6 +161,16 @@ def _equal_bags(
     return out.to(weight.dtype)
 
 
+@_decomposes(aten.embedding_renorm.default)
+def _embedding_renorm(weight: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Tensor:
+    """The weight [E,D] with those of the rows at `indices` whose norm is above `max_norm` scaled down to it."""
+    norm = torch.linalg.vector_norm(weight, norm_type, 1)
+    found = torch.zeros_like(norm, dtype=torch.bool)
+    found = scatter(found, {0: indices.reshape(-1)}, torch.ones_like(indices, dtype=torch.bool).reshape(-1))
+    scaled = weight * (max_norm / (norm + 1e-7)).unsqueeze(1)
+    return torch.where((found & (norm > max_norm)).unsqueeze(1), scaled, weight)
+
+
 # -- segments of an axis
 
 

@@ -123,6 +123,18 @@ def test_indices_apart() -> None:
     check_together([(nonadjacent, (values(torch.float32, 3, 4, 3, 4), indices(3, 3), values(torch.float32, 3, 3, 4)))])
 
 
+def test_lookups_without_dimensions() -> None:
+    def run(x, i):
+        yield from (
+            torch.gather(x[0, 0], 0, i[:1] * 0),
+            torch.gather(x[0, 0], 0, i[0] * 0),
+            torch.gather(x[0], 0, i[0]),
+        )
+        yield from (torch.take(x, i), torch.take(x, i[0] - 15), torch.take(x[0, 0], i * 0), torch.take(x, i[:0]))
+
+    check_together([(lambda *args: list(run(*args)), (values(torch.float32, 5, 3), indices(3, 4)))])
+
+
 def masked(x, mask, source):
     yield from (x.masked_scatter(mask, source), torch.masked_scatter(x, mask[0], source))
     yield from (torch.masked_scatter(x[0], mask, source), x.masked_scatter(mask & False, source[:0]))

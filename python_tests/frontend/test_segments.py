@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from mlirc.check import check_torch
 from mlirc.driver.compilation import Compilation
 from mlirc.targets import get_target
 from support.models.together import Calls, check_together, randn
@@ -77,6 +78,14 @@ def test_bags_of_one_size_are_not_scattered() -> None:
     job.import_module(Calls(lambda i, w: F.embedding_bag(i, w, mode="mean", padding_idx=1)), (ROWS, randn(7, 5)), {})
     job.lower("linalg")
     assert "tm_tensor.scatter" not in job.text("linalg")
+
+
+@pytest.mark.parametrize("norm", [2.0, 1.0])
+def test_rows_of_a_largest_norm(norm) -> None:
+    """What the model writes to its weight is compared, too."""
+    model = torch.nn.Embedding(7, 5, max_norm=0.5, norm_type=norm)
+    result = check_torch(model, (ROWS,), levels=["tiles"], kinds=("plain",))
+    assert result.ok, result.reason()
 
 
 def test_segments() -> None:
