@@ -32,11 +32,12 @@ def _per_channel(x: Tensor, like: Tensor) -> Tensor:
     return x.reshape([1, -1] + [1] * (like.dim() - 2)) if like.dim() > 1 else x
 
 
-def saved_statistics(x: Tensor, weight: Tensor | None, *statistics: Tensor) -> tuple[Tensor, ...]:
+def saved_statistics(x: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor]:
     """What a norm of `x` saves for its gradient, in the dtype that PyTorch has on the device: on a CPU the weight's."""
     if x.device.type != "cpu":
-        return statistics
-    return tuple(s.to(x.dtype if weight is None else weight.dtype) for s in statistics)
+        return mean, rstd
+    dtype = x.dtype if weight is None else weight.dtype
+    return mean.to(dtype), rstd.to(dtype)
 
 
 @_decomposes(aten._native_batch_norm_legit_no_training.default)
@@ -58,7 +59,7 @@ def _by_batch(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """By the mean and the variance of each channel of x [N, C, ...]; also gives them, as mean and 1 / deviation."""
     wide = _wide(x)
-    if x.shape[0] == 1:  # the norm of rows
+    if x.shape[0] == 1 and x.dim() > 2:  # the norm of rows
         mean, centered, square = moments(wide, [*range(2, x.dim())])
         mean, rstd = mean.reshape(-1), torch.rsqrt(square + eps).reshape(-1)
     else:

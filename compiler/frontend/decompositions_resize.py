@@ -181,4 +181,5 @@ _register("upsample_trilinear3d", "linear")
 _register("upsample_bicubic2d", "cubic")
 _register("_upsample_bilinear2d_aa", "linear", smooth=True)
 _register("_upsample_bicubic2d_aa", "cubic", smooth=True)
-_register("_upsample_lanczos2d_aa", "lanczos", smooth=True)
+if hasattr(aten, "_upsample_lanczos2d_aa"):  # since PyTorch 2.13
+    _register("_upsample_lanczos2d_aa", "lanczos", smooth=True)

@@ -66,9 +66,9 @@ class Fourier:
         re, im = (x if x is None else self.build(aten.view.default, x, [*lead, first, second]) for x in (re, im))
         rank = len(lead) + 2
         order = [*range(len(lead)), rank - 1, rank - 2]
-        columns = [x if x is None else self.build(aten.permute.default, x, order) for x in (re, im)]
-        columns = self._last(columns[0], columns[1], sign, first)
-        re, im = (self.build(aten.permute.default, x, order) for x in columns)
+        re, im = (x if x is None else self.build(aten.permute.default, x, order) for x in (re, im))
+        re, im = self._last(re, im, sign, first)
+        re, im = (self.build(aten.permute.default, x, order) for x in (re, im))
         re, im = self._turned(re, im, _products(first, second), n, sign)
         re, im = self._last(re, im, sign, second)
         re, im = (self.build(aten.permute.default, x, order) for x in (re, im))

@@ -76,10 +76,9 @@ def _turns(store: ir.Operation, outermost: ir.Operation, indices: list[ir.Value]
         if op.name != "scf.for":
             continue
         if op.regions[0].blocks[0].arguments[0] not in indices:
-            ends = [_constant(v) for v in list(op.operands)[:3]]
-            if None in ends:
+            low, high, step = (_constant(v) for v in list(op.operands)[:3])
+            if low is None or high is None or step is None:
                 return 0
-            low, high, step = ends
             count *= max(0, -(-(high - low) // step))
     return count
 
