@@ -154,7 +154,10 @@ def result_tree(program: Any, names: Sequence[str | None], are_complex: Sequence
 
     def visit(spec: Any) -> Tree:
         if spec.is_leaf():
-            value, name, is_complex = next(leaves)
+            leaf = next(leaves, None)
+            if leaf is None:
+                raise MlircError("the program returns less than its module")  # a cache, in some versions
+            value, name, is_complex = leaf
             if name is None:
                 return ABSENT
             if isinstance(value, torch.fx.Node):
