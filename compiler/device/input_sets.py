@@ -25,7 +25,7 @@ from mlirc.mlir import ir
 
 EXTREMES = "maximum in turn"
 INPUT_SETS = (PLAIN, *FLOATS, *VALUES, EXTREMES, *ELEMENTS, IDS, INTEGERS)
-QUICK = (PLAIN, "floats x100", "tiny floats", *VALUES, EXTREMES, IDS)
+QUICK = tuple(name for name in INPUT_SETS if name not in ("zeros", INTEGERS))
 BLOCKS = 4  # of a launch that a set runs
 TURNS = 16  # runs of the set whose extremes change their places
 _OF_VALUES = ("bad index", "undefined arithmetic", "undefined value")  # a model may never have such values
@@ -64,8 +64,9 @@ class InputSets:
             return not self.traits.divides and any(i not in self.traits.limits for i in integers)
         if name == EXTREMES:
             return any(self._axis(i) is not None for i in range(len(self.given)))
-        needed = {"multiples of a half": self.traits.decides, "far from 0": self.traits.reduces,
-                  "every magnitude": not self.traits.reduces}  # fmt: skip
+        reduces = self.traits.reduces  # where nothing is, the special values are enough of their kind
+        needed = {"multiples of a half": self.traits.decides, "far from 0": reduces, "every magnitude": not reduces,
+                  "large negative": reduces, **dict.fromkeys(ELEMENTS, reduces)}  # fmt: skip
         return name == PLAIN or (any(_is_float(a) for a in self.given) and needed.get(name, True))
 
     def turns(self, name: str) -> int:

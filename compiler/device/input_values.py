@@ -5,8 +5,8 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-FAR = 30.0  # where floats that are far from 0 lie, and how far an extreme is from the others
-EXTREME = 300.0
+FAR, FAR_SHORT = 100.0, 30.0  # where floats that are far from 0 lie, and those of 16 bits
+EXTREME = 300.0  # how far an extreme is from the others
 
 
 def halves(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -18,8 +18,8 @@ def halves(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def far_from_zero(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Normal floats around 30."""
-    return (x.astype(np.float64) + FAR).astype(x.dtype)
+    """Normal floats around 100, around 30 in 16 bits, whose squares have large sums."""
+    return (x.astype(np.float64) + (FAR if x.dtype.itemsize > 2 else FAR_SHORT)).astype(x.dtype)
 
 
 def every_magnitude(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -196,7 +196,7 @@ def test_what_made_up_values_leave_undefined_is_no_finding(tmp_path, ran):
     compile_model(str(tmp_path / "m.mlir"), tmp_path / "m.ptx", cache=False)
     run = [tmp_path / "m.ptx", "--random-inputs", 0, "--device", "host", "--input-sets", "all"]
     result = ran(mlirc_run.main, *run)
-    assert result.status == 0 and "tried on 10 sets of made-up inputs" in result.err, result.err
+    assert result.status == 0 and "tried on 7 sets of made-up inputs" in result.err, result.err
 
 
 def test_few_blocks_have_the_first_and_the_last():
@@ -254,7 +254,7 @@ SHOWN = {  # a kernel, what is changed in it, and sets that show it
                             {"multiples of a half", "special values"}),
     "ties of rounding": (elements(19, "%y = math.roundeven %x0 : f32", ("f32",), "f32"), "roundeven", "round",
                          {"multiples of a half", "special values"}),
-    "NaN": (elements(39, INFINITE, ("f32",), "i1"), "cmpf oeq", "cmpf ueq", {"special values", "one NaN"}),
+    "NaN": (elements(39, INFINITE, ("f32",), "i1"), "cmpf oeq", "cmpf ueq", {"special values"}),
     "infinities": (elements(39, INFINITE, ("f32",), "i1"), "cmpf oeq", "cmpf one", {"plain", "special values"}),
     "negative divisors": (elements(19, FLOOR_DIVISION, ("i32", "i32"), "i32"), "arith.xori", "arith.andi", {"plain"}),
     "small numbers": (elements(33, "%y = math.expm1 %x0 : f32", ("f32",), "f32"), "math.expm1", "math.exp",
