@@ -1,123 +1,188 @@
 """Writes results/mutants-numbers.md: what the host device says to kernels that break no rule and compute another thing,
 on every set of made-up inputs. Needs no GPU; takes minutes, a process for each core:
 
-    python benchmarks/mutants_numbers.py [--jobs 16]
+    python benchmarks/mutants_numbers.py -j 16
+    python benchmarks/mutants_numbers.py -j 2 --sample 25 --seed 1    # of each kernel's mutants
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import random
 import sys
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import side_by_side
 import tests_path  # noqa: F401
 
-from support.kernels.number_cases import NUMBERS, number_case
-from support.mutants.kernels import Case
+from mlirc.device.input_sets import INPUT_SETS, QUICK
+from support.kernels.number_cases import NUMBERS
+from support.kernels.torch_kinds import KINDS
 from support.mutants.numbers import number_mutants
+from support.mutants.tried import Tried, tried
 
-# Why results with other bits are no error, and why a change can leave them as they were.
-CLOSE = {
-    "accumulator": "one partial sum of many, rounded once. A right attention may round its weights to 16 bits in front "
-    "of the product with V, by any maximum seen so far, and the bound allows each of them half a unit in one "
-    "direction: more than this one rounding. It is to nearest, so that no sum of signed errors tells, either",
-    "constant": "one thousandth of a score changes the weights by less than their rounding to 16 bits",
+PARTS = 8  # of each name's mutants, at the most
+# Why results with other bits are not reported, by the start of what was changed, and why a change can leave all bits.
+MISSED = {
+    "accumulator": "one partial sum of many, rounded once to nearest: attention may round its weights to 16 bits in "
+    "front of the GEMM with V, relative to any maximum so far, and the bound allows each of them half a unit; a "
+    "variance corrects for the mean that it subtracts",
+    "constant": "less than the rounding of attention's weights to 16 bits, or of a result",
     "maximum": "any bound of the scores, from another lane, is right in a softmax but where it overflows, and only the "
     "rounding differs",
+    "count": "the mean that a variance subtracts, and corrects for: any number near it is right",
+    "term": "what corrects a sum for its rounding, or a variance for the mean that it subtracts",
+    "function flushes": "a subnormal number within the bound, or the sign of a zero, which is not judged",
+    "element": "an element that a running maximum of scores leaves out: any bound of them is right where nothing "
+    "overflows",
+    "comparison off": "a comparison with 0 that decides the sign of a zero, which is not judged",
+    "rounding cut off": "some of the roundings of attention's weights: too few for the mean of all errors",
 }
 SAME = {
     "index": "an index of a warp or thread, which is small",
-    "sign": "an index of a warp or thread, which is not negative",
-    "comparison": "equality does not occur, or decides between equal values, or about what is never stored",
+    "sign": "a number that is not negative, such as an index of a thread",
+    "comparison": "equality or NaN does not occur, decides between equal values, or about what is never stored",
     "term": "a term of 0, to which a reduction adds what it starts from",
     "maximum": "lanes and rows that hold the same value, or the lowest one; NaN that comes by another way, too",
     "factor": "a factor of what is never stored",
     "subtrahend": "a difference that is never stored",
     "accumulator": "rounded to 16 bits behind it anyway",
     "constant": "a limit of 8 bits, which rounding takes back",
+    "count": "a number that is no count, and decides nothing",
+    "element": "elements of what is never stored, or that are alike",
+    "lanes": "all lanes hold the same, or only the first lane's result is used",
+    "choice": "both are alike, or what is never stored",
+    "integer": "an operand of 0, or of what is never stored",
+    "function": "small results do not occur, or are 0",
+    "rounding": "a number that 16 bits hold, and that does not overflow",
+    "flag": "no bit is lost",
 }
-VERDICTS = ("rule", "wrong", "close", "same")
+
+
+@dataclass
+class Part:
+    """A part of the mutants of a name: how many there are by kernel, what was changed, how and the verdict's word;
+    by set how many it reported, how many it alone, and its seconds; `rules`: those that break a rule."""
+
+    verdicts: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
+    found: Counter[str] = field(default_factory=Counter)
+    alone: Counter[str] = field(default_factory=Counter)
+    seconds: Counter[str] = field(default_factory=Counter)
+    rules: int = 0
+
+    def add(self, other: Part) -> None:
+        for mine, theirs in ((self.verdicts, other.verdicts), (self.found, other.found), (self.alone, other.alone),
+                             (self.seconds, other.seconds)):  # fmt: skip
+            mine.update(theirs)
+        self.rules += other.rules
 
 
 @functools.lru_cache(maxsize=1)
-def made(name: str) -> Case:
-    return number_case(name)
+def made(name: str) -> list[Tried]:
+    return list(tried(name))
 
 
-def judge(work: side_by_side.Part) -> Counter[tuple[str, str, str]]:
-    """A part of a kernel's mutants: by what was changed, how, and the verdict."""
+def judge(work: side_by_side.Part, sample: int, seed: int) -> Part:
+    """A part of a name's mutants, or of a sample of each kernel's."""
     name, part, parts = work
-    table: Counter[tuple[str, str, str]] = Counter()
-    for mutant in itertools.islice(number_mutants(made(name).text), part, None, parts):
-        verdict = made(name).judge(mutant)
-        if verdict != "invalid":
-            table[mutant.what, mutant.how, verdict] += 1
-    return table
+    whole = Part()
+    for kernel in made(name):
+        mutants = list(number_mutants(kernel.text))
+        if sample:
+            mutants = random.Random(f"{seed} {kernel.name}").sample(mutants, min(sample, len(mutants)))
+        kernel.seconds.clear()
+        for mutant in itertools.islice(mutants, part, None, parts):
+            verdict = kernel.judge(mutant)
+            if verdict is None:
+                continue
+            whole.verdicts[kernel.name, mutant.what, mutant.how, verdict.word] += 1
+            whole.found.update(verdict.sets)
+            whole.alone.update(verdict.sets if len(verdict.sets) == 1 else [])
+            whole.rules += verdict.rule
+        whole.seconds.update(kernel.seconds)
+    return whole
 
 
 def main() -> int:
-    start = time.perf_counter()
-    table: Counter[tuple[str, str, str]] = Counter()  # what, how, verdict
-    kernels: Counter[tuple[str, str]] = Counter()
-    silent: Counter[tuple[str, str]] = Counter()
-    workers = side_by_side.jobs(__doc__)
-    for name, counts in side_by_side.shared(judge, NUMBERS, workers):
-        table += counts
-        for (what, how, verdict), n in counts.items():
-            kernels[name, verdict] += n
-            if verdict == "close":
-                silent[f"{what} {how}", name] += n
+    parser = side_by_side.parser(__doc__)
+    parser.add_argument("--sample", type=int, default=0, help="so many mutants of each kernel (default: all)")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--kinds", default="", help="only names that have this text in them")
+    given, start, whole = parser.parse_args(), time.perf_counter(), Part()
+    names = [n for n in (*KINDS, *NUMBERS) if given.kinds in n]
+    work = functools.partial(judge, sample=given.sample, seed=given.seed)
+    for name, found in side_by_side.shared(work, names, given.jobs, min(given.jobs, PARTS)):
+        whole.add(found)
         print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
-    path = Path(__file__).resolve().with_name("results") / "mutants-numbers.md"
-    path.write_text(report(table, kernels, silent, time.perf_counter() - start, workers))
+    sampled = f" --sample {given.sample} --seed {given.seed}" if given.sample else ""
+    page = report(whole, time.perf_counter() - start, given.jobs, sampled)
+    if given.kinds:
+        print(page)
+    else:
+        (Path(__file__).resolve().with_name("results") / "mutants-numbers.md").write_text(page)
     return 0
 
 
-def report(table: Counter, kernels: Counter, silent: Counter, seconds: float, cores: int) -> str:
+def report(whole: Part, seconds: float, cores: int, sampled: str) -> str:
     """The page, in Markdown."""
-    total = {v: sum(n for (_, _, verdict), n in table.items() if verdict == v) for v in VERDICTS}
-    found = total["rule"] + total["wrong"]
+    total: Counter[str] = Counter()
+    for (*_, word), n in whole.verdicts.items():
+        total[word] += n
+    harmful = total["default"] + total["all"] + total["missed"]
     lines = [
         "# Kernels that compute something else, on the host device", "",
-        f"Made by `python benchmarks/mutants_numbers.py` in {seconds:.0f} s on {cores} cores; the kernels are those of "
-        "`python_tests/support/kernels/number_cases.py`, the changes those of "
-        "`python_tests/support/mutants/numbers.py`: in one place at a time, and in all places of a kind at once. Each "
-        "is run on every set of made-up inputs that fits the kernel ([host device]"
+        f"Made by `python benchmarks/mutants_numbers.py{sampled}` in {seconds:.0f} s on {cores} cores; the kernels are "
+        "those of `number_cases.py` and `torch_kinds.py` in `python_tests/support/kernels/`, the changes those of "
+        "`numbers.py` and `values.py` in `python_tests/support/mutants/`: in one place at a time, and in all places of "
+        "a kind at once. Each is run on every set of made-up inputs that fits the kernel ([host device]"
         "(../../docs/host-device.md#made-up-inputs)); unchanged, no kernel has a finding on any.", "",
-        f"{sum(total.values())} mutants; {found + total['close']} of them can change a result or break a rule, and "
-        f"{found} of these ({100 * found / (found + total['close']):.1f} %) are reported: {total['wrong']} as a wrong "
-        f"result, {total['rule']} as a broken rule. {total['same']} leave every bit on every set as it was.", "",
-        _HEADER.format("change"), _RULE,
+        f"{sum(total.values())} mutants, of which {harmful} change a bit of a result on some set, or break a rule. Of "
+        f"these {total['default']} ({_share(total['default'], harmful)}) are reported on the default sets, "
+        f"{total['default'] + total['all']} ({_share(harmful - total['missed'], harmful)}) on all sets; {whole.rules} "
+        "as a broken rule, too.", "", *_table("kernels of", whole, lambda key: key[0].split(", ")[0]), "",
+        *_table("change", whole, lambda key: f"{key[1]} {key[2]}"), "",
+        "| set | default | mutants reported | by it alone | s | reported a second |", "|---|---|---:|---:|---:|---:|",
     ]  # fmt: skip
-    for key in sorted({(what, how) for what, how, _ in table}):
-        lines.append(_row(" ".join(key), [table[(*key, v)] for v in VERDICTS]))
-    lines += ["", _HEADER.format("kernel"), _RULE]
-    for name in NUMBERS:
-        lines.append(_row(name, [kernels[name, v] for v in VERDICTS]))
-    lines += ["", "## Not reported", "", "| change | kernel | mutants | why |", "|---|---|---:|---|"]
-    lines += [f"| {how} | {name} | {n} | {_why(how)} |" for (how, name), n in silent.most_common()]
+    for name in INPUT_SETS:
+        took = whole.seconds[name]
+        rate = f"{whole.found[name] / took:.1f}" if took else "-"
+        mark = "yes" if name in QUICK else ""
+        lines.append(f"| {name} | {mark} | {whole.found[name]} | {whole.alone[name]} | {took:.0f} | {rate} |")
+    for word, title in (("missed", "Not reported"), ("all", "Reported on other sets than the default ones")):
+        lines += ["", f"## {title}", "", "| change | kernel | mutants | why |", "|---|---|---:|---|"]
+        few = Counter({key: n for key, n in whole.verdicts.items() if key[3] == word})
+        lines += [f"| {what} {how} | {name} | {n} | {_why(MISSED, f'{what} {how}') if word == 'missed' else ''} |"
+                  for (name, what, how, _), n in few.most_common()]  # fmt: skip
     lines += ["", "## Without effect", "", "| change of | mutants | why |", "|---|---:|---|"]
     same: Counter[str] = Counter()
-    for (what, _, verdict), n in table.items():
-        same[what] += n if verdict == "same" else 0
+    for (_, what, _, word), n in whole.verdicts.items():
+        same[what] += n if word == "same" else 0
     lines += [f"| {what} | {n} | {SAME.get(what, '?')} |" for what, n in same.most_common() if n]
     return "\n".join(lines) + "\n"
 
 
-def _why(how: str) -> str:
-    return CLOSE.get(how.removesuffix(" everywhere")) or CLOSE.get(how.split()[0], "?")
+def _why(reasons: dict[str, str], change: str) -> str:
+    return next((why for start, why in reasons.items() if change.startswith(start)), "?")
 
 
-_HEADER = "| {} | mutants | broken rule | wrong result | within rounding | no effect |"
-_RULE = "|---|---:|---:|---:|---:|---:|"
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / max(whole, 1):.1f} %"
 
 
-def _row(name: str, counts: list[int]) -> str:
-    return f"| {name} | " + " | ".join(map(str, [sum(counts), *counts])) + " |"
+def _table(title: str, whole: Part, group) -> list[str]:
+    """Rows of mutants, harmful ones, those reported on the default sets, on others, and not."""
+    rows: dict[str, Counter[str]] = {}
+    for key, n in whole.verdicts.items():
+        rows.setdefault(group(key), Counter())[key[3]] += n
+    lines = [f"| {title} | mutants | harmful | by default | on other sets | missed |", "|---|---:|---:|---:|---:|---:|"]
+    for name, c in sorted(rows.items()):
+        harmful = c["default"] + c["all"] + c["missed"]
+        lines.append(f"| {name} | {sum(c.values())} | {harmful} | {c['default']} | {c['all']} | {c['missed']} |")
+    return lines
 
 
 if __name__ == "__main__":

@@ -17,9 +17,14 @@ Part = tuple[str, int, int]  # a name, and which of how many parts of its work
 
 def jobs(doc: str | None) -> int:
     """How many processes the command line asks for: one per core, unless --jobs says otherwise."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1, help="processes (one per core)")
-    return parser.parse_args().jobs
+    return parser(doc).parse_args().jobs
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """What knows the option --jobs."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1, help="processes (one per core)")
+    return made
 
 
 def shared(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+from support.mutants import values
 from support.mutants.kernels import Mutant
 
 _HEAD = re.compile(r"gpu\.func ")
@@ -41,6 +42,7 @@ def _changes(line: str, number: int) -> Change:
     yield from _constants(line)
     yield from _integers(line, number)
     yield from _accumulators(line, number)
+    yield from values.changes(line, number)
     for name, other in _FUNCTIONS.items():
         if f"math.{name} " in line:
             yield "function", f"{other} for {name}", [line.replace(f"math.{name} ", f"math.{other} ")]
