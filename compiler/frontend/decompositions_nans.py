@@ -85,7 +85,7 @@ for _overload in ("default", "other_scalar", "self_scalar"):
 def _entr(x: Tensor) -> Tensor:
     """-x log(x), 0 at 0, -inf below."""
     x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
-    below = torch.where(torch.eq(x, 0), 0.0, -math.inf)
+    below = torch.where(torch.eq(x, 0), 0.0, -math.inf).to(x.dtype)
     return torch.where(torch.ne(x, x), x, torch.where(torch.gt(x, 0), -x * torch.log(x), below))
 
 

@@ -97,7 +97,7 @@ def _ldexp(x: Tensor, exponent: Tensor) -> Tensor:
         return (out * torch.exp2(exponent.to(dtype).to(wide))).to(dtype)
     bits, bias, mantissa = (torch.int32, 127, 23) if wide == torch.float32 else (torch.int64, 1023, 52)
     step_down = bias - 1 - mantissa - 1
-    count = torch.clamp(exponent, -3 * bias, 3 * bias).to(bits)
+    count = torch.clamp(exponent.to(torch.int64), -3 * bias, 3 * bias).to(bits)
     for _ in range(2):
         high, low = count > bias, count < 1 - bias
         out = torch.where(high, out * 2.0**bias, torch.where(low, out * 2.0**-step_down, out))
