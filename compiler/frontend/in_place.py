@@ -99,7 +99,9 @@ def _keeps_dtype(node: Node, pure: Any) -> bool:
                 return False
         elif isinstance(value, float) and not first.dtype.is_floating_point:
             return False
-    with first.fake_mode, torch.no_grad():  # type: ignore[attr-defined]
+    if not hasattr(first, "fake_mode"):  # inside of a higher-order op
+        return False
+    with first.fake_mode, torch.no_grad():
         return evaluate_fake(pure, node.args, node.kwargs).dtype == first.dtype  # not for a comparison
 
 

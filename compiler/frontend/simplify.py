@@ -7,6 +7,7 @@ becomes an attribute of the attention.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import operator
@@ -205,8 +206,9 @@ def _same_tensor(node: Node, source: Node) -> bool:
 def _call(graph: Graph, like: Node, target: Callable, *args: Any) -> Node:
     """A new node at the insertion point, with metadata computed from its arguments'."""
     node = graph.call_function(target, args)
-    fakes = [n.meta["val"] for n in node.all_input_nodes] or [like.meta["val"]]
-    with fakes[0].fake_mode, torch.no_grad():
+    values = [n.meta["val"] for n in (*node.all_input_nodes, like)]
+    modes = [value.fake_mode for value in values if hasattr(value, "fake_mode")]  # higher-order ops hold plain tensors
+    with modes[0] if modes else contextlib.nullcontext(), torch.no_grad():
         node.meta = {"val": evaluate_fake(target, args, {}), **place(like)}
     return node
 
@@ -288,7 +290,8 @@ def _split_bias(
         arguments: Any = inner.args
         cond, yes, no = arguments
         limit = constants.value(no) if no in constants else None
-        lowest = limit is not None and (limit == float("-inf") if exact else is_lowest(limit)).all()
+        sees = cond in constants and bool(constants.value(cond).any(-1).all())  # every row a key
+        lowest = limit is not None and (limit == float("-inf") if exact and not sees else is_lowest(limit)).all()
         if lowest and isinstance(cond, Node):
             more, rest = _split_bias(graph, yes, constants, sizes, exact) if isinstance(yes, Node) else ([], yes)
             return [*_terms(cond), *more], rest

@@ -99,7 +99,7 @@ def test_attention_op_rejects_a_mask_that_does_not_fit():
         (lambda x: F.softmax(x, 1), (3, 7, 2)),
         (lambda x: F.log_softmax(x, -1), (3, 7)),
         (lambda x: F.gelu(x) + F.gelu(x, approximate="tanh"), (13,)),
-        (lambda x: x.var(1) + x.var(1, unbiased=False) + x.std(1), (3, 7)),
+        (lambda x: x.var(1) + x.var(1, unbiased=False), (3, 7)),
         (lambda x: F.normalize(x, dim=-1), (3, 7)),
         (lambda x: x**2 + x**3 + x.abs() ** 0.5 + x.abs() ** 1.5, (7,)),
         (lambda x: F.conv2d(x, x.new_ones(4, 3, 2, 2), x.new_ones(4), stride=2), (2, 3, 6, 4)),
