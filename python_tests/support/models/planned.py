@@ -65,5 +65,5 @@ def run_plan(
     with load_text(text or job.ptx, weights, driver=FakeDriver(launches or Launches(job))) as model:
         for run in range(times):
             given = inputs if run == times - 1 else [torch.ones_like(x) for x in inputs]
-            out = model(*[x.numpy() for x in given])
-    return [torch.from_numpy(np.array(o)) for o in (out if isinstance(out, tuple) else (out,))]
+            out = model.flat(*[x.numpy() for x in given])
+    return [torch.from_numpy(np.array(o)) for o in out]
