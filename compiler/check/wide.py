@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -130,6 +131,8 @@ class ModelDtypes(TorchDispatchMode):
         def settled(argument: Any, value: Any) -> Any:
             is_number = str(argument.type).removeprefix("Optional[").startswith(("number", "Tensor"))
             if isinstance(value, float) or isinstance(value, int) and is_number and has_floats:
+                if abs(value) == torch.finfo(torch.float64).max:  # finfo's of a tensor that the model has narrower
+                    return math.copysign(torch.finfo(wide).max, value)
                 return rounded(value, wide)
             is_integer = isinstance(value, Tensor) and not value.is_floating_point() and not value.is_complex()
             if is_integer and value.dtype != torch.bool and not func._schema.is_mutable:
