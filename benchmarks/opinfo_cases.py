@@ -19,8 +19,13 @@ UNDEFINED = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empt
 def operators() -> dict[str, Any]:
     """PyTorch's OpInfo entries by name and variant."""
     warnings.simplefilter("ignore")
+    import torch
+
+    frozen = torch.backends.flags_frozen()
     from torch.testing._internal.common_methods_invocations import op_db
 
+    if not frozen:  # the import freezes the flags of back ends for all of the process
+        torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
     return {op.full_name: op for op in op_db}
 
 
