@@ -96,7 +96,8 @@ class InputSets:
         x = _spread(rng.standard_normal, like) if _is_float(like) else self._integers(name, i, like, rng)
         if name == EXTREMES and (axis := self._axis(i)) is not None:
             return extremes(x, axis, turn, self.turns(name), rng)
-        return self._floats(name, x, rng) if _is_float(like) else x
+        finite = i in self.traits.scales and name in ("special values", *ELEMENTS)
+        return self._floats(name, x, rng) if _is_float(like) and not finite else x
 
     def _floats(self, name: str, x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         if name in FLOATS:

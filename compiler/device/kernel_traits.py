@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mlirc.dialects.mlirc_dialect import ATTENTIONS, CACHED_ATTENTION, AttentionInfo, scores_operands
+from mlirc.dialects.mlirc_dialect import ATTENTIONS, CACHED_ATTENTION, DEQUANTIZE, AttentionInfo, scores_operands
 from mlirc.ir import levels
 from mlirc.mlir import ir, nested
 from mlirc.passes.loops.row_writes import SCATTER
@@ -25,7 +25,8 @@ class Traits:
     `distinct`: those of them that are places to write, which are different ones or negative; `divides`: integers are
     divided, and so must not be 0; `reduces`: elements are summed or compared along a dimension; `decides`: floats are
     rounded or compared; `weighs`: attention, whose weights are rounded to 16 bits; `axes`: the dimension along which
-    tensors of a shape are searched for an extreme."""
+    tensors of a shape are searched for an extreme; `scales`: arguments that unpack quantized weights, by which a kernel
+    multiplies sums, so that an infinite one gives other infinities than the weights' own."""
 
     limits: Mapping[int, int] = field(default_factory=dict)
     distinct: frozenset[int] = frozenset()
@@ -34,6 +35,7 @@ class Traits:
     decides: bool = True
     weighs: bool = False
     axes: Mapping[tuple[int, ...], int] = field(default_factory=dict)
+    scales: frozenset[int] = frozenset()
 
     @staticmethod
     def of(function: ir.OpView) -> Traits:
@@ -47,7 +49,23 @@ class Traits:
             decides=any(op.name in _DECIDES for op in ops),
             weighs=any(_weighs(op) for op in ops),
             axes={shape: axis for op in ops for shape, axis in _axes(op)},
+            scales=frozenset(i for op in ops if DEQUANTIZE in op.attributes for i in _read(op)),
         )  # fmt: skip
+
+
+def _read(op: ir.Operation) -> set[int]:
+    """The numbers of the function's arguments that an operation takes, or reads in its body."""
+    values = [v for inner in (op, *nested(op)) for v in inner.operands]
+    return {_argument(v) for v in values} - {-1}
+
+
+def _argument(value: ir.Value) -> int:
+    """The number of the function's argument that a value is, reshaped or cut; -1 where it is none."""
+    while not isinstance(value.owner, ir.Block):
+        if not value.owner.name.startswith("tensor.") or not value.owner.operands:
+            return -1
+        value = value.owner.operands[0]
+    return value.arg_number if value.owner.owner.operation.name == "func.func" else -1
 
 
 def _reductions(op: ir.Operation) -> list[int]:
