@@ -94,6 +94,29 @@ def test_a_rounding_to_16_bits_in_between_is_to_be_done():
     assert (of_elements(50, text, ("f32", "bf16"), "bf16")(third, z)[1] > 0).all()
 
 
+def test_rows_that_are_written_have_their_own_bounds():
+    """What a map computes for them overflows in a fused multiply-add only where that is not what is written."""
+    rows, pool = "tensor<4x3xf32>", "tensor<9x3xf32>"
+    inputs = [(f"%g{i}", rows, "a, b") for i in range(3)]
+    body = "%t = arith.mulf %x0, %x1 : f32\n    %y = arith.addf %t, %x2 : f32"
+    lines = [f"  %e = tensor.empty() : {rows}", generic("m", "a, b", inputs, ("%e", rows, "a, b"), body),
+             "  %r = tm_tensor.scatter {dimension_map = array<i64: 0>} unique_indices(true)",
+             f"      ins(%m, %i : {rows}, tensor<4x1xi64>) outs(%p : {pool}) {{",
+             "  ^bb0(%a: f32, %b: f32):\n    tm_tensor.yield %a : f32\n  } -> " + pool]  # fmt: skip
+    arguments = {**{v[1:]: t for v, t, _ in inputs}, "i": "tensor<4x1xi64>", "p": pool}
+    function = bounded(kernel("bundle_0", "bundle", arguments, pool, "\n".join(lines)))
+    rng = np.random.default_rng(0)
+    a, b, c = rng.standard_normal((3, 4, 3)).astype(np.float32)
+    a[1], b[1], c[1] = [3e38, 1, 1], [-4, 1, 1], [np.inf, 1, np.nan]
+    before = rng.standard_normal((9, 3)).astype(np.float32)
+    result, bound = function(a, b, c, np.array([[8], [0], [-1], [3]]), before)
+    assert np.isnan(result[0]).tolist() == [True, False, True] and (bound[0] == [np.inf, 0, 0]).all()
+    assert (0 < bound[[8, 3]]).all() and (bound[[8, 3]] < 1e-6).all()
+    assert (bound[[1, 2, 4, 5, 6, 7]] == 0).all() and np.array_equal(
+        result[[1, 2, 4, 5, 6, 7]], before[[1, 2, 4, 5, 6, 7]]
+    )
+
+
 @pytest.mark.parametrize("name", ["sin", "cos"])
 def test_no_wave_is_beyond_1(name):
     function = of_elements(3, f"%d = arith.mulf %x0, %x1 : f32\n    %y = math.{name} %d : f32", ("f32", "f32"), "f32")

@@ -102,7 +102,7 @@ class _Pass:
         name = op.name
         if name in _SILENT:
             return
-        if name in ("scf.for", "scf.if"):
+        if name in ("scf.for", "scf.if", "scf.parallel"):
             self._nested(op)
             return
         with ir.InsertionPoint.after(op):
