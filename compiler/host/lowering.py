@@ -14,7 +14,6 @@ from mlirc.host.outline import outline_linalg
 from mlirc.host.rounding import add_bounds
 from mlirc.ir.contractions import multiply_accumulate
 from mlirc.ir.levels import FP32, ROUNDED, ROUNDS
-from mlirc.ir.loops import is_loop, read_loop
 from mlirc.mlir import context, func, ir, nested, run_passes
 from mlirc.precision import DEFAULT_FP32
 
@@ -85,8 +84,6 @@ def lower_to_llvm(module: ir.Module, function: str, source: str = "", bounds: bo
     )
 
     with context(), ir.Location.unknown():
-        for loop in (op for op in module.body.operations if is_loop(op)):
-            read_loop(loop)  # its slices are inside of their tensors
         expand_attentions(module)
         get_pass("mlirc-decompose-attention")(module)
         expand_pads(module)

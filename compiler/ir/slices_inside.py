@@ -13,6 +13,7 @@ import numpy as np
 
 from mlirc.errors import MlircError
 from mlirc.ir.affine import affine_value
+from mlirc.ir.loops import is_loop, read_loop
 from mlirc.mlir import ir, nested
 from mlirc.schedule.places import without_tag
 
@@ -29,7 +30,10 @@ class _Unknown(Exception):
 
 
 def require_slices_inside(module: ir.Module, source: str = "") -> None:
-    """Raises MlircError, at its line of the text called `source`, for a slice that leaves its tensor."""
+    """Raises MlircError, at its line of the text called `source`, for a slice that leaves its tensor, and before that
+    for a loop over time steps of another form than `read_loop` takes."""
+    for loop in (op for op in module.body.operations if is_loop(op)):
+        read_loop(loop)
     for op in nested(module.operation):
         if op.name in _SLICES:
             problem = _outside(op, op.operands[_SLICES[op.name]].type.shape)
