@@ -205,7 +205,7 @@ def test_a_damaged_cache_entry_is_compiled_again(ran, payload, tmp_path, monkeyp
         ),
         (
             ["PAYLOAD", "-o", "x.ptx", "--schedule", "elementwise:warps=33"],
-            "annotate: warps = 33: takes 1 to 32",
+            "kernel 'elementwise_0': warps = 33: takes 1 to 32",
         ),
     ],
 )

@@ -37,20 +37,20 @@ class Branching(nn.Module):
         return x + 1 if x.sum() > 0 else x - 1
 
 
-class Histogram(nn.Module):
+class Bessel(nn.Module):
     """An op that torch-mlir does not know, inside a module."""
 
     def __init__(self):
         super().__init__()
-        self.inner = Counts()
+        self.inner = Unknown()
 
     def forward(self, x):
         return self.inner(x)
 
 
-class Counts(nn.Module):
+class Unknown(nn.Module):
     def forward(self, x):
-        return torch.histc(x, bins=4)
+        return torch.special.bessel_j0(x)
 
 
 class Several(nn.Module):
@@ -77,8 +77,8 @@ def branching():
     return Branching(), torch.randn(3)
 
 
-def histogram():
-    return Histogram(), torch.randn(7)
+def bessel():
+    return Bessel(), torch.randn(7)
 
 
 def found():
