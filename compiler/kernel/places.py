@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from mlirc.errors import MlircError
 from mlirc.mlir import ir
+from mlirc.schedule.time_limit import NeverEnds, limited_time
 
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -61,10 +62,11 @@ def user_locations() -> Iterator[None]:
 def user_code(file: str, what: str) -> Iterator[None]:
     """Runs the user's function: an exception of Python or of MLIR becomes a KernelError at the last line of `file`."""
     try:
-        yield
+        with limited_time():
+            yield
     except (MlircError, KeyboardInterrupt):
         raise
-    except Exception as e:
+    except (Exception, NeverEnds) as e:
         lines = [f.lineno for f in traceback.extract_tb(e.__traceback__) if os.path.abspath(f.filename) == file]
         text = " ".join(str(e).split())
         raise KernelError(f"{shown(file)}:{lines[-1] if lines else 1}: {what}: {type(e).__name__}: {text}") from e

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from mlirc.errors import MlircError
 from mlirc.mlir import ir
 from mlirc.schedule.places import short_place, without_tag
+from mlirc.schedule.time_limit import NeverEnds
 
 _excluded = False
 
@@ -118,7 +119,7 @@ def _split_location(text: str) -> tuple[str, str]:
 
 def exception_text(error: BaseException) -> str:
     """An exception in one line, with its type unless it speaks for itself, and the line of the code that raised it."""
-    if isinstance(error, VerbError | MlircError):
+    if isinstance(error, VerbError | MlircError | NeverEnds):
         return " ".join(str(error).split())
     if isinstance(error, SystemExit):
         return f"SystemExit: it called sys.exit({'' if error.code is None else error.code}): raise an error instead"

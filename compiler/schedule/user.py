@@ -15,6 +15,7 @@ from mlirc.files.opening import exists, read_bytes, shorten
 from mlirc.ir.text import judge_text
 from mlirc.mlir import context, ir, nested
 from mlirc.schedule.errors import python_error
+from mlirc.schedule.time_limit import limited_time
 from mlirc.schedule.user_code import UserCode
 
 ENTRY = "__transform_main"
@@ -39,7 +40,7 @@ def script_code(file: str, line: int | None = None) -> Iterator[None]:
     """Runs code of a script's file: what goes wrong in it becomes an MlircError at its line (or at `line`), and what it
     prints goes to standard error, since standard output is for what was asked for."""
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(sys.stderr), limited_time():
             yield
     except (KeyboardInterrupt, MlircError):
         raise

@@ -114,6 +114,15 @@ def test_calls_that_do_not_fit(write):
         own.options(knob=1)
 
 
+def test_a_kernel_that_never_ends_is_named(write, ran, monkeypatch):
+    monkeypatch.setenv("MLIRC_SCRIPT_SECONDS", "0.2")
+    write(("    c = ", "    while True: pass\n    c = "))
+    error = ran(mlirc.main, "mine.py:mine", "--emit", "tiles").error
+    assert "mine: NeverEnds: still at work after 0.2 s: does it end?" in error and error.startswith(
+        "error: mine.py:6: "
+    )
+
+
 def test_a_kernel_that_is_wrong_is_told_from_a_schedule_that_is(write, ran):
     write(("ops.relu(c)", "ops.relu(c) * 1.5"))
     error = ran(mlirc.main, "mine.py:mine", "--check", "kernels").err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from mlirc import mlir
@@ -146,6 +148,38 @@ MORE = [
 def test_a_wrong_file_is_named_with_its_line(write, content, line, wanted):
     message = error(KERNEL, write(content))
     assert message.startswith(f"mine.py:{line}: ") and wanted in message, message
+
+
+SWALLOWS = """import time
+def forever():
+    while True:
+        try:
+            time.sleep(0.001)
+        except Exception:
+            pass
+"""
+NEVER = [
+    (SWALLOWS + "forever()\n", 5),
+    (SWALLOWS + source(BLOCKS, "forever()"), 5),
+    (source().replace("kernel: True", "kernel: any(False for _ in iter(int, 1))"), 5),
+]
+
+
+@pytest.mark.parametrize("content, line", NEVER, ids=["file", "script", "matches"])
+def test_a_loop_without_an_end_is_named(write, monkeypatch, content, line):
+    monkeypatch.setenv("MLIRC_SCRIPT_SECONDS", "0.2")
+    message = error(KERNEL, write(content))
+    assert message.startswith(f"mine.py:{line}: still at work after 0.2 s: does it end?"), message
+
+
+def test_the_limit_of_time_is_gone_with_the_code(write, monkeypatch):
+    monkeypatch.setenv("MLIRC_SCRIPT_SECONDS", "1")
+    path = write("import time\ntime.sleep(0.9)\n" + source())
+    assert compile_kernel(KERNEL, path).ptx
+    time.sleep(0.3)  # when it would come
+    for wrong in ("0", "-1", "soon", "nan", "inf"):
+        monkeypatch.setenv("MLIRC_SCRIPT_SECONDS", wrong)
+        assert f"MLIRC_SCRIPT_SECONDS='{wrong}': give a number of seconds above 0" in error(KERNEL, path)
 
 
 @pytest.mark.parametrize(
