@@ -11,6 +11,7 @@ import torch
 
 from mlirc.dialects.score_functions import torch_score
 from mlirc.frontend.head_vectors import check_vectors, softmax_with
+from mlirc.frontend.opmath import HALF
 from mlirc.frontend.random.dropouts import dropout
 
 
@@ -154,7 +155,11 @@ def _with_dropout(
     scale: float,
     enable_gqa: bool,
 ) -> torch.Tensor:
-    """The formula of attention, with dropout of its weights, as PyTorch's plain implementation has it."""
+    """The formula of attention, with dropout of its weights, as PyTorch's plain implementation has it: in f32 for
+    16-bit floats, by whose size dropout draws other numbers."""
+    dtype = query.dtype
+    if dtype in HALF:
+        query, key, value = query.float(), key.float(), value.float()
     if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
         value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
@@ -168,7 +173,7 @@ def _with_dropout(
     weights = torch.softmax(scores, -1)
     if mask is not None and mask.dtype == torch.bool:  # a row that sees nothing
         weights = weights.masked_fill(~mask.any(-1, keepdim=True), 0.0)
-    return dropout(weights, dropout_p, True) @ value
+    return (dropout(weights, dropout_p, True) @ value).to(dtype)
 
 
 def _mask_of_rank4(mask: torch.Tensor, batch: tuple[int, ...]) -> torch.Tensor:

@@ -92,6 +92,21 @@ def test_every_op_draws_the_same_at_all_levels(shape):
     assert result.ok, result.reason()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_attention_drops_weights_of_the_dtype_that_pytorch_computes_in(dtype):
+    """Which numbers dropout draws depends on the size of an element: 16-bit attention has f32 weights."""
+    generator = torch.Generator().manual_seed(3)
+    q, k, v, bias = (torch.randn(s, generator=generator).to(dtype) for s in [(4, 3, 8), (4, 8, 8), (4, 8, 5), (3, 8)])
+
+    class Both(torch.nn.Module):
+        def forward(self, q, k, v, bias):
+            causal = F.scaled_dot_product_attention(q, k, v, dropout_p=0.4, is_causal=True)
+            return causal, F.scaled_dot_product_attention(q, k, v, bias, dropout_p=0.4)
+
+    result = check_torch(Both(), (q, k, v, bias), levels=["tiles"], kinds=["plain"])
+    assert result.ok, result.reason()
+
+
 def test_threads_that_draw_for_many_elements(monkeypatch):
     """As on a GPU of one multiprocessor, whose threads are few."""
     monkeypatch.setattr(layout, "MULTIPROCESSORS", 1)
