@@ -13,14 +13,18 @@ PACKED = (
 )
 
 
+class DataDependent(Exception):
+    """What the user's code asks for depends on a tensor's values: the message says what to write instead."""
+
+
 def export_error(name: str, error: Exception) -> MlircError:
     """One line: what could not be exported, where in the model's source, and what to do."""
     if isinstance(error, MlircError):
         return error
     text = str(error)
     where = _where(error, text)
-    if _is_packed(error):
-        return MlircError(f"{name}: {PACKED}{where}")
+    if isinstance(error, DataDependent):
+        return MlircError(f"{name}: {text}{where}")
     if isinstance(error, RecursionError) or "maximum recursion depth exceeded" in text:
         return MlircError(
             f"{name}: calls itself without end, or is nested too deep to be followed{where}: take the recursion out of "
@@ -97,13 +101,3 @@ def _where(error: Exception, text: str) -> str:
     own = [f for f in frames if not re.search(r"/(torch|torch_mlir|contextlib|mlirc)/|/compiler/frontend/|<", f[0])]
     own = [f for f in own if "contextlib" not in f[0] and "functools" not in f[0]]
     return f" (at {own[-1][0]}:{own[-1][1]})" if own else ""
-
-
-def _is_packed(error: Exception) -> bool:
-    """Whether packed sequences were at work where an export failed."""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        if frame.f_code.co_filename.endswith("torch/nn/utils/rnn.py"):
-            return True
-        if any(type(value).__name__ == "PackedSequence" for value in frame.f_locals.values()):
-            return True
-    return False

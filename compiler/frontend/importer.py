@@ -32,6 +32,7 @@ from mlirc.frontend.item_assignment import ItemAssignment
 from mlirc.frontend.loops import Loops, trace_loops
 from mlirc.frontend.noise import quiet
 from mlirc.frontend.operands import legalize_operands
+from mlirc.frontend.packed_sequences import padded_sequences
 from mlirc.frontend.random.export import exportable_random
 from mlirc.frontend.random.graph import STATE, Draws, draw_numbers
 from mlirc.frontend.recurrences import looped_recurrences
@@ -177,6 +178,7 @@ def export(source: SourceModel) -> Any:
         contextlib.nullcontext() if source.train else attention_for_export(source.module),  # which has no dropout
         routed_experts(source.module),
         looped_recurrences(source.module),
+        padded_sequences(),
         one_step_for_shapes(),
         batch_norms_for_shapes(),
         source.mode_of(source.module),

@@ -6,6 +6,7 @@ torch.nn.LSTM, torch.nn.GRU and torch.nn.RNN.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -56,7 +57,19 @@ def _relu_step(carries: list[Tensor], slices: list[Tensor], closed: list[Tensor]
     return [h], [h]
 
 
-def _layers(
+@functools.cache
+def _while_running(step: Step) -> Step:
+    """The step for sequences of which some have ended: one more slice, bool [B,1], says where one has not."""
+
+    def run(carries: list[Tensor], slices: list[Tensor], closed: list[Tensor]) -> Any:
+        *slices, running = slices
+        new, outs = step(carries, slices, closed)
+        return [torch.where(running, n, c) for n, c in zip(new, carries, strict=True)], outs
+
+    return run
+
+
+def layers_of(
     step: Step,
     x: Tensor,
     states: Sequence[Tensor],
@@ -67,9 +80,11 @@ def _layers(
     train: bool,
     bidirectional: bool,
     batch_first: bool,
+    running: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     """The output and each state's last values. x [T,B,I] or, `batch_first`, [B,T,I]; without batches [T,I] and states
-    of one dimension less."""
+    of one dimension less. `running`: bool [T,B], where a sequence has not ended: from there
+    on its states stay as they are, and its output may be anything."""
     batched = x.dim() == 3
     if not batched:
         x, states = x.unsqueeze(0 if batch_first else 1), [s.unsqueeze(1) for s in states]
@@ -83,7 +98,7 @@ def _layers(
             number = layer * directions + direction
             own = params[number * count : (number + 1) * count]
             init = [s[number] for s in states]
-            carries, out = _direction(step, x, init, own, has_biases, direction == 1)
+            carries, out = _direction(step, x, init, own, has_biases, direction == 1, running)
             last.append(carries)
             outs.append(out)
         x = torch.cat(outs, 2) if bidirectional else outs[0]
@@ -97,7 +112,13 @@ def _layers(
 
 
 def _direction(
-    step: Step, x: Tensor, init: list[Tensor], params: Sequence[Tensor], has_biases: bool, reverse: bool
+    step: Step,
+    x: Tensor,
+    init: list[Tensor],
+    params: Sequence[Tensor],
+    has_biases: bool,
+    reverse: bool,
+    running: Tensor | None,
 ) -> tuple[list[Tensor], Tensor]:
     """One layer in one direction. `params`: the weights of x and of h, their biases, the projection's weight."""
     weight, recurrent, *rest = params
@@ -110,17 +131,20 @@ def _direction(
         bias = biases[0] + biases[1]
     length, batch, width = x.shape
     gates = torch.nn.functional.linear(x.reshape(length * batch, width), weight, bias)
-    carries, (out,) = scan(step, init, [gates.reshape(length, batch, weight.shape[0])], closed, reverse=reverse)
+    xs = [gates.reshape(length, batch, weight.shape[0])]
+    if running is not None:
+        step, xs = _while_running(step), [*xs, running.unsqueeze(2)]
+    carries, (out,) = scan(step, init, xs, closed, reverse=reverse)
     return carries, out
 
 
 def _lstm(x: Tensor, states: Sequence[Tensor], *args: Any) -> tuple[Tensor, ...]:
-    return _layers(_lstm_step, x, states, *args)
+    return layers_of(_lstm_step, x, states, *args)
 
 
 def _one_state(step: Step) -> Callable:
     def layers(x: Tensor, state: Tensor, *args: Any) -> tuple[Tensor, ...]:
-        return _layers(step, x, [state], *args)
+        return layers_of(step, x, [state], *args)
 
     return layers
 
@@ -128,6 +152,8 @@ def _one_state(step: Step) -> Callable:
 def _packed(*args: Any, **kwargs: Any) -> Any:
     raise MlircError(PACKED)
 
+
+STEPS: dict[str, Step] = {"lstm": _lstm_step, "gru": _gru_step, "rnn_tanh": _tanh_step, "rnn_relu": _relu_step}
 
 RECURRENT: dict[Any, Callable] = {
     aten.lstm.input: _lstm,

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+from torch.nn.utils import rnn
 
 from mlirc.host.tensors import run_level
 from mlirc.tools.mlirc import main
@@ -136,28 +137,60 @@ def test_other_float_types(dtype, tolerance):
 
 
 class Packed(torch.nn.Module):
-    def __init__(self, lengths=None):
+    """A recurrent layer on packed sequences; `total` is how long its padded output is, `data` returns the packed one."""
+
+    def __init__(self, kind: str = "LSTM", total: int | None = None, data: bool = False, sort: bool = True, **options):
         super().__init__()
-        self.rnn, self.lengths = torch.nn.LSTM(3, 4, batch_first=True), lengths
+        self.rnn = getattr(torch.nn, kind)(3, 4, **options)
+        self.total, self.data, self.sort = total, data, sort
 
-    def forward(self, x, lengths=None):
-        lengths = self.lengths if lengths is None else lengths
-        packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
-        return torch.nn.utils.rnn.pad_packed_sequence(self.rnn(packed)[0], batch_first=True)[0]
-
-
-def make_packed():
-    return Packed(torch.tensor([4, 2])).eval(), (torch.randn(2, 4, 3),)
-
-
-def make_packed_with_lengths():
-    return Packed().eval(), (torch.randn(2, 4, 3), torch.tensor([4, 2]))
+    def forward(self, x, lengths, *states):
+        first = self.rnn.batch_first
+        packed = rnn.pack_padded_sequence(x, lengths, batch_first=first, enforce_sorted=self.sort)
+        out, last = self.rnn(packed, *([states if len(states) > 1 else states[0]] if states else []))
+        if self.data:
+            return out.data
+        return rnn.pad_packed_sequence(out, first, padding_value=-7.0, total_length=self.total), last
 
 
-@pytest.mark.parametrize("model", ["make_packed", "make_packed_with_lengths"])
-def test_a_packed_sequence_is_refused_in_words(ran, model):
-    error = ran(main, f"{__name__}:{model}", "--emit", "linalg").error
-    assert "pack_padded_sequence" in error and "test_recurrent.py" in error
+def make_packed_without_a_length():
+    return Packed().eval(), (torch.randn(4, 2, 3), torch.tensor([4, 2]))
+
+
+def make_packed_data():
+    return Packed(data=True).eval(), (torch.randn(4, 2, 3), torch.tensor([4, 2]))
+
+
+@pytest.mark.parametrize("model, line", [("without_a_length", "total_length=x.size(1)"), ("data", "total_length=...")])
+def test_what_has_a_size_by_values_is_refused_in_words(ran, model, line):
+    error = ran(main, f"{__name__}:make_packed_{model}", "--emit", "linalg").error
+    assert line in error and "test_recurrent.py" in error
+    assert isinstance(rnn.pack_sequence([torch.ones(2)]).data, torch.Tensor)  # PyTorch is as it was
+
+
+@pytest.mark.parametrize(
+    "kind, options, lengths, states",
+    [
+        ("LSTM", dict(total=7), [7, 5, 5, 1, 1], 0),
+        ("LSTM", dict(total=9, batch_first=True, sort=False, bidirectional=True, num_layers=2), [2, 7, 1, 5, 3], 2),
+        ("LSTM", dict(total=7, sort=False, proj_size=2, bias=False), [1, 1, 1, 1, 1], 0),
+        ("GRU", dict(total=7, sort=False, bidirectional=True), [3, 6, 6, 2, 4], 1),
+        ("RNN", dict(total=8, batch_first=True, nonlinearity="relu", num_layers=2), [6, 6, 4, 2, 1], 0),
+    ],
+)  # fmt: skip
+def test_packed_sequences(kind, options, lengths, states):
+    torch.manual_seed(len(lengths))
+    module = Packed(kind, **options).eval()
+    x = torch.randn(5, 7, 3) if module.rnn.batch_first else torch.randn(7, 5, 3)
+    rows = module.rnn.num_layers * (2 if module.rnn.bidirectional else 1)
+    given = [torch.randn(rows, 5, 4) for _ in range(states)]
+    job = compiled(module, (x, torch.tensor([7, 4, 2, 1, 1]), *given), "tiles")
+    inputs = [x, torch.tensor(lengths), *given]
+    got = run_level(job.modules["tiles"], inputs, job.tensors())
+    wanted = leaves(module(*inputs))
+    assert len(got) == len(wanted)
+    for g, w in zip(got, wanted, strict=True):
+        torch.testing.assert_close(torch.as_tensor(g), w)
 
 
 def test_dropout_in_training_is_between_the_layers():
