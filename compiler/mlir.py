@@ -35,7 +35,10 @@ from torch_mlir.dialects.transform import structured as transform_structured  # 
 from torch_mlir.dialects.transform import tensor as transform_tensor  # noqa: F401
 from torch_mlir.passmanager import PassManager  # noqa: F401
 
+from mlirc import turns
+
 _context: ir.Context | None = None
+_is_ready = False
 
 
 def context() -> ir.Context:
@@ -43,8 +46,17 @@ def context() -> ir.Context:
 
     A Python-defined dialect is bound to the context it was loaded into, so there is just one. Multithreading is off:
     Python-defined ops cannot be verified from MLIR's worker threads.
+    Threads use it in turn (`mlirc.turns.MLIR`).
     """
-    global _context
+    if not _is_ready:
+        with turns.MLIR:  # others wait until all dialects are there; those, while they are loaded, have it as it is
+            _make_context()
+    assert _context is not None
+    return _context
+
+
+def _make_context() -> None:
+    global _context, _is_ready
     if _context is None:
         ctx = ir.Context()
         ctx.enable_multithreading(False)
@@ -57,7 +69,7 @@ def context() -> ir.Context:
         dialects.load_all(ctx)
         with ctx:  # torch-mlir's tm_tensor dialect has no registration hook: a pass that depends on it loads it
             PassManager.parse("builtin.module(func.func(convert-torch-to-tmtensor))").run(ir.Module.parse("").operation)
-    return _context
+        _is_ready = True
 
 
 MAX_NESTING = 1000  # brackets in brackets; MLIR's parser and walks need stack for each, and end the process without

@@ -30,6 +30,7 @@ from mlirc.runtime.sized_copies import actual, check_sized, dims_of, host_array
 from mlirc.runtime.state import State
 from mlirc.runtime.written_inputs import check_written
 from mlirc.timing import counted
+from mlirc.turns import MLIR, LoadedModel, Turn, mlir_turn, model_turn
 
 _WELL = 90  # percent of a kernel's elements: the summary names those of which less are judged
 
@@ -41,7 +42,7 @@ def as_array(seen: View, name: str) -> np.ndarray:
     return host_array(seen)
 
 
-class HostModel:
+class HostModel(LoadedModel):
     """A compiled model whose kernels run on the host device, from the `gpu` level that mlirc wrote beside the PTX, or
     from `levels`.
 
@@ -55,15 +56,18 @@ class HostModel:
     `blocks` (linear numbers) runs only those blocks of every launch: what no other block computed is left as zeros.
     `share`: another one whose weights and states this one uses where it has them, by name.
     `seed` draws the order of blocks, warps and atomics (0: threads go together where they can). A launch that takes
-    longer than `seconds` is stopped. `count` fills the report's counters.
+    longer than `seconds` is stopped. `count` fills the report's counters. Calls of several threads, also those of other
+    models on the host device, are made in turn.
     """
 
     device = "host"
 
+    @mlir_turn
     def __init__(
         self, path: Path, plan: Plan, weights: Mapping[str, Any], *, ptx: str | None = None, count: bool = False,
         levels: Levels | None = None, share: HostModel | None = None,
     ):  # fmt: skip
+        self._turn = Turn(str(path), MLIR)
         self.plan, self.check, self.compare, self.match, self.seed = plan, True, True, True, 0
         self.input_sets: Sequence[str] = QUICK
         self.execute_ptx = False
@@ -82,7 +86,7 @@ class HostModel:
         self._arrays: dict[str, np.ndarray] = {}
         self._states: dict[str, np.ndarray] = share._states if share else {}  # all that models share, and maybe more
         self._weights: dict[str, TensorSpec] = dict(share._weights) if share else {}
-        self.state = host_state(plan, self._states)
+        self.state = host_state(plan, self._states, self._turn)
         for spec in plan.weights:
             if spec.name in self._weights and spec.kind != "constant" and share:
                 self._take(spec, self._weights[spec.name], share)
@@ -129,10 +133,12 @@ class HostModel:
         array.flags.writeable = False  # the caller's tensor, or a file's bytes, which may not be written at all
         return array
 
+    @model_turn
     def manual_seed(self, seed: int) -> None:
         """Starts the sequence of random numbers of a seed, for the calls from here on."""
         self._random.manual_seed(seed)
 
+    @model_turn
     def bind(self, *tensors: Any, **named: Any) -> None:
         """Sets the inputs for `launch`, and the random numbers that every launch until the next `bind` draws."""
         specs = self.plan.asked
@@ -149,6 +155,7 @@ class HostModel:
         if self.plan.draws:
             self._bound.append(self._random.advance())
 
+    @model_turn
     def launch(self, stream: Any = None) -> None:
         """Runs the model on the inputs of the last `bind` or call, into `outputs`; what it writes is there for the next
         run, unless there was a finding, or only some blocks ran. Raises MlircError for a finding."""
@@ -184,6 +191,7 @@ class HostModel:
                 self._bound[self.plan.inputs.index(spec)] = _frozen(array)
 
     @property
+    @model_turn
     def written(self) -> list[np.ndarray]:
         """What the runs so far have made of `plan.written`: the states, and the inputs that are changed in place."""
         places = {id(spec): i for i, spec in enumerate(self.plan.inputs)}
@@ -192,6 +200,7 @@ class HostModel:
             for spec in self.plan.written
         ]
 
+    @model_turn
     def remember(self) -> Callable[[], None]:
         """What makes the states and the bound inputs again what they are now."""
         states, bound = {name: self._states[name] for name in self.state}, list(self._bound or [])
@@ -271,6 +280,7 @@ class HostModel:
         (`plan.structure`); without one, one is returned as it is, several as a tuple."""
         return result_of(self.plan, self.flat(*tensors, **named), self.rebuild)
 
+    @model_turn
     def flat(self, *tensors: Any, **named: Any) -> list[Any]:
         """Runs the model as a call does; returns the plan's outputs, complex ones as pairs of real numbers."""
         self.bind(*tensors, **named)
@@ -287,7 +297,8 @@ class HostModel:
 
     def close(self) -> None:
         """Forgets the weights; the model cannot run afterwards."""
-        self._arrays, self._states = {}, {}
+        with MLIR:
+            self._turn.closed, self._arrays, self._states = True, {}, {}
 
     def __enter__(self) -> HostModel:
         return self
@@ -321,14 +332,14 @@ def _frozen(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def host_state(plan: Plan, arrays: dict[str, np.ndarray]) -> State:
+def host_state(plan: Plan, arrays: dict[str, np.ndarray], turn: Turn) -> State:
     """The state of a model whose tensors are `arrays`, which are replaced and never changed."""
 
     def write(name: str, source: View | np.ndarray) -> None:
         array = as_array(source, name) if isinstance(source, View) else source
         arrays[name] = _frozen(array.copy())
 
-    return State(plan.weights, arrays.__getitem__, write)
+    return State(plan.weights, arrays.__getitem__, write, turn)
 
 
 def _write_into(tensor: Any, array: np.ndarray, spec: TensorSpec) -> None:

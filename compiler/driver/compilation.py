@@ -24,6 +24,7 @@ from mlirc.ir.levels import LEVELS
 from mlirc.precision import DEFAULT_FP32, check_fp32
 from mlirc.targets import DEFAULT_TARGET, Target, get_target
 from mlirc.timing import Timer
+from mlirc.turns import export_turn, mlir_turn
 
 if TYPE_CHECKING:
     from mlirc.driver.building import Building
@@ -78,6 +79,7 @@ class Compilation:
         else:
             self.import_model(spec, **options)
 
+    @export_turn
     def import_model(self, spec: str, **options: Any) -> None:
         """Reads a model; options as of `mlirc.frontend.open_model`."""
         with self.timer.step("load"):
@@ -87,6 +89,7 @@ class Compilation:
                 source = frontend.open_model(spec, **options)
         self.import_source(source)
 
+    @export_turn
     def import_module(
         self,
         module: Any,
@@ -108,6 +111,7 @@ class Compilation:
         source = with_sizes(source, sizes, dynamic_shapes)
         self.import_source(frontend.packed_as(source, quantize) if quantize is not None else source)
 
+    @export_turn
     def import_source(self, source: Any) -> None:
         """Takes a `mlirc.frontend.SourceModel`."""
         from mlirc import frontend
@@ -148,6 +152,7 @@ class Compilation:
         self.modules.pop("torch", None)
         self.modules = Modules(self.modules, {"torch": few.all_torch})  # type: ignore[assignment]
 
+    @mlir_turn
     def read_levels(self, path: Path) -> None:
         """Takes an .mlir file at any level from `torch` to `gpu`; the level is told by its content."""
         from mlirc import mlir
@@ -180,6 +185,7 @@ class Compilation:
         self.modules[level if level in ("torch", "linalg") else "kernels"] = module
         self.observe(level)
 
+    @mlir_turn
     def lower(self, level: str) -> None:
         """Makes every level down to the named one, except those that exist."""
         depth = LEVELS.index(level)
@@ -198,6 +204,7 @@ class Compilation:
         if until == "ptx":
             self._to_ptx()
 
+    @export_turn
     def check(self, levels: Sequence[str] = (), *, seed: int = 0, kinds: Sequence[str] | None = None) -> Any:
         """Compares each level (default: linalg, kernels, tiles, gpu) with PyTorch on several kinds of inputs, or with
         the level that the compilation started from, and keeps what was found: a `mlirc.check.Result`."""
@@ -265,6 +272,7 @@ class Compilation:
             self._schedules = Schedules(list(self.schedules), self.fp32, self.offered)
         return self._schedules
 
+    @mlir_turn
     def check_schedules(self, spec: str = "") -> None:
         """Reads the user's schedules, which runs their code: a mistake in one need not wait for the model `spec`; those
         of a Python file's kernel do, whose scripts they may name."""
@@ -392,6 +400,7 @@ class Compilation:
         """The kernels that had to be compiled; the others were known."""
         return [name for name, build in self.builds.items() if not build.cached]
 
+    @mlir_turn
     def text(self, level: str) -> str:
         """The level as text. `lower` it first."""
         if level == "async" and "tiles" in self.modules and level not in self.modules:

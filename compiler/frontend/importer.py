@@ -52,6 +52,7 @@ from mlirc.ir.levels import write_structure, writing
 from mlirc.mlir import context, ir
 from mlirc.runtime.plan import GIVEN
 from mlirc.runtime.sizes import dims_text
+from mlirc.turns import export_turn
 
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -91,6 +92,7 @@ class _Argument:
     names: list[str] = field(default_factory=list)
 
 
+@export_turn
 def import_torch(source: SourceModel, *, thorough: bool = True) -> ImportedModel:
     """Exports (unless the source is an exported program) and imports the model at its example inputs' shapes.
 

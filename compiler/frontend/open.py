@@ -20,8 +20,10 @@ from mlirc.frontend.python_file import load_name, only_kernel
 from mlirc.frontend.quantize import parse_scheme
 from mlirc.frontend.quantize.apply import quantize_source
 from mlirc.frontend.source import SourceModel
+from mlirc.turns import export_turn
 
 
+@export_turn
 def open_model(
     spec: str,
     *,

@@ -16,6 +16,7 @@ from mlirc.kernel.places import KernelError
 from mlirc.kernel.signature import Bound, Shaped, read_signature
 from mlirc.kernel.trace import trace
 from mlirc.schedule.registry import scripts_of_file
+from mlirc.turns import mlir_turn
 
 LEVELS = ("kernels", "tiles")
 
@@ -55,6 +56,7 @@ class Kernel:
 
         return run(self, tensors, constants)
 
+    @mlir_turn
     def source(self, shapes: Mapping[str, Any] | None = None) -> SourceModel:
         """The kernel as what `mlirc` compiles, for these extents, dtypes and constants by name; those that are not
         given are the decorator's `example`. Raises KernelError where one is missing."""

@@ -15,6 +15,7 @@ from mlirc.precision import DEFAULT_FP32, check_fp32
 from mlirc.targets import DEFAULT_TARGET, get_target
 from mlirc.torch_backend.executors import executor
 from mlirc.torch_backend.options import Options
+from mlirc.turns import exporting
 
 
 def run(kernel: Any, tensors: Sequence[Any], constants: Mapping[str, Any]) -> Any:
@@ -32,8 +33,10 @@ def run(kernel: Any, tensors: Sequence[Any], constants: Mapping[str, Any]) -> An
     device = tensors[0].device if tensors else torch.device("cpu")
     key = (tuple(given), device, tuple(sorted(constants.items())))
     if key not in kernel._made:
-        job = compiled(kernel, given, constants, device)
-        kernel._made[key] = executor(job, device, _options(kernel))
+        with exporting():
+            if key not in kernel._made:
+                job = compiled(kernel, given, constants, device)
+                kernel._made[key] = executor(job, device, _options(kernel))
     with torch.no_grad():
         found = kernel._made[key]([t.detach().contiguous() for t in tensors])
     return tuple(found) if len(found) > 1 or signature.several else found[0]

@@ -223,6 +223,11 @@ class Driver:
         flags = self.cu.CUstream_flags.CU_STREAM_NON_BLOCKING.value
         return int(self._check(self.cu.cuStreamCreate(flags), "creating a stream"))
 
+    def is_capturing(self, stream: int) -> bool:
+        """Whether a stream's work becomes a graph, and is not done."""
+        status = self._check(self.cu.cuStreamIsCapturing(stream), "asking for a stream's state")
+        return bool(status != self.cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
     def destroy_stream(self, stream: int) -> None:
         self.cu.cuStreamDestroy(stream)
 

@@ -35,6 +35,7 @@ from mlirc.runtime.sized_copies import actual, check_sized, dims_of, put_input, 
 from mlirc.runtime.state import State, device_state
 from mlirc.runtime.weights import WeightFile
 from mlirc.runtime.written_inputs import Held, check_written, settle
+from mlirc.turns import LoadedModel, Turn, model_turn
 
 
 def _view_of(tensor: DeviceTensor) -> View:
@@ -51,9 +52,10 @@ def _is_frozen(array: np.ndarray) -> bool:
     return not array.flags.writeable and array.base is None
 
 
-class CompiledModel:
+class CompiledModel(LoadedModel):
     """A model on one GPU, ready to run. Calls enqueue the whole plan as one CUDA graph; where the addresses of inputs
-    or outputs change, only the nodes that use them are updated. One call at a time: calls share one arena.
+    or outputs change, only the nodes that use them are updated. Calls share one arena: those of several threads are
+    made in turn, and the GPU does those on several streams one after the other.
 
     What the model keeps from call to call is `state`, by name. `rebuild` makes of a call's outputs what the module
     returns, in its own classes, where those are there (`mlirc.compile`).
@@ -75,6 +77,7 @@ class CompiledModel:
         share: CompiledModel | None = None,
     ):
         self.plan, self.device, self._use_graph, self._where = plan, device, graph, where
+        self._turn = Turn(where, share._turn.lock if share else None)
         self._random = RandomState(plan.draws)
         if share is not None and share.device != device:
             raise MlircError(f"{where}: is to share what lies on GPU {share.device}, and is loaded onto GPU {device}")
@@ -147,6 +150,7 @@ class CompiledModel:
             self._held.streams.append(self._own_stream)
         else:  # models that share states run one after the other
             self._own_stream = self._shared._own_stream
+        self._last_stream: int | None = None  # of the last call
         self._runs = Runs(self._held)
         driver.synchronize()
 
@@ -158,7 +162,7 @@ class CompiledModel:
         self._places: dict[str, tuple[TensorSpec, int]] = {}  # what others may share
         theirs = self._shared._places if self._shared else {}
         self._states: dict[str, DeviceTensor] = {}
-        self.state: State = device_state(self.plan, self._driver, self._states)
+        self.state: State = device_state(self.plan, self._driver, self._states, self._turn)
         for spec in self.plan.weights:
             if spec.name in theirs and spec.kind != "constant":
                 pointers.append(self._share(spec, *theirs[spec.name]))
@@ -340,6 +344,7 @@ class CompiledModel:
     # Running
 
     @property
+    @model_turn
     def outputs(self) -> list[DeviceTensor]:
         """The static output buffers that `launch` writes, one per output of the plan, at the bound where sizes are
         symbolic; gone after `close`."""
@@ -350,11 +355,13 @@ class CompiledModel:
                 ]
         return self._static
 
+    @model_turn
     def manual_seed(self, seed: int, offset: int = 0) -> None:
         """Starts the sequence of random numbers of a seed, as `torch.manual_seed` does, for the calls from here on;
         `offset` words behind its beginning."""
         self._random.manual_seed(seed, offset)
 
+    @model_turn
     def bind(self, *tensors: Any, **named: Any) -> None:
         """Sets the inputs for `launch`. GPU tensors are used in place on every launch; host tensors are copied now. A
         model that draws random numbers draws the same ones in every launch until the next `bind`."""
@@ -362,6 +369,7 @@ class CompiledModel:
             self._bind_inputs(self._resolve(tensors, named), self._own_stream)
             self._driver.synchronize(self._own_stream)
 
+    @model_turn
     def launch(self, stream: Any = 0) -> None:
         """Enqueues the plan on a stream (a handle, or a torch or CuPy stream) with the inputs of the last `bind` or
         call, into the static `outputs`; does not wait. For benchmarks."""
@@ -375,6 +383,7 @@ class CompiledModel:
             self._set_base("output", index, tensor.pointer)
         self._enqueue(stream)
 
+    @model_turn
     def start(self, *tensors: Any, **named: Any) -> Run:
         """As `launch`, on the model's own stream, which is that of the models that it shares with: runs follow each
         other as they were started. The outputs are copied to the host behind it; `Run.result` waits for them, and gives
@@ -402,6 +411,7 @@ class CompiledModel:
         """Outputs at the bound as a call with these sizes has them."""
         return [cut(a, dims_of(self.plan, s), sizes) for a, s in zip(arrays, self.plan.outputs, strict=True)]
 
+    @model_turn
     def write_state(self, name: str, array: np.ndarray) -> None:
         """Gives a state a new value behind the runs that were started and in front of those that will be; does not
         wait for them. The array may be used again at once."""
@@ -411,6 +421,7 @@ class CompiledModel:
         with self._driver.current():
             upload(self._driver, tensor.pointer, seen, self._own_stream)
 
+    @model_turn
     def launch_step(self, number: int, stream: Any = 0) -> None:
         """Enqueues one step of the plan alone, counted without the setup steps, on the buffers that the last `launch`
         used; does not wait. For timing a kernel by itself."""
@@ -421,6 +432,7 @@ class CompiledModel:
                 call = replace(call, dependent=False)
             self._driver.launch(call, stream_handle(stream))
 
+    @model_turn
     def synchronize(self) -> None:
         """Waits for everything that the GPU was given to do."""
         with self._driver.current():
@@ -448,6 +460,7 @@ class CompiledModel:
         """
         return result_of(self.plan, self.flat(*tensors, stream=stream, **named), self.rebuild)
 
+    @model_turn
     def flat(self, *tensors: Any, stream: Any = None, **named: Any) -> list[Any]:
         """Runs the model as a call does; returns the plan's outputs, complex ones as pairs of real numbers."""
         seen = self._resolve(tensors, named)
@@ -455,6 +468,7 @@ class CompiledModel:
         like = next((v for v in tensors_seen if v.device is not None), next(iter(tensors_seen), None))
         with self._driver.current():
             handle = self._pick_stream(like, stream)
+            self._follow(handle)
             self._bind_inputs(seen, handle)
             results, downloads = self._fresh_outputs(like)
             asks = like is not None and like.kind in ("torch", "cupy")
@@ -475,6 +489,12 @@ class CompiledModel:
             if spec.kind == "inout":
                 settle(v, tensor)
         return results
+
+    def _follow(self, stream: int) -> None:
+        """Waits for calls on another stream, which use the same arena."""
+        if self._last_stream not in (None, stream) and not self._driver.is_capturing(stream):
+            self._driver.synchronize()
+        self._last_stream = stream
 
     def _return_inputs(self, seen: list[View], stream: int) -> None:
         """Copies inputs that were changed in a copy of them back to where they lie."""
@@ -522,11 +542,15 @@ class CompiledModel:
     def close(self) -> None:
         """Frees the device memory and unloads the kernels; the model cannot run afterwards. Raises MlircError where
         other models share its weights or states: close those first."""
-        if len(self._sharers):
-            raise MlircError(f"{self._where}: {len(self._sharers)} other models share its memory: close those first")
-        if self._shared is not None:
-            self._shared._sharers.discard(self)
-        self._close()
+        with self._turn.lock:
+            if len(self._sharers):
+                raise MlircError(
+                    f"{self._where}: {len(self._sharers)} other models share its memory: close those first"
+                )
+            if self._shared is not None:
+                self._shared._sharers.discard(self)
+            self._turn.closed = True
+            self._close()
 
     def __enter__(self) -> CompiledModel:
         return self

@@ -11,6 +11,7 @@ from mlirc.errors import MlircError
 from mlirc.runtime.arrays import View, check, view
 from mlirc.runtime.plan import Plan, TensorSpec
 from mlirc.runtime.resources import upload
+from mlirc.turns import Turn, model_turn
 
 
 class State(Mapping[str, Any]):
@@ -21,14 +22,19 @@ class State(Mapping[str, Any]):
         model.state.reset()            # all to what they were when the model was loaded
         model.state.reset("k", "v")
 
-    `read` gives a state's tensor, `write` replaces its contents by those of a checked view or array.
+    `read` gives a state's tensor, `write` replaces its contents by those of a checked view or array; both in the
+    model's `turn`.
     """
 
     def __init__(
-        self, specs: list[TensorSpec], read: Callable[[str], Any], write: Callable[[str, View | np.ndarray], None]
+        self,
+        specs: list[TensorSpec],
+        read: Callable[[str], Any],
+        write: Callable[[str, View | np.ndarray], None],
+        turn: Turn,
     ):
         self._specs = {spec.name: spec for spec in specs if spec.kind == "state"}
-        self._read, self._write = read, write
+        self._read, self._write, self._turn = read, write, turn
         self._initial: dict[str, View | np.ndarray] = {}
 
     def remember(self, name: str, initial: View | np.ndarray) -> None:
@@ -39,16 +45,19 @@ class State(Mapping[str, Any]):
         """What `reset` gives a state."""
         return self._initial[name]
 
+    @model_turn
     def __getitem__(self, name: str) -> Any:
         self._known(name)
         return self._read(name)
 
+    @model_turn
     def __setitem__(self, name: str, tensor: Any) -> None:
         spec = self._known(name)
         seen = view(tensor, name)
         check(seen, spec)
         self._write(name, seen)
 
+    @model_turn
     def reset(self, *names: str) -> None:
         """Gives states back the values that they had when the model was loaded: those named, or all."""
         for name in names:
@@ -56,10 +65,12 @@ class State(Mapping[str, Any]):
         for name in names or self._specs:
             self._write(name, self._initial[name])
 
+    @model_turn
     def snapshot(self) -> dict[str, np.ndarray]:
         """All states as they are now, as arrays of their own."""
         return {name: np.array(self[name]) for name in self}
 
+    @model_turn
     def restore(self, snapshot: Mapping[str, np.ndarray]) -> None:
         """Makes the states what a snapshot says."""
         for name, array in snapshot.items():
@@ -80,7 +91,7 @@ class State(Mapping[str, Any]):
         return f"State({', '.join(f'{name}: {spec}' for name, spec in self._specs.items())})"
 
 
-def device_state(plan: Plan, driver: Any, tensors: Mapping[str, Any]) -> State:
+def device_state(plan: Plan, driver: Any, tensors: Mapping[str, Any], turn: Turn) -> State:
     """The state of a model whose state tensors (`DeviceTensor`s, maybe not made yet) lie on a GPU. It holds nothing of
     the model, which goes away with its last reference."""
 
@@ -91,4 +102,4 @@ def device_state(plan: Plan, driver: Any, tensors: Mapping[str, Any]) -> State:
             upload(driver, tensors[name].pointer, seen, 0)
             driver.synchronize()
 
-    return State(plan.weights, tensors.__getitem__, write)
+    return State(plan.weights, tensors.__getitem__, write, turn)

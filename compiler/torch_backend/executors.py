@@ -24,6 +24,7 @@ from mlirc.runtime.plan import GIVEN
 from mlirc.runtime.random_state import RandomState
 from mlirc.runtime.sizes import Sizes
 from mlirc.torch_backend.options import Options
+from mlirc.turns import MLIR, Turn, model_turn
 
 _SEEDS = (1 << 63) - 1
 
@@ -31,7 +32,7 @@ _SEEDS = (1 << 63) - 1
 class Executor(Protocol):
     """A compiled graph: from its dense tensors, of which it changes those that it writes, to fresh ones."""
 
-    def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]: ...
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]: ...  # several threads' in turn
 
 
 def executor(job: Compilation, device: torch.device, options: Options) -> Executor:
@@ -41,7 +42,8 @@ def executor(job: Compilation, device: torch.device, options: Options) -> Execut
         return _OnGpu(job, device)
     if device.type != "cpu":
         raise MlircError(f"tensors are on a device of type {device.type}: on 'cuda' and 'cpu' they can be compiled for")
-    return _OnHostDevice(job) if options.device == "host" else _OnCpu(job, options.level)
+    with MLIR:
+        return _OnHostDevice(job) if options.device == "host" else _OnCpu(job, options.level)
 
 
 def sizes_of(job: Compilation, options: Options) -> Sizes | None:
@@ -55,6 +57,7 @@ class _OnCpu:
     """A level above `gpu`, by MLIR's JIT."""
 
     def __init__(self, job: Compilation, level: str):
+        self._turn = Turn(job.name)
         module = job.modules[level]
         self._function = HostFunction(module)
         main = levels.functions(module)["main"]
@@ -67,6 +70,7 @@ class _OnCpu:
         with context():
             self._sizes, self._dims = read_sizes(main), result_dims(main)
 
+    @model_turn
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if self._random:
             self._random.manual_seed(_drawn_seed())
@@ -104,7 +108,9 @@ class _OnHostDevice:
 
     def __init__(self, job: Compilation):
         self._model = host_model(job)
+        self._turn = self._model._turn
 
+    @model_turn
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if self._model.plan.draws:
             self._model.manual_seed(_drawn_seed())
@@ -128,7 +134,9 @@ class _OnGpu:
         self._device = device
         self._index = torch.cuda.current_device() if device.index is None else device.index
         self._model = load_text(job.ptx, job.tensors(), self._index)
+        self._turn = self._model._turn
 
+    @model_turn
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         # Numbers may come as tensors on the CPU.
         moved = [t if t.is_cuda else t.to(self._device) for t in tensors]

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._dynamo.convert_frame import compile_lock
 from torch._subclasses.fake_tensor import FakeTensor
 
 from mlirc import internal
@@ -19,6 +18,7 @@ from mlirc.torch_backend.facts import Computed, Facts, Known, Looked, apart_from
 from mlirc.torch_backend.options import Options
 from mlirc.torch_backend.program import as_real, inverse, lowered
 from mlirc.torch_backend.sized import Bound, Request, Sized
+from mlirc.turns import exporting
 
 log = logging.getLogger("mlirc.torch_backend")
 log.setLevel(logging.WARNING)  # of its own: while a model is imported, other loggers are quiet
@@ -26,9 +26,6 @@ log.setLevel(logging.WARNING)  # of its own: while a model is imported, other lo
 SIZES_KEPT = 32  # compiled by themselves, of one graph; the least recently used are compiled again when they come back
 SIZES_KNOWN = 1024  # of one graph, that share code: what results look at is found again when they come back
 
-# MLIR's context is the process's, and while a graph is exported some of PyTorch is replaced, which another thread's
-# Dynamo would trace into: so what is compiled when a call comes takes Dynamo's own lock, too, and takes it first.
-_compiling = threading.RLock()
 _NEW = object()  # sizes that nothing was made for
 
 
@@ -165,30 +162,30 @@ class Runner:
         self._varies = any(map(_is_symbolic, examples))
         self._made: OrderedDict[Any, Compiled | None] = OrderedDict()
         self._warned: set[str] = set()
+        self._lock = threading.Lock()  # of what was made; nothing else is taken with it
         self._sized = Sized(graph, self._bound, self._note_alone) if self._varies else None
         if not self._varies:
             self._made[None] = self._compiled(examples)
 
     def __call__(self, *args: Any) -> list[Any]:
         key = _sizes(args) if self._varies else None
-        with _compiling:
-            made = self._known(key)
-        if made is _NEW:
-            with compile_lock, _compiling:  # in Dynamo's order
+        if (made := self._known(key)) is _NEW:
+            with exporting():
                 if (made := self._known(key)) is _NEW:
-                    made = self._made[key] = self._compiled(args)
-                    self._forget()
+                    made = self._compiled(args)
+                    self._keep(key, made)
         return list(self.graph(*args)) if made is None else made(args)
 
     def _known(self, key: Any) -> Any:
         """What was made for these sizes, used last now; _NEW where nothing was."""
-        if key in self._made:
-            self._made.move_to_end(key)
-        return self._made.get(key, _NEW)
+        with self._lock:
+            if key in self._made:
+                self._made.move_to_end(key)
+            return self._made.get(key, _NEW)
 
     def _compiled(self, args: Sequence[Any]) -> Compiled | None:
         try:
-            with _compiling, apart_from_tracing(), internal.step(f"compiling {self.name} of torch.compile"):
+            with exporting(), apart_from_tracing(), internal.step(f"compiling {self.name} of torch.compile"):
                 return Compiled(self.graph, args, self.options, self.name, self._sized)
         except Exception as e:
             if not self.options.fallback:
@@ -209,11 +206,13 @@ class Runner:
         why = why.removeprefix(f"{self.name}: ")
         self._note(f"{self.name} is compiled for each set of sizes, of which {SIZES_KEPT} are kept: {why}")
 
-    def _forget(self) -> None:
-        """Drops the sizes least recently used where there are too many."""
-        alone = [key for key, made in self._made.items() if made is None or made.alone]
-        for key in [*alone[:-SIZES_KEPT], *list(self._made)[:-SIZES_KNOWN]]:
-            self._made.pop(key, None)
+    def _keep(self, key: Any, made: Compiled | None) -> None:
+        """Keeps what was made for some sizes; drops the sizes least recently used where there are too many."""
+        with self._lock:
+            self._made[key] = made
+            alone = [key for key, made in self._made.items() if made is None or made.alone]
+            for old in [*alone[:-SIZES_KEPT], *list(self._made)[:-SIZES_KNOWN]]:
+                self._made.pop(old, None)
 
     def _note(self, text: str) -> None:
         """Warns, once for each text."""

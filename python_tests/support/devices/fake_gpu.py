@@ -97,6 +97,9 @@ class FakeDriver:
         self.streams.add(1000 + len(self.streams))
         return max(self.streams)
 
+    def is_capturing(self, stream):
+        return False
+
     def destroy_stream(self, stream):
         self.streams.remove(stream)
 
