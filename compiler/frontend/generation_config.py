@@ -12,10 +12,11 @@ from mlirc.files.opening import check_inside, parse_json, read_bytes, shorten
 from mlirc.frontend.diagnose import first_line
 
 _LIMIT = 32 << 20
+_LONGEST_STOP = 1000
 
 
 def _id(value: Any) -> bool:
-    return type(value) is int
+    return type(value) is int and -1 <= value < 1 << 31
 
 
 def _ids(value: Any) -> bool:
@@ -34,6 +35,11 @@ def _words(value: Any) -> bool:
     return isinstance(value, list) and all(_ids(word) and word for word in value)
 
 
+def _texts(value: Any) -> bool:
+    texts = [value] if isinstance(value, str) else value
+    return isinstance(texts, list) and all(isinstance(t, str) and 0 < len(t) <= _LONGEST_STOP for t in texts)
+
+
 def _places(value: Any) -> bool:
     pairs = isinstance(value, list) and all(isinstance(p, list) and len(p) == 2 for p in value)
     return pairs and all(_id(place) and (token is None or _id(token)) for place, token in value)
@@ -47,6 +53,7 @@ _FORMS: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens"), (_ids, "a list of token ids")),
     **dict.fromkeys(("lang_to_id", "task_to_id"), (_named, "names with token ids")),
+    "stop_strings": (_texts, f"a text of at most {_LONGEST_STOP} characters, or a list of them, none empty"),
     "bad_words_ids": (_words, "a list of lists of token ids"),
     "forced_decoder_ids": (_places, "a list of places with token ids"),
 }

@@ -13,17 +13,18 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from mlirc.errors import MlircError
-from mlirc.files.opening import exists
+from mlirc.files.opening import shorten
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.generation_config import read_generation_config
 from mlirc.frontend.inputs import InputSpec, check_names, dtype_of, sample, size_request
 from mlirc.frontend.judge.folder import bounded_building, judge_config, judge_weights
 from mlirc.frontend.noise import no_progress_bars, quiet
-from mlirc.frontend.quantize.checkpoints import checkpoint_of
-from mlirc.frontend.quantize.folder import open_weights, put_placeholders
+from mlirc.frontend.quantize.checkpoints import checkpoint_of, config_beside
+from mlirc.frontend.quantize.folder import STORED, open_weights, put_placeholders
 from mlirc.frontend.quantize.layers import places_of
 from mlirc.frontend.quantize.scheme import Checkpoint
 from mlirc.frontend.source import SourceModel
+from mlirc.frontend.weight_account import check_all_stored, notes_of_unread
 from mlirc.frontend.weights import RandomWeights, tied_names
 
 _LENGTH = 128
@@ -50,13 +51,13 @@ def open_directory(
         if not torch_dtype.is_floating_point:
             raise MlircError(f"--dtype {dtype}: a model's dtype must be a float type")
         packed = _packed_config(path, config, random_weights)
-        lazy = None
+        lazy, notes = None, []
         if random_weights is None and (packed or on_demand):
             lazy = _on_demand(path, model_class, config, torch_dtype, packed)
         if lazy is not None:
-            module, weights, build = lazy
+            module, weights, build, notes = lazy
         elif random_weights is None:
-            module = _load(path, model_class, torch_dtype, chosen)
+            module, notes = _load(path, model_class, config, torch_dtype, chosen)
             weights = module.state_dict()
             build = None
         else:
@@ -75,29 +76,37 @@ def open_directory(
     source = SourceModel(path.resolve().name, "huggingface", (), kwargs, module=module, weights=weights, build=build)
     source.sizes = size_request(specs.values())
     source.scheme = packed.scheme if packed else None
+    source.notes = notes
     return source
 
 
 def _packed_config(path: Path, config: Any, random_weights: int | None) -> Checkpoint | None:
     """What the config says of weights that are packed, which is taken out of it."""
-    found = getattr(config, "quantization_config", None)
+    found, where = getattr(config, "quantization_config", None), path / "config.json"
+    if found:
+        del config.quantization_config
+        found = found if isinstance(found, dict) else found.to_dict()
+    else:
+        found, where = config_beside(path) or (None, where)
     if not found:
         return None
     if random_weights is not None:
-        raise MlircError(f"{path}: 'quantization_config': --random-weights makes none so: give --quantize in its stead")
-    del config.quantization_config
-    return checkpoint_of(found if isinstance(found, dict) else found.to_dict(), str(path / "config.json"))
+        raise MlircError(f"{where}: quantized weights: --random-weights makes none so: give --quantize in its stead")
+    return checkpoint_of(found, str(where))
 
 
 def _on_demand(path: Path, model_class: Any, config: Any, dtype: torch.dtype, packed: Checkpoint | None) -> Any:
-    """(module, weights, build) of a folder whose weights are read when they are asked for; None where transformers
-    reads them under other names, or from other files."""
+    """(module, weights, build, notes) of a folder whose weights are read when they are asked for; None where
+    transformers reads them under other names, or from other files."""
     judge_weights(path)
     module = _skeleton(model_class, config, dtype)
     shared = {name for pair in tied_names(module).items() if pair[0] != pair[1] for name in pair}
     _make_fake(module)
     try:
         weights, places = open_weights(path, module, packed)
+        notes = notes_of_unread(
+            path, weights.unread(), getattr(module, "_keys_to_ignore_on_load_unexpected", None) or ()
+        )
     except MlircError:
         if packed:
             raise
@@ -116,7 +125,7 @@ def _on_demand(path: Path, model_class: Any, config: Any, dtype: torch.dtype, pa
                 made.tie_weights()  # type: ignore[operator]
         return made.eval().requires_grad_(False)
 
-    return module, weights, build
+    return module, weights, build, notes
 
 
 def _without_cache(config: Any) -> None:
@@ -138,8 +147,6 @@ def random_state_dict(config_dir: str | Path, seed: int, dtype: str | None = Non
 def _read_config(path: Path) -> Any:
     import transformers
 
-    if not exists(path / "config.json"):
-        raise MlircError(f"{path}: not a Hugging Face model: the directory has no config.json")
     judge_config(path)
     try:
         # Not None, with which it would ask at the terminal whether to run code of the folder.
@@ -173,9 +180,14 @@ def _config_dtype(config: Any) -> torch.dtype:
     return dtype if isinstance(dtype, torch.dtype) else dtype_of(str(dtype)) if dtype else torch.float32
 
 
-def _load(path: Path, model_class: Any, dtype: torch.dtype, chosen: Any) -> torch.nn.Module:
-    """The model with the directory's weights."""
-    judge_weights(path)
+def _load(
+    path: Path, model_class: Any, config: Any, dtype: torch.dtype, chosen: Any
+) -> tuple[torch.nn.Module, list[str]]:
+    """The model with the directory's weights, and what to say of those that it does not read."""
+    files = judge_weights(path)
+    stored = {name: STORED[entry.dtype] for file in files for name, entry in file.entries.items()}
+    skeleton = _skeleton(model_class, config, dtype)  # what is wrong with the config is not said to be the weights'
+    check_all_stored(path, stored, skeleton)
     try:
         with no_progress_bars(), bounded_building():
             module, report = model_class.from_pretrained(
@@ -192,7 +204,7 @@ def _load(path: Path, model_class: Any, dtype: torch.dtype, chosen: Any) -> torc
         raise MlircError(f"{path}: the weights lack '{missing[0]}'{more}, which {model_class.__name__} needs")
     for name, found, wanted in sorted(report.get("mismatched_keys") or []):
         raise MlircError(f"{path}: weight '{name}' has shape {list(found)}, but the config asks for {list(wanted)}")
-    return module.eval().requires_grad_(False)
+    return module.eval().requires_grad_(False), notes_of_unread(path, report.get("unexpected_keys") or [])
 
 
 @contextlib.contextmanager
@@ -219,7 +231,26 @@ def _skeleton(model_class: Any, config: Any, dtype: torch.dtype) -> torch.nn.Mod
     except MlircError:
         raise
     except Exception as e:
-        raise MlircError(f"{model_class.__name__} cannot be built from the config: {first_line(str(e))}") from e
+        why = _entry_of(config.to_dict(), e.args[0]) if isinstance(e, KeyError) and e.args else None
+        why = why or f"{type(e).__name__}: {first_line(str(e))}"
+        raise MlircError(f"{model_class.__name__} cannot be built from the config: {why}") from e
+
+
+def _entry_of(entries: Mapping[str, Any], value: Any) -> str | None:
+    """What to say of the entry of a config with this value, which transformers has nothing for; None without one."""
+    for key, found in entries.items():
+        inside = _entry_of(found, value) if isinstance(found, Mapping) else None
+        if inside is not None:
+            return inside
+        if type(found) is type(value) is str and found == value:
+            return f"'{key}' is {ascii(shorten(value, 80))}, which transformers {_version()} does not know"
+    return None
+
+
+def _version() -> str:
+    import transformers
+
+    return transformers.__version__
 
 
 def _random_weights(module: torch.nn.Module, seed: int) -> RandomWeights:

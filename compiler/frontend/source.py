@@ -65,6 +65,7 @@ class SourceModel:
     complex_results: Sequence[bool] = ()  # once it is exported: of each leaf of its result
     sizes: SizeRequest | None = None  # which sizes a call decides; the example inputs are at their bound
     given: Given | None = None  # a kernel, of which `module` is the reference, if it has one
+    notes: Sequence[str] = ()  # what its folder holds that is not read, a line each
 
     def torch_module(self) -> torch.nn.Module:
         """The PyTorch module with real weights: what a result is compared with. One of this process is given as it is.

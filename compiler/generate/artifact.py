@@ -32,7 +32,8 @@ _NAMES = re.compile(r"(decode|sample|decode-greedy|(prefill|encode)-[0-9]{1,8})\
 @dataclass(frozen=True)
 class About:
     """What an artifact says of itself: the model's name, its transformers class, the cache's dtype, the target, the
-    engine's sizes, the tokens that end a text, notes for the user, and checksums of the folder's other files."""
+    engine's sizes, the tokens that end a text, notes for the user, checksums of the folder's other files, and texts in
+    front of which a generation ends."""
 
     name: str
     architecture: str
@@ -42,6 +43,7 @@ class About:
     eos: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     files: Mapping[str, Checksum] = field(default_factory=dict)
+    stops: tuple[str, ...] = ()
 
     @property
     def plans(self) -> list[str]:
@@ -72,7 +74,8 @@ def read_about(folder: Path) -> About:
         eos = tuple(_count(t, 0, sizes.vocabulary - 1) for t in _is_a(list, found["eos"]))
         notes = tuple(_word(note) for note in _is_a(list, found["notes"]))
         files = {_word(k): Checksum.from_json(v) for k, v in _is_a(dict, found["files"]).items()}
-        about = About(sizes=sizes, eos=eos, notes=notes, files=files, **words)
+        stops = tuple(_stop(text) for text in _is_a(list, found.get("stops", [])))
+        about = About(sizes=sizes, eos=eos, notes=notes, files=files, stops=stops, **words)
     except (KeyError, TypeError, ValueError, RecursionError) as e:
         raise MlircError(
             f"{path}: damaged ({type(e).__name__}: {one_line(str(e)[:80])}): compile the model again"
@@ -148,6 +151,12 @@ def _word(value: Any) -> str:
     return value
 
 
+def _stop(value: Any) -> str:
+    if type(value) is not str or not 0 < len(value) <= 1000:
+        raise ValueError("a stop string is no text, or empty")
+    return value
+
+
 def check_output(folder: Path) -> None:
     """Raises MlircError where an artifact could not be written as `folder`: something else has the name."""
     if os.path.islink(folder) or (folder.exists() and not folder.is_dir()):
@@ -210,6 +219,7 @@ def as_json(about: About) -> dict[str, Any]:
         "page_size": sizes.page_size, "pages": sizes.pages, "chunks": list(sizes.chunks),
         "vocabulary": sizes.vocabulary, "eos": list(about.eos), "notes": list(about.notes),
         "paged": sizes.paged, "source": None if sizes.source is None else _json_of_source(sizes.source),
+        **({"stops": list(about.stops)} if about.stops else {}),
         "files": {name: checksum.as_json() for name, checksum in about.files.items()},
     }  # fmt: skip
     return {**made, "sha256": _digest(made)}

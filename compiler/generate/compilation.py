@@ -25,6 +25,7 @@ from mlirc.generate.artifact import About, check_output, write_artifact
 from mlirc.generate.export import Generator, exported, plain_name
 from mlirc.generate.families import open_generator
 from mlirc.generate.plan_engine import PlanEngine
+from mlirc.generate.settings import stop_strings_of
 from mlirc.ir.layer_names import NotRepeated
 from mlirc.mlir import context, ir
 from mlirc.precision import DEFAULT_FP32, check_fp32
@@ -66,9 +67,13 @@ class CompiledGenerator:
         eos = getattr(chosen, "eos_token_id", None)
         eos = getattr(config, "eos_token_id", None) if eos is None else eos
         eos = [] if eos is None else list(eos) if isinstance(eos, list | tuple) else [eos]
+        usable, notes = tuple(t for t in eos if 0 <= t < sizes.vocabulary), self.notes
+        if any(t >= sizes.vocabulary for t in eos):
+            most = max(eos)
+            notes += [f"eos_token_id {most}: the model has {sizes.vocabulary:,} tokens, so that this one ends no text"]
         return About(
             self.generator.name, type(network).__name__, dtype_name(self.generator.dtype), made.target.name, sizes,
-            tuple(t for t in eos if 0 <= t < sizes.vocabulary), tuple(self.notes),
+            usable, tuple(notes), stops=stop_strings_of(network),
         )  # fmt: skip
 
     def write(self, folder: str | os.PathLike) -> Path:

@@ -73,7 +73,7 @@ class Generator:
             notes.append(
                 "made-up weights of this size are not tried out: what is compiled was not compared with the model"
             )
-        return notes + notes_of(self.network)
+        return [*notes, *self.source.notes, *notes_of(self.network)]
 
 
 def open_generator(
@@ -165,14 +165,29 @@ def _require_causal(network: Any, name: str) -> None:
         raise MlircError(
             f"{name}: generation needs a causal language model of transformers, not {type(network).__name__}"
         )
+    config = network.config.get_text_config(decoder=True)
+    if "chunked_attention" in (getattr(config, "layer_types", None) or ()):
+        raise MlircError(
+            f"{name}: {type(network).__name__}: attention in chunks ('chunked_attention', of Llama 4): generation is "
+            "not supported for it"
+        )
     takes = inspect.signature(network.forward).parameters
     if network.config.is_encoder_decoder or network.get_output_embeddings() is None or "input_ids" not in takes:
         raise MlircError(
             f"{name}: generation needs a causal language model (one of transformers' ...ForCausalLM classes), not "
-            f"{type(network).__name__}"
+            f"{type(network).__name__}{_class_to_name(network.config)}"
         )
     if "past_key_values" not in takes:
         raise MlircError(f"{name}: {type(network).__name__} takes no past_key_values: its generation is not supported")
+
+
+def _class_to_name(config: Any) -> str:
+    """What to add to a config.json that names no class, of which there is one that generates."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type)
+    named = getattr(config, "architectures", None)
+    return "" if named or known is None else f': config.json names no class: add "architectures": ["{known}"]'
 
 
 def _what_it_keeps(network: Any) -> tuple[dict[int, Any], int]:

@@ -149,6 +149,13 @@ class LLM:
         ends |= set() if ignore_eos else set(self.eos)
         if stops and self.tokenizer is None:
             raise MlircError("stop strings need a tokenizer, and the model has none: give stop_tokens")
+        if self.opened.stops and not ignore_eos:
+            if self.tokenizer is None:
+                raise MlircError(
+                    "the model's generation_config.json has stop_strings, which need a tokenizer: name its folder, or "
+                    "ignore them with the model's other ends (ignore_eos)"
+                )
+            stops = [*stops, *self.opened.stops]
         if max_new_tokens is None:
             most = most_tokens(Request(tokens), self.engine)
             max_new_tokens = max(1, most if isinstance(prompt, Speech) else min(DEFAULT_NEW_TOKENS, most))
@@ -164,7 +171,8 @@ class LLM:
         A prompt is a text or a list of token ids. `max_new_tokens` (128, or as many as fit), `temperature`, `top_k`,
         `top_p`, `min_p`, `repetition_penalty` and `seed` (`mlirc.generate.engine.Sampling`; the default is the most
         probable token), `stop` (a text or several, none of which is shown), `stop_tokens` (ids, or tokens as the
-        tokenizer writes them; those that end a text by the model's own word count, too, but for `ignore_eos=True`).
+        tokenizer writes them; those that end a text by the model's own word count, too, as do its stop strings, but for
+        `ignore_eos=True`).
         """
         one = str | list | tuple | np.ndarray | Speech  # of several
         several = isinstance(prompts, list | tuple) and (not prompts or isinstance(prompts[0], one))

@@ -34,6 +34,7 @@ class Opened:
     plan: Plan | None = None
     arenas: int = 0  # bytes that the plans need for what they compute
     notes: tuple[str, ...] = ()  # what is slower than it could be, a line each
+    stops: tuple[str, ...] = ()  # texts in front of which a generation ends
 
     def close(self) -> None:
         """Frees the device's memory, and ends the tokenizer's process."""
@@ -100,6 +101,8 @@ def _check_folder(folder: Path) -> None:
     if not exists(folder):
         raise MlircError(f"{shown}: no such folder: give a Hugging Face folder, or one that mlirc-generate -o wrote")
     if folder.is_dir():
+        if exists(folder / "adapter_config.json") and not exists(folder / ABOUT):
+            raise MlircError(f"{shown}: holds an adapter (adapter_config.json): merge it into its model and save that")
         if not (exists(folder / ABOUT) or exists(folder / "config.json")):
             raise MlircError(
                 f"{shown}: neither a compiled generating model ({ABOUT}) nor a Hugging Face folder (config.json)"
@@ -180,7 +183,7 @@ def _load(
     plans = {name: read_model(folder / f"{name}.ptx")[1] for name in about.plans}
     engine = load_engine(folder, device, weights)
     arenas = sum(plan.arena_size for plan in plans.values())
-    return Opened(about.name, engine, words, about.eos, plans["decode"], arenas, about.notes)
+    return Opened(about.name, engine, words, about.eos, plans["decode"], arenas, about.notes, about.stops)
 
 
 def _compile(model: Any, device: int | str, words: Tokenizer | None, output: Any, options: dict) -> Opened:
@@ -190,4 +193,4 @@ def _compile(model: Any, device: int | str, words: Tokenizer | None, output: Any
     engine = made.engine(device)
     plans = {name: job.plan for name, job in made.jobs.items()} if level == "ptx" else {}
     arenas = sum(plan.arena_size for plan in plans.values())
-    return Opened(about.name, engine, words, about.eos, plans.get("decode"), arenas, about.notes)
+    return Opened(about.name, engine, words, about.eos, plans.get("decode"), arenas, about.notes, about.stops)

@@ -32,6 +32,12 @@ def require_supported(network: Any, heeded: tuple[str, ...] = ()) -> None:
             )
 
 
+def stop_strings_of(network: Any) -> tuple[str, ...]:
+    """The texts in front of which a generation ends by the model's generation config."""
+    stops = getattr(getattr(network, "generation_config", None), "stop_strings", None) or ()
+    return (stops,) if isinstance(stops, str) else tuple(stops)
+
+
 def notes_of(network: Any) -> list[str]:
     """What the model's generation config asks for that is done only where a caller asks for it, a line."""
     config = getattr(network, "generation_config", None)

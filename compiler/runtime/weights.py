@@ -69,10 +69,12 @@ class Entry:
 
 class WeightFile:
     """A memory-mapped safetensors file. Tensors of types that mlirc has no name for (complex, other 8-bit floats) are
-    left out of `entries`. Raises MlircError for a file that is missing, truncated or no safetensors file."""
+    left out of `entries`, and named in `others`. Raises MlircError for a file that is missing, truncated or no
+    safetensors file."""
 
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path)
+        self.others: list[str] = []
         with open_regular(self.path) as f:
             size = os.fstat(f.fileno()).st_size
             head = f.read(8)
@@ -106,6 +108,7 @@ class WeightFile:
                 raise MlircError(f"{self.path}: damaged: '{name}' does not begin where the tensor before it ends")
             end = last
             if about["dtype"] not in _DTYPES:
+                self.others.append(name)
                 continue
             entry = Entry(_DTYPES[about["dtype"]], tuple(shape), base + first)
             if entry.nbytes != last - first:

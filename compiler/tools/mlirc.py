@@ -168,6 +168,8 @@ def _cache(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace, job: Any) -> None:
+    for note in job.imported.source.notes if job.imported else ():
+        print(f"note: {note}", file=sys.stderr, flush=True)
     if options.emit:
         print(job.text(options.emit).rstrip(), flush=True)
     if options.verbose:

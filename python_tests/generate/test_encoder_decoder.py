@@ -170,7 +170,7 @@ def test_what_does_not_go_together(whisper):
 
 
 def test_what_a_folder_says_of_its_source(tmp_path, whisper):
-    about = About("w", "WhisperForConditionalGeneration", "f32", "sm_90a", whisper[1].sizes, (2,))
+    about = About("w", "WhisperForConditionalGeneration", "f32", "sm_90a", whisper[1].sizes, (2,), stops=("\n\n", "é"))
     (tmp_path / ABOUT).write_text(json.dumps(as_json(about)))
     assert read_about(tmp_path) == about
     wrong = dataclasses.replace(about.sizes.source, start=(None,))

@@ -10,7 +10,7 @@ import pytest
 from mlirc.errors import MlircError
 from mlirc.generate.compilation import CompiledGenerator
 from mlirc.generate.families import open_generator
-from mlirc.generate.settings import notes_of
+from mlirc.generate.settings import notes_of, stop_strings_of
 from support.generation import tiny
 
 SIZES = {"context": 16, "page_size": 8, "chunks": (1,)}
@@ -27,14 +27,29 @@ def asks(folder, **settings):
     return folder
 
 
-def eos_of(generator):
+def about_of(generator):
     job = type("Job", (), {"target": type("Target", (), {"name": "sm_90a"})})
-    return CompiledGenerator(generator, {"decode": job}, None).about().eos
+    return CompiledGenerator(generator, {"decode": job}, None).about()
+
+
+def eos_of(generator):
+    return about_of(generator).eos
 
 
 @pytest.mark.parametrize("options", [{}, {"quantize": "int8"}, {"random_weights": 0}])
 def test_tokens_that_end_a_text_are_those_of_the_folder(folder, options):
     assert eos_of(open_generator(asks(folder, eos_token_id=[5, 6]), **SIZES, **options)) == (5, 6)
+
+
+def test_texts_that_end_a_text_are_those_of_the_folder(folder):
+    for stops, wanted in ((["ab", "c"], ("ab", "c")), ("ab", ("ab",)), (None, ())):
+        assert stop_strings_of(open_generator(asks(folder, stop_strings=stops), **SIZES).network) == wanted
+
+
+def test_an_end_that_is_no_token_of_the_model_is_said(folder):
+    generator = open_generator(asks(folder, eos_token_id=[5, 99_999]), **SIZES)
+    assert eos_of(generator) == (5,)
+    assert "eos_token_id 99999: the model has" in about_of(generator).notes[-1]
 
 
 def test_folders_of_older_days_have_it_in_their_config(folder):
@@ -50,6 +65,10 @@ def test_folders_of_older_days_have_it_in_their_config(folder):
     [
         ({"eos_token_id": "abc"}, "'eos_token_id' is 'abc', not a token id"),
         ({"eos_token_id": [1, [2]]}, "not a token id, or a list of them"),
+        ({"eos_token_id": 99999999999999999999}, "'eos_token_id' is '?99999999999999999999'?, not a token id"),
+        ({"pad_token_id": -2}, "'pad_token_id' is '?-2'?, not a token id"),
+        ({"stop_strings": ["a", ""]}, "not a text of at most 1000 characters, or a list of them, none empty"),
+        ({"stop_strings": [3]}, "'stop_strings' is"),
         ({"suppress_tokens": [1.5]}, "not a list of token ids"),
         ({"bad_words_ids": [3]}, "not a list of lists of token ids"),
         ({"forced_decoder_ids": [[1]]}, "not a list of places with token ids"),

@@ -69,6 +69,25 @@ def test_token_ids_with_and_without_a_tokenizer(llm, wordless):
     assert [m.tokens for m in made] == [alone([5, 6], 4), alone([7], 4)] and made[0].text is None
 
 
+def test_the_models_stop_strings_end_a_text_too(tokenizer):
+    def opened(words, stops):
+        return LLM(Opened("fake", FakeEngine(vocabulary=LETTERS, context=96), words, (), stops=stops))
+
+    with opened(tokenizer, ()) as plain:
+        text = plain.generate("the quick fox", max_new_tokens=20).text
+    stop = text[len(text) // 2 :][:2]
+    with opened(tokenizer, (stop,)) as llm:
+        made = llm.generate("the quick fox", max_new_tokens=20)
+        assert (made.text, made.reason) == (text[: text.index(stop)], "stop")
+        assert llm.generate("the quick fox", max_new_tokens=20, ignore_eos=True).text == text
+        begin = text[0]
+        assert llm.generate("the quick fox", max_new_tokens=20, stop=begin).text == ""
+    with opened(None, (stop,)) as wordless:
+        assert wordless.generate([5], max_new_tokens=2, ignore_eos=True).tokens == alone([5], 2, vocabulary=LETTERS)
+        with pytest.raises(MlircError, match="has stop_strings, which need a tokenizer"):
+            wordless.generate([5])
+
+
 def test_without_a_limit_the_context_is(llm):
     assert len(llm.generate([9] * 90, ignore_eos=True).tokens) == 6
 

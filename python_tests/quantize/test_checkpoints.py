@@ -68,7 +68,7 @@ def write_folder(path: Path, config: dict, bits: int = 4) -> tuple[str, torch.nn
     sizes = dict(hidden_size=32, intermediate_size=64, num_key_value_heads=4, vocab_size=104)
     head, act_order = config.get("lm_head", False), config.get("desc_act", False)
     plain = open_model(write_config(path, "llama", **sizes), random_weights=0, dtype="f16").torch_module()
-    v2, made = config.get("checkpoint_format") == "gptq_v2", dict(plain.state_dict())
+    v2, made = "gptq_v2" in (config.get("checkpoint_format"), config.get("format")), dict(plain.state_dict())
     wide = plain.double()
     for name, layer in plain.named_modules():
         if isinstance(layer, torch.nn.Linear) and (head or name != "lm_head"):
@@ -95,9 +95,10 @@ GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": Fals
         GPTQ | {"bits": 3},
         GPTQ | {"bits": 8},
         GPTQ | {"bits": 2, "checkpoint_format": "gptq_v2"},
+        GPTQ | {"format": "gptq_v2"},
         GPTQ | {"desc_act": True, "lm_head": True},
     ],
-    ids=lambda c: f"{c['quant_method']}{c['bits']}{'act' * c.get('desc_act', False)}",
+    ids=lambda c: f"{c['quant_method']}{c['bits']}{'act' * c.get('desc_act', False)}{c.get('format', '')}",
 )
 def test_a_folder_is_the_model_of_its_numbers(tmp_path, config):
     folder, wide = write_folder(tmp_path, config, config["bits"])
@@ -131,13 +132,16 @@ def test_its_kernels_read_packed_words(tmp_path, config):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"quant_method": "bitsandbytes"}, "by 'bitsandbytes': AWQ, GPTQ and fp8 are read"),
+        ({"quant_method": "bitsandbytes"}, "by 'bitsandbytes': AWQ, GPTQ, fp8 and ModelOpt's FP8 are read"),
         ({"quant_method": "hqq"}, "by 'hqq'"),
-        ({"quant_method": ["awq"]}, "AWQ, GPTQ and fp8 are read"),
+        ({"quant_method": ["awq"]}, "AWQ, GPTQ, fp8 and ModelOpt's FP8 are read"),
         ({"bits": 5}, "bits is 5"),
         ({"bits": True}, "bits is True"),
         ({"group_size": 0}, "group_size is 0"),
         ({"checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'"),
+        ({"format": "marlin"}, "checkpoint_format is 'marlin'"),
+        ({"is_marlin_format": True}, "checkpoint_format is 'marlin'"),
+        ({"format": "gptq_v2", "checkpoint_format": "gptq"}, "checkpoint_format and format differ"),
         ({"dynamic": {"-:x": {}}}, "several schemes"),
         ({"group_size": 8}, "in groups of 8"),
         ({"bits": 8}, "a layer of"),
@@ -224,3 +228,27 @@ def test_packed_folders_are_not_packed_again_nor_made_up(tmp_path):
         open_model(folder, quantize="int8")
     with pytest.raises(MlircError, match="--random-weights makes none so"):
         open_model(folder, random_weights=0)
+
+
+GPTQ_FILE = {k: v for k, v in GPTQ.items() if k != "quant_method"}
+AWQ_FILE = {"zero_point": True, "q_group_size": GROUP, "w_bit": 4, "version": "GEMM"}
+
+
+@pytest.mark.parametrize(
+    "config, file, beside", [(GPTQ, "quantize_config.json", GPTQ_FILE), (AWQ, "quant_config.json", AWQ_FILE)]
+)
+def test_what_a_file_beside_the_config_says_is_read(tmp_path, config, file, beside):
+    folder, wide = write_folder(tmp_path, config)
+    path = Path(folder) / "config.json"
+    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "quantization_config"}))
+    with pytest.raises(MlircError, match="qweight' is of int32, and nothing says by which scale"):
+        open_model(folder)
+    (Path(folder) / file).write_text(json.dumps(beside))
+    source = open_model(folder, inputs=["input_ids=i64[1,5]"])
+    ids = torch.arange(5)[None]
+    wanted = wide(ids, use_cache=False).logits.detach()
+    assert relative_error(source.torch_module()(ids, use_cache=False).logits, wanted) <= gate_of(torch.float16, 0)
+    for text in ("[]", "{"):
+        (Path(folder) / file).write_text(text)
+        with pytest.raises(MlircError, match=file):
+            open_model(folder)

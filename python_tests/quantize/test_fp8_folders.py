@@ -44,6 +44,7 @@ CONFIGS = {
     "weights alone": compressed(None),
     "blocks, compressed": compressed(strategy="block", block_structure=[16, 24]),
     "static": compressed(INPUTS | TENSOR, strategy="tensor"),
+    "modelopt": {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": None},
 }
 
 
@@ -51,6 +52,8 @@ def scales_of(config: dict, n: int, k: int) -> tuple[str, list[int], tuple[int, 
     """The name, the shape of the tensor, and rows and columns of a scale's block."""
     if config["quant_method"] == "fp8":
         name, block = "weight_scale_inv", config["weight_block_size"]
+    elif config["quant_method"] == "modelopt":
+        return "weight_scale", [], (n, k)
     else:
         name, about = "weight_scale", config["config_groups"]["group_0"]["weights"]
         block = {"tensor": None, "channel": [1, k]}.get(about["strategy"], about.get("block_structure"))
@@ -75,7 +78,8 @@ def write_folder(path: Path, config: dict, dtype: str = "bfloat16") -> tuple[str
         whole = whole[torch.arange(n) // rows][:, torch.arange(k) // columns]
         wide.get_submodule(name).weight.data = numbers.double() * whole
         made |= {f"{name}.weight": numbers, f"{name}.{kind}": scales}
-        if config.get("config_groups", {}).get("group_0", {}).get("input_activations") == INPUTS | TENSOR:
+        inputs = config.get("config_groups", {}).get("group_0", {}).get("input_activations")
+        if inputs == INPUTS | TENSOR or config["quant_method"] == "modelopt":
             made[f"{name}.input_scale"] = torch.tensor([6.0 / 448])
     del made["lm_head.weight"]
     folder = write_config(path, "llama", **SIZES, dtype=dtype, quantization_config=config)
@@ -92,13 +96,35 @@ def test_a_folder_is_the_model_of_its_numbers(tmp_path, case):
     wanted = wide(ids, use_cache=False).logits.detach()
     module = source.torch_module()
     rounds = bool(source.scheme.activations)
-    assert rounds == (case in ("rows", "tensor", "static"))
+    assert rounds == (case in ("rows", "tensor", "static", "modelopt")) and not source.notes
     assert rounds == any(isinstance(m, ScaledLinear) for m in module.modules())
     error = relative_error(module(ids, use_cache=False).logits, wanted)
     # Rounding each activation to 8 bits moves it by up to 1 part in 16; nothing else is far from exact.
     assert 1e-3 < error < 0.1 if rounds else error < 1e-5
     for layer in (m for m in module.modules() if isinstance(m, ScaledLinear)):
         assert layer.weight_numbers.dtype == E4 and layer.weight_scales.dtype == torch.float32
+
+
+def test_what_modelopt_keeps_beside_the_config_is_read(tmp_path):
+    """hf_quant_config.json alone: the same model; scales of a cache of 8 bits, which is not asked for, are named."""
+    folder, _ = write_folder(tmp_path, CONFIGS["modelopt"])
+    wanted = open_model(folder, dtype="f32").torch_module().state_dict()
+    path = Path(folder) / "config.json"
+    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "quantization_config"}))
+    tensors = dict(FolderTensors(Path(folder))) | {"model.layers.0.self_attn.k_proj.k_scale": torch.ones(1)}
+    write_weights(Path(folder) / "model.safetensors", tensors)
+    about = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
+    (Path(folder) / "hf_quant_config.json").write_text(json.dumps(about))
+    source = open_model(folder, dtype="f32")
+    found = source.torch_module().state_dict()
+    assert set(found) == set(wanted)
+    assert all(torch.equal(found[n].view(torch.uint8), wanted[n].view(torch.uint8)) for n in wanted)
+    [note] = source.notes
+    assert "1 tensor ('model.layers.0.self_attn.k_proj.k_scale') of a cache of 8 bits" in note
+    about["quantization"]["quant_algo"] = "NVFP4"
+    (Path(folder) / "hf_quant_config.json").write_text(json.dumps(about))
+    with pytest.raises(MlircError, match="hf_quant_config.json.*quant_algo is 'NVFP4', not 'FP8'"):
+        open_model(folder)
 
 
 @pytest.mark.parametrize("case", ["blocks", "rows", "static"])
@@ -181,7 +207,11 @@ LAYER = "model.layers.0.mlp.up_proj"
 @pytest.mark.parametrize(
     "part, change, message",
     [
-        ("weight_scale", None, "'model.layers.0.mlp.up_proj.weight' is of 8-bit floats, and has no scales"),
+        (
+            "weight_scale",
+            None,
+            "'model.layers.0.mlp.up_proj.weight' is of 8-bit floats, and nothing says by which scale",
+        ),
         ("weight", None, "lack 'model.layers.0.mlp.up_proj.weight'"),
         ("weight", lambda t: t.bfloat16(), "is torch.bfloat16, not torch.float8_e4m3fn"),
         ("weight", lambda t: t[:-1], r"has shape \[43, 32\]"),

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from mlirc.errors import MlircError
 from mlirc.frontend import open_model
+from mlirc.generate.opening import open_generating
 from mlirc.runtime.weights import WeightFile
 from support.hostile.archives import members, pack, touching_pickle
 from support.models.small import CONFIGS, write_config
@@ -63,6 +64,9 @@ def deep(levels: int) -> dict:
         {"text_config": {"attn_implementation": "a/b"}}, {"fusion_config": {"patch_embeddings": True}}, {"x": deep(50)},
         {"architectures": ["logging"]}, {"architectures": ["AutoModel"]}, {"architectures": "BertModel"},
         {"architectures": [7]}, {"architectures": ["__loader__"]}, {"hidden_size": "32"}, {"hidden_size": -32},
+        {"eos_token_id": 99999999999999999999}, {"eos_token_id": [2, 1 << 31]}, {"bos_token_id": -7},
+        {"layer_norm_eps": float("nan")}, {"layer_norm_eps": -1e-5}, {"layer_norm_eps": float("inf")},
+        {"initializer_range": float("nan")}, {"max_position_embeddings": 1 << 61}, {"max_length": 1 << 40},
         {"vocab_size": 1 << 61}, {"hidden_size": 1 << 50}, {"model_type": "x" * 5000}, {"model_type": 7},
         {"dtype": "from_file"}, {"hidden_act": "__import__('os')"}, {"num_attention_heads": 0}, {"vocab_size": None},
         {"model_type": "mystery", "auto_map": {"AutoConfig": "code.Config", "AutoModel": "code.Model"}},
@@ -78,6 +82,21 @@ def test_configs(folder, changes, monkeypatch):
     if "transformers_weights" not in changes:
         error(with_config(folder, **changes), random_weights=0)
     assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"hidden_act": "zz"}, "cannot be built from the config: 'hidden_act' is 'zz', which transformers"),
+        ({"vocab_size": "x"}, "config.json: not a usable config: Validation error for field 'vocab_size'"),
+        ({"vocab_size": 7}, "has shape [97, 32], but the config asks for [7, 32]"),
+        ({"model_type": "llama", "architectures": ["LlamaModel"], "rope_scaling": {"rope_type": "zz", "factor": 2.0}},
+         "LlamaModel cannot be built from the config: 'rope_type' is 'zz', which transformers"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_wrong_with_a_config_is_not_said_of_its_weights(folder, changes, why):
+    assert why in error(with_config(folder, **changes))
 
 
 def test_code_of_the_folder_is_not_needed_where_transformers_knows_the_model(folder):
@@ -147,9 +166,18 @@ def test_links(folder):
     assert "pooler.dense.bias" in open_model(str(snapshot)).weights
 
 
+def test_weights_of_another_name(folder):
+    (folder / "model.safetensors").rename(folder / "gptq_model-4bit.safetensors")
+    assert "no weights (model.safetensors): rename 'gptq_model-4bit.safetensors', if it is they" in error(folder)
+
+
 def test_adapters(folder):
     (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "/elsewhere"}')
     assert "merge it" in error(folder)
+    (folder / "config.json").unlink()
+    assert "merge it" in error(folder)
+    with pytest.raises(MlircError, match="merge it"):
+        open_generating(folder, device="cpu")
 
 
 def test_pickled_weights(folder, tmp_path):

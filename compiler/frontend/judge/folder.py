@@ -7,6 +7,7 @@ needs none of these, so they are refused before transformers sees the folder, an
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -34,6 +35,9 @@ _LAYER_KEY = re.compile(
 _COUNT_KEY = re.compile(
     r"(num|n|d)_.*|dims?|depths?|layers|.*_(sizes?|dims?|layers|heads|groups|positions|channels|length|embeddings)"
 )
+_EPSILON_KEY = re.compile(r"(.*_)?(eps|epsilon)")
+_MOST = 1 << 62
+_MOST_COUNT = 1 << 31  # of positions, too: indices and token ids have 32 bits
 _QUANTIZED = "its weights are quantized: give the model's unquantized weights, without this entry"
 _REASONS = {
     "quantization_config": _QUANTIZED,  # of no weights too: another model is built without it
@@ -52,6 +56,10 @@ def judge_config(folder: Path) -> None:
     """Raises MlircError for a config.json that is none, that asks for files or code from elsewhere, for quantized
     weights or for a model of impossible size."""
     path = folder / "config.json"
+    if (folder / "adapter_config.json").exists():
+        raise MlircError(f"{folder}: holds an adapter (adapter_config.json): merge it into its model and save that")
+    if not os.path.lexists(path):
+        raise MlircError(f"{folder}: not a Hugging Face model: the directory has no config.json")
     check_inside(folder, path)
     config = parse_json(read_bytes(path, limit=_CONFIG_LIMIT), str(path))
     if not isinstance(config, dict):
@@ -60,8 +68,6 @@ def judge_config(folder: Path) -> None:
     if names is not None and not (isinstance(names, list) and all(isinstance(n, str) for n in names)):
         raise MlircError(f"{path}: not a usable config: 'architectures' is no list of names")
     _judge_entries(path, config, 0)
-    if (folder / "adapter_config.json").exists():
-        raise MlircError(f"{folder}: holds an adapter (adapter_config.json): merge it into its model and save that")
 
 
 def _judge_entries(path: Path, entries: dict[str, Any], depth: int) -> None:
@@ -94,17 +100,23 @@ def _judge_number(path: Path, key: str, number: float) -> None:
     no_limit = number == -1 and key.startswith("max_")  # as DeBERTa says it
     if number < 0 and not no_limit and _COUNT_KEY.fullmatch(key):  # transformers takes negative layers for none
         raise MlircError(f"{path}: '{key}' is {shorten(number, 40)}: a size or a count cannot be negative")
-    most = 1 << 62
+    if key.endswith("token_id") and not (type(number) is int and -1 <= number < _MOST_COUNT):
+        raise MlircError(f"{path}: '{key}' is {shorten(number, 40)}: a token id is a whole number from 0 on")
+    small = 0 <= number < math.inf or not _EPSILON_KEY.fullmatch(key)
+    if math.isnan(number) or not small:
+        raise MlircError(f"{path}: '{key}' is {number}: give a finite number{' of 0 or more' * (not small)}")
+    most = _MOST_COUNT if _COUNT_KEY.fullmatch(key) or key.startswith("max_") else _MOST
     if _LAYER_KEY.fullmatch(key):
         most = _LAYERS
     elif key in ("num_labels", "num_classes"):
         most = _LABELS
-    if abs(number) > most:
+    no_limit = math.isinf(number) and key.endswith("_limit")  # as Mamba 2 says it
+    if abs(number) > most and not no_limit:
         raise MlircError(f"{path}: '{key}' is {shorten(number, 40)}: no model has more than {most:,}")
 
 
-def judge_weights(folder: Path) -> None:
-    """Raises MlircError unless the folder holds weights, whole ones, in files of its own."""
+def judge_weights(folder: Path) -> list[WeightFile]:
+    """The folder's safetensors files. Raises MlircError unless it holds weights, whole ones, in files of its own."""
     for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
         if (folder / index).exists():
             files = _indexed(folder, folder / index)
@@ -112,11 +124,18 @@ def judge_weights(folder: Path) -> None:
     else:
         files = [n for n in ("model.safetensors", "pytorch_model.bin") if os.path.lexists(folder / n)][:1]
         if not files:
-            raise MlircError(f"{folder}: no weights (model.safetensors): add them, or give --random-weights SEED")
+            other = next((n for n in sorted(os.listdir(folder)) if n.endswith((".safetensors", ".gguf", ".pth"))), None)
+            do = "add them" if other is None else f"rename {ascii(shorten(other, 80))}, if it is they"
+            raise MlircError(f"{folder}: no weights (model.safetensors): {do}, or give --random-weights SEED")
+    read = []
     for file in files:
         path = folder / file
         check_inside(folder, path)
-        _judge_pickled(path) if file.endswith(".bin") else WeightFile(path)
+        if file.endswith(".bin"):
+            _judge_pickled(path)
+        else:
+            read.append(WeightFile(path))
+    return read
 
 
 def _indexed(folder: Path, index: Path) -> list[str]:

@@ -6,6 +6,8 @@ that add up blocks.
 "compressed-tensors" (vllm-project/compressed-tensors, formats float-quantized and naive-quantized): weight f8 [N, K],
 weight_scale [N, 1], [1] or of blocks; with a token's scale for activations products are of 8-bit floats, and so they
 are with the layer's input_scale [1].
+"modelopt" (NVIDIA/TensorRT-Model-Optimizer, quant_algo FP8; its own hf_quant_config.json says the same): weight f8
+[N, K], weight_scale [], and input_scale [], by which activations are rounded.
 """
 
 from __future__ import annotations
@@ -69,6 +71,15 @@ def read_compressed(config: Mapping[str, Any], refuse: Refuse) -> Checkpoint:
     return Checkpoint(
         "compressed-tensors", Scheme(_E4M3, block[1], activations=activations), "weight_scale", block=block
     )
+
+
+def read_modelopt(config: Mapping[str, Any], refuse: Refuse) -> Checkpoint:
+    """What a `quantization_config` or a hf_quant_config.json of ModelOpt says. Raises MlircError, which `refuse`
+    makes."""
+    algorithm = config.get("quant_algo")
+    if algorithm != "FP8":
+        raise refuse(f"quant_algo is {str(algorithm)[:40]!r}, not 'FP8'")
+    return Checkpoint("modelopt", Scheme(_E4M3, activations="static"), "weight_scale")
 
 
 def _is_e4m3(about: Any) -> bool:

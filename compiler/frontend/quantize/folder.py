@@ -12,16 +12,19 @@ import torch
 from mlirc.errors import MlircError
 from mlirc.files.opening import read_bytes
 from mlirc.frontend.inputs import InputSpec
-from mlirc.frontend.quantize.checkpoints import order_of, packed_layer
+from mlirc.frontend.quantize.checkpoints import order_of, packed_layer, parts_of
 from mlirc.frontend.quantize.layers import Place, placeholder, places_of, replace_layers
 from mlirc.frontend.quantize.rounding import Weight
-from mlirc.frontend.quantize.scheme import FP8, Checkpoint
+from mlirc.frontend.quantize.scheme import Checkpoint
+from mlirc.frontend.weight_account import check_stored
 from mlirc.frontend.weights import OnDemand, tied_names
 from mlirc.runtime.weights import WeightFile
 
-_TORCH = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
-          "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8,
-          "i1": torch.bool, "f8E4M3FN": torch.float8_e4m3fn, "f8E5M2": torch.float8_e5m2}  # fmt: skip
+STORED = {
+    "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
+    "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8,
+    "i1": torch.bool, "f8E4M3FN": torch.float8_e4m3fn, "f8E5M2": torch.float8_e5m2,
+}  # fmt: skip
 
 
 class FolderTensors(OnDemand):
@@ -35,16 +38,18 @@ class FolderTensors(OnDemand):
         if not all(name.endswith(".safetensors") for name in names) or not all((path / n).exists() for n in names):
             raise MlircError(f"{path}: quantized weights are read from model.safetensors: add it")
         self.files: dict[str, WeightFile] = {}
+        self.others: list[str] = []  # of types that nothing here reads
         for name in sorted(names):
             file = WeightFile(path / name)
             self.files |= dict.fromkeys(file.entries, file)
+            self.others += file.others
         self.names = self.files
 
     def __getitem__(self, name: str) -> torch.Tensor:
         file = self.files[name]
         entry = file.entries[name]
         raw = torch.from_numpy(file.array(name).reshape(-1).view("u1").copy())
-        return raw.view(_TORCH[entry.dtype]).view(entry.shape)
+        return raw.view(STORED[entry.dtype]).view(entry.shape)
 
 
 def open_weights(
@@ -56,7 +61,7 @@ def open_weights(
     places = [p for p in places_of(module, head=True) if about and f"{p.name}.{about.marker}" in tensors]
     places = [p for p in places if not p.experts]
     if about and not places:
-        raise MlircError(f"{path}: no layer has weights as 'quantization_config' ({about.method}) says")
+        raise MlircError(f"{path}: no layer has weights as its quantization config ({about.method}) says")
     wrong = next((p for p in places if p.transposed and about and about.scheme.format.floating), None)
     if wrong is not None:  # whose weight is [K, N]: nothing says how the folder has it
         raise MlircError(f"{path}: layer '{wrong.name}' is a Conv1D, of which no 8-bit floats are read")
@@ -135,11 +140,17 @@ class CheckpointWeights(OnDemand):
                 raise MlircError(f"{path}: the weights lack '{name}'")
             entry = found.entries[self.tied.get(name, name)]
             shape = entry.shape
-            if _TORCH[entry.dtype] == FP8 and spec.dtype != FP8:
-                raise MlircError(f"{path}: weight '{name}' is of 8-bit floats, and has no scales")
+            check_stored(path, name, STORED[entry.dtype], spec.dtype)
             if tuple(shape) != tuple(spec.shape):
                 wanted = f"the config asks for {list(spec.shape)}"
                 raise MlircError(f"{path}: weight '{name}' has shape {list(shape)}, but {wanted}")
+
+    def unread(self) -> set[str]:
+        """The folder's tensors that are no part of the model."""
+        read = {self.tied.get(name, name) for name in self.specs} | set(self.specs)
+        if self.about is not None:
+            read |= {f"{layer}.{part}" for layer in self.layers for part in (*parts_of(self.about), "bias")}
+        return {*self.tensors.files, *self.tensors.others} - read
 
     def __getitem__(self, name: str) -> torch.Tensor:
         layer = _layer_of(name)

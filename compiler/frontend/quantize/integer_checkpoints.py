@@ -39,9 +39,12 @@ def read_config(config: Mapping[str, Any], method: str, refuse: Refuse) -> Check
             raise refuse("it has no zero points")
         bias = 0
     else:
-        form = config.get("checkpoint_format", "gptq")
-        if form not in ("gptq", "gptq_v2"):
-            raise refuse(f"checkpoint_format is {str(form)[:20]!r}")
+        forms = {str(config[key]) for key in ("checkpoint_format", "format") if config.get(key)} or {"gptq"}
+        form = min(forms)
+        if not forms <= {"gptq", "gptq_v2"} or config.get("is_marlin_format"):
+            raise refuse(f"checkpoint_format is {'marlin' if forms <= {'gptq', 'gptq_v2'} else max(forms)[:20]!r}")
+        if len(forms) > 1:
+            raise refuse("checkpoint_format and format differ: correct the wrong one")
         if config.get("dynamic"):
             raise refuse("'dynamic': layers of several schemes")
         bias = 1 if form == "gptq" else 0
