@@ -20,10 +20,10 @@ _NUMBERS_AND_TEXTS = (type(None), bool, int, float, str)
 
 
 def as_real(value: Any) -> Any:
-    """A complex tensor as pairs of real numbers, in its memory unless it is lazily conjugated; anything else as it
-    is."""
+    """A complex tensor as pairs of real numbers, in its memory unless it is lazily conjugated or negated; anything
+    else as it is."""
     if isinstance(value, torch.Tensor) and value.is_complex():
-        return torch.view_as_real(value.resolve_conj())
+        return torch.view_as_real(value.resolve_conj().resolve_neg())
     return value
 
 

@@ -43,7 +43,7 @@ class ComplexPairs:
 
     def split_constant(self, node: Node, value: torch.Tensor) -> None:
         """A placeholder whose value is known becomes two."""
-        parts = torch.view_as_real(value.resolve_conj())
+        parts = torch.view_as_real(value.resolve_conj().resolve_neg())
         self._at = node
         self.pairs[node] = (self.constant(parts[..., 0]), self.constant(parts[..., 1]))
 

@@ -22,6 +22,7 @@ from mlirc.frontend.dims import count_dims_from_front
 from mlirc.frontend.evaluate import evaluate, evaluate_fake, place
 from mlirc.frontend.scatter import scatter_elements_op, scatter_op
 from mlirc.frontend.spelled_attention import find_attention
+from mlirc.runtime.lazy import resolved
 
 aten = torch.ops.aten
 _CPU = torch.device("cpu")  # constants are computed here, wherever the model is
@@ -394,7 +395,11 @@ def _fold(graph: Graph, constants: Constants) -> dict[str, torch.Tensor]:
         if new is None and source.op == "placeholder":
             continue
         if new is None:
-            key = (value.dtype, tuple(value.shape), value.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+            key = (
+                value.dtype,
+                tuple(value.shape),
+                resolved(value).contiguous().view(-1).view(torch.uint8).numpy().tobytes(),
+            )
             new = known.get(key)
             if new is None:
                 new = known[key] = _placeholder(graph, last, len(made), source, value)

@@ -17,6 +17,7 @@ import torch
 from mlirc.files.marks import METADATA
 from mlirc.files.outputs import Outputs, check_writable
 from mlirc.frontend.inputs import InputSpec, name_seed
+from mlirc.runtime.lazy import resolved
 
 _SAFETENSORS = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
@@ -137,7 +138,7 @@ def weights_writer(
     start = 8 + len(text)
 
     def put(file: BinaryIO, name: str) -> None:
-        tensor = weights[name].detach().cpu().contiguous()
+        tensor = resolved(weights[name]).cpu().contiguous()
         file.seek(start + header[name]["data_offsets"][0])
         file.write(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))  # type: ignore[arg-type]
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from mlirc.errors import MlircError
 from mlirc.runtime.arrays import NOT_NUMPYS, NUMPY_DTYPES
+from mlirc.runtime.lazy import resolved
 from mlirc.runtime.plan import GIVEN
 
 
@@ -19,7 +20,7 @@ def to_numpy(tensor: Any) -> np.ndarray:
 
     from mlirc.frontend.inputs import DTYPES
 
-    tensor = tensor.detach().cpu().contiguous()
+    tensor = resolved(tensor).cpu().contiguous()
     for name in NOT_NUMPYS:
         if tensor.dtype == DTYPES[name]:
             return tensor.view(torch.int16 if name == "bf16" else torch.int8).numpy().view(NUMPY_DTYPES[name])

@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.runtime.lazy import resolved
 from mlirc.runtime.plan import DTYPE_BYTES, TensorSpec
 from mlirc.runtime.tensor_map import FP8
 
@@ -123,7 +124,7 @@ def view(tensor: Any, name: str) -> View:
             raise MlircError(f"'{name}': NumPy dtype {array.dtype} is not supported: use one of {_numpy_names()}")
         return View(array.ctypes.data, None, dtype, array.shape, True, array, kind)
     if kind == "torch":
-        tensor = tensor.detach().resolve_neg()  # DLPack refuses tensors that require a gradient, and loses the sign
+        tensor = resolved(tensor)  # DLPack refuses tensors that require a gradient
         if str(tensor.dtype) in _FP8_OF_TORCH:  # and, before DLPack 1.1, 8-bit floats
             seen = view(tensor.view(sys.modules["torch"].uint8), name)
             return replace(seen, dtype=_FP8_OF_TORCH[str(tensor.dtype)])

@@ -7,6 +7,7 @@ from typing import Any
 
 from mlirc.errors import MlircError
 from mlirc.runtime.arrays import match
+from mlirc.runtime.lazy import is_lazy
 from mlirc.runtime.plan import Plan, TensorSpec
 from mlirc.runtime.structure import as_complex, as_pairs, built
 
@@ -31,11 +32,11 @@ def arguments_of(plan: Plan, tensors: Sequence[Any], named: Mapping[str, Any]) -
 
 def _pairs(value: Any, spec: TensorSpec) -> Any:
     found = as_pairs(value)
-    lazy = getattr(value, "is_conj", None)
     dense = value.flags.c_contiguous if hasattr(value, "flags") else True
-    if found is not value and spec.kind == "inout" and (not dense or (lazy is not None and lazy())):
+    if found is not value and spec.kind == "inout" and (not dense or is_lazy(value)):
         raise MlircError(
-            f"input '{spec.name}' is changed by the model, and lazily conjugated or not dense: give a dense one"
+            f"input '{spec.name}' is changed by the model, and lazily conjugated or negated, or not dense: "
+            "give a dense one"
         )
     return found
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.runtime.lazy import resolved
 
 MAX_DEPTH = 64
 _SEQUENCES = ("list", "tuple")
@@ -203,7 +204,7 @@ def as_pairs(value: Any) -> Any:
     """A complex tensor of PyTorch, or array of NumPy, as real numbers with a last dimension of 2: in its own memory
     where it is dense and not lazily conjugated; anything else as it is."""
     if hasattr(value, "is_complex") and value.is_complex():
-        return sys.modules["torch"].view_as_real(value.detach().resolve_conj())
+        return sys.modules["torch"].view_as_real(resolved(value))
     dtype = getattr(value, "dtype", None)
     if getattr(dtype, "kind", "") != "c" or not hasattr(value, "view"):
         return value

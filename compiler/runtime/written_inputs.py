@@ -10,6 +10,7 @@ import numpy as np
 
 from mlirc.errors import MlircError
 from mlirc.runtime.arrays import View
+from mlirc.runtime.lazy import is_lazy
 from mlirc.runtime.plan import TensorSpec
 
 Held = tuple[str, View, bool]  # memory: whose it is, in words; where; whether the model writes into it
@@ -18,12 +19,14 @@ Held = tuple[str, View, bool]  # memory: whose it is, in words; where; whether t
 def check_written(
     specs: Sequence[TensorSpec], seen: Sequence[View], given: Sequence[Any], held: Sequence[Held]
 ) -> None:
-    """Raises MlircError for an input that is written and is read-only, and for one that shares memory with another
-    input or with what is `held` on the GPU, where one of the two is written: the kernels take them for apart.
-    `given`: the caller's tensors."""
+    """Raises MlircError for an input that is written and is read-only or lazily negated, and for one that shares memory
+    with another input or with what is `held` on the GPU, where one of the two is written: the kernels take them for
+    apart. `given`: the caller's tensors."""
     for spec, tensor in zip(specs, given, strict=True):
         if spec.kind == "inout" and (isinstance(tensor, np.generic) or not getattr(_flags(tensor), "writeable", True)):
             raise MlircError(f"input '{spec.name}': is read-only, but the model writes into it: give a copy")
+        if spec.kind == "inout" and is_lazy(tensor):
+            raise MlircError(f"input '{spec.name}' is changed by the model, and lazily negated: give a resolved one")
     inputs = [(f"input '{s.name}'", v, s.kind == "inout") for s, v in zip(specs, seen, strict=True)]
     for i, (name, place, writes) in enumerate(inputs):
         owned = held if place.device is not None else ()  # hundreds: not for every number of a call
