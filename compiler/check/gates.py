@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 GATES = {"f64": 1e-10, "f32": 1e-5, "f16": 2e-3, "bf16": 1e-2}  # by the model's dtype
 GATES |= {"tf32": 1e-3}  # f32 whose products may be TF32's
 GATES |= {"f8E4M3FN": 0.05, "f8E5M2": 0.1}
+GATES |= {"13-bit sums": 0.1}  # of 8-bit floats (`levels.CUT_SUMS`): 3 % of 2048 products of one sign
 _NAMES = {"torch.float64": "f64", "torch.float32": "f32", "torch.float16": "f16", "torch.bfloat16": "bf16"}
 _NAMES |= {"torch.float8_e4m3fn": "f8E4M3FN", "torch.float8_e5m2": "f8E5M2"}
 

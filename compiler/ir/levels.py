@@ -21,8 +21,10 @@ WEIGHT = "mlirc.weight"
 FP32 = "mlirc.fp32"  # on a kernel: how its FP32 products may be made (`mlirc.precision`), where not as by default
 # On a product: how its factors may be rounded, to TF32 (tf32), f16 or bf16, or to two numbers of TF32 (tf32x3).
 ROUNDED = "mlirc.rounded"
+CUT_SUMS = "13-bit sums"  # in place of a type: sums of 8-bit floats that are left to the tensor cores, which cut them
 # What the user's code states of a kernel that computes something else than its `kernels` level on purpose, on its
-# function at `tiles`: the type that an instruction rounds factors to, a relative error that is right, and who says so.
+# function at `tiles`: the type that an instruction rounds factors to (or CUT_SUMS), a relative error that is right, and
+# who says so.
 ROUNDS = "mlirc.rounds"
 TOLERANCE = "mlirc.tolerance"
 STATED_BY = "mlirc.stated_by"
@@ -86,9 +88,9 @@ def _callees(module: ir.Module, function: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Stated:
-    """What is stated of a kernel: `rounds`, the type that factors of its products are rounded to (""), `tolerance`, a
-    relative error, `reference`, a module of one function that says what it computes (None: the `kernels` level), and
-    `by` whom."""
+    """What is stated of a kernel: `rounds`, the type that factors of its products are rounded to ("", or CUT_SUMS),
+    `tolerance`, a relative error, `reference`, a module of one function that says what it computes (None: the `kernels`
+    level), and `by` whom."""
 
     rounds: str = ""
     tolerance: float = 0.0
@@ -96,7 +98,10 @@ class Stated:
     by: str = ""
 
     def __str__(self) -> str:
-        parts = [f"factors may be rounded to {self.rounds}"] if self.rounds else []
+        rounded = (
+            "sums may be cut to 13 bits" if self.rounds == CUT_SUMS else f"factors may be rounded to {self.rounds}"
+        )
+        parts = [rounded] if self.rounds else []
         parts += [f"relative errors of up to {self.tolerance:g} are right"] if self.tolerance else []
         parts += ["its reference is another one than the kernels level"] if self.reference is not None else []
         return f"{' and '.join(parts)}, as {self.by} states"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from mlirc.errors import MlircError
 from mlirc.host.rounding import rules
+from mlirc.host.rounding.cuts import add_cuts, cut_sums_of
 from mlirc.host.rounding.sums import add_rounding, root, sums_of
 from mlirc.host.rounding.values import SHORT, Builder, Known
 from mlirc.mlir import context, ir, memref
@@ -67,7 +68,7 @@ class _Pass:
         self.known: dict[ir.Value, Known] = {}
         self.shadows: dict[ir.Value, _Shadow] = {}
         self.certain: list[ir.Value] = []  # conditions of the branches around that may be others
-        self.sums = sums_of(function)
+        self.sums, self.cut_sums = sums_of(function), cut_sums_of(function)
         self.terms = {s.store: s.term for found in self.sums.values() for s in found}
         self.summed = {root(s.buffer) for found in self.sums.values() for s in found}
 
@@ -185,6 +186,8 @@ class _Pass:
             for found in self.sums.get(op, []):
                 shadow = self.shadows[found.buffer]
                 add_rounding(self.builder, found, shadow.errors, shadow.sizes, shadow.exact)
+            for cut in self.cut_sums.get(op, []):
+                add_cuts(self.builder, cut, self.shadows[cut.buffer].errors)
 
 
 def _is_float(type_: ir.Type) -> bool:

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mlirc.host.rounding import overflow
+from mlirc.host.rounding.cuts import is_fp8
 from mlirc.host.rounding.operation import At
 from mlirc.host.rounding.values import EXACT, LARGEST, LEAST, NORMAL, ROUNDOFF, SHORT, Builder, Known
 from mlirc.ir.levels import ROUNDED, WEIGHT
 from mlirc.mlir import arith, ir, scf
-from mlirc.runtime.tensor_map import FP8
 
 _FUNCTION = 4.0  # roundings that a function such as exp may cost
-# Roundings in f32 that a product of 8-bit floats may cost where it is summed: tensor cores cut 32 of them, the sum so
-# far and the new one at 13 bits behind the point of the largest (`mlirc.device.tensor_cores`).
-CUTS = 34 * 2.0 ** (24 - 13)
-# And in f32 a product of factors that are rounded to a narrower type, and cut where it is summed.
+# Roundings in f32 that a product may cost whose factors are rounded to a narrower type, and which is cut where it is
+# summed. Those of 8-bit floats are exact, and cut as cuts.py says.
 FACTORS = {name: 2.25 * 2.0 ** (24 - bits) for name, bits in (("tf32", 11), ("f16", 11), ("bf16", 8))}
 _LARGEST_TF32 = 2.0**128 - 2.0**116
 _RULES: dict[str, Callable[[At], Known]] = {}
@@ -111,12 +109,6 @@ def _product_spread(at: At, first: ir.Value | None) -> ir.Value | None:
     return b.add(*terms) if any(t is not None for t in terms) else None
 
 
-def _is_fp8(value: ir.Value) -> bool:
-    """Whether a value is an 8-bit float in a wider type."""
-    owner = value.owner
-    return not isinstance(owner, ir.Block) and owner.name == "arith.extf" and str(owner.operands[0].type) in FP8
-
-
 def _is_added(value: ir.Value) -> bool:
     """Whether a product may become part of an fma."""
     return any(use.owner.operation.name in ("arith.addf", "arith.subf") for use in value.uses)
@@ -151,12 +143,14 @@ def _with_narrow_factors(at: At, found: Known, narrow: str) -> Known:
 @_rule("arith.mulf")
 def _product(at: At) -> Known:
     b, first = at.b, at.error(0)
+    if all(k.error is None and is_fp8(v) for k, v in zip(at.known, at.operands, strict=True)):
+        return EXACT  # no bit is lost
     taken = at.op.attributes[WEIGHT].value if WEIGHT in at.op.attributes else ""
     if taken not in ("", at.type):
         first = b.add(first, b.times(ROUNDOFF[taken], b.absolute(at.value(0))), b.constant(LEAST[taken]))
     exact = arith.mulf(at.value(0), at.value(1))
     way = at.op.attributes[ROUNDED].value if ROUNDED in at.op.attributes else ""
-    roundings = CUTS if all(_is_fp8(v) for v in at.operands) else FACTORS.get(way, 1.0)
+    roundings = FACTORS.get(way, 1.0)
     size = arith.mulf(at.rough_size(0), at.rough_size(1))
     spread = _product_spread(at, first)
     if way == "tf32x3":

@@ -7,7 +7,7 @@ the sum drifts, and the sum in f64 beside it says how far."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
@@ -45,9 +45,9 @@ def _sums(loop: ir.Operation) -> Iterator[Sum]:
         if isinstance(addition, ir.Block) or addition.name != "arith.addf" or str(value.type) not in ("f32", "f64"):
             continue
         addition = addition.operation
-        loads = [v for v in addition.operands if _is_load(v, buffer, indices)]
+        loads = [v for v in addition.operands if is_load(v, buffer, indices)]
         uses = [o for o in inside if buffer in list(o.operands)]
-        count = _turns(store, loop, indices)
+        count = turns(store, loop, indices)
         if len(loads) != 1 or len(uses) != 2 or len(list(value.uses)) != 1 or count < 2:
             continue
         (term,) = [v for v in addition.operands if v != loads[0]]
@@ -55,7 +55,7 @@ def _sums(loop: ir.Operation) -> Iterator[Sum]:
             yield Sum(addition, term, store, buffer, count)
 
 
-def _is_load(value: ir.Value, buffer: ir.Value, indices: list[ir.Value]) -> bool:
+def is_load(value: ir.Value, buffer: ir.Value, indices: list[ir.Value]) -> bool:
     op = value.owner
     return not isinstance(op, ir.Block) and op.name == "memref.load" and list(op.operands) == [buffer, *indices]
 
@@ -65,7 +65,7 @@ def _is_product(value: ir.Value) -> bool:
     return not isinstance(op, ir.Block) and op.name == "arith.mulf" and op.operands[0] != op.operands[1]
 
 
-def _turns(store: ir.Operation, outermost: ir.Operation, indices: list[ir.Value]) -> int:
+def turns(store: ir.Operation, outermost: ir.Operation, indices: list[ir.Value]) -> int:
     """How often each element is stored: the turns of the loops whose counters are no indices; 0 where that is not
     known."""
     if not all(isinstance(i.owner, ir.Block) or i.owner.name == "arith.constant" for i in indices):
@@ -76,14 +76,14 @@ def _turns(store: ir.Operation, outermost: ir.Operation, indices: list[ir.Value]
         if op.name != "scf.for":
             continue
         if op.regions[0].blocks[0].arguments[0] not in indices:
-            low, high, step = (_constant(v) for v in list(op.operands)[:3])
+            low, high, step = (constant_of(v) for v in list(op.operands)[:3])
             if low is None or high is None or step is None:
                 return 0
             count *= max(0, -(-(high - low) // step))
     return count
 
 
-def _constant(value: ir.Value) -> int | None:
+def constant_of(value: ir.Value) -> int | None:
     op = value.owner
     if isinstance(op, ir.Block) or op.name != "arith.constant":
         return None
@@ -110,19 +110,22 @@ def add_rounding(b: Builder, found: Sum, errors: ir.Value, sizes: ir.Value, exac
         drift = arith.mulf(b.constant(_DRIFTS), b.absolute(arith.subf(v, memref.load(exact, at))))
         likely = arith.addf(arith.mulf(b.constant(_DEVIATIONS * sqrt(found.count) * unit), size), drift)
         number = b.below(b.absolute(v), b.infinity)
-        rounding = b.select(number, arith.minnumf(most, likely), b.zero)
+        if found.buffer.type.element_type != b.f64:  # whose drift would have to be summed in more bits
+            most = arith.minnumf(most, likely)
+        rounding = b.select(number, most, b.zero)
         memref.store(arith.addf(error, rounding), errors, at)
 
-    _for_each(list(ir.MemRefType(found.buffer.type).shape), element, [])
+    for_each([(0, size, 1) for size in ir.MemRefType(found.buffer.type).shape], element)
 
 
-def _for_each(shape: list[int], element: Callable[[list[ir.Value]], None], at: list[ir.Value]) -> None:
-    """Loops over all indices."""
-    if len(at) == len(shape):
-        element(at)
+def for_each(
+    ranges: Sequence[tuple[int, int, int]], element: Callable[[list[ir.Value]], None], at: Sequence[ir.Value] = ()
+) -> None:
+    """Loops over all indices of some ranges: start, end and step of each."""
+    if len(at) == len(ranges):
+        element(list(at))
         return
-    zero, end, one = (arith.constant(ir.IndexType.get(), n) for n in (0, shape[len(at)], 1))
-    loop = scf.ForOp(zero, end, one)
+    loop = scf.ForOp(*(arith.constant(ir.IndexType.get(), n) for n in ranges[len(at)]))
     with ir.InsertionPoint(loop.body):
-        _for_each(shape, element, [*at, loop.induction_variable])
+        for_each(ranges, element, [*at, loop.induction_variable])
         scf.yield_([])

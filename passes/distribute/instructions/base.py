@@ -27,8 +27,8 @@ class Instruction:
     global memory to registers, so that a loop copies none to shared memory but where the schedule says how.
 
     One that computes something else than FP32 products of what it is given states it: `rounds` is the type that it
-    rounds f32 factors to (`bf16`, `f16`, `tf32`), `tolerance` a relative error that results may have for another
-    reason. Whoever judges a kernel that names it goes by that, and says so."""
+    rounds f32 factors to (`bf16`, `f16`, `tf32`) or `13-bit sums`, `tolerance` a relative error that results may have
+    for another reason. Whoever judges a kernel that names it goes by that, and says so."""
 
     name: ClassVar[str] = ""
     meaning: ClassVar[str] = ""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from mlirc.ir.levels import CUT_SUMS
 from mlirc.mlir import arith, ir, llvm
 from mlirc.passes.distribute.emit.emitter import IndexValue, Unsupported
 from mlirc.passes.distribute.instructions import BlockProduct, ElementTypes, Spread, instruction, wgmma
@@ -97,6 +98,7 @@ class Wgmma8Fast(Wgmma8):
     takes = "two 8-bit floats and f32 sums"
     floats_only = True
     promotes = False
+    rounds = CUT_SUMS
 
 
 def _accumulator(m: int, n: int, p: BlockProduct) -> Layout:
