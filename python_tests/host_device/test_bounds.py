@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -73,6 +76,34 @@ def test_sums_may_be_taken_in_any_order():
     assert (bound[:2] < 6e-5 * np.abs(x[:2]).sum(1)).all()
     lost = x.astype(np.float64).sum(1) - x[:, 7]
     assert wrong(lost.astype(np.float32), result, bound)[[0, 1]].all()
+
+
+def test_products_of_f64_may_be_contracted():
+    """A part of a complex product, with either of its products fused: rounded once, where f64 shows no rounding."""
+    body = """%p = arith.mulf %x0, %x1 : f64
+    %q = arith.mulf %x1, %x2 : f64
+    %y = arith.subf %p, %q : f64"""
+    x = np.random.default_rng(0).standard_normal((3, 200, 3))
+    x[2, :50] = x[0, :50]  # only what is rounded is left
+    run = of_elements(200, body, ("f64",) * 3, "f64")
+    result, bound = run(*x)
+    a, b, c = (np.vectorize(Fraction, otypes=[object])(v) for v in x)
+    rounded = np.vectorize(lambda v: Fraction(float(v)), otypes=[object])
+    for fused in ((a * b - rounded(b * c)).astype(float), (rounded(a * b) - b * c).astype(float)):
+        assert (fused != result).any() and not wrong(fused, result, bound).any()
+    assert (bound < 4e-16 * (np.abs(x[0] * x[1]) + np.abs(x[1] * x[2]))).all()
+    assert wrong(x[0] * x[1] * (1 + 1e-14) - x[1] * x[2], result, bound).mean() > 0.9
+    whole = np.random.default_rng(1).integers(-9, 9, x.shape).astype(np.float64)  # whose products are exact
+    assert not run(*whole)[1].any()
+
+
+def test_sums_of_f64_may_be_taken_in_any_order():
+    n, rng = 20011, np.random.default_rng(0)
+    x = np.array([rng.standard_normal(n), rng.random(n) + 1, np.full(n, 0.1), np.full(n, 1 / 3)])
+    result, bound = bounded(total(len(x), n).replace("f32", "f64"))(x)
+    for other in (x[:, ::-1].cumsum(1)[:, -1], x.sum(1), np.array([math.fsum(row) for row in x])):
+        assert not wrong(other, result, bound).any()
+    assert (bound < 2e-12 * np.abs(x).sum(1)).all() and wrong(result - x[:, 7], result, bound).all()
 
 
 def test_a_rounding_to_16_bits_in_between_is_to_be_done():

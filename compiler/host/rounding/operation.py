@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from mlirc.host.rounding.values import EXACT, LARGEST, LEAST, ROUNDOFF, SHORT, Builder, Known
-from mlirc.mlir import arith, ir
+from mlirc.mlir import arith, ir, math
+
+_SMALL_PRODUCT = 2.0**-960  # of f64: what it loses may be less than the least number
 
 
 class At:
@@ -44,7 +46,8 @@ class At:
         rounding = b.times(roundings * ROUNDOFF[self.type], size)
         error = b.add(spread, rounding, b.constant(LEAST[self.type] + floor))
         if exactly:
-            same = b.equal(exact, v) if spread is None else b.all([b.equal(exact, v), b.equal(spread, b.zero)])
+            lossless = b.equal(exact, v) if self.type != "f64" else self._is_lossless()
+            same = lossless if spread is None else b.all([lossless, b.equal(spread, b.zero)])
             error = b.select(same, b.zero, error)
         reach = b.add(b.absolute(exact), error)
         error = b.select(b.above(reach, largest), b.infinity, error)
@@ -66,6 +69,19 @@ class At:
             finite = b.all([b.below(b.absolute(self.value(i)), b.infinity) for i in range(len(self.operands))])
             over = b.select(finite, b.infinity, b.zero)
         return Known(error, b.select(number, size, over), rounded=error if self.type in SHORT else None)
+
+    def _is_lossless(self) -> ir.Value:
+        """Whether a sum, difference or product of f64 is rounded nowhere: what it leaves over is 0 (Dekker, A
+        Floating-Point Technique for Extending the Available Precision, 1971)."""
+        b, v, (x, y) = self.b, self.result, self.operands
+        if self.op.name == "arith.mulf":
+            factor = arith.minimumf(b.absolute(x), b.absolute(y))
+            held = arith.ori(b.above(b.absolute(v), b.constant(_SMALL_PRODUCT)), b.equal(factor, b.zero))
+            return b.all([held, b.equal(math.fma(x, y, arith.negf(v)), b.zero)])
+        y = arith.negf(y) if self.op.name == "arith.subf" else y
+        other = arith.subf(v, x)
+        left = arith.addf(arith.subf(x, arith.subf(v, other)), arith.subf(y, other))
+        return b.equal(left, b.zero)
 
     def _rounded_apart(self, exact: ir.Value, spread: ir.Value) -> ir.Value:
         """How far rounding to 16 bits or less may take another right implementation from here, in f64: what it rounds
