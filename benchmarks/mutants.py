@@ -11,7 +11,6 @@ import itertools
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 
 import side_by_side
 import tests_path  # noqa: F401
@@ -145,14 +144,12 @@ def main() -> int:
     table: dict[str, Counts] = {name: Counter() for name in KERNELS}
     groups: dict[str, Counts] = {v: Counter() for v in ("wrong", "close", "same")}
     workers = side_by_side.jobs(__doc__)
-    for name, (counts, found) in side_by_side.shared(judge, KERNELS, workers):
+    for name, (counts, found) in side_by_side.shared(judge, KERNELS, workers, died := []):
         table[name] += counts
         for verdict, several in found.items():
             groups[verdict] += several
         print(f"{name}: {dict(table[name])} {time.perf_counter() - start:.0f} s", flush=True)
-    path = Path(__file__).resolve().with_name("results") / "mutants.md"
-    path.write_text(report(table, groups, time.perf_counter() - start, workers))
-    return 0
+    return side_by_side.write("mutants.md", report(table, groups, time.perf_counter() - start, workers), died)
 
 
 def report(table: dict, groups: dict, seconds: float, cores: int) -> str:

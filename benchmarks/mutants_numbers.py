@@ -14,7 +14,6 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import side_by_side
 import tests_path  # noqa: F401
@@ -115,16 +114,15 @@ def main() -> int:
     given, start, whole = parser.parse_args(), time.perf_counter(), Part()
     names = [n for n in (*KINDS, *NUMBERS) if given.kinds in n]
     work = functools.partial(judge, sample=given.sample, seed=given.seed)
-    for name, found in side_by_side.shared(work, names, given.jobs, min(given.jobs, PARTS)):
+    for name, found in side_by_side.shared(work, names, given.jobs, died := [], min(given.jobs, PARTS)):
         whole.add(found)
         print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
     sampled = f" --sample {given.sample} --seed {given.seed}" if given.sample else ""
     page = report(whole, time.perf_counter() - start, given.jobs, sampled)
     if given.kinds:
         print(page)
-    else:
-        (Path(__file__).resolve().with_name("results") / "mutants-numbers.md").write_text(page)
-    return 0
+        return int(bool(died))
+    return side_by_side.write("mutants-numbers.md", page, died)
 
 
 def report(whole: Part, seconds: float, cores: int, sampled: str) -> str:

@@ -104,13 +104,11 @@ def main() -> int:
     plans: dict[str, Counter[tuple[str, str]]] = {name: Counter() for name in cases()}
     edits: Counter[tuple[str, bool]] = Counter()
     workers = side_by_side.jobs(__doc__)
-    for name, (found, edited) in side_by_side.shared(judge, plans, workers):
+    for name, (found, edited) in side_by_side.shared(judge, plans, workers, died := []):
         plans[name] += found
         edits += edited
         print(f"{name}: {dict(plans[name])} {time.perf_counter() - start:.0f} s", flush=True)
-    path = Path(__file__).resolve().with_name("results") / "plan-mutants.md"
-    path.write_text(report(plans, edits, time.perf_counter() - start, workers))
-    return 0
+    return side_by_side.write("plan-mutants.md", report(plans, edits, time.perf_counter() - start, workers), died)
 
 
 def report(

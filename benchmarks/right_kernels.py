@@ -120,14 +120,13 @@ def main() -> int:
     start = time.perf_counter()
     found: dict[str, Tried] = {}
     workers = side_by_side.jobs(__doc__)
-    for name, tried in side_by_side.shared(attempt, (*MODELS, *KERNELS, *NUMBERS), workers, parts=1):
+    for name, tried in side_by_side.shared(attempt, (*MODELS, *KERNELS, *NUMBERS), workers, died := [], parts=1):
         found |= tried
         print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
     alarms = [f"{name}: {alarm}" for name, tried in found.items() for alarm in tried.alarms]
     page = report(found, alarms, time.perf_counter() - start, workers)
-    (ROOT / "benchmarks" / "results" / "right-kernels.md").write_text(page)
     print("\n".join(alarms))
-    return bool(alarms)
+    return side_by_side.write("right-kernels.md", page, died) or bool(alarms)
 
 
 def report(found: dict[str, Tried], alarms: list[str], seconds: float, cores: int) -> str:
