@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from mlirc.frontend.elementwise import bitcast
-from mlirc.frontend.opmath import filled, promoted
+from mlirc.frontend.opmath import HALF, filled, promoted
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -226,9 +226,34 @@ def _norm_dtype(x: Tensor, p: float | None, *, dtype: torch.dtype) -> Tensor:
 
 @_decomposes(aten.addr.default)
 def _addr(x: Tensor, rows: Tensor, columns: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """An outer product whose every step is rounded to 16 bits; a beta of 0 hides what x is."""
+    """An outer product whose every step is rounded to 16 bits; a beta of 0 hides what x is. Of booleans, beta and
+    alpha are booleans, too."""
+    if torch.bool == x.dtype == rows.dtype == columns.dtype:
+        outer = (rows[:, None] & columns) if alpha else torch.zeros_like(rows[:, None] & columns)
+        return outer | x if beta else outer
     outer = (rows if alpha == 1 else rows * filled(alpha, rows.dtype, x))[:, None] * columns
     return outer.to(promoted(x, outer)) if beta == 0 else outer + (x if beta == 1 else x * filled(beta, x.dtype, x))
+
+
+@_decomposes(aten.linspace.Tensor_Tensor)
+@_decomposes(aten.linspace.Tensor_Scalar)
+@_decomposes(aten.linspace.Scalar_Tensor)
+def _linspace(start: Any, end: Any, steps: int, *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+    """Of integers, its ends are integers first, and its steps in f64."""
+    like = start if isinstance(start, Tensor) else end
+    dtype = dtype or torch.get_default_dtype()
+    wide = torch.float64 if not dtype.is_floating_point else torch.float32 if dtype in HALF else dtype
+
+    def element(value: Any) -> Tensor:
+        if isinstance(value, Tensor):
+            return value.to(dtype).to(wide)
+        return filled(value if dtype.is_floating_point else int(value), dtype, like).to(wide)
+
+    first, last = element(start), element(end)
+    place = torch.arange(steps, device=like.device)
+    step = (last - first) / max(steps - 1, 1)
+    up, down = first + step * place.to(wide), last - step * (steps - 1 - place).to(wide)
+    return torch.where(place < (1 if steps == 1 else steps // 2), up, down).to(dtype)
 
 
 @_decomposes(aten._int_mm.default)

@@ -44,6 +44,14 @@ def _bmm(a: Tensor, b: Tensor) -> Tensor:
     return a * b
 
 
+@_decomposes(aten.addbmm.default)
+def _addbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """The sum of the products of a [B, m, k] and b [B, k, n] is one product of [m, B k] and [B k, n]."""
+    batch, m, k = a.shape
+    side_by_side = a.transpose(0, 1).reshape(m, batch * k)
+    return aten.addmm.default(x, side_by_side, b.reshape(batch * k, b.shape[2]), beta=beta, alpha=alpha)
+
+
 @_decomposes(aten._scaled_mm.default)
 def _scaled_mm(
     a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,

@@ -8,7 +8,7 @@ import torch
 from mlirc.errors import MlircError
 from mlirc.frontend import from_torch, import_torch
 from support.models.levels import outputs
-from support.models.together import Calls, check_together, randn
+from support.models.together import Calls, below, check_together, randn
 
 INF, NAN = float("inf"), float("nan")
 POINTS = [0.0, -0.0, 1, 2, -2.5, 0.5, -0.5, 1 + 1.2e-7, 1e30, 3e38, INF, -INF, NAN, 1e-45, 100.5, -100.5, 9.99, 25, 26]
@@ -41,13 +41,33 @@ def test_of_halves_and_integers():
     check_together([(function, (randn(5, 7, dtype=torch.bfloat16), integers))], levels=["tiles"], kinds=["plain"])
 
 
+BOOLEAN_FACTORS = ({"beta": 3, "alpha": 2}, {"beta": 0}, {"alpha": 0}, {"beta": False, "alpha": True})
+
+
+def _addr(**factors):
+    return lambda *operands: torch.addr(*operands, **factors)
+
+
+def test_ends_of_linspace_are_numbers_of_its_dtype():
+    cases = [
+        (lambda a: torch.linspace(4.3, a, 50, dtype=torch.uint8), (torch.tensor(0),)),
+        (lambda a: torch.linspace(a, -7.9, 31, dtype=torch.int64), (torch.tensor(3.9),)),
+        (lambda a, b: torch.linspace(a, b, 1, dtype=torch.int32), (torch.tensor(3.9), torch.tensor(5))),
+        (lambda a: torch.linspace(0.3, a, 7, dtype=torch.bfloat16), (torch.tensor(2.0),)),
+    ]
+    check_together(cases, levels=["tiles"], kinds=["plain"])
+
+
 def test_products_with_vectors():
     cases = [
         (torch.addmv, (randn(3), randn(3, 5), randn(5))),
         (lambda x, a, v: torch.addmv(x, a, v, beta=0.5, alpha=2), (randn(1), randn(3, 5), randn(5))),
+        *((_addr(**k), (below(2, 3, 5) > 0, below(2, 3) > 0, below(2, 5) == 0)) for k in BOOLEAN_FACTORS),
         (lambda x, a, v: torch.addmv(x * torch.nan, a, v, beta=0), (randn(3), randn(3, 5), randn(5))),
         (torch.addr, (randn(3, 5), randn(3), randn(5))),
         (lambda x, a, b: torch.addbmm(x, a, b, beta=0.5), (randn(3, 4), randn(2, 3, 5), randn(2, 5, 4))),
+        (torch.addbmm, tuple(randn(*s, dtype=torch.bfloat16) for s in [(1,), (2, 3, 5), (2, 5, 4)])),
+        (torch.addbmm, (below(9, 3, 4), below(7, 2, 3, 5), below(5, 2, 5, 4))),
         (lambda x, a, b: torch.baddbmm(x, a, b, alpha=3), (randn(3, 4), randn(2, 3, 5), randn(2, 5, 4))),
     ]
     check_together(cases, levels=["tiles", "gpu"], kinds=["plain"])
