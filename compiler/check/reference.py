@@ -11,6 +11,7 @@ import torch.nn.attention
 
 from mlirc.check.cases import Inputs
 from mlirc.check.compare import Reference
+from mlirc.check.factors import UniqueFactors, following
 from mlirc.check.ties import FirstOfEqual
 from mlirc.check.undefined_casts import UndefinedCasts, depending
 from mlirc.check.unseen_keys import UnseenKeys
@@ -43,6 +44,7 @@ class TorchModel:
             _enliven(module, made_up=source.build is not None)
         self.module = module
         self._wide: torch.nn.Module | None = None
+        self._factors = UniqueFactors()
         self.is_wide = True  # false once FP64 turned out not to be possible
 
     @property
@@ -81,11 +83,18 @@ class TorchModel:
             self.is_wide = False
             wide = eager
         unseen = self._without_unseen_keys(tensors, wide)
-        masks: Sequence[torch.Tensor | None] = [None] * len(eager)
+        masks: Sequence[torch.Tensor] = [torch.zeros((), dtype=torch.bool)] * len(eager)
         if casts.found:
             masks = depending(lambda: self._run(self.module, tensors), eager)
+        if self._factors.found:
+            open_ = following(lambda seed: self._again(tensors, UniqueFactors(seed)), wide)
+            masks = [m | o for m, o in zip(masks, open_, strict=True)]
         pairs = zip(eager, wide, unseen, masks, strict=True)
-        return [Reference(e, w, unseen=u, undefined=m) for e, w, u, m in pairs]
+        return [Reference(e, w, unseen=u, undefined=m.expand(e.shape)) for e, w, u, m in pairs]
+
+    def _again(self, tensors: Sequence[torch.Tensor], factors: UniqueFactors | None = None) -> Any:
+        """The outputs once more, of the dtypes of the reference."""
+        return self._run_wide(tensors, factors) if self.is_wide else self._run(self.module, tensors, factors)
 
     def _without_unseen_keys(
         self, tensors: Sequence[torch.Tensor], wide: Sequence[torch.Tensor]
@@ -95,7 +104,7 @@ class TorchModel:
         if all(bool(torch.isfinite(t.float()).all()) for t in (*tensors, *wide) if t.is_floating_point()):
             return [None] * len(wide)
         with UnseenKeys() as mode:
-            found = self._run_wide(tensors) if self.is_wide else self._run(self.module, tensors)
+            found = self._again(tensors)
         return found if mode.used and found is not None else [None] * len(wide)
 
     def moved(self, tensors: Sequence[torch.Tensor], count: int = 4) -> list[tuple[torch.Tensor, ...]]:
@@ -113,19 +122,24 @@ class TorchModel:
             rows.append(self._run(module, inputs))
         return list(zip(*rows, strict=True))
 
-    def _run(self, module: torch.nn.Module, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def _run(
+        self, module: torch.nn.Module, tensors: Sequence[torch.Tensor], factors: UniqueFactors | None = None
+    ) -> list[torch.Tensor]:
         args, kwargs = self.source.bind([t.clone() for t in tensors])
         # PyTorch's fused attention on a CPU makes zeros of a query that is NaN; its plain formula does not.
         formula = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
-        numbers = ModelNumbers(self._drawn) if self._draws else None
+        numbers = ModelNumbers(self._drawn if module is self._wide else None) if self._draws else None
         drawing = numbers.active() if numbers else contextlib.nullcontext()
-        with quiet(), torch.no_grad(), self.source.mode_of(module), formula, drawing, FirstOfEqual():
+        choices = factors or self._factors
+        with quiet(), torch.no_grad(), self.source.mode_of(module), formula, drawing, FirstOfEqual(), choices:
             output, state = call_and_restore(module, args, kwargs, self.source.written)
         if numbers and self._drawn is None:
             self._drawn = numbers.drawn
         return output_tensors(output) + [as_real(t) for t in state]
 
-    def _run_wide(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+    def _run_wide(
+        self, tensors: Sequence[torch.Tensor], factors: UniqueFactors | None = None
+    ) -> list[torch.Tensor] | None:
         """None where the model cannot be run in FP64 throughout."""
         try:
             if self._wide is None:
@@ -136,7 +150,7 @@ class TorchModel:
             wide = [remember(t.double(), t.dtype) if t.is_floating_point() else t for t in tensors]
             # Experts in their plain form: transformers' grouped products have no FP64.
             with in_float64(torch.get_default_dtype()), _double_by_default(), _plain_experts(self._wide):
-                found = self._run(self._wide, wide)
+                found = self._run(self._wide, wide, factors)
         except Exception:  # a model that fixes its dtypes: its own arithmetic is the reference then
             return None
         return found if all(t.dtype == torch.float64 or not t.is_floating_point() for t in found) else None

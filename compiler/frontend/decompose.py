@@ -16,17 +16,23 @@ from torch.fx import Graph, GraphModule, Node
 
 from mlirc.frontend.decomposer import decomposed, is_plain
 from mlirc.frontend.decompositions import decomposition_table
+from mlirc.frontend.decompositions_factors import FACTORS
+from mlirc.frontend.decompositions_grid import GRIDS
 from mlirc.frontend.decompositions_pooling import POOLING, fit_poolings
+from mlirc.frontend.decompositions_resize import RESIZES
 from mlirc.frontend.decompositions_segments import with_equal_bags
+from mlirc.frontend.decompositions_window_gradients import WINDOW_GRADIENTS
 from mlirc.frontend.graph_copy import copied
 from mlirc.frontend.higher_order import lower_loops
-from mlirc.frontend.in_place import without_idle_dropouts, without_writes
+from mlirc.frontend.in_place import without_idle_ops, without_writes
 from mlirc.frontend.random.dropouts import dropouts_as_on_a_gpu
 from mlirc.frontend.reroll import reroll
 from mlirc.frontend.scalars import has_numbers, numbers_to_tensors
 from mlirc.frontend.state import is_written
 from mlirc.frontend.strides import TARGET as STRIDED
 from mlirc.frontend.strides import resolve_strides, without_strides
+
+_MAKE_TENSORS = {**POOLING, **RESIZES, **GRIDS, **FACTORS, **WINDOW_GRADIENTS}
 
 
 @dataclass
@@ -47,13 +53,13 @@ def decompose(program: Any) -> Program:
     given = reroll(given) or given
     given = with_equal_bags(given) or given
     if not is_plain(given):
-        given = without_idle_dropouts(given)
+        given = without_idle_ops(given)
         pure = without_writes(given)
         given = pure if pure is not None and is_plain(pure) else given
     with dropouts_as_on_a_gpu():
         if not is_plain(given):
             # PyTorch's way loses tensors that decompositions make, as those of windows: they are taken apart below.
-            table = {op: f for op, f in decomposition_table().items() if op is not STRIDED and op not in POOLING}
+            table = {op: f for op, f in decomposition_table().items() if op is not STRIDED and op not in _MAKE_TENSORS}
             program = _with_graph(program, _any_strides(given))
             program = program.run_decompositions(table)
             given = program.graph

@@ -340,7 +340,31 @@ def decomposition_table() -> dict[Any, Callable]:
 
     table = fx_decompositions()
     table = {op: function for op, function in table.items() if op not in _KEPT and not is_random(op)}
-    ours = (COPIES, MOVES, NANS, SCANS, SCATTERS, SEGMENTS, NUMBERS, ROUNDING, ACTIVATIONS, SEARCH, POOLING, LOSSES,
-            LINALG, BATCH_NORMS, SPECTRA, PRODUCTS, DROPOUTS, RECURRENT, RESIZES, GRIDS, CONVOLUTIONS,
-            FAKE_QUANTIZATIONS, SPECIAL, FACTORS, WINDOW_GRADIENTS)  # fmt: skip
+    ours = (
+        ACTIVATIONS,
+        BATCH_NORMS,
+        CONVOLUTIONS,
+        COPIES,
+        DROPOUTS,
+        FACTORS,
+        FAKE_QUANTIZATIONS,
+        GRIDS,
+        LINALG,
+        LOSSES,
+        MOVES,
+        NANS,
+        NUMBERS,
+        POOLING,
+        PRODUCTS,
+        RECURRENT,
+        RESIZES,
+        ROUNDING,
+        SCANS,
+        SCATTERS,
+        SEARCH,
+        SEGMENTS,
+        SPECIAL,
+        SPECTRA,
+        WINDOW_GRADIENTS,
+    )
     return with_opmath(functools.reduce(operator.or_, ours, table | _own))

@@ -4,7 +4,8 @@ G. H. Golub, C. F. Van Loan, "Matrix Computations" (2013), sections 5.2 (Househo
 are unrolled: larger matrices are refused. Signs and phases that are not unique:
 
 - QR: those of LAPACK's reflections, so that results are PyTorch's;
-- eigenvectors and left singular vectors: the element of the largest size is positive. PyTorch's signs differ.
+- eigenvectors, and singular vectors of the larger side (left ones of a square matrix): the element of the largest size
+  is positive. PyTorch's signs differ.
 """
 
 from __future__ import annotations
@@ -57,6 +58,11 @@ def _reflections(a: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
     return torch.cat(rows, -2), vectors, factors
 
 
+def _eye(like: Tensor, m: int, n: int) -> Tensor:
+    """[..., m, n] for the matrices of a tensor, ones on the diagonal."""
+    return torch.eye(m, n, dtype=like.dtype, device=like.device).expand(*like.shape[:-2], m, n)
+
+
 def _reflected(vectors: list[Tensor], factors: list[Tensor], out: Tensor) -> Tensor:
     """The product of the reflections with a matrix [..., m, columns]."""
     for k in reversed(range(len(vectors))):
@@ -69,12 +75,12 @@ def _reflected(vectors: list[Tensor], factors: list[Tensor], out: Tensor) -> Ten
 def _qr(a: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
     _require_small(aten.linalg_qr.default, a, LARGEST_REFLECTED)
     m, n = a.shape[-2:]
-    r, vectors, factors = _reflections(a)
     kept = m if mode == "complete" else min(m, n)
+    r, vectors, factors = _reflections(a) if a.numel() else (a, [], [])
     r = r[..., :kept, :]
     if mode == "r":
         return a.new_zeros(0), r
-    eye = torch.eye(m, kept, dtype=a.dtype, device=a.device).expand(*a.shape[:-2], m, kept)
+    eye = _eye(a, m, kept)
     return _reflected(vectors, factors, eye), r
 
 
@@ -125,11 +131,13 @@ def _eigh(a: Tensor, uplo: str = "L", compute_v: bool = True) -> tuple[Tensor, T
     """Jacobi's method, by rounds of rotations of all rows in pairs."""
     _require_small(aten._linalg_eigh.default, a, LARGEST_ROTATED)
     n = a.shape[-1]
+    if not a.numel():
+        return a.new_zeros(a.shape[:-1]), a.clone()
     half = a.tril() if uplo.upper() == "L" else a.triu().mT
     a = half + half.tril(-1).mT
     size = max(n + n % 2, 2)
     a = torch.nn.functional.pad(a, (0, size - n, 0, size - n))  # a row of zeros is never rotated
-    vectors = torch.eye(size, dtype=a.dtype, device=a.device).expand(a.shape)
+    vectors = _eye(a, size, size)
     for _ in range(_sweeps(a.dtype) * (size - 1) if n > 1 else 0):
         pairs = a.diagonal(dim1=-2, dim2=-1)
         beside = a.diagonal(1, -2, -1)[..., ::2]
@@ -155,6 +163,9 @@ def _svd(
     if m < n:
         u, s, vh = _svd(a.mT, full_matrices, compute_uv)
         return vh.mT, s, u.mT
+    if not a.numel():
+        values = a.new_zeros(*a.shape[:-2], n)
+        return (_eye(a, m, m if full_matrices else n), values, _eye(a, n, n)) if compute_uv else (a, values, a)
     op = aten._linalg_svd.default
     _require_small(op, a, LARGEST_REFLECTED)
     _require_small(op, a[..., :n, :], LARGEST_ROTATED)
@@ -162,8 +173,7 @@ def _svd(
     columns = torch.nn.functional.pad(a, (0, size - n))
     both = columns
     if compute_uv:
-        eye = torch.eye(size, dtype=a.dtype, device=a.device).expand(*a.shape[:-2], size, size)
-        both = torch.cat([columns, eye], -2)
+        both = torch.cat([columns, _eye(a, size, size)], -2)
     for _ in range(_sweeps(a.dtype) * (size - 1) if n > 1 else 0):
         left, right = both[..., :m, ::2], both[..., :m, 1::2]
         turn = _rotations(size, (left * left).sum(-2), (right * right).sum(-2), (left * right).sum(-2))
@@ -176,21 +186,20 @@ def _svd(
     row = values.unsqueeze(-2)
     none = row <= row[..., :1] * torch.finfo(a.dtype).tiny
     u = torch.where(none, 0.0, columns / torch.where(none, 1.0, row))
-    sign = _positive(u)
-    u, v = u * sign, v * sign
     whole = _qr(u, "complete" if full_matrices else "reduced")[0]  # columns for values of 0, and the rest of the space
-    u = (
-        torch.cat([torch.where(none, whole[..., :n], u), whole[..., n:]], -1)
-        if full_matrices
-        else torch.where(none, whole, u)
-    )
-    return u, values, v.mT
+    u = torch.cat([torch.where(none, whole[..., :n], u), whole[..., n:]], -1)
+    sign = _positive(u)
+    return u * sign, values, (v * sign[..., :n]).mT
 
 
 FACTORS[aten._linalg_svd.default] = _svd
 
 
 def _pinv(a: Tensor, *, atol: Tensor | None = None, rtol: Tensor | None = None, hermitian: bool = False) -> Tensor:
+    if hermitian:  # the lower triangle tells all
+        a = a.tril() + a.tril(-1).mT
+    if not a.numel():
+        return a.mT.clone()
     u, s, vh = _svd(a)
     largest = s[..., :1]
     bound = torch.zeros_like(largest) if atol is None else atol.unsqueeze(-1)
@@ -214,8 +223,7 @@ def _product_of_reflections(a: Tensor, factors: Tensor) -> Tensor:
     one = a.new_ones(*a.shape[:-2], 1, 1)
     vectors = [torch.cat([one, a[..., k + 1 :, k : k + 1]], -2) for k in range(count)]
     taken = [factors[..., k : k + 1].unsqueeze(-1) for k in range(count)]
-    eye = torch.eye(m, n, dtype=a.dtype, device=a.device).expand(*a.shape[:-2], m, n)
-    return _reflected(vectors, taken, eye)
+    return _reflected(vectors, taken, _eye(a, m, n))
 
 
 FACTORS[aten.linalg_householder_product.default] = _product_of_reflections

@@ -51,13 +51,14 @@ def without_writes(graph: Graph) -> Graph | None:
     return new if changed else None
 
 
-def without_idle_dropouts(graph: Graph) -> Graph:
+def without_idle_ops(graph: Graph) -> Graph:
     """A copy of a graph where a dropout outside of training is its argument, as in PyTorch: a write to the one is a
-    write to the other, which PyTorch's own export loses."""
+    write to the other, which PyTorch's own export loses. So is what `detach_` gives, as of `torch.tensor`."""
     new = copied(graph)
     for node in list(new.nodes):
-        of, *rest = node.args if node.target in _DROPOUTS else (None,)
-        if isinstance(of, Node) and of.op == "call_function" and len(rest) == 2 and rest[1] is False:
+        of, *rest = node.args if node.target in (*_DROPOUTS, torch.ops.aten.detach_.default) else (None,)
+        is_idle = len(rest) == 2 and rest[1] is False and of.op == "call_function" if rest else True
+        if isinstance(of, Node) and is_idle:
             node.replace_all_uses_with(of)
             new.erase_node(node)
     return new

@@ -18,7 +18,7 @@ from mlirc.frontend.decomposer import is_plain
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.experts import experts_by, routed_experts
 from mlirc.frontend.importer import export
-from mlirc.frontend.in_place import without_idle_dropouts, without_writes
+from mlirc.frontend.in_place import without_idle_ops, without_writes
 from mlirc.frontend.join_linears import joined_linears
 from mlirc.frontend.noise import quiet
 from mlirc.frontend.open import open_model, packed_as
@@ -398,7 +398,7 @@ def _can_be_plain(graph: Any) -> bool:
     """Whether `decompose` can take a graph apart without another trace of all of it."""
     if is_plain(graph):
         return True
-    pure = without_writes(without_idle_dropouts(graph))
+    pure = without_writes(without_idle_ops(graph))
     return pure is not None and is_plain(pure)
 
 

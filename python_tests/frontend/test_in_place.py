@@ -87,3 +87,25 @@ def test_writes(made, pure):
     assert (graph is not None and not left) == pure
     result = check_torch(module, (x,), levels=["linalg"], kinds=["plain"])
     assert result.ok, result.reason()
+
+
+class Written(nn.Module):
+    """Ops whose decompositions make tensors, of one that is written through a view."""
+
+    def forward(self, x):
+        y = x.clone()
+        y.diagonal(dim1=-2, dim2=-1).add_(1)
+        return F.interpolate(y[None], scale_factor=1.7, mode="bicubic"), torch.linalg.eigh(y[:, :2, :2])[0]
+
+
+class Constant(nn.Module):
+    def forward(self, x):
+        return F.interpolate(torch.tensor([1.0, 2, 3, 4, 5, 6, 7]) + x[None], scale_factor=1.7, mode="bicubic")
+
+
+@pytest.mark.parametrize("made", [Written, Constant])
+def test_decompositions_make_tensors(made):
+    result = check_torch(
+        made(), (torch.randn(3, 6, 7, generator=torch.Generator().manual_seed(0)),), levels=["linalg"], kinds=["plain"]
+    )
+    assert result.ok, result.reason()
