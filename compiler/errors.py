@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import unicodedata
 
 
@@ -23,6 +24,26 @@ def one_line(text: str) -> str:
     """A text as one line that is safe to print: white space is one space, control characters are written as escapes."""
     words = " ".join(text.split())
     return "".join(ascii(c)[1:-1] if is_control(c) else c for c in words)
+
+
+# What libraries say who got no memory, to map a shared object among others.
+_NO_MEMORY = ("can't allocate memory", "cannot allocate memory", "failed to map segment", "can't start new thread")
+
+
+def memory_error(error: BaseException, doing: str = "") -> MlircError | None:
+    """What to say of an exception for want of memory, `doing` something in words; None for any other one."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    is_limited = limit != resource.RLIM_INFINITY
+    kinds = (MemoryError, SystemError) if is_limited else MemoryError  # Python's own code fails so without memory
+    found: BaseException | None = error
+    while found is not None:
+        text = str(found).lower()
+        if isinstance(found, kinds) or any(words in text for words in _NO_MEMORY):
+            hint = f" (ulimit -v allows {limit >> 20:,} MiB)" if is_limited else ""
+            while_ = f" while {doing}" if doing else ""
+            return MlircError(f"out of memory{while_}{hint}: give the program more, or compile a smaller model")
+        found = found.__cause__ or found.__context__
+    return None
 
 
 # Module to package of what compiling needs and running does not.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mlirc.errors import MlircError, missing_package
+from mlirc.errors import MlircError, memory_error, missing_package
 
 VARIABLE = "MLIRC_TRACEBACK"
 
@@ -26,6 +26,8 @@ def step(what: str) -> Iterator[None]:
         raise
     except Exception as e:
         if isinstance(e, ImportError) and (needed := missing_package(e)):
+            raise needed from e
+        if needed := memory_error(e, what):
             raise needed from e
         frame = traceback.extract_tb(e.__traceback__)[-1]
         lines = [line.strip() for line in str(e).splitlines() if line.strip()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+import unicodedata
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +17,8 @@ from mlirc.driver.kernel_build import KernelBuild, KernelJob
 from mlirc.driver.kernel_cache import KernelCache, cache_folder
 from mlirc.driver.modules import FewLayers, Modules
 from mlirc.driver.reschedule import Earlier, identity, runs_user_code
-from mlirc.errors import MlircError
-from mlirc.files.opening import exists, open_regular, read_text
+from mlirc.errors import MlircError, is_control
+from mlirc.files.opening import exists, open_regular, read_text, shorten
 from mlirc.files.outputs import Outputs, check_model_output, model_files
 from mlirc.frontend.names import IN_FILE
 from mlirc.ir.levels import LEVELS
@@ -507,8 +508,13 @@ def is_mlir(spec: str) -> bool:
 
 
 def model_name(spec: str) -> str:
-    """A short name for a model: the last part of its path, or its factory function."""
-    return Path(spec).stem if exists(spec) else re.split(r"[./:]", spec)[-1]
+    """A short name for a model: the last part of its path, or its factory function. Raises MlircError for a file's name
+    that can be in no plan."""
+    name = Path(spec).stem if exists(spec) else re.split(r"[./:]", spec)[-1]
+    if wrong := next(filter(is_control, name), None):
+        what = "bytes that are no UTF-8" if unicodedata.category(wrong) == "Cs" else f"the character U+{ord(wrong):04X}"
+        raise MlircError(f"{ascii(shorten(spec))}: the file's name has {what}: rename it")
+    return name
 
 
 def compile_model(

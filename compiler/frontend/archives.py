@@ -201,7 +201,7 @@ def _open_pickle(path: Path, inputs: Mapping[str, InputSpec], allow_pickle: bool
     with cwd_importable():
         try:
             module = torch.load(str(path), map_location="cpu", weights_only=False)
-        except Exception as e:
+        except (Exception, SystemExit) as e:
             raise MlircError(f"{path}: the pickle cannot be loaded: {type(e).__name__}: {first_line(str(e))}") from e
     if not isinstance(module, torch.nn.Module):
         raise MlircError(_no_module(path, module))
@@ -284,7 +284,7 @@ def load_factory(spec: str) -> Any:
             raise MlircError(f"{spec}: module '{module_name}' has no function '{function_name}'") from e
         except MlircError:
             raise
-        except Exception as e:
+        except (Exception, SystemExit) as e:
             raise MlircError(
                 f"{spec}: importing '{module_name}' failed: {type(e).__name__}: {first_line(str(e))}"
             ) from e
@@ -298,7 +298,7 @@ def open_factory(spec: str, function: Any, inputs: Mapping[str, InputSpec]) -> S
     with cwd_importable():
         try:
             result = function()
-        except Exception as e:
+        except (Exception, SystemExit) as e:
             raise MlircError(f"{spec}: the factory failed: {type(e).__name__}: {first_line(str(e))}") from e
     if not (isinstance(result, tuple) and len(result) in (2, 3) and isinstance(result[0], torch.nn.Module)):
         raise MlircError(f"{spec}: must return (module, example inputs), not {type(result).__name__}")

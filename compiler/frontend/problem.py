@@ -84,7 +84,7 @@ class Problem:
                 yield
         except (MlircError, MemoryError, torch.OutOfMemoryError):
             raise
-        except Exception as e:
+        except (Exception, SystemExit) as e:
             raise MlircError(f"{self.path}: {what} failed: {type(e).__name__}: {first_line(str(e))}") from e
         finally:
             torch.set_default_dtype(before)
