@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 _NO_MEMORY = 3  # exit status of a copy
 _WALL = 20  # times the seconds of CPU time that may pass on a busy machine
+
+
+@contextlib.contextmanager
+def without_stderr() -> Iterator[None]:
+    """For a body whose library writes what went wrong to standard error before it raises: nothing comes there, unless
+    other threads are running, which may have something to say."""
+    if threading.active_count() > 1:
+        yield
+        return
+    try:
+        kept = os.dup(2)
+    except OSError:  # it is closed
+        yield
+        return
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def fails_apart(action: Callable[[], object], *, seconds: float, memory: int) -> str:

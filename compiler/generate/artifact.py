@@ -17,6 +17,7 @@ from mlirc.files.marks import JSON_MARK, is_ours, marked_json, marked_text
 from mlirc.files.opening import check_inside, open_regular, read_text
 from mlirc.files.temporary import new_folder, replace_folder, turn
 from mlirc.generate.sizes import Sizes, Source
+from mlirc.generate.special_tokens import CONFIG, kind_of, read_object
 from mlirc.generate.tokenizer import FILES as TOKENIZER_FILES
 from mlirc.version import __version__
 
@@ -246,6 +247,10 @@ def _copy_tokenizer(source: Path, target: Path) -> None:
         if len(data) > _TOKENIZER_LIMIT:
             raise MlircError(f"{path}: is larger than {_TOKENIZER_LIMIT >> 20} MiB, which is no tokenizer")
         (target / name).write_bytes(data)
+    config = read_object(source, CONFIG)
+    kind = kind_of(source, config)
+    if kind is not None and "tokenizer_class" not in config and os.path.lexists(target / "tokenizer.json"):
+        (target / CONFIG).write_text(json.dumps({**config, "model_type": kind}), encoding="utf-8")
 
 
 def _permit(folder: Path) -> None:

@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mlirc.errors import MlircError, one_line
@@ -24,12 +24,22 @@ _WALL = 20  # times as many seconds may pass on a busy machine
 
 class ChatTemplate:
     """One model's template. `special`: its special tokens by name, as `bos_token`, which templates write themselves.
+    `lacking`: names of others that the template writes, which are what transformers' tokenizer class `kind` (or the one
+    of a model type `kind`) has by default, where `is_token` says so.
 
     The process starts with the first conversation and stays for the next; several threads may ask at once.
     """
 
-    def __init__(self, template: str, special: dict[str, str]) -> None:
-        self._template, self._special = template, special
+    def __init__(
+        self,
+        template: str,
+        special: dict[str, str],
+        kind: str | None = None,
+        lacking: Sequence[str] = (),
+        is_token: Callable[[str], bool] = lambda text: True,
+    ) -> None:
+        self._template, self._special = template, dict(special)
+        self._kind, self._lacking, self._is_token = kind, list(lacking) if kind else [], is_token
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
@@ -39,19 +49,14 @@ class ChatTemplate:
         `messages`: objects with `role` ("system", "user", "assistant") and `content`, a text. Raises MlircError for
         others, for what the template refuses, and for a template that is damaged or takes too long.
         """
-        question: dict[str, Any] = {
-            "template": self._template,
-            "special": self._special,
-            "messages": check_messages(messages),
-        }
-        question["seconds"] = _SECONDS
-        try:
-            line = json.dumps(question).encode() + b"\n"
-        except (TypeError, ValueError, RecursionError) as e:
-            raise MlircError(f"the messages hold what JSON does not: {shorten(one_line(str(e)), 80)}") from e
+        checked = check_messages(messages)
         with self._lock:
             try:
-                answer = self._ask(line)
+                if self._lacking:
+                    found = self._ask({"defaults": self._kind}).get("special", {})
+                    self._special |= {n: found[n] for n in self._lacking if n in found and self._is_token(found[n])}
+                    self._lacking = []
+                answer = self._ask({"template": self._template, "special": self._special, "messages": checked})
             except BaseException:
                 self._stop()  # what it answers late would be taken for the next one's
                 raise
@@ -64,7 +69,11 @@ class ChatTemplate:
         with self._lock:
             self._stop()
 
-    def _ask(self, line: bytes) -> dict[str, str]:
+    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        try:
+            line = json.dumps({**question, "seconds": _SECONDS}).encode() + b"\n"
+        except (TypeError, ValueError, RecursionError) as e:
+            raise MlircError(f"the messages hold what JSON does not: {shorten(one_line(str(e)), 80)}") from e
         if self._process is None:
             command = [sys.executable, "-P", "-m", "mlirc.generate.chat_process"]
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

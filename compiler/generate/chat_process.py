@@ -1,10 +1,13 @@
-"""`python -m mlirc.generate.chat_process`: renders chat templates, which are not trusted, for lines of JSON."""
+"""`python -m mlirc.generate.chat_process`: renders chat templates, which are not trusted, for lines of JSON, and says
+which special tokens a tokenizer's class has by default."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import os
+import re
 import resource
 import signal
 import sys
@@ -28,6 +31,23 @@ def _render(question: dict[str, Any]) -> dict[str, str]:
     return {"text": texts[0]}
 
 
+def _defaults(kind: str) -> dict[str, dict[str, str]]:
+    """The special tokens that a tokenizer's class has where nothing is said of them; `kind`: its name, or the type of
+    a model that it goes with. Only transformers' own are looked at."""
+    from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES, tokenizer_class_from_name
+
+    name = TOKENIZER_MAPPING_NAMES.get(kind, kind) or ""
+    if not re.fullmatch(r"[A-Za-z0-9]{1,80}", name):
+        return {"special": {}}
+    try:
+        found = tokenizer_class_from_name(name) or tokenizer_class_from_name(name.removesuffix("Fast"))
+        parameters = inspect.signature(found).parameters if isinstance(found, type) else {}
+    except Exception:  # whatever a class needs that is not installed
+        return {"special": {}}
+    texts = {n: str(p.default) for n, p in parameters.items() if n.endswith("_token") and p.default}
+    return {"special": {n: t for n, t in texts.items() if parameters[n].default is not inspect.Parameter.empty}}
+
+
 def _limit_time(seconds: int) -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
@@ -48,7 +68,8 @@ def main() -> None:
     for line in sys.stdin.buffer:
         question = json.loads(line)
         _limit_time(question["seconds"])
-        print(json.dumps(_render(question)), file=answers, flush=True)
+        answer = _defaults(question["defaults"]) if "defaults" in question else _render(question)
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from mlirc.files.opening import shorten
 from mlirc.generate.audio import Speech, first_tokens, log_mel, read_audio, samples_of
 from mlirc.generate.engine import Sampling
 from mlirc.generate.opening import Opened, open_generating
-from mlirc.generate.requests import Event, Request, check_request, most_tokens
+from mlirc.generate.requests import Event, Request, check_request, most_read, most_tokens
 from mlirc.generate.scheduler import Progress, Scheduler
 from mlirc.generate.text import TextReader
 
@@ -253,8 +253,8 @@ class LLM:
         if isinstance(prompt, str):
             if not prompt:
                 raise MlircError("the prompt is empty: give at least one character")
-            return self.tokenizer.encode(prompt)
-        return self.tokenizer.encode_chat(prompt)  # type: ignore[arg-type]
+            return self.tokenizer.encode(prompt, most_read(self.engine))
+        return self.tokenizer.encode_chat(prompt, most_read(self.engine))  # type: ignore[arg-type]
 
     def _token(self, token: int | str) -> int:
         if isinstance(token, str):

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from mlirc.errors import MlircError, one_line
 from mlirc.files.opening import shorten
 from mlirc.generate.engine import Engine, Sampling
+from mlirc.generate.refusals import CONTEXT_LENGTH, RequestError
 from mlirc.generate.sizes import Source
 
 _SEEDS = 1 << 63
@@ -66,31 +67,42 @@ def most_tokens(request: Request, engine: Engine) -> int:
     return min(engine.context, held + 1) - len(request.prompt)
 
 
+def most_read(engine: Engine) -> int:
+    """How many tokens a text may have at most: of the source, where there is an encoder."""
+    return engine.context if engine.source is None else engine.source.lengths[-1]
+
+
 def check_request(request: Request, engine: Engine) -> None:
-    """Raises MlircError for what the engine cannot run: one line that says what to change."""
+    """Raises MlircError for what the engine cannot run: one line that says what to change, of which field."""
     prompt, most = request.prompt, request.max_new_tokens
     if not len(prompt):
-        raise MlircError("the prompt is empty: give at least one token")
-    _check_tokens(prompt, engine.vocabulary, "the prompt")
-    _check_tokens(sorted(request.stop_tokens), engine.vocabulary, "the stop tokens")
+        raise RequestError("the prompt is empty: give at least one token", "prompt")
+    _check_tokens(sorted(request.stop_tokens), engine.vocabulary, "the stop tokens", "stop_tokens")
     if most is not None and (_whole(most) is None or most < 1):
-        raise MlircError(f"max_new_tokens is {most!r}: give a whole number of 1 or more")
+        raise RequestError(f"max_new_tokens is {most!r}: give a whole number of 1 or more", "max_new_tokens")
     if len(prompt) >= engine.context:
-        raise MlircError(
+        raise RequestError(
             f"the prompt has {len(prompt):,} tokens, and the model was compiled for {engine.context:,} with those that "
-            f"it generates: shorten the prompt, or compile with a larger context"
+            f"it generates: shorten the prompt, or compile with a larger context",
+            "prompt",
+            CONTEXT_LENGTH,
         )
+    _check_tokens(prompt, engine.vocabulary, "the prompt", "prompt")
     if most is not None and len(prompt) + most > engine.context:
-        raise MlircError(
+        raise RequestError(
             f"the prompt's {len(prompt):,} tokens and {most:,} new ones are more than the {engine.context:,} that the "
-            f"model was compiled for: at most {engine.context - len(prompt):,} new ones fit"
+            f"model was compiled for: at most {engine.context - len(prompt):,} new ones fit",
+            "max_new_tokens",
+            CONTEXT_LENGTH,
         )
     positions = len(prompt) + max(1, most_tokens(request, engine)) - 1
     pages = -(-positions // engine.page_size)
     if pages > engine.pages - 1:
-        raise MlircError(
+        raise RequestError(
             f"{positions:,} tokens need {pages:,} pages of the cache, and it has {engine.pages - 1:,}: ask for fewer "
-            f"new tokens, or compile with more pages"
+            f"new tokens, or compile with more pages",
+            "max_new_tokens",
+            CONTEXT_LENGTH,
         )
     check_sampling(request.sampling)
     if (request.source is None) != (engine.source is None):
@@ -111,19 +123,25 @@ def check_source(source: Any, about: Source, vocabulary: int) -> None:
             raise MlircError(f"the model hears sound: give {wanted}, as a NumPy array")
         return
     if not 1 <= len(source) <= about.lengths[-1]:
-        raise MlircError(
+        raise RequestError(
             f"the source has {len(source):,} tokens: at least one, and the model was compiled for "
-            f"{about.lengths[-1]:,}: shorten it, or compile with more source tokens"
+            f"{about.lengths[-1]:,}: shorten it, or compile with more source tokens",
+            "prompt",
+            CONTEXT_LENGTH if source else None,
         )
-    _check_tokens(source, vocabulary, "the source")
+    _check_tokens(source, vocabulary, "the source", "prompt")
 
 
-def _check_tokens(tokens: Sequence[int], vocabulary: int, where: str) -> None:
+def _check_tokens(tokens: Sequence[int], vocabulary: int, where: str, field: str) -> None:
     for token in tokens:
         if _whole(token) is None:
-            raise MlircError(f"{where}: {shorten(one_line(repr(token)), 80)} is no token id: give whole numbers")
+            raise RequestError(
+                f"{where}: {shorten(one_line(repr(token)), 80)} is no token id: give whole numbers", field
+            )
         if not 0 <= token < vocabulary:
-            raise MlircError(f"{where}: {token} is no token of this model: its ids are 0 to {vocabulary - 1:,}")
+            raise RequestError(
+                f"{where}: {token} is no token of this model: its ids are 0 to {vocabulary - 1:,}", field
+            )
 
 
 def check_sampling(sampling: Sampling) -> None:
@@ -131,7 +149,7 @@ def check_sampling(sampling: Sampling) -> None:
 
     def number(name: str, fits: bool, wanted: str) -> None:
         if not fits:
-            raise MlircError(f"{name} is {shorten(repr(getattr(sampling, name)), 80)}: give {wanted}")
+            raise RequestError(f"{name} is {shorten(repr(getattr(sampling, name)), 80)}: give {wanted}", name)
 
     for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
         number(name, _is_number(getattr(sampling, name)), "a number")

@@ -1,9 +1,10 @@
 """Continuous batching: requests wait, get a slot and pages, are read, decoded together, and end, each on its own.
 
 A turn reads at most `turn_tokens` tokens of prompts and then decodes one token of every running sequence, so that a
-long prompt delays the others by so much and no more. Prompts are read one at a time, in the order of their requests;
-one that is not read to its end in a turn gives its slot back for the decoding, since the engine decodes every slot in
-use. Where a slot keeps more than pages (`Engine.paged`), prompts are read to their end in one turn, however long.
+long prompt delays the others by so much and no more. Prompts are read one at a time, in the order of their requests,
+but that calls of several requests take turns with others (`Scheduler.submit`); one that is not read to its end in a
+turn gives its slot back for the decoding, since the engine decodes every slot in use. Where a slot keeps more than
+pages (`Engine.paged`), prompts are read to their end in one turn, however long.
 
 Pages are taken as a sequence grows. Where none is left, the youngest sequence gives its own back and waits at the front
 of the queue; what it has is read again later, most of it from pages that are still there. The oldest always goes on,
@@ -47,6 +48,7 @@ class Progress:
     drafted: int = 0  # tokens that were guessed
     accepted: int = 0  # of them, those that were right
     pauses: int = 0  # how often its pages were given to an older sequence
+    call: object = None  # whose requests take turns with those of other calls; None: it is a call of its own
 
     @property
     def new(self) -> int:
@@ -77,7 +79,7 @@ class Scheduler:
         self._clock = clock
         self._last = None if engine.source is None else engine.source.last
         self._count = 0
-        self._waiting: deque[Progress] = deque()  # in the order of their numbers
+        self._waiting: deque[Progress] = deque()
         self._reading: Progress | None = None
         self._running: dict[int, Progress] = {}  # by slot
         self._begun: deque[set[Progress]] = deque()  # for whom the steps under way are, the oldest first
@@ -95,15 +97,16 @@ class Scheduler:
         reading = [self._reading] if self._reading else []
         return sorted([*self._waiting, *reading, *self._running.values()], key=lambda p: p.number)
 
-    def submit(self, request: Request) -> Progress:
-        """Takes a request, which waits for its turn. Its `number` is what events name.
+    def submit(self, request: Request, call: object = None) -> Progress:
+        """Takes a request, which waits for its turn. Its `number` is what events name. Of several requests with one
+        `call`, which is compared by identity, none gets a slot while another call has none and waits.
 
         Raises MlircError for what the engine can never run (`check_request`).
         """
         check_request(request, self.engine)
         self._count += 1
         prompt = [int(t) for t in request.prompt]
-        progress = Progress(self._count, request, prompt, most_tokens(request, self.engine), self._clock())
+        progress = Progress(self._count, request, prompt, most_tokens(request, self.engine), self._clock(), call=call)
         self._waiting.append(progress)
         return progress
 
@@ -141,19 +144,31 @@ class Scheduler:
         """Gives the first of the queue its pages, where there are enough."""
         if not self._waiting or len(self._running) == self.engine.slots:
             return None
-        progress = self._waiting[0]
+        progress = self._next()
         lease = self.pool.open(
             progress.tokens if self.engine.paged else (), self.pool.pages_for(self._needed(progress))
         )
         if lease is None:
             return None
-        self._waiting.popleft()
+        self._waiting.remove(progress)
         progress.lease = lease
         progress.written = lease.shared * self.pool.page_size
         if not progress.pauses:
             progress.reused = progress.written
         self._reading = progress
         return progress
+
+    def _next(self) -> Progress:
+        """Whose turn it is of those that wait: the oldest that had to give its pages back, then the first request of
+        the call that has the fewest slots, so that a short call does not wait for all the choices of a long one."""
+        paused = [p for p in self._waiting if p.pauses]
+        if paused:
+            return min(paused, key=lambda p: p.number)
+        running: dict[int, int] = {}
+        for progress in self._running.values():
+            if progress.call is not None:
+                running[id(progress.call)] = running.get(id(progress.call), 0) + 1
+        return min(self._waiting, key=lambda p: (running.get(id(p.call), 0), p.number))
 
     def _needed(self, progress: Progress) -> int:
         """Positions that a sequence writes up to its next decoded token. The last token of all is never written."""
@@ -238,7 +253,7 @@ class Scheduler:
         if pages <= len(progress.lease.pages):
             return
         while not self.pool.grow(progress.lease, pages):
-            # Prompts are read in order, so that the one at hand is younger than all that run.
+            # What is being read has no token yet, and is soon read again.
             youngest = self._reading or max(self._running.values(), key=lambda p: p.number)
             self._pause(youngest)
             if youngest is progress:

@@ -6,17 +6,22 @@ tokenizer.json alone, as transformers 5 has it, whatever `add_bos_token` beside 
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from mlirc.apart import fails_apart
+from mlirc.apart import fails_apart, without_stderr
 from mlirc.errors import MlircError, one_line
-from mlirc.files.opening import check_inside, exists, parse_json, read_bytes, read_text, shorten
+from mlirc.files.opening import check_inside, exists, read_text, shorten
 from mlirc.generate.chat import ChatTemplate
+from mlirc.generate.refusals import CONTEXT_LENGTH, RequestError
+from mlirc.generate.special_tokens import CONFIG, MAP, NAMED, SpecialTokens
 
-FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")  # what a tokenizer is loaded from
+FILES = ("tokenizer.json", CONFIG, MAP, "chat_template.jinja")  # what a tokenizer is loaded from
+LONG = 1 << 16  # bytes of a text; shorter ones take no turns
 _OTHERS = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 _LIMIT = 256 << 20
 _CONFIG_LIMIT = 32 << 20
@@ -29,14 +34,48 @@ class Tokenizer:
     def __init__(self, tokenizer: Any, chat: ChatTemplate | None) -> None:
         self._tokenizer = tokenizer
         self._chat = chat
+        self._turn = threading.Lock()  # a long text takes a hundred times its size
 
-    def encode(self, text: str) -> list[int]:
-        """The token ids of a text, with those that the model expects in front; raises MlircError for no text."""
-        return self._tokenizer.encode(_checked(text)).ids
+    def encode(self, text: str, most: int | None = None) -> list[int]:
+        """The token ids of a text, with those that the model expects in front. Other threads run meanwhile, and long
+        texts take turns. Raises MlircError for no text, and RequestError for one that is certain to have more than
+        `most` tokens, before anything is made of it."""
+        return self._encode(text, most, True)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of token ids, without special tokens."""
-        return self._tokenizer.decode(tokens, skip_special_tokens=True)
+        return _answered(lambda: self._tokenizer.decode(tokens, skip_special_tokens=True), "these tokens")
+
+    def _encode(self, text: str, most: int | None, special: bool) -> list[int]:
+        _checked(text)
+        size = self.check_length([text], most)
+
+        def encoded() -> list[int]:  # of several texts, and without places in them: the interpreter is free meanwhile
+            return self._tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids
+
+        if size < LONG:
+            return _answered(encoded, "this text")
+        with self._turn:
+            return _answered(encoded, "this text")
+
+    def check_length(self, texts: Sequence[str], most: int | None) -> int:
+        """How many bytes texts have. Raises RequestError where they are certain to have more than `most` tokens."""
+        size = sum(len(t) for t in texts)
+        if size >= LONG // 4:  # a character has four bytes at most
+            size = sum(len(t.encode("utf-8", "replace")) for t in texts)
+        if most is not None and size > max(LONG, most * self._longest):
+            raise RequestError(
+                f"the text has {size:,} bytes, and the model was compiled for {most:,} tokens of at most "
+                f"{self._longest:,}: shorten it, or compile with a larger context",
+                "prompt",
+                CONTEXT_LENGTH,
+            )
+        return size
+
+    @functools.cached_property
+    def _longest(self) -> int:
+        """No token has more bytes of a text than this."""
+        return max((len(token.encode()) for token in self._tokenizer.get_vocab()), default=1)
 
     def token(self, text: str) -> int:
         """The id of the token that is written so. Raises MlircError where there is none."""
@@ -45,19 +84,36 @@ class Tokenizer:
             raise MlircError(f"'{shorten(one_line(text), 80)}' is no token of this model's tokenizer")
         return found
 
-    def encode_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+    def encode_chat(self, messages: Sequence[dict[str, Any]], most: int | None = None) -> list[int]:
         """The token ids of a conversation, by the model's chat template, up to where its answer begins.
 
-        Raises MlircError for a model without a template, and for what the template refuses.
+        Raises MlircError for a model without a template, and for what the template refuses; `most` as of `encode`.
         """
         if self._chat is None:
             raise MlircError("the model has no chat template: it continues text; give it a prompt instead of messages")
-        return self._tokenizer.encode(_checked(self._chat.render(messages)), add_special_tokens=False).ids
+        texts = [m["content"] for m in messages if isinstance(m, dict) and isinstance(m.get("content"), str)]
+        self.check_length(texts, most)
+        return self._encode(self._chat.render(messages), most, False)
 
     def close(self) -> None:
         """Ends what renders chat templates."""
         if self._chat is not None:
             self._chat.close()
+
+
+_T = TypeVar("_T")
+
+
+def _answered(ask: Callable[[], _T], what: str) -> _T:
+    """What the library answers. It is written in Rust: what it did not expect, as a pattern of the tokenizer's that
+    takes too long, is a panic, which is no Exception, and which it says on standard error itself. Raises MlircError."""
+    try:
+        with without_stderr():
+            return ask()
+    except BaseException as e:
+        if type(e).__name__ != "PanicException":
+            raise
+        raise MlircError(f"the model's tokenizer fails on {what}: {shorten(one_line(str(e)))}") from e
 
 
 def _checked(text: str) -> str:
@@ -89,9 +145,12 @@ def load_tokenizer(folder: Path) -> Tokenizer | None:
         raise MlircError("text needs the package tokenizers: pip install 'mlirc[compiler]', or give token ids") from e
     check_inside(folder, path)
     text = read_text(path, limit=_LIMIT)
+    special = SpecialTokens(folder)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one text at a time; with threads it warns at each fork
 
     def parse() -> Any:
         made = tokenizers.Tokenizer.from_str(text)
+        special.put_into(made)
         # A length of the file's could ask for any amount of memory, or cut a prompt.
         made.no_padding()
         made.no_truncation()
@@ -102,46 +161,29 @@ def load_tokenizer(folder: Path) -> Tokenizer | None:
     if trouble:
         raise MlircError(f"{path}: not a usable tokenizer: {trouble}")
     try:
-        tokenizer = parse()
-    except BaseException as e:
-        # The library is written in Rust: what it did not expect is a panic, which is no Exception.
-        if isinstance(e, KeyboardInterrupt | SystemExit | MemoryError):
+        with without_stderr():
+            tokenizer = parse()
+    except BaseException as e:  # a panic too, as of `_answered`
+        if isinstance(e, KeyboardInterrupt | SystemExit | MemoryError | MlircError):
             raise
         raise MlircError(f"{path}: not a usable tokenizer: {shorten(one_line(str(e)))}") from e
-    config = _config(folder)
-    return Tokenizer(tokenizer, _chat_template(folder, config))
+    return Tokenizer(tokenizer, _chat_template(folder, special, tokenizer.token_to_id))
 
 
-def token_text(config: dict[str, Any], name: str) -> str | None:
-    """A special token's text in tokenizer_config.json, which has it as text or as an object with its content."""
-    value = config.get(name)
-    value = value.get("content") if isinstance(value, dict) else value
-    return value if isinstance(value, str) else None
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    path = folder / "tokenizer_config.json"
-    if not os.path.lexists(path):
-        return {}
-    check_inside(folder, path)
-    config = parse_json(read_bytes(path, limit=_CONFIG_LIMIT), str(path))
-    if not isinstance(config, dict):
-        raise MlircError(f"{path}: not a usable tokenizer: it is no JSON object")
-    return config
-
-
-def _chat_template(folder: Path, config: dict[str, Any]) -> ChatTemplate | None:
+def _chat_template(
+    folder: Path, special: SpecialTokens, token_to_id: Callable[[str], int | None]
+) -> ChatTemplate | None:
     """The template of chat_template.jinja, or else of the config: a text, or several by name, of which `default`."""
     path = folder / "chat_template.jinja"
     if os.path.lexists(path):
         check_inside(folder, path)
         template: Any = read_text(path, limit=_CONFIG_LIMIT)
     else:
-        template = config.get("chat_template")
+        template = special.config.get("chat_template")
     if isinstance(template, list):
         named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
         template = named.get("default")
     if not isinstance(template, str):
         return None
-    special = {n: t for n in config if n.endswith("_token") and (t := token_text(config, n)) is not None}
-    return ChatTemplate(template, special)
+    lacking = [name for name in NAMED if name in template and name not in special.declared]
+    return ChatTemplate(template, special.texts, special.kind, lacking, lambda text: token_to_id(text) is not None)

@@ -19,6 +19,7 @@ from mlirc.errors import MlircError
 from mlirc.files.opening import parse_json
 from mlirc.generate import requests as generating
 from mlirc.generate.text import TextReader
+from mlirc.generate.tokenizer import LONG
 from mlirc.serve.answers import DONE, Choice, Form, error_event
 from mlirc.serve.asked import Asked, Prompt, check_model, parse_asked
 from mlirc.serve.errors import ApiError
@@ -31,25 +32,33 @@ _STOPPING = "the server is stopping"
 class Words(Protocol):
     """A model's tokenizer: `mlirc.generate.tokenizer.Tokenizer`. Several threads may ask at once."""
 
-    def encode(self, text: str) -> list[int]: ...
+    def encode(self, text: str, most: int | None = None) -> list[int]: ...
 
-    def encode_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]: ...
+    def encode_chat(self, messages: Sequence[dict[str, Any]], most: int | None = None) -> list[int]: ...
 
     def decode(self, tokens: Sequence[int]) -> str: ...
 
 
 class Service:
-    """One model, by the name that calls give it. `eos`: tokens that end a text; `largest_body`: bytes of a call."""
+    """One model, by the name that calls give it. `eos`: tokens that end a text, as do the texts `stops`;
+    `largest_body`: bytes of a call. An encoder-decoder's encoder reads the prompts of its calls."""
 
     def __init__(
-        self, worker: Worker, words: Words, model: str, eos: Sequence[int] = (), largest_body: int = LARGEST_BODY
+        self,
+        worker: Worker,
+        words: Words,
+        model: str,
+        eos: Sequence[int] = (),
+        largest_body: int = LARGEST_BODY,
+        stops: Sequence[str] = (),
     ) -> None:
         self.worker, self.words, self.model = worker, words, model
-        self.eos = frozenset(eos)
+        self.eos, self.stops = frozenset(eos), tuple(stops)
+        self._long = asyncio.Lock()
         self.largest_body = largest_body
         self._started = int(time.time())
 
-    def app(self) -> Starlette:
+    def app(self) -> Any:
         """The ASGI application."""
         routes = [
             Route("/health", self._health),
@@ -64,7 +73,7 @@ class Service:
             ClientDisconnect: _nobody,
             Exception: _failed,
         }
-        return Starlette(routes=routes, exception_handlers=handlers)
+        return _stopping_quietly(Starlette(routes=routes, exception_handlers=handlers), self.worker)
 
     async def _health(self, request: Request) -> Response:
         if self.worker.running:
@@ -86,10 +95,11 @@ class Service:
             asked = parse_asked(await self._json(request), chat, self.model)
             self._check_count(asked)
             try:
-                wanted = await asyncio.to_thread(self._requests, asked)
-                running = Running(self.worker, wanted, asked.choices)
+                async with self._turn(asked):
+                    wanted = await asyncio.to_thread(self._requests, asked)
+                running = Running(self.worker, wanted, asked)
             except MlircError as e:
-                raise ApiError(400, str(e)) from e
+                raise _api_error(e, asked) from e
             except BusyError as e:
                 raise ApiError(429, f"{self.worker.most} requests are at work or wait: try again later") from e
             except StoppedError as e:
@@ -103,6 +113,11 @@ class Service:
             return JSONResponse(form.whole(running.choices))
 
         return answer
+
+    def _turn(self, asked: Asked) -> contextlib.AbstractAsyncContextManager[Any]:
+        """Calls of long texts are made into tokens one after the other, so that they take neither all threads nor all
+        memory."""
+        return self._long if asked.size >= LONG else contextlib.nullcontext()
 
     def _check_count(self, asked: Asked) -> None:
         """Raises ApiError for more sequences than are ever taken at once, before anything is made of them."""
@@ -127,27 +142,35 @@ class Service:
     def _requests(self, asked: Asked) -> list[generating.Request]:
         """The scheduler's requests: the choices of the first prompt, then those of the next. In a thread, since long
         texts and chat templates take their time."""
-        made = []
+        made, source, stops = [], self.worker.engine.source, (*asked.stops, *self.stops)
         for prompt in asked.prompts:
-            tokens = self._tokens(prompt, asked.chat)
+            tokens, read = self._tokens(prompt, asked.chat), None
+            if source is not None:
+                tokens, read = [t for t in source.start if t is not None], tokens
             for choice in range(asked.choices):
-                wanted = generating.Request(tokens, asked.max_new_tokens, asked.sampling_of(choice), self.eos)
+                wanted = generating.Request(
+                    tokens, asked.max_new_tokens, asked.sampling_of(choice), self.eos, source=read
+                )
                 self.worker.check(wanted)  # first: a reader decodes the prompt's end
-                made.append(replace(wanted, reader=TextReader(self.words.decode, tokens, asked.stops)))
+                made.append(replace(wanted, reader=TextReader(self.words.decode, tokens, stops)))
         return made
 
     def _tokens(self, prompt: Prompt, chat: bool) -> list[int]:
+        most = generating.most_read(self.worker.engine)
         if chat:
-            return self.words.encode_chat(prompt)  # type: ignore[arg-type]
-        return self.words.encode(prompt) if isinstance(prompt, str) else list(prompt)  # type: ignore[arg-type]
+            return self.words.encode_chat(prompt, most)  # type: ignore[arg-type]
+        return self.words.encode(prompt, most) if isinstance(prompt, str) else list(prompt)  # type: ignore[arg-type]
 
 
 class Running:
     """The sequences of one call, from when the worker has them."""
 
-    def __init__(self, worker: Worker, requests: Sequence[generating.Request], per_prompt: int) -> None:
-        self.choices = [Choice(i, i // per_prompt, len(r.prompt)) for i, r in enumerate(requests)]
-        self._worker = worker
+    def __init__(self, worker: Worker, requests: Sequence[generating.Request], asked: Asked) -> None:
+        self.choices = [
+            Choice(i, i // asked.choices, len(r.prompt if r.source is None else r.source))
+            for i, r in enumerate(requests)
+        ]
+        self._worker, self._asked = worker, asked
         self._events: asyncio.Queue[tuple[int, Ending | generating.Event]] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self._tickets: list[Ticket] = worker.submit(requests, self._deliver)
@@ -163,7 +186,7 @@ class Running:
             place, event = await self._events.get()
             choice, progress = self.choices[place], self._tickets[place].progress
             if isinstance(event, MlircError):
-                raise ApiError(400, str(event)) from event
+                raise _api_error(event, self._asked) from event
             if isinstance(event, StoppedError) or event.reason == "cancelled":
                 raise ApiError(503, _STOPPING)
             choice.text.append(event.text)
@@ -238,6 +261,27 @@ class EventStream(Response):
         if self._include_usage:
             yield self._form.usage(self._running.choices)
         yield DONE
+
+
+def _api_error(error: MlircError, asked: Asked) -> ApiError:
+    """What a call is told of a request that is refused, with the field of the call that it is about."""
+    field = getattr(error, "field", "prompt")
+    field = {"prompt": "messages" if asked.chat else "prompt", "max_new_tokens": asked.limit_name}.get(field, field)
+    return ApiError(400, str(error), field, getattr(error, "code", None))
+
+
+def _stopping_quietly(app: Any, worker: Worker) -> Any:
+    """An ASGI application whose calls end without a word where they are cancelled once the server stops: each has been
+    told by then, or nobody listens."""
+
+    async def call(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await app(scope, receive, send)
+        except asyncio.CancelledError:
+            if worker.running:
+                raise
+
+    return call
 
 
 async def _refused(request: Request, error: ApiError) -> Response:

@@ -57,6 +57,13 @@ class Asked:
     stream: bool
     include_usage: bool
     chat: bool
+    limit_name: str  # the field that max_new_tokens comes from, or would
+
+    @property
+    def size(self) -> int:
+        """How many characters its texts have, about."""
+        texts = [m["content"] for m in self.prompts[0]] if self.chat else self.prompts  # type: ignore[index]
+        return sum(len(text) for text in texts if isinstance(text, str))
 
     def sampling_of(self, choice: int) -> Sampling:
         """The choices of one prompt are drawn with seeds of their own, the first with the one that was given."""
@@ -71,7 +78,8 @@ def parse_asked(body: Any, chat: bool, model: str) -> Asked:
     """
     if not isinstance(body, dict):
         raise ApiError(400, "the body is no JSON object")
-    _check_texts(body)
+    for name, value in body.items():
+        _check_texts({name: value}, name)
     fields = {name: value for name, value in body.items() if value is not None}
     _check_fields(fields, {"messages", "max_completion_tokens"} if chat else {"prompt"})
     check_model(_take(fields, "model", str, ""), model)
@@ -88,10 +96,11 @@ def parse_asked(body: Any, chat: bool, model: str) -> Asked:
         stream=stream,
         include_usage=_take(options, "include_usage", bool, False, "stream_options."),
         chat=chat,
+        limit_name=_limit_name(fields),
     )
 
 
-def _check_texts(value: Any) -> None:
+def _check_texts(value: Any, name: str) -> None:
     """Raises ApiError where a text holds a half of a surrogate pair, which JSON can say and UTF-8 cannot."""
     pending = [value]
     while pending:
@@ -104,7 +113,9 @@ def _check_texts(value: Any) -> None:
             try:
                 found.encode()
             except UnicodeEncodeError as e:
-                raise ApiError(400, f"a text holds {found[e.start]!a}, which is no character") from e
+                raise ApiError(
+                    400, f"a text holds {found[e.start]!a}, which is no character", ascii(name[:80])[1:-1]
+                ) from e
 
 
 def check_model(asked: str, model: str) -> None:
@@ -152,8 +163,12 @@ def _whole(fields: dict[str, Any], name: str, default: int, least: int, most: in
     return value
 
 
+def _limit_name(fields: dict[str, Any]) -> str:
+    return "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
+
+
 def _most_tokens(fields: dict[str, Any], chat: bool) -> int | None:
-    name = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
+    name = _limit_name(fields)
     if name not in fields:
         return None if chat else _DEFAULT_TOKENS
     return _whole(fields, name, 1, 1, (1 << 63) - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import sys
 from collections.abc import Sequence
@@ -12,9 +13,12 @@ from mlirc.errors import MlircError
 from mlirc.generate.engine import Engine
 from mlirc.generate.scheduler import Scheduler
 from mlirc.serve.app import LARGEST_BODY, Service, Words
+from mlirc.serve.connections import Connection, Limits, limited, room_for_connections, sweep
 from mlirc.serve.worker import Worker
 
-_MOST_CONNECTIONS = 1024
+_BACKLOG = 128
+_SWEEP = 5  # a tick is a tenth of a second
+_AFTER_GRACE = 5  # seconds in which calls that were ended write that
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -40,33 +44,67 @@ def address(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def make_server(service: Service, grace: int = 10, verbose: bool = False) -> uvicorn.Server:
+class Server(uvicorn.Server):
+    """uvicorn's server, which looks after its connections, and whose calls end with an error that says why where they
+    have not ended `grace` seconds after it was asked to stop."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, grace: int) -> None:
+        super().__init__(config)
+        self._service, self._grace = service, grace
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _SWEEP == 0:
+            sweep(self.server_state.connections, asyncio.get_running_loop().time())
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        end = asyncio.get_running_loop().call_later(self._grace, self._end_calls)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            end.cancel()
+
+    def _end_calls(self) -> None:
+        self._service.worker.stop()
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, Connection) and not connection.at_work:
+                connection.close()
+
+
+def make_server(
+    service: Service, grace: int = 10, verbose: bool = False, limits: Limits | None = None
+) -> uvicorn.Server:
     """A server whose `run(sockets=[...])` answers calls until `should_exit` is set or, in the main thread, a SIGINT or
     SIGTERM comes; then it takes no new calls, and those at work have `grace` seconds to end."""
+    limits = limits or Limits(connections=room_for_connections())
     config = uvicorn.Config(
         service.app(), lifespan="off", ws="none", access_log=verbose, log_level="info" if verbose else "warning",
-        limit_concurrency=_MOST_CONNECTIONS, timeout_graceful_shutdown=grace, server_header=False,
-        proxy_headers=False,
+        http=limited(limits), timeout_graceful_shutdown=grace + _AFTER_GRACE, server_header=False,
+        proxy_headers=False, backlog=_BACKLOG,
     )  # fmt: skip
-    return uvicorn.Server(config)
+    return Server(config, service, grace)
 
 
 def serve(
     engine: Engine, words: Words, model: str, eos: Sequence[int], bound: socket.socket, *,
     most: int = 256, largest_body: int = LARGEST_BODY, grace: int = 10, verbose: bool = False,
+    stops: Sequence[str] = (),
 ) -> None:  # fmt: skip
     """Answers calls for `model` at a socket until a SIGINT or SIGTERM, which it raises again at the end, when all calls
     have ended or `grace` seconds are over.
 
-    `most`: requests at once, those that wait included. Raises what the engine raises, which ends the server.
+    `most`: requests at once, those that wait included. `stops`: texts in front of which the model's generations end.
+    Raises what the engine raises, which ends the server, and MlircError for a model that does not read text.
     """
+    if engine.source is not None and engine.source.kind != "tokens":
+        raise MlircError(f"{model} hears sound, and calls are texts: use mlirc-generate MODEL --audio FILE")
 
     def stop() -> None:
         server.should_exit = True
 
     worker = Worker(Scheduler(engine), most, on_failure=stop)
     try:
-        server = make_server(Service(worker, words, model, eos, largest_body), grace, verbose)
+        server = make_server(Service(worker, words, model, eos, largest_body, stops), grace, verbose)
         print(f"{model} at {address(bound)}/v1", file=sys.stderr, flush=True)
         server.run(sockets=[bound])
     finally:

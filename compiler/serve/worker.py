@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mlirc.errors import MlircError
+from mlirc.generate.engine import Engine
 from mlirc.generate.requests import Event, Request, check_request
 from mlirc.generate.scheduler import Progress, Scheduler
 
@@ -31,6 +32,7 @@ class Ticket:
 
     request: Request
     deliver: Callable[[Event | Ending], None]
+    call: object = None  # of which requests take turns with those of others
     progress: Progress | None = None  # from when the scheduler has it
 
 
@@ -52,6 +54,11 @@ class Worker:
         self._thread.start()
 
     @property
+    def engine(self) -> Engine:
+        """What the scheduler runs on, for what never changes of it."""
+        return self._scheduler.engine
+
+    @property
     def running(self) -> bool:
         """Whether it takes requests."""
         return not self._stopped
@@ -68,7 +75,8 @@ class Worker:
     def submit(self, requests: Sequence[Request], deliver: Callable[[int, Event | Ending], None]) -> list[Ticket]:
         """Takes requests, all or none; `deliver` gets a request's place among them and each of its events. One that
         `check` refuses gets the error. Raises BusyError and StoppedError."""
-        tickets = [Ticket(r, partial(deliver, i)) for i, r in enumerate(requests)]  # type: ignore[misc]
+        call = object()
+        tickets = [Ticket(r, partial(deliver, i), call) for i, r in enumerate(requests)]  # type: ignore[misc]
         with self._lock:
             if self._stopped:
                 raise StoppedError
@@ -83,6 +91,15 @@ class Worker:
         """Ends requests, if they have not ended: their slots and pages are free before the next turn."""
         for ticket in tickets:
             self._commands.put(partial(self._cancel, ticket))
+
+    def stop(self) -> None:
+        """Ends every request with a StoppedError, at once, whatever the thread is at; it takes no others, and ends."""
+        with self._lock:
+            self._stopped = True
+            left, self._tickets = self._tickets, set()
+        self._commands.put(None)
+        for ticket in left:
+            ticket.deliver(StoppedError())
 
     def close(self) -> None:
         """Ends the thread, and every request with a StoppedError; closing again does nothing."""
@@ -124,7 +141,7 @@ class Worker:
 
     def _begin(self, ticket: Ticket) -> None:
         try:
-            ticket.progress = self._scheduler.submit(ticket.request)
+            ticket.progress = self._scheduler.submit(ticket.request, ticket.call)
         except MlircError as e:
             self._forget(ticket)
             ticket.deliver(e)

@@ -69,7 +69,7 @@ def _main(argv: list[str] | None) -> int:
             serve(
                 opened.engine, opened.tokenizer, options.name or options.model.resolve().name, opened.eos, bound,
                 most=options.most_requests, largest_body=options.largest_body << 20, grace=options.grace,
-                verbose=options.verbose,
+                verbose=options.verbose, stops=opened.stops,
             )  # fmt: skip
         finally:
             opened.close()

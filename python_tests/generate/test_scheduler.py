@@ -256,3 +256,42 @@ def test_slots_that_keep_more_than_pages():
         assert scheduler._reading is None or not scheduler._reading.written
     assert [p.tokens[len(g) :] for p, g in zip(taken, given, strict=True)] == [alone(g, 9) for g in given]
     assert all(p.reused == 0 and p.drafted == 0 for p in taken) and ended(scheduler)
+
+
+def test_a_short_call_does_not_wait_for_all_the_choices_of_a_long_one():
+    scheduler = Scheduler(FakeEngine(slots=2))
+    many, short, text = object(), object(), prompts(5, 3)
+    long = [scheduler.submit(Request(text[0], 9), many) for _ in range(20)]
+    for _ in range(3):
+        scheduler.step()
+    one = scheduler.submit(Request(text[1], 6), short)
+    while one.reason is None:
+        scheduler.step()
+    assert one.tokens[3:] == alone(text[1], 6)
+    assert sum(p.reason is not None for p in long) <= 4
+    while scheduler.busy:
+        scheduler.step()
+    assert all(p.tokens[5:] == alone(text[0], 9) for p in long) and ended(scheduler)
+
+
+def test_calls_of_several_requests_share_the_slots_and_none_starves():
+    scheduler = Scheduler(FakeEngine(slots=3))
+    calls = [object() for _ in range(3)]
+    for call in calls:
+        for prompt in prompts(*[4] * 6):
+            scheduler.submit(Request(prompt, 7), call)
+    scheduler.step()
+    scheduler.step()
+    assert {id(p.call) for p in scheduler.requests if p.slot is not None} == set(map(id, calls))
+    order = []
+    while scheduler.busy:
+        events = [e.request for e in scheduler.step() if e.reason]
+        order += events
+    assert len(order) == 18 and ended(scheduler)
+    small = Scheduler(FakeEngine(slots=3, context=32, pages=12))  # with pauses for want of pages, too
+    texts = prompts(9, 4, 13, 2, 8, 8, 1)
+    taken = [small.submit(Request(p, 15), calls[i % 2]) for i, p in enumerate(texts)]
+    while small.busy:
+        small.step()
+    assert [p.tokens[len(t) :] for p, t in zip(taken, texts, strict=True)] == [alone(t, 15) for t in texts]
+    assert ended(small)

@@ -21,6 +21,7 @@ def opening(monkeypatch):
         found.asked = model, options
         return SimpleNamespace(
             name="m", engine=FakeEngine(), tokenizer=found.tokenizer, eos=(2,), notes=("attention is not fused",),
+            stops=("x",),
             close=lambda: setattr(found, "closed", True),
         )  # fmt: skip
 
@@ -38,7 +39,7 @@ def test_it_serves_what_it_opens(ran, opening, tmp_path):
     assert result.status == 0 and result.err == "note: attention is not fused\n"
     folder, options = opening.asked
     assert folder == tmp_path / "llama.gen" and options["slots"] == 4 and options["device"] == "cpu"
-    served = {"most": 9, "largest_body": 2 << 20, "grace": 3, "verbose": False}
+    served = {"most": 9, "largest_body": 2 << 20, "grace": 3, "verbose": False, "stops": ("x",)}
     assert opening.served == ("llama.gen", (2,), "127.0.0.1", served)
     assert opening.closed
 

@@ -15,6 +15,7 @@ import pytest
 from mlirc.serve.server import address, bind, serve
 from support.generate.fake_engine import FakeEngine
 from support.serve.running import MODEL, Words, running
+from support.serve.waiting import Gated
 
 
 @pytest.fixture(scope="module")
@@ -38,23 +39,23 @@ CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "a"}]}
 REFUSED = [
     (TEXT, {"model": "gpt-4"}, 404, "model", "the model 'gpt-4' does not exist"),
     (TEXT, {"model": 3}, 400, "model", "model is 3: give a text"),
-    (TEXT, {"prompt": ["a", ""], "max_tokens": 64}, 400, None, "at most"),
+    (TEXT, {"prompt": ["a", ""], "max_tokens": 64}, 400, "max_tokens", "at most"),
     (TEXT, {"prompt": []}, 400, "prompt", "prompt: give a text"),
     (TEXT, {"prompt": [1, "a"]}, 400, "prompt", "prompt: give a text"),
     (TEXT, {"prompt": [1, True]}, 400, "prompt", "prompt: give a text"),
-    (TEXT, {"prompt": [5000]}, 400, None, "5000 is no token of this model"),
-    (TEXT, {"prompt": [-1]}, 400, None, "-1 is no token"),
-    (TEXT, {"prompt": [1] * 64}, 400, None, "the prompt has 64 tokens"),
-    (TEXT, {"prompt": [1] * 50, "max_tokens": 20}, 400, None, "at most 14 new ones fit"),
-    (TEXT, {"prompt": "\ud800"}, 400, None, "which is no character"),
+    (TEXT, {"prompt": [5000]}, 400, "prompt", "5000 is no token of this model"),
+    (TEXT, {"prompt": [-1]}, 400, "prompt", "-1 is no token"),
+    (TEXT, {"prompt": [1] * 64}, 400, "prompt", "the prompt has 64 tokens"),
+    (TEXT, {"prompt": [1] * 50, "max_tokens": 20}, 400, "max_tokens", "at most 14 new ones fit"),
+    (TEXT, {"prompt": "\ud800"}, 400, "prompt", "which is no character"),
     (TEXT, {"max_tokens": 0}, 400, "max_tokens", "max_tokens is 0"),
     (TEXT, {"max_tokens": 1.5}, 400, "max_tokens", "give a whole number"),
-    (TEXT, {"temperature": -1}, 400, None, "temperature is -1.0"),
+    (TEXT, {"temperature": -1}, 400, "temperature", "temperature is -1.0"),
     (TEXT, {"temperature": "warm"}, 400, "temperature", "give a number"),
     (TEXT, {"temperature": True}, 400, "temperature", "give a number"),
     (TEXT, {"temperature": float("nan")}, 400, "temperature", "give a number"),
     (TEXT, {"temperature": 10**400}, 400, "temperature", "give a number"),
-    (TEXT, {"top_p": 0}, 400, None, "top_p is 0.0"),
+    (TEXT, {"top_p": 0}, 400, "top_p", "top_p is 0.0"),
     (TEXT, {"n": 129}, 400, "n", "give 1 to 128"),
     (TEXT, {"seed": 1 << 63}, 400, "seed", "seed is"),
     (TEXT, {"stop": [""]}, 400, "stop", "none of them empty"),
@@ -68,6 +69,8 @@ REFUSED = [
     (CHAT, {"frequency_penalty": 0.5}, 400, "frequency_penalty", "not supported"),
     (CHAT, {"tools": [{"type": "function"}]}, 400, "tools", "not supported"),
     (CHAT, {"response_format": {"type": "json_object"}}, 400, "response_format", "not supported"),
+    (CHAT, {"messages": [{"role": "user", "content": "a" * 400}]}, 400, "messages", "the prompt has"),
+    (CHAT, {"max_completion_tokens": 64}, 400, "max_completion_tokens", "at most"),
     (CHAT, {"messages": []}, 400, "messages", "at least one"),
     (CHAT, {"messages": ["hello"]}, 400, "messages[0]", "role and content"),
     (CHAT, {"messages": [{"role": "user"}]}, 400, "messages[0].content", "give a text"),
@@ -86,6 +89,9 @@ def test_what_does_not_fit_is_refused(server, call, change, status, param, why):
     error = answer["error"]
     assert (found, error["param"], error["type"]) == (status, param, "invalid_request_error"), error
     assert "\n" not in error["message"] and why in error["message"], error
+    too_long = any(what in why for what in ("the prompt has", "at most 14", "for 64")) or why == "at most"
+    if too_long:
+        assert error["code"] == "context_length_exceeded", error
 
 
 def test_what_asks_for_nothing_is_taken(server):
@@ -119,22 +125,10 @@ def test_as_openais_client_sees_it(server):
     with server.client() as client:
         with pytest.raises(openai.BadRequestError, match="at most 14 new ones fit") as caught:
             client.completions.create(model=MODEL, prompt=[1] * 50, max_tokens=20)
-        assert caught.value.type == "invalid_request_error"
+        assert (caught.value.type, caught.value.code) == ("invalid_request_error", "context_length_exceeded")
         with pytest.raises(openai.NotFoundError) as missing:
             client.completions.create(model="other", prompt="a")
         assert missing.value.code == "model_not_found"
-
-
-class Gated(FakeEngine):
-    """Decodes when the test lets it."""
-
-    def __init__(self, **options):
-        super().__init__(**options)
-        self.gate = threading.Semaphore(0)
-
-    def decode(self):
-        self.gate.acquire()
-        return super().decode()
 
 
 def test_more_requests_than_the_server_takes_are_told_to_come_again():
@@ -157,7 +151,7 @@ def test_more_sequences_in_a_call_than_are_ever_taken_are_refused_before_they_ar
         with pytest.raises(openai.BadRequestError, match="10 sequences in one call: 9 are taken at once"):
             client.completions.create(model=MODEL, prompt=["a", "b"], n=5, max_tokens=5)
         encoded = []
-        server.words.encode = encoded.append
+        server.words.encode = lambda text, most: encoded.append(text)
         with pytest.raises(openai.BadRequestError, match="32,000,000 sequences in one call"):
             client.completions.create(model=MODEL, prompt=[[1]] * 250_000, n=128, max_tokens=5)
         assert not encoded and server.worker.active == 0

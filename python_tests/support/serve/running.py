@@ -33,8 +33,8 @@ class Words(Tokenizer):
         super().__init__(tokenizers.Tokenizer.from_str(by_bytes()), None)
         self.size = self._tokenizer.get_vocab_size()
 
-    def encode_chat(self, messages) -> list[int]:
-        return self.encode("".join(f"<{m['role']}>{m['content']}\n" for m in messages))
+    def encode_chat(self, messages, most=None) -> list[int]:
+        return self.encode("".join(f"<{m['role']}>{m['content']}\n" for m in messages), most)
 
 
 @dataclass
@@ -81,14 +81,15 @@ class Running:
 
 @contextlib.contextmanager
 def running(
-    engine=None, most=256, largest_body=1 << 16, eos=EOS, words=None, kind=Running, **options
-) -> Iterator[Running]:
+    engine=None, most=256, largest_body=1 << 16, eos=EOS, words=None, kind=Running, limits=None, grace=5, stops=(),
+    **options,
+) -> Iterator[Running]:  # fmt: skip
     """A server at a free port; when it ends, all that it had is free. `kind` makes what the body gets."""
     words = words or Words()
     engine = engine or FakeEngine(vocabulary=words.size, **options)
     scheduler = Scheduler(engine)
     worker = Worker(scheduler, most)
-    server = make_server(Service(worker, words, MODEL, eos, largest_body), grace=5)
+    server = make_server(Service(worker, words, MODEL, eos, largest_body, stops), grace=grace, limits=limits)
     with bind("127.0.0.1", 0) as bound:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
         thread.start()
