@@ -38,7 +38,7 @@ class Reference:
     wide: torch.Tensor
     moved: tuple[torch.Tensor, ...] = ()  # eager's with every weight and input moved by up to half a unit
     unseen: torch.Tensor | None = None  # as `wide`, where keys that a mask hides take no part (`unseen_keys.py`)
-    undefined: torch.Tensor | None = None  # a mask of elements that PyTorch leaves undefined (`undefined_casts.py`)
+    undefined: torch.Tensor | None = None  # a mask of elements that PyTorch leaves undefined (`undefined.py`)
 
 
 def compare(
@@ -81,10 +81,13 @@ def compare(
         out = torch.where(keep, out, torch.zeros_like(out))
         eager, wide = torch.where(keep, eager, 0), torch.where(keep, wide, 0)
         moved = tuple(torch.where(keep, m, 0) for m in moved)
-    own = [_errors(x, wide)[:2] for x in (eager, *moved)]
+    # Where all cancels but for what is rounded on the way, sizes are those of PyTorch's own rounding.
+    left = eager.double().nan_to_num(0, 0, 0).square().mean().sqrt()
+    size = wide if bool(wide.nan_to_num(0, 0, 0).any()) else left.expand(wide.shape)
+    own = [_errors(x, wide, size)[:2] for x in (eager, *moved)]
     if unseen is not None:
         wide = torch.where(_off(out, unseen) < _off(out, wide), unseen.to(wide.dtype), wide)
-    error, peak, reason = _errors(out, wide)
+    error, peak, reason = _errors(out, wide, size)
     own_error, own_peak = (max(x for x in (0.0, *column) if math.isfinite(x)) for column in zip(*own, strict=True))
     bad_whole = not error <= max(gate, EAGER * own_error)
     bad_peak = not peak <= max(PEAK * gate, EAGER * own_peak)
@@ -115,9 +118,9 @@ def _off(out: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
     return off.masked_fill((out == ref) | torch.isnan(out) & torch.isnan(ref), 0.0)
 
 
-def _errors(out: torch.Tensor, ref: torch.Tensor) -> tuple[float, float, str]:
-    """Error of the whole and of the worst element; a reason where NaN or infinities differ."""
-    out, ref = out.double(), ref.double()
+def _errors(out: torch.Tensor, ref: torch.Tensor, size: torch.Tensor) -> tuple[float, float, str]:
+    """Error of the whole and of the worst element, relative to `size`; a reason where NaN or infinities differ."""
+    out, ref, size = out.double(), ref.double(), size.double()
     finite = torch.isfinite(ref)
     same = torch.where(finite, torch.isfinite(out), torch.isnan(out) & torch.isnan(ref) | (out == ref))
     if not bool(same.all()):
@@ -128,13 +131,13 @@ def _errors(out: torch.Tensor, ref: torch.Tensor) -> tuple[float, float, str]:
         )
         return math.inf, math.inf, reason
     zero = torch.zeros_like(ref)
-    out, ref = torch.where(finite, out, zero), torch.where(finite, ref, zero)
+    out, ref, size = torch.where(finite, out, zero), torch.where(finite, ref, zero), torch.where(finite, size, zero)
     off = (out - ref).abs()
     if not bool(off.any()):
         return 0.0, 0.0, ""
-    norm = torch.linalg.vector_norm(ref).item()
+    norm = torch.linalg.vector_norm(size).item()
     whole = torch.linalg.vector_norm(off).item()
-    return whole / norm if norm else math.inf, float((off / _scale(ref)).max()), ""
+    return whole / norm if norm else math.inf, float((off / _scale(size)).max()), ""
 
 
 def _scale(ref: torch.Tensor) -> torch.Tensor:

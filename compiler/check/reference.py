@@ -13,7 +13,7 @@ from mlirc.check.cases import Inputs
 from mlirc.check.compare import Reference
 from mlirc.check.factors import UniqueFactors, following
 from mlirc.check.ties import FirstOfEqual
-from mlirc.check.undefined_casts import UndefinedCasts, depending
+from mlirc.check.undefined import Undefined, depending
 from mlirc.check.unseen_keys import UnseenKeys
 from mlirc.check.wide import in_float64, remember, remember_module
 from mlirc.frontend.boundary import as_real
@@ -76,7 +76,7 @@ class TorchModel:
 
     def references(self, tensors: Sequence[torch.Tensor]) -> list[Reference]:
         """The main outputs in the model's dtype and in FP64. Raises what PyTorch raises in the former."""
-        with UndefinedCasts() as casts:
+        with Undefined() as casts:
             eager = self.run(tensors)
         wide = self._run_wide(tensors) if self.is_wide else None
         if wide is None or any(e.shape != w.shape for e, w in zip(eager, wide, strict=True)):  # it looks at bits

@@ -31,6 +31,9 @@ _CASTS = {
     Tensor.double: torch.float64,
 }
 _DTYPE = "mlirc_dtype"  # attribute of a tensor in FP64: its dtype in the model
+_LIMITS = {getattr(torch.finfo(torch.float64), name): name for name in ("max", "eps", "tiny")}
+_OF_GRIDS = (aten.nextafter.default,)  # whose results are neighbours among the dtype's numbers
+_RMS_NORMS = (torch.nn.functional.rms_norm, torch.rms_norm)  # which add eps in f32 where their input has 16 bits
 _FILLS = (aten.fill_.Scalar, aten.fill.Scalar, aten.full_like.default, aten.new_full.default)
 # Whose numbers are f32 ones beside 16-bit floats, and no elements of the tensor's dtype.
 _F32_NUMBERS = {f"aten::{name}" for name in ("mul", "div", "mul_", "div_", "threshold", "huber_loss", "smooth_l1_loss")}
@@ -61,6 +64,8 @@ class Float64Mode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func in _RMS_NORMS and self._dtypes is not None:
+            return _rms_norm(self._dtypes, *args, **kwargs)
         asked = next((v for v in (*args, *kwargs.values()) if isinstance(v, torch.dtype) and v in _FLOATS), None)
         asked = _CASTS.get(func, asked)
         func = Tensor.double if func in _CASTS else func
@@ -76,6 +81,16 @@ class Float64Mode(TorchFunctionMode):
         if given and not any(v.is_floating_point() for v in given):
             out = out.to(asked).double()
         return remember(out, asked)
+
+
+def _rms_norm(
+    dtypes: ModelDtypes, input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """PyTorch's function of that name: an eps of None is that of the dtype in which it computes."""
+    dtype = dtypes.of(input)
+    wide = torch.float32 if dtype in HALF else dtype
+    eps = torch.finfo(wide).eps if eps is None else eps
+    return remember(torch.rms_norm(remember(input.clone(), wide), normalized_shape, weight, eps), dtype)
 
 
 class ModelDtypes(TorchDispatchMode):
@@ -106,8 +121,11 @@ class ModelDtypes(TorchDispatchMode):
         dtype = self._promoted(tensors, bool(numbers))
         if dtype is not None and (torch.Tag.pointwise in func.tags or func in _FILLS):
             args, kwargs = self._rounded(func, dtype, args, kwargs)
+        if dtype is not None and func in _OF_GRIDS:
+            args = tuple(t.to(dtype) for t in args)
         out = func(*args, **kwargs)
         if dtype is not None:
+            out = out.double() if func in _OF_GRIDS else out
             tree_map(lambda t: self._settle(t, dtype), out)
         return out
 
@@ -117,7 +135,11 @@ class ModelDtypes(TorchDispatchMode):
         if not floats:
             return self._default if has_numbers else None
         ranked = [t for t in floats if t.dim()] or floats
-        return functools.reduce(torch.promote_types, [getattr(t, _DTYPE, self._default) for t in ranked])
+        return functools.reduce(torch.promote_types, map(self.of, ranked))
+
+    def of(self, tensor: Tensor) -> torch.dtype:
+        """The dtype that a tensor in FP64 has in the model."""
+        return getattr(tensor, _DTYPE, self._default)
 
     def _settle(self, value: Any, dtype: torch.dtype) -> None:
         if isinstance(value, Tensor) and not hasattr(value, _DTYPE):
@@ -131,8 +153,8 @@ class ModelDtypes(TorchDispatchMode):
         def settled(argument: Any, value: Any) -> Any:
             is_number = str(argument.type).removeprefix("Optional[").startswith(("number", "Tensor"))
             if isinstance(value, float) or isinstance(value, int) and is_number and has_floats:
-                if abs(value) == torch.finfo(torch.float64).max:  # finfo's of a tensor that the model has narrower
-                    return math.copysign(torch.finfo(wide).max, value)
+                if abs(value) in _LIMITS:  # finfo's of a tensor that the model has narrower
+                    return math.copysign(getattr(torch.finfo(dtype), _LIMITS[abs(value)]), value)
                 return rounded(value, wide)
             is_integer = isinstance(value, Tensor) and not value.is_floating_point() and not value.is_complex()
             if is_integer and value.dtype != torch.bool and not func._schema.is_mutable:

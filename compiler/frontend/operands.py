@@ -27,6 +27,7 @@ _SUMS = (aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar, ate
 def legalize_operands(graph: Graph) -> None:
     """Rewrites the graph in place, which holds no 8-bit floats any more."""
     for node in list(graph.nodes):
+        _keep_doubles(graph, node)
         rule = _RULES.get(node.target) if node.op == "call_function" else None
         if rule is not None:
             mode = next(n.meta["val"].fake_mode for n in node.all_input_nodes)
@@ -35,6 +36,21 @@ def legalize_operands(graph: Graph) -> None:
             if new is not None:
                 node.replace_all_uses_with(new)
                 graph.erase_node(node)
+
+
+def _keep_doubles(graph: Graph, node: Node) -> None:
+    """Makes f64 tensors of numbers that stand for tensors in f64: torch-mlir makes f32 ones, as of 0.1 in `0.1 - x`."""
+    value, target = node.meta.get("val"), node.target
+    if (
+        not isinstance(value, torch.Tensor)
+        or value.dtype != torch.float64
+        or not isinstance(target, torch._ops.OpOverload)
+    ):
+        return
+    for i, (argument, given) in enumerate(zip(target._schema.arguments, node.args, strict=False)):
+        if isinstance(given, float) and str(argument.type) == "Tensor":
+            with graph.inserting_before(node), value.fake_mode, torch.no_grad():  # type: ignore[attr-defined]
+                node.update_arg(i, _Builder(graph, node).tensor(given, torch.float64))
 
 
 class _Builder:

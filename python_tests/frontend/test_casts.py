@@ -12,7 +12,7 @@ from torch import nn
 import mlirc
 from mlirc.check import check_torch
 from mlirc.check.levels import level_runner
-from mlirc.check.undefined_casts import UndefinedCasts, depending
+from mlirc.check.undefined import Undefined, depending
 from mlirc.driver.compilation import Compilation, compile_model
 from mlirc.targets import get_target
 from support.models.together import Calls
@@ -48,9 +48,9 @@ def values():
 
 def test_casts_at_every_level(tmp_path):
     xs = values()
-    with UndefinedCasts(0):
+    with Undefined(0):
         zeros = Casts()(*xs)
-    with UndefinedCasts(1):
+    with Undefined(1):
         ones = Casts()(*xs)
     defined = [z == o for z, o in zip(zeros, ones, strict=True)]
     job = Compilation("model", get_target("sm_90a"), ())
@@ -91,7 +91,7 @@ func.func @main(%x: tensor<14xf32>, %d: tensor<14xf64>) -> (tensor<14xi8>, tenso
     assert word[4] == word[3] == -(2**31) and word[6] == 2**31 - 1
 
 
-def test_what_depends_on_undefined_casts():
+def test_what_depends_on_undefined():
     x = torch.tensor([1.5, math.nan, 3e9])
     for function, wanted in (
         (lambda x: x.int(), [False, True, True]),
@@ -103,7 +103,7 @@ def test_what_depends_on_undefined_casts():
         run = lambda f=function: [f(x)]  # noqa: E731
         assert [m.tolist() for m in depending(run, run())] == [wanted]
     for function, found in ((torch.Tensor.bool, False), (torch.Tensor.int, True)):
-        with UndefinedCasts() as casts:
+        with Undefined() as casts:
             function(x)
         assert casts.found == found
 

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from support.models.exact import differences
+from support.models.levels import outputs
 from support.randomness import generator
 
 NAN, INF = math.nan, math.inf
@@ -106,6 +107,16 @@ def test_16_bit_arithmetic_is_rounded_as_in_eager(dtype):
         programs = {f"{n} {c}": lambda x, y, f=f, c=c: f(x, y, c) for n, f in OF_SCALARS.items()}
         programs |= OF_TENSORS if c == 0.1 else ROUNDED_IN_STEPS
         assert not differences(programs, (x, y), ["linalg", "gpu"] if c == 0.1 else ["linalg"])
+
+
+def test_scalars_of_doubles_keep_their_bits():
+    """An f32 number on the way is off by 1e-9 and more."""
+    x, y = normal(torch.float64, 128), normal(torch.float64, 128)
+    programs = {f"{n} {c}": lambda x, y, f=f, c=c: f(x, y, c) for n, f in OF_SCALARS.items() for c in (0.1, 1 / 3)}
+    functions = list(programs.values())
+    results = outputs(lambda x, y: [f(x, y) for f in functions], (x, y), "tiles")
+    for name, function, got in zip(programs, functions, results, strict=True):
+        torch.testing.assert_close(got, function(x, y), rtol=1e-14, atol=1e-14, msg=name)
 
 
 def test_scalars_that_16_bits_cannot_hold():

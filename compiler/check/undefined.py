@@ -1,5 +1,5 @@
-"""Casts of floats to integers that PyTorch leaves undefined: of NaN, of an infinity, of what 32 bits (or those of the
-integer, if it has more) cannot hold. PyTorch's own results differ between processors."""
+"""What PyTorch leaves undefined, so that its own results differ between processors: integers made of floats that are
+NaN or infinite, or that 32 bits (or those of the integer, if it has more) cannot hold; and the sign of a NaN."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ aten = torch.ops.aten
 Results = Sequence[torch.Tensor]
 
 
-class UndefinedCasts(TorchDispatchMode):
-    """Inside, what an undefined cast gives is `fill`, or, with None, what PyTorch gives; `found` tells of one."""
+class Undefined(TorchDispatchMode):
+    """Inside, what is undefined is `fill`, or, with None, what PyTorch gives; `found` tells of a case."""
 
     def __init__(self, fill: int | None = None) -> None:
         super().__init__()
@@ -31,6 +31,8 @@ class UndefinedCasts(TorchDispatchMode):
             self._settle(args[0], result)
         elif func is aten.copy_.default:
             self._settle(args[1], result)
+        elif func in (aten.signbit.default, aten.copysign.Tensor):
+            self._settle_sign(args[-1], result)
         return result
 
     def _settle(self, source: torch.Tensor, result: torch.Tensor) -> None:
@@ -44,18 +46,26 @@ class UndefinedCasts(TorchDispatchMode):
             if self.fill is not None:
                 result.masked_fill_(undefined.expand(result.shape), self.fill)
 
+    def _settle_sign(self, source: torch.Tensor, result: torch.Tensor) -> None:
+        undefined = torch.isnan(source).expand(result.shape)
+        if bool(undefined.any()):
+            self.found = True
+            if self.fill is not None:
+                filled = result.abs() * (1 - 2 * self.fill) if result.is_floating_point() else torch.tensor(self.fill)
+                result.copy_(torch.where(undefined, filled.to(result.dtype), result))
+
 
 _WORD, _LONG = (-(2.0**31), 2.0**31), (-(2.0**63), 2.0**63)
 _LIMITS = {torch.int8: _WORD, torch.uint8: _WORD, torch.int16: _WORD, torch.int32: _WORD, torch.int64: _LONG}
 
 
 def depending(run: Callable[[], Results], results: Results) -> list[torch.Tensor]:
-    """Of each result of `run` the elements that depend on what an undefined cast gives, as masks. `results`: those
+    """Of each result of `run` the elements that depend on what is undefined, as masks. `results`: those
     of a run."""
     masks = [torch.zeros(r.shape, dtype=torch.bool) for r in results]
     for fill in (0, 1):
         try:
-            with UndefinedCasts(fill):
+            with Undefined(fill):
                 others = run()
         except (IndexError, RuntimeError):  # an index that there is not, say
             continue
