@@ -1,5 +1,6 @@
 """The dialect `mlirc`, and its payload ops that stay whole until a schedule takes them apart: `mlirc.attention`,
-`mlirc.sink_attention` and `mlirc.cached_attention`. Its op of the `gpu` level is in `tensor_map.py`.
+`mlirc.sink_attention`, `mlirc.table_attention` and `mlirc.cached_attention`. Its op of the `gpu` level is in
+`tensor_map.py`.
 
     %o = "mlirc.attention"(%q, %k, %v [, %mask]) {scale : f64, causal : bool, window : i64, softcap : f64,
                                                  layouts = ["bhsd", "bhsd", "bhsd", "bhsd"] [, nan_rows]}
@@ -16,6 +17,11 @@ mask's stead; with
 
 is the same with one more key in each row's softmax, whose value is 0 and whose score is its head's: sinks [Hq], floats
 ("attention sinks": Xiao et al., 2024; of sinks 0 it is softmax-plus-one). A row that sees no key gives 0.
+
+    %o = "mlirc.table_attention"(%q, %k, %v, %table, inputs) {as of attention, score = [lines]}
+
+has a function of the score whose first input is a table, of rank 1 to 3, of which it reads any elements: the bias of
+each distance between key and query, say.
 
     %o = "mlirc.cached_attention"(%q, %keys, %values, %pages, %lengths [, %slopes] [, %sinks])
         {scale, window, softcap, layouts [, slopes] [, sinks]}
@@ -44,7 +50,9 @@ ATTENTION = "mlirc.attention"
 CACHED_ATTENTION = "mlirc.cached_attention"
 STORED = "f8E4M3FN"  # what a cache may be of, beside the type of the queries
 SINK_ATTENTION = "mlirc.sink_attention"
-ATTENTIONS = (ATTENTION, SINK_ATTENTION, CACHED_ATTENTION)
+TABLE_ATTENTION = "mlirc.table_attention"
+WHOLE_ATTENTIONS = (ATTENTION, SINK_ATTENTION, TABLE_ATTENTION)  # keys and values are tensors of their own
+ATTENTIONS = (*WHOLE_ATTENTIONS, CACHED_ATTENTION)
 # On a map that unpacks the weights of a product, which is computed where it is read: bits of a number, or nothing.
 DEQUANTIZE = "mlirc.dequantize"
 GATHER_PAGES = "mlirc.gather_pages"
@@ -101,6 +109,27 @@ class SinkAttentionOp(Mlirc.Operation, name="sink_attention", traits=[ext.Pure])
     layouts: Any
     result: ext.Result[Any]
     more: Sequence[ext.Operand[Any]]  # the mask, or the score's inputs
+
+    @staticmethod
+    def verify_invariants(op: ir.Operation) -> bool:
+        return _verify(op)
+
+
+class TableAttentionOp(Mlirc.Operation, name="table_attention", traits=[ext.Pure]):  # type: ignore
+    """Attention with a function of the scores that reads a table as one op; see the module's docstring. An op of its
+    own, since all of `more` is of one type."""
+
+    q: ext.Operand[Any]
+    k: ext.Operand[Any]
+    v: ext.Operand[Any]
+    table: ext.Operand[Any]  # the score's first input, of rank 1 to 3
+    scale: Any
+    causal: Any
+    window: Any
+    softcap: Any
+    layouts: Any
+    result: ext.Result[Any]
+    more: Sequence[ext.Operand[Any]]  # the score's other inputs
 
     @staticmethod
     def verify_invariants(op: ir.Operation) -> bool:
@@ -246,6 +275,7 @@ class AttentionInfo:
     input_shapes: tuple[tuple[int, ...], ...] = ()  # of the score's inputs
     pages: "Pages | None" = None  # of a cache in pages; then `kv_len` is the longest sequence's
     vectors: tuple[str, ...] = ()  # those of `HEAD_VECTORS` that there are
+    table: bool = False  # the score's first input is one
 
     @classmethod
     def of(cls, op: Any) -> "AttentionInfo":
@@ -285,6 +315,7 @@ class AttentionInfo:
             ir.IntegerAttr(attributes["window"]).value, ir.FloatAttr(attributes["softcap"]).value,
             layouts, shapes[0] if shapes and not score else None, "nan_rows" in attributes,
             score, "no_softmax" not in attributes, tuple(shapes) if score else (), pages, tuple(vectors),
+            op.name == TABLE_ATTENTION,
         )  # fmt: skip
         info._check(k, v, o, [x.type for x in operands[3:]])
         info._check_vectors({name: v.type for name, v in vectors.items()})
@@ -305,18 +336,23 @@ class AttentionInfo:
             raise ValueError(f"window ({self.window}) and softcap ({self.softcap}) must be 0 (none) or positive")
         if not self.softmax and not self.score:
             raise ValueError("no_softmax: without a function of the scores there are no weights")
+        if self.table and not self.score:
+            raise ValueError("a table without a function of the scores, which reads it")
         if len(more) > 1 and not self.score:
             raise ValueError(f"{len(more)} operands behind q, k and v: there is one mask")
         what = "an input of the score" if self.score else "the mask"
         full = (self.batch, self.q_heads, self.q_len, self.kv_len)
-        for type_ in more:
+        for n, type_ in enumerate(more):
             shape, element = ir.RankedTensorType(type_).shape, str(ir.RankedTensorType(type_).element_type)
-            if len(shape) != 4 or any(m not in (1, n) for m, n in zip(shape, full, strict=True)):
+            if self.table and not n:
+                if not 0 < len(shape) < 4:
+                    raise ValueError(f"the table of the score, {type_}, is of rank 1 to 3")
+            elif len(shape) != 4 or any(m not in (1, n) for m, n in zip(shape, full, strict=True)):
                 raise ValueError(f"{what}, {type_}, does not broadcast to {list(full)}")
             if element not in ("i1", "f16", "bf16", "f32", "f64"):
                 raise ValueError(f"{what} must be i1 or float, not {element}")
         if self.score:
-            score_functions.parse(self.score, self.sum_type, [ir.RankedTensorType(t).element_type for t in more])
+            score_functions.parse(self.score, self.sum_type, [score_input(ir.RankedTensorType(t)) for t in more])
 
     def _check_vectors(self, types: "dict[str, ir.Type]") -> None:
         for name, type_ in types.items():
@@ -341,6 +377,11 @@ class AttentionInfo:
         return kind.get(self.element_type.context)
 
 
+def score_input(type_: ir.RankedTensorType) -> ir.Type:
+    """What a function of scores sees of an input: an element, or all of a table."""
+    return type_.element_type if type_.rank == 4 else type_
+
+
 def attention(
     q: ir.Value,
     k: ir.Value,
@@ -359,7 +400,8 @@ def attention(
     sinks: ir.Value | None = None,
     loc: ir.Location | None = None,
 ) -> ir.Value:
-    """Builds `mlirc.attention`, or with sinks `mlirc.sink_attention`, at the current insertion point and returns its
+    """Builds `mlirc.attention`, or with sinks `mlirc.sink_attention`, or where the first input is a table
+    `mlirc.table_attention`, at the current insertion point and returns its
     result, of inferred shape."""
     more = (
         {"causal": ir.BoolAttr.get(causal)}
@@ -368,9 +410,9 @@ def attention(
         | ({} if softmax else {"no_softmax": ir.UnitAttr.get()})
     )
     operands = [q, k, v, *(x for x in (sinks, mask) if x is not None), *inputs]
-    return _create(
-        SINK_ATTENTION if sinks is not None else ATTENTION, operands, scale, window, softcap, layouts, more, loc
-    )
+    table = inputs and ir.RankedTensorType(inputs[0].type).rank < 4
+    name = TABLE_ATTENTION if table else SINK_ATTENTION if sinks is not None else ATTENTION
+    return _create(name, operands, scale, window, softcap, layouts, more, loc)
 
 
 def cached_attention(

@@ -3,8 +3,9 @@
     score = ["%0 = arith.negf %score : f32", "%1 = math.exp %0 : f32", "return %1 : f32"]
 
 A function is made of `arith` and `math` ops. It sees one score, `%score`, after scale and soft cap; where that is, as
-indices `%b` (batch), `%h` (head of queries), `%i` (query) and `%j` (key); and one element of each input of the op,
-`%in0`, `%in1`, ... It returns another score, or where there is no softmax the weight. `write` makes the lines of a
+indices `%b` (batch), `%h` (head of queries), `%i` (query) and `%j` (key); and the op's inputs, `%in0`, `%in1`, ...: one
+element of an input of rank 4, and all of a first one of rank 1 to 3, a table, of which it reads elements by
+`tensor.extract`. It returns another score, or where there is no softmax the weight. `write` makes the lines of a
 Python function that builds ops, `inline` puts them into a body, `torch_score` computes them on tensors."""
 
 from __future__ import annotations
@@ -70,8 +71,9 @@ def _parse(lines: Lines, score: str, inputs: tuple[str, ...]) -> ir.Module:
         at = f" in '{lines[line]}'" if 0 <= line < len(lines) else ""
         raise ValueError(f"score: not valid MLIR{at}: {' '.join((found[2] if found else str(e)).split())[:200]}") from e
     for op in module.body.operations[0].regions[0].blocks[0].operations:
-        if op.operation.name.split(".")[0] not in ("arith", "math") and op.operation.name != "func.return":
-            raise ValueError(f"score: it is made of arith and math ops, not {op.operation.name}")
+        name = op.operation.name
+        if name.split(".")[0] not in ("arith", "math") and name not in ("func.return", "tensor.extract"):
+            raise ValueError(f"score: it is made of arith and math ops and tensor.extract, not {name}")
     return module
 
 
@@ -131,6 +133,9 @@ def torch_score(lines: Lines, scores: Any, place: Sequence[Any], inputs: Sequenc
             values[name] = getattr(torch, _UNARY[op])(x[0])
         elif op in ("cmpf", "cmpi"):
             values[name] = getattr(torch, _COMPARE[text.split(",")[0].split()[-1]])(*map(torch.as_tensor, x))
+        elif op == "extract":
+            table, *indices = x
+            values[name] = table[tuple(map(torch.as_tensor, indices))]
         elif op == "select":
             values[name] = torch.where(*map(torch.as_tensor, x))
         elif op in ("extf", "truncf", "sitofp", "uitofp", "index_cast", "extsi"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from mlirc.dialects.mlirc_dialect import ATTENTION, SINK_ATTENTION
+from mlirc.dialects.mlirc_dialect import WHOLE_ATTENTIONS
 from mlirc.errors import MlircError
 from mlirc.mlir import ir
 from mlirc.passes.distribute import instructions
@@ -221,7 +221,7 @@ def attention(
         turns=turns if turns > 1 else None,
     )  # fmt: skip
     with script(**knobs) as (module, function):
-        result, _ = decompose_attention(match(function, ATTENTION, SINK_ATTENTION), base2=True)
+        result, _ = decompose_attention(match(function, *WHOLE_ATTENTIONS), base2=True)
         forall = tile_to_blocks(result, sizes=[1, 1, min(block_q, a.q_len), 0], keep=[2], order=[], ones=True)
         loops, _ = online_softmax(match_contractions(forall), size=block_kv)
         if a.causal or a.window:

@@ -37,10 +37,10 @@ def attention_op(
 
     `mask` (bool, True: visible) and `bias` (float) broadcast to [B,Hq,Sq,Sk]. `causal` and `window` count from the last
     key: query i sees keys j with i + Sk - Sq - window < j <= i + Sk - Sq. A row that sees nothing gives 0, with
-    `nan_rows` NaN. `score` are the lines of a function of scores and of `inputs`, which broadcast as a mask does
-    (`score_functions.py`); without `softmax` it makes the weights. With `sinks` [Hq] each row's softmax
-    has one more key, whose score this is and whose value is 0. With `padding_rows` nobody reads a row whose keys the
-    lowest finite number hides all: it may give 0 for the mean of the values.
+    `nan_rows` NaN. `score` are the lines of a function of scores and of `inputs`, which broadcast as a mask does, but
+    for a first one of less than rank 4 (`score_functions.py`); without `softmax` it makes the weights. With `sinks`
+    [Hq] each row's softmax has one more key, whose score this is and whose value is 0. With `padding_rows` nobody reads
+    a row whose keys the lowest finite number hides all: it may give 0 for the mean of the values.
     """
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
@@ -72,7 +72,7 @@ def _(
 ):  # fmt: skip
     check_vectors(q.shape[1], sinks=sinks)
     scores = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-    for x in (mask, bias, *inputs):
+    for x in (mask, bias, *(x for x in inputs if x.dim() == 4)):
         if x is not None and (
             len(x.shape) > 4 or any(m not in (1, n) for m, n in zip(x.shape[::-1], scores[::-1], strict=False))
         ):

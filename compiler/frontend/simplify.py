@@ -21,6 +21,7 @@ from mlirc.frontend.attention import is_lowest, pattern_of
 from mlirc.frontend.dims import count_dims_from_front
 from mlirc.frontend.evaluate import evaluate, evaluate_fake, place
 from mlirc.frontend.scatter import scatter_elements_op, scatter_op
+from mlirc.frontend.score_tables import tabulate
 from mlirc.frontend.spelled_attention import find_attention
 from mlirc.runtime.lazy import resolved
 
@@ -82,6 +83,10 @@ class Constants:
                 with torch.no_grad():
                     self._values[top] = evaluate(top.target, args, kwargs)
         return self._values[node]
+
+    def add(self, node: Node) -> None:
+        """Makes a new node known, which is computed like any other."""
+        self._classify(node, {})
 
     def set(self, node: Node, value: Any) -> None:
         """Makes a new node known."""
@@ -241,6 +246,11 @@ def _simplify_attention(graph: Graph, node: Node, constants: Constants) -> None:
             merged = term if merged is None else _call(graph, node, aten.logical_and.default, merged, term)
         if isinstance(bias, Node):
             bias = _shrink(graph, _rank4(graph, bias), constants)
+        score, *after = [*more[1:], ""] if len(more) < 2 else more[1:]
+        merged, bias, inputs, score = tabulate(graph, node, merged, bias, inputs, score, constants, _call)
+        if score:
+            more = [more[0] if more else False, score, *after]
+        if isinstance(bias, Node):
             if merged is not None:
                 dtype = bias.meta["val"].dtype
                 lowest = graph.call_function(aten.full.default, ([], float("-inf")), {"dtype": dtype})

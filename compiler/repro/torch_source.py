@@ -189,7 +189,7 @@ class _Function:
         name = "cached_attention" if op.name == CACHED_ATTENTION else "attention"
         self.assign(op.results[0], f"{name}({operands}, {', '.join(options)})")
 
-    op_mlirc_sink_attention = op_mlirc_cached_attention = op_mlirc_attention
+    op_mlirc_sink_attention = op_mlirc_table_attention = op_mlirc_cached_attention = op_mlirc_attention
 
     def op_linalg_generic(self, op: ir.Operation) -> None:
         results = _Generic(op, self.names, self.shared).results()

@@ -289,7 +289,8 @@ class Decomposer:
         info = self.info
         if self.raw and info.mask_shape is None and not info.causal and not info.window:
             return scores
-        more = [] if info.pages else [self.unit_free(value) for value in self.more]
+        tables = {n: x for n, x in enumerate(self.more) if ir.RankedTensorType(x.type).rank < 4}
+        more = [] if info.pages else [self.unit_free(x) for n, x in enumerate(self.more) if n not in tables]
 
         def body(x: ir.Value, *rest: ir.Value) -> ir.Value:
             if not self.raw:
@@ -301,7 +302,9 @@ class Decomposer:
                     inner = arith.MulFOp(x, self.constant(1.0 / info.softcap)).result
                 x = arith.MulFOp(math.TanhOp(inner).result, self.constant(info.softcap)).result
             if info.score:
-                x = score_functions.inline(info.score, x, lambda n: self.index("bhij"[n]), rest[:-1])
+                elements = iter(rest)
+                inputs = [tables[n] if n in tables else next(elements) for n in range(len(self.more))]
+                x = score_functions.inline(info.score, x, lambda n: self.index("bhij"[n]), inputs)
             elif more and isinstance(self.mask_type, ir.IntegerType):
                 x = arith.SelectOp(rest[0], x, self.constant(float("-inf"))).result
             elif more:

@@ -37,6 +37,21 @@ func.func @padding(%q: tensor<2x3x4x8xf32>, %m: tensor<2x1x1x3xi1>) -> tensor<2x
   return %o : tensor<2x3x4x8xf32>
 }
 
+// A table is read where key and query say.
+// CHECK-LABEL: func.func @table
+// CHECK-SAME: %[[TABLE:.*]]: tensor<3x6xf32>
+// CHECK-NOT: mlirc.table_attention
+// CHECK: tensor.extract %[[TABLE]]{{\[%.*, %.*\]}} : tensor<3x6xf32>
+// CHECK: math.exp
+func.func @table(%q: tensor<2x3x4x8xf32>, %k: tensor<2x3x3x8xf32>, %t: tensor<3x6xf32>) -> tensor<2x3x4x8xf32> {
+  %o = "mlirc.table_attention"(%q, %k, %k, %t) {scale = 0.5 : f64, causal = false, window = 0 : i64, softcap = 0.0 : f64,
+    layouts = ["bhsd", "bhsd", "bhsd", "bhsd"], score = ["%0 = arith.subi %j, %i : index",
+      "%1 = arith.constant 3 : index", "%2 = arith.addi %0, %1 : index",
+      "%3 = tensor.extract %in0[%h, %2] : tensor<3x6xf32>", "%4 = arith.addf %score, %3 : f32", "return %4 : f32"]}
+    : (tensor<2x3x4x8xf32>, tensor<2x3x3x8xf32>, tensor<2x3x3x8xf32>, tensor<3x6xf32>) -> tensor<2x3x4x8xf32>
+  return %o : tensor<2x3x4x8xf32>
+}
+
 // A head's sink is part of the sum that the result is divided by.
 // CHECK-LABEL: func.func @sinks
 // CHECK-NOT: mlirc.sink_attention

@@ -183,6 +183,9 @@ def attention_reads(op: ir.Operation) -> list[Indices]:
         return [*found, (loops["b"], loops["c"]), (loops["b"],), *heads]
     for operand in more:
         mask = shape_of(operand)
+        if len(mask) < 4:  # a table of the score, read anywhere: in loops of its own
+            found.append(tuple(dim(len(ATTENTION_LOOPS) + i, n) for i, n in enumerate(mask)))
+            continue
         found.append(tuple(loops[x] if n != 1 else Index() for x, n in zip("bhst", mask, strict=True)))
     return [*found[:3], *heads, *found[3:]]
 

@@ -112,12 +112,13 @@ class KernelBuilder:
         for i, (value, indices) in enumerate(zip(self.root.operands, attention_reads(self.root), strict=False)):
             loops = self._attention_operand(value, indices)
             if i < 3:
+                letters = [ATTENTION_LOOPS[n] for n in loops]
                 sizes = dict(_attention_sizes(self.root.operands[i], self.root, i))
-                layout, physical = _layout(loops, sizes, attention_operands(self.root)[i])
+                layout, physical = _layout(letters, sizes, attention_operands(self.root)[i])
                 layouts.append(layout)
                 operands.append((value, indices, [sizes[x] for x in physical]))
             else:
-                if loops != sorted(loops, key=ATTENTION_LOOPS.index):
+                if loops != sorted(loops):
                     raise MlircError(f"attention operand of type {value.type} is not a tensor in memory")
                 operands.append((value, indices, list(shape_of(value))))
         layouts.append(self.root.attributes["layouts"][3].value)
@@ -132,12 +133,12 @@ class KernelBuilder:
         )
         return created.results[0]
 
-    def _attention_operand(self, value: ir.Value, indices: tuple[Index, ...]) -> list[str]:
+    def _attention_operand(self, value: ir.Value, indices: tuple[Index, ...]) -> list[int]:
         node = self.evaluator.element(value, indices)
         found = plain_dims(node.data[1], shape_of(node.data[0])) if node.kind == "load" else None
         if found is None:
             raise MlircError(f"attention operand of type {value.type} is not a tensor in memory")
-        return [ATTENTION_LOOPS[number] for number, _ in found]
+        return [number for number, _ in found]
 
 
 def _output_order(nodes: list[Scalar], root: ir.Operation, outputs: Sequence[ir.Value]) -> bool | None:

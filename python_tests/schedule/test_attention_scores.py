@@ -56,6 +56,50 @@ def scored(lines: tuple[str, ...], softmax: bool = True, inputs: tuple[str, ...]
     return text.replace("%mask", ", ".join(names)).replace("MASK", ", ".join(inputs))
 
 
+def relative(heads: int, lengths: tuple[int, int]) -> tuple[str, ...]:
+    """Adds what a table [Hq, Sq + Sk - 1] has for how far the key is from the query."""
+    return (
+        "%0 = arith.subi %j, %i : index",
+        f"%1 = arith.constant {lengths[0] - 1} : index",
+        "%2 = arith.addi %0, %1 : index",
+        f"%3 = tensor.extract %in0[%h, %2] : tensor<{heads}x{sum(lengths) - 1}xf32>",
+        "%4 = arith.addf %score, %3 : f32",
+        "return %4 : f32",
+    )
+
+
+def with_table(lengths: tuple[int, int], heads: tuple[int, int], **options) -> str:
+    """An attention whose scores a table is added to."""
+    table = f"tensor<{heads[0]}x{sum(lengths) - 1}xf32>"
+    text = scored(relative(heads[0], lengths), True, (table,), lengths=lengths, heads=heads, **options)
+    return text.replace("mlirc.attention", "mlirc.table_attention")
+
+
+@pytest.mark.parametrize(
+    ("options", "instruction"),
+    [
+        (dict(lengths=(70, 131), dims=(64, 40), heads=(2, 1), dtype="bf16", causal=True), "wgmma"),
+        (dict(lengths=(33, 37), dims=(16, 24), heads=(3, 3), dtype="f16"), "mma"),
+        (dict(lengths=(37, 41), dims=(32, 48), heads=(4, 2), causal=True, window=9), "tf32x3"),
+        (dict(lengths=(2, 13), dims=(5, 3), heads=ONE), "tf32x3"),
+    ],
+)  # fmt: skip
+def test_a_table(options: dict, instruction: str) -> None:
+    _, record = check_schedule(with_table(**options), (), 3e-6 if instruction == "tf32x3" else 1e-2)
+    assert record.knobs["mma"] == instruction
+
+
+def test_a_table_is_of_less_than_rank_4_and_read() -> None:
+    text = with_table((5, 7), ONE, dims=(4, 3))
+    for changed, why in (
+        (text.replace("tensor<1x11xf32>", "tensor<1x1x1x11xf32>"), "is of rank 1 to 3"),
+        (text.replace("tensor<1x11xf32>", "tensor<1x11xi64>"), "must be i1 or float, not i64"),
+        (text.replace("score = [", "scores = ["), "a table without a function of the scores"),
+    ):
+        with pytest.raises(MlircError, match=why):
+            mlir.parse(changed)
+
+
 CASES = [
     ((SIGMOID, False), dict(lengths=(67, 131), dims=(64, 40), heads=(2, 1), dtype="bf16", causal=True), "wgmma"),
     ((SIGMOID, False), dict(lengths=(33, 37), dims=(16, 24), heads=ONE, dtype="f16"), "mma"),
@@ -97,7 +141,10 @@ def test_words_of_pytorch() -> None:
 WRONG = [
     (("return %score",), "score: not valid MLIR in 'return %score'"),
     (("%0 = math.exp %scored : f32", "return %0 : f32"), "not valid MLIR"),
-    (("%0 = tensor.empty() : tensor<1xf32>", "return %score : f32"), "made of arith and math ops, not tensor.empty"),
+    (
+        ("%0 = tensor.empty() : tensor<1xf32>", "return %score : f32"),
+        "made of arith and math ops and tensor.extract, not tensor.empty",
+    ),
     (("return %i : index",), "not valid MLIR"),
     (("return %in0 : f32",), "not valid MLIR"),
     (("return %score : f32", "}", "func.func @f() {", "return"), "its lines are ops without regions"),
