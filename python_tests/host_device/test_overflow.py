@@ -88,6 +88,13 @@ def test_overflows_of_functions_and_what_becomes_of_infinities():
     assert bounds(larger, [1e20, 1e20, 1.0], [1.0, 1.0, 5.0], [-1.0, 2.0, 2.0])[:2] == [0.0, INF]
 
 
+@pytest.mark.parametrize("function", ["rsqrt", "sqrt", "exp", "log"])
+def test_functions_of_what_another_order_makes_a_number(function):
+    """Of infinity less a square that overflows: NaN, where an fma gives infinity. Of NaN it is certain."""
+    body = f"%p = arith.mulf %x, %x : T\n%d = arith.subf %y, %p : T\n%r = math.{function} %d : T"
+    assert bounds(body, [1e20, 1e20, 1.0], [INF, NAN, NAN]) == [INF, 0.0, 0.0]
+
+
 def test_right_kernels_of_numbers_that_overflow():
     """Matrix products, sums, products and rotations, whose kernels take other orders and fuse."""
     rng = np.random.default_rng(7)

@@ -346,7 +346,7 @@ def _function(at: At) -> Known:
     made = at.finish(v, b.larger(*far), size, 0.0 if name in _STEPS else _FUNCTION, NORMAL[at.type])
     beyond = [b.above(b.absolute(end), largest) for end in ends]
     alike = arith.ori(b.equal(*ends), b.all([arith.cmpf(arith.CmpFPredicate.UNO, e, e) for e in ends]))
-    both = b.all([*beyond, arith.ori(alike, b.below(b.zero, arith.mulf(*ends)))])
+    both = b.all([b.below(error, b.infinity), *beyond, arith.ori(alike, b.below(b.zero, arith.mulf(*ends)))])
     number = b.below(size, b.infinity)
     no_error = b.select(both, b.zero, b.infinity)
     return Known(b.select(number, made.error, no_error), made.size)
