@@ -23,7 +23,7 @@ from mlirc.device.report import Report
 from mlirc.errors import MlircError
 from mlirc.mlir import ir
 
-EXTREMES = "maximum in turn"
+EXTREMES, INFINITY = "maximum in turn", "one infinity"
 INPUT_SETS = (PLAIN, *FLOATS, *VALUES, EXTREMES, *ELEMENTS, IDS, INTEGERS)
 QUICK = tuple(name for name in INPUT_SETS if name not in ("zeros", INTEGERS))
 BLOCKS = 4  # of a launch that a set runs
@@ -71,6 +71,8 @@ class InputSets:
 
     def turns(self, name: str) -> int:
         """How many runs a set is."""
+        if name == INFINITY:
+            return min(2, max(1, len(self._changed())))
         if name != EXTREMES:
             return 1
         searched = [(a, axis) for i, a in enumerate(self.given) if (axis := self._axis(i)) is not None]
@@ -96,8 +98,15 @@ class InputSets:
         x = _spread(rng.standard_normal, like) if _is_float(like) else self._integers(name, i, like, rng)
         if name == EXTREMES and (axis := self._axis(i)) is not None:
             return extremes(x, axis, turn, self.turns(name), rng)
-        finite = i in self.traits.scales and name in ("special values", *ELEMENTS)
-        return self._floats(name, x, rng) if _is_float(like) and not finite else x
+        if not _is_float(like) or name in ("special values", *ELEMENTS) and i not in self._changed():
+            return x
+        if name == INFINITY and self._changed().index(i) % self.turns(name) != turn:
+            return x
+        return self._floats(name, x, rng)
+
+    def _changed(self) -> list[int]:
+        """The arguments that may hold what is no number."""
+        return [i for i, a in enumerate(self.given) if _is_float(a) and i not in self.traits.scales]
 
     def _floats(self, name: str, x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         if name in FLOATS:
@@ -107,8 +116,8 @@ class InputSets:
             x = VALUES[name](x, rng)
         if name in ELEMENTS and x.size:
             x.reshape(-1)[rng.integers(x.size)] = ELEMENTS[name]
-            if name == "one infinity" and x.size > 3:
-                x.reshape(-1)[rng.integers(x.size)] = -ELEMENTS[name]
+            if name == INFINITY and x.size > 3:
+                x.reshape(-1)[rng.integers(x.size, size=2)] = -ELEMENTS[name]
         return x
 
     def _integers(self, name: str, i: int, like: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -297,3 +297,13 @@ def test_special_values_leave_rows_of_numbers_and_have_several_nans():
     for x in sets.make("every magnitude"):
         size = np.abs(x.astype(np.float64))
         assert np.isfinite(size).all() and size.max() > 1e4 and size.min() < 1e-6
+
+
+def test_infinities_come_in_some_of_the_arguments_at_a_time():
+    """Scores that are none, of infinite queries, hide what infinite keys do."""
+    sets = InputSets([np.zeros((5, 8), np.float32)] * 3)
+    assert sets.turns("one infinity") == 2 and InputSets([np.zeros(9, np.float32)]).turns("one infinity") == 1
+    made = [[np.isinf(x).any() for x in sets.make("one infinity", turn=turn)] for turn in (0, 1)]
+    assert made == [[True, False, True], [False, True, False]]
+    for turn in (0, 1):
+        assert {np.inf, -np.inf} <= set(sets.make("one infinity", turn=turn)[turn].ravel().tolist())
