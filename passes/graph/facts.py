@@ -17,6 +17,7 @@ INDEX_CHAIN = 32
 SMALL, SMALL_BODY = 1024, 16  # elements and operations that a map may have which is as well computed again
 WHOLE_DIVISIONS = {"arith.divsi", "arith.divui", "arith.remsi", "arith.remui"}
 WIDENING = ("arith.extf", "arith.extsi", "arith.extui", "arith.sitofp", "arith.uitofp")
+INNER_LOOPS = 2000  # the number of a contraction's first loop that it reduces
 ATTENTION_LOOPS = "bphksutdec"
 # Logical dimensions of q, k, v; the mask is "bhst". In pages: p of the pool, u of a page's tokens, c of a sequence.
 ATTENTION_OPERANDS = ("bhsd", "bktd", "bkte")
@@ -139,9 +140,14 @@ def contraction_maps(op: ir.Operation) -> tuple[list[ir.AffineMap], list[str]]:
     return all_maps, ["parallel" if i in parallel else "reduction" for i in range(all_maps[0].n_dims)]
 
 
+def inner_loops(read: Indices | None) -> frozenset:
+    """The loops that a contraction reduces among those of an operand's read."""
+    return frozenset(d for d in dims_in(read) if INNER_LOOPS <= d < INNER_LOOPS + 1000)
+
+
 def contraction_reads(op: ir.Operation, read: Indices) -> tuple[Indices, Indices]:
     """The indices at which a contraction's operands are read for the result element `read`; reduced loops are
-    numbered from 2000."""
+    numbered from INNER_LOOPS."""
     all_maps, kinds = contraction_maps(op)
     loops = [Index()] * len(kinds)
     for expr, index in zip(all_maps[2].results, read, strict=True):
@@ -152,7 +158,7 @@ def contraction_reads(op: ir.Operation, read: Indices) -> tuple[Indices, Indices
             sizes[expr.position] = n
     for i, kind_ in enumerate(kinds):
         if kind_ == "reduction":
-            loops[i] = dim(2000 + i, sizes[i])
+            loops[i] = dim(INNER_LOOPS + i, sizes[i])
     lhs, rhs = (tuple(f(loops) for f in map_results(m)) for m in all_maps[:2])
     return lhs, rhs
 

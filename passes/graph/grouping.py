@@ -31,6 +31,7 @@ from mlirc.passes.graph.facts import (
     dims_in,
     first_element,
     has_few_rows,
+    inner_loops,
     is_constant,
     is_dequantization,
     is_expensive,
@@ -294,6 +295,8 @@ class Grouping:
             dims = plain_dims(scalar.data[1], shape_of(scalar.data[0])) if scalar.kind == "load" else None
             if dims is None or (kernel in demand.ordered and dims != sorted(dims)):
                 return False
+            if not inner_loops(read) <= dims_in(scalar.data[1]):
+                return False  # a broadcast along them: two of those would leave the loop without a size
             if kernel.root.name in ATTENTIONS and sorted(dims) != plain_dims(read, shape_of(op.results[0])):
                 return False  # a broadcast: the op has no layout without one of its dimensions
         return True

@@ -213,6 +213,28 @@ def test_matmul_takes_transpose_bias_and_residual(shape):
     assert f"ins(%arg0, %arg1 : tensor<{rows}x{inner}xf32>, tensor<{columns}x{inner}xf32>)" in kernel
 
 
+@pytest.mark.parametrize("along", [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (2, 0)])
+def test_products_of_what_is_repeated(along):
+    """Elements that are repeated along rows, along the inner dimension or (2) along both."""
+    shapes, parts = ((5, 7), (7, 3)), []
+    for name, shape, d in zip("xy", shapes, along, strict=True):
+        given = "" if d == 2 else f"{shape[1 - d]}x"
+        whole = f"tensor<{shape[0]}x{shape[1]}xf32>"
+        parts.append(f"""
+  %e{name} = tensor.empty() : {whole}
+  %w{name} = linalg.broadcast ins(%{name} : tensor<{given}f32>) outs(%e{name} : {whole})
+      dimensions = [{"0, 1" if d == 2 else d}]""")
+    x, y = ("" if d == 2 else f"{s[1 - d]}x" for s, d in zip(shapes, along, strict=True))
+    check_equal(f"""
+func.func @main(%x: tensor<{x}f32>, %y: tensor<{y}f32>) -> tensor<5x3xf32> {{
+  %zero = arith.constant 0.0 : f32{"".join(parts)}
+  %e = tensor.empty() : tensor<5x3xf32>
+  %f = linalg.fill ins(%zero : f32) outs(%e : tensor<5x3xf32>) -> tensor<5x3xf32>
+  %m = linalg.matmul ins(%wx, %wy : tensor<5x7xf32>, tensor<7x3xf32>) outs(%f : tensor<5x3xf32>) -> tensor<5x3xf32>
+  return %m : tensor<5x3xf32>
+}}""")
+
+
 def test_constant_result_and_passed_through_arguments():
     text = """
 func.func @main(%x: tensor<2x3xf32>) -> (tensor<6xf32>, tensor<4xf32>, tensor<1x4xi64>) {
