@@ -25,6 +25,7 @@ from mlirc.generate.artifact import About, check_output, write_artifact
 from mlirc.generate.export import Generator, exported, plain_name
 from mlirc.generate.families import open_generator
 from mlirc.generate.plan_engine import PlanEngine
+from mlirc.generate.progress import Progress, silent
 from mlirc.generate.settings import stop_strings_of
 from mlirc.ir.layer_names import NotRepeated
 from mlirc.mlir import context, ir
@@ -86,7 +87,7 @@ class CompiledGenerator:
         write_artifact(Path(folder), self.about(), texts, self.tensors(), self.source)
         return Path(folder)
 
-    def engine(self, device: int | str = 0) -> PlanEngine:
+    def engine(self, device: int | str = 0, progress: Progress = silent) -> PlanEngine:
         """What runs the plans: on a GPU by number, on the host device (`host`), or on the CPU (`cpu`)."""
         from mlirc.generate.loading import engine_of
         from mlirc.host.level_files import Levels
@@ -96,7 +97,7 @@ class CompiledGenerator:
             modules = {
                 name: next(job.modules[x] for x in _ON_CPU if x in job.modules) for name, job in self.jobs.items()
             }
-            return engine_of(device, self.generator.sizes, self.tensors(), modules=modules)
+            return engine_of(device, self.generator.sizes, self.tensors(), modules=modules, progress=progress)
         for job in self.jobs.values():
             job.lower("ptx")
         levels = {
@@ -126,6 +127,7 @@ def compile_generation(
     cache: bool = True,
     fp32: str = DEFAULT_FP32,
     level: str = "ptx",
+    progress: Progress = silent,
 ) -> CompiledGenerator:
     """Compiles what generates with a transformers causal language model (a module in this process, one that was opened,
     or a Hugging Face folder), and writes it as a folder when `output` is given.
@@ -135,11 +137,12 @@ def compile_generation(
     prompt are read at once, ascending, the first 1. `dtype` and `random_weights` (a seed) are for folders. `quantize`:
     a scheme for the weights (`int4:group=128`). `source_tokens`: of the source of an encoder-decoder, at most (512).
     `cache_dtype`: `fp8` for a cache of 8-bit floats (e4m3, no scales), half of one of 16 bits.
-    `level`: as far as it is compiled; `kernels` is enough for the CPU.
+    `level`: as far as it is compiled; `kernels` is enough for the CPU. `progress` is told of each stage, in a line.
     Raises MlircError for anything the user can put right.
     """
     if output is not None:
         check_output(Path(output))
+    progress("reading the model, and comparing its steps with it")
     generator = open_generator(
         model, slots=slots, context=context, page_size=page_size, pages=pages, chunks=chunks, dtype=dtype,
         random_weights=random_weights, quantize=quantize, source_tokens=source_tokens,
@@ -149,7 +152,8 @@ def compile_generation(
     jobs: dict[str, Compilation] = {}
     constants: dict[str, torch.Tensor] = {}
     with Helpers() as helpers, _apart(generator, level) as lowerings:
-        for name in generator.steps:
+        for number, name in enumerate(generator.steps, 1):
+            progress(f"{name} ({number} of {len(generator.steps)} plans)")
             job = Compilation(
                 f"{generator.name}.{name}", get_target(target), tuple(schedule), kernels, fp32=check_fp32(fp32)
             )
@@ -164,10 +168,12 @@ def compile_generation(
             job.waiting = None
             jobs[name] = job
         if lowerings:
+            progress("lowering what is left of the plans")
             lowerings.finish()
     source = Path(model) if isinstance(model, str | os.PathLike) else None
     made = CompiledGenerator(generator, jobs, source)
     if output is not None:
+        progress(f"writing {output}")
         made.write(output)
     return made
 

@@ -13,6 +13,7 @@ from mlirc.errors import MlircError, missing_package
 from mlirc.files.opening import shorten
 from mlirc.generate.artifact import WEIGHTS, About, check_model, read_about
 from mlirc.generate.plan_engine import SLOT_STATES, PlanEngine
+from mlirc.generate.progress import Progress, silent
 from mlirc.generate.sizes import Sizes
 from mlirc.generate.source_engine import SourceEngine
 from mlirc.runtime.arrays import NUMPY_DTYPES
@@ -24,11 +25,15 @@ _NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
 
 
 def load_engine(
-    folder: str | os.PathLike, device: int | str = 0, weights: str | os.PathLike | Mapping[str, Any] | None = None
+    folder: str | os.PathLike,
+    device: int | str = 0,
+    weights: str | os.PathLike | Mapping[str, Any] | None = None,
+    progress: Progress = silent,
 ) -> PlanEngine:
     """The engine of an artifact's folder: on a GPU by number, on the host device (`host`) or on the CPU (`cpu`).
 
-    `weights`: another safetensors file, or tensors by name, in the stead of the artifact's. Raises MlircError for a
+    `weights`: another safetensors file, or tensors by name, in the stead of the artifact's. `progress` is told of each
+    stage that takes its time. Raises MlircError for a
     folder that is none or is damaged, and for weights that do not fit.
     """
     path = Path(folder)
@@ -40,7 +45,7 @@ def load_engine(
         _check(path / f"{name}.ptx", plan, about)
     if device == "cpu":
         modules = {name: _levels(path / f"{name}.ptx", plan).module("tiles") for name, (_, plan) in plans.items()}
-        return engine_of(device, about.sizes, tensors, modules=modules)
+        return engine_of(device, about.sizes, tensors, modules=modules, progress=progress)
     levels = {n: _levels(path / f"{n}.ptx", plan) if device == "host" else None for n, (_, plan) in plans.items()}
     given = {name: (text, plan, levels[name]) for name, (text, plan) in plans.items()}
     return engine_of(device, about.sizes, tensors, plans=given)
@@ -53,11 +58,12 @@ def engine_of(
     *,
     plans: Mapping[str, tuple[str, Plan, Any]] | None = None,
     modules: Mapping[str, Any] | None = None,
+    progress: Progress = silent,
 ) -> PlanEngine:
     """An engine of `plans` (the PTX file's text, its plan and, for the host device, its levels), or on the CPU of
     `modules` of a level above `gpu`. `tensors` are all weights and constants by name; states begin as zeros."""
     if device == "cpu":
-        return engine_class(sizes)(_on_cpu(modules or {}, tensors), sizes)
+        return engine_class(sizes)(_on_cpu(modules or {}, tensors, progress), sizes)
     models: dict[str, Any] = {}
     try:
         for name, (text, plan, levels) in (plans or {}).items():
@@ -81,7 +87,7 @@ def engine_class(sizes: Sizes) -> type[PlanEngine]:
     return PlanEngine if sizes.source is None else SourceEngine
 
 
-def _on_cpu(modules: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
+def _on_cpu(modules: Mapping[str, Any], tensors: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     try:
         from mlirc.host.jit import tensor_spec
         from mlirc.host.level_files import argument_names
@@ -101,7 +107,11 @@ def _on_cpu(modules: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[str,
             elif name in tensors and name not in arrays:
                 tensor = tensors[name]
                 arrays[name] = tensor.owner.array(name) if hasattr(tensor, "owner") else to_numpy(tensor)
-    return {name: LevelModel(module, arrays, source=name) for name, module in modules.items()}
+    models = {}
+    for number, (name, module) in enumerate(modules.items(), 1):
+        progress(f"{name} for this CPU ({number} of {len(modules)} plans)")
+        models[name] = LevelModel(module, arrays, source=name)
+    return models
 
 
 class _WithStates(Mapping[str, Any]):

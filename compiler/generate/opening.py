@@ -14,6 +14,7 @@ from mlirc.driver.start import end_ahead, spawn_ahead
 from mlirc.errors import MlircError, missing_package
 from mlirc.files.opening import exists, read_text, shorten
 from mlirc.generate.engine import Engine
+from mlirc.generate.progress import Progress, silent
 from mlirc.generate.tokenizer import Tokenizer, load_tokenizer
 from mlirc.runtime.cuda import NO_GPU, Driver
 from mlirc.runtime.plan import Plan
@@ -50,13 +51,15 @@ def open_generating(
     tokenizer: str | os.PathLike | None = None,
     weights: str | os.PathLike | Mapping[str, Any] | None = None,
     output: str | os.PathLike | None = None,
+    progress: Progress = silent,
     **options: Any,
 ) -> Opened:
     """Opens `model` on `device`: a GPU's number, `cpu` or `host` (the host device, which checks every access).
 
     `model`: an artifact's folder, or a Hugging Face folder or transformers module, which is compiled first with
     `options` (those of `compile_generation`) and written as `output` where that is given. `tokenizer`: another folder
-    to take it from. `weights`: an artifact's other weights. Raises MlircError for anything the user can put right.
+    to take it from. `weights`: an artifact's other weights. `progress` is told of each stage, in a line. Raises
+    MlircError for anything the user can put right.
     """
     if not (device in ("cpu", "host") or (isinstance(device, int) and not isinstance(device, bool) and device >= 0)):
         raise MlircError(f"device {device!r}: give a GPU's number, 'cpu', or 'host', which checks every access")
@@ -74,11 +77,11 @@ def open_generating(
         words = load_tokenizer(folder)
     try:
         if folder is not None and exists(folder / ABOUT):
-            opened = _load(folder, device, words, weights, output, options, own=tokenizer is None)
+            opened = _load(folder, device, words, weights, output, options, tokenizer is None, progress)
         else:
             if weights is not None:
                 raise MlircError("weights go with a compiled model; one that is compiled has those of its own folder")
-            opened = _compile(model, device, words, output, options)
+            opened = _compile(model, device, words, output, options, progress)
     except BaseException:
         if words is not None:
             words.close()
@@ -115,13 +118,15 @@ def _check_folder(folder: Path) -> None:
     )
 
 
-def compile_only(model: str | os.PathLike, output: str | os.PathLike, **options: Any) -> tuple[str, ...]:
+def compile_only(
+    model: str | os.PathLike, output: str | os.PathLike, progress: Progress = silent, **options: Any
+) -> tuple[str, ...]:
     """Compiles a Hugging Face folder and writes it as `output`, without a device; returns notes for the user."""
     folder = Path(model)
     _check_folder(folder)
     if exists(folder / ABOUT):
         _refuse_options(folder, {**options, "output": output})
-    return _compiled(folder, output, options).about().notes
+    return _compiled(folder, output, {**options, "progress": progress}).about().notes
 
 
 def _compiled(model: Any, output: Any, options: dict[str, Any]) -> Any:
@@ -171,6 +176,7 @@ def _load(
     output: Any,
     options: dict,
     own: bool,  # whether the tokenizer is the folder's
+    progress: Progress,
 ) -> Opened:
     from mlirc.generate.artifact import check_tokenizer, read_about
     from mlirc.generate.loading import load_engine
@@ -181,16 +187,18 @@ def _load(
     if own:
         check_tokenizer(folder, about)
     plans = {name: read_model(folder / f"{name}.ptx")[1] for name in about.plans}
-    engine = load_engine(folder, device, weights)
+    engine = load_engine(folder, device, weights, progress)
     arenas = sum(plan.arena_size for plan in plans.values())
     return Opened(about.name, engine, words, about.eos, plans["decode"], arenas, about.notes, about.stops)
 
 
-def _compile(model: Any, device: int | str, words: Tokenizer | None, output: Any, options: dict) -> Opened:
+def _compile(
+    model: Any, device: int | str, words: Tokenizer | None, output: Any, options: dict, progress: Progress
+) -> Opened:
     level = "kernels" if device == "cpu" and output is None else "ptx"  # there equal parts are compiled once
-    made = _compiled(model, output, {**options, "level": level})
+    made = _compiled(model, output, {**options, "level": level, "progress": progress})
     about = made.about()
-    engine = made.engine(device)
+    engine = made.engine(device, progress)
     plans = {name: job.plan for name, job in made.jobs.items()} if level == "ptx" else {}
     arenas = sum(plan.arena_size for plan in plans.values())
     return Opened(about.name, engine, words, about.eos, plans.get("decode"), arenas, about.notes, about.stops)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import time
 from typing import Any
+
+from mlirc.generate.progress import Progress
+from mlirc.tools.streams import say
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +34,12 @@ def compile_options(options: argparse.Namespace) -> dict[str, Any]:
     """Those that were given, as `compile_generation` names them; None for the others."""
     names = ("slots", "context", "dtype", "quantize", "target", "random_weights", "source_tokens", "cache_dtype")
     return {name: getattr(options, name) for name in names}
+
+
+def stages() -> Progress:
+    """What says on standard error how far a model is, a line for each stage with the seconds so far."""
+    start = time.perf_counter()
+    return lambda stage: say(f"[{time.perf_counter() - start:6.1f} s] {stage}")
 
 
 def natural(text: str) -> int:

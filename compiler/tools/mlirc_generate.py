@@ -14,8 +14,9 @@ from mlirc.errors import MlircError, is_control
 from mlirc.files.opening import read_text
 from mlirc.generate.llm import DEFAULT_NEW_TOKENS, LLM, Generation
 from mlirc.generate.opening import compile_only
+from mlirc.generate.progress import silent
 from mlirc.tools.cli import Parser, run_main
-from mlirc.tools.generating import add_options, compile_options, count, natural
+from mlirc.tools.generating import add_options, compile_options, count, natural, stages
 
 _PROMPT_LIMIT = 64 << 20
 _EPILOG = """MODEL is a Hugging Face folder, which is compiled first (-o keeps the result), or a folder that -o wrote.
@@ -37,7 +38,11 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("model", metavar="MODEL", type=Path, help="a Hugging Face folder, or one that -o wrote")
     add("--prompt", metavar="TEXT", help="what to continue")
-    add("--prompt-file", metavar="FILE", help="the same from a file, or - for standard input")
+    add(
+        "--prompt-file",
+        metavar="FILE",
+        help="the same from a file, or - for standard input: without the end of its last line",
+    )
     add("--prompt-tokens", metavar="IDS", type=_tokens, help="the same as token ids, as in 1,2,3; prints ids, too")
     add("--audio", metavar="FILE", help="the sound to be written down, of a model that hears: WAV or .npy, 16 kHz")
     add("--language", metavar="L", help="with --audio: what is spoken, as in en (default: the model finds out)")
@@ -74,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("-o", dest="output", type=Path, metavar="FOLDER", help="keep what was compiled")
     add_options(parser)
-    add("-q", "--quiet", action="store_true", help="no figures at the end")
+    add("-q", "--quiet", action="store_true", help="no figures at the end, and no stages before")
     return parser
 
 
@@ -104,7 +109,7 @@ def _prompt(options: argparse.Namespace) -> Any:
         return options.prompt_tokens
     text = options.prompt
     if options.prompt_file is not None:
-        text = _read(options.prompt_file)
+        text = _without_last_end(_read(options.prompt_file))
     if not text:
         raise MlircError("the prompt is empty: give at least one character")
     if options.system is not None and not options.chat:
@@ -125,6 +130,11 @@ def _read(file: str) -> str:
         return data.decode()
     except UnicodeDecodeError as e:
         raise MlircError(f"--prompt-file -: not a text (byte {e.start} is no UTF-8)") from e
+
+
+def _without_last_end(text: str) -> str:
+    """A file's text without the end of its last line, which editors and `echo` write, and which is no part of it."""
+    return text.removesuffix("\n").removesuffix("\r")
 
 
 def _stop_token(text: str) -> int | str:
@@ -219,8 +229,9 @@ def _main(argv: list[str] | None) -> int:
     options = _parser().parse_args(argv)
     prompt = _prompt(options)
     compiling = compile_options(options)
+    progress = silent if options.quiet else stages()
     if prompt is None:
-        notes = compile_only(options.model, options.output, **compiling)
+        notes = compile_only(options.model, options.output, progress, **compiling)
         _say(notes, options.output)
         return 0
     start = time.perf_counter()
@@ -229,6 +240,7 @@ def _main(argv: list[str] | None) -> int:
         device=options.device,
         draft=options.draft,
         output=options.output,
+        progress=progress,
         **compiling,
     ) as llm:
         loading = time.perf_counter() - start

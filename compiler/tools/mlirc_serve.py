@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mlirc.errors import MlircError
 from mlirc.tools.cli import Parser, run_main
-from mlirc.tools.generating import add_options, compile_options, count
+from mlirc.tools.generating import add_options, compile_options, count, stages
 
 _PACKAGES = ("starlette", "uvicorn")
 _EPILOG = """MODEL is a folder that mlirc-generate -o wrote, or a Hugging Face folder, which is compiled first.
@@ -57,7 +57,11 @@ def _main(argv: list[str] | None) -> int:
         from mlirc.generate.opening import open_generating
 
         opened = open_generating(
-            options.model, device=options.device, tokenizer=options.tokenizer, **compile_options(options)
+            options.model,
+            device=options.device,
+            tokenizer=options.tokenizer,
+            progress=stages(),
+            **compile_options(options),
         )
         try:
             if opened.tokenizer is None:

@@ -26,11 +26,23 @@ def prompts(*lengths: int) -> list[list[int]]:
     return [[int(t) for t in g.integers(0, VOCABULARY, n)] for n in lengths]
 
 
+STAGES: list[str] = []
+
+
 @pytest.fixture(scope="module")
 def llama():
     model = tiny("LlamaForCausalLM")
-    compiled = compile_generation(model, slots=3, context=70, page_size=16, chunks=(1, 8, 24), level="kernels")
-    return model, compiled, compiled.engine("cpu")
+    sizes = dict(slots=3, context=70, page_size=16, chunks=(1, 8, 24))
+    compiled = compile_generation(model, **sizes, level="kernels", progress=STAGES.append)
+    return model, compiled, compiled.engine("cpu", STAGES.append)
+
+
+def test_each_stage_is_told(llama):
+    plans = ["decode", "sample", "prefill-1", "prefill-8", "prefill-24"]
+    assert llama[1].jobs.keys() == set(plans)
+    assert STAGES[0].startswith("reading the model")
+    assert STAGES[1:6] == [f"{name} ({i} of 5 plans)" for i, name in enumerate(plans, 1)]
+    assert STAGES[-5:] == [f"{name} for this CPU ({i} of 5 plans)" for i, name in enumerate(plans, 1)]
 
 
 def test_greedy_tokens_are_those_of_generate(llama):

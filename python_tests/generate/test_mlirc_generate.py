@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
+import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +21,7 @@ from support.generate.fake_engine import FakeEngine, alone
 from support.generate.tokenizers import CHAT, write_tokenizer
 
 LETTERS = 300
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -56,12 +61,74 @@ def test_tokens_in_and_out(generate):
 
 
 def test_prompts_from_files(generate, opened, tmp_path, monkeypatch):
-    (tmp_path / "p.txt").write_text("the fox")
+    (tmp_path / "p.txt").write_text("the fox\n")
     from_file = generate("--prompt-file", tmp_path / "p.txt", "--max-new-tokens", 7)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"the fox")))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"the fox\r\n")))
+    assert from_file.out == generate("--prompt", "the fox", "--max-new-tokens", 7).out
     assert from_file.out == generate("--prompt-file", "-", "--max-new-tokens", 7).out
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
     assert "--prompt-file -: not a text" in generate("--prompt-file", "-").err
+
+
+def test_one_end_of_a_line_alone_is_no_part_of_a_prompt(generate, tmp_path):
+    (tmp_path / "p.txt").write_text("the fox\n\n")
+    from_file = generate("--prompt-file", tmp_path / "p.txt", "--max-new-tokens", 7)
+    assert from_file.out == generate("--prompt", "the fox\n", "--max-new-tokens", 7).out
+    (tmp_path / "p.txt").write_text("\n")
+    assert "the prompt is empty" in generate("--prompt-file", tmp_path / "p.txt").err
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, "python_tests")
+import mlirc.generate.llm
+from mlirc.generate.opening import Opened
+from mlirc.generate.tokenizer import Tokenizer
+from mlirc.tools import mlirc_generate
+from support.generate.fake_engine import FakeEngine
+
+class Words(Tokenizer):
+    encode = lambda self, text, most=None: [5]
+    decode = lambda self, tokens: "é" * len(tokens)
+
+made = Opened("fake", FakeEngine(), Words(None, None), ())
+mlirc.generate.llm.open_generating = lambda model, **options: made
+sys.exit(mlirc_generate.main(["model", "--device", "cpu", "--prompt", "x", "--max-new-tokens", "4", "-q"]))
+"""
+
+
+@pytest.mark.parametrize(
+    "redirection, status, out, err",
+    [
+        ("", 0, "éééé\n", ""),
+        (">/dev/full", 1, "", "error: standard output: No space left on device\n"),
+        (">&-", 1, "", "error: standard output: Bad file descriptor\n"),
+        ("2>&-", 0, "éééé\n", ""),
+        ("| head -c 0", 0, "", ""),
+    ],
+)
+def test_standard_output_that_takes_nothing_is_an_error_of_one_line(redirection, status, out, err):
+    command = f'"{sys.executable}" -c "$PROGRAM" {redirection}'
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, env={**os.environ, "PROGRAM": PROGRAM}, text=True,
+                          capture_output=True, encoding="utf-8")  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (status, out, err)
+
+
+def test_what_standard_output_has_no_characters_for_is_written_as_escapes():
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, env=environment, capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"\\xe9" * 4 + b"\n", b"")
+
+
+def test_stages_are_told_where_figures_are(ran, monkeypatch, tmp_path):
+    def compiled(model, output, progress, **options):
+        progress("a stage")
+        return ()
+
+    monkeypatch.setattr("mlirc.tools.mlirc_generate.compile_only", compiled)
+    loud = ran(mlirc_generate.main, tmp_path, "-o", tmp_path / "out")
+    assert re.fullmatch(r"\[ *\d+\.\d s\] a stage", loud.err.splitlines()[0])
+    assert "a stage" not in ran(mlirc_generate.main, tmp_path, "-o", tmp_path / "out", "-q").err
 
 
 def test_a_conversation_with_a_system(generate, opened):
