@@ -28,6 +28,7 @@ from mlirc.runtime.random_state import RandomState
 from mlirc.runtime.scalars import scalar_array
 from mlirc.runtime.sized_copies import actual, check_sized, dims_of, host_array
 from mlirc.runtime.state import State
+from mlirc.runtime.weights import WeightFile
 from mlirc.runtime.written_inputs import check_written
 from mlirc.timing import counted
 from mlirc.turns import MLIR, LoadedModel, Turn, mlir_turn, model_turn
@@ -84,6 +85,7 @@ class HostModel(LoadedModel):
         self._file = FileCheck(plan, self._model, gpu_level, path, ptx)
         self._names = self._model.argument_names()
         self._arrays: dict[str, np.ndarray] = {}
+        self._files: dict[int, WeightFile] = {}  # that some of them are maps of
         self._states: dict[str, np.ndarray] = share._states if share else {}  # all that models share, and maybe more
         self._weights: dict[str, TensorSpec] = dict(share._weights) if share else {}
         self.state = host_state(plan, self._states, self._turn)
@@ -121,6 +123,7 @@ class HostModel(LoadedModel):
             self.state.remember(spec.name, share.state.initial(spec.name))
         else:
             self._arrays[spec.name] = share._arrays[spec.name]
+            self._files |= share._files
 
     def _array(self, tensor: Any, spec: TensorSpec) -> np.ndarray:
         if spec.kind == "scalar":
@@ -128,6 +131,8 @@ class HostModel(LoadedModel):
         if hasattr(tensor, "is_contiguous") and not tensor.is_contiguous() and spec.kind != "input":
             tensor = tensor.contiguous()
         seen = tensor if isinstance(tensor, View) else view(tensor, spec.name)
+        if isinstance(seen.owner, WeightFile):
+            self._files[id(seen.owner)] = seen.owner
         check_sized(seen, spec) if dims_of(self.plan, spec) else check(seen, spec)
         array = as_array(seen, spec.name)
         array.flags.writeable = False  # the caller's tensor, or a file's bytes, which may not be written at all
@@ -161,6 +166,7 @@ class HostModel(LoadedModel):
         run, unless there was a finding, or only some blocks ran. Raises MlircError for a finding."""
         if self._bound is None:
             raise MlircError("launch: the inputs are not bound yet: call bind(...) first")
+        self._require_same_files()
         self._model.references = self._references() if self.check and self.compare else None
         given = self._arrays | self._states | {s.name: a for s, a in zip(self.plan.inputs, self._bound, strict=True)}
         self._model.beside = self._ptx_beside() if self.execute_ptx else None
@@ -169,6 +175,7 @@ class HostModel(LoadedModel):
             blocks=self.blocks, check=self.check, seed=self.seed, seconds=self.seconds, progress=self.progress,
             input_sets=self.input_sets,
         )  # fmt: skip
+        self._require_same_files()
         ordered = [results[self._order.index(i)] for i in range(len(results))]
         outputs, written = ordered[: len(self.plan.outputs)], ordered[len(self.plan.outputs) :]
         pairs = zip(outputs, self.plan.outputs, strict=True)
@@ -181,6 +188,10 @@ class HostModel(LoadedModel):
         self.report.raise_if_bad()
         if self.blocks is None:
             self._keep(written)
+
+    def _require_same_files(self) -> None:
+        for file in self._files.values():
+            file.require_same()
 
     def _keep(self, written: list[np.ndarray]) -> None:
         """Makes what a run has written the states and the bound inputs of the next one."""

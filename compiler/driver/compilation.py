@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from mlirc.files.outputs import Outputs, check_model_output, model_files
 from mlirc.frontend.names import IN_FILE
 from mlirc.ir.levels import LEVELS
 from mlirc.precision import DEFAULT_FP32, check_fp32
+from mlirc.runtime.weights import WeightFile
 from mlirc.targets import DEFAULT_TARGET, Target, get_target
 from mlirc.timing import Timer
 from mlirc.turns import export_turn, mlir_turn
@@ -437,12 +438,16 @@ class Compilation:
         check_model_output(output, self.reads)
         with self.timer.step("write"), Outputs(self.reads) as outputs:
             tensors = self.tensors() if weights or not self.imported else self.imported.constants
-            if tensors and not keep_weights:
+            checksum = ""
+            if tensors and keep_weights:
+                checksum = WeightFile(file).checksum
+            elif tensors:
                 from mlirc import frontend
 
-                outputs.add(file, frontend.weights_writer(tensors))
-            elif not tensors:
+                checksum = outputs.add(file, frontend.weights_writer(tensors))
+            else:
                 outputs.remove(file)
+            self._note_weights(checksum)
             for level in HOST_LEVELS:
                 path = folder / f"{level}.mlir"
                 if level in self.modules or level == "gpu":
@@ -450,6 +455,14 @@ class Compilation:
                 else:
                     outputs.remove(path)
             outputs.add_text(output, self.ptx, "PTX")
+
+    def _note_weights(self, checksum: str) -> None:
+        """Writes into the plan which weights were written with it."""
+        from mlirc.runtime import plan_file
+
+        if checksum != self.plan.weights_checksum:
+            self.plan = replace(self.plan, weights_checksum=checksum)
+            self.ptx = plan_file.with_plan(self.ptx, self.plan)
 
 
 @dataclass

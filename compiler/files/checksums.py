@@ -1,11 +1,11 @@
-"""Checksums of a folder's files: what was damaged or swapped is refused, and not run."""
+"""Checksums of files: what was damaged or swapped is refused, and not run."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,8 +48,7 @@ def checksums(folder: Path, names: Iterable[str]) -> dict[str, Checksum]:
         with open_regular(folder / name) as file:
             sizes[name] = os.fstat(file.fileno()).st_size
     pieces = [(name, start) for name, size in sizes.items() for start in range(0, size, _PIECE)]
-    with ThreadPoolExecutor(min(16, len(os.sched_getaffinity(0)))) as pool:
-        made = list(pool.map(lambda piece: _digest(folder / piece[0], piece[1]), pieces))
+    made = _in_parallel(lambda piece: _digest(folder / piece[0], piece[1]), pieces)
     found: dict[str, list[str]] = {name: [] for name in sizes}
     for (name, _), digest in zip(pieces, made, strict=True):
         found[name].append(digest)
@@ -66,6 +65,29 @@ def check_files(folder: Path, wanted: Mapping[str, Checksum], names: Iterable[st
         if now != was:
             what = f"{now.size:,} bytes, not {was.size:,}" if now.size != was.size else "its checksum does not match"
             raise MlircError(f"{folder / name}: damaged, or another model's: {what}: {advice}")
+
+
+def sum_of(descriptor: int, blank: range) -> str:
+    """The SHA-256 of the SHA-256 of each piece of an open file, whose bytes at `blank`, in its first piece, count as
+    zeros: the sum itself may stand there."""
+
+    def digest(start: int) -> bytes:
+        data = bytearray(_PIECE)
+        size = os.preadv(descriptor, [data], start)
+        if not start:
+            data[blank.start : blank.stop] = bytes(len(blank))
+        return hashlib.sha256(memoryview(data)[:size]).digest()
+
+    starts = range(0, max(1, os.fstat(descriptor).st_size), _PIECE)
+    return hashlib.sha256(b"".join(_in_parallel(digest, starts))).hexdigest()
+
+
+def _in_parallel(function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+    """What a function that computes checksums gives for each value; several cores share many."""
+    if len(values) < 2:
+        return list(map(function, values))
+    with ThreadPoolExecutor(min(16, len(os.sched_getaffinity(0)))) as pool:
+        return list(pool.map(function, values))
 
 
 def digest_of(text: str) -> str:

@@ -23,7 +23,7 @@ _COMMENTS = {".mlir": "//", ".ll": ";", ".py": "#", ".ptx": "//"}
 _NPY_HEADER = 1024  # bytes; NumPy's own headers end at the next multiple of 64
 JSON_MARK = {"made by": "mlirc"}  # the first entry of a JSON file
 ZIP_COMMENT = b"mlirc"
-METADATA = {"made by": "mlirc"}  # of a safetensors file
+METADATA = {"made by": "mlirc"}  # of a safetensors file, what it begins with
 _PAGE = "<!-- made by mlirc -->\n"
 _LAST_LINE = re.compile(
     rb"(?:^|\n)(?:(?:%s) mlirc: [^\n]*|%s)\n?\Z" % ("|".join({*_COMMENTS.values()}).encode(), _PAGE.strip().encode())
@@ -87,7 +87,7 @@ def _is_marked_data(head: bytes, tail: bytes) -> bool:
     if head.startswith(b"PK"):
         return tail[-27:].startswith(b"PK\x05\x06") and tail.endswith(b"\x05\0mlirc")
     if head[8:9] == b"{":
-        return head[8:].startswith(b'{"__metadata__":' + _compact(METADATA))
+        return head[8:].startswith(b'{"__metadata__":' + _compact(METADATA)[:-1])
     return "".join(head[:64].decode(errors="replace").split()).startswith('{"madeby":"mlirc"')
 
 

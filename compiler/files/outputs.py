@@ -13,11 +13,13 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 from mlirc.errors import MlircError
 from mlirc.files.marks import is_ours, marked_text
 from mlirc.files.temporary import Held, new_file, turn, unused_name
 
+_Made = TypeVar("_Made")
 LEVEL_FILES = ("linalg.mlir", "kernels.mlir", "tiles.mlir", "gpu.mlir")  # of a levels folder
 _KINDS = {stat.S_IFBLK: "a device", stat.S_IFCHR: "a device", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 
@@ -157,8 +159,8 @@ class Outputs:
         self._made: list[Path] = []  # folders
         self._held: list[Held] = []  # the locks of what is temporary
 
-    def add(self, path: Path, write: Callable[[Path], object]) -> None:
-        """Calls `write` with a temporary path beside `path`, which takes its place at the end."""
+    def add(self, path: Path, write: Callable[[Path], _Made]) -> _Made:
+        """Calls `write` with a temporary path beside `path`, which takes its place at the end; returns what it does."""
         if any(path == other for _, other in self._renames):
             raise MlircError(f"cannot write {path} twice: give every output a file of its own")
         check_replaceable(path, self._inputs)
@@ -169,8 +171,9 @@ class Outputs:
             temporary = held.path
             self._held.append(held)
             self._renames.append((temporary, path))
-            write(temporary)
+            made = write(temporary)
             set_permissions(temporary, path)
+            return made
         except OSError as e:
             raise MlircError(f"cannot write {path}: {e.strerror or e}") from e
 

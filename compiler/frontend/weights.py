@@ -14,10 +14,12 @@ from typing import Any, BinaryIO
 
 import torch
 
+from mlirc.files.checksums import sum_of
 from mlirc.files.marks import METADATA
 from mlirc.files.outputs import Outputs, check_writable
 from mlirc.frontend.inputs import InputSpec, name_seed
 from mlirc.runtime.lazy import resolved
+from mlirc.runtime.weights import CHECKSUM, checksum_place
 
 _SAFETENSORS = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
@@ -121,10 +123,11 @@ def write_weights(
 
 def weights_writer(
     weights: Mapping[str, torch.Tensor], progress: Callable[[int, int], None] | None = None
-) -> Callable[[Path], None]:
-    """What writes the weights to a path, for `Outputs.add`; arguments as of `write_weights`."""
+) -> Callable[[Path], str]:
+    """What writes the weights to a path, for `Outputs.add`, and returns their checksum; arguments as of
+    `write_weights`."""
     specs = {name: _spec(weights, name) for name in weights}
-    header: dict[str, dict[str, Any]] = {"__metadata__": METADATA}
+    header: dict[str, dict[str, Any]] = {"__metadata__": {**METADATA, CHECKSUM: "0" * 64}}
     at = 0
     for name, spec in specs.items():
         size = math.prod(spec.shape) * spec.dtype.itemsize
@@ -146,7 +149,7 @@ def weights_writer(
         with path.open("r+b") as file:
             put(file, name)
 
-    def write(temporary: Path) -> None:
+    def write(temporary: Path) -> str:
         with temporary.open("wb") as file, ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), _MAKERS)) as makers:
             file.write(struct.pack("<Q", len(text)) + text)
             file.truncate(start + at)
@@ -159,6 +162,12 @@ def weights_writer(
             except BaseException:
                 makers.shutdown(cancel_futures=True)
                 raise
+        with temporary.open("r+b") as file:
+            place = checksum_place(8 + len(text))
+            found = sum_of(file.fileno(), place)
+            file.seek(place.start)
+            file.write(found.encode())
+        return found
 
     return write
 

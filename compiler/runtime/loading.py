@@ -58,14 +58,14 @@ class Weights(Mapping[str, Any]):
 
 
 def find_weights(
-    path: str | os.PathLike, plan: Plan, weights: str | os.PathLike | Mapping[str, Any] | None
+    path: str | os.PathLike, plan: Plan, weights: str | os.PathLike | Mapping[str, Any] | None, verify: bool = True
 ) -> Mapping[str, Any]:
-    """The plan's weights by name.
+    """The plan's weights by name. Files that mlirc wrote are held against their checksums (`verify`).
 
     They come from `weights` (a safetensors file, or tensors by name), or, where that is None, from the safetensors file
     beside the model. Constants, which are in no state dict, are looked up there in any case, and so are states' initial
     values that `weights` does not have. A name found nowhere is
-    left out; a missing file raises MlircError.
+    left out; a missing file raises MlircError, and so does one beside the model that was not written with it.
     """
     given: Any = WeightFile(weights) if isinstance(weights, str | os.PathLike) else weights
     if not plan.weights:
@@ -74,6 +74,13 @@ def find_weights(
     beside = WeightFile(file) if file.exists() else None
     if given is None and beside is None:
         raise MlircError(f"{path}: its weights are missing: expected {file}; give them with --weights FILE or weights=")
+    if beside is not None and plan.weights_checksum not in ("", beside.checksum):
+        raise MlircError(
+            f"{file}: damaged, or not the weights that were written with {path}: compile the model again, or give them "
+            "with --weights FILE or weights= if they are meant"
+        )
+    for each in {id(f): f for f in (beside, given) if isinstance(f, WeightFile)}.values() if verify else ():
+        each.verify()
     sources: dict[str, Any] = {}
     for spec in plan.weights:
         source = given
@@ -99,18 +106,20 @@ def load(
     graph: bool = True,
     driver: Any = None,
     share: Any = None,
+    verify: bool = True,
 ) -> Any:
     """Loads a compiled model file onto a GPU: a `CompiledModel`. With `device="host"` onto the host device, which needs
     no GPU but MLIR: a `mlirc.device.HostModel`, which is called in the same way.
 
     `weights`: None for the safetensors file beside it, another such file, or tensors by name (a live module's
     `state_dict()`): those on the GPU are used in place. `graph=False` launches kernel by kernel. `share`: a loaded
-    model on the same device whose weights and states this one uses where it has them, by name. Raises MlircError for
-    a damaged file, missing or unfitting weights, a GPU that the file was not compiled for, or no GPU.
+    model on the same device whose weights and states this one uses where it has them, by name. `verify=False` leaves
+    out the checksums of weights' files. Raises MlircError for a damaged file, missing or unfitting weights, a GPU that
+    the file was not compiled for, or no GPU.
     """
     check_device(device)
     text, plan = read_model(path)
-    found = find_weights(path, plan, weights)
+    found = find_weights(path, plan, weights, verify)
     check_unchanged(path, text)
     if isinstance(device, int):
         return CompiledModel(text, plan, found, device, graph, driver, str(path), share)

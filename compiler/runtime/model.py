@@ -182,6 +182,8 @@ class CompiledModel(LoadedModel):
                 pointers.append(self._held.alloc(seen.nbytes))
                 upload(self._driver, pointers[-1], seen, 0)
                 self._driver.synchronize(0)
+                if isinstance(seen.owner, WeightFile):
+                    seen.owner.require_same()
             if own:
                 tensor = self._device_tensor(spec, pointers[-1], self._held)
                 self._states[spec.name] = tensor

@@ -134,7 +134,7 @@ class Plan:
     `mlirc.runtime.random_state`. `sizes` says which sizes a call decides, where there are any: the inputs and outputs
     here are those at the bound then. `structure` says how a caller has the inputs and the outputs, where those are more
     than tensors in a row. `steps` has every iteration of the loops that `repeats` lists; the plan's text
-    says them once."""
+    says them once. `weights_checksum` is that of the safetensors file that was written with the plan, if any was."""
 
     model: str
     target: str
@@ -150,6 +150,7 @@ class Plan:
     repeats: list[Repeat] = field(default_factory=list)
     sizes: Sizes | None = None
     structure: Structure | None = None
+    weights_checksum: str = ""
 
     @property
     def given(self) -> list[TensorSpec]:

@@ -44,6 +44,12 @@ def embed(ptx_text: str, plan: Plan) -> str:
     return "".join(f"{PREFIX}{line}\n" for line in (header, *lines)) + ptx_text
 
 
+def with_plan(text: str, plan: Plan) -> str:
+    """A PTX file's text with another plan of the same kernels."""
+    count = int(text.split(maxsplit=4)[3])
+    return embed(text.split("\n", count + 1)[-1], plan)
+
+
 def extract(text: str, where: str = "PTX file") -> Plan:
     """Reads the plan out of a PTX file's text; raises MlircError (naming `where`) when it is missing, truncated or
     damaged, when the PTX was changed after the plan was made, or when the two do not fit."""

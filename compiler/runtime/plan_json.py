@@ -4,6 +4,7 @@ it must have."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
@@ -101,6 +102,8 @@ def json_lines(plan: Plan) -> Iterator[str]:
         head["sizes"] = sizes_out(plan.sizes)
     if plan.structure:
         head["structure"] = structure_out(plan.structure)
+    if plan.weights_checksum:
+        head["weights_checksum"] = plan.weights_checksum
     yield dump(head)[:-1] + ","
     tables: list[tuple[str, list]] = [
         (n, [[t.name, t.dtype, t.shape, t.kind] for t in getattr(plan, n)]) for n in TABLES
@@ -133,9 +136,9 @@ def read_plan(text: str) -> Plan:
         raise MlircError(
             f"plan: format version {version}, but this mlirc reads {VERSION} and {SIZES_VERSION}: {_AGAIN}"
         )
-    random, nested = (isinstance(data, dict) and key in data for key in ("draws", "structure"))
+    maybe = [key for key in ("draws", "structure", "weights_checksum") if isinstance(data, dict) and key in data]
     sized = version == SIZES_VERSION
-    _keys(data, (*_HEAD, *["draws"] * random, *["sizes"] * sized, *["structure"] * nested), "plan")
+    _keys(data, (*_HEAD, *maybe, *["sizes"] * sized), "plan")
     tables = {name: [_tensor(row, f"{name}[{i}]") for i, row in enumerate(_list(data[name], name))] for name in TABLES}
     versions = data["versions"]
     if not isinstance(versions, dict):
@@ -148,11 +151,12 @@ def read_plan(text: str) -> Plan:
         arena_size=_int(data["arena_size"], "arena_size"),
         unpacked_size=_int(data["unpacked_size"], "unpacked_size"),
         setup=_int(data["setup"], "setup"),
-        draws=tuple(_int(n, "draws") for n in _list(data["draws"], "draws")) if random else (),
+        draws=tuple(_int(n, "draws") for n in _list(data["draws"], "draws")) if "draws" in maybe else (),
         steps=steps,
         repeats=repeats,
         sizes=read_sizes(data["sizes"]) if sized else None,
-        structure=read_structure(data["structure"], _wrong) if nested else None,
+        structure=read_structure(data["structure"], _wrong) if "structure" in maybe else None,
+        weights_checksum=_checksum(data["weights_checksum"]) if "weights_checksum" in maybe else "",
         **tables,
     )
 
@@ -186,6 +190,12 @@ def _int(value: Any, where: str) -> int:
 def _str(value: Any, where: str) -> str:
     if not isinstance(value, str):
         _wrong(value, where, "a text")
+    return value
+
+
+def _checksum(value: Any) -> str:
+    if not re.fullmatch("[0-9a-f]{64}", _str(value, "weights_checksum")):
+        _wrong(value, "weights_checksum", "a SHA-256")
     return value
 
 

@@ -11,6 +11,7 @@ from mlirc.errors import MlircError
 from mlirc.runtime.arrays import View, check, view
 from mlirc.runtime.plan import Plan, TensorSpec
 from mlirc.runtime.resources import upload
+from mlirc.runtime.weights import WeightFile
 from mlirc.turns import Turn, model_turn
 
 
@@ -63,7 +64,10 @@ class State(Mapping[str, Any]):
         for name in names:
             self._known(name)
         for name in names or self._specs:
-            self._write(name, self._initial[name])
+            initial = self._initial[name]
+            if isinstance(initial, View) and isinstance(initial.owner, WeightFile):
+                initial.owner.require_same()
+            self._write(name, initial)
 
     @model_turn
     def snapshot(self) -> dict[str, np.ndarray]:

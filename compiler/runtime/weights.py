@@ -2,6 +2,8 @@
 
 The format: 8 bytes of header length, a JSON header {name: {dtype, shape, data_offsets}}, then the tensors' bytes
 (huggingface/safetensors, README, "Format"). Read here without the package's NumPy back end, which knows no bf16.
+
+A file that mlirc wrote has a checksum in its metadata, which come first in the header: of all bytes but its own.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ import json
 import math
 import mmap
 import os
+import re
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +22,8 @@ from typing import Any
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.files.checksums import sum_of
+from mlirc.files.marks import METADATA
 from mlirc.files.opening import open_regular
 from mlirc.runtime.arrays import NUMPY_DTYPES, View
 from mlirc.runtime.plan import DTYPE_BYTES
@@ -40,6 +46,14 @@ _DTYPES = {v: k for k, v in _TO_FILE.items()}
 
 
 _HEADER_LIMIT = 100_000_000  # as the format says
+CHECKSUM = "sha256"  # its name in the metadata
+_BEGIN = json.dumps({"__metadata__": {**METADATA, CHECKSUM: ""}}, separators=(",", ":")).encode()[:-3]
+
+
+def checksum_place(end: int) -> range:
+    """Where the checksum of a file stands whose header ends there."""
+    start = 8 + len(_BEGIN)
+    return range(min(start, end), min(start + 64, end))
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -69,14 +83,20 @@ class Entry:
 
 class WeightFile:
     """A memory-mapped safetensors file. Tensors of types that mlirc has no name for (complex, other 8-bit floats) are
-    left out of `entries`, and named in `others`. Raises MlircError for a file that is missing, truncated or no
-    safetensors file."""
+    left out of `entries`, and named in `others`. `checksum` is what the file says of itself, "" where another program
+    wrote it. Raises MlircError for a file that is missing, truncated or no safetensors file.
+
+    The file stays open: one that takes its name later changes nothing. One that is written to in place does, which is
+    an MlircError from then on, told by its size and time; to read what was cut off ends the process."""
 
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path)
         self.others: list[str] = []
         with open_regular(self.path) as f:
-            size = os.fstat(f.fileno()).st_size
+            self._descriptor = os.dup(f.fileno())
+            weakref.finalize(self, os.close, self._descriptor)
+            self._state = self._current_state()
+            size = self._state[0]
             head = f.read(8)
             length = int.from_bytes(head, "little")
             if len(head) < 8 or length > size - 8:
@@ -89,6 +109,11 @@ class WeightFile:
             except (ValueError, OSError, RecursionError) as e:
                 raise MlircError(f"{path}: no safetensors file: {type(e).__name__}: {e}") from e
         self._bytes = np.frombuffer(self._map, np.uint8)
+        self._place = checksum_place(8 + length)
+        begin, stated = (
+            bytes(self._bytes[a:b]) for a, b in ((8, self._place.start), (self._place.start, self._place.stop))
+        )
+        self.checksum = stated.decode() if begin == _BEGIN and re.fullmatch(rb"[0-9a-f]{64}", stated) else ""
         try:
             self.entries = dict(self._read_entries(header, 8 + length, size))
         except (KeyError, TypeError, ValueError, AttributeError) as e:
@@ -117,8 +142,25 @@ class WeightFile:
         if base + end != size:
             raise MlircError(f"{self.path}: damaged: its tensors end at byte {base + end} of {size}")
 
+    def _current_state(self) -> tuple[int, int]:
+        about = os.fstat(self._descriptor)
+        return about.st_size, about.st_mtime_ns
+
+    def require_same(self) -> None:
+        """Raises MlircError where the file has been written to since it was opened."""
+        if self._current_state() != self._state:
+            raise MlircError(f"{self.path}: was changed while it is loaded: load the model again")
+
+    def verify(self) -> None:
+        """Raises MlircError for a file that is not as mlirc wrote it; one of another program has nothing to be held
+        against."""
+        if self.checksum and sum_of(self._descriptor, self._place) != self.checksum:
+            raise MlircError(f"{self.path}: damaged: its checksum does not match: compile the model again")
+        self.require_same()
+
     def array(self, name: str) -> np.ndarray:
         """A tensor as a read-only NumPy array on the map (bf16 and 8-bit floats as ml_dtypes' types)."""
+        self.require_same()
         entry = self.entries[name]
         raw = self._bytes[entry.start : entry.start + entry.nbytes]
         return raw.view(NUMPY_DTYPES[entry.dtype]).reshape(entry.shape)
@@ -128,6 +170,7 @@ class WeightFile:
 
     def view(self, name: str) -> View:
         """A tensor as host memory."""
+        self.require_same()
         entry = self.entries[name]
         pointer = self._bytes.ctypes.data + entry.start
         return View(pointer, None, entry.dtype, entry.shape, True, self, "numpy")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +31,19 @@ def run_level(
     inputs: list[np.ndarray],
     weights: Path | None,
     manual_seed: int = DEFAULT_SEED,
+    verify: bool = True,
     **options: Any,
 ) -> list[np.ndarray]:
     """Runs a level that mlirc kept beside the model on the CPU, the gpu level on the host device with the options of
     `run_on_host_device`, with the random numbers of the first call after `manual_seed`, and says on standard error what
-    was checked. `seconds`, one of them, is how long another level may take. Raises MlircError when the level is not
-    there or not this model's, when an index is out of range, or when the host device finds something wrong."""
+    was checked. `seconds`, one of them, is how long another level may take. `verify`: whether weights are held against
+    their checksum. Raises MlircError when the level is not there or not this model's, when an index is out of range, or
+    when the host device finds something wrong."""
     # First what is not there: the imports take seconds.
     require_level(model_files(model)[1] / f"{level}.mlir")
-    found = find_weights(model, plan, weights)
+    found = find_weights(model, plan, weights, verify)
     if level == "gpu":
-        return run_on_host_device(model, plan, inputs, weights, manual_seed, **options)
+        return run_on_host_device(model, plan, inputs, found, manual_seed, **options)
     from mlirc import host
     from mlirc.host.level_files import Levels, argument_names, without_bodies
     from mlirc.ir.levels import functions, kernels, main_results
@@ -80,7 +83,7 @@ def run_on_host_device(
     model: Path,
     plan: Plan,
     inputs: list[np.ndarray],
-    weights: Path | None,
+    found: Mapping[str, Any],
     manual_seed: int = DEFAULT_SEED,
     *,
     blocks: list[int] | None = None,
@@ -93,10 +96,10 @@ def run_on_host_device(
     match: bool = True,
     input_sets: str | None = None,
 ) -> list[np.ndarray]:
-    """Runs a compiled model on the host device: of every launch only `blocks` where they are given. With `seeds` runs
-    that many orders, from `seed` on, and stops at the first finding or difference between them. Without `match` the
-    `gpu` level need not be that of the PTX file. Raises a finding as MlircError and prints some of the others; prints
-    what was checked on standard error, and with `counters` what each kernel does to memory."""
+    """Runs a compiled model with its weights `found` on the host device: of every launch only `blocks` where they are
+    given. With `seeds` runs that many orders, from `seed` on, and stops at the first finding or difference between
+    them. Without `match` the `gpu` level need not be that of the PTX file. Raises a finding as MlircError and prints
+    some of the others; prints what was checked on standard error, and with `counters` counts."""
     from mlirc.device import HostModel
     from mlirc.device.counters import table
     from mlirc.device.input_sets import parse_input_sets
@@ -105,7 +108,7 @@ def run_on_host_device(
     sets = parse_input_sets(input_sets or "quick")
     if input_sets and sets and no_compare:
         raise MlircError("--input-sets needs numbers to compare with: leave --no-compare out")
-    text, found = read_model(model)[0], find_weights(model, plan, weights)
+    text = read_model(model)[0]
     check_unchanged(model, text)
     loaded = HostModel(model, plan, found, ptx=text, count=counters)
     loaded.match, loaded.execute_ptx = match, execute_ptx

@@ -61,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         help=".npy of one output, or .npz of all",
     )
     add("--weights", metavar="FILE", type=Path, help="safetensors (default: MODEL.safetensors)")
+    add("--no-verify", action="store_true", help="do not hold the weights against their checksum")
     add("--random-inputs", type=_natural, metavar="SEED", help="normal floats; integers and booleans 0 or 1")
     add(
         "--manual-seed",
@@ -279,7 +280,8 @@ def _write(
 def _run_on_gpu(options: argparse.Namespace, inputs: list[np.ndarray]) -> list[np.ndarray]:
     from mlirc.runtime.loading import load
 
-    with load(options.model, options.weights, options.device, graph=not options.no_graph) as model:
+    how = dict(graph=not options.no_graph, verify=not options.no_verify)
+    with load(options.model, options.weights, options.device, **how) as model:
         model.manual_seed(options.manual_seed)
         results = model.flat(*inputs)
         named = dict(zip((spec.name for spec in model.plan.asked), inputs, strict=True))
@@ -363,7 +365,7 @@ def _main(argv: list[str] | None) -> int:
 
         start = time.perf_counter()
         results = run_level(options.model, level, plan, inputs, options.weights, options.manual_seed,
-                            match=options.device == "host", **on_host)  # fmt: skip
+                            not options.no_verify, match=options.device == "host", **on_host)  # fmt: skip
         where = "the host device" if level == "gpu" else f"level {level} on the CPU"
         if options.time:
             print(f"time: {time.perf_counter() - start:.2f} s, compiling for the CPU included")
