@@ -1,8 +1,12 @@
 """Division of integers as one op: torch-mlir's own goes through f64, and the processor's traps on some operands.
+With it the greatest common divisor.
 
 `trunc` and `floor` are the rounded quotient, `fmod` and `remainder` what they leave (with the sign of the dividend and
 of the divisor). PyTorch raises an error for a divisor of zero, which a kernel cannot: here the quotient is -1 and the
 remainder is the dividend. The least value divided by -1 is itself, with remainder 0.
+
+`gcd` is Euclid's algorithm on sizes, in as many steps as the worst numbers of the width need (G. Lamé, 1844): two
+Fibonacci numbers that follow each other. A size that is the least value is negative, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -14,7 +18,8 @@ from mlirc.frontend.amax import builtin_tensor
 from mlirc.frontend.elementwise import broadcast_map, filled_with
 from mlirc.mlir import arith, ir, linalg, tensor
 
-KINDS = ("trunc", "floor", "fmod", "remainder")
+KINDS = ("trunc", "floor", "fmod", "remainder", "gcd")
+_STEPS = {32: 46, 64: 93}  # by bits
 OPERATOR = "torch.mlirc.integer_division"
 
 
@@ -23,6 +28,8 @@ def integer_division(x: torch.Tensor, y: torch.Tensor, kind: str) -> torch.Tenso
     """x / y, of one dtype (int32 or int64), broadcast together; `kind` is one of KINDS."""
     if kind in ("trunc", "floor"):
         return torch.div(x, y, rounding_mode=kind)
+    if kind == "gcd":
+        return torch.gcd(x, y)
     return torch.fmod(x, y) if kind == "fmod" else torch.remainder(x, y)
 
 
@@ -40,7 +47,7 @@ def lower_integer_division(op: ir.Operation) -> None:
     with op.location, ir.InsertionPoint(op):
         filled = [filled_with(v) for v in op.operands[:2]]
         numbers = [None if n is None else int(n) for n in filled]
-        if numbers[1] == 0:
+        if numbers[1] == 0 and kind != "gcd":
             raise MlircError(
                 f"division of integers by the constant zero at {op.location}: PyTorch refuses it when it runs"
             )
@@ -64,10 +71,19 @@ def lower_integer_division(op: ir.Operation) -> None:
             x, y = (
                 next(given) if n is None else arith.constant(element, ir.IntegerAttr.get(element, n)) for n in numbers
             )
-            linalg.YieldOp([_divide(x, y, kind, numbers[1])])
+            linalg.YieldOp([_common_divisor(x, y) if kind == "gcd" else _divide(x, y, kind, numbers[1])])
         made = ir.Operation.create("torch_c.from_builtin_tensor", [op.results[0].type], [generic.results[0]])
     op.results[0].replace_all_uses_with(made.results[0])
     op.erase()
+
+
+def _common_divisor(x: ir.Value, y: ir.Value) -> ir.Value:
+    zero, one = (arith.constant(x.type, ir.IntegerAttr.get(x.type, n)) for n in (0, 1))
+    for _ in range(_STEPS[x.type.width]):
+        is_left = arith.cmpi(arith.CmpIPredicate.ne, x, zero)
+        rest = arith.remsi(y, arith.select(is_left, x, one))
+        x, y = rest, arith.select(is_left, x, y)
+    return y
 
 
 def _divide(x: ir.Value, y: ir.Value, kind: str, divisor: int | None) -> ir.Value:

@@ -47,6 +47,23 @@ for _name, _kind in (("floor_divide", "floor"), ("remainder", "remainder"), ("fm
     REWRITES[_name] = lambda r, dtype, cut, x, y, kind=_kind: _division(r, dtype, x, y, kind)
 
 
+@_rewrites("gcd")
+def _gcd(r: Any, dtype: torch.dtype, cut: torch.dtype, x: Any, y: Any) -> Node:
+    """Of sizes in the width of the result, in which the least value has itself as size."""
+    sizes = [r.call(aten.abs.default, _operand(r, v, dtype)) for v in (x, y)]
+    if cut in (torch.int8, torch.int16):
+        sizes = [r.convert(r.convert(v, cut), dtype) for v in sizes]
+    return r.call(integer_division.integer_division._opoverload, *sizes, "gcd")
+
+
+@_rewrites("lcm")
+def _lcm(r: Any, dtype: torch.dtype, cut: torch.dtype, x: Any, y: Any) -> Node:
+    divisor = _gcd(r, dtype, cut, x, y)
+    multiple = r.call(aten.mul.Tensor, _division(r, dtype, x, divisor, "trunc"), _operand(r, y, dtype))
+    is_zero = r.call(aten.eq.Scalar, divisor, 0)
+    return r.call(aten.where.self, is_zero, r.number(0, dtype), r.call(aten.abs.default, multiple))
+
+
 @_rewrites("neg", "negative")
 def _neg(r: Any, dtype: torch.dtype, cut: torch.dtype, x: Node) -> Node:
     return r.call(aten.rsub.Scalar, x, 0)

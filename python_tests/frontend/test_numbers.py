@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from mlirc.check import check_torch
 from mlirc.errors import MlircError
+from support.models.levels import outputs
 from support.models.together import Calls, below
 
 G = torch.Generator().manual_seed(0)
@@ -156,3 +157,22 @@ def test_bytes_at_the_gpu_level_and_named_tuples():
 def test_gradients_inside_of_a_model_are_refused_in_pytorchs_words():
     with pytest.raises(MlircError, match="cannot be exported: RuntimeError: Cannot access data pointer"):
         check_torch(Calls(lambda x: torch.func.grad(lambda y: (y**3).sum())(x)), (X,))
+
+
+@pytest.mark.parametrize("level", ["tiles", "gpu"])
+@pytest.mark.parametrize("dtype", [I8, U8, I16, I32, I64])
+def test_common_divisors_and_multiples(dtype, level):
+    """Every step that the worst numbers need, which are Fibonacci's; sizes that the dtype does not hold."""
+    info, worst = torch.iinfo(dtype), [1, 1]
+    while sum(worst[-2:]) <= info.max:
+        worst.append(sum(worst[-2:]))
+    least = info.min + (dtype.itemsize >= 4)  # PyTorch itself divides the least value by -1
+    values = torch.tensor([least, info.max, 0, 1, 12, 18, 100, *worst[-2:], *([-1, -6] if info.min else [])])
+    pairs = torch.cat([torch.cartesian_prod(values, values), ints(info.min // 2, info.max // 2, 20, 2)]).to(dtype)
+    given = pairs[:, 0].contiguous(), pairs[:, 1].contiguous()
+
+    def function(x, y):
+        return torch.gcd(x, y), torch.lcm(x, y), torch.gcd(x, torch.tensor(12, dtype=x.dtype))
+
+    for got, want in zip(outputs(function, given, level), function(*given), strict=True):
+        assert torch.equal(got, want), pairs[got != want]
