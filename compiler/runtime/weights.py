@@ -46,7 +46,7 @@ _DTYPES = {v: k for k, v in _TO_FILE.items()}
 
 
 _HEADER_LIMIT = 100_000_000  # as the format says
-CHECKSUM = "sha256"  # its name in the metadata
+CHECKSUM = "checksum"  # its name in the metadata
 _BEGIN = json.dumps({"__metadata__": {**METADATA, CHECKSUM: ""}}, separators=(",", ":")).encode()[:-3]
 
 

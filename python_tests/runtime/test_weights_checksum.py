@@ -89,7 +89,7 @@ def test_files_of_other_programs_have_no_checksum(tmp_path):
     from safetensors.torch import save_file
 
     tensors = {"w": torch.arange(37.0)}
-    save_file(tensors, tmp_path / "theirs.safetensors", {"sha256": "0" * 64})
+    save_file(tensors, tmp_path / "theirs.safetensors", {"checksum": "0" * 64})
     write_weights(tmp_path / "ours.safetensors", tensors)
     theirs, ours = (WeightFile(tmp_path / f"{n}.safetensors") for n in ("theirs", "ours"))
     assert theirs.checksum == "" and len(ours.checksum) == 64
@@ -99,7 +99,7 @@ def test_files_of_other_programs_have_no_checksum(tmp_path):
 
 
 def test_a_file_of_several_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr("mlirc.files.checksums._PIECE", 256)
+    monkeypatch.setattr("mlirc.files.checksums._BLOCK", 256)
     write_weights(tmp_path / "w.safetensors", {"w": torch.arange(999.0), "none": torch.zeros(0)})
     WeightFile(tmp_path / "w.safetensors").verify()
     with (tmp_path / "w.safetensors").open("r+b") as file:
