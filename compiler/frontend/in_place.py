@@ -56,7 +56,8 @@ def without_idle_ops(graph: Graph) -> Graph:
     write to the other, which PyTorch's own export loses. So is what `detach_` gives, as of `torch.tensor`."""
     new = copied(graph)
     for node in list(new.nodes):
-        of, *rest = node.args if node.target in (*_DROPOUTS, torch.ops.aten.detach_.default) else (None,)
+        arguments: Any = node.args if node.target in (*_DROPOUTS, torch.ops.aten.detach_.default) else (None,)
+        of, *rest = arguments
         is_idle = len(rest) == 2 and rest[1] is False and of.op == "call_function" if rest else True
         if isinstance(of, Node) and is_idle:
             node.replace_all_uses_with(of)

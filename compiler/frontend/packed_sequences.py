@@ -122,11 +122,13 @@ class _Functions:
 
 
 def _recurrent(
-    step: Step, data: Tensor, sizes: _BatchSizes, states: Any, params: Sequence[Tensor], *args: Any
-) -> tuple[Tensor, ...]:
+    step: Step, data: Tensor, sizes: _BatchSizes, states: Any, params: Sequence[Tensor], has_biases: bool, layers: int,
+    dropout: float, train: bool, bidirectional: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
     """As `torch._VF.lstm` and its like: the output's data [T·B,...], and each state's last values."""
-    single = isinstance(states, Tensor)
     x = data.unflatten(0, (sizes.steps, -1))
-    states = [states] if single else list(states)
-    out, *finals = layers_of(step, x, states, params, *args, batch_first=False, running=sizes.running())
+    states = [states] if isinstance(states, Tensor) else list(states)
+    out, *finals = layers_of(
+        step, x, states, params, has_biases, layers, dropout, train, bidirectional, False, sizes.running()
+    )
     return out.flatten(0, 1), *finals

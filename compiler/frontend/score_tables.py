@@ -139,7 +139,7 @@ def _table(bias: Node, constants: Any, make: Call) -> Node:
     """The bias of each distance, from the last query's of the first key on: [Sq + Sk - 1], with what it has of batches
     and heads in front."""
     known = bias in constants
-    value = constants.value(bias) if known else _sources(bias, constants)
+    value: Any = constants.value(bias) if known else _sources(bias, constants)
     found = torch.cat([value[:, :, 1:, 0].flip(2), value[:, :, 0]], 2)
     found = found.reshape(*(n for n in found.shape[:2] if n > 1), found.shape[2])
     source: Any = bias if known else _lookup(bias).args[1]

@@ -221,7 +221,8 @@ def _call(graph: Graph, like: Node, target: Callable, *args: Any) -> Node:
 
 def _simplify_attention(graph: Graph, node: Node, constants: Constants) -> None:
     """Splits the mask into attributes (causal, window) and what remains, and merges that with the bias."""
-    q, k, v, mask, bias, inputs, scale, causal, window, softcap, *more = node.args
+    arguments: Any = node.args
+    q, k, v, mask, bias, inputs, scale, causal, window, softcap, *more = arguments
     q_len, kv_len = q.meta["val"].shape[2], k.meta["val"].shape[2]  # type: ignore[union-attr]
     rest: list[Node] = []
     terms = _terms(mask) if isinstance(mask, Node) else []

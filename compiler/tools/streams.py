@@ -44,8 +44,8 @@ def complete_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
     given = sys.stdout
     if type(given) is io.TextIOWrapper:  # and no one's of Python's that calls this, as a test's
-        options = dict(encoding=given.encoding, errors=given.errors, line_buffering=given.line_buffering)
-        sys.stdout = _Output(given.detach(), **options, write_through=given.write_through)
+        encoding, errors, by_line, through = given.encoding, given.errors, given.line_buffering, given.write_through
+        sys.stdout = _Output(given.detach(), encoding, errors, None, by_line, through)
 
 
 def _nowhere(number: int) -> int:

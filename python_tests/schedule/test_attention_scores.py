@@ -14,7 +14,7 @@ from mlirc.host import run_module
 from mlirc.schedule.registry import Schedules
 from mlirc.targets import get_target
 from support.kernels.check import assert_close, check_schedule
-from support.kernels.payloads import attention, inputs_of
+from support.kernels.payloads import attention, inputs_of, table_attention
 
 ONE = (1, 1)
 SIGMOID = (
@@ -56,25 +56,6 @@ def scored(lines: tuple[str, ...], softmax: bool = True, inputs: tuple[str, ...]
     return text.replace("%mask", ", ".join(names)).replace("MASK", ", ".join(inputs))
 
 
-def relative(heads: int, lengths: tuple[int, int]) -> tuple[str, ...]:
-    """Adds what a table [Hq, Sq + Sk - 1] has for how far the key is from the query."""
-    return (
-        "%0 = arith.subi %j, %i : index",
-        f"%1 = arith.constant {lengths[0] - 1} : index",
-        "%2 = arith.addi %0, %1 : index",
-        f"%3 = tensor.extract %in0[%h, %2] : tensor<{heads}x{sum(lengths) - 1}xf32>",
-        "%4 = arith.addf %score, %3 : f32",
-        "return %4 : f32",
-    )
-
-
-def with_table(lengths: tuple[int, int], heads: tuple[int, int], **options) -> str:
-    """An attention whose scores a table is added to."""
-    table = f"tensor<{heads[0]}x{sum(lengths) - 1}xf32>"
-    text = scored(relative(heads[0], lengths), True, (table,), lengths=lengths, heads=heads, **options)
-    return text.replace("mlirc.attention", "mlirc.table_attention")
-
-
 @pytest.mark.parametrize(
     ("options", "instruction"),
     [
@@ -85,12 +66,12 @@ def with_table(lengths: tuple[int, int], heads: tuple[int, int], **options) -> s
     ],
 )  # fmt: skip
 def test_a_table(options: dict, instruction: str) -> None:
-    _, record = check_schedule(with_table(**options), (), 3e-6 if instruction == "tf32x3" else 1e-2)
+    _, record = check_schedule(table_attention(**options), (), 3e-6 if instruction == "tf32x3" else 1e-2)
     assert record.knobs["mma"] == instruction
 
 
 def test_a_table_is_of_less_than_rank_4_and_read() -> None:
-    text = with_table((5, 7), ONE, dims=(4, 3))
+    text = table_attention(lengths=(5, 7), heads=ONE, dims=(4, 3))
     for changed, why in (
         (text.replace("tensor<1x11xf32>", "tensor<1x1x1x11xf32>"), "is of rank 1 to 3"),
         (text.replace("tensor<1x11xf32>", "tensor<1x11xi64>"), "must be i1 or float, not i64"),

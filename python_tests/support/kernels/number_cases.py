@@ -9,7 +9,7 @@ from mlirc.device.input_sets import INPUT_SETS, InputSets
 from mlirc.device.reference import References
 from support.kernels.check import function_name
 from support.kernels.mutant_cases import lowered
-from support.kernels.payloads import attention, generic, kernel, matmul
+from support.kernels.payloads import attention, generic, kernel, matmul, table_attention
 from support.mutants.kernels import Case
 
 
@@ -145,6 +145,9 @@ NUMBERS: dict[str, tuple[str, str]] = {
     ),
     "attention, f32, mask": (
         attention(lengths=(9, 21), dims=(8, 8), mask="tensor<1x1x1x21xi1>"), "attention:block_q=8,block_kv=8",
+    ),
+    "attention, f32, table": (
+        table_attention(lengths=(9, 21), heads=(2, 1)), "attention:block_q=8,block_kv=8",
     ),
 }  # fmt: skip
 

@@ -165,6 +165,22 @@ def attention(
     return kernel("attention_0", "attention", arguments, types[3], body)
 
 
+def table_attention(*, lengths: tuple[int, int], heads: tuple[int, int], **options) -> str:
+    """One mlirc.table_attention: what the table [Hq, Sq + Sk - 1] has for how far a key is from its query is added to
+    the scores."""
+    table = f"tensor<{heads[0]}x{sum(lengths) - 1}xf32>"
+    lines = (
+        "%0 = arith.subi %j, %i : index", f"%1 = arith.constant {lengths[0] - 1} : index",
+        "%2 = arith.addi %0, %1 : index", f"%3 = tensor.extract %in0[%h, %2] : {table}",
+        "%4 = arith.addf %score, %3 : f32", "return %4 : f32",
+    )  # fmt: skip
+    score = ", ".join(f'"{line}"' for line in lines)
+    text = attention(lengths=lengths, heads=heads, mask=table, **options)
+    return text.replace("mlirc.attention", "mlirc.table_attention").replace(
+        "layouts =", f"score = [{score}], layouts ="
+    )
+
+
 def row_reduction(rows: int, columns: int, dtype: str, start: str, combine: str) -> str:
     x, y = f"tensor<{rows}x{columns}x{dtype}>", f"tensor<{rows}x{dtype}>"
     body = (
