@@ -1,4 +1,5 @@
-"""Decompositions of batch norm in its many forms: by running statistics, or by those of the batch."""
+"""Decompositions of batch norm in its many forms: by running statistics, or by those of the batch; and of the gradient
+of weight norm."""
 
 from __future__ import annotations
 
@@ -132,6 +133,16 @@ def _functional(
     new_mean = momentum * batch_mean + (1 - momentum) * running_mean
     new_var = momentum * (var * (count / (count - 1))) + (1 - momentum) * running_var
     return out, mean, rstd, new_mean.to(running_mean.dtype), new_var.to(running_var.dtype)
+
+
+@_decomposes(aten._weight_norm_interface_backward.default)
+def _weight_norm_backward(grad: Tensor, v: Tensor, g: Tensor, norms: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """The gradients of v and g for that of w = v g / |v|, of one shape; g and the norms have size 1 but in `dim`."""
+    wide, direction = _wide(grad), _wide(v)
+    others = [d for d in range(v.dim()) if d != dim % v.dim()]
+    along = (wide * direction).sum(others, keepdim=True)
+    size = _wide(norms)
+    return (_wide(g) / size * (wide - direction * (along / (size * size)))).to(v.dtype), (along / size).to(g.dtype)
 
 
 def updates_statistics(target: Any, args: tuple) -> bool:

@@ -48,15 +48,14 @@ def _embedding_bag(
     padding_idx: int = -1,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Bag b is the rows of `weight` [E,D] at `indices`[offsets[b]] to the next bag's first [N]; what `padding_idx` says
-    is not in any. The other results: the bag of each index, the bags' sizes, and zeros."""
+    is not in any. The others: the bag of each index, the bags' sizes, which rows of `weight` have the largest elements
+    (no backward reads it in other modes)."""
     count = offsets.shape[0] - include_last_offset
-    position = torch.arange(indices.shape[0], device=indices.device)
-    bag = (aten.slice.Tensor(offsets, 0, 0, count)[None, :] <= position[:, None]).sum(1) - 1
-    counted = indices != padding_idx if padding_idx >= 0 else torch.ones_like(indices, dtype=torch.bool)
-    if include_last_offset:
-        counted = counted & (position < aten.select.int(offsets, 0, count))
+    bag, counted = _bags(indices, offsets, count, padding_idx)
     size = scatter(torch.zeros(count, dtype=torch.int64, device=indices.device), {0: bag}, counted, "add")
     rows = _weighted(weight, indices, per_sample_weights)
+    position = torch.arange(indices.shape[0], device=indices.device)
+    chosen = torch.zeros_like(size)
 
     def reduced(combine: str, values: Tensor, start: float) -> Tensor:
         out = torch.full((count, *values.shape[1:]), start, dtype=values.dtype, device=values.device)
@@ -64,15 +63,84 @@ def _embedding_bag(
 
     if not indices.shape[0]:
         out = torch.zeros((count, weight.shape[1]), dtype=weight.dtype, device=weight.device)
+        chosen = torch.zeros_like(out, dtype=torch.int64) if mode == _MAX else chosen
     elif mode == _MAX:
-        first = reduced("min", torch.where(counted, position, indices.shape[0]), indices.shape[0])
-        first_rows = aten.embedding.default(rows, first.clamp(max=indices.shape[0] - 1))
+        last = indices.shape[0] - 1
+        first = reduced("min", torch.where(counted, position, last), last)
+        first_rows = aten.embedding.default(rows, first)
         best = reduced("max", _without_nan(rows, counted[:, None]), -math.inf)
         out = _largest(best, first_rows, size[:, None])
+        has_it = counted[:, None] & (rows == aten.embedding.default(out, bag))
+        place = reduced("min", torch.where(has_it, position[:, None], indices.shape[0]), indices.shape[0])
+        place = torch.where(place > last, first[:, None], place)
+        chosen = aten.index_select.default(indices, 0, place.reshape(-1)).reshape(place.shape)
     else:
         total = reduced("add", torch.where(counted[:, None], rows, 0), 0.0)
         out = total / size.clamp(min=1)[:, None] if mode == _MEAN else total
-    return out.to(weight.dtype), bag, size, torch.zeros_like(size)
+    return out.to(weight.dtype), *_saved(weight, offsets, mode, padding_idx, (bag, size, chosen))
+
+
+def _saved(
+    weight: Tensor, offsets: Tensor, mode: int, padding_idx: int, found: tuple[Tensor, Tensor, Tensor]
+) -> tuple[Tensor, ...]:
+    """The bag of each index, the bags' sizes and the largest rows in the shapes that PyTorch has on the device."""
+    bag, size, chosen = (t.to(offsets.dtype) for t in found)
+    if weight.device.type == "cpu":
+        is_fast = mode == _SUM and padding_idx < 0 and weight.dtype in (torch.float32, torch.float16)
+        return bag[:0] if is_fast else bag, size, chosen
+    if offsets.shape[0] > size.shape[0]:
+        size = torch.cat([size, torch.zeros_like(offsets[:1])])
+    return bag, size, chosen if mode == _MAX else chosen[:0]
+
+
+def _bags(indices: Tensor, offsets: Tensor, count: int, padding_idx: int) -> tuple[Tensor, Tensor]:
+    """Of each index [N], the number of its bag, and whether the bag counts it."""
+    position = torch.arange(indices.shape[0], device=indices.device)
+    bag = (aten.slice.Tensor(offsets, 0, 0, count)[None, :] <= position[:, None]).sum(1) - 1
+    counted = indices != padding_idx if padding_idx >= 0 else torch.ones_like(indices, dtype=torch.bool)
+    if offsets.shape[0] > count:
+        counted = counted & (position < aten.select.int(offsets, 0, count))
+    return bag, counted
+
+
+@_decomposes(aten._embedding_bag_backward.default)
+def _embedding_bag_backward(
+    grad: Tensor, indices: Tensor, offsets: Tensor, offset2bag: Tensor, bag_size: Tensor, maximum_indices: Tensor,
+    num_weights: int, scale_grad_by_freq: bool, mode: int, sparse: bool, per_sample_weights: Tensor | None = None,
+    padding_idx: int = -1,
+) -> Tensor:  # fmt: skip
+    """The gradient [E,D] of `weight` for that of the bags [B,D], dense. By frequency, it is divided by how often the
+    batch has a row, as on a GPU; on a CPU, PyTorch 2.13 takes the frequency of another row."""
+    wide = _wide(grad)
+    out = torch.zeros((num_weights, grad.shape[1]), dtype=wide.dtype, device=grad.device)
+    if not indices.shape[0] or not grad.numel():
+        return out.to(grad.dtype)
+    bag, counted = _bags(indices, offsets, grad.shape[0], padding_idx)
+    size = scatter(torch.zeros(grad.shape[0], dtype=torch.int64, device=grad.device), {0: bag}, counted, "add")
+    if mode == _MAX:
+        column = torch.arange(grad.shape[1], device=grad.device).expand(grad.shape)
+        places = {0: maximum_indices.reshape(-1), 1: column.reshape(-1)}
+        return scatter(out, places, torch.where(size[:, None] > 0, wide, 0).reshape(-1), "add").to(grad.dtype)
+    if mode == _MEAN:
+        wide = wide / size.clamp(min=1)[:, None]
+    rows = _weighted(wide, bag, per_sample_weights)
+    if scale_grad_by_freq:
+        often = scatter(torch.zeros(num_weights, dtype=torch.int64, device=grad.device), {0: indices}, counted, "add")
+        rows = rows / aten.index_select.default(often, 0, indices).clamp(min=1)[:, None]
+    return scatter(out, {0: indices}, torch.where(counted[:, None], rows, 0), "add").to(grad.dtype)
+
+
+@_decomposes(aten._embedding_bag_per_sample_weights_backward.default)
+def _embedding_bag_per_sample_weights_backward(
+    grad: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, offset2bag: Tensor, mode: int,
+    padding_idx: int = -1,
+) -> Tensor:  # fmt: skip
+    """The gradient [N] of the weights of the sums' terms."""
+    if not indices.shape[0]:
+        return torch.zeros_like(indices, dtype=grad.dtype)
+    bag, counted = _bags(indices, offsets, grad.shape[0], padding_idx)
+    terms = aten.embedding.default(_wide(grad), bag) * aten.embedding.default(_wide(weight), indices)
+    return torch.where(counted, terms.sum(1), 0).to(grad.dtype)
 
 
 def _weighted(weight: Tensor, indices: Tensor, per_sample_weights: Tensor | None) -> Tensor:

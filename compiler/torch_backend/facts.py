@@ -138,6 +138,11 @@ def _require_plain(value: torch.Tensor) -> None:
 
 def _require_known_sizes(results: list[Any]) -> None:
     for place, value in enumerate(results):
+        if isinstance(value, torch.Tensor) and value.layout != torch.strided:
+            raise MlircError(
+                f"output {place} is a tensor of layout {value.layout}: only dense tensors can be outputs (an "
+                "embedding's gradient is one with sparse=False)"
+            )
         numbers = [*value.shape, *value.stride()] if isinstance(value, torch.Tensor) else [value]
         if any(isinstance(n, (torch.SymInt, torch.SymFloat, torch.SymBool)) for n in numbers):
             what = "the shape of output" if isinstance(value, torch.Tensor) else "output"
