@@ -11,6 +11,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from mlirc.errors import MlircError
+from mlirc.frontend.diagnose import first_line
+
 aten = torch.ops.aten
 _ANY_STRIDES = {aten.view.default: aten.reshape.default, aten._unsafe_view.default: aten.reshape.default}
 
@@ -18,6 +21,17 @@ _ANY_STRIDES = {aten.view.default: aten.reshape.default, aten._unsafe_view.defau
 def evaluate(target: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """`target(*args, **kwargs)`, whatever the strides of its operands."""
     return _ANY_STRIDES.get(target, target)(*args, **kwargs)
+
+
+def evaluate_constant(target: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """As `evaluate`, of values that are known. Raises MlircError where PyTorch cannot compute it, which a graph from a
+    file may ask for."""
+    try:
+        return evaluate(target, args, kwargs)
+    except MemoryError:
+        raise
+    except Exception as e:
+        raise MlircError(f"{target}: cannot be computed of constants: {type(e).__name__}: {first_line(str(e))}") from e
 
 
 def evaluate_fake(target: Any, args: tuple, kwargs: dict[str, Any]) -> Any:

@@ -22,6 +22,7 @@ from mlirc.files.opening import parse_json, shorten
 from mlirc.frontend.judge.archive import Archive, damaged, not_judged
 from mlirc.frontend.judge.pickles import check_extent, check_tensors, scan_pickle
 from mlirc.frontend.judge.program import judge_program
+from mlirc.frontend.judge.schema_types import wrong_type
 
 _JSON_LIMIT = 512 << 20
 _MODEL = "models/model.json"
@@ -77,7 +78,8 @@ def _check_inputs(what: str, program: Any, weights: Mapping[str, Any], constants
         if spec.type not in ("parameter", "buffer", "tensor_constant"):
             continue
         name = getattr(spec.value, f"{spec.type}_name")
-        found = weights.get(name, constants.get(name))
+        is_stored = spec.type == "parameter" or (spec.type == "buffer" and spec.value.persistent)
+        found = (weights if is_stored else constants).get(name)
         meta = module.graph.tensor_values.get(spec.value.arg.name)
         if not isinstance(found, torch.Tensor) or meta is None:
             raise damaged(what, f"it has no '{shorten(name)}'")
@@ -138,7 +140,10 @@ class _Reader:
 
         listed = parse_json(self.read(config, _JSON_LIMIT), f"{self.what}: its {config}")
         try:
-            payloads = _dict_to_dataclass(schema.PayloadConfig, listed).config
+            read = _dict_to_dataclass(schema.PayloadConfig, listed)
+            if wrong := wrong_type(read, schema.PayloadConfig):
+                raise damaged(self.what, f"its {config}: {wrong}")
+            payloads = read.config
             loaded: dict[str, torch.Tensor] = {}
             return {name: self._tensor(name, payload, folder, prefix, loaded) for name, payload in payloads.items()}
         except MlircError:

@@ -19,7 +19,7 @@ from torch.fx import Graph, Node
 
 from mlirc.frontend.attention import is_lowest, pattern_of
 from mlirc.frontend.dims import count_dims_from_front
-from mlirc.frontend.evaluate import evaluate, evaluate_fake, place
+from mlirc.frontend.evaluate import evaluate_constant, evaluate_fake, place
 from mlirc.frontend.scatter import scatter_elements_op, scatter_op
 from mlirc.frontend.score_tables import tabulate
 from mlirc.frontend.spelled_attention import find_attention
@@ -81,7 +81,7 @@ class Constants:
                 args = tuple(_CPU if isinstance(a, torch.device) else a for a in args)
                 kwargs = {k: _CPU if isinstance(a, torch.device) else a for k, a in kwargs.items()}
                 with torch.no_grad():
-                    self._values[top] = evaluate(top.target, args, kwargs)
+                    self._values[top] = evaluate_constant(top.target, args, kwargs)
         return self._values[node]
 
     def add(self, node: Node) -> None:

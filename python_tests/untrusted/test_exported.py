@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import struct
 import zlib
 from collections import OrderedDict
@@ -12,8 +13,13 @@ from pathlib import PurePosixPath
 import pytest
 import torch
 
+from mlirc.driver.compilation import Compilation
 from mlirc.errors import MlircError
 from mlirc.frontend import open_model
+from mlirc.internal import InternalError
+from mlirc.targets import get_target
+from support import randomness
+from support.hostile.altered_json import altered, places
 from support.hostile.archives import (
     Touch,
     changed,
@@ -368,3 +374,58 @@ def test_the_flag_opens_what_cannot_be_judged_and_still_wants_it_whole(sound, tm
     changed(path, parts, "data/weights/weight_0", b"")
     with pytest.raises(MlircError, match="damaged"):
         open_model(str(path), allow_pickle=True)
+
+
+def test_values_of_other_types(sound, tmp_path):
+    """At any place of any JSON in it: refused as what the file is, and never as a bug of mlirc's."""
+    path, refused, generator = tmp_path / "m.pt2", 0, randomness.generator()
+    for member, count in ((MODEL, 300), (WEIGHTS, 60), (CONSTANTS, 30)):
+        document = json.loads(sound[0][member])
+        found = list(places(document))
+        for _ in range(count):
+            new, change = altered(document, generator, found)
+            changed(path, sound[0], member, json.dumps(new).encode())
+            try:
+                open_model(str(path))
+            except MlircError as e:
+                refused += 1
+                assert not isinstance(e, InternalError) and "\n" not in str(e), change
+    assert refused > 300
+
+
+@pytest.mark.parametrize("at, value, why", [
+    (("tensor_values", "b_shift", "sizes"), True, r"tensor_values\['b_shift'\].sizes is True, not list"),
+    (("tensor_values", "b_shift", "dtype"), [], r"tensor_values\['b_shift'\].dtype is list, not ScalarType"),
+    (("tensor_values", "b_shift", "dtype"), 99, "dtype is 99, not ScalarType"),
+    (("nodes", 0, "target"), 5, r"nodes\[0\].target is 5, not str"),
+])  # fmt: skip
+def test_the_value_is_named(sound, tmp_path, at, value, why):
+    def edit(document):
+        holder = document["graph_module"]["graph"]
+        for key in at[:-1]:
+            holder = holder[key]
+        holder[at[-1]] = value
+
+    edited(tmp_path / "m.pt2", sound[0], MODEL, edit)
+    assert re.search(why, error(tmp_path / "m.pt2"))
+
+
+def test_an_operator_that_cannot_be_computed(tmp_path):
+    """A constant that the compiler computes: `cat` of nothing."""
+
+    class Constant(torch.nn.Module):
+        def forward(self, x):
+            return x + torch.cat([torch.arange(2.0), torch.arange(3.0)])
+
+    torch.export.save(torch.export.export(Constant(), (torch.ones(5),), strict=False), tmp_path / "m.pt2")
+
+    def edit(document):
+        for node in document["graph_module"]["graph"]["nodes"]:
+            if ".cat." in node["target"]:
+                node["inputs"][0]["arg"]["as_tensors"] = []
+
+    edited(tmp_path / "m.pt2", members(tmp_path / "m.pt2"), MODEL, edit)
+    job = Compilation("m", get_target("sm_90a"))
+    with pytest.raises(MlircError, match="cat.*cannot be computed of constants") as caught:
+        job.open(str(tmp_path / "m.pt2"))
+    assert not isinstance(caught.value, InternalError)

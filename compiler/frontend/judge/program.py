@@ -18,6 +18,7 @@ from mlirc.files.opening import parse_json, shorten
 from mlirc.frontend.judge.archive import not_judged
 from mlirc.frontend.judge.expressions import judge_expression
 from mlirc.frontend.judge.operators import harmless_target
+from mlirc.frontend.judge.schema_types import wrong_type
 
 _QUALIFIED = re.compile(
     r"""[^'"\\`\x00-\x1f\x7f-\x9f]{1,2000}"""
@@ -43,7 +44,8 @@ def judge_program(data: bytes | bytearray, what: str) -> Any:
     found = parse_json(data, f"{what}: its models/model.json")
     try:
         program = _dict_to_dataclass(schema.ExportedProgram, found)
-        assert isinstance(program, schema.ExportedProgram)
+        if wrong := wrong_type(program, schema.ExportedProgram):
+            raise MlircError(f"{what}: its models/model.json is no exported program: {wrong}")
         _judge(program, what, schema)
     except MlircError:
         raise
