@@ -4,6 +4,7 @@ tensors or hold higher-order ops go through PyTorch's own way, which makes them 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 from collections.abc import Mapping
@@ -61,7 +62,8 @@ def decompose(program: Any) -> Program:
             # PyTorch's way loses tensors that decompositions make, as those of windows: they are taken apart below.
             table = {op: f for op, f in decomposition_table().items() if op is not STRIDED and op not in _MAKE_TENSORS}
             program = _with_graph(program, _any_strides(given))
-            program = program.run_decompositions(table)
+            with _unknown_offsets(given):
+                program = program.run_decompositions(table)
             given = program.graph
         given = without_strides(given) or given
         if has_numbers(given) or given.find_nodes(op="call_function", target=STRIDED):
@@ -79,6 +81,13 @@ def decompose(program: Any) -> Program:
     constants = {**program.constants, **made}
     graph.owning_module = torch.nn.Module()  # type: ignore[assignment]
     return Program(graph, signature, program.state_dict, constants, program.module_call_graph)
+
+
+def _unknown_offsets(graph: Graph) -> Any:
+    """Inside, tensors may begin at places that nothing tells, as what a tensor's number selects of another does."""
+    values = (n.meta.get("val") for n in graph.nodes)
+    environment = next((v.fake_mode.shape_env for v in values if hasattr(v, "fake_mode")), None)
+    return environment.ignore_fresh_unbacked_symbols() if environment is not None else contextlib.nullcontext()
 
 
 def _any_strides(graph: Graph) -> Graph:

@@ -178,3 +178,12 @@ def _index(x: Tensor, indices: list[Tensor | None]) -> Tensor:
     same = [i.reshape(ones) if i is not None and i.dim() == 0 else i for i in indices]
     found = aten.index.Tensor(x, same)
     return found if rank else found.squeeze(first)
+
+
+@_decomposes(aten.select_scatter.default)
+def _select_scatter(x: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    """x with `src` at one index of a dimension, which may be a number that a tensor holds, counted from the end too."""
+    dim, size = dim % x.dim(), x.shape[dim]
+    place = torch.arange(size, device=x.device).reshape([-1 if d == dim else 1 for d in range(x.dim())])
+    at = place == index % size if isinstance(index, int) else (place == index) | (place == index + size)
+    return torch.where(at, src.to(x.dtype).unsqueeze(dim).expand(x.shape), x)

@@ -27,14 +27,20 @@ def _is_place(item: Any) -> bool:
     return _is_index(item) and item.dim() == 0
 
 
+def _is_row_of_integers(item: Any) -> bool:
+    return isinstance(item, list) and bool(item) and all(type(i) is int for i in item)
+
+
 class ItemAssignment(TorchFunctionMode):
     """Writes such an assignment as an `index_put_`, which takes the tensor as it is, and such a lookup beside other
-    tensors as an `index`. Lists and masks among the items are PyTorch's to understand."""
+    tensors as an `index`. Masks and lists but those of integers are PyTorch's to understand."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (torch.Tensor.__setitem__, torch.Tensor.__getitem__):
             target, index = args[:2]
             items = index if isinstance(index, tuple) else (index,)
+            if any(map(_is_place, items)):
+                items = tuple(torch.tensor(i, device=target.device) if _is_row_of_integers(i) else i for i in items)
             known = all(i is None or i is ... or isinstance(i, int | slice) or _is_index(i) for i in items)
             places = [i for i in items if _is_place(i)] if known else []
             if places and func is torch.Tensor.__setitem__:
