@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import resource
 import unicodedata
+from typing import Any
 
 
 class MlircError(Exception):
     """What was wrong, where, and what to do, in one line. Tools print it as `error: ...` and exit with status 1."""
+
+
+def require_type(value: Any, kinds: type | tuple[type, ...], what: str, advice: str) -> None:
+    """Raises MlircError, `what` is another thing, and what to give instead, unless a value is of one of these types."""
+    if not isinstance(value, kinds):
+        shown = f"{one_line(repr(value))[:60]}, " if isinstance(value, (str, bytes, int, float)) else ""
+        raise MlircError(f"{what} is {shown}of type {type(value).__name__}: give {advice}")
 
 
 # What turns the direction of writing.

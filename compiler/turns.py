@@ -66,6 +66,7 @@ class LoadedModel:
     """What all loaded models share: their calls are made in turn, and they are neither copied nor pickled."""
 
     _turn: Turn
+    device: Any  # a GPU's number, or "host"
 
     def __reduce_ex__(self, _protocol: Any) -> Any:
         raise MlircError(

@@ -8,7 +8,7 @@ from typing import Any
 
 from mlirc.driver.compilation import HOST_LEVELS, Compilation
 from mlirc.driver.kernel_cache import KernelCache, cache_folder
-from mlirc.errors import MlircError
+from mlirc.errors import MlircError, require_type
 from mlirc.precision import DEFAULT_FP32, check_fp32
 from mlirc.targets import DEFAULT_TARGET, TARGETS, get_target
 
@@ -46,6 +46,15 @@ def compile_torch(
     """
     from mlirc.runtime.loading import check_device, load_text
 
+    if not isinstance(args, (tuple, list)):
+        args = (args,)
+    require_type(kwargs, (Mapping, type(None)), "kwargs", "example inputs by name")
+    for what, value in (("schedule", schedule), ("scalars", scalars)):
+        require_type(value, (tuple, list, set, frozenset), what, "a list of texts")
+        for each in value:
+            require_type(each, str, f"{what}, one of it,", "a text")
+    for what, value in (("name", name), ("target", target or ""), ("quantize", quantize or ""), ("fp32", fp32)):
+        require_type(value, str, what, "a text")
     on_host = check_device(load_options.get("device", 0)) == "host"
     unknown = sorted(set(load_options) - ({"device", "graph"} if on_host else {"device", "graph", "driver"}))
     if unknown:

@@ -234,6 +234,18 @@ def with_numbers(source: SourceModel, names: Sequence[str]) -> SourceModel:
     return source
 
 
+def _require_callable(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any], name: str) -> None:
+    """Raises MlircError where `forward` has no parameters for these arguments."""
+    try:
+        signature = inspect.signature(module.forward)
+    except (TypeError, ValueError):  # of native code, which has none
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as e:
+        raise MlircError(f"{name}: forward cannot be called with these example inputs: {e}") from e
+
+
 def from_torch(
     module: torch.nn.Module,
     args: tuple = (),
@@ -249,6 +261,7 @@ def from_torch(
         raise MlircError(f"{name}: a torch.nn.Module is needed, not {type(module).__name__}")
     if not isinstance(args, tuple):
         args = (args,)
+    _require_callable(module, args, kwargs or {}, name)
     weights = dict(module.state_dict(keep_vars=False))
     register_records((args, dict(kwargs or {})))
     source = SourceModel(name, "module", args, dict(kwargs or {}), module=module, weights=weights, train=train)

@@ -140,10 +140,13 @@ def _numpy_names() -> str:
 
 
 def _dlpack_view(tensor: Any, name: str, kind: str) -> View:
-    device_type = int(tensor.__dlpack_device__()[0])
+    try:
+        device_type = int(tensor.__dlpack_device__()[0])
+    except Exception:  # PyTorch's of a meta tensor
+        device_type = 0
     on_gpu = device_type in (_DL_CUDA, _DL_CUDA_MANAGED)
     if not on_gpu and device_type not in (_DL_CPU, _DL_CUDA_HOST):
-        raise MlircError(f"'{name}': lies on a device that is neither the host nor a CUDA GPU")
+        raise MlircError(f"'{name}': lies on a device that is neither the host nor a CUDA GPU: copy it to one")
     try:
         # -1: no synchronization, because the model runs on the tensor's own stream.
         capsule = tensor.__dlpack__(stream=-1) if on_gpu else tensor.__dlpack__()

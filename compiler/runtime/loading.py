@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mlirc.errors import MlircError, missing_package
+from mlirc.errors import MlircError, missing_package, require_type
 from mlirc.files.opening import open_regular, read_bytes
 from mlirc.runtime.model import CompiledModel
 from mlirc.runtime.plan import Plan
 from mlirc.runtime.plan_file import extract
 from mlirc.runtime.weights import WeightFile
+from mlirc.turns import LoadedModel
 
 
 def read_model(path: str | os.PathLike) -> tuple[str, Plan]:
@@ -67,6 +68,8 @@ def find_weights(
     values that `weights` does not have. A name found nowhere is
     left out; a missing file raises MlircError, and so does one beside the model that was not written with it.
     """
+    kinds = (type(None), str, os.PathLike, Mapping)
+    require_type(weights, kinds, "weights", "a safetensors file, or tensors by name (a state_dict())")
     given: Any = WeightFile(weights) if isinstance(weights, str | os.PathLike) else weights
     if not plan.weights:
         return {}
@@ -98,6 +101,19 @@ def check_device(device: Any) -> Any:
     return device
 
 
+def check_share(share: Any, device: Any) -> None:
+    """Raises MlircError unless what a model on this device is to share with is a loaded model on it, or None."""
+    if share is None:
+        return
+    require_type(share, LoadedModel, "share", "a loaded model (mlirc.load), or None")
+    if share.device != device:
+        raise MlircError(
+            f"share is on device {share.device}, and the model is loaded onto {device}: choose one of them"
+        )
+    with share._turn:  # not closed
+        pass
+
+
 def load(
     path: str | os.PathLike,
     weights: str | os.PathLike | Mapping[str, Any] | None = None,
@@ -117,7 +133,9 @@ def load(
     out the checksums of weights' files. Raises MlircError for a damaged file, missing or unfitting weights, a GPU that
     the file was not compiled for, or no GPU.
     """
+    require_type(path, (str, os.PathLike), "path", "the name of a file that mlirc wrote")
     check_device(device)
+    check_share(share, device)
     text, plan = read_model(path)
     found = find_weights(path, plan, weights, verify)
     check_unchanged(path, text)

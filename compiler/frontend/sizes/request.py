@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from mlirc.errors import MlircError
+from mlirc.errors import MlircError, require_type
 
 _DIM = re.compile(r"(?:(\d{1,9})\s*<=\s*)?([A-Za-z_]\w*)(?:\s*<=\s*(\d{1,9}))?", re.ASCII)
 
@@ -88,6 +88,7 @@ def of_sizes(sizes: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -> S
 
 def _listed(given: Any) -> list[Any]:
     """The sizes of an input one by one: `"b<=8, 7"`, `["b<=8", 7]` and `["b<=8, 7"]` are the same."""
+    require_type(given, (str, list, tuple), "sizes of an input", "them as 'b<=8, 7', or as ['b<=8', 7]")
     listed = [given] if isinstance(given, str) else list(given)
     return [part for item in listed for part in (item.split(",") if isinstance(item, str) else [item])]
 
@@ -97,33 +98,52 @@ def of_dynamic_shapes(
 ) -> SizeRequest:
     """A request from torch.export's `dynamic_shapes`, whose `Dim`s need a `max`. Raises MlircError for other kinds."""
     combined = combine(module, args, kwargs)
+    require_type(dynamic_shapes, (Mapping, tuple, list), "dynamic_shapes", "dimensions by the inputs' names")
     if isinstance(dynamic_shapes, (tuple, list)):
-        dynamic_shapes = dict(zip(combined, dynamic_shapes, strict=False))
+        _require_length(dynamic_shapes, len(combined), "dynamic_shapes")
+        dynamic_shapes = dict(zip(combined, dynamic_shapes, strict=True))
     ranges, dims = Ranges(), {}
     leaves: list[tuple[torch.Tensor, Any]] = []
 
-    def visit(value: Any, given: Any) -> None:
+    def visit(value: Any, given: Any, where: str) -> None:
         if isinstance(value, torch.Tensor):
             leaves.append((value, given))
         elif isinstance(value, Mapping):
+            require_type(given, (Mapping, type(None)), where, "dimensions by name, or None")
+            if unknown := [key for key in given or () if key not in value]:
+                raise MlircError(f"{where}: there is no '{unknown[0]}': those are {', '.join(map(str, value))}")
             for key, child in value.items():
-                visit(child, given.get(key) if isinstance(given, Mapping) else None)
+                visit(child, (given or {}).get(key), f"{where}['{key}']")
         elif isinstance(value, (tuple, list)):
+            require_type(given, (tuple, list, type(None)), where, f"a list of {len(value)}, or None")
+            _require_length(given or value, len(value), where)
             for i, child in enumerate(value):
-                visit(child, given[i] if isinstance(given, (tuple, list)) and i < len(given) else None)
+                visit(child, given[i] if given else None, f"{where}[{i}]")
 
-    visit(combined, dynamic_shapes)
+    visit(combined, dynamic_shapes, "dynamic_shapes")
     for name, (tensor, given) in zip(names, leaves, strict=True):
+        where = f"dynamic_shapes of '{name}'"
+        require_type(given, (Mapping, tuple, list, type(None)), where, "Dims by the numbers of dimensions, or None")
+        if isinstance(given, (tuple, list)):
+            _require_length(given, tensor.dim(), where)
         table = dict(enumerate(given)) if isinstance(given, (tuple, list)) else dict(given or {})
+        for key in table:
+            if type(key) is not int or not -tensor.dim() <= key < tensor.dim():
+                raise MlircError(f"{where}: there is no dimension {key!r}: the input has {tensor.dim()}")
         symbols = []
         for i in range(tensor.dim()):
             dim = table.get(i, table.get(i - tensor.dim()))
-            symbols.append(
-                None if dim is None or isinstance(dim, int) else _dim(dim, ranges, f"dynamic_shapes of '{name}'")
-            )
+            symbols.append(None if dim is None or isinstance(dim, int) else _dim(dim, ranges, where))
         if any(symbols):
             dims[name] = tuple(symbols)
     return SizeRequest(dims, ranges.done())
+
+
+def _require_length(given: Any, count: int, where: str) -> None:
+    if len(given) != count:
+        raise MlircError(
+            f"{where}: {len(given)} are given, and there are {count}: give as many, with None for those of one size"
+        )
 
 
 def _dim(dim: Any, ranges: Ranges, where: str) -> str:
@@ -154,6 +174,7 @@ def with_sizes(source: Any, sizes: Mapping[str, Any] | None, dynamic_shapes: Any
         raise MlircError("sizes and dynamic_shapes say the same: give one of them")
     specs = source.input_specs()
     if sizes is not None:
+        require_type(sizes, Mapping, "sizes", "them by the inputs' names, as {'x': 'b<=8, 7'}")
         pairs = source.complex_inputs()  # which have a last dimension of 2 that nobody has to know of
         whole = {name: [*_listed(given), 2] if name in pairs else given for name, given in sizes.items()}
         request = of_sizes(whole, {s.name: s.shape for s in specs})
