@@ -118,17 +118,15 @@ def simplify(graph: Graph, placeholders: dict[str, torch.Tensor]) -> dict[str, t
 
 
 def _widen_equal_branches(graph: Graph) -> None:
-    """Has `where` with the same tensor on both sides take it in the result's shape: torch-mlir gives the tensor as it
-    is, whatever the condition's shape."""
+    """Has `where` with what may be the same tensor on both sides take it in the result's shape: torch-mlir, which may
+    be first to see that it is the same, gives the tensor as it is, whatever the condition's shape."""
     for node in graph.find_nodes(op="call_function", target=aten.where.self):
-        _, one, other = node.args
-        same = one is other or (
-            one.target is aten.full.default and (one.target, one.args) == (other.target, other.args)
-        )
-        if same and one.meta["val"].shape != node.meta["val"].shape:
+        shape, (one, other) = node.meta["val"].shape, node.args[1:]
+        filled = one.target is aten.full.default is other.target
+        if one.meta["val"].shape == other.meta["val"].shape != shape and (not filled or one.args == other.args):
             with graph.inserting_before(node):
-                wide = _call(graph, node, aten.expand.default, one, list(node.meta["val"].shape))
-            node.args = (node.args[0], wide, wide)
+                wide = [_call(graph, node, aten.expand.default, side, list(shape)) for side in (one, other)]
+            node.args = (node.args[0], *wide)
 
 
 def _drop_no_ops(graph: Graph) -> None:

@@ -126,6 +126,11 @@ def test_where_takes_one_tensor_for_both_sides():
         (lambda c, x: torch.where(c, x, x), (below(2, 2, 3) > 0, randn(3))),
         (lambda c, x: torch.where(c, x, x), (below(2, 2, 3) > 0, randn(2, 1))),
         (lambda c, x: torch.where(c, x, x) * 2, (below(2, 5, 1) > 0, randn())),
+        (
+            lambda c, x: torch.where(c, x.chunk(2, 1)[0], x.index_select(1, torch.tensor([0]))),
+            (below(2, 3) > 0, randn(2, 1)),
+        ),
+        (lambda c, x: torch.where(c, x, x + 1), (below(2, 2, 3) > 0, randn(2, 1))),
         (lambda c: torch.where(c, 1.5, 1.5), (below(2, 5, 2) > 0,)),
         (lambda x: torch.lerp(x, x, torch.full((2, 3), 0.75)), (randn(3),)),
         (lambda x: torch.copysign(x, torch.tensor([0.0, -0.0, 0.0])), (randn(3),)),  # zeros of both signs differ
