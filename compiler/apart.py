@@ -17,9 +17,9 @@ _WALL = 20  # times the seconds of CPU time that may pass on a busy machine
 
 @contextlib.contextmanager
 def without_stderr() -> Iterator[None]:
-    """For a body whose library writes what went wrong to standard error before it raises: nothing comes there, unless
-    other threads are running, which may have something to say."""
-    if threading.active_count() > 1:
+    """For a body whose library writes what went wrong to standard error before it raises: nothing comes there from the
+    main thread. In others, as a server's, it does: what is said meanwhile may be about something else."""
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     try:

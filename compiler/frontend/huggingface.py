@@ -164,7 +164,9 @@ def _model_class(path: Path, config: Any) -> Any:
         if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
             return found
     if names:
-        raise MlircError(f"{path}: transformers {transformers.__version__} has no model class '{names[0]}'")
+        raise MlircError(
+            f"{path}: transformers {transformers.__version__} has no model class {ascii(shorten(names[0], 80))}"
+        )
     try:
         return transformers.MODEL_MAPPING[type(config)]
     except KeyError:

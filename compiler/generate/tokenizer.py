@@ -21,6 +21,7 @@ from mlirc.generate.refusals import CONTEXT_LENGTH, RequestError
 from mlirc.generate.special_tokens import CONFIG, MAP, NAMED, SpecialTokens
 
 FILES = ("tokenizer.json", CONFIG, MAP, "chat_template.jinja")  # what a tokenizer is loaded from
+_TOLD = 4000  # bytes, which a pipe takes at once
 LONG = 1 << 16  # bytes of a text; shorter ones take no turns
 _OTHERS = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 _LIMIT = 256 << 20
@@ -47,8 +48,8 @@ class Tokenizer:
         return _answered(lambda: self._tokenizer.decode(tokens, skip_special_tokens=True), "these tokens")
 
     def _encode(self, text: str, most: int | None, special: bool) -> list[int]:
-        _checked(text)
         size = self.check_length([text], most)
+        _checked(text)
 
         def encoded() -> list[int]:  # of several texts, and without places in them: the interpreter is free meanwhile
             return self._tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids
@@ -101,6 +102,29 @@ class Tokenizer:
             self._chat.close()
 
 
+def _trouble_of(parse: Callable[[], Any]) -> str:
+    """What a copy of this process says of a tokenizer that it cannot read, "" where it can. So what the library writes
+    to standard error where it fails is not seen."""
+    reading, writing = os.pipe()
+    try:
+
+        def told() -> None:
+            try:
+                parse()
+            except BaseException as e:
+                os.write(writing, shorten(one_line(str(e)) or type(e).__name__).encode()[:_TOLD])
+                raise
+
+        trouble = fails_apart(told, seconds=_SECONDS, memory=_MEMORY)
+        os.close(writing)
+        writing = -1
+        return trouble or os.read(reading, _TOLD).decode("utf-8", "replace")
+    finally:
+        for descriptor in (reading, writing):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
 _T = TypeVar("_T")
 
 
@@ -119,9 +143,11 @@ def _answered(ask: Callable[[], _T], what: str) -> _T:
 def _checked(text: str) -> str:
     """The text; raises MlircError where a part of it is no character: bytes of a command line that are no UTF-8 come
     as halves of surrogate pairs."""
-    wrong = next((i for i, c in enumerate(text) if "\ud800" <= c <= "\udfff"), None)
-    if wrong is not None:
-        raise MlircError(f"the text '{shorten(one_line(text), 80)}': its character {wrong} is none: give UTF-8")
+    try:
+        text.encode()
+    except UnicodeEncodeError as e:
+        shown = shorten(one_line(text[:400]), 80)
+        raise MlircError(f"the text '{shown}': its character {e.start} is none: give UTF-8") from e
     return text
 
 
@@ -157,7 +183,7 @@ def load_tokenizer(folder: Path) -> Tokenizer | None:
         made.decode(made.encode("A text, 1 2.").ids)
         return made
 
-    trouble = fails_apart(parse, seconds=_SECONDS, memory=_MEMORY)
+    trouble = _trouble_of(parse)
     if trouble:
         raise MlircError(f"{path}: not a usable tokenizer: {trouble}")
     try:

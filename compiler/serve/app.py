@@ -26,6 +26,8 @@ from mlirc.serve.errors import ApiError
 from mlirc.serve.worker import BusyError, Ending, StoppedError, Ticket, Worker
 
 LARGEST_BODY = 8 << 20
+_PACE = 0.001  # seconds between two parts of large bodies, of 256 KiB or so: the tokens of others come between
+_PAUSE = 0.03  # seconds between two large bodies' becoming values, each of which takes half of that
 _STOPPING = "the server is stopping"
 
 
@@ -55,6 +57,8 @@ class Service:
         self.worker, self.words, self.model = worker, words, model
         self.eos, self.stops = frozenset(eos), tuple(stops)
         self._long = asyncio.Lock()
+        self._parsing = asyncio.Lock()
+        self._uploads = 0  # large bodies that are being read
         self.largest_body = largest_body
         self._started = int(time.time())
 
@@ -129,15 +133,25 @@ class Service:
         """The value of a call's body, read up to the limit."""
         if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
             raise ApiError(415, "the body is JSON: send it with Content-Type: application/json")
-        body = bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > self.largest_body:
-                raise ApiError(413, f"the body is larger than {self.largest_body:,} bytes")
+        body, more = bytearray(), False
         try:
-            return parse_json(body, "the body")
-        except MlircError as e:
-            raise ApiError(400, str(e)) from e
+            async for part in request.stream():
+                body += part
+                if len(body) > self.largest_body:
+                    raise ApiError(413, f"the body is larger than {self.largest_body:,} bytes")
+                if len(body) > LONG:
+                    self._uploads += not more
+                    more = True
+                    await asyncio.sleep(_PACE * self._uploads)
+        finally:
+            self._uploads -= more
+        async with self._parsing if more else contextlib.nullcontext():
+            try:
+                return parse_json(body, "the body")
+            except MlircError as e:
+                raise ApiError(400, str(e)) from e
+            finally:
+                await asyncio.sleep(_PAUSE if more else 0)
 
     def _requests(self, asked: Asked) -> list[generating.Request]:
         """The scheduler's requests: the choices of the first prompt, then those of the next. In a thread, since long
@@ -271,15 +285,24 @@ def _api_error(error: MlircError, asked: Asked) -> ApiError:
 
 
 def _stopping_quietly(app: Any, worker: Worker) -> Any:
-    """An ASGI application whose calls end without a word where they are cancelled once the server stops: each has been
-    told by then, or nobody listens."""
+    """An ASGI application whose calls are told that the server stops where they are cancelled by that; those that
+    have begun their answer have been told already."""
 
     async def call(scope: Any, receive: Any, send: Any) -> None:
+        begun = False
+
+        async def note(message: Any) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
         try:
-            await app(scope, receive, send)
+            await app(scope, receive, note)
         except asyncio.CancelledError:
             if worker.running:
                 raise
+            if not begun:
+                await JSONResponse(ApiError(503, _STOPPING).body(), 503, {"Connection": "close"})(scope, receive, send)
 
     return call
 

@@ -8,6 +8,7 @@ come again.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import json
 import resource
 from collections.abc import Iterable
@@ -20,6 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from mlirc.serve.errors import ApiError
 
 _FILES = 65_536  # descriptors that the process asks for
+_AT_ONCE = 64  # one of so many connections makes room
 _SPARE = 64  # of them, those that are no connections
 
 
@@ -59,8 +61,10 @@ class Connection(H11Protocol):
         others = [c for c in self.connections if isinstance(c, Connection) and not c.transport.is_closing()]
         if len(others) > self.limits.connections:
             silent = [c for c in others if c is not self and not c.at_work]
-            if silent:  # without a word of a call first, then those that sent a half
-                min(silent, key=lambda c: (c.reading, c._since)).close()
+            if silent:  # without a word of a call first, then those that sent a half; several, since each search costs
+                few = max(1, self.limits.connections // _AT_ONCE)
+                for connection in heapq.nsmallest(few, silent, key=lambda c: (c.reading, c._since)):
+                    connection.close()
             else:
                 self.app = _no_room
 

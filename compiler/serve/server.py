@@ -16,9 +16,11 @@ from mlirc.serve.app import LARGEST_BODY, Service, Words
 from mlirc.serve.connections import Connection, Limits, limited, room_for_connections, sweep
 from mlirc.serve.worker import Worker
 
-_BACKLOG = 128
+_ACCEPTED = 8  # connections at once, before what else there is to do comes to its turn
+_BACKLOG = 1024  # of connections that wait for that
 _SWEEP = 5  # a tick is a tenth of a second
 _AFTER_GRACE = 5  # seconds in which calls that were ended write that
+_SWITCH = 0.001  # seconds after which a thread hands the interpreter on; tokens wait for bodies of others meanwhile
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -52,6 +54,11 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._service, self._grace = service, grace
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for bound in sockets or ():
+            bound.listen(_BACKLOG)  # asyncio takes one number for both
+
     async def on_tick(self, counter: int) -> bool:
         if counter % _SWEEP == 0:
             sweep(self.server_state.connections, asyncio.get_running_loop().time())
@@ -66,9 +73,15 @@ class Server(uvicorn.Server):
 
     def _end_calls(self) -> None:
         self._service.worker.stop()
+        asyncio.get_running_loop().call_later(_AFTER_GRACE / 2, self._cancel_calls)
         for connection in list(self.server_state.connections):
             if isinstance(connection, Connection) and not connection.at_work:
                 connection.close()
+
+    def _cancel_calls(self) -> None:
+        """Ends those calls that had not come to the worker yet, as while their texts are read."""
+        for task in list(self.server_state.tasks):
+            task.cancel()
 
 
 def make_server(
@@ -80,7 +93,7 @@ def make_server(
     config = uvicorn.Config(
         service.app(), lifespan="off", ws="none", access_log=verbose, log_level="info" if verbose else "warning",
         http=limited(limits), timeout_graceful_shutdown=grace + _AFTER_GRACE, server_header=False,
-        proxy_headers=False, backlog=_BACKLOG,
+        proxy_headers=False, backlog=_ACCEPTED,
     )  # fmt: skip
     return Server(config, service, grace)
 
@@ -102,6 +115,7 @@ def serve(
     def stop() -> None:
         server.should_exit = True
 
+    sys.setswitchinterval(_SWITCH)
     worker = Worker(Scheduler(engine), most, on_failure=stop)
     try:
         server = make_server(Service(worker, words, model, eos, largest_body, stops), grace, verbose)
