@@ -46,7 +46,7 @@ def _embedding_bag(
     weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool = False, mode: int = _SUM,
     sparse: bool = False, per_sample_weights: Tensor | None = None, include_last_offset: bool = False,
     padding_idx: int = -1,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, ...]:  # fmt: skip
     """Bag b is the rows of `weight` [E,D] at `indices`[offsets[b]] to the next bag's first [N]; what `padding_idx` says
     is not in any. The others: the bag of each index, the bags' sizes, which rows of `weight` have the largest elements
     (no backward reads it in other modes)."""
