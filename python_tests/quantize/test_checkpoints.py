@@ -18,6 +18,7 @@ from mlirc.host import run_module
 from mlirc.host.level_files import argument_names
 from mlirc.ir import levels
 from mlirc.targets import get_target
+from support.generation import tiny
 from support.models.small import to_numpy, write_config
 from support.randomness import generator
 
@@ -252,3 +253,67 @@ def test_what_a_file_beside_the_config_says_is_read(tmp_path, config, file, besi
         (Path(folder) / file).write_text(text)
         with pytest.raises(MlircError, match=file):
             open_model(folder)
+
+
+MOE = dict(num_experts=4, num_experts_per_tok=2, intermediate_size=32, hidden_size=32, vocab_size=104)
+
+
+def write_experts(path: Path, config: dict) -> tuple[Path, torch.nn.Module]:
+    """An OLMoE's folder whose layers and experts are packed one by one, as tools write them, and the model in FP32."""
+    model = tiny("OlmoeForCausalLM", **MOE).half()
+    model.config.architectures, model.config.dtype = ["OlmoeForCausalLM"], "float16"
+    made, wide = {}, model.float()  # the product of chosen matrices takes no FP64
+    for name, tensor in model.state_dict().items():
+        owner, _, leaf = name.rpartition(".")
+        names = {"gate_up_proj": ["gate_proj", "up_proj"], "down_proj": ["down_proj"]}.get(leaf)
+        if names and tensor.dim() == 3:
+            for e, matrix in enumerate(tensor):
+                for part, rows in zip(names, matrix.chunk(len(names)), strict=True):
+                    tensors, weight = layer_tensors(config["quant_method"], 4, *rows.shape, False, False)
+                    made |= {f"{owner}.{e}.{part}.{n}": t for n, t in tensors.items()}
+                    rows.copy_(weight)
+        elif "_proj." in name:
+            tensors, weight = layer_tensors(config["quant_method"], 4, *tensor.shape, False, False)
+            made |= {f"{owner}.{n}": t for n, t in tensors.items()}
+            tensor.copy_(weight)
+        else:
+            made[name] = tensor.half()
+    wide.config.quantization_config = config
+    wide.config.save_pretrained(path)
+    write_weights(path / "model.safetensors", made)
+    return path, wide
+
+
+@pytest.mark.parametrize("config", [AWQ, GPTQ], ids=["awq", "gptq"])
+def test_experts_that_are_packed_one_by_one_are_one_weight(tmp_path, config):
+    folder, wide = write_experts(tmp_path, config)
+    source = open_model(str(folder), inputs=["input_ids=i64[1,5]"])
+    assert not source.notes and any("experts.gate_up_proj.weight_words" in n for n in source.weights)
+    ids = torch.arange(5)[None]
+    found = source.torch_module()(ids, use_cache=False).logits
+    assert relative_error(found, wide(ids, use_cache=False).logits.detach()) <= gate_of(torch.float16, 0)
+
+
+def test_packed_experts_of_other_names_are_refused_by_theirs(tmp_path):
+    folder, _ = write_experts(tmp_path, AWQ)
+    renamed = {n.replace(".mlp.", ".block_sparse_moe."): t for n, t in FolderTensors(folder).items()}
+    write_weights(folder / "model.safetensors", renamed)
+    with pytest.raises(MlircError, match="it has quantized experts by other names .'.*block_sparse_moe.experts.0.down"):
+        open_model(str(folder))
+
+
+def test_experts_with_act_order_are_refused(tmp_path):
+    folder, _ = write_experts(tmp_path, GPTQ | {"desc_act": True})
+    held = dict(FolderTensors(folder))
+    order = next(n for n in held if n.endswith("experts.1.up_proj.g_idx"))
+    write_weights(folder / "model.safetensors", held | {order: held[order].flip(0).contiguous()})
+    with pytest.raises(MlircError, match="experts '.*experts.gate_up_proj' have act-order"):
+        open_model(str(folder))
+
+
+def test_an_expert_that_is_missing_is_named(tmp_path):
+    folder, _ = write_experts(tmp_path, AWQ)
+    kept = {n: t for n, t in FolderTensors(folder).items() if not n.endswith("experts.2.up_proj.qweight")}
+    write_weights(folder / "model.safetensors", kept)
+    with pytest.raises(MlircError, match="lack '.*experts.2.up_proj.qweight'"):
+        list(open_model(str(folder)).weights.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from mlirc.files.opening import read_bytes
 from mlirc.frontend.inputs import InputSpec
 from mlirc.frontend.quantize.checkpoints import order_of, packed_layer, parts_of
 from mlirc.frontend.quantize.layers import Place, placeholder, places_of, replace_layers
-from mlirc.frontend.quantize.rounding import Weight
+from mlirc.frontend.quantize.packing import PANEL
+from mlirc.frontend.quantize.rounding import Packed, Weight
 from mlirc.frontend.quantize.scheme import Checkpoint
 from mlirc.frontend.weight_account import check_stored
 from mlirc.frontend.weights import OnDemand, tied_names
@@ -58,18 +60,20 @@ def open_weights(
     """The weights of a model, whose parameters are fake tensors, out of its folder, and the layers that are packed
     there, which this replaces in the model. Raises MlircError where the folder does not have what the model needs."""
     tensors = FolderTensors(path)
-    places = [p for p in places_of(module, head=True) if about and f"{p.name}.{about.marker}" in tensors]
-    places = [p for p in places if not p.experts]
+    places = [p for p in places_of(module, head=True) if about and f"{sources_of(p)[0]}.{about.marker}" in tensors]
     if about and not places:
         raise MlircError(f"{path}: no layer has weights as its quantization config ({about.method}) says")
     wrong = next((p for p in places if p.transposed and about and about.scheme.format.floating), None)
     if wrong is not None:  # whose weight is [K, N]: nothing says how the folder has it
         raise MlircError(f"{path}: layer '{wrong.name}' is a Conv1D, of which no 8-bit floats are read")
     layers = {p.name: p.shape for p in places}
-    dtypes = {p.name: p.layer.weight.dtype for p in places}
+    dtypes = {p.name: p.weight.dtype for p in places}
+    experts = {p.name: sources_of(p) for p in places if p.experts}
     orders = {}
     if about:
-        orders = {p.name: order for p in places if (order := order_of(tensors, p.name, p.shape[1], about)) is not None}
+        orders = {p.name: order for p in places if (order := _order(tensors, p, about)) is not None}
+        for place in places:
+            _require_readable_experts(path, place, about)
         put_placeholders(module, about, list(places), set(orders))
     state, buffers = module.state_dict(), dict(module.named_buffers())
     specs = {name: InputSpec.of(name, tensor) for name, tensor in state.items()}
@@ -78,9 +82,42 @@ def open_weights(
     tied = tied_names(module)
     found = {tied[name]: name for name in tied if name in tensors}  # any of a tensor's names may be in the file
     tied = {name: found.get(other, other) for name, other in tied.items()}
-    weights = CheckpointWeights(tensors, about, layers, dtypes, specs, tied, fixed, orders)
+    weights = CheckpointWeights(tensors, about, layers, dtypes, specs, tied, fixed, orders, experts)
     weights.check(path)
     return weights, places
+
+
+def sources_of(place: Place) -> list[str]:
+    """The names that a folder has for the layers of a place: one, or those of its experts one after the other, the
+    gate's before the other that goes up."""
+    if not place.experts:
+        return [place.name]
+    owner, _, leaf = place.name.rpartition(".")
+    leaves = ["gate_proj", "up_proj"] if leaf == "gate_up_proj" else [leaf]
+    return [f"{owner}.{number}.{name}" for number in range(place.experts) for name in leaves]
+
+
+def _order(tensors: FolderTensors, place: Place, about: Checkpoint) -> torch.Tensor | None:
+    """Which k are one behind the other, of a layer with act-order."""
+    found = [order_of(tensors, name, place.shape[1], about) for name in sources_of(place)]
+    if place.experts and any(order is not None for order in found):
+        raise MlircError(f"experts '{place.name}' have act-order (desc_act), with which no experts are read")
+    return found[0]
+
+
+def _require_readable_experts(path: Path, place: Place, about: Checkpoint) -> None:
+    """Raises MlircError for experts that are packed in a way in which only layers are read."""
+    if not place.experts:
+        return
+    rows = place.shape[0] // len(sources_of(place))
+    reason = "are [K, N] in the model" if place.transposed else ""
+    reason = reason or ("round their activations" if about.scheme.activations else "")
+    reason = reason or (f"have {rows} rows, no multiple of {PANEL}" if rows % PANEL else "")
+    if reason:
+        raise MlircError(
+            f"{path}: experts '{place.name}' {reason}: such quantized experts are not read: give the unquantized "
+            "weights, and --quantize SCHEME"
+        )
 
 
 def _layer_of(name: str) -> str | None:
@@ -97,7 +134,8 @@ def put_placeholders(
 
     def packed(place: Place) -> Weight:
         with mode:
-            return placeholder(place.shape, about.scheme, place.layer.weight.dtype, place.name in ordered)
+            dtype, ordered_here = place.weight.dtype, place.name in ordered
+            return placeholder(place.shape, about.scheme, dtype, ordered_here, place.experts)
 
     replace_layers(module, about.scheme, places, packed)
 
@@ -105,8 +143,8 @@ def put_placeholders(
 class CheckpointWeights(OnDemand):
     """The state dict of a model with packed layers, of a folder's tensors. `layers`: shapes [N, K] by name, and
     `dtypes`; `specs`: what the model has; `tied`: names that are other names' tensors; `fixed`: buffers that the model
-    gives itself, where the folder has none; `orders`: of the layers with act-order. The layer that was asked for last
-    is kept."""
+    gives itself, where the folder has none; `orders`: of the layers with act-order; `experts`: the folder's names of
+    those whose weights are one here. The layer that was asked for last is kept."""
 
     def __init__(
         self,
@@ -118,15 +156,16 @@ class CheckpointWeights(OnDemand):
         tied: Mapping[str, str],
         fixed: Mapping[str, torch.Tensor],
         orders: Mapping[str, torch.Tensor],
+        experts: Mapping[str, list[str]],
     ):
         self.tensors, self.about, self.layers, self.specs = tensors, about, dict(layers), dict(specs)
         self.tied, self.fixed, self.names = dict(tied), dict(fixed), self.specs
-        self.dtypes, self.orders = dict(dtypes), dict(orders)
+        self.dtypes, self.orders, self.experts = dict(dtypes), dict(orders), dict(experts)
         self._last: tuple[str, Weight] | None = None
 
     def check(self, path: Path) -> None:
         """Raises MlircError for a tensor that is missing, or of another shape than the config asks for."""
-        for layer in self.layers:
+        for layer in (name for each in self.layers for name in self.experts.get(each, [each])):
             extra = f"{layer}.bias"
             if extra in self.tensors and extra not in self.specs and bool(self.tensors[extra].any()):
                 raise MlircError(f"{path}: weight '{extra}' is for a layer that has none")
@@ -137,7 +176,7 @@ class CheckpointWeights(OnDemand):
             if found is None and name in self.fixed:
                 continue
             if found is None:
-                raise MlircError(f"{path}: the weights lack '{name}'")
+                raise MlircError(f"{path}: the weights lack '{name}'{self._other_experts()}")
             entry = found.entries[self.tied.get(name, name)]
             shape = entry.shape
             check_stored(path, name, STORED[entry.dtype], spec.dtype)
@@ -145,11 +184,20 @@ class CheckpointWeights(OnDemand):
                 wanted = f"the config asks for {list(spec.shape)}"
                 raise MlircError(f"{path}: weight '{name}' has shape {list(shape)}, but {wanted}")
 
+    def _other_experts(self) -> str:
+        """What to say of packed experts that the folder has under names that are none of the model's."""
+        marker = re.escape(self.about.marker) if self.about else "-"
+        name = next((n for n in sorted(self.unread()) if re.search(rf"\.experts\.\d+\..*\.{marker}$", n)), None)
+        if name is None:
+            return ""
+        return f": it has quantized experts by other names ('{name}'), which are not read: give the unquantized weights"
+
     def unread(self) -> set[str]:
         """The folder's tensors that are no part of the model."""
         read = {self.tied.get(name, name) for name in self.specs} | set(self.specs)
         if self.about is not None:
-            read |= {f"{layer}.{part}" for layer in self.layers for part in (*parts_of(self.about), "bias")}
+            held = [name for layer in self.layers for name in self.experts.get(layer, [layer])]
+            read |= {f"{name}.{part}" for name in held for part in (*parts_of(self.about), "bias")}
         return {*self.tensors.files, *self.tensors.others} - read
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -160,12 +208,23 @@ class CheckpointWeights(OnDemand):
             value = self.fixed[name]
         else:
             value = self.tensors[self.tied.get(name, name)]
+        value = value.view(self.specs[name].shape) if layer in self.experts else value
         return value.to(self.specs[name].dtype)
 
     def packed(self, layer: str) -> Weight:
         """The packed weight of a layer."""
         if self._last is None or self._last[0] != layer:
             assert self.about is not None, "a layer is packed where a config says so"
-            shape, order = self.layers[layer], self.orders.get(layer)
-            self._last = layer, packed_layer(self.tensors, layer, shape, self.about, self.dtypes[layer], order)
+            shape, order, names = self.layers[layer], self.orders.get(layer), self.experts.get(layer, [layer])
+            shape = shape[0] // len(names), shape[1]
+            made = [packed_layer(self.tensors, n, shape, self.about, self.dtypes[layer], order) for n in names]
+            self._last = layer, made[0] if layer not in self.experts else _together(made)
         return self._last[1]
+
+
+def _together(weights: list[Weight]) -> Packed:
+    """The packed weights of experts one below the other, whose panels are full."""
+    made = [w for w in weights if isinstance(w, Packed)]
+    zeros = [w.zeros for w in made if w.zeros is not None]
+    words, scales = torch.cat([w.words for w in made]), torch.cat([w.scales for w in made])
+    return Packed(words, scales, torch.cat(zeros) if zeros else None, experts=len(made))
