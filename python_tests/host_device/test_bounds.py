@@ -15,6 +15,8 @@ from mlirc.host.jit import HostFunction
 from support.kernels.number_cases import elements
 from support.kernels.payloads import generic, kernel
 
+INF, NAN = np.inf, np.nan
+
 
 def bounded(text: str) -> HostFunction:
     return HostFunction(mlir.parse(text), text.split("@")[1].split("(")[0], bounds=True)
@@ -95,6 +97,60 @@ def test_products_of_f64_may_be_contracted():
     assert wrong(x[0] * x[1] * (1 + 1e-14) - x[1] * x[2], result, bound).mean() > 0.9
     whole = np.random.default_rng(1).integers(-9, 9, x.shape).astype(np.float64)  # whose products are exact
     assert not run(*whole)[1].any()
+
+
+SURE = {  # what %y is made of, a column each of %x0 and %x1, and whether its value is sure
+    "a test for NaN": (
+        """%p = arith.mulf %x0, %x1 : T
+    %c = arith.cmpf uno, %p, %p : T
+    %z = arith.constant 7.0 : T
+    %y = arith.select %c, %z, %p : T""", [1.1, 3.3, NAN], [1.7, -0.9, 1.0], [1e-6, 1e-6, 0.0],
+    ),
+    "a quotient of equal numbers": (
+        """%q = arith.divf %x0, %x1 : T
+    %y = math.trunc %q : T""", [1.1, 3.5, 7.0], [1.1, 0.5, 2.5], [0.0, 0.0, 0.0],
+    ),
+    "a remainder": ("%y = arith.remf %x0, %x1 : T", [7.25, 1e30, -5.5], [1.1, 3.0, 0.3], [0.0, 0.0, 0.0]),
+    "a remainder of what was rounded": (
+        """%p = arith.mulf %x0, %x0 : T
+    %y = arith.remf %p, %x1 : T""", [1.1, 3.3, 3.0], [1.0, 2.7, 4.5], [1e-6, 1e-5, 0.0],
+    ),
+    "a remainder of what may be a multiple": (
+        """%c = arith.constant 3.0 : T
+    %p = arith.mulf %x1, %c : T
+    %y = arith.remf %p, %x1 : T""", [0.0, 0.0, 0.0], [0.7, -0.7, 2.0], [INF, INF, 0.0],
+    ),
+    "a division by 0": (
+        """%q = arith.divf %x0, %x1 : T
+    %c = arith.constant 0.3 : T
+    %y = arith.mulf %q, %c : T""", [1.0, -2.0, 0.0], [0.0, -0.0, 0.0], [0.0, 0.0, 0.0],
+    ),
+    "a function that is 0 at 0": (
+        """%n = math.roundeven %x0 : T
+    %d = arith.subf %x0, %n : T
+    %c = arith.constant 3.14159 : T
+    %p = arith.mulf %d, %c : T
+    %s = math.sin %p : T
+    %z = arith.constant 0.0 : T
+    %b = arith.cmpf oeq, %s, %z : T
+    %y = arith.select %b, %x1, %s : T""", [-3.0, 2.0, 0.0], [5.0, 6.0, -7.0], [0.0, 0.0, 0.0],
+    ),
+    "integers as floats": (
+        """%i = arith.fptosi %x0 : T to i64
+    %f = arith.sitofp %i : i64 to T
+    %b = arith.cmpf oeq, %f, %x0 : T
+    %y = arith.select %b, %f, %x1 : T""", [4.0, -3.0, 9e6], [1.0, 2.0, 3.0], [0.0, 0.0, 0.0],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("type_, dtype", [("f32", np.float32), ("f64", np.float64)])
+@pytest.mark.parametrize("name", SURE)
+def test_what_is_sure_has_a_bound(name, type_, dtype):
+    body, x, y, most = SURE[name]
+    arrays = (np.array([column], dtype) for column in (x, y))
+    _, bound = of_elements(1, body.replace("T", type_), (type_, type_), type_)(*arrays)
+    assert ((bound == INF) == (np.array(most) == INF)).all() and (bound <= most).all()
 
 
 def test_sums_of_f64_may_be_taken_in_any_order():

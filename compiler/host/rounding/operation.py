@@ -71,9 +71,13 @@ class At:
         return Known(error, b.select(number, size, over), rounded=error if self.type in SHORT else None)
 
     def _is_lossless(self) -> ir.Value:
-        """Whether a sum, difference or product of f64 is rounded nowhere: what it leaves over is 0 (Dekker, A
+        """Whether an operation on two f64 is rounded nowhere: what it leaves over is 0 (Dekker, A
         Floating-Point Technique for Extending the Available Precision, 1971)."""
-        b, v, (x, y) = self.b, self.result, self.operands
+        b, v, x, y = self.b, self.result, self.operands[0], self.operands[-1]
+        if self.op.name == "arith.remf" or len(self.operands) == 1:  # a step
+            return b.true
+        if self.op.name == "arith.divf":
+            return b.equal(math.fma(v, y, arith.negf(x)), b.zero)
         if self.op.name == "arith.mulf":
             factor = arith.minimumf(b.absolute(x), b.absolute(y))
             held = arith.ori(b.above(b.absolute(v), b.constant(_SMALL_PRODUCT)), b.equal(factor, b.zero))

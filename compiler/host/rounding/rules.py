@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from mlirc.host.rounding import overflow
 from mlirc.host.rounding.cuts import is_fp8
@@ -179,13 +180,31 @@ def _quotient(at: At) -> Known:
     first, second = at.error(0), at.error(1)
     if second is None:
         spread = None if first is None else arith.divf(first, b.absolute(at.value(1)))
-        return overflow.of_quotient(at, at.finish(exact, spread, size, 2.0, overflows=True))
-    left = arith.subf(b.absolute(at.value(1)), second)
-    spread = arith.divf(b.add(first, b.times(b.absolute(exact), second)), left)
-    certain = b.equal(second, b.zero)  # a divisor of 0, or infinity
-    kept = first if first is not None else b.zero
-    spread = b.select(b.above(left, b.zero), spread, b.select(certain, kept, b.infinity))
-    return overflow.of_quotient(at, at.finish(exact, spread, size, 2.0, overflows=True))
+    else:
+        left = arith.subf(b.absolute(at.value(1)), second)
+        spread = arith.divf(b.add(first, b.times(b.absolute(exact), second)), left)
+        certain = b.equal(second, b.zero)  # a divisor of 0, or infinity
+        kept = first if first is not None else b.zero
+        spread = b.select(b.above(left, b.zero), spread, b.select(certain, kept, b.infinity))
+    made = overflow.of_quotient(at, at.finish(exact, spread, size, 2.0, exactly=True, overflows=True))
+    assert made.size is not None  # an infinity by a divisor of 0 is one in every order
+    return replace(made, size=b.select(b.equal(at.value(1), b.zero), b.zero, made.size))
+
+
+@_rule("arith.remf")
+def _remainder(at: At) -> Known:
+    """Exact, but where another right dividend or divisor has another quotient."""
+    b, (first, second) = at.b, (at.error(0), at.error(1))
+    if first is None and second is None:
+        return EXACT
+    x, y = (b.absolute(at.value(i)) for i in (0, 1))
+    low = arith.divf(arith.subf(x, b.add(first)), b.add(y, second))
+    high = arith.divf(b.add(x, first), arith.subf(y, b.add(second)))
+    near = [_unary("math.trunc", b.times(1 + k * 2.0**-50, q)) for k, q in ((-1, low), (1, high))]
+    spread = b.add(first, b.times(_unary("math.trunc", high), second))
+    spread = b.select(b.equal(*near), spread, b.infinity)
+    spread = b.select(b.equal(b.add(first, second), b.zero), b.zero, spread)
+    return at.finish(b.wide(at.result), spread, b.absolute(b.wide(at.result)), 0.0, exactly=True)
 
 
 @_rule("math.fma")
@@ -271,6 +290,9 @@ def _comparison(at: At) -> Known:
     if not errors:
         return EXACT
     error = b.add(*errors)
+    ordered = ir.IntegerAttr(at.op.attributes["predicate"]).value in (arith.CmpFPredicate.ORD, arith.CmpFPredicate.UNO)
+    if ordered or at.operands[0] == at.operands[1]:  # looks for NaN
+        return Known(other=arith.xori(b.below(error, b.infinity), b.true))
     apart = b.below(error, b.absolute(arith.subf(at.value(0), at.value(1))))
     no_number = arith.cmpf(arith.CmpFPredicate.UNO, at.value(0), at.value(1))
     sure = b.any([apart, b.equal(error, b.zero), arith.andi(no_number, b.below(error, b.infinity))])
@@ -279,11 +301,12 @@ def _comparison(at: At) -> Known:
 
 @_rule(*_CASTS)
 def _from_integer(at: At) -> Known:
-    v = at.b.wide(at.result)
-    made = at.finish(v, None, at.b.absolute(v))
-    doubt = at.known[0].other
-    assert made.error is not None
-    return made if doubt is None else Known(at.b.select(doubt, at.b.infinity, made.error), made.size)
+    b, v, doubt = at.b, at.b.wide(at.result), at.known[0].other
+    if 2.0 ** ir.IntegerType(at.operands[0].type).width <= 1 / ROUNDOFF[at.type]:  # no bit is lost
+        return EXACT if doubt is None else b.unknown(at.result, doubt)
+    made = at.finish(v, None, b.absolute(v))
+    error = b.select(b.below(b.absolute(v), b.constant(1 / ROUNDOFF[at.type])), b.zero, b.error_of(made))
+    return replace(made, error=b.unless(doubt, error))
 
 
 @_rule("arith.fptosi", "arith.fptoui")
@@ -320,7 +343,18 @@ def _unary(name: str, value: ir.Value) -> ir.Value:
 
 
 def _function(at: At) -> Known:
-    """A function of one number, between whose values at both ends of what the number may be the others lie."""
+    """A function of one number, between whose values at both ends of what the number may be the others lie. Where it is
+    0 at 0, that is exact."""
+    b, made = at.b, _of_ends(at)
+    if at.op.name in _STEPS:
+        return made
+    zero = b.all(
+        [b.equal(at.value(0), b.zero), b.equal(b.wide(at.result), b.zero), b.equal(b.add(at.error(0)), b.zero)]
+    )
+    return replace(made, error=b.select(zero, b.zero, b.error_of(made)))
+
+
+def _of_ends(at: At) -> Known:
     b, v, x = at.b, at.b.wide(at.result), at.value(0)
     name = at.op.name
     size = b.absolute(v)
@@ -343,7 +377,10 @@ def _function(at: At) -> Known:
         ends[0] = b.select(b.below(x, b.zero), v, ends[0])
     largest = b.constant(LARGEST[at.type])
     far = [b.absolute(arith.subf(end, v)) for end in ends]
-    made = at.finish(v, b.larger(*far), size, 0.0 if name in _STEPS else _FUNCTION, NORMAL[at.type])
+    if name in _STEPS:
+        made = at.finish(v, b.larger(*far), size, 0.0, exactly=True)
+    else:
+        made = at.finish(v, b.larger(*far), size, _FUNCTION, NORMAL[at.type])
     beyond = [b.above(b.absolute(end), largest) for end in ends]
     alike = arith.ori(b.equal(*ends), b.all([arith.cmpf(arith.CmpFPredicate.UNO, e, e) for e in ends]))
     both = b.all([b.below(error, b.infinity), *beyond, arith.ori(alike, b.below(b.zero, arith.mulf(*ends)))])
