@@ -135,6 +135,20 @@ SURE = {  # what %y is made of, a column each of %x0 and %x1, and whether its va
     %b = arith.cmpf oeq, %s, %z : T
     %y = arith.select %b, %x1, %s : T""", [-3.0, 2.0, 0.0], [5.0, 6.0, -7.0], [0.0, 0.0, 0.0],
     ),
+    "a power": (
+        """%p = arith.mulf %x0, %x0 : T
+    %y = math.powf %p, %x1 : T""", [1.1, 0.3, 2.0], [1.5, -2.5, 0.0], [1e-5, 1e-3, 1e-5],
+    ),
+    "a power of what may be 0": (
+        """%p = arith.mulf %x0, %x0 : T
+    %q = arith.mulf %x1, %x1 : T
+    %d = arith.subf %p, %q : T
+    %y = math.powf %d, %x1 : T""", [0.7, 2.1, 1.1], [0.7, 1.1, 1.5], [INF, 1e-5, 0.0],
+    ),
+    "an angle": (
+        """%p = arith.mulf %x0, %x0 : T
+    %y = math.atan2 %p, %x1 : T""", [1.1, 0.3, 0.1], [1.5, -2.5, -1e3], [1e-5, 1e-5, 1e-5],
+    ),
     "integers as floats": (
         """%i = arith.fptosi %x0 : T to i64
     %f = arith.sitofp %i : i64 to T

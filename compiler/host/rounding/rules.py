@@ -324,6 +324,27 @@ def _to_integer(at: At) -> Known:
     return Known(other=arith.ori(outside, arith.xori(b.equal(*ends), b.true)))
 
 
+@_rule("math.powf", "math.atan2")
+def _of_corners(at: At) -> Known:
+    """A function that grows or falls along every line of either number, as long as a base stays on its side of 0, and a
+    point on its side of the half line of negative x: so the others lie between the values at the corners."""
+    b, v = at.b, at.b.wide(at.result)
+    if at.error(0) is None and at.error(1) is None:
+        return _unknown(at)
+    errors = [b.add(at.error(i)) for i in (0, 1)]
+    ends = [[arith.subf(at.value(i), errors[i]), arith.addf(at.value(i), errors[i])] for i in (0, 1)]
+    corners = [ir.Operation.create(at.op.name, [b.f64], [x, y]).results[0] for x in ends[0] for y in ends[1]]
+    far = [b.absolute(arith.subf(corner, v)) for corner in corners]
+    aside = b.below(errors[0], b.absolute(at.value(0)))  # the base, or y, is not 0
+    if at.op.name == "math.powf":
+        aside = b.all([aside, arith.ori(b.below(b.zero, at.value(0)), b.equal(errors[1], b.zero))])
+    else:
+        aside = arith.ori(aside, b.below(errors[1], at.value(1)))
+    spread = b.select(aside, b.larger(b.larger(far[0], far[1]), b.larger(far[2], far[3])), b.infinity)
+    spread = b.select(b.equal(b.add(*errors), b.zero), b.zero, spread)
+    return at.finish(v, spread, b.absolute(v), 4 * _FUNCTION, NORMAL[at.type])
+
+
 @_rule("arith.bitcast")
 def _bits(at: At) -> Known:
     doubt = _doubt(at.b, at.known[0])
