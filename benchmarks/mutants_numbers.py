@@ -34,11 +34,15 @@ MISSED = {
     "maximum": "any bound of the scores, from another lane, is right in a softmax but where it overflows, and only the "
     "rounding differs",
     "count": "the mean that a variance subtracts, and corrects for: any number near it is right",
-    "term": "what corrects a sum for its rounding, or a variance for the mean that it subtracts",
+    "term": "what corrects a sum for its rounding, or a variance for the mean that it subtracts: what its correction "
+    "loses is within a bound that adds up the errors of both",
+    "lowest": "what lanes beyond a row hold, all of whose numbers are larger",
     "function flushes": "a subnormal number within the bound, or the sign of a zero, which is not judged",
     "element": "an element that a running maximum of scores leaves out: any bound of them is right where nothing "
     "overflows",
     "comparison off": "a comparison with 0 that decides the sign of a zero, which is not judged",
+    "integer operand": "which of two TF32 numbers has the last bit of the first one: both together are the same",
+    "comparison of NaN": "the way for numbers that are not finite, which is exact, is taken for the others, too",
     "rounding cut off": "some of the roundings of attention's weights: too few for the mean of all errors",
 }
 SAME = {
@@ -65,19 +69,26 @@ SAME = {
 @dataclass
 class Part:
     """A part of the mutants of a name: how many there are by kernel, what was changed, how and the verdict's word;
-    by set how many it reported, how many it alone, and its seconds; `rules`: those that break a rule."""
+    by set how many it reported, how many it alone, and its seconds; `rules`: those that break a rule; `farther`: of
+    what is not reported, how many times as far as the unchanged kernel's its results are from the level above."""
 
     verdicts: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
     found: Counter[str] = field(default_factory=Counter)
     alone: Counter[str] = field(default_factory=Counter)
     seconds: Counter[str] = field(default_factory=Counter)
     rules: int = 0
+    farther: dict[tuple[str, str, str], float] = field(default_factory=dict)
+
+    def see(self, key: tuple[str, str, str], farther: float) -> None:
+        self.farther[key] = max(farther, self.farther.get(key, 0.0))
 
     def add(self, other: Part) -> None:
         for mine, theirs in ((self.verdicts, other.verdicts), (self.found, other.found), (self.alone, other.alone),
                              (self.seconds, other.seconds)):  # fmt: skip
             mine.update(theirs)
         self.rules += other.rules
+        for key, farther in other.farther.items():
+            self.see(key, farther)
 
 
 @functools.lru_cache(maxsize=1)
@@ -99,6 +110,8 @@ def judge(work: side_by_side.Part, sample: int, seed: int) -> Part:
             if verdict is None:
                 continue
             whole.verdicts[kernel.name, mutant.what, mutant.how, verdict.word] += 1
+            if verdict.word == "missed":
+                whole.see((kernel.name, mutant.what, mutant.how), verdict.farther)
             whole.found.update(verdict.sets)
             whole.alone.update(verdict.sets if len(verdict.sets) == 1 else [])
             whole.rules += verdict.rule
@@ -150,17 +163,28 @@ def report(whole: Part, seconds: float, cores: int, sampled: str) -> str:
         rate = f"{whole.found[name] / took:.1f}" if took else "-"
         mark = "yes" if name in QUICK else ""
         lines.append(f"| {name} | {mark} | {whole.found[name]} | {whole.alone[name]} | {took:.0f} | {rate} |")
-    for word, title in (("missed", "Not reported"), ("all", "Reported on other sets than the default ones")):
-        lines += ["", f"## {title}", "", "| change | kernel | mutants | why |", "|---|---|---:|---|"]
-        few = Counter({key: n for key, n in whole.verdicts.items() if key[3] == word})
-        lines += [f"| {what} {how} | {name} | {n} | {_why(MISSED, f'{what} {how}') if word == 'missed' else ''} |"
-                  for (name, what, how, _), n in few.most_common()]  # fmt: skip
+    lines += [
+        "", "## Not reported", "",
+        "`farther`: the root mean square of the results' distance from the level above, in units of the unchanged "
+        "kernel's, on the set where it is largest.", "",
+        "| change | kernel | mutants | farther | why |", "|---|---|---:|---:|---|",
+        *(f"| {what} {how} | {name} | {n} | {whole.farther[name, what, how]:.2f} | {_why(MISSED, f'{what} {how}')} |"
+          for (name, what, how), n in _of_word(whole, "missed")),
+        "", "## Reported on other sets than the default ones", "", "| change | kernel | mutants |", "|---|---|---:|",
+        *(f"| {what} {how} | {name} | {n} |" for (name, what, how), n in _of_word(whole, "all")),
+    ]  # fmt: skip
     lines += ["", "## Without effect", "", "| change of | mutants | why |", "|---|---:|---|"]
     same: Counter[str] = Counter()
     for (_, what, _, word), n in whole.verdicts.items():
         same[what] += n if word == "same" else 0
     lines += [f"| {what} | {n} | {SAME.get(what, '?')} |" for what, n in same.most_common() if n]
     return "\n".join(lines) + "\n"
+
+
+def _of_word(whole: Part, word: str) -> list[tuple[tuple[str, str, str], int]]:
+    """What was changed in which kernel, and how often, of one verdict."""
+    few = Counter({key[:3]: n for key, n in whole.verdicts.items() if key[3] == word})
+    return few.most_common()
 
 
 def _why(reasons: dict[str, str], change: str) -> str:

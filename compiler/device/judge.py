@@ -7,8 +7,9 @@ import numpy as np
 from mlirc.host.rounding.values import LEAST, ROUNDOFF
 
 PEAK = 16  # times a relative error that is stated: what the worst element of a row may be off by, of the row's size
-_SHORT = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
-_SHORT |= {"float8_e4m3fn": "f8E4M3FN", "float8_e5m2": "f8E5M2"}
+# The names of NumPy's types in MLIR.
+SHORT = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+SHORT |= {"float8_e4m3fn": "f8E4M3FN", "float8_e5m2": "f8E5M2"}
 # Where no bounds are known: the largest difference that rounding explains, relative to the largest element.
 _TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 4e-3, "bfloat16": 2e-2}
 _TOLERANCE |= {"float8_e4m3fn": 0.25, "float8_e5m2": 0.5}
@@ -31,7 +32,7 @@ def allowed(expected: np.ndarray, bound: np.ndarray | None, tolerance: float = 0
     e = np.abs(expected.astype(np.float64))
     if bound is None:
         return np.full(e.shape, _TOLERANCE[expected.dtype.name] * e[np.isfinite(e)].max(initial=0.0))
-    short = _SHORT[expected.dtype.name]
+    short = SHORT[expected.dtype.name]
     with np.errstate(invalid="ignore"):
         return bound + np.where(np.isfinite(e), ROUNDOFF[short] * e + LEAST[short], 0.0)
 

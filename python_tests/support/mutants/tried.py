@@ -14,10 +14,12 @@ import mlirc
 from mlirc import mlir
 from mlirc.device import DeviceKernel
 from mlirc.device.input_sets import INPUT_SETS, QUICK, InputSets, try_sets
+from mlirc.device.judge import SHORT
 from mlirc.device.numbers import bits_of
 from mlirc.device.reference import Case, Reference, References
 from mlirc.errors import MlircError
 from mlirc.host.jit import tensor_spec
+from mlirc.host.rounding.values import LEAST, ROUNDOFF
 from mlirc.ir import levels
 from mlirc.mlir import ir
 from support.kernels.mutant_cases import lowered
@@ -27,28 +29,46 @@ from support.mutants.kernels import Mutant
 
 
 class _Remembered(Reference):
-    """A reference that computes what is right for some inputs once, and keeps the bits of every result it compares."""
+    """A reference that computes what is right for some inputs once, and keeps of every result that it compares the bits
+    and how far it is from what is right."""
 
     def __init__(self, reference: Reference) -> None:
         super().__init__(reference.steps[:1], reference.inputs, function=reference.function)
         self.right: dict[int, Sequence[np.ndarray]] = {}
         self.bits: list[bytes] = []
+        self.far: list[float] = []
 
     def run(self, step: int, case: Case) -> Sequence[np.ndarray]:
         self.bits.append(b"".join(map(bits_of, case.results)))
         key = zlib.crc32(b"".join(np.ascontiguousarray(a).view(np.uint8).tobytes() for a in case.inputs))
         if key not in self.right:
             self.right[key] = super().run(step, case)
-        return self.right[key]
+        right = self.right[key]
+        self.far.append(max(map(_distance, case.results, right[: len(case.results)], case.known)))
+        return right
+
+
+def _distance(found: np.ndarray, right: np.ndarray, known: np.ndarray | None) -> float:
+    """The root mean square of an array's distance from what is right, relative to the size of that, but at least half a
+    unit in the last place. Of integers and of what is no number nothing is said."""
+    if found.dtype.kind in "iub":
+        return 1.0
+    f, r = found.astype(np.float64), right.astype(np.float64)
+    both = np.isfinite(f) & np.isfinite(r) & (True if known is None else known)
+    size = np.sqrt(np.square(r[both]).mean()) if both.any() else 0.0
+    least = ROUNDOFF[SHORT[found.dtype.name]] * size + LEAST[SHORT[found.dtype.name]]
+    return max(least, np.sqrt(np.square(f[both] - r[both]).mean())) if both.any() else least
 
 
 @dataclass
 class Verdict:
-    """Which sets report a mutant, as a broken rule or not; `changed`: whether a bit of a result is another one."""
+    """Which sets report a mutant, as a broken rule or not; `changed`: whether a bit of a result is another one;
+    `farther`: how many times as far as the unchanged kernel's the results of some run are from the level above."""
 
     sets: list[str] = field(default_factory=list)
     rule: bool = False
     changed: bool = False
+    farther: float = 1.0
 
     @property
     def word(self) -> str:
@@ -75,17 +95,18 @@ class Tried:
         sets = InputSets.of(self.reference.function, self.given)
         self.sets = [s for s in INPUT_SETS if sets.fits(s) and s not in self.undefined]
         self.right: dict[str, list[bytes]] = {}
-        right = self._run(mlir.parse(self.text), self.right)
+        self.far: dict[str, list[float]] = {}
+        right = self._run(mlir.parse(self.text), self.right, self.far)
         assert not right.sets, (self.name, right.sets)
 
-    def _run(self, module: ir.Module, bits: dict[str, list[bytes]]) -> Verdict:
+    def _run(self, module: ir.Module, bits: dict[str, list[bytes]], far: dict[str, list[float]]) -> Verdict:
         assert isinstance(self.reference, _Remembered)
         kernel, verdict = DeviceKernel(module), Verdict()
         for name in self.sets:
-            start, self.reference.bits = time.perf_counter(), []
+            start, self.reference.bits, self.reference.far = time.perf_counter(), [], []
             kinds = try_sets(kernel, self.reference, [*self.given, *self.results], [name], seconds=20).kinds()
             self.seconds[name] += time.perf_counter() - start
-            bits[name] = self.reference.bits
+            bits[name], far[name] = self.reference.bits, self.reference.far
             if kinds:
                 verdict.sets.append(name)
                 verdict.rule |= kinds != {"wrong result"}
@@ -94,15 +115,19 @@ class Tried:
     def judge(self, mutant: Mutant) -> Verdict | None:
         """What the sets say; None for what is no kernel any more."""
         bits: dict[str, list[bytes]] = {}
+        far: dict[str, list[float]] = {}
         try:
             module = mlir.parse(mutant.text)
         except MlircError:
             return None
         try:
-            verdict = self._run(module, bits)
+            verdict = self._run(module, bits, far)
         except MlircError:  # a report by the device itself, such as an extent that differs between threads
             return Verdict(list(QUICK), True, True)
         verdict.changed = bits != self.right
+        if not verdict.sets:
+            pairs = [(x, y) for name in self.sets for x, y in zip(far[name], self.far[name], strict=True)]
+            verdict.farther = max((x / y for x, y in pairs), default=1.0)
         return verdict
 
 
