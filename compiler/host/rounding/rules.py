@@ -7,15 +7,13 @@ from dataclasses import replace
 
 from mlirc.host.rounding import overflow
 from mlirc.host.rounding.cuts import is_fp8
+from mlirc.host.rounding.factors import FACTORS, lost_by_two_parts, with_narrow_factors
 from mlirc.host.rounding.operation import At
 from mlirc.host.rounding.values import EXACT, LARGEST, LEAST, NORMAL, ROUNDOFF, SHORT, Builder, Known
 from mlirc.ir.levels import ROUNDED, WEIGHT
-from mlirc.mlir import arith, ir, scf
+from mlirc.mlir import arith, ir
 
 _FUNCTION = 4.0  # roundings that a function such as exp may cost
-# Roundings in f32 that a product may cost whose factors are rounded to a narrower type, and which is cut where it is
-# summed. Those of 8-bit floats are exact, and cut as cuts.py says.
-FACTORS = {name: 2.25 * 2.0 ** (24 - bits) for name, bits in (("tf32", 11), ("f16", 11), ("bf16", 8))}
 _LARGEST_TF32 = 2.0**128 - 2.0**116
 _RULES: dict[str, Callable[[At], Known]] = {}
 _WAVES = ("math.sin", "math.cos")
@@ -115,32 +113,6 @@ def _is_added(value: ir.Value) -> bool:
     return any(use.owner.operation.name in ("arith.addf", "arith.subf") for use in value.uses)
 
 
-def _lost_by_two_parts(at: At) -> ir.Value:
-    """What a product of two f32 loses where each is taken as two TF32 numbers: the second one has no bits below 2^-136,
-    which matters below 2^-112."""
-    b = at.b
-    sizes = [b.absolute(at.value(i)) for i in (0, 1)]
-    small = scf.IfOp(b.below(arith.minimumf(*sizes), b.constant(2.0**-112)), [b.f64], has_else=True)
-    with ir.InsertionPoint(small.then_block):
-        lost = [arith.minimumf(size, b.constant(2.0**-136)) for size in sizes]
-        scf.yield_([b.add(arith.mulf(lost[0], sizes[1]), arith.mulf(lost[1], sizes[0]))])
-    with ir.InsertionPoint(small.else_block):
-        scf.yield_([b.zero])
-    return small.results[0]
-
-
-def _with_narrow_factors(at: At, found: Known, narrow: str) -> Known:
-    """A product whose factors are rounded to a type of a smaller range: what is too large for it becomes infinite, and
-    what is too small loses digits, or is 0, which an infinity makes a NaN of."""
-    b = at.b
-    sizes = [b.absolute(at.value(i)) for i in range(2)]
-    largest, least = b.constant(LARGEST[narrow]), b.constant(LEAST[narrow])
-    over = [b.all([b.above(x, largest), b.below(x, b.infinity)]) for x in sizes]
-    gone = [b.all([b.below(x, least), b.above(y, b.constant(LARGEST[at.type]))]) for x, y in (sizes, sizes[::-1])]
-    error = b.add(b.error_of(found), b.times(LEAST[narrow], sizes[0]), b.times(LEAST[narrow], sizes[1]))
-    return Known(b.select(b.any([*over, *gone]), b.infinity, error), found.size)
-
-
 @_rule("arith.mulf")
 def _product(at: At) -> Known:
     b, first = at.b, at.error(0)
@@ -155,7 +127,7 @@ def _product(at: At) -> Known:
     size = arith.mulf(at.rough_size(0), at.rough_size(1))
     spread = _product_spread(at, first)
     if way == "tf32x3":
-        spread = b.add(spread, _lost_by_two_parts(at))
+        spread = b.add(spread, lost_by_two_parts(at))
     found = at.finish(exact, spread, size, roundings, exactly=roundings == 1.0, overflows=True)
     found = overflow.of_product(at, found)
     if way == "tf32":  # to which the largest f32 are rounded as infinities
@@ -163,7 +135,7 @@ def _product(at: At) -> Known:
         doubt = b.all([b.below(b.constant(_LARGEST_TF32), larger), b.below(larger, b.infinity)])
         found = Known(b.unless(doubt, b.error_of(found)), found.size)
     if way in ("f16", "bf16"):
-        found = _with_narrow_factors(at, found, way)
+        found = with_narrow_factors(at, found, way)
     if not taken:
         return found
     # What nobody attends to, or so little that its weight may be rounded to 0, may be left out or meet an infinity.
