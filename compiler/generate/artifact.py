@@ -248,8 +248,8 @@ def _copy_tokenizer(source: Path, target: Path) -> None:
             raise MlircError(f"{path}: is larger than {_TOKENIZER_LIMIT >> 20} MiB, which is no tokenizer")
         (target / name).write_bytes(data)
     config = read_object(source, CONFIG)
-    kind = kind_of(source, config)
-    if kind is not None and "tokenizer_class" not in config and os.path.lexists(target / "tokenizer.json"):
+    kind, chats = kind_of(source, config), "chat_template" in config or (target / "chat_template.jinja").exists()
+    if kind is not None and chats and "tokenizer_class" not in config:  # whose template may write the class's tokens
         (target / CONFIG).write_text(json.dumps({**config, "model_type": kind}), encoding="utf-8")
 
 

@@ -142,7 +142,6 @@ def compile_generation(
     """
     if output is not None:
         check_output(Path(output))
-    progress("reading the model, and comparing its steps with it")
     generator = open_generator(
         model, slots=slots, context=context, page_size=page_size, pages=pages, chunks=chunks, dtype=dtype,
         random_weights=random_weights, quantize=quantize, source_tokens=source_tokens,
