@@ -245,14 +245,8 @@ def _entry_of(entries: Mapping[str, Any], value: Any) -> str | None:
         if inside is not None:
             return inside
         if type(found) is type(value) is str and found == value:
-            return f"'{key}' is {ascii(shorten(value, 80))}, which transformers {_version()} does not know"
+            return f"'{key}' is {ascii(shorten(value, 80))}, which transformers does not know"
     return None
-
-
-def _version() -> str:
-    import transformers
-
-    return transformers.__version__
 
 
 def _random_weights(module: torch.nn.Module, seed: int) -> RandomWeights:

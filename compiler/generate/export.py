@@ -29,7 +29,7 @@ from mlirc.frontend.weights import Renamed
 from mlirc.generate.frequencies import fixed_frequencies
 from mlirc.generate.like_layers import few_layers, like_layers_run_once
 from mlirc.generate.paged_cache import FP8, Pools, ShapesOfCache
-from mlirc.generate.settings import notes_of, require_supported
+from mlirc.generate.settings import class_to_name, notes_of, require_supported
 from mlirc.generate.sizes import Sizes
 from mlirc.generate.steps import Decode, Prefill, Run, Sample, Step, make_states
 from mlirc.ir.layer_names import Layers
@@ -175,19 +175,10 @@ def _require_causal(network: Any, name: str) -> None:
     if network.config.is_encoder_decoder or network.get_output_embeddings() is None or "input_ids" not in takes:
         raise MlircError(
             f"{name}: generation needs a causal language model (one of transformers' ...ForCausalLM classes), not "
-            f"{type(network).__name__}{_class_to_name(network.config)}"
+            f"{type(network).__name__}{class_to_name(network.config)}"
         )
     if "past_key_values" not in takes:
         raise MlircError(f"{name}: {type(network).__name__} takes no past_key_values: its generation is not supported")
-
-
-def _class_to_name(config: Any) -> str:
-    """What to add to a config.json that names no class, of which there is one that generates."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-    known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type)
-    named = getattr(config, "architectures", None)
-    return "" if named or known is None else f': config.json names no class: add "architectures": ["{known}"]'
 
 
 def _what_it_keeps(network: Any) -> tuple[dict[int, Any], int]:

@@ -32,6 +32,15 @@ def require_supported(network: Any, heeded: tuple[str, ...] = ()) -> None:
             )
 
 
+def class_to_name(config: Any) -> str:
+    """What to add to a config.json that names no class, of which there is one that generates."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type)
+    named = getattr(config, "architectures", None)
+    return "" if named or known is None else f': config.json names no class: add "architectures": ["{known}"]'
+
+
 def stop_strings_of(network: Any) -> tuple[str, ...]:
     """The texts in front of which a generation ends by the model's generation config."""
     stops = getattr(getattr(network, "generation_config", None), "stop_strings", None) or ()
