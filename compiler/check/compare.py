@@ -83,11 +83,11 @@ def compare(
         moved = tuple(torch.where(keep, m, 0) for m in moved)
     # Where all cancels but for what is rounded on the way, sizes are those of PyTorch's own rounding.
     left = eager.double().nan_to_num(0, 0, 0).square().mean().sqrt()
-    size = wide if bool(wide.nan_to_num(0, 0, 0).any()) else left.expand(wide.shape)
-    own = [_errors(x, wide, size)[:2] for x in (eager, *moved)]
+    zeros = not bool(wide.nan_to_num(0, 0, 0).any())
+    own = [_errors(x, wide, left.expand(wide.shape) if zeros else wide)[:2] for x in (eager, *moved)]
     if unseen is not None:
         wide = torch.where(_off(out, unseen) < _off(out, wide), unseen.to(wide.dtype), wide)
-    error, peak, reason = _errors(out, wide, size)
+    error, peak, reason = _errors(out, wide, left.expand(wide.shape) if zeros else wide)
     own_error, own_peak = (max(x for x in (0.0, *column) if math.isfinite(x)) for column in zip(*own, strict=True))
     bad_whole = not error <= max(gate, EAGER * own_error)
     bad_peak = not peak <= max(PEAK * gate, EAGER * own_peak)
