@@ -6,6 +6,7 @@ LLVM vectorizes the innermost one, which `_order_loops` chooses to be contiguous
 
 from __future__ import annotations
 
+from mlirc.host.bf16_bits import keep_bf16_bits
 from mlirc.host.bounds import Strays, guard
 from mlirc.host.effort import opt_level
 from mlirc.host.integers_of_floats import saturate_conversions
@@ -113,6 +114,7 @@ def lower_to_llvm(module: ir.Module, function: str, source: str = "", bounds: bo
         strays = guard(module, source)
         _call_expm1(module)
         run_passes(module, _TO_LLVM)
+        keep_bf16_bits(module)
         module.body.append(ir.Operation.parse(_ROUND_TO_BF16))
         return strays, effort
 

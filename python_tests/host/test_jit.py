@@ -303,3 +303,20 @@ def test_roundings_to_bf16_need_no_instruction_of_the_processor(source):
     with np.errstate(invalid="ignore"):
         wanted = x.astype(np.float32).astype(ml_dtypes.bfloat16)
     np.testing.assert_array_equal(got.astype(np.float32), wanted.astype(np.float32))
+
+
+@pytest.mark.parametrize("bounds", [False, True])
+def test_subnormal_numbers_of_bf16_are_moved_as_they_are(bounds):
+    """Also from one block to another, where processors have instructions that make zeros of them."""
+    text = """func.func @k(%x: tensor<2x7xbf16>) -> tensor<2x7xbf16> {
+      %r = tm_tensor.sort dimension(1) outs(%x : tensor<2x7xbf16>) {
+      ^bb0(%a: bf16, %b: bf16):
+        %c = arith.cmpf ole, %a, %b : bf16
+        tm_tensor.yield %c : i1
+      } -> tensor<2x7xbf16>
+      return %r : tensor<2x7xbf16>
+    }"""
+    x = np.random.default_rng(0).integers(-9, 9, (2, 7)).astype(ml_dtypes.bfloat16)
+    x[0, 2:5] = np.array([-1e-40, 9.18e-41, -2e-39], ml_dtypes.bfloat16)
+    found = HostFunction(parse(text), "k", bounds=bounds).run(x)[0]
+    np.testing.assert_array_equal(found.view(np.uint16), np.sort(x.astype(np.float64)).astype(x.dtype).view(np.uint16))
