@@ -82,12 +82,13 @@ def compare(
         eager, wide = torch.where(keep, eager, 0), torch.where(keep, wide, 0)
         moved = tuple(torch.where(keep, m, 0) for m in moved)
     # Where all cancels but for what is rounded on the way, sizes are those of PyTorch's own rounding.
-    left = eager.double().nan_to_num(0, 0, 0).square().mean().sqrt()
-    zeros = not bool(wide.nan_to_num(0, 0, 0).any())
-    own = [_errors(x, wide, left.expand(wide.shape) if zeros else wide)[:2] for x in (eager, *moved)]
+    size = None
+    if not bool(wide.nan_to_num(0, 0, 0).any()):
+        size = eager.double().nan_to_num(0, 0, 0).square().mean().sqrt().expand(wide.shape)
+    own = [_errors(x, wide, size)[:2] for x in (eager, *moved)]
     if unseen is not None:
         wide = torch.where(_off(out, unseen) < _off(out, wide), unseen.to(wide.dtype), wide)
-    error, peak, reason = _errors(out, wide, left.expand(wide.shape) if zeros else wide)
+    error, peak, reason = _errors(out, wide, size)
     own_error, own_peak = (max(x for x in (0.0, *column) if math.isfinite(x)) for column in zip(*own, strict=True))
     bad_whole = not error <= max(gate, EAGER * own_error)
     bad_peak = not peak <= max(PEAK * gate, EAGER * own_peak)
@@ -118,9 +119,11 @@ def _off(out: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
     return off.masked_fill((out == ref) | torch.isnan(out) & torch.isnan(ref), 0.0)
 
 
-def _errors(out: torch.Tensor, ref: torch.Tensor, size: torch.Tensor) -> tuple[float, float, str]:
-    """Error of the whole and of the worst element, relative to `size`; a reason where NaN or infinities differ."""
-    out, ref, size = out.double(), ref.double(), size.double()
+def _errors(out: torch.Tensor, ref: torch.Tensor, size: torch.Tensor | None) -> tuple[float, float, str]:
+    """Error of the whole and of the worst element, relative to `size`, or to `ref`; a reason where NaN or infinities
+    differ."""
+    out, ref = out.double(), ref.double()
+    size = ref if size is None else size.double()
     finite = torch.isfinite(ref)
     same = torch.where(finite, torch.isfinite(out), torch.isnan(out) & torch.isnan(ref) | (out == ref))
     if not bool(same.all()):
