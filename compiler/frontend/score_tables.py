@@ -45,7 +45,7 @@ def tabulate(
         function = _Sum("f64" if q.meta["val"].dtype == torch.float64 else "f32", constants, make)
         lines = function.of(bias, mask)
         parts = function.inputs
-    narrow = [_unexpanded(x) for x in parts]
+    narrow = [unexpanded(x) for x in parts]
     first = next((n for n, x in enumerate(narrow) if _is_relative(x, constants)), None)
     others = next(
         (o for o in ([x for n, x in enumerate(xs) if n != first] for xs in (narrow, parts)) if _alike(o)), None
@@ -56,7 +56,8 @@ def tabulate(
     return None, None, [table, *others], _reading(lines, first, narrow[first].meta["val"], table.meta["val"])
 
 
-def _unexpanded(node: Any) -> Node:
+def unexpanded(node: Any) -> Node:
+    """The tensor that an expansion to the same rank repeats: masks and inputs of scores broadcast."""
     while node.target is aten.expand.default and node.args[0].meta["val"].dim() == node.meta["val"].dim():
         node = node.args[0]
     return node

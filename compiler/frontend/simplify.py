@@ -21,7 +21,7 @@ from mlirc.frontend.attention import is_lowest, pattern_of
 from mlirc.frontend.dims import count_dims_from_front
 from mlirc.frontend.evaluate import evaluate_constant, evaluate_fake, place
 from mlirc.frontend.scatter import scatter_elements_op, scatter_op
-from mlirc.frontend.score_tables import tabulate
+from mlirc.frontend.score_tables import tabulate, unexpanded
 from mlirc.frontend.spelled_attention import find_attention
 from mlirc.runtime.lazy import resolved
 
@@ -267,7 +267,7 @@ def _padding_rows(node: Node) -> bool:
 
 def _terms(mask: Node) -> list[Node]:
     """The masks that a bool mask is the conjunction of; expansions are looked through, since masks broadcast."""
-    mask = _unexpanded(mask)
+    mask = unexpanded(mask)
     if mask.target in (aten.bitwise_and.Tensor, aten.logical_and.default):
         parts = [a for a in mask.args if isinstance(a, Node)]
         if len(parts) == 2:
@@ -295,7 +295,7 @@ def _split_bias(
         node.meta = {"val": bias.meta["val"] > below, **place(bias)}
         constants.set(node, visible)
         return [node], rest
-    inner = _unexpanded(bias)
+    inner = unexpanded(bias)
     if inner.target is aten.where.self:
         arguments: Any = inner.args
         cond, yes, no = arguments
@@ -318,13 +318,6 @@ def _of_keys(graph: Graph, bias: Node, visible: torch.Tensor, constants: Constan
         node = _call(graph, bias, aten.amax.default, bias, [-2], True)
     constants.set(node, highest)
     return node
-
-
-def _unexpanded(mask: Node) -> Node:
-    """The tensor that an expansion to the same rank repeats: masks broadcast."""
-    while mask.target is aten.expand.default and mask.args[0].meta["val"].dim() == mask.meta["val"].dim():  # type: ignore[union-attr]
-        mask = mask.args[0]  # type: ignore[assignment]
-    return mask
 
 
 def _rank4(graph: Graph, node: Node) -> Node:
