@@ -7,10 +7,8 @@ import math
 import pytest
 import torch
 
-from mlirc.driver.compilation import Compilation
 from mlirc.frontend import score_tables
-from mlirc.targets import get_target
-from support.models.together import check_together, randn
+from support.models.together import check_together, linalg_of, randn
 
 sdpa = torch.nn.functional.scaled_dot_product_attention
 
@@ -85,20 +83,9 @@ def of_inputs(q, k, v, bias):
 OTHERS = [(asymmetric, QKV), (of_inputs, (*QKV, randn(1, 3, 9, 9)))]
 
 
-def lowered(function, inputs) -> str:
-    class Model(torch.nn.Module):
-        def forward(self, *inputs):
-            return function(*inputs)
-
-    job = Compilation("tables", get_target("sm_90a"), (), helpers=0)
-    job.import_module(Model().eval(), tuple(inputs), {})
-    job.lower("linalg")
-    return job.text("linalg")
-
-
 @pytest.mark.parametrize("function, inputs", TABULATED, ids=[f"{f.__name__}{i}" for i, (f, _) in enumerate(TABULATED)])
 def test_a_bias_of_distances_is_a_table(function, inputs):
-    text = lowered(function, inputs)
+    text = linalg_of(function, inputs)
     (line,) = [line for line in text.split("\n") if '_attention"(' in line]
     queries, keys = inputs[0].shape[2], inputs[1].shape[2]
     assert "mlirc.table_attention" in line and f"x{queries}x{keys}xf" not in line
@@ -109,7 +96,7 @@ def test_a_bias_of_distances_is_a_table(function, inputs):
 def test_others_stay(function, inputs, monkeypatch):
     if function is alibi:
         monkeypatch.setattr(score_tables, "SMALL", 3 * 9 * 9 * 4 + 1)
-    assert "mlirc.attention" in lowered(function, inputs)
+    assert "mlirc.attention" in linalg_of(function, inputs)
 
 
 def test_they_are_right():

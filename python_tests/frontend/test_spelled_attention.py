@@ -8,9 +8,7 @@ import math
 import pytest
 import torch
 
-from mlirc.driver.compilation import Compilation
-from mlirc.targets import get_target
-from support.models.together import check_together, randn
+from support.models.together import check_together, linalg_of, randn
 
 INF = float("inf")
 
@@ -87,21 +85,8 @@ FOUND = [
 ]  # fmt: skip
 
 
-def lowered(function, inputs) -> str:
-    """The `linalg` level of a model that is one function."""
-
-    class Model(torch.nn.Module):
-        def forward(self, *inputs):
-            return function(*inputs)
-
-    job = Compilation("spelled", get_target("sm_90a"), (), helpers=0)
-    job.import_module(Model().eval(), tuple(inputs), {})
-    job.lower("linalg")
-    return job.text("linalg")
-
-
 def count(function, inputs) -> int:
-    return lowered(function, inputs).count('attention"(')
+    return linalg_of(function, inputs).count('attention"(')
 
 
 def test_they_are_attention_and_right():
@@ -239,7 +224,7 @@ def windowed(q, k, v):
 def described(function, inputs) -> str:
     """The op's lines of the `linalg` level, with types."""
     return "\n".join(
-        x for x in lowered(function, inputs).split("\n") if "mlirc.attention" in x or "sink_attention" in x
+        x for x in linalg_of(function, inputs).split("\n") if "mlirc.attention" in x or "sink_attention" in x
     )
 
 

@@ -14,6 +14,7 @@ import openai
 from support.generate.fake_engine import FakeEngine
 from support.serve.clients import come_and_go
 from support.serve.running import MODEL, Words, running
+from support.serve.waiting import Gated
 
 
 def test_16_clients_that_come_and_go_at_random():
@@ -24,21 +25,9 @@ def test_16_clients_that_come_and_go_at_random():
         assert server.free() and server.worker.failure is None
 
 
-class Stepped(FakeEngine):
-    """Decodes as often as the test lets it."""
-
-    def __init__(self, **options):
-        super().__init__(**options)
-        self.gate = threading.Semaphore(0)
-
-    def decode(self):
-        self.gate.acquire()
-        return super().decode()
-
-
 def test_a_client_that_goes_away_frees_its_pages():
     """Streamed, in the middle; not streamed, while it waits; and one that has not got a slot."""
-    engine = Stepped(vocabulary=Words().size, slots=2, context=1024)
+    engine = Gated(vocabulary=Words().size, slots=2, context=1024)
     options = {"model": MODEL, "prompt": [3], "max_tokens": 1000, "temperature": 0}
 
     async def come_and_go(server) -> None:

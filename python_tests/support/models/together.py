@@ -6,6 +6,8 @@ import torch
 from torch import nn
 
 from mlirc.check import check_torch
+from mlirc.driver.compilation import Compilation
+from mlirc.targets import get_target
 
 
 class Together(nn.Module):
@@ -44,3 +46,11 @@ class Calls(nn.Module):
 
     def forward(self, *args):
         return self.function(*args)
+
+
+def linalg_of(function, inputs) -> str:
+    """The `linalg` level of a model that is one function."""
+    job = Compilation("model", get_target("sm_90a"), (), helpers=0)
+    job.import_module(Calls(function).eval(), tuple(inputs), {})
+    job.lower("linalg")
+    return job.text("linalg")
