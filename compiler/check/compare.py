@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from mlirc.check.gates import GATES, gate_of
+from mlirc.check.singular import undecided
 from mlirc.precision import DEFAULT_FP32
 
 PEAK = 16  # times the gate: what rounding does to the worst element of many
@@ -51,7 +52,7 @@ def compare(
 
     Floats pass within the gate of their dtype, or within twice PyTorch's own error against FP64, the largest that it
     has there or where its numbers were `moved`. Integers and booleans must equal PyTorch's. NaN and infinities must be
-    where FP64 has them; where only PyTorch in the model's own dtype has them (an overflow) anything goes. Each element
+    where FP64 has them, but where PyTorch's own results leave that `undecided`. Each element
     may be that of attention without `unseen` keys, and anything where it depends on what PyTorch leaves `undefined`.
     """
     eager, wide, moved, unseen = reference.eager, reference.wide, reference.moved, reference.unseen
@@ -75,12 +76,11 @@ def compare(
     beyond = torch.isfinite(eager) & torch.isfinite(wide) & (wide.abs() > info.max)
     wide = torch.where(beyond, eager.to(wide.dtype), wide)
     wide = torch.where(wide.abs() < info.smallest_normal * info.eps / 2, 0, wide)
-    overflow = torch.isfinite(wide) & ~torch.isfinite(eager)
-    if bool(overflow.any()):
-        keep = ~overflow
-        out = torch.where(keep, out, torch.zeros_like(out))
-        eager, wide = torch.where(keep, eager, 0), torch.where(keep, wide, 0)
-        moved = tuple(torch.where(keep, m, 0) for m in moved)
+    skip = undecided(out, wide, (eager, *moved))
+    if bool(skip.any()):
+        out, eager, wide = (torch.where(skip, 0, t) for t in (out, eager, wide))
+        moved = tuple(torch.where(skip, 0, m) for m in moved)
+        unseen = torch.where(skip, 0, unseen) if unseen is not None else None
     # Where all cancels but for what is rounded on the way, sizes are those of PyTorch's own rounding.
     size = None
     if not bool(wide.nan_to_num(0, 0, 0).any()):

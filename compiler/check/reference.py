@@ -108,10 +108,13 @@ class TorchModel:
         return found if mode.used and found is not None else [None] * len(wide)
 
     def moved(self, tensors: Sequence[torch.Tensor], count: int = 4) -> list[tuple[torch.Tensor, ...]]:
-        """For each main output, `count` results of PyTorch in the model's dtype with every weight and every float input
-        multiplied by 1 + u, |u| <= half a unit in the last place: how far rounding alone takes this model.
+        """For each main output, results of PyTorch in the model's dtype: how far rounding alone takes this model.
+
+        `count` of them have every weight and every float input multiplied by 1 + u, |u| <= half a unit in the last
+        place. One is by PyTorch's own choice of attention, but for what is NaN by the formula.
         """
-        rows = []
+        formula, own = self.run(tensors), self._run(self.module, tensors, formula=False)
+        rows = [[torch.where(torch.isnan(f), f, o) for f, o in zip(formula, own, strict=True)]]
         for seed in range(count):
             generator = torch.Generator().manual_seed(seed)
             module = copied_module(self.module)
@@ -123,15 +126,17 @@ class TorchModel:
         return list(zip(*rows, strict=True))
 
     def _run(
-        self, module: torch.nn.Module, tensors: Sequence[torch.Tensor], factors: UniqueFactors | None = None
-    ) -> list[torch.Tensor]:
+        self, module: torch.nn.Module, tensors: Sequence[torch.Tensor], factors: UniqueFactors | None = None,
+        formula: bool = True,
+    ) -> list[torch.Tensor]:  # fmt: skip
         args, kwargs = self.source.bind([t.clone() for t in tensors])
         # PyTorch's fused attention on a CPU makes zeros of a query that is NaN; its plain formula does not.
-        formula = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
+        math = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
+        attention = math if formula else contextlib.nullcontext()
         numbers = ModelNumbers(self._drawn if module is self._wide else None) if self._draws else None
         drawing = numbers.active() if numbers else contextlib.nullcontext()
         choices = factors or self._factors
-        with quiet(), torch.no_grad(), self.source.mode_of(module), formula, drawing, FirstOfEqual(), choices:
+        with quiet(), torch.no_grad(), self.source.mode_of(module), attention, drawing, FirstOfEqual(), choices:
             output, state = call_and_restore(module, args, kwargs, self.source.written)
         if numbers and self._drawn is None:
             self._drawn = numbers.drawn
