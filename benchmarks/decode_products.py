@@ -105,8 +105,9 @@ def without_plan(text: str) -> str:
 def compile_arms(name: str, arms: list[str], folder: str) -> list[str]:
     """Writes a model's chain by each of `arms`, "" for the default schedules; what was refused."""
     from mlirc.driver.compilation import Compilation
-    from mlirc.driver.kernel_cache import KernelCache, cache_folder
+    from mlirc.driver.kernel_cache import KernelCache
     from mlirc.errors import MlircError
+    from mlirc.files.kept import cache_folder
     from mlirc.targets import get_target
 
     job = Compilation(name, get_target("sm_90a"), (), KernelCache(cache_folder()), helpers=0)

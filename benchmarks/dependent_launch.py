@@ -49,7 +49,8 @@ def chain() -> tuple[Any, tuple]:
 def job_of(case: str, schedule: tuple[str, ...]) -> Any:
     """The compilation of a case, not lowered yet."""
     from mlirc.driver.compilation import Compilation
-    from mlirc.driver.kernel_cache import KernelCache, cache_folder
+    from mlirc.driver.kernel_cache import KernelCache
+    from mlirc.files.kept import cache_folder
     from mlirc.targets import get_target
 
     job = Compilation(case, get_target("sm_90a"), schedule, KernelCache(cache_folder()), helpers=2)

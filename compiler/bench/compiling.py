@@ -38,7 +38,8 @@ def compile_case(
     from mlirc.backend.ptx import check_ptxas
     from mlirc.bench.count import count_program, kernels_of
     from mlirc.driver.compilation import Compilation
-    from mlirc.driver.kernel_cache import KernelCache, cache_folder
+    from mlirc.driver.kernel_cache import KernelCache
+    from mlirc.files.kept import cache_folder
     from mlirc.targets import get_target
 
     forget_peak()

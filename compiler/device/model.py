@@ -21,8 +21,8 @@ from mlirc.device.reference import References
 from mlirc.device.report import Finding, Report
 from mlirc.errors import MlircError
 from mlirc.host.jit import TensorSpec, tensor_spec
-from mlirc.host.level_files import argument_names
 from mlirc.ir import levels
+from mlirc.ir.levels import argument_names
 from mlirc.ir.loops import is_loop, read_loop
 from mlirc.mlir import ir
 from mlirc.schedule.places import places_by_line

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from mlirc import internal
 from mlirc.driver.kernel_build import KernelBuild, KernelJob
-from mlirc.driver.kernel_cache import KernelCache, cache_folder
+from mlirc.driver.kernel_cache import KernelCache
 from mlirc.driver.modules import FewLayers, Modules
 from mlirc.driver.reschedule import Earlier, identity, runs_user_code
 from mlirc.errors import MlircError, is_control
+from mlirc.files.kept import cache_folder
 from mlirc.files.opening import exists, open_regular, read_text, shorten
 from mlirc.files.outputs import Outputs, check_model_output, model_files
 from mlirc.frontend.names import IN_FILE

@@ -1,234 +1,37 @@
-"""The folder of compiled kernels: what was compiled once, by anyone with the same tools, is not compiled again.
-
-One file per kernel, named by a hash of its scheduled text, the target, and the versions of the tools and of our
-sources: a line of JSON with that name and a checksum over name and content, then the content. A file that is damaged,
-changed, renamed, of another owner or writable for others is as good as absent. Several processes may use the folder at
-once: a file appears whole, by a rename. The kernels least recently used go when all take more than the limit.
-"""
+"""Kernels compiled before, as files of the folder of what is kept: by their scheduled text and the target."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
-import hashlib
 import json
-import os
-import re
-import stat
-import sys
-import tempfile
-import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
-from mlirc.errors import MlircError
-
-if TYPE_CHECKING:  # `mlirc --cache-info` answers without MLIR
-    from mlirc.driver.kernel_build import KernelBuild, KernelJob
-
-DEFAULT_LIMIT = 2 << 30  # bytes
-_MARK = "mlirc kernel"
-_FORMAT = 1
-_TEMPORARY = re.compile(r"\.mlirc-.*\.tmp")
-_NAME = re.compile(r"[0-9a-f]{64}\.json")
-_ABANDONED = 3600  # seconds, after which a temporary file's process is taken for dead
+from mlirc.backend.kernel import Copy, Launch
+from mlirc.driver.kernel_build import KernelBuild, KernelJob
+from mlirc.files.kept import KERNEL, KeptFolder, key_of
+from mlirc.runtime.plan import Extent
+from mlirc.runtime.tensor_map import maps_from_json
 
 
-@functools.cache
-def _versions_digest() -> str:
-    """A hash over everything that decides what a kernel compiles to: our own sources and the tools' versions."""
-    from importlib import metadata
-
-    import mlirc.dialects
-    import mlirc.passes
-    import mlirc.scripts
-
-    digest = hashlib.sha256()
-    for package in ("torch-mlir", "llvmlite"):
-        digest.update(f"{package} {metadata.version(package)}\n".encode())
-    roots = [Path(p) for m in (mlirc, mlirc.dialects, mlirc.passes, mlirc.scripts) for p in m.__path__]
-    for root in roots:
-        for path in sorted(root.rglob("*.py")):
-            digest.update(f"{path.relative_to(root)}\n".encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-def cache_folder() -> Path:
-    """`$MLIRC_CACHE_DIR`, or `mlirc` in the user's cache folder."""
-    given = os.environ.get("MLIRC_CACHE_DIR")
-    if given:
-        return Path(given)
-    with contextlib.suppress(RuntimeError):  # a user without a home
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mlirc"
-    return Path(os.devnull)  # no folder: nothing is kept
-
-
-def size_limit() -> int:
-    """The bytes that all kernels may take together: `$MLIRC_CACHE_SIZE`, a number with K, M or G behind it (of 1024),
-    or 2 GiB. Raises MlircError when that is no size."""
-    given = os.environ.get("MLIRC_CACHE_SIZE", "").strip()
-    match = re.fullmatch(r"([0-9]{1,15})\s*([KMGT]?)(i?B)?", given, flags=re.IGNORECASE)
-    if given and not match:
-        raise MlircError(f"MLIRC_CACHE_SIZE={given}: no size: give bytes, or a number such as 500M or 2G")
-    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}[match[2].upper()] if match else DEFAULT_LIMIT
-
-
-@dataclasses.dataclass(frozen=True)
-class Kept:
-    """One file of the cache: `used` is when it was last written or read, in seconds."""
-
-    path: Path
-    size: int
-    used: float
-
-
-class KernelCache:
-    """A folder of compiled kernels. A folder that cannot be read or written only costs time; one that others may write
-    to, or that belongs to somebody else, is not used, and standard error says so once. `limit` in bytes."""
-
-    def __init__(self, folder: Path, limit: int | None = None) -> None:
-        self.folder = folder
-        self.limit = size_limit() if limit is None else limit
-        self._size: int | None = None  # of all files; None until the first one is written
+class KernelCache(KeptFolder):
+    """The folder's compiled kernels."""
 
     def key(self, job: KernelJob) -> str:
-        digest = hashlib.sha256(_versions_digest().encode())
-        for part in (job.name, job.identity, job.level, job.target):
-            digest.update(f"{len(part)} {part}\n".encode())
-        return digest.hexdigest()
+        """The name of what a job compiles to."""
+        return key_of((job.name, job.identity, job.level, job.target))
 
     def get(self, job: KernelJob) -> KernelBuild | None:
         """The kernel compiled earlier, or None."""
-        if not self._trusted():
-            return None
-        key = self.key(job)
-        path = self.folder / f"{key}.json"
+        content = self.read(self.key(job), KERNEL)
         try:
-            build = _from_json(json.loads(_content(_read_own(path), key)))
-            os.utime(path)
-            return build
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None if content is None else _from_json(json.loads(content))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
     def put(self, job: KernelJob, build: KernelBuild) -> None:
         """Keeps a compiled kernel for later."""
-        if not self._trusted(make=True):
-            return
-        key, content = self.key(job), json.dumps(_to_json(build))
-        head = {_MARK: _FORMAT, "key": key, "sha256": _checksum(key, content)}
-        data = f"{json.dumps(head)}\n{content}".encode()
-        temporary = None
-        try:
-            handle, temporary = tempfile.mkstemp(prefix=".mlirc-", suffix=".tmp", dir=self.folder)  # for the user alone
-            with open(handle, "wb") as file:
-                file.write(data)
-            os.replace(temporary, self.folder / f"{key}.json")
-            temporary = None
-            self._size = sum(k.size for k in self.kept()) if self._size is None else self._size + len(data)
-            if self._size > self.limit:
-                self.prune(self.limit)
-        except OSError:
-            pass  # documented: a cache that cannot be written is no error
-        finally:
-            if temporary is not None:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
-
-    def kept(self) -> Iterator[Kept]:
-        """The cache's own files; what else lies in the folder is left out."""
-        with contextlib.suppress(OSError), os.scandir(self.folder) as entries:
-            for entry in entries:
-                with contextlib.suppress(OSError):  # another process may have removed it
-                    about = entry.stat(follow_symlinks=False)
-                    if stat.S_ISREG(about.st_mode) and self._is_ours(entry):
-                        yield Kept(Path(entry.path), about.st_size, about.st_mtime)
-
-    def _is_ours(self, entry: os.DirEntry) -> bool:
-        if _TEMPORARY.fullmatch(entry.name):
-            return True
-        if not _NAME.fullmatch(entry.name):
-            return False
-        with open(entry.path, "rb") as file:
-            return file.read(len(_MARK) + 4).startswith(f'{{"{_MARK}"'.encode())
-
-    def prune(self, limit: int) -> tuple[int, int]:
-        """Removes what was not used for longest until a tenth less than `limit` bytes are left, and what processes that
-        died left behind. Returns how many files and bytes went."""
-        kept = sorted(self.kept(), key=lambda k: k.used)
-        self._size, goal = sum(k.size for k in kept), limit - limit // 10
-        files = removed = 0
-        goal = self._size if 0 < self._size <= limit else goal  # other processes made room, or one file was replaced
-        for one in kept:
-            temporary = _TEMPORARY.fullmatch(one.path.name) is not None
-            if (time.time() - one.used > _ABANDONED or not limit) if temporary else self._size > goal:
-                with contextlib.suppress(OSError):
-                    one.path.unlink()
-                    files, removed, self._size = files + (not temporary), removed + one.size, self._size - one.size
-        return files, removed
-
-    def problem(self) -> str:
-        """Why the folder is not used, "" when it is or when it is not there yet."""
-        try:
-            about = os.stat(self.folder)
-        except OSError as e:
-            return "" if isinstance(e, FileNotFoundError) else f"{e.strerror}"
-        if not stat.S_ISDIR(about.st_mode):
-            return "it is no folder"
-        if about.st_uid != os.geteuid():
-            return "it belongs to somebody else"
-        if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return f"others may write to it: chmod 700 {self.folder}"
-        return ""
-
-    def _trusted(self, make: bool = False) -> bool:
-        if make:
-            with contextlib.suppress(OSError):
-                self.folder.parent.mkdir(parents=True, exist_ok=True)
-                self.folder.mkdir(mode=0o700, exist_ok=True)
-        why = self.problem()
-        if why.startswith(("it belongs", "others")):
-            _say(f"warning: the folder of compiled kernels, {self.folder}, is not used: {why}")
-        return not why
-
-    def info(self) -> str:
-        """For people: the folder, what it holds, the limit, and why it is not used if it is not."""
-        kept = [k for k in self.kept() if _NAME.fullmatch(k.path.name)]
-        why = self.problem()
-        return (
-            f"{self.folder}: {len(kept)} kernels, {sum(k.size for k in kept) / 2**20:.1f} MiB of at most "
-            f"{self.limit / 2**20:,.0f} MiB" + (f"; not used: {why}" if why else "")
-        )
-
-
-@functools.cache
-def _say(text: str) -> None:
-    """Prints a line on standard error, the same one only once."""
-    print(text, file=sys.stderr)
-
-
-def _read_own(path: Path) -> str:
-    """A file's text; OSError unless it is a regular file of the user's that nobody else may write."""
-    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        about = os.fstat(file.fileno())
-        others = about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or others:
-            raise OSError("not a file of the user's alone")
-        return file.read().decode()
-
-
-def _checksum(key: str, content: str) -> str:
-    return hashlib.sha256(f"{key}\n{content}".encode()).hexdigest()
-
-
-def _content(text: str, key: str) -> str:
-    """A file's content; ValueError unless it is the whole and unchanged content for `key`."""
-    head, _, content = text.partition("\n")
-    if json.loads(head) != {_MARK: _FORMAT, "key": key, "sha256": _checksum(key, content)}:
-        raise ValueError("changed, or of another kernel")
-    return content
+        self.write(self.key(job), KERNEL, json.dumps(_to_json(build)).encode())
 
 
 def _to_json(build: KernelBuild) -> dict[str, Any]:
@@ -238,11 +41,6 @@ def _to_json(build: KernelBuild) -> dict[str, Any]:
 
 
 def _from_json(record: Mapping[str, Any]) -> KernelBuild:
-    from mlirc.backend.kernel import Copy, Launch
-    from mlirc.driver.kernel_build import KernelBuild
-    from mlirc.runtime.plan import Extent
-    from mlirc.runtime.tensor_map import maps_from_json
-
     launches: list[Launch | Copy] = []
     for item in record["launches"]:
         fields: dict[str, Any] = {k: v for k, v in item.items() if k != "kind"}

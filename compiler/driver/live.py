@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from mlirc.driver.compilation import HOST_LEVELS, Compilation
-from mlirc.driver.kernel_cache import KernelCache, cache_folder
+from mlirc.driver.kernel_cache import KernelCache
 from mlirc.errors import MlircError, require_type
+from mlirc.files.kept import cache_folder
 from mlirc.precision import DEFAULT_FP32, check_fp32
 from mlirc.targets import DEFAULT_TARGET, TARGETS, get_target
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from mlirc.driver.compilation import HOST_LEVELS, Compilation
-from mlirc.driver.kernel_cache import KernelCache, cache_folder
+from mlirc.driver.kernel_cache import KernelCache
 from mlirc.driver.lowering import Lowerings
 from mlirc.driver.start import end_ahead
 from mlirc.driver.workers import Helpers, cores
 from mlirc.errors import MlircError
+from mlirc.files.kept import cache_folder
 from mlirc.frontend.importer import ImportedModel
 from mlirc.frontend.inputs import dtype_name
 from mlirc.frontend.weights import Renamed
@@ -27,9 +29,12 @@ from mlirc.generate.families import open_generator
 from mlirc.generate.plan_engine import PlanEngine
 from mlirc.generate.progress import Progress, silent
 from mlirc.generate.settings import stop_strings_of
+from mlirc.host.level_code import LevelCode, level_code
+from mlirc.host.level_files import Levels
 from mlirc.ir.layer_names import NotRepeated
-from mlirc.mlir import context, ir
+from mlirc.mlir import context, ir, parse
 from mlirc.precision import DEFAULT_FP32, check_fp32
+from mlirc.runtime.plan_file import identity
 from mlirc.targets import DEFAULT_TARGET, get_target
 
 _MANY_PARAMETERS = 64  # of a model of seven layers or so
@@ -90,14 +95,10 @@ class CompiledGenerator:
     def engine(self, device: int | str = 0, progress: Progress = silent) -> PlanEngine:
         """What runs the plans: on a GPU by number, on the host device (`host`), or on the CPU (`cpu`)."""
         from mlirc.generate.loading import engine_of
-        from mlirc.host.level_files import Levels
 
         if device == "cpu":
-            # Equal parts of the graph are one function at the lower levels: much less to compile.
-            modules = {
-                name: next(job.modules[x] for x in _ON_CPU if x in job.modules) for name, job in self.jobs.items()
-            }
-            return engine_of(device, self.generator.sizes, self.tensors(), modules=modules, progress=progress)
+            codes = {name: partial(_code, name, job) for name, job in self.jobs.items()}
+            return engine_of(device, self.generator.sizes, self.tensors(), codes=codes, progress=progress)
         for job in self.jobs.values():
             job.lower("ptx")
         levels = {
@@ -175,6 +176,15 @@ def compile_generation(
         progress(f"writing {output}")
         made.write(output)
     return made
+
+
+def _code(name: str, job: Compilation, starts: Callable[[], object]) -> LevelCode:
+    """A plan's code for the CPU: lower levels have one function for equal parts of the graph, much less to compile."""
+    level = next(x for x in _ON_CPU if x in job.modules)
+    if job.ptx:
+        return Levels.of({level: job.text(level)}, job.plan, identity(job.ptx)).code(level, name, starts)
+    text = job.text(level).rstrip()
+    return level_code(text, lambda: parse(text, name), name, "", starts)
 
 
 def _import(job: Compilation, generator: Generator, name: str) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from mlirc.runtime.arrays import NUMPY_DTYPES
 from mlirc.runtime.loading import load_text, read_model
 from mlirc.runtime.plan import Plan, TensorSpec
 from mlirc.runtime.weights import WeightFile
+
+if TYPE_CHECKING:
+    from mlirc.host.level_code import LevelCode
 
 _NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
 
@@ -44,8 +48,9 @@ def load_engine(
     for name, (_, plan) in plans.items():
         _check(path / f"{name}.ptx", plan, about)
     if device == "cpu":
-        modules = {name: _levels(path / f"{name}.ptx", plan).module("tiles") for name, (_, plan) in plans.items()}
-        return engine_of(device, about.sizes, tensors, modules=modules, progress=progress)
+        found = {name: _levels(path / f"{name}.ptx", plan) for name, (_, plan) in plans.items()}
+        codes = {name: partial(found[name].code, "tiles", name) for name in plans}
+        return engine_of(device, about.sizes, tensors, codes=codes, progress=progress)
     levels = {n: _levels(path / f"{n}.ptx", plan) if device == "host" else None for n, (_, plan) in plans.items()}
     given = {name: (text, plan, levels[name]) for name, (text, plan) in plans.items()}
     return engine_of(device, about.sizes, tensors, plans=given)
@@ -57,13 +62,14 @@ def engine_of(
     tensors: Mapping[str, Any],
     *,
     plans: Mapping[str, tuple[str, Plan, Any]] | None = None,
-    modules: Mapping[str, Any] | None = None,
+    codes: Mapping[str, Callable[[Callable[[], object]], LevelCode]] | None = None,
     progress: Progress = silent,
 ) -> PlanEngine:
     """An engine of `plans` (the PTX file's text, its plan and, for the host device, its levels), or on the CPU of
-    `modules` of a level above `gpu`. `tensors` are all weights and constants by name; states begin as zeros."""
+    `codes`, each of which is called for its level's code, and calls what it is given where that takes its time.
+    `tensors` are all weights and constants by name; states begin as zeros."""
     if device == "cpu":
-        return engine_class(sizes)(_on_cpu(modules or {}, tensors, progress), sizes)
+        return engine_class(sizes)(_on_cpu(codes or {}, tensors, progress), sizes)
     models: dict[str, Any] = {}
     try:
         for name, (text, plan, levels) in (plans or {}).items():
@@ -87,30 +93,23 @@ def engine_class(sizes: Sizes) -> type[PlanEngine]:
     return PlanEngine if sizes.source is None else SourceEngine
 
 
-def _on_cpu(modules: Mapping[str, Any], tensors: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+def _on_cpu(codes: Mapping[str, Callable], tensors: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     try:
-        from mlirc.host.jit import tensor_spec
-        from mlirc.host.level_files import argument_names
         from mlirc.host.level_model import LevelModel
         from mlirc.host.tensors import to_numpy
-        from mlirc.ir.levels import functions
     except ModuleNotFoundError as e:
         raise missing_package(e) or e from e
     arrays: dict[str, np.ndarray] = {}
-    for module in modules.values():
-        main = functions(module)["main"]
-        states = LevelModel.names_of_states(main)
-        for name, type_ in zip(argument_names(main), main.type.inputs, strict=True):
-            if name in states and name not in arrays:
-                spec = tensor_spec(type_)
-                arrays[name] = np.zeros(spec.shape, spec.dtype)
-            elif name in tensors and name not in arrays:
-                tensor = tensors[name]
-                arrays[name] = tensor.owner.array(name) if hasattr(tensor, "owner") else to_numpy(tensor)
     models = {}
-    for number, (name, module) in enumerate(modules.items(), 1):
-        progress(f"{name} for this CPU ({number} of {len(modules)} plans)")
-        models[name] = LevelModel(module, arrays, source=name)
+    for number, (name, code_of) in enumerate(codes.items(), 1):
+        code = code_of(partial(progress, f"{name} for this CPU ({number} of {len(codes)} plans)"))
+        for argument, kind, spec in zip(code.names, code.kinds, code.function.inputs, strict=True):
+            if kind == "state" and argument not in arrays:
+                arrays[argument] = np.zeros(spec.shape, spec.dtype)
+            elif argument in tensors and argument not in arrays:
+                tensor = tensors[argument]
+                arrays[argument] = tensor.owner.array(argument) if hasattr(tensor, "owner") else to_numpy(tensor)
+        models[name] = LevelModel(code, arrays)
     return models
 
 

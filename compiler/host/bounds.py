@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlirc.errors import MlircError
@@ -16,6 +17,7 @@ from mlirc.passes.loops.guards import ACCESSES, keep_inside
 from mlirc.schedule.places import without_tag
 
 _NOTE = "mlirc_note_stray"
+NOTE = f"_mlir_ciface_{_NOTE}"  # what compiled code calls
 
 
 @dataclass
@@ -32,12 +34,12 @@ class Stray:
 
 
 class Strays:
-    """What a module's checks found: the places with a check, and the strays of the last run. `source`: the name of the
-    text that the module was parsed from."""
+    """What a module's checks found: the places with a check (extent and location), and the strays of the last run.
+    `source`: the name of the text that the module was parsed from."""
 
-    def __init__(self, source: str = "") -> None:
+    def __init__(self, source: str = "", places: Sequence[tuple[int, str]] = ()) -> None:
         self.source = source
-        self.places: list[tuple[int, str]] = []  # extent, location
+        self.places = list(places)
         self.found: dict[int, Stray] = {}
         self._callback = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(self._note)
 
@@ -52,6 +54,11 @@ class Strays:
             self.found[place].count += 1
         else:
             self.found[place] = Stray(index, *self.places[place])
+
+    @property
+    def address(self) -> int:
+        """Of what the compiled code calls as NOTE; it lives as long as this object."""
+        return ctypes.cast(self._callback, ctypes.c_void_p).value or 0
 
     def register(self, engine) -> None:
         """Makes the callback known to the compiled code."""

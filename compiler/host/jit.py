@@ -5,11 +5,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from mlirc.errors import MlircError
+from mlirc.host.bounds import Strays
 from mlirc.host.lowering import find_function, lower_to_llvm
+from mlirc.host.object_code import load_object, object_file
 from mlirc.host.within import within
 from mlirc.ir import levels
 from mlirc.ir.slices_inside import require_slices_inside
@@ -57,9 +60,25 @@ class HostFunction:
             self.strays, self.effort = lower_to_llvm(lowered, function, source, bounds)
             if bounds:
                 self.outputs += [TensorSpec(spec.shape, np.dtype(np.float64)) for spec in self.outputs]
-            self._engine = execution_engine.ExecutionEngine(lowered, opt_level=self.effort)
+            self._engine: Any = execution_engine.ExecutionEngine(lowered, opt_level=self.effort)
             self.strays.register(self._engine)
             self._call = self._engine.lookup(function)
+
+    @staticmethod
+    def loaded(
+        code: bytes, inputs: list[TensorSpec], outputs: list[TensorSpec], places: list[tuple[int, str]]
+    ) -> HostFunction:
+        """The function `main` of an object file that `object_file` made with the same tools, on the same kind of
+        processor; `places` are its `strays.places`. Whoever calls this vouches for the file: it is run."""
+        function = object.__new__(HostFunction)
+        function.name, function.inputs, function.outputs = "main", inputs, outputs
+        function.strays = Strays(places=places)
+        function._engine, function._call = load_object(code, "main", function.strays)
+        return function
+
+    def object_file(self) -> bytes:
+        """The compiled code, for `loaded`. Raises OSError where it cannot be had."""
+        return object_file(self._engine)
 
     def __call__(self, *args: np.ndarray) -> list[np.ndarray]:
         """Runs with one array per argument; returns fresh arrays. Raises MlircError for arguments that do not fit, and

@@ -8,8 +8,10 @@ from pathlib import Path
 
 from mlirc import mlir
 from mlirc.errors import MlircError
+from mlirc.files.opening import read_text
+from mlirc.host.level_code import LevelCode, level_code
 from mlirc.ir import levels
-from mlirc.ir.text import read_level
+from mlirc.ir.text import judge_text, require_level
 from mlirc.mlir import ir
 from mlirc.runtime.plan import Plan, TensorSpec
 from mlirc.runtime.plan_file import identity
@@ -24,30 +26,40 @@ def level_mark(level: str, ptx: str) -> str:
 
 class Levels:
     """The levels of one compiled model. `read` gives a level's text, `name` what errors and reports call it; `owner` is
-    the identity of the PTX file (`plan.identity`), "" where it is not known.
+    the identity of the PTX file (`plan_file.identity`), "" where it is not known; `judge` raises MlircError for a text
+    (given its name, too) that must not be parsed.
 
     A file may be edited, and still belongs to its model; what carries the mark of another one, or whose `@main` does
     not fit the plan, is refused."""
 
-    def __init__(self, plan: Plan, read: Callable[[str], str], name: Callable[[str], str], owner: str = ""):
-        self.plan, self._read, self.name, self._owner = plan, read, name, owner
+    def __init__(
+        self,
+        plan: Plan,
+        read: Callable[[str], str],
+        name: Callable[[str], str],
+        owner: str = "",
+        judge: Callable[[str, str], object] = lambda *_: None,
+    ):
+        self.plan, self._read, self.name, self._owner, self._judge = plan, read, name, owner, judge
 
     @staticmethod
     def beside(path: Path, plan: Plan) -> Levels:
         """Those in the folder beside a PTX file."""
         folder = path.with_suffix(".levels")
 
+        def read(level: str) -> str:
+            require_level(folder / f"{level}.mlir")
+            return read_text(folder / f"{level}.mlir")
+
         try:
             with path.open() as file:
                 owner = identity(file.readline())
         except (OSError, UnicodeDecodeError):
             owner = ""
-        return Levels(
-            plan, lambda level: read_level(folder / f"{level}.mlir"), lambda level: str(folder / f"{level}.mlir"), owner
-        )
+        return Levels(plan, read, lambda level: str(folder / f"{level}.mlir"), owner, judge_text)
 
     @staticmethod
-    def of(texts: Mapping[str, str], plan: Plan) -> Levels:
+    def of(texts: Mapping[str, str], plan: Plan, owner: str = "") -> Levels:
         """Those of a compilation in memory, by name."""
 
         def read(level: str) -> str:
@@ -55,10 +67,21 @@ class Levels:
                 raise MlircError(f"{plan.model}: there is no level {level}: the compilation started below it")
             return texts[level]
 
-        return Levels(plan, read, lambda level: f"{level}.mlir")
+        return Levels(plan, read, lambda level: f"{level}.mlir", owner)
 
     def text(self, level: str) -> str:
-        """A level's text; raises MlircError where it is not there, or not this model's."""
+        """A level's text; raises MlircError where it is not there, not this model's, or must not be parsed."""
+        text = self._own_text(level)
+        self._judge(text, self.name(level))
+        return text
+
+    def code(self, level: str, source: str, starts: Callable[[], object] = object) -> LevelCode:
+        """A level above `gpu` compiled for this processor, maybe earlier; else `starts` is called first. Errors call
+        the text `source`. Raises MlircError as `module`."""
+        text = _MARK.sub("", self._own_text(level)).rstrip()
+        return level_code(text, lambda: self.module(level), source, self._owner, starts)
+
+    def _own_text(self, level: str) -> str:
         text, name = self._read(level), self.name(level)
         marks = _MARK.findall(text)
         if marks and self._owner and marks[-1][1] != self._owner:
@@ -83,7 +106,7 @@ class Levels:
         if main is None:
             raise MlircError(f"{name}: the level has no function @main")
         specs = {spec.name: spec for spec in (*self.plan.inputs, *self.plan.weights)}
-        for argument, type_ in zip(argument_names(main), main.type.inputs, strict=True):
+        for argument, type_ in zip(levels.argument_names(main), main.type.inputs, strict=True):
             if argument not in specs:
                 raise MlircError(f"{name}: argument '{argument}' is not in the model's plan: compile the model again")
             _check_type(type_, specs[argument], name)
@@ -94,13 +117,6 @@ class Levels:
         results = self.plan.results
         for type_, place in zip(main.type.results, places, strict=True):
             _check_type(type_, results[place], name)
-
-
-def argument_names(main: ir.OpView) -> list[str]:
-    """`mlirc.name` of every argument of a function, `argN` where there is none."""
-    attributes, count = main.operation.attributes, len(main.type.inputs)
-    named = list(attributes["arg_attrs"]) if "arg_attrs" in attributes else [{}] * count
-    return [ir.StringAttr(a["mlirc.name"]).value if "mlirc.name" in a else f"arg{i}" for i, a in enumerate(named)]
 
 
 def without_bodies(module: ir.Module) -> bool:

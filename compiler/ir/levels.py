@@ -150,6 +150,13 @@ def strings(function: ir.OpView, attribute: str) -> list[str]:
     return [value.value] if isinstance(value, ir.StringAttr) else [s.value for s in value]
 
 
+def argument_names(main: ir.OpView) -> list[str]:
+    """`mlirc.name` of every argument of a function, `argN` where there is none."""
+    attributes, count = main.operation.attributes, len(main.type.inputs)
+    named = list(attributes["arg_attrs"]) if "arg_attrs" in attributes else [{}] * count
+    return [ir.StringAttr(a["mlirc.name"]).value if "mlirc.name" in a else f"arg{i}" for i, a in enumerate(named)]
+
+
 def boundary_dtypes(function: ir.OpView, key: str, count: int) -> list[str | None]:
     """What the arguments (`arg_attrs`) or results (`res_attrs`) mean where their element types do not say it: `u8` for
     bytes without sign (`mlirc.dtype`), else None."""

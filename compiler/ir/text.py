@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mlirc.apart import fails_apart
 from mlirc.errors import MlircError
-from mlirc.files.opening import exists, read_text
+from mlirc.files.opening import exists
 
 DEPTH = 256  # of brackets of all kinds; a model's has some twenty
 _MEMORY = 3 << 30
@@ -57,14 +57,6 @@ def require_level(file: Path) -> None:
     """Raises MlircError when a level that should lie beside a compiled model is not there."""
     if not exists(file):
         raise MlircError(f"{file}: cannot read level {file.stem} (no such file): mlirc writes it beside the PTX file")
-
-
-def read_level(file: Path) -> str:
-    """The text of a level that lies beside a compiled model, judged; raises MlircError when it cannot be used."""
-    require_level(file)
-    text = read_text(file)
-    judge_text(text, str(file))
-    return text
 
 
 def _parse(text: str) -> None:

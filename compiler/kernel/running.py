@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from mlirc.driver.compilation import Compilation
-from mlirc.driver.kernel_cache import KernelCache, cache_folder
+from mlirc.driver.kernel_cache import KernelCache
 from mlirc.driver.live import this_gpu
+from mlirc.files.kept import cache_folder
 from mlirc.frontend.inputs import dtype_name
 from mlirc.precision import DEFAULT_FP32, check_fp32
 from mlirc.targets import DEFAULT_TARGET, get_target

@@ -45,8 +45,8 @@ def run_level(
     if level == "gpu":
         return run_on_host_device(model, plan, inputs, found, manual_seed, **options)
     from mlirc import host
-    from mlirc.host.level_files import Levels, argument_names, without_bodies
-    from mlirc.ir.levels import functions, kernels, main_results
+    from mlirc.host.level_files import Levels, without_bodies
+    from mlirc.ir.levels import argument_names, functions, kernels, main_results
 
     files = Levels.beside(model, plan)
     module = files.module(level)

@@ -68,8 +68,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--watch", action="store_true", help="stay, and do it again whenever a schedule's file changes; Ctrl-C ends")
     add("--no-cache", action="store_true", help="compile every kernel, even those compiled before")
-    add("--cache-info", action="store_true", help="say where compiled kernels are kept and what they take, and exit")
-    add("--cache-clear", action="store_true", help="remove the kernels compiled before, and exit")
+    add("--cache-info", action="store_true", help="say where what was compiled is kept and what it takes, and exit")
+    add("--cache-clear", action="store_true", help="remove what was compiled before, and exit")
     show = parser.add_argument_group("what to show")
     add = show.add_argument
     add("--emit", choices=LEVELS, metavar="LEVEL", help=f"print a level: {', '.join(LEVELS)}")
@@ -108,7 +108,8 @@ def _check_named(options: argparse.Namespace) -> None:
 def _new_job(options: argparse.Namespace, timer: Timer) -> Any:
     """An empty compilation with the options that hold for all of it."""
     from mlirc.driver.compilation import Compilation, model_name
-    from mlirc.driver.kernel_cache import KernelCache, cache_folder
+    from mlirc.driver.kernel_cache import KernelCache
+    from mlirc.files.kept import cache_folder
 
     target = get_target(options.target)
     if options.output:
@@ -154,14 +155,14 @@ def _compile(options: argparse.Namespace, timer: Timer) -> Any:
 
 def _cache(options: argparse.Namespace) -> int:
     """`--cache-info` and `--cache-clear`."""
-    from mlirc.driver.kernel_cache import KernelCache, cache_folder
+    from mlirc.files.kept import KeptFolder, cache_folder
 
     if options.model:
         raise MlircError("--cache-info and --cache-clear stand alone: give no MODEL")
-    cache = KernelCache(cache_folder())
+    cache = KeptFolder(cache_folder())
     if options.cache_clear:
         files, size = cache.prune(0)
-        print(f"{cache.folder}: {files} kernels removed, {size / 2**20:.1f} MiB")
+        print(f"{cache.folder}: {files} files removed, {size / 2**20:.1f} MiB")
     if options.cache_info:
         print(cache.info())
     return 0

@@ -9,8 +9,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mlirc.driver.compilation import Compilation
-from mlirc.driver.kernel_cache import KernelCache, cache_folder
+from mlirc.driver.kernel_cache import KernelCache
 from mlirc.driver.live import this_gpu
+from mlirc.files.kept import cache_folder
 from mlirc.frontend.graph_copy import copied
 from mlirc.targets import DEFAULT_TARGET, get_target
 from mlirc.torch_backend.facts import Computed, Facts, like

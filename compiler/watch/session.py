@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 from mlirc.driver.compilation import Compilation, is_mlir
 from mlirc.driver.kernel_build import KernelJob
-from mlirc.driver.kernel_cache import cache_folder
 from mlirc.errors import MlircError
+from mlirc.files.kept import cache_folder
 from mlirc.watch import files
 from mlirc.watch.files import Imports, Reads, Signatures
 from mlirc.watch.parts import Parts, put_together, take_apart

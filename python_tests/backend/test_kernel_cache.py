@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from mlirc.driver.kernel_cache import KernelCache, cache_folder, size_limit
+from mlirc.driver.kernel_cache import KernelCache
 from mlirc.errors import MlircError
+from mlirc.files.kept import cache_folder, size_limit
 from mlirc.tools.mlirc import main
 from support.kernels.builds import build, job
 from support.tools import PAYLOAD
@@ -162,7 +163,7 @@ def test_those_least_recently_used_go_first(tmp_path):
 def test_clearing_removes_only_what_is_ours(ran, tmp_path, monkeypatch):
     monkeypatch.setenv("MLIRC_CACHE_DIR", str(tmp_path / "cache"))
     cache = KernelCache(cache_folder())
-    assert "0 kernels removed" in ran(main, "--cache-clear").out
+    assert "0 files removed" in ran(main, "--cache-clear").out
     for name in "abc":
         cache.put(job(name), build(name))
     others = ["notes.json", "0" * 64 + ".json", "1" * 64 + ".txt", ".other.tmp", "tmp.json"]
@@ -174,7 +175,7 @@ def test_clearing_removes_only_what_is_ours(ran, tmp_path, monkeypatch):
     (cache.folder / ".mlirc-left.tmp").write_text("half")
     info = ran(main, "--cache-info").out
     assert f"{cache.folder}: 3 kernels, " in info and "of at most 2,048 MiB" in info
-    assert "3 kernels removed" in ran(main, "--cache-clear").out
+    assert "3 files removed" in ran(main, "--cache-clear").out
     left = sorted([*others, "2" * 64 + ".json", "3" * 64 + ".json"])
     assert sorted(os.listdir(cache.folder)) == left and (tmp_path / "outside").exists()
     assert "give no MODEL" in ran(main, "m.pt2", "--cache-clear").error

@@ -27,6 +27,7 @@ from mlirc.generate import compilation
 from mlirc.generate.export import open_generator
 from mlirc.generate.loading import engine_of
 from mlirc.generate.plan_engine import PlanEngine
+from mlirc.host.level_code import LevelCode
 from mlirc.runtime.plan_file import extract
 from mlirc.tools.mlirc_bench import main
 from support.generation import EagerModel, tiny
@@ -440,7 +441,8 @@ def test_what_is_compiled_here_is_right_with_weights_made_there(tmp_path, monkey
         for spec in (spec for plan in plans.values() for spec in plan.weights if spec.kind != "state"):
             assert tuple(tensors[spec.name].shape) == spec.shape
         modules = {name: job.modules["kernels"] for name, job in made[0].jobs.items()}
-        return engine_of("cpu", sizes, tensors, modules=modules)
+        codes = {name: lambda _, module=module: LevelCode.compiled(module) for name, module in modules.items()}
+        return engine_of("cpu", sizes, tensors, codes=codes)
 
     monkeypatch.setattr(running, "load_engine", load)
     result = running.run_generating(case, info, tmp_path, {"time": False}, "cpu")

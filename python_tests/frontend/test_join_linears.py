@@ -15,6 +15,7 @@ from mlirc.frontend import from_torch, packed_as
 from mlirc.frontend.importer import export
 from mlirc.frontend.join_linears import JoinedWeights, joined_linears, joined_name
 from mlirc.frontend.source import SourceModel
+from mlirc.host.level_code import LevelCode
 from mlirc.host.level_model import LevelModel
 from mlirc.targets import DEFAULT_TARGET, get_target
 from support.models.together import randn
@@ -50,7 +51,7 @@ def outputs(source: SourceModel, x: torch.Tensor) -> list[np.ndarray]:
     job.lower("kernels")
     weights = {**job.imported.constants, **job.imported.weights}
     arrays = {name: tensor.detach().numpy() for name, tensor in weights.items()}
-    return LevelModel(job.modules["kernels"], arrays)(x=x.numpy())
+    return LevelModel(LevelCode.compiled(job.modules["kernels"]), arrays)(x=x.numpy())
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from mlirc.files.checksums import checksums
 from mlirc.generate.artifact import _digest, check_model, check_output, check_tokenizer, read_about
 from mlirc.generate.compilation import compile_generation
 from mlirc.generate.loading import load_engine
+from mlirc.host import jit
 from mlirc.tools.mlirc_run import main as mlirc_run
 from support.generation import assert_greedy, greedy, tiny
 from support.randomness import generator
@@ -51,6 +52,24 @@ def test_it_runs_on_the_cpu_and_on_the_host_device(made):
     checked = load_engine(folder, "host")  # races, bounds, and the numbers of every kernel
     assert_greedy(model, other, greedy(checked, (other,), 2)[0])
     checked.close()
+
+
+def test_it_is_lowered_for_this_processor_once(made, tmp_path, monkeypatch):
+    """By who compiled it and runs it, or by the first start: the next ones find the code, wherever the folder lies."""
+    model, folder = made
+    lowered = []
+    lower = jit.lower_to_llvm
+    monkeypatch.setattr(jit, "lower_to_llvm", lambda *a: lowered.append(a) or lower(*a))
+    options = {"slots": 2, "context": 20, "page_size": 8, "chunks": (1,)}
+    engines = [compile_generation(folder.parent / "hf", tmp_path / "gen", **options).engine("cpu")]
+    assert len(lowered) == 3
+    for place in (tmp_path / "gen", folder):
+        told = []
+        engines.append(load_engine(place, "cpu", progress=told.append))
+        assert len(lowered) == 3 and not told
+    prompt = [2, 71, 82]
+    for engine in engines:
+        assert_greedy(model, prompt, greedy(engine, (prompt,), 4)[0])
 
 
 def test_mlirc_run_says_what_runs_it_and_describes_it(made, capsys):

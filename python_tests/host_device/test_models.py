@@ -9,8 +9,8 @@ import transformers
 
 from mlirc.device import DeviceModel
 from mlirc.driver.compilation import Compilation
-from mlirc.host.level_files import argument_names
 from mlirc.ir import levels
+from mlirc.ir.levels import argument_names
 from mlirc.targets import get_target
 from support.models.arrays import as_array
 

@@ -15,8 +15,8 @@ from mlirc.errors import MlircError
 from mlirc.frontend import open_model, write_weights
 from mlirc.frontend.quantize.folder import FolderTensors
 from mlirc.host import run_module
-from mlirc.host.level_files import argument_names
 from mlirc.ir import levels
+from mlirc.ir.levels import argument_names
 from mlirc.targets import get_target
 from support.generation import tiny
 from support.models.small import to_numpy, write_config

@@ -16,9 +16,8 @@ import torch
 
 import mlirc
 from mlirc.driver.compilation import compile_model
-from mlirc.host.level_files import argument_names
 from mlirc.host.tensors import to_numpy
-from mlirc.ir.levels import functions, isolate
+from mlirc.ir.levels import argument_names, functions, isolate
 from mlirc.tools import mlirc as mlirc_tool
 from mlirc.tools import mlirc_bench, mlirc_opt, mlirc_run
 

@@ -11,7 +11,8 @@ from mlirc.device.plan.flow import PlanFlow, Problem, compare_mains
 from mlirc.device.plan.kernels import read_kernel
 from mlirc.device.plan.text import compare_text
 from mlirc.device.report import Finding
-from mlirc.driver.kernel_cache import KernelCache, cache_folder
+from mlirc.driver.kernel_cache import KernelCache
+from mlirc.files.kept import cache_folder
 from mlirc.mlir import ir
 from mlirc.runtime.plan import Plan
 

@@ -13,8 +13,8 @@ from mlirc.backend.kernel import Copy
 from mlirc.device.plan.contents import Content, Memory, Values, part, whole
 from mlirc.device.plan.kernels import KernelLaunches
 from mlirc.errors import MlircError
-from mlirc.host.level_files import argument_names
 from mlirc.ir import levels
+from mlirc.ir.levels import argument_names
 from mlirc.ir.loops import is_loop, read_loop
 from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.mlir import ir

@@ -17,8 +17,8 @@ import torch
 from mlirc import host
 from mlirc.device import DeviceModel
 from mlirc.driver.compilation import Compilation
-from mlirc.host.level_files import argument_names
 from mlirc.ir import levels
+from mlirc.ir.levels import argument_names
 from mlirc.targets import get_target
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
