@@ -71,7 +71,7 @@ def extract(text: str, where: str = "PTX file") -> Plan:
     if len(data) < size:
         raise MlircError(f"{where}: truncated: {len(data)} of {size} bytes of PTX: compile the model again")
     lines = [line[len(PREFIX) :] for line in lines]
-    if _digest(lines, data) != fields[4]:
+    if len(data) > size or _digest(lines, data) != fields[4]:
         raise MlircError(f"{where}: damaged: the checksum over plan and PTX does not match: compile the model again")
     try:
         plan = from_json("\n".join(lines))
