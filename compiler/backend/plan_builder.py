@@ -14,6 +14,7 @@ from mlirc.backend.plan_state import write_back, written_argument
 from mlirc.backend.plan_views import Buffer, Step, View, tensor_bytes
 from mlirc.errors import MlircError
 from mlirc.ir import levels
+from mlirc.ir.at_load import FIXED, split_at_load
 from mlirc.ir.dependence import GIVEN as UNWRITTEN
 from mlirc.ir.loops import is_loop, read_loop
 from mlirc.ir.sizes import read_sizes
@@ -93,12 +94,14 @@ class Builder(Draft):
         self.sizes, self.structure = read_sizes(main), levels.structure_of(main)
         self.read_arguments(block, _dicts(attrs["arg_attrs"] if "arg_attrs" in attrs else None, len(block.arguments)))
         operations = [view.operation for view in block.operations]
-        now, later = self.split(operations)
+        kinds = {v: spec.kind for v, spec in zip(block.arguments, self.arguments, strict=True)}
+        now, later = split_at_load(operations, kinds)
         results = later[-1].operands
         about = _dicts(attrs["res_attrs"] if "res_attrs" in attrs else None, len(results))
         self.in_place = plan_in_place(block, about, self.compiled, set(now))
         for op in now:
             self.read(op)
+        self.align_fixed(later)
         self.setup, self.in_setup = len(self.steps), False
         for op in later[:-1]:
             self.read(op)
@@ -107,17 +110,13 @@ class Builder(Draft):
             if buffer.static and buffer.last >= self.setup:
                 buffer.last = len(self.steps)  # kept from one run to the next
 
-    def split(self, operations: list[ir.Operation]) -> tuple[list[ir.Operation], list[ir.Operation]]:
-        """(operations that depend on constants only, which run once when the model is loaded; all others)."""
-        static = {value for value, view in self.values.items() if self.buffers[view.buffer].static}
-        now, later = [], []
+    def align_fixed(self, operations: list[ir.Operation]) -> None:
+        """Copies what these kernels read of weights from an address that is none for them, once for all runs."""
         for op in operations:
-            if op.name != "func.return" and all(v in static for v in op.operands):
-                static.update(op.results)
-                now.append(op)
-            else:
-                later.append(op)
-        return now, later
+            if op.name == "func.call" and ir.FlatSymbolRefAttr(op.attributes["callee"]).value in self.compiled:
+                for view in [self.values[v] for v in op.operands if v in self.values]:
+                    if self.buffers[view.buffer].static:
+                        self.align(view)
 
     def read(self, op: ir.Operation) -> None:
         if op.name == "func.call":
@@ -137,7 +136,7 @@ class Builder(Draft):
             if kind == "random":
                 self.draws = levels.draws_of(attrs)
             self.values[arg] = self.new_buffer(space, spec.nbytes, len(self.boundary[space]))
-            self.buffers[-1].static = kind == "constant"
+            self.buffers[-1].static = kind in FIXED
             self.boundary[space].append(spec)
             self.arguments.append(spec)
             self.places.append(self.values[arg])
@@ -341,9 +340,9 @@ def build_plan(
     `compiled` maps each kernel function's name to its CompiledKernel; `target` is the target's name. Intermediate
     results and workspaces share one arena by their lifetimes; a kernel's result that the model returns is written
     straight into the output; an input, a weight or a part of a tensor that the model returns, or one returned twice, is
-    copied. Calls that depend on constants only run once, when the model is loaded. Names default to `argN` and `outN`,
-    and an argument without `mlirc.kind` is an input. Raises MlircError for an operation in `@main` that is neither a
-    call nor a free view.
+    copied. Calls that depend on weights and constants alone run once, when the model is loaded (`mlirc.ir.at_load`).
+    Names default to `argN` and `outN`, and an argument without `mlirc.kind` is an input. Raises MlircError for an
+    operation in `@main` that is neither a call nor a free view.
     """
     functions = [op.operation for op in kernels_module.body.operations if op.operation.name == "func.func"]
     by_name = {ir.StringAttr(f.attributes["sym_name"]).value: f for f in functions}

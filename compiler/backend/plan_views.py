@@ -20,7 +20,7 @@ class Buffer:
     index: int = 0
     first: int = 0
     last: int = 0
-    static: bool = False  # the same for every run: a constant, or computed from constants
+    static: bool = False  # the same for every run: a weight or a constant, or computed from those alone
     looped: bool = False  # the steps of a loop use it
 
 

@@ -22,7 +22,7 @@ def time_kernels(model: CompiledModel, known: dict[str, Any], flush: Callable[[]
     its data is `hot` where all calls together stay below four times the L2 cache. The model has run at least once.
     """
     calls: dict[str, list[int]] = {}
-    for number, step in enumerate(model.plan.steps[model.plan.setup :]):
+    for number, step in enumerate(model.steps):
         if isinstance(step, KernelLaunch):
             calls.setdefault(step.kernel, []).append(number)
     rows = []

@@ -58,7 +58,7 @@ class Runner:
         weights = {**built.module.state_dict(), **{k: v.to(self.device) for k, v in compiled.constants.items()}}
         loading = time.perf_counter()
         # Operators are captured many times over in torch's own graph; models run as users run them.
-        model = load_text(compiled.ptx, weights, graph=not case.rotated)
+        model = load_text(compiled.ptx, weights, graph=not case.rotated, frozen=True)
         result: dict[str, Any] = {"load_s": round(time.perf_counter() - loading, 3)}
         try:
             if self.settings["check"]:

@@ -33,7 +33,8 @@ def compile_torch(
 ) -> Any:
     """Compiles a live torch module for its example inputs and returns the loaded `mlirc.runtime` model.
 
-    The weights are the module's own: bound without a copy where they are on the GPU. The module is compiled in eval
+    The weights are the module's own: bound without a copy where they are on the GPU, and what is computed of them
+    alone is computed in every call, unless they are `frozen`. The module is compiled in eval
     mode, or, with `train`, as it is: modules in training drop out at random. `scalars` names inputs that are numbers
     (or tensors of no dimension), which kernels take by value; all other numbers are constants. `fp32` says how FP32
     products may be made (`mlirc.precision`). `quantize` names a scheme (`int4:group=128`) by which the weights of
@@ -57,7 +58,7 @@ def compile_torch(
     for what, value in (("name", name), ("target", target or ""), ("quantize", quantize or ""), ("fp32", fp32)):
         require_type(value, str, what, "a text")
     on_host = check_device(load_options.get("device", 0)) == "host"
-    unknown = sorted(set(load_options) - ({"device", "graph"} if on_host else {"device", "graph", "driver"}))
+    unknown = sorted(set(load_options) - {"device", "graph", "frozen", *(() if on_host else ("driver",))})
     if unknown:
         raise MlircError(f"compile: unknown option '{unknown[0]}'" + (" of device 'host'" if on_host else ""))
     folder = KernelCache(cache_folder()) if cache else None

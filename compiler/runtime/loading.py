@@ -123,6 +123,7 @@ def load(
     driver: Any = None,
     share: Any = None,
     verify: bool = True,
+    frozen: bool = False,
 ) -> Any:
     """Loads a compiled model file onto a GPU: a `CompiledModel`. With `device="host"` onto the host device, which needs
     no GPU but MLIR: a `mlirc.device.HostModel`, which is called in the same way.
@@ -130,8 +131,9 @@ def load(
     `weights`: None for the safetensors file beside it, another such file, or tensors by name (a live module's
     `state_dict()`): those on the GPU are used in place. `graph=False` launches kernel by kernel. `share`: a loaded
     model on the same device whose weights and states this one uses where it has them, by name. `verify=False` leaves
-    out the checksums of weights' files. Raises MlircError for a damaged file, missing or unfitting weights, a GPU that
-    the file was not compiled for, or no GPU.
+    out the checksums of weights' files. `frozen`: weights that are used in place do not change any more, so that what
+    the model computes of weights alone is computed once, at load. Raises MlircError for a damaged file, missing or
+    unfitting weights, a GPU that the file was not compiled for, or no GPU.
     """
     require_type(path, (str, os.PathLike), "path", "the name of a file that mlirc wrote")
     check_device(device)
@@ -140,7 +142,7 @@ def load(
     found = find_weights(path, plan, weights, verify)
     check_unchanged(path, text)
     if isinstance(device, int):
-        return CompiledModel(text, plan, found, device, graph, driver, str(path), share)
+        return CompiledModel(text, plan, found, device, graph, driver, str(path), share, frozen)
     try:
         from mlirc.device import HostModel  # here, because the runtime stands without MLIR
     except ModuleNotFoundError as e:
@@ -156,7 +158,8 @@ def load_text(
     graph: bool = True,
     driver: Any = None,
     share: CompiledModel | None = None,
+    frozen: bool = False,
 ) -> CompiledModel:
     """Loads a compiled model from its text, as `load` does from a file, with weights and constants by name."""
     plan = extract(text, "model")
-    return CompiledModel(text, plan, weights, device, graph, driver, plan.model, share)
+    return CompiledModel(text, plan, weights, device, graph, driver, plan.model, share, frozen)

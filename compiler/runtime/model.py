@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from mlirc.runtime.repeats import references
 from mlirc.runtime.resources import Resources, upload
 from mlirc.runtime.runs import Landing, Run, Runs
 from mlirc.runtime.scalars import grid_of, scalar_array
+from mlirc.runtime.setup_weights import done_with, steps_of_a_run
 from mlirc.runtime.sized_copies import actual, check_sized, dims_of, put_input, solve, take_output
 from mlirc.runtime.state import State, device_state
 from mlirc.runtime.weights import WeightFile
@@ -40,6 +41,15 @@ from mlirc.turns import LoadedModel, Turn, model_turn
 
 def _view_of(tensor: DeviceTensor) -> View:
     return View(tensor.pointer, tensor.device_id, tensor.dtype, tensor.shape, True, tensor, "other")
+
+
+class Shared(NamedTuple):
+    """A weight or state that other models may share: where it lies, and whether it may change between runs, not by a
+    run of these models."""
+
+    spec: TensorSpec
+    pointer: int
+    changing: bool
 
 
 def _padded(size: int) -> int:
@@ -75,8 +85,10 @@ class CompiledModel(LoadedModel):
         driver: Any,
         where: str,
         share: CompiledModel | None = None,
+        frozen: bool = False,
     ):
         self.plan, self.device, self._use_graph, self._where = plan, device, graph, where
+        self._frozen = frozen
         self._turn = Turn(where, share._turn.lock if share else None)
         self._random = RandomState(plan.draws)
         if share is not None and share.device != device:
@@ -121,9 +133,10 @@ class CompiledModel(LoadedModel):
         for launch in plan.launches:
             smem[launch.symbol] = max(smem.get(launch.symbol, 0), launch.smem)
         functions = {symbol: driver.function(module, symbol, size) for symbol, size in smem.items()}
-        for call in self._make_calls(plan.steps[: plan.setup], functions):
-            driver.launch(call, 0)
-        self._steps = plan.steps[plan.setup :]
+        self._steps = steps_of_a_run(plan, self._changing)
+        if len(self._steps) < len(plan.steps):
+            for call in self._make_calls(plan.steps[: plan.setup], functions):
+                driver.launch(call, 0)
         self._calls = self._make_calls(self._steps, functions)
         self._users: dict[tuple[str, int], list[int]] = {}
         by_address: set[int] = set()  # inputs that some step takes so
@@ -153,19 +166,21 @@ class CompiledModel(LoadedModel):
         self._last_stream: int | None = None  # of the last call
         self._runs = Runs(self._held)
         driver.synchronize()
+        self._free_weights(done_with(plan, self._steps))
 
     def _bind_weights(self, weights: Mapping[str, Any]) -> list[int]:
         """The address of every weight: its own where it is dense, aligned and on the device, else of a copy. One after
         the other, so that weights made on demand are never all on the host."""
         pointers: list[int] = []
         self._weights: list[View] = []  # keeps memory that is bound in place alive
-        self._places: dict[str, tuple[TensorSpec, int]] = {}  # what others may share
+        self._changing: set[int] = set()  # numbers of weights that may change between runs
+        self._places: dict[str, Shared] = {}  # what others may share
         theirs = self._shared._places if self._shared else {}
         self._states: dict[str, DeviceTensor] = {}
         self.state: State = device_state(self.plan, self._driver, self._states, self._turn)
-        for spec in self.plan.weights:
+        for number, spec in enumerate(self.plan.weights):
             if spec.name in theirs and spec.kind != "constant":
-                pointers.append(self._share(spec, *theirs[spec.name]))
+                pointers.append(self._share(number, spec, theirs[spec.name]))
                 continue
             if spec.name not in weights:
                 raise MlircError(f"{self._where}: {spec.kind} '{spec.name}' ({spec}) is missing from the given weights")
@@ -178,6 +193,8 @@ class CompiledModel(LoadedModel):
             if seen.device == self.device and seen.pointer % POINTER_ALIGNMENT == 0 and not own:
                 self._weights.append(seen)
                 pointers.append(seen.pointer)
+                if spec.kind == "weight" and not self._frozen:
+                    self._changing.add(number)
             else:
                 pointers.append(self._held.alloc(seen.nbytes))
                 upload(self._driver, pointers[-1], seen, 0)
@@ -191,16 +208,29 @@ class CompiledModel(LoadedModel):
                 stays = isinstance(seen.owner, WeightFile) or (isinstance(given, np.ndarray) and _is_frozen(given))
                 self.state.remember(spec.name, seen if stays else tensor.numpy())
             if spec.kind != "constant":
-                self._places[spec.name] = (spec, pointers[-1])
+                self._places[spec.name] = Shared(spec, pointers[-1], number in self._changing)
         return pointers
 
-    def _share(self, spec: TensorSpec, other: TensorSpec, pointer: int) -> int:
+    def _free_weights(self, numbers: set[int]) -> None:
+        """Frees the model's own copies of weights that no run reads. Another model that shares has copies of its own
+        of them."""
+        for number in numbers:
+            pointer = self._bases["weight"][number]
+            if pointer in self._held.pointers:
+                self._held.free(pointer)
+                self._bases["weight"][number] = 0
+                self._places.pop(self.plan.weights[number].name, None)
+
+    def _share(self, number: int, spec: TensorSpec, place: Shared) -> int:
         """The address of a weight or state of the model that this one shares with, which is this one's, too."""
+        other, pointer = place.spec, place.pointer
         if (spec.dtype, spec.shape, spec.kind) != (other.dtype, other.shape, other.kind):
             raise MlircError(
                 f"{self._where}: {spec.kind} '{spec.name}' ({spec}) is {other.kind} {other} in the model to share with"
             )
-        self._places[spec.name] = (spec, pointer)
+        self._places[spec.name] = Shared(spec, pointer, place.changing)
+        if place.changing:
+            self._changing.add(number)
         shared = self._shared
         if shared is not None and spec.kind == "state":
             self._states[spec.name] = shared._states[spec.name]
@@ -423,10 +453,15 @@ class CompiledModel(LoadedModel):
         with self._driver.current():
             upload(self._driver, tensor.pointer, seen, self._own_stream)
 
+    @property
+    def steps(self) -> list[KernelLaunch | CopyStep]:
+        """The plan's steps that every run goes through."""
+        return list(self._steps)
+
     @model_turn
     def launch_step(self, number: int, stream: Any = 0) -> None:
-        """Enqueues one step of the plan alone, counted without the setup steps, on the buffers that the last `launch`
-        used; does not wait. For timing a kernel by itself."""
+        """Enqueues one step of `steps` alone, on the buffers that the last `launch` used; does not wait. For timing a
+        kernel by itself."""
         with self._driver.current():
             self._refresh()
             call = self._calls[number]

@@ -129,7 +129,8 @@ class Repeat:
 @dataclass
 class Plan:
     """Everything that the runtime needs to run a model: sizes in bytes, steps in order. The first `setup` steps depend
-    on constants only: they run once, when the model is loaded. `unpacked_size` is what the arena would take with a
+    on weights and constants alone: they run once, when the model is loaded, unless those weights may change.
+    `unpacked_size` is what the arena would take with a
     buffer of its own for every intermediate result. `draws` says how the generator of random numbers moves: see
     `mlirc.runtime.random_state`. `sizes` says which sizes a call decides, where there are any: the inputs and outputs
     here are those at the bound then. `structure` says how a caller has the inputs and the outputs, where those are more

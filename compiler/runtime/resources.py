@@ -38,6 +38,11 @@ class Resources:
         self.pointers.append(self.driver.alloc(size))
         return self.pointers[-1]
 
+    def free(self, pointer: int) -> None:
+        """Gives back what `alloc` gave."""
+        self.pointers.remove(pointer)
+        self.driver.free(pointer)
+
     def alloc_host(self, size: int) -> int:
         self.hosts.append(self.driver.alloc_host(size))
         return self.hosts[-1]

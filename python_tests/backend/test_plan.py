@@ -71,6 +71,14 @@ def test_no_single_byte_change_goes_unnoticed(data):
         extract(text[:i] + other + text[i + 1 :])
 
 
+def test_a_smaller_size_in_the_header_is_damage():
+    text = embed(PTX, sample_plan())
+    size = f" {len(PTX)} "
+    assert text.count(size) == 1
+    with pytest.raises(MlircError, match="damaged"):
+        extract(text.replace(size, f" {len(PTX) % 100:0{len(size) - 2}} "))
+
+
 def test_embedding_refuses_inconsistent_plans():
     plan = sample_plan()
     with pytest.raises(MlircError, match="no such entry"):
@@ -196,7 +204,8 @@ def test_returned_inputs_weights_and_repeated_results_are_copied():
     ]
 
 
-def test_calls_on_constants_run_once_at_load():
+@pytest.mark.parametrize("kind", ["constant", "weight"])
+def test_calls_on_weights_and_constants_run_once_at_load(kind):
     t = "tensor<6xbf16>"
     body = """%a = func.call @f(%x) : (tensor<6xbf16>) -> tensor<6xbf16>
       %c = func.call @f(%w) : (tensor<6xbf16>) -> tensor<6xbf16>
@@ -207,7 +216,7 @@ def test_calls_on_constants_run_once_at_load():
       %h = func.call @g(%b, %g) : (tensor<6xbf16>, tensor<6xbf16>) -> tensor<6xbf16>"""
     text = returning("%h, %d", f"{t}, {t}", body) + f"\nfunc.func private @g({t}, {t}) -> {t}"
     g = CompiledKernel("g", "", "", [Launch("g_k", (1, 1, 1), (32, 1, 1), 0, [0, 1, 2])], [])
-    plan = plan_of(text, f=F, g=g)
+    plan = plan_of(text.replace('"constant"', f'"{kind}"'), f=F, g=g)
     assert plan.setup == 2 and len(plan.steps) == 6
     first, second, on_x, use, _last, out = plan.steps
     assert first.args[0].space == "weight" and second.args[0] == first.args[1]
@@ -220,6 +229,59 @@ def test_calls_on_constants_run_once_at_load():
     plan.steps[0], plan.steps[2] = plan.steps[2], plan.steps[0]
     with pytest.raises(MlircError, match="runs at load but uses input"):
         check_plan(plan)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "used", "at_load"),
+    [
+        ("weight", 1 << 13, "%x, %b", 2),  # 1 MiB
+        ("weight", (1 << 13) + 1, "%x, %b", 0),  # more than twice what it reads
+        ("weight", (1 << 13) + 1, "%x, %c", 2),  # a run reads a part alone, which is made of it
+        ("constant", (1 << 13) + 1, "%x, %b", 2),
+        ("state", 1, "%x, %b", 0),
+    ],
+)
+def test_results_that_are_far_larger_than_their_weights_are_made_by_every_run(kind, rows, used, at_load):
+    small, large = "tensor<32xf32>", f"tensor<{rows}x32xf32>"
+    right = large if "%b" in used else small
+    writes = ", %w" if kind == "state" else ""
+    text = f"""
+    func.func private @grow({small}) -> {large}
+    func.func private @shrink({large}) -> {small}
+    func.func private @use({small}, {right}) -> {small}
+    func.func @main(%x: {small}, %w: {small} {{mlirc.kind = "{kind}", mlirc.name = "w"}}) -> ({small}{
+        f", {small} {{mlirc.writes = 1 : i64}}" if writes else ""
+    }) {{
+      %b = func.call @grow(%w) : ({small}) -> {large}
+      %c = func.call @shrink(%b) : ({large}) -> {small}
+      %y = func.call @use({used}) : ({small}, {right}) -> {small}
+      return %y{writes} : {small}{", " + small if writes else ""}
+    }}"""
+    kernels = {
+        name: CompiledKernel(name, "", "", [Launch(name, (1, 1, 1), (32, 1, 1), 0, list(range(count)))], [])
+        for name, count in (("grow", 2), ("shrink", 2), ("use", 3))
+    }
+    plan = plan_of(text, **kernels)
+    assert [s.symbol for s in plan.steps] == ["grow", "shrink", "use"] and plan.setup == at_load
+
+
+@pytest.mark.parametrize(("kind", "at_load"), [("weight", 1), ("constant", 1), ("state", 0)])
+def test_an_unaligned_part_of_a_weight_is_copied_at_load(kind, at_load):
+    body = """%s = tensor.extract_slice %y[1, 0][1, 6][1, 1] : tensor<2x6xbf16> to tensor<6xbf16>
+      %0 = func.call @g(%x, %s) : (tensor<6xbf16>, tensor<6xbf16>) -> tensor<6xbf16>"""
+    t = "tensor<6xbf16>"
+    text = f"""
+    func.func private @g({t}, {t}) -> {t}
+    func.func @main(%x: {t}, %y: tensor<2x6xbf16> {{mlirc.kind = "{kind}", mlirc.name = "w"}}) -> ({t}{
+        ", tensor<2x6xbf16> {mlirc.writes = 1 : i64}" if kind == "state" else ""
+    }) {{
+      {body}
+      return %0{", %y" if kind == "state" else ""} : {t}{", tensor<2x6xbf16>" if kind == "state" else ""}
+    }}"""
+    g = CompiledKernel("g", "", "", [Launch("g_k", (1, 1, 1), (32, 1, 1), 0, [0, 1, 2])], [])
+    plan = plan_of(text, g=g)
+    assert plan.setup == at_load and plan.steps[0] == CopyStep(Ref("weight", 0, 12, 12), Ref("arena", 0, 0, 12))
+    assert plan.steps[1].args[1] == Ref("arena", 0, 0, 12)
 
 
 def test_a_returned_part_is_copied_and_a_returned_reshape_is_not():

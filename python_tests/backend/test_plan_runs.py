@@ -103,16 +103,19 @@ def small(rng) -> np.ndarray:
     return rng.integers(-4, 5, (ROWS, COLS)).astype(np.float32)  # exact in f32, whatever the order
 
 
-@given(programs(), st.booleans())
+@given(programs(), st.booleans(), st.booleans())
 @settings(max_examples=80, deadline=None)
-def test_planned_runs_equal_direct_evaluation(program, graph):
+def test_planned_runs_equal_direct_evaluation(program, graph, live):
     text, evaluate = program
     plan = build_plan(parse(text), KERNELS, model="random", target="sm_80")
     rng = np.random.default_rng(0)
     given_ = {"w": small(rng), "c": small(rng)}
+    weights = {**given_, "w": CudaArray(given_["w"])} if live else given_
     driver = FakeDriver(SYMBOLS)
-    with load_text(embed(PTX, plan), given_, driver=driver, graph=graph) as model:
+    with load_text(embed(PTX, plan), weights, driver=driver, graph=graph) as model:
         for run in range(3):
+            if live:  # changes between runs, in place
+                given_["w"] = weights["w"].array[...] = small(rng)
             inputs = {"x0": small(rng), "x1": small(rng)}
             wanted = evaluate({**given_, **inputs})
             passed = {k: CudaArray(v) for k, v in inputs.items()} if run == 1 else inputs

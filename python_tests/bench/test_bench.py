@@ -329,7 +329,7 @@ class LoadedModel(HostModel):
     def __init__(self, function, shapes, inputs):
         super().__init__(function, shapes)
         launch = KernelLaunch("k", (1, 1, 1), (32, 1, 1), 0, (), kernel="reduction_0")
-        self.plan.steps, self.plan.setup = [launch], 0
+        self.steps = [launch]
         self.plan.inputs = [SimpleNamespace(name=n) for n in inputs]
         self.closed = False
 
@@ -372,7 +372,7 @@ def test_the_runner_checks_and_times_an_operator(tmp_path, monkeypatch, host_tim
     case = operator("softmax", (3, 8))
     info = compile_case(case, tmp_path, "sm_90a")
     model = LoadedModel(lambda x: (x.softmax(-1),), [(3, 8)], ["x0"])
-    monkeypatch.setattr(running, "load_text", lambda ptx, weights, graph: model)
+    monkeypatch.setattr(running, "load_text", lambda ptx, weights, graph, frozen: model)
     settings = {"check": True, "time": True, "warm": True, "peers": ["eager", "compile"], "samples": 3}
     result = running.Runner(tmp_path, {**settings, "kernels": kernels}, "cpu").run(case, info)
     assert result["check"]["verdict"] == "ok" and not result["peer_errors"] and model.closed
@@ -387,9 +387,9 @@ def test_the_runner_binds_a_models_weights_by_name(tmp_path, monkeypatch, host_t
     built = build_real(case, "cpu")
     given = {}
 
-    def load(ptx, weights, graph):
+    def load(ptx, weights, graph, frozen):
         given.update(weights)
-        assert graph
+        assert graph and frozen
         run = lambda ids: (built.module(input_ids=ids, use_cache=False).logits,)  # noqa: E731
         return LoadedModel(run, [(1, 5, 64)], ["input_ids"])
 

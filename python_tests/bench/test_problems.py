@@ -271,7 +271,7 @@ def test_what_eager_says_otherwise_is_asked_of_fp64(tmp_path, monkeypatch, chang
 
     case = Case("soft", "level1", "problem", {"path": "soft.py", "source": SOFTMAX}, {}, "f32")
     write_compiled(tmp_path, case, Compiled("", {}))
-    monkeypatch.setattr(running, "load_text", lambda *_: Fake(lambda x: [change(torch.softmax(x, -1))]))
+    monkeypatch.setattr(running, "load_text", lambda *_, **__: Fake(lambda x: [change(torch.softmax(x, -1))]))
     info = {"work": {"read": 1, "written": 1, "flops": {}, "vector": 0}}
     result = running.run_problem(case, info, tmp_path, {"time": False}, device="cpu")
     assert (result["check"]["verdict"], result["check"]["against"]) == (verdict, against)

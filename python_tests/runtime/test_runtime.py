@@ -11,7 +11,7 @@ import pytest
 from mlirc.errors import MlircError
 from mlirc.runtime import load, load_text
 from mlirc.runtime.cuda import check_target
-from mlirc.runtime.plan import CopyStep, KernelLaunch, Plan, Ref, TensorSpec
+from mlirc.runtime.plan import CopyStep, Plan, Ref, TensorSpec
 from mlirc.runtime.plan_file import embed
 from mlirc.runtime.weights import WeightFile
 from support.devices.fake_gpu import CudaArray, FakeDriver
@@ -49,18 +49,6 @@ def test_numpy_in_numpy_out(driver, graph):
         np.testing.assert_array_equal(x, before)
     assert len(driver.graphs) == int(graph)
     assert driver.smem == {"add": 0, "twice": 64 * 1024}
-
-
-def test_setup_steps_run_once(driver):
-    plan = make_plan(kind="constant")
-    first = KernelLaunch("twice", (1, 1, 1), (64, 1, 1), 0, (ref("weight"), ref("arena")))
-    second = KernelLaunch("add", (1, 1, 1), (64, 1, 1), 0, (ref("input"), ref("arena"), ref("output")))
-    plan.steps, plan.setup, plan.arena_size = [first, second, plan.steps[2]], 1, 256
-    model = load_text(embed(PTX, plan), {"m.w": W}, driver=driver)
-    for seed in range(3):
-        x = randn(seed)
-        assert_equal(model(x), ((x + W[0] * 2).reshape(N, 1), x))
-    assert [symbol for symbol, _ in driver.launched] == ["twice"] + ["add", "copy"] * 3
 
 
 def test_non_contiguous_numpy_is_copied(model):

@@ -158,7 +158,7 @@ def test_models_share_what_they_write():
 
 def test_what_does_not_fit_is_not_shared():
     with loaded() as one:
-        one._places["m.w"] = (one.plan.inputs[0], one._places["m.w"][1])
+        one._places["m.w"] = one._places["m.w"]._replace(spec=one.plan.inputs[0])
         with pytest.raises(
             MlircError, match=r"state 'm.w' \(f32\[1,37\]\) is inout f32\[37\] in the model to share with"
         ):

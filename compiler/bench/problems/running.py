@@ -58,7 +58,7 @@ def _run(
     made = time.perf_counter()
     if device == "cuda":
         torch.cuda.empty_cache()  # the compiled model's memory comes from the driver
-    model = load_text(compiled.ptx, weights)
+    model = load_text(compiled.ptx, weights, frozen=True)
     result: dict[str, Any] = {"inputs_s": round(made - start, 3), "load_s": round(time.perf_counter() - made, 3)}
     try:
         model.bind(*[x.contiguous() for x in inputs if isinstance(x, Tensor)])

@@ -1,0 +1,71 @@
+"""Which operations of `@main` run once, when a model is loaded: what it computes of weights and constants alone, as a
+permuted and padded weight, or the scale of a norm by fixed statistics.
+
+What they make stays in memory for as long as the model is loaded. So a call of which a run reads the results is left
+to the run where it reads weights and makes more than MOST_GROWTH times as many bytes as it reads, and more than FREE
+bytes: a weight that is unpacked, or repeated for each of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mlirc.ir.tensors import ELEMENT_BYTES, shape_of
+from mlirc.mlir import ir
+
+FIXED = ("weight", "constant")  # the kinds of arguments of `@main` that are the same for every run
+MOST_GROWTH = 2
+FREE = 1 << 20  # bytes
+
+
+def split_at_load(
+    operations: Sequence[ir.Operation], kinds: Mapping[ir.Value, str]
+) -> tuple[list[ir.Operation], list[ir.Operation]]:
+    """(operations of `@main`'s block that run at load, all others), each in their order; `kinds`: those of `@main`'s
+    arguments."""
+    constants = [value for value, kind in kinds.items() if kind == "constant"]
+    free = _reached(operations, set(constants), set())
+    fixed = {value for value, kind in kinds.items() if kind in FIXED}
+    kept_out: set[ir.Operation] = set()
+    while True:
+        at_load = _reached(operations, fixed, kept_out)
+        later = [op for op in operations if op not in at_load]
+        read = {_made_by(v) for op in later for v in op.operands}
+        large = {op for op in at_load - free if op in read and _grows(op)}
+        if not large:
+            return [op for op in operations if op in at_load], later
+        kept_out |= large
+
+
+def _reached(
+    operations: Sequence[ir.Operation], fixed: set[ir.Value], kept_out: set[ir.Operation]
+) -> set[ir.Operation]:
+    """The operations, without `kept_out`, that read nothing but what is fixed, or made by others of them."""
+    known, found = set(fixed), set()
+    for op in operations:
+        if op.name != "func.return" and op not in kept_out and all(v in known for v in op.operands):
+            known.update(op.results)
+            found.add(op)
+    return found
+
+
+def _made_by(value: ir.Value) -> ir.Operation | None:
+    """The call that makes a value, through views; None for an argument."""
+    while not isinstance(value.owner, ir.Block):
+        op = value.owner.operation
+        if op.name == "func.call":
+            return op
+        value = op.operands[0]
+    return None
+
+
+def _grows(op: ir.Operation) -> bool:
+    read, made = (sum(map(_bytes, values)) for values in (op.operands, op.results))
+    return made > max(MOST_GROWTH * read, FREE)
+
+
+def _bytes(value: ir.Value) -> int:
+    size = ELEMENT_BYTES[str(value.type.element_type)]
+    for extent in shape_of(value):
+        size *= extent
+    return size
