@@ -5,7 +5,9 @@
     gpu.launch_func @k_gpu::@k_0 ... args(%m : !llvm.ptr)
 
 is of the `gpu` level's host functions. `box` is what one copy moves, outermost extent first, as in the memref;
-`swizzle` the bytes of its pattern in shared memory, 0 for none. The kernel takes the map as an argument of type
+`swizzle` the bytes of its pattern in shared memory, 0 for none. One for im2col copies of an image [N, spatial
+dimensions, C] has a box of pixels and channels, and `im2col`: lower corner, upper corner and strides, a number for each
+spatial dimension, one after the other. The kernel takes the map as an argument of type
 `!llvm.ptr` with the attributes of `map_argument`.
 """
 
@@ -15,9 +17,10 @@ from typing import Any
 
 from mlirc.dialects.mlirc_dialect import Mlirc
 from mlirc.mlir import ext, ir
-from mlirc.runtime.tensor_map import MAP_ALIGNMENT, MAP_BYTES, TensorMapSpec
+from mlirc.runtime.tensor_map import MAP_ALIGNMENT, MAP_BYTES, Im2col, TensorMapSpec
 
 TENSOR_MAP = "mlirc.tensor_map"
+IM2COL = "im2col"
 
 
 class TensorMapOp(Mlirc.Operation, name="tensor_map", traits=[ext.Pure]):  # type: ignore
@@ -54,16 +57,39 @@ def map_spec(op: Any) -> TensorMapSpec:
         raise ValueError(f"attribute 'box' must be an array of i64, not {box}")
     if not isinstance(swizzle, ir.IntegerAttr):
         raise ValueError(f"attribute 'swizzle' must be an integer, not {swizzle}")
-    spec = TensorMapSpec(str(memref.element_type), tuple(memref.shape), tuple(box), ir.IntegerAttr(swizzle).value)
+    spec = TensorMapSpec(
+        str(memref.element_type), tuple(memref.shape), tuple(box), ir.IntegerAttr(swizzle).value, _im2col(op)
+    )
     if problem := spec.problem():
         raise ValueError(f"of {memref}: {problem}")
     return spec
 
 
-def tensor_map(buffer: ir.Value, box: Sequence[int], swizzle: int = 0, loc: ir.Location | None = None) -> ir.Value:
+def _im2col(op: ir.Operation) -> Im2col | None:
+    """The attribute `im2col`; raises ValueError for one that is not three numbers for each spatial dimension."""
+    if IM2COL not in op.attributes:
+        return None
+    numbers = op.attributes[IM2COL]
+    if not isinstance(numbers, ir.DenseI64ArrayAttr) or len(numbers) % 3:
+        raise ValueError(
+            f"attribute '{IM2COL}' must be an array of i64, three for each spatial dimension, not {numbers}"
+        )
+    spatial = len(numbers) // 3
+    return Im2col(*(tuple(numbers)[i * spatial : (i + 1) * spatial] for i in range(3)))
+
+
+def tensor_map(
+    buffer: ir.Value,
+    box: Sequence[int],
+    swizzle: int = 0,
+    im2col: Im2col | None = None,
+    loc: ir.Location | None = None,
+) -> ir.Value:
     """Builds `mlirc.tensor_map` at the current insertion point and returns its result."""
     i64 = ir.IntegerType.get_signless(64)
     attributes = {"box": ir.DenseI64ArrayAttr.get(list(box)), "swizzle": ir.IntegerAttr.get(i64, swizzle)}
+    if im2col is not None:
+        attributes[IM2COL] = ir.DenseI64ArrayAttr.get([*im2col.lower, *im2col.upper, *im2col.strides])
     pointer = ir.Type.parse("!llvm.ptr")
     return ir.Operation.create(TENSOR_MAP, [pointer], [buffer], attributes, loc=loc).results[0]
 

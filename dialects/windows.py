@@ -24,12 +24,16 @@ The map is never materialized: it always joins its contraction's kernel. Its ima
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
 from mlirc.mlir import ir
+from mlirc.runtime.tensor_map import ADDRESS_ALIGNMENT, Im2col
 
 GATHER_WINDOWS = "mlirc.gather_windows"
+# By spatial dimensions, the largest offset of an im2col copy (PTX ISA, "im2col mode").
+OFFSETS = {1: (1 << 16) - 1, 2: (1 << 8) - 1, 3: (1 << 5) - 1}
 _PER_DIMENSION = ("kernel", "out", "strides", "dilations", "low")
 
 
@@ -55,6 +59,29 @@ class Windows:
         """How many pixels a window has."""
         return prod(self.kernel)
 
+    def shape(self, images: int) -> list[int]:
+        """The extents of the windows of so many images."""
+        rows = [images * prod(self.out), self.taps * self.channels]
+        return rows if self.groups == 1 else [self.groups, *rows]
+
+    def corners(self, image: Sequence[int]) -> Im2col:
+        """Where the windows of an image of these spatial extents begin."""
+        ends = zip(self.out, self.strides, self.low, image, strict=True)
+        upper = tuple((n - 1) * stride + 1 - low - extent for n, stride, low, extent in ends)
+        return Im2col(tuple(-n for n in self.low), upper, self.strides)
+
+    def copied(self, image: Sequence[int], element: int) -> str:
+        """Why im2col copies cannot bring the windows of an image [N, *spatial, C] whose elements have so many bytes, a
+        tap after the other; "" where they can."""
+        if self.groups != 1:
+            return "a grouped convolution"
+        if image[-1] * element % ADDRESS_ALIGNMENT:
+            return f"pixels of {image[-1] * element} bytes: im2col copies take multiples of {ADDRESS_ALIGNMENT}"
+        far = max((n - 1) * d for n, d in zip(self.kernel, self.dilations, strict=True))
+        if far > OFFSETS[self.rank]:
+            return f"a tap {far} elements from the first: im2col copies reach {OFFSETS[self.rank]}"
+        return self.corners(image[1:-1]).problem(image[1:-1])
+
     def attribute(self) -> ir.DictAttr:
         """The geometry as the attribute's value."""
         i64 = ir.IntegerType.get_signless(64)
@@ -77,7 +104,9 @@ class Windows:
             found = ir.DictAttr(attributes[GATHER_WINDOWS])
             lists = [tuple(ir.DenseI64ArrayAttr(found[name])) for name in _PER_DIMENSION]
             channels = ir.IntegerAttr(found["channels"]).value
-            made = cls(*lists, channels, ir.IntegerAttr(found["groups"]).value if "groups" in found else 1)
+            kernel, out, strides, dilations, low = lists
+            groups = ir.IntegerAttr(found["groups"]).value if "groups" in found else 1
+            made = cls(kernel, out, strides, dilations, low, channels, groups)
         except (KeyError, TypeError, ValueError) as e:
             raise ValueError(f"{GATHER_WINDOWS} = {attributes[GATHER_WINDOWS]} is not of the attribute's form") from e
         positive = (*made.kernel, *made.out, *made.strides, *made.dilations, made.channels, made.groups)

@@ -104,7 +104,7 @@ def by_tensor_copies(kernel: KernelInfo, target: Target, given: Mapping[str, Any
     c = kernel.contraction
     assert c is not None
     several, single = is_warpgroups(given["mma"]) or bool(warpgroups_for(kernel, target)), is_fp32(c)
-    long = c.k > 128 and (single or c.k * c.element_bytes > 2 * ROW_BYTES)
+    long = c.k > 128 and (single or c.k * c.element_bytes > 2 * ROW_BYTES) or c.windows is not None
     return (several or single) and target.has_wgmma and c.boxes and long and given["copy"] in (None, "tma")
 
 

@@ -22,6 +22,7 @@ from mlirc.schedule.verbs import (
     persist,
     pipeline,
     read_matrices,
+    read_windows,
     script,
     specialize,
     split_k,
@@ -157,6 +158,8 @@ def matmul(
     chosen |= {"through": shape.through if shape.parts > 1 else None}
     with script(**chosen, combine=combine, min_blocks=min_blocks, align_rows=aligned or None) as (module, function):
         generalize(function)
+        if kernel.contraction.windows and shape.copy == "tma":
+            read_windows(function)
         collapse_dims(function)
         copies = (
             [copied_rows(match_contractions(function), copied_at_once(size, kernel.contraction, target))]

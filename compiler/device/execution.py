@@ -13,7 +13,7 @@ from mlirc.device.copies import Copies
 from mlirc.device.counters import Counters
 from mlirc.device.declared_sizes import declared_problem
 from mlirc.device.exits import check_exit
-from mlirc.device.launch_maps import BufferMap
+from mlirc.device.launch_maps import OfBuffer
 from mlirc.device.limits import (
     SECONDS,
     SECONDS_AFTER,
@@ -244,7 +244,7 @@ def _memory(registers: list) -> list[np.ndarray]:
     for value in registers:
         if isinstance(value, MemRef) and value.buffer.tracked:
             planes = [value.buffer.data, value.buffer.written]
-        elif isinstance(value, BufferMap) and value.buffer is not None:
+        elif isinstance(value, OfBuffer):
             planes = [value.buffer.data, value.buffer.written]
         else:
             planes = [getattr(value, "array", None)]  # of a tensor map

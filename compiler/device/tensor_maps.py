@@ -16,6 +16,7 @@ from mlirc.device.order.tensor_order import TensorOrder
 from mlirc.device.report import Report
 from mlirc.errors import MlircError
 from mlirc.mlir import ir
+from mlirc.runtime.tensor_map import Im2col
 
 ALIGN = 64  # bytes, of a CUtensorMap
 _SWIZZLE_BITS = {128: 7, 64: 3, 32: 1}  # bytes of the pattern's rows -> which 16-byte chunks are exchanged
@@ -123,8 +124,8 @@ class TensorMap:
 class Im2colMap:
     """What cuTensorMapEncodeIm2col makes: an array [N, ..., W, C], of which a copy takes `pixels` positions of
     `channels` elements each. Positions run through the image between two corners, W fastest: from `lower` to the last
-    element plus `upper`, per spatial dimension, outermost first. A copy adds its offsets to each position. (PTX ISA,
-    "im2col mode".)"""
+    element plus `upper`, per spatial dimension, outermost first, `strides` apart (none: 1). A copy adds its offsets to
+    each position. (PTX ISA, "im2col mode".)"""
 
     array: np.ndarray
     lower: tuple[int, ...]
@@ -133,16 +134,14 @@ class Im2colMap:
     channels: int
     swizzle: int = 0
     writers: Writers = field(default_factory=Writers, repr=False)
+    strides: tuple[int, ...] = ()
     mode = "im2col"
 
     def __post_init__(self) -> None:
-        spatial = self.array.ndim - 2
-        if not 1 <= spatial <= 3 or len(self.lower) != spatial or len(self.upper) != spatial:
-            raise MlircError(f"tensor map: im2col of an array {self.array.shape}: [N, 1 to 3 dimensions, C], and "
-                             "corners of as many dimensions")  # fmt: skip
-        most = (32768, 128, 16)[spatial - 1]
-        if any(not -most <= x < most for x in (*self.lower, *self.upper)):
-            raise MlircError(f"tensor map: im2col corners {self.lower}, {self.upper}: from {-most} to {most - 1} here")
+        self.strides = self.strides or (1,) * len(self.lower)
+        self.corners = Im2col(self.lower, self.upper, self.strides)
+        if problem := self.corners.problem(self.array.shape[1:-1]):
+            raise MlircError(f"tensor map: {problem}")
         if not 1 <= self.channels <= 256 or not 1 <= self.pixels <= 1024:
             raise MlircError("tensor map: im2col takes 1 to 256 channels and 1 to 1024 pixels")
         _check_layout(self.array, self.channels * self.array.itemsize, self.swizzle)
@@ -176,22 +175,23 @@ class Im2colMap:
 
     def _positions(self, start: Sequence[int], offsets: Sequence[int]) -> tuple[tuple, np.ndarray]:
         """Where the elements lie in the array [those inside], and which are inside [pixels, channels]."""
-        *extents, channels = self.array.shape
-        images, *image = extents
-        low = np.array(self.lower)
-        box = np.array(image) + np.array(self.upper) - low
-        if (box < 1).any():
-            raise MlircError(f"tensor map: im2col corners {self.lower}, {self.upper} leave nothing of {tuple(image)}")
-        begin = np.array(start[1:-1]) - low
+        images, *image, channels = self.array.shape
+        low, steps = np.array(self.lower), np.array(self.strides)
+        counts = self.corners.counts(image)
+        begin, between = np.divmod(np.array(start[1:-1]) - low, steps)
+        if between.any():
+            raise MlircError(
+                f"tensor map: im2col from {tuple(start)}: that is no multiple of {self.strides} from {self.lower}"
+            )
         number = start[0]
-        for x, n in zip(begin, box, strict=True):
-            number = number * int(n) + int(x)
+        for x, n in zip(begin, counts, strict=True):
+            number = number * n + int(x)
         at = number + np.arange(self.pixels)
         columns: list[np.ndarray] = []
-        for d in reversed(range(len(box))):
+        for d in reversed(range(len(counts))):
             shift = low[d] + (offsets[d] if offsets else 0)
-            columns.append(at % box[d] + shift)
-            at = at // box[d]
+            columns.append(at % counts[d] * steps[d] + shift)
+            at = at // counts[d]
         columns.append(at)
         columns.reverse()
         place = [c[:, None] for c in columns] + [start[-1] + np.arange(self.channels)[None, :]]

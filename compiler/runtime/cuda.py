@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -308,22 +308,28 @@ class Driver:
         cu = self.cu
         kind = getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_MAP_TYPES[spec.dtype]}")
         swizzle = f"CU_TENSOR_MAP_SWIZZLE_{spec.swizzle}B" if spec.swizzle else "CU_TENSOR_MAP_SWIZZLE_NONE"
-        rank = len(spec.shape)  # the driver counts dimensions from the innermost one
+        rank = len(spec.shape)
+
+        def inner_first(number: Callable, items: Sequence[int]) -> list:
+            return [number(n) for n in reversed(items)]  # as the driver counts dimensions
+
         # One dimension has no stride that counts, but no array of strides would be a null pointer.
         strides = spec.strides[:-1] or (-(-spec.nbytes // ADDRESS_ALIGNMENT) * ADDRESS_ALIGNMENT,)
-        result = cu.cuTensorMapEncodeTiled(
-            kind,
-            rank,
-            pointer,
-            [cu.cuuint64_t(n) for n in reversed(spec.shape)],
-            [cu.cuuint64_t(n) for n in reversed(strides)],
-            [cu.cuuint32_t(n) for n in reversed(spec.box)],
-            [cu.cuuint32_t(1)] * rank,
+        of = kind, rank, pointer, *(inner_first(cu.cuuint64_t, n) for n in (spec.shape, strides))
+        how = (
             cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             getattr(cu.CUtensorMapSwizzle, swizzle),
             cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
             cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
+        if spec.im2col is None:
+            boxes = inner_first(cu.cuuint32_t, spec.box), inner_first(cu.cuuint32_t, [1] * rank)
+            result = cu.cuTensorMapEncodeTiled(*of, *boxes, *how)
+        else:
+            (pixels, channels), corners = spec.box, (spec.im2col.lower, spec.im2col.upper)
+            steps = inner_first(cu.cuuint32_t, [1, *spec.im2col.strides, 1])
+            lower, upper = (inner_first(int, c) for c in corners)
+            result = cu.cuTensorMapEncodeIm2col(*of, lower, upper, channels, pixels, steps, *how)
         made = self._check(result, f"making a tensor map of {spec}")
         return ctypes.string_at(int(made.getPtr()), MAP_BYTES)
 

@@ -27,7 +27,7 @@ from mlirc.runtime.plan_check import check_plan
 from mlirc.runtime.repeats import MAX_STEPS, Motion, PlanStep, references, roll, unroll
 from mlirc.runtime.sizes_json import read_sizes, sizes_out
 from mlirc.runtime.structure import read_structure, structure_out
-from mlirc.runtime.tensor_map import TensorMapSpec
+from mlirc.runtime.tensor_map import Im2col, TensorMapSpec
 
 _AGAIN = "compile the model again"
 _HEAD = ("version", "model", "target", "versions", "arena_size", "unpacked_size", "setup", *TABLES, "steps")
@@ -60,12 +60,18 @@ def _step_out(step: KernelLaunch | CopyStep, refs: list[list] | None = None) -> 
     if step.cluster:
         out["cluster"] = step.cluster
     if step.maps:
-        out["maps"] = [[i, m.dtype, m.shape, m.box, m.swizzle] for i, m in sorted(step.maps.items())]
+        out["maps"] = [[i, *_map_out(m)] for i, m in sorted(step.maps.items())]
     if step.dependent:
         out["dependent"] = True
     out["kernel"] = step.kernel
     out["origin"] = step.origin
     return out
+
+
+def _map_out(spec: TensorMapSpec) -> list:
+    im2col = spec.im2col
+    more = [] if im2col is None else [[im2col.lower, im2col.upper, im2col.strides]]
+    return [spec.dtype, spec.shape, spec.box, spec.swizzle, *more]
 
 
 def _steps_out(plan: Plan) -> Iterator[dict]:
@@ -318,15 +324,21 @@ def _extents(items: Any, where: str) -> dict[int, Extent]:
     return {dim: Extent(*rest) for dim, *rest in rows}
 
 
+def _ints(items: Any, where: str) -> tuple[int, ...]:
+    return tuple(_int(n, where) for n in _list(items, where))
+
+
 def _maps(items: Any, where: str) -> dict[int, TensorMapSpec]:
     """Tensor maps by the numbers of the parameters that take them, which rise, so that none is there twice."""
     maps: dict[int, TensorMapSpec] = {}
     for item in _list(items, where):
-        number, dtype, *extents, swizzle = _list(item, where, 5)
-        shape, box = (tuple(_int(n, where) for n in _list(e, where)) for e in extents)
+        length = 6 if isinstance(item, list) and len(item) == 6 else 5
+        number, dtype, *extents, swizzle = _list(item, where, length)[:5]
+        shape, box = (_ints(e, where) for e in extents)
+        im2col = Im2col(*(_ints(e, where) for e in _list(item[5], where, 3))) if length == 6 else None
         if _int(number, where) <= max(maps, default=-1):
             _wrong(number, where, "a number above those before it")
-        maps[number] = TensorMapSpec(_str(dtype, where), shape, box, _int(swizzle, where))
+        maps[number] = TensorMapSpec(_str(dtype, where), shape, box, _int(swizzle, where), im2col)
     if not maps:
         _wrong(items, where, "at least one tensor map")
     return maps

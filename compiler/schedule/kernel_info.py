@@ -22,6 +22,8 @@ from mlirc.dialects.schedule.generalize import generalize_all
 from mlirc.dialects.schedule.match_root import root_of
 from mlirc.dialects.schedule.partial_results import detach_partials
 from mlirc.dialects.schedule.place_results import detach
+from mlirc.dialects.schedule.read_windows import copied
+from mlirc.dialects.windows import Windows
 from mlirc.ir.combiners import combining
 from mlirc.ir.contractions import multiply_accumulate
 from mlirc.ir.levels import FP32
@@ -70,6 +72,7 @@ class ContractionInfo:
     chosen: bool = False  # the second operands are matrices that numbers choose, one for each index of the batch
     alignable: bool = False  # both would hold but for the lengths of rows: `schedule.align_rows` makes others of them
     packed: int = 0  # bits of a number where every second operand is a packed weight [N, K] that the kernel unpacks
+    windows: Windows | None = None  # a convolution's, which are an operand and can come by im2col copies
     scaled: int = 0  # elements of each row that are reduced beside the products, as what their sums are multiplied by
 
     @property
@@ -384,6 +387,7 @@ def contraction_info(dims: Dims, row: tuple[int, ...]) -> ContractionInfo | None
     place = {c: p for p, c in enumerate(row)}
     batch, m, n = (tuple(place[c] for c in g) for g in (batch, m, n))
     direct = all(_is_direct(dims.structures[i], r) for i, r in found if r)
+    read = [w for i, _ in found for v in dims.structures[i].inputs if (w := copied_windows(producer(v)))]
     boxes = direct and all(_has_boxes(dims.structures[i], r) for i, r in found if r)
     alignable = not boxes and all(
         _is_direct(dims.structures[i], r, 1) and _has_boxes(dims.structures[i], r, 1) for i, r in found if r
@@ -393,7 +397,7 @@ def contraction_info(dims: Dims, row: tuple[int, ...]) -> ContractionInfo | None
     return ContractionInfo(
         batch, m, n, ks[0][0], types[0], types[1], types[2], len(found), direct, panels, (along_k[0], along_k[1]),
         boxes, _casts([dims.ops[i] for i, _ in found]), packed=_packed([dims.structures[i] for i, _ in found]),
-        chosen=all(map(_chooses, choosers)), scaled=prod(parts) if others else 0,
+        windows=read[0] if read else None, chosen=all(map(_chooses, choosers)), scaled=prod(parts) if others else 0,
         alignable=alignable and not any(map(_chooses, choosers)),
     )  # fmt: skip
 
@@ -430,7 +434,7 @@ def _is_direct(s: Structure, roles: Contraction, least: int = 4) -> bool:
         multiple = 2 if ELEMENT_BYTES.get(str(ir.RankedTensorType(value.type).element_type), 8) < least else 1
         while (made_by := producer(value)) is not None and made_by.name in VIEWS:
             value = made_by.operands[0]
-        if _chooses(made_by):  # slices of which are slices of an argument
+        if _chooses(made_by) or copied_windows(made_by):  # slices of which are slices of an argument
             made_by = None
         last = m[-1]
         if made_by is not None or last is None or s.extents[last] % multiple:
@@ -441,9 +445,20 @@ def _is_direct(s: Structure, roles: Contraction, least: int = 4) -> bool:
     return True
 
 
+def copied_windows(op: ir.Operation | None) -> Windows | None:
+    """What a convolution's windows are that a map gathers, where im2col copies bring a row of shared memory of each
+    tap; None for anything else."""
+    windows = Windows.of(op) if op is not None and op.name == "linalg.generic" else None
+    if op is None or windows is None or copied(op):
+        return None
+    row = ROW_BYTES // ELEMENT_BYTES.get(str(ir.RankedTensorType(op.results[0].type).element_type), ROW_BYTES)
+    return windows if windows.channels % row == 0 else None
+
+
 def _chooses(op: ir.Operation | None) -> bool:
     """Whether a map's result are matrices that numbers choose."""
     return op is not None and GATHER_MATRICES in op.attributes
 
 
+ROW_BYTES = 128  # of a tile in shared memory that warpgroups read
 VIEWS = ("tensor.expand_shape", "tensor.collapse_shape")

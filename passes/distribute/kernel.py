@@ -6,8 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from itertools import zip_longest
 
+from mlirc.dialects.im2col import IM2COL
 from mlirc.dialects.rings import ROLES
 from mlirc.dialects.tensor_map import map_argument, tensor_map
+from mlirc.dialects.windows import Windows
 from mlirc.errors import MlircError
 from mlirc.mlir import arith, func, gpu, ir, memref, nested
 from mlirc.passes.distribute.copies.multistage import Copies
@@ -111,7 +113,7 @@ class Kernel:
     def _root(self, value: ir.Value) -> ir.Value:
         """The argument or forall result that a function-level tensor is a reshape of."""
         owner = value.owner
-        while not isinstance(owner, ir.Block) and owner.name in VIEWS:
+        while not isinstance(owner, ir.Block) and owner.name in (*VIEWS, IM2COL):
             value = owner.operands[0]
             owner = value.owner
         return self._root(self.goes_on[value]) if value in self.goes_on else value
@@ -248,7 +250,10 @@ class Kernel:
             ir.FunctionType.get([a.type for a in em.entry.arguments], [])
         )
         kernel.attributes["arg_attrs"] = ir.ArrayAttr.get([*plain, *[map_argument()] * len(em.maps)])
-        return [tensor_map(reshaped(self.buffers[roots[m.root]], m.shape), m.box, m.swizzle) for m in em.maps.values()]
+        return [
+            tensor_map(reshaped(self.buffers[roots[m.root]], m.shape), m.box, m.swizzle, m.im2col)
+            for m in em.maps.values()
+        ]
 
     def _blocks_wanted(self, smem: int, threads: int) -> int:
         """`min_blocks`, or as many as fit where the script only offers it. Raises Unsupported for too many demanded."""
@@ -349,9 +354,20 @@ class Kernel:
         base = reshaped(base, shape)
         scope.bind_view(value, access.View(base, [0] * len(shape), list(range(len(shape)))), shape, shape)
 
+    def _bind_windows(self, scope: Scope, op, arguments) -> None:
+        root = self._root(op.results[0])
+        if root not in arguments:
+            return
+        image, shape = (list(ir.RankedTensorType(v.type).shape) for v in (op.operands[0], op.results[0]))
+        view = access.View(reshaped(arguments[root], image), [0, 0], [0, 1], windows=Windows.of(op))
+        scope.bind_view(op.results[0], view, shape, list(shape))
+
     def _function_level(self, scope: Scope, op, arguments) -> None:
         """Ops before the forall: constants and scalars, and reshapes of constants, arguments and earlier results."""
         if op.name in ("scf.forall", "tensor.empty"):
+            return
+        if op.name == IM2COL:
+            self._bind_windows(scope, op, arguments)
             return
         if op.results and isinstance(op.results[0].type, ir.RankedTensorType):
             if op.name in ("tensor.expand_shape", "tensor.collapse_shape", "tensor.cast"):
@@ -385,7 +401,11 @@ def _compute(
 def check_scheduled(ops: list[ir.Operation]) -> None:
     """Raises Unsupported for a kernel that computes outside of its block programs: a script stopped halfway."""
     for op in ops:
-        if op.name.startswith(("linalg.", "mlirc.", "tm_tensor.")) or op.name in ("scf.for", "scf.if", "scf.while"):
+        if (
+            op.name != IM2COL
+            and op.name.startswith(("linalg.", "mlirc.", "tm_tensor."))
+            or op.name in ("scf.for", "scf.if", "scf.while")
+        ):
             raise Unsupported(
                 f"its script leaves a {op.name} outside of every scf.forall: tile it (tile_to_blocks), or ask for the "
                 'loops lowering, annotate(function, lowering="loops")',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlirc.dialects.im2col import expand_im2col
 from mlirc.errors import MlircError
 from mlirc.mlir import bufferization, ir, linalg, run_passes
 from mlirc.passes.loops.attention import expand_attention
@@ -46,6 +47,7 @@ def bufferize(module: ir.Module) -> None:
     for function in _walk(module, "func.func"):
         _protect_arguments(function)
     run_passes(module, _NORMALIZE)
+    expand_im2col(module)
     expand_pads(module)
     for op in _walk(module, "tm_tensor.sort"):
         expand_sort(op)

@@ -15,7 +15,8 @@ from mlirc.runtime import load_text
 from mlirc.runtime.cuda import Driver, pack
 from mlirc.runtime.plan import Plan
 from mlirc.runtime.plan_file import embed
-from mlirc.runtime.tensor_map import TensorMapSpec
+from mlirc.runtime.plan_json import from_json, to_json
+from mlirc.runtime.tensor_map import Im2col, TensorMapSpec
 from support.devices.fake_gpu import CudaArray, FakeDriver
 from support.plans import forged
 from support.plans.tiny import KERNELS, N, W, make_plan, randn, ref
@@ -65,7 +66,7 @@ def encoded(spec: TensorMapSpec, pointer: int, status=cu.CUresult.CUDA_SUCCESS) 
     driver = Driver.__new__(Driver)
     names = ("CUresult", "CUtensorMapDataType", "CUtensorMapInterleave", "CUtensorMapSwizzle", "CUtensorMapL2promotion")
     real = {name: getattr(cu, name) for name in (*names, "CUtensorMapFloatOOBfill", "cuuint32_t", "cuuint64_t")}
-    driver.cu = SimpleNamespace(cuTensorMapEncodeTiled=encode, **real)
+    driver.cu = SimpleNamespace(cuTensorMapEncodeTiled=encode, cuTensorMapEncodeIm2col=encode, **real)
     return driver._encode(spec, pointer), asked
 
 
@@ -96,3 +97,40 @@ def test_the_driver_is_asked_with_the_innermost_dimension_first(spec, kind, swiz
 def test_a_map_that_the_driver_refuses_is_named():
     with pytest.raises(MlircError, match=r"making a tensor map of f32\[37\] by \[4\] failed: CUDA_ERROR_INVALID_VALUE"):
         encoded(SPEC, 4096, cu.CUresult.CUDA_ERROR_INVALID_VALUE)
+
+
+IM2COL = TensorMapSpec("f32", (2, 9, 11, 8), (128, 4), 0, Im2col((-1, -2), (-1, 0), (2, 3)))
+
+
+def test_an_im2col_map_has_corners_pixels_and_channels():
+    spec = replace(IM2COL, box=(128, 8), swizzle=32)
+    _, [asked] = encoded(spec, 4096)
+    shape, strides, lower, upper = ([int(n) for n in numbers] for numbers in asked[3:7])
+    assert (shape, strides) == ([8, 11, 9, 2], [32, 352, 3168])
+    assert (lower, upper, asked[7:9]) == ([-2, -1], [0, -1], (8, 128))
+    assert [int(n) for n in asked[9]] == [1, 3, 2, 1]
+    assert spec.im2col.counts((9, 11)) == (5, 5)
+
+
+def test_a_plan_says_im2col_as_it_was():
+    plan = mapped_plan()
+    shape = (1, N // 4, 4)
+    spec = TensorMapSpec("f32", shape, (16, 4), 0, Im2col((-1,), (1,), (3,)))
+    plan.steps[1] = replace(plan.steps[1], maps={0: spec})
+    assert from_json(to_json(plan)).steps[1].maps == {0: spec}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(im2col=Im2col((-129, 0), (0, 0), (1, 1))), "corner of -129: from -128 to 127"),
+        (dict(im2col=Im2col((0, 0), (0, 0), (1, 9))), "stride of 9: it is 1 to 8"),
+        (dict(im2col=Im2col((0, 0), (-9, 0), (1, 1))), "leave nothing"),
+        (dict(im2col=Im2col((0,), (0,), (1,))), "as many dimensions"),
+        (dict(box=(1025, 4)), "1 to 1024 pixels"),
+        (dict(box=(1, 128, 4)), "they must be 2"),
+        (dict(box=(128, 2)), "multiple of 16"),
+    ],
+)
+def test_im2col_maps_that_the_driver_would_refuse(change, message):
+    assert message in replace(IM2COL, **change).problem() and IM2COL.problem() == ""

@@ -14,7 +14,7 @@ from mlirc.device.ptx.instructions import STEPS, check
 from mlirc.device.ptx.machine import ASKED, WARP, Machine, Memory
 from mlirc.device.ptx.parse import ASKS, TOGETHER, WAITS, Entry, Instruction, module_memory, parse
 from mlirc.device.ptx.step import unknown
-from mlirc.device.tensor_maps import AnyMap, TensorMap
+from mlirc.device.tensor_maps import AnyMap, Im2colMap, TensorMap
 from mlirc.errors import MlircError
 from mlirc.runtime.arrays import NUMPY_DTYPES
 from mlirc.runtime.plan import Dim3
@@ -121,13 +121,18 @@ def run_launch(
             _run(Machine(entry, memory, *shape, parameters, cluster, by_address))
 
 
-def _tensor(memory: Memory, number: int, offset: int, spec: TensorMapSpec) -> TensorMap:
+def _tensor(memory: Memory, number: int, offset: int, spec: TensorMapSpec) -> AnyMap:
     """A tensor map of a buffer from a byte on; raises MlircError for an array that is larger."""
     start = memory.starts[number] + offset
     if not memory.there[start : start + spec.nbytes].all():
         raise MlircError(f"PTX: a tensor map of {spec} is larger than its buffer")
     array = np.ndarray(spec.shape, NUMPY_DTYPES[spec.dtype], memory.data, start)  # type: ignore[call-overload]
-    return TensorMap(array, spec.box, spec.swizzle)
+    if spec.im2col is None:
+        return TensorMap(array, spec.box, spec.swizzle)
+    corners, (pixels, channels) = spec.im2col, spec.box
+    return Im2colMap(
+        array, corners.lower, corners.upper, pixels, channels, spec.swizzle, strides=corners.strides
+    )  # fmt: skip
 
 
 def _bytes(memory: Memory, number: int, offset: int) -> bytes:

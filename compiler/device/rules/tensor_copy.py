@@ -12,7 +12,7 @@ from mlirc.device.bulk_copies import begin_transfer, multicast_to, note_transfer
 from mlirc.device.declare import stateful
 from mlirc.device.engine import engine_of
 from mlirc.device.global_copies import count_copy, read_global, write_global
-from mlirc.device.launch_maps import BufferMap
+from mlirc.device.launch_maps import OfBuffer
 from mlirc.device.machine import State
 from mlirc.device.memory import Buffer, MemRef
 from mlirc.device.rules.mbarrier import nth
@@ -107,10 +107,10 @@ def start_box(s: State, source: AnyMap, to: MemRef, coordinates: list, barrier: 
             continue
         place = source.place(start, shifts)
         _between_blocks(s, source, place, (b, t), "read", op)
-        runs = source.runs(place) if isinstance(source, BufferMap) else None
+        runs = source.runs(place) if isinstance(source, OfBuffer) else None
         shadow = None
-        if isinstance(source, BufferMap) and runs is not None:
-            shadow = source.shadow(start, read_global(m, runs, (b, t), op))
+        if isinstance(source, OfBuffer) and runs is not None:
+            shadow = source.shadow(start, read_global(m, runs, (b, t), op), shifts)
             count_copy(m, runs, False, op)
         address = swizzled(byte + np.arange(box.nbytes), source.swizzle)
         for rank in ranks:
@@ -189,7 +189,7 @@ def store_box(s: State, target: AnyMap, buffer: Buffer, where, start: list[int],
     at, kind = target.place(start), "write" if combine is None else "reduce"
     order = target.writers.within(target.array.shape) if m.clocks is not None else None
     targets: tuple = () if order is None else ((order, at),)
-    runs = target.runs(at) if isinstance(target, BufferMap) else None
+    runs = target.runs(at) if isinstance(target, OfBuffer) else None
     if runs is not None:
         targets = (*targets, runs)
     read_for_store(s, buffer, address, (b, t), op, targets=targets, reduces=combine is not None)

@@ -4,6 +4,7 @@ copy"): one instruction of one thread moves a box of a tensor, swizzled as produ
 from __future__ import annotations
 
 from mlirc.dialects.rings import Slot
+from mlirc.dialects.windows import Windows
 from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import arith, ir, llvm, memref, nvvm
 from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue, Unsupported
@@ -41,6 +42,9 @@ class TensorTile:
         self._map(view)
 
     def _map(self, view: access.View) -> ir.Value:
+        if view.windows is not None:
+            corners = view.windows.corners(view.shape[1:-1])
+            return self.em.tensor_map(view.base, list(self.shared.box(self.split)), self.shared.swizzle, corners)
         box = [1] * len(view.shape)
         box[view.dims[-2]], box[view.dims[-1]] = self.shared.box(self.split)
         return self.em.tensor_map(view.base, box, self.shared.swizzle)
@@ -51,9 +55,13 @@ class TensorTile:
         row_bytes, width = self.shared.row_bytes, self.shared.width
         if access.storage_type(self.element) != self.element:
             return f"{self.element} is stored in another form"
+        if view.windows is not None:
+            problem = view.windows.copied(shape, size)
+            if problem or view.windows.channels % width:
+                return problem or f"rows of {width} elements in windows with {view.windows.channels} of each tap"
         if len(shape) > 5 or len(shape) < 2 or any(n != 1 for n in self.shared.extents[:-2]):
             return f"a tensor of {len(shape)} dimensions: 2 to 5, and tiles of two"
-        if len(view.dims) < 2 or view.dims[-1] != len(shape) - 1:
+        if view.windows is None and (len(view.dims) < 2 or view.dims[-1] != len(shape) - 1):
             return "rows of the tile are not contiguous in memory"
         if shape[-1] * size % 16:
             return f"rows of {shape[-1] * size} bytes: tensor copies take multiples of 16"
@@ -86,17 +94,45 @@ class TensorTile:
         first = em.mul(part, shared.rows // self.split)
         base = em.add(em.add(self.start, em.mul(slot, shared.slot_bytes)), em.mul(first, shared.row_bytes))
         for panel in range(shared.panels):
+            at = em.add(base, panel * shared.panel_bytes)
+            if source.windows is not None:
+                row, column = em.add(source.offsets[0], first), em.add(source.offsets[1], panel * shared.width)
+                self._one(tensor, at, *self._window(source.windows, row, column), barrier, mask)
+                continue
             offsets = list(source.offsets)
             row = source.dims[-2]
             offsets[row] = em.add(offsets[row], first)
             offsets[-1] = em.add(offsets[-1], panel * shared.width)
-            self._one(tensor, em.add(base, panel * shared.panel_bytes), offsets, barrier, mask)
+            self._one(tensor, at, offsets, [], barrier, mask)
 
-    def _one(self, tensor: ir.Value, at: IndexValue, offsets: list[IndexValue], barrier: ir.Value, mask: int) -> None:
+    def _window(
+        self, w: Windows, row: IndexValue, column: IndexValue
+    ) -> tuple[list[IndexValue], list[IndexValue]]:  # fmt: skip
+        """Of a row and a column of an image's windows: the place of the first pixel's first tap and the channel, and
+        how far the tap is from that one."""
+        em = self.em
+        tap, channel = em.div(column, w.channels), em.rem(column, w.channels)
+        place, taps = [channel], []
+        for out, kernel, stride, dilation, low in reversed(
+            list(zip(w.out, w.kernel, w.strides, w.dilations, w.low, strict=True))
+        ):
+            place.append(em.add(em.mul(em.rem(row, out), stride), -low))
+            taps.append(em.mul(em.rem(tap, kernel), dilation))
+            row, tap = em.div(row, out), em.div(tap, kernel)
+        return [row, *reversed(place)], taps[::-1]
+
+    def _one(
+        self, tensor: ir.Value, at: IndexValue, offsets: list[IndexValue], taps: list[IndexValue], barrier: ir.Value,
+        mask: int,
+    ) -> None:  # fmt: skip
         em = self.em
         i32, i16 = (ir.IntegerType.get_signless(n) for n in (32, 16))
         pointer = em.shared_pointer(at)
         cluster = llvm.AddrSpaceCastOp(ir.Type.parse("!llvm.ptr<7>"), pointer).result
         box = [arith.IndexCastOp(i32, em.value(o)).result for o in reversed(offsets)]
         multicast = em.constant(ir.IntegerAttr.get(i16, mask)) if mask else None
-        nvvm.CpAsyncBulkTensorGlobalToSharedClusterOp(cluster, tensor, box, barrier, [], multicastMask=multicast)
+        shifts = [arith.IndexCastOp(i16, em.value(o)).result for o in reversed(taps)]
+        mode = ir.Attribute.parse("#nvvm.tma_load_mode<im2col>") if taps else None
+        nvvm.CpAsyncBulkTensorGlobalToSharedClusterOp(
+            cluster, tensor, box, barrier, shifts, multicastMask=multicast, mode=mode
+        )

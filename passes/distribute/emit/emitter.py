@@ -13,6 +13,7 @@ from mlirc.passes.distribute.emit.builder import Builder, IndexValue, Unsupporte
 from mlirc.passes.distribute.emit.pipeline import Pipeline
 from mlirc.passes.distribute.emit.team import Team, Warps
 from mlirc.passes.distribute.layouts.notes import SharedAccesses
+from mlirc.runtime.tensor_map import Im2col
 from mlirc.schedule.attributes import Taken
 from mlirc.targets import Target
 
@@ -24,12 +25,14 @@ WORKGROUP = "#gpu.address_space<workgroup>"
 @dataclass(frozen=True)
 class TensorMap:
     """What a kernel's argument describes to tensor copies: `root`, the argument whose memory it is, seen with `shape`;
-    the `box` of a copy; and the bytes of a row that it swizzles over."""
+    the `box` of a copy; the bytes of a row that it swizzles over; and, where copies are im2col ones, their base
+    positions."""
 
     root: ir.Value
     shape: list[int]
     box: list[int]
     swizzle: int
+    im2col: Im2col | None = None
 
 
 class Emitter(Builder):
@@ -136,13 +139,14 @@ class Emitter(Builder):
             region = region.operation.parent
         return self.team.meet() if buffer in self._used_smem else None
 
-    def tensor_map(self, base: ir.Value, box: list[int], swizzle: int) -> ir.Value:
+    def tensor_map(self, base: ir.Value, box: list[int], swizzle: int, im2col: Im2col | None = None) -> ir.Value:
         """A new argument of the kernel: a tensor map of a memref that is an argument, or a reshape of one, whose copies
-        move `box` elements (one extent per dimension), swizzled over rows of so many bytes."""
+        move `box` elements (one extent per dimension, or pixels and channels of `im2col`), swizzled over rows of so
+        many bytes."""
         root = base
         while not isinstance(root.owner, ir.Block):
             root = root.owner.operands[0]
-        wanted = TensorMap(root, list(ir.MemRefType(base.type).shape), box, swizzle)
+        wanted = TensorMap(root, list(ir.MemRefType(base.type).shape), box, swizzle, im2col)
         for value, known in self.maps.items():
             if known == wanted:
                 return value

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from mlirc.dialects.windows import Windows
 from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import arith, ir, memref, scf, vector
 from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue, vec
@@ -21,13 +22,15 @@ class View:
     """A window of a memref: tile dimension i runs along memref dimension dims[i], starting at offsets.
 
     `shared`: how a tile lies in shared memory, where rows are permuted, or lie in panels: the memref's last three
-    dimensions are panels, rows, and the columns of a panel then.
+    dimensions are panels, rows, and the columns of a panel then. `windows`: what an image's windows [M, K] are, whose
+    rows and columns `offsets` count then: im2col copies alone read it.
     """
 
     base: ir.Value
     offsets: list[IndexValue]
     dims: list[int]
     shared: SharedLayout | None = None
+    windows: Windows | None = None
 
     @property
     def panels(self) -> bool:

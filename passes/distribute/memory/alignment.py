@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlirc.dialects.im2col import IM2COL
 from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import ir
 from mlirc.passes.distribute.layouts.registers import pow2_divisor
@@ -97,7 +98,9 @@ def copy_width(op: ir.Operation) -> int | None:
     rows are not contiguous, or not even four bytes of them aligned."""
     element = ir.RankedTensorType(op.results[0].type).element_type
     shape, dims, offsets = _window(op.results[0])
-    if storage_type(element) != element or not dims or dims[-1] != len(shape) - 1:
+    made_by = op.operands[0].owner
+    windows = not isinstance(made_by, ir.Block) and made_by.name == IM2COL
+    if windows or storage_type(element) != element or not dims or dims[-1] != len(shape) - 1:
         return None
     kept, size = slices.kept_dims(op, op.results[0]), element_bytes(element)
     bounds = slices.tile_bounds(op.results[0])

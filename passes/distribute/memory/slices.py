@@ -6,6 +6,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 
+from mlirc.dialects.im2col import IM2COL
 from mlirc.ir import tensors
 from mlirc.ir.affine import affine_value
 from mlirc.mlir import ir
@@ -154,6 +155,8 @@ def is_global(value: ir.Value) -> bool:
         return True
     if owner.name in ("tensor.extract_slice", "tensor.cast"):
         return is_global(owner.operands[0])
+    if owner.name == IM2COL:
+        return True
     if owner.name in RESHAPES:
         outside = owner.operation.parent.name == "func.func"
         return is_global(owner.operands[0]) and (

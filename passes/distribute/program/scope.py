@@ -60,18 +60,23 @@ class Scope:
             return found
         if not isinstance(value.type, ir.RankedTensorType):
             return Splat(self.em, value.type, [], [], self.em.value(self.scalar(value)))
+        if self.view(value) is not None:
+            raise Unsupported("windows of an image, which im2col copies alone read: stage(tiled, copy='tma')")
         raise Unsupported(f"tensor {value.type} is neither a tile nor a kernel argument")
 
     def bind_view(self, value: ir.Value, view: access.View, shape: list[int], sizes: list[IndexValue]) -> None:
-        """Makes a tensor a window of global memory: as a tile, a load at the place where it is defined."""
+        """Makes a tensor a window of global memory: as a tile, a load at the place where it is defined; an image's
+        windows are no tile."""
         self.views[value] = (view, shape, sizes)
+        if view.windows is not None:
+            return
         self.tiles[value] = Load(self.em, ir.RankedTensorType(value.type).element_type, shape, sizes, view)
 
     def body_value(self, value: ir.Value):
         """A value that a linalg body captures: a scalar, or the memref of a tensor that it gathers from."""
         if isinstance(value.type, ir.RankedTensorType):
             view = self.view(value)
-            if view is None or any(o != 0 for o in view[0].offsets):
+            if view is None or view[0].windows is not None or any(o != 0 for o in view[0].offsets):
                 raise Unsupported("a body gathers from a tensor that is no kernel argument; use the generic script")
             return view[0].base
         return self.em.value(self.scalar(value))
@@ -157,7 +162,7 @@ class Scope:
         moved = list(base.offsets)
         for i, o in enumerate(offsets):
             moved[base.dims[i]] = self.em.add(moved[base.dims[i]], o)
-        view = access.View(base.base, moved, [base.dims[i] for i in kept])
+        view = access.View(base.base, moved, [base.dims[i] for i in kept], windows=base.windows)
         return view, [bounds[i] for i in kept], [sizes[i] for i in kept]
 
 
