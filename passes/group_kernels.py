@@ -36,7 +36,11 @@ def _group(block: ir.Block, options: Options) -> None:
     _drop_empty(block)
     part_results(block)
     apart = part_concats(block)
-    grouping = Grouping([op.operation for op in block.operations], options, apart)
+    ops = [op.operation for op in block.operations]
+    grouping = Grouping(ops, options, apart)
+    while grouping.stranded:
+        apart |= grouping.stranded
+        grouping = Grouping(ops, options, apart)
     i64 = ir.IntegerType.get_signless(64)
     for op, kernels in grouping.kernels_of.items():
         op.attributes[KERNELS] = ir.DenseI64ArrayAttr.get(sorted(k.number for k in kernels))

@@ -24,14 +24,13 @@ from mlirc.ir.tensors import VIEWS, shape_of
 from mlirc.mlir import ir
 from mlirc.passes.graph import classify
 from mlirc.passes.graph.epilogue import Epilogues, Uses
-from mlirc.passes.graph.evaluate import Evaluator, Indices, is_move, map_results, sources
+from mlirc.passes.graph.evaluate import Indices, is_move, map_results, sources
 from mlirc.passes.graph.facts import (
     attention_reads,
     contraction_reads,
     dims_in,
     first_element,
     has_few_rows,
-    inner_loops,
     is_constant,
     is_dequantization,
     is_expensive,
@@ -50,12 +49,11 @@ from mlirc.passes.graph.facts import (
     owner_through_views,
     reduction_loops,
     tensors_read,
-    without_cast,
 )
 from mlirc.passes.graph.index import Index, dim
 from mlirc.passes.graph.layout import plain_dims
-from mlirc.passes.graph.outline import is_contiguous_slice, is_recomputed
-from mlirc.passes.graph.scalar import Scalars
+from mlirc.passes.graph.outline import is_recomputed
+from mlirc.passes.graph.plain_reads import PlainReads
 
 UNPACKED_ONCE = 128  # rows of products (of two: together) up to which packed weights are unpacked in their kernels
 SMALL_READER = 1 << 16  # elements of a kernel that may compute small maps again
@@ -130,8 +128,10 @@ class Grouping:
         self._epilogues = Epilogues(self._uses, ops if options.epilogue else [], options.siblings)
         self._after_reduction = self._find_after_reduction()
         self._heavy = self._find_heavy()
+        self._plain = PlainReads()
         for op in reversed(ops):
             self._place(op)
+        self.stranded = self._plain.stranded(self.kernels_of, self.demand)  # to be grouped again with these apart
 
     # What is known of the ops before any kernel exists.
 
@@ -227,7 +227,7 @@ class Grouping:
             return all(self._unpacks(op, k, demands[0]) for k in kernels)
         for kernel in kernels:
             if kernel in demands[0].plain:
-                if not (kernel.contractions and is_widening_cast(op) and self._is_plain(op, kernel, demands[0])):
+                if not (kernel.contractions and is_widening_cast(op) and self._plain.is_plain(op, kernel, demands[0])):
                     return False
                 if makes_halves(op) and not any(map(has_few_rows, kernel.contractions)):
                     return False  # tensor cores multiply 16-bit floats, and nothing does 8-bit ones with 16-bit ones
@@ -264,42 +264,11 @@ class Grouping:
 
     def _may_move(self, op: ir.Operation, kernel: Kernel, demand: Demand) -> bool:
         reads = demand.indices[kernel]
-        if kernel in demand.plain and not self._is_plain(op, kernel, demand):
+        if kernel in demand.plain and not self._plain.is_plain(op, kernel, demand):
             return False
         if kernel.contractions or self._has_claim(kernel):
             return all(is_linear(i) for read in reads if read for _, i in sources(op, read)) and None not in reads
         return len(reads) <= 2 * MAX_EVALUATIONS
-
-    def _is_plain(self, op: ir.Operation, kernel: Kernel, demand: Demand) -> bool:
-        """Whether the reads of a moved (for a contraction, also widened) tensor are plain reads of its source."""
-        return self._reads_plainly(op, kernel, demand, False) or (
-            not is_contiguous_slice(op) and self._reads_plainly(op, kernel, demand, True)
-        )
-
-    def _reads_plainly(self, op: ir.Operation, kernel: Kernel, demand: Demand, views: bool) -> bool:
-        """The same; with `views`, a part of a tensor that lies in one piece is a source: it costs no copy."""
-        casts = bool(kernel.contractions)
-
-        def looks_through(o: ir.Operation) -> bool:
-            if views and is_contiguous_slice(o):
-                return False
-            return is_move(o) or is_plain_copy(o) or (casts and is_widening_cast(o))
-
-        evaluator = Evaluator(Scalars(), looks_through)
-        for read in demand.indices[kernel]:
-            if read is None:
-                return False
-            scalar = evaluator.element(op.results[0], read)
-            if casts:
-                scalar = without_cast(scalar)
-            dims = plain_dims(scalar.data[1], shape_of(scalar.data[0])) if scalar.kind == "load" else None
-            if dims is None or (kernel in demand.ordered and dims != sorted(dims)):
-                return False
-            if not inner_loops(read) <= dims_in(scalar.data[1]):
-                return False  # a broadcast along them: two of those would leave the loop without a size
-            if kernel.root.name in ATTENTIONS and sorted(dims) != plain_dims(read, shape_of(op.results[0])):
-                return False  # a broadcast: the op has no layout without one of its dimensions
-        return True
 
     def _has_claim(self, kernel: Kernel) -> bool:
         return self._epilogues.last_of.get(kernel.root) is kernel.root

@@ -235,6 +235,26 @@ func.func @main(%x: tensor<{x}f32>, %y: tensor<{y}f32>) -> tensor<5x3xf32> {{
 }}""")
 
 
+@pytest.mark.parametrize(
+    "whole", ["tensor.concat dim(0) %x, %x, %x : (tensor<1x5xf32>, tensor<1x5xf32>, tensor<1x5xf32>) -> tensor<3x5xf32>",
+              "tensor.pad %x low[1, 0] high[1, 0] { ^bb0(%i: index, %j: index): tensor.yield %zero : f32 } "
+              ": tensor<1x5xf32> to tensor<3x5xf32>"],
+)  # fmt: skip
+def test_products_of_a_moved_tensor_with_a_row_of_it(whole):
+    """The row alone would be a plain read of what is moved; the whole is not."""
+    check_equal(f"""
+func.func @main(%x: tensor<1x5xf32>) -> tensor<3x1xf32> {{
+  %zero = arith.constant 0.0 : f32
+  %c = {whole}
+  %row = tensor.extract_slice %c[1, 0] [1, 5] [1, 1] : tensor<3x5xf32> to tensor<5xf32>
+  %column = tensor.expand_shape %row [[0, 1]] output_shape [5, 1] : tensor<5xf32> into tensor<5x1xf32>
+  %e = tensor.empty() : tensor<3x1xf32>
+  %f = linalg.fill ins(%zero : f32) outs(%e : tensor<3x1xf32>) -> tensor<3x1xf32>
+  %m = linalg.matmul ins(%c, %column : tensor<3x5xf32>, tensor<5x1xf32>) outs(%f : tensor<3x1xf32>) -> tensor<3x1xf32>
+  return %m : tensor<3x1xf32>
+}}""")
+
+
 def test_constant_result_and_passed_through_arguments():
     text = """
 func.func @main(%x: tensor<2x3xf32>) -> (tensor<6xf32>, tensor<4xf32>, tensor<1x4xi64>) {
