@@ -3,7 +3,7 @@
 A `kernels`-level pass. A map whose result is nothing but the rows that a kernel writes (a scatter with
 `unique_indices(true)`) becomes a part of that kernel. Then kernels of maps and of such writes that do not depend on
 each other become one kernel of kind `bundle`, where together they compute at most `points` elements: each is a launch
-of about a microsecond otherwise, whatever it does.
+of about a microsecond otherwise, whatever it does. What runs when the model is loaded joins only what does, too.
 
     points   elements (default: 262144 in a function that writes rows, about as many threads as a GPU runs at once;
              0 in others)
@@ -14,6 +14,7 @@ from __future__ import annotations
 from math import prod
 
 from mlirc.errors import MlircError
+from mlirc.ir.at_load import argument_kinds, split_at_load
 from mlirc.ir.tensors import VIEWS, shape_of
 from mlirc.mlir import func, ir, run_passes
 from mlirc.passes import register
@@ -82,6 +83,7 @@ def _group(block: ir.Block, maps: set[str], writes: set[str], limit: int, done: 
 def _parts(block: ir.Block, maps: set[str], writes: set[str]) -> list[Part]:
     """The calls of maps and of writes, a write together with the map that makes its rows alone."""
     number = {op.operation: i for i, op in enumerate(block.operations)}
+    at_load = set(split_at_load(list(number), argument_kinds(block.owner))[0])
     taken: set[ir.Operation] = set()
     parts = []
     for call in reversed(_calls(block)):
@@ -92,7 +94,7 @@ def _parts(block: ir.Block, maps: set[str], writes: set[str]) -> list[Part]:
         members = [call] if maker is None else [maker, call]
         taken |= {m.operation for m in members}
         points = prod(shape_of(call.operands[0] if name in writes else call.results[0]))
-        parts.append(Part.of(members, number, points))
+        parts.append(Part.of(members, number, points, call.operation in at_load))
     return parts[::-1]
 
 

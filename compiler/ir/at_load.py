@@ -18,6 +18,16 @@ MOST_GROWTH = 2
 FREE = 1 << 20  # bytes
 
 
+def argument_kinds(function: ir.Operation) -> dict[ir.Value, str]:
+    """The kind of each argument of `@main`, `input` where it says none; that is so of all arguments of other
+    functions."""
+    arguments = list(function.operation.regions[0].blocks[0].arguments)
+    attributes = function.operation.attributes
+    about = [ir.DictAttr(a) for a in attributes["arg_attrs"]] if "arg_attrs" in attributes else [{}] * len(arguments)
+    kinds = [ir.StringAttr(a["mlirc.kind"]).value if "mlirc.kind" in a else "input" for a in about]
+    return dict(zip(arguments, kinds, strict=True))
+
+
 def split_at_load(
     operations: Sequence[ir.Operation], kinds: Mapping[ir.Value, str]
 ) -> tuple[list[ir.Operation], list[ir.Operation]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from mlirc.ir import levels
+from mlirc.ir.at_load import argument_kinds
 from mlirc.ir.dependence import DEPENDENT, GIVEN, LATE, LETS, UNWRITTEN
 from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.mlir import ir, nested
@@ -119,8 +120,4 @@ def _is_packed(kernel: KernelInfo) -> bool:
 
 def _unwritten(main: ir.OpView) -> set[ir.Value]:
     """The arguments of `@main` that a run only reads."""
-    arguments = list(main.operation.regions[0].blocks[0].arguments)
-    attributes = main.operation.attributes
-    about = [ir.DictAttr(a) for a in attributes["arg_attrs"]] if "arg_attrs" in attributes else [{}] * len(arguments)
-    kinds = [ir.StringAttr(a["mlirc.kind"]).value if "mlirc.kind" in a else "input" for a in about]
-    return {a for a, kind in zip(arguments, kinds, strict=True) if kind in UNWRITTEN}
+    return {a for a, kind in argument_kinds(main.operation).items() if kind in UNWRITTEN}

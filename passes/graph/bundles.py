@@ -23,9 +23,12 @@ class Part:
     points: int
     each: dict[ir.Operation, int]  # the elements by call
     reads: dict[ir.Operation, int]  # the calls whose results it reads: the most elements that a reader computes
+    at_load: bool = False  # they run once, when the model is loaded
 
     @classmethod
-    def of(cls, calls: list[func.CallOp], number: Mapping[ir.Operation, int], points: int) -> Part:
+    def of(
+        cls, calls: list[func.CallOp], number: Mapping[ir.Operation, int], points: int, at_load: bool = False
+    ) -> Part:
         """Of calls that read each other's results, and nothing else does but the last one's."""
         inner = inner_ops(calls)
         read = [v for op in inner for v in op.operands if not isinstance(v.owner, ir.Block)]
@@ -33,15 +36,14 @@ class Part:
         before = [number[use.owner.operation] for result in calls[-1].results for use in result.uses]
         each = {c.operation: points for c in calls}
         makers = [m for v in read if (m := _maker(v)) is not None and m not in each]
-        return cls(
-            calls, max(after, default=-1), min(before, default=len(number)), points, each, dict.fromkeys(makers, points)
-        )
+        reads = dict.fromkeys(makers, points)
+        return cls(calls, max(after, default=-1), min(before, default=len(number)), points, each, reads, at_load)
 
     def joins(self, other: Part) -> bool:
         """Whether there is a place for both, `other` being the later one. What reads the other's results joins where it
         has as many elements: then one thread computes both."""
         same = all(self.each.get(maker, points) == points for maker, points in other.reads.items())
-        return same and max(self.after, other.after) < min(self.before, other.before)
+        return same and self.at_load == other.at_load and max(self.after, other.after) < min(self.before, other.before)
 
     def add(self, other: Part) -> None:
         """Makes both one."""
