@@ -68,6 +68,8 @@ def _in_reals(module: Any, call: Call) -> tuple[Any, Call]:
     """A program as mlirc asks for it: complex tensors come in and go out as pairs of real numbers."""
     import torch
 
+    from mlirc.frontend.boundary import as_real
+
     def is_complex(value: Any) -> bool:
         return isinstance(value, torch.Tensor) and value.is_complex()
 
@@ -78,7 +80,7 @@ def _in_reals(module: Any, call: Call) -> tuple[Any, Call]:
 
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             given = [torch.view_as_complex(a) if c else a for a, c in zip(args, complex_args, strict=True)]
-            return tree_map(lambda x: torch.view_as_real(x) if is_complex(x) else x, self.inner(*given, **kwargs))
+            return tree_map(as_real, self.inner(*given, **kwargs))
 
     tree_map, tree_leaves = torch.utils._pytree.tree_map, torch.utils._pytree.tree_leaves
     complex_args = [is_complex(a) for a in call.args]

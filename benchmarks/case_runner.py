@@ -27,10 +27,11 @@ _LOOK = 0.25  # seconds between looks at a worker's memory
 
 
 class Worker:
-    """A process that runs cases in turn, and is replaced when it dies or has to be ended."""
+    """A process that runs cases in turn, and is replaced when it dies or has to be ended. `gpu`: it may see one."""
 
-    def __init__(self, command: list[str], timeout: float, memory: float):
+    def __init__(self, command: list[str], timeout: float, memory: float, gpu: bool = False):
         self._command, self._timeout, self._memory = command, timeout, memory
+        self._hidden = {} if gpu else {"CUDA_VISIBLE_DEVICES": ""}
         self._process: Any = None
 
     def run(self, name: str) -> dict[str, Any]:
@@ -65,7 +66,7 @@ class Worker:
     def _start(self) -> None:
         self._errors = tempfile.TemporaryFile()
         pipe = subprocess.PIPE
-        environment = {"OMP_NUM_THREADS": "1", **os.environ}
+        environment = {"OMP_NUM_THREADS": "1", **os.environ, **self._hidden}
         self._process = subprocess.Popen(
             self._command, stdin=pipe, stdout=pipe, stderr=self._errors, text=True, env=environment,
             start_new_session=True,
@@ -126,7 +127,7 @@ def run_all(names: list[str], command: list[str], options: argparse.Namespace, r
     lock = threading.Lock()
 
     def work() -> None:
-        worker = Worker(command, options.timeout, options.memory)
+        worker = Worker(command, options.timeout, options.memory, gpu=options.level == "ptx")
         try:
             while True:
                 found = worker.run(todo.get_nowait())

@@ -227,11 +227,12 @@ def _vector_norm(
 
 @_decomposes(aten.pow.Tensor_Scalar)
 def _pow(x: Tensor, exponent: float) -> Tensor:
-    if x.is_complex() or x.dtype == torch.bool:
+    if x.is_complex():
         return NotImplemented
     if not x.is_floating_point():
         if isinstance(exponent, int):
-            return _integer_power(x, exponent)
+            dtype = torch.result_type(x, exponent)  # of a bool to the power of an integer: int64
+            return _integer_power(x.to(torch.uint8 if dtype == torch.bool else dtype), exponent).to(dtype)
         return _in_floats(x.to(torch.get_default_dtype()), exponent)
     wide = _wide(x)
     if exponent in (1, 2, 3, 4):

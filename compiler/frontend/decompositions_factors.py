@@ -232,6 +232,8 @@ FACTORS[aten.linalg_householder_product.default] = _product_of_reflections
 def _geqrf(a: Tensor) -> tuple[Tensor, Tensor]:
     _require_small(aten.geqrf.default, a, LARGEST_REFLECTED)
     m, n = a.shape[-2:]
+    if not a.numel():
+        return a.clone(), a.new_zeros(*a.shape[:-2], min(m, n))
     r, vectors, factors = _reflections(a)
     below = [torch.nn.functional.pad(v[..., 1:, :], (0, 0, k + 1, 0)) for k, v in enumerate(vectors)]
     below += [a.new_zeros(*a.shape[:-2], m, n - len(below))] if n > len(below) else []

@@ -199,9 +199,12 @@ def _over_dims(op: Any, x: Tensor, dim: list[int] | None, keepdim: bool) -> Tens
 
 @_decomposes(aten.pow.Scalar)
 def _pow_scalar(base: float, exponent: Tensor) -> Tensor:
-    if isinstance(base, float) or exponent.is_floating_point() or exponent.is_complex():
+    if exponent.is_floating_point() or exponent.is_complex():
         return NotImplemented
-    return _pow(torch.full((), base, dtype=torch.int64, device=exponent.device).to(exponent.dtype), exponent)
+    dtype = torch.result_type(exponent, base)
+    if dtype.is_floating_point:
+        return aten.pow.Scalar(base, exponent.to(dtype))
+    return _pow(torch.full((), base, dtype=torch.int64, device=exponent.device).to(dtype), exponent)
 
 
 @_decomposes(aten.norm.Scalar)

@@ -159,7 +159,8 @@ def fit_poolings(graph: Graph) -> None:
 
 
 def _fitted(settings: Sequence[Any], sizes: Sequence[int]) -> Sequence[Any]:
-    """The arguments after the input, kernel, stride and padding first, with no kernel beyond the padded input.
+    """The arguments after the input, kernel, stride and padding first, with no kernel beyond the padded input, and
+    with a stride, which torch-mlir takes for 1 where it is the kernel's.
 
     PyTorch allows such a kernel in ceil mode only: it is one window, of which the part outside counts for nothing.
     """
@@ -168,7 +169,7 @@ def _fitted(settings: Sequence[Any], sizes: Sequence[int]) -> Sequence[Any]:
     padding = each(settings[2], len(sizes)) if len(settings) > 2 else [0] * len(sizes)
     room = [n + 2 * p for n, p in zip(sizes, padding, strict=True)]
     if all(k <= n for k, n in zip(kernel, room, strict=True)):
-        return settings
+        return [kernel, stride, *settings[2:]]
     fitted = [min(k, n) for k, n in zip(kernel, room, strict=True)]
     return [fitted, [min(s, n) for s, n in zip(stride, room, strict=True)], *settings[2:]]
 

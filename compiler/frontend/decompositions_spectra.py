@@ -62,4 +62,13 @@ def _istft(
     return F.pad(out, (0, end - whole)) if end > whole else out
 
 
-SPECTRA[aten.istft.default] = _istft
+def _same(x: Tensor) -> Tensor:
+    return aten.alias.default(x)
+
+
+SPECTRA |= {
+    aten.istft.default: _istft,
+    aten._neg_view.default: torch.neg,  # the imaginary part of a conjugate
+    aten.resolve_neg.default: _same,
+    aten.resolve_conj.default: _same,
+}

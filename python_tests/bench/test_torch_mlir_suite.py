@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import case_runner
@@ -127,6 +128,17 @@ def test_every_case_ends_with_its_own_outcome_and_the_next_one_runs(suite, capsy
     assert "other" in results["one_with_another_method"]["why"]
     assert "no_such_package" in results["one_in_a_file_that_fails"]["why"]
     assert "7 cases" in printed and "1 right" in printed
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_only_the_level_of_the_gpu_sees_one(gpu, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    asks = "import json, os; print('{}'); input(); print(json.dumps({'seen': os.environ['CUDA_VISIBLE_DEVICES']}))"
+    worker = case_runner.Worker([sys.executable, "-uc", asks], timeout=60, memory=8, gpu=gpu)
+    try:
+        assert worker.run("case") == {"seen": "1" if gpu else ""}
+    finally:
+        worker.stop()
 
 
 def test_resuming_runs_only_what_is_missing_or_asked_for(suite, capsys):

@@ -57,6 +57,12 @@ FOURIER = [
     (lambda x: parts(torch.stft(x, 16, 4, window=HANN, return_complex=True)), (2, 64)),
     (lambda x: torch.stft(x, 16, 5, 10, HANN[:10], onesided=False, return_complex=True).abs(), (50,)),
     (lambda x: torch.istft(torch.stft(x, 16, 4, window=HANN, return_complex=True), 16, 4, window=HANN), (2, 64)),
+    # Conjugates that PyTorch makes lazily, and their imaginary parts, which it negates lazily.
+    (
+        lambda x: (torch.fft.ihfft(x).imag, torch.fft.ifft(x).imag + x, torch.fft.fft(x).conj().imag.resolve_neg()),
+        (3, 9),
+    ),
+    (lambda x: parts(torch.fft.ihfft(x).resolve_conj()), (3, 8)),
     (
         lambda x: torch.istft(torch.stft(x, 16, 5, window=HANN, return_complex=True), 16, 5, window=HANN, length=52),
         (50,),

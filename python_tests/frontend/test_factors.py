@@ -31,7 +31,7 @@ def test_reflections_are_lapacks():
     cases = [
         (lambda a: torch.linalg.qr(a), (randn(2, 4, 3),)),
         (lambda a: torch.linalg.qr(a, mode="complete"), (randn(3, 2),)),
-        (torch.geqrf, (randn(2, 3),)),
+        *((torch.geqrf, (randn(*shape),)) for shape in ((2, 3), (0, 2), (3, 2, 0))),
         (lambda a: torch.linalg.householder_product(a, a[0].abs()), (randn(3, 2),)),
     ]
     check_together(cases, levels=["tiles"], kinds=["plain"])

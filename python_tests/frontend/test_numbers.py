@@ -51,6 +51,10 @@ CASES = {
     "powers of bytes": (torch.pow, (ints(0, 9, 3, 5, dtype=U8), ints(0, 9, 5, dtype=U8))),
     "powers of mixed": (torch.pow, (ints(-9, 9, 3, 5, dtype=I8), ints(0, 9, 5))),
     "powers of numbers": (lambda x: (2**x, (-3) ** x, 2.5**x), (ints(0, 9, 3, 5),)),
+    "powers of booleans": (
+        lambda x: (x**2, x**0, x**True, x**0.5, torch.square(x), 2**x, (-3) ** x, 2.5**x, torch.pow(x, X[0, :1].long())),
+        (X > 0,),
+    ),
     "floor division": (lambda x, y: (x // y, torch.div(x, 0.1, rounding_mode="floor")), (ODD[3:] * 7, ODD[3:] + 0.1)),
     "floor division is exact": (lambda x: (x // 0.1, x.half() // 0.1), (torch.tensor([1.0, 2.0, -1.0, 0.3, 0.0]),)),
     "remainders": (lambda x, y: (x.fmod(y), x.fmod(0.3), x % y, x.half().fmod(0.3)), (X * 1e7, Y)),

@@ -42,6 +42,8 @@ AVERAGES = [
     (lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True), (3, 8, 7)),
     (lambda x: F.avg_pool2d(x, (3, 2), (2, 3), (1, 0), True, False), (2, 3, 8, 7)),
     (lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, divisor_override=7), (2, 3, 8, 7)),
+    (lambda x: F.avg_pool2d(x, (2, 3), divisor_override=-2), (2, 3, 8, 7)),
+    (lambda x: F.avg_pool3d(x, 2, divisor_override=3), (3, 8, 7, 6)),
     (lambda x: F.avg_pool2d(x, (2560, 2), ceil_mode=True), (2, 3, 7, 5)),
     (lambda x: F.avg_pool2d(x, 99, 99, 40, True, False), (2, 3, 7, 5)),
     (lambda x: F.avg_pool3d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False), (3, 8, 7, 6)),
