@@ -18,6 +18,7 @@ from mlirc.targets import get_target
 from support.kernels import order as order_kernels
 from support.kernels import warp as warp_kernels
 from support.kernels.check import TARGET, function_name
+from support.kernels.convolutions import Convolution
 from support.kernels.hopper import HANDS
 from support.kernels.payloads import attention, generic, inputs_of, kernel, matmul, norm
 from support.kernels.product import BARRIERS, STAGES, K, M, N, product
@@ -86,6 +87,14 @@ KERNELS: dict[str, tuple[str, str]] = {
     "matmul, ring, split K": (matmul(3, 40, 328, "bf16"), "matmul:parts=2,stages=2"),
     "matmul, streamed": (matmul(5, 7, 49), "matmul:stream=1,block_m=4,block_n=4,block_k=16,blocks=3"),
     "matmul, ring, swapped": (matmul(4, 70, 136, "bf16"), "matmul:swap_operands=true,stages=2"),
+    "convolution, ring": (
+        str(Convolution(2, (6, 5), 32, 24, (3, 2), stride=1, pad=1, dtype="f32").payload()),
+        "matmul:mma=wgmma_tf32x3,block_m=16,block_n=64,block_k=32,warps_m=1,warps_n=4,stages=2,copy=tma",
+    ),
+    "convolution, ring of a cluster": (
+        str(Convolution(6, (7, 9), 40, 24, (3, 3), stride=2, pad=1).payload()),
+        "matmul:mma=wgmma,block_m=64,block_n=16,cluster_size=2,stages=2,copy=tma",
+    ),
     "matmul, fma": (matmul(33, 35, 70), "matmul:block_m=32,block_n=32,block_k=16,warps_m=2,warps_n=2,stages=3"),
     "matmul, fma, batch": (matmul(5, 17, 33, batch=2), "matmul:block_m=4,block_n=16,block_k=16,stages=2"),
     "attention, bf16": (

@@ -127,6 +127,8 @@ def _copies(line: str, put: Put) -> Iterator[Change]:
         yield "copy", "to one block", put(one, re.sub(r"multicast_mask = %\w+", "multicast_mask = %mutant_m", line))
         yield "copy", "to absent blocks", put(one.replace(" 1 ", " 7 "), re.sub(
             r"multicast_mask = %\w+", "multicast_mask = %mutant_m", line))  # fmt: skip
+    if found := re.search(r" im2col\[(%\w+), (%\w+)\]", line):
+        yield "copy", "of another tap", put(line.replace(found[0], f" im2col[{found[2]}, {found[1]}]"))
     if "wait_group" in line and "bulk" in line:
         weaker = re.sub(r"wait_group (\d+)", lambda m: f"wait_group {int(m[1]) + 1}", line)
         yield "wait", "weakened", put(weaker)
@@ -134,6 +136,20 @@ def _copies(line: str, put: Put) -> Iterator[Change]:
             yield "wait", "for reads only", put(f"{line} {{read}}")
     if "cp.async.mbarrier.arrive" in line:
         yield "arrive", "counted on top", put(line.replace(" {noinc = true}", ""))
+
+
+def maps(line: str, put: Put) -> Iterator[Change]:
+    """What can be spoiled of a tensor map, which a host function makes."""
+    if '"mlirc.tensor_map"' not in line:
+        return
+    if found := re.search(r"\bbox = array<i64: (\d+)", line):
+        yield "copy", "of a row less", put(line.replace(found[0], f"{found[0][: -len(found[1])]}{int(found[1]) - 1}"))
+    if found := re.search(r"im2col = array<i64: (.*?)>", line):
+        numbers = [int(n) for n in found[1].split(", ")]
+        spatial = len(numbers) // 3
+        for i, how in enumerate(("from another corner", "to another corner", "by another stride")):
+            moved = [n + (d == (i + 1) * spatial - 1) for d, n in enumerate(numbers)]
+            yield "copy", how, put(line.replace(found[0], f"im2col = array<i64: {', '.join(map(str, moved))}>"))
 
 
 def _fences(line: str, put: Put) -> Iterator[Change]:

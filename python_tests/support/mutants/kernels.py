@@ -61,6 +61,8 @@ def mutants(text: str) -> Iterator[Mutant]:
     for i, line in enumerate(lines):
         inside = inside or _HEAD.search(line) is not None
         inside = inside and "gpu.return" not in line and "llvm.return" not in line
+        for what, how, changed in hopper.maps(line, lambda *new, i=i: [*lines[:i], *new, *lines[i + 1 :]]):
+            yield Mutant(what, how, i, line, _with_helpers(changed))
         if not inside or _HEAD.search(line):
             continue
         for what, how, changed in [
