@@ -27,6 +27,9 @@ NAMED_MAPS = (
 # Elements of an f32 head beyond which attention is two products and a softmax, with the scores in memory.
 WIDEST_ATTENTION_F32 = 256
 
+# Compute capability of the targets that have tensor copies.
+TENSOR_COPIES_FROM = 90
+
 # Where norms that packed products reduce in parts were timed (benchmarks/results/partial-rows-h200.md).
 PARTIAL_ROWS = "kinds=packed rows=1 columns=3584"
 
@@ -93,6 +96,8 @@ def graph(
         transform_structured.structured_generalize(any_op, named)
         apply_pass(module, pass_name="mlirc-decompose-attention", options=f"wide_f32={WIDEST_ATTENTION_F32}")
         apply_pass(module, pass_name="mlirc-fold-attention-layouts", options="")
+        copies = "whole=true" if target.cc >= TENSOR_COPIES_FROM else ""
+        apply_pass(module, pass_name="mlirc-convolutions", options=copies)
         options = " ".join(f"{name}={str(value).lower()}" for name, value in knobs.items())
         apply_pass(module, pass_name="mlirc-group-kernels", options=options)
         apply_pass(module, pass_name="mlirc-outline-kernels", options="")

@@ -70,6 +70,7 @@ class BodyEmitter:
         self.space = space
         self.arguments = arguments
         self.tiles: dict[int, Tile] = {}
+        self.whole: set[ir.Value] = set()  # tensors that are read in their own shapes
 
     def load(self, node: Scalar) -> Tile | None:
         """The parameter that a plain load reads, and its loops; None if the load is not plain."""
@@ -86,7 +87,7 @@ class BodyEmitter:
         if there is one, so that both read one parameter."""
         value, indices = node.data
         shape = self.arguments.seen_shapes(value)
-        if shape is None:
+        if shape is None or value in self.whole:
             return self.arguments.get(value, shape_of(value)), indices
         return self.arguments.get(value, shape), delinearize(linearize(indices, shape_of(value)), shape)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
+from mlirc.dialects.windows import GATHER_WINDOWS
 from mlirc.ir.tensors import VIEWS, kept_dims, shape_of
 from mlirc.mlir import ir
 from mlirc.passes.graph.classify import body, generic_inits, is_contraction, iterators, maps
@@ -232,7 +233,7 @@ class Evaluator:
             return self.scalars.constant(zero_attribute(value.type.element_type))
         if op.name == "tensor.from_elements" and len(op.operands) == 1:
             return self.outer(op.operands[0])
-        if not self.inline(op):
+        if not self.inline(op) or GATHER_WINDOWS in op.attributes:
             return self.scalars.load(value, indices)
         if is_contraction(op):
             return self.scalars.inner("dot", op, indices, value.type.element_type)

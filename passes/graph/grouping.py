@@ -54,6 +54,7 @@ from mlirc.passes.graph.index import Index, dim
 from mlirc.passes.graph.layout import plain_dims
 from mlirc.passes.graph.outline import is_recomputed
 from mlirc.passes.graph.plain_reads import PlainReads
+from mlirc.passes.graph.windows import is_windows
 
 UNPACKED_ONCE = 128  # rows of products (of two: together) up to which packed weights are unpacked in their kernels
 SMALL_READER = 1 << 16  # elements of a kernel that may compute small maps again
@@ -215,6 +216,8 @@ class Grouping:
             return self._epilogues.last_of[op] is not op and kernels == {self.root_of.get(self._epilogues.last_of[op])}
         if op in self._epilogues.root_of:
             return self._joins_epilogue(op, kernels)
+        if is_windows(op):
+            return True
         if is_move(op) or is_plain_copy(op):
             return self.options.maps and all(self._may_move(op, k, demands[0]) for k in kernels)
         if classify.is_reduction_generic(op):
@@ -374,7 +377,7 @@ class Grouping:
     def _enter(self, op: ir.Operation, kernel: Kernel) -> None:
         """Adds the op to the kernel and records what it reads."""
         kernel.members.append(op)
-        if kernel.opaque:
+        if kernel.opaque or is_windows(op):
             for value in tensors_read(op):
                 self.demand(value).whole = True
         elif op.name in ATTENTIONS:

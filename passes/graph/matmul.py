@@ -8,7 +8,7 @@ from mlirc.dialects.mlirc_dialect import DEQUANTIZE, GATHER_MATRICES
 from mlirc.errors import MlircError
 from mlirc.mlir import arith, ir
 from mlirc.passes.graph.emit import Arguments, BodyEmitter, Tile, clone_body, filled, make_generic
-from mlirc.passes.graph.evaluate import Evaluator, Indices
+from mlirc.passes.graph.evaluate import Evaluator, Indices, owner_of
 from mlirc.passes.graph.facts import (
     contraction_reads,
     is_dequantization,
@@ -19,6 +19,7 @@ from mlirc.passes.graph.facts import (
 from mlirc.passes.graph.index import Index, loop_pairs
 from mlirc.passes.graph.scalar import Scalar, constant_of, is_gather
 from mlirc.passes.graph.space import Space, affine_map
+from mlirc.passes.graph.windows import element, emit, geometry_of, image_of, is_windows
 
 UNIT_M, UNIT_N, UNIT_K = 3000, 3001, 3002  # loops of size 1 that keep a matmul's form
 
@@ -62,7 +63,9 @@ class MatmulEmitter:
         self.swap = bool(m and n_ and self.out_order.index(n_[-1]) < self.out_order.index(m[-1]))
         if self.swap:
             m, n_ = n_, m
-        nodes = [node, *(s for pair in self.operands.values() for s in pair)]
+        operands = [s for pair in self.operands.values() for s in pair]
+        self.windows = {s.number: w for s in operands if (w := self._elements_of_windows(s)) is not None}
+        nodes = [node, *operands, *self.windows.values()]
         groups = [[(d, sizes[d]) for d in group] for group in (batch, m, n_, k)]
         units = (UNIT_M, UNIT_N, UNIT_K)
         classes = [groups[0]] + [g or [(u, 1)] for g, u in zip(groups[1:], units, strict=True)]
@@ -133,6 +136,8 @@ class MatmulEmitter:
         it was."""
         if load.kind != "load" or is_gather(load):
             return self._computed(load, free, value)
+        if load.number in self.windows:
+            return self._windows(load, free)
         loops = self.space.plain_loops(load)
         if loops is None:
             raise MlircError("contraction operand is not a plain read of a tensor")
@@ -153,6 +158,20 @@ class MatmulEmitter:
         bits = made_by.attributes[DEQUANTIZE] if made_by is not None and DEQUANTIZE in made_by.attributes else None
         value.owner.attributes[DEQUANTIZE] = ir.UnitAttr.get() if bits is None else bits
         return value, list(loops)
+
+    def _elements_of_windows(self, node: Scalar) -> Scalar | None:
+        """What an element of a convolution's windows is; None for another operand."""
+        op = owner_of(node.data[0]) if node.kind == "load" else None
+        if not is_windows(op):
+            return None
+        return element(self.evaluator.scalars, image_of(op), geometry_of(op), node.data[1])
+
+    def _windows(self, load: Scalar, free: list[int]) -> Tile:
+        """The windows of a convolution, of the image as it lies in memory."""
+        op = owner_of(load.data[0])
+        own = set(self.space.loops_of(d for d in self.out_order if d in load.dims))
+        loops = [*(i for i in self.batch if i in own), *free, *self.k]
+        return emit(self.emitter, image_of(op), geometry_of(op), self.windows[load.number], loops), list(loops)
 
     def _chosen(self, node: Scalar, loops: list[int]) -> Tile:
         """Matrices that a number chooses for each index of the batch."""

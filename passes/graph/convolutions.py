@@ -1,0 +1,242 @@
+"""Convolutions as contractions of their windows, on tensors that are stored channels last.
+
+    image [N, *spatial, C]  ->  windows [M, K]  x  weights [Co, K]  ->  [M, Co]  =  [N, *out, Co]
+
+where M is the number of pixels of all results, and K the taps of the kernel times the channels
+(`mlirc.dialects.windows`).
+Where each pixel is in one window, and they are in the image's order, the image is the left operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from mlirc.dialects.windows import Windows
+from mlirc.ir.tensors import element_bytes, shape_of
+from mlirc.mlir import arith, ir, linalg, tensor
+from mlirc.passes.graph.channels_last import Layouts, groups_of, padded, permuted
+from mlirc.passes.graph.emit import filled, make_generic, reshape
+from mlirc.passes.graph.evaluate import is_move, owner_of, static, zero_attribute
+from mlirc.passes.graph.space import affine_map
+from mlirc.passes.graph.windows import gather_windows, is_view
+
+LEAST_GROUP = 16  # channels of a group from which on groups are GEMMs of their own
+COPY_BYTES, ROW_BYTES = 16, 128  # what tensor copies take of a pixel: multiples; and what a step along K reads of it
+CHANNELS_LAST = {
+    "linalg.depthwise_conv_1d_ncw_cw": linalg.depthwise_conv_1d_nwc_wc,
+    "linalg.depthwise_conv_2d_nchw_chw": linalg.depthwise_conv_2d_nhwc_hwc,
+    "linalg.depthwise_conv_3d_ncdhw_cdhw": linalg.depthwise_conv_3d_ndhwc_dhwc,
+    "linalg.pooling_nchw_max": linalg.pooling_nhwc_max,
+    "linalg.pooling_nchw_sum": linalg.pooling_nhwc_sum,
+    "linalg.pooling_ncw_max": linalg.pooling_nwc_max,
+    "linalg.pooling_ncw_sum": linalg.pooling_nwc_sum,
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A convolution's dimensions: their places in its image, weights and result, channels last, groups in front of
+    those; and its strides and dilations."""
+
+    image: tuple[int, ...]
+    weights: tuple[int, ...]
+    result: tuple[int, ...]
+    grouped: bool
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+
+    @classmethod
+    def of(cls, op: ir.Operation) -> Shape | None:
+        """What an op says, if it is a convolution of one batch dimension that sums over channels; None for others."""
+        if not op.name.startswith("linalg.") or not linalg.isa_convolution_op(op):
+            return None
+        dims = linalg.infer_convolution_dimensions(op)
+        names = ("batch", "output_image", "output_channel", "filter_loop", "input_channel", "depth")
+        batch, pixels, outputs, taps, inputs, groups = (list(getattr(dims, name)) for name in names)
+        if not (len(batch) == len(outputs) == len(inputs) == 1 >= len(groups)) or not 1 <= len(pixels) <= 3:
+            return None
+        image, weights, result = (_places(m) for m in linalg.get_indexing_maps(op))
+        try:
+            return cls(
+                tuple(image.index(d) for d in (*batch, *pixels, *groups, *inputs)),
+                tuple(weights.index(d) for d in (*groups, *outputs, *taps, *inputs)),
+                tuple(result.index(d) for d in (*batch, *pixels, *groups, *outputs)),
+                bool(groups),
+                tuple(dims.strides),
+                tuple(dims.dilations),
+            )
+        except ValueError:
+            return None
+
+
+def _places(map_: ir.AffineMap | ir.AffineMapAttr) -> list[int]:
+    """For each result of an indexing map its loop; of a sum of loops the one of pixels, which comes first."""
+    map_ = map_.value if isinstance(map_, ir.AffineMapAttr) else map_
+    return [_first_loop(e) for e in map_.results]
+
+
+def _first_loop(expr: ir.AffineExpr) -> int:
+    while not isinstance(expr, ir.AffineDimExpr):
+        expr = expr.lhs
+    return expr.position
+
+
+def is_channels_first(op: ir.Operation) -> bool:
+    """Whether an op is a convolution over single channels, or a pooling, that has a form with channels last."""
+    return op.name in CHANNELS_LAST
+
+
+def convolution(op: ir.Operation, layouts: Layouts, whole: bool) -> bool:
+    """Rewrites a convolution of 16- and 32-bit floats as a contraction; False for any other op. With `whole`, rows of
+    the windows have channels for whole tensor copies."""
+    shape = Shape.of(op)
+    if shape is None or not _is_supported(op, shape):
+        return False
+    with ir.InsertionPoint(op), op.location:
+        image, low = _image(op.operands[0], shape, layouts)
+        weights = layouts.get(op.operands[1], shape.weights)
+        groups = shape_of(weights)[0] if shape.grouped else 1
+        out = permuted(shape_of(op.results[0]), shape.result)
+        rank = len(shape.strides)
+        kernel, pixels = tuple(shape_of(weights)[-1 - rank : -1]), tuple(out[1 : 1 + rank])
+        channels = shape_of(weights)[-1]
+        geometry = Windows(kernel, pixels, shape.strides, shape.dilations, low, channels, groups)
+        is_image = is_view(image, geometry)
+        if is_image:
+            left = reshape(image, [prod(out[: 1 + rank]), *([groups] if groups > 1 else []), geometry.taps * channels])
+        else:
+            geometry = _with_channels(geometry, element_bytes(_element(image)), whole)
+            left = gather_windows(image, geometry)
+        result = reshape(_contract(left, _rows(weights, geometry), is_image), out)
+        if not _is_zero(op.operands[2]):
+            result = _added(result, layouts.get(op.operands[2], shape.result))
+        layouts.put(op.results[0], shape.result, result)
+    return True
+
+
+def _element(value: ir.Value) -> ir.Type:
+    return ir.RankedTensorType(value.type).element_type
+
+
+def _is_supported(op: ir.Operation, shape: Shape) -> bool:
+    kinds = [str(_element(v)) for v in op.operands]
+    if kinds[0] != kinds[1] or kinds[0] not in ("f32", "bf16", "f16") or kinds[2] != "f32":
+        return False
+    if any(0 in shape_of(v) for v in op.operands):
+        return False
+    return not shape.grouped or shape_of(op.operands[1])[shape.weights[-1]] >= LEAST_GROUP
+
+
+def _image(value: ir.Value, shape: Shape, layouts: Layouts) -> tuple[ir.Value, tuple[int, ...]]:
+    """The image [N, *spatial, C], and how many pixels in front of it the windows begin: those of zeros that the op pads
+    it by."""
+    order = shape.image
+    op = owner_of(value)
+    if shape.grouped and op is not None and op.name == "tensor.expand_shape":  # of the channels into groups
+        group = [g for g, dims in enumerate(groups_of(op)) for _ in dims]
+        order = tuple(dict.fromkeys(group[d] for d in order))
+        value = op.operands[0]
+    pixels = order[1 : 1 + len(shape.strides)]
+    low = [0] * len(order)
+    while (padding := _zeros_around(value, pixels)) is not None:
+        value = value.owner.operands[0]
+        low = [a + b for a, b in zip(low, padding, strict=True)]
+    stored = layouts.get(value, order)
+    kept = 1 + len(pixels)
+    image = reshape(stored, [*shape_of(stored)[:kept], prod(shape_of(stored)[kept:])])
+    return image, tuple(low[d] for d in pixels)
+
+
+def _zeros_around(value: ir.Value, pixels: Sequence[int]) -> list[int] | None:
+    """By how many zeros a value pads another in front, along these dimensions alone; None where it does not."""
+    op = owner_of(value)
+    if op is None or op.name != "tensor.pad" or not is_move(op):
+        return None
+    low, high = static(op, "static_low") or [], static(op, "static_high") or []
+    others = [n for i, n in enumerate(zip(low, high, strict=True)) if i not in pixels]
+    fill = op.regions[0].blocks[0].operations[0].operands[0]
+    return low if min((*low, *high)) >= 0 and not any(map(any, others)) and _is_zero(fill) else None
+
+
+def _is_zero(value: ir.Value) -> bool:
+    """Whether a value is zero, or filled with it."""
+    op = owner_of(value)
+    if op is not None and op.name == "linalg.fill":
+        op = owner_of(op.operands[0])
+    return (
+        op is not None and op.name == "arith.constant" and op.attributes["value"] == zero_attribute(op.results[0].type)
+    )
+
+
+def _with_channels(windows: Windows, size: int, whole: bool) -> Windows:
+    """The windows with as many channels as whole rows of tensor copies have, where those can bring them."""
+    row = ROW_BYTES // size
+    if not whole or windows.channels * size % COPY_BYTES or windows.groups != 1:
+        return windows
+    channels = -(-windows.channels // row) * row
+    return Windows(windows.kernel, windows.out, windows.strides, windows.dilations, windows.low, channels)
+
+
+def _rows(weights: ir.Value, windows: Windows) -> ir.Value:
+    """The weights [groups, outputs, *kernel, C] as rows of a GEMM's operand: [groups, outputs, K]."""
+    shape = list(shape_of(weights))
+    more = windows.channels - shape[-1]
+    if more:
+        zero = arith.constant(_element(weights), zero_attribute(_element(weights)))
+        weights = padded(weights, [0] * len(shape), [*[0] * (len(shape) - 1), more], zero)
+        shape[-1] += more
+    leading = len(shape) - 1 - windows.rank
+    return reshape(weights, [*shape[:leading], prod(shape[leading:])])
+
+
+def _contract(left: ir.Value, right: ir.Value, groups_inside: bool) -> ir.Value:
+    """[M, K] x [Co, K] -> [M, Co], or [G, M, K] x [G, Co, K] -> [M, G, Co], in f32; with `groups_inside` the left
+    operand is [M, G, K]."""
+    wide = ir.F32Type.get()
+    outputs = shape_of(right)[-2]
+    if len(shape_of(left)) == 2:
+        right = reshape(right, shape_of(right)[-2:])
+        loops, maps, out = 3, ([0, 2], [1, 2], [0, 1]), [shape_of(left)[0], outputs]
+    else:
+        first, rows = ([1, 0, 3], shape_of(left)[0]) if groups_inside else ([0, 1, 3], shape_of(left)[1])
+        loops, maps, out = 4, (first, [0, 2, 3], [1, 0, 2]), [rows, shape_of(right)[0], outputs]
+    start = filled(out, zero_attribute(wide))
+    kinds = ["parallel"] * (loops - 1) + ["reduction"]
+    op = make_generic([left, right], [start], [affine_map(range(loops), m) for m in maps], kinds)
+    block = op.regions[0].blocks[0]
+    with ir.InsertionPoint(block):
+        a, b, total = block.arguments
+        a, b = (v if v.type == wide else arith.extf(wide, v) for v in (a, b))
+        linalg.yield_([arith.addf(total, arith.mulf(a, b))])
+    return op.results[0]
+
+
+def _added(a: ir.Value, b: ir.Value) -> ir.Value:
+    """The sum of two tensors of one shape."""
+    rank = len(shape_of(a))
+    out = tensor.empty(shape_of(a), _element(a))
+    op = make_generic([a, b], [out], [ir.AffineMap.get_identity(rank)] * 3, ["parallel"] * rank)
+    block = op.regions[0].blocks[0]
+    with ir.InsertionPoint(block):
+        linalg.yield_([arith.addf(*list(block.arguments)[:2])])
+    return op.results[0]
+
+
+def alone(op: ir.Operation, layouts: Layouts) -> bool:
+    """Rewrites a depthwise convolution or a pooling for channels last, where its image is stored so already, or it is a
+    convolution; False where it stays."""
+    make = CHANNELS_LAST[op.name]
+    image, weights, init = op.operands
+    depthwise = len(shape_of(weights)) == len(shape_of(image)) - 1
+    order = (0, *range(2, len(shape_of(image))), 1)
+    if layouts.order(image) is None and not depthwise:
+        return False
+    with ir.InsertionPoint(op), op.location:
+        taps = layouts.get(weights, (*range(1, len(shape_of(weights))), 0)) if depthwise else weights
+        outs = [layouts.get(init, order)]
+        how = {name: op.attributes[name] for name in ("strides", "dilations")}
+        made = make(layouts.get(image, order), taps, outs=outs, **how)
+        layouts.put(op.results[0], order, made if isinstance(made, ir.Value) else made.results[0])
+    return True

@@ -1,0 +1,103 @@
+"""Convolutions become contractions of windows on tensors that lie channels last: beside PyTorch, over odd shapes."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mlirc.check import check_torch
+from mlirc.driver.compilation import Compilation
+from mlirc.targets import get_target
+from support.models.together import Calls, check_together, randn
+
+CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+
+
+def kernels_of(module: nn.Module, *inputs: torch.Tensor, target: str = "sm_90a") -> str:
+    """The `kernels` level of a module."""
+    job = Compilation("model", get_target(target), (), helpers=0)
+    job.import_module(module.eval(), inputs, {})
+    job.lower("kernels")
+    return job.text("kernels")
+
+
+def calls(text: str) -> list[str]:
+    """The kernels that `@main` calls, in order, without their numbers."""
+    return re.findall(r"call @(\w+)_\d+\(", text[: text.index("func.func private")])
+
+
+def convolved(size, channels, outputs, kernel, dtype=torch.float32, batch=2, biased=True, groups=1, **how):
+    """A call of PyTorch's convolution, and its inputs."""
+    x, w = randn(batch, channels, *size), randn(outputs, channels // groups, *kernel)
+    bias = (randn(outputs),) if biased else ()
+    return partial(CONVOLUTIONS[len(size)], groups=groups, **how), tuple(v.to(dtype) for v in (x, w, *bias))
+
+
+def test_geometries_at_every_level():
+    check_together([
+        convolved((11,), 5, 7, (3,), stride=2, padding=1),
+        convolved((11,), 8, 7, (4,), padding=3, dilation=2, biased=False),
+        convolved((11, 9), 5, 7, (3, 2), padding=(1, 0), stride=(2, 3), dilation=(1, 2)),
+        convolved((7, 5), 17, 3, (1, 1)),
+        convolved((7, 6), 16, 9, (1, 1), stride=2, biased=False),
+        convolved((7, 6), 3, 4, (7, 6), batch=1),
+        convolved((9, 7), 8, 40, (3, 3), padding=1, batch=3),
+        convolved((4, 7, 5), 3, 4, (3, 2, 3), padding=(2, 1, 0), stride=(1, 2, 1)),
+        convolved((6, 9), 6, 5, (3, 3), padding="same"),
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_halves_at_every_level(dtype):
+    check_together([
+        convolved((9, 7), 24, 20, (3, 3), dtype, padding=1, stride=2),
+        convolved((13,), 5, 7, (3,), dtype, padding=1),
+        convolved((3, 5, 4), 8, 6, (2, 3, 3), dtype, padding=1),
+        convolved((5, 7), 40, 33, (1, 1), dtype),
+    ], kinds=["plain"])  # fmt: skip
+
+
+class Block(nn.Module):
+    def __init__(self, channels: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, outputs, 3, stride, 1, bias=False)
+        self.second = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(outputs) for _ in range(3)])
+        self.down = nn.Conv2d(channels, outputs, 1, stride, bias=False) if stride > 1 else nn.Identity()
+        for norm in self.norms:
+            norm.running_mean, norm.running_var = randn(outputs), randn(outputs).abs() + 0.5
+
+    def forward(self, x):
+        y = self.norms[1](self.second(torch.relu(self.norms[0](self.first(x)))))
+        return torch.relu(y + (self.norms[2](self.down(x)) if isinstance(self.down, nn.Conv2d) else x))
+
+
+def test_a_residual_block_is_a_kernel_for_each_convolution():
+    model = nn.Sequential(Block(8, 8, 1), Block(8, 12, 2))
+    text = kernels_of(model, randn(2, 8, 9, 7))
+    assert calls(text).count("matmul") == 5
+
+    # The image at one end, five weights, and the result at the other: what else is no contraction is of vectors.
+    assert len(re.findall(r"call @elementwise_\d+\(%collapsed\w*\)|call @elementwise_\d+\(%expanded\w*\)", text)) <= 7
+    result = check_torch(model, (randn(2, 8, 9, 7),), levels=("tiles", "gpu"), kinds=("plain",))
+    assert result.ok, result.table()
+
+
+def test_channels_are_filled_up_where_tensor_copies_take_them():
+    def channels(count: int, target: str) -> str:
+        text = kernels_of(nn.Conv2d(count, 8, 3).bfloat16(), randn(1, count, 5, 5).bfloat16(), target=target)
+        return re.search(r"gather_windows = \{channels = (\d+)", text)[1]
+
+    assert channels(24, "sm_90a") == "64" and channels(64, "sm_90a") == "64" and channels(72, "sm_90a") == "128"
+    assert channels(24, "sm_80") == "24" and channels(3, "sm_90a") == "3"
+
+
+def test_an_image_that_its_residual_reads_too_keeps_its_shape():
+    conv = nn.Conv2d(8, 8, 3, padding=1)
+    text = kernels_of(nn.Sequential(conv, Calls(torch.relu), Calls(lambda x: x + conv(x))), randn(1, 8, 5, 6))
+    assert len(re.findall(r"tensor.extract %arg\d+\[.*tensor<1x5x6x8xf32>", text)) == 2
