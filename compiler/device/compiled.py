@@ -47,7 +47,8 @@ class HostModel(LoadedModel):
     """A compiled model whose kernels run on the host device, from the `gpu` level that mlirc wrote beside the PTX, or
     from `levels`.
 
-    `check` looks for what the sanitizer finds: a finding raises MlircError, and all are in `report` after every run.
+    `verify` holds the levels against their checksums. `check` looks for what the sanitizer finds: a finding raises
+    MlircError, and all are in `report` after every run.
     `compare` makes wrong numbers a finding, too: each kernel's results must be those of the `kernels` level. So does
     `match` where the launch plan does something else than the `gpu` level, or `ptx`, the PTX file's text, is not what
     that level compiles to (which is looked at where nothing else was found). With `execute_ptx` each call runs through
@@ -66,7 +67,7 @@ class HostModel(LoadedModel):
     @mlir_turn
     def __init__(
         self, path: Path, plan: Plan, weights: Mapping[str, Any], *, ptx: str | None = None, count: bool = False,
-        levels: Levels | None = None, share: HostModel | None = None,
+        levels: Levels | None = None, share: HostModel | None = None, verify: bool = True,
     ):  # fmt: skip
         self._turn = Turn(str(path), MLIR)
         self.plan, self.check, self.compare, self.match, self.seed = plan, True, True, True, 0
@@ -78,7 +79,7 @@ class HostModel(LoadedModel):
         self.blocks: Sequence[int] | None = None
         self.report = Report()
         self.progress: Callable[[int, int], None] = lambda done, total: None
-        self._levels = levels or Levels.beside(path, plan)
+        self._levels = levels or Levels.beside(path, plan, verify)
         gpu_level = self._levels.text("gpu")
         self._model = DeviceModel.parse(gpu_level, self._levels.name("gpu"), count)
         self._levels.check(self._model.module, "gpu")

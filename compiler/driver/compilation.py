@@ -452,7 +452,8 @@ class Compilation:
             for level in HOST_LEVELS:
                 path = folder / f"{level}.mlir"
                 if level in self.modules or level == "gpu":
-                    outputs.add_text(path, self.text(level), level_mark(level, self.ptx))
+                    text = self.text(level)
+                    outputs.add_text(path, text, level_mark(level, text, self.ptx))
                 else:
                     outputs.remove(path)
             outputs.add_text(output, self.ptx, "PTX")

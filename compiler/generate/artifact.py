@@ -21,7 +21,7 @@ from mlirc.generate.special_tokens import CONFIG, kind_of, read_object
 from mlirc.generate.tokenizer import FILES as TOKENIZER_FILES
 from mlirc.version import __version__
 
-VERSION = 4
+VERSION = 5
 ABOUT, WEIGHTS = "generation.json", "model.safetensors"
 _TOKENIZER_LIMIT = 256 << 20
 _ABOUT_LIMIT = 16 << 20
@@ -195,7 +195,7 @@ def write_artifact(
             (made / f"{name}.levels").mkdir()
             for level, text in levels.items():
                 path = made / f"{name}.levels" / f"{level}.mlir"
-                path.write_text(marked_text(path, text, level_mark(level, ptx)), encoding="utf-8")
+                path.write_text(marked_text(path, text, level_mark(level, text, ptx)), encoding="utf-8")
         weights_writer(tensors)(made / WEIGHTS)
         if source is not None:
             _copy_tokenizer(source, made)

@@ -33,25 +33,29 @@ def load_engine(
     device: int | str = 0,
     weights: str | os.PathLike | Mapping[str, Any] | None = None,
     progress: Progress = silent,
+    verify: bool = True,
 ) -> PlanEngine:
     """The engine of an artifact's folder: on a GPU by number, on the host device (`host`) or on the CPU (`cpu`).
 
     `weights`: another safetensors file, or tensors by name, in the stead of the artifact's. `progress` is told of each
-    stage that takes its time. Raises MlircError for a
+    stage that takes its time. `verify=False` leaves out the checksums of files. Raises MlircError for a
     folder that is none or is damaged, and for weights that do not fit.
     """
     path = Path(folder)
     about = read_about(path)
-    check_model(path, about, levels=isinstance(device, str))
-    tensors = _Tensors(path / WEIGHTS, weights)
+    if verify:
+        check_model(path, about, levels=isinstance(device, str))
+    tensors = _Tensors(path / WEIGHTS, weights, verify)
     plans = {name: read_model(path / f"{name}.ptx") for name in about.plans}
     for name, (_, plan) in plans.items():
         _check(path / f"{name}.ptx", plan, about)
     if device == "cpu":
-        found = {name: _levels(path / f"{name}.ptx", plan) for name, (_, plan) in plans.items()}
+        found = {name: _levels(path / f"{name}.ptx", plan, verify) for name, (_, plan) in plans.items()}
         codes = {name: partial(found[name].code, "tiles", name) for name in plans}
         return engine_of(device, about.sizes, tensors, codes=codes, progress=progress)
-    levels = {n: _levels(path / f"{n}.ptx", plan) if device == "host" else None for n, (_, plan) in plans.items()}
+    levels = {
+        n: _levels(path / f"{n}.ptx", plan, verify) if device == "host" else None for n, (_, plan) in plans.items()
+    }
     given = {name: (text, plan, levels[name]) for name, (text, plan) in plans.items()}
     return engine_of(device, about.sizes, tensors, plans=given)
 
@@ -141,11 +145,13 @@ class _WithStates(Mapping[str, Any]):
 class _Tensors(Mapping[str, Any]):
     """An artifact's tensors, as views of its file; those that are given in their stead first."""
 
-    def __init__(self, file: Path, given: str | os.PathLike | Mapping[str, Any] | None):
+    def __init__(self, file: Path, given: str | os.PathLike | Mapping[str, Any] | None, verify: bool):
         self._file = WeightFile(file)
         if not (given is None or isinstance(given, str | os.PathLike | Mapping)):
             raise MlircError(f"weights are {shorten(repr(given), 80)}: give a safetensors file, or tensors by name")
         self._given: Any = WeightFile(given) if isinstance(given, str | os.PathLike) else given or {}
+        if verify and isinstance(self._given, WeightFile):
+            self._given.verify()
 
     def __getitem__(self, name: str) -> Any:
         if name in self._given:
@@ -162,12 +168,12 @@ class _Tensors(Mapping[str, Any]):
         return len(self._file.entries)
 
 
-def _levels(path: Path, plan: Plan) -> Any:
+def _levels(path: Path, plan: Plan, verify: bool) -> Any:
     try:
         from mlirc.host.level_files import Levels
     except ModuleNotFoundError as e:
         raise missing_package(e) or e from e
-    return Levels.beside(path, plan)
+    return Levels.beside(path, plan, verify)
 
 
 def _check(path: Path, plan: Plan, about: About) -> None:

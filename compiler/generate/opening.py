@@ -52,14 +52,16 @@ def open_generating(
     weights: str | os.PathLike | Mapping[str, Any] | None = None,
     output: str | os.PathLike | None = None,
     progress: Progress = silent,
+    verify: bool = True,
     **options: Any,
 ) -> Opened:
     """Opens `model` on `device`: a GPU's number, `cpu` or `host` (the host device, which checks every access).
 
     `model`: an artifact's folder, or a Hugging Face folder or transformers module, which is compiled first with
     `options` (those of `compile_generation`) and written as `output` where that is given. `tokenizer`: another folder
-    to take it from. `weights`: an artifact's other weights. `progress` is told of each stage, in a line. Raises
-    MlircError for anything the user can put right.
+    to take it from. `weights`: an artifact's other weights. `progress` is told of each stage, in a line.
+    `verify=False` leaves out the checksums of an artifact's plans, levels and weights. Raises MlircError for anything
+    the user can put right.
     """
     if not (device in ("cpu", "host") or (isinstance(device, int) and not isinstance(device, bool) and device >= 0)):
         raise MlircError(f"device {device!r}: give a GPU's number, 'cpu', or 'host', which checks every access")
@@ -77,7 +79,7 @@ def open_generating(
         words = load_tokenizer(folder)
     try:
         if folder is not None and exists(folder / ABOUT):
-            opened = _load(folder, device, words, weights, output, options, tokenizer is None, progress)
+            opened = _load(folder, device, words, weights, output, options, tokenizer is None, progress, verify)
         else:
             if weights is not None:
                 raise MlircError("weights go with a compiled model; one that is compiled has those of its own folder")
@@ -177,6 +179,7 @@ def _load(
     options: dict,
     own: bool,  # whether the tokenizer is the folder's
     progress: Progress,
+    verify: bool,
 ) -> Opened:
     from mlirc.generate.artifact import check_tokenizer, read_about
     from mlirc.generate.loading import load_engine
@@ -187,7 +190,7 @@ def _load(
     if own:
         check_tokenizer(folder, about)
     plans = {name: read_model(folder / f"{name}.ptx")[1] for name in about.plans}
-    engine = load_engine(folder, device, weights, progress)
+    engine = load_engine(folder, device, weights, progress, verify)
     arenas = sum(plan.arena_size for plan in plans.values())
     return Opened(about.name, engine, words, about.eos, plans["decode"], arenas, about.notes, about.stops)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mlirc import mlir
 from mlirc.errors import MlircError
+from mlirc.files.checksums import digest_of
 from mlirc.files.opening import read_text
 from mlirc.host.level_code import LevelCode, level_code
 from mlirc.ir import levels
@@ -16,18 +17,20 @@ from mlirc.mlir import ir
 from mlirc.runtime.plan import Plan, TensorSpec
 from mlirc.runtime.plan_file import identity
 
-_MARK = re.compile(r"^// mlirc: level (\w+) of ([0-9a-f]{64})$", flags=re.MULTILINE)  # as `level_mark` makes it
+_MARK = re.compile(r"^// mlirc: level (\w+) of ([0-9a-f]{64}) sum ([0-9a-f]{64})\n\Z", flags=re.MULTILINE)
 
 
-def level_mark(level: str, ptx: str) -> str:
-    """What the last line of a level's file says: which level it is, and of which PTX file (its text)."""
-    return f"level {level} of {identity(ptx)}"
+def level_mark(level: str, text: str, ptx: str) -> str:
+    """What the last line of a level's file says, behind `text`: which level it is, of which PTX file (its text), and a
+    checksum."""
+    end = text.removesuffix("\n")
+    return f"level {level} of {identity(ptx)} sum {digest_of(end)}"
 
 
 class Levels:
     """The levels of one compiled model. `read` gives a level's text, `name` what errors and reports call it; `owner` is
     the identity of the PTX file (`plan_file.identity`), "" where it is not known; `judge` raises MlircError for a text
-    (given its name, too) that must not be parsed.
+    (given its name, too) that must not be parsed. With `verify` a text must be as `level_mark` says.
 
     A file may be edited, and still belongs to its model; what carries the mark of another one, or whose `@main` does
     not fit the plan, is refused."""
@@ -39,12 +42,14 @@ class Levels:
         name: Callable[[str], str],
         owner: str = "",
         judge: Callable[[str, str], object] = lambda *_: None,
+        verify: bool = False,
     ):
-        self.plan, self._read, self.name, self._owner, self._judge = plan, read, name, owner, judge
+        self.plan, self._read, self.name, self._owner = plan, read, name, owner
+        self._judge, self._verify = judge, verify
 
     @staticmethod
-    def beside(path: Path, plan: Plan) -> Levels:
-        """Those in the folder beside a PTX file."""
+    def beside(path: Path, plan: Plan, verify: bool = True) -> Levels:
+        """Those in the folder beside a PTX file, as mlirc wrote them (`verify`) or edited since."""
         folder = path.with_suffix(".levels")
 
         def read(level: str) -> str:
@@ -56,7 +61,7 @@ class Levels:
                 owner = identity(file.readline())
         except (OSError, UnicodeDecodeError):
             owner = ""
-        return Levels(plan, read, lambda level: str(folder / f"{level}.mlir"), owner, judge_text)
+        return Levels(plan, read, lambda level: str(folder / f"{level}.mlir"), owner, judge_text, verify)
 
     @staticmethod
     def of(texts: Mapping[str, str], plan: Plan, owner: str = "") -> Levels:
@@ -83,14 +88,19 @@ class Levels:
 
     def _own_text(self, level: str) -> str:
         text, name = self._read(level), self.name(level)
-        marks = _MARK.findall(text)
-        if marks and self._owner and marks[-1][1] != self._owner:
+        mark = _MARK.search(text)
+        if mark and self._owner and mark[2] != self._owner:
             raise MlircError(
                 f"{name}: belongs to another compiled model, or to an earlier compilation of this one: "
                 "compile the model again"
             )
-        if marks and marks[-1][0] != level:
-            raise MlircError(f"{name}: holds level {marks[-1][0]}: compile the model again")
+        if mark and mark[1] != level:
+            raise MlircError(f"{name}: holds level {mark[1]}: compile the model again")
+        if self._verify and not (mark and mark[3] == digest_of(text[: mark.start()].removesuffix("\n"))):
+            raise MlircError(
+                f"{name}: is not as mlirc wrote it: compile the model again, or, if it was edited on purpose, leave "
+                "out checksums (--no-verify, verify=False)"
+            )
         return text
 
     def module(self, level: str) -> ir.Module:

@@ -112,7 +112,7 @@ class Dump:
             self._write(f"{folder}/model.ptx", alone.ptx)
             for level, text in alone.levels.items():
                 path = self.folder / folder / "model.levels" / f"{level}.mlir"
-                write_atomically(path, text, level_mark(level, alone.ptx), self.inputs)
+                write_atomically(path, text, level_mark(level, text, alone.ptx), self.inputs)
             if job._given not in ("async", "gpu"):
                 self._write(f"{folder}/repro.py", repro_source(job, name))
 

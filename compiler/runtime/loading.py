@@ -131,9 +131,9 @@ def load(
     `weights`: None for the safetensors file beside it, another such file, or tensors by name (a live module's
     `state_dict()`): those on the GPU are used in place. `graph=False` launches kernel by kernel. `share`: a loaded
     model on the same device whose weights and states this one uses where it has them, by name. `verify=False` leaves
-    out the checksums of weights' files. `frozen`: weights that are used in place do not change any more, so that what
-    the model computes of weights alone is computed once, at load. Raises MlircError for a damaged file, missing or
-    unfitting weights, a GPU that the file was not compiled for, or no GPU.
+    out the checksums of weights' files, and of levels that the host device reads. `frozen`: weights that are used in
+    place do not change any more, so that what the model computes of weights alone is computed once, at load. Raises
+    MlircError for a damaged file, missing or unfitting weights, a GPU that the file was not compiled for, or no GPU.
     """
     require_type(path, (str, os.PathLike), "path", "the name of a file that mlirc wrote")
     check_device(device)
@@ -147,7 +147,7 @@ def load(
         from mlirc.device import HostModel  # here, because the runtime stands without MLIR
     except ModuleNotFoundError as e:
         raise missing_package(e) or e from e
-    return HostModel(Path(path), plan, found, ptx=text, share=share)
+    return HostModel(Path(path), plan, found, ptx=text, share=share, verify=verify)
 
 
 def load_text(

@@ -20,6 +20,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N|cpu|host",
         help="the GPU's number (default 0), cpu, or host: the GPU's kernels on the CPU, checked",
     )
+    add("--no-verify", action="store_true", help="do not hold a compiled folder's files against their checksums")
     add("--slots", type=count, metavar="N", help="compile for N sequences at once (default 1)")
     add("--context", type=count, metavar="N", help="compile for so many tokens (default: the model's, at most 2048)")
     add("--source-tokens", type=count, metavar="N", help="of an encoder-decoder: tokens of a source (default 512)")

@@ -36,19 +36,19 @@ def run_level(
 ) -> list[np.ndarray]:
     """Runs a level that mlirc kept beside the model on the CPU, the gpu level on the host device with the options of
     `run_on_host_device`, with the random numbers of the first call after `manual_seed`, and says on standard error what
-    was checked. `seconds`, one of them, is how long another level may take. `verify`: whether weights are held against
-    their checksum. Raises MlircError when the level is not there or not this model's, when an index is out of range, or
-    when the host device finds something wrong."""
+    was checked. `seconds`, one of them, is how long another level may take. `verify`: whether weights and levels are
+    held against their checksums. Raises MlircError when the level is not there or not this model's, when an index is
+    out of range, or when the host device finds something wrong."""
     # First what is not there: the imports take seconds.
     require_level(model_files(model)[1] / f"{level}.mlir")
     found = find_weights(model, plan, weights, verify)
     if level == "gpu":
-        return run_on_host_device(model, plan, inputs, found, manual_seed, **options)
+        return run_on_host_device(model, plan, inputs, found, manual_seed, verify=verify, **options)
     from mlirc import host
     from mlirc.host.level_files import Levels, without_bodies
     from mlirc.ir.levels import argument_names, functions, kernels, main_results
 
-    files = Levels.beside(model, plan)
+    files = Levels.beside(model, plan, verify)
     module = files.module(level)
     if without_bodies(module):
         what = "only declares its kernels: the model was compiled from the async or gpu level"
@@ -95,11 +95,13 @@ def run_on_host_device(
     execute_ptx: bool = False,
     match: bool = True,
     input_sets: str | None = None,
+    verify: bool = True,
 ) -> list[np.ndarray]:
     """Runs a compiled model with its weights `found` on the host device: of every launch only `blocks` where they are
     given. With `seeds` runs that many orders, from `seed` on, and stops at the first finding or difference between
-    them. Without `match` the `gpu` level need not be that of the PTX file. Raises a finding as MlircError and prints
-    some of the others; prints what was checked on standard error, and with `counters` counts."""
+    them. Without `match` the `gpu` level need not be that of the PTX file, without `verify` be as it was written.
+    Raises a finding as MlircError and prints some of the others; prints what was checked on standard error, and with
+    `counters` counts."""
     from mlirc.device import HostModel
     from mlirc.device.counters import table
     from mlirc.device.input_sets import parse_input_sets
@@ -110,7 +112,7 @@ def run_on_host_device(
         raise MlircError("--input-sets needs numbers to compare with: leave --no-compare out")
     text = read_model(model)[0]
     check_unchanged(model, text)
-    loaded = HostModel(model, plan, found, ptx=text, count=counters)
+    loaded = HostModel(model, plan, found, ptx=text, count=counters, verify=verify)
     loaded.match, loaded.execute_ptx = match, execute_ptx
     loaded.input_sets = sets
     loaded.blocks, loaded.compare = blocks, not no_compare

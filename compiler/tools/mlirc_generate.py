@@ -241,6 +241,7 @@ def _main(argv: list[str] | None) -> int:
         draft=options.draft,
         output=options.output,
         progress=progress,
+        verify=not options.no_verify,
         **compiling,
     ) as llm:
         loading = time.perf_counter() - start

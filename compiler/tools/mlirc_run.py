@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         help=".npy of one output, or .npz of all",
     )
     add("--weights", metavar="FILE", type=Path, help="safetensors (default: MODEL.safetensors)")
-    add("--no-verify", action="store_true", help="do not hold the weights against their checksum")
+    add("--no-verify", action="store_true", help="do not hold weights and levels against their checksums")
     add("--random-inputs", type=_natural, metavar="SEED", help="normal floats; integers and booleans 0 or 1")
     add(
         "--manual-seed",

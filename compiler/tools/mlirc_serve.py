@@ -61,6 +61,7 @@ def _main(argv: list[str] | None) -> int:
             device=options.device,
             tokenizer=options.tokenizer,
             progress=stages(),
+            verify=not options.no_verify,
             **compile_options(options),
         )
         try:

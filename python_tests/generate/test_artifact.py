@@ -110,8 +110,8 @@ def copied(made, folder):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 1}, "version 1, but this mlirc reads 4"),
-        ({"version": "\n\x1b[2J"}, "version .*, but this mlirc reads 4"),
+        ({"version": 1}, "version 1, but this mlirc reads 5"),
+        ({"version": "\n\x1b[2J"}, "version .*, but this mlirc reads 5"),
         ({"slots": -1}, "damaged"),
         ({"slots": 3}, "no plan of this generating model"),
         ({"target": "sm_80"}, "no plan of this generating model"),
@@ -199,6 +199,22 @@ def test_a_bit_of_any_file(made, tmp_path):
         assert "\n" not in str(e.value)
         path.write_bytes(data)
     check_model(tmp_path, read_about(tmp_path), levels=True)
+
+
+def test_what_is_not_verified(made, tmp_path):
+    """Files are held against their checksums unless that is left out, and so are weights that mlirc wrote elsewhere."""
+    folder = tmp_path / "gen"
+    copied(made, folder)
+    shutil.copy(folder / "model.safetensors", tmp_path / "w.safetensors")
+    load_engine(folder, "cpu", tmp_path / "w.safetensors")
+    for file in (tmp_path / "w.safetensors", folder / "model.safetensors"):
+        data = bytearray(file.read_bytes())
+        data[-int(generator().integers(1, 100))] ^= 1 << int(generator().integers(8))
+        file.write_bytes(data)
+        weights = tmp_path / "w.safetensors"
+        with pytest.raises(MlircError, match=rf"{file.name}: damaged.*checksum does not match"):
+            load_engine(folder, "cpu", weights)
+        load_engine(folder, "cpu", weights, verify=False)
 
 
 def test_files_that_are_not_the_folders_own(made, tmp_path):

@@ -125,7 +125,7 @@ def bench(*words): from mlirc.tools.mlirc_bench import main; return main(list(wo
 
 def test_the_project_says_the_same():
     extras = project()["optional-dependencies"]
-    assert sorted(project()["dependencies"]) == ["cuda-bindings", "ml_dtypes", "numpy"]
+    assert sorted(project()["dependencies"]) == ["cuda-bindings", "isal", "ml_dtypes", "numpy"]
     assert "mlirc[compiler]" in extras["test"]
     from mlirc.errors import _COMPILER
 

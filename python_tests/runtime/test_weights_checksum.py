@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+import zlib
 
 import numpy as np
 import pytest
@@ -12,8 +14,11 @@ import torch
 import mlirc
 from mlirc.driver.compilation import compile_model
 from mlirc.errors import MlircError
+from mlirc.files.checksums import sum_of
 from mlirc.files.marks import is_ours
 from mlirc.frontend.weights import write_weights
+from mlirc.host.level_files import Levels
+from mlirc.runtime.loading import read_model
 from mlirc.runtime.weights import WeightFile
 from mlirc.tools import mlirc_run
 from support import randomness
@@ -63,6 +68,36 @@ def test_every_flipped_bit_is_found(model):
     load(model)
 
 
+@pytest.mark.parametrize("level", ["linalg", "kernels", "tiles", "gpu"])
+def test_every_flipped_bit_of_a_level_is_found(model, level):
+    file, plan = model.with_suffix(".levels") / f"{level}.mlir", read_model(model)[1]
+    data = file.read_bytes()
+    mark = data.index(b"// mlirc: ")
+    bits = randomness.generator().choice(8 * len(data), 200, replace=False)
+    for bit in map(int, [*bits, *range(8 * mark - 16, 8 * len(data))]):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(flipped)
+        with pytest.raises(MlircError, match=rf"{level}\.mlir: (is not as|belongs to|not a text|holds level)"):
+            Levels.beside(model, plan).text(level)
+    file.write_bytes(data)
+    assert Levels.beside(model, plan).text(level) == data.decode()
+
+
+def test_levels_that_were_edited_run_where_that_is_said(model, ran):
+    for level in ("kernels", "gpu"):
+        file = model.with_suffix(".levels") / f"{level}.mlir"
+        file.write_text("// mine\n" + file.read_text())
+    words = (model, "--random-inputs", 0)
+    for where in (["--level", "kernels"], ["--level", "gpu"], ["--device", "host"]):
+        error = ran(mlirc_run.main, *words, *where).error
+        assert "is not as mlirc wrote it: compile the model again, or, if it was edited on purpose" in error
+        assert ran(mlirc_run.main, *words, *where, "--no-verify").status == 0
+    with pytest.raises(MlircError, match="gpu.mlir: is not as mlirc wrote it"):
+        load(model)
+    assert load(model, verify=False)
+
+
 def test_what_is_not_verified_is_only_what_was_asked_for(model, ran):
     file = model.with_suffix(".safetensors")
     data = bytearray(file.read_bytes())
@@ -107,6 +142,19 @@ def test_a_file_of_several_pieces(tmp_path, monkeypatch):
         file.write(b"?")
     with pytest.raises(MlircError, match="its checksum does not match"):
         WeightFile(tmp_path / "w.safetensors").verify()
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 4 << 20, (4 << 20) + 1, (13 << 20) + 77])
+def test_the_sum_is_what_the_docs_say(tmp_path, size):
+    data = randomness.generator().bytes(size)
+    (tmp_path / "data").write_bytes(data)
+    blanked = bytearray(data)
+    blanked[7:71] = bytes(len(blanked[7:71]))
+    for given, blank in ((data, range(0)), (bytes(blanked), range(min(7, size), min(71, size)))):
+        blocks = [given[i : i + (4 << 20)] for i in range(0, max(1, size), 4 << 20)]
+        wanted = hashlib.sha256(b"".join(zlib.crc32(b).to_bytes(4, "little") for b in blocks)).hexdigest()
+        with (tmp_path / "data").open("rb") as file:
+            assert sum_of(file.fileno(), blank) == wanted
 
 
 @pytest.mark.parametrize("change", ["cut", "overwrite", "longer"])
