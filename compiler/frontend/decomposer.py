@@ -254,10 +254,11 @@ class _Place:
 
 
 def _fill(pattern: Any, tensors: tuple[torch.Tensor, ...]) -> Any:
+    """The arguments of a call: lists are new ones, which PyTorch's own decompositions may change."""
     if isinstance(pattern, _Place):
         return tensors[pattern.index]
     if isinstance(pattern, (tuple, list)):
-        return type(pattern)(_fill(p, tensors) for p in pattern)
+        return (tuple if isinstance(pattern, tuple) else list)(_fill(p, tensors) for p in pattern)
     return {k: _fill(v, tensors) for k, v in pattern.items()} if isinstance(pattern, dict) else pattern
 
 

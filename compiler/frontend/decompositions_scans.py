@@ -46,6 +46,8 @@ def _scan(op: Any, x: Tensor, dim: int, dtype: torch.dtype | None, join: Callabl
         return op(x.to(wanted).float(), dim).to(wanted)
     if not wanted.is_floating_point and (wanted != torch.int64 or x.dtype != wanted):
         return op(x.to(torch.int64), dim).to(wanted)  # narrower sums wrap around as these do once they are cut
+    if dtype is not None:  # torch-mlir's product takes none, not even its own
+        return op(x.to(wanted, copy=True), dim)
     length = x.shape[dim] if x.dim() else 1
     if length <= 1:  # torch-mlir's scan would leave what it carries from step to step unwritten
         return x.to(wanted).clone()

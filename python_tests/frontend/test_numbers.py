@@ -55,6 +55,16 @@ CASES = {
         lambda x: (x**2, x**0, x**True, x**0.5, torch.square(x), 2**x, (-3) ** x, 2.5**x, torch.pow(x, X[0, :1].long())),
         (X > 0,),
     ),
+    "scans in a dtype": (
+        lambda x: (x.cumprod(0, dtype=x.dtype), torch.masked.cumprod(x, 1, mask=x > 0), x.cumprod(1, dtype=torch.float64),
+                   x[:1].cumsum(0, dtype=torch.float64), x.int().cumprod(0, dtype=x.dtype)),
+        (X,),
+    ),
+    "elements of a mask": (
+        lambda x, i: (torch.ops.aten._unsafe_masked_index(x, i[..., None] > 0, [i, None], -5.0),
+                      torch.ops.aten._unsafe_masked_index_put_accumulate(x, i[..., None] > 0, [i, None], x[:2, None])),
+        (X, torch.tensor([[2], [0]])),
+    ),
     "floor division": (lambda x, y: (x // y, torch.div(x, 0.1, rounding_mode="floor")), (ODD[3:] * 7, ODD[3:] + 0.1)),
     "floor division is exact": (lambda x: (x // 0.1, x.half() // 0.1), (torch.tensor([1.0, 2.0, -1.0, 0.3, 0.0]),)),
     "remainders": (lambda x, y: (x.fmod(y), x.fmod(0.3), x % y, x.half().fmod(0.3)), (X * 1e7, Y)),
