@@ -8,7 +8,11 @@ from typing import Any
 
 
 class MlircError(Exception):
-    """What was wrong, where, and what to do, in one line. Tools print it as `error: ...` and exit with status 1."""
+    """What was wrong, where, and what to do, in one line, whatever is quoted in it: a file's name, a library's words.
+    Tools print it as `error: ...` and exit with status 1."""
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
 
 
 def require_type(value: Any, kinds: type | tuple[type, ...], what: str, advice: str) -> None:
