@@ -18,6 +18,7 @@ from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.generation_config import read_generation_config
 from mlirc.frontend.inputs import InputSpec, check_names, dtype_of, sample, size_request
 from mlirc.frontend.judge.folder import bounded_building, judge_config, judge_weights
+from mlirc.frontend.model_class import model_class_of
 from mlirc.frontend.noise import no_progress_bars, quiet
 from mlirc.frontend.quantize.checkpoints import checkpoint_of, config_beside
 from mlirc.frontend.quantize.folder import STORED, open_weights, put_placeholders
@@ -44,7 +45,7 @@ def open_directory(
     with quiet():
         config = _read_config(path)
         _without_cache(config)
-        model_class = _model_class(path, config)
+        model_class = model_class_of(path, config)
         chosen = read_generation_config(path, model_class)
         weights: Mapping[str, torch.Tensor]
         torch_dtype = dtype_of(dtype) if dtype else _config_dtype(config)
@@ -153,26 +154,6 @@ def _read_config(path: Path) -> Any:
         return transformers.AutoConfig.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
     except Exception as e:
         raise MlircError(f"{path / 'config.json'}: not a usable config: {first_line(str(e))}") from e
-
-
-def _model_class(path: Path, config: Any) -> Any:
-    import transformers
-
-    names = getattr(config, "architectures", None) or []
-    for name in names:
-        found = getattr(transformers, name, None)
-        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
-            return found
-    if names:
-        raise MlircError(
-            f"{path}: transformers {transformers.__version__} has no model class {ascii(shorten(names[0], 80))}"
-        )
-    try:
-        return transformers.MODEL_MAPPING[type(config)]
-    except KeyError:
-        raise MlircError(
-            f"{path}: config.json names no architecture and its type '{config.model_type}' no model"
-        ) from None
 
 
 def _config_dtype(config: Any) -> torch.dtype:

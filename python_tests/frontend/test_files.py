@@ -234,6 +234,9 @@ def test_bad_weights(tmp_path):
 def test_bad_configs(tmp_path):
     assert "no config.json" in error(str(tmp_path))
     assert "no model class 'Nonesuch'" in error(write_config(tmp_path, "bert", architectures=["Nonesuch"]))
+    for kind, name, right in (("bert", "LlamaForCausalLM", "llama"), ("llama", "MistralModel", "mistral")):
+        told = error(write_config(tmp_path, kind, architectures=[name]), random_weights=0)
+        assert f"'model_type': '{kind}', and {name} ('architectures') is a model of type '{right}': correct" in told
     path = write_config(tmp_path, "bert")
     (tmp_path / "bert" / "config.json").write_text("{ not json")
     assert "config.json is not JSON" in error(path)
