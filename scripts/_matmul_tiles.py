@@ -100,12 +100,16 @@ def check_instruction(name: str, c: ContractionInfo, target: Target, mma: str | 
 
 
 def by_tensor_copies(kernel: KernelInfo, target: Target, given: Mapping[str, Any]) -> bool:
-    """Whether slices of both operands may come by tensor copies: K is long enough that a ring of them pays."""
+    """Whether slices of both operands may come by tensor copies: K is long enough that a ring of them pays, or there
+    are so many tiles that a ring goes on from one to the next while its results leave."""
     c = kernel.contraction
     assert c is not None
     several, single = is_warpgroups(given["mma"]) or bool(warpgroups_for(kernel, target)), is_fp32(c)
     long = c.k > 128 and (single or c.k * c.element_bytes > 2 * ROW_BYTES) or c.windows is not None
-    return (several or single) and target.has_wgmma and c.boxes and long and given["copy"] in (None, "tma")
+    size = Sizes.of(kernel, c)
+    many = c.k * c.element_bytes >= ROW_BYTES and size.m > 16 and size.batch * size.m * size.n > target.sms * MANY
+    fits = (several or single) and target.has_wgmma and c.boxes
+    return fits and (long or many) and given["copy"] in (None, "tma")
 
 
 def starting_tile(
@@ -150,6 +154,7 @@ def starting_tile(
     return default_tile(size.m, size.n, c.k, size.batch, c.count, half, target.sms, most_sums(c.count, half, target))
 
 
+MANY = 2 * 128 * 128  # results for each multiprocessor: two large tiles
 TF32_WARPGROUPS = _fp32_warpgroup_tiles.INSTRUCTIONS
 MEASURED = ("block_m", "block_n", "block_k", "warps_m", "warps_n", "stages")
 
