@@ -70,6 +70,10 @@ class Windows:
         upper = tuple((n - 1) * stride + 1 - low - extent for n, stride, low, extent in ends)
         return Im2col(tuple(-n for n in self.low), upper, self.strides)
 
+    def row_bytes(self, element: int) -> int:
+        """Bytes of a tap's channels, of so many bytes each, that a row of shared memory takes: 128, 64, 32, or 0."""
+        return next((n for n in (128, 64, 32) if self.channels * element % n == 0), 0)
+
     def copied(self, image: Sequence[int], element: int) -> str:
         """Why im2col copies cannot bring the windows of an image [N, *spatial, C] whose elements have so many bytes, a
         tap after the other; "" where they can."""

@@ -446,13 +446,14 @@ def _is_direct(s: Structure, roles: Contraction, least: int = 4) -> bool:
 
 
 def copied_windows(op: ir.Operation | None) -> Windows | None:
-    """What a convolution's windows are that a map gathers, where im2col copies bring a row of shared memory of each
-    tap; None for anything else."""
+    """What a convolution's windows are that a map gathers, where im2col copies bring rows of shared memory of a tap
+    each, as an instruction of warpgroups reads them; None for anything else."""
     windows = Windows.of(op) if op is not None and op.name == "linalg.generic" else None
     if op is None or windows is None or copied(op):
         return None
-    row = ROW_BYTES // ELEMENT_BYTES.get(str(ir.RankedTensorType(op.results[0].type).element_type), ROW_BYTES)
-    return windows if windows.channels % row == 0 else None
+    element = str(ir.RankedTensorType(op.results[0].type).element_type)
+    least = 32 if element in ("bf16", "f16") else ROW_BYTES
+    return windows if windows.row_bytes(ELEMENT_BYTES.get(element, 8)) >= least else None
 
 
 def _chooses(op: ir.Operation | None) -> bool:

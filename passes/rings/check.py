@@ -340,13 +340,19 @@ def _check_reader(planner: Planner, flow: Flow, number: int, reader: ir.Operatio
         if any(n > m for n, m in zip(wanted, slot.tile.shape, strict=True)):
             shape = "x".join(map(str, wanted))
             raise wrong(flow.ring.owner.operation, f"a product reads {shape} of a slot of {slot.tile}")
-        panels = geometry.panels[which]
+        narrow = geometry.instruction.reads_narrow and slot.panels and slot.swizzle in (32, 64)
+        panels = geometry.panels[which] or narrow
         if panels != slot.panels and (slot.panels or geometry.instruction.asynchronous):
             what = "in panels" if not slot.panels else "in whole rows"
             raise wrong(flow.ring.owner.operation, f"a product reads tile {number} of its slots {what}")
         if flow.spec.multistage:  # its copies leave zeros beyond a slice, and wgmma says what it cannot read
             continue
-        if geometry.instruction.asynchronous and slot.swizzle != 128 and not geometry.spread.rewrites[which]:
+        if (
+            geometry.instruction.asynchronous
+            and slot.swizzle != 128
+            and not narrow
+            and not geometry.spread.rewrites[which]
+        ):
             what = f"{geometry.instruction.name} reads rows that are swizzled over 128 bytes, not {slot.swizzle}"
             raise wrong(flow.ring.owner.operation, what)
         rewrite = geometry.spread.rewrites[which]

@@ -255,7 +255,7 @@ class _Roles:
 
     def _slot(self, o: LoopOperand) -> Slot:
         size = element_bytes(o.element)
-        row = PANEL_BYTES if o.panels else o.extents[-1] * size
+        row = (o.row or PANEL_BYTES) if o.panels else o.extents[-1] * size
         swizzle = attribute(o.op, "swizzle", row)
         problem = check.zeros_beyond(o.op, o.info.maps[o.which].index(o.info.k), o.extents)
         if swizzle not in (0, row):

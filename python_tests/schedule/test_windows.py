@@ -38,6 +38,12 @@ def check(made: Convolution, knobs: str = "", seed: int = 0, target: str = "sm_9
         Convolution(2, (8, 7), 64, 40, (3, 3), stride=2, pad=1),  # what is left of an image's last row is no pixel
         Convolution(3, (8, 5), 40, 24, (3, 2), pad=2, dilation=2, dtype="f16"),  # zeros fill a tap's channels up
         Convolution(3, (7, 6), 64, 130, (1, 1), stride=2),
+        Convolution(
+            2, (7, 6), 16, 40, (3, 3), pad=1, channels=16
+        ),  # a row of 32 bytes a tap, and three taps at the end
+        Convolution(2, (7, 6), 8, 40, (3, 3), pad=1, channels=16, dtype="f16"),
+        Convolution(1, (9, 6), 32, 40, (3, 3), pad=1, channels=32),
+        Convolution(1, (9, 6), 88, 40, (2, 3), pad=1, channels=96),
         Convolution(2, (13, 15), 32, 72, (5, 5), stride=2, pad=2, dtype="f32"),
         Convolution(4, (23,), 72, 16, (4,), stride=3, pad=1),
         Convolution(1, (4, 5, 6), 32, 72, (2, 3, 3), pad=1, dtype="f16"),
@@ -70,7 +76,8 @@ def test_with_what_gemms_have(knobs, made):
     ("made", "target"),
     [
         (Convolution(2, (9, 6), 3, 20, (7, 7), stride=2, pad=3, channels=3), "sm_90a"),  # pixels of 6 bytes
-        (Convolution(1, (9, 6), 16, 20, (3, 3), pad=1, channels=16), "sm_90a"),  # a row is of four taps
+        (Convolution(1, (9, 6), 16, 20, (3, 3), pad=1, channels=24), "sm_90a"),  # rows of 48 bytes
+        (Convolution(1, (9, 6), 16, 20, (3, 3), pad=1, channels=16, dtype="f32"), "sm_90a"),  # TF32 takes 128
         (Convolution(3, (21, 3), 64, 24, (3, 1), stride=9), "sm_90a"),  # no im2col copy goes so far
         (Convolution(1, (300, 2), 64, 8, (2, 1), dilation=256), "sm_90a"),
         (Convolution(1, (9, 6), 64, 20, (3, 3), pad=1), "sm_80"),
@@ -89,10 +96,10 @@ def test_not_by_other_copies():
 
 def test_no_slice_is_of_two_taps():
     """A box whose rows go on with the next tap would have its channels in another place."""
-    made = Convolution(1, (9, 6), 48, 20, (3, 3), pad=1)
+    made = Convolution(1, (9, 6), 40, 20, (3, 3), pad=1)
     tiles, _ = Schedules([]).schedule_kernel(made.payload(), get_target("sm_90a"))
-    text = str(tiles).replace("channels = 64", "channels = 48").replace("x576x", "x432x")
-    with pytest.raises(MlircError, match="rows of 64 elements in windows with 48 of each tap"):
+    text = str(tiles).replace("channels = 64", "channels = 40").replace("x576x", "x360x")
+    with pytest.raises(MlircError, match="rows of 64 elements in windows with 40 of each tap"):
         run_tiles(mlir.parse(text), made.inputs())
 
 

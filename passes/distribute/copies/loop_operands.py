@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mlirc.dialects.im2col import IM2COL
 from mlirc.dialects.rings import IN_PLACE
+from mlirc.dialects.windows import Windows
+from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import ir
 from mlirc.passes.distribute.emit.emitter import Unsupported
 from mlirc.passes.distribute.emit.team import Planner
 from mlirc.passes.distribute.instructions import contraction
+from mlirc.passes.distribute.layouts.shared import LINE
 from mlirc.passes.distribute.memory import slices
 from mlirc.passes.distribute.products import matching
 from mlirc.passes.distribute.products.geometry import Geometry
@@ -31,11 +35,23 @@ class LoopOperand:
     which: int
     rewrite: str = ""
     finishes: str = "by lanes"
+    row: int = 0  # bytes of a row in shared memory: 0 where nothing but the tile decides it
 
     def form(self) -> tuple:
         """What slices have in common that can take turns in one buffer."""
         kept = tuple(slices.kept_dims(self.op, self.op.results[0]))
         return self.op.operands[0], kept, self.element, tuple(self.extents), self.panels, self.rewrite
+
+
+def narrow_row(op: ir.Operation) -> int:
+    """Bytes of the rows in which a slice of a convolution's windows comes, where a tap's channels are fewer than a row
+    of 128 bytes; 0 for other slices."""
+    made_by = op.operands[0].owner
+    windows = None if isinstance(made_by, ir.Block) or made_by.name != IM2COL else Windows.of(made_by.operation)
+    if windows is None:
+        return 0
+    row = windows.row_bytes(element_bytes(ir.RankedTensorType(op.results[0].type).element_type))
+    return row if row < LINE else 0
 
 
 def product_of(planner: Planner, op: ir.Operation) -> tuple[matching.Contraction, Geometry] | None:
@@ -85,7 +101,8 @@ class LoopOperands:
             found = self.found if is_slice else self.computed
             shape = slices.tile_bounds(value)
             extents, panels = geometry.operand_extents(which, shape), geometry.panels[which]
-            rewrite = geometry.spread.rewrites[which]
+            rewrite, row = geometry.spread.rewrites[which], narrow_row(owner.operation) if is_slice else 0
+            panels = panels or row > 0 and geometry.instruction.reads_narrow
             known = found.get(value)
             if known is not None:
                 if rewrite != known.rewrite and (rewrite and known.rewrite or {rewrite, known.rewrite} & set(IN_PLACE)):
@@ -96,7 +113,7 @@ class LoopOperands:
                     raise Unsupported("two products read one tile along different dimensions; use mma", generic, "mma")
             element = ir.RankedTensorType(value.type).element_type
             found[value] = LoopOperand(
-                owner.operation, shape, element, extents, panels, generic, info, which, rewrite, geometry.finishes
+                owner.operation, shape, element, extents, panels, generic, info, which, rewrite, geometry.finishes, row
             )
 
     def groups(self) -> list[list[LoopOperand]]:

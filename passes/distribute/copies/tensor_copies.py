@@ -112,6 +112,8 @@ class TensorTile:
         how far the tap is from that one."""
         em = self.em
         tap, channel = em.div(column, w.channels), em.rem(column, w.channels)
+        if w.taps * w.channels % self.shared.extents[-1]:  # what is beyond the last tap lies beyond all channels
+            channel = em.add(channel, em.mul(em.div(tap, w.taps), 2 * w.channels))
         place, taps = [channel], []
         for out, kernel, stride, dilation, low in reversed(
             list(zip(w.out, w.kernel, w.strides, w.dilations, w.low, strict=True))

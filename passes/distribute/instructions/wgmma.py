@@ -58,6 +58,7 @@ class Wgmma(WarpgroupInstruction):
     tile = (64, 8)
     step_k = STEP_K
     slice_bytes = LINE
+    reads_narrow = True
 
     def takes_types(self, types: ElementTypes) -> bool:
         return types.half
@@ -175,7 +176,13 @@ class Operand:
     def __init__(self, em: Emitter, view: access.View, k_last: bool, first_row: IndexValue):
         shared = view.shared
         self.em, self.k_last, self.element, self.size = em, k_last, view.element, element_bytes(view.element)
-        if shared is None or (shared.swizzle, shared.row_bytes) != (LINE, LINE) or not (k_last or view.panels):
+        narrow = (32, 64) if k_last and view.panels else ()  # panels of a row each
+        if (
+            shared is None
+            or shared.swizzle != shared.row_bytes
+            or shared.row_bytes not in (*narrow, LINE)
+            or not (k_last or view.panels)
+        ):
             depth, other = LINE // self.size, "mma" if self.size == 2 else "fma"
             raise Unsupported(f"wgmma reads operands in slices of {depth} along k (block_k = {depth}); use {other}")
         panel = em.divisor(first_row) if isinstance(first_row, ir.Value) else first_row or shared.width

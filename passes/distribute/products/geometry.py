@@ -72,6 +72,7 @@ class Traits(Protocol):
     asynchronous: ClassVar[bool]
     reads_padding: ClassVar[bool]
     reads_global: ClassVar[bool]
+    reads_narrow: ClassVar[bool]
 
 
 def place(dims: list[int | None], major: int | None, minor: int | None, layout: Layout) -> Layout:
