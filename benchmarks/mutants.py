@@ -35,6 +35,17 @@ SUBJECTS = (
     *arithmetic.SUBJECTS,
 )
 
+_NOT_ENTERED = "in a loop or branch that no thread enters at this shape"
+
+
+def _spelled(reasons: dict[str, str]) -> dict[str, str]:
+    """Each reason, and for `likewise` the one before it: pages list them in another order."""
+    last, found = "", {}
+    for how, why in reasons.items():
+        found[how] = last = last if why == "likewise" else why
+    return found
+
+
 # Why results with other bits are no error.
 CLOSE = {
     "predicate off by one": "a masked column counts in attention's running maximum: any bound of the scores is right "
@@ -45,13 +56,13 @@ CLOSE = {
     "number operand dropped": "likewise",
 }
 
-CLOSE |= dict.fromkeys(
+CLOSE = _spelled(CLOSE) | dict.fromkeys(
     ("shuffle offset plus one", "shuffle offset doubled", "shuffle offset 16 further", "shuffle of another mode"),
     "the offsets of a reduction still reach every lane: it is the same sum in another order",
 )
 
 # Why a mutant of a kind can leave everything as it was.
-NO_EFFECT = {
+_REASONS = {
     "integer past 32 bits and back": "the index is below 128: its product with 2^24 fits in 32 bits",
     "integer past 32 bits": "the index is 0",
     "integer with exact": "no thread loses a bit, or nothing that is stored depends on the one that does",
@@ -73,9 +84,11 @@ NO_EFFECT = {
     "barrier moved up": "passes an operation of no other thread's concern (a wait for copies that nobody reads, or "
     "global memory)",
     "barrier moved down": "likewise",
+    "barrier weakened to a vote": "no lane reads after it what another one writes before it, or no thread gets there",
+    "barrier for 32 threads": "no warp reads after it what another one writes before it",
     "barrier weakened to the warp's": "only threads of one warp meet across it, or none",
     "fence moved up": "still between the writes and the product that reads them",
-    "fence moved down": "likewise: behind the barrier, and every reader executes it",
+    "fence moved down": "behind the barrier, and every reader executes it",
     "wait removed": "the last wait of a loop: the groups left over are empty, or nobody reads them",
     "wait weakened": "likewise",
     "wait moved down": "passes an operation that touches nothing of what is waited for",
@@ -83,6 +96,9 @@ NO_EFFECT = {
     "commit moved up": "likewise",
     "commit moved down": "passes a wait or barrier with the same groups behind it, or nobody reads the copies",
     "arrive moved down": "passes a copy that cannot end before it",
+    "arrive removed": "on an mbarrier whose phase nobody waits for at this number of tiles",
+    "arrive doubled": "likewise",
+    "arrive relaxed": "likewise",
     "arrive twice the count": "an mbarrier of a phase that nobody waits for at this number of tiles",
     "predicate removed": "true for every thread that gets there, or all threads may do what one does (set a flag)",
     "atomic of the block's scope": "an access that barriers and other atomics order anyway",
@@ -94,10 +110,15 @@ NO_EFFECT = {
     "bound zero fill removed": "what is read in its place lies inside of the tensor, meets zeros of the other operand, "
     "or is never stored",
     "bound one turn more": "the masked end of the loop adds zeros",
+    "bound one turn less": _NOT_ENTERED,
+    "mask of the first half": _NOT_ENTERED,
+    "mask another in one lane": _NOT_ENTERED,
+    "mask without a lane": _NOT_ENTERED,
     "mask with a lane more": "the mask names that lane already",
     "mask that names all lanes": "the lanes named are all there and name the same, and the offset stays in the group",
     "divergence in both arms": "each arm has the lanes that their masks name",
     "divergence barrier in both arms": "likewise",
+    "divergence store in both arms, no barrier": "no lane reads what the others store there, or no thread gets there",
     "divergence barrier in one arm": "only these lanes meet across it",
     "barrier of another number": "all who meet there use the same one",
     "shuffle offset plus one": "the offsets of a reduction still reach every lane, or all lanes hold the same",
@@ -105,14 +126,18 @@ NO_EFFECT = {
     "shuffle offset 16 further": "likewise",
     "shuffle of another mode": "all lanes hold the same, or only the first lane's result is used",
     "value poison": "nothing that is stored depends on it",
+    "initial value poison": "nothing that is stored depends on it, or no thread enters the loop",
+    "integer divided by zero": _NOT_ENTERED,
+    "ending out of reach": _NOT_ENTERED,
+    "ending step of 0": _NOT_ENTERED,
     "ending barrier skipped by a warp": "only other warps come to it, or there is one warp, of which none does",
     "argument another one": "copies of a loop that no thread enters, or whose bytes nobody reads",
     "offset one too far": "copies of a loop that no thread enters, whose bytes nobody reads",
     "offset of a buffer dropped": "a buffer that is no longer in use where the other one is written",
     "offset of a descriptor dropped": "the offset is 0",
     "offset not swizzled": "the rows at hand are not swizzled (the factor is 0)",
-    **hopper.NO_EFFECT,
 }  # fmt: skip
+NO_EFFECT = _spelled(_REASONS) | _spelled(hopper.NO_EFFECT)
 
 
 Counts = Counter[tuple[str, str]]
