@@ -74,7 +74,6 @@ def lower_to_llvm(module: ir.Module, function: str, source: str = "", bounds: bo
     """Lowers in place; `function` gets a C interface whose results are trailing memref arguments. Returns what tells of
     indices outside of their tensors, by lines of the text called `source`, and LLVM's level for the code. With `bounds`
     it takes error bounds behind the results (`mlirc.host.rounding`), or raises Unbounded."""
-    from mlirc.dialects.im2col import expand_im2col
     from mlirc.passes import get_pass
     from mlirc.passes.expand_fp8 import expand_fp8
     from mlirc.passes.loops.buffers import (
@@ -84,6 +83,7 @@ def lower_to_llvm(module: ir.Module, function: str, source: str = "", bounds: bo
         separate_results,
         vouch_for_buffers,
     )
+    from mlirc.passes.loops.windows import expand_im2col
 
     with context(), ir.Location.unknown():
         expand_attentions(module)

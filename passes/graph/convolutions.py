@@ -10,7 +10,7 @@ Where each pixel is in one window, and they are in the image's order, the image 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from mlirc.dialects.windows import Windows
@@ -20,10 +20,13 @@ from mlirc.passes.graph.channels_last import Layouts, groups_of, padded, permute
 from mlirc.passes.graph.emit import filled, make_generic, reshape
 from mlirc.passes.graph.evaluate import is_move, owner_of, static, zero_attribute
 from mlirc.passes.graph.space import affine_map
+from mlirc.passes.graph.space_to_depth import space_to_depth, whole_pixels
 from mlirc.passes.graph.windows import gather_windows, is_view
 
 LEAST_GROUP = 16  # channels of a group from which on groups are GEMMs of their own
-COPY_BYTES, ROW_BYTES = 16, 128  # what tensor copies take of a pixel: multiples; and what a step along K reads of it
+# By the bytes of a tap in a row of shared memory, what an element costs: narrower rows take more copies. Of 16 bits
+# wgmma reads any, of others the widest.
+ROW_COSTS = {32: 1.4, 64: 1.1, 128: 1.0}
 CHANNELS_LAST = {
     "linalg.depthwise_conv_1d_ncw_cw": linalg.depthwise_conv_1d_nwc_wc,
     "linalg.depthwise_conv_2d_nchw_chw": linalg.depthwise_conv_2d_nhwc_hwc,
@@ -104,6 +107,9 @@ def convolution(op: ir.Operation, layouts: Layouts, whole: bool) -> bool:
         channels = shape_of(weights)[-1]
         geometry = Windows(kernel, pixels, shape.strides, shape.dilations, low, channels, groups)
         is_image = is_view(image, geometry)
+        if whole and not is_image and groups == 1:
+            image, weights, geometry = space_to_depth(image, weights, geometry)
+            image = whole_pixels(image)
         if is_image:
             left = reshape(image, [prod(out[: 1 + rank]), *([groups] if groups > 1 else []), geometry.taps * channels])
         else:
@@ -171,12 +177,12 @@ def _is_zero(value: ir.Value) -> bool:
 
 
 def _with_channels(windows: Windows, size: int, whole: bool) -> Windows:
-    """The windows with as many channels as whole rows of tensor copies have, where those can bring them."""
-    row = ROW_BYTES // size
-    if not whole or windows.channels * size % COPY_BYTES or windows.groups != 1:
+    """The windows with as many channels as rows of tensor copies have, which take the fewest clocks."""
+    if not whole or windows.groups != 1:
         return windows
-    channels = -(-windows.channels // row) * row
-    return Windows(windows.kernel, windows.out, windows.strides, windows.dilations, windows.low, channels)
+    rows = {n // size: cost for n, cost in ROW_COSTS.items() if size == 2 or n == max(ROW_COSTS)}
+    filled_up = {-(-windows.channels // row) * row: cost for row, cost in rows.items()}
+    return replace(windows, channels=min(filled_up, key=lambda n: n * filled_up[n]))
 
 
 def _rows(weights: ir.Value, windows: Windows) -> ir.Value:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 from mlirc.dialects.windows import GATHER_WINDOWS, Windows
 from mlirc.ir.tensors import shape_of
@@ -33,13 +32,6 @@ def image_of(op: ir.Operation | None) -> ir.Value:
     assert op is not None, "a map of windows is an op"
     extract = next(o for o in op.regions[0].blocks[0].operations if o.operation.name == "tensor.extract")
     return extract.operation.operands[0]
-
-
-def sizes(image: ir.Value, windows: Windows) -> list[int]:
-    """The shape of the map: [M, K], or [G, M, K] of a grouped convolution."""
-    rows = shape_of(image)[0] * prod(windows.out)
-    groups = [windows.groups] if windows.groups != 1 else []
-    return [*groups, rows, windows.taps * windows.channels]
 
 
 def element(scalars: Scalars, image: ir.Value, windows: Windows, place: Sequence[Index]) -> Scalar:
@@ -72,7 +64,7 @@ def emit(emitter: BodyEmitter, image: ir.Value, windows: Windows, node: Scalar, 
 def is_view(image: ir.Value, windows: Windows) -> bool:
     """Whether the windows are the image itself, in another shape: each pixel is in one of them, in their order. Those
     of groups are [M, G, K] then."""
-    place = [dim(i, n) for i, n in enumerate(sizes(image, windows))]
+    place = [dim(i, n) for i, n in enumerate(windows.shape(shape_of(image)[0]))]
     node = element(Scalars(), image, windows, place)
     found = plain_dims(node.data[1], shape_of(node.data[0])) if node.kind == "load" else None
     order = [1, 0, 2] if windows.groups != 1 else [0, 1]
@@ -91,7 +83,7 @@ class _Themselves:
 
 def gather_windows(image: ir.Value, windows: Windows) -> ir.Value:
     """The map of an image's windows, at the insertion point."""
-    shape = sizes(image, windows)
+    shape = windows.shape(shape_of(image)[0])
     place = [dim(i, n) for i, n in enumerate(shape)]
     node = element(Scalars(), image, windows, place)
     emitter = BodyEmitter(Space([[(i, n)] for i, n in enumerate(shape)], [node]), _Themselves())  # type: ignore[arg-type]

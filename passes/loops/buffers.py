@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from mlirc.dialects.im2col import expand_im2col
 from mlirc.errors import MlircError
 from mlirc.mlir import bufferization, ir, linalg, run_passes
 from mlirc.passes.loops.attention import expand_attention
@@ -10,6 +9,7 @@ from mlirc.passes.loops.nests import walk
 from mlirc.passes.loops.pads import expand_pad
 from mlirc.passes.loops.row_writes import SCATTER, expand_row_write, is_row_write
 from mlirc.passes.loops.sorts import expand_sort
+from mlirc.passes.loops.windows import expand_im2col
 
 # Concatenations become copies into slices; a chain of elementwise ops becomes one.
 _NORMALIZE = (

@@ -93,8 +93,29 @@ def test_channels_are_filled_up_where_tensor_copies_take_them():
         text = kernels_of(nn.Conv2d(count, 8, 3).bfloat16(), randn(1, count, 5, 5).bfloat16(), target=target)
         return re.search(r"gather_windows = \{channels = (\d+)", text)[1]
 
-    assert channels(24, "sm_90a") == "64" and channels(64, "sm_90a") == "64" and channels(72, "sm_90a") == "128"
-    assert channels(24, "sm_80") == "24" and channels(3, "sm_90a") == "3"
+    found = [int(channels(count, "sm_90a")) for count in (3, 16, 24, 40, 64, 72, 320)]
+    assert found == [16, 16, 32, 64, 64, 96, 320]
+    assert channels(24, "sm_80") == "24"
+
+
+def test_a_stride_of_few_channels_is_one_of_more():
+    """Blocks of pixels are pixels of more channels."""
+
+    def windows(conv: nn.Conv2d, x: torch.Tensor) -> str:
+        return re.search(r"gather_windows = \{(.*?)\}", kernels_of(conv.bfloat16(), x.bfloat16()))[1]
+
+    text = windows(nn.Conv2d(3, 16, 7, 2, 3), randn(2, 3, 22, 26))
+    assert "channels = 16" in text and "kernel = array<i64: 4, 4>" in text and "strides = array<i64: 1, 1>" in text
+    assert "strides = array<i64: 2, 2>" in windows(nn.Conv2d(8, 16, 3, 2, 1), randn(2, 8, 9, 9))
+    for conv, x in (
+        (nn.Conv2d(3, 16, 7, 2, 3), randn(2, 3, 22, 26)),
+        (nn.Conv2d(3, 8, 3, (2, 1), 1), randn(2, 3, 17, 9)),
+        (nn.Conv2d(1, 24, (3, 5), (4, 3)), randn(2, 1, 19, 21)),
+        (nn.Conv3d(1, 24, 3, 2, 1), randn(2, 1, 5, 7, 6)),
+        (nn.Conv1d(2, 24, 10, 5), randn(3, 2, 103)),
+    ):
+        result = check_torch(conv.bfloat16().eval(), (x.bfloat16(),), levels=("tiles", "gpu"), kinds=("plain",))
+        assert result.ok, result.table()
 
 
 def test_an_image_that_its_residual_reads_too_keeps_its_shape():

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from mlirc import mlir
-from mlirc.dialects.im2col import expand_im2col
 from mlirc.dialects.windows import Windows
 from mlirc.mlir import ir
+from mlirc.passes.loops.windows import expand_im2col
 from support.kernels.payloads import DTYPES, generic, kernel
 
 BYTES = {"f32": 4, "f16": 2, "bf16": 2}
