@@ -66,7 +66,8 @@ def _elements(attr: ir.DenseElementsAttr, dtype: np.dtype) -> np.ndarray:
     """The elements of a dense attribute that is no splat."""
     if dtype.kind in "iub" or dtype in (np.float32, np.float64):
         if isinstance(attr, ir.DenseIntElementsAttr | ir.DenseFPElementsAttr):
-            return np.array(list(attr)).astype(dtype)
+            unsigned = isinstance(attr.type.element_type, ir.IndexType)  # as the bindings read those
+            return np.array(list(attr), dtype=np.uint64 if unsigned else None).astype(dtype)
     else:  # the bindings read no floats of 16 and 8 bits
         listed = re.fullmatch(r'dense<(\[.*\]|"0x[0-9A-Fa-f]*")> : .*', str(attr), re.DOTALL)
         if listed:

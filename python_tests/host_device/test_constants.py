@@ -25,3 +25,10 @@ def test_bits_and_rows():
         attr = ir.Attribute.parse("dense<[[0x7F80, -2.5], [1.701410e+38, 0.0]]> : vector<2x2xbf16>")
         found = constant_array(attr, attr.type).astype(np.float64)[0, 0]
     assert np.isinf(found[0, 0]) and found[0, 1] == -2.5 and found[1].tolist() == [2.0**127, 0]
+
+
+@pytest.mark.parametrize("element", ["index", "i64", "i32"])
+def test_integers_below_zero(element):
+    with mlir.context():
+        attr = ir.Attribute.parse(f"dense<[0, -2, 7]> : vector<3x{element}>")
+        assert constant_array(attr, attr.type).ravel().tolist() == [0, -2, 7]
