@@ -4,6 +4,7 @@ the gradients of transposed and grouped ones."""
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,9 @@ aten = torch.ops.aten
 Tensor = torch.Tensor
 
 CONVOLUTIONS: dict[Any, Callable] = {}
+
+GATHERED = (torch.float32, torch.float16, torch.bfloat16)  # whose windows GEMMs read as they lie (`mlirc-convolutions`)
+FEW_CHANNELS = 8  # below which a pixel is too little to be read alone: patches are put in rows, channels first
 
 
 def _decomposes(op: Any) -> Callable[[Callable], Callable]:
@@ -45,12 +49,18 @@ def _convolution(
         return NotImplemented
     depthwise, integers = groups == x.shape[1] > 1, groups > 1 and not x.is_floating_point()
     if transposed:
+        wide = weight.shape[1] > 1 or weight.shape[0] > groups
+        spread = any(s > 1 and d > 1 for s, d in zip(stride, dilation, strict=True))
+        if x.dtype in GATHERED and wide and not spread and not any(n == 0 for n in (*x.shape, *weight.shape)):
+            return _by_phases(x, weight, bias, stride, padding, dilation, output_padding, groups)
         if not depthwise and not (integers and rank == 3):
             return NotImplemented
         return _transposed(x, weight, bias, stride, padding, dilation, output_padding, groups)
     if rank == 3 and (integers or (depthwise and weight.shape[0] == groups)):
         return _by_depth(x, weight, bias, stride, padding, dilation, groups)
-    return _as_product(x, weight, bias, stride, dilation) if groups == 1 and not any(padding) else NotImplemented
+    if groups != 1 or any(padding) or (x.dtype in GATHERED and weight.shape[1] >= FEW_CHANNELS):
+        return NotImplemented
+    return _as_product(x, weight, bias, stride, dilation)
 
 
 def _as_product(x: Tensor, weight: Tensor, bias: Tensor | None, stride: list[int], dilation: list[int]) -> Tensor:
@@ -75,6 +85,61 @@ def _as_product(x: Tensor, weight: Tensor, bias: Tensor | None, stride: list[int
     split = split.permute(0, *range(2, 2 + 2 * rank, 2), 1, *range(3, 3 + 2 * rank, 2))
     out = aten.linear.default(split.reshape(-1, weight[0].numel()), weight.reshape(weight.shape[0], -1), bias)
     return out.reshape(x.shape[0], *counts, -1).permute(0, rank + 1, *range(1, rank + 1))
+
+
+def _by_phases(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    output_padding: list[int],
+    groups: int,
+) -> Tensor:
+    """Convolutions of stride 1 whose channels are the results of phases (of places modulo the stride), and then these
+    in their places: what lies between the input's elements is never multiplied. Phases that have equally many taps are
+    one convolution. `weight` [C, outputs / groups, ...]; a dimension has stride or dilation, not both."""
+    rank, kernel, outputs = len(stride), list(weight.shape[2:]), weight.shape[1]
+    whole = [-(-k // s) for k, s in zip(kernel, stride, strict=True)]
+    more = [n for k, s, t in reversed(list(zip(kernel, stride, whole, strict=True))) for n in (0, t * s - k)]
+    split = torch.nn.functional.pad(weight, more).reshape(
+        groups, -1, outputs, *[n for pair in zip(whole, stride, strict=True) for n in pair]
+    )
+    geometry = list(zip(x.shape[2:], stride, padding, dilation, kernel, output_padding, strict=True))
+    sizes = [(n - 1) * s - 2 * p + d * (k - 1) + 1 + o for n, s, p, d, k, o in geometry]
+    counts = [(size - 1 + p) // s + 1 - p // s for size, s, p in zip(sizes, stride, padding, strict=True)]
+
+    def results(chosen: list[tuple[int, int, int]]) -> Tensor:
+        """[N, groups, *phases, outputs / groups, *counts] of the phases that are chosen, and of all in the dimensions
+        after those. A choice is the first phase, the one after the last, and how many taps they have."""
+        i = len(chosen)
+        if i < rank:
+            full = kernel[i] % stride[i]
+            classes = [(0, full, whole[i]), (full, stride[i], kernel[i] // stride[i])]
+            return torch.cat([results([*chosen, c]) for c in classes if c[0] < c[1]], 2 + i)
+        part, edges, phases = split, [], [last - first for first, last, _ in chosen]
+        for i, (first, last, taps) in enumerate(chosen):
+            part = part.narrow(3 + 2 * i, 0, taps).narrow(4 + 2 * i, first, last - first)
+            low = dilation[i] * (taps - 1) - padding[i] // stride[i]
+            edges = [low, counts[i] + padding[i] // stride[i] - x.shape[2 + i], *edges]
+        if not part.numel():
+            empty = x.new_zeros([x.shape[0], groups, *phases, outputs, *counts])
+            return empty if bias is None else empty + bias.reshape(groups, *[1] * rank, outputs, *[1] * rank)
+        places = range(3, 3 + 2 * rank, 2)
+        part = part.flip(list(places)).permute(0, *range(4, 4 + 2 * rank, 2), 2, 1, *places)
+        part = part.reshape(-1, *part.shape[2 + rank :])
+        each = None if bias is None else bias.reshape(groups, 1, -1).expand(-1, math.prod(phases), -1).reshape(-1)
+        padded = torch.nn.functional.pad(x, edges)
+        out = aten.convolution.default(padded, part, each, [1] * rank, [0] * rank, dilation, False, [0] * rank, groups)
+        return out.reshape(x.shape[0], groups, *phases, outputs, *counts)
+
+    out = results([])
+    out = out.permute(0, 1, 2 + rank, *[n for i in range(rank) for n in (3 + rank + i, 2 + i)])
+    out = out.reshape(x.shape[0], -1, *[n * s for n, s in zip(counts, stride, strict=True)])
+    for i, (size, s, p) in enumerate(zip(sizes, stride, padding, strict=True)):
+        out = aten.slice.Tensor(out, 2 + i, p % s, p % s + size)
+    return out
 
 
 def _transposed(

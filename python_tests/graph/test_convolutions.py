@@ -122,3 +122,43 @@ def test_an_image_that_its_residual_reads_too_keeps_its_shape():
     conv = nn.Conv2d(8, 8, 3, padding=1)
     text = kernels_of(nn.Sequential(conv, Calls(torch.relu), Calls(lambda x: x + conv(x))), randn(1, 8, 5, 6))
     assert len(re.findall(r"tensor.extract %arg\d+\[.*tensor<1x5x6x8xf32>", text)) == 2
+
+
+TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+
+
+def spread(size, channels, outputs, kernel, dtype=torch.float32, groups=1, **how):
+    """A call of PyTorch's transposed convolution, and its inputs."""
+    tensors = randn(2, channels, *size), randn(channels, outputs // groups, *kernel), randn(outputs)
+    return partial(TRANSPOSED[len(size)], groups=groups, **how), tuple(v.to(dtype) for v in tensors)
+
+
+def test_transposed_convolutions_multiply_no_zeros_between_elements():
+    text = kernels_of(nn.ConvTranspose2d(8, 6, 4, 2, 1), randn(1, 8, 5, 7))
+    (windows,) = re.findall(r"gather_windows = \{.*?\}", text)
+    assert "kernel = array<i64: 2, 2>" in windows and "strides = array<i64: 1, 1>" in windows
+    # Three taps of two phases are two and one: four convolutions, of 9 taps for each channel in all.
+    text = kernels_of(nn.ConvTranspose2d(8, 6, 3, 2, 1), randn(1, 8, 5, 7))
+    assert calls(text).count("matmul") == 4
+    check_together([
+        spread((11,), 5, 7, (4,), stride=2, padding=1),
+        spread((6,), 4, 6, (3,), stride=2, padding=2, output_padding=1),
+        spread((5, 7), 5, 6, (3, 4), stride=2, padding=1, output_padding=(1, 0)),
+        spread((4, 3), 3, 5, (1, 5), stride=(2, 3), padding=(0, 1)),
+        spread((5, 4), 4, 3, (3, 2), padding=1, dilation=(2, 1)),
+        spread((2, 3, 4), 4, 3, (2, 2, 3), stride=(2, 2, 1)),
+        spread((3, 4), 32, 48, (2, 2), torch.bfloat16, groups=2, stride=2),
+    ])  # fmt: skip
+
+
+def test_groups_of_many_channels_are_a_batch_of_gemms():
+    text = kernels_of(nn.Conv2d(48, 60, 3, padding=1, groups=3), randn(2, 48, 5, 7))
+    assert "groups = 3 : i64" in text and calls(text).count("matmul") == 1
+    check_together([
+        convolved((5, 7), 48, 60, (3, 3), groups=3, padding=1),
+        convolved((7, 5), 32, 34, (1, 1), groups=2),
+        convolved((7, 5), 32, 32, (1, 1), groups=2, stride=2),
+        convolved((13,), 32, 48, (5,), torch.bfloat16, groups=2, padding=2, stride=2),
+        convolved((3, 4, 5), 32, 32, (2, 3, 1), groups=2, padding=(1, 0, 0), biased=False),
+        convolved((5, 7), 12, 18, (3, 3), groups=3, padding=1),
+    ])  # fmt: skip
