@@ -1,5 +1,6 @@
 """What PyTorch leaves undefined, so that its own results differ between processors: integers made of floats that are
-NaN or infinite, or that 32 bits (or those of the integer, if it has more) cannot hold; and the sign of a NaN."""
+NaN or infinite, or that 32 bits (or those of the integer, if it has more) cannot hold; the sign of a NaN; and Fourier
+transforms of infinities, which the order of the sums makes infinite or NaN."""
 
 from __future__ import annotations
 
@@ -33,6 +34,8 @@ class Undefined(TorchDispatchMode):
             self._settle(args[1], result)
         elif func in (aten.signbit.default, aten.copysign.Tensor):
             self._settle_sign(args[-1], result)
+        elif func in _TRANSFORMS:
+            self._settle_transform(args[0], args[1], result)
         return result
 
     def _settle(self, source: torch.Tensor, result: torch.Tensor) -> None:
@@ -54,7 +57,17 @@ class Undefined(TorchDispatchMode):
                 filled = result.abs() * (1 - 2 * self.fill) if result.is_floating_point() else torch.tensor(self.fill)
                 result.copy_(torch.where(undefined, filled.to(result.dtype), result))
 
+    def _settle_transform(self, source: torch.Tensor, dims: Sequence[int], result: torch.Tensor) -> None:
+        """A NaN alone goes to every bin."""
+        undefined = torch.isinf(source).any(dims, keepdim=True) & ~torch.isnan(source).any(dims, keepdim=True)
+        if bool(undefined.any()):
+            self.found = True
+            if self.fill is not None:
+                filled = complex(2 * self.fill - 1, 3) if result.is_complex() else self.fill  # no phase of 0
+                result.masked_fill_(undefined.expand(result.shape), filled)
 
+
+_TRANSFORMS = (aten._fft_r2c.default, aten._fft_c2r.default, aten._fft_c2c.default)
 _WORD, _LONG = (-(2.0**31), 2.0**31), (-(2.0**63), 2.0**63)
 _LIMITS = {torch.int8: _WORD, torch.uint8: _WORD, torch.int16: _WORD, torch.int32: _WORD, torch.int64: _LONG}
 

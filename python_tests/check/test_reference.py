@@ -74,3 +74,22 @@ class Sign(torch.nn.Module):
 @pytest.mark.parametrize("wrong", [False, True])
 def test_the_sign_of_a_nan_is_undefined(wrong):
     assert check_torch(Sign(wrong), (randn(3, 5),), levels=["linalg"]).ok != wrong
+
+
+class Bins(torch.nn.Module):
+    """Transforms of each row, and what follows from them. One row has an infinity: others are compared."""
+
+    def __init__(self, wrong):
+        super().__init__()
+        self.wrong = wrong
+
+    def forward(self, x):
+        bins = torch.fft.rfft(x)
+        other = 2.0 if self.wrong and torch.compiler.is_compiling() else 1.0
+        return bins.abs() * other, bins.angle(), torch.fft.irfft(bins), torch.fft.fft2(x).real, (bins.abs() > 1).sum(-1)
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_transforms_of_infinities_are_undefined(wrong):
+    kinds = ["one infinity", "one NaN"]
+    assert check_torch(Bins(wrong), (randn(3, 9),), levels=["tiles"], kinds=kinds).ok != wrong
