@@ -52,7 +52,15 @@ class Tokenizer:
         _checked(text)
 
         def encoded() -> list[int]:  # of several texts, and without places in them: the interpreter is free meanwhile
-            return self._tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids
+            [found] = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
+            if most is not None and len(found) > max(LONG, most):  # to make a list of millions keeps others waiting
+                raise RequestError(
+                    f"the text has {len(found):,} tokens, and the model was compiled for {most:,}: shorten it, or "
+                    "compile with a larger context",
+                    "prompt",
+                    CONTEXT_LENGTH,
+                )
+            return found.ids
 
         if size < LONG:
             return _answered(encoded, "this text")
@@ -64,6 +72,11 @@ class Tokenizer:
         size = sum(len(t) for t in texts)
         if size >= LONG // 4:  # a character has four bytes at most
             size = sum(len(t.encode("utf-8", "replace")) for t in texts)
+        self.check_size(size, most)
+        return size
+
+    def check_size(self, size: int, most: int | None) -> None:
+        """Raises RequestError where a text of so many bytes is certain to have more than `most` tokens."""
         if most is not None and size > max(LONG, most * self._longest):
             raise RequestError(
                 f"the text has {size:,} bytes, and the model was compiled for {most:,} tokens of at most "
@@ -71,7 +84,6 @@ class Tokenizer:
                 "prompt",
                 CONTEXT_LENGTH,
             )
-        return size
 
     @functools.cached_property
     def _longest(self) -> int:

@@ -22,6 +22,7 @@ from mlirc.generate.text import TextReader
 from mlirc.generate.tokenizer import LONG
 from mlirc.serve.answers import DONE, Choice, Form, error_event
 from mlirc.serve.asked import Asked, Prompt, check_model, parse_asked
+from mlirc.serve.bodies import least_text
 from mlirc.serve.errors import ApiError
 from mlirc.serve.worker import BusyError, Ending, StoppedError, Ticket, Worker
 
@@ -37,6 +38,8 @@ class Words(Protocol):
     def encode(self, text: str, most: int | None = None) -> list[int]: ...
 
     def encode_chat(self, messages: Sequence[dict[str, Any]], most: int | None = None) -> list[int]: ...
+
+    def check_size(self, size: int, most: int | None) -> None: ...
 
     def decode(self, tokens: Sequence[int]) -> str: ...
 
@@ -96,7 +99,7 @@ class Service:
 
     def _answers(self, chat: bool) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            asked = parse_asked(await self._json(request), chat, self.model)
+            asked = parse_asked(await self._json(request, chat), chat, self.model)
             self._check_count(asked)
             try:
                 async with self._turn(asked):
@@ -129,8 +132,9 @@ class Service:
         if count > most:
             raise ApiError(400, f"{count:,} sequences in one call: {most:,} are taken at once", "prompt")
 
-    async def _json(self, request: Request) -> Any:
-        """The value of a call's body, read up to the limit."""
+    async def _json(self, request: Request, chat: bool) -> Any:
+        """The value of a call's body, read up to the limit. Raises ApiError where a text in it is certain to be too
+        long, without making values of it."""
         if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
             raise ApiError(415, "the body is JSON: send it with Content-Type: application/json")
         body, more = bytearray(), False
@@ -145,6 +149,8 @@ class Service:
                     await asyncio.sleep(_PACE * self._uploads)
         finally:
             self._uploads -= more
+        if more:
+            self._check_texts(body, chat)
         async with self._parsing if more else contextlib.nullcontext():
             try:
                 return parse_json(body, "the body")
@@ -152,6 +158,12 @@ class Service:
                 raise ApiError(400, str(e)) from e
             finally:
                 await asyncio.sleep(_PAUSE if more else 0)
+
+    def _check_texts(self, body: bytearray, chat: bool) -> None:
+        try:
+            self.words.check_size(least_text(body), generating.most_read(self.worker.engine))
+        except MlircError as e:
+            raise ApiError(400, str(e), "messages" if chat else "prompt", getattr(e, "code", None)) from e
 
     def _requests(self, asked: Asked) -> list[generating.Request]:
         """The scheduler's requests: the choices of the first prompt, then those of the next. In a thread, since long

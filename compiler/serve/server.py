@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import sys
 from collections.abc import Sequence
@@ -120,6 +121,8 @@ def serve(
     try:
         server = make_server(Service(worker, words, model, eos, largest_body, stops), grace, verbose)
         print(f"{model} at {address(bound)}/v1", file=sys.stderr, flush=True)
+        gc.collect()
+        gc.freeze()  # to look through the model's and the libraries' objects keeps everyone waiting, each time
         server.run(sockets=[bound])
     finally:
         worker.close()
