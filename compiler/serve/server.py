@@ -19,7 +19,7 @@ from mlirc.serve.worker import Worker
 
 _ACCEPTED = 8  # connections at once, before what else there is to do comes to its turn
 _BACKLOG = 1024  # of connections that wait for that
-_SWEEP = 5  # a tick is a tenth of a second
+_SWEEPS = 5  # ticks, of a tenth of a second, in which all connections are looked after
 _AFTER_GRACE = 5  # seconds in which calls that were ended write that
 _SWITCH = 0.001  # seconds after which a thread hands the interpreter on; tokens wait for bodies of others meanwhile
 
@@ -61,8 +61,7 @@ class Server(uvicorn.Server):
             bound.listen(_BACKLOG)  # asyncio takes one number for both
 
     async def on_tick(self, counter: int) -> bool:
-        if counter % _SWEEP == 0:
-            sweep(self.server_state.connections, asyncio.get_running_loop().time())
+        sweep(self.server_state.connections, asyncio.get_running_loop().time(), counter, _SWEEPS)
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
