@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -29,6 +32,7 @@ from mlirc.serve.worker import BusyError, Ending, StoppedError, Ticket, Worker
 LARGEST_BODY = 8 << 20
 _PACE = 0.001  # seconds between two parts of large bodies, of 256 KiB or so: the tokens of others come between
 _PAUSE = 0.03  # seconds between two large bodies' becoming values, each of which takes half of that
+_NICE = 10  # of the thread that makes long texts into tokens
 _STOPPING = "the server is stopping"
 
 
@@ -59,7 +63,9 @@ class Service:
     ) -> None:
         self.worker, self.words, self.model = worker, words, model
         self.eos, self.stops = frozenset(eos), tuple(stops)
-        self._long = asyncio.Lock()
+        # Calls of long texts are made into tokens one after the other, so that they take neither all threads nor all
+        # memory, and where others leave a core.
+        self._long = ThreadPoolExecutor(1, "mlirc long texts", _step_back)
         self._parsing = asyncio.Lock()
         self._uploads = 0  # large bodies that are being read
         self.largest_body = largest_body
@@ -102,8 +108,8 @@ class Service:
             asked = parse_asked(await self._json(request, chat), chat, self.model)
             self._check_count(asked)
             try:
-                async with self._turn(asked):
-                    wanted = await asyncio.to_thread(self._requests, asked)
+                thread = self._long if asked.size >= LONG else None
+                wanted = await asyncio.get_running_loop().run_in_executor(thread, self._requests, asked)
                 running = Running(self.worker, wanted, asked)
             except MlircError as e:
                 raise _api_error(e, asked) from e
@@ -120,11 +126,6 @@ class Service:
             return JSONResponse(form.whole(running.choices))
 
         return answer
-
-    def _turn(self, asked: Asked) -> contextlib.AbstractAsyncContextManager[Any]:
-        """Calls of long texts are made into tokens one after the other, so that they take neither all threads nor all
-        memory."""
-        return self._long if asked.size >= LONG else contextlib.nullcontext()
 
     def _check_count(self, asked: Asked) -> None:
         """Raises ApiError for more sequences than are ever taken at once, before anything is made of them."""
@@ -186,6 +187,12 @@ class Service:
         if chat:
             return self.words.encode_chat(prompt, most)  # type: ignore[arg-type]
         return self.words.encode(prompt, most) if isinstance(prompt, str) else list(prompt)  # type: ignore[arg-type]
+
+
+def _step_back() -> None:
+    """Makes this thread one that runs where others, of any process, have nothing to do."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
 class Running:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
@@ -78,3 +81,14 @@ def test_a_long_text_is_refused_before_its_tokens_are_a_list():
     ):
         words.encode(text, 170_000)
     assert len(words.encode(text, 1_000_000)) > 200_000
+
+
+def test_the_thread_of_long_texts_runs_where_others_leave_a_core():
+    def priority() -> int:
+        app._step_back()
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(priority).result() == app._NICE >= before
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
