@@ -18,6 +18,7 @@ from mlirc.passes.graph.concats import part_concats
 from mlirc.passes.graph.grouping import Grouping, Options
 from mlirc.passes.graph.outline import KERNELS, ROOT, graph_functions
 from mlirc.passes.graph.results import part_results
+from mlirc.passes.graph.weights import permuted_weights
 
 
 @register("mlirc-group-kernels")
@@ -35,7 +36,7 @@ def run(module: ir.Module, **options: str) -> None:
 def _group(block: ir.Block, options: Options) -> None:
     _drop_empty(block)
     part_results(block)
-    apart = part_concats(block)
+    apart = part_concats(block) | permuted_weights(block)
     ops = [op.operation for op in block.operations]
     grouping = Grouping(ops, options, apart)
     while grouping.stranded:

@@ -98,6 +98,7 @@ def graph(
         apply_pass(module, pass_name="mlirc-fold-attention-layouts", options="")
         copies = "whole=true" if target.cc >= TENSOR_COPIES_FROM else ""
         apply_pass(module, pass_name="mlirc-convolutions", options=copies)
+        apply_pass(module, pass_name="mlirc-unroll-windows", options="")
         options = " ".join(f"{name}={str(value).lower()}" for name, value in knobs.items())
         apply_pass(module, pass_name="mlirc-group-kernels", options=options)
         apply_pass(module, pass_name="mlirc-outline-kernels", options="")

@@ -21,6 +21,7 @@ from mlirc.errors import MlircError
 from mlirc.frontend.any_size import of_any_size, resized
 from mlirc.frontend.decompositions import TRACED_ONCE, decomposition_table, is_kept
 from mlirc.frontend.decompositions_batch_norm import updates_statistics
+from mlirc.frontend.decompositions_pooling import has_small_windows
 from mlirc.frontend.diagnose import first_line
 from mlirc.frontend.fx_import import module_path
 
@@ -103,7 +104,7 @@ class _Decomposer:
     def _trace(self, node: Node) -> Graph | None:
         """The graph of the call's decomposition over its tensor arguments in order, or None if the op stays."""
         target: Any = node.target
-        if target is operator.getitem or is_kept(target):
+        if target is operator.getitem or is_kept(target) or has_small_windows(node):
             return None
         if target not in self._table and not _is_composite(target) and not _reduces_scalar(node):
             return None

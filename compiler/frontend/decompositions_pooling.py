@@ -21,6 +21,7 @@ Tensor = torch.Tensor
 Windows = list[list[int]]  # of one dimension: the places that each output looks at
 
 POOLING: dict[Any, Callable] = {}
+MOST_UNROLLED = 64  # elements of a window that a map reads one by one (`mlirc-unroll-windows`)
 
 
 def _decomposes(op: Any) -> Callable[[Callable], Callable]:
@@ -138,6 +139,13 @@ _RANKS = {
     aten.avg_pool2d.default: 2,
     aten.avg_pool3d.default: 3,
 }
+
+
+def has_small_windows(node: Node) -> bool:
+    """Whether a call is a maximum over windows that torch-mlir lowers whole, and that become a map."""
+    if node.target is not aten.max_pool3d.default:
+        return False
+    return math.prod(each(node.args[1], 3)) <= MOST_UNROLLED and node.meta["val"].is_floating_point()
 
 
 def fit_poolings(graph: Graph) -> None:

@@ -8,7 +8,7 @@ bytes: a weight that is unpacked, or repeated for each of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 
 from mlirc.ir.tensors import ELEMENT_BYTES, shape_of
 from mlirc.mlir import ir
@@ -34,11 +34,11 @@ def split_at_load(
     """(operations of `@main`'s block that run at load, all others), each in their order; `kinds`: those of `@main`'s
     arguments."""
     constants = [value for value, kind in kinds.items() if kind == "constant"]
-    free = _reached(operations, set(constants), set())
+    free = computed_of(operations, set(constants))
     fixed = {value for value, kind in kinds.items() if kind in FIXED}
     kept_out: set[ir.Operation] = set()
     while True:
-        at_load = _reached(operations, fixed, kept_out)
+        at_load = computed_of(operations, fixed, kept_out)
         later = [op for op in operations if op not in at_load]
         read = {_made_by(v) for op in later for v in op.operands}
         large = {op for op in at_load - free if op in read and _grows(op)}
@@ -47,8 +47,8 @@ def split_at_load(
         kept_out |= large
 
 
-def _reached(
-    operations: Sequence[ir.Operation], fixed: set[ir.Value], kept_out: set[ir.Operation]
+def computed_of(
+    operations: Sequence[ir.Operation], fixed: Collection[ir.Value], kept_out: Container[ir.Operation] = ()
 ) -> set[ir.Operation]:
     """The operations, without `kept_out`, that read nothing but what is fixed, or made by others of them."""
     known, found = set(fixed), set()

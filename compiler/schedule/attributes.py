@@ -180,6 +180,10 @@ _TABLE: dict[str, ScheduleAttribute] = {
             lambda v: v in (1, 2, 4, 8, 16) and not isinstance(v, bool), each=False,
         ),
         ScheduleAttribute(
+            "strip", TILE_OP, "1 to 16", "of a map's result, a thread has so many neighbours along the last dimension "
+            "but one, and computes them together: what several of them read is read once", _between(1, 16),
+        ),
+        ScheduleAttribute(
             "group_rows", BLOCKS, "1 to 65535", "block ids visit that many steps of the second-last loop together, for "
             "reuse in L2; what is left over is visited together, too", _between(1, 65535),
         ),

@@ -30,6 +30,7 @@ from mlirc.ir.levels import FP32
 from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.mlir import ir
 from mlirc.precision import DEFAULT_FP32
+from mlirc.schedule.stencils import neighbors
 
 _FREE_OPS = {"tensor.empty", "tensor.collapse_shape", "tensor.expand_shape", "tensor.extract_slice", "arith.constant"}
 
@@ -134,6 +135,7 @@ class KernelInfo:
     matvec: MatvecInfo | None = None
     attention: AttentionShape | None = None
     permuted: bool = False  # some operand is read with its dimensions in another order than the root's
+    neighbors: int = 0  # elements that a map reads beside its own (`mlirc.schedule.stencils`)
     obstacle: str = ""
     # Where the kernel's last ops reduce its result in parts (`schedule.partial_results`): elements of a row in each.
     partial: int = 0
@@ -322,6 +324,7 @@ def _analyse(function: ir.Operation) -> dict:
         row_length=max(prod(dims.extent[c] for c in r if c not in loose) for r in dims.of) if reduces else 0,
         contraction=found,
         permuted=_is_permuted(dims, row),
+        neighbors=neighbors(root),
     )
 
 

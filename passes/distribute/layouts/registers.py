@@ -280,14 +280,16 @@ def pow2_divisor(n: int) -> int:
     return n & -n if n else 1 << 30
 
 
-def row_layout(shape: tuple[int, ...], warps: int, vector: int) -> Layout:
+def row_layout(shape: tuple[int, ...], warps: int, vector: int, strip: int = 1) -> Layout:
     """The default layout: `vector` elements of the last dimension per access, lanes along the last dimension first so
     that a warp's access is one contiguous piece, warps along the outermost dimensions first so that a row stays in
-    one warp when there are rows enough for all warps, what is left in registers."""
+    one warp when there are rows enough for all warps, what is left in registers. A thread has `strip` neighbours along
+    the last dimension but one."""
     rank = len(shape)
     if rank == 0:
         return Layout(())
-    left = [-(-shape[-1] // vector) if d == rank - 1 else shape[d] for d in range(rank)]
+    minor = {rank - 2: strip, rank - 1: vector}
+    left = [-(-shape[d] // minor.get(d, 1)) for d in range(rank)]
     lanes, lane_stride = 32, 1
     lane_factors: list[tuple[Factor, ...]] = [()] * rank
     for d in reversed(range(rank)):
@@ -306,10 +308,9 @@ def row_layout(shape: tuple[int, ...], warps: int, vector: int) -> Layout:
         warp_stride *= n
     dims = []
     for d in range(rank):
-        minor = (reg(vector),) if d == rank - 1 else ()
         # The warp factor is the most major one in outer dimensions; in the last one, registers are, so that all warps
         # together read one contiguous piece at a time.
-        order = (reg(left[d]), *warp_factors[d], *lane_factors[d], *minor)
+        order = (reg(left[d]), *warp_factors[d], *lane_factors[d], reg(minor.get(d, 1)))
         dims.append(order)
     return Layout.of(*dims)
 

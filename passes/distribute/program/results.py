@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlirc.ir.tensors import element_bytes
+from mlirc.ir.tensors import element_bytes, through_views
 from mlirc.mlir import ir
 from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue
 from mlirc.passes.distribute.layouts.registers import Layout, pow2_ceil, pow2_divisor, row_layout
@@ -12,8 +12,9 @@ from mlirc.passes.distribute.tiles.elementwise import Elementwise
 from mlirc.passes.distribute.tiles.values import Tile
 
 
-def default_layout(em: Emitter, op, shape: list[int], operands) -> Layout:
-    """Row-major with 16-byte accesses, or `mlirc.vector` elements per access."""
+def default_layout(em: Emitter, op, shape: list[int], operands, strip: int = 1) -> Layout:
+    """Row-major with 16-byte accesses, or `mlirc.vector` elements per access; a thread has `strip` neighbours along the
+    last dimension but one."""
     vector = asked = em.taken.take(op, "vector", 0)
     if not asked:
         widths = [element_bytes(t.element) for t, dims in operands if t.shape and len(shape) - 1 in dims]
@@ -29,7 +30,7 @@ def default_layout(em: Emitter, op, shape: list[int], operands) -> Layout:
         vector //= 2
     if asked and vector < asked:
         em.taken.refuse(op, "vector", f"rows of {shape[-1]} elements take at most {vector} at a time here")
-    return row_layout(tuple(shape), em.team.warps, vector)
+    return row_layout(tuple(shape), em.team.warps, vector, strip)
 
 
 def _waste(extent: int, vector: int) -> float:
@@ -39,13 +40,20 @@ def _waste(extent: int, vector: int) -> float:
     return -(-chunks // lanes) * lanes * vector / extent
 
 
-def _chooser(scope: Scope, insert):
-    """The op whose attributes say how a result is stored: the one that made it, where the schedule demands it."""
-    owner = insert.operands[0].owner
-    while not isinstance(owner, ir.Block) and owner.name in ("tensor.expand_shape", "tensor.collapse_shape"):
-        owner = owner.operands[0].owner
-    demanded = "vector" in scope.em.taken.wanted and not isinstance(owner, ir.Block)
-    return owner.operation if demanded and owner.name == "linalg.generic" else insert
+def _maker(insert) -> ir.Operation | None:
+    """The `linalg.generic` that made what is inserted, through views; None for another maker."""
+    owner = through_views(insert.operands[0]).owner
+    return None if isinstance(owner, ir.Block) or owner.name != "linalg.generic" else owner.operation
+
+
+def _strip(scope: Scope, maker: ir.Operation | None, shape: list[int]) -> int:
+    """The neighbours along the last dimension but one that a thread is to have of a map's result."""
+    strip = 1 if maker is None else scope.em.taken.take(maker, "strip", 1)
+    if strip == 1 or len(shape) > 1 and shape[-2] % strip == 0:
+        return strip
+    rows = f"{shape[-2]} rows" if len(shape) > 1 else "one row"
+    scope.em.taken.refuse(maker, "strip", f"tiles of {rows} have no strips of {strip}")
+    return 1
 
 
 def store(scope: Scope, op, plain: bool = False) -> None:
@@ -64,7 +72,10 @@ def put(scope: Scope, op, tile: Tile, inside: list[IndexValue] | None = None, pl
     whole_rows = scope.program.whole_rows and not plain
     layout = None if whole_rows else tile.natural()
     if layout is None:
-        layout = default_layout(scope.em, _chooser(scope, op), tile.shape, [(tile, list(range(len(tile.shape))))])
+        maker = _maker(op)
+        chooser = op if maker is None or "vector" not in scope.em.taken.wanted else maker  # what the schedule demands
+        operands, strip = [(tile, list(range(len(tile.shape))))], _strip(scope, maker, tile.shape)
+        layout = default_layout(scope.em, chooser, tile.shape, operands, strip)
     if whole_rows and isinstance(tile, Elementwise):
         frag = tile.computed_in(layout)
     else:

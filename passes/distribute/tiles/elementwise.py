@@ -8,11 +8,14 @@ from __future__ import annotations
 from mlirc.dialects.mlirc_dialect import DEQUANTIZE
 from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import ir
-from mlirc.passes.distribute.emit.emitter import Emitter, Unsupported, vec
+from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue, Unsupported, vec
 from mlirc.passes.distribute.layouts.registers import Layout
 from mlirc.passes.distribute.memory import access
+from mlirc.passes.distribute.tiles.strips import Strips
 from mlirc.passes.distribute.tiles.unpacking import RUN, Unpacking, halves
-from mlirc.passes.distribute.tiles.values import Fragment, Marked, Tile, elementwise_op
+from mlirc.passes.distribute.tiles.values import Fragment, Load, Marked, Tile, elementwise_op
+
+STRIP = "mlirc.strip"
 
 
 def map_dims(m: ir.AffineMap) -> list[int | None]:
@@ -53,7 +56,8 @@ class Body:
         self.unpacking = (
             Unpacking(em, layout, sizes, scalars) if DEQUANTIZE in op.attributes and not layout.xors else None
         )
-        self._registers = [None if o is None else o[0].layout.registers for o in operands]
+        self.strips = Strips(em, layout, sizes, scalars, self.block) if STRIP in op.attributes else None
+        self._registers = [o[0].layout.registers if o and isinstance(o[0], Fragment) else None for o in operands]
 
     def _note(self, op) -> None:
         if op.operation.name == "linalg.index":
@@ -72,7 +76,17 @@ class Body:
     def fragment_pieces(self, value: ir.Value) -> list[ir.Value]:
         """The value over all registers, in pieces."""
         n = self.layout.num_regs // self.piece
+        if self.strips is not None:
+            self._op_by_op(n)
         return [self.em.splat(self.at(value, p), self.piece) for p in range(n)]
+
+    def _op_by_op(self, pieces: int) -> None:
+        """Builds each op for all pieces before the next one: what neighbours read is there for all of them then, and
+        not for longer than that."""
+        for op in self.block.operations:
+            for p in range(pieces):
+                for result in op.operation.results:
+                    self.at(result, p)
 
     def at(self, value: ir.Value, p: int) -> ir.Value:
         """The value for piece p: a scalar where it does not vary within the piece."""
@@ -96,6 +110,10 @@ class Body:
             known = self._unpacked(op, p)
             if known is not None:
                 return known
+        if self.strips is not None and not self.wide(value):
+            found = self._in_strip(value, p)
+            if found is not None:
+                return found
         if name == "linalg.index":
             return self._index(ir.IntegerAttr(op.attributes["dim"]).value, p)
         if name == "tensor.extract":
@@ -106,13 +124,51 @@ class Body:
         n = self.piece if wide else 1
         operands = [self.at(v, p) for v in op.operands]
         if wide:
-            operands = [self.em.splat(v, n) for v in operands]
+            chosen = name == "arith.select" and not self.wide(op.operands[0])  # by one condition for all
+            decided = self.strips.decided(operands[0]) if chosen and self.strips is not None else None
+            if decided is not None:
+                return self.em.splat(operands[1 if decided else 2], n)
+            operands = [v if chosen and i == 0 else self.em.splat(v, n) for i, v in enumerate(operands)]
         attributes = {name: op.attributes[name] for name in op.attributes}
         results = elementwise_op(name, [vec(r.type, n) for r in op.results], operands, attributes)
         return results[list(op.results).index(value)]
 
+    def _in_strip(self, value: ir.Value, p: int) -> ir.Value | None:
+        """An index or a condition that is the same for all of a piece; None for another value."""
+        assert self.strips is not None
+        register = p * self.piece
+        index = self.strips.index(value, register)
+        if index is not None:
+            return self.em.value(index)
+        return self.strips.condition(value.owner, register, lambda v: self.at(v, p))
+
+    def _of_tile(self, tile: Load, dims: list[int | None], p: int) -> ir.Value:
+        """A piece of a tile in memory, which is read as what neighbours read of the same tensor is."""
+        assert self.strips is not None
+        view, last = tile.view, self.layout.rank - 1
+        indices = [self.strips.offset(o) for o in view.offsets]
+        for place, d in zip(view.dims, dims, strict=True):
+            if d is not None and d != last:
+                indices[place] = indices[place] + self.strips.coordinate(d, p * self.piece)
+        start, _ = access.coordinate(self.em, self.layout, last, p * self.piece, self.sizes[last], self.piece, False)
+        place = view.dims[dims.index(last)]
+        first = [self.em.value(self.strips.value(i)) for i in indices]
+        first[place] = self.em.value(self.em.add(start, view.offsets[place]))
+        return self._loaded(view, first, tile.element)
+
+    def _loaded(self, view: access.View, first: list[ir.Value], element: ir.Type) -> ir.Value:
+        """Neighbours along the last dimension, loaded once in a strip."""
+        known = {} if self.strips is None else self.strips.loads
+        key = view.base, tuple(first)
+        if key not in known:
+            loads = [access.load_elements(self.em, view, list(first), self.piece)]
+            known[key] = access.join(self.em, loads, self.piece, element, self.piece)
+        return known[key]
+
     def _argument(self, i: int, p: int, wide: bool) -> ir.Value:
         frag, dims = self.operands[i]
+        if isinstance(frag, Load):
+            return self._of_tile(frag, dims, p)
         table = self._registers[i]
         assert table is not None  # operands that are read have one
         count = self.piece if wide else 1
@@ -170,36 +226,64 @@ class Body:
         indices = [self.at(v, p) for v in index_values]
         if not wide:
             return access.join(em, [access.load_elements(em, view, indices, 1)], 1, element, 1)
-        if self._contiguous(index_values, view):
+        offset = self._offset(index_values, view)
+        if offset is not None:
             # The whole piece is clamped into the tile, not each of its elements.
             last = self.layout.rank - 1
             start, _ = access.coordinate(em, self.layout, last, p * self.piece, self.sizes[last], self.piece, False)
-            first = [*indices[:-1], start]
-            return access.join(em, [access.load_elements(em, view, first, self.piece)], self.piece, element, self.piece)
+            return self._loaded(view, [*indices[:-1], em.value(em.add(start, offset))], element)
         loads = []
         for k in range(self.piece):
             lane_indices = [em.extract(v, k) for v in indices]
             loads.append(access.load_elements(em, view, lane_indices, 1))
         return access.join(em, loads, 1, element, self.piece)
 
-    def _contiguous(self, index_values: list[ir.Value], view: access.View) -> bool:
-        """Whether a piece's gather reads consecutive, aligned elements: only its last index varies, and that is the
-        last coordinate itself."""
-        last = index_values[-1]
+    def _offset(self, index_values: list[ir.Value], view: access.View) -> IndexValue | None:
+        """Where the tile begins along the last dimension, if a piece's gather reads consecutive, aligned elements: only
+        its last index varies, and that is the last coordinate, or behind that of the tile's begin. Else None."""
         if any(self.wide(v) for v in index_values[:-1]):
-            return False
-        owner = last.owner
-        if isinstance(owner, ir.Block) or owner.name != "linalg.index":
-            return False
+            return None
+        offset = self._added_to_coordinate(index_values[-1])
         size = self.sizes[-1]
         bytes_ = self.piece * element_bytes(view.element)
-        return (
+        aligned = (
             isinstance(size, int)
             and size % self.piece == 0
             and view.shape[-1] % self.piece == 0
             and bytes_ <= 16
             and bytes_ & (bytes_ - 1) == 0
         )
+        return offset if aligned and offset is not None and self.em.divisor(offset) % self.piece == 0 else None
+
+    def _added_to_coordinate(self, index: ir.Value) -> IndexValue | None:
+        """What of outside of the body an index adds to a coordinate; None for another index."""
+        if isinstance(index.owner, ir.Block):
+            return None
+        if index.owner.name == "linalg.index":
+            return 0
+        if index.owner.name != "arith.addi":
+            return None
+        coordinates = [v for v in index.owner.operands if v in self.deps and _is_coordinate(v)]
+        outside = [v for v in index.owner.operands if v not in self.deps]
+        return self.scalars(outside[0]) if coordinates and outside else None
+
+
+def _is_coordinate(value: ir.Value) -> bool:
+    return not isinstance(value.owner, ir.Block) and value.owner.name == "linalg.index"
+
+
+def _is_read_in_strips(tile: Tile, dims: list[int | None], space: Layout, sizes: list[IndexValue]) -> bool:
+    """Whether a body with strips reads an operand from memory piece by piece: one of all of its rows and columns, of
+    which a piece is an access."""
+    last, piece = space.rank - 1, space.piece
+    if not isinstance(tile, Load) or tile.view.shared is not None or last not in dims or tile.view.windows is not None:
+        return False
+    view, size = tile.view, sizes[last]
+    place = view.dims[dims.index(last)]
+    bytes_ = piece * element_bytes(view.element)
+    whole = isinstance(size, int) and size % piece == 0 and view.shape[-1] % piece == 0
+    aligned = tile.em.divisor(view.offsets[place]) % piece == 0 and bytes_ <= 16 and bytes_ & (bytes_ - 1) == 0
+    return whole and aligned and place == len(view.shape) - 1
 
 
 class Elementwise(Marked):
@@ -254,9 +338,10 @@ class Elementwise(Marked):
 
     def body(self, space: Layout) -> Body:
         """An evaluation over a layout of the iteration space."""
-        bound = []
+        bound: list = []
         for o in self.operands:
-            bound.append(None if o is None else (o[0].get(space.project(o[1])), o[1]))
+            stays = o is not None and STRIP in self.op.attributes and _is_read_in_strips(*o, space, self.space_sizes)
+            bound.append(o if o is None or stays else (o[0].get(space.project(o[1])), o[1]))
         return Body(self.em, self.op, space, self.space_sizes, bound, self.scalars)
 
     def _evaluate(self, space: Layout) -> list[Fragment]:
