@@ -162,3 +162,15 @@ def test_groups_of_many_channels_are_a_batch_of_gemms():
         convolved((3, 4, 5), 32, 32, (2, 3, 1), groups=2, padding=(1, 0, 0), biased=False),
         convolved((5, 7), 12, 18, (3, 3), groups=3, padding=1),
     ])  # fmt: skip
+
+
+def test_windows_in_registers_are_loaded_16_bytes_at_a_time():
+    x, conv = randn(2, 16, 11, 9).bfloat16(), nn.Conv2d(16, 24, 3, padding=1).bfloat16()
+    job = Compilation("model", get_target("sm_80"), (), helpers=0)
+    job.import_module(conv.eval(), (x,), {})
+    job.lower("gpu")
+    text = job.text("gpu")
+    assert "memref<2x11x9x16xbf16>, vector<8xbf16>" in text
+    assert not re.search(r"memref.load .*memref<2x11x9x16xbf16>", text)
+    result = check_torch(conv, (x,), target="sm_80", levels=("tiles", "gpu"), kinds=("plain", "one NaN"))
+    assert result.ok, result.table()

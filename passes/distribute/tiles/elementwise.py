@@ -52,10 +52,9 @@ class Body:
             self.deps[a] = frozenset(d for d in bound[1] if d is not None) if bound else frozenset()
         for inner in self.block.operations:
             self._note(inner)
-        # Which words a body that unpacks weights reads is known but for the thread: see `unpacking`.
-        self.unpacking = (
-            Unpacking(em, layout, sizes, scalars) if DEQUANTIZE in op.attributes and not layout.xors else None
-        )
+        # Which elements a body reads is known but for the thread: see `unpacking`.
+        self.places = None if layout.xors else Unpacking(em, layout, sizes, scalars)
+        self.unpacking = self.places if DEQUANTIZE in op.attributes else None
         self.strips = Strips(em, layout, sizes, scalars, self.block) if STRIP in op.attributes else None
         self._registers = [o[0].layout.registers if o and isinstance(o[0], Fragment) else None for o in operands]
 
@@ -232,11 +231,38 @@ class Body:
             last = self.layout.rank - 1
             start, _ = access.coordinate(em, self.layout, last, p * self.piece, self.sizes[last], self.piece, False)
             return self._loaded(view, [*indices[:-1], em.value(em.add(start, offset))], element)
+        run = self._run(index_values, p, view)
+        if run is not None:
+            first = [em.extract(v, 0) if self.wide(w) else v for v, w in zip(indices, index_values, strict=True)]
+            return self._loaded(view, [*first[:-1], em.value(run)], element)
         loads = []
         for k in range(self.piece):
             lane_indices = [em.extract(v, k) for v in indices]
             loads.append(access.load_elements(em, view, lane_indices, 1))
         return access.join(em, loads, 1, element, self.piece)
+
+    def _run(self, index_values: list[ir.Value], p: int, view: access.View) -> IndexValue | None:
+        """Where an aligned run of the last dimension begins that a piece's gather reads, as it does of the channels of
+        a convolution's windows; None where it may read others."""
+        if self.places is None or not self._fits(view):
+            return None
+        *rows, last = index_values
+        registers = [p * self.piece + k for k in range(self.piece)]
+        forms = [self.places.form(last, r) for r in registers]
+        start = forms[0]
+        if start is None or any(form is None or form != start + k for k, form in enumerate(forms)):
+            return None
+        if any(n % self.piece for n in (start.const, *start.terms.values())):
+            return None
+        if not all(self.places.is_same(v, registers[0], r) for v in rows for r in registers[1:]):
+            return None
+        value = self.places.value(start)
+        return value if self.places.exact(self.deps[last]) else self.em.min(value, view.shape[-1] - self.piece)
+
+    def _fits(self, view: access.View) -> bool:
+        """Whether a piece is one load, and divides the rows of a tensor."""
+        bytes_ = self.piece * element_bytes(view.element)
+        return view.shape[-1] % self.piece == 0 and bytes_ <= 16 and bytes_ & (bytes_ - 1) == 0
 
     def _offset(self, index_values: list[ir.Value], view: access.View) -> IndexValue | None:
         """Where the tile begins along the last dimension, if a piece's gather reads consecutive, aligned elements: only
@@ -245,14 +271,7 @@ class Body:
             return None
         offset = self._added_to_coordinate(index_values[-1])
         size = self.sizes[-1]
-        bytes_ = self.piece * element_bytes(view.element)
-        aligned = (
-            isinstance(size, int)
-            and size % self.piece == 0
-            and view.shape[-1] % self.piece == 0
-            and bytes_ <= 16
-            and bytes_ & (bytes_ - 1) == 0
-        )
+        aligned = isinstance(size, int) and size % self.piece == 0 and self._fits(view)
         return offset if aligned and offset is not None and self.em.divisor(offset) % self.piece == 0 else None
 
     def _added_to_coordinate(self, index: ir.Value) -> IndexValue | None:

@@ -142,7 +142,7 @@ class Unpacking:
             return False
         pairs = list(zip(registers[::2], registers[1::2], strict=True))
         halves = [(self.form(shift, a), self.form(shift, b)) for a, b in pairs]
-        return all(h == (Index(), Index(16)) for h in halves) and all(self._same(word, *pair) for pair in pairs)
+        return all(h == (Index(), Index(16)) for h in halves) and all(self.is_same(word, *pair) for pair in pairs)
 
     def _looks_at_a_half(self, use: ir.OpOperand, register: int) -> bool:
         """Whether a use of a 32-bit number keeps none of its upper 16 bits."""
@@ -150,7 +150,7 @@ class Unpacking:
         masks = [self.form(v, register) for v in op.operands] if op.name == "arith.andi" else []
         return any(m is not None and not m.terms and 0 <= m.const < 1 << 16 for m in masks)
 
-    def _same(self, value: ir.Value, a: int, b: int) -> bool:
+    def is_same(self, value: ir.Value, a: int, b: int) -> bool:
         """Whether a value is known to be the same at two registers."""
         form = self.form(value, a)
         if form is not None:
@@ -158,7 +158,7 @@ class Unpacking:
         owner = value.owner
         known = not isinstance(owner, ir.Block) and (owner.name == "tensor.extract" or owner.name.startswith("arith."))
         values = list(owner.operands)[owner.name == "tensor.extract" :] if known else []
-        return known and all(self._same(v, a, b) for v in values)
+        return known and all(self.is_same(v, a, b) for v in values)
 
     # -- loads
 
