@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numbers
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +17,7 @@ from mlirc.generate.engine import Sampling
 from mlirc.generate.opening import Opened, open_generating
 from mlirc.generate.requests import Event, Request, check_request, most_read, most_tokens
 from mlirc.generate.scheduler import Progress, Scheduler
+from mlirc.generate.shared import SharedScheduler
 from mlirc.generate.text import TextReader
 
 DEFAULT_NEW_TOKENS = 128
@@ -59,7 +59,6 @@ class Stream:
 
     def __init__(self, llm: LLM, progress: Progress) -> None:
         self._llm, self._progress = llm, progress
-        self._events = llm._follow(progress)
         self._text: list[str] = []
         self.result: Generation | None = None
 
@@ -78,7 +77,7 @@ class Stream:
     def close(self) -> None:
         """Ends the request, if it has not ended."""
         if self.result is None:
-            self._llm._cancel(self._progress)
+            self._llm._shared.cancel(self._progress)
 
     def __enter__(self) -> Stream:
         return self
@@ -91,7 +90,9 @@ class Stream:
 
     def _each(self) -> Iterator[Event]:
         while self.result is None:
-            event = self._llm._next(self._events)
+            event = self._llm._shared.next(self._progress)
+            if event is None:  # another thread has taken the last one
+                return
             self._text.append(event.text)
             if event.reason is not None:
                 self.result = _generation(self._progress, "".join(self._text))
@@ -99,7 +100,8 @@ class Stream:
 
 
 class LLM:
-    """A model that generates, on a device. Not safe for several threads at once.
+    """A model that generates, on a device. Several threads may call it at once: their requests run together. (What one
+    `Stream` gives goes to whoever asks it.)
 
     `model`: a folder that `mlirc-generate -o` or `compile_generation` wrote, or a Hugging Face folder or transformers
     module, which is compiled first. `device`: a GPU's number, "cpu", or "host" (the host device, slow, which checks
@@ -124,7 +126,7 @@ class LLM:
         self.opened = opened
         self.engine, self.tokenizer, self.eos = opened.engine, opened.tokenizer, opened.eos
         self.scheduler = Scheduler(self.engine, turn_tokens=turn_tokens, draft=draft)
-        self._followed: dict[int, deque[Event]] = {}
+        self._shared = SharedScheduler(self.scheduler)
 
     def request(
         self,
@@ -205,13 +207,13 @@ class LLM:
 
     def stream(self, prompt: Prompt, **options: Any) -> Stream:
         """As `generate` for one prompt, or `chat` for a list of messages: the pieces of the text while they come."""
-        return Stream(self, self._submit([self.request(prompt, **options)])[0])
+        return Stream(self, self._shared.submit([self.request(prompt, **options)])[0])
 
     def close(self) -> None:
         """Frees the device's memory; closing again does nothing."""
         if not self._closed:
             self._closed = True
-            self.opened.close()
+            self._shared.close(self.opened.close)
 
     def __enter__(self) -> LLM:
         return self
@@ -263,54 +265,19 @@ class LLM:
             return self.tokenizer.token(token)
         return token
 
-    def _submit(self, requests: Sequence[Request]) -> list[Progress]:
-        """Hands requests to the scheduler, all or none."""
-        if self._closed:
-            raise MlircError("the model was closed")
-        taken: list[Progress] = []
-        try:
-            for request in requests:
-                taken.append(self.scheduler.submit(request))
-        except BaseException:
-            for progress in taken:
-                self.scheduler.cancel(progress.number)
-            raise
-        return taken
-
     def _run(self, requests: Sequence[Request]) -> list[Generation]:
-        taken = self._submit(requests)
-        queues = [self._follow(progress) for progress in taken]
+        taken = self._shared.submit(requests)
         texts = []
         try:
-            for progress, events in zip(taken, queues, strict=True):
+            for progress in taken:
                 pieces = []
-                while progress.reason is None or events:
-                    pieces.append(self._next(events).text)
+                while (event := self._shared.next(progress)) is not None:
+                    pieces.append(event.text)
                 texts.append("".join(pieces))
         finally:
             for progress in taken:
-                self._cancel(progress)
+                self._shared.cancel(progress)
         return [_generation(progress, text) for progress, text in zip(taken, texts, strict=True)]
-
-    def _follow(self, progress: Progress) -> deque[Event]:
-        """Where a request's events go from now on."""
-        return self._followed.setdefault(progress.number, deque())
-
-    def _next(self, events: deque[Event]) -> Event:
-        """A request's next event, after as many turns as that takes."""
-        while not events:
-            if self._closed:
-                raise MlircError("the model was closed")
-            for event in self.scheduler.step():
-                if event.request in self._followed:
-                    self._followed[event.request].append(event)
-        return events.popleft()
-
-    def _cancel(self, progress: Progress) -> None:
-        """Ends a request if it has not, and forgets its events."""
-        self._followed.pop(progress.number, None)
-        if not self._closed:
-            self.scheduler.cancel(progress.number)
 
 
 def _as_list(prompt: Any) -> list[Any] | None:
