@@ -104,6 +104,7 @@ def _on_cpu(codes: Mapping[str, Callable], tensors: Mapping[str, Any], progress:
     except ModuleNotFoundError as e:
         raise missing_package(e) or e from e
     arrays: dict[str, np.ndarray] = {}
+    files: list[WeightFile] = []
     models = {}
     for number, (name, code_of) in enumerate(codes.items(), 1):
         code = code_of(partial(progress, f"{name} for this CPU ({number} of {len(codes)} plans)"))
@@ -112,8 +113,11 @@ def _on_cpu(codes: Mapping[str, Callable], tensors: Mapping[str, Any], progress:
                 arrays[argument] = np.zeros(spec.shape, spec.dtype)
             elif argument in tensors and argument not in arrays:
                 tensor = tensors[argument]
-                arrays[argument] = tensor.owner.array(argument) if hasattr(tensor, "owner") else to_numpy(tensor)
-        models[name] = LevelModel(code, arrays)
+                owner = getattr(tensor, "owner", None)
+                arrays[argument] = to_numpy(tensor) if owner is None else owner.array(argument)
+                if owner is not None and owner not in files:
+                    files.append(owner)
+        models[name] = LevelModel(code, arrays, files)
     return models
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,17 +10,19 @@ import numpy as np
 from mlirc.errors import MlircError
 from mlirc.host.level_code import LevelCode
 from mlirc.runtime.plan import GIVEN
+from mlirc.runtime.weights import WeightFile
 
 
 class LevelModel:
     """A level's compiled `@main`.
 
     `arrays` has a weight, constant or state for every argument of those kinds, by name; what a call writes takes its
-    place there, so that models that are given the same dictionary share their states. Raises MlircError for arrays that
-    are missing or do not fit.
+    place there, so that models that are given the same dictionary share their states. `files` are those that arrays are
+    maps of. Raises MlircError for arrays that are missing or do not fit.
     """
 
-    def __init__(self, code: LevelCode, arrays: dict[str, np.ndarray]):
+    def __init__(self, code: LevelCode, arrays: dict[str, np.ndarray], files: Collection[WeightFile] = ()):
+        self._files = files
         self._function, self._names, self._written = code.function, code.names, code.writes
         self._given = [n for n, kind in zip(code.names, code.kinds, strict=True) if kind in GIVEN]
         self.state = arrays
@@ -35,7 +37,9 @@ class LevelModel:
 
     def __call__(self, **inputs: Any) -> Any:
         """Runs the model on inputs by name; returns its output, several as a tuple. Raises MlircError for inputs that
-        do not fit, and for an index outside of its tensor."""
+        do not fit, for an index outside of its tensor, and where a weights' file has been written to."""
+        for file in self._files:
+            file.require_same()
         if set(inputs) != set(self._given):
             raise MlircError(f"the model takes the inputs {', '.join(self._given) or 'none'}, not {', '.join(inputs)}")
         given: Mapping[str, Any] = {**self.state, **inputs}

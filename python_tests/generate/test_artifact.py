@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
 import pytest
 
 from mlirc.errors import MlircError
 from mlirc.files.checksums import checksums
-from mlirc.generate.artifact import _digest, check_model, check_output, check_tokenizer, read_about
+from mlirc.generate.artifact import WEIGHTS, _digest, check_model, check_output, check_tokenizer, read_about
 from mlirc.generate.compilation import compile_generation
 from mlirc.generate.loading import load_engine
 from mlirc.host import jit
@@ -215,6 +216,22 @@ def test_what_is_not_verified(made, tmp_path):
         with pytest.raises(MlircError, match=rf"{file.name}: damaged.*checksum does not match"):
             load_engine(folder, "cpu", weights)
         load_engine(folder, "cpu", weights, verify=False)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_weights_that_are_written_to_under_a_loaded_model(made, tmp_path, given):
+    folder = tmp_path / "gen"
+    copied(made, folder)
+    file = shutil.copy(folder / "model.safetensors", tmp_path / "w.safetensors") if given else folder / WEIGHTS
+    engine = load_engine(folder, "cpu", file if given else None)
+    assert len(greedy(engine, ([1, 2],), 3)[0]) == 3
+    about = file.stat()
+    with file.open("r+b") as opened:
+        opened.seek(-4, 2)
+        opened.write(bytes(4))
+    os.utime(file, ns=(about.st_atime_ns, about.st_mtime_ns + 1))
+    with pytest.raises(MlircError, match=rf"{file.name}: was changed while it is loaded: load the model again"):
+        greedy(engine, ([1, 2],), 3)
 
 
 def test_files_that_are_not_the_folders_own(made, tmp_path):
