@@ -47,10 +47,10 @@ class PlainReads:
         another user, which was looked at later, does not read it plainly."""
         found: set[ir.Operation] = set()
         for (op, kernel), through in self._through.items():
-            if kernel not in kernels_of.get(op, ()) or all(kernel in kernels_of.get(o, ()) for o in through):
+            joined = {o for o in through if kernel in kernels_of.get(o, ())}
+            if kernel not in kernels_of.get(op, ()) or joined == through:
                 continue
-            demand = demand_of(op.results[0])
-            if not _reads_plainly(op, kernel, demand, lambda o, k=kernel: k in kernels_of.get(o, ())):
+            if not _reads_plainly(op, kernel, demand_of(op.results[0]), joined.__contains__):
                 found.add(op)
         return found
 
