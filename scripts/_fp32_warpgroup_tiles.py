@@ -32,6 +32,7 @@ IN_MEMORY, SECOND_CLOCKS = (16, 32), 4000  # parts that a second launch adds, an
 # Of 132 multiprocessors, so many hold the blocks of clusters of a size at once: a cluster lies in one GPC.
 _IN_CLUSTERS = {1: 132, 2: 132, 4: 120, 8: 112}
 LEAST = 1 << 22  # multiplications
+MANY = 1 << 22  # results, from which on K may be short
 
 
 def held(size: Sizes, c: ContractionInfo) -> int | None:
@@ -47,7 +48,8 @@ def pays(size: Sizes, c: ContractionInfo, target: Target) -> bool:
     if not (is_fp32(c) and target.has_wgmma and c.boxes and c.count == 1) or which is None:
         return False
     rows = size.n if which else size.m
-    return rows >= 64 and c.k >= 256 and size.m * size.n * size.batch * c.k >= LEAST
+    results = size.m * size.n * size.batch
+    return rows >= 64 and (c.k >= 256 or c.k >= 128 and results >= MANY) and results * c.k >= LEAST
 
 
 def _one(tall: int, wide: int) -> float:

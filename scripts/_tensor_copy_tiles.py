@@ -9,9 +9,10 @@ from mlirc.scripts._block_shape import ROW_BYTES, STEP_BYTES, BlockShape, Sizes
 from mlirc.targets import Target
 
 # Of one multiprocessor of an H200, in its clocks: products of 16-bit elements per clock; bytes of shared memory that
-# wgmma reads, and that arrive from L2; what a tile costs beside its products (the first slices on their way, results on
-# theirs); bytes per second of global memory at so many clocks. Fitted to some sixty schedules of sixteen products.
-PRODUCTS, SHARED_READS, ARRIVALS, TILE_CLOCKS = 2048, 128, 58, 3500
+# wgmma reads, and that arrive from L2; what a tile costs beside its products, at the least (the first slices on their
+# way), and for a row of 128 bytes of results or less; bytes per second of global memory at so many clocks. Fitted to
+# some sixty schedules of sixteen products, and to tiles of convolutions with few steps.
+PRODUCTS, SHARED_READS, ARRIVALS, TILE_CLOCKS, RESULT_ROW = 2048, 128, 58, 3500, 18.6
 GLOBAL_BYTES = 4.2e12 / 1.8e9
 TRANSPOSING = 2  # clocks of a row of 128 bytes along k that three warps write, which nobody has measured
 
@@ -60,10 +61,11 @@ def tensor_copy_tile(
             rounds = ceil_div(blocks, target.sms)
             # The last round's blocks take at most twice their share of global memory's bandwidth; and in few rounds
             # blocks that had to wait for it have no time to catch up.
-            full, rest = divmod(blocks, target.sms)
-            shares = full * target.sms + (max(rest, target.sms / 2) if rest else 0)
+            full, last = divmod(blocks, target.sms)
+            shares = full * target.sms + (max(last, target.sms / 2) if last else 0)
             memory = moved / blocks * shares / GLOBAL_BYTES * (1 + 0.2 / min(rounds, 3))
-            clocks = max(rounds * (steps * step + TILE_CLOCKS), memory + TILE_CLOCKS)
+            rest = max(TILE_CLOCKS, RESULT_ROW * block_m * c.count * ceil_div(block_n * result, ROW_BYTES))
+            clocks = max(rounds * (steps * step + rest), memory + rest)
             producers = 4 if warpgroups == 2 or rows_anew else 1  # a warpgroup, which gives its registers to two others
             tile = BlockShape(block_m, block_n, depth, 4 * warpgroups, 1, 8, mma, copy="tma", producers=producers)
             found.append((clocks, blocks * (block_m + copied), tile))

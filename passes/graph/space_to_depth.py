@@ -18,7 +18,7 @@ from mlirc.passes.graph.emit import reshape
 from mlirc.passes.graph.evaluate import zero_attribute
 
 COPY_BYTES = 16  # tensor copies take multiples of a pixel
-MOST = 16  # channels of a block of pixels: more are a row of shared memory by themselves
+MOST = 16  # channels of a block of pixels
 
 
 def space_to_depth(image: ir.Value, weights: ir.Value, windows: Windows) -> tuple[ir.Value, ir.Value, Windows]:
@@ -27,7 +27,7 @@ def space_to_depth(image: ir.Value, weights: ir.Value, windows: Windows) -> tupl
     strides, channels = windows.strides, windows.channels
     block = prod(strides)
     few = windows.groups == 1 and channels * block <= MOST and set(windows.dilations) == {1}
-    if not few or block == 1 or element_bytes(ir.RankedTensorType(image.type).element_type) != 2:
+    if not few or block == 1:
         return image, weights, windows
     kernel = [-(-k // s) for k, s in zip(windows.kernel, strides, strict=True)]
     extents = [(n + k - 1) * s for n, k, s in zip(windows.out, kernel, strides, strict=True)]
