@@ -85,6 +85,11 @@ class _Loops:
             return None
         return cls({i: n for i, n in sizes.items() if i in results}, reduced, maps)
 
+    def plain(self, operand: int) -> set[int]:
+        """The dimensions of an operand along which taps read the element of the result's own loop."""
+        exprs = list(self.maps[operand].results)
+        return {i for i, e in enumerate(exprs) if isinstance(e, ir.AffineDimExpr) and e.position in self.parallel}
+
     def indices(self, operand: int, tap: dict[int, int]) -> list[Index]:
         """Where a tap reads an operand, along each dimension."""
         loops = [Index(tap[i]) if i in tap else dim(i, self.parallel[i]) for i in range(self.maps[0].n_dims)]
@@ -94,11 +99,12 @@ class _Loops:
 def _unrolled(op: ir.Operation, loops: _Loops) -> ir.Value:
     """The map that an op over windows is."""
     *inputs, init = op.operands
-    sources = [_Source.of(v) for v in inputs]
-    numbers = sorted(loops.parallel)
-    place = {loop: i for i, loop in enumerate(numbers)}
     body = op.regions[0].blocks[0]
     used = [any(True for _ in a.uses) for a in body.arguments]
+    folds = sum(used[: len(inputs)]) == 1  # no weights
+    sources = [_Source.of(v, set(range(len(shape_of(v)))) if folds else loops.plain(i)) for i, v in enumerate(inputs)]
+    numbers = _walk(sources[0], loops)
+    place = {loop: i for i, loop in enumerate(numbers)}
     values, maps, taps = [init], [_of_loops(loops.maps[-1], place)], []
     for steps in product(*(range(n) for n in loops.reduced.values())):
         tap = dict(zip(loops.reduced, steps, strict=True))
@@ -110,9 +116,10 @@ def _unrolled(op: ir.Operation, loops: _Loops) -> ir.Value:
                 values.append(value)
                 maps.append(affine_map(range(len(numbers)), [place[loop] for loop in walked]))
         taps.append(read)
-    type_ = ir.RankedTensorType(op.results[0].type)
-    out = tensor.empty(list(type_.shape), type_.element_type)
-    made = make_generic(values, [out], [*maps, _of_loops(loops.maps[-1], place)], ["parallel"] * len(numbers))
+    element = ir.RankedTensorType(op.results[0].type).element_type
+    out = tensor.empty([loops.parallel[n] for n in numbers], element)
+    maps.append(ir.AffineMap.get_identity(len(numbers)))
+    made = make_generic(values, [out], maps, ["parallel"] * len(numbers))
     arguments = made.regions[0].blocks[0].arguments
     with ir.InsertionPoint(made.regions[0].blocks[0]):
         total = arguments[0]
@@ -122,7 +129,20 @@ def _unrolled(op: ir.Operation, loops: _Loops) -> ir.Value:
                 given[body.arguments[number]] = sources[number].cast(arguments[at])
             total = _fold(body, given)
         linalg.YieldOp([total])
-    return made.results[0]
+    order = [place[e.position] for e in loops.maps[-1].results]
+    if order == sorted(order):
+        return made.results[0]
+    shaped = tensor.empty(list(shape_of(op.results[0])), element)
+    turned = linalg.transpose(made.results[0], outs=[shaped], permutation=order)
+    return turned if isinstance(turned, ir.Value) else turned.operation.results[0]
+
+
+def _walk(source: _Source, loops: _Loops) -> list[int]:
+    """The loops in the order in which the image lies in memory, if that has them all; else in their own."""
+    dims = [loops.indices(0, dict.fromkeys(loops.reduced, 0))[source.order.index(i)] for i in range(len(source.order))]
+    walk = [atom[1] for index in dims for atom in index.terms]
+    rest = [loop for loop, n in sorted(loops.parallel.items()) if loop not in walk]
+    return [*rest, *walk] if all(loops.parallel[loop] == 1 for loop in rest) else sorted(loops.parallel)
 
 
 def _of_loops(map_: ir.AffineMap, place: dict[int, int]) -> ir.AffineMap:
@@ -138,42 +158,93 @@ def _fold(body: ir.Block, values: dict[ir.Value, ir.Value]) -> ir.Value:
 
 
 @dataclass(frozen=True)
-class _Source:
-    """A tensor that taps read: `value`, padded in turn by `pads`, each element widened as `casts` do."""
+class _Pad:
+    """What is put around a tensor: by how much along each of its dimensions, and which constant."""
 
-    value: ir.Value
-    pads: tuple[ir.Operation, ...]
-    casts: tuple[ir.Operation, ...]
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    constant: ir.Attribute
 
     @classmethod
-    def of(cls, value: ir.Value) -> _Source:
-        pads: list[ir.Operation] = []
-        casts: list[ir.Operation] = []
-        while (op := owner_of(value)) is not None:
-            if op.name == "tensor.pad" and is_move(op) and _constant(op) is not None:
-                pads.insert(0, op)
-            elif is_widening_cast(op) and _is_elementwise(op) and all(_narrowed(p, op) is not None for p in pads):
-                casts.insert(0, op)
-            else:
-                break
-            value = op.operands[0]
-        return cls(value, tuple(pads), tuple(casts))
+    def of(cls, op: ir.Operation) -> _Pad | None:
+        if op.name != "tensor.pad" or not is_move(op):
+            return None
+        owner = owner_of(op.regions[0].blocks[0].operations[0].operands[0])
+        low, high = (tuple(static(op, f"static_{side}") or ()) for side in ("low", "high"))
+        constant = owner is not None and owner.name == "arith.constant"
+        return cls(low, high, owner.attributes["value"]) if constant else None
+
+    def inside(self, permutation: Sequence[int]) -> _Pad:
+        """The same around a tensor of which this one's is a transpose."""
+        places = [list(permutation).index(i) for i in range(len(permutation))]
+        low, high = (tuple(side[i] for i in places) for side in (self.low, self.high))
+        return _Pad(low, high, self.constant)
+
+    def around(self, value: ir.Value) -> ir.Value:
+        """The padded value, whose elements' type has the constant."""
+        element = ir.RankedTensorType(value.type).element_type
+        shape = [a + n + b for a, n, b in zip(self.low, shape_of(value), self.high, strict=True)]
+        constant = arith.ConstantOp(element, _in_type(self.constant, element)).result
+        made = tensor.PadOp(tensor_type(shape, element), value, [], [], self.low, self.high)
+        index = ir.IndexType.get()
+        block = made.regions[0].blocks.append(*[index] * len(shape), arg_locs=[ir.Location.unknown()] * len(shape))
+        with ir.InsertionPoint(block):
+            tensor.YieldOp(constant)
+        return made.result
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A tensor that taps read: `value`, padded in turn by `pads`, each element widened as `casts` do. `order`: the
+    dimension of it that each of the operand's is."""
+
+    value: ir.Value
+    order: tuple[int, ...]
+    pads: tuple[_Pad, ...] = ()
+    casts: tuple[ir.Operation, ...] = ()
+
+    @classmethod
+    def of(cls, value: ir.Value, plain: set[int]) -> _Source:
+        """Through pads, casts, and such transposes as together leave the last dimension the last one, or make one of
+        `plain` the last: what lies in another order is put in this one once, not for each tap."""
+        found = best = cls(value, tuple(range(len(shape_of(value)))))
+        while (more := found._before()) is not None:
+            found = more
+            last = found.order.index(len(found.order) - 1)
+            if last == len(found.order) - 1 or last in plain and shape_of(value)[last] > 1:
+                best = found
+        return best
+
+    def _before(self) -> _Source | None:
+        """What is in front of the op that makes the value; None where taps read its result."""
+        op = owner_of(self.value)
+        if op is None:
+            return None
+        if (pad := _Pad.of(op)) is not None:
+            return _Source(op.operands[0], self.order, (pad, *self.pads), self.casts)
+        if op.name == "linalg.transpose":
+            permutation = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
+            pads = tuple(p.inside(permutation) for p in self.pads)
+            return _Source(op.operands[0], tuple(permutation[i] for i in self.order), pads, self.casts)
+        narrow = ir.RankedTensorType(op.operands[0].type).element_type if is_widening_cast(op) else None
+        if narrow is None or not _is_elementwise(op) or any(_in_type(p.constant, narrow) is None for p in self.pads):
+            return None
+        return _Source(op.operands[0], self.order, self.pads, (op, *self.casts))
 
     def slice(self, indices: Sequence[Index], sizes: dict[int, int]) -> tuple[ir.Value, list[int]]:
         """What of it a tap reads, and the loops along its dimensions."""
         value = self.value
-        element = ir.RankedTensorType(value.type).element_type
         for pad in self.pads:
-            value = _padded(value, pad, element)
+            value = pad.around(value)
         offsets, extents, strides, walked = [], [], [], []
-        for index in indices:
+        for index in (indices[self.order.index(i)] for i in range(len(self.order))):
             terms = {atom[1]: step for atom, step in index.terms.items()}
             loop, step = next(iter(terms.items()), (None, 1))
             offsets.append(index.const)
             extents.append(1 if loop is None else sizes[loop])
             strides.append(step)
             walked += [] if loop is None else [loop]
-        type_ = tensor_type([sizes[loop] for loop in walked], element)
+        type_ = tensor_type([sizes[loop] for loop in walked], ir.RankedTensorType(value.type).element_type)
         return tensor.ExtractSliceOp(type_, value, [], [], [], offsets, extents, strides).result, walked
 
     def cast(self, element: ir.Value) -> ir.Value:
@@ -189,17 +260,6 @@ def _is_elementwise(op: ir.Operation) -> bool:
     return generic_inits(op) == 1 and maps[0] == maps[1] and maps[0].is_permutation
 
 
-def _constant(pad: ir.Operation) -> ir.Attribute | None:
-    owner = owner_of(pad.regions[0].blocks[0].operations[0].operands[0])
-    return owner.attributes["value"] if owner is not None and owner.name == "arith.constant" else None
-
-
-def _narrowed(pad: ir.Operation, cast: ir.Operation) -> ir.Attribute | None:
-    """The constant of a pad, in the type that a cast widens; None where none becomes it."""
-    narrow = ir.RankedTensorType(cast.operands[0].type).element_type
-    return _in_type(_constant(pad), narrow)
-
-
 def _in_type(constant: ir.Attribute | None, type_: ir.Type) -> ir.Attribute | None:
     """Zero or an infinity in another type, and any constant in its own; else None."""
     if constant is None or constant.type == type_:
@@ -210,16 +270,3 @@ def _in_type(constant: ir.Attribute | None, type_: ir.Type) -> ir.Attribute | No
     if isinstance(constant, ir.IntegerAttr) and isinstance(type_, ir.IntegerType) and constant.value == 0:
         return ir.IntegerAttr.get(type_, 0)
     return None
-
-
-def _padded(value: ir.Value, pad: ir.Operation, element: ir.Type) -> ir.Value:
-    """A value padded as by another op, whose constant its elements' type has."""
-    low, high = static(pad, "static_low") or [], static(pad, "static_high") or []
-    shape = [a + n + b for a, n, b in zip(low, shape_of(value), high, strict=True)]
-    constant = arith.ConstantOp(element, _in_type(_constant(pad), element)).result
-    made = tensor.PadOp(tensor_type(shape, element), value, [], [], low, high)
-    index = ir.IndexType.get()
-    block = made.regions[0].blocks.append(*[index] * len(shape), arg_locs=[ir.Location.unknown()] * len(shape))
-    with ir.InsertionPoint(block):
-        tensor.YieldOp(constant)
-    return made.result

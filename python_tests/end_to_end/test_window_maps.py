@@ -97,3 +97,33 @@ def test_what_is_widened_in_front_of_a_pooling_is_no_tensor_in_memory():
 def test_large_windows_stay_reductions():
     job = compiled(Calls(lambda x: F.max_pool2d(x, 9, 1, 4)), (torch.randn(1, 2, 10, 11),), "kernels")
     assert "generic" in kinds(job)
+
+
+LAST = {
+    "depthwise": (nn.Conv2d(16, 16, 3, padding=1, groups=16), 1),
+    "max": (nn.MaxPool2d(3, 2, 1), 0),
+    "mean": (nn.AvgPool2d(2), 0),
+    "max of three": (nn.MaxPool3d(2), 0),
+    "mean of three": (nn.AvgPool3d((1, 2, 2)), 0),
+}
+
+
+@pytest.mark.parametrize("name", LAST)
+def test_tensors_that_are_channels_last_stay_so(name):
+    """One launch a run, which reads 16 bytes of neighbouring channels at a time."""
+    layer, setup = LAST[name]
+    rank = 3 if name.endswith("three") else 2
+    x = torch.randn(2, *[4, 6, 8][-rank:], 16)
+
+    def function(x):
+        return layer(x.permute(0, rank + 1, *range(1, rank + 1))).permute(0, *range(2, rank + 2), 1).contiguous()
+
+    module = Calls(function)
+    module.layer = layer
+    job = compiled(module.eval(), (x,))
+    assert (job.plan.setup, len(job.plan.steps)) == (setup, setup + 1)
+    (got,) = run_level(job.modules["tiles"], [x], job.tensors())
+    torch.testing.assert_close(got, function(x).detach(), rtol=1e-5, atol=1e-5)
+    entry = job.ptx.split(f".entry {job.plan.steps[-1].symbol}(")[1]
+    loads = [line for line in entry.split(".entry")[0].splitlines() if "ld.global" in line and ".nc" in line]
+    assert sum(".v4." in line for line in loads) >= 2 and not any(".b16" in line for line in loads)
