@@ -19,14 +19,11 @@ from mlirc.mlir import arith, ir, linalg, tensor
 from mlirc.passes.graph.channels_last import Layouts, groups_of, padded, permuted
 from mlirc.passes.graph.emit import filled, make_generic, reshape
 from mlirc.passes.graph.evaluate import is_move, owner_of, static, zero_attribute
+from mlirc.passes.graph.few_channels import few_channels, filled_up, whole_pixels
 from mlirc.passes.graph.space import affine_map
-from mlirc.passes.graph.space_to_depth import space_to_depth, whole_pixels
 from mlirc.passes.graph.windows import gather_windows, is_view
 
 LEAST_GROUP = 16  # channels of a group from which on groups are GEMMs of their own
-# By the bytes of a tap in a row of shared memory, what an element costs: narrower rows take more copies. Of 16 bits
-# wgmma reads any, of others the widest.
-ROW_COSTS = {32: 1.4, 64: 1.1, 128: 1.0}
 CHANNELS_LAST = {
     "linalg.depthwise_conv_1d_ncw_cw": linalg.depthwise_conv_1d_nwc_wc,
     "linalg.depthwise_conv_2d_nchw_chw": linalg.depthwise_conv_2d_nhwc_hwc,
@@ -108,12 +105,15 @@ def convolution(op: ir.Operation, layouts: Layouts, whole: bool) -> bool:
         geometry = Windows(kernel, pixels, shape.strides, shape.dilations, low, channels, groups)
         is_image = is_view(image, geometry)
         if whole and not is_image and groups == 1:
-            image, weights, geometry = space_to_depth(image, weights, geometry)
-            image = whole_pixels(image)
+            image, weights, geometry = few_channels(image, weights, geometry)
+            is_image = is_view(image, geometry)
+            image = image if is_image else whole_pixels(image)
         if is_image:
-            left = reshape(image, [prod(out[: 1 + rank]), *([groups] if groups > 1 else []), geometry.taps * channels])
+            columns = geometry.taps * geometry.channels
+            left = reshape(image, [prod(out[: 1 + rank]), *([groups] if groups > 1 else []), columns])
         else:
-            geometry = _with_channels(geometry, element_bytes(_element(image)), whole)
+            if whole and groups == 1:
+                geometry = replace(geometry, channels=filled_up(geometry.channels, element_bytes(_element(image))))
             left = gather_windows(image, geometry)
         result = reshape(_contract(left, _rows(weights, geometry), is_image), out)
         if not _is_zero(op.operands[2]):
@@ -174,15 +174,6 @@ def _is_zero(value: ir.Value) -> bool:
     return (
         op is not None and op.name == "arith.constant" and op.attributes["value"] == zero_attribute(op.results[0].type)
     )
-
-
-def _with_channels(windows: Windows, size: int, whole: bool) -> Windows:
-    """The windows with as many channels as rows of tensor copies have, which take the fewest clocks."""
-    if not whole or windows.groups != 1:
-        return windows
-    rows = {n // size: cost for n, cost in ROW_COSTS.items() if size == 2 or n == max(ROW_COSTS)}
-    filled_up = {-(-windows.channels // row) * row: cost for row, cost in rows.items()}
-    return replace(windows, channels=min(filled_up, key=lambda n: n * filled_up[n]))
 
 
 def _rows(weights: ir.Value, windows: Windows) -> ir.Value:

@@ -93,8 +93,8 @@ def test_channels_are_filled_up_where_tensor_copies_take_them():
         text = kernels_of(nn.Conv2d(count, 8, 3).bfloat16(), randn(1, count, 5, 5).bfloat16(), target=target)
         return re.search(r"gather_windows = \{channels = (\d+)", text)[1]
 
-    found = [int(channels(count, "sm_90a")) for count in (3, 16, 24, 40, 64, 72, 320)]
-    assert found == [16, 16, 32, 64, 64, 96, 320]
+    found = [int(channels(count, "sm_90a")) for count in (16, 24, 40, 64, 72, 320)]
+    assert found == [16, 32, 64, 64, 96, 320]
     assert channels(24, "sm_80") == "24"
 
 
@@ -107,12 +107,16 @@ def test_a_stride_of_few_channels_is_one_of_more():
     text = windows(nn.Conv2d(3, 16, 7, 2, 3), randn(2, 3, 22, 26))
     assert "channels = 16" in text and "kernel = array<i64: 4, 4>" in text and "strides = array<i64: 1, 1>" in text
     assert "strides = array<i64: 2, 2>" in windows(nn.Conv2d(8, 16, 3, 2, 1), randn(2, 8, 9, 9))
+    text = windows(nn.Conv2d(3, 16, 3, 1, 1), randn(2, 3, 9, 11))  # of a row of the kernel, which is nine channels
+    assert "channels = 16" in text and "kernel = array<i64: 3, 1>" in text and "low = array<i64: 1, 0>" in text
     for conv, x in (
         (nn.Conv2d(3, 16, 7, 2, 3), randn(2, 3, 22, 26)),
         (nn.Conv2d(3, 8, 3, (2, 1), 1), randn(2, 3, 17, 9)),
         (nn.Conv2d(1, 24, (3, 5), (4, 3)), randn(2, 1, 19, 21)),
         (nn.Conv3d(1, 24, 3, 2, 1), randn(2, 1, 5, 7, 6)),
         (nn.Conv1d(2, 24, 10, 5), randn(3, 2, 103)),
+        (nn.Conv2d(3, 24, (3, 5), (2, 1), (0, 3), (1, 2)), randn(2, 3, 9, 11)),
+        (nn.Conv2d(5, 24, 3, 1, 2, 2), randn(2, 5, 7, 9)),
     ):
         result = check_torch(conv.bfloat16().eval(), (x.bfloat16(),), levels=("tiles", "gpu"), kinds=("plain",))
         assert result.ok, result.table()

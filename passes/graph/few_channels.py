@@ -1,0 +1,120 @@
+"""Convolutions of few channels as ones of more, on an image that is written for them.
+
+    blocks: image [N, H, W, C] of stride s  ->  [N, H/s, W/s, s*s*C] of stride 1
+    folds:  image [N, H, W, C]              ->  [N, H, W, S*C], the taps of a row of the kernel as channels
+
+Tensor copies bring rows of 32 bytes or more of a tap (128 in f32): a stem's 3 channels of 16 bits are 6 bytes, and what
+fills a row up is multiplied. The image is written anew in front of its first convolution anyway, channels last; its
+weights once, at load. Zeros around it are written, too; taps that fill the last block up have weights of zero."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from mlirc.dialects.windows import Windows
+from mlirc.ir.tensors import element_bytes, shape_of
+from mlirc.mlir import arith, ir, tensor
+from mlirc.passes.graph.channels_last import padded, transposed
+from mlirc.passes.graph.emit import reshape
+from mlirc.passes.graph.evaluate import zero_attribute
+from mlirc.passes.graph.space import tensor_type
+
+COPY_BYTES, SECTOR = 16, 32  # what tensor copies take of a pixel: multiples; and what memory is read by
+MOST = 16  # channels of a block of pixels, or of what is folded
+SAVES = 0.4
+# By the bytes of a tap in a row of shared memory, what an element costs: narrower rows take more copies. Of 16 bits
+# wgmma reads any, of others the widest.
+ROW_COSTS = {32: 1.4, 64: 1.1, 128: 1.0}
+
+
+def few_channels(image: ir.Value, weights: ir.Value, windows: Windows) -> tuple[ir.Value, ir.Value, Windows]:
+    """The image [N, *spatial, C], the weights [outputs, *kernel, C] and the geometry that compute the same; as they are
+    where that gains nothing."""
+    blocks = space_to_depth(image, weights, windows)
+    size = element_bytes(_element(image))
+    anew = blocks[2] != windows or windows.channels * size % COPY_BYTES != 0  # written for the convolution in any case
+    return fold_taps(*blocks) if anew else blocks
+
+
+def space_to_depth(image: ir.Value, weights: ir.Value, windows: Windows) -> tuple[ir.Value, ir.Value, Windows]:
+    """The same, with blocks of pixels as pixels where the stride divides the image so."""
+    strides, channels = windows.strides, windows.channels
+    block = prod(strides)
+    few = windows.groups == 1 and channels * block <= MOST and set(windows.dilations) == {1}
+    if not few or block == 1:
+        return image, weights, windows
+    kernel = [-(-k // s) for k, s in zip(windows.kernel, strides, strict=True)]
+    extents = [(n + k - 1) * s for n, k, s in zip(windows.out, kernel, strides, strict=True)]
+    spatial = shape_of(image)[1:-1]
+    high = [e - n - low for e, n, low in zip(extents, spatial, windows.low, strict=True)]
+    if min(high) < 0:  # what no window reads: kept out of the blocks
+        return image, weights, windows
+    taps = [k * s for k, s in zip(kernel, strides, strict=True)]
+    more = [t - k for t, k in zip(taps, windows.kernel, strict=True)]
+    image = _blocks(_with_zeros(image, [0, *windows.low, 0], [0, *high, 0]), strides)
+    weights = _blocks(_with_zeros(weights, [0] * (len(taps) + 2), [0, *more, 0]), strides)
+    rank = windows.rank
+    geometry = Windows(tuple(kernel), windows.out, (1,) * rank, (1,) * rank, (0,) * rank, channels * block)
+    return image, weights, geometry
+
+
+def fold_taps(image: ir.Value, weights: ir.Value, windows: Windows) -> tuple[ir.Value, ir.Value, Windows]:
+    """The same, with a row's taps as channels where that saves `SAVES` of what is multiplied."""
+    channels, taps = windows.channels, windows.kernel[-1]
+    size = element_bytes(_element(image))
+    before, after = taps * filled_up(channels, size), filled_up(taps * channels, size)
+    if windows.groups != 1 or windows.strides[-1] != 1 or channels > MOST or after > (1 - SAVES) * before:
+        return image, weights, windows
+    out, dilation, low = windows.out[-1], windows.dilations[-1], windows.low[-1]
+    shape = list(shape_of(image))
+    high = max(out + (taps - 1) * dilation - shape[-2] - low, 0)
+    lead = [0] * (len(shape) - 2)
+    image = _with_zeros(image, [*lead, low, 0], [*lead, high, 0])
+    size_of_slice = [*shape[:-2], out, channels]
+    ones, kind = [1] * len(shape), tensor_type(size_of_slice, _element(image))
+    parts = [
+        tensor.ExtractSliceOp(kind, image, [], [], [], [*lead, t * dilation, 0], size_of_slice, ones).result
+        for t in range(taps)
+    ]
+    folded = [*shape[:-2], out, taps * channels]
+    image = tensor.ConcatOp(tensor_type(folded, _element(image)), len(shape) - 1, parts).result
+    rows = list(shape_of(weights))
+    weights = reshape(weights, [*rows[:-2], 1, taps * channels])
+    made = {name: (*getattr(windows, name)[:-1], n) for name, n in (("kernel", 1), ("dilations", 1), ("low", 0))}
+    return image, weights, replace(windows, **made, channels=taps * channels)
+
+
+def whole_pixels(image: ir.Value) -> ir.Value:
+    """The image with channels of zeros behind its own, so that a pixel is whole sectors of memory, or what a copy takes
+    at the least."""
+    size = element_bytes(_element(image))
+    whole = COPY_BYTES if shape_of(image)[-1] * size <= SECTOR else SECTOR
+    more = -shape_of(image)[-1] % (whole // size)
+    return _with_zeros(image, [0] * len(shape_of(image)), [*[0] * (len(shape_of(image)) - 1), more]) if more else image
+
+
+def filled_up(channels: int, size: int) -> int:
+    """Channels of a tap, of so many bytes each, filled up to rows of tensor copies, which take the fewest clocks."""
+    rows = {n // size: cost for n, cost in ROW_COSTS.items() if size == 2 or n == max(ROW_COSTS)}
+    found = {-(-channels // row) * row: cost for row, cost in rows.items()}
+    return min(found, key=lambda n: n * found[n])
+
+
+def _element(value: ir.Value) -> ir.Type:
+    return ir.RankedTensorType(value.type).element_type
+
+
+def _with_zeros(value: ir.Value, low: list[int], high: list[int]) -> ir.Value:
+    if not any((*low, *high)):
+        return value
+    return padded(value, low, high, arith.constant(_element(value), zero_attribute(_element(value))))
+
+
+def _blocks(value: ir.Value, strides: tuple[int, ...]) -> ir.Value:
+    """[N, spatial * stride, C] as [N, spatial, block * C]."""
+    (first, *wide, channels), rank = shape_of(value), len(strides)
+    spatial = [n // s for n, s in zip(wide, strides, strict=True)]
+    apart = reshape(value, [first, *[n for pair in zip(spatial, strides, strict=True) for n in pair], channels])
+    outer, inner = ([1 + 2 * i + k for i in range(rank)] for k in (0, 1))
+    return reshape(transposed(apart, (0, *outer, *inner, 1 + 2 * rank)), [first, *spatial, prod(strides) * channels])
