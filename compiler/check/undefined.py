@@ -57,9 +57,9 @@ class Undefined(TorchDispatchMode):
                 filled = result.abs() * (1 - 2 * self.fill) if result.is_floating_point() else torch.tensor(self.fill)
                 result.copy_(torch.where(undefined, filled.to(result.dtype), result))
 
-    def _settle_transform(self, source: torch.Tensor, dims: Sequence[int], result: torch.Tensor) -> None:
+    def _settle_transform(self, source: torch.Tensor, dims: list[int], result: torch.Tensor) -> None:
         """A NaN alone goes to every bin."""
-        undefined = torch.isinf(source).any(dims, keepdim=True) & ~torch.isnan(source).any(dims, keepdim=True)
+        undefined = torch.isinf(source).any(dims, True) & ~torch.isnan(source).any(dims, True)
         if bool(undefined.any()):
             self.found = True
             if self.fill is not None:
