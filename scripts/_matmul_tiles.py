@@ -108,6 +108,9 @@ def by_tensor_copies(kernel: KernelInfo, target: Target, given: Mapping[str, Any
     long = c.k > 128 and (single or c.k * c.element_bytes > 2 * ROW_BYTES) or c.windows is not None
     size = Sizes.of(kernel, c)
     many = c.k * c.element_bytes >= ROW_BYTES and size.m > 16 and size.batch * size.m * size.n > target.sms * MANY
+    if c.windows is not None and c.windows.row_bytes(c.element_bytes) < ROW_BYTES:
+        # Taps of fewer channels come in rows that warpgroups alone read; they multiply 64 rows at least.
+        several = several and size.m > 16 and (given["mma"] is None or is_warpgroups(given["mma"]))
     fits = (several or single) and target.has_wgmma and c.boxes
     return fits and (long or many) and given["copy"] in (None, "tma")
 

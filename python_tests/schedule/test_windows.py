@@ -59,6 +59,20 @@ def test_im2col_copies(made):
 @pytest.mark.parametrize(
     ("knobs", "made"),
     [
+        ("", Convolution(1, (11,), 16, 40, (3,), pad=1, channels=16)),  # 11 rows
+        ("", Convolution(1, (11,), 24, 8, (3,), channels=32, dtype="f16")),
+        ("matmul:mma=mma", Convolution(2, (7, 6), 16, 40, (3, 3), pad=1, channels=16)),
+    ],
+    ids=str,
+)
+def test_taps_of_few_channels_come_by_tensor_copies_for_warpgroups_alone(knobs, made):
+    _, record = check(made, knobs)
+    assert record.knobs["copy"] != "tma"
+
+
+@pytest.mark.parametrize(
+    ("knobs", "made"),
+    [
         ("cluster_size=2,block_m=128", Convolution(5, (9, 10), 64, 72, (3, 3), pad=1)),  # each block copies half
         ("parts=2,through=memory", Convolution(1, (6, 7), 128, 40, (3, 3), pad=1)),
         ("parts=3", Convolution(1, (6, 7), 64, 40, (3, 3), pad=1)),
