@@ -99,16 +99,16 @@ def _native_group_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, c: int, hw: int, groups: int, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Groups are rows. Weights by channel are for another kernel, which reads the rows' moments."""
-    rows = _wide(x).reshape(n * groups, c // groups * hw)
+    rows = _wide(x).reshape(n, groups, c // groups, hw)
     if weight is None and bias is None:
-        mean, centered, square = moments(rows, [1])
+        mean, centered, square = moments(rows, [2, 3])
         rstd = torch.rsqrt(square + eps)
         out = (centered * rstd).reshape(x.shape)
     else:
-        mean, square = rounded_moments(rows, [1])
+        mean, square = rounded_moments(rows, [2, 3])
         rstd = torch.rsqrt(square + eps)
-        by_group = [n, groups, 1, 1]
-        out = (rows.reshape(n, groups, c // groups, hw) - mean.reshape(by_group)) * rstd.reshape(by_group)
+        # In another shape: one difference for both would be written to memory.
+        out = (rows[..., None] - mean[..., None]) * rstd[..., None]
         out = out.reshape(n, c, hw)
         out = out * weight.reshape(1, c, 1) if weight is not None else out
         out = out + bias.reshape(1, c, 1) if bias is not None else out

@@ -118,7 +118,8 @@ def _by_phases(
             full = kernel[i] % stride[i]
             classes = [(0, full, whole[i]), (full, stride[i], kernel[i] // stride[i])]
             return torch.cat([results([*chosen, c]) for c in classes if c[0] < c[1]], 2 + i)
-        part, edges, phases = split, [], [last - first for first, last, _ in chosen]
+        part, phases = split, [last - first for first, last, _ in chosen]
+        edges: list[int] = []
         for i, (first, last, taps) in enumerate(chosen):
             part = part.narrow(3 + 2 * i, 0, taps).narrow(4 + 2 * i, first, last - first)
             low = dilation[i] * (taps - 1) - padding[i] // stride[i]

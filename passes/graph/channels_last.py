@@ -17,6 +17,7 @@ from mlirc.mlir import ir, linalg, nested, tensor
 from mlirc.passes.graph.classify import generic_inits, iterators, maps
 from mlirc.passes.graph.emit import make_generic, reshape
 from mlirc.passes.graph.evaluate import is_move, owner_of, static
+from mlirc.passes.graph.row_reductions import by_rows
 from mlirc.passes.graph.space import tensor_type
 
 Order = tuple[int, ...]
@@ -285,7 +286,8 @@ def _generic(op: ir.Operation, layouts: Layouts) -> bool:
         new_maps.append(_with_results(map_, order) if isinstance(value.type, ir.RankedTensorType) else map_)
     outs = [layouts.get(v, order) for v, order in zip(inits, orders, strict=True)]
     new_maps += [_with_results(m, order) for m, order in zip(all_maps[-count:], orders, strict=True)]
-    new = make_generic(values, outs, new_maps, iterators(op))
+    new = by_rows(op, values[0], new_maps[0], outs[0], new_maps[1]) if len(values) == 1 else None
+    new = new or make_generic(values, outs, new_maps, iterators(op))
     for name in op.attributes:
         if name not in new.attributes:
             new.attributes[name] = op.attributes[name]
@@ -327,11 +329,12 @@ def _result_orders(op: ir.Operation, layouts: Layouts) -> list[Order] | None:
         unit = [i for i, n in enumerate(shape_of(result)) if n == 1]
         if any(loop is None and i not in unit for i, loop in enumerate(loops)):
             return None
-        known = [i for i, loop in enumerate(loops) if loop in walk]
+        places = {i: walk.index(loop) for i, loop in enumerate(loops) if loop is not None and loop in walk}
+        known = sorted(places, key=places.__getitem__)
         if len(known) == len(loops):
-            found.append(tuple(sorted(known, key=lambda i: walk.index(loops[i]))))
+            found.append(tuple(known))
         elif all(i in known or i in unit for i in range(len(loops))):
-            found.append(_with_units(sorted(known, key=lambda i: walk.index(loops[i])), len(loops)))
+            found.append(_with_units(known, len(loops)))
         else:
             found.append(tuple(range(len(loops))))
     return found

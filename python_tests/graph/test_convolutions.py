@@ -178,3 +178,27 @@ def test_windows_in_registers_are_loaded_16_bytes_at_a_time():
     assert not re.search(r"memref.load .*memref<2x11x9x16xbf16>", text)
     result = check_torch(conv, (x,), target="sm_80", levels=("tiles", "gpu"), kinds=("plain", "one NaN"))
     assert result.ok, result.table()
+
+
+class Normed(nn.Module):
+    """Norms of groups, and sums over all pixels: reductions that are not of the dimensions that lie last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 12, 3, padding=1), nn.GroupNorm(3, 12)
+        self.gate, self.second = nn.Conv2d(12, 12, 1), nn.Conv2d(12, 5, 3)
+
+    def forward(self, x):
+        x = F.silu(self.norm(self.first(x)))
+        x = self.second(x * torch.sigmoid(self.gate(F.adaptive_avg_pool2d(x, 1))))
+        return x.amax((2, 3)), x.mean(1), x.sum((1, 3))
+
+
+def test_norms_and_sums_of_images_are_rows_in_the_order_of_memory():
+    model = Normed()
+    text = kernels_of(model, randn(2, 3, 11, 9))
+    assert not re.search(r"tensor<2x(3|5|12)x(11x9|9x7)xf32>", text.split("func.func private @matmul_1")[1])
+    rows = re.search(r"func.func private @reduction_0\(%arg0: tensor<(.*?)>.*?\n  \}", text, re.DOTALL)
+    assert rows is not None and rows[1] == "198x12xf32"
+    result = check_torch(model, (randn(2, 3, 11, 9),), levels=("tiles", "gpu"), kinds=("plain",))
+    assert result.ok, result.table()
