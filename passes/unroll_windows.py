@@ -171,8 +171,9 @@ class _Pad:
             return None
         owner = owner_of(op.regions[0].blocks[0].operations[0].operands[0])
         low, high = (tuple(static(op, f"static_{side}") or ()) for side in ("low", "high"))
-        constant = owner is not None and owner.name == "arith.constant"
-        return cls(low, high, owner.attributes["value"]) if constant else None
+        if owner is None or owner.name != "arith.constant":
+            return None
+        return cls(low, high, owner.attributes["value"])
 
     def inside(self, permutation: Sequence[int]) -> _Pad:
         """The same around a tensor of which this one's is a transpose."""

@@ -145,7 +145,8 @@ def has_small_windows(node: Node) -> bool:
     """Whether a call is a maximum over windows that torch-mlir lowers whole, and that become a map."""
     if node.target is not aten.max_pool3d.default:
         return False
-    return math.prod(each(node.args[1], 3)) <= MOST_UNROLLED and node.meta["val"].is_floating_point()
+    kernel: Any = node.args[1]
+    return math.prod(each(kernel, 3)) <= MOST_UNROLLED and node.meta["val"].is_floating_point()
 
 
 def fit_poolings(graph: Graph) -> None:

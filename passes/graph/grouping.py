@@ -59,6 +59,7 @@ from mlirc.passes.graph.windows import is_windows
 UNPACKED_ONCE = 128  # rows of products (of two: together) up to which packed weights are unpacked in their kernels
 SMALL_READER = 1 << 16  # elements of a kernel that may compute small maps again
 FEW_ROWS, LONG_ROW = 16, 1 << 14  # rows, and elements of each, that few multiprocessors reduce
+MANY_OPERANDS = 8
 MAX_EVALUATIONS = 3  # how many different elements of a cheap map a kernel may compute per element of its result
 
 
@@ -148,13 +149,15 @@ class Grouping:
         return found
 
     def _find_heavy(self) -> set[ir.Operation]:
-        """Maps that compute expensive maths, or continue a map of as many elements that does."""
+        """Maps that compute expensive maths, or read many tensors, as those of windows do; and such as continue a map
+        of as many elements that does."""
         found: set[ir.Operation] = set()
         for op in self.ops:
             if is_map(op):
                 size = prod(shape_of(op.results[0]))
                 producers = [owner_through_views(v) for v in op.operands]
-                if is_expensive(op) or any(p in found and prod(shape_of(p.results[0])) == size for p in producers if p):
+                dear = is_expensive(op) or len(op.operands) > MANY_OPERANDS
+                if dear or any(p in found and prod(shape_of(p.results[0])) == size for p in producers if p):
                     found.add(op)
         return found
 

@@ -99,6 +99,16 @@ def test_large_windows_stay_reductions():
     assert "generic" in kinds(job)
 
 
+def test_a_window_is_not_computed_again_for_each_of_its_readers_windows():
+    def function(x):
+        return F.max_pool2d(F.max_pool2d(x, 3, 1, 1), (1, 2), 1)
+
+    job = compiled(Calls(function), (torch.randn(1, 2, 6, 7),), "tiles")
+    assert kinds(job) == ["elementwise"] * 2
+    x = torch.randn(1, 2, 6, 7)
+    torch.testing.assert_close(run_level(job.modules["tiles"], [x], job.tensors())[0], function(x))
+
+
 LAST = {
     "depthwise": (nn.Conv2d(16, 16, 3, padding=1, groups=16), 1),
     "max": (nn.MaxPool2d(3, 2, 1), 0),

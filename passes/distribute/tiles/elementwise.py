@@ -359,8 +359,10 @@ class Elementwise(Marked):
         """An evaluation over a layout of the iteration space."""
         bound: list = []
         for o in self.operands:
-            stays = o is not None and STRIP in self.op.attributes and _is_read_in_strips(*o, space, self.space_sizes)
-            bound.append(o if o is None or stays else (o[0].get(space.project(o[1])), o[1]))
+            if o is None or STRIP in self.op.attributes and _is_read_in_strips(o[0], o[1], space, self.space_sizes):
+                bound.append(o)
+            else:
+                bound.append((o[0].get(space.project(o[1])), o[1]))
         return Body(self.em, self.op, space, self.space_sizes, bound, self.scalars)
 
     def _evaluate(self, space: Layout) -> list[Fragment]:
