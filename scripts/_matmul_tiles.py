@@ -287,8 +287,10 @@ def launched(tile: BlockShape, size: Sizes, sms: int, given: Mapping[str, Any]) 
     if tile.copy == "tma" and tile.parts == 1:
         tiles = blocks[0] * blocks[1] * size.batch
         run = math.gcd(group, blocks[1]) if group > 1 else blocks[0]
-        # Neighbours meet in L2 anyway, unless there are many tiles.
-        cluster = given["cluster"] or (2 if run % 2 == 0 and tiles > 8 * sms else 1)
+        # Neighbours meet in L2 anyway, unless there are many tiles. Halves of what they share are whole groups of rows.
+        covered = (min(tile.block_m, ceil_div(size.m, 8) * 8), min(tile.block_n, ceil_div(size.n, 8) * 8))
+        halves = all(extent % 16 == 0 for extent in covered)
+        cluster = given["cluster"] or (2 if run % 2 == 0 and tiles > 8 * sms and halves else 1)
         persist = given["persist"] or (sms // cluster * cluster if tiles > sms else 0)
     if tile.stream:
         persist = persist or sms // cluster * cluster

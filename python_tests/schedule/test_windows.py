@@ -8,6 +8,7 @@ import pytest
 
 from mlirc import mlir
 from mlirc.dialects.im2col import IM2COL
+from mlirc.driver.kernel_build import to_gpu
 from mlirc.errors import MlircError
 from mlirc.host import run_module
 from mlirc.schedule.registry import Schedules
@@ -106,6 +107,14 @@ def test_windows_that_the_loop_computes(made, target):
 def test_not_by_other_copies():
     text, _ = check(Convolution(1, (9, 6), 64, 20, (3, 3), pad=1), "matmul:copy=cp_async")
     assert IM2COL not in text
+
+
+def test_many_tiles_of_few_columns():
+    """Blocks of a cluster would each copy half of 8 rows."""
+    made = Convolution(1, (512, 512), 64, 3, (3, 3), pad=1)
+    tiles, record = Schedules([]).schedule_kernel(made.payload(), get_target("sm_90a"))
+    assert record.knobs["cluster_size"] == 1
+    to_gpu(tiles, "matmul_0", get_target("sm_90a"))
 
 
 def test_no_slice_is_of_two_taps():
