@@ -227,6 +227,8 @@ class Grouping:
             return self.options.reductions and len(kernels) == 1 and self._may_reduce(op, next(iter(kernels)))
         if not is_map(op) or not self.options.maps:
             return False
+        if len(op.operands) > MANY_OPERANDS and any(k.rows is not None for k in kernels):
+            return False  # in a kernel of its own, neighbours share what they read
         if op in self._heavy and any(map(_is_few_long_rows, kernels)) and is_made_of_numbers(op):
             return False  # a few multiprocessors reduce such rows, all can make the numbers
         if is_dequantization(op) or is_gather_of_matrices(op):

@@ -109,6 +109,21 @@ def test_a_window_is_not_computed_again_for_each_of_its_readers_windows():
     torch.testing.assert_close(run_level(job.modules["tiles"], [x], job.tensors())[0], function(x))
 
 
+def test_windows_do_not_join_a_norm_of_their_results():
+    depthwise = nn.Conv2d(16, 16, 7, padding=3, groups=16)
+
+    def function(x):
+        return F.layer_norm(depthwise(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1), (16,))
+
+    module, x = Calls(function).eval(), torch.randn(1, 8, 8, 16)
+    module.depthwise = depthwise
+    job = compiled(module, (x,))
+    run = [step.kernel.split("_")[0] for step in job.plan.steps[job.plan.setup :]]
+    assert run == ["elementwise", "reduction"]
+    (got,) = run_level(job.modules["tiles"], [x], job.tensors())
+    torch.testing.assert_close(got, function(x).detach(), rtol=1e-4, atol=1e-5)
+
+
 LAST = {
     "depthwise": (nn.Conv2d(16, 16, 3, padding=1, groups=16), 1),
     "max": (nn.MaxPool2d(3, 2, 1), 0),
