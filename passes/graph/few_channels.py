@@ -63,8 +63,8 @@ def fold_taps(image: ir.Value, weights: ir.Value, windows: Windows) -> tuple[ir.
     """The same, with a row's taps as channels where that saves `SAVES` of what is multiplied."""
     channels, taps = windows.channels, windows.kernel[-1]
     size = element_bytes(_element(image))
-    before, after = taps * filled_up(channels, size), filled_up(taps * channels, size)
-    if windows.groups != 1 or windows.strides[-1] != 1 or channels > MOST or after > (1 - SAVES) * before:
+    apart, together = taps * filled_up(channels, size), filled_up(taps * channels, size)
+    if windows.groups != 1 or windows.strides[-1] != 1 or channels > MOST or together > (1 - SAVES) * apart:
         return image, weights, windows
     out, dilation, low = windows.out[-1], windows.dilations[-1], windows.low[-1]
     shape = list(shape_of(image))
@@ -81,8 +81,11 @@ def fold_taps(image: ir.Value, weights: ir.Value, windows: Windows) -> tuple[ir.
     image = tensor.ConcatOp(tensor_type(folded, _element(image)), len(shape) - 1, parts).result
     rows = list(shape_of(weights))
     weights = reshape(weights, [*rows[:-2], 1, taps * channels])
-    made = {name: (*getattr(windows, name)[:-1], n) for name, n in (("kernel", 1), ("dilations", 1), ("low", 0))}
-    return image, weights, replace(windows, **made, channels=taps * channels)
+    geometry = replace(
+        windows, kernel=(*windows.kernel[:-1], 1), dilations=(*windows.dilations[:-1], 1), low=(*windows.low[:-1], 0),
+        channels=taps * channels,
+    )  # fmt: skip
+    return image, weights, geometry
 
 
 def whole_pixels(image: ir.Value) -> ir.Value:

@@ -16,13 +16,14 @@ of its users when that costs no more than writing its result and reading it back
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 
 from mlirc.dialects.mlirc_dialect import ATTENTIONS
 from mlirc.ir.tensors import VIEWS, shape_of
 from mlirc.mlir import ir
 from mlirc.passes.graph import classify
+from mlirc.passes.graph.demands import Demand, Kernel
 from mlirc.passes.graph.epilogue import Epilogues, Uses
 from mlirc.passes.graph.evaluate import Indices, is_move, map_results, sources
 from mlirc.passes.graph.facts import (
@@ -73,45 +74,12 @@ class Options:
     maps: bool = True
 
 
-@dataclass(eq=False)
-class Kernel:
-    """One kernel: its root, its loops (those of the root's result first), and the ops computed in it."""
-
-    number: int
-    root: ir.Operation
-    dims: list[Index]
-    rows: frozenset | None = None  # loop numbers of the rows, once a reduction is in
-    cols: list[Index] = field(default_factory=list)
-    reduction_sizes: list[int] = field(default_factory=list)
-    contractions: list[ir.Operation] = field(default_factory=list)
-    members: list[ir.Operation] = field(default_factory=list)
-    opaque: bool = False
-
-    @property
-    def size(self) -> int:
-        return prod(d.range()[1] + 1 for d in self.dims)
-
-
 def _is_few_long_rows(kernel: Kernel) -> bool:
     """Whether a kernel reduces rows that few blocks take."""
     if kernel.rows is None:
         return False
     rows = prod(d.range()[1] + 1 for d in kernel.dims if dims_in((d,)) <= kernel.rows)
     return rows <= FEW_ROWS and prod(kernel.reduction_sizes) >= LONG_ROW
-
-
-@dataclass
-class Demand:
-    """Which elements of a value each kernel reads.
-
-    `indices` per kernel, None among them where they depend on data; `plain` where the read must be a plain one;
-    `ordered` where it must walk the tensor in the order of the loops; `whole` when the value itself must exist.
-    """
-
-    indices: dict[Kernel, set[Indices | None]] = field(default_factory=dict)
-    plain: set[Kernel] = field(default_factory=set)
-    ordered: set[Kernel] = field(default_factory=set)
-    whole: bool = False
 
 
 class Grouping:

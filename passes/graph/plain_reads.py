@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING
 
 from mlirc.dialects.mlirc_dialect import ATTENTIONS
 from mlirc.ir.tensors import shape_of
 from mlirc.mlir import ir
+from mlirc.passes.graph.demands import Demand, Kernel
 from mlirc.passes.graph.evaluate import Evaluator, is_move
 from mlirc.passes.graph.facts import dims_in, inner_loops, is_plain_copy, is_widening_cast, without_cast
 from mlirc.passes.graph.layout import plain_dims
 from mlirc.passes.graph.outline import is_contiguous_slice
 from mlirc.passes.graph.scalar import Scalars
-
-if TYPE_CHECKING:
-    from mlirc.passes.graph.grouping import Demand, Kernel
 
 
 class PlainReads:

@@ -1,0 +1,43 @@
+"""Kernels while ops are given to them, and which elements of a value they read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+from mlirc.mlir import ir
+from mlirc.passes.graph.evaluate import Indices
+from mlirc.passes.graph.index import Index
+
+
+@dataclass(eq=False)
+class Kernel:
+    """One kernel: its root, its loops (those of the root's result first), and the ops computed in it."""
+
+    number: int
+    root: ir.Operation
+    dims: list[Index]
+    rows: frozenset | None = None  # loop numbers of the rows, once a reduction is in
+    cols: list[Index] = field(default_factory=list)
+    reduction_sizes: list[int] = field(default_factory=list)
+    contractions: list[ir.Operation] = field(default_factory=list)
+    members: list[ir.Operation] = field(default_factory=list)
+    opaque: bool = False
+
+    @property
+    def size(self) -> int:
+        return prod(d.range()[1] + 1 for d in self.dims)
+
+
+@dataclass
+class Demand:
+    """Which elements of a value each kernel reads.
+
+    `indices` per kernel, None among them where they depend on data; `plain` where the read must be a plain one;
+    `ordered` where it must walk the tensor in the order of the loops; `whole` when the value itself must exist.
+    """
+
+    indices: dict[Kernel, set[Indices | None]] = field(default_factory=dict)
+    plain: set[Kernel] = field(default_factory=set)
+    ordered: set[Kernel] = field(default_factory=set)
+    whole: bool = False
