@@ -1,15 +1,14 @@
 """Convolutions of few channels as ones of more, on an image that is written for them.
 
     blocks: image [N, H, W, C] of stride s  ->  [N, H/s, W/s, s*s*C] of stride 1
-    folds:  image [N, H, W, C]              ->  [N, H, W, S*C], the taps of a row of the kernel as channels
+    folds:  image [N, H, W, C] of stride s  ->  [N, H, W/s, S*C], the taps of a row of the kernel as channels
 
 Tensor copies bring rows of 32 bytes or more of a tap (128 in f32): a stem's 3 channels of 16 bits are 6 bytes, and what
 fills a row up is multiplied. The image is written anew in front of its first convolution anyway, channels last; its
-weights once, at load. Zeros around it are written, too; taps that fill the last block up have weights of zero."""
+weights once, at load. Zeros around it are written, too."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 from mlirc.dialects.windows import Windows
@@ -42,18 +41,18 @@ def space_to_depth(image: ir.Value, weights: ir.Value, windows: Windows) -> tupl
     strides, channels = windows.strides, windows.channels
     block = prod(strides)
     few = windows.groups == 1 and channels * block <= MOST and set(windows.dilations) == {1}
-    if not few or block == 1:
+    # A tap of zeros beside the kernel's own would make NaNs of an infinity that no window of the convolution has.
+    whole = not any(k % s for k, s in zip(windows.kernel, strides, strict=True))
+    if not few or block == 1 or not whole:
         return image, weights, windows
-    kernel = [-(-k // s) for k, s in zip(windows.kernel, strides, strict=True)]
+    kernel = [k // s for k, s in zip(windows.kernel, strides, strict=True)]
     extents = [(n + k - 1) * s for n, k, s in zip(windows.out, kernel, strides, strict=True)]
     spatial = shape_of(image)[1:-1]
     high = [e - n - low for e, n, low in zip(extents, spatial, windows.low, strict=True)]
     if min(high) < 0:  # what no window reads: kept out of the blocks
         return image, weights, windows
-    taps = [k * s for k, s in zip(kernel, strides, strict=True)]
-    more = [t - k for t, k in zip(taps, windows.kernel, strict=True)]
     image = _blocks(_with_zeros(image, [0, *windows.low, 0], [0, *high, 0]), strides)
-    weights = _blocks(_with_zeros(weights, [0] * (len(taps) + 2), [0, *more, 0]), strides)
+    weights = _blocks(weights, strides)
     rank = windows.rank
     geometry = Windows(tuple(kernel), windows.out, (1,) * rank, (1,) * rank, (0,) * rank, channels * block)
     return image, weights, geometry
@@ -64,27 +63,26 @@ def fold_taps(image: ir.Value, weights: ir.Value, windows: Windows) -> tuple[ir.
     channels, taps = windows.channels, windows.kernel[-1]
     size = element_bytes(_element(image))
     apart, together = taps * filled_up(channels, size), filled_up(taps * channels, size)
-    if windows.groups != 1 or windows.strides[-1] != 1 or channels > MOST or together > (1 - SAVES) * apart:
+    if windows.groups != 1 or channels > MOST or together > (1 - SAVES) * apart:
         return image, weights, windows
-    out, dilation, low = windows.out[-1], windows.dilations[-1], windows.low[-1]
+    out, step, dilation, low = windows.out[-1], windows.strides[-1], windows.dilations[-1], windows.low[-1]
     shape = list(shape_of(image))
-    high = max(out + (taps - 1) * dilation - shape[-2] - low, 0)
+    high = max((out - 1) * step + (taps - 1) * dilation + 1 - shape[-2] - low, 0)
     lead = [0] * (len(shape) - 2)
     image = _with_zeros(image, [*lead, low, 0], [*lead, high, 0])
     size_of_slice = [*shape[:-2], out, channels]
-    ones, kind = [1] * len(shape), tensor_type(size_of_slice, _element(image))
+    steps, kind = [*[1] * len(lead), step, 1], tensor_type(size_of_slice, _element(image))
     parts = [
-        tensor.ExtractSliceOp(kind, image, [], [], [], [*lead, t * dilation, 0], size_of_slice, ones).result
+        tensor.ExtractSliceOp(kind, image, [], [], [], [*lead, t * dilation, 0], size_of_slice, steps).result
         for t in range(taps)
     ]
     folded = [*shape[:-2], out, taps * channels]
     image = tensor.ConcatOp(tensor_type(folded, _element(image)), len(shape) - 1, parts).result
     rows = list(shape_of(weights))
     weights = reshape(weights, [*rows[:-2], 1, taps * channels])
-    geometry = replace(
-        windows, kernel=(*windows.kernel[:-1], 1), dilations=(*windows.dilations[:-1], 1), low=(*windows.low[:-1], 0),
-        channels=taps * channels,
-    )  # fmt: skip
+    *before, _ = zip(windows.kernel, windows.strides, windows.dilations, windows.low, strict=True)
+    kernel, strides, dilations, begins = (tuple(n) for n in zip(*before, (1, 1, 1, 0), strict=True))
+    geometry = Windows(kernel, windows.out, strides, dilations, begins, taps * channels)
     return image, weights, geometry
 
 
