@@ -10,7 +10,8 @@ from typing import Any
 from mlirc.dialects.schedule.align_rows import ROW_BYTES, longer
 from mlirc.errors import MlircError
 from mlirc.ir.tensors import ELEMENT_BYTES
-from mlirc.schedule.kernel_info import ContractionInfo, KernelInfo
+from mlirc.schedule.contraction_info import ContractionInfo
+from mlirc.schedule.kernel_info import KernelInfo
 from mlirc.scripts import _fp32_warpgroup_tiles
 from mlirc.scripts._block_shape import BlockShape, Sizes
 from mlirc.scripts._matmul_tiles import choose

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.passes.distribute.instructions import ElementTypes
-from mlirc.schedule.kernel_info import ContractionInfo, KernelInfo
+from mlirc.schedule.contraction_info import ContractionInfo
+from mlirc.schedule.kernel_info import KernelInfo
 from mlirc.schedule.verbs import product
 
 ROW_BYTES, STEP_BYTES = 128, 32  # along k, of a slice that warpgroups read and of one instruction

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from mlirc.passes.distribute import instructions
 from mlirc.passes.distribute.instructions.mma8 import WIDENED
-from mlirc.schedule.kernel_info import ContractionInfo, KernelInfo
+from mlirc.schedule.contraction_info import ContractionInfo
+from mlirc.schedule.kernel_info import KernelInfo
 from mlirc.scripts._block_shape import BlockShape, Sizes, element_types, is_short
 from mlirc.scripts._warp_tiles import default_tile
 from mlirc.targets import Target

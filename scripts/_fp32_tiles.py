@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlirc.errors import MlircError
-from mlirc.schedule.kernel_info import ContractionInfo
+from mlirc.schedule.contraction_info import ContractionInfo
 from mlirc.schedule.verbs import ceil_div
 from mlirc.scripts import _fp32_warpgroup_tiles
 from mlirc.scripts._block_shape import BlockShape, Sizes, is_fp32

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mlirc.errors import MlircError
-from mlirc.schedule.kernel_info import ContractionInfo
+from mlirc.schedule.contraction_info import ContractionInfo
 from mlirc.schedule.verbs import ceil_div
 from mlirc.scripts._block_shape import BlockShape, Sizes, is_fp32
 from mlirc.targets import Target

@@ -10,7 +10,8 @@ from typing import Any
 
 from mlirc.errors import MlircError
 from mlirc.passes.distribute import instructions
-from mlirc.schedule.kernel_info import ContractionInfo, KernelInfo
+from mlirc.schedule.contraction_info import ContractionInfo
+from mlirc.schedule.kernel_info import KernelInfo
 from mlirc.schedule.verbs import ceil_div, power_of_two
 from mlirc.scripts import _bytes_tiles, _fp32_tiles, _fp32_warpgroup_tiles
 from mlirc.scripts._block_shape import ROW_BYTES, BlockShape, Sizes, element_types, is_fp32, is_short

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlirc.schedule.kernel_info import ContractionInfo
+from mlirc.schedule.contraction_info import ContractionInfo
 from mlirc.schedule.verbs import ceil_div
 from mlirc.scripts._block_shape import BlockShape, Sizes
 from mlirc.targets import Target

@@ -8,7 +8,8 @@ where it does was found with ptxas 13.0 on every kernel of the `models` suite (`
 
 from __future__ import annotations
 
-from mlirc.schedule.kernel_info import AttentionShape, ContractionInfo, KernelInfo
+from mlirc.schedule.contraction_info import ContractionInfo
+from mlirc.schedule.kernel_info import AttentionShape, KernelInfo
 from mlirc.schedule.verbs import ceil_div
 from mlirc.scripts._block_shape import BlockShape, Sizes, element_types
 from mlirc.targets import Target

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from mlirc.ir.tensors import ELEMENT_BYTES
-from mlirc.schedule.kernel_info import ContractionInfo
+from mlirc.schedule.contraction_info import ContractionInfo
 from mlirc.schedule.verbs import ceil_div
 from mlirc.scripts import _fp32_tiles
 from mlirc.scripts._block_shape import BlockShape, Sizes

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mlirc.schedule.kernel_info import ContractionInfo, KernelInfo
+from mlirc.schedule.contraction_info import ContractionInfo
+from mlirc.schedule.kernel_info import KernelInfo
 from mlirc.schedule.verbs import ceil_div, product
 from mlirc.scripts import _fp32_tiles
 from mlirc.scripts._block_shape import BlockShape, Sizes

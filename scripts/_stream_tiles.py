@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from mlirc.schedule.kernel_info import ContractionInfo, KernelInfo
+from mlirc.schedule.contraction_info import ContractionInfo
+from mlirc.schedule.kernel_info import KernelInfo
 from mlirc.schedule.verbs import ceil_div, product
 from mlirc.scripts._block_shape import ROW_BYTES, BlockShape, Sizes
 from mlirc.scripts._split_k_tiles import KNOBS

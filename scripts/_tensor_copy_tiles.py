@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from mlirc.ir.tensors import ELEMENT_BYTES
-from mlirc.schedule.kernel_info import ContractionInfo, KernelInfo
+from mlirc.schedule.contraction_info import ContractionInfo
+from mlirc.schedule.kernel_info import KernelInfo
 from mlirc.schedule.verbs import ceil_div
 from mlirc.scripts._block_shape import ROW_BYTES, STEP_BYTES, BlockShape, Sizes
 from mlirc.targets import Target

@@ -7,7 +7,8 @@ from typing import Literal
 from mlirc.errors import MlircError
 from mlirc.mlir import ir
 from mlirc.schedule import register
-from mlirc.schedule.kernel_info import ContractionInfo, KernelInfo
+from mlirc.schedule.contraction_info import ContractionInfo
+from mlirc.schedule.kernel_info import KernelInfo
 from mlirc.schedule.verbs import ceil_div
 from mlirc.scripts._block_shape import Sizes, element_types
 from mlirc.scripts._direct_rows import direct_rows
