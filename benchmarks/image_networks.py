@@ -105,6 +105,7 @@ class Logits(nn.Module):
         super().__init__()
         import transformers
 
+        sizes = {"num_labels": 1000} | sizes
         self.model = getattr(transformers, name)(getattr(transformers, config)(**sizes))
 
     def forward(self, x: Tensor) -> Tensor:
