@@ -124,6 +124,15 @@ def test_windows_do_not_join_a_norm_of_their_results():
     torch.testing.assert_close(got, function(x).detach(), rtol=1e-4, atol=1e-5)
 
 
+def test_a_depthwise_convolution_of_an_image_that_is_channels_first_stays_so():
+    """Nothing is transposed, and threads have neighbours of a row."""
+    module, x = nn.Conv2d(6, 6, 3, groups=6).eval(), torch.randn(2, 6, 11, 34)
+    job = compiled(module, (x,))
+    assert (job.plan.setup, len(job.plan.steps)) == (0, 1)
+    (got,) = run_level(job.modules["tiles"], [x], job.tensors())
+    torch.testing.assert_close(got, module(x).detach(), rtol=1e-5, atol=1e-5)
+
+
 LAST = {
     "depthwise": (nn.Conv2d(16, 16, 3, padding=1, groups=16), 1),
     "max": (nn.MaxPool2d(3, 2, 1), 0),
