@@ -36,13 +36,12 @@ MISSED = {
     "rounding differs",
     "count": "the mean that a variance subtracts, and corrects for: any number near it is right",
     "term": "what corrects a sum for its rounding, or a variance for the mean that it subtracts: what its correction "
-    "loses is within a bound that adds up the errors of both; or one of several numbers of which any NaN takes an "
-    "exact way, where another one is NaN, too",
+    "loses is within a bound that adds up the errors of both",
     "lowest": "what lanes beyond a row hold, all of whose numbers are larger",
-    "function flushes": "a subnormal number within the bound, or the sign of a zero that has an error",
+    "function flushes": "a subnormal number within the bound, or the sign of a zero, which is not judged",
     "element": "an element that a running maximum of scores leaves out: any bound of them is right where nothing "
     "overflows",
-    "comparison off": "a comparison with 0 that decides the sign of a zero that has an error",
+    "comparison off": "a comparison with 0 that decides the sign of a zero, which is not judged",
     "integer operand": "which of two TF32 numbers has the last bit of the first one: both together are the same",
     "comparison of NaN": "the way for numbers that are not finite, which is exact, is taken for the others, too",
     "rounding cut off": "some of the roundings of attention's weights: too few for the mean of all errors",

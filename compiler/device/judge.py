@@ -49,17 +49,14 @@ def wrong(
     found: np.ndarray, expected: np.ndarray, bound: np.ndarray | None = None, tolerance: float = 0.0
 ) -> np.ndarray:
     """Which elements of a result differ by more than rounding explains: bool, of the result's shape. `bound`: f64, what
-    rounding may do to each: where that is nothing, a zero must have its sign. Integers and booleans must be equal; NaN
-    and infinities must be where they are expected, and nowhere else; but where the bound is infinite or NaN anything
-    may be."""
+    rounding may do to each. Integers and booleans must be equal; NaN and infinities must be where they are expected,
+    and nowhere else; but where the bound is infinite or NaN anything may be."""
     limit = allowed(expected, bound, tolerance)
     if expected.dtype.kind in "iub":
         return (found != expected) & ~(limit > 0)
     f, e = found.astype(np.float64), expected.astype(np.float64)
     with np.errstate(invalid="ignore"):
         far = ~(np.abs(f - e) <= limit)
-        if bound is not None and not tolerance:  # a zero without error has a sign
-            far |= (bound == 0) & (f == 0) & (e == 0) & (np.signbit(f) != np.signbit(e))
         bad = np.where(np.isfinite(e), far, (f != e) & ~(np.isnan(f) & np.isnan(e)))
         return bad & (limit < np.inf)
 

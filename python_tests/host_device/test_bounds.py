@@ -247,18 +247,3 @@ def test_what_is_cut_off_leans_and_what_is_rounded_does_not():
         assert bool(lean(found, expected, 2 * bound, None)) == leans
         assert lean(found, expected, 2 * bound, np.arange(200)[:, None] < [30] * 8) == 0  # too few rows
     assert lean(expected, expected, bound, None) == 0
-
-
-def test_a_zero_without_error_has_its_sign():
-    zeros, other = np.array([0.0, -0.0, 0.0, -0.0], np.float32), np.array([0.0, -0.0, -0.0, 0.0], np.float32)
-    assert wrong(other, zeros, np.zeros(4)).tolist() == [False, False, True, True]
-    assert not wrong(other, zeros, np.full(4, 1e-45)).any()
-    assert not wrong(other, zeros).any()  # nothing is known of errors
-
-
-def test_a_function_that_loses_the_sign_of_a_zero_is_wrong():
-    root = of_elements(3, "%y = math.sqrt %x0 : f32", ("f32",), "f32")
-    x = np.array([[-0.0, 0.0, 4.0], [-0.0, NAN, INF], [0.25, 1e-30, 0.0]], np.float32)
-    expected, bound = root.run(x)
-    assert not wrong(np.sqrt(x), expected, bound).any()
-    assert np.argwhere(wrong(np.sqrt(x) + np.float32(0), expected, bound)).tolist() == [[0, 0], [1, 0]]
