@@ -103,7 +103,8 @@ def _run_level(folder: Path, level: str, inputs: Sequence[Any]) -> tuple:
     from mlirc.runtime.loading import read_model
 
     path = folder / "model.ptx"
-    return tuple(run_level(Levels.beside(path, read_model(path)[1]).module(level), inputs, {}))
+    edited = Levels.beside(path, read_model(path)[1], verify=False)  # as people do here
+    return tuple(run_level(edited.module(level), inputs, {}))
 
 
 def main(folder: Path, reference: Callable[..., tuple], inputs: Sequence[Any], fp32: str = DEFAULT_FP32) -> int:
@@ -183,6 +184,6 @@ def _run(folder: Path, level: str, inputs: Sequence[Any]) -> list[Any]:
     from mlirc.runtime import load
 
     given = [x.cuda() for x in inputs] if level == "gpu" else inputs
-    out = load(str(folder / "model.ptx"), device="host" if level == "host" else 0)(*given)
+    out = load(str(folder / "model.ptx"), device="host" if level == "host" else 0, verify=False)(*given)
     # A kernel without inputs says by none of them that torch tensors are wanted: its results are arrays.
     return [torch.as_tensor(x).cpu() for x in (out if isinstance(out, tuple | list) else (out,))]

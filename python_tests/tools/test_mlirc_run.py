@@ -10,7 +10,7 @@ from mlirc.tools.mlirc_run import as_input, main, random_inputs
 from support.plans.tiny import W, expected, randn, write_weights
 
 
-@pytest.mark.parametrize("where", [[], ["--no-graph"], ["--level", "linalg"]])
+@pytest.mark.parametrize("where", [[], ["--no-graph"], ["--level", "linalg", "--no-verify"]])
 def test_runs_and_writes(run_files, where, capsys):
     assert main(["m.ptx", "--input", "x.npy", "-o", "all.npz", "-o", "y=y.npy", *where]) == 0
     y, z = expected(randn())
@@ -61,7 +61,8 @@ def test_info(run_files, capsys):
         (["m.ptx", "--input", "x.npy", "--weights", "no.safetensors"], "no.safetensors: cannot be read"),
         (["m.ptx", "--input", "x.npy", "--weights", "other.safetensors"], "weight 'm.w' (f32[1,37]) is missing"),
         (["m.ptx", "--input", "x.npy", "--level", "tiles"], "tiles.mlir: cannot read level tiles"),
-        (["m.ptx", "--input", "x.npy", "--level", "kernels"], "kernels.mlir: not valid MLIR"),
+        (["m.ptx", "--input", "x.npy", "--level", "kernels"], "kernels.mlir: is not as mlirc wrote it"),
+        (["m.ptx", "--input", "x.npy", "--level", "kernels", "--no-verify"], "kernels.mlir: not valid MLIR"),
     ],
 )
 def test_errors_take_one_line(run_files, args, why, capsys):

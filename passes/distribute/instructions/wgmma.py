@@ -199,7 +199,9 @@ class Operand:
         i64 = ir.IntegerType.get_signless(64)
         shifted = arith.AndIOp(arith.ShRUIOp(em.value(address), em.c(4)).result, em.c(0x3FFF)).result
         low = arith.IndexCastUIOp(i64, shifted).result
-        self.base = arith.AddIOp(low, em.constant(ir.IntegerAttr.get(i64, shared.descriptor(k_last).bits))).result
+        bits = shared.descriptor(k_last).bits
+        signed = bits - (1 << 64) if bits >> 63 else bits  # as MLIR's bindings take numbers of 64 bits
+        self.base = arith.AddIOp(low, em.constant(ir.IntegerAttr.get(i64, signed))).result
 
     def at(self, row: int, k: int) -> ir.Value:
         """The descriptor of the slice that starts `row` rows and `k` elements into the operand."""

@@ -32,8 +32,8 @@ class Descriptor:
 
     @property
     def bits(self) -> int:
-        """The descriptor, less its address, as a signed number of 64 bits."""
-        return (self.mode - 4 * (self.mode > 1)) << 62 | self.stride >> 4 << 32 | self.leading >> 4 << 16
+        """The descriptor, less its address."""
+        return self.mode << 62 | self.stride >> 4 << 32 | self.leading >> 4 << 16
 
 
 @dataclass(frozen=True)
