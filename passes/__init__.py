@@ -12,11 +12,13 @@ import os
 import pkgutil
 import re
 from collections.abc import Callable
+from difflib import get_close_matches
 
 from mlirc.errors import MlircError
 from mlirc.schedule.errors import VerbError
 from mlirc.schedule.user import loading_file
 
+NEAREST = 8  # names that an error lists
 _passes: dict[str, Callable] = {}
 _users: dict[str, Callable] = {}  # of `--schedule FILE.py`
 _files: dict[str, str] = {}  # where those are from
@@ -76,5 +78,7 @@ def get_pass(name: str) -> Callable:
     """Looks a pass up; raises MlircError for an unknown name."""
     passes = all_passes() | _users
     if name not in passes:
-        raise MlircError(f"unknown pass '{name}': choose one of {', '.join(passes)}")
+        near = get_close_matches(name, passes, n=NEAREST, cutoff=0)
+        others = f", or {len(passes) - len(near)} others" if len(passes) > len(near) else ""
+        raise MlircError(f"unknown pass '{name}': choose one of {', '.join(near)}{others}")
     return passes[name]
