@@ -78,7 +78,7 @@ def get_pass(name: str) -> Callable:
     """Looks a pass up; raises MlircError for an unknown name."""
     passes = all_passes() | _users
     if name not in passes:
-        near = get_close_matches(name, passes, n=NEAREST, cutoff=0)
+        near = get_close_matches(name, list(passes), n=NEAREST, cutoff=0)
         others = f", or {len(passes) - len(near)} others" if len(passes) > len(near) else ""
         raise MlircError(f"unknown pass '{name}': choose one of {', '.join(near)}{others}")
     return passes[name]
