@@ -63,13 +63,18 @@ def folders(seconds: float, seed: int) -> int:
     return wrong
 
 
-def main() -> int:
+def command_line() -> argparse.Namespace:
+    """What was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--only", choices=["clients", "folders"])
     parser.add_argument("--factor", type=float, default=2, help="of p99 (default 2)")
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main(options: argparse.Namespace) -> int:
+    """Both campaigns, or one of them; 1 where something broke."""
     seconds = 60 * options.minutes / (1 if options.only else 2)
     failed = clients(seconds, options.factor) if options.only != "folders" else 0
     failed += folders(seconds, options.seed) if options.only != "clients" else 0
@@ -77,4 +82,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_main(main))
+    asked = command_line()
+    sys.exit(run_main(lambda: main(asked)))
