@@ -10,7 +10,7 @@ has the elements of the map that `windows.py` describes, and its attribute. A sc
 # No `from __future__ import annotations` here: the bindings read the op class's annotations as types.
 from typing import Any
 
-from mlirc.dialects.mlirc_dialect import Mlirc
+from mlirc.dialects.mlirc_dialect import Mlirc, checked
 from mlirc.dialects.windows import GATHER_WINDOWS, Windows
 from mlirc.mlir import ext, ir
 
@@ -23,15 +23,7 @@ class Im2colOp(Mlirc.Operation, name="im2col", traits=[ext.Pure]):  # type: igno
     image: ext.Operand[Any]
     result: ext.Result[Any]
 
-    @staticmethod
-    def verify_invariants(op: ir.Operation) -> bool:
-        """Called by MLIR's verifier; emits one error at the op's location for the first broken rule."""
-        try:
-            check(op.operation)
-        except ValueError as e:
-            op.operation.location.emit_error(f"'{IM2COL}' op {e}")
-            return False
-        return True
+    verify_invariants = checked(lambda op: check(op.operation))
 
 
 def check(op: ir.Operation) -> Windows:

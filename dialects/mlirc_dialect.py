@@ -39,7 +39,7 @@ makes slices of the pool of it.
 """
 
 # No `from __future__ import annotations` here: the bindings read the op class's annotations as types.
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +75,23 @@ class Mlirc(ext.Dialect, name="mlirc"):  # type: ignore[call-arg]
     """The dialect object."""
 
 
+def checked(check: Callable[[ir.Operation], Any]) -> Any:
+    """A verifier that emits one error at the op for what `check` raises."""
+
+    def verify_invariants(op: ir.Operation) -> bool:
+        try:
+            check(op)
+        except KeyError:  # MLIR looks for attributes that are not there later than it calls this
+            op.operation.location.emit_error(f"'{op.operation.name}' op lacks an attribute")
+            return False
+        except ValueError as e:
+            op.operation.location.emit_error(f"'{op.operation.name}' op {e}")
+            return False
+        return True
+
+    return staticmethod(verify_invariants)
+
+
 class AttentionOp(Mlirc.Operation, name="attention", traits=[ext.Pure]):  # type: ignore
     """Scaled dot-product attention as one op; see the module's docstring."""
 
@@ -89,9 +106,7 @@ class AttentionOp(Mlirc.Operation, name="attention", traits=[ext.Pure]):  # type
     result: ext.Result[Any]
     more: Sequence[ext.Operand[Any]]  # the mask, or the score's inputs
 
-    @staticmethod
-    def verify_invariants(op: ir.Operation) -> bool:
-        return _verify(op)
+    verify_invariants = checked(lambda op: AttentionInfo.of(op))
 
 
 class SinkAttentionOp(Mlirc.Operation, name="sink_attention", traits=[ext.Pure]):  # type: ignore
@@ -110,9 +125,7 @@ class SinkAttentionOp(Mlirc.Operation, name="sink_attention", traits=[ext.Pure])
     result: ext.Result[Any]
     more: Sequence[ext.Operand[Any]]  # the mask, or the score's inputs
 
-    @staticmethod
-    def verify_invariants(op: ir.Operation) -> bool:
-        return _verify(op)
+    verify_invariants = checked(lambda op: AttentionInfo.of(op))
 
 
 class TableAttentionOp(Mlirc.Operation, name="table_attention", traits=[ext.Pure]):  # type: ignore
@@ -131,9 +144,7 @@ class TableAttentionOp(Mlirc.Operation, name="table_attention", traits=[ext.Pure
     result: ext.Result[Any]
     more: Sequence[ext.Operand[Any]]  # the score's other inputs
 
-    @staticmethod
-    def verify_invariants(op: ir.Operation) -> bool:
-        return _verify(op)
+    verify_invariants = checked(lambda op: AttentionInfo.of(op))
 
 
 class CachedAttentionOp(Mlirc.Operation, name="cached_attention", traits=[ext.Pure]):  # type: ignore
@@ -151,9 +162,7 @@ class CachedAttentionOp(Mlirc.Operation, name="cached_attention", traits=[ext.Pu
     result: ext.Result[Any]
     more: Sequence[ext.Operand[Any]]  # slopes and sinks
 
-    @staticmethod
-    def verify_invariants(op: ir.Operation) -> bool:
-        return _verify(op)
+    verify_invariants = checked(lambda op: AttentionInfo.of(op))
 
 
 class GatherPagesOp(Mlirc.Operation, name="gather_pages", traits=[ext.Pure]):  # type: ignore
@@ -165,19 +174,7 @@ class GatherPagesOp(Mlirc.Operation, name="gather_pages", traits=[ext.Pure]):  #
     layout: Any
     result: ext.Result[Any]
 
-    @staticmethod
-    def verify_invariants(op: ir.Operation) -> bool:
-        return _verify(op)
-
-
-def _verify(op: ir.Operation) -> bool:
-    """Called by MLIR's verifier; emits one error at the op's location for the first broken rule."""
-    try:
-        (GatherInfo if op.operation.name == GATHER_PAGES else AttentionInfo).of(op)
-    except ValueError as e:
-        op.operation.location.emit_error(f"'{op.operation.name}' op {e}")
-        return False
-    return True
+    verify_invariants = checked(lambda op: GatherInfo.of(op))
 
 
 @dataclass(frozen=True)

@@ -46,11 +46,11 @@ each tile, and roles whose results differ in type yield one `!mlirc.results`, a 
 (`builtin.unrealized_conversion_cast`)."""
 
 # No `from __future__ import annotations` here: the bindings read the op classes' annotations as types.
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlirc.dialects.mlirc_dialect import Mlirc
+from mlirc.dialects.mlirc_dialect import Mlirc, checked
 from mlirc.mlir import ext, ir
 
 MAKE_RING, ROLES, PUT, GET, RELEASE, YIELD = (
@@ -168,23 +168,6 @@ def _slot(attribute: ir.Attribute) -> Slot:
     return Slot(held, swizzle.value, **flags, rewrite=rewrite.value if rewrite else "")
 
 
-def _checked(check: Callable[[ir.Operation], Any]) -> Any:
-    """A verifier that emits one error at the op for what `check` raises."""
-
-    def verify_invariants(op: ir.Operation) -> bool:
-        try:
-            check(op)
-        except KeyError:  # MLIR looks for attributes that are not there later than it calls this
-            op.operation.location.emit_error(f"'{op.operation.name}' op lacks an attribute")
-            return False
-        except ValueError as e:
-            op.operation.location.emit_error(f"'{op.operation.name}' op {e}")
-            return False
-        return True
-
-    return staticmethod(verify_invariants)
-
-
 class MakeRingOp(Mlirc.Operation, name="make_ring"):  # type: ignore
     """A ring of `depth` slots, each with the tiles of `slots`."""
 
@@ -192,7 +175,7 @@ class MakeRingOp(Mlirc.Operation, name="make_ring"):  # type: ignore
     copy: Any
     slots: Any
     result: ext.Result[RingType]
-    verify_invariants = _checked(RingSpec.of)
+    verify_invariants = checked(RingSpec.of)
 
 
 def spec_of(ring: ir.Value) -> RingSpec:
@@ -252,7 +235,7 @@ class PutOp(Mlirc.Operation, name="put"):  # type: ignore
     slice: ext.Operand[Any]
     when: Sequence[ext.Operand[Any]]
     tile: Any
-    verify_invariants = _checked(_check_put)
+    verify_invariants = checked(_check_put)
 
 
 class GetOp(Mlirc.Operation, name="get"):  # type: ignore
@@ -262,7 +245,7 @@ class GetOp(Mlirc.Operation, name="get"):  # type: ignore
     sizes: Sequence[ext.Operand[ir.IndexType]]
     tile: Any
     result: ext.Result[Any]
-    verify_invariants = _checked(_check_get)
+    verify_invariants = checked(_check_get)
 
 
 class ReleaseOp(Mlirc.Operation, name="release"):  # type: ignore
@@ -270,7 +253,7 @@ class ReleaseOp(Mlirc.Operation, name="release"):  # type: ignore
 
     ring: ext.Operand[RingType]
     lag: Any
-    verify_invariants = _checked(_check_release)
+    verify_invariants = checked(_check_release)
 
 
 @dataclass(frozen=True)
@@ -330,15 +313,7 @@ class RolesOp(Mlirc.Operation, name="roles"):  # type: ignore
     produce: ext.Region
     consume: ext.Region
 
-    @staticmethod
-    def verify_region_invariants(op: ir.Operation) -> bool:
-        """Called by MLIR's verifier; emits one error at the op's location for the first broken rule."""
-        try:
-            _check_roles(op.operation)
-        except ValueError as e:
-            op.operation.location.emit_error(f"'{ROLES}' op {e}")
-            return False
-        return True
+    verify_region_invariants = checked(lambda op: _check_roles(op.operation))
 
 
 class YieldOp(Mlirc.Operation, name="yield", traits=[ir.IsTerminatorTrait]):  # type: ignore

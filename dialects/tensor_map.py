@@ -15,7 +15,7 @@ spatial dimension, one after the other. The kernel takes the map as an argument 
 from collections.abc import Sequence
 from typing import Any
 
-from mlirc.dialects.mlirc_dialect import Mlirc
+from mlirc.dialects.mlirc_dialect import Mlirc, checked
 from mlirc.mlir import ext, ir
 from mlirc.runtime.tensor_map import MAP_ALIGNMENT, MAP_BYTES, Im2col, TensorMapSpec
 
@@ -31,15 +31,7 @@ class TensorMapOp(Mlirc.Operation, name="tensor_map", traits=[ext.Pure]):  # typ
     swizzle: Any
     result: ext.Result[Any]
 
-    @staticmethod
-    def verify_invariants(op: ir.Operation) -> bool:
-        """Called by MLIR's verifier; emits one error at the op's location for the first broken rule."""
-        try:
-            map_spec(op)
-        except ValueError as e:
-            op.operation.location.emit_error(f"'{TENSOR_MAP}' op {e}")
-            return False
-        return True
+    verify_invariants = checked(lambda op: map_spec(op))
 
 
 def map_spec(op: Any) -> TensorMapSpec:
