@@ -117,3 +117,9 @@ class Windows:
         if not 1 <= made.rank <= 3 or {len(values) for values in lists} != {made.rank} or min(positive) < 1:
             raise ValueError(f"{GATHER_WINDOWS} = {found}: one to three dimensions, of positive sizes")
         return made
+
+
+def image_of(op: ir.Operation) -> ir.Value:
+    """The image [N, *spatial, C] that a map of windows reads."""
+    reads = (o.operation for o in op.regions[0].blocks[0].operations if o.operation.name == "tensor.extract")
+    return next(reads).operands[0]

@@ -5,24 +5,24 @@ from __future__ import annotations
 from mlirc.dialects.im2col import im2col
 from mlirc.dialects.schedule._base import PayloadError, transform_op
 from mlirc.dialects.schedule._dims import body_of
-from mlirc.dialects.windows import Windows
+from mlirc.dialects.windows import Windows, image_of
 from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import ir, nested
 
 
-def image_of(op: ir.Operation) -> ir.Value:
+def _image(op: ir.Operation) -> ir.Value:
     """The image whose windows a map gathers; raises PayloadError for a map that computes more than that."""
     reads = [o.operation for o in body_of(op).operations if o.operation.name == "tensor.extract"]
     if len(reads) != 1 or len(op.operands) != 1:
         raise PayloadError("it gathers windows of what it computes itself: read an image that is in memory", op)
-    return reads[0].operands[0]
+    return image_of(op)
 
 
 def copied(op: ir.Operation) -> str:
     """Why im2col copies cannot bring the windows that a map gathers; "" where they can."""
     windows = Windows.of(op)
     assert windows is not None
-    image = ir.RankedTensorType(image_of(op).type)
+    image = ir.RankedTensorType(_image(op).type)
     return windows.copied(list(image.shape), element_bytes(image.element_type))
 
 
@@ -40,6 +40,6 @@ def read_windows(rewriter, functions):
             with ir.InsertionPoint(op), op.location:
                 windows = Windows.of(op)
                 assert windows is not None
-                view = im2col(image_of(op), windows)
+                view = im2col(_image(op), windows)
             op.results[0].replace_all_uses_with(view)
             op.erase()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlirc.dialects.mlirc_dialect import DEQUANTIZE, GATHER_MATRICES
+from mlirc.dialects.windows import image_of
 from mlirc.errors import MlircError
 from mlirc.mlir import arith, ir
 from mlirc.passes.graph.emit import Arguments, BodyEmitter, Tile, clone_body, filled, make_generic
@@ -19,7 +20,7 @@ from mlirc.passes.graph.facts import (
 from mlirc.passes.graph.index import Index, loop_pairs
 from mlirc.passes.graph.scalar import Scalar, constant_of, is_gather
 from mlirc.passes.graph.space import Space, affine_map
-from mlirc.passes.graph.windows import element, emit, geometry_of, image_of, is_windows
+from mlirc.passes.graph.windows import element, emit, geometry_of, is_windows
 
 UNIT_M, UNIT_N, UNIT_K = 3000, 3001, 3002  # loops of size 1 that keep a matmul's form
 

@@ -27,13 +27,6 @@ def geometry_of(op: ir.Operation | None) -> Windows:
     return geometry
 
 
-def image_of(op: ir.Operation | None) -> ir.Value:
-    """The image [N, *spatial, C] that a map of windows reads."""
-    assert op is not None, "a map of windows is an op"
-    extract = next(o for o in op.regions[0].blocks[0].operations if o.operation.name == "tensor.extract")
-    return extract.operation.operands[0]
-
-
 def element(scalars: Scalars, image: ir.Value, windows: Windows, place: Sequence[Index]) -> Scalar:
     """What the map has at an index of its shape: an element of the image, or 0."""
     shape = shape_of(image)
