@@ -33,7 +33,7 @@ def channels_last(rank: int) -> Order:
     return (0, *range(2, rank), 1)
 
 
-def _element(value: ir.Value) -> ir.Type:
+def element_of(value: ir.Value) -> ir.Type:
     return ir.RankedTensorType(value.type).element_type
 
 
@@ -107,7 +107,7 @@ class Layouts:
             added = set(op.attributes["dimensions"])
             kept = [i for i in order if i not in added]
             source = self.get(op.operands[0], tuple(sorted(kept).index(i) for i in kept))
-            out = tensor.empty(shape, _element(result))
+            out = tensor.empty(shape, element_of(result))
             return _one(linalg.broadcast(source, outs=[out], dimensions=[order.index(i) for i in sorted(added)]))
         return None
 
@@ -149,7 +149,7 @@ def _one(result: object) -> ir.Value:
 
 def _filled(op: ir.Operation, shape: list[int]) -> ir.Value:
     """An empty or a filled tensor of another shape."""
-    empty = tensor.empty(shape, _element(op.results[0]))
+    empty = tensor.empty(shape, element_of(op.results[0]))
     return empty if op.name == "tensor.empty" else _one(linalg.fill(op.operands[0], outs=[empty]))
 
 
@@ -163,7 +163,7 @@ def transposed(value: ir.Value, order: Order) -> ir.Value:
     shape = permuted(shape_of(value), order)
     if _same_memory(shape_of(value), tuple(range(len(order))), order):
         return reshape(value, shape)
-    out = tensor.empty(shape, _element(value))
+    out = tensor.empty(shape, element_of(value))
     return _one(linalg.transpose(value, outs=[out], permutation=list(order)))
 
 
@@ -232,7 +232,7 @@ def _pad(op: ir.Operation, layouts: Layouts) -> bool:
 def padded(value: ir.Value, low: Sequence[int], high: Sequence[int], fill: ir.Value) -> ir.Value:
     """The value with so many elements more in front of and after those of each dimension."""
     shape = [a + n + b for a, n, b in zip(low, shape_of(value), high, strict=True)]
-    op = tensor.PadOp(tensor_type(shape, _element(value)), value, [], [], low, high)
+    op = tensor.PadOp(tensor_type(shape, element_of(value)), value, [], [], low, high)
     index = ir.IndexType.get()
     block = op.regions[0].blocks.append(*[index] * len(shape), arg_locs=[ir.Location.unknown()] * len(shape))
     with ir.InsertionPoint(block):
@@ -243,7 +243,7 @@ def padded(value: ir.Value, low: Sequence[int], high: Sequence[int], fill: ir.Va
 def _concat(op: ir.Operation, layouts: Layouts) -> bool:
     order = next(o for v in op.operands if (o := layouts.order(v)) is not None)
     axis = order.index(ir.IntegerAttr(op.attributes["dim"]).value)
-    type_ = tensor_type(permuted(shape_of(op.results[0]), order), _element(op.results[0]))
+    type_ = tensor_type(permuted(shape_of(op.results[0]), order), element_of(op.results[0]))
     return _result(
         op, layouts, order, tensor.ConcatOp(type_, axis, [layouts.get(v, order) for v in op.operands]).result
     )
@@ -255,7 +255,7 @@ def _slice(op: ir.Operation, layouts: Layouts) -> bool:
     if order is None or not is_move(op) or len(shape_of(result)) != len(order):
         return False
     lists = [permuted(static(op, f"static_{n}") or [], order) for n in ("offsets", "sizes", "strides")]
-    type_ = tensor_type(permuted(shape_of(result), order), _element(result))
+    type_ = tensor_type(permuted(shape_of(result), order), element_of(result))
     return _result(
         op, layouts, order, tensor.ExtractSliceOp(type_, layouts.get(source, order), [], [], [], *lists).result
     )

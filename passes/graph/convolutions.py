@@ -16,10 +16,10 @@ from math import prod
 from mlirc.dialects.windows import Windows
 from mlirc.ir.tensors import element_bytes, shape_of
 from mlirc.mlir import arith, ir, linalg, tensor
-from mlirc.passes.graph.channels_last import Layouts, groups_of, padded, permuted
+from mlirc.passes.graph.channels_last import Layouts, element_of, groups_of, permuted
 from mlirc.passes.graph.emit import filled, make_generic, reshape
 from mlirc.passes.graph.evaluate import is_move, owner_of, static, zero_attribute
-from mlirc.passes.graph.few_channels import few_channels, filled_up, whole_pixels
+from mlirc.passes.graph.few_channels import few_channels, filled_up, whole_pixels, with_zeros
 from mlirc.passes.graph.space import affine_map
 from mlirc.passes.graph.windows import gather_windows, is_view
 
@@ -113,7 +113,7 @@ def convolution(op: ir.Operation, layouts: Layouts, whole: bool) -> bool:
             left = reshape(image, [prod(out[: 1 + rank]), *([groups] if groups > 1 else []), columns])
         else:
             if whole and groups == 1:
-                geometry = replace(geometry, channels=filled_up(geometry.channels, element_bytes(_element(image))))
+                geometry = replace(geometry, channels=filled_up(geometry.channels, element_bytes(element_of(image))))
             left = gather_windows(image, geometry)
         result = reshape(_contract(left, _rows(weights, geometry), is_image), out)
         if not _is_zero(op.operands[2]):
@@ -122,12 +122,8 @@ def convolution(op: ir.Operation, layouts: Layouts, whole: bool) -> bool:
     return True
 
 
-def _element(value: ir.Value) -> ir.Type:
-    return ir.RankedTensorType(value.type).element_type
-
-
 def _is_supported(op: ir.Operation, shape: Shape) -> bool:
-    kinds = [str(_element(v)) for v in op.operands]
+    kinds = [str(element_of(v)) for v in op.operands]
     if kinds[0] != kinds[1] or kinds[0] not in ("f32", "bf16", "f16") or kinds[2] != "f32":
         return False
     if any(0 in shape_of(v) for v in op.operands):
@@ -181,8 +177,7 @@ def _rows(weights: ir.Value, windows: Windows) -> ir.Value:
     shape = list(shape_of(weights))
     more = windows.channels - shape[-1]
     if more:
-        zero = arith.constant(_element(weights), zero_attribute(_element(weights)))
-        weights = padded(weights, [0] * len(shape), [*[0] * (len(shape) - 1), more], zero)
+        weights = with_zeros(weights, [0] * len(shape), [*[0] * (len(shape) - 1), more])
         shape[-1] += more
     leading = len(shape) - 1 - windows.rank
     return reshape(weights, [*shape[:leading], prod(shape[leading:])])
@@ -213,7 +208,7 @@ def _contract(left: ir.Value, right: ir.Value, groups_inside: bool) -> ir.Value:
 def _added(a: ir.Value, b: ir.Value) -> ir.Value:
     """The sum of two tensors of one shape."""
     rank = len(shape_of(a))
-    out = tensor.empty(shape_of(a), _element(a))
+    out = tensor.empty(shape_of(a), element_of(a))
     op = make_generic([a, b], [out], [ir.AffineMap.get_identity(rank)] * 3, ["parallel"] * rank)
     block = op.regions[0].blocks[0]
     with ir.InsertionPoint(block):

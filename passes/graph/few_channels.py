@@ -14,7 +14,7 @@ from math import prod
 from mlirc.dialects.windows import Windows
 from mlirc.ir.tensors import element_bytes, shape_of
 from mlirc.mlir import arith, ir, tensor
-from mlirc.passes.graph.channels_last import padded, transposed
+from mlirc.passes.graph.channels_last import element_of, padded, transposed
 from mlirc.passes.graph.emit import reshape
 from mlirc.passes.graph.evaluate import zero_attribute
 from mlirc.passes.graph.space import tensor_type
@@ -31,7 +31,7 @@ def few_channels(image: ir.Value, weights: ir.Value, windows: Windows) -> tuple[
     """The image [N, *spatial, C], the weights [outputs, *kernel, C] and the geometry that compute the same; as they are
     where that gains nothing."""
     blocks = space_to_depth(image, weights, windows)
-    size = element_bytes(_element(image))
+    size = element_bytes(element_of(image))
     anew = blocks[2] != windows or windows.channels * size % COPY_BYTES != 0  # written for the convolution in any case
     return fold_taps(*blocks) if anew else blocks
 
@@ -51,7 +51,7 @@ def space_to_depth(image: ir.Value, weights: ir.Value, windows: Windows) -> tupl
     high = [e - n - low for e, n, low in zip(extents, spatial, windows.low, strict=True)]
     if min(high) < 0:  # what no window reads: kept out of the blocks
         return image, weights, windows
-    image = _blocks(_with_zeros(image, [0, *windows.low, 0], [0, *high, 0]), strides)
+    image = _blocks(with_zeros(image, [0, *windows.low, 0], [0, *high, 0]), strides)
     weights = _blocks(weights, strides)
     rank = windows.rank
     geometry = Windows(tuple(kernel), windows.out, (1,) * rank, (1,) * rank, (0,) * rank, channels * block)
@@ -61,7 +61,7 @@ def space_to_depth(image: ir.Value, weights: ir.Value, windows: Windows) -> tupl
 def fold_taps(image: ir.Value, weights: ir.Value, windows: Windows) -> tuple[ir.Value, ir.Value, Windows]:
     """The same, with a row's taps as channels where that saves `SAVES` of what is multiplied."""
     channels, taps = windows.channels, windows.kernel[-1]
-    size = element_bytes(_element(image))
+    size = element_bytes(element_of(image))
     apart, together = taps * filled_up(channels, size), filled_up(taps * channels, size)
     if windows.groups != 1 or channels > MOST or together > (1 - SAVES) * apart:
         return image, weights, windows
@@ -69,15 +69,15 @@ def fold_taps(image: ir.Value, weights: ir.Value, windows: Windows) -> tuple[ir.
     shape = list(shape_of(image))
     high = max((out - 1) * step + (taps - 1) * dilation + 1 - shape[-2] - low, 0)
     lead = [0] * (len(shape) - 2)
-    image = _with_zeros(image, [*lead, low, 0], [*lead, high, 0])
+    image = with_zeros(image, [*lead, low, 0], [*lead, high, 0])
     size_of_slice = [*shape[:-2], out, channels]
-    steps, kind = [*[1] * len(lead), step, 1], tensor_type(size_of_slice, _element(image))
+    steps, kind = [*[1] * len(lead), step, 1], tensor_type(size_of_slice, element_of(image))
     parts = [
         tensor.ExtractSliceOp(kind, image, [], [], [], [*lead, t * dilation, 0], size_of_slice, steps).result
         for t in range(taps)
     ]
     folded = [*shape[:-2], out, taps * channels]
-    image = tensor.ConcatOp(tensor_type(folded, _element(image)), len(shape) - 1, parts).result
+    image = tensor.ConcatOp(tensor_type(folded, element_of(image)), len(shape) - 1, parts).result
     rows = list(shape_of(weights))
     weights = reshape(weights, [*rows[:-2], 1, taps * channels])
     *before, _ = zip(windows.kernel, windows.strides, windows.dilations, windows.low, strict=True)
@@ -89,10 +89,10 @@ def fold_taps(image: ir.Value, weights: ir.Value, windows: Windows) -> tuple[ir.
 def whole_pixels(image: ir.Value) -> ir.Value:
     """The image with channels of zeros behind its own, so that a pixel is whole sectors of memory, or what a copy takes
     at the least."""
-    size = element_bytes(_element(image))
+    size = element_bytes(element_of(image))
     whole = COPY_BYTES if shape_of(image)[-1] * size <= SECTOR else SECTOR
     more = -shape_of(image)[-1] % (whole // size)
-    return _with_zeros(image, [0] * len(shape_of(image)), [*[0] * (len(shape_of(image)) - 1), more]) if more else image
+    return with_zeros(image, [0] * len(shape_of(image)), [*[0] * (len(shape_of(image)) - 1), more]) if more else image
 
 
 def filled_up(channels: int, size: int) -> int:
@@ -102,14 +102,11 @@ def filled_up(channels: int, size: int) -> int:
     return min(found, key=lambda n: n * found[n])
 
 
-def _element(value: ir.Value) -> ir.Type:
-    return ir.RankedTensorType(value.type).element_type
-
-
-def _with_zeros(value: ir.Value, low: list[int], high: list[int]) -> ir.Value:
+def with_zeros(value: ir.Value, low: list[int], high: list[int]) -> ir.Value:
+    """The value with so many zeros in front of and after each dimension."""
     if not any((*low, *high)):
         return value
-    return padded(value, low, high, arith.constant(_element(value), zero_attribute(_element(value))))
+    return padded(value, low, high, arith.constant(element_of(value), zero_attribute(element_of(value))))
 
 
 def _blocks(value: ir.Value, strides: tuple[int, ...]) -> ir.Value:
