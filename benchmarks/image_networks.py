@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from diffusion import Diffusion
 from torch import Tensor, nn
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
@@ -98,6 +99,120 @@ def vae_decoder() -> nn.Module:
     return nn.Sequential(*layers, nn.GroupNorm(32, 128), nn.SiLU(), nn.Conv2d(128, 3, 3, padding=1))
 
 
+class Squeezed(nn.Module):
+    """Squeeze and excitation as MobileNetV3 has it: a mean over pixels, a quarter of the channels, hard sigmoid."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        narrow = (channels // 4 + 4) // 8 * 8
+        self.down, self.up = nn.Conv2d(channels, narrow, 1), nn.Conv2d(narrow, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * F.hardsigmoid(self.up(F.relu(self.down(F.adaptive_avg_pool2d(x, 1)))))
+
+
+class Inverted(nn.Module):
+    """MobileNetV3's block: 1x1 to `inner` channels, depthwise, squeezed or not, 1x1 to `outputs`."""
+
+    def __init__(self, channels: int, inner: int, outputs: int, kernel: int, stride: int, squeezed: bool, hard: bool):
+        super().__init__()
+        act = nn.Hardswish if hard else nn.ReLU
+        layers: list[nn.Module] = []
+        if inner != channels:
+            layers += [nn.Conv2d(channels, inner, 1, bias=False), nn.BatchNorm2d(inner), act()]
+        depthwise = nn.Conv2d(inner, inner, kernel, stride, kernel // 2, groups=inner, bias=False)
+        layers += [depthwise, nn.BatchNorm2d(inner), act()]
+        layers += [Squeezed(inner)] if squeezed else []
+        layers += [nn.Conv2d(inner, outputs, 1, bias=False), nn.BatchNorm2d(outputs)]
+        self.layers, self.skips = nn.Sequential(*layers), stride == 1 and channels == outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.layers(x) if self.skips else self.layers(x)
+
+
+# Howard et al., 2019, table 1: kernel, inner channels, outputs, squeezed, hard swish, stride.
+MOBILENET_V3 = [
+    (3, 16, 16, 0, 0, 1), (3, 64, 24, 0, 0, 2), (3, 72, 24, 0, 0, 1), (5, 72, 40, 1, 0, 2), (5, 120, 40, 1, 0, 1),
+    (5, 120, 40, 1, 0, 1), (3, 240, 80, 0, 1, 2), (3, 200, 80, 0, 1, 1), (3, 184, 80, 0, 1, 1), (3, 184, 80, 0, 1, 1),
+    (3, 480, 112, 1, 1, 1), (3, 672, 112, 1, 1, 1), (5, 672, 160, 1, 1, 2), (5, 960, 160, 1, 1, 1),
+    (5, 960, 160, 1, 1, 1),
+]  # fmt: skip
+
+
+def mobilenetv3() -> nn.Module:
+    """MobileNetV3-Large."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16), nn.Hardswish()]
+    channels = 16
+    for kernel, inner, outputs, squeezed, hard, stride in MOBILENET_V3:
+        layers.append(Inverted(channels, inner, outputs, kernel, stride, bool(squeezed), bool(hard)))
+        channels = outputs
+    layers += [nn.Conv2d(160, 960, 1, bias=False), nn.BatchNorm2d(960), nn.Hardswish(), nn.AdaptiveAvgPool2d(1)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(960, 1280), nn.Hardswish(), nn.Linear(1280, 1000))
+
+
+class Detector(nn.Module):
+    """RetinaNet's feature pyramid and heads (Lin et al., 2017) on ResNet-50: scores and boxes of levels 3 to 7."""
+
+    def __init__(self, classes: int = 80, anchors: int = 9, width: int = 256) -> None:
+        super().__init__()
+        from transformers import ResNetBackbone, ResNetConfig
+
+        stages = ["stage2", "stage3", "stage4"]
+        self.backbone = ResNetBackbone(ResNetConfig(out_features=stages))
+        self.lateral = nn.ModuleList(nn.Conv2d(c, width, 1) for c in (512, 1024, 2048))
+        self.smooth = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for _ in range(3))
+        self.coarse6, self.coarse7 = nn.Conv2d(2048, width, 3, 2, 1), nn.Conv2d(width, width, 3, 2, 1)
+
+        def head(outputs: int) -> nn.Module:
+            inner = [layer for _ in range(4) for layer in (nn.Conv2d(width, width, 3, padding=1), nn.ReLU())]
+            return nn.Sequential(*inner, nn.Conv2d(width, outputs, 3, padding=1))
+
+        self.scores, self.boxes, self.classes = head(anchors * classes), head(anchors * 4), classes
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.backbone(x).feature_maps
+        maps = [lateral(f) for lateral, f in zip(self.lateral, features, strict=True)]
+        for i in (1, 0):
+            maps[i] = maps[i] + F.interpolate(maps[i + 1], scale_factor=2.0)
+        maps = [smooth(m) for smooth, m in zip(self.smooth, maps, strict=True)]
+        maps.append(self.coarse6(features[-1]))
+        maps.append(self.coarse7(F.relu(maps[-1])))
+
+        def flat(head: nn.Module, size: int) -> Tensor:
+            return torch.cat([head(m).permute(0, 2, 3, 1).reshape(m.shape[0], -1, size) for m in maps], 1)
+
+        return flat(self.scores, self.classes), flat(self.boxes, 4)
+
+
+def twice(channels: int, outputs: int) -> nn.Module:
+    """3x3, batch norm and ReLU, two times."""
+    layers: list[nn.Module] = []
+    for c in (channels, outputs):
+        layers += [nn.Conv2d(c, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+class Segmenter(nn.Module):
+    """The U-Net of Ronneberger et al., 2015, padded: five levels of 64 to 1,024 channels, two classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = (64, 128, 256, 512, 1024)
+        self.down = nn.ModuleList(twice(c, w) for c, w in zip((3, *widths), widths, strict=False))
+        ups = list(zip(widths[:0:-1], widths[-2::-1], strict=True))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(c, w, 2, 2) for c, w in ups)
+        self.merge, self.last = nn.ModuleList(twice(c, w) for c, w in ups), nn.Conv2d(64, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept: list[Tensor] = []
+        for i, down in enumerate(self.down):
+            x = down(F.max_pool2d(x, 2) if i else x)
+            kept.append(x)
+        for up, merge, skip in zip(self.up, self.merge, kept[-2::-1], strict=True):
+            x = merge(torch.cat([skip, up(x)], 1))
+        return self.last(x)
+
+
 class Logits(nn.Module):
     """A model of transformers with its logits, or its last hidden state, as the result."""
 
@@ -146,7 +261,11 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         (3, 224, 224),
     ),
     "convnext": (partial(Logits, "ConvNextForImageClassification", "ConvNextConfig"), (3, 224, 224)),
+    "mobilenetv3": (mobilenetv3, (3, 224, 224)),
+    "detector": (Detector, (3, 512, 512)),
+    "segmenter": (Segmenter, (3, 256, 256)),
     "unet": (unet_blocks, (4, 64, 64)),
+    "diffusion": (Diffusion, (4, 64, 64)),
     "vae": (vae_decoder, (4, 64, 64)),
     "whisper-base": (partial(Encoder, 512, 6, 8), (80, 3000)),
     "whisper-small": (partial(Encoder, 768, 12, 12), (80, 3000)),
@@ -162,11 +281,12 @@ def network(name: str, dtype: str) -> nn.Module:
     return made.to(memory_format=torch.channels_last) if len(shape) == 3 else made
 
 
-def images(name: str, batch: int, dtype: str) -> Tensor:
-    """Its input."""
+def images(name: str, batch: int, dtype: str) -> list[Tensor]:
+    """Its inputs: images, and for a diffusion's U-Net the steps and prompts."""
     _, shape = NETWORKS[name]
     x = torch.randn(batch, *shape, dtype=DTYPES[dtype])
-    return x.contiguous(memory_format=torch.channels_last) if len(shape) == 3 else x
+    x = x.contiguous(memory_format=torch.channels_last) if len(shape) == 3 else x
+    return [x, torch.arange(batch) * 100 + 7, torch.randn(batch, 77, 768).to(x)] if name == "diffusion" else [x]
 
 
 PROBLEM = """from image_networks import images, network
@@ -179,12 +299,12 @@ class Model(nn.Module):
         super().__init__()
         self.network = network("{name}", "{dtype}")
 
-    def forward(self, x):
-        return self.network(x)
+    def forward(self, *inputs):
+        return self.network(*inputs)
 
 
 def get_inputs():
-    return [images("{name}", {batch}, "{dtype}")]
+    return images("{name}", {batch}, "{dtype}")
 
 
 def get_init_inputs():
