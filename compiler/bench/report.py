@@ -185,6 +185,14 @@ def kernel_sum(record: dict[str, Any]) -> str:
     return f"{launches} launches take {total:,.1f} us one by one, and {whole:,.1f} us as one graph"
 
 
+def kernel_lines(record: dict[str, Any]) -> list[str]:
+    """A page's part about the kernels of one result; nothing where they were not timed."""
+    if not (found := kernel_rows(record)):
+        return []
+    table = markdown_table(KERNEL_HEAD, found)
+    return ["", f"## Kernels of {record['case']['name']}", "", *table, "", f"{kernel_sum(record)}."]
+
+
 def details(record: dict[str, Any]) -> list[str]:
     """What else is known of a result, a line each: memory, the time to the first token, peers that failed, notes."""
     result, lines = record.get("result", {}), []
@@ -233,16 +241,14 @@ def markdown(data: dict[str, Any]) -> str:
     lines += ["Frobenius norms against FP64; docs/benchmarking.md says how each figure is taken.", ""]
     lines += [f"- {line}" for line in summary(results)] + [""]
     shown = _shown(rows(results))
-    lines += _markdown_table([HEAD[i] for i in shown], [[row[i] for i in shown] for row in rows(results)])
+    lines += markdown_table([HEAD[i] for i in shown], [[row[i] for i in shown] for row in rows(results)])
     behind = worst(results)
     if behind:
         lines += ["", "Furthest behind the best peer: " + ", ".join(f"{n} {x:.1f}x" for n, x in behind) + "."]
     for record in results:
         if found := details(record):
             lines += ["", f"## {record['case']['name']}", "", *(f"- {line}" for line in found)]
-        if kernel_rows(record):
-            lines += ["", f"## Kernels of {record['case']['name']}", ""]
-            lines += [*_markdown_table(KERNEL_HEAD, kernel_rows(record)), "", f"{kernel_sum(record)}."]
+        lines += kernel_lines(record)
     return "\n".join(lines) + "\n"
 
 
@@ -252,7 +258,9 @@ def _shown(body: Sequence[tuple[str, ...]]) -> list[int]:
     return [i for i in range(len(HEAD)) if i < last or any(row[i] for row in body)]
 
 
-def _markdown_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+def markdown_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table; `|` and line breaks in cells are escaped."""
+
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(c.replace("|", "\\|").replace("\n", " ") for c in cells) + " |"
 

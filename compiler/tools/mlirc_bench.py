@@ -342,6 +342,7 @@ def _run_problems(cases: list[Case], compiled: list[Entry], folder: Path, option
     about = {**_environment(), "target": get_target(options.target).name, "schedule": options.schedule}
     about["fp32"] = options.fp32
     running = {"time": not options.check_only, "peers": _peers(options, "eager"), "samples": options.samples}
+    running["kernels"] = options.kernels
     session = Session(cases, folder, {**about, "commit": commit()}, about["target"], options.schedule, options.fp32)
     session.compile_jobs = options.compile_jobs or max(options.jobs, 1)
     session.compile_memory = (options.memory or 0) * 2**30

@@ -273,7 +273,7 @@ def test_what_eager_says_otherwise_is_asked_of_fp64(tmp_path, monkeypatch, chang
     write_compiled(tmp_path, case, Compiled("", {}))
     monkeypatch.setattr(running, "load_text", lambda *_, **__: Fake(lambda x: [change(torch.softmax(x, -1))]))
     info = {"work": {"read": 1, "written": 1, "flops": {}, "vector": 0}}
-    result = running.run_problem(case, info, tmp_path, {"time": False}, device="cpu")
+    result = running.run_problem(case, info, tmp_path, {"time": False, "kernels": False}, device="cpu")
     assert (result["check"]["verdict"], result["check"]["against"]) == (verdict, against)
     assert report.outcome({"case": case.to_json(), "info": info, "result": result}).startswith(verdict)
 

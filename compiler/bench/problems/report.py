@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mlirc.bench.compiling import geometric_mean
-from mlirc.bench.report import is_right, rows
+from mlirc.bench.report import is_right, kernel_lines, markdown_table, rows
 
 FAST = (0.5, 0.8, 1.0, 1.5, 2.0)
 HEAD = (
@@ -95,16 +95,11 @@ def markdown(data: dict[str, Any]) -> str:
         "Medians in microseconds, L2 cache cold. `vs`: geometric mean of the peer's time over ours, over the problems"
     ]
     lines += ["that are right; fast_p: the share of all problems that are right and faster than eager by p.", ""]
-    lines += _table(LEVEL_HEAD, level_rows(data["results"])) + [""]
-    lines += _table(HEAD, rows(data["results"]))
+    lines += markdown_table(LEVEL_HEAD, level_rows(data["results"])) + [""]
+    lines += markdown_table(HEAD, rows(data["results"]))
+    for record in data["results"]:
+        lines += kernel_lines(record)
     return "\n".join(lines) + "\n"
-
-
-def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(c.replace("|", "\\|").replace("\n", " ") for c in cells) + " |"
-
-    return [line(head), "|" + "---|" * len(head), *map(line, body)]
 
 
 def print_table(records: Sequence[dict[str, Any]]) -> None:

@@ -20,6 +20,7 @@ from mlirc.bench import reference, timing
 from mlirc.bench.artifacts import read_compiled
 from mlirc.bench.bound import bound_us, limited_by
 from mlirc.bench.cases import Case
+from mlirc.bench.kernels import time_kernels
 from mlirc.bench.problems.compare import Sums, judge_cancelled, judge_error
 from mlirc.check.wide import Float64Mode
 from mlirc.errors import MlircError
@@ -37,7 +38,8 @@ _ALIKE = 1e-4  # how far a part of the batch alone may be from the same part of 
 def run_problem(
     case: Case, info: dict[str, Any], folder: Path, settings: dict[str, Any], device: str = "cuda"
 ) -> dict[str, Any]:
-    """Checks a compiled problem, then times it (`settings`: `time`, `peers`, `samples`); the result is JSON data."""
+    """Checks a compiled problem, then times it; the result is JSON data. `settings`: `time`, `peers`, `samples`,
+    `kernels` (time each kernel alone)."""
     start = time.perf_counter()
     try:
         with reference.exact_math():
@@ -72,6 +74,8 @@ def _run(
         result |= {"bound_us": bound_us(work), "limited_by": limited_by(work)}
         if settings["time"]:
             result |= _times(model, module, inputs, settings, result["check"]["first_us"])
+        if settings["kernels"]:
+            result["kernels"] = time_kernels(model, info["kernels"], timing.Flusher())
     finally:
         model.close()
     return result | {"total_s": round(time.perf_counter() - start, 3)}
