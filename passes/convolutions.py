@@ -16,6 +16,10 @@ from mlirc.passes.graph.convolutions import alone, convolution, is_channels_firs
 from mlirc.passes.graph.outline import graph_functions
 
 
+# What reads windows of images.
+_WINDOWED = ("linalg.conv_", "linalg.depthwise_conv_", "linalg.pooling_")
+
+
 @register("mlirc-convolutions")
 def run(module: ir.Module, whole: str = "false") -> None:
     """Rewrites a `linalg`-level module in place."""
@@ -25,8 +29,11 @@ def run(module: ir.Module, whole: str = "false") -> None:
 
 
 def _rewrite(block: ir.Block, whole: bool) -> None:
+    ops = [o.operation for o in block.operations]
+    if not any(op.name.startswith(_WINDOWED) for op in ops):
+        return
     layouts = Layouts()
-    for op in [o.operation for o in block.operations]:
+    for op in ops:
         if is_channels_first(op):
             done = alone(op, layouts)
         else:

@@ -168,7 +168,10 @@ def transposed(value: ir.Value, order: Order) -> ir.Value:
 
 
 def sink(op: ir.Operation, layouts: Layouts) -> bool:
-    """Rewrites an op that reads values which are stored in another order; False where it reads none, or cannot."""
+    """Rewrites an op that reads values which are stored in another order, or that transposes a value which is channels
+    last already; False where it does neither, or cannot."""
+    if op.name == "linalg.transpose" and layouts.order(op.operands[0]) is None:
+        return _transposed_already(op, layouts)
     rule = _RULES.get(op.name)
     if rule is None or not any(layouts.order(v) is not None for v in _tensors(op)):
         return False
@@ -186,6 +189,15 @@ def _tensors(op: ir.Operation) -> list[ir.Value]:
 def _result(op: ir.Operation, layouts: Layouts, order: Order, stored: ir.Value, number: int = 0) -> bool:
     layouts.put(op.results[number], order, stored)
     return True
+
+
+def _transposed_already(op: ir.Operation, layouts: Layouts) -> bool:
+    """A transpose to channels first, of a norm over channels, say: its result lies channels last in what it reads."""
+    permutation = list(op.attributes["permutation"])
+    rank = len(permutation)
+    if rank < 3 or [permutation[i] for i in channels_last(rank)] != list(range(rank)):
+        return False
+    return _result(op, layouts, channels_last(rank), op.operands[0])
 
 
 def _transpose(op: ir.Operation, layouts: Layouts) -> bool:

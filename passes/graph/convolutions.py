@@ -16,7 +16,7 @@ from math import prod
 from mlirc.dialects.windows import Windows
 from mlirc.ir.tensors import element_bytes, shape_of
 from mlirc.mlir import arith, ir, linalg, tensor
-from mlirc.passes.graph.channels_last import Layouts, element_of, groups_of, permuted
+from mlirc.passes.graph.channels_last import Layouts, channels_last, element_of, groups_of, permuted
 from mlirc.passes.graph.emit import filled, make_generic, reshape
 from mlirc.passes.graph.evaluate import is_move, owner_of, static, zero_attribute
 from mlirc.passes.graph.few_channels import few_channels, filled_up, whole_pixels, with_zeros
@@ -216,22 +216,14 @@ def _added(a: ir.Value, b: ir.Value) -> ir.Value:
     return op.results[0]
 
 
-def _is_transposed(value: ir.Value) -> bool:
-    """Whether an image, padded or not, is seen through a transpose: a caller has it channels last."""
-    op = owner_of(value)
-    while op is not None and op.name == "tensor.pad":
-        op = owner_of(op.operands[0])
-    return op is not None and op.name == "linalg.transpose"
-
-
 def alone(op: ir.Operation, layouts: Layouts) -> bool:
     """Rewrites a depthwise convolution or a pooling for channels last, where its image is stored so; False where it
     stays."""
     make = CHANNELS_LAST[op.name]
     image, weights, init = op.operands
     depthwise = len(shape_of(weights)) == len(shape_of(image)) - 1
-    order = (0, *range(2, len(shape_of(image))), 1)
-    if layouts.order(image) is None and not (depthwise and _is_transposed(image)):
+    order = channels_last(len(shape_of(image)))
+    if layouts.order(image) is None:
         return False
     with ir.InsertionPoint(op), op.location:
         taps = layouts.get(weights, (*range(1, len(shape_of(weights))), 0)) if depthwise else weights
