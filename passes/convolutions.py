@@ -15,7 +15,6 @@ from mlirc.passes.graph.channels_last import Layouts, sink
 from mlirc.passes.graph.convolutions import alone, convolution, is_channels_first
 from mlirc.passes.graph.outline import graph_functions
 
-
 # What reads windows of images.
 _WINDOWED = ("linalg.conv_", "linalg.depthwise_conv_", "linalg.pooling_")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from math import prod
 
 from mlirc.dialects.mlirc_dialect import CACHED_ATTENTION, DEQUANTIZE, GATHER_MATRICES, head_vectors, scores_operands
@@ -17,6 +18,7 @@ INDEX_CHAIN = 32
 SMALL, SMALL_BODY = 1024, 16  # elements and operations that a map may have which is as well computed again
 WHOLE_DIVISIONS = {"arith.divsi", "arith.divui", "arith.remsi", "arith.remui"}
 WIDENING = ("arith.extf", "arith.extsi", "arith.extui", "arith.sitofp", "arith.uitofp")
+MANY_OPERANDS = 8
 INNER_LOOPS = 2000  # the number of a contraction's first loop that it reduces
 ATTENTION_LOOPS = "bphksutdec"
 # Logical dimensions of q, k, v; the mask is "bhst". In pages: p of the pool, u of a page's tokens, c of a sequence.
@@ -81,9 +83,22 @@ def _is_whole(value: ir.Value) -> bool:
 
 def is_widening_cast(op: ir.Operation) -> bool:
     """Whether a map only casts one tensor to a wider type."""
+    return _is_cast(op, WIDENING)
+
+
+def reads_many(op: ir.Operation) -> bool:
+    """Whether a map reads many tensors, as those of windows do, or only narrows the result of one that does."""
+    if _is_cast(op, ("arith.truncf",)):
+        producer = owner_through_views(op.operands[0])
+        return producer is not None and is_map(producer) and len(producer.operands) > MANY_OPERANDS
+    return len(op.operands) > MANY_OPERANDS
+
+
+def _is_cast(op: ir.Operation, names: Collection[str]) -> bool:
+    """Whether a map only casts one tensor, by one of these ops."""
     if not is_map(op) or len(op.operands) != 2 or len(classify.body(op)) != 2:
         return False
-    return classify.body(op)[0].name in WIDENING
+    return classify.body(op)[0].name in names
 
 
 def has_few_rows(contraction: ir.Operation) -> bool:

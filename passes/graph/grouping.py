@@ -48,6 +48,7 @@ from mlirc.passes.graph.facts import (
     loop_sizes,
     makes_halves,
     owner_through_views,
+    reads_many,
     reduction_loops,
     tensors_read,
 )
@@ -60,7 +61,6 @@ from mlirc.passes.graph.windows import is_windows
 UNPACKED_ONCE = 128  # rows of products (of two: together) up to which packed weights are unpacked in their kernels
 SMALL_READER = 1 << 16  # elements of a kernel that may compute small maps again
 FEW_ROWS, LONG_ROW = 16, 1 << 14  # rows, and elements of each, that few multiprocessors reduce
-MANY_OPERANDS = 8
 MAX_EVALUATIONS = 3  # how many different elements of a cheap map a kernel may compute per element of its result
 
 
@@ -124,7 +124,7 @@ class Grouping:
             if is_map(op):
                 size = prod(shape_of(op.results[0]))
                 producers = [owner_through_views(v) for v in op.operands]
-                dear = is_expensive(op) or len(op.operands) > MANY_OPERANDS
+                dear = is_expensive(op) or reads_many(op)
                 if dear or any(p in found and prod(shape_of(p.results[0])) == size for p in producers if p):
                     found.add(op)
         return found
@@ -195,7 +195,7 @@ class Grouping:
             return self.options.reductions and len(kernels) == 1 and self._may_reduce(op, next(iter(kernels)))
         if not is_map(op) or not self.options.maps:
             return False
-        if len(op.operands) > MANY_OPERANDS and any(k.rows is not None for k in kernels):
+        if reads_many(op) and any(k.rows is not None for k in kernels):
             return False  # in a kernel of its own, neighbours share what they read
         if op in self._heavy and any(map(_is_few_long_rows, kernels)) and is_made_of_numbers(op):
             return False  # a few multiprocessors reduce such rows, all can make the numbers
