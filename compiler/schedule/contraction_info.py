@@ -150,9 +150,8 @@ def copied_windows(op: ir.Operation | None) -> Windows | None:
     windows = Windows.of(op) if op is not None and op.name == "linalg.generic" else None
     if op is None or windows is None or copied(op):
         return None
-    element = str(ir.RankedTensorType(op.results[0].type).element_type)
-    least = 32 if element in ("bf16", "f16") else ROW_BYTES
-    return windows if windows.row_bytes(ELEMENT_BYTES.get(element, 8)) >= least else None
+    size = ELEMENT_BYTES.get(str(ir.RankedTensorType(op.results[0].type).element_type), 8)
+    return windows if windows.row_bytes(size) >= (32 if size <= 2 else ROW_BYTES) else None
 
 
 def is_chosen(op: ir.Operation | None) -> bool:

@@ -9,7 +9,7 @@ Where each pixel is in one window, and they are in the image's order, the image 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -20,10 +20,12 @@ from mlirc.passes.graph.channels_last import Layouts, channels_last, element_of,
 from mlirc.passes.graph.emit import filled, make_generic, reshape
 from mlirc.passes.graph.evaluate import is_move, owner_of, static, zero_attribute
 from mlirc.passes.graph.few_channels import few_channels, filled_up, whole_pixels, with_zeros
+from mlirc.passes.graph.narrow import before_cast, is_zero, narrow_types, narrowed
 from mlirc.passes.graph.space import affine_map
 from mlirc.passes.graph.windows import gather_windows, is_view
 
 LEAST_GROUP = 16  # channels of a group from which on groups are GEMMs of their own
+EXACT_BYTES = 1 << 17  # so many products of bytes, and more, may have a sum of more than 32 bits
 CHANNELS_LAST = {
     "linalg.depthwise_conv_1d_ncw_cw": linalg.depthwise_conv_1d_nwc_wc,
     "linalg.depthwise_conv_2d_nchw_chw": linalg.depthwise_conv_2d_nhwc_hwc,
@@ -89,14 +91,15 @@ def is_channels_first(op: ir.Operation) -> bool:
 
 
 def convolution(op: ir.Operation, layouts: Layouts, whole: bool) -> bool:
-    """Rewrites a convolution of 16- and 32-bit floats as a contraction; False for any other op. With `whole`, rows of
-    the windows have channels for whole tensor copies."""
+    """Rewrites a convolution of floats, or of bytes, as a contraction; False for any other op. What widens its operands
+    is left out: a contraction does it. With `whole`, rows of the windows have channels for whole tensor copies."""
     shape = Shape.of(op)
-    if shape is None or not _is_supported(op, shape):
+    types = None if shape is None else _types(op, shape)
+    if shape is None or types is None:
         return False
     with ir.InsertionPoint(op), op.location:
-        image, low = _image(op.operands[0], shape, layouts)
-        weights = layouts.get(op.operands[1], shape.weights)
+        image, low = _image(op.operands[0], types[0], shape, layouts)
+        weights = layouts.get(narrowed(op.operands[1], types[1]), shape.weights)
         groups = shape_of(weights)[0] if shape.grouped else 1
         out = permuted(shape_of(op.results[0]), shape.result)
         rank = len(shape.strides)
@@ -116,24 +119,37 @@ def convolution(op: ir.Operation, layouts: Layouts, whole: bool) -> bool:
                 geometry = replace(geometry, channels=filled_up(geometry.channels, element_bytes(element_of(image))))
             left = gather_windows(image, geometry)
         result = reshape(_contract(left, _rows(weights, geometry), is_image), out)
-        if not _is_zero(op.operands[2]):
-            result = _added(result, layouts.get(op.operands[2], shape.result))
+        if element_of(result) != element_of(op.operands[2]):  # 64 bits, of which bytes need 32
+            result = _map([result], element_of(op.operands[2]), arith.extsi)
+        if not is_zero(op.operands[2]):
+            add = arith.addi if isinstance(element_of(result), ir.IntegerType) else arith.addf
+            result = _map([result, layouts.get(op.operands[2], shape.result)], element_of(result), add)
         layouts.put(op.results[0], shape.result, result)
     return True
 
 
-def _is_supported(op: ir.Operation, shape: Shape) -> bool:
-    kinds = [str(element_of(v)) for v in op.operands]
-    if kinds[0] != kinds[1] or kinds[0] not in ("f32", "bf16", "f16") or kinds[2] != "f32":
-        return False
-    if any(0 in shape_of(v) for v in op.operands):
-        return False
-    return not shape.grouped or shape_of(op.operands[1])[shape.weights[-1]] >= LEAST_GROUP
+def _types(op: ir.Operation, shape: Shape) -> tuple[ir.Type, ir.Type] | None:
+    """The types of the image's and of the weights' elements as a contraction takes them; None where it takes none."""
+    kinds = [element_of(v) for v in op.operands]
+    taps = shape_of(op.operands[1])
+    if any(0 in shape_of(v) for v in op.operands) or (shape.grouped and taps[shape.weights[-1]] < LEAST_GROUP):
+        return None
+    narrow = narrow_types(op.operands[0], op.operands[1])
+    if str(kinds[2]) in ("i32", "i64"):
+        summed = prod(taps[i] for i in shape.weights[-1 - len(shape.strides) :])
+        return narrow if narrow is not None and str(narrow[0]) == "i8" and summed < EXACT_BYTES else None
+    if str(kinds[2]) != "f32":
+        return None
+    if narrow is not None and str(narrow[0]) != "i8":
+        return narrow
+    return (kinds[0], kinds[1]) if kinds[0] == kinds[1] and str(kinds[0]) in ("f32", "bf16", "f16") else None
 
 
-def _image(value: ir.Value, shape: Shape, layouts: Layouts) -> tuple[ir.Value, tuple[int, ...]]:
-    """The image [N, *spatial, C], and how many pixels in front of it the windows begin: those of zeros that the op pads
-    it by."""
+def _image(
+    value: ir.Value, kind: ir.Type, shape: Shape, layouts: Layouts
+) -> tuple[ir.Value, tuple[int, ...]]:  # fmt: skip
+    """The image [N, *spatial, C] of elements of a type, and how many pixels in front of it the windows begin: those of
+    zeros that the op pads it by."""
     order = shape.image
     op = owner_of(value)
     if shape.grouped and op is not None and op.name == "tensor.expand_shape":  # of the channels into groups
@@ -142,10 +158,16 @@ def _image(value: ir.Value, shape: Shape, layouts: Layouts) -> tuple[ir.Value, t
         value = op.operands[0]
     pixels = order[1 : 1 + len(shape.strides)]
     low = [0] * len(order)
-    while (padding := _zeros_around(value, pixels)) is not None:
-        value = value.owner.operands[0]
-        low = [a + b for a, b in zip(low, padding, strict=True)]
-    stored = layouts.get(value, order)
+    while True:
+        before = before_cast(value) if element_of(value) != kind else None
+        if before is not None:
+            value = before
+        elif (padding := _zeros_around(value, pixels)) is not None:
+            value = value.owner.operands[0]
+            low = [a + b for a, b in zip(low, padding, strict=True)]
+        else:
+            break
+    stored = layouts.get(narrowed(value, kind), order)
     kept = 1 + len(pixels)
     image = reshape(stored, [*shape_of(stored)[:kept], prod(shape_of(stored)[kept:])])
     return image, tuple(low[d] for d in pixels)
@@ -159,17 +181,7 @@ def _zeros_around(value: ir.Value, pixels: Sequence[int]) -> list[int] | None:
     low, high = static(op, "static_low") or [], static(op, "static_high") or []
     others = [n for i, n in enumerate(zip(low, high, strict=True)) if i not in pixels]
     fill = op.regions[0].blocks[0].operations[0].operands[0]
-    return low if min((*low, *high)) >= 0 and not any(map(any, others)) and _is_zero(fill) else None
-
-
-def _is_zero(value: ir.Value) -> bool:
-    """Whether a value is zero, or filled with it."""
-    op = owner_of(value)
-    if op is not None and op.name == "linalg.fill":
-        op = owner_of(op.operands[0])
-    return (
-        op is not None and op.name == "arith.constant" and op.attributes["value"] == zero_attribute(op.results[0].type)
-    )
+    return low if min((*low, *high)) >= 0 and not any(map(any, others)) and is_zero(fill) else None
 
 
 def _rows(weights: ir.Value, windows: Windows) -> ir.Value:
@@ -184,9 +196,11 @@ def _rows(weights: ir.Value, windows: Windows) -> ir.Value:
 
 
 def _contract(left: ir.Value, right: ir.Value, groups_inside: bool) -> ir.Value:
-    """[M, K] x [Co, K] -> [M, Co], or [G, M, K] x [G, Co, K] -> [M, G, Co], in f32; with `groups_inside` the left
-    operand is [M, G, K]."""
-    wide = ir.F32Type.get()
+    """[M, K] x [Co, K] -> [M, Co], or [G, M, K] x [G, Co, K] -> [M, G, Co], in f32, or i32; with `groups_inside` the
+    left operand is [M, G, K]."""
+    whole = isinstance(element_of(left), ir.IntegerType)
+    wide = ir.IntegerType.get_signless(32) if whole else ir.F32Type.get()
+    widen, multiply, add = (arith.extsi, arith.muli, arith.addi) if whole else (arith.extf, arith.mulf, arith.addf)
     outputs = shape_of(right)[-2]
     if len(shape_of(left)) == 2:
         right = reshape(right, shape_of(right)[-2:])
@@ -200,19 +214,20 @@ def _contract(left: ir.Value, right: ir.Value, groups_inside: bool) -> ir.Value:
     block = op.regions[0].blocks[0]
     with ir.InsertionPoint(block):
         a, b, total = block.arguments
-        a, b = (v if v.type == wide else arith.extf(wide, v) for v in (a, b))
-        linalg.yield_([arith.addf(total, arith.mulf(a, b))])
+        a, b = (v if v.type == wide else widen(wide, v) for v in (a, b))
+        linalg.yield_([add(total, multiply(a, b))])
     return op.results[0]
 
 
-def _added(a: ir.Value, b: ir.Value) -> ir.Value:
-    """The sum of two tensors of one shape."""
-    rank = len(shape_of(a))
-    out = tensor.empty(shape_of(a), element_of(a))
-    op = make_generic([a, b], [out], [ir.AffineMap.get_identity(rank)] * 3, ["parallel"] * rank)
+def _map(values: list[ir.Value], kind: ir.Type, compute: Callable[..., ir.Value]) -> ir.Value:
+    """Elements of a type: a cast of those of one tensor, or what an op makes of those of two of one shape."""
+    rank = len(shape_of(values[0]))
+    out = tensor.empty(shape_of(values[0]), kind)
+    op = make_generic(values, [out], [ir.AffineMap.get_identity(rank)] * (len(values) + 1), ["parallel"] * rank)
     block = op.regions[0].blocks[0]
     with ir.InsertionPoint(block):
-        linalg.yield_([arith.addf(*list(block.arguments)[:2])])
+        arguments = list(block.arguments)[:-1]
+        linalg.yield_([compute(kind, *arguments) if len(values) == 1 else compute(*arguments)])
     return op.results[0]
 
 

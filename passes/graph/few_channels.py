@@ -22,8 +22,8 @@ from mlirc.passes.graph.space import tensor_type
 COPY_BYTES, SECTOR = 16, 32  # what tensor copies take of a pixel: multiples; and what memory is read by
 MOST = 16  # channels of a block of pixels, or of what is folded
 SAVES = 0.4
-# By the bytes of a tap in a row of shared memory, what an element costs: narrower rows take more copies. Of 16 bits
-# wgmma reads any, of others the widest.
+# By the bytes of a tap in a row of shared memory, what an element costs: narrower rows take more copies. Of 8 and 16
+# bits wgmma reads any, of others the widest.
 ROW_COSTS = {32: 1.4, 64: 1.1, 128: 1.0}
 
 
@@ -97,7 +97,7 @@ def whole_pixels(image: ir.Value) -> ir.Value:
 
 def filled_up(channels: int, size: int) -> int:
     """Channels of a tap, of so many bytes each, filled up to rows of tensor copies, which take the fewest clocks."""
-    rows = {n // size: cost for n, cost in ROW_COSTS.items() if size == 2 or n == max(ROW_COSTS)}
+    rows = {n // size: cost for n, cost in ROW_COSTS.items() if size <= 2 or n == max(ROW_COSTS)}
     found = {-(-channels // row) * row: cost for row, cost in rows.items()}
     return min(found, key=lambda n: n * found[n])
 

@@ -56,7 +56,7 @@ from mlirc.passes.graph.index import Index, dim
 from mlirc.passes.graph.layout import plain_dims
 from mlirc.passes.graph.outline import is_recomputed
 from mlirc.passes.graph.plain_reads import PlainReads
-from mlirc.passes.graph.windows import is_windows
+from mlirc.passes.graph.windows import is_windows, reads_windows
 
 UNPACKED_ONCE = 128  # rows of products (of two: together) up to which packed weights are unpacked in their kernels
 SMALL_READER = 1 << 16  # elements of a kernel that may compute small maps again
@@ -229,7 +229,7 @@ class Grouping:
             return False
         if is_dequantization(op):
             rows = max(prod(shape_of(c.results[0])) for c in kernel.contractions) // shape_of(op.results[0])[0]
-            if rows * len(kernel.contractions) > UNPACKED_ONCE:
+            if rows * len(kernel.contractions) > UNPACKED_ONCE or any(map(reads_windows, kernel.contractions)):
                 return False
         dims = plain_dims(next(iter(reads)), shape_of(op.results[0]))  # type: ignore[arg-type]
         return dims is not None and len(dims) == sum(n != 1 for n in shape_of(op.results[0]))

@@ -183,6 +183,10 @@ class Scalars:
     def _fold_dynamic_cast(self, short: str, operands: Sequence[Scalar], type_: ir.Type) -> Scalar | None:
         if short == "index_cast" and len(operands) == 1 and operands[0].type == type_:
             return operands[0]
+        if short in ("truncf", "trunci"):  # of what was widened from that type
+            (node,) = operands
+            widened = node.kind == "op" and node.data[0] in ("arith.extf", "arith.extsi", "arith.extui")
+            return node.operands[0] if widened and node.operands[0].type == type_ else None
         return None
 
     def _fold_compare(self, predicate: int, difference: Index) -> Scalar | None:

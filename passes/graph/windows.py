@@ -8,7 +8,7 @@ from mlirc.dialects.windows import GATHER_WINDOWS, Windows
 from mlirc.ir.tensors import shape_of
 from mlirc.mlir import ir
 from mlirc.passes.graph.emit import BodyEmitter
-from mlirc.passes.graph.evaluate import zero_attribute
+from mlirc.passes.graph.evaluate import owner_of, zero_attribute
 from mlirc.passes.graph.index import Index, delinearize, dim
 from mlirc.passes.graph.layout import plain_dims
 from mlirc.passes.graph.scalar import Scalar, Scalars
@@ -18,6 +18,11 @@ from mlirc.passes.graph.space import Space
 def is_windows(op: ir.Operation | None) -> bool:
     """Whether an op is the map of a convolution's windows."""
     return op is not None and GATHER_WINDOWS in op.attributes
+
+
+def reads_windows(op: ir.Operation) -> bool:
+    """Whether an op reads the windows of a convolution."""
+    return any(is_windows(owner_of(v)) for v in op.operands)
 
 
 def geometry_of(op: ir.Operation | None) -> Windows:

@@ -39,6 +39,7 @@ class Wgmma8(WarpgroupInstruction):
     tile = (64, 16)
     step_k = STEP_K
     slice_bytes = LINE
+    reads_narrow = True
     floats_only: ClassVar[bool] = False
     promotes: ClassVar[bool] = True  # sums of 8-bit floats, slice by slice
 
