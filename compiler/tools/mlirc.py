@@ -46,7 +46,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--input", action="append", default=[], metavar="NAME=DTYPE[SHAPE]", help="an input, as input_ids=i64[1,128]")
     add("--shapes", metavar="M=128,...", default="", help="a kernel's extents, dtypes and constants, by name")
     add("--dtype", metavar="DTYPE", help="compute in this type: f32, bf16 or f16")
-    add("--quantize", metavar="SCHEME", help="pack the linear layers' weights: int8, int4:group=128, fp8, fp8:dynamic")
+    add(
+        "--quantize",
+        metavar="SCHEME",
+        help="pack the linear layers' weights: int8, int4:group=128, fp8, fp8:dynamic; int8:conv: and convolutions'",
+    )
     add("--random-weights", type=int, metavar="SEED", help="make weights up, the same for the same seed")
     add("--allow-pickle", action="store_true", help="open a pickled module: this runs the code in it")
     add("--weights", choices=["file", "none"], default="file", help="write them (default), or constants only")

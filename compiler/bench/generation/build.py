@@ -49,7 +49,7 @@ def pack_weights(module: torch.nn.Module, scheme: str) -> dict[str, torch.Tensor
     made: dict[int, Weight] = {}
     embedded = {id(m.weight) for m in module.modules() if isinstance(m, torch.nn.Embedding)}
     with torch.no_grad():
-        for place in places_of(module, parsed.head):
+        for place in places_of(module, parsed.head, parsed.convolutions):
             weight = place.weight
             if id(weight) not in made:
                 packed = made[id(weight)] = quantized(place, parsed)

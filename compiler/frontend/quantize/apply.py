@@ -33,8 +33,8 @@ def quantize_source(source: SourceModel, scheme: Scheme) -> SourceModel:
     if source.scheme is not None:
         raise MlircError(f"{source.name}: --quantize: its weights are quantized already: leave it out")
     module = source.module if source.build is not None else with_own_layers(source.module)
-    places = list(places_of(module, scheme.head))
-    require_layers(places, source.name)
+    places = list(places_of(module, scheme.head, scheme.convolutions))
+    require_layers(places, source.name, module, scheme)
     require_packed_experts(module, places, scheme, source.name)
     if source.build is not None:
         _on_demand(source, module, places, scheme)
@@ -84,7 +84,12 @@ def _on_demand(source: SourceModel, module: torch.nn.Module, places: list[Place]
 
     def built() -> torch.nn.Module:
         made = build()
-        replace_layers(made, scheme, list(places_of(made, scheme.head)), lambda place: quantized(place, scheme))
+        replace_layers(
+            made,
+            scheme,
+            list(places_of(made, scheme.head, scheme.convolutions)),
+            lambda place: quantized(place, scheme),
+        )
         return made
 
     source.build = built

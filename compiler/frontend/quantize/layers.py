@@ -10,6 +10,13 @@ import torch
 
 from mlirc.errors import MlircError
 from mlirc.frontend.module_copy import copied_module
+from mlirc.frontend.quantize.convolutions import (
+    QuantizedConvolution,
+    ScaledConvolution,
+    as_matrix,
+    as_weight,
+    is_convolution,
+)
 from mlirc.frontend.quantize.experts import QuantizedMatrices, projections, put_matrices
 from mlirc.frontend.quantize.packing import shape_of
 from mlirc.frontend.quantize.rounding import Packed, Rounded, Weight, quantize
@@ -74,17 +81,23 @@ class Place:
     @property
     def shape(self) -> tuple[int, int]:
         """(N, K); of experts (E N, K)."""
+        if is_convolution(self.layer):
+            return self.weight.shape[0], self.weight[0].numel()
         n, k = self.weight.shape[-2:]
         n, k = (k, n) if self.transposed else (n, k)
         return n * max(1, self.experts), k
 
     def matrix(self, weight: torch.Tensor) -> torch.Tensor:
         """A weight [N, K], as the model has it before; of experts [E N, K]."""
+        if is_convolution(self.layer):
+            return as_matrix(weight.detach())
         rows = weight.detach().transpose(-2, -1) if self.transposed else weight.detach()
         return rows.reshape(-1, rows.shape[-1]) if self.experts else rows
 
     def as_given(self, matrix: torch.Tensor) -> torch.Tensor:
         """What `matrix` makes as the model has it."""
+        if is_convolution(self.layer):
+            return as_weight(matrix, self.weight.shape[1], tuple(self.weight.shape[2:]))
         rows = self.buffer(matrix)
         return rows.transpose(-2, -1) if self.transposed else rows
 
@@ -93,17 +106,21 @@ class Place:
         return part.view(self.experts, part.shape[0] // self.experts, -1) if self.experts else part
 
 
-def places_of(module: torch.nn.Module, head: bool = False) -> Iterator[Place]:
+def places_of(module: torch.nn.Module, head: bool = False, convolutions: bool = False) -> Iterator[Place]:
     """The linear layers of a model: without those that make logits (unless `head`) or choose experts, and without those
-    whose weight is an embedding's."""
+    whose weight is an embedding's; with `convolutions`, those, too."""
     from transformers.pytorch_utils import Conv1D
 
     output = getattr(module, "get_output_embeddings", lambda: None)()  # type: ignore[operator]
     embedded = {id(m.weight) for m in module.modules() if isinstance(m, torch.nn.Embedding)}
     if type(module) is torch.nn.Linear and module.weight.is_floating_point() and 0 not in module.weight.shape:
         yield Place("", module, False)
+    if convolutions and is_convolution(module) and _has_numbers(module):
+        yield Place("", module, False)
     for parent_name, parent in module.named_modules():
         for name, layer in parent.named_children():
+            if convolutions and is_convolution(layer) and _has_numbers(layer):
+                yield Place(f"{parent_name}.{name}" if parent_name else name, layer, False)
             if type(layer) not in (torch.nn.Linear, Conv1D) or not layer.weight.is_floating_point():
                 continue
             routes = name in _ROUTERS and hasattr(parent, "experts")
@@ -113,6 +130,10 @@ def places_of(module: torch.nn.Module, head: bool = False) -> Iterator[Place]:
         for name in projections(parent):
             owner = f"{parent_name}." if parent_name else ""
             yield Place(f"{owner}{name}", parent, parent.is_transposed, int(parent._parameters[name].shape[0]))
+
+
+def _has_numbers(layer: Any) -> bool:
+    return layer.weight.is_floating_point() and 0 not in layer.weight.shape
 
 
 def replace_layers(
@@ -130,7 +151,7 @@ def replace_layers(
         if place.experts:
             put_matrices(layer, place.name.rpartition(".")[2], _matrices(shared[key], scheme, place.experts, k))
             continue
-        new = _layer(shared[key], scheme, k, layer.bias).train(layer.training)
+        new = _layer(shared[key], scheme, k, layer).train(layer.training)
         if not place.name:
             return new
         parent, _, name = place.name.rpartition(".")
@@ -138,8 +159,14 @@ def replace_layers(
     return module
 
 
-def _layer(weight: Weight, scheme: Scheme, k: int, bias: torch.nn.Parameter | None) -> torch.nn.Module:
-    return ScaledLinear(weight, bias) if isinstance(weight, Rounded) else QuantizedLinear(weight, scheme, k, bias)
+def _layer(weight: Weight, scheme: Scheme, k: int, layer: Any) -> torch.nn.Module:
+    """What takes a layer's place."""
+    if is_convolution(layer):
+        rounded = isinstance(weight, Rounded)
+        return ScaledConvolution(weight, layer) if rounded else QuantizedConvolution(weight, scheme, layer)
+    if isinstance(weight, Rounded):
+        return ScaledLinear(weight, layer.bias)
+    return QuantizedLinear(weight, scheme, k, layer.bias)
 
 
 def _matrices(weight: Weight, scheme: Scheme, experts: int, k: int) -> QuantizedMatrices:
@@ -168,9 +195,12 @@ def with_own_layers(module: torch.nn.Module) -> torch.nn.Module:
     return copied_module(module, {id(t): t for t in tensors})
 
 
-def require_layers(places: list[Place], name: str) -> None:
+def require_layers(places: list[Place], name: str, module: torch.nn.Module, scheme: Scheme) -> None:
     if not places:
-        raise MlircError(f"{name}: --quantize: the model has no linear layer with weights of its own: leave it out")
+        instead = f"leave it out, or give {scheme.format.name}:conv, which takes its convolutions"
+        if scheme.convolutions or not any(map(is_convolution, module.modules())):
+            instead = "leave it out"
+        raise MlircError(f"{name}: --quantize: the model has no linear layer with weights of its own: {instead}")
 
 
 def require_packed_experts(module: torch.nn.Module, places: list[Place], scheme: Scheme, name: str) -> None:

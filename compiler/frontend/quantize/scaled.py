@@ -3,6 +3,8 @@ they are there (vllm-project/llm-compressor, scheme FP8_DYNAMIC)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from mlirc.frontend.quantize.rounding import Rounded
@@ -10,6 +12,16 @@ from mlirc.frontend.quantize.scheme import FP8
 
 _MOST = torch.finfo(FP8).max
 LEAST = 2.0**-64  # scale of activations, so that its reciprocal is finite, and a row of zeros has one
+
+
+def fp8_scales(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+    """The largest magnitude / 448 along some dimensions of x, which are kept, in f32."""
+    return (x.abs().amax(tuple(dims), keepdim=True).float() / _MOST).clamp(min=LEAST)
+
+
+def to_fp8(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """x / scale rounded to e4m3; what is too large becomes the largest number."""
+    return (x.float() / scale).clamp(-_MOST, _MOST).to(FP8)
 
 
 def scaled_linear(
@@ -28,10 +40,9 @@ def scaled_linear(
     rows = x.reshape(-1, numbers.shape[1])
     scale = input_scale
     if scale is None:
-        scale = (rows.abs().amax(-1, keepdim=True).float() / _MOST).clamp(min=LEAST)
-    rounded = (rows.float() / scale).clamp(-_MOST, _MOST).to(FP8)
+        scale = fp8_scales(rows, [-1])
     # As torch._scaled_mm, written out: so it can be computed in FP64, too, with the same roundings to e4m3.
-    y = torch.mm(rounded.float(), numbers.float().t()) * scale * scales.t()
+    y = torch.mm(to_fp8(rows, scale).float(), numbers.float().t()) * scale * scales.t()
     y = y if bias is None else y + bias.float()
     return y.to(x.dtype).reshape(*x.shape[:-1], numbers.shape[0])
 

@@ -10,7 +10,7 @@ import torch
 
 from mlirc.errors import MlircError
 
-FORMS = "int8, fp8 or int2 to int7, as int4:group=128 (also: group=row, asymmetric, head; fp8:dynamic)"
+FORMS = "int8, fp8 or int2 to int7, as int4:group=128 (also: group=row, asymmetric, head, conv; fp8:dynamic)"
 FP8 = torch.float8_e4m3fn
 _GROUP = 128  # where integers of less than 8 bits name none, as AWQ and GPTQ
 
@@ -46,8 +46,9 @@ class Scheme:
     """A weight [N, K] in `format`, one scale for `group` elements of a row that follow each other (0: for the row).
 
     `symmetric`: zero is the middle of the integers; else every group has a zero point. `head`: the layer that makes
-    logits, too. `activations`: those are rounded to fp8, too, and products are of 8-bit floats: `dynamic`, by a scale
-    of each row that is computed when they are there, or `static`, by one that the layer has.
+    logits, too. `convolutions`: those of many channels, too. `activations`: those are rounded to fp8, too, and GEMMs
+    are of 8-bit floats: `dynamic`, by a scale of each row (of a convolution: of each image) that is computed when they
+    are there, or `static`, by one that the layer has.
     """
 
     format: Format
@@ -55,6 +56,7 @@ class Scheme:
     symmetric: bool = True
     head: bool = False
     activations: str = ""
+    convolutions: bool = False
 
     def __str__(self) -> str:
         words = [f"group={self.group}"] if self.group else []
@@ -93,6 +95,7 @@ def parse_scheme(text: str) -> Scheme:
     except ValueError:
         raise MlircError(f"--quantize {text[:80]}: no scheme '{name[:40]}': give {FORMS}") from None
     group, symmetric, head, activations = (0 if format_.bits == 8 else _GROUP), True, False, ""
+    convolutions = False
     for word in rest.split(",") if rest else []:
         found = re.fullmatch("group=([1-9][0-9]{0,6}|row)", word)
         if found:
@@ -101,10 +104,12 @@ def parse_scheme(text: str) -> Scheme:
             symmetric = False
         elif word == "head":
             head = True
+        elif word == "conv":
+            convolutions = True
         elif word == "dynamic" and format_.floating:
             activations = word
         else:
             raise MlircError(f"--quantize {text[:80]}: '{word[:40]}' means nothing for {name}: give {FORMS}")
     if activations and group:
         raise MlircError(f"--quantize {text[:80]}: products of 8-bit floats have a scale for each row: leave group out")
-    return Scheme(format_, group, symmetric, head, activations)
+    return Scheme(format_, group, symmetric, head, activations, convolutions)
