@@ -6,7 +6,8 @@
 `compile` makes one PTX file per layer and schedule (the default one, and each of `--knobs` of `matmul`); weights are
 permuted once, at load. `run` checks every one against FP64 and times it beside `torch.nn.functional.conv2d` on tensors
 that are channels last, TF32 off, algorithms searched for (`cudnn.benchmark`); in f32 beside the better of channels last
-and channels first. Both compute the convolution alone; a second arm of cuDNN adds a bias and a ReLU."""
+and channels first. Both compute the convolution alone; a second arm of cuDNN adds a bias and a ReLU. Those of 8-bit
+floats (results in bf16) and bytes (in int32) are beside cuDNN in bf16 on the same numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ import torch.nn.functional as F
 from schedules_tried import by_case, compile_schedule, file_name, program, save
 from torch import Tensor, nn
 
-DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "fp8": torch.float8_e4m3fn,
+          "i8": torch.int8}  # fmt: skip
+# Of 8 bits: what operands are widened to, which has all of their products, and the result's type.
+WIDENED = {"fp8": (torch.float32, torch.bfloat16), "i8": (torch.int32, torch.int32)}
 
 # N, H = W, C, outputs, kernel, stride, padding: the distinct layers of ResNet-50 at batch 32.
 RESNET = [
@@ -48,8 +52,9 @@ FEW = [
     (32, 56, 96, 96, 3, 1, 1), (32, 28, 136, 128, 3, 1, 1),
 ]  # fmt: skip
 LAYERS = {"resnet": RESNET, "unet": UNET, "few": FEW}
+SUFFIXES = {"": "bf16", "-fp32": "f32", "-fp8": "fp8", "-i8": "i8"}
 SETS = {f"{name}{suffix}": [(dtype, *layer) for layer in layers]
-        for suffix, dtype in (("", "bf16"), ("-fp32", "f32")) for name, layers in LAYERS.items()}  # fmt: skip
+        for suffix, dtype in SUFFIXES.items() for name, layers in LAYERS.items()}  # fmt: skip
 
 
 class Layer(nn.Module):
@@ -58,17 +63,23 @@ class Layer(nn.Module):
     def __init__(self, case: tuple) -> None:
         super().__init__()
         dtype, _, _, channels, outputs, kernel, self.stride, self.padding = case
-        self.weight = nn.Parameter(torch.empty(outputs, channels, kernel, kernel, dtype=DTYPES[dtype]))
+        self.wide, self.narrow = WIDENED.get(dtype, (DTYPES[dtype], DTYPES[dtype]))
+        weight = torch.empty(outputs, channels, kernel, kernel, dtype=DTYPES[dtype])
+        self.weight = nn.Parameter(weight, requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.conv2d(x.permute(0, 3, 1, 2), self.weight, None, self.stride, self.padding)
-        return y.permute(0, 2, 3, 1)
+        image = x.to(self.wide).permute(0, 3, 1, 2)
+        y = F.conv2d(image, self.weight.to(self.wide), None, self.stride, self.padding)
+        return y.to(self.narrow).permute(0, 2, 3, 1)
 
 
 def image(case: tuple, device: str, make: Any = torch.randn) -> Tensor:
     """An image of a case's shape."""
     dtype, n, size, channels, *_ = case
-    return make(n, size, size, channels, dtype=DTYPES[dtype], device=device)
+    shape = (n, size, size, channels)
+    if dtype == "i8":
+        return torch.randint(-127, 128, shape, dtype=torch.int8, device=device)
+    return make(*shape, device=device).to(DTYPES[dtype])
 
 
 def compile_case(case: tuple, knobs: str, folder: str) -> tuple[str, str]:
@@ -83,7 +94,8 @@ def amounts(case: tuple) -> tuple[int, int]:
     pixels = n * ((size + 2 * padding - kernel) // stride + 1) ** 2
     weights = outputs * channels * kernel**2
     moved = n * size**2 * channels + pixels * outputs + weights
-    return 2 * pixels * weights, moved * torch.tensor([], dtype=DTYPES[dtype]).element_size()
+    wider = pixels * outputs * (WIDENED[dtype][1].itemsize - 1) if dtype in WIDENED else 0
+    return 2 * pixels * weights, moved * DTYPES[dtype].itemsize + wider
 
 
 def peers(case: tuple, sets: list[Tensor], weight: Tensor, runs: int) -> list[Any]:
@@ -91,6 +103,8 @@ def peers(case: tuple, sets: list[Tensor], weight: Tensor, runs: int) -> list[An
     from mlirc.bench import timing
 
     stride, padding = case[6:]
+    if case[0] in WIDENED:
+        sets, weight = [x.bfloat16() for x in sets], weight.bfloat16()
     first = weight.contiguous(memory_format=torch.channels_last)
     bias = torch.zeros(case[4], dtype=weight.dtype, device="cuda")
     arms = [
@@ -119,16 +133,18 @@ def run_case(case: tuple, files: list[Path], samples: int, flush: Any) -> list[d
     count, runs = timing.copies_for(moved, work / (4e8 if case[0] != "f32" else 4e7))
     sets = [image(case, "cuda") for _ in range(min(count, 8))]
     runs = min(runs, 40)
-    layer = Layer(case).cuda()
-    weight = layer.weight.data.normal_(std=1 / math.sqrt(case[3] * case[5] ** 2))
-    right = layer.double()(sets[0].double())
-    layer.to(DTYPES[case[0]])
-    weight = layer.weight.data
+    weight = torch.randn(case[4], case[3], case[5], case[5], device="cuda") / math.sqrt(case[3] * case[5] ** 2)
+    weight = (weight * 127).clamp(-127, 127).round().to(torch.int8) if case[0] == "i8" else weight.to(DTYPES[case[0]])
+    right = F.conv2d(sets[0].double().permute(0, 3, 1, 2), weight.double(), None, *case[6:]).permute(0, 2, 3, 1)
+    peer = torch.bfloat16 if case[0] in WIDENED else weight.dtype
 
     def error(got: Tensor) -> float:
         return float((got.double() - right).norm() / right.norm())
 
-    arms, errors = peers(case, sets, weight, runs), {"cudnn": error(layer(sets[0]))}
+    arms, errors = peers(case, sets, weight, runs), {}
+    errors["cudnn"] = error(
+        F.conv2d(sets[0].to(peer).permute(0, 3, 1, 2), weight.to(peer), None, *case[6:]).permute(0, 2, 3, 1)
+    )
     for file in files:
         model = load(str(file), weights={"weight": weight}, graph=False, frozen=True)
 

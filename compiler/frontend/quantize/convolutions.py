@@ -36,6 +36,13 @@ def as_weight(matrix: torch.Tensor, channels: int, kernel: tuple[int, ...]) -> t
 class _OwnWeight(torch.nn.Module):
     """The geometry of a convolution, and its bias; the weight is a subclass's, in buffers."""
 
+    in_channels: int
+    out_channels: int
+    groups: int
+    kernel_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    bias: torch.nn.Parameter | None
+
     def __init__(self, parts: dict[str, torch.Tensor], like: Convolution):
         super().__init__()
         self.kind: type[Convolution] = type(like)
@@ -43,11 +50,11 @@ class _OwnWeight(torch.nn.Module):
             setattr(self, name, getattr(like, name))
         for name, tensor in parts.items():
             self.register_buffer(name, tensor)
-        self.register_parameter("bias", like.bias)
+        self.register_parameter("bias", like.bias)  # type: ignore[arg-type]
 
     def shaped(self, matrix: torch.Tensor) -> torch.Tensor:
         """A matrix [Co, K] as the weight [Co, C, *kernel]."""
-        return as_weight(matrix, self.in_channels // self.groups, self.kernel_size)  # type: ignore[attr-defined]
+        return as_weight(matrix, self.in_channels // self.groups, self.kernel_size)
 
     def convolve(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         return self.kind._conv_forward(self, x, weight, bias)  # type: ignore[arg-type]
@@ -69,7 +76,7 @@ class QuantizedConvolution(_OwnWeight):
     def weight(self) -> torch.Tensor:
         """The weight as floats [Co, C, *kernel]."""
         packed = Packed(self.weight_words, self.weight_scales, self.weight_zeros)  # type: ignore[arg-type]
-        columns = self.in_channels // self.groups * prod(self.kernel_size)  # type: ignore[attr-defined]
+        columns = self.in_channels // self.groups * prod(self.kernel_size)
         return self.shaped(packed.floats(self.scheme, columns))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -89,8 +96,8 @@ class ScaledConvolution(_OwnWeight):
         return self.shaped(self.weight_numbers.float() * self.weight_scales)  # type: ignore[operator]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rank = len(self.kernel_size)  # type: ignore[arg-type]
-        scale = fp8_scales(x, range(x.dim() - rank - 1, x.dim()))
+        rank = len(self.kernel_size)
+        scale = fp8_scales(x, list(range(x.dim() - rank - 1, x.dim())))
         numbers = self.shaped(self.weight_numbers)  # type: ignore[arg-type]
         y = self.convolve(to_fp8(x, scale).float(), numbers.float(), None)
         y = y * scale * self.weight_scales.reshape(-1, *[1] * rank)  # type: ignore[operator]

@@ -161,11 +161,10 @@ def replace_layers(
 
 def _layer(weight: Weight, scheme: Scheme, k: int, layer: Any) -> torch.nn.Module:
     """What takes a layer's place."""
-    if is_convolution(layer):
-        rounded = isinstance(weight, Rounded)
-        return ScaledConvolution(weight, layer) if rounded else QuantizedConvolution(weight, scheme, layer)
     if isinstance(weight, Rounded):
-        return ScaledLinear(weight, layer.bias)
+        return ScaledConvolution(weight, layer) if is_convolution(layer) else ScaledLinear(weight, layer.bias)
+    if is_convolution(layer):
+        return QuantizedConvolution(weight, scheme, layer)
     return QuantizedLinear(weight, scheme, k, layer.bias)
 
 
