@@ -2,7 +2,8 @@
 
     %a = "mlirc.im2col"(%image) {mlirc.gather_windows = {...}} : (tensor<NxHxWxCxbf16>) -> tensor<MxKxbf16>
 
-has the elements of the map that `windows.py` describes, and its attribute. A schedule makes it of that map
+has the elements of the map that `windows.py` describes, and its attribute; the same of each image, tensor<NxPxKxbf16>
+with P pixels of its result, is another form of it. A schedule makes it of that map
 (`schedule.read_windows`) where all who read it are slices that im2col copies move; on the CPU it becomes the map again
 (`passes/loops/windows.py`).
 """
@@ -37,14 +38,18 @@ def check(op: ir.Operation) -> Windows:
     image, shape = list(ir.RankedTensorType(source).shape), list(ir.RankedTensorType(made).shape)
     if windows.groups != 1 or len(image) != windows.rank + 2 or image[-1] > windows.channels:
         raise ValueError(f"of one group takes [N, {windows.rank} dimensions, up to {windows.channels}], not {source}")
-    if shape != windows.shape(image[0]) or str(ir.RankedTensorType(source).element_type) not in str(made):
+    if shape not in (windows.shape(image[0]), windows.shape_of_each(image[0])) or str(
+        ir.RankedTensorType(source).element_type
+    ) not in str(made):
         raise ValueError(f"makes {windows.shape(image[0])} of the image's elements, not {made}")
     return windows
 
 
-def im2col(image: ir.Value, windows: Windows, loc: ir.Location | None = None) -> ir.Value:
-    """Builds `mlirc.im2col` at the current insertion point and returns its result."""
+def im2col(image: ir.Value, windows: Windows, each: bool = False, loc: ir.Location | None = None) -> ir.Value:
+    """Builds `mlirc.im2col` at the current insertion point and returns its result; with `each` the images are its first
+    dimension."""
     t = ir.RankedTensorType(image.type)
-    result = ir.RankedTensorType.get(windows.shape(t.shape[0]), t.element_type)
+    shape = windows.shape_of_each(t.shape[0]) if each else windows.shape(t.shape[0])
+    result = ir.RankedTensorType.get(shape, t.element_type)
     attributes = {GATHER_WINDOWS: windows.attribute()}
     return ir.Operation.create(IM2COL, [result], [image], attributes, loc=loc).results[0]

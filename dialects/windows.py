@@ -64,6 +64,10 @@ class Windows:
         rows = [images * prod(self.out), self.taps * self.channels]
         return rows if self.groups == 1 else [self.groups, *rows]
 
+    def shape_of_each(self, images: int) -> list[int]:
+        """The same with the windows of each image apart: [N, prod(out), K]."""
+        return [images, prod(self.out), self.taps * self.channels]
+
     def corners(self, image: Sequence[int]) -> Im2col:
         """Where the windows of an image of these spatial extents begin."""
         ends = zip(self.out, self.strides, self.low, image, strict=True)

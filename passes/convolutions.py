@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from mlirc.mlir import ir
 from mlirc.passes import register
+from mlirc.passes.graph.channels_first import view
 from mlirc.passes.graph.channels_last import Layouts, sink
 from mlirc.passes.graph.convolutions import alone, convolution, is_channels_first
 from mlirc.passes.graph.outline import graph_functions
@@ -36,7 +37,7 @@ def _rewrite(block: ir.Block, whole: bool) -> None:
         if is_channels_first(op):
             done = alone(op, layouts)
         else:
-            done = convolution(op, layouts, whole) or sink(op, layouts)
+            done = convolution(op, layouts, whole) or sink(op, layouts) or bool(layouts.rewritten) and view(op, layouts)
         if done:
             layouts.rewritten.append(op)
     layouts.finish()

@@ -32,11 +32,15 @@ IN_MEMORY, SECOND_CLOCKS = (16, 32), 4000  # parts that a second launch adds, an
 # Of 132 multiprocessors, so many hold the blocks of clusters of a size at once: a cluster lies in one GPC.
 _IN_CLUSTERS = {1: 132, 2: 132, 4: 120, 8: 112}
 LEAST = 1 << 22  # multiplications
-MANY = 1 << 22  # results, from which on K may be short
+# Elements of K at the least, by how many results there are. Of windows of few channels nobody else reads less than all.
+STEP = 32
+SHORTEST = {0: 256, 1 << 22: 128, 1 << 24: 64}
 
 
 def held(size: Sizes, c: ContractionInfo) -> int | None:
     """Which operand comes through registers: the other one's rows run along K. None where neither can."""
+    if c.narrow:
+        return c.windows_at
     if all(c.along_k):
         return 1 if size.n >= size.m else 0
     return 1 if c.along_k[0] else 0 if c.along_k[1] else None
@@ -49,7 +53,8 @@ def pays(size: Sizes, c: ContractionInfo, target: Target) -> bool:
         return False
     rows = size.n if which else size.m
     results = size.m * size.n * size.batch
-    return rows >= 64 and (c.k >= 256 or c.k >= 128 and results >= MANY) and results * c.k >= LEAST
+    least = min(k for many, k in SHORTEST.items() if results >= many)
+    return rows >= 64 and c.k >= (STEP if c.narrow else least) and results * c.k >= LEAST
 
 
 def _one(tall: int, wide: int) -> float:

@@ -109,9 +109,10 @@ def by_tensor_copies(kernel: KernelInfo, target: Target, given: Mapping[str, Any
     long = c.k > 128 and (single or c.k * c.element_bytes > 2 * ROW_BYTES) or c.windows is not None
     size = Sizes.of(kernel, c)
     many = c.k * c.element_bytes >= ROW_BYTES and size.m > 16 and size.batch * size.m * size.n > target.sms * MANY
-    if c.windows is not None and c.windows.row_bytes(c.element_bytes) < ROW_BYTES:
-        # Taps of fewer channels come in rows that warpgroups alone read; they multiply 64 rows at least.
+    if c.narrow:  # rows that warpgroups alone read; they multiply 64 rows at least
         several = several and size.m > 16 and (given["mma"] is None or is_warpgroups(given["mma"]))
+        wanted = given["mma"] in TF32_WARPGROUPS or given["mma"] is None and kernel.fp32 in ("tf32x3", "tf32")
+        single = single and wanted and _fp32_warpgroup_tiles.pays(size, c, target)
     fits = (several or single) and target.has_wgmma and c.boxes
     return fits and (long or many) and given["copy"] in (None, "tma")
 

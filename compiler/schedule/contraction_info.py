@@ -15,6 +15,7 @@ from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.mlir import ir
 
 ROW_BYTES = 128  # of a tile in shared memory that warpgroups read
+NARROW = 32  # of one that lies in panels for them: of 16 bits, or of f32 that come through registers
 VIEWS = ("tensor.expand_shape", "tensor.collapse_shape")
 
 
@@ -40,12 +41,18 @@ class ContractionInfo:
     alignable: bool = False  # both would hold but for the lengths of rows: `schedule.align_rows` makes others of them
     packed: int = 0  # bits of a number where every second operand is a packed weight [N, K] that the kernel unpacks
     windows: Windows | None = None  # a convolution's, which are an operand and can come by im2col copies
+    windows_at: int = 0  # which operand they are
     scaled: int = 0  # elements of each row that are reduced beside the products, as what their sums are multiplied by
 
     @property
     def element_bytes(self) -> int:
         """Bytes of an element of the wider operand."""
         return max(ELEMENT_BYTES.get(t, 8) for t in (self.a_type, self.b_type))
+
+    @property
+    def narrow(self) -> bool:
+        """Whether a convolution's taps have fewer channels than a row of shared memory."""
+        return self.windows is not None and self.windows.row_bytes(self.element_bytes) < ROW_BYTES
 
 
 def contraction_info(dims: Dims, row: tuple[int, ...]) -> ContractionInfo | None:
@@ -86,7 +93,8 @@ def contraction_info(dims: Dims, row: tuple[int, ...]) -> ContractionInfo | None
     place = {c: p for p, c in enumerate(row)}
     batch, m, n = (tuple(place[c] for c in g) for g in (batch, m, n))
     direct = all(_is_direct(dims.structures[i], r) for i, r in found if r)
-    read = [w for i, _ in found for v in dims.structures[i].inputs if (w := copied_windows(producer(v)))]
+    inputs = [(at, producer(v)) for i, _ in found for at, v in enumerate(dims.structures[i].inputs)]
+    read = next(((w, at) for at, made_by in inputs if (w := copied_windows(made_by))), (None, 0))
     boxes = direct and all(_has_boxes(dims.structures[i], r) for i, r in found if r)
     alignable = not boxes and all(
         _is_direct(dims.structures[i], r, 1) and _has_boxes(dims.structures[i], r, 1) for i, r in found if r
@@ -96,8 +104,8 @@ def contraction_info(dims: Dims, row: tuple[int, ...]) -> ContractionInfo | None
     return ContractionInfo(
         batch, m, n, ks[0][0], types[0], types[1], types[2], len(found), direct, panels, (along_k[0], along_k[1]),
         boxes, _casts([dims.ops[i] for i, _ in found]), packed=_packed([dims.structures[i] for i, _ in found]),
-        windows=read[0] if read else None, chosen=all(map(is_chosen, choosers)), scaled=prod(parts) if others else 0,
-        alignable=alignable and not any(map(is_chosen, choosers)),
+        windows=read[0], windows_at=read[1], chosen=all(map(is_chosen, choosers)),
+        scaled=prod(parts) if others else 0, alignable=alignable and not any(map(is_chosen, choosers)),
     )  # fmt: skip
 
 
@@ -150,8 +158,9 @@ def copied_windows(op: ir.Operation | None) -> Windows | None:
     windows = Windows.of(op) if op is not None and op.name == "linalg.generic" else None
     if op is None or windows is None or copied(op):
         return None
-    size = ELEMENT_BYTES.get(str(ir.RankedTensorType(op.results[0].type).element_type), 8)
-    return windows if windows.row_bytes(size) >= (32 if size <= 2 else ROW_BYTES) else None
+    element = str(ir.RankedTensorType(op.results[0].type).element_type)
+    size = ELEMENT_BYTES.get(element, 8)
+    return windows if windows.row_bytes(size) >= (NARROW if size <= 2 or element == "f32" else ROW_BYTES) else None
 
 
 def is_chosen(op: ir.Operation | None) -> bool:

@@ -40,6 +40,6 @@ def read_windows(rewriter, functions):
             with ir.InsertionPoint(op), op.location:
                 windows = Windows.of(op)
                 assert windows is not None
-                view = im2col(_image(op), windows)
+                view = im2col(_image(op), windows, each=len(ir.RankedTensorType(op.results[0].type).shape) == 3)
             op.results[0].replace_all_uses_with(view)
             op.erase()

@@ -359,7 +359,8 @@ class Kernel:
         if root not in arguments:
             return
         image, shape = (list(ir.RankedTensorType(v.type).shape) for v in (op.operands[0], op.results[0]))
-        view = access.View(reshaped(arguments[root], image), [0, 0], [0, 1], windows=Windows.of(op))
+        dims = list(range(len(shape)))
+        view = access.View(reshaped(arguments[root], image), [0] * len(dims), dims, windows=Windows.of(op))
         scope.bind_view(op.results[0], view, shape, list(shape))
 
     def _function_level(self, scope: Scope, op, arguments) -> None:

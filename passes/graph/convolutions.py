@@ -16,6 +16,7 @@ from math import prod
 from mlirc.dialects.windows import Windows
 from mlirc.ir.tensors import element_bytes, shape_of
 from mlirc.mlir import arith, ir, linalg, tensor
+from mlirc.passes.graph import channels_first
 from mlirc.passes.graph.channels_last import Layouts, channels_last, element_of, groups_of, permuted
 from mlirc.passes.graph.emit import filled, make_generic, reshape
 from mlirc.passes.graph.evaluate import is_move, owner_of, static, zero_attribute
@@ -98,6 +99,10 @@ def convolution(op: ir.Operation, layouts: Layouts, whole: bool) -> bool:
     if shape is None or types is None:
         return False
     with ir.InsertionPoint(op), op.location:
+        first = whole and _is_f32(types) and not shape.grouped and channels_first.pays(op, shape.result)
+        if first and (result := _pointwise(op, shape, layouts)) is not None:
+            _put_first(op, result, layouts)
+            return True
         image, low = _image(op.operands[0], types[0], shape, layouts)
         weights = layouts.get(narrowed(op.operands[1], types[1]), shape.weights)
         groups = shape_of(weights)[0] if shape.grouped else 1
@@ -118,6 +123,11 @@ def convolution(op: ir.Operation, layouts: Layouts, whole: bool) -> bool:
             if whole and groups == 1:
                 geometry = replace(geometry, channels=filled_up(geometry.channels, element_bytes(element_of(image))))
             left = gather_windows(image, geometry)
+        if first:
+            left = reshape(left, [out[0], prod(pixels), shape_of(left)[-1]])
+            rows = reshape(_rows(weights, geometry), [out[-1], shape_of(left)[-1]])
+            _put_first(op, channels_first.contract(rows, left, along_rows=False), layouts)
+            return True
         result = reshape(_contract(left, _rows(weights, geometry), is_image), out)
         if element_of(result) != element_of(op.operands[2]):  # 64 bits, of which bytes need 32
             result = _map([result], element_of(op.operands[2]), arith.extsi)
@@ -126,6 +136,33 @@ def convolution(op: ir.Operation, layouts: Layouts, whole: bool) -> bool:
             result = _map([result, layouts.get(op.operands[2], shape.result)], element_of(result), add)
         layouts.put(op.results[0], shape.result, result)
     return True
+
+
+def _is_f32(types: tuple[ir.Type, ir.Type]) -> bool:
+    return all(isinstance(t, ir.F32Type) for t in types)
+
+
+def _pointwise(op: ir.Operation, shape: Shape, layouts: Layouts) -> ir.Value | None:
+    """A convolution of single pixels, of an image that lies channels first, as [N, Co, pixels]; None for another."""
+    image, weights = op.operands[:2]
+    extents, kernel = shape_of(image), shape_of(weights)
+    plain = tuple(shape.image) == channels_last(len(extents)) and layouts.order(image) is None
+    if not plain or prod(kernel[2:]) != 1 or set(shape.strides) != {1}:
+        return None
+    owner = owner_of(image)
+    if owner is not None and owner.name == "tensor.pad":
+        return None
+    rows = reshape(layouts.get(weights, shape.weights), [kernel[0], kernel[1]])
+    return channels_first.contract(rows, reshape(image, [*extents[:2], prod(extents[2:])]), along_rows=True)
+
+
+def _put_first(op: ir.Operation, result: ir.Value, layouts: Layouts) -> None:
+    """Makes [N, Co, pixels], with what the op adds to, the op's result."""
+    result = reshape(result, shape_of(op.results[0]))
+    if not is_zero(op.operands[2]):
+        order = tuple(range(len(shape_of(result))))
+        result = _map([result, layouts.get(op.operands[2], order)], element_of(result), arith.addf)
+    layouts.put(op.results[0], tuple(range(len(shape_of(result)))), result)
 
 
 def _types(op: ir.Operation, shape: Shape) -> tuple[ir.Type, ir.Type] | None:

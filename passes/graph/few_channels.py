@@ -22,9 +22,10 @@ from mlirc.passes.graph.space import tensor_type
 COPY_BYTES, SECTOR = 16, 32  # what tensor copies take of a pixel: multiples; and what memory is read by
 MOST = 16  # channels of a block of pixels, or of what is folded
 SAVES = 0.4
-# By the bytes of a tap in a row of shared memory, what an element costs: narrower rows take more copies. Of 8 and 16
-# bits wgmma reads any, of others the widest.
-ROW_COSTS = {32: 1.4, 64: 1.1, 128: 1.0}
+# By an element's bytes and those of a tap in a row of shared memory, what an element costs: narrower rows take more
+# copies. FP32 products take longer than those; wider elements come in the widest rows alone.
+_ROW_COSTS = {32: 1.4, 64: 1.1, 128: 1.0}
+ROW_COSTS = {1: _ROW_COSTS, 2: _ROW_COSTS, 4: {32: 1.1, 64: 1.04, 128: 1.0}, 8: {128: 1.0}}
 
 
 def few_channels(image: ir.Value, weights: ir.Value, windows: Windows) -> tuple[ir.Value, ir.Value, Windows]:
@@ -97,7 +98,7 @@ def whole_pixels(image: ir.Value) -> ir.Value:
 
 def filled_up(channels: int, size: int) -> int:
     """Channels of a tap, of so many bytes each, filled up to rows of tensor copies, which take the fewest clocks."""
-    rows = {n // size: cost for n, cost in ROW_COSTS.items() if size <= 2 or n == max(ROW_COSTS)}
+    rows = {n // size: cost for n, cost in ROW_COSTS[size].items()}
     found = {-(-channels // row) * row: cost for row, cost in rows.items()}
     return min(found, key=lambda n: n * found[n])
 

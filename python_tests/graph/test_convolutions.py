@@ -206,3 +206,43 @@ def test_norms_and_sums_of_images_are_rows_in_the_order_of_memory():
     assert rows is not None and rows[1] == "198x12xf32"
     result = check_torch(model, (randn(2, 3, 11, 9),), levels=("tiles", "gpu"), kinds=("plain",))
     assert result.ok, result.table()
+
+
+def test_results_that_nobody_reads_otherwise_are_computed_channels_first():
+    """No kernel that only changes an image's order is behind such a convolution, and none at all beside one of single
+    pixels."""
+    first = [
+        convolved((33, 31), 9, 40, (3, 3), padding=1),
+        convolved((12, 13, 11), 3, 9, (3, 2, 1)),
+        convolved((1100,), 16, 70, (5,), stride=1, dilation=2, biased=False),
+        convolved((29, 44), 33, 66, (1, 1)),
+    ]
+    for call, inputs in first:
+        module, (x, *weights) = Calls(call), inputs
+        assert calls(kernels_of(module, x, *weights))[-1] == "matmul"
+    assert calls(kernels_of(Calls(first[-1][0]), *first[-1][1])) == ["matmul"]
+    check_together(first)
+
+    def last(module: nn.Module, *size: int) -> str:
+        return calls(kernels_of(module, randn(2, 8, *size)))[-1]
+
+    norm = nn.GroupNorm(3, 24)
+    assert "tensor<2x24x1023xf32>" in kernels_of(nn.Sequential(nn.Conv2d(8, 24, 3, 1, 1), norm), randn(2, 8, 33, 31))
+    assert last(nn.ConvTranspose2d(8, 24, 3), 33, 33) == "matmul"
+    assert last(nn.Conv2d(8, 24, 3), 9, 9) == "elementwise"  # few pixels: tiles of 128 would be empty for the most part
+    chain = nn.Sequential(nn.Conv2d(8, 24, 3, 1, 1), nn.ReLU(), nn.Conv2d(24, 24, 3, 1, 1))
+    text = kernels_of(chain, randn(2, 8, 33, 31))
+    assert calls(text).count("elementwise") == 3  # the image and both weights
+
+
+def test_windows_of_few_channels_come_by_tensor_copies_in_f32():
+    def tiles(channels: int, size: int) -> str:
+        job = Compilation("model", get_target("sm_90a"), (), helpers=0)
+        job.import_module(nn.Conv2d(channels, 64, 3).eval(), (randn(4, channels, size, size),), {})
+        job.lower("tiles")
+        return job.text("tiles")
+
+    for channels, filled in ((3, 8), (8, 8), (11, 16), (40, 40)):
+        text = tiles(channels, 67)
+        assert f"gather_windows = {{channels = {filled} " in text
+        assert 'mlirc.mma = "wgmma_tf32x3"' in text and "mlirc.im2col" in text

@@ -3,6 +3,8 @@ copy"): one instruction of one thread moves a box of a tensor, swizzled as produ
 
 from __future__ import annotations
 
+from math import prod
+
 from mlirc.dialects.rings import Slot
 from mlirc.dialects.windows import Windows
 from mlirc.ir.tensors import element_bytes
@@ -96,7 +98,9 @@ class TensorTile:
         for panel in range(shared.panels):
             at = em.add(base, panel * shared.panel_bytes)
             if source.windows is not None:
-                row, column = em.add(source.offsets[0], first), em.add(source.offsets[1], panel * shared.width)
+                *images, row, column = source.offsets
+                of_image = em.mul(images[0], prod(source.windows.out)) if images else 0
+                row, column = em.add(em.add(row, first), of_image), em.add(column, panel * shared.width)
                 self._one(tensor, at, *self._window(source.windows, row, column), barrier, mask)
                 continue
             offsets = list(source.offsets)

@@ -59,6 +59,7 @@ class WgmmaThreeTf32(WarpgroupInstruction):
     step_k = CHAIN
     accumulators = 2
     shares_k = True
+    reads_narrow = True  # of the held operand
     rewrite: ClassVar[str] = "rests"  # of the split operand
     by_warps: ClassVar[str] = "tf32x3"  # what takes other layouts
 

@@ -22,8 +22,8 @@ class View:
     """A window of a memref: tile dimension i runs along memref dimension dims[i], starting at offsets.
 
     `shared`: how a tile lies in shared memory, where rows are permuted, or lie in panels: the memref's last three
-    dimensions are panels, rows, and the columns of a panel then. `windows`: what an image's windows [M, K] are, whose
-    rows and columns `offsets` count then: im2col copies alone read it.
+    dimensions are panels, rows, and the columns of a panel then. `windows`: what an image's windows [M, K], or those
+    of each image [N, P, K], are, whose rows and columns `offsets` count then: im2col copies alone read it.
     """
 
     base: ir.Value
