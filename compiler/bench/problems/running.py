@@ -74,7 +74,7 @@ def _run(
         result |= {"bound_us": bound_us(work), "limited_by": limited_by(work)}
         if settings["time"]:
             result |= _times(model, module, inputs, settings, result["check"]["first_us"])
-        if settings["kernels"]:
+        if settings.get("kernels"):
             result["kernels"] = time_kernels(model, info["kernels"], timing.Flusher())
     finally:
         model.close()
