@@ -86,6 +86,7 @@ def to_gpu(module: Any, name: str, target: Target) -> None:
     """Takes a kernel's `tiles`- or `async`-level module to the `gpu` level in place, by the passes that its schedule
     asked for, decides which products and sums are one `math.fma`, and where a kernel that begins early waits."""
     from mlirc.mlir import context, ir
+    from mlirc.passes.branch_loads import branch_loads
     from mlirc.passes.contract import contract
     from mlirc.passes.dependent.launches import begin_early
     from mlirc.passes.scalar_arguments import run as scalar_arguments
@@ -94,6 +95,7 @@ def to_gpu(module: Any, name: str, target: Target) -> None:
         _run(module, name, target, attribute, pass_name)
     with context(), ir.Location.unknown():
         scalar_arguments(module)
+        branch_loads(module.operation)
         contract(module.operation, everywhere=True)
         begin_early(module)
 

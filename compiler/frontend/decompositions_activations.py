@@ -1,4 +1,5 @@
-"""Decompositions of activations with bounds and slopes that torch-mlir gets wrong for NaN, zeros or scalars."""
+"""Decompositions of activations with bounds and slopes that torch-mlir gets wrong for NaN, zeros or scalars, and of
+those that take fewer operations than PyTorch writes."""
 
 from __future__ import annotations
 
@@ -42,6 +43,15 @@ def _leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
 @_decomposes(aten.elu.default)
 def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
     return torch.where(x > 0, x * scale, torch.expm1(x * input_scale) * (alpha * scale))
+
+
+@_decomposes(aten.mish.default)
+def _mish(x: Tensor) -> Tensor:
+    """x tanh(log(1 + n)), n = exp(x), is x w / (w + 2), w = n (n + 2): one function for three. From 20 on both are
+    x."""
+    n = torch.exp(torch.clamp(x, max=20.0))
+    w = n * (n + 2)
+    return x * (w / (w + 2))
 
 
 @_decomposes(aten.threshold.default)

@@ -17,6 +17,7 @@ from mlirc.passes.graph.emit import filled, make_generic, reshape
 from mlirc.passes.graph.evaluate import zero_attribute
 from mlirc.passes.graph.space import affine_map
 
+MOVES = ("tensor.concat", "tensor.extract_slice", "tensor.insert_slice", "tensor.pad")
 TILE, WASTE = 128, 1.1  # pixels of a tile, and how many times the pixels of an image its tiles may cover
 
 
@@ -38,7 +39,7 @@ def _in_order(value: ir.Value) -> bool:
 def _reads_in_order(user: ir.Operation, value: ir.Value) -> bool:
     if user.name == "func.return" or is_contraction(user):
         return True
-    if user.name in VIEWS or moves_nothing(user):
+    if user.name in (*VIEWS, *MOVES) or user.name == "linalg.transpose" and _keeps_rows(user):
         return _in_order(user.results[0])
     if user.name != "linalg.generic":
         return False
@@ -47,6 +48,12 @@ def _reads_in_order(user: ir.Operation, value: ir.Value) -> bool:
         return all(_is_reduced_along_rows(user, m) for m in mine)
     plain = is_map_generic(user) and all(m == maps(user)[-1] and m.is_permutation for m in mine)
     return plain and all(_in_order(r) for r in user.results)
+
+
+def _keeps_rows(transpose: ir.Operation) -> bool:
+    """Whether rows stay rows, or are every second element of one, say, as the results of phases are."""
+    order = list(transpose.attributes["permutation"])
+    return moves_nothing(transpose) or len(order) - 1 in order[-2:]
 
 
 def moves_nothing(op: ir.Operation) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,7 +12,7 @@ from torch import nn
 from mlirc.errors import MlircError
 from mlirc.frontend import from_torch, import_torch, lower_to_linalg
 from support.models.small import check
-from support.models.together import Calls, below, check_together, randn
+from support.models.together import Calls, below, check_together, linalg_of, randn
 
 
 @pytest.mark.parametrize(
@@ -136,3 +138,14 @@ def test_where_takes_one_tensor_for_both_sides():
         (lambda x: torch.copysign(x, torch.tensor([0.0, -0.0, 0.0])), (randn(3),)),  # zeros of both signs differ
     ]
     check_together(cases, levels=["linalg", "gpu"])
+
+
+def test_mish_is_as_exact_as_eagers_and_takes_one_exponential():
+    x = torch.cat([torch.linspace(-30, 30, 1201), torch.tensor([-0.0, math.inf, math.nan, -90.0, 3e38, 1e-38])])
+    for dtype in (torch.float32, torch.float64):
+        text = linalg_of(F.mish, [x.to(dtype)])
+        assert text.count("math.exp") == 1 and "math.tanh" not in text
+    check_together([(F.mish, (x,)), (F.mish, (x.bfloat16(),))], levels=("linalg", "gpu"))
+    n = torch.exp(x.clamp(max=20))
+    mine, exact = (x * (n * (n + 2) / (n * (n + 2) + 2))).double(), F.mish(x.double())
+    torch.testing.assert_close(mine, exact, rtol=1e-6, atol=0, equal_nan=True)

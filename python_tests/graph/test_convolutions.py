@@ -246,3 +246,22 @@ def test_windows_of_few_channels_come_by_tensor_copies_in_f32():
         text = tiles(channels, 67)
         assert f"gather_windows = {{channels = {filled} " in text
         assert 'mlirc.mma = "wgmma_tf32x3"' in text and "mlirc.im2col" in text
+
+
+def test_phases_that_nobody_reads_otherwise_are_computed_channels_first():
+    """What puts them in their places loads of each tensor what is its own: in branches, not by selections."""
+    call = partial(F.conv_transpose3d, stride=2, padding=1)
+    odd = randn(1, 8, 5, 8, 19), randn(8, 5, 3, 3, 3), randn(5)
+    even = randn(2, 8, 9, 15), randn(8, 6, 3, 4)
+    job = Compilation("model", get_target("sm_90a"), (), helpers=0)
+    job.import_module(Calls(call).eval(), odd, {})
+    job.lower("gpu")
+    name, text = "elementwise_9", job.text("gpu")
+    last = text[text.index(f"gpu.func @{name}") : text.index(f"func.func @{name}")]
+    assert last.count("memref.load") % 8 == 0 and last.count("scf.if") * 8 >= last.count("memref.load") * 7
+    assert "memref<5x760xf32>" in last
+    check_together([
+        (call, odd),
+        (partial(F.conv_transpose2d, stride=(2, 3), output_padding=1), even),
+        (lambda *v: F.softmax(call(*v), 1), odd),
+    ])  # fmt: skip

@@ -11,6 +11,7 @@ from mlirc.mlir import ir
 from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue, Unsupported, vec
 from mlirc.passes.distribute.layouts.registers import Layout
 from mlirc.passes.distribute.memory import access
+from mlirc.passes.distribute.tiles import choices
 from mlirc.passes.distribute.tiles.strips import Strips
 from mlirc.passes.distribute.tiles.unpacking import RUN, Unpacking, halves
 from mlirc.passes.distribute.tiles.values import Fragment, Load, Marked, Tile, elementwise_op
@@ -120,6 +121,8 @@ class Body:
         if name.split(".")[0] not in ("arith", "math"):
             raise Unsupported(f"{name} in the body of a tile op; use the generic script")
         wide = any(self.wide(r) for r in op.results)
+        if wide and self.strips is None and choices.differs(self, value):
+            return self.em.pack([choices.element(self, value, p, k) for k in range(self.piece)])
         n = self.piece if wide else 1
         operands = [self.at(v, p) for v in op.operands]
         if wide:
