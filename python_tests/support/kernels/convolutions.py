@@ -14,12 +14,12 @@ from mlirc.mlir import ir
 from mlirc.passes.loops.windows import expand_im2col
 from support.kernels.payloads import DTYPES, generic, kernel
 
-BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+BYTES = {"f32": 4, "f16": 2, "bf16": 2, "f8E4M3FN": 1}
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """Of an image of so many images, spatial extents and channels; `channels` of a tap (0: whole rows of 128 bytes)."""
+    """Of an image of so many images, spatial extents and channels (of 8-bit floats with a result of bf16); `channels` of a tap (0: whole rows of 128 bytes)."""
 
     n: int
     image: tuple[int, ...]
@@ -45,14 +45,15 @@ class Convolution:
         """The kernel's module."""
         w, dtype = self.windows, self.dtype
         m, k = w.shape(self.n)
+        out = dtype if BYTES[dtype] > 1 else "bf16"
         x = f"tensor<{'x'.join(map(str, (self.n, *self.image, self.c)))}x{dtype}>"
         a, weights = (f"tensor<{rows}x{k}x{dtype}>" for rows in (m, self.co))
-        sums, result = f"tensor<{m}x{self.co}xf32>", f"tensor<{m}x{self.co}x{dtype}>"
+        sums, result = f"tensor<{m}x{self.co}xf32>", f"tensor<{m}x{self.co}x{out}>"
         widen = "" if dtype == "f32" else "".join(f"%e{i} = arith.extf %x{i} : {dtype} to f32\n    " for i in (0, 1))
         left, right = ("%x0", "%x1") if dtype == "f32" else ("%e0", "%e1")
         multiply = f"{widen}%xy = arith.mulf {left}, {right} : f32\n    %y = arith.addf %o, %xy : f32"
         positive = "%s = arith.addf %x0, %x1 : f32\n    %y{} = arith.maximumf %s, %zero : f32"
-        narrow = f"\n    %y = arith.truncf %yw : f32 to {dtype}"
+        narrow = f"\n    %y = arith.truncf %yw : f32 to {out}"
         epilogue = positive.format("") if dtype == "f32" else positive.format("w") + narrow
         with mlir.context():
             attribute = str(w.attribute())

@@ -95,6 +95,10 @@ KERNELS: dict[str, tuple[str, str]] = {
         str(Convolution(6, (7, 9), 40, 24, (3, 3), stride=2, pad=1).payload()),
         "matmul:mma=wgmma,block_m=64,block_n=16,cluster_size=2,stages=2,copy=tma",
     ),
+    "convolution, ring, 8 bits": (
+        str(Convolution(1, (9, 7), 48, 16, (3, 2), pad=1, dtype="f8E4M3FN", channels=64).payload()),
+        "matmul:mma=wgmma8,block_m=64,block_n=16,stages=2,copy=tma",
+    ),
     "matmul, fma": (matmul(33, 35, 70), "matmul:block_m=32,block_n=32,block_k=16,warps_m=2,warps_n=2,stages=3"),
     "matmul, fma, batch": (matmul(5, 17, 33, batch=2), "matmul:block_m=4,block_n=16,block_k=16,stages=2"),
     "attention, bf16": (

@@ -13,7 +13,7 @@ from mlirc.targets import get_target
 
 DTYPES = {
     "f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
-    "i1": np.bool_, "i8": np.int8, "i32": np.int32, "i64": np.int64,
+    "f8E4M3FN": ml_dtypes.float8_e4m3fn, "i1": np.bool_, "i8": np.int8, "i32": np.int32, "i64": np.int64,
 }  # fmt: skip
 
 
