@@ -29,6 +29,7 @@ from mlirc.frontend.higher_order import require_followed
 from mlirc.frontend.inputs import DTYPES, dtype_name
 from mlirc.frontend.integers import legalize_integers
 from mlirc.frontend.item_assignment import ItemAssignment
+from mlirc.frontend.known_numbers import known_numbers
 from mlirc.frontend.loops import Loops, trace_loops
 from mlirc.frontend.noise import quiet
 from mlirc.frontend.operands import legalize_operands
@@ -197,6 +198,11 @@ def export(source: SourceModel) -> Any:
             require_no_state(source.name, program, replaced)
             return program
         except GuardOnDataDependentSymNode as e:
+            with contextlib.suppress(Exception), known_numbers(source.module) as is_written:
+                program = torch.export.export(source.module, args, kwargs, strict=False, **options)
+                require_no_state(source.name, program, replaced)
+                if not is_written():
+                    return program
             # Python's own int() and bool() want to know the number: the other way of exporting replaces them.
             with contextlib.suppress(Exception):
                 return torch.export.export(source.module, args, kwargs, strict=True, **options)
