@@ -6,7 +6,7 @@ Sizes are static here, so that bounds and signs are resolved before torch-mlir s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -108,8 +108,9 @@ def _as_strided(x: Tensor, size: list[int], stride: list[int], storage_offset: i
     if order is None or not math.prod(size) or offset < 0 or last >= x.numel():
         return NotImplemented
     flat = x.permute(order).reshape(-1)
-    if list(stride) == [math.prod(size[i + 1 :]) for i in range(len(size))]:
-        return aten.slice.Tensor(flat, 0, offset, last + 1).reshape(size)
+    if (dense := _dense_order(size, stride)) is not None:
+        back = [dense.index(d) for d in range(len(size))]
+        return aten.slice.Tensor(flat, 0, offset, last + 1).reshape([size[d] for d in dense]).permute(back)
     return aten.index.Tensor(flat, [_strided_places(size, stride, offset, x.device)])
 
 
@@ -134,9 +135,14 @@ def _offset(x: Tensor, storage_offset: int | None) -> int:
 
 def _storage_order(x: Tensor) -> list[int] | None:
     """The dimensions from the outermost in memory to the innermost; None if there are gaps between the elements."""
-    order = sorted(range(x.dim()), key=lambda d: (x.stride(d), x.shape[d]), reverse=True)
-    steps = [math.prod(x.shape[d] for d in order[i + 1 :]) for i in range(len(order))]
-    dense = all(x.shape[d] == 1 or x.stride(d) == step for d, step in zip(order, steps, strict=True))
+    return _dense_order(x.shape, x.stride())
+
+
+def _dense_order(size: Sequence[int], stride: Sequence[int]) -> list[int] | None:
+    """`_storage_order` of a tensor of this size and stride."""
+    order = sorted(range(len(size)), key=lambda d: (stride[d], size[d]), reverse=True)
+    steps = [math.prod(size[d] for d in order[i + 1 :]) for i in range(len(order))]
+    dense = all(size[d] == 1 or stride[d] == step for d, step in zip(order, steps, strict=True))
     return order if dense else None
 
 
