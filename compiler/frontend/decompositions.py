@@ -105,7 +105,7 @@ def _native_group_norm(
         rstd = torch.rsqrt(square + eps)
         out = (centered * rstd).reshape(x.shape)
     else:
-        mean, square = rounded_moments(rows, [2, 3])
+        mean, square = rounded_moments(rows, [2, 3], pixels=True)
         rstd = torch.rsqrt(square + eps)
         # In another shape: one difference for both would be written to memory.
         out = (rows[..., None] - mean[..., None]) * rstd[..., None]

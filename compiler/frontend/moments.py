@@ -15,6 +15,8 @@ Tensor = torch.Tensor
 
 LONGEST_ROW = 1 << 18  # elements that a cluster of blocks reduces at once
 LONGEST_PART, SHORTEST_PART = 1 << 14, 1 << 6  # elements of the parts of longer ones
+# Pixels of a part of one channel, where groups have channels between them: a thread's, whose neighbours have others.
+MOST_PIXELS, FEWEST_PIXELS = 64, 16
 
 
 def moments(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor, Tensor]:
@@ -33,11 +35,12 @@ def wide_moments(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
     return near + rest, _spread(apart.double(), rest.double(), dims)
 
 
-def rounded_moments(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
+def rounded_moments(x: Tensor, dims: list[int], pixels: bool = False) -> tuple[Tensor, Tensor]:
     """(mean, variance) by two reductions of x that share nothing but the mean, for kernels of their own: whoever
     subtracts the mean afterwards has its rounding, as in PyTorch's norms. Reductions that no block holds, or that are
-    not of rows, are of parts of rows first."""
-    parts, inner, outer = _in_parts(x, dims)
+    not of rows, are of parts of rows first; of `pixels`, the last dimension, which may be stored in front of channels,
+    so are all that are long."""
+    parts, inner, outer = _in_parts(x, dims, pixels)
     near = average(parts, inner)
     mean = near + average(parts - near, inner)
     apart = parts - mean
@@ -53,9 +56,14 @@ def rounded_moments(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
     return mean.reshape(shape), square.reshape(shape)
 
 
-def _in_parts(x: Tensor, dims: list[int]) -> tuple[Tensor, list[int], list[int]]:
+def _in_parts(x: Tensor, dims: list[int], pixels: bool) -> tuple[Tensor, list[int], list[int]]:
     """(x, reshaped; the dimensions of a part; those of the parts of one mean, or none)."""
     last = x.dim()
+    if pixels and math.prod(x.shape[d] for d in dims) > LONGEST_PART:
+        last -= 1
+        part = next((n for n in range(MOST_PIXELS, FEWEST_PIXELS - 1, -1) if x.shape[last] % n == 0), None)
+        if part is not None:
+            return x.reshape(*x.shape[:last], -1, part), [last + 1], [*(d for d in dims if d < last), last]
     while last - 1 in dims:
         last -= 1
     length = math.prod(x.shape[last:])
