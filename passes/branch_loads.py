@@ -29,7 +29,10 @@ def _is_load(op: ir.Operation) -> bool:
 
 
 def _loads(op: ir.Operation | None, block: ir.Block, found: list[ir.Operation], top: bool = False) -> bool:
-    """Collects a tree's ops that stand in a block; False where it has a leaf that is no load of its own."""
+    """Collects a tree's ops that stand in a block; False where it has a leaf that is no constant, nor a load of its
+    own."""
+    if op is not None and op.name == "arith.constant":
+        return True
     if op is None or op.block != block or not top and len(list(op.results[0].uses)) != 1:
         return False
     found.append(op)
@@ -47,6 +50,8 @@ def _writes_between(first: ir.Operation, last: ir.Operation, ops: list[ir.Operat
 
 
 def _built(op: ir.Operation) -> ir.Value:
+    if op.name == "arith.constant":
+        return op.results[0]
     if op.name != "arith.select":
         return op.clone().results[0]
     condition, *values = op.operands

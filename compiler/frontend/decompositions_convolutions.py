@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -50,8 +51,7 @@ def _convolution(
     depthwise, integers = groups == x.shape[1] > 1, groups > 1 and not x.is_floating_point()
     if transposed:
         wide = weight.shape[1] > 1 or weight.shape[0] > groups
-        spread = any(s > 1 and d > 1 for s, d in zip(stride, dilation, strict=True))
-        if x.dtype in GATHERED and wide and not spread and not any(n == 0 for n in (*x.shape, *weight.shape)):
+        if x.dtype in GATHERED and wide and not any(n == 0 for n in (*x.shape, *weight.shape)):
             return _by_phases(x, weight, bias, stride, padding, dilation, output_padding, groups)
         if not depthwise and not (integers and rank == 3):
             return NotImplemented
@@ -87,6 +87,34 @@ def _as_product(x: Tensor, weight: Tensor, bias: Tensor | None, stride: list[int
     return out.reshape(x.shape[0], *counts, -1).permute(0, rank + 1, *range(1, rank + 1))
 
 
+@dataclass(frozen=True)
+class _Class:
+    """Phases of one dimension that one convolution computes: the first one, how many; the first one's first tap, and
+    how many taps each has; how many of the input's elements their results lie behind what they read."""
+
+    first: int
+    count: int
+    tap: int
+    taps: int
+    shift: int
+
+
+def _classes(kernel: int, stride: int, dilation: int) -> list[_Class]:
+    """All phases of a dimension, in order; one that no tap reaches has none. Result o of the input's element i and tap
+    t: o + padding = i * stride + t * dilation."""
+    step = stride // math.gcd(stride, dilation)  # of the taps of a phase
+    if step == stride and dilation == 1:  # phases that have equally many taps are together
+        full = kernel % stride
+        both = _Class(0, full, 0, -(-kernel // stride), 0), _Class(full, stride - full, full, kernel // stride, 0)
+        return [c for c in both if c.count]
+    taps = {tap * dilation % stride: tap for tap in range(step)}
+    found = []
+    for phase in range(stride):
+        tap = taps.get(phase, kernel)
+        found.append(_Class(phase, 1, tap % step, len(range(tap, kernel, step)), tap * dilation // stride))
+    return found
+
+
 def _by_phases(
     x: Tensor,
     weight: Tensor,
@@ -98,32 +126,32 @@ def _by_phases(
     groups: int,
 ) -> Tensor:
     """Convolutions of stride 1 whose channels are the results of phases (of places modulo the stride), and then these
-    in their places: what lies between the input's elements is never multiplied. Phases that have equally many taps are
-    one convolution. `weight` [C, outputs / groups, ...]; a dimension has stride or dilation, not both."""
+    in their places: what lies between the input's elements is never multiplied. `weight` [C, outputs / groups, ...]."""
     rank, kernel, outputs = len(stride), list(weight.shape[2:]), weight.shape[1]
-    whole = [-(-k // s) for k, s in zip(kernel, stride, strict=True)]
-    more = [n for k, s, t in reversed(list(zip(kernel, stride, whole, strict=True))) for n in (0, t * s - k)]
+    steps = [s // math.gcd(s, d) for s, d in zip(stride, dilation, strict=True)]  # of the taps of a phase
+    apart = [d // math.gcd(s, d) for s, d in zip(stride, dilation, strict=True)]  # what they read of the input
+    whole = [-(-k // s) for k, s in zip(kernel, steps, strict=True)]
+    more = [n for k, s, t in reversed(list(zip(kernel, steps, whole, strict=True))) for n in (0, t * s - k)]
     split = torch.nn.functional.pad(weight, more).reshape(
-        groups, -1, outputs, *[n for pair in zip(whole, stride, strict=True) for n in pair]
+        groups, -1, outputs, *[n for pair in zip(whole, steps, strict=True) for n in pair]
     )
     geometry = list(zip(x.shape[2:], stride, padding, dilation, kernel, output_padding, strict=True))
     sizes = [(n - 1) * s - 2 * p + d * (k - 1) + 1 + o for n, s, p, d, k, o in geometry]
     counts = [(size - 1 + p) // s + 1 - p // s for size, s, p in zip(sizes, stride, padding, strict=True)]
 
-    def results(chosen: list[tuple[int, int, int]]) -> Tensor:
+    def results(chosen: list[_Class]) -> Tensor:
         """[N, groups, *phases, outputs / groups, *counts] of the phases that are chosen, and of all in the dimensions
-        after those. A choice is the first phase, the one after the last, and how many taps they have."""
+        after those."""
         i = len(chosen)
         if i < rank:
-            full = kernel[i] % stride[i]
-            classes = [(0, full, whole[i]), (full, stride[i], kernel[i] // stride[i])]
-            return torch.cat([results([*chosen, c]) for c in classes if c[0] < c[1]], 2 + i)
-        part, phases = split, [last - first for first, last, _ in chosen]
+            classes = _classes(kernel[i], stride[i], dilation[i])
+            return torch.cat([results([*chosen, c]) for c in classes], 2 + i)
+        part, phases = split, [c.count for c in chosen]
         edges: list[int] = []
-        for i, (first, last, taps) in enumerate(chosen):
-            part = part.narrow(3 + 2 * i, 0, taps).narrow(4 + 2 * i, first, last - first)
-            low = dilation[i] * (taps - 1) - padding[i] // stride[i]
-            edges = [low, counts[i] + padding[i] // stride[i] - x.shape[2 + i], *edges]
+        for i, c in enumerate(chosen):
+            part = part.narrow(3 + 2 * i, 0, c.taps).narrow(4 + 2 * i, c.tap, c.count)
+            before = padding[i] // stride[i] - c.shift
+            edges = [apart[i] * (c.taps - 1) - before, counts[i] + before - x.shape[2 + i], *edges]
         if not part.numel():
             empty = x.new_zeros([x.shape[0], groups, *phases, outputs, *counts])
             return empty if bias is None else empty + bias.reshape(groups, *[1] * rank, outputs, *[1] * rank)
@@ -132,7 +160,7 @@ def _by_phases(
         part = part.reshape(-1, *part.shape[2 + rank :])
         each = None if bias is None else bias.reshape(groups, 1, -1).expand(-1, math.prod(phases), -1).reshape(-1)
         padded = torch.nn.functional.pad(x, edges)
-        out = aten.convolution.default(padded, part, each, [1] * rank, [0] * rank, dilation, False, [0] * rank, groups)
+        out = aten.convolution.default(padded, part, each, [1] * rank, [0] * rank, apart, False, [0] * rank, groups)
         return out.reshape(x.shape[0], groups, *phases, outputs, *counts)
 
     out = results([])

@@ -31,23 +31,26 @@ def pays(op: ir.Operation, order: tuple[int, ...]) -> bool:
     return f32 and order == channels_last(len(shape)) and covered <= WASTE * pixels and _in_order(op.results[0])
 
 
-def _in_order(value: ir.Value) -> bool:
-    """Whether all who read a value take its elements in order, rows of pixels at a time."""
-    return all(_reads_in_order(use.owner.operation, value) for use in value.uses)
+def _in_order(value: ir.Value, pooled: bool = False) -> bool:
+    """Whether all who read a value take its elements in order, rows of pixels at a time; what is `pooled` they only
+    map: with channels last a reduction pools on its way, or neighbours share what they read."""
+    return all(_reads_in_order(use.owner.operation, value, pooled) for use in value.uses)
 
 
-def _reads_in_order(user: ir.Operation, value: ir.Value) -> bool:
-    if user.name == "func.return" or is_contraction(user):
+def _reads_in_order(user: ir.Operation, value: ir.Value, pooled: bool) -> bool:
+    if user.name == "func.return" or is_contraction(user) and not pooled:
         return True
+    if user.name.startswith("linalg.pooling_nc"):
+        return user.operands[0] == value and _in_order(user.results[0], pooled=True)
     if user.name in (*VIEWS, *MOVES) or user.name == "linalg.transpose" and _keeps_rows(user):
-        return _in_order(user.results[0])
+        return _in_order(user.results[0], pooled)
     if user.name != "linalg.generic":
         return False
     mine = [m for v, m in zip(user.operands, maps(user), strict=True) if v == value]
     if "reduction" in iterators(user):
-        return all(_is_reduced_along_rows(user, m) for m in mine)
+        return not pooled and all(_is_reduced_along_rows(user, m) for m in mine)
     plain = is_map_generic(user) and all(m == maps(user)[-1] and m.is_permutation for m in mine)
-    return plain and all(_in_order(r) for r in user.results)
+    return plain and all(_in_order(r, pooled) for r in user.results)
 
 
 def _keeps_rows(transpose: ir.Operation) -> bool:

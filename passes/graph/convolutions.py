@@ -25,7 +25,7 @@ from mlirc.passes.graph.narrow import before_cast, is_zero, narrow_types, narrow
 from mlirc.passes.graph.space import affine_map
 from mlirc.passes.graph.windows import gather_windows, is_view
 
-LEAST_GROUP = 16  # channels of a group from which on groups are GEMMs of their own
+LEAST_GROUP = 4  # channels of a group from which on groups are GEMMs of their own
 EXACT_BYTES = 1 << 17  # so many products of bytes, and more, may have a sum of more than 32 bits
 CHANNELS_LAST = {
     "linalg.depthwise_conv_1d_ncw_cw": linalg.depthwise_conv_1d_nwc_wc,

@@ -156,6 +156,19 @@ def test_transposed_convolutions_multiply_no_zeros_between_elements():
         spread((5, 4), 4, 3, (3, 2), padding=1, dilation=(2, 1)),
         spread((2, 3, 4), 4, 3, (2, 2, 3), stride=(2, 2, 1)),
         spread((3, 4), 32, 48, (2, 2), torch.bfloat16, groups=2, stride=2),
+        spread((7,), 4, 6, (5,), stride=4, dilation=6, padding=3, output_padding=2),
+    ])  # fmt: skip
+
+
+def test_phases_of_a_stride_and_a_dilation_have_the_taps_that_reach_them():
+    """Of stride 2 and dilation 2 half of the results are the bias; of 5 and 2, three taps are in three phases."""
+    text = kernels_of(nn.ConvTranspose2d(8, 6, 3, (2, 5), 1, dilation=2), randn(1, 8, 5, 7))
+    windows = re.findall(r"kernel = array<i64: (\d), (\d)>", text)
+    assert calls(text).count("matmul") == 3 and set(windows) == {("3", "1")}
+    check_together([
+        spread((5, 7), 8, 6, (3, 3), stride=(2, 5), padding=1, dilation=2),
+        spread((6, 5), 8, 12, (3, 5), groups=2, stride=(2, 3), padding=(1, 2), dilation=(2, 1)),
+        spread((3, 4, 3), 5, 4, (3, 2, 3), stride=2, padding=1, dilation=(2, 1, 3), output_padding=(1, 0, 2)),
     ])  # fmt: skip
 
 
@@ -265,3 +278,16 @@ def test_phases_that_nobody_reads_otherwise_are_computed_channels_first():
         (partial(F.conv_transpose2d, stride=(2, 3), output_padding=1), even),
         (lambda *v: F.softmax(call(*v), 1), odd),
     ])  # fmt: skip
+
+
+def test_poolings_at_the_end_of_a_model_stay_channels_first():
+    class Mean(nn.Module):
+        def forward(self, x):
+            return x.mean((2, 3))
+
+    pooled = nn.Sequential(nn.Conv2d(8, 20, 3), nn.Tanh(), nn.MaxPool2d(4))
+    x = randn(2, 8, 46, 50)
+    assert "tensor<2x20x2112xf32>" in kernels_of(pooled, x)
+    assert "tensor<2x20x2112xf32>" not in kernels_of(nn.Sequential(*pooled, Mean()), x)
+    result = check_torch(pooled, (x,), levels=("tiles", "gpu"), kinds=("plain",))
+    assert result.ok, result.table()

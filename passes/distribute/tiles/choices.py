@@ -40,7 +40,7 @@ def _is_gathered(value: ir.Value, conditions: list[ir.Value]) -> bool:
         condition, *values = value.owner.operands
         conditions.append(condition)
         return all(_is_gathered(v, conditions) for v in values)
-    return bool(value.owner.name == "tensor.extract")
+    return value.owner.name in ("tensor.extract", "arith.constant")
 
 
 def element(body: Values, value: ir.Value, p: int, k: int) -> ir.Value:
@@ -50,6 +50,8 @@ def element(body: Values, value: ir.Value, p: int, k: int) -> ir.Value:
         found = body.at(of, p)
         return body.em.extract(found, k) if body.wide(of) else found
 
+    if value.owner.name == "arith.constant":
+        return body.at(value, p)
     first, *rest = value.owner.operands
     if value.owner.name == "arith.select":
         chosen = [element(body, v, p, k) for v in rest]
