@@ -58,7 +58,9 @@ def _convolution(
         return _transposed(x, weight, bias, stride, padding, dilation, output_padding, groups)
     if rank == 3 and (integers or (depthwise and weight.shape[0] == groups)):
         return _by_depth(x, weight, bias, stride, padding, dilation, groups)
-    if groups != 1 or any(padding) or (x.dtype in GATHERED and weight.shape[1] >= FEW_CHANNELS):
+    # A single pixel's channels are rows of f32 where images lie channels first.
+    alone = x.dtype == torch.float32 and x.shape[0] > 1 and math.prod(weight.shape[2:]) == 1 and set(stride) == {1}
+    if groups != 1 or any(padding) or x.dtype in GATHERED and (alone or weight.shape[1] >= FEW_CHANNELS):
         return NotImplemented
     return _as_product(x, weight, bias, stride, dilation)
 

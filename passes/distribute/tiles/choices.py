@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from mlirc.mlir import ir
+from mlirc.passes.branch_loads import LEAST
 from mlirc.passes.distribute.emit.emitter import Emitter
 from mlirc.passes.distribute.memory import access
 from mlirc.passes.distribute.tiles.values import elementwise_op
@@ -28,19 +29,23 @@ class Values(Protocol):
 
 
 def differs(body: Values, value: ir.Value) -> bool:
-    """Whether a value is selected among elements of tensors, by a condition that differs within a piece."""
-    conditions: list[ir.Value] = []
-    return _is_gathered(value, conditions) and any(map(body.wide, conditions))
+    """Whether a value is selected among elements of tensors, of as many as branches pay for, by a condition that
+    differs within a piece."""
+    tree: list[ir.Operation] = []
+    if not _is_gathered(value, tree) or sum(op.name == "tensor.extract" for op in tree) < LEAST:
+        return False
+    return any(body.wide(op.operands[0]) for op in tree if op.name == "arith.select")
 
 
-def _is_gathered(value: ir.Value, conditions: list[ir.Value]) -> bool:
+def _is_gathered(value: ir.Value, tree: list[ir.Operation]) -> bool:
+    """Collects the ops of a selection among elements of tensors, and constants; False where others are in it."""
     if isinstance(value.owner, ir.Block):
         return False
-    if value.owner.name == "arith.select":
-        condition, *values = value.owner.operands
-        conditions.append(condition)
-        return all(_is_gathered(v, conditions) for v in values)
-    return value.owner.name in ("tensor.extract", "arith.constant")
+    op = value.owner.operation
+    tree.append(op)
+    if op.name == "arith.select":
+        return all(_is_gathered(v, tree) for v in list(op.operands)[1:])
+    return op.name in ("tensor.extract", "arith.constant")
 
 
 def element(body: Values, value: ir.Value, p: int, k: int) -> ir.Value:
