@@ -4,6 +4,7 @@ are stored channels last do."""
 from __future__ import annotations
 
 from mlirc.mlir import ir
+from mlirc.passes.distribute.layouts.bands import Band
 from mlirc.schedule import register
 from mlirc.schedule.kernel_info import KernelInfo
 from mlirc.schedule.verbs import (
@@ -19,11 +20,13 @@ from mlirc.schedule.verbs import (
     tidy,
     tile_to_blocks,
 )
+from mlirc.scripts import _bands
 from mlirc.scripts.elementwise import is_elementwise, vector_width
 from mlirc.targets import Target
 
 LANES = 8  # along the channels: 128 bytes of a pixel
 STRIPS = (8, 7, 6, 5, 4), (3, 2)  # lengths, by preference
+WARPS = 16  # of a multiprocessor, of tensor cores' schedule: 128 registers for each thread
 THREADS = 128  # of each multiprocessor, that long strips must leave
 
 
@@ -76,16 +79,21 @@ def stencil(
     warps: int = 4,
     vector: int | None = None,
     strip: int | None = None,
+    band: int | None = None,
     min_blocks: int | None = None,
 ) -> ir.Module:
-    """A strip of neighbours for each thread: what their windows have in common is read and converted once.
+    """A strip of neighbours for each thread: what their windows have in common is read and converted once. Or, where
+    that takes less, windows' sums by tensor cores.
 
     Knobs:
       warps: warps of a block.
       vector: elements of a thread along the innermost dimension (default: 16 bytes).
       strip: neighbours of a thread along the dimension in front of it.
+      band: rows of a lane, where tensor cores make the windows' sums. A strip asks for none of that.
       min_blocks: blocks that a multiprocessor should hold.
     """
+    if not strip and (made := _bands.chosen(kernel, band, target)) is not None:
+        return by_tensor_cores(made, len(kernel.dims), band=band, min_blocks=min_blocks)
     vector = vector or vector_width(kernel, kernel.dims[-1].extent)
     strip = strip or strip_length(kernel, target, vector)
     sizes = tile_sizes(kernel, 32 * warps, vector, strip)
@@ -97,5 +105,21 @@ def stencil(
         forall = tile_to_blocks(root, sizes=sizes, keep=[len(sizes) - 1], order=[])
         annotate(match(forall, "linalg.generic"), vector=vector, strip=strip)
         annotate(function, warps=warps, min_blocks=min_blocks)
+        tidy(function, forall)
+    return module
+
+
+def by_tensor_cores(tile: Band, rank: int, **knobs: int | None) -> ir.Module:
+    """The schedule of a tile of images, rows, columns and channels: two channels of it for each warp."""
+    sizes = [tile.images, tile.height, tile.width, tile.channels][4 - rank :]
+    knobs = dict(knobs, band=tile.rows, min_blocks=knobs["min_blocks"] or WARPS // tile.warps)
+    with script(**knobs) as (module, function):
+        generalize(function)
+        collapse_dims(function)
+        root = match_root(function)
+        forall = tile_to_blocks(root, sizes=sizes, keep=[len(sizes) - 1], order=[])
+        annotate(match(forall, "linalg.generic"), band=tile.rows)
+        annotate(forall, store="rows")
+        annotate(function, warps=tile.warps, min_blocks=knobs["min_blocks"])
         tidy(function, forall)
     return module

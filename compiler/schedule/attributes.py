@@ -184,6 +184,10 @@ _TABLE: dict[str, ScheduleAttribute] = {
             "but one, and computes them together: what several of them read is read once", _between(1, 16),
         ),
         ScheduleAttribute(
+            "band", TILE_OP, "1 to 16", "a map's sum over windows of an image, of each channel by itself, is made by "
+            "`mma.sync`, of so many rows in a lane's registers", _between(1, 16),
+        ),
+        ScheduleAttribute(
             "group_rows", BLOCKS, "1 to 65535", "block ids visit that many steps of the second-last loop together, for "
             "reuse in L2; what is left over is visited together, too", _between(1, 65535),
         ),

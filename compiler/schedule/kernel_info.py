@@ -27,7 +27,7 @@ from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.mlir import ir
 from mlirc.precision import DEFAULT_FP32
 from mlirc.schedule.contraction_info import ContractionInfo, contraction_info, is_chosen
-from mlirc.schedule.stencils import neighbors
+from mlirc.schedule.stencils import DepthwiseInfo, depthwise, neighbors
 
 _FREE_OPS = {"tensor.empty", "tensor.collapse_shape", "tensor.expand_shape", "tensor.extract_slice", "arith.constant"}
 
@@ -103,6 +103,7 @@ class KernelInfo:
     attention: AttentionShape | None = None
     permuted: bool = False  # some operand is read with its dimensions in another order than the root's
     neighbors: int = 0  # elements that a map reads beside its own (`mlirc.schedule.stencils`)
+    depthwise: DepthwiseInfo | None = None  # a depthwise convolution within the map
     obstacle: str = ""
     # Where the kernel's last ops reduce its result in parts (`schedule.partial_results`): elements of a row in each.
     partial: int = 0
@@ -292,6 +293,7 @@ def _analyse(function: ir.Operation) -> dict:
         contraction=found,
         permuted=_is_permuted(dims, row),
         neighbors=neighbors(root),
+        depthwise=depthwise(root),
     )
 
 

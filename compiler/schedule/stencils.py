@@ -2,7 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from mlirc.ir.tensors import shape_of
+from mlirc.ir.window_sums import window_sum
 from mlirc.mlir import ir
+
+
+@dataclass(frozen=True)
+class DepthwiseInfo:
+    """A depthwise convolution of 16-bit floats with f32 sums, whose image is stored channels last: taps along rows and
+    columns, how far windows are apart, rows and columns of padding in front, and rows and columns of the image."""
+
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    low: tuple[int, int]
+    image: tuple[int, int]
+
+
+def depthwise(root: ir.Operation) -> DepthwiseInfo | None:
+    """The depthwise convolution that a map has within it; None where there is none."""
+    operation = root.operation
+    if operation.name != "linalg.generic" or len(operation.results) != 1:
+        return None
+    found = window_sum(operation)
+    if found is None:
+        return None
+    rows, columns = shape_of(found.image)[-3:-1]
+    return DepthwiseInfo(found.kernel, found.strides, found.low, (rows, columns))
 
 
 def neighbors(root: ir.Operation) -> int:

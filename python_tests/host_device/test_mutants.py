@@ -35,6 +35,7 @@ NEEDED = {  # what has to be reported of each kernel, at the least
     "attention": {"barrier", "wait", "commit"},
     "attention, ring, ahead": {"arrive", "mbarrier", "wait"},
     "norm": {"barrier"},
+    "stencil": {"barrier"},
     "split-K, fences": {"barrier", "fence"},
     "split-K, acq_rel": {"barrier", "atomic"},
     "grid barrier": {"barrier", "wait", "atomic"},

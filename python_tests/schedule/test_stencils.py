@@ -27,17 +27,6 @@ def scheduled(made: Depthwise, knobs: str):
     return Schedules([f"stencil:{knobs}"] if knobs else []).schedule_kernel(made.kernel(), TARGET)
 
 
-def run(tiles: ir.Module, made: Depthwise, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """What the kernel makes on the host device, and what is right."""
-    with mlir.context():
-        type_ = ir.FunctionType(ir.TypeAttr(tiles.body.operations[0].attributes["function_type"]).value)
-        shapes = [tuple(ir.RankedTensorType(t).shape) for t in type_.inputs]  # without dimensions of one element
-    inputs = made.inputs(seed)
-    (found,), report = run_tiles(tiles, [x.reshape(s) for x, s in zip(inputs, shapes, strict=True)], seed)
-    assert report.ok, "\n".join(map(str, report.findings))
-    return found.astype(np.float64).reshape(made.out), made.expected(*inputs)
-
-
 def loads(tiles: ir.Module) -> list[str]:
     """The types of what is loaded from global memory, at the `gpu` level."""
     module = levels.copy(tiles)
@@ -65,7 +54,7 @@ def test_depthwise_convolutions_in_strips(knobs, made):
     tiles, record = scheduled(made, knobs)
     assert record.script == ("stencil" if made.w > 1 else "elementwise")
     for seed in range(2):
-        found, expected = run(tiles, made, seed)
+        found, expected = made.run(tiles, made.inputs(seed), seed)
         allowed = (1e-5 if made.dtype == "f32" else 1e-2) * np.abs(expected).max()
         np.testing.assert_allclose(found, expected, rtol=0, atol=allowed)
 

@@ -10,7 +10,7 @@ sums, so one sum of each row and column is looked at. Finite factors whose `hi` 
 
 from __future__ import annotations
 
-from mlirc.mlir import arith, ir, nvvm, scf
+from mlirc.mlir import arith, ir, scf
 from mlirc.passes.distribute.emit.emitter import Emitter
 from mlirc.passes.distribute.instructions import instruction
 from mlirc.passes.distribute.instructions.fma import Fma, OuterProducts
@@ -18,6 +18,7 @@ from mlirc.passes.distribute.instructions.tf32 import Tf32, accumulator_columns,
 from mlirc.passes.distribute.layouts.registers import Layout
 from mlirc.passes.distribute.products.product import Product
 from mlirc.passes.distribute.products.tf32_operands import CHAIN, Operand, Parts, Registers, split
+from mlirc.passes.distribute.tiles import reduction
 
 TERMS = ((1, 0), (0, 1), (0, 0))  # lo * hi, hi * lo, hi * hi
 
@@ -58,9 +59,4 @@ def spoiled(em: Emitter, sums: list[ir.Value], columns: int) -> ir.Value:
     """Whether a thread of the warp has a row or column of sums that are not finite."""
     rows = len(sums)
     terms = [em.extract(sums[i % rows], i % columns) for i in range(max(rows, columns))]
-    while len(terms) > 1:  # a sum of these that overflows costs time, nothing else
-        pairs = [arith.AddFOp(x, y).result for x, y in zip(terms[::2], terms[1::2], strict=False)]
-        terms = pairs + terms[len(pairs) * 2 :]
-    test = arith.MulFOp(terms[0], em.constant(ir.FloatAttr.get(ir.F32Type.get(), 0.0))).result
-    unordered = arith.CmpFOp(arith.CmpFPredicate.UNO, test, test).result
-    return nvvm.VoteSyncOp(em.full_mask(), unordered, ir.Attribute.parse("#nvvm<vote_sync_kind any>")).result
+    return reduction.any_not_finite(em, terms)

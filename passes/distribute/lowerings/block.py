@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from mlirc.ir.window_sums import window_sum
 from mlirc.mlir import ir
 from mlirc.passes.distribute.emit.emitter import IndexValue, Unsupported
 from mlirc.passes.distribute.instructions import contraction
@@ -13,6 +14,7 @@ from mlirc.passes.distribute.program import cluster_parts
 from mlirc.passes.distribute.program.results import default_layout
 from mlirc.passes.distribute.program.scope import Lowerings, Scope
 from mlirc.passes.distribute.tiles import reduction
+from mlirc.passes.distribute.tiles.banded import Banded
 from mlirc.passes.distribute.tiles.elementwise import Elementwise, map_dims
 from mlirc.passes.distribute.tiles.values import Reshaped, Resized, Splat, Tile
 
@@ -227,6 +229,16 @@ def _elementwise(scope: Scope, op, inputs: int, operands, shape, sizes) -> None:
     for i, (a, o) in enumerate(zip(block.arguments, operands, strict=True)):
         bound_operands.append(o if i < inputs or list(a.uses) else None)
     shared: dict = {}
+    rows = scope.em.taken.take(op, "band", 0)
+    if rows:
+        tile, found = operands[inputs][0], window_sum(op)
+        if found is None or len(op.results) != 1:
+            raise Unsupported(
+                "mlirc.band: a map with one result, which sums an image's windows channel by channel", op, "band"
+            )
+        given = tile.element, tile.shape, tile.sizes, bound_operands, (shape, sizes), scope.body_value, shared
+        scope.tiles[op.results[0]] = Banded(scope.em, op, 0, *given, found=found, rows=rows)
+        return
     for i, value in enumerate(op.results):
         tile = operands[inputs + i][0]
         scope.tiles[value] = Elementwise(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mlirc.ir.combiners import combining, neutral
-from mlirc.mlir import arith, ir
+from mlirc.mlir import arith, ir, nvvm
 from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue, Unsupported
 from mlirc.passes.distribute.layouts.registers import Factor, Layout
 from mlirc.passes.distribute.memory import access
@@ -200,3 +200,13 @@ def _across_warps(em: Emitter, frag: Fragment, combiner: Combiner, factors: list
             total = Fragment(em, frag.element, frag.shape, frag.sizes, frag.layout, pieces, part.piece)
     assert total is not None
     return total
+
+
+def any_not_finite(em: Emitter, terms: list[ir.Value]) -> ir.Value:
+    """Whether one of a few FP32 numbers is no finite one in any thread of the warp; or where their sum overflows."""
+    while len(terms) > 1:
+        pairs = [arith.AddFOp(x, y).result for x, y in zip(terms[::2], terms[1::2], strict=False)]
+        terms = pairs + terms[len(pairs) * 2 :]
+    test = arith.MulFOp(terms[0], em.constant(ir.FloatAttr.get_f32(0.0))).result
+    unordered = arith.CmpFOp(arith.CmpFPredicate.UNO, test, test).result
+    return nvvm.VoteSyncOp(em.full_mask(), unordered, ir.Attribute.parse("#nvvm<vote_sync_kind any>")).result

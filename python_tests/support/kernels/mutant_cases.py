@@ -22,6 +22,7 @@ from support.kernels.convolutions import Convolution
 from support.kernels.hopper import HANDS
 from support.kernels.payloads import attention, generic, inputs_of, kernel, matmul, norm
 from support.kernels.product import BARRIERS, STAGES, K, M, N, product
+from support.kernels.stencils import Depthwise
 from support.mutants.kernels import Case
 
 
@@ -112,6 +113,8 @@ KERNELS: dict[str, tuple[str, str]] = {
         attention(lengths=(35, 90), dims=(16, 16), dtype="bf16"),
         "attention:mma=wgmma,block_q=64,block_kv=32,stages=3,rotate=1",
     ),
+    "stencil, mma": (str(Depthwise(3, 7, 9, 8, 5).kernel()), "stencil:band=3"),
+    "stencil, mma, stride 2": (str(Depthwise(2, 9, 7, 8, 3, 2, "f16").kernel()), "stencil:band=5"),
     HOPPER: ("", ""),
     "generic": (column_sums(67, 5), "generic_0=generic"),
     **{name: ("", "") for name in (*ORDER, *HANDS)},

@@ -12,6 +12,7 @@ from mlirc.ir import levels
 from mlirc.mlir import ir
 from mlirc.scripts.graph import to_kernels
 from mlirc.targets import get_target
+from support.kernels.check import run_tiles
 from support.kernels.payloads import DTYPES
 
 
@@ -81,3 +82,12 @@ class Depthwise:
         taps = torch.from_numpy(w.astype(np.float64)).reshape(self.k, self.k, self.c).permute(2, 0, 1)[:, None]
         y = torch.nn.functional.conv2d(image, taps, stride=self.stride, padding=self.k // 2, groups=self.c)
         return y.permute(0, 2, 3, 1).numpy()
+
+    def run(self, tiles: ir.Module, inputs: list[np.ndarray], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """What a kernel of it makes on the host device, without findings, and what is right."""
+        with mlir.context():
+            type_ = ir.FunctionType(ir.TypeAttr(tiles.body.operations[0].attributes["function_type"]).value)
+            shapes = [tuple(ir.RankedTensorType(t).shape) for t in type_.inputs]  # without dimensions of one element
+        (found,), report = run_tiles(tiles, [x.reshape(s) for x, s in zip(inputs, shapes, strict=True)], seed)
+        assert report.ok, "\n".join(map(str, report.findings))
+        return found.astype(np.float64).reshape(self.out), self.expected(*inputs)
