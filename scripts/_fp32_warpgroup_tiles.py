@@ -32,9 +32,9 @@ IN_MEMORY, SECOND_CLOCKS = (16, 32), 4000  # parts that a second launch adds, an
 # Of 132 multiprocessors, so many hold the blocks of clusters of a size at once: a cluster lies in one GPC.
 _IN_CLUSTERS = {1: 132, 2: 132, 4: 120, 8: 112}
 LEAST = 1 << 22  # multiplications
-# Elements of K at the least, by how many results there are. Of windows of few channels nobody else reads less than all.
-STEP = 32
-SHORTEST = {0: 256, 1 << 22: 128, 1 << 24: 64}
+# Elements of K at the least, by how many results there are; and of windows of few channels, which nobody else reads as
+# they come.
+SHORTEST, STEP = {0: 256, 1 << 22: 128}, 32
 
 
 def held(size: Sizes, c: ContractionInfo) -> int | None:

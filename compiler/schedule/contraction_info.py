@@ -135,8 +135,8 @@ def _has_boxes(s: Structure, roles: Contraction, multiple: int = 16) -> bool:
 
 
 def _is_direct(s: Structure, roles: Contraction, least: int = 4) -> bool:
-    """Whether both operands of a contraction are arguments, or views of them, whose rows run along k, or along the one
-    dimension that m or n is, and can be copied `least` bytes at a time, or two elements."""
+    """Whether both operands of a contraction are arguments, or views of them, whose rows run along k, or along the
+    longest dimension that m or n is, which is cut, and can be copied `least` bytes at a time, or two elements."""
     for value, m in zip(s.inputs, s.maps, strict=False):
         multiple = 2 if ELEMENT_BYTES.get(str(ir.RankedTensorType(value.type).element_type), 8) < least else 1
         while (made_by := producer(value)) is not None and made_by.name in VIEWS:
@@ -147,7 +147,7 @@ def _is_direct(s: Structure, roles: Contraction, least: int = 4) -> bool:
         if made_by is not None or last is None or s.extents[last] % multiple:
             return False
         outer = [d for d in (*roles.m, *roles.n) if d in m and s.extents[d] > 1]
-        if last not in roles.k and outer != [last]:
+        if last not in roles.k and any(d != last and s.extents[d] >= s.extents[last] for d in outer):
             return False
     return True
 

@@ -255,7 +255,7 @@ def test_windows_of_few_channels_come_by_tensor_copies_in_f32():
         job.lower("tiles")
         return job.text("tiles")
 
-    for channels, filled in ((3, 8), (8, 8), (11, 16), (40, 40)):
+    for channels, filled in ((3, 16), (8, 8), (11, 16), (40, 40)):
         text = tiles(channels, 67)
         assert f"gather_windows = {{channels = {filled} " in text
         assert 'mlirc.mma = "wgmma_tf32x3"' in text and "mlirc.im2col" in text
@@ -291,3 +291,11 @@ def test_poolings_at_the_end_of_a_model_stay_channels_first():
     assert "tensor<2x20x2112xf32>" not in kernels_of(nn.Sequential(*pooled, Mean()), x)
     result = check_torch(pooled, (x,), levels=("tiles", "gpu"), kinds=("plain",))
     assert result.ok, result.table()
+
+
+def test_images_channels_first_come_by_tensor_copies():
+    conv, x = nn.Conv2d(64, 72, 1), randn(2, 64, 18, 20)
+    for knobs in ("mma=tf32x3", "mma=wgmma_tf32x3"):
+        schedule = [f"matmul:copy=tma,{knobs}"]
+        result = check_torch(conv, (x,), levels=("tiles", "gpu"), kinds=("one NaN",), schedule=schedule)
+        assert result.ok, result.table()
