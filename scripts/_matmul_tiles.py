@@ -108,7 +108,9 @@ def by_tensor_copies(kernel: KernelInfo, target: Target, given: Mapping[str, Any
     several, single = is_warpgroups(given["mma"]) or bool(warpgroups_for(kernel, target)), is_fp32(c)
     long = c.k > 128 and (single or c.k * c.element_bytes > 2 * ROW_BYTES) or c.windows is not None
     size = Sizes.of(kernel, c)
-    many = c.k * c.element_bytes >= ROW_BYTES and size.m > 16 and size.batch * size.m * size.n > target.sms * MANY
+    # Of 8 bits half a row, too: [100352, 64] x [256, 64] took 40 us by warps' own copies, and 19 us in bf16 by a ring.
+    row = ROW_BYTES if c.element_bytes > 1 else ROW_BYTES // 2
+    many = c.k * c.element_bytes >= row and size.m > 16 and size.batch * size.m * size.n > target.sms * MANY
     if c.narrow:  # rows that warpgroups alone read; they multiply 64 rows at least
         several = several and size.m > 16 and (given["mma"] is None or is_warpgroups(given["mma"]))
         wanted = given["mma"] in TF32_WARPGROUPS or given["mma"] is None and kernel.fp32 in ("tf32x3", "tf32")

@@ -82,6 +82,18 @@ def test_tiles(m, n, k):
     assert (found - wanted).norm() / wanted.norm() < 4e-3
 
 
+def test_half_a_row_comes_by_tensor_copies_where_tiles_are_many():
+    """64 elements along k, of slices of 128: the rest of a slice is zeros."""
+    module, args = scaled(torch.bfloat16), rows(61, 24, 64)
+    found, wanted = on_device(module, args, ["matmul:mma=wgmma8,copy=tma"]).float(), module(*args).float()
+    assert (found - wanted).norm() / wanted.norm() < 4e-3
+    job = Compilation("model", get_target("sm_90a"), (), helpers=0)
+    job.import_module(of_bytes(), (integers(1 << 16, 64), integers(256, 64)), {})
+    job.lower("tiles")
+    (record,) = job.records.values()
+    assert record.knobs["copy"] == "tma" and record.knobs["mma"] == "wgmma8"
+
+
 def error(instruction, a, b):
     found = on_device(scaled(torch.float32), (a, b, ONE, ONE), [f"matmul:block_m=64,block_n=16,mma={instruction}"])
     wanted = a.double() @ b.double().t() / 4
