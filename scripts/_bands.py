@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from mlirc.errors import MlircError
 from mlirc.passes.distribute.layouts.bands import BLOCK, BLOCKS, DEPTH, PAIR, Band
 from mlirc.schedule.kernel_info import KernelInfo
 from mlirc.schedule.verbs import ceil_div, product
@@ -22,9 +23,10 @@ DRAIN = 24  # instructions for 8 channels of a result: 4 conversions, 2 stores, 
 FRAGMENT = 14  # instructions for a lane's weights of a row of the window, of two channels
 ROW = 12  # instructions for a lane's pixels of a row: 2 loads, and 8 that part their channels
 FETCHED_BYTES = 24  # that a multiprocessor gets in a cycle from the L2 cache
+PAIRS = (1,)  # of channels that a warp computes one after the other
 ROWS = 8, 7, 6, 5, 4, 3, 2
 SMEM = 110 * 1024  # bytes of a block, of which a multiprocessor holds two
-REGISTERS = 128  # of a thread of 16 warps a multiprocessor
+REGISTERS = 192  # of a thread, by this count, that 128 are enough for
 OTHERS = 40  # registers for something else than sums and weights
 
 
@@ -69,30 +71,28 @@ def fits(kernel: KernelInfo) -> bool:
     return BLOCK + ceil_div(found.kernel[1], found.strides[1]) - 1 <= DEPTH and kernel.element_bytes == 2
 
 
-def bands(kernel: KernelInfo, rows: int | None, target: Target) -> Iterator[Band]:
-    """The tiles that a block may have: of `rows` rows to a lane, or of any number."""
+def bands(kernel: KernelInfo, rows: int | None, pairs: int | None, target: Target) -> Iterator[Band]:
+    """The tiles that a block may have: of `rows` rows to a lane and `pairs` of channels to a warp, or of any number."""
     found = kernel.depthwise
     assert found is not None
     *lead, height, width, channels = [d.extent for d in kernel.dims]
-    images, channels = product(lead), 16 if channels % 16 == 0 else 8
-    for blocks in (1, 2, 4, 8, 16):
-        for strips in (n for n in (1, 2, 4, 8, 16) if n * blocks <= BLOCKS):
-            for own in [rows] if rows else ROWS:
+    images = product(lead)
+    for each, own in ((each, own) for each in ([pairs] if pairs else PAIRS) for own in ([rows] if rows else ROWS)):
+        together = next((n * each for n in (16, 8) if channels % (n * each) == 0 and LANES % each == 0), 0)
+        weights = 4 * found.kernel[0] * found.strides[0]
+        if not together or 8 * own + weights + OTHERS > REGISTERS:
+            continue
+        for blocks in (1, 2, 4, 8, 16):
+            for strips in (n for n in (1, 2, 4, 8, 16) if n * blocks <= BLOCKS):
                 if (blocks - 1) * BLOCK >= width or own > height or (strips - 1) * own >= height:
                     continue
-                together = min(BLOCKS // (blocks * strips), images)
                 tall, wide = min(strips * own, height), min(blocks * BLOCK, width)
-                whole = strips == 1 and tall == height
-                image = found.image[0] if whole else 0
-                made = Band(together, tall, wide, channels, own, found.kernel, found.strides[0], image, found.low[0])
-                weights = 4 * found.kernel[0] * found.strides[0]
-                if bytes_of(made) <= min(SMEM, target.max_smem) and 8 * own + weights + OTHERS <= REGISTERS * 1.5:
+                image = found.image[0] if strips == 1 and tall == height else 0
+                many = min(BLOCKS // (blocks * strips), images)
+                window = own, found.kernel, found.strides[0], image, found.low[0]
+                made = Band(many, tall, wide, together, *window, each)
+                if made.bytes <= min(SMEM, target.max_smem):
                     yield made
-
-
-def bytes_of(band: Band) -> int:
-    """Shared memory of a block."""
-    return 4 * band.warps * band.pitch
 
 
 def cost(kernel: KernelInfo, band: Band, target: Target) -> Cost:
@@ -110,10 +110,10 @@ def cost(kernel: KernelInfo, band: Band, target: Target) -> Cost:
         )
     chunks = band.warps * band.accesses * LANES
     results = band.images * band.height * band.width * band.channels
-    products = band.warps * taps * band.stride * PAIR
+    products = band.warps * band.pairs * taps * band.stride * PAIR
     issue = (chunks * FILL + results // 8 * DRAIN) / LANES
-    issue += band.warps * (lines * band.stride * ROW + band.window[0] * band.stride * FRAGMENT) + products
-    words = chunks * 16 + band.warps * lines * band.stride * 2 * 512 + results * 4
+    issue += band.warps * band.pairs * (lines * band.stride * ROW + band.window[0] * band.stride * FRAGMENT) + products
+    words = chunks * 16 + band.warps * band.pairs * lines * band.stride * 2 * 512 + results * 4
     each = max(tiles / target.sms, 1)
     rows, columns = kernel.depthwise.image
     fetched = band.images * min(band.image_rows, rows) * min(band.row_words, columns)
@@ -123,9 +123,10 @@ def cost(kernel: KernelInfo, band: Band, target: Target) -> Cost:
     )  # fmt: skip
 
 
-def best(kernel: KernelInfo, rows: int | None, target: Target) -> Band | None:
+def best(kernel: KernelInfo, rows: int | None, pairs: int | None, target: Target) -> Band | None:
     """The tile of the least cost; None where there is none."""
-    return min(bands(kernel, rows, target), key=lambda b: cost(kernel, b, target).total, default=None)
+    made = bands(kernel, rows, pairs, target)
+    return min(made, key=lambda b: cost(kernel, b, target).total, default=None)
 
 
 def pays(kernel: KernelInfo, band: Band, target: Target) -> bool:
@@ -135,7 +136,15 @@ def pays(kernel: KernelInfo, band: Band, target: Target) -> bool:
     return bytes_ + cost(kernel, band, target).total < max(by_cuda_cores(kernel) / target.sms, bytes_)
 
 
-def chosen(kernel: KernelInfo, rows: int | None, target: Target) -> Band | None:
-    """The tile of a kernel whose windows tensor cores should make: with `rows` given, of all that they can."""
-    found = best(kernel, rows, target) if fits(kernel) else None
-    return found if rows or found is None or pays(kernel, found, target) else None
+def chosen(kernel: KernelInfo, rows: int | None, pairs: int | None, target: Target) -> Band | None:
+    """The tile of a kernel whose windows tensor cores should make; with `rows` or `pairs` given, of any that they can
+    make: raises MlircError for others."""
+    found = best(kernel, rows, pairs, target) if fits(kernel) else None
+    if rows is None and pairs is None:
+        return found if found is not None and pays(kernel, found, target) else None
+    if found is None:
+        raise MlircError(
+            f"kernel '{kernel.name}': band and pairs are of windows of 16-bit images, channel by channel, for whose "
+            "blocks of channels and pixels a multiprocessor has room: leave them out"
+        )
+    return found

@@ -80,6 +80,7 @@ def stencil(
     vector: int | None = None,
     strip: int | None = None,
     band: int | None = None,
+    pairs: int | None = None,
     min_blocks: int | None = None,
 ) -> ir.Module:
     """A strip of neighbours for each thread: what their windows have in common is read and converted once. Or, where
@@ -90,10 +91,11 @@ def stencil(
       vector: elements of a thread along the innermost dimension (default: 16 bytes).
       strip: neighbours of a thread along the dimension in front of it.
       band: rows of a lane, where tensor cores make the windows' sums. A strip asks for none of that.
+      pairs: pairs of channels of a warp of these, one after the other.
       min_blocks: blocks that a multiprocessor should hold.
     """
-    if not strip and (made := _bands.chosen(kernel, band, target)) is not None:
-        return by_tensor_cores(made, len(kernel.dims), band=band, min_blocks=min_blocks)
+    if not strip and (made := _bands.chosen(kernel, band, pairs, target)) is not None:
+        return by_tensor_cores(made, len(kernel.dims), min_blocks=min_blocks)
     vector = vector or vector_width(kernel, kernel.dims[-1].extent)
     strip = strip or strip_length(kernel, target, vector)
     sizes = tile_sizes(kernel, 32 * warps, vector, strip)
@@ -112,7 +114,7 @@ def stencil(
 def by_tensor_cores(tile: Band, rank: int, **knobs: int | None) -> ir.Module:
     """The schedule of a tile of images, rows, columns and channels: two channels of it for each warp."""
     sizes = [tile.images, tile.height, tile.width, tile.channels][4 - rank :]
-    knobs = dict(knobs, band=tile.rows, min_blocks=knobs["min_blocks"] or WARPS // tile.warps)
+    knobs = dict(band=tile.rows, pairs=tile.pairs, min_blocks=knobs["min_blocks"] or WARPS // tile.warps)
     with script(**knobs) as (module, function):
         generalize(function)
         collapse_dims(function)

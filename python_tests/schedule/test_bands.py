@@ -42,6 +42,8 @@ CASES = [
     ("band=7", Depthwise(1, 56, 56, 16, 7, dtype="f16")),
     ("band=3", Depthwise(2, 15, 31, 16, 5, 2)),  # even and odd columns apart, the last strip cut
     ("band=2", Depthwise(2, 14, 10, 8, 7, 3)),
+    ("band=7,pairs=2", Depthwise(3, 7, 7, 32, 5)),
+    ("band=3,pairs=4", Depthwise(1, 6, 17, 32, 3, dtype="f16")),
     ("band=8", Depthwise(1, 9, 130, 8, 3)),  # several tiles in a row
     ("band=2", Depthwise(5, 2, 3, 40, 3)),
 ]
@@ -58,7 +60,7 @@ def test_depthwise_convolutions_by_tensor_cores(knobs, made):
         assert np.linalg.norm(found - expected) <= 1.8e-3 * np.linalg.norm(expected)
 
 
-@pytest.mark.parametrize(("knobs", "made"), CASES[:5], ids=str)
+@pytest.mark.parametrize(("knobs", "made"), CASES[:6], ids=str)
 def test_what_is_not_finite_reaches_the_windows_that_have_it_and_no_others(knobs, made):
     rng = np.random.default_rng(generator().integers(1 << 30))
     inputs = made.inputs(3)
@@ -129,13 +131,19 @@ def test_another_map_is_no_window(text, instead):
     ids=str,
 )
 def test_tensor_cores_are_chosen_where_cuda_cores_are_slower_than_memory(made, chosen):
-    assert (_bands.chosen(info(made), None, TARGET) is not None) == chosen
+    assert (_bands.chosen(info(made), None, None, TARGET) is not None) == chosen
 
 
 def test_tiles_leave_room_for_two_blocks():
     for made in (Depthwise(32, 56, 56, 96, 7), Depthwise(32, 14, 14, 672, 5, 2), Depthwise(1, 112, 112, 32, 3)):
-        for band in _bands.bands(info(made), None, TARGET):
-            assert 2 * _bands.bytes_of(band) <= TARGET.max_smem and band.m <= 16
+        for band in _bands.bands(info(made), None, None, TARGET):
+            assert 2 * band.bytes <= TARGET.max_smem and band.m <= 16
+
+
+@pytest.mark.parametrize("made", [Depthwise(2, 9, 9, 8, dtype="f32"), Depthwise(2, 9, 9, 12)], ids=str)
+def test_a_knob_that_cannot_be_had_is_refused(made):
+    with pytest.raises(MlircError, match="leave them out"):
+        scheduled(made, "band=4")
 
 
 def test_a_band_of_another_map_is_refused(tmp_path):
@@ -161,5 +169,5 @@ def mine(kernel, target, *, rows: int = 4, warps: int = 4):
         return str(e.value)
 
     assert "a map with one result, which sums" in refused(Depthwise(2, 40, 12, 8, dtype="f32"), "warps=4")
-    assert "8 channels take 4 warps" in refused(Depthwise(2, 40, 12, 8), "warps=2")
+    assert "8 channels are no pairs for 3 warps" in refused(Depthwise(2, 40, 12, 8), "warps=3")
     assert "blocks of 2 rows of 8 pixels, which are 16 at most" in refused(Depthwise(2, 40, 12, 8), "rows=40")

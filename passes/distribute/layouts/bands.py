@@ -12,13 +12,14 @@ from mlirc.passes.distribute.layouts.registers import WARP, Factor, Layout, lane
 BLOCK = 8  # pixels along a row: n of an instruction
 BLOCKS = 16  # m of an instruction
 DEPTH = 16  # k of an instruction
-PAIR = 2  # channels of a warp
+PAIR = 2  # channels of a word
+CHANNELS = 8  # of a chunk of 16 bytes
 
 
 @dataclass(frozen=True)
 class Band:
     """How a block's tile of results, `images` of `height` x `width` pixels, is laid over instructions: each lane has
-    `rows` rows of a block of 8 pixels. `whole`: the rows are all that the image has."""
+    `rows` rows of a block of 8 pixels, of `pairs` times two channels, one after the other."""
 
     images: int
     height: int
@@ -29,6 +30,7 @@ class Band:
     stride: int
     whole: int  # rows of the image that a tile of all rows has in shared memory, 0 for another tile
     low: int
+    pairs: int = 1
 
     @property
     def blocks(self) -> int:
@@ -47,14 +49,19 @@ class Band:
 
     @property
     def warps(self) -> int:
-        return self.channels // PAIR
+        return self.channels // (PAIR * self.pairs)
+
+    @property
+    def chunks(self) -> int:
+        """16 bytes of channels."""
+        return self.channels // CHANNELS
 
     @cached_property
     def layout(self) -> Layout:
         """Where the sums are, dims (n, p, q, c): block m of lane l and register half h is l / 4 + 8 h."""
         q, p = self._digits(self.blocks, 1), self._digits(self.strips, self.blocks)
         n = self._digits(pow2_ceil(self.images), self.blocks * self.strips)
-        return Layout.of(n, (*p, reg(self.rows)), (*q, lane(4), reg(2)), (warp(self.warps), reg(PAIR)))
+        return Layout.of(n, (*p, reg(self.rows)), (*q, lane(4), reg(2)), (reg(self.pairs), warp(self.warps), reg(PAIR)))
 
     def _digits(self, count: int, before: int) -> tuple[Factor, ...]:
         """Factors of the bits of m from `before` on: the first three are lanes."""
@@ -92,9 +99,20 @@ class Band:
 
     @property
     def pitch(self) -> int:
-        """Words of a pair of channels, such that four lanes' four pairs lie in different banks."""
+        """Words of two channels: of the pixels, or of the results that come in their place."""
         words = max(self.images * self.image_words, self.images * self.strips * self.rows * self.blocks * BLOCK)
-        return words + (4 - words) % 32
+        return -(-words // 4) * 4
+
+    @property
+    def chunk_words(self) -> int:
+        """Words of a chunk's channels, such that the chunks of a warp's pixels lie in different banks."""
+        words = CHANNELS // PAIR * self.pitch
+        return words + (WARP // self.chunks // 4 * 4 - words) % WARP
+
+    @property
+    def bytes(self) -> int:
+        """Shared memory of a block."""
+        return 4 * self.chunks * self.chunk_words
 
     @property
     def apart(self) -> int:
@@ -105,7 +123,7 @@ class Band:
     def accesses(self) -> int:
         """Chunks of 8 channels that a lane brings to shared memory."""
         lines = -(-self.images // self.apart) * -(-self.image_rows // (self.warps // self.apart))
-        return lines * -(-self.row_words * self.channels // 8 // WARP)
+        return lines * -(-self.row_words * self.chunks // WARP)
 
     def taps(self, phase: int) -> int:
         """Taps of a row of the window that read the columns of a phase."""

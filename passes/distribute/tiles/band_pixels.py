@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from mlirc.mlir import arith, ir, scf, vector
 from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue
-from mlirc.passes.distribute.layouts.bands import BLOCK, PAIR, Band
+from mlirc.passes.distribute.layouts.bands import BLOCK, CHANNELS, PAIR, Band
 from mlirc.passes.distribute.layouts.registers import WARP, Layout
 from mlirc.passes.distribute.memory import access
 from mlirc.passes.distribute.tiles.values import Fragment
@@ -22,12 +22,18 @@ class Pixels:
 
     def __init__(self, em: Emitter, band: Band, image: access.View, place: list[IndexValue]):
         self.em, self.band, self.image, self.place = em, band, image, place
-        self.buffer = em.alloc_smem([band.warps, PAIR * band.pitch], image.element, alignment=128)
+        self.shape = [band.chunks, PAIR * band.chunk_words]
+        self.buffer = em.alloc_smem(self.shape, image.element, alignment=128)
 
-    def read(self, word: IndexValue, count: int) -> ir.Value:
-        """Neighbours of the warp's two channels."""
-        em, view = self.em, access.View(self.buffer, [], [])
-        return access.load_elements(em, view, [em.team.warp, em.mul(word, PAIR)], count * PAIR)
+    def place_of(self, pair: IndexValue, word: IndexValue) -> list[IndexValue]:
+        """Where a pixel's word of a pair of channels lies."""
+        em, pairs = self.em, CHANNELS // PAIR
+        row = em.add(em.mul(em.rem(pair, pairs), self.band.pitch), word)
+        return [em.div(pair, pairs), em.mul(row, PAIR)]
+
+    def read(self, pair: IndexValue, word: IndexValue, count: int) -> ir.Value:
+        """Neighbours of two channels."""
+        return access.load_elements(self.em, access.View(self.buffer, [], []), self.place_of(pair, word), count * PAIR)
 
     def fill(self, meanwhile: Callable[[], T]) -> T:
         """The pixels that the tile's windows cover, 8 channels of one by a thread at a time; zeros outside of the
@@ -47,16 +53,16 @@ class Pixels:
         chunks = [self._chunk(*a) for a in accesses[:BATCH]]
         found = meanwhile()
         for start in range(0, len(accesses), BATCH):
-            for exists, value, pair, word in chunks or [self._chunk(*a) for a in accesses[start : start + BATCH]]:
+            for exists, value, chunk, word in chunks or [self._chunk(*a) for a in accesses[start : start + BATCH]]:
                 with access.predicated(exists):
-                    self._store(value, pair, word)
+                    self._store(value, chunk, word)
             chunks = []
         return found
 
     def _columns(self) -> list[tuple]:
         """Of each access of a row: (pixel of the row, 8 channels, its word, whether a lane may lie beyond the row)."""
         em, band = self.em, self.band
-        chunks = band.channels // 8
+        chunks = band.chunks
         lane, chunk = em.div(em.lane, chunks), em.rem(em.lane, chunks)
         out = []
         for first in range(0, band.row_words, WARP // chunks):
@@ -69,7 +75,7 @@ class Pixels:
         self, image: IndexValue, row: IndexValue, cut_images: bool, cut_rows: bool,
         pixel: IndexValue, chunk: IndexValue, column: IndexValue, cut: bool,
     ) -> tuple:  # fmt: skip
-        """(whether it exists, 8 channels of a pixel, their first pair, the pixel's word)."""
+        """(whether it exists, 8 channels of a pixel, their chunk, the pixel's word)."""
         em, band = self.em, self.band
         exists: bool | ir.Value = True
         for needed, number, count in (
@@ -88,14 +94,14 @@ class Pixels:
             n = em.add(self.place[0], image)
             inside = em.both(inside, True if band.images == 1 else em.less(n, lead[0]))
             at = [n, *at]
-        return exists, self._loaded(inside, at), em.mul(chunk, 4), word
+        return exists, self._loaded(inside, at), chunk, word
 
-    def _store(self, value: ir.Value, pair: IndexValue, word: IndexValue) -> None:
+    def _store(self, value: ir.Value, chunk: IndexValue, word: IndexValue) -> None:
         """8 channels of a pixel as words of two."""
         em, pair_type = self.em, ir.VectorType.get([PAIR], self.image.element)
-        for i in range(4):
+        for i in range(CHANNELS // PAIR):
             part = vector.ExtractStridedSliceOp(pair_type, value, [PAIR * i], [PAIR], [1]).result
-            at = [em.add(pair, i), em.mul(word, PAIR)]
+            at = [chunk, em.mul(em.add(word, i * self.band.pitch), PAIR)]
             access.store_elements(em, access.View(self.buffer, [], []), at, part, PAIR)
 
     def _loaded(self, inside: bool | ir.Value, at: list[IndexValue]) -> ir.Value:
@@ -113,14 +119,14 @@ class Pixels:
     def regrouped(self, frag: Fragment, layout: Layout) -> Fragment:
         """A result of 16 bits in another layout: words of two channels where the pixels were, then 16 bytes of each."""
         em, band = self.em, self.band
-        buffer = em.seen_as(self.buffer, [band.warps, PAIR * band.pitch], frag.element)
-        view = access.View(buffer, [], [])
+        view = access.View(em.seen_as(self.buffer, self.shape, frag.element), [], [])
         em.team.meet()
-        own = frag.layout
+        own, both = frag.layout, PAIR * band.pairs  # registers of two neighbours of a row
         with access.predicated(access.first_copy(em, own)):
-            for r in range(0, own.num_regs, 2 * PAIR):
-                at = [em.team.warp, em.mul(self._pixel(own, r, [None] * own.rank), PAIR)]
-                access.store_elements(em, view, at, frag.read(list(range(r, r + 2 * PAIR))), 2 * PAIR)
+            for r in (r + PAIR * i for r in range(0, own.num_regs, 2 * both) for i in range(band.pairs)):
+                pair = em.div(em.team.coordinate(own, own.rank - 1, r), PAIR)
+                at = self.place_of(pair, self._pixel(own, r, [None] * own.rank))
+                access.store_elements(em, view, at, frag.read([r, r + 1, r + both, r + both + 1]), 2 * PAIR)
         em.team.meet()
         bounds = [*[band.images][4 - own.rank :], band.strips * band.rows, band.blocks * BLOCK, band.channels]
         pieces = []
@@ -129,7 +135,7 @@ class Pixels:
             channel, _ = access.coordinate(em, layout, layout.rank - 1, r, band.channels, layout.piece, False)
             pair = em.div(channel, PAIR)
             words = [
-                access.load_elements(em, view, [em.add(pair, i), em.mul(pixel, PAIR)], PAIR)
+                access.load_elements(em, view, self.place_of(em.add(pair, i), pixel), PAIR)
                 for i in range(layout.piece // PAIR)
             ]
             pieces.append(access.join(em, words, PAIR, frag.element, layout.piece))

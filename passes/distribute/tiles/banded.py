@@ -11,7 +11,8 @@ all rows of the window, each of which adds it to the sums of another row of resu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from mlirc.ir.tensors import element_bytes
 from mlirc.ir.window_sums import Linear, WindowSum
@@ -42,7 +43,9 @@ class Banded(Elementwise):
         all_rows = high <= rows and place[-3] == -low
         covers = all_rows and (high - 1) * stride + found.kernel[0] - low >= height
         tall = height if covers else 0
-        self.band = Band(images, high, columns, channels, rows, found.kernel, stride, tall, low)
+        pairs = max(channels // (PAIR * em.team.warps), 1)
+        self.band = Band(images, high, columns, channels, rows, found.kernel, stride, tall, low, pairs)
+        self.pair: IndexValue = 0  # of those of the block, that the warp multiplies
         self._check()
         self._pixels: Pixels | None = None
 
@@ -57,11 +60,11 @@ class Banded(Elementwise):
             )
         if band.reach > DEPTH:
             raise Unsupported(f"mlirc.band: windows of {self.found.kernel[1]} columns are too wide for {DEPTH} along k")
-        whole = self.sizes[-1] == band.channels
-        if em.team.warps != band.warps or band.channels % 8 or self.image.shape[-1] % 8 or not whole:
+        shared = band.channels == PAIR * band.pairs * em.team.warps and band.channels in (8, 16, 32, 64)
+        if not shared or self.image.shape[-1] % 8 or self.sizes[-1] != band.channels:
             raise Unsupported(
-                f"mlirc.band: {band.channels} channels take {band.warps} warps, and are 8 or a multiple, which divides "
-                f"those of the image: set both so"
+                f"mlirc.band: {band.channels} channels are no pairs for {em.team.warps} warps each, or not 8, "
+                f"16, 32 or 64 that divide those of the image: set both so"
             )
 
     @property
@@ -86,13 +89,32 @@ class Banded(Elementwise):
             None if o is None or i not in read else (o[0].get(space.project(o[1])), o[1])
             for i, o in enumerate(self.operands)
         ]
-        body = Body(self.em, self.op, space, self.space_sizes, bound, self.scalars)
-        pieces = self._sums(body)
-        for p, piece in enumerate(pieces):
-            first = space.reg_offsets[p * body.piece]
-            value = self.found.value
-            body.memo[value, tuple(int(first[d]) for d in sorted(body.deps[value]))] = piece
+        em = self.em
+        body = _InTurns(em, self.op, space, self.space_sizes, bound, self.scalars)
+        self._pixels = Pixels(em, self.band, self.image, self.begin)
+        self.pair = em.team.warp
+        weights = self.pixels.fill(meanwhile=self._weights)
+        em.team.meet()
+        first = [weights, *[None] * (self.band.pairs - 1)]
+        body.turns = [partial(self._turn, body, i, w) for i, w in enumerate(first)]
         return body
+
+    def _turn(self, body: Body, number: int, weights: list | None) -> list[int]:
+        """Makes the sums of the warp's pair of channels of a number; the pieces that they are."""
+        em, layout = self.em, body.layout
+        self.pair = em.add(em.team.warp, number * self.band.warps)
+        begins = self._begin_sums(body, number)
+        sums = self._where_finite(self._products(begins, weights or self._weights()), begins)
+        done = []
+        for r in range(PAIR * number, layout.num_regs, PAIR * self.band.pairs):
+            p, half, column = self._where(layout, r)
+            pair = [vector.ExtractOp(sums[p][c], [], [half, column]).result for c in range(PAIR)]
+            first = layout.reg_offsets[r]
+            body.memo[self.found.value, tuple(int(first[d]) for d in sorted(body.deps[self.found.value]))] = em.pack(
+                pair
+            )
+            done.append(r // PAIR)
+        return done
 
     def _read_beside_windows(self) -> set[int]:
         """The operands that something else than the windows' sum reads."""
@@ -118,32 +140,17 @@ class Banded(Elementwise):
 
     # -- the sums
 
-    def _sums(self, body: Body) -> list[ir.Value]:
-        """The sums, a piece for each two channels of a pixel."""
-        em = self.em
-        self._pixels = Pixels(em, self.band, self.image, self.begin)
-        weights = self.pixels.fill(meanwhile=self._weights)
-        em.team.meet()
-        begins = self._begin_sums(body)
-        sums = self._where_finite(self._products(begins, weights), begins)
-        pieces = []
-        for r in range(0, body.layout.num_regs, PAIR):
-            p, half, column = self._where(body.layout, r)
-            pair = [vector.ExtractOp(sums[p][c], [], [half, column]).result for c in range(PAIR)]
-            pieces.append(em.pack(pair))
-        return pieces
-
     def _where(self, layout: Layout, register: int) -> tuple[int, int, int]:
         """(row of the strip, half of the blocks, column of two) of a register."""
         *n, p, q, _ = (int(x) for x in layout.reg_offsets[register])
         return p % self.band.rows, int(any(n) or p >= self.band.rows or q >= BLOCK), q % BLOCK
 
-    def _begin_sums(self, body: Body) -> Sums:
+    def _begin_sums(self, body: Body, number: int) -> Sums:
         """What each row's sums begin with, of both channels, as an instruction has it: [rows][channel] of 2x2."""
         em, init = self.em, self.found.init
         zero = em.constant(ir.FloatAttr.get_f32(0.0))
         values = [[[[zero] * PAIR for _ in range(2)] for _ in range(PAIR)] for _ in range(self.band.rows)]
-        for r in range(0, body.layout.num_regs if init is not None else 0, PAIR):
+        for r in range(PAIR * number, body.layout.num_regs if init is not None else 0, PAIR * self.band.pairs):
             p, half, column = self._where(body.layout, r)
             piece = body.at(init, r // PAIR)
             for c in range(PAIR):
@@ -179,7 +186,7 @@ class Banded(Elementwise):
         """The weights of the warp's two channels at a tap."""
         em, band = self.em, self.band
         view = access.View(self.scalars(self.found.weights), [], [])
-        channel = em.add(self.begin[-1], em.mul(em.team.warp, PAIR))
+        channel = em.add(self.begin[-1], em.mul(self.pair, PAIR))
         at = [r, s] if len(view.shape) == 3 else [em.add(em.mul(r, band.window[1]), s)]
         return access.load_elements(em, view, [*at, channel], PAIR)
 
@@ -196,7 +203,7 @@ class Banded(Elementwise):
                 continue
             for phase in range(band.stride):
                 word = row * band.row_words + phase * band.columns
-                pixels = [self.pixels.read(em.add(at, word), 4) for at in halves]
+                pixels = [self.pixels.read(self.pair, em.add(at, word), 4) for at in halves]
                 pixels = pixels * (2 // len(pixels))
                 for c in range(PAIR):
                     order = [(pixels[half], 2 * k) for k in range(2) for half in range(2)]
@@ -252,7 +259,7 @@ class Banded(Elementwise):
         for word in words:
             at = em.add(word, em.mul(row, band.row_words))
             for column in range(2):
-                pixel = self.pixels.read(em.add(at, column), 1)
+                pixel = self.pixels.read(self.pair, em.add(at, column), 1)
                 x = arith.ExtFOp(f32, em.extract(pixel, c)).result
                 if inside is not True:
                     x = arith.SelectOp(inside, x, em.constant(ir.FloatAttr.get_f32(0.0))).result
@@ -277,6 +284,16 @@ class Banded(Elementwise):
             image = em.min(em.div(m, band.blocks * band.strips), band.images - 1)
             word = em.add(em.mul(image, band.image_words), em.mul(strip, band.rows * band.stride * band.row_words))
             return em.add(word, em.mul(block, BLOCK))
+
+
+class _InTurns(Body):
+    """A body whose pieces are built in turns: each makes the sums that some of them read, and says which."""
+
+    turns: Sequence[Callable[[], list[int]]] = ()
+
+    def fragment_pieces(self, value: ir.Value) -> list[ir.Value]:
+        found = {p: self.em.splat(self.at(value, p), self.piece) for turn in self.turns for p in turn()}
+        return [found[p] for p in sorted(found)]
 
 
 def _begin(em: Emitter, form: Linear, scalars: Callable) -> IndexValue:
