@@ -34,7 +34,8 @@ def with_rules(name: str, program: Any, rules: Mapping[Any, Any]) -> Any:
 
 
 def _own(op: Any) -> Any:
-    return lambda *args, **kwargs: op.decompose(*args, **kwargs)
+    """How PyTorch takes an op apart: not by `op.decompose`, which would ask for this again while it is overridden."""
+    return lambda *args, **kwargs: op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 
 def _needs(node: Node, rules: Mapping[Any, Any]) -> bool:

@@ -220,6 +220,17 @@ def batch_norm(w: Any, x: Node, *args: Any) -> Node:
     return w.made(layout, w.node.target, x, *args)
 
 
+@rule(aten._native_batch_norm_legit_no_training.default)
+def batch_norm_taken_apart(w: Any, x: Node, *args: Any) -> Node:
+    """What `batch_norm` becomes where PyTorch takes any other op apart; it makes two empty tensors, too."""
+    layout = w.layouts[x]
+    if padded(layout[1]):
+        raise Unknown("its channels have no fixed number")
+    node = w.call(w.node.target, x, *args)
+    w.layouts[node] = [layout, *[tuple(static(n) for n in v.shape) for v in node.meta["val"][1:]]]
+    return node
+
+
 @rule(aten.sort.default, aten.sort.stable, aten.argsort.default, aten.argsort.stable, aten.topk.default)
 def ordered(w: Any, x: Node, *args: Any, **kwargs: Any) -> Node:
     """Along a static dimension alone: no value is behind all others that a model may have, and told from them."""

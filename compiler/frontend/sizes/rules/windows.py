@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from mlirc.frontend.sizes.layout import Layout, Unknown, padded
+from mlirc.frontend.sizes.layout import Layout, Unknown, padded, static
 from mlirc.frontend.sizes.rules.masks import filled, lowest
 from mlirc.frontend.sizes.rules.registry import Number, rule
 
@@ -25,6 +25,11 @@ def _windows(w: Any, x: Node, rank: int, channels: Any = None) -> Layout:
     return (*head, *sizes)
 
 
+def _each(numbers: Any, rank: int) -> Any:
+    """A number for each dimension, as the importer wants them also where one stands for all."""
+    return numbers if isinstance(numbers, (list, tuple)) else [numbers] * rank
+
+
 @rule(aten.conv1d.default, aten.conv2d.default, aten.conv3d.default, aten.conv1d.padding, aten.conv2d.padding)
 def convolution(w: Any, x: Node, weight: Node, bias: Node | None = None, *args: Any, **kwargs: Any) -> Node:
     rank = len(w.layouts[weight]) - 2
@@ -36,6 +41,22 @@ def convolution(w: Any, x: Node, weight: Node, bias: Node | None = None, *args: 
     return w.made(layout, w.node.target, x, weight, bias, *args, **kwargs)
 
 
+@rule(aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input)
+def transposed_convolution(
+    w: Any, x: Node, weight: Node, bias: Any = None, stride: Any = 1, padding: Any = 0, more: Any = 0, groups: int = 1,
+    dilation: Any = 1,
+) -> Node:  # fmt: skip
+    """Padding is 0: nothing is added where it would reach a result that is inside of the sizes."""
+    rank = len(w.layouts[weight]) - 2
+    front = len(w.layouts[x]) - rank
+    if padded(w.layouts[x][front - 1]):
+        raise Unknown("its channels have no fixed number")
+    layout = _windows(w, x, rank, static(groups * weight.meta["val"].shape[1]))
+    x = filled(w, x, list(range(front, front + rank)), 0)
+    stride, padding, more, dilation = (_each(n, rank) for n in (stride, padding, more, dilation))
+    return w.made(layout, w.node.target, x, weight, bias, stride, padding, more, groups, dilation)
+
+
 @rule(aten.max_pool1d.default, aten.max_pool2d.default, aten.max_pool3d.default)
 def max_pool(
     w: Any, x: Node, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
@@ -44,7 +65,7 @@ def max_pool(
     layout = _windows(w, x, rank)
     front = len(layout) - rank
     x = filled(w, x, list(range(front, front + rank)), lowest(x.meta["val"].dtype))
-    return w.made(layout, w.node.target, x, kernel, stride, padding, dilation, ceil)
+    return w.made(layout, w.node.target, x, kernel, stride, _each(padding, rank), _each(dilation, rank), ceil)
 
 
 @rule(aten.avg_pool1d.default, aten.avg_pool2d.default)
@@ -58,4 +79,4 @@ def avg_pool(w: Any, x: Node, kernel: Any, stride: Any = (), padding: Any = 0, c
     front = len(layout) - rank
     x = filled(w, x, list(range(front, front + rank)), 0)
     more = () if rank == 1 else (divisor,)
-    return w.made(layout, w.node.target, x, kernel, stride, padding, ceil, include, *more)
+    return w.made(layout, w.node.target, x, kernel, stride, _each(padding, rank), ceil, include, *more)
