@@ -369,6 +369,8 @@ class _SizesOf:
         self._symbols = {f"size_{s.name}": s for s in sized.symbols}
         for a in arguments:
             if symbol := self._symbols.get(a.names[0] if a.names else ""):
+                if any(symbol.name == other.name for other in arguments):
+                    raise MlircError(f"the size '{symbol.name}' has the name of an input or a weight: give it another")
                 a.name, a.kind = symbol.name, "scalar"
         self._inputs = {a.name: sized.inputs[a.names[0]] for a in arguments if a.names and a.names[0] in sized.inputs}
 

@@ -130,3 +130,10 @@ def test_a_check_runs_several_sizes_and_finds_padding_that_shows(broken, monkeyp
     assert result.kinds == ["plain", "n=1", "n=5", "n=8"]
     wrong = [kind for kind, found in result.differences["linalg"].items() if found.wrong]
     assert wrong == (["n=1", "n=5", "n=8"] if broken else [])
+
+
+def test_a_size_with_the_name_of_a_weight_is_refused():
+    module = Of(lambda m, x: x * m.s)
+    module.s = nn.Parameter(torch.ones(8))
+    with pytest.raises(MlircError, match="the size 's' has the name of an input or a weight: give it another"):
+        compiled(module, (randn(1, 2, 8),), {"x": "b<=3, s<=7, 8"})
