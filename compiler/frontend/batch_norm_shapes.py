@@ -16,6 +16,7 @@ from torch._prims_common import make_contiguous_strides_for
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 _HELPER = "native_batch_norm_helper"
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by rank
 
 
 @contextlib.contextmanager
@@ -41,9 +42,13 @@ def _shortened(helper: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_plain(x: Any, vectors: tuple[Any, ...]) -> bool:
-    """Whether the result is certainly a tensor like x: everything is on the CPU without values, and x dense."""
+    """Whether the result is certainly a tensor like x: everything is on the CPU without values, and x contiguous,
+    or with its channels last."""
     if not isinstance(x, torch._subclasses.FakeTensor) or x.device.type != "cpu" or x.dim() < 2:
         return False
     if any(type(n) is not int for n in x.shape) or any(v is not None and v.shape != x.shape[1:2] for v in vectors):
         return False
-    return x.stride() == make_contiguous_strides_for(x.shape)
+    channels_last = _CHANNELS_LAST.get(x.dim())
+    return x.stride() == make_contiguous_strides_for(x.shape) or (
+        channels_last is not None and x.is_contiguous(memory_format=channels_last)
+    )

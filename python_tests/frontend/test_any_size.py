@@ -93,3 +93,22 @@ def test_only_shapes_are_short_cut():
             x, vector, vector, vector, vector, False, 0.1, 0.0, False
         )[0]
     assert torch.equal(out, torch.full((2, 3, 4), 5.0))
+
+
+@pytest.mark.parametrize("shape", [(1, 7, 5, 3), (2, 3, 1, 4), (5, 1, 1, 1), (3, 2, 5, 1, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_batch_norms_with_channels_last_are_short_cut_to_the_same_layout(shape, dtype, monkeypatch):
+    layout = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
+    helper = torch._decomp.decompositions.native_batch_norm_helper
+    calls = []
+    monkeypatch.setattr(
+        torch._decomp.decompositions, "native_batch_norm_helper", lambda *a: calls.append(a) or helper(*a)
+    )
+    with torch._subclasses.FakeTensorMode(), torch.no_grad():
+        x, vector = torch.empty(shape, dtype=dtype, memory_format=layout), torch.empty(shape[1], dtype=dtype)
+        call = (x, vector, None, vector, vector, False, 0.1, 1e-5, False)
+        meant = helper(*call)[0]
+        with batch_norm_shapes.batch_norms_for_shapes():
+            made = torch._decomp.decompositions.native_batch_norm_helper(*call)[0]
+    assert not calls
+    assert (made.shape, made.stride(), made.dtype) == (meant.shape, meant.stride(), meant.dtype)
