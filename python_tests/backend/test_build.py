@@ -104,6 +104,17 @@ def test_without_helpers_this_process_compiles(helpers):
         assert [b.name for b in pool.results()] == [f"k_{i}" for i in range(MIN_JOBS + 1)]
 
 
+def test_helpers_are_started_for_as_many_kernels_as_pay_for_it(monkeypatch):
+    least = {}
+    for n in (2, 3, 64):
+        monkeypatch.setattr("mlirc.driver.workers.cores", lambda n=n: n)
+        with Pool() as pool:
+            monkeypatch.setattr(pool, "_give", lambda n=n, pool=pool: least.setdefault(n, len(pool._here)))
+            for i in range(40):
+                pool.add(job(f"k_{i}"))
+    assert least == {2: 28, 3: 21, 64: 15}
+
+
 def test_a_helper_that_dies_is_reported(monkeypatch):
     monkeypatch.setattr("mlirc.driver.workers._send", lambda stream, value: stream.close())
     with pytest.raises(MlircError, match="kernel k_.: the compiler process ended with status"):
