@@ -327,7 +327,7 @@ class Compilation:
         text = alone.operation.get_asm(enable_debug_info=True)
         own = level != "gpu" and takes_user_code(levels.function(alone, name))
         files = tuple(self._scripts().files) if own else ()
-        return KernelJob(name, text, annotated(alone), level, self.target.name, until, files)
+        return KernelJob(name, text, annotated(alone, text), level, self.target.name, until, files)
 
     def _new_building(self, until: str) -> Building:
         from mlirc.driver.building import Building

@@ -140,7 +140,7 @@ def apply_script(script: ir.Module, function: ir.Operation, name: str) -> None:
         raise MlircError(f"the script for kernel '{name}' has no named_sequence @{ENTRY}")
     annotations = _annotations(script)
     _check_annotations(annotations, name)
-    before = function.operation.get_asm(enable_debug_info=True)
+    before = function.operation.clone(ip=False)
     place = op_place(entry)
     try:
         transform_interpreter.apply_named_sequence(function, entry, script)
@@ -162,7 +162,7 @@ def apply_script(script: ir.Module, function: ir.Operation, name: str) -> None:
             function.attributes[schedule_attributes.DEMANDS] = listed
 
 
-def _failing_op(script: ir.Module, kernel: str) -> ir.Operation | None:
+def _failing_op(script: ir.Module, kernel: ir.Operation) -> ir.Operation | None:
     """The first transform op whose prefix of the script fails: diagnostics of upstream ops carry only the payload's
     location. None when no prefix fails."""
     entry = _entry(script)
@@ -174,9 +174,11 @@ def _failing_op(script: ir.Module, kernel: str) -> ir.Operation | None:
         ops = list(copy.regions[0].blocks[0].operations)
         for op in reversed(ops[length:-1]):
             op.operation.erase()
-        payload = ir.Module.parse(kernel)
+        payload = ir.Module.create()
+        with ir.InsertionPoint(payload.body):
+            function = kernel.clone()
         try:
-            transform_interpreter.apply_named_sequence(payload.body.operations[0].operation, copy, prefix)
+            transform_interpreter.apply_named_sequence(function.operation, copy, prefix)
         except (ValueError, ir.MLIRError):
             return list(entry.regions[0].blocks[0].operations)[length - 1].operation
     return None

@@ -14,7 +14,11 @@ _PREFIX = "schedule "
 _SET = "attribute "  # before an attribute's name and the line that set it
 _TAG = re.compile(rf'"{_PREFIX}([^"]+)"')
 _LINE = re.compile(r'":(\d+):\d+')
-_USE = re.compile(r"loc\((#loc\d*)\)\s*$")
+_STRING = r'"(?:[^"\\]|\\.)*+"'
+_INNER = ""
+for _ in range(8):  # a location may hold others
+    _INNER = rf'(?:[^()"]++|{_STRING}|\({_INNER}\))*+'
+_LOCATION = re.compile(rf"({_STRING})| loc\({_INNER}\)")
 _ALIAS = re.compile(r"^(#loc\d*) = loc\((.*)\)$")
 
 
@@ -76,25 +80,26 @@ def attribute_place(op: ir.Operation, name: str) -> str:
     return found[1] if found else ""
 
 
-def annotated(module: ir.Module) -> str:
-    """A module's text with a comment `// schedule: file:line` wherever another line of the script begins to speak."""
-    plain = str(module).split("\n")
-    located = module.operation.get_asm(enable_debug_info=True).split("\n")
-    aliases = {m.group(1): m.group(2) for m in map(_ALIAS.match, located) if m}
-    places = {alias: script_line(text) for alias, text in aliases.items()}
-    located = [line for line in located if not line.startswith("#loc")]
-    if not any(places.values()) or len(located) < len(plain):
-        return "\n".join(plain)
-    lines, last = [], ""
-    for text, line in zip(plain, located, strict=False):
-        found = _USE.search(line)
-        place = places.get(found[1], "") if found else ""
+def annotated(module: ir.Module, located: str = "") -> str:
+    """A module's text with a comment `// schedule: file:line` wherever another line of the script begins to speak.
+    `located`: its text with locations, for who has it."""
+    located = located or module.operation.get_asm(enable_debug_info=True)
+    lines = located.split("\n")
+    places = {m.group(1): script_line(m.group(2)) for m in map(_ALIAS.match, lines) if m}
+    annotate, last, written = any(places.values()), "", []
+    for line in lines:
+        if line.startswith("#loc"):
+            continue
+        text, found, alias = line.rpartition(" loc(")
+        if not found or " loc(" in text or not alias.endswith(")"):  # none at the end, or those of arguments
+            text = _LOCATION.sub(lambda m: m[1] or "", line)
+        place = places.get(alias[:-1], "") if annotate else ""
         quiet = " = arith.constant " in text or text.lstrip().startswith("}")  # the latter is where an op ends
         if place and place != last and not quiet:
-            lines.append(" " * (len(text) - len(text.lstrip())) + MARK + place)
+            written.append(" " * (len(text) - len(text.lstrip())) + MARK + place)
             last = place
-        lines.append(text)
-    return "\n".join(lines)
+        written.append(text)
+    return "\n".join(written)
 
 
 def places_by_line(text: str) -> list[str]:

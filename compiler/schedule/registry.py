@@ -21,7 +21,7 @@ from typing import Any
 
 from mlirc.dialects.schedule import defined_in
 from mlirc.errors import MlircError
-from mlirc.ir.levels import FP32
+from mlirc.ir.levels import FP32, copy
 from mlirc.mlir import context, func, ir
 from mlirc.passes import passes_of
 from mlirc.passes.distribute import instructions
@@ -323,7 +323,7 @@ class Schedules:
         record.
         """
         with context(), ir.Location.unknown(), self.code.active():
-            tiles = ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
+            tiles = copy(module)
             function = _kernel_function(tiles)
             if self.fp32 != DEFAULT_FP32:
                 function.attributes[FP32] = ir.StringAttr.get(self.fp32)

@@ -49,3 +49,18 @@ def test_a_parsed_text_gets_its_lines_back():
 def test_short_places():
     assert short_place("some/where/mlirc/scripts/matmul.py:12") == "scripts/matmul.py:12"
     assert short_place("some/where/mine.py:3") == "mine.py:3"
+
+
+def test_without_lines_of_a_script_an_annotated_text_is_the_text():
+    module = mlir.parse(
+        """
+        func.func @f(%a: i32 loc("a)b"("c(d\\"":3:4)), %b: i32) -> i32 attributes {note = "a loc(x"} {
+          %c = "scf.if"(%t) ({
+            scf.yield %a : i32
+          }, {
+            scf.yield %b : i32
+          }) : (i1) -> i32 loc(fused["x", callsite("y" at "z":1:2)])
+          return %c : i32
+        }""".replace("%c =", "%t = arith.constant true\n          %c =")
+    )
+    assert annotated(module) == str(module)
