@@ -10,6 +10,7 @@ from types import ModuleType
 
 import numpy as np
 from torch_mlir import execution_engine, ir, passmanager, rewrite, runtime  # noqa: F401
+from torch_mlir._mlir_libs import _torchMlir
 from torch_mlir.dialects import (  # noqa: F401
     affine,
     arith,
@@ -29,7 +30,6 @@ from torch_mlir.dialects import (  # noqa: F401
     transform,
     vector,
 )
-from torch_mlir.dialects import torch as torch_dialect
 from torch_mlir.dialects.transform import interpreter as transform_interpreter  # noqa: F401
 from torch_mlir.dialects.transform import structured as transform_structured  # noqa: F401
 from torch_mlir.dialects.transform import tensor as transform_tensor  # noqa: F401
@@ -60,7 +60,7 @@ def _make_context() -> None:
     if _context is None:
         ctx = ir.Context()
         ctx.enable_multithreading(False)
-        torch_dialect.register_dialect(ctx)
+        _torchMlir.register_dialect(ctx)  # without the classes of its ops, which take long to import
         _context = ctx
         from mlirc import dialects
 
@@ -135,6 +135,33 @@ def nested(op: ir.Operation) -> list[ir.Operation]:
 
     op.walk(visit, ir.WalkOrder.PRE_ORDER)
     return found[1:]
+
+
+@functools.cache
+def _collector(names: tuple[str, ...]) -> tuple[list[ir.Operation], rewrite.FrozenRewritePatternSet]:
+    """A list, and patterns that add every operation of these names to it and change nothing."""
+    found: list[ir.Operation] = []
+
+    def collect(op: ir.OpView, _rewriter: object) -> bool:
+        found.append(op.operation)
+        return True  # no match
+
+    with context():
+        patterns = rewrite.RewritePatternSet()
+        for name in names:
+            patterns.add(name, collect)
+        return found, patterns.freeze()
+
+
+def find(op: ir.Operation, *names: str) -> list[ir.Operation]:
+    """The operations of these names nested in `op`, in order, an inner one before those around it; not those in blocks
+    that nothing branches to. MLIR does the search: where there are few, it is ten times as fast as one in `nested`."""
+    found, patterns = _collector(names)
+    try:
+        rewrite.walk_and_apply_patterns(op, patterns)
+        return list(found)
+    finally:
+        found.clear()
 
 
 def fx_importer() -> ModuleType:

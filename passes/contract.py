@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mlirc.mlir import arith, ir, math, nested, vector
+from mlirc.mlir import arith, find, ir, math, nested, vector
 from mlirc.passes import register
 
 _FLOATS = (ir.F16Type, ir.BF16Type, ir.F32Type, ir.F64Type)
@@ -130,7 +130,7 @@ def _erase_unused(value: ir.Value) -> None:
 def contract(top: ir.Operation, everywhere: bool) -> None:
     """Contracts what is nested in an operation, in place: where products and sums carry no fastmath flags, too, or
     only those that `contract` or `fast` allows it."""
-    sums = [op for op in nested(top) if op.name in ("arith.addf", "arith.subf") and _may(op, everywhere)]
+    sums = [op for op in find(top, "arith.addf", "arith.subf") if _may(op, everywhere)]
     for op in sums:
         t = op.results[0].type
         if not isinstance(t.element_type if isinstance(t, ir.VectorType) else t, _FLOATS):

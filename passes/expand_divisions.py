@@ -15,7 +15,7 @@ end runs this last; the `gpu` level and the host device keep the division.
 
 from __future__ import annotations
 
-from mlirc.mlir import arith, ir, nested
+from mlirc.mlir import arith, find, ir
 from mlirc.passes import register
 from mlirc.passes.mathlib.builder import Number, element_type, fma, select
 
@@ -59,8 +59,8 @@ def _quotient(x: Number, y: Number) -> Number:
 
 def expand_divisions(top: ir.Operation) -> None:
     """Rewrites the divisions of f32 nested in an operation, in place."""
-    for op in nested(top):
-        if op.name != "arith.divf" or not isinstance(element_type(op.results[0].type), ir.F32Type):
+    for op in find(top, "arith.divf"):
+        if not isinstance(element_type(op.results[0].type), ir.F32Type):
             continue
         with op.location, ir.InsertionPoint(op):
             x, y = (Number(v) for v in op.operands)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlirc.errors import MlircError
-from mlirc.mlir import arith, ir, nested
+from mlirc.mlir import arith, find, ir
 from mlirc.passes import register
 from mlirc.passes.mathlib.builder import Number, element_type, like, select
 
@@ -112,7 +112,7 @@ def expand_fp8(root: ir.Operation) -> None:
     """Expands the conversions nested in an operation, in place. Raises MlircError for one that no arithmetic of f32
     gives."""
     with root.context:
-        for op in [o for o in nested(root) if o.name in _CASTS]:
+        for op in find(root, *_CASTS):
             if _is_f8(op.operands[0].type) or _is_f8(op.results[0].type):
                 with op.location, ir.InsertionPoint(op):
                     op.results[0].replace_all_uses_with(_expand(op))

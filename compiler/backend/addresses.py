@@ -12,7 +12,7 @@ kept in registers for another loop's. Here they become the PTX instruction, whos
 from __future__ import annotations
 
 from mlirc.ir.tensors import element_bytes
-from mlirc.mlir import ir, llvm, nested
+from mlirc.mlir import find, ir, llvm
 
 _OPERAND = -(1 << 31)  # among a getelementptr's constant indices: an operand stands here
 _FARTHEST = 1 << 27  # elements of up to eight bytes: PTX's offsets have 32 bits
@@ -26,9 +26,8 @@ def constants_as_offsets(func: ir.Operation) -> None:
     Sound because an address is in bounds, and `lowering.index_bits` has checked that bounds fit: no sum wraps.
     """
     known: dict[ir.Value, _Split] = {}
-    ops = list(nested(func))
-    copies = [op for op in ops if op.name == _COPY]
-    for op in [op for op in ops if op.name == "llvm.getelementptr"]:
+    copies = find(func, _COPY)
+    for op in find(func, "llvm.getelementptr"):
         if _indices(op) != [_OPERAND]:
             continue
         base, constant = _split(op.operands[1], known)

@@ -7,7 +7,7 @@ for calls, which cannot touch a buffer that is `noalias`: loads would pass them.
 
 from __future__ import annotations
 
-from mlirc.mlir import ir, nested
+from mlirc.mlir import find, ir, nested
 
 # LLVM's AtomicOrdering.
 MONOTONIC, ACQUIRE, RELEASE, ACQ_REL, SEQ_CST = 2, 4, 5, 6, 7
@@ -21,23 +21,11 @@ def _i64(value: int) -> ir.Attribute:
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
 
 
-def _all(top: ir.Operation, *names: str) -> list[ir.Operation]:
-    found = []
-
-    def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name in names:
-            found.append(op)
-        return ir.WalkResult.ADVANCE
-
-    top.walk(visit)
-    return found
-
-
 def order_atomics(gpu_module: ir.Operation) -> None:
     """Splits every ordered `llvm.atomicrmw` into a relaxed one and fences of its scope, and makes an `llvm.fence` of
     every `nvvm.memory.barrier`. To be called before `memref.atomic_rmw`, which promises no order, becomes an
     `llvm.atomicrmw`."""
-    for op in _all(gpu_module, "llvm.atomicrmw"):
+    for op in find(gpu_module, "llvm.atomicrmw"):
         order = ir.IntegerAttr(op.attributes["ordering"]).value
         scope = ir.StringAttr(op.attributes["syncscope"]).value if "syncscope" in op.attributes else ""
         if order >= RELEASE:
@@ -45,7 +33,7 @@ def order_atomics(gpu_module: ir.Operation) -> None:
         if order in (ACQUIRE, ACQ_REL, SEQ_CST):
             _fence(ir.InsertionPoint.after(op), SEQ_CST if order == SEQ_CST else ACQUIRE, scope, op)
         op.attributes["ordering"] = _i64(MONOTONIC)
-    for op in _all(gpu_module, "nvvm.memory.barrier"):
+    for op in find(gpu_module, "nvvm.memory.barrier"):
         scope = str(op.attributes["scope"]).split("<")[-1].rstrip(">")
         _fence(ir.InsertionPoint(op), SEQ_CST, _SCOPES[scope], op)  # membar is fence.sc (PTX ISA, "membar / fence")
         op.erase()

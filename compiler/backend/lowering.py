@@ -20,9 +20,9 @@ from mlirc.backend.narrow import narrow_addresses
 from mlirc.dialects.pointer_table import POINTER_TABLE, table_argument
 from mlirc.dialects.tensor_map import map_argument
 from mlirc.errors import MlircError
-from mlirc.ir.accesses import is_wait
+from mlirc.ir.accesses import WAIT, is_wait
 from mlirc.ir.vectors import flat
-from mlirc.mlir import ir, llvm, nested, nvvm, pass_manager, vector
+from mlirc.mlir import find, ir, llvm, nested, nvvm, pass_manager, vector
 from mlirc.runtime.plan import POINTER_ALIGNMENT
 from mlirc.runtime.tensor_map import MAP_ALIGNMENT, MAP_BYTES
 from mlirc.targets import Target
@@ -53,22 +53,19 @@ def _elements(type_: ir.Type) -> int:
 def index_bits(gpu_module: ir.Operation) -> int:
     """32 when every element number of every memref, and every index constant, fits in 31 bits, and no index is an
     address in global memory; else 64."""
+    types = set()
     for op in nested(gpu_module):
-        values = list(op.results) + [a for r in op.regions for b in r.blocks for a in b.arguments]
-        if any(isinstance(v.type, ir.MemRefType) and isinstance(v.type.element_type, ir.IndexType) for v in values):
+        types |= {r.type for r in op.results}
+        types |= {a.type for r in op.regions for b in r.blocks for a in b.arguments}
+    for t in types:
+        if isinstance(t, ir.MemRefType) and (isinstance(t.element_type, ir.IndexType) or _elements(t) >= _INDEX_LIMIT):
             return 64  # an index in memory has 64 bits in every kernel
-        if op.name == "arith.constant" and isinstance(op.results[0].type, ir.IndexType):
-            if abs(ir.IntegerAttr(op.attributes["value"]).value) >= _INDEX_LIMIT:
-                return 64
-        elif op.name == "memref.extract_aligned_pointer_as_index":
-            if "workgroup" not in str(op.operands[0].type):
-                return 64  # an address in global memory
-        elif op.name == "gpu.func":
-            if any(_elements(a.type) >= _INDEX_LIMIT for a in op.regions[0].blocks[0].arguments):
-                return 64
-        elif any(_elements(r.type) >= _INDEX_LIMIT for r in op.results):
+    for op in find(gpu_module, "arith.constant"):
+        is_index = isinstance(op.results[0].type, ir.IndexType)
+        if is_index and abs(ir.IntegerAttr(op.attributes["value"]).value) >= _INDEX_LIMIT:
             return 64
-    return 32
+    addresses = find(gpu_module, "memref.extract_aligned_pointer_as_index")
+    return 64 if any("workgroup" not in str(op.operands[0].type) for op in addresses) else 32  # in global memory
 
 
 def _root(value: ir.Value) -> ir.Value:
@@ -98,9 +95,7 @@ class Pointer(NamedTuple):
 def pointer_parameters(module: ir.Operation) -> dict[str, list[Pointer]]:
     """Per gpu.func symbol: what is known of each argument from the launches."""
     result: dict[str, list[Pointer]] = {}
-    for op in nested(module):
-        if op.name != "gpu.launch_func":
-            continue
+    for op in find(module, "gpu.launch_func"):
         segments = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
         start = sum(segments[:11])
         bound = list(op.operands)[start : start + segments[11]]
@@ -126,8 +121,8 @@ def pointer_parameters(module: ir.Operation) -> dict[str, list[Pointer]]:
 def _check_maps(gpu_module: ir.Operation, pointers: dict[str, list[Pointer]], where: str) -> None:
     """Raises MlircError for a tensor map that a kernel does not take by value: upstream's conversion forgets whether it
     does, so that the launches are what counts."""
-    for op in nested(gpu_module):
-        if op.name != "gpu.func" or "kernel" not in op.attributes:
+    for op in find(gpu_module, "gpu.func"):
+        if "kernel" not in op.attributes:
             continue
         symbol = ir.StringAttr(op.attributes["sym_name"]).value
         listed = ir.ArrayAttr(op.attributes["arg_attrs"]) if "arg_attrs" in op.attributes else []
@@ -147,9 +142,7 @@ def _check_maps(gpu_module: ir.Operation, pointers: dict[str, list[Pointer]], wh
 def block_sizes(module: ir.Operation) -> dict[str, tuple[int, ...]]:
     """Per gpu.func symbol: the constant block size of its launches."""
     result: dict[str, tuple[int, ...]] = {}
-    for op in nested(module):
-        if op.name != "gpu.launch_func":
-            continue
+    for op in find(module, "gpu.launch_func"):
         segments = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
         sizes = []
         for value in list(op.operands)[sum(segments[:4]) : sum(segments[:7])]:
@@ -242,9 +235,7 @@ _SHIELDED = {
 def _shield_intrinsics(gpu_module: ir.Operation) -> None:
     """Spells intrinsics as llvm.call_intrinsic: convert-gpu-to-nvvm forbids the ops that libdevice has functions for,
     although NVPTX selects these itself."""
-    for op in list(nested(gpu_module)):
-        if op.name not in _SHIELDED:
-            continue
+    for op in find(gpu_module, *_SHIELDED):
         flags = op.attributes["fastmathFlags"] if "fastmathFlags" in op.attributes else None
         name = ir.StringAttr.get(_SHIELDED[op.name])
         bundles = ir.DenseI32ArrayAttr.get([])
@@ -264,8 +255,8 @@ def _hold_waits(gpu_module: ir.Operation) -> set[str]:
     launches write changes while they run; and of what none writes, loads would be through the read-only cache
     (ld.global.nc), which ptxas moves behind the wait, wherever they stand."""
     found = set()
-    for func in [op for op in nested(gpu_module) if op.name == "gpu.func"]:
-        for op in [op for op in nested(func) if is_wait(op)]:
+    for func in find(gpu_module, "gpu.func"):
+        for op in [op for op in find(func, WAIT) if is_wait(op)]:
             found.add(ir.StringAttr(func.attributes["sym_name"]).value)
             with op.location, ir.InsertionPoint(op):
                 llvm.InlineAsmOp(None, [], "griddepcontrol.wait;", "~{memory}", has_side_effects=True)
@@ -275,7 +266,7 @@ def _hold_waits(gpu_module: ir.Operation) -> set[str]:
 
 def _prefetch_to_l2(gpu_module: ir.Operation) -> None:
     """Makes prefetches, which are of global memory, those that NVPTX has."""
-    for op in [op for op in nested(gpu_module) if op.name == "llvm.intr.prefetch"]:
+    for op in find(gpu_module, "llvm.intr.prefetch"):
         with op.location, ir.InsertionPoint(op):
             there = llvm.AddrSpaceCastOp(ir.Type.parse("!llvm.ptr<1>"), op.operands[0]).result
             nvvm.PrefetchOp(there, cacheLevel=nvvm.PrefetchCacheLevel.L2)
@@ -292,9 +283,9 @@ def _read_once(gpu_module: ir.Operation, early: set[str]) -> None:
     four, struct = ir.VectorType.get([4], i32), ir.Type.parse("!llvm.struct<(i32, i32, i32, i32)>")
     loads = [
         (op, _ONCE.format("" if ir.StringAttr(func.attributes["sym_name"]).value in early else ".nc"))
-        for func in [op for op in nested(gpu_module) if op.name == "llvm.func"]
-        for op in nested(func)
-        if op.name == "llvm.load" and "nontemporal" in op.attributes and op.results[0].type == four
+        for func in find(gpu_module, "llvm.func")
+        for op in find(func, "llvm.load")
+        if "nontemporal" in op.attributes and op.results[0].type == four
     ]
     for op, text in loads:
         with op.location, ir.InsertionPoint(op):
@@ -325,7 +316,7 @@ def _check_lowered(gpu_module: ir.Operation, where: str) -> None:
 def _convert_by_words(gpu_module: ir.Operation) -> None:
     """Floats become integers of fewer than 32 bits by way of 32, as in PyTorch: 300.0 is 44 in 8 bits."""
     i32 = ir.IntegerType.get_signless(32)
-    for op in [o for o in nested(gpu_module) if o.name in _TO_INTEGERS]:
+    for op in find(gpu_module, *_TO_INTEGERS):
         type_ = op.results[0].type
         vector_type = ir.VectorType(type_) if isinstance(type_, ir.VectorType) else None
         element = vector_type.element_type if vector_type else type_
@@ -345,7 +336,7 @@ _TO_INTEGERS = ("arith.fptosi", "arith.fptoui")
 def _freeze_conversions(gpu_module: ir.Operation) -> None:
     """Makes what an integer cannot hold some number, and not poison from which LLVM draws conclusions: PTX's `cvt`
     saturates it."""
-    for op in [o for o in nested(gpu_module) if o.name in ("llvm.fptosi", "llvm.fptoui")]:
+    for op in find(gpu_module, "llvm.fptosi", "llvm.fptoui"):
         users = list(op.results[0].uses)
         with op.location, ir.InsertionPoint.after(op):
             frozen = llvm.FreezeOp(op.results[0]).result
@@ -353,16 +344,15 @@ def _freeze_conversions(gpu_module: ir.Operation) -> None:
             use.owner.operands[use.operand_number] = frozen
 
 
-_VECTOR_ACCESSES = {"vector.load", "vector.store", "vector.maskedload", "vector.maskedstore"}
+_VECTOR_ACCESSES = ("vector.load", "vector.store", "vector.maskedload", "vector.maskedstore")
 
 
 def _check_accesses(gpu_module: ir.Operation, where: str) -> None:
     """LLVM packs vectors of i1 into bits, while a buffer of i1 has a byte per element."""
-    for op in nested(gpu_module):
-        if op.name in _VECTOR_ACCESSES:
-            buffer = next(v.type for v in op.operands if isinstance(v.type, ir.MemRefType))
-            if isinstance(buffer.element_type, ir.IntegerType) and buffer.element_type.width == 1:
-                raise MlircError(f"{where}: {op.name} at {op.location} on {buffer}: a vector of i1 goes through i8")
+    for op in find(gpu_module, *_VECTOR_ACCESSES):
+        buffer = next(v.type for v in op.operands if isinstance(v.type, ir.MemRefType))
+        if isinstance(buffer.element_type, ir.IntegerType) and buffer.element_type.width == 1:
+            raise MlircError(f"{where}: {op.name} at {op.location} on {buffer}: a vector of i1 goes through i8")
 
 
 def lower_to_llvm_ir(module: ir.Module, target: Target, name: str) -> str:

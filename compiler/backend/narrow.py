@@ -6,7 +6,7 @@ descriptor. Address arithmetic behind such casts is rebuilt on i32; what else is
 
 from __future__ import annotations
 
-from mlirc.mlir import ir, llvm, nested
+from mlirc.mlir import find, ir, llvm
 
 _CAST = "builtin.unrealized_conversion_cast"
 
@@ -75,7 +75,7 @@ def _extract_from_narrow(extract: ir.Operation) -> bool:
 def narrow_addresses(gpu_module: ir.Operation) -> None:
     """Rewires the seams between 64-bit and 32-bit index code in a gpu.module of the llvm dialect, in place."""
     with gpu_module.context, ir.Location.unknown():
-        ops = list(nested(gpu_module))
+        ops = find(gpu_module, _CAST, "llvm.extractvalue", "llvm.getelementptr")
         if not any(op.name == _CAST for op in ops):
             return
         dead = [op for op in ops if op.name == "llvm.extractvalue" and _extract_from_narrow(op)]

@@ -5,6 +5,7 @@ The architectures are those of the PTX ISA, each instruction's "Target ISA Notes
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from mlirc.errors import MlircError
 from mlirc.mlir import ir, nested
 from mlirc.schedule.places import script_line
 from mlirc.targets import TARGETS, Target
+
+_PRODUCT = "nvvm.mma.sync"
+_ASSEMBLY = ("llvm.inline_asm", "nvvm.inline_ptx")
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ def _rule(ops: str, asm: str, instruction: str, has: Callable[[Target], bool], i
 
 def _named(op: ir.Operation) -> str:
     """An operation's name, and those of the types that a product's registers are said to hold."""
-    if op.name != "nvvm.mma.sync":
+    if op.name != _PRODUCT:
         return op.name
     types = [str(op.attributes[x]) for x in ("multiplicandAPtxType", "multiplicandBPtxType") if x in op.attributes]
     return " ".join([op.name, *types])
@@ -42,7 +46,7 @@ def _named(op: ir.Operation) -> str:
 
 def _assembly(op: ir.Operation) -> str:
     """The text of inline assembly; "" for other operations."""
-    if op.name not in ("llvm.inline_asm", "nvvm.inline_ptx"):
+    if op.name not in _ASSEMBLY:
         return ""
     return " ".join(op.attributes[a].value for a in ("asm_string", "ptxCode") if a in op.attributes)
 
@@ -74,13 +78,20 @@ _RULES = (
 )  # fmt: skip
 
 
+@functools.cache
+def _rules(name: str) -> tuple[_Rule, ...]:
+    """The rules that an operation of this name may fall under."""
+    if name in (_PRODUCT, *_ASSEMBLY):
+        return _RULES
+    return tuple(rule for rule in _RULES if rule.ops.match(name))
+
+
 def check_instructions(module: ir.Module, name: str, target: Target) -> None:
     """Raises MlircError, at the script's line where one is known, for an instruction of kernel `name` (at the `gpu`
     level) that the target does not have."""
     for op in nested(module.operation):
-        text = _assembly(op)
-        for rule in _RULES:
-            if rule.has(target) or not rule.matches(op, text):
+        for rule in _rules(op.name):
+            if rule.has(target) or not rule.matches(op, _assembly(op)):
                 continue
             place = script_line(str(op.location))
             having = ", ".join(t.name for t in TARGETS.values() if rule.has(t))
@@ -92,6 +103,7 @@ def check_instructions(module: ir.Module, name: str, target: Target) -> None:
 
 def least_isa(module: ir.Module, target: Target) -> int:
     """The PTX ISA that a kernel's instructions need (84: 8.4): the target's, or a newer one."""
-    newer = [rule for rule in _RULES if rule.isa > target.ptx_isa]
-    ops = list(nested(module.operation)) if newer else []
-    return max((r.isa for r in newer for op in ops if r.matches(op, _assembly(op))), default=target.ptx_isa)
+    newer = any(rule.isa > target.ptx_isa for rule in _RULES)
+    ops = nested(module.operation) if newer else []
+    needed = (r.isa for op in ops for r in _rules(op.name) if r.isa > target.ptx_isa and r.matches(op, _assembly(op)))
+    return max(needed, default=target.ptx_isa)

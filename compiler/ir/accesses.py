@@ -22,6 +22,7 @@ _PURE = {
     "vector.insert", "vector.insert_strided_slice", "vector.interleave", "vector.reduction", "vector.shape_cast",
     "vector.shuffle", "vector.splat", "vector.to_elements", "vector.transpose",
 }  # fmt: skip
+WAIT = "nvvm.griddepcontrol"  # of the launches before this one, or that the next one may begin
 _HINTS = {"memref.prefetch", "nvvm.prefetch", "nvvm.cp.async.bulk.prefetch", "nvvm.cp.async.bulk.tensor.prefetch"}
 _READS = {"memref.load", "vector.load"}
 _NONE: frozenset[int] = frozenset()
@@ -34,7 +35,7 @@ def is_pure(op: ir.Operation) -> bool:
 
 def is_wait(op: ir.Operation) -> bool:
     """Whether an operation is the wait for the launches before this one."""
-    return op.name == "nvvm.griddepcontrol" and "wait" in str(op.attributes["kind"])
+    return op.name == WAIT and "wait" in str(op.attributes["kind"])
 
 
 class Accesses:
