@@ -32,6 +32,7 @@ from mlirc.schedule.kernel_info import KernelInfo, describe
 from mlirc.schedule.overrides import KNOB_TYPES, Override, check_knobs, knob_types, parse_override
 from mlirc.schedule.script import Script
 from mlirc.schedule.stated import state_instructions
+from mlirc.schedule.time_limit import limited_time
 from mlirc.schedule.user import FileScript, call, is_loading, load_mlir, load_python, loading_file, was_loaded
 from mlirc.schedule.user_code import UserCode, source_only
 from mlirc.targets import Target
@@ -257,7 +258,8 @@ class Schedules:
                     f"'{kernel.kind}': choose a script that matches it, or generic"
                 )
             return script
-        matching = [s for s in self._scripts.values() if call(s.file, s.matches, kernel)]
+        with limited_time():  # a clock for all of them takes less than one for each
+            matching = [s for s in self._scripts.values() if call(s.file, s.matches, kernel)]
         if not matching:
             why = f" ({kernel.obstacle})" if kernel.obstacle else ""
             raise MlircError(f"kernel '{kernel.name}' of kind '{kernel.kind}': no script can schedule it{why}")
