@@ -29,7 +29,7 @@ from mlirc.frontend.scatter_lowering import (
     refuse_scatter,
 )
 from mlirc.ir.loops import STEP, write_loop
-from mlirc.mlir import arith, context, ir, run_passes
+from mlirc.mlir import arith, context, find, ir, nested, run_passes
 
 _SIMPLIFY = (
     "func.func(torch-reduce-op-variants,canonicalize,torch-decompose-complex-ops{legal-ops=aten.amax},"
@@ -71,19 +71,19 @@ def lower_to_linalg(imported: ImportedModel | ir.Module | str) -> ir.Module:
     with context(), ir.Location.unknown():
         module = _parsed(given if isinstance(given, str) else given.operation.get_asm(enable_debug_info=True))
         kept = _interface(module)
-        for op in _walk(module, ("torch.operator",)):
+        for op in find(module.operation, "torch.operator"):
             name = ir.StringAttr(op.attributes["name"]).value
             if name in _OPERATORS:
                 _OPERATORS[name](op)
         _require_known_ops(module)
-        for op in _walk(module, ("torch.aten.amax",)):
+        for op in find(module.operation, "torch.aten.amax"):
             lower_amax(op)
-        for op in _walk(module, REFUSED):
+        for op in find(module.operation, *REFUSED):
             refuse_scatter(op, _place(op.location, module))
-        for op in _walk(module, tuple(elementwise.OF_FLOATS)):
+        for op in find(module.operation, *elementwise.OF_FLOATS):
             elementwise.lower_floats(op)
         _run(module, _SIMPLIFY)
-        for op in _walk(module, tuple(elementwise.COMPARISONS)):  # of what torch-mlir took apart
+        for op in find(module.operation, *elementwise.COMPARISONS):  # of what torch-mlir took apart
             elementwise.lower_floats(op)
         _run(module, _TO_LINALG)
         _restore_interface(module, kept)
@@ -92,9 +92,9 @@ def lower_to_linalg(imported: ImportedModel | ir.Module | str) -> ir.Module:
         _drop_asserts(module)
         _narrow_constants(module)
         _round_by_way_of_f32(module)
-        narrow_sums(_walk(module, PRODUCTS))
-        split_pairs(_walk(module, ("linalg.generic",)))
-        order_nans(_walk(module, ("linalg.generic",)), _walk(module, ("tm_tensor.sort",)))
+        narrow_sums(find(module.operation, *PRODUCTS))
+        split_pairs(find(module.operation, "linalg.generic"))
+        order_nans(find(module.operation, "linalg.generic"), find(module.operation, "tm_tensor.sort"))
         run_passes(module, "canonicalize,cse,symbol-dce")
         _require_linalg(module)
     return module
@@ -149,7 +149,7 @@ def _failure(error: ir.MLIRError, module: ir.Module | None = None) -> MlircError
 def _not_lowered(name: str, location: ir.Location, module: ir.Module | None) -> MlircError:
     """The refusal of an op; for a constant or a list, of the op of tensors that keeps it from being converted."""
     if module is not None and not name.startswith(_OF_TENSORS):
-        ops = [op for op in _walk(module) if op.name.startswith(_OF_TENSORS)]
+        ops = [op for op in nested(module.operation) if op.name.startswith(_OF_TENSORS)]
         typed = [op for op in ops if any("vtensor" in str(v.type) for v in (*op.operands, *op.results))]
         for op in [*typed, *ops][:1]:
             name, location = op.name, op.location
@@ -178,21 +178,8 @@ def _name(location: ir.Location) -> str | None:
     return match[1] if match else None
 
 
-def _walk(module: ir.Module, names: tuple[str, ...] | None = None) -> list[ir.Operation]:
-    """The ops of these names, or all: a list, as an exception must not leave the walk's callback."""
-    found: list[ir.Operation] = []
-
-    def visit(op: ir.Operation) -> ir.WalkResult:
-        if names is None or op.name in names:
-            found.append(op)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
-    return found
-
-
 def _require_known_ops(module: ir.Module) -> None:
-    for op in _walk(module, ("torch.operator",)):
+    for op in find(module.operation, "torch.operator"):
         name = ir.StringAttr(op.attributes["name"]).value.removeprefix("torch.").replace(".", "::", 1)
         where = _place(op.location, module)
         raise MlircError(
@@ -205,7 +192,7 @@ def _replace_attention_calls(module: ir.Module) -> None:
     for op in module.body.operations:
         if ATTENTION_CALL in op.attributes:
             declared[ir.StringAttr(op.attributes["sym_name"]).value] = ir.DictAttr(op.attributes[ATTENTION_CALL])
-    for call in _walk(module, ("func.call",)):
+    for call in find(module.operation, "func.call"):
         name = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
         if name not in declared:
             continue
@@ -258,13 +245,13 @@ def _write_loops(module: ir.Module) -> None:
 
 def _drop_asserts(module: ir.Module) -> None:
     """Bounds checks of gathers: a kernel cannot report them, and they keep ops from fusing."""
-    for op in _walk(module, ("cf.assert",)):
+    for op in find(module.operation, "cf.assert"):
         op.erase()
 
 
 def _narrow_constants(module: ir.Module) -> None:
     """Scalars come as f64 constants that bodies truncate: makes them constants of the narrow type."""
-    for op in _walk(module, ("arith.truncf",)):
+    for op in find(module.operation, "arith.truncf"):
         source = op.operands[0].owner
         if isinstance(source, ir.Block) or source.name != "arith.constant" or op.parent is None:
             continue
@@ -279,7 +266,7 @@ def _narrow_constants(module: ir.Module) -> None:
 def _round_by_way_of_f32(module: ir.Module) -> None:
     """PyTorch rounds FP64 numbers to f32, and these to 16 bits: so do the numbers of no dimension that torch-mlir
     converts beside a tensor of 16-bit floats."""
-    for op in _walk(module, ("arith.truncf",)):
+    for op in find(module.operation, "arith.truncf"):
         value = op.operands[0]
         if isinstance(value.type, ir.F64Type) and isinstance(op.results[0].type, ir.BF16Type | ir.F16Type):
             with op.location, ir.InsertionPoint(op):
@@ -305,15 +292,16 @@ _ALLOWED = (
 
 def _require_linalg(module: ir.Module) -> None:
     """Raises MlircError for an op of another level, or a tensor whose shape is not static."""
-    for op in _walk(module):
-        where = f"in {_place(op.location, module)}"
+    for op in nested(module.operation):
         if op.name == "ml_program.global_load":  # the state of torch-mlir's generator of random numbers
-            raise MlircError(f"random numbers {where}: this way to draw them is not supported; make them an input")
+            where = _place(op.location, module)
+            raise MlircError(f"random numbers in {where}: this way to draw them is not supported; make them an input")
         if op.name.split(".")[0] not in _ALLOWED:
             raise _not_lowered(op.name, op.location, module)
         for result in op.results:
             if isinstance(result.type, ir.RankedTensorType) and not ir.RankedTensorType(result.type).has_static_shape:
+                where = _place(op.location, module)
                 raise MlircError(
-                    f"{op.name} {where} has the shape {result.type}: the size '?' is not known before the model runs: "
-                    "a compiled model has fixed shapes"
+                    f"{op.name} in {where} has the shape {result.type}: the size '?' is not known before the model "
+                    "runs: a compiled model has fixed shapes"
                 )
