@@ -22,6 +22,7 @@ FILL = 12  # instructions for 8 channels of a lane's pixel: a load, 4 stores, th
 DRAIN = 24  # instructions for 8 channels of a result: 4 conversions, 2 stores, 4 loads, a store, their places
 FRAGMENT = 14  # instructions for a lane's weights of a row of the window, of two channels
 ROW = 12  # instructions for a lane's pixels of a row: 2 loads, and 8 that part their channels
+ENDS = 4000  # cycles of a tile's loads, products and stores one after the other: what one takes alone, but its launch
 FETCHED_BYTES = 24  # that a multiprocessor gets in a cycle from the L2 cache
 PAIRS = (1,)  # of channels that a warp computes one after the other
 ROWS = 8, 7, 6, 5, 4, 3, 2
@@ -133,7 +134,7 @@ def pays(kernel: KernelInfo, band: Band, target: Target) -> bool:
     """Whether tensor cores take less than CUDA cores do, where these take longer than the bytes do: strips of threads
     compute while others wait for memory, and a multiprocessor's few tiles hardly do."""
     bytes_ = moved(kernel) / target.sms
-    return bytes_ + cost(kernel, band, target).total < max(by_cuda_cores(kernel) / target.sms, bytes_)
+    return bytes_ + cost(kernel, band, target).total + ENDS < max(by_cuda_cores(kernel) / target.sms, bytes_)
 
 
 def chosen(kernel: KernelInfo, rows: int | None, pairs: int | None, target: Target) -> Band | None:

@@ -123,7 +123,8 @@ def test_another_map_is_no_window(text, instead):
     ("made", "chosen"),
     [
         (Depthwise(32, 56, 56, 96, 7), True),
-        (Depthwise(32, 7, 7, 1152, 5), True),
+        (Depthwise(32, 14, 14, 672, 5), True),
+        (Depthwise(32, 7, 7, 1152, 5), False),  # a tile or two for each multiprocessor
         (Depthwise(32, 56, 56, 144, 3), False),  # CUDA cores keep up with memory
         (Depthwise(32, 14, 14, 100, 7), False),  # 8 channels are 16 bytes
         (Depthwise(32, 28, 28, 64, 7, dtype="f32"), False),
