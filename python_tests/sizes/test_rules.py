@@ -32,6 +32,7 @@ CASES = {
     "transposed convolution": (lambda m, x: (m.parts[0](x.mT), m.parts[1](x.mT[:, None])), nn.ConvTranspose1d(8, 4, 3, 2, 1), nn.ConvTranspose2d(1, 2, 2)),
     "norms of channels, beside what is taken apart": (lambda m, x: F.adaptive_avg_pool1d(m.parts[0](x.mT).mT, 1), nn.BatchNorm1d(8)),
     "pooling": (lambda m, x: (F.avg_pool1d(x.mT, 3, 1, 1)),),
+    "resizes": (lambda m, x: (F.interpolate(x, scale_factor=2), F.interpolate(x, size=5, mode="linear")),),
     "maxima of windows": (lambda m, x: F.max_pool2d(x[:, None], (1, 3), 2, (0, 1)),),
     "group norm": (lambda m, x: m.parts[0](x.mT), nn.GroupNorm(2, 8)),
     "pads": (lambda m, x: (F.pad(x, (0, 0, 2, 3), value=1.5), F.pad(x, (1, 2))),),

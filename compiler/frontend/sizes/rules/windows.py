@@ -80,3 +80,15 @@ def avg_pool(w: Any, x: Node, kernel: Any, stride: Any = (), padding: Any = 0, c
     x = filled(w, x, list(range(front, front + rank)), 0)
     more = () if rank == 1 else (divisor,)
     return w.made(layout, w.node.target, x, kernel, stride, _each(padding, rank), ceil, include, *more)
+
+
+@rule(*(
+    getattr(aten, f"upsample_{kind}").vec
+    for kind in ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "trilinear3d", "bicubic2d")
+))  # fmt: skip
+def resize(w: Any, x: Node, *args: Any) -> Node:
+    """Of images of fixed sizes: each is resized alone."""
+    layout, meant = w.layouts[x], w.meant().shape
+    if any(padded(d) for d in layout[2:]) or any(not isinstance(n, int) for n in meant[2:]):
+        raise Unknown("it resizes along a size")
+    return w.made((*layout[:2], *(static(n) for n in meant[2:])), w.node.target, x, *args)
