@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from support.models.together import check_together, randn
+from mlirc.check import check_torch
+from mlirc.driver.compilation import Compilation
+from mlirc.targets import get_target
+from support.models.together import Calls, check_together, randn
 
 
 def copies(x):
@@ -36,3 +39,15 @@ def written(x):
 
 def test_strides() -> None:
     check_together([(lambda x: list(copies(x)), (randn(10),)), (written, (randn(10),))])
+
+
+def test_dense_strides_of_decompositions_are_no_lookups():
+    """A mean of all pixels of a channels-last image ends in `as_strided`."""
+    x = randn(2, 5, 6, 7).contiguous(memory_format=torch.channels_last)
+    pooled = Calls(lambda x: torch.nn.functional.adaptive_avg_pool2d(x.exp(), 1) * 3)
+    job = Compilation("strides", get_target("sm_90a"), (), helpers=0)
+    job.import_module(pooled, (x,), {})
+    job.lower("kernels")
+    assert "i64" not in job.text("kernels")
+    result = check_torch(pooled, (x,), levels=("tiles",))
+    assert result.ok, result.table()

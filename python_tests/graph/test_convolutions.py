@@ -221,6 +221,48 @@ def test_norms_and_sums_of_images_are_rows_in_the_order_of_memory():
     assert result.ok, result.table()
 
 
+class Separable(nn.Module):
+    """A block as ConvNeXt has it, behind a norm of channels: depthwise, a norm, two products, a residual."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.stem, self.depthwise = (
+            nn.Conv2d(3, channels, 2, 2),
+            nn.Conv2d(channels, channels, 3, 1, 1, groups=channels),
+        )
+        self.first, self.norm = nn.LayerNorm(channels), nn.LayerNorm(channels)
+        self.up, self.down = nn.Linear(channels, 3 * channels), nn.Linear(3 * channels, channels)
+
+    def forward(self, x):
+        x = self.first(self.stem(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        for _ in range(2):
+            y = self.norm(self.depthwise(x).permute(0, 2, 3, 1))
+            x = x + self.down(F.gelu(self.up(y))).permute(0, 3, 1, 2)
+        return x.mean((2, 3))
+
+
+def test_what_a_norm_of_channels_makes_stays_channels_last():
+    """Its residuals are behind products, and what a depthwise convolution writes is as narrow as its result."""
+    model = Separable(24).bfloat16()
+    text = kernels_of(model, randn(2, 3, 22, 18).bfloat16())
+    main = text[: text.index("func.func private")]
+    assert "tensor<2x24x11" not in main and "tensor<2x24x99x" not in main and "x24xf32>" not in main
+    assert calls(text).count("reduction") == 4
+    result = check_torch(model, (randn(2, 3, 22, 18).bfloat16(),), levels=("tiles", "gpu"), kinds=("plain",))
+    assert result.ok, result.table()
+
+
+def test_groups_of_large_images_are_reduced_in_parts_of_a_channel():
+    """No kernel has rows of a group's channels of all pixels."""
+    model = nn.Sequential(nn.Conv2d(3, 12, 3, padding=1), nn.GroupNorm(3, 12), nn.Conv2d(12, 5, 3)).bfloat16()
+    small, large = randn(1, 3, 64, 32).bfloat16(), randn(1, 3, 96, 64).bfloat16()
+    assert calls(kernels_of(model, small)).count("reduction") == 2
+    text = kernels_of(model, large)
+    assert calls(text).count("reduction") == 4 and "reduction_0(%arg0: tensor<96x64x12xbf16>)" in text
+    result = check_torch(model, (large + 3,), levels=("tiles",), kinds=("plain",))
+    assert result.ok, result.table()
+
+
 def test_results_that_nobody_reads_otherwise_are_computed_channels_first():
     """No kernel that only changes an image's order is behind such a convolution, and none at all beside one of single
     pixels."""
