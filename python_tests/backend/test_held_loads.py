@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 
+from mlirc.backend.ptx import check_ptxas, find_ptxas
 from mlirc.driver.compilation import Compilation
 from mlirc.targets import get_target
 
@@ -71,3 +72,25 @@ def test_what_scales_a_sum_is_an_ordinary_load():
     job.import_module(Scaled().bfloat16(), (torch.zeros(1, 1160).bfloat16(), rows, rows), {})
     job.lower("ptx")
     assert job.ptx.count("ld.volatile") == 1
+
+
+class Windows(torch.nn.Module):
+    """A depthwise convolution of 5x5 and stride 2 over 120 channels, which leave lanes of a warp without any."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(120, 1, 5, 5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        convolved = torch.nn.functional.conv2d(x.permute(0, 3, 1, 2), self.weight, None, 2, 2, groups=120)
+        return convolved.permute(0, 2, 3, 1)
+
+
+@pytest.mark.skipif(find_ptxas() is None, reason="no ptxas")
+def test_sums_are_not_sunk_below_all_loads():
+    """What a guarded store stores is computed where it stands: sunk to the guard, it took 1,200 bytes of stack."""
+    target = get_target("sm_90a")
+    job = Compilation("m", target, (), helpers=0)
+    job.import_module(Windows().bfloat16(), (torch.zeros(32, 56, 56, 120).bfloat16(),), {})
+    job.lower("ptx")
+    assert set(re.findall(r"(\d+) bytes spill stores", check_ptxas(job.ptx, target))) == {"0"}
