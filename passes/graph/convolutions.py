@@ -17,7 +17,7 @@ from mlirc.dialects.windows import Windows
 from mlirc.ir.tensors import element_bytes, shape_of
 from mlirc.mlir import arith, ir, linalg, tensor
 from mlirc.passes.graph import channels_first
-from mlirc.passes.graph.channels_last import Layouts, channels_last, element_of, groups_of, permuted
+from mlirc.passes.graph.channels_last import Layouts, channels_last, element_of, permuted
 from mlirc.passes.graph.emit import filled, make_generic, reshape
 from mlirc.passes.graph.evaluate import is_move, owner_of, static, zero_attribute
 from mlirc.passes.graph.few_channels import few_channels, filled_up, whole_pixels, with_zeros
@@ -189,10 +189,17 @@ def _image(
     zeros that the op pads it by."""
     order = shape.image
     op = owner_of(value)
-    if shape.grouped and op is not None and op.name == "tensor.expand_shape":  # of the channels into groups
-        group = [g for g, dims in enumerate(groups_of(op)) for _ in dims]
-        order = tuple(dict.fromkeys(group[d] for d in order))
-        value = op.operands[0]
+    extents = shape_of(value)
+    if shape.grouped and order == (
+        0,
+        *range(3, len(order)),
+        1,
+        2,
+    ):  # the groups' channels are one dimension of the image
+        whole = [extents[0], extents[1] * extents[2], *extents[3:]]
+        is_split = op is not None and op.name == "tensor.expand_shape" and shape_of(op.operands[0]) == whole
+        value = op.operands[0] if op is not None and is_split else reshape(value, whole)
+        order = channels_last(len(whole))
     pixels = order[1 : 1 + len(shape.strides)]
     low = [0] * len(order)
     while True:

@@ -182,6 +182,8 @@ def test_groups_of_many_channels_are_a_batch_of_gemms():
         convolved((13,), 32, 48, (5,), torch.bfloat16, groups=2, padding=2, stride=2),
         convolved((3, 4, 5), 32, 32, (2, 3, 1), groups=2, padding=(1, 0, 0), biased=False),
         convolved((5, 7), 12, 18, (3, 3), groups=3, padding=1),
+        convolved((7,), 32, 48, (1,), groups=4),
+        convolved((13,), 40, 40, (3,), torch.bfloat16, groups=2),
     ])  # fmt: skip
 
 
