@@ -362,10 +362,11 @@ class AttentionInfo:
 
     @property
     def packs(self) -> bool:
-        """Whether it is over a cache, and the queries (and results) of the heads that share a head of keys lie beside
-        each other in memory."""
+        """Whether the queries (and results) of the heads that share a head of keys lie next to each other in memory,
+        and scores depend on the query's position alone."""
         plain = ("bhsd", "bshd") if self.q_len == 1 else ("bhsd",)
-        return self.pages is not None and self.layouts[0] in plain and self.layouts[3] in plain
+        same = self.mask_shape is None or self.mask_shape[1:3] == (1, 1)
+        return not self.score and same and self.layouts[0] in plain and self.layouts[3] in plain
 
     @property
     def sum_type(self) -> ir.Type:

@@ -67,11 +67,10 @@ def default_division(
     """The division among teams that was measured to be the fastest, of tiles of `rows`; None where these are enough for
     the multiprocessors. Blocks of a cluster combine their parts in half the time that the last block takes, but are 8
     at most: keys of which a team would have several steps then are divided among more, where there is room for more."""
-    assert a.pages is not None
-    fill, size = target.sms // blocks, a.pages.size
+    fill = target.sms // blocks
     found: Division | None = None
     usual = _keys_of_step(a)
-    twice = 2 * usual if max(a.head_dim, a.value_dim) <= WIDEST and size % (2 * usual) == 0 else usual
+    twice = 2 * usual if max(a.head_dim, a.value_dim) <= WIDEST and a.divides_pages(2 * usual) else usual
     for step in (block_kv,) if block_kv else (usual, twice):
         found = _in_cluster(a, target, fill, rows, warps, step)
         if found and found.once:
@@ -114,9 +113,8 @@ def _among_teams(a: AttentionShape, target: Target, d: Division, rows: int, warp
 
 def _keys_of_step(a: AttentionShape) -> int:
     """32 keys, or 16 where these are many bytes, or what divides a page."""
-    assert a.pages is not None
     most = 32 if a.dtype in HALF and max(a.head_dim, a.value_dim) <= WIDEST else 16
-    return max(n for n in range(1, most + 1) if a.pages.size % n == 0)
+    return max(n for n in range(1, most + 1) if a.divides_pages(n))
 
 
 def _keys_of_loop(a: AttentionShape) -> int:

@@ -1,9 +1,11 @@
-"""Attention over a paged cache with an online softmax: one head of keys and `block_q` rows of queries per block."""
+"""Attention over a paged cache, or of few queries, with an online softmax: one head of keys and `block_q` rows of
+queries per block."""
 
 from __future__ import annotations
 
 from typing import Literal
 
+from mlirc.dialects.mlirc_dialect import ATTENTIONS, TABLE_ATTENTION
 from mlirc.dialects.schedule.split_k import NUMBERS, NUMBERS_OF_WARP, PARTS
 from mlirc.errors import MlircError
 from mlirc.mlir import ir
@@ -36,6 +38,7 @@ from mlirc.scripts._divided_keys import Division, default_combine, default_divis
 from mlirc.scripts.attention import takes_warpgroups
 from mlirc.targets import Target
 
+MANY_KEYS = 256  # of few queries, from which the keys are divided
 FEW_ROWS = 64  # queries of all heads that share a head of keys, which are one tile then
 
 NARROW = 64  # elements of a head of which a warp's registers hold three tiles of rows
@@ -45,33 +48,36 @@ COMBINING_WARPS = 4  # of the last block: two such blocks fit a multiprocessor, 
 
 
 def is_cached_attention(kernel: KernelInfo) -> bool:
-    """The kernel is one `mlirc.cached_attention` (of f16, bf16 or f32) with something to attend to; elements of a token
-    lie one behind the other."""
+    """The kernel is one `mlirc.cached_attention` (of f16, bf16 or f32) with something to attend to, or attention of few
+    queries to many keys; elements of a token lie one after the other."""
     a = kernel.attention
-    if a is None or a.pages is None or a.dtype not in (*HALF, "f32"):
+    if a is None or a.dtype not in (*HALF, "f32") or min(a.batch, a.q_len, a.head_dim, a.value_dim) == 0 or not a.rows:
         return False
-    return a.rows and min(a.batch, a.q_len, a.head_dim, a.value_dim) > 0
+    return a.pages is not None or TABLE_ATTENTION not in kernel.ops and has_few_queries(a)
+
+
+def has_few_queries(a: AttentionShape) -> bool:
+    """Whether the queries of a head of keys are a tile's rows, and keys enough that reading them is all the work."""
+    return a.q_len * (a.q_heads // a.kv_heads if a.packs else 1) <= FEW_ROWS and a.kv_len >= max(MANY_KEYS, 8 * a.q_len)
 
 
 def default_instruction(kernel: KernelInfo, a: AttentionShape, target: Target, rows: int) -> str:
     """Tensor cores for 16-bit heads, by warpgroups where those have rows enough; of f32 as the user chose, where
     registers hold a warp's results."""
-    assert a.pages is not None
     if a.dtype in HALF:
-        many = rows > 64 and a.pages.size % 16 == 0 and takes_warpgroups(a)
+        many = rows > 64 and a.divides_pages(16) and takes_warpgroups(a)
         return "wgmma" if many and target.has_wgmma else "mma"
     return "fma" if kernel.fp32 == "ieee" or max(a.head_dim, a.value_dim) > WIDEST else kernel.fp32
 
 
 def default_keys(a: AttentionShape, mma: str) -> int:
     """Keys of a step: the most that divide a page and leave room for scores and weights in registers."""
-    assert a.pages is not None
-    widest, size = max(a.head_dim, a.value_dim), a.pages.size
+    widest = max(a.head_dim, a.value_dim)
     if mma == "wgmma":
         most = 64 if widest <= 128 else 32
-        return max((n for n in range(16, most + 1, 16) if size % n == 0), default=16)
+        return max((n for n in range(16, most + 1, 16) if a.divides_pages(n)), default=16)
     most = (64 if widest <= 64 else 32 if widest <= WIDEST else 16) if mma == "mma" else 32 if widest <= 96 else 16
-    return max(n for n in range(1, most + 1) if size % n == 0)
+    return max(n for n in range(1, most + 1) if a.divides_pages(n))
 
 
 def default_rows(a: AttentionShape, target: Target, mma: str, rows: int, heads: int) -> int:
@@ -97,11 +103,10 @@ def default_warps(a: AttentionShape, mma: str, block_q: int) -> int:
 
 def check(name: str, a: AttentionShape, target: Target, mma: str, block_kv: int, pack: bool) -> None:
     """Raises MlircError for knobs that this kernel or target does not take."""
-    assert a.pages is not None
     why = instructions.refusal(mma, ElementTypes(a.dtype, a.dtype, "f32"), target)
     if why:
         raise MlircError(f"kernel '{name}': mma={mma}: {why}")
-    if block_kv < 1 or a.pages.size % block_kv:
+    if a.pages is not None and (block_kv < 1 or a.pages.size % block_kv):
         raise MlircError(
             f"kernel '{name}': block_kv={block_kv}: a step takes a part of a page: give a divisor of {a.pages.size}"
         )
@@ -109,7 +114,7 @@ def check(name: str, a: AttentionShape, target: Target, mma: str, block_kv: int,
         what = "it takes multiples of 8 up to 256, contiguous in keys and values"
         raise MlircError(f"kernel '{name}': mma=wgmma: heads of {a.head_dim} and {a.value_dim} elements: {what}")
     if pack and not a.packs:
-        raise MlircError(f"kernel '{name}': pack: queries of heads that share keys do not lie beside each other")
+        raise MlircError(f"kernel '{name}': pack: queries of heads that share keys do not lie next to each other")
 
 
 def check_division(
@@ -140,7 +145,7 @@ def divide(loops: ir.Value, forall: ir.Value, d: Division, combine_warps: int | 
     return [forall, finish]
 
 
-@register(matches=is_cached_attention, priority=20)
+@register(matches=is_cached_attention, priority=25)
 def cached_attention(
     kernel: KernelInfo,
     target: Target,
@@ -158,7 +163,7 @@ def cached_attention(
     min_blocks: int | None = None,
     mma: str | None = None,
 ) -> ir.Module:
-    """FlashAttention-2's loop order over pages: each step looks up its page in the table, and the loop ends with the
+    """FlashAttention-2's loop order. Over pages each step looks up its page in the table, and the loop ends with the
     sequence (PagedAttention: Kwon et al., 2023). The queries of all heads that share a head of keys are the rows of one
     tile where they are few, so that keys are read once. Where blocks are few and sequences can be long, the keys are
     divided among `parts` blocks, whose results the last one of them combines ("flash decoding": Dao et al., 2023), or a
@@ -181,7 +186,7 @@ def cached_attention(
         `fma`.
     """
     a = kernel.attention
-    assert a is not None and a.pages is not None
+    assert a is not None
     group = a.q_heads // a.kv_heads
     pack = a.packs and (group * a.q_len <= FEW_ROWS or a.q_len == 1) if pack is None else pack
     rows, heads = (group * a.q_len, a.kv_heads) if pack else (a.q_len, a.q_heads)
@@ -210,23 +215,21 @@ def cached_attention(
         teams=teams, combine=combine, combine_warps=combine_warps, min_blocks=min_blocks, mma=mma,
     )  # fmt: skip
     with script(**knobs) as (module, function):
-        result, _ = decompose_attention(match(function, "mlirc.cached_attention"), base2=True, pack=pack)
+        result, _ = decompose_attention(match(function, *ATTENTIONS), base2=True, pack=pack)
         forall = tile_to_blocks(result, sizes=[1, 1, min(block_q, rows), 0], keep=[2], order=[], ones=True)
-        loops, _ = online_softmax(match_contractions(forall), size=block_kv, ragged=True)
-        hoist(loops)
-        skip_hidden_steps(loops)
-        foralls = [forall]
-        if parts > 1:
-            read_pages(loops)
-            foralls = divide(loops, forall, chosen, combine_warps)
-        elif teams > 1:
-            read_pages(loops)
-        else:
+        loops, _ = online_softmax(match_contractions(forall), size=block_kv, ragged=a.pages is not None)
+        if a.pages:
+            hoist(loops)
+        if a.causal or a.window:
+            skip_hidden_steps(loops)
+        if parts * teams == 1:
             if split and not a.window:
                 loops = split_tested_steps(loops)
-            read_pages(loops)
-            if not pack:
+            if a.causal and not pack:
                 reverse_blocks(forall, loop=-1)  # the last rows have the most keys: they start first
+        if a.pages:
+            read_pages(loops)
+        foralls = divide(loops, forall, chosen, combine_warps) if parts > 1 else [forall]
         if teams > 1:
             split_softmax(loops, parts=teams, through="block", interleave=chosen.once)
         annotate(match_contractions(foralls[0]), mma=mma, warp_grid=[warps, 1])

@@ -78,7 +78,11 @@ class AttentionShape:
     window: int = 0
     rows: bool = True  # keys and values have contiguous rows: the elements of a head are their last dimension
     pages: Pages | None = None
-    packs: bool = False  # of a cache in pages: the queries of the heads that share a head of keys lie beside each other
+    packs: bool = False  # the queries of the heads that share a head of keys lie next to each other
+
+    def divides_pages(self, keys: int) -> bool:
+        """Whether steps of so many keys end with a page, where there are pages."""
+        return self.pages is None or self.pages.size % keys == 0
 
 
 @dataclass(frozen=True)

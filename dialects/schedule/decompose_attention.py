@@ -392,12 +392,14 @@ def exact_attention(op: ir.Operation) -> ir.Value:
 def decompose_attention(rewriter, targets, base2, pack):
     """Replaces one `mlirc.attention` or `mlirc.cached_attention` by linalg ops on whole tensors; returns the op that
     makes its result, and its two products. `base2`: exponentials are powers of two, and a positive scale goes into the
-    exponent. `pack`, over a cache: the queries of all heads that share a head of keys are the rows of one product."""
+    exponent. `pack`: the queries of all heads that share a head of keys are the rows of one product."""
     if len(targets) != 1 or targets[0].operation.name not in ATTENTIONS:
         raise PayloadError(f"decompose_attention needs one {ATTENTION}", targets[0] if targets else None)
     op = targets[0].operation
     if pack and not AttentionInfo.of(op).packs:
-        raise PayloadError("pack: it is attention over a cache, whose heads lie one behind the other in memory", op)
+        raise PayloadError(
+            "pack: query heads that share keys do not lie next to each other, or a mask tells them apart", op
+        )
     with ir.InsertionPoint(op), op.location:
         result, products = Decomposer(op, base2, pack).build()
         whole = _reshaped(result, list(op.results[0].type.shape)) if pack else result
