@@ -3,18 +3,18 @@ pages in any order and NaN in all that no sequence has."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import ml_dtypes
 import numpy as np
 import pytest
 
 from mlirc import mlir
 from mlirc.backend.ptx import check_ptxas, compile_kernel, find_ptxas
+from mlirc.dialects.mlirc_dialect import Pages
 from mlirc.driver.kernel_build import to_gpu
 from mlirc.errors import MlircError
 from mlirc.host import run_module
 from mlirc.mlir import ir
+from mlirc.schedule.kernel_info import AttentionShape
 from mlirc.schedule.registry import Schedules
 from mlirc.targets import get_target
 from support.kernels.check import assert_close, run_tiles
@@ -179,8 +179,7 @@ def test_heads_that_share_keys_are_rows_of_one_tile() -> None:
 def test_defaults_are_those_that_were_measured_to_be_fastest(heads, dims, keys, batch, dtype, division) -> None:
     from mlirc.scripts._divided_keys import default_division
 
-    pages = SimpleNamespace(size=64)
-    a = SimpleNamespace(window=0, q_len=1, kv_len=keys, head_dim=dims, value_dim=dims, dtype=dtype, pages=pages)
+    a = AttentionShape(1, 1, 1, 1, keys, dims, dims, dtype, causal=True, pages=Pages(99, 64, 9))
     found = default_division(a, get_target("sm_90a"), batch * heads[1], heads[0] // heads[1], 1, None)
     said = found and f"{found.combine} of {found.parts}, {found.teams} teams, {found.block_kv} keys"
     assert (said or "") + (f", {'once' if found.once else 'loop'}" if found else "") == division
@@ -250,7 +249,7 @@ def test_divisions_that_there_are_not_are_refused(tmp_path, verbs: str, says: st
         ("block_kv=12", Case(), "block_kv=12: a step takes a part of a page: give a divisor of 16"),
         ("mma=mma", Case(), "mma=mma: "),
         ("mma=wgmma", Case(dims=(20, 20), dtype="bf16"), "heads of 20 and 20 elements: it takes multiples of 8"),
-        ("pack=true", Case((9,), queries=3, layouts=("bshd",) * 4), "do not lie beside each other"),
+        ("pack=true", Case((9,), queries=3, layouts=("bshd",) * 4), "do not lie next to each other"),
         ("parts=3,combine=cluster", Case(), "combine=cluster: a cluster has 2, 4 or 8 blocks"),
         ("parts=2,combine=cluster,combine_warps=4", Case(), "all warps of its blocks combine: leave combine_warps out"),
         ("parts=1,combine=cluster", Case(), "combine: the keys have one part: give parts=2 or more"),
