@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 
 import pytest
 
@@ -51,7 +52,16 @@ def test_each_thread_gets_its_own(llm):
     assert at_once(act) == [None] * COUNT
 
 
-def test_they_run_together(llm, engine):
+def test_they_run_together(llm, engine, monkeypatch):
+    decode = engine.decode
+
+    def waits(*args, **kwargs):
+        """The first step takes so long that all threads have asked."""
+        monkeypatch.undo()
+        time.sleep(0.5)
+        return decode(*args, **kwargs)
+
+    monkeypatch.setattr(engine, "decode", waits)
     at_once(lambda i: llm.generate([i], max_new_tokens=40))
     steps = sum(call[0] == "decode" for call in engine.calls)
     assert steps < COUNT * 40 * 0.7, "three slots: a third of the steps, where nobody waits for a thread to begin"
