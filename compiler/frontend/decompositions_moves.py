@@ -6,13 +6,14 @@ Sizes are static here, so that bounds and signs are resolved before torch-mlir s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from mlirc.errors import MlircError
 from mlirc.frontend.scatter import scatter
+from mlirc.frontend.strides import dense_order
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -103,12 +104,12 @@ def _constant_pad(x: Tensor, pad: list[int], value: float = 0) -> Tensor:
 @_decomposes(aten.as_strided.default)
 def _as_strided(x: Tensor, size: list[int], stride: list[int], storage_offset: int | None = None) -> Tensor:
     """A lookup in the elements of x in the order of its storage: later steps know no strides, and may change them."""
-    order, offset = _storage_order(x), _offset(x, storage_offset)
+    order, offset = dense_order(x.shape, x.stride()), _offset(x, storage_offset)
     last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     if order is None or not math.prod(size) or offset < 0 or last >= x.numel():
         return NotImplemented
     flat = x.permute(order).reshape(-1)
-    if (dense := _dense_order(size, stride)) is not None:
+    if (dense := dense_order(size, stride)) is not None:
         back = [dense.index(d) for d in range(len(size))]
         return aten.slice.Tensor(flat, 0, offset, last + 1).reshape([size[d] for d in dense]).permute(back)
     return aten.index.Tensor(flat, [_strided_places(size, stride, offset, x.device)])
@@ -118,7 +119,7 @@ def _as_strided(x: Tensor, size: list[int], stride: list[int], storage_offset: i
 def _as_strided_scatter(
     x: Tensor, src: Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
 ) -> Tensor:
-    order, offset = _storage_order(x), _offset(x, storage_offset)
+    order, offset = dense_order(x.shape, x.stride()), _offset(x, storage_offset)
     last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     if order is None or offset < 0 or last >= x.numel():
         raise MlircError("writes by strides into a tensor with gaps or beyond its elements: write to slices of it")
@@ -131,19 +132,6 @@ def _as_strided_scatter(
 
 def _offset(x: Tensor, storage_offset: int | None) -> int:
     return 0 if storage_offset is None else storage_offset - int(x.storage_offset())
-
-
-def _storage_order(x: Tensor) -> list[int] | None:
-    """The dimensions from the outermost in memory to the innermost; None if there are gaps between the elements."""
-    return _dense_order(x.shape, x.stride())
-
-
-def _dense_order(size: Sequence[int], stride: Sequence[int]) -> list[int] | None:
-    """`_storage_order` of a tensor of this size and stride."""
-    order = sorted(range(len(size)), key=lambda d: (stride[d], size[d]), reverse=True)
-    steps = [math.prod(size[d] for d in order[i + 1 :]) for i in range(len(order))]
-    dense = all(size[d] == 1 or stride[d] == step for d, step in zip(order, steps, strict=True))
-    return order if dense else None
 
 
 def _strided_places(size: list[int], stride: list[int], offset: int, device: torch.device) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -85,15 +86,15 @@ def _has_dtype(node: Node) -> bool:
 
 
 def _is_dense(value: torch.Tensor) -> bool:
-    order = _order(value)
-    steps = [math.prod(value.shape[d] for d in order[i + 1 :]) for i in range(len(order))]
-    dense = all(value.shape[d] == 1 or value.stride(d) == step for d, step in zip(order, steps, strict=True))
-    return dense and value.storage_offset() == 0
+    return dense_order(value.shape, value.stride()) is not None and value.storage_offset() == 0
 
 
-def _order(value: torch.Tensor) -> list[int]:
-    """The dimensions from the outermost in memory to the innermost."""
-    return sorted(range(value.dim()), key=lambda d: (value.stride(d), value.shape[d]), reverse=True)
+def dense_order(size: Sequence[int], stride: Sequence[int]) -> list[int] | None:
+    """The dimensions from the outermost in memory to the innermost; None if there are gaps between the elements."""
+    order = sorted(range(len(size)), key=lambda d: (stride[d], size[d]), reverse=True)
+    steps = [math.prod(size[d] for d in order[i + 1 :]) for i in range(len(order))]
+    dense = all(size[d] == 1 or stride[d] == step for d, step in zip(order, steps, strict=True))
+    return order if dense else None
 
 
 def _places(base: Node, chain: list[Node]) -> torch.Tensor:
@@ -122,5 +123,5 @@ def _lookup(graph: Graph, node: Node, base: Node, name: str, places: torch.Tenso
         table = graph.placeholder(name)
     table.meta = {"val": value.fake_mode.from_tensor(places, static_shapes=True)}
     with graph.inserting_before(node), value.fake_mode, torch.no_grad():
-        flat = call(aten.view.default, call(aten.permute.default, base, _order(value)), [-1])
+        flat = call(aten.view.default, call(aten.permute.default, base, dense_order(value.shape, value.stride())), [-1])
         return call(aten.index.Tensor, flat, [table])
