@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from mlirc.ir.tensors import VIEWS, shape_of
 from mlirc.mlir import arith, ir, linalg, tensor
+from mlirc.passes.graph.channels_last import element_of
 from mlirc.passes.graph.emit import make_generic
 from mlirc.passes.graph.evaluate import is_move, owner_of, zero_attribute
 from mlirc.passes.graph.facts import is_map, is_widening_cast
@@ -38,9 +39,9 @@ def narrow_types(first: ir.Value, second: ir.Value) -> tuple[ir.Type, ir.Type] |
 
 def narrowed(value: ir.Value, to: ir.Type) -> ir.Value:
     """The value as it was before it was widened, at the insertion point."""
-    while (before := before_cast(value)) is not None and element(value) != to:
+    while (before := before_cast(value)) is not None and element_of(value) != to:
         value = before
-    if element(value) == to:
+    if element_of(value) == to:
         return value
     rank = len(shape_of(value))  # moves are between: who reads it folds this with the cast
     out = tensor.empty(shape_of(value), to)
@@ -59,10 +60,6 @@ def before_cast(value: ir.Value) -> ir.Value | None:
         return None
     first, second = op.attributes["indexing_maps"]
     return op.operands[0] if first == second else None
-
-
-def element(value: ir.Value) -> ir.Type:
-    return ir.RankedTensorType(value.type).element_type
 
 
 def _cast_of(op: ir.Operation) -> ir.Type | None:
