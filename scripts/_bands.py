@@ -24,7 +24,6 @@ FRAGMENT = 14  # instructions for a lane's weights of a row of the window, of tw
 ROW = 12  # instructions for a lane's pixels of a row: 2 loads, and 8 that part their channels
 ENDS = 4000  # cycles of a tile's loads, products and stores one after the other: what one takes alone, but its launch
 FETCHED_BYTES = 24  # that a multiprocessor gets in a cycle from the L2 cache
-PAIRS = (1,)  # of channels that a warp computes one after the other
 ROWS = 8, 7, 6, 5, 4, 3, 2
 SMEM = 110 * 1024  # bytes of a block, of which a multiprocessor holds two
 REGISTERS = 192  # of a thread, by this count, that 128 are enough for
@@ -73,14 +72,16 @@ def fits(kernel: KernelInfo) -> bool:
 
 
 def bands(kernel: KernelInfo, rows: int | None, pairs: int | None, target: Target) -> Iterator[Band]:
-    """The tiles that a block may have: of `rows` rows to a lane and `pairs` of channels to a warp, or of any number."""
+    """The tiles that a block may have: of `rows` rows to a lane (None: of any number), and of `pairs` of channels to a
+    warp (None: of one)."""
     found = kernel.depthwise
     assert found is not None
     *lead, height, width, channels = [d.extent for d in kernel.dims]
     images = product(lead)
-    for each, own in ((each, own) for each in ([pairs] if pairs else PAIRS) for own in ([rows] if rows else ROWS)):
-        together = next((n * each for n in (16, 8) if channels % (n * each) == 0 and LANES % each == 0), 0)
-        weights = 4 * found.kernel[0] * found.strides[0]
+    each = pairs or 1
+    together = next((n * each for n in (16, 8) if channels % (n * each) == 0 and LANES % each == 0), 0)
+    weights = 4 * found.kernel[0] * found.strides[0]
+    for own in [rows] if rows else ROWS:
         if not together or 8 * own + weights + OTHERS > REGISTERS:
             continue
         for blocks in (1, 2, 4, 8, 16):
