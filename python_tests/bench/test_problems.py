@@ -342,3 +342,21 @@ def test_fast_p_counts_those_that_are_right_among_all():
     cells = report.level_line("level1", [record("ok", 5.0), record("ok", 20.0), record("FAIL", 1.0), failed])
     assert cells[1:5] == ["4", "3", "2", "1.00x of 2"]
     assert dict(zip(report.FAST, cells[6:], strict=True)) == {0.5: "25%", 0.8: "25%", 1.0: "25%", 1.5: "25%", 2.0: "0%"}
+
+
+def test_the_page_has_the_kernels_that_were_timed():
+    kernel = {
+        "kernel": "matmul_0", "script": "matmul", "calls": 2, "launches": 2, "us_per_call": 21.5, "us_per_run": 43.0,
+        "bound_us_per_call": 8.6, "bytes_per_call": 36_000_000, "hot": False, "origin": ["a|b"],
+    }  # fmt: skip
+    outputs = [{"verdict": "ok", "error": 1e-3, "eager_error": None}]
+    check = {"verdict": "ok", "outputs": outputs, "changed": []}
+    result = {"check": check, "times": {"mlirc": {"median_us": 50.0}}, "bound_us": 20.0}
+
+    def record(name: str, **more: object) -> dict:
+        return {"case": {"name": name, "suite": "net"}, "info": {"launches": 2}, "result": {**result, **more}}
+
+    page = report.markdown({"about": {}, "results": [record("net/a"), record("net/b", kernels=[kernel])]})
+    assert "## Kernels of net/a" not in page
+    assert "| matmul_0 | matmul | 2 | 21.50 | 8.60 | 43.00 | 36 | 1,674 | a\\|b |" in page
+    assert "2 launches take 43.0 us one by one, and 50.0 us as one graph" in page
