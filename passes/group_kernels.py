@@ -1,6 +1,7 @@
 """`mlirc-group-kernels`: marks each op of `@main`, and of the steps of its loops, with the kernels that compute it.
 
-`mlirc.kernels = array<i64>` lists an op's kernels; `mlirc.root = N` marks the op whose results kernel N writes. An op
+`mlirc.kernels = array<i64>` lists an op's kernels; `mlirc.root = N` marks the op whose results kernel N writes;
+`mlirc.kept = N` one whose result it writes beside them, as it computes with it. An op
 without `mlirc.kernels` is dead, or costs nothing (views, constants). Options, each `true` or `false`:
 
     epilogue    maps after a contraction join its kernel
@@ -16,7 +17,7 @@ from mlirc.mlir import ir, tensor
 from mlirc.passes import register
 from mlirc.passes.graph.concats import part_concats
 from mlirc.passes.graph.grouping import Grouping, Options
-from mlirc.passes.graph.outline import KERNELS, ROOT, graph_functions
+from mlirc.passes.graph.outline import KEPT, KERNELS, ROOT, graph_functions
 from mlirc.passes.graph.results import part_results
 from mlirc.passes.graph.weights import permuted_weights
 
@@ -47,6 +48,8 @@ def _group(block: ir.Block, options: Options) -> None:
         op.attributes[KERNELS] = ir.DenseI64ArrayAttr.get(sorted(k.number for k in kernels))
     for op, kernel in grouping.root_of.items():
         op.attributes[ROOT] = ir.IntegerAttr.get(i64, kernel.number)
+    for op, kernel in grouping.kept_by.items():
+        op.attributes[KEPT] = ir.IntegerAttr.get(i64, kernel.number)
     for op in [op for op in grouping.root_of if len(ir.DenseI64ArrayAttr(op.attributes[KERNELS])) > 1]:
         _repeat(op)
 

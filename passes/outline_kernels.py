@@ -11,6 +11,7 @@ from mlirc.passes.graph.evaluate import VIEWS
 from mlirc.passes.graph.facts import kind
 from mlirc.passes.graph.kernels import KernelBuilder
 from mlirc.passes.graph.outline import (
+    KEPT,
     KERNELS,
     ROOT,
     Outliner,
@@ -101,7 +102,8 @@ def _outline(root: ir.Operation, members: list[ir.Operation], outliner: Outliner
     names: dict[str, None] = {}
     for op in members:
         origins(op.location, names)
-    builder = KernelBuilder(outliner.module.body, root, lambda op: op in inside)
+    kept = [op.results[0] for op in members if KEPT in op.attributes]
+    builder = KernelBuilder(outliner.module.body, root, lambda op: op in inside, kept)
     with ir.Location.name(", ".join(summarize_origins(list(names)))) if names else root.location:
         built = builder.build()
     results = outliner.call(built.function, built.kind, built.arguments, names, root)

@@ -9,6 +9,8 @@ from mlirc.mlir import ir
 from mlirc.passes.graph.evaluate import Indices
 from mlirc.passes.graph.index import Index
 
+FEW_ROWS, LONG_ROW = 16, 1 << 14  # rows, and elements of each, that few multiprocessors reduce
+
 
 @dataclass(eq=False)
 class Kernel:
@@ -27,6 +29,17 @@ class Kernel:
     @property
     def size(self) -> int:
         return prod(d.range()[1] + 1 for d in self.dims)
+
+    @property
+    def row_count(self) -> int:
+        """How many rows it reduces; 0 where it reduces none."""
+        rows = self.rows
+        return 0 if rows is None else prod(d.range()[1] + 1 for d in self.dims if {a[1] for a in d.atoms()} <= rows)
+
+    @property
+    def has_few_long_rows(self) -> bool:
+        """Whether it reduces rows that few blocks take."""
+        return 0 < self.row_count <= FEW_ROWS and prod(self.reduction_sizes) >= LONG_ROW
 
 
 @dataclass

@@ -10,7 +10,8 @@ of its users when that costs no more than writing its result and reading it back
   results in memory: so those kernels do not wait for each other, and can share a launch;
 - a contraction claims the chain of maps that follows it as its epilogue, before all else. Two contractions of the same
   left operand that meet in one map (SwiGLU) share a kernel;
-- a reduction joins the kernel of its only user when its rows are rows of that kernel: a norm or softmax is one kernel.
+- a reduction joins the kernel of its only user when its rows are rows of that kernel: a norm or softmax is one kernel;
+- a map whose result others need, too, joins the first kernel that reduces its rows, which writes both (`kept`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from math import prod
 from mlirc.dialects.mlirc_dialect import ATTENTIONS
 from mlirc.ir.tensors import VIEWS, shape_of
 from mlirc.mlir import ir
-from mlirc.passes.graph import classify
+from mlirc.passes.graph import classify, kept
 from mlirc.passes.graph.demands import Demand, Kernel
 from mlirc.passes.graph.epilogue import Epilogues, Uses
 from mlirc.passes.graph.evaluate import Indices, is_move, map_results, sources
@@ -60,7 +61,6 @@ from mlirc.passes.graph.windows import is_windows, reads_windows
 
 UNPACKED_ONCE = 128  # rows of products (of two: together) up to which packed weights are unpacked in their kernels
 SMALL_READER = 1 << 16  # elements of a kernel that may compute small maps again
-FEW_ROWS, LONG_ROW = 16, 1 << 14  # rows, and elements of each, that few multiprocessors reduce
 MAX_EVALUATIONS = 3  # how many different elements of a cheap map a kernel may compute per element of its result
 
 
@@ -74,25 +74,17 @@ class Options:
     maps: bool = True
 
 
-def _is_few_long_rows(kernel: Kernel) -> bool:
-    """Whether a kernel reduces rows that few blocks take."""
-    if kernel.rows is None:
-        return False
-    rows = prod(d.range()[1] + 1 for d in kernel.dims if dims_in((d,)) <= kernel.rows)
-    return rows <= FEW_ROWS and prod(kernel.reduction_sizes) >= LONG_ROW
-
-
 class Grouping:
     """The kernels of a function's body and, for each op, the kernels that compute it. The ops `apart` have kernels of
     their own."""
 
     def __init__(self, ops: list[ir.Operation], options: Options, apart: Collection[ir.Operation] = ()) -> None:
         self._apart = apart
-        self.options = options
-        self.ops = ops
+        self.options, self.ops = options, ops
         self.kernels: list[Kernel] = []
         self.kernels_of: dict[ir.Operation, list[Kernel]] = {}
         self.root_of: dict[ir.Operation, Kernel] = {}
+        self.kept_by: dict[ir.Operation, Kernel] = {}
         self._demands: dict[ir.Value, Demand] = {}
         self._uses = Uses(ops)
         self._epilogues = Epilogues(self._uses, ops if options.epilogue else [], options.siblings)
@@ -157,8 +149,21 @@ class Grouping:
             self.kernels_of[op] = list(kernels)
             for kernel in kernels:
                 self._enter(op, kernel)
+        elif keeper := self._keeper(op):
+            self.kernels_of[op], self.kept_by[op] = [keeper], keeper
+            self._enter(op, keeper)
         else:
             self._start(op)
+
+    def _keeper(self, op: ir.Operation) -> Kernel | None:
+        """The kernel that computes a map which others read, and writes its result beside its own."""
+        if not (self.options.maps and self.options.reductions) or self._is_claimed(op) or not kept.may_be_kept(op):
+            return None
+        found = kept.keeper(op, self.demand(op.results[0]), self._uses, self.kernels_of)
+        return found if found is not None and self._may_compute(op, found) else None
+
+    def _is_claimed(self, op: ir.Operation) -> bool:
+        return op in self._apart or op in self._epilogues.last_of or op in self._epilogues.root_of
 
     def _is_read(self, value: ir.Value) -> bool:
         demand = self._demands.get(value)
@@ -197,7 +202,7 @@ class Grouping:
             return False
         if reads_many(op) and any(k.rows is not None for k in kernels):
             return False  # in a kernel of its own, neighbours share what they read
-        if op in self._heavy and any(map(_is_few_long_rows, kernels)) and is_made_of_numbers(op):
+        if op in self._heavy and any(k.has_few_long_rows for k in kernels) and is_made_of_numbers(op):
             return False  # a few multiprocessors reduce such rows, all can make the numbers
         if is_dequantization(op) or is_gather_of_matrices(op):
             return all(self._unpacks(op, k, demands[0]) for k in kernels)
@@ -337,8 +342,7 @@ class Grouping:
 
     def _repeating(self, op: ir.Operation) -> list[Kernel]:
         """The kernels that compute an op again which has one of its own."""
-        claimed = op in self._apart or op in self._epilogues.last_of or op in self._epilogues.root_of
-        if claimed or not is_map(op) or len(op.results) != 1:
+        if self._is_claimed(op) or not is_map(op) or len(op.results) != 1:
             return []
         demand = self.demand(op.results[0])
         return [

@@ -34,11 +34,18 @@ class Built:
 
 
 class KernelBuilder:
-    """Builds the kernel whose root is `root`; `inline(op)` says which ops are computed in it."""
+    """Builds the kernel whose root is `root`; `inline(op)` says which ops are computed in it. It returns the root's
+    results that are used, then those that are `kept`, of as many elements, in the order of the root's."""
 
-    def __init__(self, module_body: ir.Block, root: ir.Operation, inline: Callable[[ir.Operation], bool]) -> None:
-        self.root = root
-        self.outputs = [r for r in root.results if list(r.uses)]
+    def __init__(
+        self,
+        module_body: ir.Block,
+        root: ir.Operation,
+        inline: Callable[[ir.Operation], bool],
+        kept: Sequence[ir.Value] = (),
+    ) -> None:
+        self.root, self.kept = root, kept
+        self.outputs = [*(r for r in root.results if list(r.uses)), *kept]
         self.shapes = [shape_of(r) for r in self.outputs]
         self.evaluator = Evaluator(Scalars(), inline)
         with ir.InsertionPoint(module_body):
@@ -67,6 +74,8 @@ class KernelBuilder:
         value = self.outputs[number]
         if number == 0:
             return self.evaluator.element(value, dims)
+        if value in self.kept:
+            return self.evaluator.element(value, delinearize(linearize(dims, self.shapes[0]), self.shapes[number]))
         loops = loop_indices(self.root, list(self.root.results).index(self.outputs[0]), dims)
         all_maps = classify.maps(self.root)
         result = all_maps[len(all_maps) - len(self.root.results) + list(self.root.results).index(value)]
@@ -90,7 +99,7 @@ class KernelBuilder:
     # Reductions.
 
     def _reduction(self, nodes: list[Scalar], dims: Sequence[Index]) -> list[ir.Value]:
-        return ReductionEmitter(self.evaluator, self.arguments, nodes, dims).emit()
+        return ReductionEmitter(self.evaluator, self.arguments, nodes, dims, len(self.kept)).emit()
 
     # Contractions.
 

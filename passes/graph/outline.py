@@ -10,7 +10,7 @@ from mlirc.ir.loops import STEP
 from mlirc.ir.tensors import shape_of
 from mlirc.mlir import func, ir
 
-KERNELS, ROOT = "mlirc.kernels", "mlirc.root"  # marks of `mlirc-group-kernels`
+KERNELS, ROOT, KEPT = "mlirc.kernels", "mlirc.root", "mlirc.kept"  # marks of `mlirc-group-kernels`
 ORIGIN_LIMIT = 8  # module paths kept per kernel
 
 
@@ -169,7 +169,7 @@ def clone_into(op: ir.Operation, mapping: dict[ir.Value, ir.Value]) -> ir.Operat
         if value not in mapping:
             clone_into(value.owner, mapping)
     new = op.clone()
-    for name in (KERNELS, ROOT):
+    for name in (KERNELS, ROOT, KEPT):
         if name in new.attributes:
             del new.attributes[name]
     _remap(new, mapping)

@@ -21,9 +21,13 @@ UNIT_ROW = 3003  # a loop of size 1: the row of a kernel that reduces everything
 
 
 class ReductionEmitter:
-    """Emits a kernel that reduces: maps over full rows, reductions, maps over one element per row, in turn."""
+    """Emits a kernel that reduces: maps over full rows, reductions, maps over one element per row, in turn. The last
+    `kept` nodes are what others are made of: they are computed first, and once."""
 
-    def __init__(self, evaluator: Evaluator, arguments: Arguments, nodes: list[Scalar], dims: Sequence[Index]) -> None:
+    def __init__(
+        self, evaluator: Evaluator, arguments: Arguments, nodes: list[Scalar], dims: Sequence[Index], kept: int = 0
+    ) -> None:
+        self.kept = nodes[len(nodes) - kept :]
         self.evaluator = evaluator
         self.arguments = arguments
         self.nodes = nodes
@@ -109,6 +113,9 @@ class ReductionEmitter:
 
     def emit(self) -> list[ir.Value]:
         """The outputs: over full rows if the root's dimensions include those of a row, else one element per row."""
+        for node in reversed(self.kept):
+            self._prepare(node, self.full)
+            self.emitter.tiles[node.number] = self.emitter.tensor(node, self.full)
         results = []
         loops = self.full if {a[1] for c in self.cols for a in c.terms} & self.root_dims else self.rows
         for node in self.nodes:

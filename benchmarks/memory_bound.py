@@ -1,0 +1,263 @@
+"""Kernels that memory bounds (norms, softmax, losses, reductions, transposes, poolings) beside PyTorch, and beside a
+copy of as many bytes; each in CUDA graphs with the L2 cache cold, interleaved in one run.
+
+    python benchmarks/memory_bound.py compile DIR [--shapes anchors kernelbench] [--knobs reduction:warps=8]...
+    python benchmarks/memory_bound.py run DIR [-o FILE.json] [--samples 20] [--compiled]     # on the GPU; needs no MLIR
+
+`compile` makes one PTX file per case and schedule (the default one, and each of `--knobs`). `run` checks every one
+against FP64 and times it beside eager (TF32 off), torch.compile where `--compiled` asks for it, and a copy that reads
+and writes as many bytes as the case must: each input once, each result once."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from schedules_tried import by_case, compile_schedule, file_name, program, save
+from torch import Tensor, nn
+
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+ROWS, VOCABULARY = (8192, 4096), (4096, 32000)
+WIDE = (16, 393216)
+
+
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    """As models write it: in f32, rounded, times the weight."""
+    wide = x.float()
+    return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum, and its norm."""
+    total = x + residual
+    return total, rms_norm(total, weight)
+
+
+def add_layer_norm(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum, and its norm."""
+    total = x + residual
+    return total, F.layer_norm(total, total.shape[-1:], weight, bias)
+
+
+def batch_of_labels(x: Tensor, labels: Tensor) -> Tensor:
+    """The loss of each row."""
+    return F.cross_entropy(x, labels, reduction="none")
+
+
+# What a case computes, and the shapes of what it takes: the case's own, "row" its last dimension, "labels" its first.
+OPS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    "rms_norm": (rms_norm, ("x", "row")),
+    "add_rms_norm": (add_rms_norm, ("x", "x", "row")),
+    "add_layer_norm": (add_layer_norm, ("x", "x", "row", "row")),
+    "softmax": (lambda x: torch.softmax(x, -1), ("x",)),
+    "log_softmax": (lambda x: torch.log_softmax(x, -1), ("x",)),
+    "layer_norm": (lambda x, w, b: F.layer_norm(x, x.shape[-1:], w, b), ("x", "row", "row")),
+    "group_norm": (lambda x: F.group_norm(x, 8), ("x",)),
+    "instance_norm": (lambda x: F.instance_norm(x), ("x",)),
+    "l2_norm": (lambda x: x / torch.norm(x, p=2, dim=1, keepdim=True), ("x",)),
+    "swiglu": (lambda x, g: F.silu(g) * x, ("x", "x")),
+    "cross_entropy": (F.cross_entropy, ("x", "labels")),
+    "losses": (batch_of_labels, ("x", "labels")),
+    "row_sum": (lambda x: x.sum(-1), ("x",)),
+    "row_argmax": (lambda x: x.argmax(-1), ("x",)),
+    "row_max": (lambda x: x.max(-1), ("x",)),
+    "transpose": (lambda x: x.mT.contiguous(), ("x",)),
+    "middle_sum": (lambda x: x.sum(1, keepdim=True), ("x",)),
+    "middle_mean": (lambda x: x.mean(1), ("x",)),
+    "middle_amax": (lambda x: x.amax(1), ("x",)),
+    "middle_argmax": (lambda x: x.argmax(1), ("x",)),
+    "middle_argmin": (lambda x: x.argmin(1), ("x",)),
+    "middle_max": (lambda x: x.max(1), ("x",)),
+    "max_pool1d": (lambda x: F.max_pool1d(x, 8, 1, 4, 3), ("x",)),
+    "max_pool2d": (lambda x: F.max_pool2d(x, 4, 1, 1), ("x",)),
+    "max_pool3d": (lambda x: F.max_pool3d(x, 3, 2, 1, 3), ("x",)),
+    "avg_pool1d": (lambda x: F.avg_pool1d(x, 8, 1, 4), ("x",)),
+    "avg_pool2d": (lambda x: F.avg_pool2d(x, 11, 11), ("x",)),
+    "avg_pool3d": (lambda x: F.avg_pool3d(x, 3, 2, 1), ("x",)),
+    "stem_pool": (lambda x: F.max_pool2d(x, 3, 2, 1), ("x",)),
+    "max_pool_indices": (lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), ("x",)),
+}
+ANCHORS = [
+    *[(dtype, op, *ROWS) for op in ("rms_norm", "add_rms_norm", "softmax", "layer_norm", "swiglu")
+      for dtype in DTYPES],
+    *[(dtype, op, *VOCABULARY) for op in ("cross_entropy", "row_sum", "transpose") for dtype in DTYPES],
+]  # fmt: skip
+KERNELBENCH = [
+    ("f32", "softmax", *WIDE), ("f32", "log_softmax", *WIDE), ("f32", "l2_norm", *WIDE),
+    ("f32", "layer_norm", 8, 64 * 256 * 256), ("f32", "group_norm", 8, 64, 256, 256),
+    ("f32", "instance_norm", 16, 64, 256, 256),
+    ("f32", "middle_sum", 128, 1024, 4095), ("f32", "middle_mean", 128, 1024, 4095),
+    ("f32", "middle_amax", 128, 1024, 4095), ("f32", "middle_argmax", 128, 1024, 4095),
+    ("f32", "middle_argmin", 128, 1024, 4095), ("f32", "middle_max", 128, 1024, 4095),
+    ("f32", "row_argmax", *VOCABULARY), ("f32", "row_max", *VOCABULARY),
+    ("f32", "max_pool1d", 16, 96, 65536), ("f32", "max_pool2d", 16, 32, 256, 256),
+    ("f32", "max_pool3d", 8, 32, 64, 64, 64), ("f32", "avg_pool1d", 16, 64, 65536),
+    ("f32", "avg_pool2d", 16, 32, 512, 512), ("f32", "avg_pool3d", 8, 32, 64, 64, 128),
+    ("f32", "stem_pool", 32, 64, 112, 112), ("f32", "max_pool_indices", 32, 64, 112, 112),
+]  # fmt: skip
+MORE = [
+    *[(dtype, "add_layer_norm", *ROWS) for dtype in DTYPES], *[(dtype, "losses", *VOCABULARY) for dtype in DTYPES],
+    ("bf16", "row_argmax", *VOCABULARY), ("bf16", "middle_sum", 128, 1024, 4096),
+    ("bf16", "max_pool3d", 8, 32, 64, 64, 64), ("bf16", "stem_pool", 32, 64, 112, 112),
+    ("bf16", "softmax", *WIDE), ("bf16", "transpose", 4096, 4096), ("f32", "transpose", 4096, 4096),
+]  # fmt: skip
+SETS = {"anchors": ANCHORS, "kernelbench": KERNELBENCH, "more": MORE}
+
+
+class Op(nn.Module):
+    """A case's operation."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.compute = OPS[name][0]
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """Of the case's inputs."""
+        return self.compute(*inputs)
+
+
+def inputs_of(case: Sequence, device: str) -> tuple[Tensor, ...]:
+    """What a case takes, at random."""
+    dtype, name, *shape = case
+    shapes = {"x": shape, "row": shape[-1:], "labels": shape[:1]}
+
+    def make(kind: str) -> Tensor:
+        if kind == "labels":
+            return torch.randint(shape[-1], shape[:1], device=device)
+        return torch.randn(shapes[kind], device=device).to(DTYPES[dtype])
+
+    return tuple(make(kind) for kind in OPS[name][1])
+
+
+def compile_case(case: tuple, knobs: str, folder: str) -> tuple[str, str]:
+    """(file's name, "" or why there is none); knobs name their script."""
+    path = Path(folder) / file_name("_".join(map(str, case)), knobs)
+    script, _, rest = knobs.partition(":")
+    return compile_schedule(script or "reduction", (Op(case[1]).eval(), inputs_of(case, "cpu")), rest, path)
+
+
+def tensors(results: Any) -> list[Tensor]:
+    """A result as a list."""
+    return [results] if isinstance(results, Tensor) else list(results)
+
+
+def error(got: Sequence[Tensor], right: Sequence[Tensor], x: Tensor) -> float:
+    """The largest relative Frobenius error of any result; of indices the share that is not the same, ties apart."""
+
+    def one(a: Tensor, b: Tensor) -> float:
+        if b.dtype == torch.int64:
+            return float((a != b).double().mean())
+        a, b = a.double(), b.double()
+        return float((a - b).norm() / b.norm())
+
+    return max(one(a.view(b.shape), b) for a, b in zip(got, right, strict=True))
+
+
+def run_case(case: tuple, files: list[Path], samples: int, flush: Any, compiled: bool) -> list[dict[str, Any]]:
+    """One row per arm of a case: its time, its error, eager's and the copy's speed beside it."""
+    from mlirc.bench import timing
+    from mlirc.runtime.loading import load
+
+    first = inputs_of(case, "cuda")
+    op = OPS[case[1]][0]
+    eager = tensors(op(*first))
+    read = first if case[1] not in ("cross_entropy", "losses") else first[:1]
+    moved = sum(t.nbytes for t in (*read, *eager))
+    count, runs = timing.copies_for(moved, moved / 3e6)
+    sets, runs = [first, *[inputs_of(case, "cuda") for _ in range(min(count, 6) - 1)]], min(runs, 40)
+    right = tensors(op(*[t.double() if t.is_floating_point() else t for t in first]))
+    halves = [torch.empty(2, -(-moved // 8), dtype=torch.int32, device="cuda") for _ in sets]
+    arms = [
+        timing.capture("eager", lambda inputs: op(*inputs), sets, runs),
+        timing.capture("copy", lambda pair: pair[1].copy_(pair[0]), halves, runs),
+    ]
+    errors = {"eager": error(eager, right, first[0])}
+    if compiled:
+        torch._dynamo.reset()
+        inductor = torch.compile(op, dynamic=False)
+        errors["torch.compile"] = error(tensors(inductor(*first)), right, first[0])
+        arms.append(timing.capture("torch.compile", lambda inputs: inductor(*inputs), sets, runs))
+    for file in files:
+        model = load(str(file), graph=False)
+
+        def launch(inputs: tuple, model: Any = model) -> None:
+            model.bind(*inputs)
+            model.launch(torch.cuda.current_stream())
+
+        for o in model.outputs:
+            torch.from_dlpack(o).view(torch.uint8).fill_(255)
+        launch(first)
+        torch.cuda.synchronize()
+        errors[file.stem] = error([torch.from_dlpack(o) for o in model.outputs], right, first[0])
+        arm = timing.capture(file.stem, launch, sets, runs)
+        arm.keep = (arm.keep, model)  # a graph does not keep its kernels loaded
+        arms.append(arm)
+    timed = timing.interleave(arms, samples, flush)
+    copied = timed["copy"].median
+    peer = min(timed[name].median for name in ("eager", "torch.compile") if name in timed)
+    return [
+        {"case": list(case), "arm": name, "error": errors.get(name), **s.to_json(), "vs": peer / s.median,
+         "of_copy": copied / s.median, "bytes": moved}
+        for name, s in timed.items()
+    ]  # fmt: skip
+
+
+def run_all(args: argparse.Namespace) -> None:
+    """Times every file of a folder, and prints a line for each."""
+    from mlirc.bench import timing
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    flush, rows = timing.Flusher(), []
+    for key, files in by_case(args.folder).items():
+        case = next(c for cases in SETS.values() for c in cases if "_".join(map(str, c)) == key)
+        new = run_case(case, files, args.samples, flush, args.compiled)
+        rows += new
+        peers = {r["arm"]: r for r in new[: 3 if args.compiled else 2]}
+        beside = ", ".join(f"{name} {r['median_us']:.1f}" for name, r in peers.items())
+        for r in new[len(peers) :]:
+            print(
+                f"{key:36s} {beside} | {r['median_us']:8.1f} us {r['vs']:.2f}x, {r['of_copy']:.2f} of the copy's speed "
+                f"err {r['error']:.1e} (eager {new[0]['error']:.1e}) {r['arm'].partition('__')[2]}", flush=True,
+            )  # fmt: skip
+        torch.cuda.empty_cache()
+    if args.output:
+        Path(args.output).with_suffix(".md").write_text(page(save(args, rows), rows))
+
+
+def page(about: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    """The results as Markdown: the default schedule of every case beside its peers and the copy."""
+    lines = [
+        "# Kernels that memory bounds, beside PyTorch and a copy", "",
+        ", ".join(f"{k} {v}" for k, v in about.items()), "",
+        "Made by `benchmarks/memory_bound.py`. Medians in microseconds, all in CUDA graphs, interleaved, L2 cold;",
+        "errors are relative Frobenius norms against FP64, of indices the share that differs. TF32 off. The copy reads",
+        "and writes as many bytes as the case must: each input once, each result once.", "",
+        "| dtype | case | shape | error | mlirc us | of the copy's speed | eager us | its error | torch.compile us "
+        "| vs the better |", "|---|---|---|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    by_arm = {(r["arm"], tuple(r["case"])): r for r in rows}
+    for r in rows:
+        case = tuple(r["case"])
+        if r["arm"] != "_".join(map(str, case)):
+            continue
+        eager, inductor = by_arm["eager", case], by_arm.get(("torch.compile", case))
+        lines.append(
+            f"| {case[0]} | {case[1]} | {'x'.join(map(str, case[2:]))} | {r['error']:.1e} "
+            f"| {r['median_us']:.1f} ({r['p10_us']:.1f}, {r['p90_us']:.1f}) | {r['of_copy']:.2f} "
+            f"| {eager['median_us']:.1f} | {eager['error']:.1e} "
+            f"| {'' if inductor is None else format(inductor['median_us'], '.1f')} | {r['vs']:.2f}x |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """The command line."""
+    program("reduction", __doc__, SETS, 20, compile_case, run_all)
+
+
+if __name__ == "__main__":
+    main()
