@@ -20,6 +20,7 @@ from mlirc.passes.graph.grouping import Grouping, Options
 from mlirc.passes.graph.outline import KEPT, KERNELS, ROOT, graph_functions
 from mlirc.passes.graph.results import part_results
 from mlirc.passes.graph.weights import permuted_weights
+from mlirc.passes.graph.widened import part_casts
 
 
 @register("mlirc-group-kernels")
@@ -37,6 +38,7 @@ def run(module: ir.Module, **options: str) -> None:
 def _group(block: ir.Block, options: Options) -> None:
     _drop_empty(block)
     part_results(block)
+    part_casts(block)
     apart = part_concats(block) | permuted_weights(block)
     ops = [op.operation for op in block.operations]
     grouping = Grouping(ops, options, apart)

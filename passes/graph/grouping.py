@@ -23,7 +23,7 @@ from math import prod
 from mlirc.dialects.mlirc_dialect import ATTENTIONS
 from mlirc.ir.tensors import VIEWS, shape_of
 from mlirc.mlir import ir
-from mlirc.passes.graph import classify, kept
+from mlirc.passes.graph import classify, gathers, kept
 from mlirc.passes.graph.demands import Demand, Kernel
 from mlirc.passes.graph.epilogue import Epilogues, Uses
 from mlirc.passes.graph.evaluate import Indices, is_move, map_results, sources
@@ -53,6 +53,7 @@ from mlirc.passes.graph.facts import (
     reduction_loops,
     tensors_read,
 )
+from mlirc.passes.graph.gathers import computes_there, gathers_from, is_gathered
 from mlirc.passes.graph.index import Index, dim
 from mlirc.passes.graph.layout import plain_dims
 from mlirc.passes.graph.outline import is_recomputed
@@ -259,8 +260,15 @@ class Grouping:
         loads_nothing = not any(
             isinstance(v, ir.Value) and not is_constant(v) for v, _ in sources(op, first_element(op))
         )
-        if None in reads:
+        gathered = {r for r in reads if is_gathered(r)}
+        if None in reads or gathered and not computes_there(op, kernel, gathered, self._reductions_before):
             return loads_nothing and not is_expensive(op)
+        if kernel.rows is not None and not all(dims_in(r) <= kernel.rows for r in reads):
+            if any(map(self._reduced_alone, gathers_from(op))):
+                return False  # rows of its own are reduced for it, by a kernel that has one result for each
+        reads -= gathered
+        if not reads:
+            return not self._has_claim(kernel)
         if self._has_claim(kernel) and (op in self._after_reduction or not all(map(is_linear, reads))):
             return False
         if op not in self._heavy or self._repeats(op, kernel):
@@ -268,6 +276,10 @@ class Grouping:
         if len(reads) == 1 and self._is_per_row(op, kernel, next(iter(reads))):
             return True
         return len(reads) == 1 and prod(shape_of(op.results[0])) >= kernel.size
+
+    def _reduced_alone(self, op: ir.Operation) -> bool:
+        """Whether an op is made of reductions, and nobody is known to need its whole result."""
+        return not self.demand(op.results[0]).whole and bool(self._reductions_before(op))
 
     def _is_per_row(self, op: ir.Operation, kernel: Kernel, read: Indices | None) -> bool:
         """Whether the kernel computes the op once per row, because the op follows a reduction that is in the kernel or
@@ -367,7 +379,7 @@ class Grouping:
             for number, result in enumerate(op.results):
                 demand = self.demand(result)
                 for read in demand.indices.get(kernel, ()):
-                    for value, where in sources(op, read if read is not None else first_element(op), number):
+                    for value, where in gathers.reads(op, read if read is not None else first_element(op), number):
                         source = self._read(value, kernel, where if read is not None else None)
                         source.plain |= demand.plain & {kernel}
                         source.ordered |= demand.ordered & {kernel}
