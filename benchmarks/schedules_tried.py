@@ -44,6 +44,7 @@ def command_line(
     r.add_argument("folder")
     r.add_argument("-o", "--output")
     r.add_argument("--samples", type=int, default=samples)
+    r.add_argument("--compiled", action="store_true", help="beside torch.compile, too, where a script can")
     r.add_argument("--commit", help="the source's commit, for what is written")
     args = parser.parse_args()
     args.cases = [case for name in getattr(args, "shapes", ()) for case in sets[name]]
