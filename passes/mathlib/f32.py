@@ -79,9 +79,13 @@ def _log_parts(x: Number) -> tuple[Number, Number]:
     e = (bits - 0x3F2AAAAB) & -0x800000
     f = (bits - e).bits() - 1.0
     exponent = (e >> 23).to_float() + select(tiny, x.const(-23.0), 0.0)
-    square = f * f
+    return exponent, _log_near(f)
+
+
+def _log_near(f: Number) -> Number:
+    """log(1 + f) for f in [-1/3, 1/3]."""
     tail = fma(polynomial(f, co.LOG32), f, -0.5)
-    return exponent, fma(tail, square, f)
+    return fma(tail, f * f, f)
 
 
 def _log_special(x: Number, result: Number) -> Number:
@@ -126,13 +130,12 @@ def log10(x: Number, fast: bool = False) -> Number:
 
 
 def log1p(x: Number, fast: bool = False) -> Number:
-    """log(1 + x): the logarithm of the rounded sum, plus the rounding error's share."""
-    u = x + 1.0
-    lost = select(u.compare("gt", 2.0), 1.0 - (u - x), x - (u - 1.0))
-    exponent, log_m = _log_parts(u)
-    correction = lost / u
-    result = fma(exponent, LN2_HI, fma(exponent, LN2_LO, log_m + correction))
-    result = select(abs(x).compare("lt", 2.0**-25), x, result)
+    """log(1 + x): of 1 + x = m 2^e, m - 1 is made from x itself, x 2^-e + (2^-e - 1), of which nothing is lost."""
+    e = ((x + 1.0).bits() - 0x3F2AAAAB) & -0x800000
+    four = (0x40800000 - e).bits()  # 4 * 2^-e, which is no subnormal for any e
+    log_m = _log_near((x.bits() - e).bits() + fma(four, 0.25, -1.0))
+    exponent = (e >> 23).to_float()
+    result = fma(exponent, LN2_HI, fma(exponent, LN2_LO, log_m)).with_sign_of(x)
     result = select(x.compare("eq", float("inf")), x, result)
     result = select(x.compare("eq", -1.0), float("-inf"), result)
     return select(x.compare("ge", -1.0), result, float("nan"))
