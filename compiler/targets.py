@@ -29,6 +29,11 @@ class Target:
         return self.cc >= 90
 
     @property
+    def max_cluster(self) -> int:
+        """The most blocks of a cluster; more than 8 are not portable (CUDA C++ guide, "thread block clusters")."""
+        return 16 if self.cc in (90, 100) else 8 if self.has_clusters else 1
+
+    @property
     def has_stmatrix(self) -> bool:
         return self.cc >= 90
 

@@ -38,6 +38,7 @@ from mlirc.targets import Target
 MAX_ROW = 32 * 1024  # elements of a row that one block can hold in registers
 MAX_BYTES = 256  # of a row that is read once, in one thread
 SPREAD, LONG = 8, 16 * 1024  # blocks of a cluster that share a row of so many elements, where rows are few
+LARGE = 16  # blocks of a cluster that is not portable
 
 
 def is_row_reduction(kernel: KernelInfo) -> bool:
@@ -47,7 +48,7 @@ def is_row_reduction(kernel: KernelInfo) -> bool:
         and kernel.contraction is None
         and kernel.row_length > 0
         and any(not d.whole for d in kernel.dims)
-        and kernel.row_length <= SPREAD * MAX_ROW
+        and kernel.row_length <= LARGE * MAX_ROW
     )
 
 
@@ -124,10 +125,14 @@ def reduction(
       warps: warps of a block.
       vector: elements of a thread along the row.
       min_blocks: blocks that a multiprocessor should hold.
-      blocks: blocks of a cluster that share a row: 1, 2, 4 or 8.
+      blocks: blocks of a cluster that share a row: 1, 2, 4, 8 or (on sm_90a and sm_100a) 16.
     """
     if blocks is None and kernel.row_length >= LONG and rows in (None, 1) and target.has_clusters:
         blocks = SPREAD if few_rows(kernel) or kernel.row_length > MAX_ROW else 1
+        blocks = LARGE if kernel.row_length > SPREAD * MAX_ROW else blocks
+        if blocks > target.max_cluster:
+            why = f"its rows of {kernel.row_length} are longer than a cluster of {target.name} holds"
+            return handed_on(generic(kernel, target), "generic", why)
     if blocks and blocks > 1:
         return spread_rows(kernel, target, blocks, warps=warps, vector=vector, min_blocks=min_blocks)
     if kernel.row_length > MAX_ROW:
@@ -161,6 +166,8 @@ def spread_rows(
     if min_blocks is None:
         widest = max((ELEMENT_BYTES.get(x.dtype, 8) for x in kernel.arguments), default=0)
         min_blocks = row_blocks(target, 1, warps, part, widest)
+        if blocks == LARGE and 16 * 1024 < part <= 24 * 1024:
+            min_blocks = 2  # ptxas would take registers for one block, where those for two are enough
     return whole_rows(
         kernel.dims, collapse_dims, rows=1, warps=warps, vector=vector, min_blocks=min_blocks, blocks=blocks
     )

@@ -22,6 +22,7 @@ _MAP_TYPES = {"f64": "FLOAT64", "f32": "FLOAT32", "f16": "FLOAT16", "bf16": "BFL
               "i16": "UINT16", "i8": "UINT8", "u8": "UINT8", "i1": "UINT8"} | dict.fromkeys(FP8, "UINT8")  # fmt: skip
 NO_GPU = "without a GPU, `mlirc-run --level linalg|kernels|tiles|gpu` runs that level on the CPU"
 EARLY_FROM = 12030  # the driver's version (CUDA 12.3) from which graphs have edges of early launches
+PORTABLE_CLUSTER = 8  # blocks; a launch of larger clusters has to opt in (CUDA C++ guide, thread block clusters)
 DEFAULT_SMEM = 48 * 1024  # a launch with more dynamic shared memory has to opt in (CUDA C++ guide, shared memory)
 
 
@@ -252,13 +253,18 @@ class Driver:
     def unload(self, module: Any) -> None:
         self.cu.cuModuleUnload(module)
 
-    def function(self, module: Any, symbol: str, smem: int) -> Any:
-        """The kernel `symbol`, prepared for launches with up to `smem` bytes of dynamic shared memory."""
+    def function(self, module: Any, symbol: str, smem: int, cluster: int = 1) -> Any:
+        """The kernel `symbol`, prepared for launches with up to `smem` bytes of dynamic shared memory, and for
+        clusters of up to so many blocks."""
         function = self._check(self.cu.cuModuleGetFunction(module, symbol.encode()), f"finding kernel {symbol}")
         if smem > DEFAULT_SMEM:
             attribute = self.cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             result = self.cu.cuFuncSetAttribute(function, attribute, smem)
             self._check(result, f"kernel {symbol}: reserving {smem} bytes of shared memory on {self.name}")
+        if cluster > PORTABLE_CLUSTER:
+            attribute = self.cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            result = self.cu.cuFuncSetAttribute(function, attribute, 1)
+            self._check(result, f"kernel {symbol}: allowing clusters of {cluster} blocks on {self.name}")
         return function
 
     def launch(self, call: Call, stream: int) -> None:

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -129,10 +130,11 @@ class CompiledModel(LoadedModel):
         self._owned += [(f"state '{n}'", _view_of(t), True) for n, t in self._states.items()]
         module = driver.load(ptx, self._where)
         self._held.modules.append(module)
-        smem: dict[str, int] = {}
+        most: dict[str, tuple[int, int]] = {}  # of shared memory, and of a cluster's blocks
         for launch in plan.launches:
-            smem[launch.symbol] = max(smem.get(launch.symbol, 0), launch.smem)
-        functions = {symbol: driver.function(module, symbol, size) for symbol, size in smem.items()}
+            smem, blocks = most.get(launch.symbol, (0, 1))
+            most[launch.symbol] = max(smem, launch.smem), max(blocks, prod(launch.cluster or ()))
+        functions = {symbol: driver.function(module, symbol, *sizes) for symbol, sizes in most.items()}
         self._steps = steps_of_a_run(plan, self._changing)
         if len(self._steps) < len(plan.steps):
             for call in self._make_calls(plan.steps[: plan.setup], functions):

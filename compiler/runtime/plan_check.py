@@ -26,7 +26,6 @@ MAX_NAME = 4096  # characters
 MAX_GRID = (2**31 - 1, 65535, 65535)
 MAX_BLOCK = (1024, 1024, 64)
 MAX_THREADS = 1024
-MAX_CLUSTER = 8  # that every GPU with clusters takes
 CLUSTERS_FROM = TENSOR_MAPS_FROM = DEPENDENT_FROM = 90  # compute capability times ten
 
 _KINDS = {"inputs": (*GIVEN, "random"), "outputs": ("output",), "weights": ("weight", "constant", "state")}
@@ -170,8 +169,8 @@ def _check_launch(step: KernelLaunch, target: Target, where: str) -> None:
         raise MlircError(f"{where}: cluster {_times(step.cluster)}: {target.name} has no clusters")
     if any(c < 1 or g % c for c, g in zip(step.cluster, step.grid, strict=True)):
         raise MlircError(f"{where}: cluster {_times(step.cluster)}: does not divide grid {_times(step.grid)}")
-    if math.prod(step.cluster) > MAX_CLUSTER:
-        raise MlircError(f"{where}: cluster {_times(step.cluster)}: at most {MAX_CLUSTER} blocks fit")
+    if math.prod(step.cluster) > target.max_cluster:
+        raise MlircError(f"{where}: cluster {_times(step.cluster)}: at most {target.max_cluster} blocks fit")
 
 
 def _check_maps(step: KernelLaunch, target: Target, where: str) -> None:

@@ -152,10 +152,10 @@ _TABLE: dict[str, ScheduleAttribute] = {
             lambda v: v in (1, 2, 4, 8) and not isinstance(v, bool),
         ),
         ScheduleAttribute(
-            "spread", BLOCKS, "1, 2, 4 or 8",
+            "spread", BLOCKS, "1, 2, 4, 8 or 16",
             "so many blocks of a cluster compute one block of the loop together: each has a part of every row, and "
             "what is reduced of a row they read from each other's shared memory",
-            lambda v: v in (1, 2, 4, 8) and not isinstance(v, bool),
+            lambda v: v in (1, 2, 4, 8, 16) and not isinstance(v, bool),
         ),
         ScheduleAttribute(
             "store", BLOCKS, '"vector", "rows" or "tma"', "how results leave: by each thread's own stores of what it "

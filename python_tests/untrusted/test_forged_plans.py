@@ -130,7 +130,7 @@ def with_(**fields: Any) -> Any:
         (step(1, grid=[0, 1, 1]), "grid 0x1x1"),
         (step(1, grid=[2, 65536, 1]), "grid 2x65536x1"),
         (step(1, grid=[3, 1, 1]), "cluster 2x1x1: does not divide grid 3x1x1"),
-        (step(1, cluster=[16, 1, 1], grid=[16, 1, 1]), "at most 8 blocks"),
+        (step(1, cluster=[32, 1, 1], grid=[32, 1, 1]), "at most 16 blocks"),
         (step(1, block=[0, 1, 1]), "block 0x1x1"),
         (step(1, block=[1025, 1, 1]), "block 1025x1x1"),
         (step(1, block=[512, 1, 4]), "at most 1024 threads"),

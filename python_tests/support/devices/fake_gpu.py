@@ -115,7 +115,7 @@ class FakeDriver:
     def unload(self, module):
         self.modules -= 1
 
-    def function(self, module, symbol, smem):
+    def function(self, module, symbol, smem, cluster=1):
         self.smem[symbol] = smem
         return self.kernels[symbol]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 import pytest
@@ -64,7 +65,7 @@ def _call(driver: Driver, loaded, step: Launch | Copy, buffers: list[int]) -> Ke
     if isinstance(step, Copy):
         source, target = buffers[step.source] + step.source_offset, buffers[step.target] + step.target_offset
         return CopyCall(target, source, step.size)
-    function = driver.function(loaded, step.symbol, step.smem)
+    function = driver.function(loaded, step.symbol, step.smem, prod(step.cluster or ()))
     pointers = [buffers[i] + offset for i, offset in zip(step.args, step.offsets, strict=True)]
     return KernelCall(
         function, step.symbol, step.grid, step.block, step.smem, pointers, step.cluster, step.maps, step.dependent
