@@ -48,6 +48,7 @@ def graph(
     merge: bool = True,
     merge_points: int | None = None,
     row_writes: bool = True,
+    recurrences: bool = True,
     dependent: bool | None = None,
 ) -> ir.Module:
     """The transform script that takes a `linalg`-level module to the `kernels` level.
@@ -65,6 +66,8 @@ def graph(
       merge_points: most elements of the small kernels that share a launch (default: 262144 in graphs that write rows,
         else none).
       row_writes: what rotates the rows of a GEMM, and writes them to a cache, is computed by the GEMM's blocks.
+      recurrences: a loop over the time steps of a cell (LSTM, GRU, RNN) is one kernel, which keeps the cell's matrix
+        on the multiprocessors, where it fits there.
       dependent: programmatic dependent launch, from sm_90 on (default: of graphs whose GEMMs all have one row, or up to
         16 of 16 bits, on sm_90; where those read many weights, not attention and what follows it, unless they are f32;
         where several read more than 96 MiB of packed ones, none).
@@ -83,6 +86,7 @@ def graph(
         "merge": merge,
         "merge_points": merge_points,
         "row_writes": row_writes,
+        "recurrences": recurrences,
     }
     others |= {"dependent": dependent}
     with script(**{f"fuse_{name}": value for name, value in knobs.items()}, **others) as (schedule, module):
@@ -99,6 +103,8 @@ def graph(
         copies = "whole=true" if target.cc >= TENSOR_COPIES_FROM else ""
         apply_pass(module, pass_name="mlirc-convolutions", options=copies)
         apply_pass(module, pass_name="mlirc-unroll-windows", options="")
+        if recurrences:
+            apply_pass(module, pass_name="mlirc-fuse-recurrences", options=f"target={target.name}")
         options = " ".join(f"{name}={str(value).lower()}" for name, value in knobs.items())
         apply_pass(module, pass_name="mlirc-group-kernels", options=options)
         apply_pass(module, pass_name="mlirc-outline-kernels", options="")

@@ -10,7 +10,7 @@ from mlirc.dialects.pointer_table import POINTER, POINTER_TABLE
 from mlirc.dialects.tensor_map import TENSOR_MAP, map_spec
 from mlirc.errors import MlircError
 from mlirc.ir.accesses import Accesses, is_wait
-from mlirc.ir.dependence import DEPENDENT, GIVEN, launches_of
+from mlirc.ir.dependence import COOPERATIVE, DEPENDENT, GIVEN, launches_of
 from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.mlir import ir, nested
 from mlirc.runtime.plan import Extent
@@ -26,6 +26,7 @@ class Launch:
     offsets). `extents` has the dimensions of the grid that scalars decide, which are arguments of the host function;
     `grid` is the most that they may be. `smem` is the dynamic shared memory in bytes.
     `dependent`: it may begin before the launch in front of it has ended, for which it waits itself (griddepcontrol).
+    `cooperative`: all of its blocks are resident at once, since they wait for each other.
     `given`: the arguments that must lead to what no launch of a run writes: it may read them without waiting."""
 
     symbol: str
@@ -41,6 +42,7 @@ class Launch:
     tables: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     extents: dict[int, Extent] = field(default_factory=dict)
     given: tuple[int, ...] = ()
+    cooperative: bool = False
 
     @property
     def places(self) -> list[tuple[int, int]]:
@@ -235,8 +237,9 @@ class _HostReader:
         dependent = DEPENDENT in op.attributes
         given = tuple(sorted(self.given[op])) if dependent else ()
         self.launches.append(
-            Launch(symbol, grid, block, smem, args, offsets, cluster, maps, dependent, numbers, tables, extents, given)
-        )
+            Launch(symbol, grid, block, smem, args, offsets, cluster, maps, dependent, numbers, tables, extents, given,
+                   COOPERATIVE in op.attributes)
+        )  # fmt: skip
 
     def bound(self, op: ir.Operation, value: ir.Value) -> tuple[int, int]:
         """The buffer, with an offset, that a launch gives: of a table the first."""

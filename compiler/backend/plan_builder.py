@@ -225,6 +225,7 @@ class Builder(Draft):
         step = KernelLaunch(
             launch.symbol, launch.grid, launch.block, launch.smem, (), kernel, origin, launch.cluster, launch.maps,
             launch.dependent, launch.values, {n: (PLACE,) * len(t) for n, t in launch.tables.items()}, extents,
+            launch.cooperative,
         )  # fmt: skip
         self.steps.append(Step(tuple(bound), step))
 

@@ -13,6 +13,7 @@ from mlirc.mlir import ir
 DEPENDENT = "mlirc.dependent"  # on a gpu.launch_func, and on the function of a kernel that is to have such launches
 LETS = "mlirc.lets_begin"  # on the function of a kernel that only lets the launch behind it begin early
 LATE = "mlirc.lets_begin_late"  # on the function of a kernel that lets it behind its first copies
+COOPERATIVE = "mlirc.cooperative"  # on a gpu.launch_func whose blocks wait for each other: all are resident at once
 GIVEN = "mlirc.given"  # on a kernel's function: the arguments that no launch of a run writes
 UNWRITTEN = ("input", "scalar", "weight", "constant")  # the kinds of arguments of `@main` of which that is so
 

@@ -31,7 +31,8 @@ class KernelCall:
     """A launch with its addresses: what `Driver.launch` and graph nodes take. The kernel gets an address as it is, or,
     where `maps` has its number, a tensor map of what lies there, where `values` has it, these bytes, and where `tables`
     has it, an array of addresses, of which it is the first. `dependent`: it may begin before the kernel in front of it
-    has ended, for which it waits itself. A grid of no blocks: nothing is launched."""
+    has ended, for which it waits itself. `cooperative`: all of its blocks have to be resident at once.
+    A grid of no blocks: nothing is launched."""
 
     function: Any
     symbol: str
@@ -44,6 +45,7 @@ class KernelCall:
     dependent: bool = False
     values: Mapping[int, bytes] = field(default_factory=dict)
     tables: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    cooperative: bool = False
 
 
 @dataclass
@@ -292,6 +294,10 @@ class Driver:
             value = cu.CUlaunchAttributeValue()
             value.programmaticStreamSerializationAllowed = 1
             attributes[-1].value = value
+        if call.cooperative:
+            attributes.append(cu.CUlaunchAttribute())
+            attributes[-1].id = ids.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            attributes[-1].value = self._cooperative_value()
         if attributes:
             config.attrs, config.numAttrs = attributes, len(attributes)
         result = cu.cuLaunchKernelEx(config, call.function, ctypes.addressof(table), 0)
@@ -342,6 +348,11 @@ class Driver:
     def _cluster_value(self, cluster: tuple[int, int, int]) -> Any:
         value = self.cu.CUkernelNodeAttrValue()  # a CUlaunchAttributeValue, too
         value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = cluster
+        return value
+
+    def _cooperative_value(self) -> Any:
+        value = self.cu.CUkernelNodeAttrValue()
+        value.cooperative = 1
         return value
 
     def graph(self, calls: Sequence[Call]) -> Graph:
@@ -409,6 +420,9 @@ class CudaGraph:
             attribute = cu.CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
             value = self._driver._cluster_value(call.cluster)
             self._check(cu.cuGraphKernelNodeSetAttribute(node, attribute, value), f"clustering kernel {call.symbol}")
+        if call.cooperative:
+            attribute, value = cu.CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE, self._driver._cooperative_value()
+            self._check(cu.cuGraphKernelNodeSetAttribute(node, attribute, value), f"launching kernel {call.symbol}")
         return node
 
     def _follow(self, before: Any, node: Any, call: KernelCall) -> None:

@@ -252,6 +252,7 @@ class CompiledModel(LoadedModel):
             return CopyCall(self._address(step.target), self._address(step.source), step.source.size)
         function = functions[step.symbol]
         call = KernelCall(function, step.symbol, step.grid, step.block, step.smem, [], step.cluster, step.maps, early)
+        call.cooperative = step.cooperative
         self._bind_call(step, call)
         return call
 

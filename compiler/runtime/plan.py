@@ -81,7 +81,9 @@ class KernelLaunch:
 
     `extents` has the dimensions of the grid (0 for x) that scalars decide; `grid` is then the most that they may be.
     `smem` is dynamic shared memory in bytes. `dependent`: it may begin before the step in front of it has ended, where
-    that is a launch, too (CUDA C++ guide, "Programmatic Dependent Launch"). `kernel` is the kernel function at the
+    that is a launch, too (CUDA C++ guide, "Programmatic Dependent Launch").
+    `cooperative`: its blocks wait for each other, so that all have to be resident at once (CUDA driver API,
+    cuLaunchCooperativeKernel). `kernel` is the kernel function at the
     `kernels` level, `origin` the model's modules that it came from."""
 
     symbol: str
@@ -97,6 +99,7 @@ class KernelLaunch:
     values: tuple[int, ...] = ()
     tables: dict[int, tuple[Ref, ...]] = field(default_factory=dict)
     extents: dict[int, Extent] = field(default_factory=dict)
+    cooperative: bool = False
 
 
 @dataclass(frozen=True)

@@ -163,6 +163,8 @@ def _check_launch(step: KernelLaunch, target: Target, where: str) -> None:
     _check_maps(step, target, where)
     if step.dependent and target.cc < DEPENDENT_FROM:
         raise MlircError(f"{where}: {target.name} launches nothing before what is in front of it has ended")
+    if step.cooperative and (step.dependent or step.extents):
+        raise MlircError(f"{where}: blocks that wait for each other begin together, all of a grid that is known")
     if step.cluster is None:
         return
     if target.cc < CLUSTERS_FROM:

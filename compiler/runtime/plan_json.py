@@ -31,7 +31,7 @@ from mlirc.runtime.tensor_map import Im2col, TensorMapSpec
 
 _AGAIN = "compile the model again"
 _HEAD = ("version", "model", "target", "versions", "arena_size", "unpacked_size", "setup", *TABLES, "steps")
-_MORE = ("cluster", "maps", "dependent", "values", "tables", "extents")  # that a launch may have, too
+_MORE = ("cluster", "maps", "dependent", "cooperative", "values", "tables", "extents")  # that a launch may have, too
 _LAUNCH = ("launch", "grid", "block", "smem", "args", "kernel", "origin")
 
 
@@ -63,6 +63,8 @@ def _step_out(step: KernelLaunch | CopyStep, refs: list[list] | None = None) -> 
         out["maps"] = [[i, *_map_out(m)] for i, m in sorted(step.maps.items())]
     if step.dependent:
         out["dependent"] = True
+    if step.cooperative:
+        out["cooperative"] = True
     out["kernel"] = step.kernel
     out["origin"] = step.origin
     return out
@@ -280,8 +282,9 @@ def _step(item: Any, where: str, motions: list[list[Motion]] | None = None) -> P
         return CopyStep(*read([item["copy"], item["to"]], where))
     more = tuple(key for key in _MORE if isinstance(item, dict) and key in item)
     _keys(item, (*_LAUNCH, *more), where)
-    if "dependent" in more and item["dependent"] is not True:
-        _wrong(item["dependent"], f"{where}, dependent", "true, or nothing,")
+    for key in ("dependent", "cooperative"):
+        if key in more and item[key] is not True:
+            _wrong(item[key], f"{where}, {key}", "true, or nothing,")
     args = tuple(read(_list(item["args"], f"{where}, args"), f"{where}, args"))
     tables = {}
     if "tables" in more:
@@ -303,6 +306,7 @@ def _step(item: Any, where: str, motions: list[list[Motion]] | None = None) -> P
         values=tuple(_rising(item["values"], f"{where}, values")) if "values" in more else (),
         tables=tables,
         extents=_extents(item["extents"], f"{where}, extents") if "extents" in more else {},
+        cooperative="cooperative" in more,
     )
 
 

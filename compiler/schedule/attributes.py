@@ -22,7 +22,7 @@ PREFIX = "mlirc."
 OWN = {"mlirc.kernel", "mlirc.kind", "mlirc.origin", "mlirc.name", "mlirc.demands", "mlirc.smem", "mlirc.values",
        INDEX_BELOW, FP32, REFERENCE, ROUNDS, STATED_BY, TOLERANCE}  # fmt: skip
 DEMANDS = "mlirc.demands"
-LOWERINGS = ("distribute", "loops")
+LOWERINGS = ("distribute", "loops", "recurrence")
 
 
 _offered: dict[str, Callable[[], list[str]]] = {}
@@ -86,13 +86,19 @@ FUNCTION, LOOP, BLOCKS, CONTRACTION, TILE_OP, SLICE, OPERANDS = (
 _TABLE: dict[str, ScheduleAttribute] = {
     a.name: a
     for a in (
-        ScheduleAttribute("warps", FUNCTION, "1 to 32", "warps per block", _between(1, 32)),
         ScheduleAttribute(
-            "min_blocks", FUNCTION, "1 to 32", "blocks that a multiprocessor should hold at once (`.minnctapersm`): "
-            "bounds the registers of a thread", _between(1, 32), LOWERINGS,
+            "warps", FUNCTION, "1 to 32", "warps per block", _between(1, 32), ("distribute", "recurrence")
         ),
         ScheduleAttribute(
-            "lowering", FUNCTION, '"loops", or `x` for a pass `mlirc-x` of your own',
+            "units", FUNCTION, "1 to 65535", "hidden units of a recurrence of which a block has all gates",
+            _between(1, 65535), ("recurrence",),
+        ),
+        ScheduleAttribute(
+            "min_blocks", FUNCTION, "1 to 32", "blocks that a multiprocessor should hold at once (`.minnctapersm`): "
+            "bounds the registers of a thread", _between(1, 32), ("distribute", "loops"),
+        ),
+        ScheduleAttribute(
+            "lowering", FUNCTION, '"loops", "recurrence", or `x` for a pass `mlirc-x` of your own',
             "which pass takes the kernel to the `gpu` level; without it `mlirc-distribute`",
             lambda v: isinstance(v, str) and re.fullmatch(r"[a-z][\w-]*", v) is not None, (),
         ),

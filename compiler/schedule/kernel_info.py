@@ -21,6 +21,7 @@ from mlirc.dialects.schedule.generalize import generalize_all
 from mlirc.dialects.schedule.match_root import root_of
 from mlirc.dialects.schedule.partial_results import detach_partials
 from mlirc.dialects.schedule.place_results import detach
+from mlirc.ir import recurrences
 from mlirc.ir.combiners import combining
 from mlirc.ir.levels import FP32
 from mlirc.ir.tensors import ELEMENT_BYTES
@@ -86,6 +87,18 @@ class AttentionShape:
 
 
 @dataclass(frozen=True)
+class RecurrenceInfo:
+    """A kernel that is a recurrence: `steps` steps over a state [batch, units], which is multiplied with a matrix of
+    `gates` rows for each unit, of `dtype`."""
+
+    steps: int
+    batch: int
+    units: int
+    gates: int
+    dtype: str
+
+
+@dataclass(frozen=True)
 class KernelInfo:
     """A kernel as scripts see it. `dims` are the root op's dimensions after `schedule.collapse_dims`.
 
@@ -111,6 +124,7 @@ class KernelInfo:
     obstacle: str = ""
     # Where the kernel's last ops reduce its result in parts (`schedule.partial_results`): elements of a row in each.
     partial: int = 0
+    recurrence: RecurrenceInfo | None = None
     fp32: str = DEFAULT_FP32
     places: int = 0
 
@@ -141,6 +155,8 @@ def describe(function: ir.Operation) -> KernelInfo:
         ops=tuple(o.operation.name for o in block.operations),
         fp32=ir.StringAttr(attributes[FP32]).value if FP32 in attributes else DEFAULT_FP32,
     )
+    if basic["kind"] == recurrences.KIND:
+        return KernelInfo(**basic, recurrence=_recurrence(function), obstacle="it is a loop over time steps")  # type: ignore[arg-type]
     if any(name in basic["ops"] for name in ATTENTIONS):  # type: ignore[operator]
         return KernelInfo(**basic, attention=_attention_shape(block), obstacle="it holds attention")  # type: ignore[arg-type]
     if any(0 in r.shape for r in basic["results"]):  # type: ignore[attr-defined]
@@ -160,6 +176,14 @@ def describe(function: ir.Operation) -> KernelInfo:
             return replace(found, obstacle=_special(found))
         except PayloadError as e:
             return KernelInfo(**basic, matvec=matvec, obstacle=str(e), places=places)  # type: ignore[arg-type]
+
+
+def _recurrence(function: ir.Operation) -> RecurrenceInfo | None:
+    found = recurrences.read(function)
+    if found is None:
+        return None
+    matrix = function.regions[0].blocks[0].arguments[found.matrix]
+    return RecurrenceInfo(found.steps, found.batch, found.units, found.gates, _tensor_info(matrix.type).dtype)
 
 
 def _special(kernel: KernelInfo) -> str:

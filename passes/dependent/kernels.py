@@ -7,6 +7,7 @@ from math import prod
 from mlirc.ir import levels
 from mlirc.ir.at_load import argument_kinds
 from mlirc.ir.dependence import DEPENDENT, GIVEN, LATE, LETS, UNWRITTEN
+from mlirc.ir.recurrences import KIND as RECURRENCE
 from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.mlir import ir, nested
 from mlirc.schedule.kernel_info import KernelInfo, describe
@@ -62,6 +63,8 @@ def mark_kernels(module: ir.Module, *, rows: bool = False) -> None:
             early, late = set(found), {n for n in found if _kind(kernels[n]) == "attention"}
         else:
             early, lets = _apart_from_attention(_order(module), kernels)
+    together = {n for n, function in kernels.items() if _kind(function) == RECURRENCE}  # all blocks begin at once
+    early, lets = early - together, lets - together
     for name, function in kernels.items():
         if name in late:
             function.attributes[LATE] = ir.UnitAttr.get()

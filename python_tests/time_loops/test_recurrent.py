@@ -11,7 +11,7 @@ from torch.nn.utils import rnn
 from mlirc.host.tensors import run_level
 from mlirc.tools.mlirc import main
 from support.models.planned import run_plan
-from support.models.recurrent import assert_right, compiled, leaves
+from support.models.recurrent import STEP_BY_STEP, assert_right, compiled, leaves
 
 # class, sizes of input and state, options of the layer, (steps, batch) or (steps,), whether initial states are given
 LAYERS = {
@@ -64,8 +64,8 @@ def test_time_steps_are_launched_and_not_compiled_one_by_one():
     """512 steps are the kernels of a few: one loop in the plan of three launches a step, and no copies."""
     torch.manual_seed(0)
     module, x = torch.nn.LSTM(5, 8), torch.randn(512, 1, 5)
-    job = compiled(module.eval(), (x,))
-    few = compiled(module.eval(), (x[:3],))
+    job = compiled(module.eval(), (x,), schedules=STEP_BY_STEP)
+    few = compiled(module.eval(), (x[:3],), schedules=STEP_BY_STEP)
     assert len(job.builds) == len(few.builds)
     assert [dataclasses.replace(r, first=0) for r in job.plan.repeats] == [type(job.plan.repeats[0])(0, 3, 512)]
     assert len(job.ptx) < 2 * len(few.ptx)
@@ -92,7 +92,7 @@ def test_layers_of_a_network_share_their_loop():
 
     torch.manual_seed(3)
     module, tokens = Tagger().eval(), torch.tensor([[1, 5, 10, 0, 7], [2, 2, 3, 9, 4]])
-    job = compiled(module, (tokens,))
+    job = compiled(module, (tokens,), schedules=STEP_BY_STEP)
     assert job.text("linalg").count("mlirc.loop") == 1
     assert len(job.plan.repeats) == 2
     with torch.no_grad():
@@ -118,7 +118,7 @@ def test_steps_that_depend_on_constants_alone_run_at_load():
 
     torch.manual_seed(4)
     module, x = Positions().eval(), torch.randn(6, 1, 4)
-    job = compiled(module, (x,))
+    job = compiled(module, (x,), schedules=STEP_BY_STEP)
     [loop] = job.plan.repeats
     assert loop.first + loop.length * loop.count <= job.plan.setup < len(job.plan.steps)
     assert_right(run_plan(job, [x]), [module(x)])

@@ -9,7 +9,7 @@ from mlirc.frontend import repetitions
 from mlirc.frontend.reroll import reroll
 from mlirc.host.tensors import run_level
 from support.models.planned import run_plan
-from support.models.recurrent import assert_right, compiled, leaves
+from support.models.recurrent import STEP_BY_STEP, assert_right, compiled, leaves
 
 W = torch.randn(5, 5, generator=torch.Generator().manual_seed(1)) / 3
 
@@ -154,7 +154,7 @@ def test_a_loop_in_python_is_a_loop_in_the_plan(name):
     module, x = Loop(function, **layers()).eval(), torch.randn(*shape)
     with torch.no_grad():
         wanted = leaves(module(x))
-    job = compiled(module, (x,))
+    job = compiled(module, (x,), schedules=STEP_BY_STEP)
     assert len(job.plan.repeats) == count
     for level in ("linalg", "tiles"):
         assert_right(run_level(job.modules[level], [x], job.tensors()), wanted)

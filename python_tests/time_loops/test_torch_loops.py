@@ -10,7 +10,7 @@ from torch._higher_order_ops.while_loop import while_loop
 from mlirc.host.tensors import run_level
 from mlirc.tools.mlirc import main
 from support.models.planned import run_plan
-from support.models.recurrent import assert_right, compiled, leaves
+from support.models.recurrent import STEP_BY_STEP, assert_right, compiled, leaves
 
 
 class Scan(torch.nn.Module):
@@ -67,7 +67,7 @@ def test_pytorchs_loops(name):
     x = torch.randn(*shape)
     with torch.no_grad():
         wanted = leaves(module.eval()(x))
-    job = compiled(module, (x,))
+    job = compiled(module, (x,), schedules=STEP_BY_STEP)
     assert len(job.plan.repeats) == loops
     for level in ("linalg", "tiles"):
         assert_right(run_level(job.modules[level], [x], job.tensors()), wanted)

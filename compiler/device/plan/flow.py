@@ -151,7 +151,7 @@ class _Run:
         launch, kernel, sizes = known.launch, known.kernel.name, known.kernel.bytes_of(known.launch)
         if step.kernel not in ("", kernel):
             self.add(f"says that {step.symbol} is a launch of {step.kernel}", where, kernel)
-        for what in ("grid", "block", "smem", "cluster", "dependent", "values"):
+        for what in ("grid", "block", "smem", "cluster", "dependent", "cooperative", "values"):
             a, b = getattr(step, what), getattr(launch, what)
             if a != b:
                 what = {"smem": "dynamic shared memory"}.get(what, what)

@@ -48,7 +48,7 @@ def run_plan(text: str, plan: Plan, given: Mapping[str, np.ndarray]) -> list[np.
             tables = {n: [(number[r.space, r.index], r.offset) for r in t] for n, t in step.tables.items()}
             extents = {d: replace(e, scalar=number["input", e.scalar]) for d, e in step.extents.items()}
             launch = Launch(step.symbol, step.grid, step.block, step.smem, buffers, offsets, step.cluster, step.maps,
-                            step.dependent, step.values, tables, extents)  # fmt: skip
+                            step.dependent, step.values, tables, extents, cooperative=step.cooperative)  # fmt: skip
             run_launch(entries, launch, memory)
     order = ("output", "weight", "input")
     results = []

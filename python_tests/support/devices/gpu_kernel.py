@@ -68,5 +68,6 @@ def _call(driver: Driver, loaded, step: Launch | Copy, buffers: list[int]) -> Ke
     function = driver.function(loaded, step.symbol, step.smem, prod(step.cluster or ()))
     pointers = [buffers[i] + offset for i, offset in zip(step.args, step.offsets, strict=True)]
     return KernelCall(
-        function, step.symbol, step.grid, step.block, step.smem, pointers, step.cluster, step.maps, step.dependent
-    )
+        function, step.symbol, step.grid, step.block, step.smem, pointers, step.cluster, step.maps, step.dependent,
+        cooperative=step.cooperative,
+    )  # fmt: skip

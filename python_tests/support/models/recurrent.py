@@ -7,10 +7,12 @@ import torch
 from mlirc.driver.compilation import Compilation
 from mlirc.targets import get_target
 
+STEP_BY_STEP = ("graph:recurrences=false",)  # a launch or more for each step, also of what could be one kernel
 
-def compiled(module: torch.nn.Module, args: tuple, level: str = "ptx") -> Compilation:
+
+def compiled(module: torch.nn.Module, args: tuple, level: str = "ptx", schedules: tuple[str, ...] = ()) -> Compilation:
     """The module, lowered."""
-    job = Compilation("model", get_target("sm_90a"), helpers=1)
+    job = Compilation("model", get_target("sm_90a"), schedules, helpers=1)
     job.import_module(module, args, {})
     job.lower(level)
     return job

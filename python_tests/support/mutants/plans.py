@@ -176,6 +176,8 @@ def _of_sizes(step: dict, put) -> Iterator[PlanMutant]:
             yield PlanMutant("sizes", f"shared memory {how}", put(smem=smem), runs=False)
     if "dependent" not in step:
         yield PlanMutant("sizes", "begins early", put(dependent=True), runs=False)
+    if "cooperative" not in step:
+        yield PlanMutant("sizes", "cooperative", put(cooperative=True), runs=False)
     yield PlanMutant("sizes", "a cluster", put(cluster=[1, 1, 2] if not step["grid"][2] % 2 else [1, 1, 1]), runs=False)
 
 

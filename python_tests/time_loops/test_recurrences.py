@@ -1,0 +1,94 @@
+"""Recurrent layers whose matrix fits on the multiprocessors are one launch each, and equal PyTorch's at every level."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mlirc.errors import MlircError
+from mlirc.passes.recurrence.geometry import Geometry, chosen
+from mlirc.targets import get_target
+from support.models.recurrent import compiled, leaves
+from support.randomness import generator
+
+# layer, sizes of input and state, options, steps, batch, units of a block and its warps; several blocks of all but one
+LAYERS = {
+    "lstm": ("LSTM", 5, 12, {}, 4, 3, 5, 2),
+    "lstm, rows of odd lengths": ("LSTM", 3, 13, dict(bias=False), 3, 1, 7, 4),
+    "lstm, k of two warps": ("LSTM", 2, 140, {}, 2, 2, 18, 8),
+    "lstm both ways": ("LSTM", 3, 6, dict(bidirectional=True, batch_first=True), 5, 2, 3, 1),
+    "gru": ("GRU", 4, 9, dict(num_layers=2), 3, 5, 4, 2),
+    "gru without biases, one block": ("GRU", 1, 10, dict(bias=False), 4, 2, 10, 2),
+    "gru, several pairs of a thread": ("GRU", 2, 17, {}, 2, 9, 9, 1),
+    "rnn": ("RNN", 5, 7, dict(bidirectional=True), 3, 4, 2, 1),
+    "rnn with relu": ("RNN", 2, 8, dict(nonlinearity="relu"), 4, 1, 3, 2),
+}  # fmt: skip
+
+
+def made(name: str, dtype: torch.dtype = torch.float32):
+    """The layer, its inputs with initial states, and the schedule."""
+    kind, width, state, options, steps, batch, units, warps = LAYERS[name]
+    draw = generator()
+    module = getattr(torch.nn, kind)(width, state, **options).eval().to(dtype)
+    with torch.no_grad():
+        for p in module.parameters():
+            p.copy_(torch.from_numpy(draw.uniform(-0.6, 0.6, p.shape)))
+    rows = options.get("num_layers", 1) * (2 if options.get("bidirectional") else 1)
+    shape = (batch, steps, width) if options.get("batch_first") else (steps, batch, width)
+
+    def drawn(*sizes: int) -> torch.Tensor:
+        return torch.from_numpy(draw.standard_normal(sizes)).to(dtype)
+
+    h, c = drawn(rows, batch, state), drawn(rows, batch, state)
+    return module, (drawn(*shape), (h, c) if kind == "LSTM" else h), (f"recurrence:units={units},warps={warps}",), rows
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_and_direction_is_one_launch_that_is_right(name):
+    module, args, schedules, launches = made(name)
+    job = compiled(module, args, schedules=schedules)
+    assert not job.plan.repeats
+    found = [step for step in job.plan.launches if step.kernel.startswith("recurrence")]
+    assert len(found) == launches
+    state, units = LAYERS[name][2], LAYERS[name][6]
+    assert {step.grid for step in found} == {(-(-state // units), 1, 1)}
+    assert all(step.cooperative == (step.grid[0] > 1) for step in found)
+    result = job.check(["kernels", "tiles", "gpu"], kinds=["plain"])
+    assert result.ok, result
+    assert max(d["plain"].error for d in result.differences.values()) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["lstm", "gru, several pairs of a thread", "rnn"])
+def test_narrow_floats(name, dtype):
+    module, args, schedules, _ = made(name, dtype)
+    result = compiled(module, args, schedules=schedules).check(["kernels", "gpu"], kinds=["plain"])
+    assert result.ok, result
+
+
+def test_what_does_not_fit_stays_a_loop():
+    module, x = torch.nn.LSTM(2, 3000).eval(), torch.zeros(2, 1, 2)
+    text = compiled(module, (x,), "kernels").text("kernels")
+    assert "mlirc.loop" in text and "recurrence" not in text
+
+
+def test_other_types_stay_loops():
+    module, x = torch.nn.GRU(2, 3).eval().double(), torch.zeros(2, 1, 2, dtype=torch.float64)
+    assert "mlirc.loop" in compiled(module, (x,), "kernels").text("kernels")
+
+
+def test_what_could_wait_for_ever_is_refused():
+    target = get_target("sm_90a")
+    assert "multiprocessors" in Geometry(1, 512, 4, 1, 8).problem(target)
+    best = chosen(1, 1024, 4, target)
+    assert best is not None and best.blocks <= target.sms and chosen(1, 1024, 4, get_target("sm_86")) is None
+    with pytest.raises(MlircError, match=r"units=60, warps=1: a thread would hold"):
+        compiled(torch.nn.LSTM(2, 60).eval(), (torch.zeros(2, 1, 2),), schedules=("recurrence:units=60,warps=1",))
+
+
+def test_final_states_are_in_pytorchs_order():
+    """Final states lie in the order of layers and directions."""
+    module, args, schedules, _ = made("lstm both ways")
+    job = compiled(module, args, schedules=schedules)
+    result = job.check(["tiles"], kinds=["plain"])
+    assert result.ok and len(leaves(module(*args))) == 3
