@@ -1,24 +1,28 @@
-"""Decompositions of scans (cumulative sums, products, maxima): a long row is cut into chunks that are scanned side by
-side, so that one row keeps a whole GPU busy. It is also more exact: a sum's error grows with the chunk's length and
-the number of chunks, not with their product.
-"""
+"""Decompositions of scans (cumulative sums, products, extrema) to the ops of `prefix_scan.py`."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from mlirc.frontend import prefix_scan  # noqa: F401  the ops
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
 SCANS: dict[Any, Callable] = {}
 
-CHUNK = 64  # elements that one thread scans
-ENOUGH_ROWS = 1 << 17  # with so many rows, a thread for each keeps the machine busy
+PART = 4096  # elements of a row that are worth a block of their own
+BLOCKS = 256  # that keep a GPU busy
+ALIGNED = 8  # elements whose rows stay aligned
+_JOINS: dict[str, tuple[int, Callable]] = {
+    "add": (0, lambda x, dim: aten.sum.dim_IntList(x, [dim])),
+    "mul": (1, aten.prod.dim_int),
+}
 _HALF = (torch.float16, torch.bfloat16)
+_WIDE = (torch.float32, torch.float64, torch.int32, torch.int64)
 
 
 def _decomposes(op: Any) -> Callable[[Callable], Callable]:
@@ -31,83 +35,75 @@ def _decomposes(op: Any) -> Callable[[Callable], Callable]:
 
 @_decomposes(aten.cumsum.default)
 def _cumsum(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
-    return _scan(aten.cumsum.default, x, dim, dtype, torch.add, 0)
+    return _scan(aten.cumsum.default, x, dim, dtype, "add")
 
 
 @_decomposes(aten.cumprod.default)
 def _cumprod(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
-    return _scan(aten.cumprod.default, x, dim, dtype, torch.mul, 1)
+    return _scan(aten.cumprod.default, x, dim, dtype, "mul")
 
 
-def _scan(op: Any, x: Tensor, dim: int, dtype: torch.dtype | None, join: Callable, neutral: int) -> Any:
-    """16-bit floats are summed up in f32 and rounded once, as PyTorch does on a GPU."""
+def _scan(op: Any, x: Tensor, dim: int, dtype: torch.dtype | None, combine: str) -> Any:
+    """16-bit floats are summed up in f32 and rounded once, as PyTorch does on a GPU; integers in int64."""
     wanted = dtype or (x.dtype if x.dtype.is_floating_point or x.dtype.is_complex else torch.int64)
-    if x.dtype in _HALF or wanted in _HALF:
-        return op(x.to(wanted).float(), dim).to(wanted)
-    if not wanted.is_floating_point and (wanted != torch.int64 or x.dtype != wanted):
-        return op(x.to(torch.int64), dim).to(wanted)  # narrower sums wrap around as these do once they are cut
-    if dtype is not None:  # torch-mlir's product takes none, not even its own
-        return op(x.to(wanted, copy=True), dim)
-    length = x.shape[dim] if x.dim() else 1
-    if length <= 1:  # torch-mlir's scan would leave what it carries from step to step unwritten
-        return x.to(wanted).clone()
-    if length < 2 * CHUNK or x.numel() // length >= ENOUGH_ROWS:
-        return NotImplemented
-    rows = x.to(wanted).movedim(dim, -1)
-    chunks = -(-length // CHUNK)
-    if chunks * CHUNK != length:
-        rows = aten.constant_pad_nd.default(rows, [0, chunks * CHUNK - length], neutral)
-    inside = op(rows.reshape(*rows.shape[:-1], chunks, CHUNK), -1)
-    totals = op(aten.select.int(inside, -1, CHUNK - 1), -1)
-    # What stands before each chunk.
-    before = aten.slice.Tensor(aten.constant_pad_nd.default(totals, [1, 0], neutral), -1, 0, chunks)
-    out = join(inside, before.unsqueeze(-1)).reshape(*rows.shape[:-1], chunks * CHUNK)
-    return aten.slice.Tensor(out, -1, 0, length).movedim(-1, dim)
+    if wanted.is_complex:
+        return op(x.to(wanted, copy=True), dim) if dtype is not None else NotImplemented
+    x = x.to(wanted)
+    if _is_copy(x, dim):
+        return x.clone()
+    wide = torch.float32 if wanted in _HALF else wanted if wanted.is_floating_point else torch.int64
+    return _in_parts(x.to(wide), dim % x.dim(), combine).to(wanted)
+
+
+def _in_parts(x: Tensor, dim: int, combine: str) -> Tensor:
+    """A scan. Few long rows are cut into parts, of which each begins with what all before it come to: so that there are
+    blocks enough to keep a GPU busy. Their elements are read twice, but written once."""
+    length, shape = x.shape[dim], list(x.shape)
+    rows = x.numel() // length
+    count = min(BLOCKS // rows, length // PART)
+    if count < 2:
+        return torch.ops.mlirc.prefix_scan(x, dim, combine)
+    part = -(-length // (count * ALIGNED)) * ALIGNED
+    count = -(-length // part)
+    neutral, join = _JOINS[combine]
+    padding = [0, 0] * (x.dim() - 1 - dim) + [0, count * part - length]
+    padded = aten.constant_pad_nd.default(x, padding, neutral) if padding[-1] else x
+    parts = padded.reshape(*shape[:dim], count, part, *shape[dim + 1 :])
+    totals = join(aten.slice.Tensor(parts, dim, 0, count - 1), dim + 1)
+    padding[-2:] = [1, 0]
+    before = torch.ops.mlirc.prefix_scan(aten.constant_pad_nd.default(totals, padding, neutral), dim, combine)
+    out = torch.ops.mlirc.prefix_scan(parts, dim + 1, combine, before)
+    return aten.slice.Tensor(out.reshape(*shape[:dim], count * part, *shape[dim + 1 :]), dim, 0, length)
+
+
+def _is_copy(x: Tensor, dim: int) -> bool:
+    return x.dim() == 0 or x.shape[dim] == 1 or not x.numel()
 
 
 @_decomposes(aten.cummax.default)
 def _cummax(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    return _extremum(x, dim, torch.ge)
+    return _extremum(x, dim, True)
 
 
 @_decomposes(aten.cummin.default)
 def _cummin(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    return _extremum(x, dim, torch.le)
+    return _extremum(x, dim, False)
 
 
-def _extremum(x: Tensor, dim: int, at_least: Callable) -> tuple[Tensor, Tensor]:
+def _extremum(x: Tensor, dim: int, largest: bool) -> tuple[Tensor, Tensor]:
     """Values and the places of the last of equal ones; from a NaN on, NaN, as in PyTorch."""
-    length = x.shape[dim] if x.dim() else 1
-    shape = [1] * x.dim()
-    if x.dim():
-        shape[dim] = length
-    values, places = x, torch.arange(length, device=x.device).reshape(shape).expand(x.shape)
-    for step in _steps(length):
-        earlier, earlier_places = (_earlier(t, dim, step, aten.slice.Tensor(t, dim, 0, step)) for t in (values, places))
-        later = at_least(values, earlier)
-        if x.dtype.is_floating_point:
-            later = later | torch.isnan(values)
-        values = torch.where(later, values, earlier)
-        places = torch.where(later, places, earlier_places)
-    return values.clone(), places.clone()
+    if _is_copy(x, dim):
+        return x.clone(), torch.zeros(x.shape, dtype=torch.int64, device=x.device)
+    wide = torch.float32 if x.dtype in _HALF else x.dtype if x.dtype in _WIDE else torch.int32
+    values, places = torch.ops.mlirc.prefix_extremum(x.to(wide), dim % x.dim(), largest)
+    return values.to(x.dtype), places
 
 
 @_decomposes(aten.logcumsumexp.default)
-def _logcumsumexp(x: Tensor, dim: int) -> Tensor:
-    total = x.float() if x.dtype in _HALF else x
-    length = x.shape[dim] if x.dim() else 1
-    for step in _steps(length):
-        nothing = torch.full_like(aten.slice.Tensor(total, dim, 0, step), -math.inf)
-        earlier = _earlier(total, dim, step, nothing)
-        total = torch.logaddexp(total, earlier)
-    return total.to(x.dtype).clone()
-
-
-def _steps(length: int) -> list[int]:
-    """1, 2, 4, ...: after each step, an element stands for twice as many before it."""
-    return [1 << i for i in range((length - 1).bit_length())]
-
-
-def _earlier(x: Tensor, dim: int, step: int, start: Tensor) -> Tensor:
-    """What stands `step` places before each element, behind `start`."""
-    return aten.cat.default([start, aten.slice.Tensor(x, dim, 0, x.shape[dim] - step)], dim)
+def _logcumsumexp(x: Tensor, dim: int) -> Any:
+    if x.dtype.is_complex:
+        return NotImplemented
+    if _is_copy(x, dim):
+        return x.clone()
+    wide = x.float() if x.dtype in _HALF else x
+    return torch.ops.mlirc.prefix_scan(wide, dim % x.dim(), "logaddexp").to(x.dtype)

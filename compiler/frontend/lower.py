@@ -15,6 +15,7 @@ from mlirc.frontend.importer import ImportedModel
 from mlirc.frontend.integer_products import PRODUCTS, narrow_sums
 from mlirc.frontend.nan_order import order_nans
 from mlirc.frontend.pair_reductions import split_pairs
+from mlirc.frontend.prefix_scan_lowering import EXTREMUM, SCANNED, lower_prefix_extremum, lower_prefix_scan
 from mlirc.frontend.quantize.lowering import OPERATOR as DEQUANTIZE
 from mlirc.frontend.quantize.lowering import lower_dequantize
 from mlirc.frontend.random.lowering import OPERATOR as DRAW
@@ -59,6 +60,8 @@ _OPERATORS = {
     GATHERED: lower_gather_matrices,
     SLICES: lower_scatter,
     ELEMENTS: lower_scatter_elements,
+    SCANNED: lower_prefix_scan,
+    EXTREMUM: lower_prefix_extremum,
 }
 
 

@@ -20,6 +20,7 @@ from torch.fx import Graph, Node
 from mlirc.frontend.attention import is_lowest, pattern_of
 from mlirc.frontend.dims import count_dims_from_front
 from mlirc.frontend.evaluate import evaluate_constant, evaluate_fake, place
+from mlirc.frontend.prefix_scan import prefix_extremum_op, prefix_scan_op
 from mlirc.frontend.scatter import scatter_elements_op, scatter_op
 from mlirc.frontend.score_tables import tabulate, unexpanded
 from mlirc.frontend.spelled_attention import find_attention
@@ -30,7 +31,9 @@ _CPU = torch.device("cpu")  # constants are computed here, wherever the model is
 _ARANGES = tuple(getattr(aten.arange, name) for name in aten.arange.overloads())
 _LARGEST = 1 << 26  # bytes of one folded constant
 _COUNTED = 1 << 16  # bytes from which on a kernel counts by itself, rather than reading numbers
-_FOLDED = (scatter_op._opoverload, scatter_elements_op._opoverload)  # of our own ops
+_FOLDED = tuple(
+    op._opoverload for op in (scatter_op, scatter_elements_op, prefix_scan_op, prefix_extremum_op)
+)  # our own
 _NEVER = ("rand", "bernoulli", "dropout", "multinomial", "empty", "normal", "uniform")
 
 

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlirc.ir.levels import FP32, INDEX_BELOW, REFERENCE, ROUNDS, STATED_BY, TOLERANCE
+from mlirc.ir.scans import SCAN
 from mlirc.mlir import ir, nested
 
 PREFIX = "mlirc."
 # What the compiler itself writes: not for schedules to set.
 OWN = {"mlirc.kernel", "mlirc.kind", "mlirc.origin", "mlirc.name", "mlirc.demands", "mlirc.smem", "mlirc.values",
-       INDEX_BELOW, FP32, REFERENCE, ROUNDS, STATED_BY, TOLERANCE}  # fmt: skip
+       SCAN, INDEX_BELOW, FP32, REFERENCE, ROUNDS, STATED_BY, TOLERANCE}  # fmt: skip
 DEMANDS = "mlirc.demands"
 LOWERINGS = ("distribute", "loops", "recurrence")
 

@@ -24,6 +24,7 @@ from mlirc.dialects.schedule.place_results import detach
 from mlirc.ir import recurrences
 from mlirc.ir.combiners import combining
 from mlirc.ir.levels import FP32
+from mlirc.ir.scans import Scan, is_scan
 from mlirc.ir.tensors import ELEMENT_BYTES
 from mlirc.mlir import ir
 from mlirc.precision import DEFAULT_FP32
@@ -99,6 +100,17 @@ class RecurrenceInfo:
 
 
 @dataclass(frozen=True)
+class ScanInfo:
+    """A kernel with one scan along dimension `dim` of the kernel's, of `length` elements. `count` tensors are scanned;
+    `ends`: the kernel returns what the scan ends with, too."""
+
+    dim: int
+    length: int
+    count: int
+    ends: bool
+
+
+@dataclass(frozen=True)
 class KernelInfo:
     """A kernel as scripts see it. `dims` are the root op's dimensions after `schedule.collapse_dims`.
 
@@ -121,6 +133,7 @@ class KernelInfo:
     permuted: bool = False  # some operand is read with its dimensions in another order than the root's
     neighbors: int = 0  # elements that a map reads beside its own (`mlirc.schedule.stencils`)
     depthwise: DepthwiseInfo | None = None  # a depthwise convolution within the map
+    scan: ScanInfo | None = None
     obstacle: str = ""
     # Where the kernel's last ops reduce its result in parts (`schedule.partial_results`): elements of a row in each.
     partial: int = 0
@@ -298,6 +311,8 @@ def _analyse(function: ir.Operation) -> dict:
     dims = Dims(ops)
     root = root_of(function)
     row = dims.of[dims.ops.index(root.operation)]
+    if any(map(is_scan, ops)):
+        return _scanned(dims, row, root)
     found = contraction_info(dims, row)
     for s in dims.structures:
         if not all(s.parallel) and not is_reduction_body(s):
@@ -322,6 +337,28 @@ def _analyse(function: ir.Operation) -> dict:
         permuted=_is_permuted(dims, row),
         neighbors=neighbors(root),
         depthwise=depthwise(root),
+    )
+
+
+def _scanned(dims: Dims, row: tuple[int, ...], root: ir.Operation) -> dict:
+    """What `_analyse` says of a kernel with a scan."""
+    scans = [i for i, op in enumerate(dims.ops) if is_scan(op)]
+    others = [s for i, s in enumerate(dims.structures) if i not in scans and not all(s.parallel)]
+    if len(scans) > 1 or others:
+        raise PayloadError("it scans, and reduces or scans something else", dims.ops[scans[-1]])
+    (i,) = scans
+    about = Scan.of(dims.ops[i])
+    along = dims.of[i][about.dim]
+    if {c for r in dims.of for c in r} != set(row):
+        raise PayloadError("its ops do not share one iteration space", root)
+    values = dims.escaping()
+    ends = [v for v in values if along not in dims.value_classes(v)]
+    if any(c not in dims.value_classes(v) for v in values for c in row if c != along and dims.extent[c] > 1):
+        raise PayloadError("a result lacks a dimension that others have", dims.ops[i])
+    return dict(
+        dims=tuple(RootDim(dims.extent[c], c == along) for c in row),
+        permuted=_is_permuted(dims, row),
+        scan=ScanInfo(row.index(along), dims.extent[along], about.count, bool(ends)),
     )
 
 

@@ -41,6 +41,7 @@ from mlirc.dialects.schedule.state_reference import state_reference as kept_refe
 from mlirc.dialects.schedule.stream_k import stream_k
 from mlirc.dialects.schedule.swap_operands import swap_operands
 from mlirc.dialects.schedule.tile_reduction import tile_reduction
+from mlirc.dialects.schedule.tile_scan import tile_scan
 from mlirc.dialects.schedule.tile_to_blocks import tile_to_blocks
 from mlirc.mlir import ir, transform, transform_structured
 from mlirc.schedule import attributes as schedule_attributes
@@ -93,6 +94,7 @@ __all__ = [
     "swap_operands",
     "take_turns",
     "tile_reduction",
+    "tile_scan",
     "tile_to_blocks",
     "tidy",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from mlirc.dialects.mlirc_dialect import DEQUANTIZE, GATHER_MATRICES
+from mlirc.ir.scans import SCAN
 from mlirc.mlir import affine, arith, ir, linalg, nested, tensor
 
 Size: TypeAlias = "int | ir.Value"  # an index: static, or an SSA value
@@ -166,7 +167,7 @@ def take_body(
     `offsets` holds what is to be added to the index of an old dimension.
     """
     old.regions[0].blocks[0].append_to(new.regions[0])
-    for name in (DEQUANTIZE, GATHER_MATRICES):
+    for name in (DEQUANTIZE, GATHER_MATRICES, SCAN):
         if name in old.attributes:
             new.attributes[name] = old.attributes[name]
     found: list[ir.Operation] = []

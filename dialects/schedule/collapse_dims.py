@@ -11,16 +11,19 @@ from collections.abc import Sequence
 from mlirc.dialects.schedule import _build
 from mlirc.dialects.schedule._base import PayloadError, transform_op
 from mlirc.dialects.schedule._dims import Dims, contraction, indexed_dims, producer, structured_ops
+from mlirc.ir.scans import Scan, is_scan
 from mlirc.ir.tensors import shape_of
 from mlirc.mlir import ir, tensor
 
 
 def kept_units(dims: Dims, vectors: bool = False) -> set[int]:
-    """Unit classes that must stay: one each of a contraction's m, n and k (k alone with `vectors`), and one row if the
-    last op has no other."""
+    """Unit classes that must stay: one each of a contraction's m, n and k (k alone with `vectors`), a scan's own, and
+    one row if the last op has no other."""
     kept: set[int] = set()
     products = False
     for i, op in enumerate(dims.ops):
+        if is_scan(op):
+            kept.add(dims.of[i][Scan.of(op).dim])
         roles = contraction(op)
         if roles:
             products |= bool(roles.m and roles.n) and not vectors

@@ -7,6 +7,7 @@ from functools import cache
 from mlirc.dialects.mlirc_dialect import ATTENTIONS
 from mlirc.ir.combiners import COMBINERS
 from mlirc.ir.contractions import multiply_accumulate
+from mlirc.ir.scans import is_scan
 from mlirc.mlir import ir
 
 CONTRACTIONS = (
@@ -89,11 +90,13 @@ def is_contraction(op: ir.Operation) -> bool:
 
 
 def kind_of(op: ir.Operation) -> str:
-    """The kind of the kernel that computes just this op: `elementwise`, `reduction`, `matmul`, `attention`, `gather`
-    (a map that reads a table at loaded indices) or `generic`."""
+    """The kind of the kernel that computes just this op: `elementwise`, `reduction`, `scan`, `matmul`, `attention`,
+    `gather` (a map that reads a table at loaded indices) or `generic`."""
     op = op.operation
     if op.name in ATTENTIONS:
         return "attention"
+    if is_scan(op):
+        return "scan"
     if is_contraction(op):
         return "matmul"
     if is_map_generic(op):

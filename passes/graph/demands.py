@@ -23,6 +23,7 @@ class Kernel:
     cols: list[Index] = field(default_factory=list)
     reduction_sizes: list[int] = field(default_factory=list)
     contractions: list[ir.Operation] = field(default_factory=list)
+    scan: ir.Operation | None = None
     members: list[ir.Operation] = field(default_factory=list)
     opaque: bool = False
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
 from mlirc.dialects.windows import GATHER_WINDOWS
+from mlirc.ir.scans import is_scan
 from mlirc.ir.tensors import VIEWS, kept_dims, shape_of
 from mlirc.mlir import ir
 from mlirc.passes.graph.classify import body, generic_inits, is_contraction, iterators, maps
@@ -235,6 +236,8 @@ class Evaluator:
             return self.outer(op.operands[0])
         if not self.inline(op) or GATHER_WINDOWS in op.attributes:
             return self.scalars.load(value, indices)
+        if is_scan(op):
+            return self.scalars.inner("scanned", value, indices, value.type.element_type)
         if is_contraction(op):
             return self.scalars.inner("dot", op, indices, value.type.element_type)
         if op.name == "linalg.generic":

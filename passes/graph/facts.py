@@ -27,7 +27,7 @@ PAGED_OPERANDS = ("bhsd", "pkud", "pkue")
 
 
 def kind(op: ir.Operation) -> str:
-    """`move`, `map`, `reduction`, `matmul`, `attention` or `generic` (anything else)."""
+    """`move`, `map`, `reduction`, `scan`, `matmul`, `attention` or `generic` (anything else)."""
     if is_move(op):
         return "move"
     found = classify.kind_of(op)

@@ -11,7 +11,8 @@ of its users when that costs no more than writing its result and reading it back
 - a contraction claims the chain of maps that follows it as its epilogue, before all else. Two contractions of the same
   left operand that meet in one map (SwiGLU) share a kernel;
 - a reduction joins the kernel of its only user when its rows are rows of that kernel: a norm or softmax is one kernel;
-- a map whose result others need, too, joins the first kernel that reduces its rows, which writes both (`kept`).
+- a map whose result others need, too, joins the first kernel that reduces its rows, which writes both (`kept`);
+- a scan joins the kernel of the maps that read it, element by element.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from dataclasses import dataclass
 from math import prod
 
 from mlirc.dialects.mlirc_dialect import ATTENTIONS
+from mlirc.ir.scans import Scan, is_scan
 from mlirc.ir.tensors import VIEWS, shape_of
 from mlirc.mlir import ir
 from mlirc.passes.graph import classify, gathers, kept
 from mlirc.passes.graph.demands import Demand, Kernel
 from mlirc.passes.graph.epilogue import Epilogues, Uses
-from mlirc.passes.graph.evaluate import Indices, is_move, map_results, sources
+from mlirc.passes.graph.evaluate import Indices, is_move, loop_indices, map_results, sources
 from mlirc.passes.graph.facts import (
     attention_reads,
     contraction_reads,
@@ -199,6 +201,8 @@ class Grouping:
             return self.options.maps and all(self._may_move(op, k, demands[0]) for k in kernels)
         if classify.is_reduction_generic(op):
             return self.options.reductions and len(kernels) == 1 and self._may_reduce(op, next(iter(kernels)))
+        if is_scan(op):
+            return self.options.maps and len(kernels) == 1 and self._may_scan(op, next(iter(kernels)))
         if not is_map(op) or not self.options.maps:
             return False
         if reads_many(op) and any(k.rows is not None for k in kernels):
@@ -309,7 +313,7 @@ class Grouping:
     def _may_reduce(self, op: ir.Operation, kernel: Kernel) -> bool:
         """Whether the reduction's rows are rows of the kernel, and what it reduces the rest of the kernel's loops."""
         reads = self.demand(op.results[0]).indices[kernel]
-        if self._has_claim(kernel) or kind(kernel.root) not in ("map", "move", "reduction"):
+        if self._has_claim(kernel) or kernel.scan or kind(kernel.root) not in ("map", "move", "reduction"):
             return False
         if len(reads) != 1 or None in reads:
             return False
@@ -327,6 +331,16 @@ class Grouping:
             return False
         self._set_rows(kernel, rows, rest, sizes)
         return True
+
+    def _may_scan(self, op: ir.Operation, kernel: Kernel) -> bool:
+        """Whether the kernel is of maps that read the scan's elements in its own loops."""
+        reads = {r for result in op.results for r in self.demand(result).indices.get(kernel, ())}
+        if self._has_claim(kernel) or kernel.scan or kernel.rows is not None or kernel.contractions:
+            return False
+        if kind(kernel.root) not in ("map", "move") or len(reads) != 1 or None in reads:
+            return False
+        terms = [i for i in next(iter(reads)) if i != Index()]  # type: ignore[union-attr]
+        return sorted(map(hash, terms)) == sorted(map(hash, kernel.dims)) and set(terms) == set(kernel.dims)
 
     def _set_rows(self, kernel: Kernel, rows: frozenset, cols: list[Index], sizes: list[int]) -> None:
         if not cols:
@@ -375,6 +389,8 @@ class Grouping:
             self._read_contraction(op, kernel)
         elif classify.is_reduction_generic(op):
             self._read_reduction(op, kernel)
+        elif is_scan(op):
+            self._read_scan(op, kernel)
         else:
             for number, result in enumerate(op.results):
                 demand = self.demand(result)
@@ -395,6 +411,17 @@ class Grouping:
         loops = reduction_loops(op, read, kernel.cols)
         self._read(op.operands[0], kernel, tuple(f(loops) for f in map_results(classify.maps(op)[0])))
         self._read(op.operands[1], kernel, read)
+
+    def _read_scan(self, op: ir.Operation, kernel: Kernel) -> None:
+        kernel.scan = op
+        read = next(r for result in op.results for r in self.demand(result).indices.get(kernel, ()))
+        assert read is not None  # roots and scans in kernels of maps are read at known indices
+        scan = Scan.of(op)
+        loops = loop_indices(op, 0, read)
+        for value, affine_map in zip(list(op.operands)[: scan.count], classify.maps(op), strict=False):
+            self._read(value, kernel, tuple(f(loops) for f in map_results(affine_map)))
+        for carry, affine_map in zip(list(op.operands)[-scan.count :], classify.maps(op)[-scan.count :], strict=True):
+            self._read(carry, kernel, tuple(f(loops) for f in map_results(affine_map)))
 
     def _read_contraction(self, op: ir.Operation, kernel: Kernel) -> None:
         kernel.contractions.append(op)

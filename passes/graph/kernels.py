@@ -1,5 +1,5 @@
-"""Builds the kernel function of one group: a map, a reduction with its surroundings, a matmul with its epilogue, or
-attention. What is computed comes from the scalar expression of the root's result."""
+"""Builds the kernel function of one group: a map, a reduction or scan with its surroundings, a matmul with its
+epilogue, or attention. What is computed comes from the scalar expression of the root's result."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from mlirc.passes.graph.matmul import MatmulEmitter
 from mlirc.passes.graph.outline import KERNELS, ROOT
 from mlirc.passes.graph.reduction import UNIT_ROW, ReductionEmitter
 from mlirc.passes.graph.scalar import Scalar, Scalars, is_gather
+from mlirc.passes.graph.scan import ScanEmitter
 from mlirc.passes.graph.space import Space
 
 
@@ -60,10 +61,12 @@ class KernelBuilder:
         shape = shape_of(self.outputs[0])
         dims = tuple(dim(i, n) for i, n in enumerate(shape))
         nodes = [self._output(i, dims) for i in range(len(self.outputs))]
-        inner = {n.number: n for node in nodes for n in node.walk() if n.kind in ("reduced", "dot")}
+        inner = {n.number: n for node in nodes for n in node.walk() if n.kind in ("reduced", "dot", "scanned")}
         with ir.InsertionPoint(self.block):
             if any(n.kind == "dot" for n in inner.values()):
                 return self._finish("matmul", self._matmul(nodes[0], dims))
+            if any(n.kind == "scanned" for n in inner.values()):
+                return self._finish("scan", ScanEmitter(self.evaluator, self.arguments, nodes, dims).emit())
             if inner:
                 return self._finish("reduction", self._reduction(nodes, dims))
             kind = "gather" if any(is_gather(n) for node in nodes for n in node.walk()) else "elementwise"

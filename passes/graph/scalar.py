@@ -33,6 +33,7 @@ class Scalar:
     index   `data` = Index: an integer that depends on loop indices (or on an index-typed scalar) alone
     op      `data` = (op name, attributes): a scalar operation on `operands`
     reduced `data` = (reduction op, row indices); dot: `data` = (contraction op, result indices)
+    scanned `data` = (a scan's result, indices)
     """
 
     kind: str
@@ -96,8 +97,8 @@ class Scalars:
     def index(self, index: Index, type_: ir.Type) -> Scalar:
         return self._make(("index", index, type_), "index", type_, index, (), _dims([index]))
 
-    def inner(self, kind: str, op: ir.Operation, indices: Sequence[Index], type_: ir.Type) -> Scalar:
-        """A `reduced` or `dot` node: the result of a reduction or contraction in the same kernel."""
+    def inner(self, kind: str, op: ir.Operation | ir.Value, indices: Sequence[Index], type_: ir.Type) -> Scalar:
+        """A `reduced`, `dot` or `scanned` node: the result of a reduction, contraction or scan in the same kernel."""
         indices = tuple(indices)
         return self._make((kind, op, indices), kind, type_, (op, indices), (), _dims(indices))
 

@@ -1,4 +1,4 @@
-"""Cumulative sums, products and extrema: rows that are cut into chunks, on the host device."""
+"""Cumulative sums, products and extrema, along any dimension, on the host device."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import mlirc
-from mlirc.frontend.decompositions_scans import CHUNK
 
 
 class _Scan(torch.nn.Module):
@@ -23,8 +22,8 @@ def run(function, x):
     return [torch.as_tensor(r) for r in mlirc.compile(_Scan(function), (x,), device="host").flat(x)]
 
 
-# One element, the longest that is not cut into chunks and one more, a prime, three levels of chunks.
-LENGTHS = [1, 2 * CHUNK, 2 * CHUNK + 1, 997, 2 * CHUNK * CHUNK + 5]
+# One element, lanes of one warp, several warps, and several steps of a block, of which the last one is not full.
+LENGTHS = [1, 2, 31, 128, 997, 4096, 9001]
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -37,7 +36,28 @@ def test_sums_and_products(length):
         (x.double().cumsum(-1), x.double().t().cumsum(0), near_one.double().cumprod(1)),
         strict=True,
     ):
-        torch.testing.assert_close(got.double(), want, rtol=2e-6, atol=2e-5)
+        torch.testing.assert_close(got.double(), want, rtol=2e-6, atol=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dim"),
+    [
+        ((7, 31), 1),
+        ((40, 33), 1),
+        ((300, 5), 0),
+        ((2, 70, 3), 1),
+        ((3, 33, 130), 1),
+        ((2, 17, 4, 5), 2),
+        ((1000, 1), 0),
+    ],
+)
+def test_any_dimension(shape, dim):
+    x = torch.randn(shape)
+    (got,) = run(lambda x: x.cumsum(dim), x)
+    torch.testing.assert_close(got.double(), x.double().cumsum(dim), rtol=2e-6, atol=2e-5)
+    steps = (x * 3).round()
+    for got, want in zip(run(lambda x: x.cummax(dim), steps), steps.cummax(dim), strict=True):
+        assert torch.equal(got, want)
 
 
 def test_integers_are_exact():

@@ -5,7 +5,7 @@ may be NaN, where terms of both signs do. So an infinity has a size, too: that o
 an infinite operand (or a function), which no order changes, and infinity where it comes from numbers.
 An overflow is certain where its terms have one sign, or those of the other one cannot overflow by themselves, and as
 long as nothing of the other sign is added to it, and it is not made smaller: a product may be added before it is
-rounded (a fused multiply-add), and factors in another order may not overflow."""
+rounded (a fused multiply-add), and factors in another order may not overflow, or come to 0 before an infinity."""
 
 from __future__ import annotations
 
@@ -84,6 +84,9 @@ def of_product(at: At, made: Known) -> Known:
         size = b.select(b.equal(product, b.zero), others, size)
         near = b.above(size, b.constant(LARGEST[at.type] * _NEAR))
         doubts.append(b.all([b.below(product, b.infinity), near]))
+        for i in (0, 1):  # in another order the small ones may come to 0 before they meet an infinity
+            infinite = b.equal(b.absolute(at.value(i)), b.infinity)
+            doubts.append(b.all([infinite, b.below(b.absolute(at.value(1 - i)), one)]))
     doubt = b.any(doubts)
     return _known(at, b.unless(doubt, b.error_of(made)), size)
 

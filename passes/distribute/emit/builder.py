@@ -226,21 +226,34 @@ class Builder:
 
     def shuffle_xor(self, x: ir.Value, offset: int) -> ir.Value:
         """x of the lane whose number differs in `offset`; any element type of at most 64 bits."""
+        return self._shuffle(x, offset, gpu.ShuffleMode.XOR)
+
+    def shuffle_up(self, x: ir.Value, offset: int) -> ir.Value:
+        """x of the lane whose number is less by `offset`, or the lane's own where there is none."""
+        return self._shuffle(x, offset, gpu.ShuffleMode.UP)
+
+    def shuffle_from(self, x: ir.Value, lane: IndexValue) -> ir.Value:
+        """x of that lane."""
+        i32 = ir.IntegerType.get_signless(32)
+        number = lane if isinstance(lane, int) else arith.IndexCastOp(i32, lane).result
+        return self._shuffle(x, number, gpu.ShuffleMode.IDX)
+
+    def _shuffle(self, x: ir.Value, by: int | ir.Value, mode: gpu.ShuffleMode) -> ir.Value:
         i32 = ir.IntegerType.get_signless(32)
         t = x.type
         bits = 64 if isinstance(t, ir.IndexType) else t.width
         if bits < 32:
             narrow = ir.IntegerType.get_signless(bits)
             raw = x if isinstance(t, ir.IntegerType) else arith.BitcastOp(narrow, x).result
-            wide = self.shuffle_xor(arith.ExtUIOp(i32, raw).result, offset)
+            wide = self._shuffle(arith.ExtUIOp(i32, raw).result, by, mode)
             back = arith.TruncIOp(narrow, wide).result
             return back if isinstance(t, ir.IntegerType) else arith.BitcastOp(t, back).result
         if isinstance(t, ir.IndexType):
             i64 = ir.IntegerType.get_signless(64)
-            return arith.IndexCastOp(t, self.shuffle_xor(arith.IndexCastOp(i64, x).result, offset)).result
-        off = self.constant(ir.IntegerAttr.get(i32, offset))
+            return arith.IndexCastOp(t, self._shuffle(arith.IndexCastOp(i64, x).result, by, mode)).result
+        off = self.constant(ir.IntegerAttr.get(i32, by)) if isinstance(by, int) else by
         width = self.constant(ir.IntegerAttr.get(i32, 32))
-        return gpu.ShuffleOp(x, off, width, gpu.ShuffleMode.XOR).results[0]
+        return gpu.ShuffleOp(x, off, width, mode).results[0]
 
     # -- registers
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+from mlirc.ir.scans import Scan, is_scan
 from mlirc.ir.window_sums import window_sum
 from mlirc.mlir import ir
 from mlirc.passes.distribute.emit.emitter import IndexValue, Unsupported
@@ -11,9 +13,10 @@ from mlirc.passes.distribute.instructions import contraction
 from mlirc.passes.distribute.memory import access, slices
 from mlirc.passes.distribute.products import matching
 from mlirc.passes.distribute.program import cluster_parts
-from mlirc.passes.distribute.program.results import default_layout
+from mlirc.passes.distribute.program.results import default_layout, is_window, put
 from mlirc.passes.distribute.program.scope import Lowerings, Scope
 from mlirc.passes.distribute.tiles import reduction
+from mlirc.passes.distribute.tiles import scan as scans
 from mlirc.passes.distribute.tiles.banded import Banded
 from mlirc.passes.distribute.tiles.elementwise import Elementwise, map_dims
 from mlirc.passes.distribute.tiles.values import Reshaped, Resized, Splat, Tile
@@ -90,7 +93,12 @@ def _extract_slice(scope: Scope, op) -> None:
 
 
 def _insert_slice(scope: Scope, op) -> None:
-    """A tile at the front of one that has nothing else in it, and is no larger than that one can be."""
+    """A tile at the front of one that has nothing else in it, and is no larger than that one can be; or a part of a
+    result, which is stored."""
+    if is_window(op.operands[1]):
+        put(scope, op, scope.tile(op.operands[0]))
+        scope.views[op.results[0]] = scope.view(op.operands[1])
+        return
     source, target = (scope.tile(v) for v in list(op.operands)[:2])
     offsets, bounds, _ = slices.slice_geometry(op, scope.scalar)
     empty = op.operands[1].owner
@@ -185,6 +193,9 @@ def _generic(scope: Scope, op) -> None:
     maps = [map_dims(ir.AffineMapAttr(m).value) for m in ir.ArrayAttr(op.attributes["indexing_maps"])]
     operands = [(scope.tile(v), dims) for v, dims in zip(op.operands, maps, strict=True)]
     shape, sizes = _space(scope, len(iterators), operands)
+    if is_scan(op):
+        _scan(scope, op, inputs, operands, shape, sizes)
+        return
     if any("reduction" in i for i in iterators):
         _reduction(scope, op, inputs, operands, shape, sizes, iterators)
     else:
@@ -220,6 +231,20 @@ def _reduction(scope: Scope, op, inputs: int, operands, shape, sizes, iterators)
         scope.em, op, inputs, operands[:inputs], operands[inputs:], (layout, shape, sizes), reduced, scope.body_value
     )
     for value, frag in zip(op.results, results, strict=True):
+        scope.tiles[value] = frag
+
+
+def _scan(scope: Scope, op, inputs: int, operands, shape, sizes) -> None:
+    dim = Scan.of(op).dim
+    rest = [n for d, n in enumerate(shape) if d != dim]
+    if dim < len(shape) - 1 and math.prod(rest) >= scope.em.team.threads:
+        others = [(tile, [d - (d > dim) for d in dims if d not in (None, dim)]) for tile, dims in operands]
+        layout = scans.in_registers(default_layout(scope.em, op, rest, others).dims, dim, shape[dim])
+    else:
+        layout = scans.walked(default_layout(scope.em, op, shape, operands).dims, dim)
+    tile_scan = scans.TileScan(scope.em, op, layout, scope.body_value)
+    results, carries = tile_scan.run(operands[:inputs], operands[2 * inputs :], shape, sizes)
+    for value, frag in zip(op.results, [*results, *carries], strict=True):
         scope.tiles[value] = frag
 
 

@@ -8,6 +8,7 @@ from mlirc.passes.distribute.emit.emitter import Emitter, Unsupported
 from mlirc.passes.distribute.emit.pending import wait_for_all
 from mlirc.passes.distribute.lowerings.consumer import Consumer
 from mlirc.passes.distribute.lowerings.turns import turns_of
+from mlirc.passes.distribute.program.results import is_window
 from mlirc.passes.distribute.program.scope import Lowerings, Scope
 from mlirc.passes.distribute.tiles import cluster_reduction
 from mlirc.passes.distribute.tiles.loop_argument import LoopArgument
@@ -19,8 +20,10 @@ def lower(outer: Scope, op) -> None:
     em = outer.em
     body = op.regions[0].blocks[0]
     lb, ub, step = (outer.scalar(v) for v in list(op.operands)[:3])
-    inits = list(op.operands)[3:]
-    iv, carried = body.arguments[0], list(body.arguments)[1:]
+    everything = list(op.operands)[3:]
+    kept = [i for i, init in enumerate(everything) if not is_window(init)]  # others are stored part by part
+    inits = [everything[i] for i in kept]
+    iv, carried = body.arguments[0], [body.arguments[1 + i] for i in kept]
     pipeline, turns = Consumer(outer, body, op), turns_of(outer, op.operation)
     em.team.groups.finish()
     cluster_reduction.meet(em)
@@ -30,6 +33,9 @@ def lower(outer: Scope, op) -> None:
     em.pipeline, em.pipeline_depth = pipeline, 1
     draft = scf.ForOp(em.value(lb), em.value(ub), em.value(step), [])
     scope = outer.inside()
+    for value, init in zip(list(body.arguments)[1:], everything, strict=True):
+        if is_window(init):
+            scope.views[value] = outer.view(init)
     arguments: list[LoopArgument] = []
     scalar_arguments = [v for v in carried if not isinstance(v.type, ir.RankedTensorType)]
     if scalar_arguments:
@@ -49,7 +55,7 @@ def lower(outer: Scope, op) -> None:
         with cluster_reduction.in_loop(em, index):
             for inner in ops[:-1]:
                 scope.lower(inner)
-            yielded = [scope.tile(v) for v in ops[-1].operands]
+            yielded = [scope.tile(ops[-1].operands[i]) for i in kept]
         for argument, tile in zip(arguments, yielded, strict=True):
             if argument.fragment is None:
                 argument.take_form(tile)
@@ -63,8 +69,8 @@ def lower(outer: Scope, op) -> None:
         results = _finish_once(em, draft, arguments, init_tiles)
     else:
         results = _finish(em, draft, arguments, init_tiles, until)
-    for value, frag in zip(op.results, results, strict=True):
-        outer.tiles[value] = frag
+    for i, frag in zip(kept, results, strict=True):
+        outer.tiles[op.results[i]] = frag
     if left:
         wait_for_all()
     if turns is not None:

@@ -56,9 +56,27 @@ def _strip(scope: Scope, maker: ir.Operation | None, shape: list[int]) -> int:
     return 1
 
 
+def is_window(value: ir.Value) -> bool:
+    """Whether a tensor is a block's window of a result, which a loop stores part by part (`schedule.tile_scan`)."""
+    owner = value.owner
+    if isinstance(owner, ir.Block):
+        loop = owner.owner.operation
+        number = list(owner.arguments).index(value) - 1
+        return loop.name == "scf.for" and number >= 0 and is_window(list(loop.operands)[3 + number])
+    if owner.name == "scf.for":
+        return is_window(list(owner.operands)[3 + list(owner.results).index(value)])
+    if owner.name == "tensor.insert_slice":
+        return is_window(owner.operands[1])
+    source = owner.operands[0] if owner.name == "tensor.extract_slice" else None
+    if source is None or not isinstance(source.owner, ir.Block) or not isinstance(source.type, ir.RankedTensorType):
+        return False
+    return source.owner.owner.operation.name == "scf.forall"
+
+
 def store(scope: Scope, op, plain: bool = False) -> None:
-    """tensor.parallel_insert_slice into a shared output; `plain`: by each thread's own stores of what it has."""
-    if op.operands[0] not in scope.program.stored:
+    """tensor.parallel_insert_slice into a shared output; `plain`: by each thread's own stores of what it has. What a
+    loop has stored part by part is there."""
+    if op.operands[0] not in scope.program.stored and not is_window(op.operands[0]):
         put(scope, op, scope.tile(op.operands[0]), plain=plain)
 
 

@@ -20,7 +20,7 @@ from support.kernels import warp as warp_kernels
 from support.kernels.check import TARGET, function_name
 from support.kernels.convolutions import Convolution
 from support.kernels.hopper import HANDS
-from support.kernels.payloads import attention, generic, inputs_of, kernel, matmul, norm
+from support.kernels.payloads import attention, generic, inputs_of, kernel, matmul, norm, scan
 from support.kernels.product import BARRIERS, STAGES, K, M, N, product
 from support.kernels.stencils import Depthwise
 from support.mutants.kernels import Case
@@ -65,6 +65,8 @@ KERNELS: dict[str, tuple[str, str]] = {
     "elementwise": (add_transposed(13, 37), "elementwise:warps=2"),
     "norm, 4 warps": (norm(3, 391), "reduction:warps=4"),
     "norm, 1 warp": (norm(5, 67, "bf16"), "reduction:warps=1"),
+    "scan of rows": (scan((3, 1001), 1), "scan:warps=2,step=256"),
+    "scan of columns": (scan((2, 23, 70), 1), "scan:warps=2,step=16"),
     "matmul, mma, 3 stages": (
         matmul(33, 40, 102, "bf16"), "matmul:block_m=32,block_n=32,block_k=32,warps_m=2,warps_n=1,stages=3",
     ),

@@ -1,0 +1,96 @@
+"""Scans: cumulative sums, products, maxima. A block walks along its rows, or each of its threads along its columns."""
+
+from __future__ import annotations
+
+from mlirc.mlir import ir
+from mlirc.schedule import register
+from mlirc.schedule.kernel_info import KernelInfo
+from mlirc.schedule.verbs import (
+    annotate,
+    ceil_div,
+    generalize,
+    match,
+    match_root,
+    power_of_two,
+    product,
+    script,
+    tidy,
+    tile_scan,
+    tile_to_blocks,
+)
+from mlirc.scripts.elementwise import vector_width
+from mlirc.targets import Target
+
+LOADS = 4  # of a thread in one step along a row
+AHEAD = 16  # elements of a thread in one step along a column
+ENOUGH = 1 << 16  # columns from which on a thread for each keeps the machine busy
+
+
+def is_tileable_scan(kernel: KernelInfo) -> bool:
+    return kernel.scan is not None and not kernel.obstacle and len(kernel.dims) > 1
+
+
+def row_tiles(kernel: KernelInfo, vector: int, warps: int | None, step: int | None) -> tuple[list[int], int, int]:
+    """(tile sizes, elements of a step, warps) of scans along the last dimension: a row for each block, or several short
+    ones."""
+    assert kernel.scan is not None
+    extents, length = [d.extent for d in kernel.dims], kernel.scan.length
+    warps = warps or min(max(power_of_two(ceil_div(length, 32 * vector * LOADS)), 1), 8)
+    step = step or min(32 * vector * LOADS * warps, length)
+    rows = max(min(power_of_two(128 * vector // step), extents[-2]), 1)
+    return [*[1] * (len(extents) - 2), rows, 0], step, max(warps, 4) if rows > 1 else warps
+
+
+def column_tiles(kernel: KernelInfo, vector: int, warps: int | None, step: int | None) -> tuple[list[int], int, int]:
+    """The same of scans along another dimension: a thread for each of `vector` columns that are neighbours, or where
+    these are few, the warps of a block one behind the other along them."""
+    assert kernel.scan is not None
+    extents, dim, length = [d.extent for d in kernel.dims], kernel.scan.dim, kernel.scan.length
+    many = product(extents) // length >= ENOUGH * vector
+    warps = warps or (4 if many else 8)
+    left = 32 * vector * (warps if many else 1)
+    sizes = [1] * len(extents)
+    for d in reversed(range(len(extents))):
+        if d != dim:
+            sizes[d] = max(min(left, extents[d]), 1)
+            left //= 1 << (sizes[d] - 1).bit_length()
+    columns = product(sizes)
+    lanes = 1 if many else max(warps * 32 * vector // (1 << (columns - 1).bit_length()), 1)
+    sizes[dim] = 0
+    return sizes, step or min(max(AHEAD // vector, 1) * lanes, length), warps
+
+
+@register(matches=is_tileable_scan, priority=20)
+def scan(
+    kernel: KernelInfo,
+    target: Target,
+    *,
+    step: int | None = None,
+    warps: int | None = None,
+    vector: int | None = None,
+    min_blocks: int | None = None,
+) -> ir.Module:
+    """Each block takes rows, or columns, and walks along them `step` elements at a time with the carry in registers, so
+    that every operand is read once.
+
+    Knobs:
+      step: elements along the scan that a block takes at a time.
+      warps: warps of a block.
+      vector: elements of a thread's access.
+      min_blocks: blocks that a multiprocessor should hold.
+    """
+    assert kernel.scan is not None
+    last = len(kernel.dims) - 1
+    vector = vector or vector_width(kernel, kernel.dims[last].extent)
+    tiles = row_tiles if kernel.scan.dim == last else column_tiles
+    sizes, step, warps = tiles(kernel, vector, warps, step)
+    neighbours = last - 1 if kernel.scan.dim == last else last
+    with script(step=step, warps=warps, vector=vector, min_blocks=min_blocks) as (module, function):
+        generalize(function)
+        forall = tile_to_blocks(match_root(function), sizes=sizes, keep=[neighbours], order=[])
+        if step < kernel.scan.length:
+            tile_scan(forall, size=step)
+        annotate(match(forall, "linalg.generic"), vector=vector)
+        annotate(function, warps=warps, min_blocks=min_blocks)
+        tidy(function, forall)
+    return module
