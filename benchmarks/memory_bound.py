@@ -189,7 +189,7 @@ def run_case(case: tuple, files: list[Path], samples: int, flush: Any, compiled:
             model.launch(torch.cuda.current_stream())
 
         for o in model.outputs:
-            torch.from_dlpack(o).view(torch.uint8).fill_(255)
+            torch.from_dlpack(o).reshape(-1).view(torch.uint8).fill_(255)
         launch(first)
         torch.cuda.synchronize()
         errors[file.stem] = error([torch.from_dlpack(o) for o in model.outputs], right, first[0])

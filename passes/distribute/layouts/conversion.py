@@ -8,7 +8,7 @@ where every element stays in its warp, lanes alone meet."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from mlirc.passes.distribute.layouts import banks, shuffles
@@ -108,7 +108,10 @@ def _scratches(target: Layout, source: Layout, warps: int, size: int, stmatrix: 
     padded = list(extents)
     if extents and extents[-1] * size >= LINE:
         padded[-1] += CHUNK // size
-    candidates = [SharedLayout(tuple(padded), size), SharedLayout.of_tile(extents, size, panels=False)]
+    swizzled = SharedLayout.of_tile(extents, size, panels=False)
+    candidates = [SharedLayout(tuple(padded), size), swizzled]
+    if swizzled.swizzle and target.piece == 1:  # columns
+        candidates += [replace(swizzled, alike=n) for n in (2, 4, 8)]
     places = target.places_in(source, warps)
     alone = places is not None and stays(places, "w", warps) and not source.free("w", warps)
     meet = MEET_WARP if alone or warps == 1 else MEET

@@ -39,13 +39,16 @@ class Descriptor:
 @dataclass(frozen=True)
 class SharedLayout:
     """`extents` of the tile, as memory covers it; `size`: bytes of an element; `swizzle`: bytes of a row; `panel`:
-    elements of a panel's row (0: rows are whole); `stages`: slots."""
+    elements of a panel's row (0: rows are whole); `stages`: slots; `alike`: how many times more rows that follow each
+    other are permuted alike than in those modes, so that columns are read without bank conflicts by threads that have
+    so many of their elements each."""
 
     extents: tuple[int, ...]
     size: int
     swizzle: int = 0
     panel: int = 0
     stages: int = 1
+    alike: int = 1
 
     @staticmethod
     def of_tile(extents: list[int], size: int, panels: bool, stages: int = 1) -> SharedLayout:
@@ -113,8 +116,8 @@ class SharedLayout:
 
     @property
     def rows_per_line(self) -> int:
-        """Rows that have all banks together, and are permuted alike."""
-        return max(LINE // CHUNK // self.chunks, 1)
+        """Rows that have all banks together, and are permuted alike (with `alike`, so many times those)."""
+        return max(LINE // CHUNK // self.chunks, 1) * self.alike
 
     @property
     def per_chunk(self) -> int:

@@ -13,6 +13,7 @@ from mlirc.passes.distribute.layouts.registers import Layout
 from mlirc.passes.distribute.memory import access
 from mlirc.passes.distribute.tiles import choices
 from mlirc.passes.distribute.tiles.strips import Strips
+from mlirc.passes.distribute.tiles.transposed import loaded_by_rows
 from mlirc.passes.distribute.tiles.unpacking import RUN, Unpacking, halves
 from mlirc.passes.distribute.tiles.values import Fragment, Load, Marked, Tile, elementwise_op
 
@@ -365,8 +366,13 @@ class Elementwise(Marked):
             if o is None or STRIP in self.op.attributes and _is_read_in_strips(o[0], o[1], space, self.space_sizes):
                 bound.append(o)
             else:
-                bound.append((o[0].get(space.project(o[1])), o[1]))
+                bound.append((self._operand(*o, space.project(o[1])), o[1]))
         return Body(self.em, self.op, space, self.space_sizes, bound, self.scalars)
+
+    def _operand(self, tile: Tile, dims: list[int | None], layout: Layout) -> Fragment:
+        """An operand in a layout; one that is read across its rows comes through shared memory."""
+        own = loaded_by_rows(tile, layout) if [d for d in dims if d is not None] != sorted(set(dims) - {None}) else None
+        return tile.get(layout) if own is None else tile.get(own).get(layout)
 
     def _evaluate(self, space: Layout) -> list[Fragment]:
         body = self.body(space)
