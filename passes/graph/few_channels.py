@@ -14,9 +14,9 @@ from math import prod
 
 from mlirc.dialects.windows import Windows
 from mlirc.ir.tensors import element_bytes, shape_of
-from mlirc.mlir import arith, ir, tensor
+from mlirc.mlir import arith, ir, linalg, tensor
 from mlirc.passes.graph.channels_last import element_of, padded, transposed
-from mlirc.passes.graph.emit import reshape
+from mlirc.passes.graph.emit import make_generic, reshape
 from mlirc.passes.graph.evaluate import zero_attribute
 from mlirc.passes.graph.space import tensor_type
 
@@ -73,20 +73,41 @@ def fold_taps(image: ir.Value, weights: ir.Value, windows: Windows) -> tuple[ir.
     high = max((out - 1) * step + (taps - 1) * dilation + 1 - shape[-2] - low, 0)
     lead = [0] * (len(shape) - 2)
     image = with_zeros(image, [*lead, low, 0], [*lead, high, 0])
-    size_of_slice = [*shape[:-2], out, channels]
-    steps, kind = [*[1] * len(lead), step, 1], tensor_type(size_of_slice, element_of(image))
-    parts = [
-        tensor.ExtractSliceOp(kind, image, [], [], [], [*lead, t * dilation, 0], size_of_slice, steps).result
-        for t in range(taps)
-    ]
-    folded = [*shape[:-2], out, taps * channels]
-    image = tensor.ConcatOp(tensor_type(folded, element_of(image)), len(shape) - 1, parts).result
+    image = _runs(image, out, step * channels, taps * channels) if dilation == 1 else _joined(image, out, windows)
     rows = list(shape_of(weights))
     weights = reshape(weights, [*rows[:-2], 1, taps * channels])
     *before, _ = zip(windows.kernel, windows.strides, windows.dilations, windows.low, strict=True)
     kernel, strides, dilations, begins = (tuple(n) for n in zip(*before, (1, 1, 1, 0), strict=True))
     geometry = Windows(kernel, windows.out, strides, dilations, begins, taps * channels)
     return image, weights, geometry
+
+
+def _runs(image: ir.Value, out: int, step: int, length: int) -> ir.Value:
+    """Of each row of an image [..., W, C], as [..., out, length]: so many elements from every `step`th on."""
+    *lead, width, channels = shape_of(image)
+    rows = reshape(image, [*lead, width * channels])
+    shape = [*lead, out, length]
+    init = tensor.EmptyOp(shape, element_of(image)).result
+    op = make_generic([], [init], [ir.AffineMap.get_identity(len(shape))], ["parallel"] * len(shape))
+    with ir.InsertionPoint(op.regions[0].blocks[0]):
+        *places, window, element = (linalg.IndexOp(d).result for d in range(len(shape)))
+        first = arith.muli(window, arith.constant(ir.IndexType.get(), step))
+        linalg.yield_([tensor.ExtractOp(rows, [*places, arith.addi(first, element)]).result])
+    return op.results[0]
+
+
+def _joined(image: ir.Value, out: int, windows: Windows) -> ir.Value:
+    """The taps of each window in a row of an image [..., W, C], one behind the other: [..., out, taps * C]."""
+    *lead, _, channels = shape_of(image)
+    taps, step, dilation = windows.kernel[-1], windows.strides[-1], windows.dilations[-1]
+    size, steps = [*lead, out, channels], [*[1] * len(lead), step, 1]
+    kind, zeros = tensor_type(size, element_of(image)), [0] * len(lead)
+    parts = [
+        tensor.ExtractSliceOp(kind, image, [], [], [], [*zeros, t * dilation, 0], size, steps).result
+        for t in range(taps)
+    ]
+    folded = tensor_type([*lead, out, taps * channels], element_of(image))
+    return tensor.ConcatOp(folded, len(lead) + 1, parts).result
 
 
 def _halves(windows: Windows, together: int, size: int) -> bool:
