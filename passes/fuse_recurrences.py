@@ -42,7 +42,7 @@ def run(module: ir.Module, target: str = DEFAULT_TARGET) -> None:
 
 def fits(cell: Cell, target: Target) -> bool:
     """Whether the matrix fits, each multiprocessor having all gates of some units."""
-    return chosen(cell.batch, cell.units, cell.gates, target) is not None
+    return chosen(cell.batch, cell.units, cell.gates, cell.bytes, cell.k_last, target) is not None
 
 
 def _calls(module: ir.Module) -> list[func.CallOp]:

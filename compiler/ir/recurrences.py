@@ -39,8 +39,9 @@ class Operand:
 @dataclass(frozen=True)
 class Recurrence:
     """A kernel's recurrence: `steps` steps over [`batch`, `units`] states. State number `state` is multiplied with
-    argument `matrix`, [`gates` * units, units] (`k_last`) or transposed. `gate_body` is the generic of the gates, with
-    its `operands`. `starts`: the argument that each state starts from; `makes`: the gates' result that each becomes;
+    argument `matrix`, [`gates` * units, units] (`k_last`) or transposed. `product` and `gate_body` are the generics,
+    the latter with its `operands`. `starts`: the argument that each state starts from; `makes`: the gates' result that
+    each becomes;
     `rows`: the gates' result of which each stacked result has one slice a step. `returned`: per result of the
     kernel the number of a state, or, from the number of states on, of a stacked result."""
 
@@ -52,6 +53,7 @@ class Recurrence:
     state: int
     matrix: int
     k_last: bool
+    product: ir.Operation
     gate_body: ir.Operation
     operands: tuple[Operand, ...]
     starts: tuple[int, ...]
@@ -110,6 +112,7 @@ class _Reader:
             state=self.carried.index(h),
             matrix=self.arguments.index(w),
             k_last=ir.AffineDimExpr(weight_map.results[1]).position == 2,
+            product=self.product,
             gate_body=self.gates,
             operands=operands,
             starts=tuple(starts[i] for i in states),  # type: ignore[misc]

@@ -175,7 +175,7 @@ _TABLE: dict[str, ScheduleAttribute] = {
         ),
         ScheduleAttribute(
             "mma", CONTRACTION, "an instruction's name", "what makes its products: one of mlirc's, or of your own",
-            _is_offered("mma"),
+            _is_offered("mma"), ("distribute", "recurrence"),
         ),
         ScheduleAttribute(
             "warp_grid", CONTRACTION, "a list of two numbers, each 1 to 32", "warps along m and n; their product "

@@ -97,6 +97,7 @@ class RecurrenceInfo:
     units: int
     gates: int
     dtype: str
+    k_last: bool  # rows of the matrix run along k
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,8 @@ def _recurrence(function: ir.Operation) -> RecurrenceInfo | None:
     if found is None:
         return None
     matrix = function.regions[0].blocks[0].arguments[found.matrix]
-    return RecurrenceInfo(found.steps, found.batch, found.units, found.gates, _tensor_info(matrix.type).dtype)
+    dtype = _tensor_info(matrix.type).dtype
+    return RecurrenceInfo(found.steps, found.batch, found.units, found.gates, dtype, found.k_last)
 
 
 def _special(kernel: KernelInfo) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlirc.ir.loops import Loop
-from mlirc.ir.tensors import shape_of
+from mlirc.ir.tensors import element_bytes, shape_of
 from mlirc.mlir import arith, ir, linalg, tensor
 from mlirc.passes.graph.emit import make_generic
 from mlirc.passes.graph.evaluate import Evaluator
@@ -36,6 +36,11 @@ class Cell:
     units: int
     gates: int
     reads: dict[int, tuple[int | None, ir.AffineMap]]
+
+    @property
+    def bytes(self) -> int:
+        """Of an element of the matrix."""
+        return element_bytes(ir.RankedTensorType(self.product.operands[0].type).element_type)
 
 
 def cell_of(step: ir.OpView, loop: Loop) -> Cell | None:

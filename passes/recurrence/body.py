@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlirc.ir.recurrences import Operand, Recurrence
-from mlirc.mlir import arith, gpu, ir, math, memref, scf, vector
+from mlirc.mlir import arith, gpu, ir, memref, scf
 from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue
 from mlirc.passes.distribute.memory.access import predicated
 from mlirc.passes.distribute.tiles.elementwise import elementwise_op
 from mlirc.passes.recurrence.barrier import Barrier
-from mlirc.passes.recurrence.geometry import LANE, WARP, Geometry, power_of_two
+from mlirc.passes.recurrence.geometry import Geometry
+from mlirc.passes.recurrence.products import Fma
+from mlirc.passes.recurrence.tensor_cores import Mma, ThreeTf32
 
-UNROLLED = 4  # rows of the batch whose state a thread loads at once
+PRODUCTS = {"fma": Fma, "mma": Mma, "tf32x3": ThreeTf32}
 
 
 class Body:
@@ -24,15 +26,13 @@ class Body:
         self.first = em.mul(self.block, g.own)  # of the block's units
         self.f32 = ir.F32Type.get()
         self.barrier = Barrier(em, g.blocks, recurrence.steps, counter)
-        self.sums = em.alloc_smem(g.sums_shape, self.f32)
-        self.warp_k = em.rem(em.block_warp, g.warps_k)
-        self.warp_rows = em.div(em.block_warp, g.warps_k)
+        self.products = PRODUCTS[g.instruction](em, recurrence, g, buffers, self.first)
         self.returned = dict(zip(recurrence.returned, buffers.results, strict=True))
         self.states = len(recurrence.starts)
 
     def build(self) -> None:
         em, g, r = self.em, self.g, self.r
-        matrix = [self._row(i) for i in range(g.warp_rows)]
+        self.products.keep()
         own = [self._pair(p) for p in range(g.pairs)]
         starts = [self._at(self.buffers.arguments[s], pair) for pair in own for s in r.starts]
         loop = scf.ForOp(em.c(0), em.c(r.steps), em.c(1), starts)
@@ -41,7 +41,7 @@ class Body:
             row = em.sub(r.steps - 1, step) if r.reverse else step
             given = [self._given(pair, row) for pair in own]
             self.barrier.wait(step)
-            self._multiply(matrix, step)
+            self.products.multiply(step)
             gpu.BarrierOp()
             carries = list(loop.inner_iter_args)
             made = [
@@ -57,121 +57,6 @@ class Body:
                 for p, pair in enumerate(own):
                     with predicated(pair.there):
                         self._store(buffer, [pair.row, pair.unit], loop.results[p * self.states + number])
-
-    # -- products
-
-    def _k(self, piece: int) -> IndexValue:
-        """The first of the lane's k in a piece."""
-        em, g = self.em, self.g
-        start = em.mul(em.add(em.mul(self.warp_k, g.pieces), piece), WARP)
-        return em.add(start, em.mul(em.lane, LANE))
-
-    def _row(self, number: int) -> list[ir.Value]:
-        """A row of the block's part of the matrix, of which this lane has some k; zeros behind its end."""
-        em, g, r = self.em, self.g, self.r
-        own = em.add(em.mul(self.warp_rows, g.warp_rows), number)
-        unit = em.min(em.add(self.first, em.rem(own, g.own)), g.units - 1)
-        row = em.add(em.mul(em.min(em.div(own, g.own), g.gates - 1), g.units), unit)
-        found: list[ir.Value] = []
-        for piece in range(g.pieces):
-            found += self._four(self.buffers.arguments[r.matrix], [row], self._k(piece), r.k_last)
-        return found
-
-    def _four(self, base: ir.Value, before: list[IndexValue], k: IndexValue, k_last: bool = True) -> list[ir.Value]:
-        """Four neighbours along k as f32; zeros behind the end."""
-        em, units = self.em, self.g.units
-        element = ir.MemRefType(base.type).element_type
-        if units % LANE == 0 and k_last:
-            at = em.min(k, units - LANE)
-            t = ir.VectorType.get([LANE], element)
-            width = element.width // 8 * LANE
-            loaded = vector.LoadOp(t, base, [em.value(i) for i in (*before, at)], alignment=width).result
-            parts = [em.extract(loaded, i) for i in range(LANE)]
-        else:
-            parts = []
-            for i in range(LANE):
-                at = em.min(em.add(k, i), units - 1)
-                indices = [*before, at] if k_last else [at, *before]
-                parts.append(memref.LoadOp(base, [em.value(x) for x in indices]).result)
-        parts = [self._wide(x) for x in parts]
-        if units % (WARP * self.g.warps_k * self.g.pieces) == 0:
-            return parts
-        zero = em.constant(ir.FloatAttr.get(self.f32, 0.0))
-        return [arith.SelectOp(em.condition(em.less(em.add(k, i), units)), x, zero).result for i, x in enumerate(parts)]
-
-    def _wide(self, x: ir.Value) -> ir.Value:
-        return x if x.type == self.f32 else arith.ExtFOp(self.f32, x).result
-
-    def _state(self, step: ir.Value, rows: Sequence[IndexValue]) -> list[list[ir.Value]]:
-        """The lane's k of some rows of the state that the step starts from: the argument, or what was handed on."""
-        em = self.em
-        count = self.g.pieces * LANE
-        first, half = em.condition(em.equal(step, 0)), em.rem(step, 2)
-        branch = scf.IfOp(first, [self.f32] * (count * len(rows)), has_else=True)
-        start = self.buffers.arguments[self.r.starts[self.r.state]]
-        for block, base, before in (
-            (branch.then_block, start, []),
-            (branch.else_block, self.buffers.handed, [half]),
-        ):
-            with ir.InsertionPoint(block):
-                found: list[ir.Value] = []
-                for row in rows:
-                    for piece in range(self.g.pieces):
-                        found += self._four(base, [*before, row], self._k(piece))
-                scf.YieldOp(found)
-        values = list(branch.results)
-        return [values[i * count : (i + 1) * count] for i in range(len(rows))]
-
-    def _multiply(self, matrix: list[list[ir.Value]], step: ir.Value) -> None:
-        """Multiplies the state's rows with the block's part of the matrix, into shared memory."""
-        em, batch = self.em, self.g.batch
-        together = next(n for n in (UNROLLED, 3, 2, 1) if batch % n == 0)
-        if batch == together:
-            self._some_rows(matrix, step, list(range(batch)))
-            return
-        loop = scf.ForOp(em.c(0), em.c(batch), em.c(together), [])
-        with ir.InsertionPoint(loop.body):
-            self._some_rows(matrix, step, [em.add(loop.induction_variable, i) for i in range(together)])
-            scf.YieldOp([])
-
-    def _some_rows(self, matrix: list[list[ir.Value]], step: ir.Value, rows: list[IndexValue]) -> None:
-        em, g = self.em, self.g
-        for row, state in zip(rows, self._state(step, rows), strict=True):
-            totals = []
-            for weights in matrix:
-                total = arith.MulFOp(weights[0], state[0]).result
-                for w, h in zip(weights[1:], state[1:], strict=True):
-                    total = math.FmaOp(w, h, total).result
-                totals.append(total)
-            total = self._over_lanes(totals)
-            width = power_of_two(g.warp_rows)
-            with predicated(em.condition(em.less(em.lane, width)) if width < 32 else True):
-                column = em.add(em.mul(self.warp_rows, width), em.lane)
-                memref.StoreOp(total, self.sums, [em.value(x) for x in (row, self.warp_k, column)])
-
-    def _over_lanes(self, totals: list[ir.Value]) -> ir.Value:
-        """Sums over lanes: lane i ends up with that of number i."""
-        em = self.em
-        half = power_of_two(len(totals)) // 2
-        while half:
-            upper = em.condition(em.equal(em.rem(em.div(em.lane, half), 2), 1))
-            kept = []
-            for i in range(min(half, len(totals))):
-                low = totals[i]
-                if i + half < len(totals):
-                    high = totals[i + half]
-                    given = arith.SelectOp(upper, low, high).result
-                    low = arith.SelectOp(upper, high, low).result
-                else:
-                    given = low
-                kept.append(arith.AddFOp(low, em.shuffle_xor(given, half)).result)
-            totals, half = kept, half // 2
-        [total] = totals
-        offset = power_of_two(self.g.warp_rows)
-        while offset < 32:
-            total = arith.AddFOp(total, em.shuffle_xor(total, offset)).result
-            offset *= 2
-        return total
 
     # -- gates
 
@@ -245,11 +130,9 @@ class Body:
         """The product's element: the sum over the warps that have parts of k."""
         em, g = self.em, self.g
         own = em.add(pair.own, gate * g.own)
-        width = power_of_two(g.warp_rows)
-        column = em.add(em.mul(em.div(own, g.warp_rows), width), em.rem(own, g.warp_rows))
-        total = self._load(self.sums, [pair.row, 0, column])
+        total = self.products.part(pair.row, own, 0)
         for warp in range(1, g.warps_k):
-            total = arith.AddFOp(total, self._load(self.sums, [pair.row, warp, column])).result
+            total = arith.AddFOp(total, self.products.part(pair.row, own, warp)).result
         return total
 
     # -- stores

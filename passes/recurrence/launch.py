@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from mlirc.ir.dependence import COOPERATIVE
 from mlirc.ir.recurrences import Recurrence
+from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import arith, func, gpu, ir, llvm, memref
 from mlirc.passes.distribute.emit.blame import check_attributes
 from mlirc.passes.distribute.emit.emitter import Emitter, Unsupported
@@ -31,7 +32,7 @@ def lower(module: ir.Module, function: func.FuncOp, name: str, recurrence: Recur
     """Replaces the function by a gpu.module and a host function of the same name."""
     taken = Taken(schedule_attributes.demands(function))
     check_attributes(function)
-    g = geometry.of(recurrence, taken.take(function, "units", 1), taken.take(function, "warps", 8))
+    g = _geometry(recurrence, function, taken)
     if problem := g.problem(target):
         raise Unsupported(f"mlirc.units = {g.own}: {problem}", function, "units")
     block = function.regions[0].blocks[0]
@@ -54,6 +55,17 @@ def lower(module: ir.Module, function: func.FuncOp, name: str, recurrence: Recur
     function.operation.erase()
     host.attributes["sym_name"] = ir.StringAttr.get(name)
     module.operation.attributes["gpu.container_module"] = ir.UnitAttr.get()
+
+
+def _geometry(recurrence: Recurrence, function: func.FuncOp, taken: Taken) -> geometry.Geometry:
+    matrix = function.regions[0].blocks[0].arguments[recurrence.matrix]
+    instruction = taken.take(recurrence.product, "mma", "fma")
+    own, warps = taken.take(function, "units", 1), taken.take(function, "warps", 8)
+    size = element_bytes(ir.RankedTensorType(matrix.type).element_type)
+    if instruction not in geometry.INSTRUCTIONS or instruction != "fma" and not recurrence.k_last:
+        what = "rows of the matrix do not run along k" if instruction in geometry.INSTRUCTIONS else "takes none such"
+        raise Unsupported(f'mlirc.mma = "{instruction}": {what}: leave it out', recurrence.product, "mma")
+    return geometry.Geometry(recurrence.batch, recurrence.units, recurrence.gates, size, own, warps, instruction)
 
 
 def _kernel(gpu_module, name: str, recurrence: Recurrence, g, target: Target, taken: Taken, types) -> None:
