@@ -31,7 +31,6 @@ from mlirc.schedule.verbs import (
     tile_to_blocks,
 )
 from mlirc.scripts._registers import row_blocks
-from mlirc.scripts.elementwise import vector_width
 from mlirc.scripts.generic import generic
 from mlirc.targets import Target
 
@@ -106,6 +105,12 @@ def read_once(kernel: KernelInfo, rows: int) -> int:
     return max(((product(a.shape), ELEMENT_BYTES.get(a.dtype, 8)) for a in kernel.arguments), default=(0, 0))[1]
 
 
+def row_bytes(kernel: KernelInfo, rows: int) -> int:
+    """Bytes of an element of the widest tensor that has whole rows; labels and sums, one for each row, do not count."""
+    whole = [t for t in (*kernel.arguments, *kernel.results) if 2 * product(t.shape) >= rows * kernel.row_length]
+    return max((ELEMENT_BYTES.get(t.dtype, 8) for t in whole), default=kernel.element_bytes)
+
+
 @register(matches=is_row_reduction, priority=10)
 def reduction(
     kernel: KernelInfo,
@@ -142,11 +147,11 @@ def reduction(
     row_dims = [i for i, d in enumerate(kernel.dims) if not d.whole]
     total_rows = product([extents[i] for i in row_dims])
     element = read_once(kernel, total_rows)
-    if element:
+    if element and kernel.reductions == 1:
         vector = vector or load_width(element, kernel.row_length)
         default_rows, default_warps = rows_and_warps_once(kernel.row_length, element, vector, total_rows, target.sms)
     else:
-        vector = vector or vector_width(kernel, kernel.row_length)
+        vector = vector or load_width(row_bytes(kernel, total_rows), kernel.row_length)
         default_rows, default_warps = rows_and_warps(kernel.row_length, total_rows, target.sms)
     rows = rows or min(default_rows, extents[row_dims[-1]])
     warps = warps or default_warps
@@ -161,7 +166,8 @@ def spread_rows(
 ) -> ir.Module:
     """The script of rows that a cluster of `blocks` takes, one at a time."""
     part = ceil_div(kernel.row_length, blocks)
-    vector = vector or vector_width(kernel, kernel.row_length)
+    rows = product([d.extent for d in kernel.dims if not d.whole])
+    vector = vector or load_width(row_bytes(kernel, rows), kernel.row_length)
     warps = warps or min(max(power_of_two(part // 256), 4), 16)
     if min_blocks is None:
         widest = max((ELEMENT_BYTES.get(x.dtype, 8) for x in kernel.arguments), default=0)

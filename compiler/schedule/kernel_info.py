@@ -128,6 +128,7 @@ class KernelInfo:
     ops: tuple[str, ...]  # names of the ops of the function's body, in order
     dims: tuple[RootDim, ...] = ()
     row_length: int = 0  # elements per row of a kernel of row reductions; 0 for others
+    reductions: int = 0  # how many ops reduce these rows
     contraction: ContractionInfo | None = None
     matvec: MatvecInfo | None = None
     attention: AttentionShape | None = None
@@ -335,6 +336,7 @@ def _analyse(function: ir.Operation) -> dict:
     return dict(
         dims=tuple(RootDim(dims.extent[c], c not in loose) for c in row),
         row_length=max(prod(dims.extent[c] for c in r if c not in loose) for r in dims.of) if reduces else 0,
+        reductions=sum(not all(s.parallel) for s in dims.structures) if reduces else 0,
         contraction=found,
         permuted=_is_permuted(dims, row),
         neighbors=neighbors(root),

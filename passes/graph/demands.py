@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import prod
 
+from mlirc.ir.tensors import shape_of
 from mlirc.mlir import ir
+from mlirc.passes.graph.classify import generic_inits
 from mlirc.passes.graph.evaluate import Indices
 from mlirc.passes.graph.index import Index
 
+LONGEST_ROW = 1 << 19  # elements of a row that the blocks of a cluster hold
 FEW_ROWS, LONG_ROW = 16, 1 << 14  # rows, and elements of each, that few multiprocessors reduce
 
 
@@ -55,3 +59,14 @@ class Demand:
     plain: set[Kernel] = field(default_factory=set)
     ordered: set[Kernel] = field(default_factory=set)
     whole: bool = False
+
+
+def reads_again(op: ir.Operation, kernels: Collection[Kernel]) -> bool:
+    """Whether the readers of a map read what it is made of as fast as its result, of rows that none of them holds: it
+    has no more elements."""
+    if any(k.contractions or k.opaque for k in kernels):
+        return False
+    size = prod(shape_of(op.results[0]))
+    inputs = list(op.operands)[: len(op.operands) - generic_inits(op)]
+    read = sum(prod(shape_of(v)) for v in inputs)
+    return read <= size + size // 16 and any(prod(k.reduction_sizes) > LONGEST_ROW for k in kernels)

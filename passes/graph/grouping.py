@@ -26,7 +26,7 @@ from mlirc.ir.scans import Scan, is_scan
 from mlirc.ir.tensors import VIEWS, shape_of
 from mlirc.mlir import ir
 from mlirc.passes.graph import classify, gathers, kept
-from mlirc.passes.graph.demands import Demand, Kernel
+from mlirc.passes.graph.demands import LONGEST_ROW, Demand, Kernel, reads_again
 from mlirc.passes.graph.epilogue import Epilogues, Uses
 from mlirc.passes.graph.evaluate import Indices, is_move, loop_indices, map_results, sources
 from mlirc.passes.graph.facts import (
@@ -217,7 +217,8 @@ class Grouping:
                     return False
                 if makes_halves(op) and not any(map(has_few_rows, kernel.contractions)):
                     return False  # tensor cores multiply 16-bit floats, and nothing does 8-bit ones with 16-bit ones
-        if len(kernels) > 1 and not is_free(op) and not all(self._repeats(op, k) for k in kernels):
+        again = is_free(op) or reads_again(op, kernels) or all(self._repeats(op, k) for k in kernels)
+        if len(kernels) > 1 and not again:
             return False
         # A product's widened operand is read as it was before, however dear what comes before it is: that stays apart.
         return all(k in demands[0].plain and k.contractions or self._may_compute(op, k) for k in kernels)
@@ -324,6 +325,8 @@ class Grouping:
         if sum(len(i.terms) for i in read) != len(rows) or any(c != 1 for i in read for c in i.terms.values()):  # type: ignore[union-attr,misc]
             return False
         sizes = loop_sizes(op)
+        if prod(sizes) > LONGEST_ROW and kind(kernel.root) != "reduction":
+            return False  # what reads the row again is a map of its own, which many threads compute
         if kernel.rows is not None:
             return kernel.rows == rows and kernel.reduction_sizes == sizes
         rest = [d for d in kernel.dims if not dims_in((d,)) <= rows]
