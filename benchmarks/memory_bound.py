@@ -1,5 +1,5 @@
-"""Kernels that memory bounds (norms, softmax, losses, reductions, transposes, poolings) beside PyTorch, and beside a
-copy of as many bytes; each in CUDA graphs with the L2 cache cold, interleaved in one run.
+"""Kernels that memory bounds (norms, softmax, losses, reductions, scans, transposes, poolings) beside PyTorch, and
+beside a copy of as many bytes; each in CUDA graphs with the L2 cache cold, interleaved in one run.
 
     python benchmarks/memory_bound.py compile DIR [--shapes anchors kernelbench] [--knobs reduction:warps=8]...
     python benchmarks/memory_bound.py run DIR [-o FILE.json] [--samples 20] [--compiled]     # on the GPU; needs no MLIR
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 ROWS, VOCABULARY = (8192, 4096), (4096, 32000)
 WIDE = (16, 393216)
+STATE = 16  # elements of a channel's state in a selective scan
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
@@ -46,6 +47,22 @@ def add_layer_norm(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) ->
 def batch_of_labels(x: Tensor, labels: Tensor) -> Tensor:
     """The loss of each row."""
     return F.cross_entropy(x, labels, reduction="none")
+
+
+def exclusive_cumsum(x: Tensor) -> Tensor:
+    """As KernelBench writes it."""
+    return torch.cumsum(torch.cat((torch.zeros_like(x[:, :1]), x), 1)[:-1], 1)
+
+
+def selective_scan(x: Tensor, dt: Tensor, decay: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """Mamba's scan of x [L, D] with steps dt [L, D], decays [N, D], b and c [L, N], as transformers writes it."""
+    a = torch.exp(-torch.exp(decay.mT)[None] * dt[:, :, None])
+    term = (dt * x)[:, :, None] * b[:, None, :]
+    state, rows = torch.zeros_like(term[0]), []
+    for i in range(x.shape[0]):
+        state = a[i] * state + term[i]
+        rows.append(torch.matmul(state, c[i].unsqueeze(-1))[:, 0])
+    return torch.stack(rows)
 
 
 # What a case computes, and the shapes of what it takes: the case's own, "row" its last dimension, "labels" its first.
@@ -79,6 +96,16 @@ OPS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "avg_pool2d": (lambda x: F.avg_pool2d(x, 11, 11), ("x",)),
     "avg_pool3d": (lambda x: F.avg_pool3d(x, 3, 2, 1), ("x",)),
     "stem_pool": (lambda x: F.max_pool2d(x, 3, 2, 1), ("x",)),
+    "cumsum": (lambda x: x.cumsum(-1), ("x",)),
+    "cumprod": (lambda x: x.cumprod(-1), ("x",)),
+    "reverse_cumsum": (lambda x: x.flip(1).cumsum(1).flip(1), ("x",)),
+    "exclusive_cumsum": (exclusive_cumsum, ("x",)),
+    "masked_cumsum": (lambda x, mask: torch.cumsum(x * mask, 1), ("x", "mask")),
+    "cummax": (lambda x: x.cummax(-1), ("x",)),
+    "logcumsumexp": (lambda x: x.logcumsumexp(-1), ("x",)),
+    "column_cumsum": (lambda x: x.cumsum(0), ("x",)),
+    "middle_cumsum": (lambda x: x.cumsum(1), ("x",)),
+    "selective_scan": (selective_scan, ("x", "steps", "state", "states", "states")),
     "max_pool_indices": (lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), ("x",)),
 }
 ANCHORS = [
@@ -105,7 +132,16 @@ MORE = [
     ("bf16", "max_pool3d", 8, 32, 64, 64, 64), ("bf16", "stem_pool", 32, 64, 112, 112),
     ("bf16", "softmax", *WIDE), ("bf16", "transpose", 4096, 4096), ("f32", "transpose", 4096, 4096),
 ]  # fmt: skip
-SETS = {"anchors": ANCHORS, "kernelbench": KERNELBENCH, "more": MORE}
+SCANS = [
+    *[(dtype, "cumsum", *VOCABULARY) for dtype in DTYPES], ("f32", "cumsum", 8192, 32768),
+    ("f32", "cumprod", 8192, 32768), ("f32", "masked_cumsum", 8192, 32768), ("f32", "reverse_cumsum", 8192, 32768),
+    ("f32", "exclusive_cumsum", 8192, 32768), ("f32", "cummax", *VOCABULARY), ("f32", "logcumsumexp", *VOCABULARY),
+    ("f32", "cumsum", 131072, 512), ("bf16", "cumsum", 131072, 512), ("f32", "cumsum", 4096, 31999),
+    ("f32", "cumsum", 128, 32000), ("f32", "cumsum", 1, 16777216), ("f32", "column_cumsum", *VOCABULARY),
+    ("f32", "middle_cumsum", 128, 1024, 1024), ("bf16", "middle_cumsum", 128, 1024, 1024),
+]  # fmt: skip
+MAMBA = [(dtype, "selective_scan", 512, 1536) for dtype in DTYPES]
+SETS = {"anchors": ANCHORS, "kernelbench": KERNELBENCH, "more": MORE, "scans": SCANS, "mamba": MAMBA}
 
 
 class Op(nn.Module):
@@ -123,11 +159,16 @@ class Op(nn.Module):
 def inputs_of(case: Sequence, device: str) -> tuple[Tensor, ...]:
     """What a case takes, at random."""
     dtype, name, *shape = case
-    shapes = {"x": shape, "row": shape[-1:], "labels": shape[:1]}
+    shapes = {"x": shape, "row": shape[-1:], "labels": shape[:1], "mask": shape, "steps": shape}
+    shapes |= {"state": [STATE, shape[-1]], "states": [shape[0], STATE]}
 
     def make(kind: str) -> Tensor:
         if kind == "labels":
             return torch.randint(shape[-1], shape[:1], device=device)
+        if kind == "mask":
+            return torch.rand(shape, device=device) < 0.5
+        if kind == "steps":  # positive ones
+            return torch.rand(shape, device=device).to(DTYPES[dtype])
         return torch.randn(shapes[kind], device=device).to(DTYPES[dtype])
 
     return tuple(make(kind) for kind in OPS[name][1])

@@ -22,42 +22,49 @@ from mlirc.scripts.elementwise import vector_width
 from mlirc.targets import Target
 
 LOADS = 4  # of a thread in one step along a row
-AHEAD = 16  # elements of a thread in one step along a column
-ENOUGH = 1 << 16  # columns from which on a thread for each keeps the machine busy
+AHEAD = 16  # elements of a thread in one step along a column; twice as many of few columns
+LEAST = 512  # blocks of columns
+ENOUGH, PLENTY = 1 << 14, 1 << 16  # columns of which a thread for each keeps an H200 busy, and does so by itself
 
 
 def is_tileable_scan(kernel: KernelInfo) -> bool:
     return kernel.scan is not None and not kernel.obstacle and len(kernel.dims) > 1
 
 
-def row_tiles(kernel: KernelInfo, vector: int, warps: int | None, step: int | None) -> tuple[list[int], int, int]:
+def row_tiles(
+    kernel: KernelInfo, vector: int, warps: int | None, step: int | None, sms: int
+) -> tuple[list[int], int, int]:
     """(tile sizes, elements of a step, warps) of scans along the last dimension: a row for each block, or several short
     ones."""
     assert kernel.scan is not None
     extents, length = [d.extent for d in kernel.dims], kernel.scan.length
-    warps = warps or min(max(power_of_two(ceil_div(length, 32 * vector * LOADS)), 1), 8)
+    most = 32 if product(extents[:-1]) < 2 * sms else 16  # blocks that have a multiprocessor to themselves
+    warps = warps or min(max(power_of_two(ceil_div(length, 32 * vector * LOADS)), 1), most)
     step = step or min(32 * vector * LOADS * warps, length)
     rows = max(min(power_of_two(128 * vector // step), extents[-2]), 1)
     return [*[1] * (len(extents) - 2), rows, 0], step, max(warps, 4) if rows > 1 else warps
 
 
-def column_tiles(kernel: KernelInfo, vector: int, warps: int | None, step: int | None) -> tuple[list[int], int, int]:
+def column_tiles(
+    kernel: KernelInfo, vector: int, warps: int | None, step: int | None, sms: int
+) -> tuple[list[int], int, int]:
     """The same of scans along another dimension: a thread for each of `vector` columns that are neighbours, or where
     these are few, the warps of a block one behind the other along them."""
     assert kernel.scan is not None
     extents, dim, length = [d.extent for d in kernel.dims], kernel.scan.dim, kernel.scan.length
-    many = product(extents) // length >= ENOUGH * vector
-    warps = warps or (4 if many else 8)
+    columns = product(extents) // length
+    many = kernel.scan.linear or columns >= ENOUGH
+    warps = warps or (max(min(power_of_two(columns // (32 * vector * LEAST)), 4), 1) if many else 8)
     left = 32 * vector * (warps if many else 1)
     sizes = [1] * len(extents)
     for d in reversed(range(len(extents))):
         if d != dim:
             sizes[d] = max(min(left, extents[d]), 1)
             left //= 1 << (sizes[d] - 1).bit_length()
-    columns = product(sizes)
-    lanes = 1 if many else max(warps * 32 * vector // (1 << (columns - 1).bit_length()), 1)
+    lanes = 1 if many else max(warps * 32 * vector // (1 << (product(sizes) - 1).bit_length()), 1)
     sizes[dim] = 0
-    return sizes, step or min(max(AHEAD // vector, 1) * lanes, length), warps
+    ahead = AHEAD if columns >= PLENTY or not many else 2 * AHEAD
+    return sizes, step or min(ahead * lanes, length), warps
 
 
 @register(matches=is_tileable_scan, priority=20)
@@ -81,10 +88,16 @@ def scan(
     """
     assert kernel.scan is not None
     last = len(kernel.dims) - 1
-    vector = vector or vector_width(kernel, kernel.dims[last].extent)
-    tiles = row_tiles if kernel.scan.dim == last else column_tiles
-    sizes, step, warps = tiles(kernel, vector, warps, step)
-    neighbours = last - 1 if kernel.scan.dim == last else last
+    along = kernel.scan.dim == last
+    if vector is None:
+        vector = vector_width(kernel, kernel.dims[last].extent)
+        columns = product([d.extent for d in kernel.dims]) // kernel.scan.length
+        if kernel.scan.linear or not along:
+            most = 1 if kernel.scan.linear else max(min(power_of_two(columns // PLENTY), 2 * kernel.element_bytes), 1)
+            vector = min(vector, most, 4)
+    tiles = row_tiles if along and not kernel.scan.linear else column_tiles
+    sizes, step, warps = tiles(kernel, vector, warps, step, target.sms)
+    neighbours = last - 1 if along else last
     with script(step=step, warps=warps, vector=vector, min_blocks=min_blocks) as (module, function):
         generalize(function)
         forall = tile_to_blocks(match_root(function), sizes=sizes, keep=[neighbours], order=[])

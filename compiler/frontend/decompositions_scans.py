@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
-from mlirc.frontend import prefix_scan  # noqa: F401  the ops
+from mlirc.frontend import prefix_scan, scan  # noqa: F401  the ops
+from mlirc.frontend.linear_recurrences import straighten
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
-SCANS: dict[Any, Callable] = {}
+SCANS: dict[Any, Callable] = {torch.ops.mlirc.scan.default: straighten}
 
 PART = 4096  # elements of a row that are worth a block of their own
 BLOCKS = 256  # that keep a GPU busy

@@ -15,7 +15,14 @@ from mlirc.frontend.importer import ImportedModel
 from mlirc.frontend.integer_products import PRODUCTS, narrow_sums
 from mlirc.frontend.nan_order import order_nans
 from mlirc.frontend.pair_reductions import split_pairs
-from mlirc.frontend.prefix_scan_lowering import EXTREMUM, SCANNED, lower_prefix_extremum, lower_prefix_scan
+from mlirc.frontend.prefix_scan_lowering import (
+    EXTREMUM,
+    LINEAR,
+    SCANNED,
+    lower_linear_scan,
+    lower_prefix_extremum,
+    lower_prefix_scan,
+)
 from mlirc.frontend.quantize.lowering import OPERATOR as DEQUANTIZE
 from mlirc.frontend.quantize.lowering import lower_dequantize
 from mlirc.frontend.random.lowering import OPERATOR as DRAW
@@ -62,6 +69,7 @@ _OPERATORS = {
     ELEMENTS: lower_scatter_elements,
     SCANNED: lower_prefix_scan,
     EXTREMUM: lower_prefix_extremum,
+    LINEAR: lower_linear_scan,
 }
 
 

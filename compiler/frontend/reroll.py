@@ -69,7 +69,9 @@ def _move_slices(graph: Graph) -> None:
             _apart(graph, node)
     for node in list(graph.nodes):
         if node.target is aten.select.int and len(node.users) == 1:
-            next(iter(node.users)).prepend(node)
+            user = next(iter(node.users))
+            if user.target not in (aten.stack.default, aten.cat.default):  # these gather what iterations make
+                user.prepend(node)
 
 
 def _apart(graph: Graph, node: Node) -> None:

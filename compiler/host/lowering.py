@@ -83,12 +83,14 @@ def lower_to_llvm(module: ir.Module, function: str, source: str = "", bounds: bo
         separate_results,
         vouch_for_buffers,
     )
+    from mlirc.passes.loops.scans import expand_scans
     from mlirc.passes.loops.windows import expand_im2col
 
     with context(), ir.Location.unknown():
         expand_attentions(module)
         get_pass("mlirc-decompose-attention")(module)
         expand_im2col(module)
+        expand_scans(module)
         expand_pads(module)
         separate_results(module)
         entry = find_function(module, function)

@@ -13,6 +13,11 @@ means what it says: each step makes the carries anew, and leaves them in the res
 inputs there are n results and n carries, of the same types in this order, and the body is an associative combination of
 the carries, which come first, with the inputs: it may be evaluated in any grouping (Blelloch, 1990, "Prefix sums and
 their applications").
+
+With `mlirc.scan = "reverse"` it walks from the last index to the first (on the CPU: flips around a scan), and its
+body is one operation with a neutral element. With `mlirc.scan = "linear"` it is the recurrence h = a h + b of two
+inputs, a and b, with one result and one carry, and is evaluated in its order: pairs (a, b) would combine, but their
+products overflow where no step does.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from mlirc.ir.combiners import neutral
 from mlirc.mlir import ir
 
 SCAN = "mlirc.scan"
@@ -33,10 +39,18 @@ def is_scan(op: ir.Operation) -> bool:
 
 @dataclass(frozen=True)
 class Scan:
-    """What a scan says: `dim`, the dimension of its loops along which it walks, and how many tensors it scans."""
+    """What a scan says: `dim`, the dimension of its loops along which it walks, how many `inputs` it has, and how many
+    results, which is how many carries (`count`)."""
 
     dim: int
+    inputs: int
     count: int
+    reverse: bool = False
+
+    @property
+    def linear(self) -> bool:
+        """Whether it is a linear recurrence."""
+        return self.inputs > self.count
 
     @classmethod
     def of(cls, op: ir.Operation) -> Scan:
@@ -46,32 +60,45 @@ class Scan:
         if sum(iterators) != 1:
             raise ValueError("a scan walks along one dimension")
         inputs, outputs = list(op.attributes["operandSegmentSizes"])
-        if outputs != 2 * inputs:
+        kind = op.attributes[SCAN].value if isinstance(op.attributes[SCAN], ir.StringAttr) else ""
+        count = 1 if kind == "linear" else inputs
+        if outputs != 2 * count or count < inputs != 2:
             raise ValueError(
                 f"a scan of {inputs} tensors has as many results and as many carries, not {outputs} in all"
             )
-        scan = cls(iterators.index(True), inputs)
         block = op.regions[0].blocks[0]
-        types = [a.type for a in block.arguments]
-        if types[:inputs] != types[inputs : 2 * inputs] or types[:inputs] != types[2 * inputs :]:
+        arguments = list(block.arguments)
+        results, carries = arguments[inputs : inputs + count], arguments[inputs + count :]
+        types = [a.type for a in arguments[:inputs]]
+        if any([a.type for a in found] != types[inputs - count :] for found in (results, carries)):
             raise ValueError("a scan's results and carries have the types of what it scans")
-        if any(list(a.uses) for a in list(block.arguments)[inputs : 2 * inputs]):
+        if any(list(a.uses) for a in results):
             raise ValueError("a scan reads its carries, not its results")
         yielded = list(list(block.operations)[-1].operation.operands)
-        if yielded[:inputs] != yielded[inputs:]:
+        if yielded[:count] != yielded[count:]:
             raise ValueError("a scan's results are its carries")
-        return scan
+        if kind == "reverse" and neutral_of(op) is None:
+            raise ValueError("a scan from the last element to the first is of one operation with a neutral element")
+        return cls(iterators.index(True), inputs, count, kind == "reverse")
+
+
+def neutral_of(op: ir.Operation) -> ir.Attribute | None:
+    """The neutral element of a scan of one tensor by one operation; None for another one."""
+    operations = [o.operation for o in op.operation.regions[0].blocks[0].operations]
+    if len(operations) != 2 or list(op.operation.attributes["operandSegmentSizes"])[0] != 1:
+        return None
+    return neutral(operations[0].name, operations[0].results[0].type)
 
 
 def combine(
     op: ir.Operation, left: Sequence[ir.Value], right: Sequence[ir.Value], outer: Callable[[ir.Value], ir.Value]
 ) -> list[ir.Value]:
-    """Builds a scan's combination of carries with what follows them, at the insertion point; `outer` gives what its
-    body captures."""
+    """Builds what a scan makes of its carries, `left`, and of an element of each input, at the insertion point; `outer`
+    gives what its body captures."""
     block = op.operation.regions[0].blocks[0]
-    n = len(right)
+    n = len(left)
     arguments = list(block.arguments)
-    values = dict(zip(arguments[:n], right, strict=True)) | dict(zip(arguments[2 * n :], left, strict=True))
+    values = dict(zip(arguments[: len(right)], right, strict=True)) | dict(zip(arguments[-n:], left, strict=True))
     for view in list(block.operations)[:-1]:
         inner = view.operation
         attributes = {name: inner.attributes[name] for name in inner.attributes}

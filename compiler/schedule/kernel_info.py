@@ -102,12 +102,12 @@ class RecurrenceInfo:
 
 @dataclass(frozen=True)
 class ScanInfo:
-    """A kernel with one scan along dimension `dim` of the kernel's, of `length` elements. `count` tensors are scanned;
-    `ends`: the kernel returns what the scan ends with, too."""
+    """A kernel with one scan along dimension `dim` of the kernel's, of `length` elements. `linear`: it is a
+    linear recurrence, whose steps are made one after the other; `ends`: the kernel returns what it ends with, too."""
 
     dim: int
     length: int
-    count: int
+    linear: bool
     ends: bool
 
 
@@ -362,7 +362,7 @@ def _scanned(dims: Dims, row: tuple[int, ...], root: ir.Operation) -> dict:
     return dict(
         dims=tuple(RootDim(dims.extent[c], c == along) for c in row),
         permuted=_is_permuted(dims, row),
-        scan=ScanInfo(row.index(along), dims.extent[along], about.count, bool(ends)),
+        scan=ScanInfo(row.index(along), dims.extent[along], about.linear, bool(ends)),
     )
 
 

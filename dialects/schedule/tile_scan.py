@@ -35,7 +35,8 @@ def tile_block(forall: ir.Operation, size: int, erase) -> ir.Operation:
     with ir.InsertionPoint(loop.body), dims.ops[scan].location:
         iv, carried = loop.induction_variable, list(loop.inner_iter_args)
         tiles = {c: Cut(0, n) for c, n in dims.extent.items()}
-        tiles[along] = Cut(iv, _build.remaining(iv, extent, size) if extent % size else size)
+        at = _backwards(iv, extent, size) if about.reverse else iv
+        tiles[along] = Cut(at, _build.remaining(at, extent, size) if extent % size else size)
         tiler = InnerTiler(dims, tiles)
         tiler.values = dict(zip(starts, carried, strict=False))
         for i in inside:
@@ -51,6 +52,12 @@ def tile_block(forall: ir.Operation, size: int, erase) -> ir.Operation:
     for i in reversed(inside):
         erase(dims.ops[i])
     return loop.operation
+
+
+def _backwards(iv: ir.Value, extent: int, size: int) -> ir.Value:
+    """Where a step of a loop begins that walks from the last element to the first."""
+    last = (extent - 1) // size * size
+    return _build.applied(ir.AffineExpr.get_constant(last) - ir.AffineExpr.get_dim(0), iv)
 
 
 def _window(insert: ir.Operation) -> ir.Value:

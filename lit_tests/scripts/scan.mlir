@@ -4,9 +4,9 @@
 // A block for each row, which it walks along, so that x is read once.
 
 // CHECK-LABEL: func.func private @scan_0
-// CHECK-SAME: mlirc.warps = 8 : i32
+// CHECK-SAME: mlirc.warps = 16 : i32
 // CHECK: scf.forall (%[[I:.*]]) in (300)
-// CHECK: scf.for %[[K:.*]] = %c0 to %c32000 step %c4096
+// CHECK: scf.for %[[K:.*]] = %c0 to %c32000 step %c8192
 // CHECK: tensor.extract_slice %arg0[%[[I]], %[[K]]]
 // CHECK: arith.addf
 // CHECK: tensor.insert_slice

@@ -1,13 +1,13 @@
 // RUN: %mlirc-opt %s --script auto | %filecheck %s
 
-// Along the middle dimension: a thread for each four of 4 x 100 columns, 4 elements of each at a time.
+// Along the middle dimension: a thread for each four of 4 x 100 columns, 16 elements of each at a time.
 
 // CHECK-LABEL: func.func private @scan_0
 // CHECK: scf.forall (%[[I:.*]]) in (750)
-// CHECK: scf.for %[[K:.*]] = %c0 to %c40 step %c4
-// CHECK: tensor.extract_slice %arg0[%{{.*}}, %[[K]], 0] [4, 4, 100]
+// CHECK: scf.for %[[K:.*]] = %c0 to %c40 step %c16
+// CHECK: tensor.extract_slice %arg0[%{{.*}}, %[[K]], 0] [4, %{{.*}}, 100]
 // CHECK: arith.addf
-// CHECK: tensor.insert_slice {{.*}} [4, 4, 100]
+// CHECK: tensor.insert_slice {{.*}} [4, %{{.*}}, 100]
 
 #id = affine_map<(i, j, k) -> (i, j, k)>
 #row = affine_map<(i, j, k) -> (i, k)>

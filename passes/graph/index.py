@@ -200,6 +200,14 @@ def delinearize(offset: Index, shape: Sequence[int]) -> tuple[Index, ...]:
     return tuple(reversed(found))
 
 
+def mirrored(index: Index) -> Index | None:
+    """The loop of which an index counts down from the last iteration to 0; None for another index."""
+    if len(index.terms) != 1:
+        return None
+    ((atom, factor),) = index.terms.items()
+    return Index(0, {atom: 1}) if atom[0] == "d" and factor == -1 and index.const == atom[2] - 1 else None
+
+
 def loop_pairs(indices: Sequence[Index]) -> list[tuple[int, int]]:
     """(number, size) of the loop dimensions in these indices, each once, in order."""
     return list(dict.fromkeys((a[1], a[2]) for i in indices for a in i.atoms() if a[0] == "d"))

@@ -10,7 +10,7 @@ from mlirc.mlir import ir, tensor
 from mlirc.passes.graph import classify
 from mlirc.passes.graph.emit import Arguments, BodyEmitter, Tile, clone_body, filled, make_generic
 from mlirc.passes.graph.evaluate import Evaluator, loop_indices, map_results
-from mlirc.passes.graph.index import Index, dim, loop_pairs
+from mlirc.passes.graph.index import Index, dim, loop_pairs, mirrored
 from mlirc.passes.graph.scalar import Scalar, constant_of
 from mlirc.passes.graph.space import Space, affine_map
 
@@ -31,12 +31,14 @@ class ScanEmitter:
         self.loops = loop_indices(self.op, 0, indices)
         if not self.loops[self.scan.dim].terms:
             self.loops[self.scan.dim] = dim(ALONG, 1)
-        ((along, length),) = loop_pairs([self.loops[self.scan.dim]]) or [(ALONG, 1)]
+        backwards = mirrored(self.loops[self.scan.dim])
+        self.reverse = backwards is not None
+        ((along, length),) = loop_pairs([backwards or self.loops[self.scan.dim]])
         pairs = loop_pairs(dims)
         if along not in [n for n, _ in pairs]:
             pairs = [*pairs, (along, length)]
         place = [n for n, _ in pairs].index(along)
-        self.inputs = [self._element(i) for i in range(self.scan.count)]
+        self.inputs = [self._element(i) for i in range(self.scan.inputs)]
         first = len(self.op.operands) - self.scan.count
         self.starts = [self._element(first + i) for i in range(self.scan.count)]
         groups = [g for g in (pairs[:place], pairs[place : place + 1], pairs[place + 1 :]) if g]
@@ -70,14 +72,14 @@ class ScanEmitter:
         """The outputs, over all loops."""
         tiles = [self._input(node) for node in self.inputs]
         sizes, rows = self.space.sizes(self.full), self.space.sizes(self.rows)
-        types = [node.type for node in self.inputs]
+        types = [node.type for node in self.starts]
         results = [tensor.empty(sizes, t) for t in types]
         carries = [self._start(node, rows) for node in self.starts]
         ways = [tile[1] for tile in tiles] + [self.full] * len(types) + [self.rows] * len(types)
         iterators = ["reduction" if i == self.along else "parallel" for i in self.full]
         maps = [affine_map(self.full, w) for w in ways]
         made = make_generic([t[0] for t in tiles], [*results, *carries], maps, iterators)
-        made.attributes[SCAN] = ir.UnitAttr.get()
+        made.attributes[SCAN] = ir.StringAttr.get("reverse") if self.reverse else self.op.attributes[SCAN]
         with ir.InsertionPoint(made.regions[0].blocks[0]):
             clone_body(self.op, list(made.regions[0].blocks[0].arguments))
             _take_constants(made)

@@ -8,6 +8,7 @@ from mlirc.passes.loops.attention import expand_attention
 from mlirc.passes.loops.nests import walk
 from mlirc.passes.loops.pads import expand_pad
 from mlirc.passes.loops.row_writes import SCATTER, expand_row_write, is_row_write
+from mlirc.passes.loops.scans import expand_scans
 from mlirc.passes.loops.sorts import expand_sort
 from mlirc.passes.loops.windows import expand_im2col
 
@@ -48,6 +49,7 @@ def bufferize(module: ir.Module) -> None:
         _protect_arguments(function)
     run_passes(module, _NORMALIZE)
     expand_im2col(module)
+    expand_scans(module)
     expand_pads(module)
     for op in _walk(module, "tm_tensor.sort"):
         expand_sort(op)

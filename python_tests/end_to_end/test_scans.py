@@ -17,6 +17,11 @@ class _Scan(torch.nn.Module):
         return self.function(x)
 
 
+class _Masked(torch.nn.Module):
+    def forward(self, x, mask):
+        return (x.float() * mask).cumsum(1).to(x.dtype) * 2
+
+
 def run(function, x):
     """What the compiled kernels of a function compute on the host device."""
     return [torch.as_tensor(r) for r in mlirc.compile(_Scan(function), (x,), device="host").flat(x)]
@@ -87,6 +92,35 @@ def test_extrema_and_log_sums(length):
     numbers = x.nan_to_num(0, 9, -9).int()
     got = run(lambda x: (*x.cummax(-1), *x.cummin(0)), numbers)
     assert all(torch.equal(a, b) for a, b in zip(got, (*numbers.cummax(-1), *numbers.cummin(0)), strict=True))
+
+
+@pytest.mark.parametrize(("shape", "dim"), [((3, 1000), 1), ((200, 2001), 1), ((90, 130), 0), ((2, 333, 5), 1)])
+def test_from_the_last_element(shape, dim):
+    """Flips around a scan are one kernel."""
+    x = torch.randn(shape)
+    model = mlirc.compile(_Scan(lambda x: x.flip(dim).cumsum(dim).flip(dim)), (x,), device="host")
+    assert len(model.plan.steps) == 1
+    want = x.double().flip(dim).cumsum(dim).flip(dim)
+    torch.testing.assert_close(torch.as_tensor(model.flat(x)[0]).double(), want, rtol=2e-6, atol=5e-5)
+
+
+def test_few_long_rows_are_cut_into_parts():
+    x = torch.randn(2, 16391)
+    for got, want in zip(
+        run(lambda x: (x.cumsum(1), (1 + x / 1000).cumprod(1), x[0].round().long().cumsum(0)), x),
+        (x.double().cumsum(1), (1 + x.double() / 1000).cumprod(1), x[0].round().long().cumsum(0)),
+        strict=True,
+    ):
+        torch.testing.assert_close(got.double(), want.double(), rtol=2e-5, atol=1e-4)
+
+
+def test_maps_around_a_scan_join_its_kernel():
+    x, mask = torch.randn(40, 333).bfloat16(), torch.rand(40, 333) < 0.5
+    model = mlirc.compile(_Masked(), (x, mask), device="host")
+    assert len(model.plan.steps) == 1
+    (got,) = model.flat(x, mask)
+    want = (x.double() * mask).cumsum(1) * 2
+    torch.testing.assert_close(torch.as_tensor(got).double(), want, rtol=2e-2, atol=2e-2)
 
 
 def test_half_precision_is_summed_in_f32():

@@ -232,6 +232,10 @@ class Builder:
         """x of the lane whose number is less by `offset`, or the lane's own where there is none."""
         return self._shuffle(x, offset, gpu.ShuffleMode.UP)
 
+    def shuffle_down(self, x: ir.Value, offset: int) -> ir.Value:
+        """x of the lane whose number is more by `offset`, or the lane's own where there is none."""
+        return self._shuffle(x, offset, gpu.ShuffleMode.DOWN)
+
     def shuffle_from(self, x: ir.Value, lane: IndexValue) -> ir.Value:
         """x of that lane."""
         i32 = ir.IntegerType.get_signless(32)

@@ -235,15 +235,17 @@ def _reduction(scope: Scope, op, inputs: int, operands, shape, sizes, iterators)
 
 
 def _scan(scope: Scope, op, inputs: int, operands, shape, sizes) -> None:
-    dim = Scan.of(op).dim
+    about = Scan.of(op)
+    dim = about.dim
     rest = [n for d, n in enumerate(shape) if d != dim]
-    if dim < len(shape) - 1 and math.prod(rest) >= scope.em.team.threads:
+    # Products of a linear recurrence's factors may overflow where no step does: its steps stay one after the other.
+    if about.linear or dim < len(shape) - 1 and math.prod(rest) >= scope.em.team.threads:
         others = [(tile, [d - (d > dim) for d in dims if d not in (None, dim)]) for tile, dims in operands]
         layout = scans.in_registers(default_layout(scope.em, op, rest, others).dims, dim, shape[dim])
     else:
         layout = scans.walked(default_layout(scope.em, op, shape, operands).dims, dim)
     tile_scan = scans.TileScan(scope.em, op, layout, scope.body_value)
-    results, carries = tile_scan.run(operands[:inputs], operands[2 * inputs :], shape, sizes)
+    results, carries = tile_scan.run(operands[:inputs], operands[inputs + about.count :], shape, sizes)
     for value, frag in zip(op.results, [*results, *carries], strict=True):
         scope.tiles[value] = frag
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from mlirc.ir.scans import Scan, combine
+from mlirc.ir.scans import Scan, combine, neutral_of
 from mlirc.mlir import arith, ir
 from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue, Unsupported
 from mlirc.passes.distribute.layouts.registers import Factor, Layout, reg
@@ -55,7 +55,7 @@ class TileScan:
     def __init__(self, em: Emitter, op: ir.Operation, layout: Layout, outer: Callable[[ir.Value], ir.Value]) -> None:
         self.em, self.op, self.layout, self.outer = em, op, layout, outer
         self.about = Scan.of(op)
-        self.dim = self.about.dim
+        self.dim, self.reverse = self.about.dim, self.about.reverse
         factors = list(layout.dims[self.dim])
         self.inner = 1
         while factors and factors[-1].kind == "r":
@@ -77,9 +77,10 @@ class TileScan:
         begin = [tile.get(layout) for (tile, _), layout in zip(starts, carried, strict=True)]
         lines = self._lines(begin, [dims for _, dims in starts])
         values = [tile.get(self.layout.project(dims)) for tile, dims in inputs]
-        read = _reader(self.layout, list(zip(values, [dims for _, dims in inputs], strict=True)))
+        read = self._reader(list(zip(values, [dims for _, dims in inputs], strict=True)))
         if self.lanes is None and self.warps is None:
-            ends = [self._serial(line, read) for line in lines]
+            serial = self._recur if self.about.linear else self._serial
+            ends = [serial(line, read) for line in lines]
             scanned = {r: v for line in lines for r, v in zip(line.groups[0], line.local[0], strict=True)}
         else:
             for line in lines:
@@ -88,7 +89,7 @@ class TileScan:
             scanned = {}
             for line in lines:
                 self._finish(line, scanned)
-        results = [self._fragment(i, v.element, shape, scanned) for i, v in enumerate(values)]
+        results = [self._fragment(i, b.element, shape, scanned) for i, b in enumerate(begin)]
         return results, [_carry(b, layout, i, ends) for i, (b, layout) in enumerate(zip(begin, carried, strict=True))]
 
     def _combine(self, left: Values, right: Values) -> Values:
@@ -99,6 +100,26 @@ class TileScan:
             return a if condition else b
         return [arith.SelectOp(condition, x, y).result for x, y in zip(a, b, strict=True)]
 
+    def _digit(self, number: IndexValue, factor: Factor) -> IndexValue:
+        """Which one in the scan's order a lane or warp is."""
+        digit = self.em.rem(self.em.div(number, factor.stride), factor.size)
+        return self.em.sub(factor.size - 1, digit) if self.reverse else digit
+
+    def _reader(self, operands: Sequence[tuple[Fragment, list[int | None]]]) -> Callable[[int], Values]:
+        """What gives the inputs' elements at a register: in reverse, outside of the tile, what changes nothing."""
+        em, layout, size = self.em, self.layout, self.sizes[self.dim]
+        read = _reader(layout, operands)
+        if not self.reverse or isinstance(size, int) and size >= layout.shape[self.dim]:
+            return read
+        nothing = neutral_of(self.op)
+        assert nothing is not None
+
+        def masked(register: int) -> Values:
+            inside = em.less(em.team.coordinate(layout, self.dim, register), size)
+            return self._select(inside, read(register), [em.constant(nothing)])
+
+        return masked
+
     def _lines(self, begin: Sequence[Fragment], dims: Sequence[list[int | None]]) -> list[_Line]:
         """The lines in the order of the registers of what they start from."""
         of: dict[tuple[int, ...], list[int]] = {}
@@ -107,7 +128,7 @@ class TileScan:
         read = _reader(self.layout, list(zip(begin, dims, strict=True)))
         lines = []
         for registers in of.values():
-            registers.sort(key=lambda r: int(self.layout.reg_offsets[r, self.dim]))
+            registers.sort(key=lambda r: int(self.layout.reg_offsets[r, self.dim]), reverse=self.reverse)
             groups = [registers[i : i + self.inner] for i in range(0, len(registers), self.inner)]
             lines.append(_Line(groups, read(registers[0])))
         return lines
@@ -120,9 +141,21 @@ class TileScan:
         for r in line.groups[0]:
             scanned.append(self._combine(scanned[-1], read(r)) if scanned else read(r))
         line.local = [[self._combine(line.start, local) for local in scanned]]
+        if self.reverse:  # which begins with what is outside
+            return line.local[0][-1]
         for r, new in zip(line.groups[0], line.local[0], strict=True):
             end = self._select(self.em.less(int(self.layout.reg_offsets[r, self.dim]), size), new, end)
         return end
+
+    def _recur(self, line: _Line, read: Callable[[int], Values]) -> Values:
+        """All of a dimension that one thread has of a linear recurrence, step by step: one product and one sum each."""
+        carry, size, scanned = line.start, self.sizes[self.dim], []
+        for r in line.groups[0]:
+            new = combine(self.op, carry, read(r), self.outer)
+            scanned.append(new)
+            carry = self._select(self.em.less(int(self.layout.reg_offsets[r, self.dim]), size), new, carry)
+        line.local = [scanned]
+        return carry
 
     def _scan_warp(self, line: _Line, read: Callable[[int], Values]) -> None:
         em = self.em
@@ -134,14 +167,16 @@ class TileScan:
             line.local.append(scanned)
             total = scanned[-1]
             if self.lanes is not None:
-                digit, stride = em.rem(em.div(em.lane, self.lanes.stride), self.lanes.size), self.lanes.stride
+                digit, stride, size = self._digit(em.lane, self.lanes), self.lanes.stride, self.lanes.size
+                shuffle = em.shuffle_down if self.reverse else em.shuffle_up
                 step = 1
-                while step < self.lanes.size:
-                    up = [em.shuffle_up(x, step * stride) for x in total]
+                while step < size:
+                    up = [shuffle(x, step * stride) for x in total]
                     total = self._select(em.less(digit, step), total, self._combine(up, total))
                     step *= 2
-                line.below.append([em.shuffle_up(x, stride) for x in total])
-                last = em.add(em.lane, em.mul(em.sub(self.lanes.size - 1, digit), stride))
+                line.below.append([shuffle(x, stride) for x in total])
+                to_last = em.mul(em.sub(size - 1, digit), stride)
+                last = em.sub(em.lane, to_last) if self.reverse else em.add(em.lane, to_last)
                 total = [em.shuffle_from(x, last) for x in total]
             before = total if before is None else self._combine(before, total)
             line.before.append(before)
@@ -153,10 +188,11 @@ class TileScan:
         em, warps = self.em, self.warps
         buffers = [self._leave(b, i, lines) for i, b in enumerate(begin)]
         em.team.meet()
-        mine = em.rem(em.div(em.team.warp, warps.stride), warps.size)
+        mine = self._digit(em.team.warp, warps)
         running = [line.start for line in lines]
         for w in range(warps.size):
-            parts = [self._left(b, buffer, w) for b, buffer in zip(begin, buffers, strict=True)]
+            number = warps.size - 1 - w if self.reverse else w
+            parts = [self._left(b, buffer, number) for b, buffer in zip(begin, buffers, strict=True)]
             for i, line in enumerate(lines):
                 line.start = running[i] if w == 0 else self._select(em.equal(mine, w), running[i], line.start)
                 running[i] = self._combine(running[i], [part.scalar(i) for part in parts])
@@ -185,7 +221,7 @@ class TileScan:
         for g, group in enumerate(line.groups):
             start = line.start if g == 0 else self._combine(line.start, line.before[g - 1])
             if self.lanes is not None:
-                digit = em.rem(em.div(em.lane, self.lanes.stride), self.lanes.size)
+                digit = self._digit(em.lane, self.lanes)
                 start = self._select(em.equal(digit, 0), start, self._combine(start, line.below[g]))
             for r, local in zip(group, line.local[g], strict=True):
                 scanned[r] = self._combine(start, local)

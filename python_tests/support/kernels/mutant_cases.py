@@ -66,6 +66,7 @@ KERNELS: dict[str, tuple[str, str]] = {
     "norm, 4 warps": (norm(3, 391), "reduction:warps=4"),
     "norm, 1 warp": (norm(5, 67, "bf16"), "reduction:warps=1"),
     "scan of rows": (scan((3, 1001), 1), "scan:warps=2,step=256"),
+    "scan of rows, reverse": (scan((3, 391), 1, kind="reverse"), "scan:warps=2,step=256"),
     "scan of columns": (scan((2, 23, 70), 1), "scan:warps=2,step=16"),
     "matmul, mma, 3 stages": (
         matmul(33, 40, 102, "bf16"), "matmul:block_m=32,block_n=32,block_k=32,warps_m=2,warps_n=1,stages=3",

@@ -181,19 +181,22 @@ def table_attention(*, lengths: tuple[int, int], heads: tuple[int, int], **optio
     )
 
 
-def scan(shape: tuple[int, ...], dim: int, dtype: str = "f32", combine: str = "addf", start: str = "0.0") -> str:
-    """A scan of a tensor along one dimension."""
+def scan(
+    shape: tuple[int, ...], dim: int, dtype: str = "f32", combine: str = "addf", start: str = "0.0", kind: str = ""
+) -> str:
+    """A scan of a tensor along one dimension, of a kind of `mlirc.ir.scans`."""
     names = "ijkl"[: len(shape)]
     rest = [n for d, n in enumerate(names) if d != dim]
     x = f"tensor<{'x'.join(map(str, shape))}x{dtype}>"
     c = f"tensor<{'x'.join(str(n) for d, n in enumerate(shape) if d != dim)}x{dtype}>"
     maps = [f"affine_map<({', '.join(names)}) -> ({', '.join(m)})>" for m in (names, names, rest)]
     iterators = ", ".join('"reduction"' if d == dim else '"parallel"' for d in range(len(shape)))
+    kind = kind and f' = "{kind}"'
     body = (
         f"  %start = arith.constant {start} : {dtype}\n  %e = tensor.empty() : {x}\n  %c = tensor.empty() : {c}\n"
         f"  %f = linalg.fill ins(%start : {dtype}) outs(%c : {c}) -> {c}\n"
         f"  %r, %end = linalg.generic {{indexing_maps = [{', '.join(maps)}], iterator_types = [{iterators}]}} "
-        f"ins(%x : {x}) outs(%e, %f : {x}, {c}) attrs = {{mlirc.scan}} {{\n"
+        f"ins(%x : {x}) outs(%e, %f : {x}, {c}) attrs = {{mlirc.scan{kind}}} {{\n"
         f"  ^bb0(%in: {dtype}, %out: {dtype}, %left: {dtype}):\n    %y = arith.{combine} %left, %in : {dtype}\n"
         f"    linalg.yield %y, %y : {dtype}, {dtype}\n  }} -> ({x}, {c})"
     )
