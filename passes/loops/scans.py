@@ -14,9 +14,9 @@ def expand_scans(module: ir.Module) -> None:
     for op in [op for op in nested(module.operation) if is_scan(op) and Scan.of(op).reverse]:
         about = Scan.of(op)
         maps = [ir.AffineMapAttr(m).value for m in ir.ArrayAttr(op.attributes["indexing_maps"])]
-        (value, *_), (result, *_), (place, *_) = op.operands, op.results, [_place(m, about.dim) for m in maps]
+        result = op.results[0]
         with ir.InsertionPoint(op), op.location:
-            op.operands[0] = _flipped(value, place)
+            op.operands[0] = _flipped(op.operands[0], _place(maps[0], about.dim))
         op.attributes[SCAN] = ir.UnitAttr.get()
         with ir.InsertionPoint.after(op), op.location:
             made = _flipped(result, _place(maps[1], about.dim))
