@@ -17,6 +17,7 @@ from mlirc.passes.graph.facts import ATTENTION_LOOPS, attention_operands, attent
 from mlirc.passes.graph.index import Index, delinearize, dim, linearize, loop_pairs
 from mlirc.passes.graph.layout import plain_dims
 from mlirc.passes.graph.matmul import MatmulEmitter
+from mlirc.passes.graph.narrow_softmax import quicken
 from mlirc.passes.graph.outline import KERNELS, ROOT
 from mlirc.passes.graph.reduction import UNIT_ROW, ReductionEmitter
 from mlirc.passes.graph.scalar import Scalar, Scalars, is_gather
@@ -102,7 +103,9 @@ class KernelBuilder:
     # Reductions.
 
     def _reduction(self, nodes: list[Scalar], dims: Sequence[Index]) -> list[ir.Value]:
-        return ReductionEmitter(self.evaluator, self.arguments, nodes, dims, len(self.kept)).emit()
+        results = ReductionEmitter(self.evaluator, self.arguments, nodes, dims, len(self.kept)).emit()
+        quicken(self.block, results)
+        return results
 
     # Contractions.
 
