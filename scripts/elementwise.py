@@ -69,15 +69,16 @@ def elementwise(
     Knobs:
       warps: warps of a block.
       vector: elements of a thread along the innermost dimension (default: 16 bytes).
-      block_elements: elements of a block (default: one to four vectors a thread, while every multiprocessor has
-        several blocks).
+      block_elements: elements of a block (default: one or two vectors a thread, four of a transpose, while every
+        multiprocessor has several blocks).
       min_blocks: blocks that a multiprocessor should hold.
     """
     total = product([d.extent for d in kernel.dims])
     vector = vector or vector_width(kernel, kernel.dims[-1].extent)
     if block_elements is None:
         block_elements = 32 * warps * vector
-        while block_elements < 128 * warps * vector and ceil_div(total, 2 * block_elements) >= 8 * target.sms:
+        most = block_elements * (4 if kernel.permuted else 2)
+        while block_elements < most and ceil_div(total, 2 * block_elements) >= 8 * target.sms:
             block_elements *= 2
     sizes = tile_sizes(kernel, block_elements)
     knobs = dict(warps=warps, vector=vector, block_elements=block_elements, min_blocks=min_blocks)
