@@ -12,6 +12,7 @@ from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue, Unsupporte
 from mlirc.passes.distribute.layouts.registers import Layout
 from mlirc.passes.distribute.memory import access
 from mlirc.passes.distribute.tiles import choices
+from mlirc.passes.distribute.tiles.covering import covered
 from mlirc.passes.distribute.tiles.strips import Strips
 from mlirc.passes.distribute.tiles.transposed import loaded_by_rows
 from mlirc.passes.distribute.tiles.unpacking import RUN, Unpacking, halves
@@ -239,6 +240,9 @@ class Body:
         if run is not None:
             first = [em.extract(v, 0) if self.wide(w) else v for v, w in zip(indices, index_values, strict=True)]
             return self._loaded(view, [*first[:-1], em.value(run)], element)
+        together = None if self.strips is not None else covered(self, op.operation, p, view, indices)
+        if together is not None:
+            return together
         loads = []
         for k in range(self.piece):
             lane_indices = [em.extract(v, k) for v in indices]
