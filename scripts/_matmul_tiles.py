@@ -110,7 +110,11 @@ def by_tensor_copies(kernel: KernelInfo, target: Target, given: Mapping[str, Any
     size = Sizes.of(kernel, c)
     # Of 8 bits half a row, too: [100352, 64] x [256, 64] took 40 us by warps' own copies, and 19 us in bf16 by a ring.
     row = ROW_BYTES if c.element_bytes > 1 else ROW_BYTES // 2
-    many = c.k * c.element_bytes >= row and size.m > 16 and size.batch * size.m * size.n > target.sms * MANY
+    results = size.batch * size.m * size.n
+    many = c.k * c.element_bytes >= row and size.m > 16 and results > target.sms * MANY
+    # Of 16 bits rows of any length where results are wide: [6272, 112] x [672, 112] took 18.5 us by warps' own copies
+    # and 11.1 by a ring, [25088, 40] x [240, 40] 23.6 and 13.3; [100352, 24] x [72, 24] 16.4 and 18.4.
+    many |= c.element_bytes == 2 and size.n >= WIDE and size.m > 16 and results > target.sms * SOME
     if c.narrow:  # rows that warpgroups alone read; they multiply 64 rows at least
         several = several and size.m > 16 and (given["mma"] is None or is_warpgroups(given["mma"]))
         wanted = given["mma"] in TF32_WARPGROUPS or given["mma"] is None and kernel.fp32 in ("tf32x3", "tf32")
@@ -162,6 +166,7 @@ def starting_tile(
 
 
 MANY = 2 * 128 * 128  # results for each multiprocessor: two large tiles
+SOME, WIDE = 64 * 64, 128  # the same of a short K: a small tile; and columns that a ring pays for there
 TF32_WARPGROUPS = _fp32_warpgroup_tiles.INSTRUCTIONS
 MEASURED = ("block_m", "block_n", "block_k", "warps_m", "warps_n", "stages")
 

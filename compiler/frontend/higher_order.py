@@ -13,6 +13,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from mlirc.errors import MlircError
+from mlirc.frontend import flex_attention
 from mlirc.frontend.evaluate import place
 from mlirc.frontend.fx_import import module_path
 from mlirc.frontend.scan import number_of
@@ -21,16 +22,15 @@ _MOST = 1 << 16  # steps that are followed
 _INSTEAD = {  # of an op, at a place: why it is refused, and what to write instead
     "cond": "torch.cond{} takes a branch by the values of a tensor: compute both and select between them with "
     "torch.where",
-    "flex_attention": "flex_attention{} cannot be exported: spell it out, as (q @ k.mT * scale), the score_mod and "
-    "mask_mod on it with torch.where, a softmax, @ v: that is one kernel, too (docs/schedules.md, section 6)",
 }
 _LOOPS = (torch.ops.higher_order.scan, torch.ops.higher_order.while_loop)
+_LOWERED = (*_LOOPS, flex_attention.FLEX)
 
 
 def lower_loops(program: Any) -> Graph | None:
     """A copy of the program's graph without loops of PyTorch's, None where it has none. Raises MlircError for a loop
     whose number of steps depends on data."""
-    if not any(n.target in _LOOPS for n in program.graph.nodes):
+    if not any(n.target in _LOWERED for n in program.graph.nodes):
         return None
     graph = Graph()
     graph.output(graph.graph_copy(program.graph, {}))
@@ -41,6 +41,8 @@ def lower_loops(program: Any) -> Graph | None:
             _lower_scan(graph, node, program.graph_module)
         elif node.target is _LOOPS[1]:
             _lower_while(graph, node, program.graph_module, constants)
+        elif node.target is flex_attention.FLEX:
+            flex_attention.write_out(graph, node, program.graph_module)
     for node in list(graph.nodes):
         if node.op == "get_attr" and not node.users:
             graph.erase_node(node)

@@ -157,12 +157,14 @@ def _replace(graph: Graph, product: Node, constants: Any, call: Callable[..., No
         q4 = _heads(queries, heads, product, call)
         k4 = call(graph, product, aten.permute.default, _heads(keys, heads, product, call), [0, 1, 3, 2])
         v4 = _heads(values, heads, product, call)
+        k4, v4 = _shared(k4, v4)
         mask, bias = _merged(graph, product, found, heads, call)
         cap, scale = (found.softcap, found.scale * found.softcap) if found.capped else (0.0, found.scale)
         inputs = _inputs(score, heads, product, call) if score else []
         sinks = rows.vector_of_sinks(heads, constants, product, call) if rows else None
         lines = "\n".join(score.lines) if score else ""
-        args: tuple[Any, ...] = (q4, k4, v4, mask, bias, inputs, scale, False, 0, cap, bool(rows) and sinks is None)
+        nan_rows = rows is not None and sinks is None and not rows.zero_rows
+        args: tuple[Any, ...] = (q4, k4, v4, mask, bias, inputs, scale, False, 0, cap, nan_rows)
         if score or sinks:
             args += (lines, bool(rows), *(() if sinks is None else (sinks,)))
         new = call(graph, product, torch.ops.mlirc.attention.default, *args)
@@ -275,6 +277,36 @@ def _heads(node: Any, heads: list[int], like: Node, call: Callable[..., Node]) -
     if source is not None and list(value_of(source).shape) == shape:
         return source
     return call(like.graph, like, aten.view.default, node, shape)
+
+
+def _shared(keys: Node, values: Node) -> tuple[Node, Node]:
+    """Keys and values [B, H, S, D] as [B, Hkv, S, D] where both are so many heads, each repeated for H / Hkv of the
+    queries'; else as they are."""
+    one, other = _unrepeated(keys), _unrepeated(values)
+    if one is None or other is None or value_of(one).shape[1] != value_of(other).shape[1]:
+        return keys, values
+    return one, other
+
+
+def _unrepeated(node: Any) -> Node | None:
+    """What heads [B, H, S, D] are repetitions of, [B, Hkv, S, D]."""
+    turned = 0
+    while node.target is aten.permute.default and list(node.args[1]) == [0, 1, 3, 2]:
+        node, turned = node.args[0], 1 - turned
+    shape = list(value_of(node).shape)
+    while node.target in VIEWS and list(value_of(node.args[0]).shape) == shape:
+        node = node.args[0]
+    inner = node.args[0] if node.target in VIEWS else None
+    while inner is not None and inner.target is aten.clone.default:
+        inner = inner.args[0]
+    if turned or inner is None or inner.target is not aten.expand.default or value_of(inner).dim() != 5:
+        return None
+    wide, source = list(value_of(inner).shape), inner.args[0]
+    batch, heads, group, *matrix = wide
+    if [batch, heads * group, *matrix] != shape or list(value_of(source).shape) != [batch, heads, 1, *matrix]:
+        return None
+    base = source.args[0] if source.target in (aten.unsqueeze.default, *VIEWS) else None
+    return base if base is not None and list(value_of(base).shape) == [batch, heads, *matrix] else None
 
 
 def _merged(

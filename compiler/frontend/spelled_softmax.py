@@ -53,16 +53,20 @@ def through(node: Any, users: int = 1) -> Any:
 
 @dataclass(frozen=True)
 class Softmax:
-    """The scores of a softmax along the last dimension, which so many ops read; a column beside them: [B,H,Sq,1]."""
+    """The scores of a softmax along the last dimension, which so many ops read; a column beside them: [B,H,Sq,1].
+    `zero_rows`: a row of nothing but -inf has weights of 0, not NaN."""
 
     scores: Node
     readers: int = 2
     sinks: Node | None = None
+    zero_rows: bool = False
 
     @staticmethod
     def of(weights: Any) -> Softmax:
         """The softmax that made the weights; raises NotAttention where there is none."""
         node = through(weights)
+        if isinstance(node, Node) and node.target is aten.where.self and len(node.users) == 1:
+            return Softmax(_scores_of_safe(node), 3, zero_rows=True)
         if not isinstance(node, Node) or node.target is not aten.slice.Tensor or len(node.users) > 1:
             return Softmax(_scores_of(node))
         sliced: Any = node.args
@@ -102,8 +106,21 @@ class Softmax:
         return call(like.graph, like, aten.view.default, node, [heads[1]])
 
 
-def _scores_of(weights: Any) -> Node:
-    """The scores whose softmax along the last dimension the weights are."""
+def _scores_of_safe(weights: Node) -> Node:
+    """The scores of `torch._safe_softmax`: a select of 0 where all of a row's are -inf."""
+    hidden, zero, shares = weights.args
+    scores = _scores_of(shares, 3)
+    every: Any = only(hidden, aten.all.dim).args
+    test: Any = only(every[0], aten.eq.Scalar).args
+    if every[1] not in (value_of(scores).dim() - 1, -1) or list(every[2:]) != [True]:
+        raise NotAttention
+    if test != (scores, float("-inf")) or only(zero, aten.full.default, len(zero.users)).args[1] != 0:  # type: ignore[union-attr]
+        raise NotAttention
+    return scores
+
+
+def _scores_of(weights: Any, readers: int = 2) -> Node:
+    """The scores whose softmax along the last dimension the weights are, which so many ops read."""
     power, total = only(weights, aten.div.Tensor).args
     only(power, aten.exp.default, 2)
     last = (value_of(power).dim() - 1, -1)
@@ -115,7 +132,7 @@ def _scores_of(weights: Any) -> Node:
 
     along_last(total, aten.sum.dim_IntList, power)
     scores, top = only(power.args[0], aten.sub.Tensor).args  # type: ignore[union-attr]
-    if not isinstance(scores, Node) or len(scores.users) != 2:
+    if not isinstance(scores, Node) or len(scores.users) != readers:
         raise NotAttention
     along_last(top, aten.amax.default, scores)
     return scores

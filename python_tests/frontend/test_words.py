@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import flex_attention
 
 from mlirc.errors import MlircError
 from mlirc.frontend import from_torch, import_torch, lower_to_linalg
@@ -13,11 +12,6 @@ from support.models.together import Calls, randn
 
 def branches(x):
     return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
-
-
-def flexible(x):
-    x = x.view(1, 1, 3, 1).expand(1, 1, 3, 16)
-    return flex_attention(x, x, x, score_mod=lambda score, b, h, i, j: score + (i - j))
 
 
 def endless(x):
@@ -32,7 +26,6 @@ def endless(x):
             "control flow or a shape depends on the values .*test_words",
         ),
         (branches, "torch.cond takes a branch by the values of a tensor: .* torch.where"),
-        (flexible, "flex_attention cannot be exported: spell it out"),
         (lambda x: torch.nonzero(x), "the shape of 'nonzero' .* depends on the values of a tensor"),
         (lambda x: torch.from_numpy(x.numpy() + 1), "calls .numpy"),
         (lambda x: x * float(f"{x.sum():.1f}"), "formats the values of a tensor as text"),

@@ -1,0 +1,80 @@
+"""PyTorch's `flex_attention` in an exported graph, written out as the ops that it stands for: two products, and between
+them the score's function, the mask's and a softmax. What can be one kernel is found there like attention that a model
+spells out (`spelled_attention.py`)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import map_arg
+from torch.nn.attention.flex_attention import _vmap_for_bhqkv
+
+from mlirc.frontend.evaluate import place
+
+FLEX = torch.ops.higher_order.flex_attention
+
+
+def write_out(graph: Graph, node: Node, owner: GraphModule) -> None:
+    """Puts the ops of one `flex_attention` into its place. Its results are the output [B, H, Sq, Dv] in the queries'
+    dtype, and f32[B, H, Sq] of each row: the base-2 log of its sum of exponentials, and its maximum over ln 2. Those
+    that nobody reads are not computed. A row that sees no key gives 0."""
+    q, k, v, score, block_mask, scale = node.args[:6]
+    buffers: list[list[Any]] = [list(x) for x in (*node.args[7:9], (), ())[:2]]  # type: ignore[arg-type]
+    functions = [getattr(owner, f.target) for f in (score, block_mask[-1])]  # type: ignore[index, union-attr]
+    read = sorted({int(u.args[1]) for u in node.users})  # type: ignore[arg-type]
+
+    def results(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        queries, keys, values, *rest = tensors
+        captured = rest[: len(buffers[0])], rest[len(buffers[0]) :]
+        scores = _scores(queries, keys, functions, captured, scale)
+        return [_result(i, scores, queries, values) for i in read]
+
+    given = [q, k, v, *buffers[0], *buffers[1]]
+    fakes = [x.meta["val"] for x in given]  # type: ignore[union-attr]
+    with fakes[0].fake_mode, torch.no_grad():
+        traced = make_fx(results, _allow_non_fake_inputs=True)(*fakes)
+    parameters = [n for n in traced.graph.nodes if n.op == "placeholder"]
+    for cast in traced.graph.find_nodes(op="call_function", target=torch.ops.aten._to_copy.default):
+        if not isinstance(cast.args[0], Node):  # of a number in a function, as it is traced
+            for reader in list(cast.users):
+                reader.args = map_arg(reader.args, lambda n, cast=cast: cast.args[0] if n is cast else n)  # type: ignore[misc]
+    traced.graph.eliminate_dead_code()
+    with graph.inserting_before(node):
+        known = dict(zip(parameters, given, strict=True))
+        outputs = graph.graph_copy(traced.graph, known)  # type: ignore[arg-type]
+    for made in known.values():
+        if made not in given:
+            made.meta |= place(node)  # type: ignore[union-attr]
+    for user in list(node.users):
+        user.replace_all_uses_with(outputs[read.index(int(user.args[1]))])  # type: ignore[arg-type, index]
+        graph.erase_node(user)
+    graph.erase_node(node)
+
+
+def _scores(q: Any, k: Any, functions: list, captured: tuple, scale: Any) -> torch.Tensor:
+    """What the softmax is taken of, f32[B, H, Sq, Sk] (f64 of f64): a key that a query does not see is -inf."""
+    heads, group = k.shape[1], q.shape[1] // k.shape[1]
+    keys = k[:, :, None].expand(q.shape[0], heads, group, *k.shape[2:]).reshape(q.shape[0], q.shape[1], *k.shape[2:])
+    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    scores = (q @ keys.transpose(-2, -1)).to(wide) * scale
+    places = [torch.arange(n, device=q.device) for n in scores.shape]
+    suffixes = [(None,) * len(x) for x in captured]
+    with TransformGetItemToIndex():
+        changed = _vmap_for_bhqkv(functions[0], (0,), suffixes[0])(scores, *places, *captured[0])
+        seen = _vmap_for_bhqkv(functions[1], (), suffixes[1])(*places, *captured[1])
+    return torch.where(seen, changed, -math.inf)
+
+
+def _result(index: int, scores: torch.Tensor, q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    if index == 1:
+        return scores.logsumexp(-1) / math.log(2)
+    if index == 2:
+        return scores.amax(-1) / math.log(2)
+    heads, group = v.shape[1], q.shape[1] // v.shape[1]
+    values = v[:, :, None].expand(q.shape[0], heads, group, *v.shape[2:]).reshape(q.shape[0], q.shape[1], *v.shape[2:])
+    return torch._safe_softmax(scores, -1).to(q.dtype) @ values.to(q.dtype)
