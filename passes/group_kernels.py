@@ -8,6 +8,8 @@ without `mlirc.kernels` is dead, or costs nothing (views, constants). Options, e
     siblings    two contractions of one left operand that meet in a map share a kernel (needs epilogue)
     reductions  reductions join the kernel of their only user
     maps        maps and data movement join the kernels of their users
+    unpack_rows a number: of GEMMs with packed weights that warpgroups can unpack on their way to registers, the most
+                rows of those that do; for more rows a launch unpacks the weight (default: 0, none)
 """
 
 from __future__ import annotations
@@ -26,13 +28,14 @@ from mlirc.passes.graph.widened import part_casts
 @register("mlirc-group-kernels")
 def run(module: ir.Module, **options: str) -> None:
     """Computes the grouping and writes it as attributes. Raises MlircError for an unknown option."""
+    numbers = {"unpack_rows": int(options.pop("unpack_rows", "0"))}
     chosen = {name: _boolean(name, value) for name, value in options.items()}
     unknown = set(chosen) - set(Options.__dataclass_fields__)
     if unknown:
         raise MlircError(f"mlirc-group-kernels: unknown option '{min(unknown)}'")
     with ir.Location.unknown(module.context):
         for function in graph_functions(module):
-            _group(function.regions[0].blocks[0], Options(**chosen))
+            _group(function.regions[0].blocks[0], Options(**chosen, **numbers))
 
 
 def _group(block: ir.Block, options: Options) -> None:

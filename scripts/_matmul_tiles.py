@@ -15,6 +15,7 @@ from mlirc.schedule.kernel_info import KernelInfo
 from mlirc.schedule.verbs import ceil_div, power_of_two
 from mlirc.scripts import _bytes_tiles, _fp32_tiles, _fp32_warpgroup_tiles
 from mlirc.scripts._block_shape import ROW_BYTES, BlockShape, Sizes, element_types, is_fp32, is_short
+from mlirc.scripts._held_tiles import held_tile, is_held
 from mlirc.scripts._packed_tiles import DIRECT, packed_tile
 from mlirc.scripts._registers import most_sums
 from mlirc.scripts._split_k_tiles import divided
@@ -177,6 +178,8 @@ def choose(kernel: KernelInfo, target: Target, given: Mapping[str, Any]) -> Bloc
     c = kernel.contraction
     assert c is not None
     check_instruction(kernel.name, c, target, given["mma"])
+    if is_held(kernel, target, given):
+        return held_tile(kernel, Sizes.of(kernel, c), target, given)
     size, tensor_copies = Sizes.of(kernel, c), by_tensor_copies(kernel, target, given)
     if swaps(kernel, size, target, given, tensor_copies):
         start = swapped_tile(kernel, size, target, given, warpgroups_for(kernel, target), tensor_copies)

@@ -27,7 +27,9 @@ def roomy_blocks(threads: int) -> int:
 def product_blocks(tile: BlockShape, size: Sizes, c: ContractionInfo, target: Target) -> int | None:
     """`min_blocks` of a product's tile; None: what ptxas takes does."""
     threads = 32 * tile.warps_m * tile.warps_n * tile.warps_k
-    slice_bytes = (tile.block_m + c.count * tile.block_n) * tile.block_k * c.element_bytes
+    held = c.packed if tile.copy == "tma" else 0  # bits of what comes of the right operand
+    right = c.count * tile.block_n * tile.block_k * (held or 8 * c.element_bytes) // 8
+    slice_bytes = tile.block_m * tile.block_k * c.element_bytes + right
     fitting = target.sm_smem // (tile.stages * slice_bytes + 2048)
     if tile.mma == "mma" and tile.copy == "tma":
         # ptxas would save registers instead, and read one operand at a time from shared memory.

@@ -30,6 +30,9 @@ WIDEST_ATTENTION_F32 = 256
 # Compute capability of the targets that have tensor copies.
 TENSOR_COPIES_FROM = 90
 
+# Rows of GEMMs that unpack weights again for every tile of rows (benchmarks/results/packed-rows-h200.md).
+UNPACK_ROWS = 8192
+
 # Where norms that packed products reduce in parts were timed (benchmarks/results/partial-rows-h200.md).
 PARTIAL_ROWS = "kinds=packed rows=1 columns=3584"
 
@@ -49,6 +52,7 @@ def graph(
     merge_points: int | None = None,
     row_writes: bool = True,
     recurrences: bool = True,
+    unpack_rows: int | None = None,
     dependent: bool | None = None,
 ) -> ir.Module:
     """The transform script that takes a `linalg`-level module to the `kernels` level.
@@ -68,6 +72,8 @@ def graph(
       row_writes: what rotates the rows of a GEMM, and writes them to a cache, is computed by the GEMM's blocks.
       recurrences: a loop over the time steps of a cell (LSTM, GRU, RNN) is one kernel, which keeps the cell's matrix
         on the multiprocessors, where it fits there.
+      unpack_rows: most rows of GEMMs whose packed weights warpgroups unpack on their way to registers; for more a
+        launch unpacks the weight (default: 8192 where there are warpgroups).
       dependent: programmatic dependent launch, from sm_90 on (default: of graphs whose GEMMs all have one row, or up to
         16 of 16 bits, on sm_90; where those read many weights, not attention and what follows it, unless they are f32;
         where several read more than 96 MiB of packed ones, none).
@@ -88,7 +94,7 @@ def graph(
         "row_writes": row_writes,
         "recurrences": recurrences,
     }
-    others |= {"dependent": dependent}
+    others |= {"unpack_rows": unpack_rows, "dependent": dependent}
     with script(**{f"fuse_{name}": value for name, value in knobs.items()}, **others) as (schedule, module):
         with ir.InsertionPoint(transform.ApplyPatternsOp(module).patterns):
             transform.apply_patterns_canonicalization()
@@ -106,6 +112,8 @@ def graph(
         if recurrences:
             apply_pass(module, pass_name="mlirc-fuse-recurrences", options=f"target={target.name}")
         options = " ".join(f"{name}={str(value).lower()}" for name, value in knobs.items())
+        held = UNPACK_ROWS if unpack_rows is None and target.has_wgmma else unpack_rows or 0
+        options += f" unpack_rows={held}" if held else ""
         apply_pass(module, pass_name="mlirc-group-kernels", options=options)
         apply_pass(module, pass_name="mlirc-outline-kernels", options="")
         if partial_rows != "apart":

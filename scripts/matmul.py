@@ -23,6 +23,7 @@ from mlirc.schedule.verbs import (
     pipeline,
     read_matrices,
     read_windows,
+    read_words,
     script,
     specialize,
     split_k,
@@ -199,6 +200,8 @@ def matmul(
             cluster(forall, size=shape.cluster)
         if shape.persist:
             persist(forall, blocks=shape.persist)
+        if kernel.contraction.packed and shape.copy == "tma":
+            read_words(forall)
         annotate(function, warps=warps, min_blocks=min_blocks)
         tidy(function, *copies, *launches)
     return module

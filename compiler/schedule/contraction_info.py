@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from mlirc.dialects.mlirc_dialect import DEQUANTIZE, GATHER_MATRICES
@@ -42,6 +42,7 @@ class ContractionInfo:
     packed: int = 0  # bits of a number where every second operand is a packed weight [N, K] that the kernel unpacks
     windows: Windows | None = None  # a convolution's, which are an operand and can come by im2col copies
     windows_at: int = 0  # which operand they are
+    left_boxes: bool = False  # as `boxes`, of the first operands alone
     scaled: int = 0  # elements of each row that are reduced beside the products, as what their sums are multiplied by
 
     @property
@@ -105,6 +106,7 @@ def contraction_info(dims: Dims, row: tuple[int, ...]) -> ContractionInfo | None
         batch, m, n, ks[0][0], types[0], types[1], types[2], len(found), direct, panels, (along_k[0], along_k[1]),
         boxes, _casts([dims.ops[i] for i, _ in found]), packed=_packed([dims.structures[i] for i, _ in found]),
         windows=read[0], windows_at=read[1], chosen=all(map(is_chosen, choosers)),
+        left_boxes=all(_left_boxes(dims.structures[i], r) for i, r in found if r),
         scaled=prod(parts) if others else 0, alignable=alignable and not any(map(is_chosen, choosers)),
     )  # fmt: skip
 
@@ -132,6 +134,12 @@ def _has_boxes(s: Structure, roles: Contraction, multiple: int = 16) -> bool:
         if not 2 <= t.rank <= 5 or not row or row % multiple or not set(m[-2:]) <= own:
             return False
     return True
+
+
+def _left_boxes(s: Structure, roles: Contraction) -> bool:
+    """Whether tensor copies can move tiles of the first operand, which is an argument or a view of one."""
+    first = replace(s, inputs=s.inputs[:1], maps=s.maps[:1])
+    return _is_direct(first, roles) and _has_boxes(first, roles)
 
 
 def _is_direct(s: Structure, roles: Contraction, least: int = 4) -> bool:

@@ -27,6 +27,7 @@ from mlirc.dialects.schedule.read_first import read_first
 from mlirc.dialects.schedule.read_matrices import read_matrices
 from mlirc.dialects.schedule.read_pages import read_pages
 from mlirc.dialects.schedule.read_windows import read_windows
+from mlirc.dialects.schedule.read_words import read_words
 from mlirc.dialects.schedule.reduce_together import reduce_together
 from mlirc.dialects.schedule.require import require
 from mlirc.dialects.schedule.reverse_blocks import reverse_blocks
@@ -74,6 +75,7 @@ __all__ = [
     "read_matrices",
     "read_pages",
     "read_windows",
+    "read_words",
     "reduce_together",
     "reverse_blocks",
     "roll",

@@ -232,6 +232,20 @@ def is_dequantization(op: ir.Operation | None) -> bool:
     return op is not None and DEQUANTIZE in op.attributes and is_map(op)
 
 
+# Packed weights that wgmma takes as its operand in registers: bits of a number, rows and columns at least, and what
+# rows of the other operand are a multiple of, which tensor copies bring.
+HELD_BITS, HELD_ROWS, HELD_COLUMNS, HELD_MULTIPLE = (4, 8), 64, 128, 8
+
+
+def is_unpacked_in_registers(op: ir.Operation) -> bool:
+    """Whether a packed weight [N, K] can be the operand of warpgroups' products that comes through registers."""
+    bits, shape = ir.IntegerAttr(op.attributes[DEQUANTIZE]).value, shape_of(op.results[0])
+    if len(shape) != 2 or str(ir.RankedTensorType(op.results[0].type).element_type) not in ("bf16", "f16"):
+        return False
+    n, k = shape
+    return bits in HELD_BITS and n >= HELD_ROWS and k >= HELD_COLUMNS and k % HELD_MULTIPLE == 0
+
+
 def is_gather_of_matrices(op: ir.Operation | None) -> bool:
     """Whether an op is a map that chooses a matrix for each group of a product."""
     return op is not None and GATHER_MATRICES in op.attributes and is_map(op)

@@ -46,6 +46,7 @@ from mlirc.passes.graph.facts import (
     is_map,
     is_plain_copy,
     is_small_index_map,
+    is_unpacked_in_registers,
     is_widening_cast,
     kind,
     loop_sizes,
@@ -70,12 +71,14 @@ MAX_EVALUATIONS = 3  # how many different elements of a cheap map a kernel may c
 
 @dataclass(frozen=True)
 class Options:
-    """Which fusions are allowed; see `mlirc.scripts.graph.graph`."""
+    """Which fusions are allowed; see `mlirc.scripts.graph.graph`. `unpack_rows`: of products that take packed weights
+    through registers, those up to which they do."""
 
     epilogue: bool = True
     siblings: bool = True
     reductions: bool = True
     maps: bool = True
+    unpack_rows: int = 0
 
 
 class Grouping:
@@ -234,14 +237,17 @@ class Grouping:
 
     def _unpacks(self, op: ir.Operation, kernel: Kernel, demand: Demand) -> bool:
         """Whether a kernel computes a packed weight, or chosen matrices, where its product reads them: as a whole,
-        dimension by dimension. For many rows a weight is unpacked once, by a kernel of its own: each block of rows
-        would do it again."""
+        dimension by dimension. For many rows a weight that warpgroups do not unpack on its way is unpacked once, by a
+        kernel of its own: each block of rows would do it again."""
         reads = demand.indices[kernel]
         if kernel not in demand.plain or not kernel.contractions or len(reads) != 1 or None in reads:
             return False
         if is_dequantization(op):
             rows = max(prod(shape_of(c.results[0])) for c in kernel.contractions) // shape_of(op.results[0])[0]
-            if rows * len(kernel.contractions) > UNPACKED_ONCE or any(map(reads_windows, kernel.contractions)):
+            many = rows * len(kernel.contractions) > UNPACKED_ONCE
+            if many and (rows > self.options.unpack_rows or not is_unpacked_in_registers(op)):
+                return False
+            if any(map(reads_windows, kernel.contractions)):
                 return False
         dims = plain_dims(next(iter(reads)), shape_of(op.results[0]))  # type: ignore[arg-type]
         return dims is not None and len(dims) == sum(n != 1 for n in shape_of(op.results[0]))

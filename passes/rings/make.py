@@ -257,7 +257,8 @@ class _Roles:
         size = element_bytes(o.element)
         row = (o.row or PANEL_BYTES) if o.panels else o.extents[-1] * size
         swizzle = attribute(o.op, "swizzle", row)
-        problem = check.zeros_beyond(o.op, o.info.maps[o.which].index(o.info.k), o.extents)
+        along_k = None if o.words else o.info.maps[o.which].index(o.info.k)  # of which what is beyond is multiplied
+        problem = check.zeros_beyond(o.op, along_k, o.extents) if along_k is not None else ""
         if swizzle not in (0, row):
             what = f"mlirc.swizzle = {swizzle}: a slot's rows have {row} bytes: as many, or 0"
             raise Unsupported(what, o.op, "swizzle")
@@ -301,6 +302,13 @@ def _produce(operands: LoopOperands, channels: list[Channel], copied: dict[ir.Va
         scf.YieldOp([])
 
 
+def _in_body(op: ir.Operation, loop: ir.Operation) -> ir.Operation | None:
+    """The op of a loop's body that another one is, or stands in; None for one that does not."""
+    while op.parent is not None and op.parent != loop:
+        op = op.parent.operation
+    return op if op.parent == loop else None
+
+
 def _consume(operands: LoopOperands, channels: list[Channel]) -> None:
     """Lets the products of a loop read what comes through rings."""
     loop = operands.op
@@ -309,7 +317,7 @@ def _consume(operands: LoopOperands, channels: list[Channel]) -> None:
         ops = [o.op for o in channel.group]
         order = [o.operation for o in operands.body.operations]
         last = max(order.index(op) for op in ops)
-        users = [u.owner.operation for op in ops for u in op.results[0].uses if u.owner.operation.parent == loop]
+        users = [user for op in ops for u in op.results[0].uses if (user := _in_body(u.owner.operation, loop))]
         at = min((order[last + 1], *users), key=order.index)
         for op in within(loop, ops):
             if order.index(op) > order.index(at):

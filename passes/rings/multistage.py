@@ -91,7 +91,7 @@ def plan_of(team: Planned, loop: ir.Operation) -> Plan:
 
 def _kind(plan: Plan, o: LoopOperand, produced: bool) -> str:
     """How a slice is copied: as it, or else its products, ask for; or else as it can be."""
-    readers = [p for p in plan.operands.products if o.op.results[0] in list(p.operands)]
+    readers = [p for p in plan.operands.products if o.op.results[0] in list(p.operands) or o.unpacked_by(p)]
     asking = next((op for op in (o.op, *readers) if "mlirc.copy" in op.attributes), None)
     asked = attribute(asking, "copy") if asking is not None else None
     if asked == "tma" and not produced:

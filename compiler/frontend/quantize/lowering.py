@@ -154,11 +154,12 @@ class _Floats:
         for plane, word in zip(planes, words, strict=True):
             half = arith.shrui(arith.shrui(word, fields.of_byte(plane)), fields.of_neighbour())
             up = fields.in_byte(plane)
-            field = arith.andi(half, arith.shli(_constant((1 << plane.bits) - 1), up))
+            mask = arith.trunci(i16, arith.shli(_constant((1 << plane.bits) - 1), up))
+            field = arith.andi(arith.trunci(i16, half), mask)
             # 2^(133 + low - up) / SMALL as bits: the exponent, above 7 of the mantissa.
             exponent = arith.subi(_constant(127 + 133 + plane.low - int(log2(SMALL))), up)
             power = arith.trunci(i16, arith.shli(exponent, _constant(7)))
-            bits = arith.bitcast(self.element, arith.trunci(i16, field))
+            bits = arith.bitcast(self.element, field)
             total = arith.addf(arith.mulf(bits, arith.bitcast(self.element, power)), total)
         return arith.mulf(total, arith.mulf(scale, arith.constant(self.element, SMALL)))
 

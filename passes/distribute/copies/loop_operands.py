@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlirc.dialects.im2col import IM2COL
+from mlirc.dialects.mlirc_dialect import DEQUANTIZE
 from mlirc.dialects.rings import IN_PLACE
 from mlirc.dialects.windows import Windows
 from mlirc.ir.tensors import element_bytes
@@ -23,7 +24,8 @@ class LoopOperand:
     """One slice that products read: the `tensor.extract_slice`; bounds of its extents and its elements' type; the
     extents that a buffer of it must cover; and whether it lies in panels (`access.View`). `product` is one that reads
     it, as an operand `which` (0: A, 1: B); `rewrite`: how it is written anew for that (`rewriting.py`), if it is;
-    `finishes`: as the instruction says. Or another op of the loop that makes an operand (`LoopOperands.computed`)."""
+    `finishes`: as the instruction says. Or another op of the loop that makes an operand (`LoopOperands.computed`); or
+    the slice of the words that such an op unpacks (`words`)."""
 
     op: ir.Operation
     shape: list[int]
@@ -36,11 +38,26 @@ class LoopOperand:
     rewrite: str = ""
     finishes: str = "by lanes"
     row: int = 0  # bytes of a row in shared memory: 0 where nothing but the tile decides it
+    words: bool = False
+
+    def unpacked_by(self, product: ir.Operation) -> bool:
+        """Whether these are words of a weight that a product multiplies."""
+        return self.words and self.product == product
 
     def form(self) -> tuple:
         """What slices have in common that can take turns in one buffer."""
         kept = tuple(slices.kept_dims(self.op, self.op.results[0]))
         return self.op.operands[0], kept, self.element, tuple(self.extents), self.panels, self.rewrite
+
+
+def words_of(op: ir.Operation) -> list[ir.Operation]:
+    """The slices of global memory from which an op that unpacks a weight reads its words, those of an op once."""
+    if DEQUANTIZE not in op.attributes:
+        return []
+    reads = [o.operation for o in op.regions[0].blocks[0].operations if o.operation.name == "tensor.extract"]
+    sources = [r.operands[0].owner.operation for r in reads if not isinstance(r.operands[0].owner, ir.Block)]
+    found = [s for s in sources if s.name == "tensor.extract_slice" and s.parent == op.parent]
+    return list(dict.fromkeys(s for s in found if slices.is_global(s.operands[0])))
 
 
 def narrow_row(op: ir.Operation) -> int:
@@ -98,6 +115,16 @@ class LoopOperands:
             is_slice = owner.name == "tensor.extract_slice" and slices.is_global(owner.operands[0])
             if not is_slice and (owner.name != "linalg.generic" or owner.operation in self.products):
                 continue
+            words = words_of(owner.operation) if which == 0 and geometry.instruction.unpacks else []
+            for slice_ in words:
+                tile = ir.RankedTensorType(slice_.results[0].type)
+                bounds = slices.tile_bounds(slice_.results[0])
+                self.found[slice_.results[0]] = LoopOperand(
+                    slice_, bounds, tile.element_type, bounds, False, generic, info, which,
+                    finishes=geometry.finishes, words=True,
+                )  # fmt: skip
+            if words:
+                continue
             found = self.found if is_slice else self.computed
             shape = slices.tile_bounds(value)
             extents, panels = geometry.operand_extents(which, shape), geometry.panels[which]
@@ -120,7 +147,7 @@ class LoopOperands:
         """The slices, those together that a product reads together."""
         groups: list[list[ir.Value]] = [[v] for v in self.found]
         for product in self.products:
-            joined = [g for g in groups if any(v in g for v in product.operands)]
+            joined = [g for g in groups if any(v in product.operands or self.found[v].unpacked_by(product) for v in g)]
             if len(joined) > 1:
                 groups = [g for g in groups if g not in joined[1:]]
                 groups[groups.index(joined[0])] = sum(joined, [])
@@ -131,7 +158,8 @@ class LoopOperands:
         found: list[ir.Operation] = []
         for o in group:
             for use in o.op.results[0].uses:
-                if use.owner.operation not in self.products:
+                reader = o.product if o.words else use.owner.operation
+                if reader not in self.products:
                     return None
-                found.append(use.owner.operation)
+                found.append(reader)
         return found

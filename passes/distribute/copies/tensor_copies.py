@@ -48,6 +48,8 @@ class TensorTile:
             corners = view.windows.corners(view.shape[1:-1])
             return self.em.tensor_map(view.base, list(self.shared.box(self.split)), self.shared.swizzle, corners)
         box = [1] * len(view.shape)
+        for d, extent in zip(view.dims, self.shared.extents, strict=True):
+            box[d] = extent
         box[view.dims[-2]], box[view.dims[-1]] = self.shared.box(self.split)
         return self.em.tensor_map(view.base, box, self.shared.swizzle)
 
@@ -61,7 +63,9 @@ class TensorTile:
             problem = view.windows.copied(shape, size)
             if problem or view.windows.channels % width:
                 return problem or f"rows of {width} elements in windows with {view.windows.channels} of each tap"
-        if len(shape) > 5 or len(shape) < 2 or any(n != 1 for n in self.shared.extents[:-2]):
+        lead = self.shared.extents[:-2]
+        cut = self.shared.panel or self.split > 1 or view.windows is not None  # into several copies
+        if len(shape) > 5 or len(shape) < 2 or any(n != 1 for n in lead) and cut or max(lead, default=1) > MOST_ROWS:
             return f"a tensor of {len(shape)} dimensions: 2 to 5, and tiles of two"
         if view.windows is None and (len(view.dims) < 2 or view.dims[-1] != len(shape) - 1):
             return "rows of the tile are not contiguous in memory"

@@ -8,6 +8,7 @@ import math
 
 from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import arith, ir, memref, nvvm
+from mlirc.passes.distribute.copies import column_stores
 from mlirc.passes.distribute.emit import asynchronous, sinking
 from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue
 from mlirc.passes.distribute.layouts.registers import Factor, Layout
@@ -29,25 +30,30 @@ class TensorStores:
     def store(self, op, frag: Fragment, view: access.View) -> bool:
         """Writes a tile that a tensor.parallel_insert_slice inserts; False, with the reason noted, where this tile
         cannot leave so."""
-        problem = self._problem(op, frag, view)
+        columns = column_stores.panels(self.em, frag)
+        problem = self._outside(op, frag, view) or ("" if columns else self._problem(frag))
         if problem:
             self.em.taken.refuse(self.forall, "store", f"{problem}: leave it out")
             return False
         layout = frag.layout
-        rows = _until_warps(layout.dims[-2])
-        offsets = layout.reg_offsets
-        panels = [
-            (row, rows, *columns)
-            for row in sorted({int(o) // rows * rows for o in offsets[:, -2]})
-            for columns in _panels(layout.shape[-1], LINE // element_bytes(frag.element))
-        ]
+        panels: list = list(columns)
+        if not columns:
+            rows = _until_warps(layout.dims[-2])
+            panels = [
+                (row, rows, *part)
+                for row in sorted({int(o) // rows * rows for o in layout.reg_offsets[:, -2]})
+                for part in _panels(layout.shape[-1], LINE // element_bytes(frag.element))
+            ]
         marks = []
         block = ir.InsertionPoint.current.block
         for number, panel in enumerate(panels):
             marks.append(arith.ConstantOp(ir.IndexType.get(), number).operation)
             # Of the tile before, the last copy may still read its slot: which one depends on how many there were.
             pending = SLOTS - 1 if number or len(panels) % SLOTS == 0 else 0
-            self._panel(frag, view, number % SLOTS, pending, *panel)
+            if columns:
+                self._columns(frag, view, number % SLOTS, pending, panel)
+            else:
+                self._panel(frag, view, number % SLOTS, pending, *panel)
         sinking.sink_to_parts(block, next(iter(block.operations)).operation, marks)
         self.issued = True
         return True
@@ -58,7 +64,8 @@ class TensorStores:
             with access.predicated(self.em.equal(self.em.lane, 0)):
                 nvvm.CpAsyncBulkWaitGroupOp(0)
 
-    def _problem(self, op, frag: Fragment, view: access.View) -> str:
+    def _outside(self, op, frag: Fragment, view: access.View) -> str:
+        """Why tensor copies cannot write there; "" where they can."""
         size, shape, layout = element_bytes(frag.element), view.shape, frag.layout
         if access.storage_type(frag.element) != frag.element or size > 4:
             return f"elements of type {frag.element}"
@@ -70,6 +77,11 @@ class TensorStores:
             return "a tile of other extents than its registers hold"
         if not all(slices.cut_at_edges(op, list(ir.RankedTensorType(op.operands[1].type).shape))):
             return "a tile that ends inside of the tensor"
+        return ""
+
+    def _problem(self, frag: Fragment) -> str:
+        """Why a warp's rows cannot leave one panel of columns after the other; "" where they can."""
+        layout, size = frag.layout, element_bytes(frag.element)
         if layout.xors:
             return "rows whose elements are exchanged among lanes"
         rows, columns = layout.dims[-2:]
@@ -106,10 +118,7 @@ class TensorStores:
         em, layout, size = self.em, frag.layout, element_bytes(frag.element)
         widest = LINE // size
         buffer, start = self._buffer(rows, width, frag.element)
-        leads = em.equal(em.lane, 0)
-        with access.predicated(leads):
-            nvvm.CpAsyncBulkWaitGroupOp(pending, read=True)
-        em.warp_barrier()
+        self._wait(pending)
         inner = Layout.of(
             *[()] * (layout.rank - 2), _last(layout.dims[-2], rows), _last(layout.dims[-1], width)
         )  # fmt: skip
@@ -119,21 +128,50 @@ class TensorStores:
         panel = access.View(buffer, at, [*[0] * (layout.rank - 2), 2, 3], shared)
         for r, count, indices, _ in access.accesses(em, panel, inner.shape, list(inner.shape), inner, True):
             access.store_elements(em, panel, indices, part.read(list(range(r, r + count))), count)
+        bytes_of_warp = SLOTS * rows * LINE
+        address = em.add(em.add(start, em.mul(em.team.warp, bytes_of_warp)), slot * rows * LINE)
+        place = em.add(self._warp_row(layout), first_row), column
+        self._leave(view, shared, address, place)
+
+    def _columns(
+        self, frag: Fragment, view: access.View, slot: int, pending: int, panel: column_stores.Panel
+    ) -> None:  # fmt: skip
+        """The same of columns of each warp."""
+        em, rows = self.em, min(column_stores.ROWS, frag.layout.shape[-2])
+        key = rows, column_stores.COLUMNS, frag.element
+        if key not in self._buffers:
+            buffer = em.alloc_smem([em.team.warps, SLOTS, *key[:2]], frag.element, alignment=1024)
+            with em.at_entry():
+                self._buffers[key] = buffer, memref.ExtractAlignedPointerAsIndexOp(buffer).result
+        (buffer, start), whole = self._buffers[key], column_stores.shared_of(rows)
+        self._wait(pending)
+        column_stores.write(em, frag, panel, access.View(buffer, [em.team.warp, slot, 0, 0], [2, 3], whole))
+        bytes_of_slot = rows * whole.row_bytes
+        address = em.add(em.add(start, em.mul(em.team.warp, SLOTS * bytes_of_slot)), slot * bytes_of_slot)
+        place = panel.row, em.add(column_stores.warp_column(em, frag.layout), panel.column)
+        self._leave(view, column_stores.shared_of(panel.rows), address, place)
+
+    def _wait(self, pending: int) -> None:
+        """All but so many of this warp's copies have read what they were given."""
+        with access.predicated(self.em.equal(self.em.lane, 0)):
+            nvvm.CpAsyncBulkWaitGroupOp(pending, read=True)
+        self.em.warp_barrier()
+
+    def _leave(
+        self, view: access.View, shared: SharedLayout, address: IndexValue, place: tuple[IndexValue, IndexValue]
+    ) -> None:
+        """Starts the copy of what this warp's lanes have written, to a row and a column of the result's tile."""
+        em = self.em
         asynchronous.proxy_fence()
         em.warp_barrier()
-        with access.predicated(leads):
-            bytes_of_warp = SLOTS * rows * LINE
-            address = em.add(em.add(start, em.mul(em.team.warp, bytes_of_warp)), slot * rows * LINE)
-            offsets = list(view.offsets)
-            row, col = view.dims[-2], view.dims[-1]
-            offsets[row] = em.add(offsets[row], em.add(self._warp_row(layout), first_row))
-            offsets[col] = em.add(offsets[col], column)
-            box = [1] * len(view.shape)
-            box[row], box[col] = shared.box()
+        with access.predicated(em.equal(em.lane, 0)):
+            offsets, box = list(view.offsets), [1] * len(view.shape)
+            for d, moved, extent in zip(view.dims[-2:], place, shared.box(), strict=True):
+                offsets[d], box[d] = em.add(offsets[d], moved), extent
             target = em.tensor_map(view.base, box, shared.swizzle)
             i32 = ir.IntegerType.get_signless(32)
-            place = [arith.IndexCastOp(i32, em.value(o)).result for o in reversed(offsets)]
-            nvvm.CpAsyncBulkTensorSharedCTAToGlobalOp(target, em.shared_pointer(address), place)
+            at = [arith.IndexCastOp(i32, em.value(o)).result for o in reversed(offsets)]
+            nvvm.CpAsyncBulkTensorSharedCTAToGlobalOp(target, em.shared_pointer(address), at)
             nvvm.CpAsyncBulkCommitGroupOp()
 
     def _warp_row(self, layout: Layout) -> IndexValue:

@@ -25,7 +25,8 @@ class Instruction:
     wait for it one iteration later. `reads_padding`: sums that nobody stores must be made of zeros, too. `shares_k`: of
     warps that `mlirc.warp_grid` leaves over, each takes a part of k. `reads_global`: threads load its operands from
     global memory to registers, so that a loop copies none to shared memory but where the schedule says how.
-    `reads_narrow`: rows along k may lie in panels of 64 or 32 bytes, too.
+    `reads_narrow`: rows along k may lie in panels of 64 or 32 bytes, too. `unpacks`: its first operand may be a packed
+    weight whose words lie in shared memory, which is unpacked into registers.
 
     One that computes something else than FP32 products of what it is given states it: `rounds` is the type that it
     rounds f32 factors to (`bf16`, `f16`, `tf32`) or `13-bit sums`, `tolerance` a relative error that results may have
@@ -45,6 +46,7 @@ class Instruction:
     shares_k: ClassVar[bool] = False
     reads_global: ClassVar[bool] = False
     reads_narrow: ClassVar[bool] = False
+    unpacks: ClassVar[bool] = False
     rounds: ClassVar[str] = ""
     tolerance: ClassVar[float] = 0.0
     file: ClassVar[str] = ""  # that defines it, once it is registered

@@ -11,6 +11,7 @@ from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import arith, ir, llvm, memref, nvvm
 from mlirc.passes.distribute.emit.asynchronous import WORD, pinned
 from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue, Unsupported
+from mlirc.passes.distribute.emit.pending import Group
 from mlirc.passes.distribute.instructions import BlockProduct, ElementTypes, Spread, instruction
 from mlirc.passes.distribute.instructions.base import WarpgroupInstruction, round_up
 from mlirc.passes.distribute.layouts.registers import Layout, lane, reg, warp
@@ -19,11 +20,13 @@ from mlirc.passes.distribute.memory import access
 from mlirc.passes.distribute.products import staging
 from mlirc.passes.distribute.products.product import Product
 from mlirc.passes.distribute.tiles.accumulators import AccumulatorFragment, WgmmaFragment, struct_type
+from mlirc.passes.distribute.tiles.elementwise import Elementwise
 from mlirc.passes.distribute.tiles.reduction import mask
 from mlirc.passes.distribute.tiles.values import Fragment, Marked, Splat, Tile
 
 STEP_K = 16
 PANEL = LINE // 2  # elements of a panel's row
+AHEAD = 2  # steps whose packed words are loaded before they are unpacked
 STEP_BYTES = 32  # along k, of one instruction, whatever the type
 _NAMES = {"bf16": "bf16", "f16": "f16", "f32": "f32", "f8E4M3FN": "e4m3", "f8E5M2": "e5m2", "i8": "s8", "i32": "s32"}
 NOT_AHEAD = "wgmma reads operands that a loop with mlirc.stages >= 3 copies asynchronously; use mma"
@@ -59,6 +62,7 @@ class Wgmma(WarpgroupInstruction):
     step_k = STEP_K
     slice_bytes = LINE
     reads_narrow = True
+    unpacks = True
 
     def takes_types(self, types: ElementTypes) -> bool:
         return types.half
@@ -80,6 +84,8 @@ class Wgmma(WarpgroupInstruction):
         em, tiles = product.em, product.spread.tiles
         if not isinstance(em.pipeline_depth, int):
             raise Unsupported(NOT_AHEAD)
+        if isinstance(product.a, Elementwise) and product.a.unpacks_staged():
+            return unpacked(product, product.a)
         starts = isinstance(product.c, Splat) and is_zero(product.c)
         left = _registers(product)
         # What is added to: of no interest where the first instruction writes zeros and its product.
@@ -93,6 +99,56 @@ class Wgmma(WarpgroupInstruction):
         values = multiply(em, a, b, product.c.element, values, tiles[1] * 8, product.spread.k, adds)
         c, pending = product.c, product.under_way()
         return WgmmaFragment(em, c.element, c.shape, c.sizes, product.layout, values, tiles, pending)
+
+
+def unpacked(product: Product, weight: Elementwise) -> Fragment:
+    """A product of a packed weight whose words lie in shared memory: what an instruction takes is unpacked while the
+    one before it runs, of which few wait in the tensor cores' queue. Past the end of k it is finite, and the other
+    operand zero. No register is written that an instruction may still read: each is waited for behind the next one,
+    also from an iteration to the next."""
+    em, (rows, _), k, c = product.em, product.spread.sums.shape, product.spread.k, product.c
+    if product.warps_n > 1 or [rows, k] != weight.shape or k % (2 * STEP_K):
+        what = f"{product.warps_m}x{product.warps_n} warps, {weight.shape[0]} rows and {weight.shape[1]} of k"
+        rule = f"rows are a multiple of {16 * product.warps_m}, k of {2 * STEP_K}, and warps share out the rows alone"
+        raise Unsupported(f"wgmma of packed weights: {what}: {rule}", product.op, "mma")
+    product.begin()
+    values = WgmmaFragment.pack(em, in_place(em, product.accumulator()), product.spread.tiles)
+    layout = product.placed(0, accumulator(rows, k, product.warps_m, 1))
+    body, columns = weight.body(layout), product.spread.tiles[1] * 8
+    right, table, number = shared_operand(product, 1, 0), layout.registers, body.yields()[0]
+    reads = [o.result for o in body.block.operations if o.operation.name == "tensor.extract"]
+    i32 = ir.IntegerType.get_signless(32)
+    # Words hold numbers of several 64 of k: steps that read the same ones follow each other.
+    steps = sorted(range(0, k, STEP_K), key=lambda step: (step % PANEL, step))
+
+    def pieces(step: int) -> list[list[int]]:
+        places = [(half, step + part) for part in (0, 8) for half in (0, 8)]
+        tiles = [[product.place(0, 64 * i + row, at) for row, at in places] for i in range(len(values))]
+        return [[table[place] // body.piece for place in tile] for tile in tiles]
+
+    def load(at: int) -> None:
+        for piece in sum(pieces(steps[at]), []) if at < len(steps) else []:
+            for value in reads:
+                body.at(value, piece)
+
+    issued: list[Group] = []
+    for at in range(AHEAD):
+        load(at)
+    for at, step in enumerate(steps):
+        load(at + AHEAD)
+        words = [[em.splat(body.at(number, p), body.piece) for p in tile] for tile in pieces(step)]
+        held = [[llvm.BitcastOp(i32, word).result for word in tile] for tile in words]
+        fence()
+        for i, tile in enumerate(held):
+            values[i] = _from_registers(em, tile, right.at(0, step), right, values[i], columns)
+        issued.append(em.team.groups.commit())
+        if at:
+            issued[-2].settle()
+        else:
+            em.team.groups.ask_for(product.op)
+    return WgmmaFragment(
+        em, c.element, c.shape, c.sizes, product.layout, values, product.spread.tiles, product.under_way()
+    )
 
 
 def is_zero(tile: Splat) -> bool:

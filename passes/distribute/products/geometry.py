@@ -73,6 +73,7 @@ class Traits(Protocol):
     reads_padding: ClassVar[bool]
     reads_global: ClassVar[bool]
     reads_narrow: ClassVar[bool]
+    unpacks: ClassVar[bool]
 
 
 def place(dims: list[int | None], major: int | None, minor: int | None, layout: Layout) -> Layout:

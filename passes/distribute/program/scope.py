@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from mlirc.mlir import ir
 from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue, Unsupported
 from mlirc.passes.distribute.memory import access, slices
+from mlirc.passes.distribute.products.staging import staged
 from mlirc.passes.distribute.program.program import Program
 from mlirc.passes.distribute.tiles.values import Load, Splat, Tile, elementwise_op
 
@@ -73,8 +74,12 @@ class Scope:
         self.tiles[value] = Load(self.em, ir.RankedTensorType(value.type).element_type, shape, sizes, view)
 
     def body_value(self, value: ir.Value):
-        """A value that a linalg body captures: a scalar, or the memref of a tensor that it gathers from."""
+        """A value that a linalg body captures: a scalar, or the memref of a tensor that it gathers from; of a tile in
+        shared memory, as a ring has it, the window of one."""
         if isinstance(value.type, ir.RankedTensorType):
+            tile = staged(found) if (found := self.known_tile(value)) is not None else None
+            if tile is not None:
+                return tile.view
             view = self.view(value)
             if view is None or view[0].windows is not None or any(o != 0 for o in view[0].offsets):
                 raise Unsupported("a body gathers from a tensor that is no kernel argument; use the generic script")

@@ -204,21 +204,26 @@ class Body:
         where = [[self.unpacking.form(v, r) for v in list(op.operands)[1:]] for r in registers]
         if any(f is None for forms in where for f in forms):
             return None
-        view = access.View(self.scalars(op.operands[0]), [0] * (len(op.operands) - 1), [])
-        exact = self.unpacking.exact(self.deps[op.result])
+        rank, source = len(op.operands) - 1, self.scalars(op.operands[0])
+        staged = isinstance(source, access.View)
+        view = source if staged else access.View(source, [0] * rank, list(range(rank)))
+        # A tile in shared memory is whole, and what lies beyond the weight is zeros.
+        exact = staged or self.unpacking.exact(self.deps[op.result])
         words = str(view.element) == "i32"
-        loads = [self.unpacking.load(view, forms, exact, words and self.together(op)) for forms in where]  # type: ignore
+        together = words and self.together(op, RUN if not staged else 2)
+        loads = [self.unpacking.load(view, forms, exact, together) for forms in where]  # type: ignore
         return access.join(self.em, loads, 1, op.result.type, len(loads))
 
-    def together(self, op) -> bool:
-        """Whether a thread has elements of several words of a run, so that these are loaded together."""
+    def together(self, op, least: int) -> bool:
+        """Whether a thread has elements of `least` words or more of a run, so that these are loaded together."""
         key = ("together", op.result)
         if key not in self.memo:
-            assert self.unpacking is not None
+            unpacking = self.unpacking
+            assert unpacking is not None
             registers = range(self.layout.num_regs)
-            found = {tuple(self.unpacking.form(v, r) for v in list(op.operands)[1:]) for r in registers}
-            runs = {(*forms[:-1], forms[-1] - forms[-1].const % RUN) for forms in found}  # type: ignore
-            self.memo[key] = len(found) >= RUN * len(runs)
+            found = {tuple(unpacking.form(v, r) for v in list(op.operands)[1:]) for r in registers}
+            runs = {(*forms[:-1], *unpacking.in_run(forms[-1])[:1]) for forms in found}  # type: ignore
+            self.memo[key] = len(found) >= least * len(runs)
         return self.memo[key]
 
     def _gather(self, op, p: int) -> ir.Value:
@@ -328,6 +333,11 @@ class Elementwise(Marked):
     def unpacks(self) -> bool:
         """Whether this is a packed weight: cheap to compute in any layout, by whoever needs it."""
         return DEQUANTIZE in self.op.attributes
+
+    def unpacks_staged(self) -> bool:
+        """Whether this is a packed weight whose words lie in shared memory."""
+        reads = [o.operation for o in self.op.regions[0].blocks[0].operations if o.operation.name == "tensor.extract"]
+        return self.unpacks and any(isinstance(self.scalars(r.operands[0]), access.View) for r in reads)
 
     def natural(self) -> Layout | None:
         """The layout of the first operand that covers the whole iteration space and has one."""

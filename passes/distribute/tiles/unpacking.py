@@ -8,7 +8,6 @@ scalars, of which a power of two is known that divides them."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
 from math import gcd
 from typing import Any
 
@@ -147,6 +146,8 @@ class Unpacking:
     def _looks_at_a_half(self, use: ir.OpOperand, register: int) -> bool:
         """Whether a use of a 32-bit number keeps none of its upper 16 bits."""
         op = use.owner
+        if op.name == "arith.trunci":
+            return ir.IntegerType(op.results[0].type).width <= 16
         masks = [self.form(v, register) for v in op.operands] if op.name == "arith.andi" else []
         return any(m is not None and not m.terms and 0 <= m.const < 1 << 16 for m in masks)
 
@@ -168,23 +169,39 @@ class Unpacking:
 
     def load(self, view: access.View, forms: list[Index], exact: bool, together: bool) -> ir.Value:
         """One element; with `together` as one of the run of words that it lies in. Not `exact`: kept in the tensor."""
-        last, shape = forms[-1], view.shape
-        run = RUN if together and self._runs(view, last) else 1
-        start = last - last.const % run if run > 1 else last
+        shape = view.shape
+        start, within = self.in_run(forms[-1]) if together and shape[-1] % RUN == 0 else (forms[-1], None)
+        run = 1 if within is None else RUN
         key = view.base, (*forms[:-1], start), run
         if key not in self._loaded:
             indices = [self.value(f) for f in (*forms[:-1], start)]
             if not exact:
                 most = [n - (run if i == len(shape) - 1 else 1) for i, n in enumerate(shape)]
                 indices = [self.em.min(i, n) for i, n in zip(indices, most, strict=True)]
-            self._loaded[key] = access.load_elements(self.em, view, indices, run, once=run > 1)
+            place = list(view.offsets)
+            for d, index in zip(view.dims, indices, strict=True):
+                place[d] = self.em.add(place[d], index)
+            once = run > 1 and view.shared is None
+            place = access.placed(self.em, view, place)
+            self._loaded[key] = access.load_elements(self.em, view, place, run, once=once)
         loaded = self._loaded[key]
-        return self.em.extract(loaded, last.const % run) if run > 1 else loaded
+        return loaded if within is None else self._one_of(loaded, within)
 
-    @staticmethod
-    def _runs(view: access.View, last: Index) -> bool:
-        """Whether an element lies in an aligned run that all threads have at the same place in it."""
-        return view.shape[-1] % RUN == 0 and reduce(gcd, last.terms.values(), 0) % RUN == 0
+    def in_run(self, last: Index) -> tuple[Index, Index | None]:
+        """(where the aligned run begins that has an element, the element's place in it); of one that threads may have
+        in several runs, (its own place, None)."""
+        within = Index(last.const % RUN, {a: c for a, c in last.terms.items() if c % RUN})
+        low, high = within.range()
+        return (last - within, within) if 0 <= low and high < RUN else (last, None)
+
+    def _one_of(self, loaded: ir.Value, within: Index) -> ir.Value:
+        """An element of a run, whose place may be another one in each thread."""
+        low, high = within.range()
+        found = self.em.extract(loaded, high)
+        for place in reversed(range(low, high)):
+            here = self.em.condition(self.em.equal(self.value(within), place))
+            found = arith.SelectOp(here, self.em.extract(loaded, place), found).result
+        return found
 
     def pack(self, forms: list[Index], element: ir.Type) -> ir.Value:
         """Forms as one value of an integer type, or of type index."""
