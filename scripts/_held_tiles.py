@@ -3,24 +3,31 @@ copies to shared memory, and warpgroups unpack them while products run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from mlirc.passes.distribute.copies.column_stores import COLUMNS, stored_bytes
 from mlirc.passes.graph.facts import HELD_BITS, HELD_COLUMNS, HELD_ROWS
 from mlirc.schedule.contraction_info import ContractionInfo
 from mlirc.schedule.kernel_info import KernelInfo
-from mlirc.schedule.verbs import ceil_div
+from mlirc.schedule.verbs import ceil_div, product
 from mlirc.scripts._block_shape import ROW_BYTES, BlockShape, Sizes, element_types
 from mlirc.scripts._packed_tiles import unit_of
+from mlirc.scripts._split_k_clocks import IN_CLUSTERS
 from mlirc.scripts._tensor_copy_tiles import ARRIVALS, GLOBAL_BYTES, RESULT_ROW, TILE_CLOCKS
 from mlirc.targets import Target
 
 HELD = "wgmma"  # the instruction that takes packed weights as its first operand, unpacked into registers
 SLICE = ROW_BYTES // 2  # elements of a row of the other operand in shared memory
-GROUP, MOST_ROWS = 64, 256  # rows of the weight of a warpgroup's instruction, and columns of it at most
+LEAST = 3  # slots of a ring
+PARTS = (1, 2, 4)  # of K, in clusters
+GROUP = 64  # rows of the weight of a warpgroup's instruction
 # Registers of a thread for sums, by the warpgroups that compute: what is left beside unpacked weights and addresses.
-SUMS = {1: 128, 2: 128, 3: 80}
-WORDS_READ = 4  # clocks of shared memory for a bit of 64 weights of 16 of k
+SUMS = {1: 32, 2: 128, 3: 80, 4: 40, 5: 32}
+# Clocks of an instruction's 64 rows of weights, 16 of k: what unpacking adds to its products, by a number's bits, and
+# more where there is one warpgroup, which waits for what it unpacks. Then of parts of K that a cluster adds: of all,
+# and bytes a clock. Fitted to some hundred schedules on an H200 (benchmarks/results/packed-rows-h200.md).
+UNPACKING, ALONE, COMBINING, COMBINED = {4: 35, 8: 48}, 25, 1500, 1.5
 
 
 def is_held(kernel: KernelInfo, target: Target, given: Mapping[str, Any]) -> bool:
@@ -42,28 +49,43 @@ class HeldTile(NamedTuple):
     rows: int
     columns: int
     groups: int
+    parts: int
 
 
-def held_tiles(size: Sizes, c: ContractionInfo, target: Target) -> list[HeldTile]:
-    """The tiles that there are, by the count of `_tensor_copy_tiles`: what is
-    different are words, of which fewer bytes arrive, and which warps read instead of the instruction."""
-    steps, found = ceil_div(c.k, SLICE), list[HeldTile]()
-    moved = size.batch * (2 * size.m * c.k + c.count * size.n * (c.k * c.packed // 8 + 2 * size.m))
+def held_tiles(size: Sizes, c: ContractionInfo, target: Target, divisible: bool) -> Iterator[HeldTile]:
+    """The tiles that there are, by the count of `_tensor_copy_tiles`, but that fewer bytes arrive, and warps unpack.
+    `divisible`: whether K may be."""
     for groups, most in SUMS.items():
-        for tiles in (1, 2):
-            columns = GROUP * groups * tiles
+        for tiles in (1, 2) if groups in (2, 3) else (1,):
             for rows in range(8, min(2 * most // (tiles * c.count), ceil_div(size.m, 8) * 8) + 1, 8):
-                one = max(rows / 2, rows / 4 + WORDS_READ * c.packed)
-                arriving = rows * ROW_BYTES + c.count * columns * SLICE * c.packed // 8
-                step = max(4 * groups * tiles * c.count * one, arriving / ARRIVALS)
-                blocks = size.batch * ceil_div(size.m, rows) * ceil_div(size.n, columns)
-                rounds, (full, last) = ceil_div(blocks, target.sms), divmod(blocks, target.sms)
-                shares = full * target.sms + (max(last, target.sms / 2) if last else 0)
-                memory = moved / blocks * shares / GLOBAL_BYTES * (1 + 0.2 / min(rounds, 3))
-                rest = max(TILE_CLOCKS, RESULT_ROW * rows * ceil_div(columns * 2, ROW_BYTES))
-                clocks = max(rounds * (steps * step + rest), memory + rest)
-                found.append(HeldTile(clocks, blocks * arriving, rows, columns, groups))
-    return found
+                for parts in PARTS if divisible else (1,):
+                    yield _counted(size, c, target, (rows, GROUP * groups * tiles, groups, parts))
+
+
+def _counted(size: Sizes, c: ContractionInfo, target: Target, tile: tuple[int, int, int, int]) -> HeldTile:
+    rows, columns, groups, parts = tile
+    moved = size.batch * (2 * size.m * c.k + c.count * size.n * (c.k * c.packed // 8 + 2 * size.m))
+    one = c.count * columns // GROUP * (rows / 2 + UNPACKING[c.packed] + (ALONE if groups == 1 else 0))
+    arriving = rows * ROW_BYTES + c.count * columns * SLICE * c.packed // 8
+    step = max(4 * one, arriving / ARRIVALS)
+    blocks = size.batch * ceil_div(size.m, rows) * ceil_div(size.n, columns) * parts
+    rounds, (full, last) = ceil_div(blocks, int(IN_CLUSTERS[parts] * target.sms)), divmod(blocks, target.sms)
+    shares = full * target.sms + (max(last, target.sms / 2) if last else 0)
+    memory = moved / blocks * shares / GLOBAL_BYTES * (1 + 0.2 / min(rounds, 3))
+    rest = max(TILE_CLOCKS, RESULT_ROW * rows * ceil_div(columns * 2, ROW_BYTES))
+    if parts > 1:
+        rest += COMBINING + 4 * c.count * rows * columns * (parts - 1) / parts / COMBINED
+    steps = ceil_div(ceil_div(c.k, SLICE), parts)
+    return HeldTile(max(rounds * (steps * step + rest), memory + rest), blocks * arriving, *tile)
+
+
+def _stages(tile: HeldTile, c: ContractionInfo, target: Target, block_k: int, given: Mapping[str, Any]) -> int:
+    """The slots that fit beside the results on their way, eight at most."""
+    slot = tile.rows * block_k * 2 + c.count * tile.columns * block_k * c.packed // 8
+    by_copies = tile.parts == 1 and given["parts"] in (None, 1) and given["store"] in (None, "tma")
+    padded = 2 * (tile.rows + 8) * (tile.columns + 8) * c.count
+    others = 2048 + (stored_bytes(tile.rows) * tile.columns // COLUMNS if by_copies else padded)
+    return min((target.max_smem - others) // slot, 8)
 
 
 def held_tile(kernel: KernelInfo, size: Sizes, target: Target, given: Mapping[str, Any]) -> BlockShape:
@@ -72,22 +94,23 @@ def held_tile(kernel: KernelInfo, size: Sizes, target: Target, given: Mapping[st
     c = kernel.contraction
     assert c is not None
     wanted = given["block_m"], given["block_n"]
-    fits = [t for t in held_tiles(size, c, target) if all(w in (None, n) for w, n in zip(wanted, t[2:4], strict=True))]
-    _, _, rows, columns, groups = min(fits) if fits else (0, 0, *(w or GROUP for w in wanted), 1)
-    columns = min(columns, size.n // GROUP * GROUP)
+    whole = c.count > 1 or any(product(r.shape) != size.m * size.n * size.batch for r in kernel.results)
+    free = not whole and all(given[knob] is None for knob in ("parts", "persist", "cluster", "store", "stream"))
+    tiles = held_tiles(size, c, target, free)
+    fits = [t for t in tiles if all(w in (None, n) for w, n in zip(wanted, (t.rows, t.columns), strict=True))]
     block_k = given["block_k"] or max(unit_of(c.packed), SLICE)
-    warps = given["warps_n"] or 4 * min(groups, columns // GROUP)
+    fits = [t for t in fits if t.columns <= size.n // GROUP * GROUP and _stages(t, c, target, block_k, given) >= LEAST]
+    best = min(fits) if fits else HeldTile(0, 0, *(w or GROUP for w in wanted), 1, given["parts"] or 1)
+    rows, columns, parts = best.rows, best.columns, given["parts"] or best.parts
+    warps = given["warps_n"] or 4 * best.groups
     gives = warps in (8, 12)  # a warpgroup that gives its registers away, where there are some to give
-    slot = rows * block_k * 2 + c.count * columns * block_k * c.packed // 8
-    leaves = given["parts"] in (None, 1) and size.n % 8 == 0  # by tensor copies
-    store = given["store"] or ("tma" if leaves else "rows")
-    others = 2048 + (2 * (rows + 8) * (columns + 8) * c.count if store == "rows" else 4096 * warps)
-    stages = given["stages"] or max(min((target.max_smem - others) // slot, 8), 3)
+    stages = given["stages"] or max(_stages(best, c, target, block_k, given), LEAST)
+    store = given["store"] or ("tma" if parts == 1 and size.n % 8 == 0 else "rows")
     blocks = size.batch * ceil_div(size.m, rows) * ceil_div(size.n, columns)
     return BlockShape(
         rows, columns, block_k, 1, warps, stages, HELD, group=given["group"] or 1, copy="tma",
-        persist=given["persist"] or (target.sms if blocks > target.sms and not given["parts"] else 0),
-        cluster=given["cluster"] or 1, store=store, parts=given["parts"] or 1,
+        persist=given["persist"] or (target.sms if blocks > target.sms and parts == 1 else 0),
+        cluster=given["cluster"] or 1, store=store, parts=parts,
         producers=given["producers"] or (4 if gives else 1), through=given["through"] or "cluster",
-        swap_operands=True,
+        swap_operands=True, stream=given["stream"] or 0,
     )  # fmt: skip

@@ -13,7 +13,18 @@ from mlirc.passes.distribute.memory import access
 from mlirc.passes.distribute.tiles.convert import HALF
 from mlirc.passes.distribute.tiles.values import Fragment
 
-ROWS, COLUMNS, MATRIX = 64, 16, 8  # of a panel at most, of a panel, and of a matrix each
+COLUMNS, MATRIX = 16, 8  # of a panel, and of a matrix each way
+TALL = 192  # rows of a tile beyond which shared memory is for its operands: panels are small
+
+
+def panel_rows(rows: int) -> int:
+    """Rows of a panel, at most, of a tile that has so many."""
+    return min(rows, 64 if rows <= TALL else 16)
+
+
+def stored_bytes(rows: int) -> int:
+    """Bytes of shared memory that a warp takes for its panels of 16-bit results, of which two are on their way."""
+    return 2 * panel_rows(rows) * COLUMNS * 2
 
 
 @dataclass(frozen=True)
@@ -43,8 +54,8 @@ def panels(em: Emitter, frag: Fragment) -> list[Panel]:
     if "w" in above[0]:
         return []
     starts = sorted({int(o) // COLUMNS * COLUMNS for o in layout.reg_offsets[:, -1]})
-    extent = layout.shape[-2]
-    return [Panel(row, min(ROWS, extent - row), start) for start in starts for row in range(0, extent, ROWS)]
+    extent, most = layout.shape[-2], panel_rows(layout.shape[-2])
+    return [Panel(row, min(most, extent - row), start) for start in starts for row in range(0, extent, most)]
 
 
 def _forms(factors: tuple[Factor, ...]) -> list[tuple[str, int, int]]:

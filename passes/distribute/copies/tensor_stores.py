@@ -137,7 +137,7 @@ class TensorStores:
         self, frag: Fragment, view: access.View, slot: int, pending: int, panel: column_stores.Panel
     ) -> None:  # fmt: skip
         """The same of columns of each warp."""
-        em, rows = self.em, min(column_stores.ROWS, frag.layout.shape[-2])
+        em, rows = self.em, column_stores.panel_rows(frag.layout.shape[-2])
         key = rows, column_stores.COLUMNS, frag.element
         if key not in self._buffers:
             buffer = em.alloc_smem([em.team.warps, SLOTS, *key[:2]], frag.element, alignment=1024)
