@@ -49,9 +49,9 @@ def _loops(indices: Iterable[Index]) -> frozenset[tuple[int, int]]:
     return frozenset(plain.union(*(a[1][1] for a in atoms if a[0] == "s")))
 
 
-def is_gathered(read: Indices | None) -> bool:
+def is_gathered(read: Indices) -> bool:
     """Whether a read is at indices that depend on data."""
-    return read is not None and any(atom[0] == "s" for index in read for atom in index.atoms())
+    return any(atom[0] == "s" for index in read for atom in index.atoms())
 
 
 def gathers_from(op: ir.Operation) -> list[ir.Operation]:

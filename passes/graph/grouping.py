@@ -272,7 +272,7 @@ class Grouping:
         loads_nothing = not any(
             isinstance(v, ir.Value) and not is_constant(v) for v, _ in sources(op, first_element(op))
         )
-        gathered = {r for r in reads if is_gathered(r)}
+        gathered = {r for r in reads if r is not None and is_gathered(r)}
         if None in reads or gathered and not computes_there(op, kernel, gathered, self._reductions_before):
             return loads_nothing and not is_expensive(op)
         if kernel.rows is not None and not all(dims_in(r) <= kernel.rows for r in reads):

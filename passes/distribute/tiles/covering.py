@@ -24,9 +24,11 @@ def covered(body: Any, op: ir.Operation, p: int, view: access.View, indices: lis
     row_length = view.shape[-1]
     if body.places is None or width < 2 or row_length % width or any(map(body.wide, rows)):
         return None
-    plain = _unclamped(op, last, row_length)
-    forms = [body.places.form(plain, p * body.piece + k) for k in range(body.piece)] if plain is not None else [None]
-    if any(f is None or f.terms != forms[0].terms for f in forms) or any(c % width for c in forms[0].terms.values()):
+    if (plain := _unclamped(op, last, row_length)) is None:
+        return None
+    found: list[Index | None] = [body.places.form(plain, p * body.piece + k) for k in range(body.piece)]
+    forms = [form for form in found if form is not None and form.terms == (found[0] or form).terms]
+    if len(forms) < body.piece or any(c % width for c in forms[0].terms.values()):
         return None
     starts = {form.const // width for form in forms}
     if len(starts) > body.piece // 2 + 1:

@@ -380,13 +380,8 @@ class Elementwise(Marked):
             if o is None or STRIP in self.op.attributes and _is_read_in_strips(o[0], o[1], space, self.space_sizes):
                 bound.append(o)
             else:
-                bound.append((self._operand(*o, space.project(o[1])), o[1]))
+                bound.append((_operand(o[0], o[1], space.project(o[1])), o[1]))
         return Body(self.em, self.op, space, self.space_sizes, bound, self.scalars)
-
-    def _operand(self, tile: Tile, dims: list[int | None], layout: Layout) -> Fragment:
-        """An operand in a layout; one that is read across its rows comes through shared memory."""
-        own = loaded_by_rows(tile, layout) if [d for d in dims if d is not None] != sorted(set(dims) - {None}) else None
-        return tile.get(layout) if own is None else tile.get(own).get(layout)
 
     def _evaluate(self, space: Layout) -> list[Fragment]:
         body = self.body(space)
@@ -415,6 +410,13 @@ class Elementwise(Marked):
             permuted = [frag.read(registers[j : j + p]) for j in range(0, len(registers), p)]
             out.append(Fragment(self.em, t, shape, sizes, layout, permuted, p))
         return out
+
+
+def _operand(tile: Tile, dims: list[int | None], layout: Layout) -> Fragment:
+    """An operand in a layout; one that is read across its rows comes through shared memory."""
+    walked = [d for d in dims if d is not None]
+    own = loaded_by_rows(tile, layout) if walked != sorted(walked) else None
+    return tile.get(layout) if own is None else tile.get(own).get(layout)
 
 
 def _maps(op) -> list:
