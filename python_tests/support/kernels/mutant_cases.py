@@ -63,6 +63,8 @@ HOPPER = "product, mbarriers and tensor copies"  # not shipped yet: producer and
 
 KERNELS: dict[str, tuple[str, str]] = {
     "elementwise": (add_transposed(13, 37), "elementwise:warps=2"),
+    "elementwise, across rows": (add_transposed(36, 40), "elementwise:warps=2"),
+    "norm, cluster of 16": (norm(2, 600), "reduction:blocks=16,warps=2"),
     "norm, 4 warps": (norm(3, 391), "reduction:warps=4"),
     "norm, 1 warp": (norm(5, 67, "bf16"), "reduction:warps=1"),
     "scan of rows": (scan((3, 1001), 1), "scan:warps=2,step=256"),
