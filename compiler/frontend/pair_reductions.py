@@ -6,7 +6,8 @@ both; of wider elements the extreme is found first, and then the first index tha
 
 The key of an element, most significant bits first: 32 bits that order as the elements do (turned round for a minimum,
 the largest one for NaN, which PyTorch finds before all others), 31 bits of the index, turned round, and whether the
-element is negative, which tells -0 from 0, of which the first one is found.
+element is negative, which tells -0 from 0, of which the first one is found. Of bf16 in rows of up to 32,768 the key has
+16, 15 and 1 of these: a maximum of 32 bits is an instruction, where one of 64 is four.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from mlirc.mlir import arith, ir, linalg, tensor
 _UNO, _OEQ = 14, 1  # of arith.cmpf
 _SLT, _EQ = 2, 0  # of arith.cmpi
 _LARGEST, _LAST = 0x7FFFFFFF, (1 << 31) - 1
+_SHORT, _UPPER = 1 << 15, -(1 << 16)  # elements of a row that 15 bits count; the upper half of 32 bits
 _FEW_ROWS, _LONG, _PART = 64, 4096, 1024  # so few rows that are so long are divided into parts, for a block each
 _WHOLE = 256 * 1024  # rows of matrices up to here, of elements side by side, are one launch: a block's or a cluster's
 _COMBINERS = {
@@ -149,11 +151,54 @@ def _by_keys(pair: _Pair) -> tuple[ir.Value, ir.Value]:
         wide = arith.select(missing, arith.constant(f32, float("nan")), arith.bitcast(f32, bits))
         return wide if isinstance(element, ir.F32Type) else arith.truncf(element, wide)
 
+    if is_float and isinstance(element, ir.BF16Type) and not split and pair.length <= _SHORT:
+        return _by_short_keys(pair)
     source = _in_parts(pair)
     (found,) = _generic([source], [i64], None, key)
     for dim in range(pair.dim, pair.dim + (2 if split else 1))[::-1]:
         (found,) = _generic([found], [i64], dim, arith.maxsi, start=-(1 << 63))
     value, index = _generic([found], [element, i64], None, parts)
+    return value, index
+
+
+def _by_short_keys(pair: _Pair) -> tuple[ir.Value, ir.Value]:
+    """`_by_keys` of bf16 in rows of up to 32,768: keys of 32 bits, of which the element's order is the upper half."""
+    i32, i64, f32 = ir.IntegerType.get_signless(32), ir.IntegerType.get_signless(64), ir.F32Type.get()
+
+    def number(value: int) -> ir.Value:
+        return arith.constant(i32, ir.IntegerAttr.get(i32, value))
+
+    def turned(order: ir.Value) -> ir.Value:
+        """Negative numbers in the order of theirs, and back."""
+        return arith.select(arith.cmpi(_SLT, order, number(0)), arith.xori(order, number(_LARGEST)), order)
+
+    def key(x: ir.Value, _: ir.Value) -> ir.Value:
+        index = arith.index_cast(i32, linalg.IndexOp(pair.dim).result)
+        low = arith.subi(number(2 * (_SHORT - 1)), arith.shli(index, number(1)))
+        wide = arith.extf(f32, x)
+        bits = arith.bitcast(i32, wide)
+        low = arith.ori(low, arith.extui(i32, arith.cmpi(_SLT, bits, number(0))))
+        zero = arith.cmpf(_OEQ, wide, arith.constant(f32, 0.0))
+        order = turned(arith.select(zero, number(0), bits))
+        if not pair.largest:
+            order = arith.xori(order, number(-1))
+        order = arith.select(arith.cmpf(_UNO, wide, wide), number(_LARGEST), order)
+        return arith.ori(arith.andi(order, number(_UPPER)), low)
+
+    def parts(found: ir.Value, *_: ir.Value) -> tuple[ir.Value, ir.Value]:
+        order = arith.andi(found, number(_UPPER))
+        missing = arith.cmpi(_EQ, order, number(_LARGEST & _UPPER))
+        if not pair.largest:
+            order = arith.andi(arith.xori(order, number(-1)), number(_UPPER))
+        sign = arith.shli(found, number(31))  # of a zero; others have theirs
+        bits = arith.select(arith.cmpi(_EQ, order, number(0)), sign, arith.andi(turned(order), number(_UPPER)))
+        wide = arith.select(missing, arith.constant(f32, float("nan")), arith.bitcast(f32, bits))
+        place = arith.andi(arith.shrsi(found, number(1)), number(_SHORT - 1))
+        return arith.truncf(pair.element, wide), arith.extsi(i64, arith.subi(number(_SHORT - 1), place))
+
+    (found,) = _generic([pair.source], [i32], None, key)
+    (found,) = _generic([found], [i32], pair.dim, arith.maxsi, start=-(1 << 31))
+    value, index = _generic([found], [pair.element, i64], None, parts)
     return value, index
 
 

@@ -29,6 +29,13 @@ def special() -> torch.Tensor:
     return torch.tensor(rows)
 
 
+def at_the_ends() -> torch.Tensor:
+    """Rows of 32,768 whose extremes are the first and the last elements."""
+    x = randn(2, 1 << 15)
+    x[0, 0], x[0, -1], x[1, 0], x[1, -1] = 9, -9, -9, 9
+    return x.bfloat16()
+
+
 def both(x):
     return (*x.max(-1), *x.min(-1), x.argmax(-1), x.argmin(-1))
 
@@ -43,6 +50,10 @@ CASES = {
     "a long row of a prime length": (lambda x: (*x.max(0), x.argmin(0)), -randn(10007).abs()),
     "a long middle dimension": (lambda x: (*x.max(1), *x.min(1)), integers(2, 4099, 3, dtype=torch.int32)),
     "bf16": (both, randn(3, 131).bfloat16()),
+    "special numbers of bf16": (both, special().bfloat16()),
+    "bf16 along a middle dimension": (lambda x: (*x.max(1), *x.min(1)), randn(2, 37, 5).bfloat16()),
+    "the longest rows of bf16 with short keys": (lambda x: (*x.max(-1), x.argmin(-1)), at_the_ends()),
+    "longer ones": (lambda x: (*x.max(-1), x.argmin(-1)), randn(2, (1 << 15) + 1).bfloat16()),
     "f16": (both, special().half()),
     "f64": (both, special().double()),
     "i64": (both, integers(5, 67)),
