@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mlirc.dialects.mlirc_dialect import ATTENTIONS
+from mlirc.ir.scans import is_scan
 from mlirc.mlir import func, ir, run_passes
 from mlirc.passes import register
 from mlirc.passes.graph.classify import is_contraction
@@ -103,7 +104,7 @@ def _outline(root: ir.Operation, members: list[ir.Operation], outliner: Outliner
     for op in members:
         origins(op.location, names)
     kept = [op.results[0] for op in members if KEPT in op.attributes]
-    builder = KernelBuilder(outliner.module.body, root, lambda op: op in inside, kept)
+    builder = KernelBuilder(outliner.module.body, root, lambda op: op in inside, kept, any(map(is_scan, inside)))
     with ir.Location.name(", ".join(summarize_origins(list(names)))) if names else root.location:
         built = builder.build()
     results = outliner.call(built.function, built.kind, built.arguments, names, root)

@@ -59,10 +59,10 @@ def column_tiles(
     sizes = [1] * len(extents)
     for d in reversed(range(len(extents))):
         if d != dim:
-            sizes[d] = max(min(left, extents[d]), 1)
+            sizes[d] = extents[d] if kernel.dims[d].whole else max(min(left, extents[d]), 1)
             left //= 1 << (sizes[d] - 1).bit_length()
     lanes = 1 if many else max(warps * 32 * vector // (1 << (product(sizes) - 1).bit_length()), 1)
-    sizes[dim] = 0
+    sizes = [0 if d.whole else n for d, n in zip(kernel.dims, sizes, strict=True)]
     ahead = AHEAD if columns >= PLENTY or not many else 2 * AHEAD
     return sizes, step or min(ahead * lanes, length), warps
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, Node
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
 
-from mlirc.errors import MlircError
 from mlirc.frontend import prefix_scan  # noqa: F401  the op
+from mlirc.frontend.scan import one_step
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -66,16 +66,12 @@ def straighten(
 
 def _read(init: list[Tensor], xs: list[Tensor], closed: list[Tensor], step: int) -> _Linear | None:
     """The step, None where it is not linear."""
-    from mlirc.frontend.loops import trace_step
-
-    values = [*init, *xs, *closed]
-    try:
-        graph, constants = trace_step(step, values, len(init), len(xs))
-    except MlircError:  # which says so where the loop is imported
+    graph = _trace(init, xs, closed, step)
+    if graph is None:
         return None
     carry = next(iter(graph.nodes))
     new, *results = next(n for n in graph.nodes if n.op == "output").args[0]  # type: ignore[misc, union-attr]
-    if constants or not isinstance(new, Node) or not all(isinstance(y, Node) for y in results):
+    if not isinstance(new, Node) or not all(isinstance(y, Node) for y in results):
         return None
     parts = _sum_of_product(new, carry)
     if parts is None or any(_depends(n, {carry}, set()) for n in parts):
@@ -83,6 +79,32 @@ def _read(init: list[Tensor], xs: list[Tensor], closed: list[Tensor], step: int)
     factor, term = parts
     reads_old = any(_depends(y, {carry}, {new}) for y in results)
     return _Linear(graph, carry, new, factor, term, results, reads_old)  # type: ignore[arg-type]
+
+
+def _trace(init: list[Tensor], xs: list[Tensor], closed: list[Tensor], step: int) -> Graph | None:
+    """The graph of a step over the carries, the slices and what is the same for all; None where it writes in place,
+    draws random numbers or makes constants."""
+
+    def function(*tensors: Tensor) -> list[Tensor]:
+        carries, rest = list(tensors[: len(init)]), list(tensors[len(init) :])
+        new, ys = one_step(step, carries, rest[: len(xs)], rest[len(xs) :])
+        return [*new, *ys]
+
+    with init[0].fake_mode, torch.no_grad():  # type: ignore[attr-defined]
+        shapes = [*((v.shape, v.dtype) for v in init), *((v.shape[1:], v.dtype) for v in xs)]
+        shapes += [(v.shape, v.dtype) for v in closed]
+        examples = [torch.empty(shape, dtype=dtype) for shape, dtype in shapes]
+        try:
+            graph = make_fx(function, _allow_non_fake_inputs=True)(*examples).graph
+        except Exception:  # which is said where the loop is imported
+            return None
+    for node in graph.nodes:
+        if node.op == "get_attr":
+            return None
+        if isinstance(node.target, torch._ops.OpOverload):
+            if node.target._schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags:
+                return None
+    return graph
 
 
 def _sum_of_product(new: Node, carry: Node) -> tuple[Node, Node] | None:
@@ -133,4 +155,12 @@ def _product(x: Tensor, y: Tensor) -> Tensor:
     return (x.to(wide) * y.to(wide).transpose(-1, -2)).sum(-1, keepdim=True).to(x.dtype)
 
 
-_PRODUCTS: dict[Any, Callable] = {aten.mm.default: _product, aten.bmm.default: _product}
+def _product_with_vector(x: Tensor, y: Tensor) -> Tensor:
+    return _product(x, y.unsqueeze(-1)).squeeze(-1)
+
+
+_PRODUCTS: dict[Any, Callable] = {
+    aten.mm.default: _product,
+    aten.bmm.default: _product,
+    aten.mv.default: _product_with_vector,
+}

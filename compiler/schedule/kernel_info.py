@@ -347,20 +347,23 @@ def _analyse(function: ir.Operation) -> dict:
 def _scanned(dims: Dims, row: tuple[int, ...], root: ir.Operation) -> dict:
     """What `_analyse` says of a kernel with a scan."""
     scans = [i for i, op in enumerate(dims.ops) if is_scan(op)]
-    others = [s for i, s in enumerate(dims.structures) if i not in scans and not all(s.parallel)]
-    if len(scans) > 1 or others:
-        raise PayloadError("it scans, and reduces or scans something else", dims.ops[scans[-1]])
-    (i,) = scans
-    about = Scan.of(dims.ops[i])
+    i, about = scans[0], Scan.of(dims.ops[scans[0]])
     along = dims.of[i][about.dim]
+    others = [n for n, s in enumerate(dims.structures) if n != i and not all(s.parallel)]
+    reduced = {c for n in others for c, p in zip(dims.of[n], dims.structures[n].parallel, strict=True) if not p}
+    if len(scans) > 1 or len(reduced) > 1 or along in reduced:
+        raise PayloadError("it has another scan, or reduces along the scan or several dimensions", dims.ops[scans[-1]])
+    if not all(is_reduction_body(dims.structures[n]) and len(dims.structures[n].outputs) == 1 for n in others):
+        raise PayloadError("a reduction's body is not one combining op", dims.ops[others[0]])
     if {c for r in dims.of for c in r} != set(row):
         raise PayloadError("its ops do not share one iteration space", root)
     values = dims.escaping()
     ends = [v for v in values if along not in dims.value_classes(v)]
-    if any(c not in dims.value_classes(v) for v in values for c in row if c != along and dims.extent[c] > 1):
+    rows = [c for c in row if c != along and c not in reduced and dims.extent[c] > 1]
+    if any(c not in dims.value_classes(v) for v in values for c in rows):
         raise PayloadError("a result lacks a dimension that others have", dims.ops[i])
     return dict(
-        dims=tuple(RootDim(dims.extent[c], c == along) for c in row),
+        dims=tuple(RootDim(dims.extent[c], c == along or c in reduced) for c in row),
         permuted=_is_permuted(dims, row),
         scan=ScanInfo(row.index(along), dims.extent[along], about.linear, bool(ends)),
     )

@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from math import prod
 
 from mlirc.dialects.mlirc_dialect import ATTENTIONS
-from mlirc.ir.scans import Scan, is_scan, neutral_of
+from mlirc.ir.scans import is_scan
 from mlirc.ir.tensors import VIEWS, shape_of
 from mlirc.mlir import ir
-from mlirc.passes.graph import classify, gathers, kept
+from mlirc.passes.graph import classify, gathers, kept, scans
 from mlirc.passes.graph.demands import LONGEST_ROW, Demand, Kernel, reads_again
 from mlirc.passes.graph.epilogue import Epilogues, Uses
-from mlirc.passes.graph.evaluate import Evaluator, Indices, is_move, loop_indices, map_results, sources
+from mlirc.passes.graph.evaluate import Indices, is_move, map_results, sources
 from mlirc.passes.graph.facts import (
     attention_reads,
     contraction_reads,
@@ -57,11 +57,10 @@ from mlirc.passes.graph.facts import (
     tensors_read,
 )
 from mlirc.passes.graph.gathers import computes_there, gathers_from, is_gathered
-from mlirc.passes.graph.index import Index, dim, mirrored
+from mlirc.passes.graph.index import Index, dim
 from mlirc.passes.graph.layout import plain_dims
 from mlirc.passes.graph.outline import is_recomputed
 from mlirc.passes.graph.plain_reads import PlainReads
-from mlirc.passes.graph.scalar import Scalars
 from mlirc.passes.graph.windows import is_windows, reads_windows
 
 UNPACKED_ONCE = 128  # rows of products (of two: together) up to which packed weights are unpacked in their kernels
@@ -167,7 +166,7 @@ class Grouping:
         if not (self.options.maps and self.options.reductions) or self._is_claimed(op) or not kept.may_be_kept(op):
             return None
         found = kept.keeper(op, self.demand(op.results[0]), self._uses, self.kernels_of)
-        return found if found is not None and self._may_compute(op, found) else None
+        return found if found is not None and not found.scan and self._may_compute(op, found) else None
 
     def _is_claimed(self, op: ir.Operation) -> bool:
         return op in self._apart or op in self._epilogues.last_of or op in self._epilogues.root_of
@@ -343,30 +342,9 @@ class Grouping:
         return True
 
     def _may_scan(self, op: ir.Operation, kernel: Kernel) -> bool:
-        """Whether the kernel is of maps that read the scan's elements in its own loops."""
-        if self._has_claim(kernel) or kernel.scan or kernel.rows is not None or kernel.contractions:
-            return False
-        reads = self._scan_reads(op, kernel) if kind(kernel.root) in ("map", "move") else set()
-        if len(reads) != 1:
-            return False
-        read, along = list(next(iter(reads))), Scan.of(op).dim
-        backwards = mirrored(read[along])
-        if backwards is not None and neutral_of(op) is not None:
-            read[along] = backwards  # from the last element to the first
-        terms = [i for i in read if i != Index()]
-        return len(terms) == len(kernel.dims) and set(terms) == set(kernel.dims)
-
-    def _scan_reads(self, op: ir.Operation, kernel: Kernel) -> set[Indices]:
-        """At which indices a kernel of maps reads a scan's results: those of flips are known, too."""
+        claimed = self._has_claim(kernel) or kernel in self.kept_by.values()
         reads = {r for result in op.results for r in self.demand(result).indices.get(kernel, ())}
-        if len(reads) == 1 and None not in reads or op is kernel.root:
-            return reads  # type: ignore[return-value]
-        if len(kernel.root.results) != 1:
-            return set()
-        value = kernel.root.results[0]
-        evaluator = Evaluator(Scalars(), kernel.members.__contains__)
-        node = evaluator.element(value, [dim(i, n) for i, n in enumerate(shape_of(value))])
-        return {n.data[1] for n in node.walk() if n.kind in ("load", "scanned") and n.data[0] in list(op.results)}
+        return not claimed and scans.may_scan(op, kernel, reads)
 
     def _set_rows(self, kernel: Kernel, rows: frozenset, cols: list[Index], sizes: list[int]) -> None:
         if not cols:
@@ -439,14 +417,10 @@ class Grouping:
         self._read(op.operands[1], kernel, read)
 
     def _read_scan(self, op: ir.Operation, kernel: Kernel) -> None:
+        reads = {r for result in op.results for r in self.demand(result).indices.get(kernel, ())}
+        for value, indices in scans.reads_of_scan(op, kernel, reads):
+            self._read(value, kernel, indices)
         kernel.scan = op
-        read = next(iter(self._scan_reads(op, kernel)))
-        scan = Scan.of(op)
-        loops = loop_indices(op, 0, read)
-        for value, affine_map in zip(list(op.operands)[: scan.inputs], classify.maps(op), strict=False):
-            self._read(value, kernel, tuple(f(loops) for f in map_results(affine_map)))
-        for carry, affine_map in zip(list(op.operands)[-scan.count :], classify.maps(op)[-scan.count :], strict=True):
-            self._read(carry, kernel, tuple(f(loops) for f in map_results(affine_map)))
 
     def _read_contraction(self, op: ir.Operation, kernel: Kernel) -> None:
         kernel.contractions.append(op)

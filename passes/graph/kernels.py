@@ -21,7 +21,7 @@ from mlirc.passes.graph.narrow_softmax import quicken
 from mlirc.passes.graph.outline import KERNELS, ROOT
 from mlirc.passes.graph.reduction import UNIT_ROW, ReductionEmitter
 from mlirc.passes.graph.scalar import Scalar, Scalars, is_gather
-from mlirc.passes.graph.scan import ScanEmitter
+from mlirc.passes.graph.scan_emitter import ScanEmitter
 from mlirc.passes.graph.space import Space
 
 
@@ -37,7 +37,8 @@ class Built:
 
 class KernelBuilder:
     """Builds the kernel whose root is `root`; `inline(op)` says which ops are computed in it. It returns the root's
-    results that are used, then those that are `kept`, of as many elements, in the order of the root's."""
+    results that are used, then those that are `kept`, of as many elements, in the order of the root's. `scans`: one
+    of the ops is a scan."""
 
     def __init__(
         self,
@@ -45,8 +46,9 @@ class KernelBuilder:
         root: ir.Operation,
         inline: Callable[[ir.Operation], bool],
         kept: Sequence[ir.Value] = (),
+        scans: bool = False,
     ) -> None:
-        self.root, self.kept = root, kept
+        self.root, self.kept, self.scans = root, kept, scans
         self.outputs = [*(r for r in root.results if list(r.uses)), *kept]
         self.shapes = [shape_of(r) for r in self.outputs]
         self.evaluator = Evaluator(Scalars(), inline)
@@ -62,11 +64,11 @@ class KernelBuilder:
         shape = shape_of(self.outputs[0])
         dims = tuple(dim(i, n) for i, n in enumerate(shape))
         nodes = [self._output(i, dims) for i in range(len(self.outputs))]
-        inner = {n.number: n for node in nodes for n in node.walk() if n.kind in ("reduced", "dot", "scanned")}
+        inner = {n.number: n for node in nodes for n in node.walk() if n.kind in ("reduced", "dot")}
         with ir.InsertionPoint(self.block):
             if any(n.kind == "dot" for n in inner.values()):
                 return self._finish("matmul", self._matmul(nodes[0], dims))
-            if any(n.kind == "scanned" for n in inner.values()):
+            if self.scans:
                 return self._finish("scan", ScanEmitter(self.evaluator, self.arguments, nodes, dims).emit())
             if inner:
                 return self._finish("reduction", self._reduction(nodes, dims))
