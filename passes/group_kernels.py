@@ -28,14 +28,14 @@ from mlirc.passes.graph.widened import part_casts
 @register("mlirc-group-kernels")
 def run(module: ir.Module, **options: str) -> None:
     """Computes the grouping and writes it as attributes. Raises MlircError for an unknown option."""
-    numbers = {"unpack_rows": int(options.pop("unpack_rows", "0"))}
+    rows = int(options.pop("unpack_rows", "0"))
     chosen = {name: _boolean(name, value) for name, value in options.items()}
     unknown = set(chosen) - set(Options.__dataclass_fields__)
     if unknown:
         raise MlircError(f"mlirc-group-kernels: unknown option '{min(unknown)}'")
     with ir.Location.unknown(module.context):
         for function in graph_functions(module):
-            _group(function.regions[0].blocks[0], Options(**chosen, **numbers))
+            _group(function.regions[0].blocks[0], Options(**chosen, unpack_rows=rows))
 
 
 def _group(block: ir.Block, options: Options) -> None:

@@ -37,7 +37,8 @@ def is_held(kernel: KernelInfo, target: Target, given: Mapping[str, Any]) -> boo
     assert c is not None
     fits = target.has_wgmma and element_types(c).half and all(c.along_k) and c.left_boxes and c.windows is None
     fits = fits and Sizes.of(kernel, c).n >= HELD_ROWS and c.k >= HELD_COLUMNS
-    asked = given["mma"] in (None, HELD) and given["copy"] in (None, "tma") and given["swap_operands"] is not False
+    asked = given.get("mma") in (None, HELD) and given.get("copy") in (None, "tma")
+    asked = asked and given.get("swap_operands") is not False
     return c.packed in HELD_BITS and fits and asked and not (c.chosen or c.scaled or kernel.partial or kernel.places)
 
 
@@ -59,11 +60,12 @@ def held_tiles(size: Sizes, c: ContractionInfo, target: Target, divisible: bool)
         for tiles in (1, 2) if groups in (2, 3) else (1,):
             for rows in range(8, min(2 * most // (tiles * c.count), ceil_div(size.m, 8) * 8) + 1, 8):
                 for parts in PARTS if divisible else (1,):
-                    yield _counted(size, c, target, (rows, GROUP * groups * tiles, groups, parts))
+                    yield _counted(size, c, target, rows, GROUP * groups * tiles, groups, parts)
 
 
-def _counted(size: Sizes, c: ContractionInfo, target: Target, tile: tuple[int, int, int, int]) -> HeldTile:
-    rows, columns, groups, parts = tile
+def _counted(
+    size: Sizes, c: ContractionInfo, target: Target, rows: int, columns: int, groups: int, parts: int
+) -> HeldTile:  # fmt: skip
     moved = size.batch * (2 * size.m * c.k + c.count * size.n * (c.k * c.packed // 8 + 2 * size.m))
     one = c.count * columns // GROUP * (rows / 2 + UNPACKING[c.packed] + (ALONE if groups == 1 else 0))
     arriving = rows * ROW_BYTES + c.count * columns * SLICE * c.packed // 8
@@ -76,14 +78,15 @@ def _counted(size: Sizes, c: ContractionInfo, target: Target, tile: tuple[int, i
     if parts > 1:
         rest += COMBINING + 4 * c.count * rows * columns * (parts - 1) / parts / COMBINED
     steps = ceil_div(ceil_div(c.k, SLICE), parts)
-    return HeldTile(max(rounds * (steps * step + rest), memory + rest), blocks * arriving, *tile)
+    return HeldTile(max(rounds * (steps * step + rest), memory + rest), blocks * arriving, rows, columns, groups, parts)
 
 
 def _stages(tile: HeldTile, c: ContractionInfo, target: Target, block_k: int, given: Mapping[str, Any]) -> int:
     """The slots that fit beside the results on their way, eight at most."""
     slot = tile.rows * block_k * 2 + c.count * tile.columns * block_k * c.packed // 8
     by_copies = tile.parts == 1 and given["parts"] in (None, 1) and given["store"] in (None, "tma")
-    padded = 2 * (tile.rows + 8) * (tile.columns + 8) * c.count
+    divided = tile.parts > 1 or given["parts"] not in (None, 1)  # whose sums meet in shared memory
+    padded = (4 if divided else 2) * (tile.rows + 8) * (tile.columns + 8) * c.count
     others = 2048 + (stored_bytes(tile.rows) * tile.columns // COLUMNS if by_copies else padded)
     return min((target.max_smem - others) // slot, 8)
 
@@ -100,7 +103,7 @@ def held_tile(kernel: KernelInfo, size: Sizes, target: Target, given: Mapping[st
     fits = [t for t in tiles if all(w in (None, n) for w, n in zip(wanted, (t.rows, t.columns), strict=True))]
     block_k = given["block_k"] or max(unit_of(c.packed), SLICE)
     fits = [t for t in fits if t.columns <= size.n // GROUP * GROUP and _stages(t, c, target, block_k, given) >= LEAST]
-    best = min(fits) if fits else HeldTile(0, 0, *(w or GROUP for w in wanted), 1, given["parts"] or 1)
+    best = min(fits) if fits else HeldTile(0, 0, wanted[0] or GROUP, wanted[1] or GROUP, 1, given["parts"] or 1)
     rows, columns, parts = best.rows, best.columns, given["parts"] or best.parts
     warps = given["warps_n"] or 4 * best.groups
     gives = warps in (8, 12)  # a warpgroup that gives its registers away, where there are some to give

@@ -12,10 +12,13 @@ from mlirc.schedule.kernel_info import KernelInfo
 from mlirc.schedule.verbs import ceil_div
 from mlirc.scripts._block_shape import Sizes, element_types
 from mlirc.scripts._direct_rows import direct_rows
+from mlirc.scripts._held_tiles import is_held
 from mlirc.scripts._packed_tiles import unit_of
+from mlirc.scripts.matmul import matmul
 from mlirc.targets import Target
 
 ROWS = 16  # at most: each warp reads them all
+FEW_ROWS = 8  # beyond which warpgroups take weights in registers, where they can
 FEW = (
     2  # blocks of a multiprocessor, below which they are large: (warps, blocks of words of a step), wanted and at most
 )
@@ -82,7 +85,9 @@ def packed_rows(
     """
     c = kernel.contraction
     assert c is not None
-    size = Sizes.of(kernel, c)
+    size, own = Sizes.of(kernel, c), (block_n, block_k, warps, min_blocks) == (None,) * 4 and parts == 1
+    if own and size.m > FEW_ROWS and is_held(kernel, target, {}):
+        return matmul(kernel, target)  # which took less time for each of four shapes
     if kernel.places and parts > 1:
         raise MlircError(f"kernel '{kernel.name}': parts={parts}: blocks that write rows to their places have all of K")
     block_n = block_n or (16 if c.count == 1 else 8)

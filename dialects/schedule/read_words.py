@@ -13,6 +13,7 @@ from mlirc.dialects.schedule import _build
 from mlirc.dialects.schedule._base import PayloadError, transform_op
 from mlirc.dialects.schedule._dims import body_of, structure
 from mlirc.dialects.schedule._limits import number_of
+from mlirc.dialects.schedule._scaled_words import scale_sums
 from mlirc.ir.tensors import shape_of
 from mlirc.mlir import affine, arith, ir, nested, scf, tensor
 
@@ -226,11 +227,10 @@ def _read(loop: ir.Operation, weights: list[_Weight], erase: Callable[[ir.Operat
                     w.read_slice(read, w.slice(read, extents))
             elif extents == [w.rows, 1]:
                 carried.append((w, read, extents))
-    if carried:
-        _carry(loop, carried, erase)
+    scale_sums(_carry(loop, carried, erase) if carried else loop)
 
 
-def _carry(loop: ir.Operation, reads: list[_Carried], erase: Callable[[ir.Operation], None]) -> None:
+def _carry(loop: ir.Operation, reads: list[_Carried], erase: Callable[[ir.Operation], None]) -> ir.Operation:
     """Has a loop read what the next iteration multiplies its numbers with, and carry it."""
     old = loop.regions[0].blocks[0]
     with ir.InsertionPoint(loop), loop.location:
@@ -263,6 +263,7 @@ def _carry(loop: ir.Operation, reads: list[_Carried], erase: Callable[[ir.Operat
     for before, after in zip(loop.results, new.results, strict=False):
         before.replace_all_uses_with(after)
     erase(loop)
+    return new.operation
 
 
 @transform_op("read_words", operands=("forall",), takes="scf.forall")

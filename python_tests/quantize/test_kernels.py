@@ -25,7 +25,7 @@ def ptx_of(m: int, scheme: str, target: str = "sm_90a", dtype: torch.dtype = tor
     return job.ptx
 
 
-@pytest.mark.parametrize("m", [1, 8, 16])
+@pytest.mark.parametrize("m", [1, 7, 8])
 @pytest.mark.parametrize("scheme, bits", [("int4", 4), ("int8", 8), ("fp8", 8)])
 def test_each_word_is_loaded_once_with_its_neighbours(m, scheme, bits):
     """256 k of 16 columns are 128 * bits words of a block: a thread loads them, and activations, 16 bytes at a time, and

@@ -35,6 +35,7 @@ def check(module: torch.nn.Module, x: torch.Tensor, scheme: str, knobs: str = ""
         (26, 200, 129, torch.bfloat16, "fp8", "block_m=16,block_n=64,blocks=4"),
         (19, 384, 64, torch.bfloat16, "int8:group=64,asymmetric", "parts=2,block_n=64"),
         (30, 640, 72, torch.bfloat16, "int4:group=row", "parts=3,through=memory,block_n=64"),
+        (11, 256, 96, torch.bfloat16, "int4:group=128", ""),
     ],
 )
 def test_many_rows_of_any_size(m, k, n, dtype, scheme, knobs):
@@ -63,16 +64,16 @@ def ptx_of(m: int, k: int, n: int, scheme: str, knobs: str = "") -> str:
     return job.ptx
 
 
-@pytest.mark.parametrize("scheme, each", [("int4:group=128", 16), ("int8", 20)])
-def test_what_eight_weights_take(scheme, each):
-    """Of eight weights two words are loaded; two neighbours take a shift, an `and`, an `fma` and their scale's product,
-    of int8 the choice of a word, too. No weight is stored, and results leave by tensor copies, transposed on the way."""
+@pytest.mark.parametrize("scheme, bits", [("int4:group=128", 4), ("int8", 8)])
+def test_what_eight_weights_take(scheme, bits):
+    """Of eight weights two words are loaded; two neighbours take a shift, an `and` and an `fma` with their scale, of int8
+    the choice of a word, too. No weight is stored, and results leave by tensor copies, transposed on the way."""
     ptx = ptx_of(600, 512, 1024, scheme, "block_m=128,block_n=128,blocks=8")
     steps = len(re.findall(r"wgmma\.mma_async", ptx))
     pairs = len(re.findall(r"fma\.rn\.bf16x2", ptx))
-    assert pairs == 4 * steps == len(re.findall(r"mul\.rn\.bf16x2", ptx))
-    assert len(re.findall(r"selp\.b32", ptx)) <= (4 * steps if each == 20 else 0) + 8
-    assert len(re.findall(r"ld\.shared\.v4\.b32", ptx)) == steps * (1 if each == 16 else 2)
+    assert pairs == 4 * steps and len(re.findall(r"mul\.rn\.bf16", ptx)) <= 8
+    assert len(re.findall(r"selp\.b32", ptx)) <= (4 * steps if bits == 8 else 0) + 8
+    assert len(re.findall(r"ld\.shared\.v4\.b32", ptx)) == steps * bits // 4
     assert "st.shared" not in ptx and "stmatrix.sync.aligned.m8n8.x4.trans" in ptx
     if find_ptxas():
         assert "0 bytes spill stores" in check_ptxas(ptx, get_target("sm_90a"))

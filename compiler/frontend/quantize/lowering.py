@@ -116,7 +116,7 @@ def _numbers(planes: list[Plane], words: list[ir.Value]) -> ir.Value:
 
 
 _MANTISSA = {"bf16": 7, "f16": 10, "f32": 23, "f64": 52}
-SMALL = 2.0**12  # by so much numbers are less, on their way to bf16, than they should be
+SMALL = 2.0**32  # by so much numbers are less, on their way to bf16: so scales up to 2^26 may multiply powers of two
 _BIAS = {"bf16": 127, "f16": 15, "f32": 127}
 
 
