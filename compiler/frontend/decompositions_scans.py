@@ -16,7 +16,7 @@ Tensor = torch.Tensor
 SCANS: dict[Any, Callable] = {torch.ops.mlirc.scan.default: straighten}
 
 PART = 4096  # elements of a row that are worth a block of their own
-BLOCKS = 256  # that keep a GPU busy
+BLOCKS = 128  # that keep a GPU busy
 ALIGNED = 8  # elements whose rows stay aligned
 _JOINS: dict[str, tuple[int, Callable]] = {
     "add": (0, lambda x, dim: aten.sum.dim_IntList(x, [dim])),
