@@ -1,18 +1,23 @@
 """`mlirc-fuse-recurrences`: a loop over time steps whose step is a cell (`graph/recurrences.py`) becomes one kernel.
 
 Where the matrix of the cell fits on the multiprocessors: a kernel keeps it there over all steps. Others stay loops of
-launches. Options:
+launches. Two that are alike and do not depend on each other, as the directions of a layer, are one kernel where both
+matrices fit (`graph/recurrence_pairs.py`). Options:
 
     target  the GPU, by the name of a target
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mlirc.ir.loops import LOOP, STEP, read_loop
 from mlirc.ir.recurrences import KIND
 from mlirc.mlir import func, ir
 from mlirc.passes import register
+from mlirc.passes.graph.loop_products import part_products
 from mlirc.passes.graph.outline import graph_functions, origins, summarize_origins
+from mlirc.passes.graph.recurrence_pairs import pair
 from mlirc.passes.graph.recurrences import Cell, cell_of, inline
 from mlirc.passes.recurrence.geometry import chosen
 from mlirc.targets import DEFAULT_TARGET, Target, get_target
@@ -23,26 +28,37 @@ LEAST_STEPS = 2
 @register("mlirc-fuse-recurrences")
 def run(module: ir.Module, target: str = DEFAULT_TARGET) -> None:
     """Rewrites a `linalg`-level module in place."""
-    functions = {op.name.value: op for op in module.body.operations if isinstance(op, func.FuncOp)}
     with ir.Location.unknown(module.context):
-        number = 0
+        part_products(module)
+    functions = {op.name.value: op for op in module.body.operations if isinstance(op, func.FuncOp)}
+    cells: dict[str, tuple[Cell, int]] = {}
+    with ir.Location.unknown(module.context):
         for name, function in functions.items():
             if LOOP not in function.attributes:
                 continue
             loop = read_loop(function)
             cell = cell_of(functions[loop.step], loop)
             if cell is not None and loop.count >= LEAST_STEPS and fits(cell, get_target(target)):
-                _fuse(module, function, cell, f"{KIND}_{number}", name)
-                number += 1
+                new = f"{KIND}_{len(cells)}"
+                _fuse(module, function, cell, new, name)
+                cells[new] = cell, loop.count
+        pair(module, lambda first, second: _alike(cells[first], cells[second], get_target(target)))
         used = {c.callee.value for c in _calls(module)}
         for name, function in functions.items():
             if STEP in function.attributes and name not in used:
                 function.operation.erase()
 
 
-def fits(cell: Cell, target: Target) -> bool:
-    """Whether the matrix fits, each multiprocessor having all gates of some units."""
+def fits(cell: Cell, target: Target, count: int = 1) -> bool:
+    """Whether the matrices of so many cells fit, each multiprocessor having all gates of some units of one."""
+    target = replace(target, sms=target.sms // count)
     return chosen(cell.batch, cell.units, cell.gates, cell.bytes, cell.k_last, target) is not None
+
+
+def _alike(first: tuple[Cell, int], second: tuple[Cell, int], target: Target) -> bool:
+    """Whether two cells, with their steps, are divided alike among the multiprocessors, and both fit."""
+    sizes = [(c.batch, c.units, c.gates, c.bytes, c.k_last, steps) for c, steps in (first, second)]
+    return sizes[0] == sizes[1] and fits(first[0], target, 2)
 
 
 def _calls(module: ir.Module) -> list[func.CallOp]:

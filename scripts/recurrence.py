@@ -33,7 +33,7 @@ def recurrence(
     """
     r = kernel.recurrence
     assert r is not None
-    size = ELEMENT_BYTES[r.dtype]
+    size, target = ELEMENT_BYTES[r.dtype], replace(target, sms=target.sms // r.count)
     best = chosen(r.batch, r.units, r.gates, size, r.k_last, target, mma)
     found = best or Geometry(r.batch, r.units, r.gates, size, ceil_div(r.units, target.sms), 8, mma or "fma")
     found = replace(found, own=units or found.own, warps=warps or found.warps)

@@ -13,6 +13,7 @@ computes each unit of the new states alone (LSTM, GRU, RNN: the gates).
       return %r#0, %r#1, %r#2
     }
 
+A kernel may have several such loops, which do not read each other's results: the two directions of a layer.
 `mlirc-fuse-recurrences` writes this form; whoever schedules or lowers it reads it with `read`, which takes no other.
 """
 
@@ -42,8 +43,8 @@ class Recurrence:
     argument `matrix`, [`gates` * units, units] (`k_last`) or transposed. `product` and `gate_body` are the generics,
     the latter with its `operands`. `starts`: the argument that each state starts from; `makes`: the gates' result that
     each becomes;
-    `rows`: the gates' result of which each stacked result has one slice a step. `returned`: per result of the
-    kernel the number of a state, or, from the number of states on, of a stacked result."""
+    `rows`: the gates' result of which each stacked result has one slice a step. `returned`: by the
+    number of a result of the kernel that of a state, or, from the number of states on, of a stacked result."""
 
     steps: int
     batch: int
@@ -59,21 +60,30 @@ class Recurrence:
     starts: tuple[int, ...]
     makes: tuple[int, ...]
     rows: tuple[int, ...]
-    returned: tuple[int, ...]
+    returned: dict[int, int]
 
 
-def read(function: ir.OpView) -> Recurrence | None:
-    """The recurrence that a kernel's function is; None where it has another form."""
+def read(function: ir.OpView) -> tuple[Recurrence, ...]:
+    """The recurrences, independent ones, that a kernel's function is; none where it has another form."""
     ops = [o.operation for o in function.operation.regions[0].blocks[0].operations]
     loops = [o for o in ops if o.name == "scf.for"]
     free = ("scf.for", "arith.constant", "tensor.empty", "func.return")
-    if len(loops) != 1 or any(o.name not in free for o in ops):
-        return None
-    inner = [o.operation for o in loops[0].regions[0].blocks[0].operations]
-    generics = [o for o in inner if o.name == "linalg.generic"]
-    if len(generics) != 2 or len(generics[0].results) != 1:
-        return None
-    return _Reader(function, loops[0], *generics).read()
+    if any(o.name not in free for o in ops):
+        return ()
+    found = []
+    for loop in loops:
+        inner = [o.operation for o in loop.regions[0].blocks[0].operations]
+        generics = [
+            o for o in inner if o.name == "linalg.generic" and isinstance(o.operands[0].type, ir.RankedTensorType)
+        ]
+        if len(generics) != 2 or len(generics[0].results) != 1 or _reads_a_loop(loop):
+            return ()
+        found.append(_Reader(function, loop, *generics).read())
+    return tuple(found)
+
+
+def _reads_a_loop(loop: ir.Operation) -> bool:
+    return any(not isinstance(v.owner, ir.Block) and v.owner.operation.name == "scf.for" for v in loop.operands)
 
 
 class _Reader:
@@ -118,7 +128,7 @@ class _Reader:
             starts=tuple(starts[i] for i in states),  # type: ignore[misc]
             makes=tuple(made),
             rows=tuple(rows),
-            returned=tuple(results.index(v) for v in self.end.operands),
+            returned={i: results.index(v) for i, v in enumerate(self.end.operands) if v in results},
         )
 
     def operand(self, value: ir.Value, at: ir.AffineMap) -> Operand:

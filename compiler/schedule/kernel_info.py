@@ -98,6 +98,7 @@ class RecurrenceInfo:
     gates: int
     dtype: str
     k_last: bool  # rows of the matrix run along k
+    count: int = 1  # of recurrences that are alike in all this, and do not depend on each other
 
 
 @dataclass(frozen=True)
@@ -194,12 +195,11 @@ def describe(function: ir.Operation) -> KernelInfo:
 
 
 def _recurrence(function: ir.Operation) -> RecurrenceInfo | None:
-    found = recurrences.read(function)
-    if found is None:
-        return None
-    matrix = function.regions[0].blocks[0].arguments[found.matrix]
-    dtype = _tensor_info(matrix.type).dtype
-    return RecurrenceInfo(found.steps, found.batch, found.units, found.gates, dtype, found.k_last)
+    infos = set()
+    for r in (found := recurrences.read(function)):
+        dtype = _tensor_info(function.regions[0].blocks[0].arguments[r.matrix].type).dtype
+        infos.add(RecurrenceInfo(r.steps, r.batch, r.units, r.gates, dtype, r.k_last, len(found)))
+    return infos.pop() if len(infos) == 1 else None
 
 
 def _special(kernel: KernelInfo) -> str:

@@ -1,10 +1,12 @@
 // RUN: %mlirc-opt %s --pass mlirc-fuse-recurrences | %filecheck %s
+// RUN: %mlirc-opt %S/inputs/recurrence_pair.mlir --pass mlirc-fuse-recurrences | %filecheck %s --check-prefix=PAIR
 
 // A loop whose step multiplies what it carries with a matrix, and computes each unit of the rest alone, is one kernel: the
 // step is computed in it. A map that reads the product and the slice of this step, from the last to the first.
 
 // CHECK-LABEL: func.func @main
-// CHECK: call @recurrence_0
+// CHECK: call @recurrence_0(%arg0, %arg1, %arg2)
+// CHECK-NOT: call @recurrence_0
 // CHECK: call @loop_1
 // CHECK-NOT: func.func private @step_0
 // CHECK: func.func private @step_1
@@ -20,6 +22,15 @@
 // CHECK: math.tanh
 // CHECK: %[[Z:.*]] = tensor.insert_slice %[[N]] into %[[Y]][%[[I]], 0, 0]
 // CHECK: scf.yield %[[N]], %[[Z]]
+
+// Two calls that do not depend on each other are one, of a kernel that has both loops.
+// PAIR-LABEL: func.func @main
+// PAIR: %[[R:.*]]:4 = call @recurrence_[[N:.*]](%arg0, %arg1, %arg2, %arg0, %arg1, %arg3)
+// PAIR: call @recurrence_0(%[[R]]#0, %[[R]]#1, %arg2)
+// PAIR: func.func private @recurrence_[[N]]
+// PAIR: scf.for
+// PAIR: scf.for
+// PAIR: return
 
 // A matrix that the GPU's registers do not hold: a loop of launches.
 // CHECK: func.func private @loop_1

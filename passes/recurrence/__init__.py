@@ -4,14 +4,14 @@ Each block keeps the rows of the matrix that its units need in its threads' regi
 
     the matrix's rows into registers
     for each step   what the gates read of this step, into registers
-                    all blocks have written the state of the step before: one thread waits, and the block meets
+                    all blocks have written the state of the step before: threads wait for a flag each
                     products of that state, from L2; sums over lanes by shuffles, over warps through shared memory
                     gates of the block's units, each by a thread, which has that unit's states in registers
-                    the new state to memory; the block meets, and one thread says so: a counter of all blocks
+                    the new state to memory; the block meets, and one thread says so: the block's flag
     last states     to memory
 
 The state lies in a workspace twice, in turn: who waits for step t has read that of step t - 1, so that it may be
-written anew. The counter is 0 wherever no launch is under way: the last arrival of a launch wraps it around (atom.inc).
+written anew (flags: `barrier.py`).
 All blocks have to be resident at once: the launch is cooperative. (Persistent RNNs: Diamos et al., ICML 2016.)
 """
 
@@ -36,8 +36,8 @@ def run(module: ir.Module, target: str = "") -> None:
             if ir.StringAttr(op.attributes["mlirc.lowering"]).value != "recurrence":
                 continue
             name = ir.StringAttr(op.attributes["sym_name"]).value
-            recurrence = read(op.opview)
-            if recurrence is None:
-                raise MlircError(f"kernel {name}: mlirc-recurrence: it is no loop over the steps of one cell")
+            recurrences = read(op.opview)
+            if not recurrences:
+                raise MlircError(f"kernel {name}: mlirc-recurrence: it is no loop over the steps of a cell")
             with blamed(op.opview):
-                lower(module, op.opview, name, recurrence, get_target(target or DEFAULT_TARGET))
+                lower(module, op.opview, name, recurrences, get_target(target or DEFAULT_TARGET))

@@ -23,6 +23,10 @@ class Products:
         self.sums = em.alloc_smem(g.sums_shape, self.f32)
         self.matrix = buffers.arguments[r.matrix]
 
+    def release(self) -> None:
+        """Gives the shared memory to other blocks' products, behind all else."""
+        self.em.free_smem(self.sums)
+
     def keep(self) -> None:
         """Loads the block's part of the matrix."""
         raise NotImplementedError

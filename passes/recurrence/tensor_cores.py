@@ -30,6 +30,11 @@ class Mma(Products):
         self.width = PIECE_BYTES // (self.element.width // 8)  # k of a lane in a piece
         self.type = ir.VectorType.get([self.width], self.element)
 
+    def release(self) -> None:
+        super().release()
+        if self.g.in_shared:
+            self.em.free_smem(self.slots)
+
     def place(self, row: IndexValue, own: IndexValue, warp: IndexValue) -> list[IndexValue]:
         return [warp, own, row]
 

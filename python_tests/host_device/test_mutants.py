@@ -33,6 +33,7 @@ NEEDED = {  # what has to be reported of each kernel, at the least
     "matmul": {"barrier", "wait", "commit"},
     "matmul, ring, swapped": {"mbarrier"},
     "attention": {"barrier", "wait", "commit"},
+    "recurrence": {"barrier"},
     "attention, ring, ahead": {"arrive", "mbarrier", "wait"},
     "norm": {"barrier"},
     "stencil": {"barrier"},

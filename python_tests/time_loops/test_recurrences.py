@@ -21,7 +21,7 @@ LAYERS = {
     "gru": ("GRU", 4, 9, dict(num_layers=2), 3, 5, 4, 2),
     "gru without biases, one block": ("GRU", 1, 10, dict(bias=False), 4, 2, 10, 2),
     "gru, several pairs of a thread": ("GRU", 2, 17, {}, 2, 9, 9, 1),
-    "rnn": ("RNN", 5, 7, dict(bidirectional=True), 3, 4, 2, 1),
+    "rnn both ways": ("RNN", 5, 7, dict(bidirectional=True), 3, 4, 2, 1),
     "lstm, tf32x3": ("LSTM", 3, 20, {}, 3, 10, 10, 2, "tf32x3"),
     "gru, tf32x3": ("GRU", 3, 12, {}, 3, 3, 7, 1, "tf32x3"),
     "rnn, tf32x3, from shared memory": ("RNN", 2, 132, {}, 2, 17, 66, 1, "tf32x3"),
@@ -50,15 +50,17 @@ def made(name: str, dtype: torch.dtype = torch.float32):
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_layer_and_direction_is_one_launch_that_is_right(name):
-    module, args, schedules, launches = made(name)
+def test_a_layer_is_one_launch_that_is_right(name):
+    """The directions of a layer are one launch, which each of them has half of."""
+    module, args, schedules, rows = made(name)
     job = compiled(module, args, schedules=schedules)
     assert not job.plan.repeats
     found = [step for step in job.plan.launches if step.kernel.startswith("recurrence")]
-    assert len(found) == launches
+    layers = LAYERS[name][3].get("num_layers", 1)
     state, units = LAYERS[name][2], LAYERS[name][6]
-    assert {step.grid for step in found} == {(-(-state // units), 1, 1)}
-    assert all(step.cooperative == (step.grid[0] > 1) for step in found)
+    blocks = -(-state // units)
+    assert [step.grid for step in found] == [(blocks * rows // layers, 1, 1)] * layers
+    assert all(step.cooperative == (blocks > 1) for step in found)
     result = job.check(["kernels", "gpu"], kinds=["plain"])
     assert result.ok, result
     assert max(d["plain"].error for d in result.differences.values()) < 1e-5
@@ -66,12 +68,55 @@ def test_a_layer_and_direction_is_one_launch_that_is_right(name):
 
 @pytest.mark.parametrize("name, dtype, mma", [
     ("lstm", torch.bfloat16, "fma"), ("gru, several pairs of a thread", torch.float16, "fma"),
-    ("rnn", torch.bfloat16, "fma"), ("16 bits", torch.bfloat16, "mma"), ("16 bits", torch.float16, "mma"),
+    ("rnn both ways", torch.bfloat16, "fma"), ("16 bits", torch.bfloat16, "mma"), ("16 bits", torch.float16, "mma"),
 ])  # fmt: skip
 def test_narrow_floats(name, dtype, mma):
     module, args, schedules, _ = made(name, dtype)
     schedules = tuple(s.replace("mma=fma", f"mma={mma}") for s in schedules)
     result = compiled(module, args, schedules=schedules).check(["kernels", "gpu"], kinds=["plain"])
+    assert result.ok, result
+
+
+class Cells(torch.nn.Module):
+    """A loop over LSTM cells in Python."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell = torch.nn.LSTMCell(3, 6)
+
+    def forward(self, x, h, c):
+        rows = []
+        for t in range(9):
+            h, c = self.cell(x[t], (h, c))
+            rows.append(h)
+        return torch.stack(rows), c
+
+
+class Concatenated(torch.nn.Module):
+    """One product of the input and the state together, and another one of the new state."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = torch.nn.Linear(9, 6), torch.nn.Linear(6, 4)
+
+    def forward(self, x, h, c):
+        rows = []
+        for t in range(9):
+            h = torch.tanh(self.inner(torch.cat((x[t], h), 1)))
+            rows.append(self.outer(h) * 2)
+        return torch.stack(rows), h + c
+
+
+@pytest.mark.parametrize("module", [Cells, Concatenated])
+def test_products_of_all_steps_leave_a_loop(module):
+    """What is left of the step is a cell: one launch, beside a product or two of all steps."""
+    torch.manual_seed(1)
+    args = torch.randn(9, 2, 3), torch.randn(2, 6), torch.randn(2, 6)
+    job = compiled(module().eval(), args)
+    names = [step.kernel for step in job.plan.launches]
+    assert sum(n.startswith("recurrence") for n in names) == 1 and not job.plan.repeats
+    assert sum(n.startswith("matmul") for n in names) == (1 if module is Cells else 2)
+    result = job.check(["kernels", "gpu"], kinds=["plain"])
     assert result.ok, result
 
 

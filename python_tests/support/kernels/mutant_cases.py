@@ -20,7 +20,7 @@ from support.kernels import warp as warp_kernels
 from support.kernels.check import TARGET, function_name
 from support.kernels.convolutions import Convolution
 from support.kernels.hopper import HANDS
-from support.kernels.payloads import attention, generic, inputs_of, kernel, matmul, norm, scan
+from support.kernels.payloads import attention, generic, inputs_of, kernel, matmul, norm, recurrence, scan
 from support.kernels.product import BARRIERS, STAGES, K, M, N, product
 from support.kernels.stencils import Depthwise
 from support.mutants.kernels import Case
@@ -120,6 +120,8 @@ KERNELS: dict[str, tuple[str, str]] = {
     ),
     "stencil, mma": (str(Depthwise(3, 7, 9, 8, 5).kernel()), "stencil:band=3"),
     "stencil, mma, stride 2": (str(Depthwise(2, 9, 7, 8, 3, 2, "f16").kernel()), "stencil:band=5"),
+    "recurrence, fma": (recurrence(2, 1, 4), "recurrence:units=2,warps=1,mma=fma"),
+    "recurrence, mma": (recurrence(2, 2, 16, "bf16"), "recurrence:units=8,warps=1,mma=mma"),
     HOPPER: ("", ""),
     "generic": (column_sums(67, 5), "generic_0=generic"),
     **{name: ("", "") for name in (*ORDER, *HANDS)},

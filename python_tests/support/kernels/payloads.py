@@ -211,3 +211,55 @@ def row_reduction(rows: int, columns: int, dtype: str, start: str, combine: str)
         + generic("r", "a, b", [("%x", x, "a, b")], ("%f", y, "a"), f"%y = arith.{combine} %x0, %o : {dtype}")
     )
     return kernel("reduction_0", "reduction", {"x": x}, y, body)
+
+
+def recurrence(steps: int, batch: int, units: int, dtype: str = "f32") -> str:
+    """An RNN's layer over all steps, h = tanh(x + h W^T): the last h, and those of all steps."""
+    h, x, w, d = (
+        f"tensor<{'x'.join(map(str, s))}x{t}>"
+        for s, t in (
+            ((batch, units), dtype), ((steps, batch, units), dtype), ((units, units), dtype), ((batch, units), "f32"),
+        )
+    )  # fmt: skip
+    widen = "" if dtype == "f32" else f"%a = arith.extf %a0 : {dtype} to f32\n %b = arith.extf %b0 : {dtype} to f32"
+    wide = "" if dtype == "f32" else f"%xf = arith.extf %x1 : {dtype} to f32"
+    narrow = "" if dtype == "f32" else f"%n = arith.truncf %t1 : f32 to {dtype}"
+    a, b, one, new = ("%a", "%b", "%x1", "%t1") if dtype == "f32" else ("%a0", "%b0", "%xf", "%n")
+    return f"""
+#id = affine_map<(b, u) -> (b, u)>
+func.func private @recurrence_0(%h0: {h}, %xs: {x}, %w: {w}) -> ({h}, {x})
+    attributes {{mlirc.kernel, mlirc.kind = "recurrence"}} {{
+  %zero = arith.constant 0.0 : f32
+  %first = arith.constant 0 : index
+  %one = arith.constant 1 : index
+  %count = arith.constant {steps} : index
+  %ys = tensor.empty() : {x}
+  %r:2 = scf.for %t = %first to %count step %one iter_args(%h = %h0, %y = %ys) -> ({h}, {x}) {{
+    %x = tensor.extract_slice %xs[%t, 0, 0] [1, {batch}, {units}] [1, 1, 1] : {x} to {h}
+    %e = tensor.empty() : {d}
+    %f = linalg.fill ins(%zero : f32) outs(%e : {d}) -> {d}
+    %d = linalg.generic {{indexing_maps = [affine_map<(b, n, k) -> (b, k)>, affine_map<(b, n, k) -> (n, k)>,
+        affine_map<(b, n, k) -> (b, n)>], iterator_types = ["parallel", "parallel", "reduction"]}}
+        ins(%h, %w : {h}, {w}) outs(%f : {d}) {{
+    ^bb0({a}: {dtype}, {b}: {dtype}, %o: f32):
+      {widen}
+      %m = arith.mulf %a, %b : f32
+      %s = arith.addf %o, %m : f32
+      linalg.yield %s : f32
+    }} -> {d}
+    %g = tensor.empty() : {h}
+    %n0 = linalg.generic {{indexing_maps = [#id, #id, #id], iterator_types = ["parallel", "parallel"]}}
+        ins(%x, %d : {h}, {d}) outs(%g : {h}) {{
+    ^bb0(%x1: {dtype}, %d1: f32, %o: {dtype}):
+      {wide}
+      %s1 = arith.addf {one}, %d1 : f32
+      %t1 = math.tanh %s1 : f32
+      {narrow}
+      linalg.yield {new} : {dtype}
+    }} -> {h}
+    %z = tensor.insert_slice %n0 into %y[%t, 0, 0] [1, {batch}, {units}] [1, 1, 1] : {h} into {x}
+    scf.yield %n0, %z : {h}, {x}
+  }}
+  return %r#0, %r#1 : {h}, {x}
+}}
+"""
