@@ -23,6 +23,9 @@ from mlirc.passes.recurrence.geometry import chosen
 from mlirc.targets import DEFAULT_TARGET, Target, get_target
 
 LEAST_STEPS = 2
+# Rows of a batch. Blocks read all of the state at every step: beyond twice what was measured (recurrences-h200.md)
+# launches with products by whole tiles may be faster.
+MOST_ROWS = 64
 
 
 @register("mlirc-fuse-recurrences")
@@ -52,7 +55,8 @@ def run(module: ir.Module, target: str = DEFAULT_TARGET) -> None:
 def fits(cell: Cell, target: Target, count: int = 1) -> bool:
     """Whether the matrices of so many cells fit, each multiprocessor having all gates of some units of one."""
     target = replace(target, sms=target.sms // count)
-    return chosen(cell.batch, cell.units, cell.gates, cell.bytes, cell.k_last, target) is not None
+    best = chosen(cell.batch, cell.units, cell.gates, cell.bytes, cell.k_last, target)
+    return best is not None and cell.batch <= MOST_ROWS
 
 
 def _alike(first: tuple[Cell, int], second: tuple[Cell, int], target: Target) -> bool:

@@ -132,8 +132,9 @@ def test_states_that_are_not_finite_are_what_they_are_in_fp32():
         torch.testing.assert_close(g, w, equal_nan=True, rtol=1e-5, atol=1e-5)
 
 
-def test_what_does_not_fit_stays_a_loop():
-    module, x = torch.nn.LSTM(2, 3000).eval(), torch.zeros(2, 1, 2)
+@pytest.mark.parametrize("units, batch", [(3000, 1), (3, 65)])
+def test_what_does_not_fit_stays_a_loop(units, batch):
+    module, x = torch.nn.LSTM(2, units).eval(), torch.zeros(2, batch, 2)
     text = compiled(module, (x,), "kernels").text("kernels")
     assert "mlirc.loop" in text and "recurrence" not in text
 
