@@ -78,6 +78,31 @@ def test_the_plan_says_which_launches_may_begin_early():
         from_json(json.dumps({**data, "target": "sm_80"}))
 
 
+def test_the_plan_says_which_launches_are_cooperative():
+    """Such a one does not begin early, and nothing but true says so."""
+    text = chain().replace("mlirc.dependent", "mlirc.cooperative")
+    kernel = compile_kernel(mlir.parse(text), SM90A)
+    assert [(launch.cooperative, launch.dependent) for launch in kernel.launches] == [(False, False)] + 2 * [
+        (True, False)
+    ]
+    main = mlir.parse("""
+      func.func private @k(tensor<1000xf32>) -> tensor<1000xf32> attributes {mlirc.kernel}
+      func.func @main(%x: tensor<1000xf32>) -> tensor<1000xf32> {
+        %y = call @k(%x) : (tensor<1000xf32>) -> tensor<1000xf32>
+        return %y : tensor<1000xf32>
+      }""")
+    plan = build_plan(main, {"k": kernel}, model="m", target="sm_90a")
+    assert [launch.cooperative for launch in from_json(to_json(plan)).launches] == [False, True, True]
+    data = json.loads(to_json(plan))
+    for bad in (False, 1, "true", None):
+        data["steps"][1]["cooperative"] = bad
+        with pytest.raises(MlircError, match="cooperative: .* where true, or nothing, must be"):
+            from_json(json.dumps(data))
+    data["steps"][1] |= {"cooperative": True, "dependent": True}
+    with pytest.raises(MlircError, match="blocks that wait for each other begin together"):
+        from_json(json.dumps(data))
+
+
 class FakeGraphs:
     """What the driver is asked for while a graph is made."""
 
